@@ -1,0 +1,266 @@
+"""Backends as found on this machine, and the one that runs the ops now.
+
+A backend is a module `tensor_ops_<name>` with functions named after ops and `device()`. There is
+nothing to register; other distributions add theirs by an entry point of the group `airllm.backends`.
+A backend counts as available once it has answered an op correctly; if it does not, the reason is kept.
+"""
+
+import contextlib
+import importlib
+import importlib.metadata
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from airllm.backends import config
+
+ROOT = Path(__file__).resolve().parents[2]
+if (ROOT / "cpp_ext" / "tensor_ops_cpp.cpp").is_file():  # a checkout: what was built in place lies there
+    sys.path.append(str(ROOT / "cpp_ext"))
+
+REMEDIES = {
+    "cpp": "install a C++ compiler (Debian: g++ python3-dev), then: python setup.py build_ext --inplace",
+    "cuda": "python setup.py build_cuda",
+    "opencl": 'pip install "pyopencl[pocl]", then: python setup.py build_opencl',
+}
+
+# The NumPy definition of every op: what `python` runs, and any backend that lacks a kernel.
+definitions: dict[str, Callable] = {}
+
+
+class BackendUnavailable(ImportError):
+    """A backend was asked for by name and cannot run here; the message has the reason and the remedies."""
+
+
+class _Kernels(dict):
+    """Op name -> the function that runs it, found at the first call: the kernel, else the definition."""
+
+    def __init__(self, module: ModuleType | None):
+        super().__init__()
+        self._module = module
+
+    def __missing__(self, op_name: str) -> Callable:
+        self[op_name] = found = getattr(self._module, op_name, None) or definitions[op_name]
+        return found
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend as found on this machine: its module and device, or `why_not` it cannot run."""
+
+    name: str
+    module: ModuleType | None = None
+    device: str = ""
+    why_not: str = ""
+    cause: Exception | None = None
+    kernels: dict[str, Callable] = field(default_factory=dict, repr=False)
+
+    @property
+    def takes_device_arrays(self) -> bool:
+        return hasattr(self.module, "copies")  # the count of host-device copies: a module with a memory of its own
+
+
+@dataclass
+class _Choice:
+    """The backend in use, and why those before it in the order are not."""
+
+    backend: Backend
+    config: config.Config
+    passed_over: dict[str, str]
+    kernels: dict[str, Callable] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.kernels = self.backend.kernels  # one attribute less on the way of every call
+
+
+_lock = threading.RLock()
+_opened: dict[str, Backend] = {}
+
+
+def _module(name: str) -> ModuleType:
+    for entry in importlib.metadata.entry_points(group="airllm.backends", name=name):
+        return entry.load()
+    return importlib.import_module(f"tensor_ops_{name}")
+
+
+def _open(name: str) -> Backend:
+    if name == "python":
+        return Backend(name, device=f"NumPy {np.__version__}", kernels=_Kernels(None))
+    try:
+        module = _module(name)
+        device = module.device()
+        answer = module.silu(np.ones(8, np.float32))
+        np.testing.assert_allclose(answer, 0.7310586, rtol=1e-5, err_msg="silu(1) is wrong")
+    except ModuleNotFoundError as error:
+        remedy = f" ({REMEDIES[name]})" if name in REMEDIES else ""
+        return Backend(name, why_not=f"{error}{remedy}", cause=error)
+    except Exception as error:  # a driver may raise anything at all
+        return Backend(name, why_not=str(error).strip() or type(error).__name__, cause=error)
+    return Backend(name, module, device, kernels=_Kernels(module))
+
+
+def opened(name: str) -> Backend:
+    """The backend `name` (or an alias), opened once and tried; failing is an answer too, with its reason.
+
+    Raises ValueError, naming the known ones, if there is no such backend.
+    """
+    name = config.canonical(name)
+    with _lock:
+        if name not in _opened:
+            _opened[name] = _open(name)
+        return _opened[name]
+
+
+def available() -> list[str]:
+    """Names of the backends that run here, in the configured order."""
+    return [name for name in _all_names() if not opened(name).why_not]
+
+
+def kernel(op_name: str, backend_name: str) -> Callable:
+    """The function that runs an op on a backend."""
+    return _asked_for(backend_name).kernels[op_name]
+
+
+def _all_names() -> list[str]:
+    return list(dict.fromkeys([*process_wide.config.backend_priority, *config.known_names()]))
+
+
+def _asked_for(name: str, undo: str = "ask for another backend") -> Backend:
+    backend = opened(name)
+    if backend.why_not:
+        raise BackendUnavailable(
+            f"{backend.cause if isinstance(backend.cause, ModuleNotFoundError) else backend.why_not}\n"
+            f"The backend {backend.name!r} was asked for by name and cannot run here. Either:\n"
+            f"  1. Build the backend: {REMEDIES.get(backend.name, 'see its documentation')}\n"
+            f"  2. {undo}"
+        ) from backend.cause
+    return backend
+
+
+def _undo(settings: config.Config) -> str:
+    if settings.source == "AIRLLM_BACKEND":
+        return "Remove the environment variable AIRLLM_BACKEND"
+    return f"Remove force mode: python setup.py configure_backend --backend=auto ({settings.path})"
+
+
+def _passed_over(name: str) -> str:
+    """Why the automatic order does not take a backend: it cannot run, or is no gain unless asked for."""
+    with contextlib.suppress(Exception):  # what fails here fails in opened() too, which keeps the reason
+        hook = getattr(_module(name), "only_when_asked", None) if name != "python" else None
+        if reason := hook() if hook else "":
+            return reason
+    return opened(name).why_not
+
+
+def _choose(settings: config.Config) -> _Choice:
+    if settings.force_backend:
+        return _Choice(_asked_for(settings.force_backend, _undo(settings)), settings, {})
+    passed_over: dict[str, str] = {}
+    if settings.preferred_backend != "auto":
+        backend = opened(settings.preferred_backend)
+        if not backend.why_not:
+            return _Choice(backend, settings, passed_over)
+        passed_over[backend.name] = backend.why_not
+    for name in [*settings.backend_priority, "python"]:
+        if name not in passed_over:
+            if reason := _passed_over(name):
+                passed_over[name] = reason
+                continue
+            break
+    if settings.preferred_backend != "auto":
+        warnings.warn(
+            f"airllm: the preferred backend {settings.preferred_backend!r} cannot run here, {name!r} does: "
+            f"{passed_over[config.canonical(settings.preferred_backend)]}",
+            stacklevel=2,
+        )
+    return _Choice(opened(name), settings, passed_over)
+
+
+process_wide = _choose(config.load())  # raises here, at import, if a forced backend cannot run
+_scoped: ContextVar[_Choice | None] = ContextVar("airllm_backend", default=None)
+
+
+def choice() -> _Choice:
+    return _scoped.get() or process_wide
+
+
+def current(name: str | None = None) -> Backend:
+    """The backend that runs ops now, in this thread; or the one asked for by name."""
+    return _asked_for(name) if name else choice().backend
+
+
+def _chosen_by_name(name: str) -> _Choice:
+    if name == "auto":
+        return _choose(config.load())
+    return _Choice(_asked_for(name), process_wide.config, {})
+
+
+@contextlib.contextmanager
+def use_backend(name: str) -> Iterator[Backend]:
+    """Run the ops of a `with` block on this backend: in this thread (or asyncio task) alone.
+
+    Raises BackendUnavailable (an ImportError) with the reason if it cannot run here, ValueError if
+    there is no such backend. "auto" is what the configuration says.
+    """
+    token = _scoped.set(_chosen_by_name(name))
+    try:
+        yield choice().backend
+    finally:
+        _scoped.reset(token)
+
+
+def set_backend(name: str) -> None:
+    """Run ops on this backend from now on, in every thread; raises as `use_backend` does."""
+    global process_wide
+    process_wide = _chosen_by_name(name)
+
+
+def reload_backend() -> str:
+    """Read the configuration again, look again for what did not run before, and return the choice."""
+    with _lock:
+        for name in [name for name, backend in _opened.items() if backend.why_not]:
+            del _opened[name]
+    importlib.invalidate_caches()
+    set_backend("auto")
+    return get_backend()
+
+
+def get_backend() -> str:
+    """Name of the backend that runs ops now, in this thread."""
+    return choice().backend.name
+
+
+def get_backend_info() -> dict[str, Any]:
+    """What runs, why, and for each backend that does not run, the reason. Opens every backend."""
+    now = choice()
+    return {
+        "backend": now.backend.name,
+        "config": now.config.as_dict(),
+        "available_backends": available(),
+        "device": now.backend.device,
+        "devices": {name: opened(name).device for name in available()},
+        "unavailable": {name: opened(name).why_not for name in _all_names() if opened(name).why_not},
+        "passed_over": dict(now.passed_over),
+        "config_source": now.config.source,
+    }
+
+
+def print_backend_info() -> None:
+    """Print which backend runs, which others could, and why the rest do not."""
+    info = get_backend_info()
+    print(f"Active backend: {info['backend']} ({info['device']})")
+    print(f"Configuration:  {info['config_source']}: {info['config']}")
+    for name in _all_names():
+        state = info["unavailable"].get(name)
+        state = f"not available: {state}" if state else f"available: {info['devices'][name]}"
+        note = info["passed_over"].get(name, "")
+        note = f"\n             passed over: {note}" if note and name not in info["unavailable"] else ""
+        print(f"  {name:<10} {state}{note}")
