@@ -1,0 +1,141 @@
+"""What this machine has to build and run the backends with: compilers, headers, toolkits, drivers, devices.
+
+Every probe is a function that returns a `Finding` (or a dataclass of its own) and never raises for what is missing:
+the reason and the remedy are in the result. Standard library only, so that they run before anything is installed.
+"""
+
+import ctypes
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+CPP_EXT = Path(__file__).resolve().parents[1]
+CHECKOUT = CPP_EXT.parent
+EXT_SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked for: where it is and which version, or why it cannot be used and what to do about it."""
+
+    what: str
+    path: str = ""
+    version: str = ""
+    why_not: str = ""
+    remedy: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.why_not
+
+    def __str__(self) -> str:
+        if self:
+            return " ".join(part for part in (self.what, self.version, f"({self.path})" if self.path else "") if part)
+        return f"{self.why_not}: {self.remedy}" if self.remedy else self.why_not
+
+
+def answer_of(command, timeout=60, **options) -> subprocess.CompletedProcess:
+    """Runs `command` and returns what it wrote; one that cannot be started answers with status 127 and the reason."""
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=timeout, **options
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(command, 127, "", str(error))
+
+
+# ---- C++ ----
+
+CXX_NAMES = ("g++", "c++", "clang++")
+
+
+def cxx_command() -> list[str]:
+    """The C++ compiler as a command: $CXX with its options, else the first of CXX_NAMES on PATH; [] without one."""
+    if os.environ.get("CXX"):
+        return shlex.split(os.environ["CXX"])
+    return next(([name] for name in CXX_NAMES if shutil.which(name)), [])
+
+
+def compiler(command: list[str]) -> Finding:
+    """Path and version of a compiler given as a command, such as ["g++"]."""
+    path = shutil.which(command[0]) if command else None
+    if not path:
+        wanted = f"CXX={command[0]} is not on PATH" if command else f"no C++ compiler on PATH ({', '.join(CXX_NAMES)})"
+        return Finding("C++ compiler", why_not=wanted, remedy="apt-get install g++, or set CXX")
+    answer = answer_of([*command, "--version"])
+    if answer.returncode:
+        reason = f"{path} --version fails: {first_line(answer.stderr)}"
+        return Finding("C++ compiler", path, why_not=reason, remedy="apt-get install g++, or set CXX")
+    return Finding("C++ compiler", path, first_line(answer.stdout))
+
+
+def compilers() -> list[Finding]:
+    """Every C++ compiler that a build could use here, the one it does use first."""
+    commands = [cxx_command(), *([name] for name in CXX_NAMES if shutil.which(name))]
+    unique = {tuple(command): compiler(command) for command in commands}
+    return list(unique.values())
+
+
+def python_headers() -> Finding:
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if header.is_file():
+        return Finding("Python headers", str(header.parent), sysconfig.get_python_version())
+    reason = f"{header} is missing"
+    return Finding("Python headers", why_not=reason, remedy="apt-get install python3-dev")
+
+
+def pybind11() -> Finding:
+    """The folder of pybind11's headers: pip's package in this environment, or pybind11's own CMake-style install."""
+    spec = importlib.util.find_spec("pybind11")
+    if spec is None or not spec.submodule_search_locations:
+        return Finding("pybind11", why_not="pybind11 is not installed", remedy="pip install pybind11")
+    found = answer_of([sys.executable, "-c", "import pybind11 as p; print(p.__version__); print(p.get_include())"])
+    if found.returncode:
+        reason = f"pybind11 cannot be imported: {last_line(found.stderr)}"
+        return Finding("pybind11", why_not=reason, remedy="pip install --force-reinstall pybind11")
+    version, include = found.stdout.splitlines()
+    return Finding("pybind11", include, version)
+
+
+OPENMP_PROGRAM = "#include <omp.h>\nint main() { return omp_get_max_threads() > 0 ? 0 : 1; }\n"
+
+
+def openmp(command: list[str]) -> Finding:
+    """Whether this compiler compiles and links an OpenMP program with -fopenmp."""
+    with tempfile.TemporaryDirectory() as folder:
+        answer = _compile_program(command, OPENMP_PROGRAM, Path(folder), ["-fopenmp"])
+    if answer.returncode == 0:
+        return Finding("OpenMP", version="-fopenmp")
+    reason = f"-fopenmp does not compile and link: {first_error(answer.stderr)}"
+    return Finding("OpenMP", why_not=reason, remedy="apt-get install g++ (libgomp) or libomp-dev (clang++)")
+
+
+def cpp_prerequisites() -> list[Finding]:
+    """What a build of tensor_ops_cpp needs; the ones that are false are missing."""
+    return [compiler(cxx_command()), python_headers(), pybind11()]
+
+
+def _compile_program(command, source, folder: Path, options) -> subprocess.CompletedProcess:
+    (folder / "probe.cpp").write_text(source)
+    return answer_of([*command, *options, str(folder / "probe.cpp"), "-o", str(folder / "probe")])
+
+
+def first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")
+
+
+def last_line(text: str) -> str:
+    return next(reversed(text.strip().splitlines()), "")
+
+
+def first_error(log: str) -> str:
+    """The first line of a compiler's log that names an error, else its first line."""
+    return next((line.strip() for line in log.splitlines() if "error" in line.lower()), first_line(log))
