@@ -10,8 +10,12 @@ HELP = "build the C++ backend (--inplace: into cpp_ext/)"
 
 
 def add_options(parser) -> None:
-    parser.add_argument("--inplace", action="store_true", help="put the module into cpp_ext/ for use in the checkout")
-    parser.add_argument("--force", action="store_true", help="build even if the module is newer than its sources")
+    parser.add_argument(
+        "--inplace", action="store_true", help="put the module into cpp_ext/ for use in the checkout"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="build even if the module is newer than its sources"
+    )
 
 
 def run(options) -> None:
@@ -21,7 +25,7 @@ def run(options) -> None:
 def from_setuptools(base: type) -> type:
     """The setuptools command; `base` is setuptools' own build_ext, whose options and bookkeeping it keeps."""
 
-    class BuildExt(base):  # type: ignore[misc]
+    class BuildExt(base):
         description = HELP
 
         def run(self):
@@ -36,7 +40,7 @@ def from_setuptools(base: type) -> type:
 
 
 def build_cpp(folder: Path, force: bool, wheel: bool) -> None:
-    """Builds tensor_ops_cpp. For a wheel, a machine that cannot build it gets a module that says why instead."""
+    """Builds tensor_ops_cpp. A wheel made where that is impossible gets a module that says why instead."""
     try:
         cpp_build.build(folder, force)
     except CommandError as error:
@@ -54,6 +58,6 @@ raise ImportError({reason!r})
 
 def leave_note(folder: Path, reason: str) -> None:
     """Writes a tensor_ops_cpp.py whose import tells why there is no compiled one."""
-    remedy = "Install what is missing, then run the same pip install again (or python setup.py build_ext --inplace)"
+    remedy = "Install what is missing, then repeat the pip install (or: python setup.py build_ext --inplace)"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{cpp_build.NAME}.py").write_text(NOTE.format(reason=f"{reason}\n{remedy}"), encoding="utf-8")

@@ -19,7 +19,7 @@ SHARED = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin"
 
 
 def build(folder: Path, force: bool = False) -> Path:
-    """Builds tensor_ops_cpp into `folder` unless it is there and newer than its sources; returns the module's path.
+    """Builds tensor_ops_cpp into `folder` unless it is there, newer than its sources; returns its path.
 
     Raises CommandError that lists everything missing, or that carries the compiler's first error.
     """
@@ -66,7 +66,7 @@ def user_flags() -> list[str]:
 
 
 def finish(call: list[str], target: Path) -> None:
-    """Runs a compiler call that makes `target`, under another name first: a module in use is never overwritten."""
+    """Runs a compiler call that makes `target`, under another name first: one in use is not overwritten."""
     half = target.with_name(f".{target.name}.{os.getpid()}")
     call = [*call, "-o", str(half)]
     print(shlex.join(call), flush=True)

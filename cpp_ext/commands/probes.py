@@ -1,21 +1,18 @@
 """What this machine has to build and run the backends with: compilers, headers, toolkits, drivers, devices.
 
-Every probe is a function that returns a `Finding` (or a dataclass of its own) and never raises for what is missing:
-the reason and the remedy are in the result. Standard library only, so that they run before anything is installed.
+Every probe is a function that returns a `Finding` (or a dataclass of its own) and never raises for what is
+missing: the reason and the remedy are in the result. Standard library only: they run before any install.
 """
 
-import ctypes
 import importlib.util
-import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 CPP_EXT = Path(__file__).resolve().parents[1]
@@ -25,7 +22,7 @@ EXT_SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked for: where it is and which version, or why it cannot be used and what to do about it."""
+    """One thing looked for: where it is and which version, or why it cannot be used and what to do."""
 
     what: str
     path: str = ""
@@ -38,12 +35,14 @@ class Finding:
 
     def __str__(self) -> str:
         if self:
-            return " ".join(part for part in (self.what, self.version, f"({self.path})" if self.path else "") if part)
+            return " ".join(
+                part for part in (self.what, self.version, f"({self.path})" if self.path else "") if part
+            )
         return f"{self.why_not}: {self.remedy}" if self.remedy else self.why_not
 
 
 def answer_of(command, timeout=60, **options) -> subprocess.CompletedProcess:
-    """Runs `command` and returns what it wrote; one that cannot be started answers with status 127 and the reason."""
+    """Runs `command` and returns what it wrote; one that cannot start gives status 127 and the reason."""
     try:
         return subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=timeout, **options
@@ -58,7 +57,7 @@ CXX_NAMES = ("g++", "c++", "clang++")
 
 
 def cxx_command() -> list[str]:
-    """The C++ compiler as a command: $CXX with its options, else the first of CXX_NAMES on PATH; [] without one."""
+    """The C++ compiler as a command: $CXX with its options, else the first of CXX_NAMES on PATH, else []."""
     if os.environ.get("CXX"):
         return shlex.split(os.environ["CXX"])
     return next(([name] for name in CXX_NAMES if shutil.which(name)), [])
@@ -68,7 +67,11 @@ def compiler(command: list[str]) -> Finding:
     """Path and version of a compiler given as a command, such as ["g++"]."""
     path = shutil.which(command[0]) if command else None
     if not path:
-        wanted = f"CXX={command[0]} is not on PATH" if command else f"no C++ compiler on PATH ({', '.join(CXX_NAMES)})"
+        wanted = (
+            f"CXX={command[0]} is not on PATH"
+            if command
+            else f"no C++ compiler on PATH ({', '.join(CXX_NAMES)})"
+        )
         return Finding("C++ compiler", why_not=wanted, remedy="apt-get install g++, or set CXX")
     answer = answer_of([*command, "--version"])
     if answer.returncode:
@@ -93,11 +96,13 @@ def python_headers() -> Finding:
 
 
 def pybind11() -> Finding:
-    """The folder of pybind11's headers: pip's package in this environment, or pybind11's own CMake-style install."""
+    """The folder of the headers of pybind11 as installed for this Python."""
     spec = importlib.util.find_spec("pybind11")
     if spec is None or not spec.submodule_search_locations:
         return Finding("pybind11", why_not="pybind11 is not installed", remedy="pip install pybind11")
-    found = answer_of([sys.executable, "-c", "import pybind11 as p; print(p.__version__); print(p.get_include())"])
+    found = answer_of(
+        [sys.executable, "-c", "import pybind11 as p; print(p.__version__); print(p.get_include())"]
+    )
     if found.returncode:
         reason = f"pybind11 cannot be imported: {last_line(found.stderr)}"
         return Finding("pybind11", why_not=reason, remedy="pip install --force-reinstall pybind11")

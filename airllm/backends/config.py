@@ -1,0 +1,332 @@
+"""Which backend the user wants: backend.json, the environment, and the order in which they count.
+
+From strongest to weakest: AIRLLM_BACKEND, the file that AIRLLM_CONFIG names, backend.json of the checkout,
+backend.json in the user's configuration folder, DEFAULTS. BACKEND_CONFIG.md explains every key. A file that
+says what it may not is an error with file, line and key, never a default. Standard library only.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+BUILT_IN = ("cuda", "opencl", "cpp", "python")
+ALIASES = {"cpu": "cpp", "openmp": "cpp", "numpy": "python"}
+DEFAULTS: dict[str, Any] = {
+    "preferred_backend": "auto",
+    "backend_priority": list(BUILT_IN),
+    "force_backend": None,
+}
+KEYS = tuple(DEFAULTS)
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+class ConfigError(ValueError):
+    """A configuration that says something it cannot mean; the message names file, line and key."""
+
+
+class _Wrong(ValueError):
+    """What is wrong with a value, before it is known where the value stands; `item` is the part at fault."""
+
+    def __init__(self, item: Any, message: str):
+        super().__init__(message)
+        self.item = item
+
+
+@dataclass(frozen=True)
+class Config:
+    """The three settings, in canonical names, and where they come from.
+
+    `source` is AIRLLM_BACKEND, AIRLLM_CONFIG, checkout, user or defaults; `path` is the file that was read.
+    """
+
+    preferred_backend: str
+    backend_priority: tuple[str, ...]
+    force_backend: str | None
+    source: str
+    path: Path | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The three keys as backend.json has them."""
+        return {key: _plain(getattr(self, key)) for key in KEYS}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+# ---- names ----
+
+
+def known_names() -> tuple[str, ...]:
+    """The built-in backends, then those that installed distributions add by an entry point."""
+    added = {entry.name for entry in entry_points(group="airllm.backends")}
+    return (*BUILT_IN, *sorted(added.difference(BUILT_IN)))
+
+
+def canonical(name: str) -> str:
+    """The backend's own name for it or one of ALIASES; ConfigError that lists the known ones otherwise."""
+    name = ALIASES.get(name, name)
+    if name in BUILT_IN or name in known_names():  # looking through what is installed takes milliseconds
+        return name
+    raise ConfigError(f"unknown backend {name!r}, expected {_names()}")
+
+
+def _names(*others: str) -> str:
+    aliases = ", ".join(f"{alias} = {backend}" for alias, backend in ALIASES.items())
+    return f"one of: {', '.join([*others, *known_names()])} ({aliases})"
+
+
+# ---- values ----
+
+
+def _name(value: Any, *others: str) -> str:
+    if not isinstance(value, str):
+        raise _Wrong(value, f"has {_shown(value)}, expected {_names(*others)}")
+    try:
+        return canonical(value)
+    except ConfigError:
+        raise _Wrong(value, f"has the unknown backend {value!r}, expected {_names(*others)}") from None
+
+
+def _preferred(value: Any) -> str:
+    return "auto" if value == "auto" else _name(value, "auto")
+
+
+def _force(value: Any) -> str | None:
+    return None if value is None else _name(value, "null")
+
+
+def _priority(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise _Wrong(value, f"has {_shown(value)}, expected a list of backends")
+    if not value:
+        raise _Wrong(value, "is empty, expected at least one backend")
+    names: list[str] = []
+    for item in value:
+        if _name(item) in names:
+            raise _Wrong(item, f"has {item!r} twice, expected each backend once")
+        names.append(_name(item))
+    return tuple(names)
+
+
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "preferred_backend": _preferred,
+    "backend_priority": _priority,
+    "force_backend": _force,
+}
+
+
+def _shown(value: Any) -> str:
+    kinds = {dict: "an object", list: "a list", type(None): "null", bool: "a boolean"}
+    return kinds.get(type(value)) or f"{json.dumps(value)} (a {'string' if type(value) is str else 'number'})"
+
+
+# ---- files ----
+
+
+@dataclass(frozen=True)
+class _File:
+    """What a configuration file holds, and its text, by which errors name lines."""
+
+    path: Path
+    values: dict[str, Any]
+    text: str
+
+    def config(self, source: str) -> Config:
+        """The checked settings; a key that is not there has its default."""
+        for key in self.values:
+            self._refuse_misspelt(key)
+        settings = {key: self._checked(key) for key in KEYS}
+        return Config(**settings, source=source, path=self.path)
+
+    def _checked(self, key: str) -> Any:
+        try:
+            return _CHECKS[key](self.values.get(key, DEFAULTS[key]))
+        except _Wrong as wrong:
+            raise ConfigError(f"{self.path}:{self._line(key, wrong.item)}: {key} {wrong}") from None
+
+    def _refuse_misspelt(self, key: str) -> None:
+        """Others may keep keys of their own here, but one that is nearly ours would be a silent default."""
+        meant = _meant(key)
+        if meant != key and meant not in self.values:
+            raise ConfigError(f"{self.path}:{self._line(key)}: unknown key {key!r}, expected {meant!r}")
+
+    def _line(self, key: str, item: Any = None) -> int:
+        offset = _offsets(self.text).get(key, 0)
+        if isinstance(item, str):
+            offset = max(offset, self.text.find(json.dumps(item), offset))
+        return self.text.count("\n", 0, offset) + 1
+
+
+def _meant(key: str) -> str:
+    """The key of ours that `key` is or nearly is, else `key` itself."""
+    return next(iter(get_close_matches(key, KEYS, n=1, cutoff=0.8)), key)
+
+
+def _offsets(text: str) -> dict[str, int]:
+    """Where the value of each top-level key begins, in the text of a JSON object known to be valid."""
+    decode = json.JSONDecoder().raw_decode
+    offsets: dict[str, int] = {}
+    at = _skip(text, 0, "{")
+    while text[at] != "}":
+        key, at = decode(text, at)
+        offsets[key] = at = _skip(text, at, ":")
+        at = _skip(text, decode(text, at)[1], ",")
+    return offsets
+
+
+def _skip(text: str, at: int, mark: str) -> int:
+    while text[at] in " \t\r\n" + mark:
+        at += 1
+    return at
+
+
+def _opened(path: Path) -> _File:
+    """Reads a file and its JSON; ConfigError for one that cannot be read, is no JSON or no object."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text ({error.reason})"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
+    return _File(path, _parsed(path, text), text)
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text, object_pairs_hook=_once)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from None
+    except _Wrong as wrong:
+        line = text.count("\n", 0, text.rfind(json.dumps(wrong.item))) + 1
+        raise ConfigError(f"{path}:{line}: {wrong}") from None
+    except RecursionError as error:
+        raise ConfigError(f"{path}: is nested too deeply: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"{path}:1: has {_shown(values)}, expected an object with the keys {', '.join(KEYS)}"
+        )
+    return values
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for key in (names := [key for key, _ in pairs]):
+        if names.count(key) > 1:
+            raise _Wrong(key, f"has the key {key!r} twice, expected it once")
+    return dict(pairs)
+
+
+def read(path: Path | str, source: str = "AIRLLM_CONFIG") -> Config:
+    """The settings of one file; ConfigError with file, line and key if it says anything it may not."""
+    return _opened(Path(path)).config(source)
+
+
+def write(path: Path | str, **changes: Any) -> Config:
+    """Changes some keys of a file, which may not exist yet, and returns its new settings.
+
+    Readers see the old file or the new one, never a part. Other keys, their order and the file's mode stay.
+    Nothing is written if the result would not be a valid configuration.
+    """
+    path = Path(os.path.realpath(path))
+    old = _opened(path) if path.exists() else _File(path, dict(DEFAULTS), "")
+    return _store(_File(path, {**old.values, **changes}, ""))
+
+
+def reset(path: Path | str) -> Config:
+    """Writes DEFAULTS over the three keys, also into a file that cannot be understood; other keys stay."""
+    path = Path(os.path.realpath(path))
+    old: dict[str, Any] = {}
+    with contextlib.suppress(ConfigError):
+        old = {key: value for key, value in _opened(path).values.items() if _meant(key) == key}
+    return _store(_File(path, {**old, **DEFAULTS}, ""))
+
+
+def _store(file: _File) -> Config:
+    new = json.dumps(file.values, indent=2, ensure_ascii=False) + "\n"
+    config = dataclasses.replace(file, text=new).config("AIRLLM_CONFIG")
+    try:
+        _replace(file.path, new)
+    except OSError as error:
+        raise ConfigError(f"{file.path}: cannot be written: {error.strerror}") from None
+    return config
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file beside `path` and renames it over `path` once it is on the disk."""
+    half = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        with open(half, "x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            half.chmod(path.stat().st_mode & 0o7777)
+        os.replace(half, path)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+# ---- precedence ----
+
+
+def user_file() -> Path:
+    """backend.json in the user's configuration folder."""
+    try:
+        from platformdirs import user_config_path
+    except ImportError:  # the rule that platformdirs follows on Linux
+        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "airllm" / "backend.json"
+    return user_config_path("airllm", appauthor=False) / "backend.json"
+
+
+def checkout_file() -> Path | None:
+    """backend.json beside setup.py, there or not, if this package lies in a checkout."""
+    return CHECKOUT / "backend.json" if (CHECKOUT / "setup.py").is_file() else None
+
+
+def effective_file() -> tuple[str, Path | None]:
+    """Which file holds and why, as `source` and `path` of Config; ConfigError if AIRLLM_CONFIG names none."""
+    named = os.environ.get("AIRLLM_CONFIG")
+    if named:
+        path = Path(named).expanduser()
+        if not path.exists():
+            raise ConfigError(f"AIRLLM_CONFIG={named}: there is no such file")
+        return "AIRLLM_CONFIG", path
+    places = (("checkout", checkout_file()), ("user", user_file()))
+    return next(((source, path) for source, path in places if path and path.exists()), ("defaults", None))
+
+
+def load_file() -> Config:
+    """What the files say, AIRLLM_BACKEND left aside."""
+    source, path = effective_file()
+    if path:
+        return read(path, source)
+    return Config("auto", BUILT_IN, None, source=source, path=None)
+
+
+def load() -> Config:
+    """The settings in force, by the precedence above."""
+    config = load_file()
+    wanted = os.environ.get("AIRLLM_BACKEND", "").strip()
+    return _overridden(config, wanted) if wanted else config
+
+
+def _overridden(config: Config, wanted: str) -> Config:
+    """A name is strict, as force_backend is; a list is an order to try; auto undoes preference and force."""
+    try:
+        if wanted == "auto":
+            changes: dict[str, Any] = {"preferred_backend": "auto", "force_backend": None}
+        elif "," in wanted:
+            order = _priority([name.strip() for name in wanted.split(",")])
+            changes = {"preferred_backend": "auto", "backend_priority": order, "force_backend": None}
+        else:
+            changes = {"force_backend": _name(wanted)}
+    except _Wrong as wrong:
+        raise ConfigError(f"AIRLLM_BACKEND={wanted}: {wrong}") from None
+    return dataclasses.replace(config, **changes, source="AIRLLM_BACKEND")
