@@ -1,0 +1,89 @@
+// The common subset of OpenCL C 1.2, CUDA C++ and HIP that the kernel text is written in.
+// OpenCL has no C++ and CUDA has no address spaces, so every pointer names its space and no template is used.
+#ifndef AIRLLM_GPU_COMPAT_H
+#define AIRLLM_GPU_COMPAT_H
+
+#define JOIN_(a, b) a##_##b
+#define JOIN(a, b) JOIN_(a, b)
+
+// clang -x cl without a runtime defines only the first of the two.
+#if defined(__OPENCL_C_VERSION__) || defined(__OPENCL_VERSION__)
+
+#define KERNEL __kernel
+#define KERNEL_OF(group) __kernel __attribute__((reqd_work_group_size(group, 1, 1)))
+#define GLOBAL __global
+#define LOCAL_PTR __local
+#define LOCAL_DECL __local
+#define DEVFN static inline
+#define RESTRICT restrict
+#define UNROLL_4  // clang warns where it cannot
+#define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
+#define LID ((int)get_local_id(0))
+#define LSIZE ((int)get_local_size(0))
+#define GRP ((U64)get_group_id(0))
+#define GROUPS ((U64)get_num_groups(0))
+#define FLOAT4(x, y, z, w) ((float4)((x), (y), (z), (w)))
+#define UINT4(x, y, z, w) ((uint4)((x), (y), (z), (w)))
+#define UINT2(x, y) ((uint2)((x), (y)))
+#define AS_FLOAT(u) as_float(u)
+#define AS_UINT(f) as_uint(f)
+#define ADDRESS(p) ((size_t)(p))
+#define EXP(v) exp(v)
+#define SQRT(v) sqrt(v)
+#define FMAX(a, b) fmax(a, b)
+#define FMA(a, b, c) fma(a, b, c)
+#define ISNAN(v) isnan(v)
+#define LARGEST_FLOAT FLT_MAX
+typedef half F16;
+typedef ushort U16;
+typedef uint U32;
+typedef ulong U64;
+
+#else  // CUDA C++ or HIP, from a compiler driver or compiled at run time
+
+#if defined(__HIPCC__) && !defined(__HIPCC_RTC__)
+#include <hip/hip_fp16.h>
+#include <hip/hip_runtime.h>
+#elif !defined(__HIPCC_RTC__)
+#include <cuda_fp16.h>
+#endif
+
+#define KERNEL extern "C" __global__
+#define KERNEL_OF(group) extern "C" __global__ __launch_bounds__(group, 2)
+#define GLOBAL
+#define LOCAL_PTR
+#define LOCAL_DECL __shared__
+#define DEVFN static __device__ __forceinline__
+#define RESTRICT __restrict__
+#define UNROLL_4 _Pragma("unroll 4")
+#define BARRIER() __syncthreads()
+#define LID ((int)threadIdx.x)
+#define LSIZE ((int)blockDim.x)
+#define GRP ((U64)blockIdx.x)
+#define GROUPS ((U64)gridDim.x)
+#define FLOAT4(x, y, z, w) make_float4((x), (y), (z), (w))
+#define UINT4(x, y, z, w) make_uint4((x), (y), (z), (w))
+#define UINT2(x, y) make_uint2((x), (y))
+#define AS_FLOAT(u) __uint_as_float(u)
+#define AS_UINT(f) __float_as_uint(f)
+#define ADDRESS(p) ((U64)(p))
+#define EXP(v) expf(v)
+#define SQRT(v) sqrtf(v)
+#define FMAX(a, b) fmaxf(a, b)
+#define FMA(a, b, c) fmaf(a, b, c)
+#define ISNAN(v) isnan(v)
+#define LARGEST_FLOAT 3.402823466e+38f
+#if defined(__HIPCC__) || defined(__HIPCC_RTC__)
+#define LANES ((int)warpSize)  // 64 on CDNA, 32 on RDNA
+#define SHUFFLE_XOR(v, lane) __shfl_xor((v), (lane))
+#else
+#define LANES 32
+#define SHUFFLE_XOR(v, lane) __shfl_xor_sync(0xffffffffu, (v), (lane))
+#endif
+typedef __half F16;
+typedef unsigned short U16;
+typedef unsigned int U32;
+typedef unsigned long long U64;
+
+#endif
+#endif
