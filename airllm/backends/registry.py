@@ -186,6 +186,7 @@ def _choose(settings: config.Config) -> _Choice:
 
 process_wide = _choose(config.load())  # raises here, at import, if a forced backend cannot run
 _scoped: ContextVar[_Choice | None] = ContextVar("airllm_backend", default=None)
+scoped_choice = _scoped.get
 
 
 def choice() -> _Choice:

@@ -1,0 +1,47 @@
+// What a CPU kernel set offers. kernels.inl implements it once per instruction set; targets.h picks one.
+// Kernels work on raw pointers to dense arrays, on the thread that calls them, and know no Python.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace cpu {
+
+enum DType : int { kFloat32, kFloat16, kBFloat16, kDTypes };
+
+struct Float16 {
+  uint16_t bits;
+};
+struct BFloat16 {
+  uint16_t bits;
+};
+
+// `stream`: write around the caches. Right for results that are too large to stay in them.
+using MapKernel = void(void* out, const void* x, int64_t n, bool stream);
+using RowsKernel = void(void* out, const void* x, int64_t rows, int64_t dim, bool stream);
+using RmsNormKernel = void(void* out, const void* x, const void* weight, int64_t rows, int64_t dim, float eps,
+                           bool stream);
+// Rows [m0, m1) and columns [n0, n1) of out (m, n) = a (m, k) @ b (k, n). `workspace` has
+// matmul_workspace() floats.
+struct MatmulPart {
+  int64_t n, k, m0, m1, n0, n1;
+};
+using MatmulKernel = void(void* out, const void* a, const void* b, const MatmulPart& part, float* workspace);
+
+struct Kernels {
+  const char* isa;
+  int lanes;  // floats in a vector
+  // Indexed by the DType of the first array.
+  MapKernel* silu[kDTypes];
+  MapKernel* gelu[kDTypes];
+  RowsKernel* softmax[kDTypes];
+  RmsNormKernel* rms_norm[kDTypes][2];  // [1]: the weight is float32, [0]: it has the dtype of x
+  MatmulKernel* matvec[kDTypes];        // one row of a: each element of b is used once
+  MatmulKernel* matmul[kDTypes];        // many rows: b is unpacked into cache and used again
+  size_t matmul_workspace;              // bytes, 64-byte aligned
+  // The memory bandwidth that a kernel can hope for.
+  MapKernel* copy;
+  float (*read)(const void* x, int64_t n);
+};
+
+}  // namespace cpu

@@ -1,0 +1,128 @@
+// out (m, n) = a (m, k) @ b (k, n), row-major. Included by kernels.inl once per instruction set.
+//
+// Many rows, as in BLIS (Van Zee and van de Geijn, 2015): a block of b and a block of a are unpacked to
+// float32 in the order in which the innermost kernel reads them; that kernel keeps a tile of kTileRows by
+// kTileVecs vectors of the result in registers.
+
+constexpr int kTileVecs = 2;
+constexpr int kTileColumns = kTileVecs * LANES;
+constexpr int kTileRows = VECTORS == 32 ? 12 : VECTORS == 16 && LANES > 4 ? 6 : 4;
+constexpr int64_t kDepth = 256;                                // of k at a time: a strip of b stays in L1
+constexpr int64_t kColumns = 1024 / kTileColumns * kTileColumns;  // of b at a time: the block stays in L2
+constexpr int64_t kRows = 16 * kTileRows;                      // of a at a time
+constexpr int64_t kResultRows = 4 * kRows;                     // whose sums wait in float32
+constexpr size_t kMatmulWorkspace =
+    sizeof(float) * (kDepth * kColumns + kRows * kDepth + kResultRows * kColumns);
+
+// columns [0, n) of `depth` rows of b -> strips of kTileColumns columns, the last one filled with zeros
+template <class T>
+inline void unpack_b(float* to, const T* b, int64_t stride, int64_t depth, int64_t n) {
+  for (int64_t j = 0; j < n; j += kTileColumns) {
+    const int64_t width = n - j < kTileColumns ? n - j : kTileColumns;
+    for (int64_t p = 0; p < depth; ++p, to += kTileColumns) {
+      const T* from = b + p * stride + j;
+      if (width == kTileColumns) {
+        for (int v = 0; v < kTileVecs; ++v) store(to + v * LANES, load(from + v * LANES));
+      } else {
+        for (int v = 0; v < kTileVecs; ++v) store(to + v * LANES, Vec{});
+        map(to, width, Same{}, from);
+      }
+    }
+  }
+}
+
+// rows [0, m) of a, `depth` columns -> strips of kTileRows rows, the last one filled with zeros
+template <class T>
+inline void unpack_a(float* to, const T* a, int64_t stride, int64_t m, int64_t depth) {
+  float row[kDepth];
+  for (int64_t i = 0; i < m; i += kTileRows, to += kTileRows * depth)
+    for (int r = 0; r < kTileRows; ++r) {
+      if (i + r < m) {
+        map(row, depth, Same{}, a + (i + r) * stride);
+        for (int64_t p = 0; p < depth; ++p) to[p * kTileRows + r] = row[p];
+      } else {
+        for (int64_t p = 0; p < depth; ++p) to[p * kTileRows + r] = 0.f;
+      }
+    }
+}
+
+inline void tile(float* result, int64_t stride, const float* a, const float* b, int64_t depth) {
+  Vec sum[kTileRows][kTileVecs];
+  for (int r = 0; r < kTileRows; ++r)
+    for (int v = 0; v < kTileVecs; ++v) sum[r][v] = load(result + r * stride + v * LANES);
+  for (int64_t p = 0; p < depth; ++p, a += kTileRows, b += kTileColumns) {
+    Vec column[kTileVecs];
+    for (int v = 0; v < kTileVecs; ++v) column[v] = load(b + v * LANES);
+    for (int r = 0; r < kTileRows; ++r)
+      for (int v = 0; v < kTileVecs; ++v) sum[r][v] += a[r] * column[v];
+  }
+  for (int r = 0; r < kTileRows; ++r)
+    for (int v = 0; v < kTileVecs; ++v) store(result + r * stride + v * LANES, sum[r][v]);
+}
+
+// One block of the result: rows m <= kResultRows, columns n <= kColumns, all of k.
+template <class T>
+inline void block(float* result, const T* a, const T* b, const MatmulPart& all, int64_t m, int64_t n, float* workspace) {
+  float* unpacked_b = workspace;
+  float* unpacked_a = unpacked_b + kDepth * kColumns;
+  for (int64_t i = 0; i < kResultRows * kColumns; i += LANES) store(result + i, Vec{});
+  for (int64_t p = 0; p < all.k; p += kDepth) {
+    const int64_t depth = all.k - p < kDepth ? all.k - p : kDepth;
+    unpack_b(unpacked_b, b + p * all.n, all.n, depth, n);
+    for (int64_t i = 0; i < m; i += kRows) {
+      const int64_t rows = m - i < kRows ? m - i : kRows;
+      unpack_a(unpacked_a, a + i * all.k + p, all.k, rows, depth);
+      for (int64_t j = 0; j < n; j += kTileColumns)
+        for (int64_t r = 0; r < rows; r += kTileRows)
+          tile(result + (i + r) * kColumns + j, kColumns, unpacked_a + r * depth, unpacked_b + j * depth, depth);
+    }
+  }
+}
+
+template <class T>
+void matmul(void* out, const void* a, const void* b, const MatmulPart& part, float* workspace) {
+  float* result = workspace + kDepth * kColumns + kRows * kDepth;
+  for (int64_t j = part.n0; j < part.n1; j += kColumns)
+    for (int64_t i = part.m0; i < part.m1; i += kResultRows) {
+      const int64_t n = part.n1 - j < kColumns ? part.n1 - j : kColumns;
+      const int64_t m = part.m1 - i < kResultRows ? part.m1 - i : kResultRows;
+      block(result, static_cast<const T*>(a) + i * part.k, static_cast<const T*>(b) + j, part, m, n, workspace);
+      for (int64_t r = 0; r < m; ++r)
+        map(static_cast<T*>(out) + (i + r) * part.n + j, n, Same{}, result + r * kColumns);
+    }
+}
+
+struct AddRows {  // y + a0 b0 + a1 b1 + ...
+  const float* a;
+  INLINE Vec operator()(Vec y, Vec b0, Vec b1, Vec b2, Vec b3) const {
+    return (y + a[0] * b0 + a[1] * b1) + (a[2] * b2 + a[3] * b3);
+  }
+};
+struct AddRow {
+  float a;
+  INLINE Vec operator()(Vec y, Vec b) const { return y + a * b; }
+};
+
+// One row of a: rows of b are read in the order of memory, four streams at a time, and summed into a
+// piece of the result that stays in the first-level cache.
+template <class T>
+void matvec(void* out, const void* a_, const void* b_, const MatmulPart& part, float* sums) {
+  constexpr int64_t kPiece = 4096;
+  const T* a = static_cast<const T*>(a_);
+  for (int64_t j = part.n0; j < part.n1; j += kPiece) {
+    const int64_t n = part.n1 - j < kPiece ? part.n1 - j : kPiece;
+    const T* b = static_cast<const T*>(b_) + j;
+    for (int64_t i = 0; i < kPiece; i += LANES) store(sums + i, Vec{});
+    for (int64_t p = 0; p < part.k; p += 4) {
+      float factors[4];
+      const int64_t rows = part.k - p < 4 ? part.k - p : 4;
+      map(factors, rows, Same{}, a + p);
+      const T* row = b + p * part.n;
+      if (rows == 4)
+        map(sums, n, AddRows{factors}, sums, row, row + part.n, row + 2 * part.n, row + 3 * part.n);
+      else
+        for (int64_t r = 0; r < rows; ++r) map(sums, n, AddRow{factors[r]}, sums, row + r * part.n);
+    }
+    map(static_cast<T*>(out) + j, n, Same{}, sums);
+  }
+}

@@ -1,0 +1,131 @@
+// Compiles kernels.inl for each instruction set, and tells which of the sets this CPU runs.
+// One binary runs on every CPU of its architecture: nothing here depends on compiler flags.
+#pragma once
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+// A vector must not cross a call: that costs time, and depends on the caller's instruction set.
+#define INLINE inline __attribute__((always_inline))
+#define STRING_(x) #x
+#define STRING(x) STRING_(x)
+#ifdef __clang__
+#define BEGIN_TARGET(set) \
+  _Pragma(STRING(clang attribute push(__attribute__((target(set))), apply_to = function)))
+#define END_TARGET _Pragma("clang attribute pop")
+#else
+#define BEGIN_TARGET(set) _Pragma("GCC push_options") _Pragma(STRING(GCC target(set)))
+#define END_TARGET _Pragma("GCC pop_options")
+#endif
+
+#if defined(__x86_64__)
+
+#define ISA sse2
+#define LANES 4
+#define VECTORS 16
+#define STREAM_F32(p, v) _mm_stream_ps(p, (__m128)(v))
+#define STREAM_16(p, v) _mm_stream_si64((long long*)(p), (long long)(v))
+#include "kernels.inl"
+
+BEGIN_TARGET("avx2,fma,f16c")
+#define ISA avx2
+#define LANES 8
+#define VECTORS 16
+#define WIDEN_F16(p) ((Vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p))))
+#define NARROW_F16(v) ((Bits16)_mm256_cvtps_ph((__m256)(v), _MM_FROUND_TO_NEAREST_INT))
+#define STREAM_F32(p, v) _mm256_stream_ps(p, (__m256)(v))
+#define STREAM_16(p, v) _mm_stream_si128((__m128i*)(p), (__m128i)(v))
+#include "kernels.inl"
+
+// The 16-lane source on 8-lane instructions: for the tests, which run it on CPUs without AVX-512.
+#define ISA avx2_16lanes
+#define LANES 16
+#define VECTORS 16
+#include "kernels.inl"
+END_TARGET
+
+BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
+#define ISA avx512
+#define LANES 16
+#define VECTORS 32
+#define WIDEN_F16(p) ((Vec)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)(p))))
+#define NARROW_F16(v) ((Bits16)_mm512_maskz_cvtps_ph(0xffff, (__m512)(v), _MM_FROUND_TO_NEAREST_INT))
+#define STREAM_F32(p, v) _mm512_stream_ps(p, (__m512)(v))
+#define STREAM_16(p, v) _mm256_stream_si256((__m256i*)(p), (__m256i)(v))
+#include "kernels.inl"
+END_TARGET
+
+#elif defined(__aarch64__)
+
+#include <arm_neon.h>
+#define ISA neon
+#define LANES 4
+#define VECTORS 32
+#define WIDEN_F16(p) ((Vec)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t*)(p)))))
+#define NARROW_F16(v) ((Bits16)vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)(v))))
+#include "kernels.inl"
+
+#else
+
+#define ISA scalar  // the compiler takes the vectors apart
+#define LANES 4
+#define VECTORS 16
+#include "kernels.inl"
+
+#endif
+
+#undef BEGIN_TARGET
+#undef END_TARGET
+#undef INLINE
+
+namespace cpu {
+
+// What this CPU, and the operating system's saving of its registers, can run.
+struct Features {
+  bool avx = false, avx2 = false, fma = false, f16c = false, avx512 = false, neon = false;
+};
+
+inline Features features() {
+  Features has;
+#if defined(__x86_64__)
+  __builtin_cpu_init();  // a static initialiser may come before the one that does this
+  has.avx = __builtin_cpu_supports("avx");
+  has.avx2 = __builtin_cpu_supports("avx2");
+  has.fma = __builtin_cpu_supports("fma");
+  // GCC 10 cannot ask for "f16c"; every CPU with AVX2 has it, but an emulator may not show it.
+  unsigned a = 1, b = 0, c = 0, d = 0;
+  __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+  has.f16c = has.avx && (c >> 29 & 1);
+  has.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+#elif defined(__aarch64__)
+  has.neon = true;  // part of the architecture
+#endif
+  return has;
+}
+
+// The sets that this CPU can run, best first. The last ones are for tests alone where `for_tests`.
+inline std::vector<const Kernels*> supported(bool for_tests = false) {
+  std::vector<const Kernels*> found;
+#if defined(__x86_64__)
+  const Features has = features();
+  const bool wide = has.avx2 && has.fma && has.f16c;
+  if (has.avx512 && wide) found.push_back(&avx512::kernels);
+  if (wide) found.push_back(&avx2::kernels);
+  found.push_back(&sse2::kernels);
+  if (wide && for_tests) found.push_back(&avx2_16lanes::kernels);
+#elif defined(__aarch64__)
+  found.push_back(&neon::kernels);
+#else
+  found.push_back(&scalar::kernels);
+#endif
+  return found;
+}
+
+}  // namespace cpu
