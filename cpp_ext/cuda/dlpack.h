@@ -1,0 +1,59 @@
+// The memory layout of DLPack's structures, versions 0.x ("dltensor") and 1.x ("dltensor_versioned"):
+// what two libraries of one process agree on to hand arrays to each other.
+#pragma once
+
+#include <cstdint>
+
+namespace airllm::cuda::dlpack {
+
+enum DeviceType : int32_t { kCuda = 2, kCudaHost = 3, kCudaManaged = 13 };
+enum TypeCode : uint8_t { kFloat = 2, kBfloat = 4 };
+
+struct Device {
+  int32_t type;
+  int32_t id;
+};
+
+struct Type {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+};
+
+struct Tensor {
+  void* data;
+  Device device;
+  int32_t ndim;
+  Type type;
+  int64_t* shape;
+  int64_t* strides;  // in elements; none means C-contiguous
+  uint64_t byte_offset;
+};
+
+struct Managed {
+  Tensor tensor;
+  void* context;
+  void (*deleter)(Managed*);
+};
+
+struct Version {
+  uint32_t major;
+  uint32_t minor;
+};
+
+constexpr uint64_t kReadOnly = 1;
+
+struct ManagedVersioned {
+  Version version;
+  void* context;
+  void (*deleter)(ManagedVersioned*);
+  uint64_t flags;
+  Tensor tensor;
+};
+
+constexpr const char* kName = "dltensor";
+constexpr const char* kUsedName = "used_dltensor";
+constexpr const char* kVersionedName = "dltensor_versioned";
+constexpr const char* kUsedVersionedName = "used_dltensor_versioned";
+
+}  // namespace airllm::cuda::dlpack

@@ -1,0 +1,174 @@
+// Device memory, allocated and freed in the order of a stream: from the driver's own pool where the device
+// has one, else from cudaMalloc and a free list of ours.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "device.h"
+#include "stream.h"
+
+namespace airllm::cuda {
+
+// Blocks for a device without memory pools. A freed block is given out again only on the stream it was freed
+// on, where whatever used it comes first; never to another stream.
+class FreeList {
+ public:
+  static size_t rounded(size_t bytes) {
+    size_t size = 512;
+    while (size < bytes && size < (size_t(1) << 20)) size *= 2;
+    const size_t step = size_t(1) << 20;
+    return size >= bytes ? size : (bytes + step - 1) / step * step;
+  }
+
+  cudaError_t allocate(void** pointer, size_t bytes, cudaStream_t stream) {
+    const size_t size = rounded(bytes);
+    if ((*pointer = take(size, stream))) return cudaSuccess;
+    cudaError_t code = cudaMalloc(pointer, size);
+    if (code == cudaErrorMemoryAllocation && release() > 0) {
+      cudaGetLastError();
+      code = cudaMalloc(pointer, size);
+    }
+    return code;
+  }
+
+  void free(void* pointer, size_t bytes, cudaStream_t stream) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    blocks_[{stream, rounded(bytes)}].push_back(pointer);
+  }
+
+ private:
+  using Key = std::pair<cudaStream_t, size_t>;
+
+  void* take(size_t size, cudaStream_t stream) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = blocks_.find({stream, size});
+    if (found == blocks_.end() || found->second.empty()) return nullptr;
+    void* pointer = found->second.back();
+    found->second.pop_back();
+    return pointer;
+  }
+
+  // Gives every block back to the device; how many those were.
+  size_t release() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    size_t released = 0;
+    for (auto& [key, pointers] : blocks_) {
+      for (void* pointer : pointers) cudaFree(pointer);  // waits for what still uses it
+      released += pointers.size();
+    }
+    blocks_.clear();
+    return released;
+  }
+
+  std::mutex mutex_;
+  std::map<Key, std::vector<void*>> blocks_;
+};
+
+// How a device gives out memory.
+struct Heap {
+  bool pooled = false;
+  FreeList list;
+};
+
+// Up to a quarter of the device's memory stays in the pool between calls instead of going back to the driver.
+inline void keep_freed_memory(int device) {
+  cudaMemPool_t pool = nullptr;
+  check(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
+  uint64_t threshold = device_facts(device).total_memory / 4;
+  check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold),
+        "cudaMemPoolSetAttribute");
+}
+
+// The heap of a device, made ready at its first use.
+inline Heap& heap(int device) {
+  static std::mutex mutex;
+  static auto& heaps =
+      *new std::map<int, std::unique_ptr<Heap>>;  // outlives the arrays of a dying interpreter
+  std::lock_guard<std::mutex> lock(mutex);
+  auto& found = heaps[device];
+  if (!found) {
+    auto made = std::make_unique<Heap>();
+    made->pooled = attribute(cudaDevAttrMemoryPoolsSupported, device) != 0;
+    if (made->pooled) keep_freed_memory(device);
+    found = std::move(made);
+  }
+  return *found;
+}
+
+[[noreturn]] inline void fail_to_allocate(cudaError_t code, size_t bytes, int device) {
+  cudaGetLastError();
+  size_t free_bytes = 0, total = 0;
+  std::string state;
+  if (code == cudaErrorMemoryAllocation && cudaMemGetInfo(&free_bytes, &total) == cudaSuccess) {
+    state = " (" + std::to_string(free_bytes) + " of " + std::to_string(total) + " bytes are free)";
+  }
+  fail(code, "allocating " + std::to_string(bytes) + " bytes on " + device_name(device) + state);
+}
+
+// A block of device memory that frees itself in the order of its home stream.
+class Memory {
+ public:
+  Memory() = default;
+  // Of the current device, which must be `device`.
+  Memory(size_t bytes, int device, cudaStream_t home) : bytes_(bytes), device_(device), home_(home) {
+    if (bytes == 0) return;
+    Heap& from = heap(device);
+    const cudaError_t code =
+        from.pooled ? cudaMallocAsync(&data_, bytes, home) : from.list.allocate(&data_, bytes, home);
+    if (code != cudaSuccess) fail_to_allocate(code, bytes, device);
+  }
+  Memory(Memory&& other) noexcept { swap(other); }
+  Memory& operator=(Memory&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Memory() {
+    if (data_ && !lost_in_fork) free();
+  }
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  int device() const { return device_; }
+  cudaStream_t home() const { return home_; }
+
+  // Somebody reads or writes it on a stream that is not known here: freeing has to wait for the whole device.
+  void used_elsewhere() { elsewhere_ = true; }
+
+ private:
+  void swap(Memory& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(device_, other.device_);
+    std::swap(home_, other.home_);
+    std::swap(elsewhere_, other.elsewhere_);
+  }
+
+  // Errors have nowhere to go here: at exit the driver may be gone already, and so is its memory.
+  void free() noexcept {
+    try {
+      DeviceGuard guard(device_);
+      if (elsewhere_) cudaDeviceSynchronize();
+      Heap& from = heap(device_);
+      if (from.pooled) {
+        cudaFreeAsync(data_, home_);
+      } else {
+        from.list.free(data_, bytes_, home_);
+      }
+    } catch (const std::exception&) {
+    }
+  }
+
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  int device_ = 0;
+  cudaStream_t home_ = nullptr;
+  bool elsewhere_ = false;
+};
+
+}  // namespace airllm::cuda
