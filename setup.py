@@ -1,17 +1,17 @@
-"""Builds the compiled backends and runs the project's own commands. The metadata is in pyproject.toml."""
+"""Builds the compiled backends and runs the project's own commands. The metadata is in pyproject.toml.
+
+python setup.py build_ext --inplace | build_cuda | build_opencl | test_capabilities | configure_backend
+"""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # pip runs this file without
 
-from setuptools import Extension, setup
-from setuptools.command import build_ext as original
+from cpp_ext.commands import command_line
 
-from cpp_ext.commands import build_ext
-
-setup(
-    license="Apache-2.0",
-    ext_modules=[Extension(name, []) for name in ("tensor_ops_cpp", "tensor_ops_cuda")],
-    cmdclass={"build_ext": build_ext.from_setuptools(original.build_ext)},
-)
+status = command_line.run_alone(sys.argv[1:])
+if status is None:
+    command_line.run_with_setuptools(sys.argv[1:])
+else:
+    sys.exit(status)

@@ -58,6 +58,9 @@ class Config:
         return {key: _plain(getattr(self, key)) for key in KEYS}
 
 
+BY_DEFAULT = Config("auto", BUILT_IN, None, source="defaults", path=None)
+
+
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
@@ -115,6 +118,24 @@ def _priority(value: Any) -> tuple[str, ...]:
             raise _Wrong(item, f"has {item!r} twice, expected each backend once")
         names.append(_name(item))
     return tuple(names)
+
+
+def preference(text: str) -> str:
+    """A backend's name or auto; ConfigError that lists the known ones otherwise."""
+    return _said(_preferred, text)
+
+
+def order(text: str) -> tuple[str, ...]:
+    """The backends of a comma-separated list; ConfigError for one that is unknown or there twice."""
+    return _said(_priority, [name.strip() for name in text.split(",")])
+
+
+def _said(check: Callable[[Any], Any], value: Any) -> Any:
+    """`check(value)` of something that stands in no file."""
+    try:
+        return check(value)
+    except _Wrong as wrong:
+        raise ConfigError(str(wrong)) from None
 
 
 _CHECKS: dict[str, Callable[[Any], Any]] = {
@@ -305,9 +326,7 @@ def effective_file() -> tuple[str, Path | None]:
 def load_file() -> Config:
     """What the files say, AIRLLM_BACKEND left aside."""
     source, path = effective_file()
-    if path:
-        return read(path, source)
-    return Config("auto", BUILT_IN, None, source=source, path=None)
+    return read(path, source) if path else BY_DEFAULT
 
 
 def load() -> Config:
@@ -319,14 +338,12 @@ def load() -> Config:
 
 def _overridden(config: Config, wanted: str) -> Config:
     """A name is strict, as force_backend is; a list is an order to try; auto undoes preference and force."""
+    changes: dict[str, Any] = {"preferred_backend": "auto", "force_backend": None}
     try:
-        if wanted == "auto":
-            changes: dict[str, Any] = {"preferred_backend": "auto", "force_backend": None}
-        elif "," in wanted:
-            order = _priority([name.strip() for name in wanted.split(",")])
-            changes = {"preferred_backend": "auto", "backend_priority": order, "force_backend": None}
-        else:
-            changes = {"force_backend": _name(wanted)}
-    except _Wrong as wrong:
-        raise ConfigError(f"AIRLLM_BACKEND={wanted}: {wrong}") from None
+        if "," in wanted:
+            changes["backend_priority"] = order(wanted)
+        elif wanted != "auto":
+            changes = {"force_backend": canonical(wanted)}
+    except ConfigError as error:
+        raise ConfigError(f"AIRLLM_BACKEND={wanted}: {error}") from None
     return dataclasses.replace(config, **changes, source="AIRLLM_BACKEND")

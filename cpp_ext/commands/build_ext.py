@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import CommandError, cpp_build, probes
+from . import CommandError, cpp_build, cuda_build, probes
 
 HELP = "build the C++ backend (--inplace: into cpp_ext/)"
 
@@ -31,6 +31,8 @@ def from_setuptools(base: type) -> type:
         def run(self):
             folder = probes.CPP_EXT if self.inplace else Path(self.build_lib)
             build_cpp(folder, self.force, wheel=self._is_for_a_wheel())
+            if os.environ.get("AIRLLM_WITH_CUDA") == "1":
+                build_cuda(folder, self.force)
 
         def _is_for_a_wheel(self) -> bool:
             return any(name in ("bdist_wheel", "editable_wheel") for name in self.distribution.commands)
@@ -48,6 +50,14 @@ def build_cpp(folder: Path, force: bool, wheel: bool) -> None:
             raise SystemExit(f"build_ext: {error}") from None
         print(f"warning: build_ext: {error}\nairllm is installed without its C++ backend.", file=sys.stderr)
         leave_note(folder, str(error))
+
+
+def build_cuda(folder: Path, force: bool) -> None:
+    """Builds tensor_ops_cuda, which was asked for: failing is an error for a wheel too."""
+    try:
+        cuda_build.build(folder, force=force)
+    except CommandError as error:
+        raise SystemExit(f"build_ext: AIRLLM_WITH_CUDA=1: {error}") from None
 
 
 NOTE = '''"""Stands where the C++ backend would be: it could not be built when airllm was installed."""

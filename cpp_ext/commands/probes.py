@@ -4,8 +4,11 @@ Every probe is a function that returns a `Finding` (or a dataclass of its own) a
 missing: the reason and the remedy are in the result. Standard library only: they run before any install.
 """
 
+import contextlib
 import importlib.util
+import json
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -29,6 +32,7 @@ class Finding:
     version: str = ""
     why_not: str = ""
     remedy: str = ""
+    details: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return not self.why_not
@@ -144,3 +148,128 @@ def last_line(text: str) -> str:
 def first_error(log: str) -> str:
     """The first line of a compiler's log that names an error, else its first line."""
     return next((line.strip() for line in log.splitlines() if "error" in line.lower()), first_line(log))
+
+
+# ---- the CPU ----
+
+X86_FEATURES = ("sse2", "avx", "avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl")
+CPUID_PROGRAM = (
+    "#include <cstdio>\n"
+    "int main() {\n"
+    "#if defined(__x86_64__) || defined(__i386__)\n"
+    "  __builtin_cpu_init();\n"
+    + "".join(f'  if (__builtin_cpu_supports("{name}")) std::puts("{name}");\n' for name in X86_FEATURES)
+    + "#elif defined(__ARM_NEON)\n"
+    '  std::puts("neon");\n'
+    "#endif\n"
+    "}\n"
+)
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """The instruction sets of this CPU by two ways of asking; None where one of them could not be asked."""
+
+    model: str
+    by_cpuid: tuple[str, ...] | None
+    by_cpuinfo: tuple[str, ...] | None
+
+    @property
+    def disagreement(self) -> tuple[str, ...]:
+        """Features that only one of the two names."""
+        if self.by_cpuid is None or self.by_cpuinfo is None:
+            return ()
+        return tuple(sorted(set(self.by_cpuid) ^ set(self.by_cpuinfo)))
+
+
+def cpu() -> Cpu:
+    """This CPU, by cpuid (a compiled probe) and by py-cpuinfo, else by what the kernel tells."""
+    info = _by_py_cpuinfo()
+    model, flags = info if info else ("", None)
+    return Cpu(model or _kernel_says("model name") or platform.machine(), _by_cpuid(), flags)
+
+
+def _by_cpuid() -> tuple[str, ...] | None:
+    with tempfile.TemporaryDirectory() as folder:
+        built = _compile_program(cxx_command(), CPUID_PROGRAM, Path(folder), ["-O1"])
+        answer = answer_of([str(Path(folder) / "probe")]) if built.returncode == 0 else built
+    return tuple(answer.stdout.split()) if answer.returncode == 0 else None
+
+
+def _by_py_cpuinfo() -> tuple[str, tuple[str, ...]] | None:
+    """Model and features as py-cpuinfo sees them; in a process of its own, for it starts processes itself."""
+    program = "import cpuinfo, json; print(json.dumps(cpuinfo.get_cpu_info()))"
+    answer = answer_of([sys.executable, "-c", program])
+    if answer.returncode:
+        return None
+    info = json.loads(answer.stdout)
+    flags = ["neon" if flag == "asimd" else flag for flag in info.get("flags", ())]
+    known = (*X86_FEATURES, "neon")
+    return info.get("brand_raw", ""), tuple(name for name in known if name in flags)
+
+
+def _kernel_says(key: str) -> str:
+    """A value of /proc/cpuinfo, "" where there is none."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(key):
+                return line.partition(":")[2].strip()
+    return ""
+
+
+# ---- OpenCL ----
+
+GET_OPENCL = 'pip install -e ".[opencl]" (brings PoCL, a CPU device); Debian: pocl-opencl-icd; see clinfo'
+OPENCL_PROGRAM = """
+import json, pyopencl as cl
+try:
+    devices = [(p.name, d.name.strip(), d.version) for p in cl.get_platforms() for d in p.get_devices()]
+except cl.Error as error:
+    raise SystemExit(f"no OpenCL platform: {error}")
+print(json.dumps([cl.VERSION_TEXT, devices]))
+"""
+
+
+def opencl() -> Finding:
+    """pyopencl with its devices as details; asked in a process of its own, for drivers may crash."""
+    answer = answer_of([sys.executable, "-c", OPENCL_PROGRAM])
+    if answer.returncode:
+        reason = last_line(answer.stderr) or f"asking for devices ends with status {answer.returncode}"
+        reason = reason.removeprefix("ModuleNotFoundError: ")
+        return Finding("OpenCL", why_not=reason, remedy=GET_OPENCL)
+    version, devices = json.loads(last_line(answer.stdout))
+    names = tuple(f"{platform_name}: {device} ({level})" for platform_name, device, level in devices)
+    if not names:
+        return Finding("OpenCL", why_not="no OpenCL platform has a device", remedy=GET_OPENCL)
+    return Finding("OpenCL", version=f"pyopencl {version}", details=names)
+
+
+# ---- what is built ----
+
+MODULE_PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import importlib
+print(importlib.import_module(sys.argv[2]).device())
+"""
+
+
+NOT_BUILT = "it is not built"
+
+
+def module(name: str, folder: Path = CPP_EXT) -> Finding:
+    """A backend module with its device as version, or why it cannot be imported or finds none."""
+    command = [sys.executable, "-c", MODULE_PROGRAM, str(folder), name]
+    answer = answer_of(command, cwd=sys.prefix)  # not in the checkout, whose folders would be importable too
+    if answer.returncode == 0:
+        return Finding(name, version=last_line(answer.stdout))
+    kind, _, reason = last_line(answer.stderr).partition(": ")
+    missing = kind == "ModuleNotFoundError" and f"'{name}'" in reason
+    return Finding(name, why_not=NOT_BUILT if missing else reason or f"ends with status {answer.returncode}")
+
+
+def numpy() -> Finding:
+    answer = answer_of([sys.executable, "-c", "import numpy; print(numpy.__version__)"])
+    if answer.returncode == 0:
+        return Finding("NumPy", version=f"NumPy {last_line(answer.stdout)}")
+    return Finding("NumPy", why_not="NumPy is not installed", remedy="pip install numpy")

@@ -1,0 +1,139 @@
+"""How tensor_ops_cuda is built: nvcc compiles the kernels, the C++ compiler the bindings, and links both.
+
+No GPU is needed. The CUDA runtime is linked statically and the driver is not linked at all, so the module can
+be imported on every machine.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from . import CommandError, cpp_build, cuda_probes, probes
+
+NAME = "tensor_ops_cuda"
+DEFAULT_ARCHS = ("75", "80", "86", "89", "90", "100", "120")
+OBJECTS = probes.CHECKOUT / "build" / "cuda"
+
+
+def build(folder: Path, archs: Sequence[str] | None = None, force: bool = False) -> Path:
+    """Builds tensor_ops_cuda into `folder` and returns the module's path; what is up to date stays.
+
+    `archs` such as ["90", "120"]; None is AIRLLM_CUDA_ARCHS, else those of DEFAULT_ARCHS that nvcc knows.
+    Raises CommandError that lists everything missing, or that carries a compiler's first error.
+    """
+    toolkit = prerequisites()
+    calls = compile_calls(toolkit, gencode(chosen(archs, toolkit.archs)))
+    OBJECTS.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(len(calls)) as pool:
+        objects = list(pool.map(lambda call: compiled(call, force), calls))
+    return linked(folder, toolkit, objects)
+
+
+def prerequisites() -> cuda_probes.Toolkit:
+    """The toolkit, once it is known that nothing else is missing."""
+    nvcc = cuda_probes.nvcc()
+    missing = [finding for finding in (nvcc, *probes.cpp_prerequisites()) if not finding]
+    toolkit = cuda_probes.toolkit(nvcc) if nvcc else None
+    if toolkit and not (toolkit.cudart and (toolkit.include / "cuda_runtime_api.h").is_file()):
+        reason = f"{toolkit.root} has no CUDA runtime (libcudart_static.a, cuda_runtime_api.h)"
+        missing.append(
+            probes.Finding("CUDA runtime", why_not=reason, remedy="pip install nvidia-cuda-runtime")
+        )
+    if missing or not toolkit:
+        raise CommandError("\n  ".join([f"{NAME} cannot be built here", *map(str, missing)]))
+    return toolkit
+
+
+# ---- architectures ----
+
+
+def chosen(archs: Sequence[str] | None, known: Sequence[str]) -> list[str]:
+    """The architectures to compile for; CommandError that lists the known ones if nvcc lacks one of them."""
+    asked = archs or split(os.environ.get("AIRLLM_CUDA_ARCHS", ""))
+    if not asked:
+        return [arch for arch in DEFAULT_ARCHS if arch in known]
+    unknown = [arch for arch in asked if re.sub("[af]$", "", arch) not in known]
+    if unknown:
+        raise CommandError(f"nvcc does not know architecture {', '.join(unknown)}, known: {', '.join(known)}")
+    return list(dict.fromkeys(asked))
+
+
+def split(text: str) -> list[str]:
+    """["90", "100a"] of "9.0;sm_100a" and other usual spellings."""
+    return [re.sub(r"^(sm|compute)_|\.", "", part) for part in re.split(r"[,;\s]+", text) if part]
+
+
+def gencode(archs: Sequence[str]) -> list[str]:
+    """nvcc's options for machine code of each architecture, and PTX of the last for GPUs newer than all."""
+    codes = [f"arch=compute_{arch},code=sm_{arch}" for arch in archs]
+    codes.append(f"arch=compute_{archs[-1]},code=compute_{archs[-1]}")
+    return [option for code in codes for option in ("-gencode", code)]
+
+
+# ---- calls ----
+
+
+def compile_calls(toolkit: cuda_probes.Toolkit, archs: Sequence[str]) -> list[list[str]]:
+    """A compiler call for each source file, less its output."""
+    nvcc = [toolkit.nvcc, "-O3", "-std=c++17", "-Werror", "all-warnings", "--threads", "0", *host_compiler()]
+    nvcc += ["-Xcompiler", "-fPIC,-fvisibility=hidden", f"-I{probes.CPP_EXT}", *archs, "-c"]
+    cxx = [*probes.cxx_command(), "-O2", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-DNDEBUG"]
+    cxx += [
+        f"-I{probes.CPP_EXT}",
+        f"-I{toolkit.include}",
+        *cpp_build.includes(),
+        *cpp_build.user_flags(),
+        "-c",
+    ]
+    kernels = sorted((probes.CPP_EXT / "cuda").glob("*.cu"))
+    return [[*nvcc, str(path)] for path in kernels] + [[*cxx, str(probes.CPP_EXT / f"{NAME}.cpp")]]
+
+
+def host_compiler() -> list[str]:
+    """CXX is nvcc's host compiler too, unless its own variable NVCC_CCBIN names another."""
+    if os.environ.get("NVCC_CCBIN") or not os.environ.get("CXX"):
+        return []
+    return ["-ccbin", probes.cxx_command()[0]]
+
+
+def sources() -> list[Path]:
+    """Every file whose change makes a rebuild necessary; any header may be included by any source."""
+    folders = ("cuda", "gpu_kernels")
+    files = [path for folder in folders for path in (probes.CPP_EXT / folder).iterdir() if path.is_file()]
+    return [*files, *probes.CPP_EXT.glob("*.h"), probes.CPP_EXT / f"{NAME}.cpp", Path(__file__)]
+
+
+def compiled(call: list[str], force: bool) -> Path:
+    """The object file of a compiler call, which is in its name: other options make another object."""
+    stem = Path(call[-1]).stem
+    target = OBJECTS / f"{stem}-{hashlib.sha256(shlex.join(call).encode()).hexdigest()[:12]}.o"
+    if force or not cpp_build.is_newer(target, sources()):
+        explained(call, target)
+    return target
+
+
+def linked(folder: Path, toolkit: cuda_probes.Toolkit, objects: list[Path]) -> Path:
+    target = folder / (NAME + probes.EXT_SUFFIX)
+    if cpp_build.is_newer(target, objects):
+        print(f"{NAME}: {target} is up to date")
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    system = ["-ldl", "-lrt", "-lpthread"] if sys.platform == "linux" else []
+    files = [*map(str, objects), str(toolkit.cudart)]
+    cpp_build.finish([*probes.cxx_command(), *cpp_build.SHARED, *files, *system], target)
+    return target
+
+
+def explained(call: list[str], target: Path) -> None:
+    """Runs a compiler call; what nvcc says of a host compiler it does not take gets the remedy added."""
+    try:
+        cpp_build.finish(call, target)
+    except CommandError as error:
+        if "unsupported" in str(error) and "version" in str(error):
+            raise CommandError(f"{error}\nset NVCC_CCBIN to a C++ compiler that this CUDA takes") from None
+        raise
