@@ -1,0 +1,294 @@
+"""What `detect_and_benchmark.py` does once all is built: check every backend, then time them side by side.
+
+Everything follows from the declarations in `airllm.tensor_ops`: an op declared there is checked and timed
+here with nothing to add. Results are plain dicts and lists, ready for JSON; `airllm.report` makes tables of
+them, `airllm.page` a page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from airllm import backends, measure
+from airllm.backends import config
+from airllm.op import Op
+from airllm.real_data import Data
+from airllm.tensor_ops import OPS
+
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+DECODE, PREFILL, LARGE = ((1, 4096),), ((128, 4096), (512, 4096)), ((4096, 4096),)
+CHECKED = ((1, 1), (1, 64), (3, 5), (2, 257), (128, 576))
+TORCH = "torch"
+PEERS = {"numpy": "python", "torch": TORCH}  # what ratios are given to: the definitions run in NumPy
+
+OnProgress = Callable[[int, int, str], None]
+
+
+class WrongName(ValueError):
+    """A name that does not exist; the message lists the ones that do."""
+
+
+# ------------------------------------------------------------------------------------------------ names
+
+
+def chosen(what: str, text: str | None, known: Iterable[str]) -> list[str]:
+    """The names in a comma list, all known ones for None. Raises WrongName."""
+    names = list(known)
+    if text is None:
+        return names
+    asked = [name.strip() for name in text.split(",") if name.strip()]
+    wrong = [name for name in asked if name not in names]
+    if wrong or not asked:
+        found = ", ".join(map(repr, wrong)) or "nothing"
+        raise WrongName(f"unknown {what} {found}; known: {', '.join(names)}")
+    return list(dict.fromkeys(asked))
+
+
+def chosen_sizes(text: str) -> list[tuple[int, int]]:
+    """Sizes such as "1x4096,128x4096": rows x columns. Raises WrongName."""
+    found = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([1-9]\d*)x([1-9]\d*)\s*", part)
+        if not match:
+            raise WrongName(f"unknown size {part.strip()!r}; sizes are ROWSxCOLUMNS, such as 1x4096,128x4096")
+        found.append((int(match[1]), int(match[2])))
+    return found
+
+
+def chosen_backends(text: str | None) -> list[str]:
+    """Names of backends (aliases too), all known ones for None. Raises WrongName."""
+    if text is None:
+        return list(config.known_names())
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    known = [*config.known_names(), *config.ALIASES]
+    return [config.canonical(name) for name in chosen("backend", ",".join(names), known)]
+
+
+# ------------------------------------------------------------------------------------------------ backends
+
+
+def described(names: Sequence[str]) -> list[dict[str, str]]:
+    """Name, state, device and reason of each backend: why it runs, is passed over, or cannot run."""
+    info = backends.get_backend_info()
+    return [_described(backends.opened(name), info) for name in names]
+
+
+def _described(backend: backends.Backend, info: dict[str, Any]) -> dict[str, str]:
+    reason = backend.why_not or info["passed_over"].get(backend.name, "")
+    if backend.name == info["backend"]:
+        state = "active"
+    elif isinstance(backend.cause, AssertionError):
+        state = "wrong"
+    elif backend.why_not:
+        state = "unavailable"
+    else:
+        state = "passed over" if reason else "available"
+    return {"name": backend.name, "state": state, "device": backend.device, "reason": reason}
+
+
+def running(described_backends: list[dict[str, str]]) -> list[str]:
+    return [each["name"] for each in described_backends if each["state"] not in ("unavailable", "wrong")]
+
+
+# ------------------------------------------------------------------------------------------------ correctness
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison with the float64 definition.
+
+    `error` is in units of what is allowed, so 1 is the limit; None, with a message, if none can be told.
+    """
+
+    backend: str
+    op: str
+    dtype: str
+    rows: int
+    cols: int
+    error: float | None
+    message: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return self.error is not None and self.error <= 1
+
+
+def check(
+    names: Sequence[str], ops: Sequence[str], dtypes: Sequence[str], data: Data, on_progress: OnProgress
+) -> list[dict[str, Any]]:
+    """Compare every backend's every op with the definition in float64."""
+    cases = [(b, OPS[op], d, *size) for b in names for op in ops for d in dtypes for size in CHECKED]
+    found = []
+    for done, (name, op, dtype, rows, cols) in enumerate(cases):
+        on_progress(done, len(cases), f"{op.name} on {name}")
+        found.append(_checked(name, op, dtype, rows, cols, data))
+    on_progress(len(cases), len(cases), "")
+    return [{**asdict(each), "passed": each.passed} for each in found]
+
+
+def _checked(name: str, op: Op, dtype: str, rows: int, cols: int, data: Data) -> Check:
+    arrays = data.inputs(op, rows, cols, DTYPES[dtype], np.random.default_rng(rows * cols))
+    case = (name, op.name, dtype, rows, cols)
+    exact = op.exact(*arrays)
+    try:
+        answer = np.asarray(backends.kernel(op.name, name)(*arrays))
+    except Exception as failure:  # whatever a backend raises is a failed check, not the end of the run
+        return Check(*case, None, f"{type(failure).__name__}: {failure}")
+    if (answer.shape, answer.dtype) != (exact.shape, arrays[0].dtype):
+        expected = f"{exact.shape} {arrays[0].dtype}"
+        return Check(*case, None, f"result is {answer.shape} {answer.dtype}, expected {expected}")
+    error = _error(answer, exact, arrays[0].dtype)
+    return Check(*case, error) if math.isfinite(error) else Check(*case, None, "result has NaN or infinities")
+
+
+def _error(answer: np.ndarray, exact: np.ndarray, dtype: np.dtype) -> float:
+    """Largest difference as a share of what is allowed.
+
+    Allowed are two steps of the result's dtype, and eight of float32 at the size of the largest result, which
+    is what a float32 sum of thousands of terms leaves.
+    """
+    steps = ml_dtypes.finfo(dtype)
+    size = float(np.max(np.abs(exact), initial=0))
+    allowed = 2 * float(steps.eps) * np.abs(exact) + 8 * 2**-23 * size + float(steps.smallest_subnormal)
+    return float(np.max(np.abs(answer.astype(np.float64) - exact) / allowed, initial=0))
+
+
+# ------------------------------------------------------------------------------------------------ speed
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long to measure: seconds for each call, and the longest single call that is worth its time."""
+
+    seconds: float = 0.5
+    longest: float = 4.0
+
+
+def speed(
+    names: Sequence[str],
+    ops: Sequence[str],
+    dtypes: Sequence[str],
+    sizes: Sequence[tuple[int, int]] | None,
+    data: Data,
+    limits: Limits,
+    on_progress: OnProgress,
+) -> list[dict[str, Any]]:
+    """Time every backend, and PyTorch where it is installed, on the same arrays in the same seconds.
+
+    `sizes` None is decode, prefill and large; a product's large size is the prefill of 512 rows.
+    """
+    cases = [
+        (OPS[op], dtype, *size)
+        for op in ops
+        for dtype in dtypes
+        for size in sorted(sizes or (*DECODE, *PREFILL, *(() if _contracts(OPS[op]) else LARGE)))
+    ]
+    pace: dict[tuple[str, str, str], float] = {}
+    found: list[dict[str, Any]] = []
+    for done, (op, dtype, rows, cols) in enumerate(cases):
+        on_progress(done, len(cases), f"{op.name} {rows}x{cols} {dtype}")
+        found += _timed(names, op, dtype, rows, cols, data, limits, pace)
+    on_progress(len(cases), len(cases), "")
+    return found
+
+
+def work(op: Op, rows: int, cols: int) -> int:
+    """Innermost steps of an op on (rows, cols): what its time grows with."""
+    axes = {axis for array in op.arrays.values() for axis in array if axis != "..."}
+    return rows * cols ** max(1, len(axes) - 1) if _contracts(op) else rows * cols
+
+
+def _contracts(op: Op) -> bool:
+    """Whether an axis of the arrays is summed away: a matrix product, which FLOP/s describe."""
+    return bool({axis for array in op.arrays.values() for axis in array} - set(op.out))
+
+
+def _timed(
+    names: Sequence[str],
+    op: Op,
+    dtype: str,
+    rows: int,
+    cols: int,
+    data: Data,
+    limits: Limits,
+    pace: dict[tuple[str, str, str], float],
+) -> Iterator[dict[str, Any]]:
+    """A row of figures for each implementation; `pace` keeps seconds per step, to foretell the next size."""
+    arrays = data.inputs(op, rows, cols, DTYPES[dtype], np.random.default_rng(0))
+    steps = work(op, rows, cols)
+    calls, skipped = {}, {}
+    for name in [*names, *([TORCH] if measure.optional(TORCH) else [])]:
+        expected = pace.get((op.name, dtype, name), 0) * steps
+        if expected > limits.longest:
+            skipped[name] = f"would take about {expected:.0f} s a call"
+        elif call := call_of(name, op, arrays):
+            calls[name] = call
+    with quiet():
+        times = measure.compare(calls, limits.seconds)
+    # One row of a product waits for memory; with more rows a step takes about an eighth of that.
+    steps_paid = steps * (8 if _contracts(op) and rows == 1 else 1)
+    pace |= {(op.name, dtype, name): timing.median / steps_paid for name, timing in times.items()}
+    case = {"op": op.name, "dtype": dtype, "rows": rows, "cols": cols}
+    for name, timing in times.items():
+        peers = {
+            f"vs_{peer}": times[key].median / timing.median for peer, key in PEERS.items() if key in times
+        }
+        yield case | {"implementation": name} | _figures(timing, op, arrays, steps) | peers
+    for name, why in skipped.items():
+        yield case | {"implementation": name, "skipped": why}
+
+
+def _figures(timing: measure.Timing, op: Op, arrays: list[np.ndarray], steps: int) -> dict[str, Any]:
+    nbytes = op.nbytes(arrays, np.empty(op.out_shape(arrays), arrays[0].dtype))
+    figures = asdict(timing) | {"bytes": nbytes, "gb_s": nbytes / timing.median / 1e9}
+    return figures | ({"gflop_s": 2 * steps / timing.median / 1e9} if _contracts(op) else {})
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """NumPy's overflow warnings and PyTorch's gradient bookkeeping off: neither belongs to what is timed."""
+    torch = measure.optional(TORCH)
+    with np.errstate(all="ignore"), torch.inference_mode() if torch else contextlib.nullcontext():
+        yield
+
+
+def call_of(name: str, op: Op, arrays: list[np.ndarray]) -> Callable[[], Any] | None:
+    """A call of the op with these arrays by a backend or by PyTorch; None if PyTorch has no such op."""
+    if name == TORCH:
+        return torch_call(op.name, arrays)
+    kernel = backends.kernel(op.name, name)
+    return lambda: kernel(*arrays)
+
+
+def torch_call(op_name: str, arrays: list[np.ndarray]) -> Callable[[], Any] | None:
+    """PyTorch's own function for an op on these arrays, on the CPU."""
+    import torch
+
+    own: dict[str, Callable[..., Any]] = {
+        "rms_norm": lambda x, weight: torch.rms_norm(x, x.shape[-1:], weight, 1e-6),
+        "silu": torch.nn.functional.silu,
+        "gelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+        "softmax": lambda x: torch.softmax(x, -1),
+        "matmul": torch.matmul,
+    }
+    if op_name not in own:
+        return None
+    function, tensors = own[op_name], [as_torch(array) for array in arrays]
+    return lambda: function(*tensors)
+
+
+def as_torch(array: np.ndarray) -> Any:
+    """The array as a torch.Tensor that shares its memory; bfloat16 travels as bits."""
+    import torch
+
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)

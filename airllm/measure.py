@@ -1,0 +1,247 @@
+"""Times that can be believed: many repeats, medians, and the two sides of a comparison taking turns.
+
+Two libraries in one process disturb each other: the worker threads of one go on spinning for some
+milliseconds after its call has returned, on the cores that the other now wants. So the sides run in short
+blocks, one after the other, over and over, with a pause before each block in which the spinning ends, and
+each block's first call is not counted. What slows the machine for a second then slows both sides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+ROUNDS = 7
+PAUSE = 0.01
+SHORTEST_SAMPLE = 20e-6  # the clock itself costs some 50 ns: shorter calls are timed several at a time
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call: the median, the quartles around it, and from how many samples."""
+
+    median: float
+    low: float
+    high: float
+    samples: int
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range as a share of the median."""
+        return (self.high - self.low) / self.median
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> Timing:
+        low, median, high = np.percentile(seconds, (25, 50, 75))
+        return cls(float(median), float(low), float(high), len(seconds))
+
+
+def compare(
+    calls: Mapping[str, Callable[[], Any]], seconds: float = 0.5, rounds: int = ROUNDS, pause: float = PAUSE
+) -> dict[str, Timing]:
+    """Time each call, in turns; `seconds` is about what all samples of one call may take together.
+
+    A call that takes longer than its share of a round still runs once in every round, but one that takes
+    longer than `seconds` only in the first three.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    once = {name: _warm(call) for name, call in calls.items()}
+    with _no_garbage_collection():
+        for turn in range(rounds):
+            for name, call in calls.items():
+                if turn < 3 or once[name] <= seconds:
+                    time.sleep(pause)
+                    taken[name] += _block(call, once[name], seconds / rounds)
+    return {name: Timing.of(samples) for name, samples in taken.items()}
+
+
+def _warm(call: Callable[[], Any]) -> float:
+    """Seconds of one call once caches, pools and compiled programs are there."""
+    call()
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - start)
+        if best > 0.1:
+            break
+    return best
+
+
+def _block(call: Callable[[], Any], once: float, seconds: float) -> list[float]:
+    """Seconds per call of each sample taken in about `seconds`."""
+    inner = max(1, round(SHORTEST_SAMPLE / max(once, 1e-9))) if once < SHORTEST_SAMPLE else 1
+    repeat, clock = range(inner), time.perf_counter
+    if once < seconds:
+        call()
+    taken = []
+    end = clock() + seconds
+    while True:
+        start = clock()
+        for _ in repeat:
+            call()
+        stop = clock()
+        taken.append((stop - start) / inner)
+        if stop > end:
+            return taken
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+# ------------------------------------------------------------------------------------------------ threads
+
+
+def cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[dict[str, int]]:
+    """The same number of threads for everything that gets timed; yields what each library says it uses."""
+    cpp, torch = optional("tensor_ops_cpp"), optional("torch")
+    with contextlib.ExitStack() as undo:
+        used: dict[str, int] = {}
+        if torch:
+            undo.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(count)
+        if pools := optional("threadpoolctl"):
+            undo.enter_context(pools.threadpool_limits(count))
+            used |= {pool["internal_api"]: pool["num_threads"] for pool in pools.threadpool_info()}
+        if cpp:
+            undo.callback(cpp.set_num_threads, cpp.num_threads())
+            cpp.set_num_threads(count)
+        used |= {"torch": torch.get_num_threads()} if torch else {}
+        used |= {"tensor_ops_cpp": cpp.num_threads()} if cpp else {}
+        yield used
+
+
+def optional(name: str) -> ModuleType | None:
+    """The module, or None where it is not installed or cannot be loaded."""
+    try:
+        return import_module(name)
+    except (ImportError, OSError):
+        return None
+
+
+# ------------------------------------------------------------------------------------------------ the machine
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """What this machine's memory gives, in GB/s (1e9 bytes): reading, and copying (read + written)."""
+
+    copy: float
+    read: float
+    how: str
+
+
+def bandwidth(nbytes: int | None = None, seconds: float = 0.5) -> Bandwidth:
+    """Measure with arrays far larger than the last cache (`nbytes` each).
+
+    With the C++ backend both probes are its own: all threads, streaming stores past the cache. Without it,
+    NumPy's copy and sum on one thread, which most machines' memory outruns; `how` says which.
+    """
+    from airllm.backends import opened
+
+    source = np.ones((nbytes or large_array_bytes()) // 4, np.float32)
+    target = np.ones_like(source)
+    cpp = opened("cpp").module
+    if cpp and hasattr(cpp, "copy") and hasattr(cpp, "read"):
+        calls = {"copy": lambda: cpp.copy(target, source), "read": lambda: cpp.read(source)}
+        how = f"tensor_ops_cpp's copy and read, {cpp.num_threads()} threads"
+    else:
+        calls = {"copy": lambda: np.copyto(target, source), "read": lambda: np.max(source)}
+        how = "NumPy's copy and max, one thread: build tensor_ops_cpp for the machine's real figure"
+    taken = compare(calls, seconds)
+    copied, read = 2 * source.nbytes / taken["copy"].median, source.nbytes / taken["read"].median
+    return Bandwidth(copied / 1e9, read / 1e9, f"{how}, arrays of {source.nbytes >> 20} MB")
+
+
+def large_array_bytes() -> int:
+    """Four times the last cache, at least 64 MB, at most a sixteenth of the memory."""
+    return min(max(4 * last_cache_bytes(), 64 << 20), max(memory_bytes() // 16, 16 << 20))
+
+
+def last_cache_bytes() -> int:
+    """Size of the largest cache that the kernel lists; 32 MB where it lists none."""
+    found = [
+        _bytes(path.read_text()) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    ]
+    return max(found, default=32 << 20)
+
+
+def _bytes(text: str) -> int:
+    units = {"K": 10, "M": 20, "G": 30}
+    text = text.strip()
+    return int(text[:-1]) << units[text[-1]] if text[-1:] in units else int(text or 0)
+
+
+def memory_bytes() -> int:
+    """Physical memory; 8 GB where the system does not say."""
+    names = getattr(os, "sysconf_names", {})
+    if "SC_PHYS_PAGES" in names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 8 << 30
+
+
+def cpu_model() -> str:
+    """The processor's own name for itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "Model")))
+    if name := next(named, ""):
+        return name
+    if cpuinfo := optional("cpuinfo"):
+        return cpuinfo.get_cpu_info().get("brand_raw", platform.machine())
+    return platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, Any]:
+    """What a figure needs beside it to mean something: plain values, ready for JSON."""
+    cpp = optional("tensor_ops_cpp")
+    info = cpp.get_optimization_info() if cpp else {}
+    return {
+        "cpu": cpu_model(),
+        "isa": str(info.get("simd_level", "")) or "tensor_ops_cpp is not built",
+        "cores": cores(),
+        "last_cache_mb": round(last_cache_bytes() / (1 << 20), 1),
+        "memory_gb": round(memory_bytes() / 1e9, 1),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "compiler": str(info.get("compiler", "")),
+        "python": sys.version.split()[0],
+        "versions": {
+            name: found for name in ("airllm", "numpy", "torch", "pyopencl") if (found := _version(name))
+        },
+    }
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""

