@@ -1,5 +1,6 @@
 // How each stored type is read and written as float: one element, 4 elements, or a pack of 16 bytes.
-// float16 has no arithmetic here (many OpenCL devices lack cl_khr_fp16), bfloat16 is the upper half of a float.
+// float16 has no arithmetic here (many OpenCL devices lack cl_khr_fp16), bfloat16 is the upper half of a
+// float.
 #ifndef AIRLLM_PACKS_H
 #define AIRLLM_PACKS_H
 
@@ -24,7 +25,9 @@ DEVFN void load4_f32(GLOBAL const float* p, float* v) {
   const float4 t = *(GLOBAL const float4*)p;
   v[0] = t.x, v[1] = t.y, v[2] = t.z, v[3] = t.w;
 }
-DEVFN void store4_f32(GLOBAL float* p, const float* v) { *(GLOBAL float4*)p = FLOAT4(v[0], v[1], v[2], v[3]); }
+DEVFN void store4_f32(GLOBAL float* p, const float* v) {
+  *(GLOBAL float4*)p = FLOAT4(v[0], v[1], v[2], v[3]);
+}
 DEVFN void load_pack_f32(GLOBAL const float* p, float* v) { load4_f32(p, v); }
 DEVFN void store_pack_f32(GLOBAL float* p, const float* v) { store4_f32(p, v); }
 
@@ -33,7 +36,9 @@ DEVFN U32 bf16_bits(float v) {  // round to nearest, ties to even; a NaN stays o
   return ISNAN(v) ? (bits >> 16) | 0x40u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
 }
 DEVFN U32 bf16_pair(float low, float high) { return bf16_bits(low) | (bf16_bits(high) << 16); }
-DEVFN void bf16_unpack(U32 pair, float* v) { v[0] = AS_FLOAT(pair << 16), v[1] = AS_FLOAT(pair & 0xffff0000u); }
+DEVFN void bf16_unpack(U32 pair, float* v) {
+  v[0] = AS_FLOAT(pair << 16), v[1] = AS_FLOAT(pair & 0xffff0000u);
+}
 
 DEVFN float load_bf16(GLOBAL const U16* p, U64 i) { return AS_FLOAT((U32)p[i] << 16); }
 DEVFN void store_bf16(GLOBAL U16* p, U64 i, float v) { p[i] = (U16)bf16_bits(v); }
@@ -85,7 +90,9 @@ DEVFN void load4_f16(const F16* p, float* v) {
   const uint2 t = *(const uint2*)p;
   f16_unpack(t.x, v), f16_unpack(t.y, v + 2);
 }
-DEVFN void store4_f16(F16* p, const float* v) { *(uint2*)p = UINT2(f16_pair(v[0], v[1]), f16_pair(v[2], v[3])); }
+DEVFN void store4_f16(F16* p, const float* v) {
+  *(uint2*)p = UINT2(f16_pair(v[0], v[1]), f16_pair(v[2], v[3]));
+}
 DEVFN void load_pack_f16(const F16* p, float* v) {
   const uint4 t = *(const uint4*)p;
   f16_unpack(t.x, v), f16_unpack(t.y, v + 2), f16_unpack(t.z, v + 4), f16_unpack(t.w, v + 6);

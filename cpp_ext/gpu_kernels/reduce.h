@@ -10,16 +10,16 @@
 
 // One value per warp; LSIZE is a multiple of LANES.
 #define GROUP_SCRATCH 32
-#define GROUP_REDUCTION(name, OP)                                                     \
-  DEVFN float name(float v, LOCAL_PTR float* scratch) {                               \
-    for (int lane = LANES / 2; lane > 0; lane /= 2) v = OP(v, SHUFFLE_XOR(v, lane));  \
-    if (LSIZE == LANES) return v;                                                     \
-    if (LID % LANES == 0) scratch[LID / LANES] = v;                                   \
-    BARRIER();                                                                        \
-    v = scratch[0];                                                                   \
-    for (int warp = 1; warp < LSIZE / LANES; ++warp) v = OP(v, scratch[warp]);        \
-    BARRIER(); /* the next reduction writes scratch again */                          \
-    return v;                                                                         \
+#define GROUP_REDUCTION(name, OP)                                                    \
+  DEVFN float name(float v, LOCAL_PTR float* scratch) {                              \
+    for (int lane = LANES / 2; lane > 0; lane /= 2) v = OP(v, SHUFFLE_XOR(v, lane)); \
+    if (LSIZE == LANES) return v;                                                    \
+    if (LID % LANES == 0) scratch[LID / LANES] = v;                                  \
+    BARRIER();                                                                       \
+    v = scratch[0];                                                                  \
+    for (int warp = 1; warp < LSIZE / LANES; ++warp) v = OP(v, scratch[warp]);       \
+    BARRIER(); /* the next reduction writes scratch again */                         \
+    return v;                                                                        \
   }
 
 #elif defined(AIRLLM_SUB_GROUPS)
@@ -29,33 +29,33 @@
 #define GROUP_SCRATCH 256
 #define SUB_GROUP_PLUS(v) sub_group_reduce_add(v)
 #define SUB_GROUP_FMAX(v) sub_group_reduce_max(v)
-#define GROUP_REDUCTION(name, OP)                                                               \
-  DEVFN float name(float v, LOCAL_PTR float* scratch) {                                         \
-    v = SUB_GROUP_##OP(v);                                                                      \
-    if (get_num_sub_groups() == 1) return v;                                                    \
-    if (get_sub_group_local_id() == 0) scratch[get_sub_group_id()] = v;                         \
-    BARRIER();                                                                                  \
-    v = scratch[0];                                                                             \
-    for (uint group = 1; group < get_num_sub_groups(); ++group) v = OP(v, scratch[group]);      \
-    BARRIER();                                                                                  \
-    return v;                                                                                   \
+#define GROUP_REDUCTION(name, OP)                                                          \
+  DEVFN float name(float v, LOCAL_PTR float* scratch) {                                    \
+    v = SUB_GROUP_##OP(v);                                                                 \
+    if (get_num_sub_groups() == 1) return v;                                               \
+    if (get_sub_group_local_id() == 0) scratch[get_sub_group_id()] = v;                    \
+    BARRIER();                                                                             \
+    v = scratch[0];                                                                        \
+    for (uint group = 1; group < get_num_sub_groups(); ++group) v = OP(v, scratch[group]); \
+    BARRIER();                                                                             \
+    return v;                                                                              \
   }
 
 #else
 
 // A tree in local memory; LSIZE is a power of two, at most 256.
 #define GROUP_SCRATCH 256
-#define GROUP_REDUCTION(name, OP)                                            \
-  DEVFN float name(float v, LOCAL_PTR float* scratch) {                      \
-    scratch[LID] = v;                                                        \
-    BARRIER();                                                               \
-    for (int half_size = LSIZE / 2; half_size > 0; half_size /= 2) {         \
+#define GROUP_REDUCTION(name, OP)                                                     \
+  DEVFN float name(float v, LOCAL_PTR float* scratch) {                               \
+    scratch[LID] = v;                                                                 \
+    BARRIER();                                                                        \
+    for (int half_size = LSIZE / 2; half_size > 0; half_size /= 2) {                  \
       if (LID < half_size) scratch[LID] = OP(scratch[LID], scratch[LID + half_size]); \
-      BARRIER();                                                             \
-    }                                                                        \
-    v = scratch[0];                                                          \
-    BARRIER();                                                               \
-    return v;                                                                \
+      BARRIER();                                                                      \
+    }                                                                                 \
+    v = scratch[0];                                                                   \
+    BARRIER();                                                                        \
+    return v;                                                                         \
   }
 
 #endif
