@@ -50,7 +50,8 @@ def command() -> list[str]:
     threads = ["-fopenmp"] if openmp else []
     if not openmp:
         print(f"{NAME}: building without threads: {openmp}", file=sys.stderr)
-    return [*cxx, *FLAGS, *threads, *SHARED, *includes(), *user_flags(), str(SOURCE)]
+    users = user_flags("CPPFLAGS", "CFLAGS", "CXXFLAGS", "LDFLAGS")
+    return [*cxx, *FLAGS, *threads, *SHARED, *includes(), *users, str(SOURCE)]
 
 
 def includes() -> list[str]:
@@ -59,9 +60,8 @@ def includes() -> list[str]:
     return [f"-I{folder}" for folder in dict.fromkeys(folders)]
 
 
-def user_flags() -> list[str]:
-    """CPPFLAGS, CFLAGS, CXXFLAGS and LDFLAGS; they come last, so that they win."""
-    names = ("CPPFLAGS", "CFLAGS", "CXXFLAGS", "LDFLAGS")
+def user_flags(*names: str) -> list[str]:
+    """The options in these environment variables; they come last, so that they win."""
     return [flag for name in names for flag in shlex.split(os.environ.get(name, ""))]
 
 

@@ -35,17 +35,13 @@ def build(folder: Path, archs: Sequence[str] | None = None, force: bool = False)
 
 
 def prerequisites() -> cuda_probes.Toolkit:
-    """The toolkit, once it is known that nothing else is missing."""
+    """The toolkit, once it is known that nothing is missing."""
     nvcc = cuda_probes.nvcc()
-    missing = [finding for finding in (nvcc, *probes.cpp_prerequisites()) if not finding]
     toolkit = cuda_probes.toolkit(nvcc) if nvcc else None
-    if toolkit and not (toolkit.cudart and (toolkit.include / "cuda_runtime_api.h").is_file()):
-        reason = f"{toolkit.root} has no CUDA runtime (libcudart_static.a, cuda_runtime_api.h)"
-        missing.append(
-            probes.Finding("CUDA runtime", why_not=reason, remedy="pip install nvidia-cuda-runtime")
-        )
+    findings = (nvcc, *([cuda_probes.runtime(toolkit)] if toolkit else []), *probes.cpp_prerequisites())
+    missing = [str(finding) for finding in findings if not finding]
     if missing or not toolkit:
-        raise CommandError("\n  ".join([f"{NAME} cannot be built here", *map(str, missing)]))
+        raise CommandError("\n  ".join([f"{NAME} cannot be built here", *missing]))
     return toolkit
 
 
@@ -83,13 +79,8 @@ def compile_calls(toolkit: cuda_probes.Toolkit, archs: Sequence[str]) -> list[li
     nvcc = [toolkit.nvcc, "-O3", "-std=c++17", "-Werror", "all-warnings", "--threads", "0", *host_compiler()]
     nvcc += ["-Xcompiler", "-fPIC,-fvisibility=hidden", f"-I{probes.CPP_EXT}", *archs, "-c"]
     cxx = [*probes.cxx_command(), "-O2", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-DNDEBUG"]
-    cxx += [
-        f"-I{probes.CPP_EXT}",
-        f"-I{toolkit.include}",
-        *cpp_build.includes(),
-        *cpp_build.user_flags(),
-        "-c",
-    ]
+    cxx += [f"-I{probes.CPP_EXT}", f"-I{toolkit.include}", *cpp_build.includes()]
+    cxx += [*cpp_build.user_flags("CPPFLAGS", "CFLAGS", "CXXFLAGS"), "-c"]
     kernels = sorted((probes.CPP_EXT / "cuda").glob("*.cu"))
     return [[*nvcc, str(path)] for path in kernels] + [[*cxx, str(probes.CPP_EXT / f"{NAME}.cpp")]]
 
@@ -125,7 +116,8 @@ def linked(folder: Path, toolkit: cuda_probes.Toolkit, objects: list[Path]) -> P
     folder.mkdir(parents=True, exist_ok=True)
     system = ["-ldl", "-lrt", "-lpthread"] if sys.platform == "linux" else []
     files = [*map(str, objects), str(toolkit.cudart)]
-    cpp_build.finish([*probes.cxx_command(), *cpp_build.SHARED, *files, *system], target)
+    options = [*cpp_build.SHARED, *files, *system, *cpp_build.user_flags("LDFLAGS")]
+    cpp_build.finish([*probes.cxx_command(), *options], target)
     return target
 
 

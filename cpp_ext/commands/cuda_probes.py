@@ -99,6 +99,20 @@ def toolkit(found: Finding) -> Toolkit:
     return Toolkit(found.path, found.version, root.resolve(), found.details)
 
 
+OLDEST = 12  # stream-ordered memory and C++17
+
+
+def runtime(toolkit: Toolkit) -> Finding:
+    """The toolkit's headers and static runtime library, which pip's nvcc does not bring."""
+    if int(toolkit.version.partition(".")[0]) < OLDEST:
+        reason = f"{toolkit.nvcc} is of CUDA {toolkit.version}, expected {OLDEST}.0 or newer"
+        return Finding("CUDA runtime", why_not=reason, remedy=GET_NVCC)
+    if toolkit.cudart and (toolkit.include / "cuda_runtime_api.h").is_file():
+        return Finding("CUDA runtime", str(toolkit.cudart), toolkit.version)
+    reason = f"{toolkit.root} has no libcudart_static.a or no cuda_runtime_api.h"
+    return Finding("CUDA runtime", why_not=reason, remedy="pip install nvidia-cuda-runtime nvidia-cuda-cccl")
+
+
 DRIVER = {"win32": "nvcuda.dll"}.get(sys.platform, "libcuda.so.1")
 GET_DRIVER = "install NVIDIA's driver for this GPU (Debian: nvidia-driver); nvidia-smi shows whether it works"
 
