@@ -1,0 +1,326 @@
+"""backend.json and the environment: what counts more, every error, and that a write is all or nothing."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from airllm.backends import config
+
+ORDER = ["cuda", "opencl", "cpp", "python"]
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """A checkout and a user's configuration folder of this test's own, both still without a file."""
+    for name in ("AIRLLM_BACKEND", "AIRLLM_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    checkout = tmp_path / "checkout"
+    (tmp_path / "home" / "airllm").mkdir(parents=True)
+    checkout.mkdir()
+    (checkout / "setup.py").touch()
+    monkeypatch.setattr(config, "CHECKOUT", checkout)
+    return {
+        "AIRLLM_CONFIG": tmp_path / "named.json",
+        "checkout": checkout / "backend.json",
+        "user": tmp_path / "home" / "airllm" / "backend.json",
+    }
+
+
+def prefer(path, name):
+    path.write_text(json.dumps({"preferred_backend": name}))
+
+
+# ---- what counts more ----
+
+
+def test_without_any_file_the_defaults_are_those_of_the_document(places):
+    assert config.load() == config.Config("auto", tuple(ORDER), None, "defaults", None)
+    assert config.load().as_dict() == {
+        "preferred_backend": "auto",
+        "backend_priority": ORDER,
+        "force_backend": None,
+    }
+
+
+DOCUMENTED = """{
+  "preferred_backend": "auto",
+  "backend_priority": [
+    "cuda",
+    "opencl",
+    "cpp",
+    "python"
+  ],
+  "force_backend": null
+}
+"""
+
+
+def test_the_shipped_file_is_that_of_the_document():
+    """As committed: whoever runs this may have configured the checkout, which is no error."""
+    command = ["git", "-C", str(config.CHECKOUT), "show", "HEAD:backend.json"]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    shipped = answer.stdout if answer.returncode == 0 else (config.CHECKOUT / "backend.json").read_text()
+    assert shipped == DOCUMENTED
+
+
+@pytest.mark.parametrize("strongest", ["AIRLLM_CONFIG", "checkout", "user"])
+def test_the_strongest_file_counts_alone(places, monkeypatch, strongest):
+    weaker_first = ["user", "checkout", "AIRLLM_CONFIG"]
+    for source in weaker_first[: weaker_first.index(strongest)]:
+        prefer(places[source], "cuda")
+    prefer(places[strongest], "cpp")
+    if strongest == "AIRLLM_CONFIG":
+        monkeypatch.setenv("AIRLLM_CONFIG", str(places[strongest]))
+    loaded = config.load()
+    assert (loaded.preferred_backend, loaded.source, loaded.path) == ("cpp", strongest, places[strongest])
+
+
+def test_an_installed_package_does_not_look_for_a_checkout(places):
+    prefer(places["checkout"], "cpp")
+    (config.CHECKOUT / "setup.py").unlink()
+    assert config.load().source == "defaults"
+
+
+@pytest.mark.parametrize(
+    "value, preferred, priority, force",
+    [
+        ("cpp", "opencl", ["opencl", "python"], "cpp"),  # a name is strict
+        ("numpy", "opencl", ["opencl", "python"], "python"),
+        ("cpp,cuda", "auto", ["cpp", "cuda"], None),  # a list is an order to try
+        (" cpu , numpy ", "auto", ["cpp", "python"], None),
+        ("auto", "auto", ["opencl", "python"], None),
+        ("  ", "opencl", ["opencl", "python"], "cuda"),  # as good as unset
+    ],
+)
+def test_airllm_backend_counts_more_than_the_file(places, monkeypatch, value, preferred, priority, force):
+    config.write(
+        places["checkout"],
+        preferred_backend="opencl",
+        backend_priority=["opencl", "python"],
+        force_backend="cuda",
+    )
+    monkeypatch.setenv("AIRLLM_BACKEND", value)
+    loaded = config.load()
+    assert loaded.as_dict() == dict(zip(config.KEYS, (preferred, priority, force), strict=True))
+    assert loaded.source == ("AIRLLM_BACKEND" if value.strip() else "checkout")
+    assert loaded.path == places["checkout"]
+
+
+def test_a_key_that_is_not_there_has_its_default(places):
+    prefer(places["checkout"], "cpp")
+    assert config.load().backend_priority == tuple(ORDER)
+
+
+def test_aliases_become_the_names_of_backends(places):
+    places["checkout"].write_text('{"preferred_backend": "numpy", "backend_priority": ["openmp", "numpy"]}')
+    assert config.load().as_dict()["backend_priority"] == ["cpp", "python"]
+    assert config.load().preferred_backend == "python"
+
+
+# ---- errors ----
+
+KNOWN = "cuda, opencl, cpp, python (cpu = cpp, openmp = cpp, numpy = python)"
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("", ":1:1: is not JSON: Expecting value"),
+        ('{\n  "preferred_backend": "cpp"\n  "x": 1}', ":3:3: is not JSON: Expecting ',' delimiter"),
+        ("[]", ":1: has a list, expected an object with the keys preferred_backend, backend_priority, "),
+        ('"cpp"', ':1: has "cpp" (a string), expected an object'),
+        (
+            '{\n\n"preferred_backend": "cppp"}',
+            f":3: preferred_backend has the unknown backend 'cppp', expected one of: auto, {KNOWN}",
+        ),
+        ('{"preferred_backend": 3}', ":1: preferred_backend has 3 (a number), expected one of: auto, cuda"),
+        ('{"preferred_backend": null}', ":1: preferred_backend has null, expected one of: auto, cuda"),
+        (
+            '{\n"force_backend":\n"auto"}',
+            f":3: force_backend has the unknown backend 'auto', expected one of: null, {KNOWN}",
+        ),
+        ('{"force_backend": true}', ":1: force_backend has a boolean, expected one of: null, cuda"),
+        ('{"backend_priority": "cpp"}', ':1: backend_priority has "cpp" (a string), expected a list'),
+        ('{"backend_priority": []}', ":1: backend_priority is empty, expected at least one backend"),
+        (
+            '{"x": {"cpp": [1, "}"]},\n"backend_priority": [\n"cuda",\n"gpu"]}',
+            f":4: backend_priority has the unknown backend 'gpu', expected one of: {KNOWN}",
+        ),
+        (
+            '{"backend_priority": ["cpp",\n"cpu"]}',
+            ":2: backend_priority has 'cpu' twice, expected each backend once",
+        ),
+        ('{"backend_priority": ["cpp", {}]}', ":1: backend_priority has an object, expected one of: cuda"),
+        (
+            '{"a": 1,\n"prefered_backend": "cpp"}',
+            ":2: unknown key 'prefered_backend', expected 'preferred_backend'",
+        ),
+        (
+            '{"force_backend": null,\n"force_backend": "cpp"}',
+            ":2: has the key 'force_backend' twice, expected it once",
+        ),
+        ("[" * 100000, ": is nested too deeply"),
+    ],
+)
+def test_what_a_file_may_not_say_names_file_line_and_key(places, text, message):
+    places["checkout"].write_text(text)
+    with pytest.raises(config.ConfigError) as caught:
+        config.load()
+    assert str(caught.value).startswith(f"{places['checkout']}{message}")
+
+
+def test_a_file_that_is_not_text_cannot_be_read(places):
+    places["checkout"].write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(config.ConfigError, match="cannot be read: it is not UTF-8 text"):
+        config.load()
+
+
+def test_a_file_that_cannot_be_opened_says_why(places):
+    places["checkout"].mkdir()
+    with pytest.raises(config.ConfigError, match=r"backend.json: cannot be read: Is a directory"):
+        config.load()
+
+
+def test_airllm_config_must_name_a_file(places, monkeypatch):
+    monkeypatch.setenv("AIRLLM_CONFIG", "/nowhere/backend.json")
+    with pytest.raises(
+        config.ConfigError, match="AIRLLM_CONFIG=/nowhere/backend.json: there is no such file"
+    ):
+        config.load()
+
+
+@pytest.mark.parametrize("value", ["cppp", "cpp,cppp", "cpp,", "auto,cpp", "cpp,cpu"])
+def test_airllm_backend_must_name_backends(places, monkeypatch, value):
+    monkeypatch.setenv("AIRLLM_BACKEND", value)
+    with pytest.raises(config.ConfigError, match=f"^AIRLLM_BACKEND={value}: "):
+        config.load()
+
+
+def test_airllm_backend_does_not_hide_a_broken_file(places, monkeypatch):
+    places["checkout"].write_text("{")
+    monkeypatch.setenv("AIRLLM_BACKEND", "cpp")
+    with pytest.raises(config.ConfigError, match="is not JSON"):
+        config.load()
+
+
+def test_backends_of_other_distributions_are_known(places, monkeypatch, tmp_path):
+    info = tmp_path / "other-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: other\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[airllm.backends]\ntpu = other_tpu\n")
+    with pytest.raises(config.ConfigError, match="unknown backend 'tpu'"):
+        config.canonical("tpu")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert config.canonical("tpu") == "tpu"
+    assert config.known_names() == (*ORDER, "tpu")
+
+
+# ---- writing ----
+
+
+def test_write_keeps_other_keys_their_order_and_the_mode(places):
+    path = places["checkout"]
+    path.write_text('{"note": "für uns", "force_backend": "cuda", "tune": {"cpp": [1, 2]}}')
+    path.chmod(0o640)
+    assert config.write(path, force_backend=None, preferred_backend="cpp").force_backend is None
+    assert list(json.loads(path.read_text()).items()) == [
+        ("note", "für uns"),
+        ("force_backend", None),
+        ("tune", {"cpp": [1, 2]}),
+        ("preferred_backend", "cpp"),
+    ]
+    assert "für uns" in path.read_text()
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_write_makes_the_file_of_the_document(places):
+    config.write(places["checkout"])
+    assert places["checkout"].read_text() == DOCUMENTED
+
+
+def test_write_follows_a_link(places, tmp_path):
+    prefer(tmp_path / "real.json", "cpp")
+    places["checkout"].symlink_to(tmp_path / "real.json")
+    config.write(places["checkout"], preferred_backend="python")
+    assert places["checkout"].is_symlink()
+    assert config.read(tmp_path / "real.json").preferred_backend == "python"
+
+
+@pytest.mark.parametrize("old", ["{", '{"force_backend": "tpu"}'])
+def test_nothing_is_written_over_a_file_that_stays_wrong(places, old):
+    places["checkout"].write_text(old)
+    with pytest.raises(config.ConfigError):
+        config.write(places["checkout"], preferred_backend="cpp")
+    assert places["checkout"].read_text() == old
+    assert sorted(os.listdir(config.CHECKOUT)) == ["backend.json", "setup.py"]
+
+
+def test_write_can_mend_the_key_that_is_wrong(places):
+    places["checkout"].write_text('{"force_backend": "tpu", "x": 1}')
+    assert config.write(places["checkout"], force_backend=None).force_backend is None
+
+
+def test_a_failed_write_leaves_the_old_file_alone(places, monkeypatch):
+    prefer(places["checkout"], "cpp")
+    monkeypatch.setattr(
+        os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
+    with pytest.raises(config.ConfigError, match="cannot be written: No space left on device"):
+        config.write(places["checkout"], preferred_backend="python")
+    assert config.read(places["checkout"]).preferred_backend == "cpp"
+    assert sorted(os.listdir(config.CHECKOUT)) == ["backend.json", "setup.py"]
+
+
+@pytest.mark.parametrize("old", ["{", "[]", '{"x": 1, "prefered_backend": "cpp", "force_backend": "tpu"}'])
+def test_reset_writes_the_defaults_over_anything(places, old):
+    places["checkout"].write_text(old)
+    config.reset(places["checkout"])
+    assert config.load().as_dict() == config.DEFAULTS
+    assert json.loads(places["checkout"].read_text()).get("x", 1) == 1
+
+
+def test_a_reader_never_sees_half_a_file(places):
+    """A writer makes the file long and short in turn while this thread reads: every reading must be whole."""
+    path = places["checkout"]
+    config.write(path, note="x")
+    stop = threading.Event()
+
+    def rewrite():
+        for turn in range(200):
+            config.write(path, note="x" * (200_000 if turn % 2 else 1))
+        stop.set()
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    readings = 0
+    while not stop.is_set():
+        config.read(path)
+        readings += 1
+    writer.join()
+    assert readings > 20
+
+
+# ---- the module itself ----
+
+
+def test_config_needs_only_the_standard_library(tmp_path):
+    """-S leaves site-packages out: neither NumPy nor platformdirs is there."""
+    program = "from airllm.backends import config as c; print(c.user_file(), c.load().source)"
+    environment = {"XDG_CONFIG_HOME": str(tmp_path), "PYTHONPATH": str(config.CHECKOUT)}
+    command = [sys.executable, "-S", "-c", program]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout == f"{tmp_path}/airllm/backend.json checkout\n"
+
+
+def test_the_rule_without_platformdirs_is_that_of_platformdirs(monkeypatch, tmp_path):
+    for value in (str(tmp_path), ""):
+        monkeypatch.setenv("XDG_CONFIG_HOME", value)
+        by_platformdirs = config.user_file()
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, "platformdirs", None)
+            assert config.user_file() == by_platformdirs
