@@ -11,6 +11,7 @@ the float64 truth and the random inputs of tests and benchmarks, and the bytes a
 
 import functools
 import inspect
+import numbers
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -79,10 +80,7 @@ class Op:
 
     def prepared(self, args: tuple, kwargs: dict) -> Any:
         """The call for arguments that no kernel takes as they are: strides, lists, float64, other libraries."""
-        try:
-            bound = self.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{self.name}() {error}") from None
+        bound = self._bound(args, kwargs)
         bound.apply_defaults()
         given = [bound.arguments.pop(array) for array in self.arrays]
         out, backend = bound.arguments.pop("out"), registry.current(bound.arguments.pop("backend"))
@@ -103,9 +101,21 @@ class Op:
             return out
         return _as_kind_of(given[0], result)
 
+    def _bound(self, args: tuple, kwargs: dict) -> inspect.BoundArguments:
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            says = str(error).replace("missing a required argument: ", "missing required argument ")
+            raise TypeError(f"{self.name}() {says}") from None
+        for name, default in self.defaults.items():
+            value = bound.arguments.get(name, default)
+            if isinstance(default, float) and not isinstance(value, numbers.Real):
+                raise TypeError(f"{self.name}: {name} has type {type(value).__name__}, expected a number")
+        return bound
+
     def define(self, *args: Any, out: np.ndarray | None = None, **parameters: Any) -> Any:
         """The definition as a kernel: float32 arithmetic (float64 for float64), the first array's dtype."""
-        bound = self.signature.bind(*args, **parameters).arguments
+        bound = self._bound(args, parameters).arguments
         arrays = [bound.pop(array) for array in self.arrays]
         shape = self.check(arrays, out, (*DTYPES, FLOAT64))
         wide = FLOAT64 if any(a.dtype == FLOAT64 for a in arrays) else FLOAT32
@@ -197,14 +207,17 @@ class Op:
     # Arguments as a kernel takes them
 
     def _host(self, name: str, value: Any) -> np.ndarray:
-        """`value` as a NumPy array, without a copy where that can be."""
+        """`value` as a NumPy array of native byte order, without a copy where that can be."""
+        wrong = f"{self.name}: {name} has type {type(value).__name__}, expected a"
         try:
             if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
                 return np.from_dlpack(value)
             array = np.asarray(value)
-            return array if name == "out" else array.astype(array.dtype.newbyteorder("="), copy=False)
         except Exception as error:  # another library's export may fail in any way
-            raise TypeError(f"{self.name}: {name} has type {type(value).__name__}, expected an array: {error}") from error
+            raise TypeError(f"{wrong}n array: {error}") from error
+        if array.dtype == object or (name == "out" and not hasattr(value, "__array_interface__")):
+            raise TypeError(f"{wrong} NumPy array")
+        return array if name == "out" else array.astype(array.dtype.newbyteorder("="), copy=False)
 
     def _alike(self, arrays: list[np.ndarray], shape: tuple[int, ...]) -> list[np.ndarray]:
         """The arrays C-contiguous, in one dtype, and with their leading axes broadcast."""
@@ -219,7 +232,7 @@ class Op:
             lead = a.ndim - sum(axis != "..." for axis in axes)
             if "..." in axes and a.shape[:lead] != batch and (lead or not alike):
                 a = np.broadcast_to(a, (*batch, *a.shape[lead:]))
-            alike.append(np.asarray(a, a.dtype if keep and not alike else dtype, order="C"))
+            alike.append(np.require(a, a.dtype if keep and not alike else dtype, "CA"))
         return alike
 
     # What tests and benchmarks need

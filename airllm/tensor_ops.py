@@ -45,7 +45,8 @@ def silu(x):
 @op(x="...", out="...")
 def gelu(x):
     """Gaussian error linear unit in its tanh form (Hendrycks and Gimpel, 2016). `out` may be `x`."""
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    u = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+    return x / (1 + np.exp(-2 * u))  # 0.5 x (1 + tanh u), with all its digits where tanh nears -1
 
 
 @op(x="... d", out="... d")

@@ -1,0 +1,85 @@
+"""Which backends the suite runs on. What AIRLLM_TEST_REQUIRE (a comma list) names must run here, or the
+suite refuses to start: a backend that was skipped is never a green one.
+"""
+
+import os
+from dataclasses import dataclass
+from types import ModuleType
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from airllm import tensor_ops  # noqa: F401  the ops must be declared before a backend is tried
+from airllm.backends import config, registry
+
+REQUIRED = [name for name in os.environ.get("AIRLLM_TEST_REQUIRE", "").split(",") if name]
+DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
+# Largest error, relative to the largest exact value of its row.
+TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 2e-3, np.dtype(ml_dtypes.bfloat16): 1e-2}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A backend, and which of its instruction sets or devices."""
+
+    backend: str
+    variant: str
+
+    @property
+    def module(self) -> ModuleType:
+        module = registry.opened(self.backend).module
+        assert module is not None
+        return module
+
+    def __str__(self) -> str:
+        return f"{self.backend}:{self.variant}" if self.variant else self.backend
+
+
+def targets() -> list[Target]:
+    found = []
+    for name in config.known_names():
+        if module := registry.opened(name).module:
+            found += [Target(name, variant) for variant in getattr(module, "variants", lambda: [""])()]
+    return found
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    backends = [name for name in REQUIRED if name in registry.config.known_names()]
+    missing = {name: why for name in backends if (why := registry.opened(name).why_not)}
+    if missing:
+        pytest.exit(f"AIRLLM_TEST_REQUIRE names backends that cannot run here: {missing}", returncode=3)
+
+
+def pytest_report_header() -> list[str]:
+    lines = [f"airllm: kernels under test: {', '.join(map(str, targets())) or 'none'}"]
+    for name in registry.config.known_names():
+        if why := registry.opened(name).why_not:
+            lines.append(f"airllm: NOT tested: {name}: {why.splitlines()[0]}")
+    return lines
+
+
+@pytest.fixture
+def reached(target: Target):
+    """The kernels of a target, selected; fails a test that never ran one of them."""
+    module = target.module
+    usual = module.variants()[0] if target.variant else ""
+    if target.variant:
+        module.select(target.variant)
+    before = module.calls()
+    yield module
+    ran = module.calls() - before
+    if target.variant:
+        module.select(usual)
+    assert ran > 0, f"this test never reached a kernel of {target}"
+
+
+def assert_agrees(actual: np.ndarray, exact: np.ndarray, dtype: np.dtype) -> None:
+    """`actual` has `dtype` and is as near to the float64 result as the dtype allows."""
+    assert isinstance(actual, np.ndarray) and actual.dtype == dtype and actual.shape == exact.shape
+    if not exact.size:
+        return
+    error = np.abs(actual.astype(np.float64) - exact)
+    scale = np.abs(exact).max(axis=-1, keepdims=True) if exact.ndim else np.abs(exact)
+    worst = np.max(error / np.maximum(scale, 1e-30))
+    assert worst <= TOLERANCE[np.dtype(dtype)], f"error of {worst:.2e} of the row's largest value"

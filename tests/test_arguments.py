@@ -1,0 +1,255 @@
+"""What an op takes besides dense arrays, and what it says to what it cannot take: the same on every backend."""
+
+import collections
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import DTYPES, assert_agrees
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airllm import tensor_ops
+from airllm.backends import available, opened
+from airllm.tensor_ops import OPS
+
+X = np.random.default_rng(0).standard_normal((6, 10), np.float32)
+W = np.linspace(-1, 1, 10, dtype=np.float32)
+NATIVE = [name for name in available() if opened(name).module]
+
+
+@pytest.fixture(params=available())
+def backend(request):
+    with tensor_ops.use_backend(request.param) as used:
+        yield used
+
+
+def read_only(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def overlapping(shape, by=1):
+    """Two arrays of a shape, the second one `by` elements further on in the same memory."""
+    count = int(np.prod(shape))
+    memory = np.zeros(count + by, np.float32)
+    return memory[:count].reshape(shape), memory[by:].reshape(shape)
+
+
+Bad = collections.namedtuple("Bad", "op args out error message")
+OVERLAPPING = overlapping((6, 10))
+BAD = [
+    Bad("silu", [None], None, TypeError, "silu: x has type NoneType, expected a NumPy array"),
+    Bad("silu", ["text"], None, TypeError, "silu: x has type str, expected a NumPy array"),
+    Bad("softmax", [np.array(1, np.float32)], None, ValueError, "softmax: x has shape (), expected (... d)"),
+    Bad("rms_norm", [X, W[:4]], None, ValueError, "rms_norm: weight has shape (4,), expected (d) with d=10"),
+    Bad("rms_norm", [X, X], None, ValueError, "rms_norm: weight has shape (6, 10), expected (d) with d=10"),
+    Bad("rms_norm", [X, np.array(1, np.float32)], None, ValueError, "rms_norm: weight has shape (), expected (d) with d=10"),
+    Bad("rms_norm", [X], None, TypeError, "rms_norm() missing required argument 'weight'"),
+    Bad("matmul", [W, X.T.copy()], None, ValueError, "matmul: a has shape (10,), expected (... m k)"),
+    Bad("matmul", [X, X], None, ValueError, "matmul: b has shape (6, 10), expected (... k n) with k=10"),
+    Bad("matmul", [X, W], None, ValueError, "matmul: b has shape (10,), expected (... k n) with k=10"),
+    Bad("silu", [X], np.zeros((6, 9), np.float32), ValueError, "silu: out has shape (6, 9), expected (6, 10)"),
+    Bad("silu", [X], np.zeros((6, 10), np.float16), TypeError, "silu: out has dtype float16, expected float32"),
+    Bad("silu", [X], read_only(X), ValueError, "silu: out is read-only, expected a writeable array"),
+    Bad(
+        "silu",
+        OVERLAPPING[:1],
+        OVERLAPPING[1],
+        ValueError,
+        "silu: out overlaps x, expected memory of its own or exactly x",
+    ),
+    Bad("rms_norm", [X[:1, :], W], W[None, :], ValueError, "rms_norm: out overlaps weight, expected memory of its own"),
+    Bad("silu", [X], [1.0], TypeError, "silu: out has type list, expected a NumPy array"),
+]
+BAD_DTYPES = [np.int32, np.bool_, np.complex64, "U3", np.longdouble]
+
+
+def ids(bad):
+    return re.sub(r"\W+", "_", bad.message)
+
+
+def call(function, bad, **keywords):
+    return function(*bad.args, **({} if bad.out is None else {"out": bad.out}), **keywords)
+
+
+@pytest.mark.parametrize("bad", BAD, ids=ids)
+def test_bad_arguments_are_named(bad, backend):
+    if bad.message == "silu: x has type str, expected a NumPy array":
+        bad = bad._replace(message="silu: x has dtype <U4, expected float64, float32, float16 or bfloat16")
+    with pytest.raises(bad.error, match=re.escape(bad.message)):
+        call(getattr(tensor_ops, bad.op), bad)
+
+
+@pytest.mark.parametrize("bad", BAD, ids=ids)
+@pytest.mark.parametrize("name", NATIVE)
+def test_native_modules_say_the_same(bad, name):
+    with pytest.raises(bad.error, match=re.escape(bad.message)):
+        call(getattr(opened(name).module, bad.op), bad)
+
+
+@pytest.mark.parametrize("dtype", BAD_DTYPES, ids=str)
+def test_dtypes_that_no_op_has(dtype, backend):
+    x = np.ones((2, 3)).astype(dtype)
+    expected = f"silu: x has dtype {x.dtype}, expected float64, float32, float16 or bfloat16"
+    with pytest.raises(TypeError, match=re.escape(expected)):
+        tensor_ops.silu(x)
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_native_modules_refuse_what_they_would_get_wrong(name):
+    module = opened(name).module
+    with pytest.raises(TypeError, match="silu: x has dtype float64, expected float32, float16 or bfloat16"):
+        module.silu(X.astype(np.float64))
+    with pytest.raises(TypeError, match="silu: x has dtype >f4, expected float32"):
+        module.silu(X.astype(">f4"))
+    for strided in (X[:, ::2], X.T, np.broadcast_to(W, (3, 10))):
+        with pytest.raises(ValueError, match=re.escape(f"silu: x has strides {strided.strides}, expected C-contiguous")):
+            module.silu(strided)
+    with pytest.raises(TypeError, match="rms_norm: weight has dtype float16, expected float32"):
+        module.rms_norm(X, W.astype(np.float16))
+    with pytest.raises(TypeError, match="rms_norm: weight has dtype bfloat16, expected float16 or float32"):
+        module.rms_norm(X.astype(np.float16), W.astype(ml_dtypes.bfloat16))
+    with pytest.raises(TypeError, match="matmul: b has dtype float16, expected float32"):
+        module.matmul(X, X.T.astype(np.float16, order="C"))
+    with pytest.raises(TypeError, match=r"silu\(\) got an unexpected keyword argument 'scale'"):
+        module.silu(X, scale=2)
+    with pytest.raises((TypeError, ValueError)):
+        module.silu(np.frombuffer(b"\0" * 41, np.float32, 10, 1))  # not aligned
+
+
+def test_unknown_keywords_and_backends(backend):
+    with pytest.raises(TypeError, match=r"silu\(\) got an unexpected keyword argument 'scale'"):
+        tensor_ops.silu(X, scale=2)
+    with pytest.raises(TypeError, match="eps"):
+        tensor_ops.rms_norm(X, W, eps="small")
+    with pytest.raises(ValueError, match=r"abacus.*cuda.*opencl.*cpp.*python"):
+        tensor_ops.silu(X, backend="abacus")
+
+
+STRIDED = {
+    "every second column": lambda x: x[:, ::2],
+    "reversed": lambda x: x[::-1, ::-1],
+    "Fortran order": np.asfortranarray,
+    "transposed": lambda x: x.T,
+    "broadcast": lambda x: np.broadcast_to(x[0], x.shape),
+    "big-endian": lambda x: x.astype(x.dtype.newbyteorder(">")),
+    "unaligned": lambda x: np.frombuffer(b"\0" + x.tobytes(), x.dtype, offset=1).reshape(x.shape),
+    "read-only": read_only,
+    "a subclass": lambda x: x.view(np.memmap),
+}
+
+
+@pytest.mark.parametrize("change", STRIDED.values(), ids=STRIDED)
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_any_strides_give_right_answers(op, dtype, change, backend):
+    x = change(X.astype(dtype))
+    rest = {"rms_norm": [np.linspace(0, 1, x.shape[-1], dtype=dtype)[::-1]], "matmul": [x.T]}.get(op.name, [])
+    exact = op.exact(x, *rest)
+    function = getattr(tensor_ops, op.name)
+    assert_agrees(function(x, *rest), exact, dtype)
+    out = np.zeros((*exact.shape, 3), dtype)[..., 1]
+    assert function(x, *rest, out=out) is out
+    assert_agrees(out, exact, dtype)
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_float64_is_never_narrowed(op, backend):
+    args = [a.astype(np.float64) for a in op.sample(np.random.default_rng(0), batch=(3,), d=7, m=2, k=5, n=4)]
+    result = getattr(tensor_ops, op.name)(*args)
+    assert result.dtype == np.float64
+    np.testing.assert_allclose(result, op.exact(*args), rtol=1e-14)
+
+
+def test_lists_are_float64_as_in_numpy(backend):
+    result = tensor_ops.rms_norm([[1.0, 2.0]], [1.0, 0.5])
+    assert result.dtype == np.float64
+    np.testing.assert_allclose(result, OPS["rms_norm"].exact([[1.0, 2.0]], [1.0, 0.5]), rtol=1e-14)
+
+
+@pytest.mark.parametrize("weight", (np.float32, np.float16, ml_dtypes.bfloat16, np.float64))
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+def test_mixed_dtypes_give_the_first_ones(dtype, weight, backend):
+    x, w = X.astype(dtype), W.astype(weight)
+    assert_agrees(tensor_ops.rms_norm(x, w), OPS["rms_norm"].exact(x, w), dtype)
+    assert_agrees(tensor_ops.matmul(x, w[:, None]), OPS["matmul"].exact(x, w[:, None]), dtype)
+
+
+@pytest.mark.parametrize("shapes", [((2, 1, 3, 4), (5, 4, 6)), ((3, 4), (2, 4, 6)), ((2, 3, 4), (1, 4, 5)), ((0, 3, 4), (4, 5))])
+def test_matmul_broadcasts_leading_axes(shapes, backend):
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape, np.float32) for shape in shapes)
+    result = tensor_ops.matmul(a, b)
+    assert result.shape == np.matmul(a, b).shape
+    np.testing.assert_allclose(result, np.matmul(a, b), atol=1e-5)
+
+
+def test_matmul_that_cannot_broadcast_says_so(backend):
+    with pytest.raises(ValueError, match=r"matmul: b has shape \(3, 4, 5\), expected \(... k n\) with k=4, ...=\(2,\)"):
+        tensor_ops.matmul(np.ones((2, 3, 4), np.float32), np.ones((3, 4, 5), np.float32))
+
+
+def test_out_that_is_the_input_may_have_strides(backend):
+    x = np.ascontiguousarray(X.T).T
+    exact = OPS["softmax"].exact(x)
+    assert tensor_ops.softmax(x, out=x) is x
+    assert_agrees(x, exact, np.float32)
+    with pytest.raises(ValueError, match="silu: out overlaps x, expected memory of its own or exactly x"):
+        tensor_ops.silu(x, out=x[::-1])
+
+
+def test_arrays_of_another_library_come_back_as_its_kind(backend):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    x = torch.randn(3, 8)
+    result = tensor_ops.silu(x)
+    assert isinstance(result, torch.Tensor)
+    torch.testing.assert_close(result, torch.nn.functional.silu(x))
+    assert tensor_ops.silu(x, out=x) is x
+    torch.testing.assert_close(x, result)
+    with pytest.raises(TypeError, match="silu: x has type Tensor, expected an array: .*grad"):
+        tensor_ops.silu(torch.ones(3, requires_grad=True))
+
+
+class Exporting:
+    """An array of a library that is not NumPy: DLPack is all there is."""
+
+    def __init__(self, array, device=(1, 0)):
+        self._array, self._device = array, device
+
+    def __dlpack__(self, **keywords):
+        return self._array.__dlpack__(**keywords)
+
+    def __dlpack_device__(self):
+        return self._device
+
+
+def test_dlpack_arrays_are_read(backend):
+    np.testing.assert_array_equal(tensor_ops.silu(Exporting(X)), tensor_ops.silu(X))
+
+
+def test_arrays_on_a_device_are_not_for_the_host():
+    with tensor_ops.use_backend("python"):
+        with pytest.raises(TypeError, match="silu: x has device cuda:0, expected host memory"):
+            tensor_ops.silu(Exporting(X, (2, 0)))
+        with pytest.raises(TypeError, match="rms_norm: weight has device rocm:1, expected host memory"):
+            tensor_ops.rms_norm(X, Exporting(W, (10, 1)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    shape=st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    steps=st.lists(st.sampled_from([1, 2, 3, -1]), min_size=4, max_size=4),
+    order=st.permutations(range(4)),
+    dtype=st.sampled_from(DTYPES),
+    name=st.sampled_from(["silu", "softmax", "rms_norm", "gelu"]),
+    backend=st.sampled_from(available()),
+)
+def test_any_view_of_any_shape(shape, steps, order, dtype, name, backend):
+    full = np.random.default_rng(1).standard_normal([n * 3 for n in shape], np.float32).astype(dtype)
+    x = full[tuple(slice(None, None, step) for step in steps[: len(shape)])]
+    x = x.transpose([axis for axis in order if axis < len(shape)])
+    rest = [np.ones(x.shape[-1], np.float32)] if name == "rms_norm" else []
+    assert_agrees(getattr(tensor_ops, name)(x, *rest, backend=backend), OPS[name].exact(x, *rest), dtype)

@@ -1,0 +1,159 @@
+"""Every op, on every backend and variant that runs here, against its own definition in float64."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import DTYPES, assert_agrees, targets
+
+from airllm.tensor_ops import OPS
+
+# Lengths around every vector width (4, 8, 16 lanes), a tile's edge, and rows too long for a first-level cache.
+LENGTHS = (1, 3, 4, 5, 8, 15, 16, 17, 31, 33, 64, 100, 257, 4099, 9001)
+BATCHES = ((), (3,), (2, 2))
+ELEMENTWISE = ("silu", "gelu")
+BY_ROW = ("silu", "gelu", "softmax", "rms_norm")
+
+
+def sizes(length, batch):
+    """Named axes for a length; a matmul's columns are not a multiple of anything, its depth stays small."""
+    return {"batch": batch, "d": length, "m": 1 + length % 7, "k": min(length, 300), "n": min(length, 600) + 1}
+
+
+def sample(op, dtype, length, batch=(2,), seed=0):
+    batch = (*batch, length) if op.arrays == {"x": ("...",)} else batch
+    return op.sample(np.random.default_rng(seed), dtype, **sizes(length, batch))
+
+
+pytestmark = pytest.mark.parametrize("target", targets(), ids=str)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("batch", BATCHES, ids=lambda b: "x".join(map(str, b)) or "1d")
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_agrees_with_definition(op, dtype, batch, length, reached):
+    args = sample(op, dtype, length, batch)
+    assert_agrees(getattr(reached, op.name)(*args), op.exact(*args), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=lambda d: np.dtype(d).name)
+def test_rms_norm_takes_a_float32_weight(dtype, reached):
+    x, weight = OPS["rms_norm"].sample(np.random.default_rng(1), dtype, batch=(3,), d=77)
+    weight = weight.astype(np.float32) + np.float32(1e-3)
+    assert_agrees(reached.rms_norm(x, weight), OPS["rms_norm"].exact(x, weight), dtype)
+
+
+def test_rms_norm_takes_eps_by_name_and_place(reached):
+    x, weight = OPS["rms_norm"].sample(np.random.default_rng(1), batch=(3,), d=8)
+    exact = OPS["rms_norm"].exact(x, weight, eps=0.5)
+    assert_agrees(reached.rms_norm(x, weight, eps=0.5), exact, np.float32)
+    assert_agrees(reached.rms_norm(x, weight, 0.5), exact, np.float32)
+
+
+@pytest.mark.parametrize("shape", [(5, 33, 65), (1, 1, 1), (40, 300, 1200), (130, 17, 19), (2, 600, 50), (800, 20, 33)])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+def test_matmul_with_a_shared_b(shape, dtype, reached):
+    m, k, n = shape
+    rng = np.random.default_rng(2)
+    a, b = rng.standard_normal((2, m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
+    assert_agrees(reached.matmul(a, b), OPS["matmul"].exact(a, b), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("op", [OPS[name] for name in BY_ROW], ids=BY_ROW)
+def test_large_results_and_many_threads_worth_of_rows(op, dtype, reached):
+    """Above 16 MB results are written around the caches, and rows are unaligned to what that needs."""
+    x = np.random.default_rng(3).standard_normal((1100, 8191), np.float32).astype(dtype)
+    rest = [np.linspace(-1, 1, 8191, dtype=np.float32)] if op.name == "rms_norm" else []
+    actual = getattr(reached, op.name)(x, *rest)
+    for rows in (slice(0, 3), slice(548, 553), slice(1097, 1100)):
+        assert_agrees(actual[rows], op.exact(x[rows], *rest), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_every_float16_and_bfloat16_value(name, dtype, reached):
+    """All 65,536 of them: subnormal, infinite and NaN inputs too, and rounding to nearest even."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    x = bits.view(dtype) if dtype != np.float32 else bits.view(np.float16).astype(np.float32)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        exact = OPS[name].exact(x)
+        actual = getattr(reached, name)(x)
+    np.testing.assert_array_equal(np.isnan(actual.astype(np.float64)), np.isnan(exact))
+    finite = np.isfinite(exact) & (np.abs(exact) < float(ml_dtypes.finfo(dtype).max))
+    steps = np.abs(actual.astype(np.float64)[finite] - exact[finite]) / ulp(exact[finite], dtype)
+    assert steps.max() <= {np.float32: 128}.get(dtype, 0.51)  # exp() of -80 makes 80 of one
+
+
+def ulp(exact, dtype):
+    """Distance of neighbouring numbers of a dtype at each exact value, above where exp() underflows to zero."""
+    info = ml_dtypes.finfo(dtype)
+    floor = max(float(info.smallest_subnormal), 2.0**-118)
+    exponent = np.floor(np.log2(np.maximum(np.abs(exact), 1e-300)))
+    return np.maximum(2.0 ** (exponent - info.nmant), floor)
+
+
+@pytest.mark.parametrize("name", BY_ROW)
+def test_nan_and_infinity_give_what_the_definition_gives(name, reached):
+    special = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 3e38, -3e38, 88.0, -88.0, 104.0, -104.0, 1.0]
+    rows = np.array([np.roll(np.r_[special[i], np.ones(36)], i) for i in range(len(special))], np.float32)
+    rest = [np.ones(37, np.float32)] if name == "rms_norm" else []
+    with np.errstate(all="ignore"):
+        expected = OPS[name].define(rows, *rest)  # float32, since 3e38 squared is infinite in float32 alone
+        actual = getattr(reached, name)(rows, *rest)
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+    np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=1e-30)
+
+
+def test_softmax_gives_masked_positions_nothing(reached):
+    x = np.array([[0, -np.inf, 1, -np.inf, -1e9], [-np.inf] * 5], np.float32)
+    result = reached.softmax(x)
+    assert result[0, [1, 3, 4]].tolist() == [0, 0, 0]
+    assert math.isclose(result[0].sum(), 1, rel_tol=1e-6)
+    assert result[1].tolist() == [0] * 5
+
+
+@pytest.mark.parametrize("length", (1, 5, 16, 33, 1000))
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_writes_inside_out_only_and_leaves_inputs_alone(op, dtype, length, reached):
+    args = sample(op, dtype, length)
+    before = [a.copy() for a in args]
+    shape = op.out_shape(args)
+    count = math.prod(shape)
+    for offset in (0, 1, 7):  # a result at any alignment
+        memory = np.full(count + 64 + offset, 7.5, dtype)
+        out = memory[offset + 32 : offset + 32 + count].reshape(shape)
+        assert getattr(reached, op.name)(*args, out=out) is out
+        assert_agrees(out, op.exact(*args), dtype)
+        assert (memory[: offset + 32] == 7.5).all() and (memory[offset + 32 + count :] == 7.5).all()
+    for a, b in zip(args, before):
+        assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("length", (1, 5, 16, 17, 1000, 70_001))
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("name", BY_ROW)
+def test_out_may_be_the_input(name, dtype, length, reached):
+    args = sample(OPS[name], dtype, length)
+    exact = OPS[name].exact(*args)
+    assert getattr(reached, name)(*args, out=args[0]) is args[0]
+    assert_agrees(args[0], exact, dtype)
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_empty_arrays(op, target):
+    for empty in ({"batch": (0,), "d": 4, "m": 2, "k": 3, "n": 4}, {"batch": (2, 0), "d": 0, "m": 0, "k": 3, "n": 4}):
+        args = op.sample(np.random.default_rng(0), **empty)
+        result = getattr(target.module, op.name)(*args)
+        assert result.shape == op.out_shape(args) and result.dtype == np.float32 and result.size == 0
+
+
+def test_a_matmul_over_nothing_is_zero(target):
+    assert target.module.matmul(np.ones((2, 0), np.float32), np.ones((0, 3), np.float32)).tolist() == [[0] * 3] * 2
+
+
+def test_zero_dimensional_arrays(reached):
+    assert_agrees(reached.silu(np.array(1.5, np.float32)), OPS["silu"].exact(np.array(1.5)), np.float32)
