@@ -19,10 +19,12 @@ INK = "#010203"  # stands for the page's own text colour until the SVG is writte
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --soft: #5d6675; --line: #e3e6eb; --ground: #ffffff;
-  --card: #f6f7f9; --good: #12805c; --bad: #c62f3b; --warn: #9a6700; --warn-ground: #fff6dc; }
+  --card: #f6f7f9; --good: #12805c; --bad: #c62f3b; --warn: #9a6700; --warn-ground: #fff6dc;
+  --bad-ground: #fdecee; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e7ec; --soft: #98a1b0; --line: #2b313c;
   --ground: #12151b;
-  --card: #1a1f28; --good: #4cc79a; --bad: #ff7b84; --warn: #e5b454; --warn-ground: #2c2412; } }
+  --card: #1a1f28; --good: #4cc79a; --bad: #ff7b84; --warn: #e5b454; --warn-ground: #2c2412;
+  --bad-ground: #331a1e; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--ground); color: var(--ink); line-height: 1.5;
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
@@ -31,7 +33,7 @@ h1 { font-size: 27px; line-height: 1.2; margin: 0 0 4px; letter-spacing: -.015em
 h2 { font-size: 19px; margin: 52px 0 4px; letter-spacing: -.01em; }
 h3 { font-size: 16px; margin: 36px 0 0;
   font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
-p { margin: 4px 0 14px; max-width: 74ch; } .soft, figcaption, small { color: var(--soft); }
+p { margin: 4px 0 14px; max-width: 88ch; } .soft, figcaption, small { color: var(--soft); }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 12px;
   margin: 26px 0 0; }
 .card { background: var(--card); border-radius: 10px; padding: 14px 16px; }
@@ -39,7 +41,8 @@ p { margin: 4px 0 14px; max-width: 74ch; } .soft, figcaption, small { color: var
 .card small { display: block; line-height: 1.35; }
 .note { background: var(--warn-ground); color: var(--warn); border-radius: 10px; padding: 12px 16px;
   margin: 22px 0 0; }
-.note.bad { color: var(--bad); } .note ul { margin: 6px 0 0; padding-left: 20px; }
+.note.bad { color: var(--bad); background: var(--bad-ground); }
+.note ul { margin: 6px 0 0; padding-left: 20px; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; margin: 10px 0 4px; }
 th, td { text-align: left; padding: 7px 12px 7px 0; border-bottom: 1px solid var(--line);
   vertical-align: top; }
@@ -57,7 +60,7 @@ svg text { font-family: inherit !important; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 20px; font-size: 13px; margin-top: 8px; }
 .legend i { display: inline-block; width: 18px; height: 0; border-top: 3px solid; border-radius: 2px;
   margin-right: 7px; vertical-align: middle; }
-.legend i.dash { border-top: 2px dashed; }
+.legend i.dash { border-top: 2px dashed; width: 26px; border-radius: 0; }
 details { margin: 10px 0; }
 summary { cursor: pointer; color: var(--soft); font-size: 13px; }
 pre { background: var(--card); border-radius: 10px; padding: 14px 16px; overflow-x: auto;
@@ -132,7 +135,8 @@ def _backends(result: Result) -> Iterator[str]:
     rows = []
     for each in result["backends"]:
         told = escape(each["device"])
-        told += f"<small>{escape(each['reason'])}</small>" if each["reason"] else ""
+        if each["reason"]:
+            told += f'<div class="soft">{escape(each["reason"])}</div>'
         state = f'<span class="{colours.get(each["state"], "soft")}">{escape(each["state"])}</span>'
         rows.append([escape(each["name"]), state, told])
     yield _table(["Backend", "State", "Device, or why it does not run"], rows, ("first", "state", ""))
@@ -151,7 +155,7 @@ def _tests(result: Result) -> Iterator[str]:
         return
     names = list(dict.fromkeys(test["backend"] for test in result["tests"]))
     dtypes, sizes = (list(dict.fromkeys(map(key, result["tests"]))) for key in (_dtype, _size))
-    yield "<h2>Correct</h2>"
+    yield "<h2>Correctness</h2>"
     yield (
         f"<p>Every backend against the definitions in float64: {', '.join(dtypes)} at {', '.join(sizes)}. "
         "The small figure is the largest error as a share of what is allowed: two steps of the dtype, and "
@@ -188,7 +192,8 @@ def _speed(result: Result) -> Iterator[str]:
     yield (
         "<p>Median time of a call on NumPy arrays, all libraries taking turns in one process on one input: "
         f"{escape(result['data']['source'])}. GB/s counts every array read once and the result written once; "
-        "what lies above the memory's line comes out of caches. A device's time includes its copies.</p>"
+        "the percentage is of the memory's copy bandwidth, and what lies above it comes out of caches. A "
+        "device's time includes its copies. The ratios are those of the fastest backend.</p>"
     )
     keys = "".join(f'<span><i style="color:{colours[n]}"></i>{escape(label(n))}</span>' for n in names)
     keys += '<span class="soft"><i class="dash"></i>copy bandwidth of the memory</span>'

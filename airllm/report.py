@@ -99,9 +99,8 @@ def failures(result: Result) -> list[str]:
     for test in result["tests"]:
         if not test["passed"]:
             what = test["message"] or f"error is {figures(test['error'])} times what is allowed"
-            found.append(
-                f"check: {test['backend']}: {test['op']} {test['rows']}x{test['cols']} {test['dtype']}: {what}"
-            )
+            case = f"{test['op']} {test['rows']}x{test['cols']} {test['dtype']}"
+            found.append(f"check: {test['backend']}: {case}: {what}")
     return found
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks, each a script of its own; a package so that they share `record`."""

@@ -1,0 +1,59 @@
+"""What the benchmarks share: their options, and the Markdown and JSON that they leave in results/."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from airllm import measure, real_data
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def parser_of(description: str) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--threads", type=int, default=measure.cores(), help="for every library (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="for each call, in all (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=RESULTS, help="folder for the results (default: results/)"
+    )
+    return parser
+
+
+def real_input() -> real_data.Data:
+    """The real model's numbers; random ones are announced, and named in the results."""
+    data = real_data.load_or_random()
+    print(f"Input: {data.source}" if data.real else f"NOT REAL INPUT: {data.source}, because: {data.why_not}")
+    return data
+
+
+def markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table, the first column aligned left and the others right."""
+    lines = [titles, [":--", *["--:"] * (len(titles) - 1)], *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def write(name: str, about: str, table: str, result: dict[str, Any], folder: Path) -> None:
+    """Print the table, and keep it with its figures as NAME_CPU.md and .json."""
+    machine = measure.machine()
+    result = {"date": time.strftime("%Y-%m-%d"), "machine": machine} | result
+    cpu = re.sub(r"\W+", "_", f"{machine['cpu']} {machine['isa']}").strip("_").lower()
+    versions = ", ".join(f"{library} {version}" for library, version in machine["versions"].items())
+    where = f"{machine['cpu']} ({machine['isa']}), {machine['cores']} cores, {versions}, {result['date']}"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}_{cpu}.md"
+    path.write_text(f"# {name}\n\n{where}.\n\n{about}\n\n{table}", encoding="utf-8")
+    path.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"{about}\n\n{table}\nWritten to {path} and .json")
