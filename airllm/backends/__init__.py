@@ -9,7 +9,6 @@ from typing import Any
 
 _REGISTRY = (
     "Backend",
-    "BackendUnavailable",
     "available",
     "current",
     "get_backend",

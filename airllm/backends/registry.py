@@ -36,10 +36,6 @@ REMEDIES = {
 definitions: dict[str, Callable] = {}
 
 
-class BackendUnavailable(ImportError):
-    """A backend was asked for by name and cannot run here; the message has the reason and the remedies."""
-
-
 class _Kernels(dict):
     """Op name -> the function that runs it, found at the first call: the kernel, else the definition."""
 
@@ -136,7 +132,7 @@ def _all_names() -> list[str]:
 def _asked_for(name: str, undo: str = "ask for another backend") -> Backend:
     backend = opened(name)
     if backend.why_not:
-        raise BackendUnavailable(
+        raise ImportError(
             f"{backend.cause if isinstance(backend.cause, ModuleNotFoundError) else backend.why_not}\n"
             f"The backend {backend.name!r} was asked for by name and cannot run here. Either:\n"
             f"  1. Build the backend: {REMEDIES.get(backend.name, 'see its documentation')}\n"
@@ -208,7 +204,7 @@ def _chosen_by_name(name: str) -> _Choice:
 def use_backend(name: str) -> Iterator[Backend]:
     """Run the ops of a `with` block on this backend: in this thread (or asyncio task) alone.
 
-    Raises BackendUnavailable (an ImportError) with the reason if it cannot run here, ValueError if
+    Raises ImportError with the reason and the remedies if it cannot run here, ValueError if
     there is no such backend. "auto" is what the configuration says.
     """
     token = _scoped.set(_chosen_by_name(name))
