@@ -1,0 +1,106 @@
+"""What is kept open on a device (context, queue, compiled kernels, freed buffers) and a count of its work."""
+
+import functools
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from tensor_ops_opencl.devices import Device, refuse_fork
+from tensor_ops_opencl.kernel_text import text
+from tensor_ops_opencl.launches import Launch
+
+OPTIONS = ("-cl-std=CL1.2",)
+_opening = threading.RLock()
+
+
+class Count:
+    """A number that several threads raise."""
+
+    def __init__(self) -> None:
+        self.value = 0
+        self._lock = threading.Lock()
+
+    def add(self) -> None:
+        with self._lock:
+            self.value += 1
+
+
+launched, copied = Count(), Count()
+
+
+def calls() -> int:
+    """Kernels launched so far in this process."""
+    return launched.value
+
+
+def copies() -> int:
+    """Copies made so far between the host's memory and a device's, in either direction."""
+    return copied.value
+
+
+class Program:
+    """The kernel text compiled for one device in one context; a kernel object per name and thread."""
+
+    def __init__(self, context: Any, device: Any, form: str):
+        import pyopencl as cl
+
+        self.context, self.device, self.form = context, device, form
+        self.compute_units = device.max_compute_units
+        self.built = cl.Program(context, text(form)).build(options=list(OPTIONS), devices=[device])
+        self._own = threading.local()
+
+    def kernel(self, name: str) -> Any:
+        """This thread's kernel object: its arguments are state that threads must not share."""
+        kernels = self._own.__dict__
+        if name not in kernels:
+            import pyopencl as cl
+
+            kernels[name] = cl.Kernel(self.built, name)
+        return kernels[name]
+
+    def launch(self, queue: Any, launch: Launch, buffers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
+        """Enqueues a kernel: buffers, numbers, scratch memory. Returns its event."""
+        items = (launch.groups * launch.group,), (launch.group,)
+        scratch = buffers[len(buffers) - bool(launch.scratch_bytes) :]
+        arguments = (*buffers[: len(buffers) - len(scratch)], *launch.numbers, *scratch)
+        event = self.kernel(launch.kernel)(queue, *items, *arguments, wait_for=list(after) or None)
+        launched.add()
+        return event
+
+
+class Engine:
+    """A device opened for NumPy arrays."""
+
+    def __init__(self, device: Device):
+        import pyopencl as cl
+        from pyopencl.tools import ImmediateAllocator, MemoryPool
+
+        self.context = cl.Context([device.handle])
+        self.queue = cl.CommandQueue(self.context, device.handle)
+        self.program = program(self.context, device.handle, device.form)
+        self.pool = MemoryPool(ImmediateAllocator(self.queue))
+        self.shares_memory = bool(device.handle.type & cl.device_type.CPU)
+
+
+@functools.lru_cache(maxsize=16)  # contexts come from users, too, and a program keeps its own alive
+def _program(context: Any, device: Any, form: str) -> Program:
+    return Program(context, device, form)
+
+
+@functools.cache
+def _engine(device: Device) -> Engine:
+    return Engine(device)
+
+
+def program(context: Any, device: Any, form: str) -> Program:
+    """The program of a context's device, compiled once."""
+    with _opening:
+        refuse_fork()
+        return _program(context, device, form)
+
+
+def engine(device: Device) -> Engine:
+    """The open device, opened once."""
+    with _opening:
+        refuse_fork()
+        return _engine(device)

@@ -1,0 +1,93 @@
+"""NumPy arrays on the chosen device: without a copy on CPU devices, by way of pooled buffers on others."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensor_ops_opencl import devices
+from tensor_ops_opencl.engine import Engine, copied, engine
+from tensor_ops_opencl.launches import launch_of
+
+
+def run(
+    op: str, arrays: Sequence[np.ndarray], numbers: tuple, out: Any, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Computes an op on the device in use and waits for the result."""
+    out = np.empty(shape, arrays[0].dtype) if out is None else out
+    if out.size == 0:
+        return out
+    if any(array.size == 0 for array in arrays):
+        out[...] = 0
+        return out
+    opened = engine(devices.in_use())
+    launch = launch_of(op, arrays, numbers, shape, opened.program.form, opened.program.compute_units)
+    memory = _Memory(opened)
+    buffers = [*map(memory.holding, arrays), memory.receiving(out)]
+    if launch.scratch_bytes:
+        buffers.append(opened.pool.allocate(launch.scratch_bytes))
+    opened.program.launch(opened.queue, launch, buffers)
+    memory.bring_back(out)
+    return out
+
+
+class _Memory:
+    """Buffers that stand for the host arrays of one call."""
+
+    def __init__(self, opened: Engine):
+        self.engine = opened
+        self.buffers: list[tuple[np.ndarray, Any]] = []
+
+    def holding(self, array: np.ndarray) -> Any:
+        """A buffer with the values of an input."""
+        if (buffer := self._own(array)) is None:
+            import pyopencl as cl
+
+            buffer = self.engine.pool.allocate(array.nbytes)
+            cl.enqueue_copy(self.engine.queue, buffer, _bytes(array), is_blocking=False)
+            copied.add()
+            self.buffers.append((array, buffer))
+        return buffer
+
+    def receiving(self, out: np.ndarray) -> Any:
+        """A buffer for the result, which may be an input's."""
+        if (buffer := self._own(out)) is None:
+            buffer = self.engine.pool.allocate(out.nbytes)
+            self.buffers.append((out, buffer))
+        return buffer
+
+    def bring_back(self, out: np.ndarray) -> None:
+        """Waits for the result and sees to it that `out` has it."""
+        import pyopencl as cl
+
+        queue, buffer = self.engine.queue, self._known(out)
+        map_buffer: Any = cl.enqueue_map_buffer  # its annotation leaves out most dtypes
+        if buffer.flags & cl.mem_flags.USE_HOST_PTR:
+            mapped, _ = map_buffer(queue, buffer, cl.map_flags.READ, 0, (out.nbytes,), np.uint8)
+            mapped.base.release(queue)
+        else:
+            cl.enqueue_copy(queue, _bytes(out), buffer)
+            copied.add()
+
+    def _own(self, array: np.ndarray) -> Any:
+        """The buffer that stands for exactly this memory, or one made upon it where the device shares it."""
+        buffer = self._known(array)
+        if buffer is None and self.engine.shares_memory and not self._overlaps(array):
+            import pyopencl as cl
+
+            buffer = cl.Buffer(self.engine.context, cl.mem_flags.USE_HOST_PTR, hostbuf=_bytes(array))
+            self.buffers.append((array, buffer))
+        return buffer
+
+    def _known(self, array: np.ndarray) -> Any:
+        place = array.ctypes.data, array.nbytes
+        return next((b for known, b in self.buffers if (known.ctypes.data, known.nbytes) == place), None)
+
+    def _overlaps(self, array: np.ndarray) -> bool:
+        """Two buffers upon overlapping host memory are undefined in OpenCL."""
+        return any(np.may_share_memory(array, known) for known, _ in self.buffers)
+
+
+def _bytes(array: np.ndarray) -> np.ndarray:
+    """The array's memory: bfloat16 has no buffer protocol."""
+    return array.reshape(-1).view(np.uint8)

@@ -1,0 +1,25 @@
+"""The kernel text as clCreateProgramWithSource takes it: one string, nothing left to include."""
+
+import functools
+import re
+from pathlib import Path
+
+FORMS = {"gpu": "gpu.h", "cpu": "cpu.h"}
+_INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
+
+
+def folder() -> Path:
+    """Where the text lies: inside this package once installed, beside it in a checkout."""
+    here = Path(__file__).resolve().parent
+    return next(f for f in (here / "gpu_kernels", here.parent / "gpu_kernels") if (f / "gpu.h").is_file())
+
+
+@functools.cache
+def text(form: str) -> str:
+    """The whole text for a form of device, "gpu" or "cpu"."""
+    return _resolved(folder() / FORMS[form])
+
+
+def _resolved(path: Path) -> str:
+    """A file with its includes in their places; the text's own guards keep headers from counting twice."""
+    return _INCLUDE.sub(lambda include: _resolved(path.parent / include[1]), path.read_text(encoding="utf-8"))

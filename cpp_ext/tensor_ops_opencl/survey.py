@@ -1,0 +1,126 @@
+"""What a user can ask about OpenCL on this machine."""
+
+import glob
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from tensor_ops_opencl import devices
+from tensor_ops_opencl.devices import Device
+from tensor_ops_opencl.engine import OPTIONS
+from tensor_ops_opencl.kernel_text import FORMS, text
+
+_GPU_NODES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg", "/dev/mali*")
+_CPU_ONLY = "OpenCL has only CPU devices here, on which cpp is faster; ask for opencl by name to use it"
+
+
+def device() -> str:
+    """The device in use, in one line; RuntimeError or ImportError with the reason if there is none."""
+    used = devices.in_use()
+    return f"{used.label}, {used.kind}, {used.handle.max_compute_units} compute units"
+
+
+def only_when_asked() -> str:
+    """Why the automatic order passes OpenCL over: no GPU. Starts no driver where there can be none."""
+    if sys.platform == "linux" and not any(map(glob.glob, _GPU_NODES)):
+        return _CPU_ONLY
+    try:
+        return _CPU_ONLY if devices.in_use().kind == "CPU" else ""
+    except (ImportError, RuntimeError, ValueError):
+        return ""  # device() says why
+
+
+def variants() -> list[str]:
+    """Every device here, and every CPU device once more with the GPUs' kernels: names for select()."""
+    return [form.label for found in devices.found() for form in devices.forms(found)]
+
+
+def select(name: str | None) -> None:
+    """Use this device from now on, named as in AIRLLM_OPENCL_DEVICE or by variants(); None: as configured.
+
+    Raises ValueError, naming the known ones, if there is no such device.
+    """
+    devices.select(name)
+
+
+def get_opencl_info() -> dict[str, Any]:
+    """Whether OpenCL runs here, why not, every platform and device, and which device is used and why."""
+    info: dict[str, Any] = {"available": False, "reason": "", "platforms": [], "device": "", "chosen_by": ""}
+    try:
+        import pyopencl
+
+        info["pyopencl"] = pyopencl.VERSION_TEXT
+        info["platforms"] = _platforms()
+        info["device"], info["chosen_by"] = devices.in_use().label, devices.chosen_by()
+        info["available"] = True
+    except Exception as error:  # a driver may raise anything at all
+        info["reason"] = str(error).strip() or type(error).__name__
+    return info
+
+
+def _platforms() -> list[dict[str, Any]]:
+    platforms: dict[int, dict[str, Any]] = {}
+    for found in devices.found():
+        handle = found.handle.platform
+        platform = platforms.setdefault(
+            found.platform,
+            {"name": handle.name, "version": handle.version, "vendor": handle.vendor, "devices": []},
+        )
+        platform["devices"].append(_described(found))
+    return list(platforms.values())
+
+
+def _described(found: Device) -> dict[str, Any]:
+    handle = found.handle
+    return {
+        "label": found.label,
+        "name": handle.name.strip(),
+        "type": found.kind,
+        "version": handle.version,
+        "driver": handle.driver_version,
+        "memory_bytes": handle.global_mem_size,
+        "compute_units": handle.max_compute_units,
+        "work_group_size": handle.max_work_group_size,
+        "kernels": found.form,
+    }
+
+
+def build_report() -> Iterator[dict[str, Any]]:
+    """Compiles every kernel of every form for every device; yields, for each, whether it worked and the log.
+
+    Raises ImportError without pyopencl, RuntimeError without a device.
+    """
+    for found in devices.found():
+        for form in FORMS:
+            yield _build(found, form)
+
+
+def _build(found: Device, form: str) -> dict[str, Any]:
+    """Compiles one form in a context of its own, past pyopencl's cache of what was compiled before."""
+    import pyopencl as cl
+
+    report: dict[str, Any] = {
+        "device": found.handle.name.strip(),
+        "platform": found.handle.platform.name,
+        "version": found.handle.platform.version,
+        "form": form,
+        "kernels": [],
+        "ok": False,
+        "log": "",
+    }
+    no_cache: Any = False
+    start = time.perf_counter()
+    try:
+        program = cl.Program(cl.Context([found.handle]), text(form))
+        with warnings.catch_warnings():  # the log is in the report
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            program.build(options=list(OPTIONS), cache_dir=no_cache)
+        report["kernels"] = sorted(kernel.function_name for kernel in program.all_kernels())
+        report["log"] = program.get_build_info(found.handle, cl.program_build_info.LOG).strip()
+        report["ok"] = True
+    except cl.Error as error:
+        report["log"] = str(error).strip()
+    report["seconds"] = time.perf_counter() - start
+    return report
