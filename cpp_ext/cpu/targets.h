@@ -7,12 +7,18 @@
 
 #include "kernels.h"
 
-#if defined(__x86_64__)
+#if defined(AIRLLM_PLAIN_VECTORS)  // as on an architecture that is not known here; for tests
+#elif defined(__x86_64__)
+#define AIRLLM_X86
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#define AIRLLM_ARM
+#include <arm_neon.h>
 #endif
 
 // A vector must not cross a call: that costs time, and depends on the caller's instruction set.
 #define INLINE inline __attribute__((always_inline))
+#pragma GCC diagnostic ignored "-Wpsabi"  // so none of the ABI's rules about them applies
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
 #ifdef __clang__
@@ -24,7 +30,7 @@
 #define END_TARGET _Pragma("GCC pop_options")
 #endif
 
-#if defined(__x86_64__)
+#if defined(AIRLLM_X86)
 
 #define ISA sse2
 #define LANES 4
@@ -61,9 +67,8 @@ BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 #include "kernels.inl"
 END_TARGET
 
-#elif defined(__aarch64__)
+#elif defined(AIRLLM_ARM)
 
-#include <arm_neon.h>
 #define ISA neon
 #define LANES 4
 #define VECTORS 32
@@ -93,7 +98,7 @@ struct Features {
 
 inline Features features() {
   Features has;
-#if defined(__x86_64__)
+#if defined(AIRLLM_X86)
   __builtin_cpu_init();  // a static initialiser may come before the one that does this
   has.avx = __builtin_cpu_supports("avx");
   has.avx2 = __builtin_cpu_supports("avx2");
@@ -104,7 +109,7 @@ inline Features features() {
   has.f16c = has.avx && (c >> 29 & 1);
   has.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-#elif defined(__aarch64__)
+#elif defined(AIRLLM_ARM)
   has.neon = true;  // part of the architecture
 #endif
   return has;
@@ -113,14 +118,14 @@ inline Features features() {
 // The sets that this CPU can run, best first. The last ones are for tests alone where `for_tests`.
 inline std::vector<const Kernels*> supported(bool for_tests = false) {
   std::vector<const Kernels*> found;
-#if defined(__x86_64__)
+#if defined(AIRLLM_X86)
   const Features has = features();
   const bool wide = has.avx2 && has.fma && has.f16c;
   if (has.avx512 && wide) found.push_back(&avx512::kernels);
   if (wide) found.push_back(&avx2::kernels);
   found.push_back(&sse2::kernels);
   if (wide && for_tests) found.push_back(&avx2_16lanes::kernels);
-#elif defined(__aarch64__)
+#elif defined(AIRLLM_ARM)
   found.push_back(&neon::kernels);
 #else
   found.push_back(&scalar::kernels);

@@ -1,0 +1,238 @@
+// Runs every CPU kernel of every instruction set that this CPU has, without Python, against definitions
+// in double precision. Every array is its own heap block of its exact size, so that AddressSanitizer sees
+// one element too far; without it, guard elements after the results do. Prints what ran; exits 1 on a
+// wrong value.
+#include "../../cpp_ext/cpu/targets.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+
+#include "../../cpp_ext/cpu/threads.h"
+
+namespace {
+
+using cpu::BFloat16;
+using cpu::DType;
+using cpu::Float16;
+using Reals = std::vector<double>;
+
+int failures = 0, checks = 0;
+
+// Conversions by arithmetic, apart from what the kernels do with bits.
+double value(float v) { return v; }
+double value(Float16 v) {
+  const int exponent = v.bits >> 10 & 31, fraction = v.bits & 1023;
+  const double magnitude = exponent == 31 ? (fraction ? NAN : INFINITY)
+                           : exponent     ? std::ldexp(1024 + fraction, exponent - 25)
+                                          : std::ldexp(fraction, -24);
+  return v.bits >> 15 ? -magnitude : magnitude;
+}
+double value(BFloat16 v) {
+  const uint32_t bits = uint32_t{v.bits} << 16;
+  float f;
+  std::memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+template <class T>
+struct Type;
+template <>
+struct Type<float> {
+  static constexpr DType dtype = cpu::kFloat32;
+  static constexpr double tolerance = 1e-5;
+  static float made(double v) { return static_cast<float>(v); }
+};
+template <>
+struct Type<Float16> {
+  static constexpr DType dtype = cpu::kFloat16;
+  static constexpr double tolerance = 2e-3;
+  static Float16 made(double v) {  // truncates: any value will do for an input
+    if (v == 0) return {0};
+    int exponent;
+    const double fraction = std::frexp(std::fabs(v), &exponent);
+    const int biased = std::max(exponent + 14, 0);
+    const auto bits = static_cast<uint16_t>(biased << 10 | (biased ? static_cast<int>(fraction * 2048) & 1023 : 0));
+    return {static_cast<uint16_t>(bits | (v < 0 ? 0x8000 : 0))};
+  }
+};
+template <>
+struct Type<BFloat16> {
+  static constexpr DType dtype = cpu::kBFloat16;
+  static constexpr double tolerance = 1e-2;
+  static BFloat16 made(double v) {
+    const auto f = static_cast<float>(v);
+    uint32_t bits;
+    std::memcpy(&bits, &f, sizeof bits);
+    return {static_cast<uint16_t>(bits >> 16)};
+  }
+};
+
+// Exactly n elements on the heap.
+template <class T>
+struct Block {
+  std::unique_ptr<T[]> data;
+  int64_t n;
+  explicit Block(int64_t n_) : data(new T[n_]), n(n_) {}
+  Reals values() const {
+    Reals all(n);
+    for (int64_t i = 0; i < n; ++i) all[i] = value(data[i]);
+    return all;
+  }
+};
+
+template <class T>
+Block<T> sample(int64_t n) {
+  static uint64_t state = 1;
+  Block<T> block(n);
+  for (int64_t i = 0; i < n; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    block.data[i] = Type<T>::made((static_cast<double>(state >> 40) / (1 << 23) - 1) * 4);
+  }
+  return block;
+}
+
+template <class T>
+void compare(const char* isa, const char* what, const Block<T>& got, const Reals& exact) {
+  double scale = 1e-30, worst = 0;
+  for (double e : exact) scale = std::max(scale, std::fabs(e));
+  for (int64_t i = 0; i < got.n; ++i) {
+    const double error = std::fabs(value(got.data[i]) - exact[i]) / scale;
+    worst = error > worst || std::isnan(error) ? error : worst;
+  }
+  ++checks;
+  if (worst <= Type<T>::tolerance) return;
+  ++failures;
+  std::printf("WRONG: %s %s, dtype %d, %lld elements: error %g\n", isa, what, Type<T>::dtype,
+              static_cast<long long>(got.n), worst);
+}
+
+template <class T>
+void check_map(const char* isa, const char* what, cpu::MapKernel* kernel, double (*exact)(double), int64_t n) {
+  for (int streamed = 0; streamed < 2; ++streamed) {
+    const Block<T> x = sample<T>(n);
+    Block<T> out(n);
+    kernel(out.data.get(), x.data.get(), n, streamed);
+    Reals expected = x.values();
+    for (double& v : expected) v = exact(v);
+    compare(isa, what, out, expected);
+  }
+}
+
+Reals softmax(Reals row) {
+  double top = -INFINITY, sum = 0;
+  for (double v : row) top = std::max(top, v);
+  for (double& v : row) sum += v = std::exp(v - top);
+  for (double& v : row) v /= sum;
+  return row;
+}
+
+Reals rms_norm(Reals row, const Reals& weight, double eps) {
+  double sum = 0;
+  for (double v : row) sum += v * v;
+  for (size_t i = 0; i < row.size(); ++i) row[i] *= weight[i] / std::sqrt(sum / row.size() + eps);
+  return row;
+}
+
+Reals by_rows(const Reals& x, int64_t dim, const std::function<Reals(Reals)>& f) {
+  Reals all;
+  for (size_t i = 0; i < x.size(); i += dim) {
+    const Reals row = f(Reals(x.begin() + i, x.begin() + i + dim));
+    all.insert(all.end(), row.begin(), row.end());
+  }
+  return all;
+}
+
+template <class T>
+void check_rows(const cpu::Kernels& kernels, int64_t rows, int64_t dim) {
+  for (int streamed = 0; streamed < 2; ++streamed) {
+    const Block<T> x = sample<T>(rows * dim), w = sample<T>(dim);
+    const Block<float> w32 = sample<float>(dim);
+    Block<T> out(rows * dim);
+    const auto run = [&](const void* weight, bool wide) {
+      kernels.rms_norm[Type<T>::dtype][wide](out.data.get(), x.data.get(), weight, rows, dim, 1e-3f, streamed);
+    };
+    kernels.softmax[Type<T>::dtype](out.data.get(), x.data.get(), rows, dim, streamed);
+    compare(kernels.isa, "softmax", out, by_rows(x.values(), dim, softmax));
+    if (Type<T>::dtype != cpu::kFloat32) {
+      run(w.data.get(), false);
+      compare(kernels.isa, "rms_norm", out,
+              by_rows(x.values(), dim, [&](Reals row) { return rms_norm(row, w.values(), 1e-3); }));
+    }
+    run(w32.data.get(), true);
+    compare(kernels.isa, "rms_norm, float32 weight", out,
+            by_rows(x.values(), dim, [&](Reals row) { return rms_norm(row, w32.values(), 1e-3); }));
+  }
+}
+
+template <class T>
+void check_matmul(const cpu::Kernels& kernels, int64_t m, int64_t k, int64_t n) {
+  const Block<T> a = sample<T>(m * k), b = sample<T>(k * n);
+  const Reals av = a.values(), bv = b.values();
+  Reals exact(m * n);
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t p = 0; p < k; ++p)
+      for (int64_t j = 0; j < n; ++j) exact[i * n + j] += av[i * k + p] * bv[p * n + j];
+  const int64_t cut = n / 2 / 64 * 64, half = m / 2;  // in parts, as threads do it
+  float* const workspace = static_cast<float*>(std::aligned_alloc(64, (kernels.matmul_workspace + 63) / 64 * 64));
+  Block<T> out(m * n);
+  for (const auto& [n0, n1] : {std::pair(int64_t{0}, cut), std::pair(cut, n)})
+    for (const auto& [m0, m1] : {std::pair(int64_t{0}, half), std::pair(half, m)})
+      if (n0 < n1 && m0 < m1)
+        kernels.matmul[Type<T>::dtype](out.data.get(), a.data.get(), b.data.get(), {n, k, m0, m1, n0, n1}, workspace);
+  compare(kernels.isa, "matmul", out, exact);
+  for (int64_t i = 0; i < m; ++i)
+    kernels.matvec[Type<T>::dtype](out.data.get() + i * n, a.data.get() + i * k, b.data.get(), {n, k, 0, 1, 0, n},
+                                   workspace);
+  compare(kernels.isa, "matvec", out, exact);
+  std::free(workspace);
+}
+
+double silu(double x) { return x / (1 + std::exp(-x)); }
+double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+
+template <class T>
+void check_all(const cpu::Kernels& kernels) {
+  for (int64_t n : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 1027}) {
+    check_map<T>(kernels.isa, "silu", kernels.silu[Type<T>::dtype], silu, n);
+    check_map<T>(kernels.isa, "gelu", kernels.gelu[Type<T>::dtype], gelu, n);
+    check_rows<T>(kernels, 3, n);
+  }
+  check_rows<T>(kernels, 1, 8193);
+  for (const auto& [m, k, n] : {std::tuple(1, 1, 1), std::tuple(5, 3, 7), std::tuple(13, 64, 33), std::tuple(25, 300, 65),
+                                std::tuple(2, 257, 130), std::tuple(200, 9, 5), std::tuple(3, 5, 1100)})
+    check_matmul<T>(kernels, m, k, n);
+}
+
+// Every item once, by however many threads.
+void check_threads() {
+  for (int64_t n : {0, 1, 7, 1000, 100000}) {
+    std::vector<std::atomic<int>> seen(n);
+    cpu::parallel(n, 100, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) ++seen[i];
+    });
+    ++checks;
+    for (const auto& count : seen)
+      if (count != 1) {
+        ++failures;
+        return void(std::printf("WRONG: parallel over %lld items\n", static_cast<long long>(n)));
+      }
+  }
+}
+
+}  // namespace
+
+int main() {
+  for (const cpu::Kernels* kernels : cpu::supported(true)) {
+    const int before = checks;
+    check_all<float>(*kernels);
+    check_all<Float16>(*kernels);
+    check_all<BFloat16>(*kernels);
+    std::printf("%s: %d checks\n", kernels->isa, checks - before);
+  }
+  check_threads();
+  std::printf("%d passed, %d failed\n", checks - failures, failures);
+  return failures ? 1 : 0;
+}

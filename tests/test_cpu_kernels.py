@@ -1,0 +1,169 @@
+"""The CPU kernels apart from Python: under sanitizers, on ARM, by clang, and for the CPU they are built for."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REQUIRED
+
+from airllm.backends import opened
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "tests" / "cpp" / "test_kernels.cpp"
+CXX = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or ""
+
+
+def needs(what, found, why):
+    """Skips, with the reason, unless AIRLLM_TEST_REQUIRE says that this machine must have it."""
+    if found:
+        return
+    assert what not in REQUIRED, f"AIRLLM_TEST_REQUIRE names {what}: {why}"
+    pytest.skip(why)
+
+
+def compiled(tmp_path, compiler, *flags):
+    program = tmp_path / "test_kernels"
+    done = subprocess.run(
+        [compiler, "-std=c++17", "-Wall", *flags, str(SOURCE), "-o", str(program)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr, done.stderr
+    return str(program)
+
+
+def passes(*command, **environment):
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == "" and re.search(r"^\d{3,} passed, 0 failed$", done.stdout, re.M), done.stdout + done.stderr
+    return done.stdout
+
+
+def test_no_bad_access_and_no_undefined_behaviour(tmp_path):
+    needs("cpp", CXX, "no C++ compiler")
+    sanitize = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fopenmp"]
+    passes(compiled(tmp_path, CXX, *sanitize), UBSAN_OPTIONS="print_stacktrace=1", OMP_NUM_THREADS="2")
+
+
+def test_neon_kernels_on_an_emulated_arm(tmp_path):
+    compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64-static")
+    needs("neon", compiler and emulator, "aarch64-linux-gnu-g++ or qemu-aarch64-static is not installed")
+    printed = passes(emulator, "-cpu", "cortex-a53", compiled(tmp_path, compiler, "-O2", "-static"))
+    assert "neon: " in printed
+
+
+def test_other_architectures_by_plain_vectors(tmp_path):
+    """What is neither x86-64 nor ARM gets the same source, taken apart by the compiler: here, a pretended one."""
+    needs("cpp", CXX, "no C++ compiler")
+    printed = passes(compiled(tmp_path, CXX, "-O2", "-DAIRLLM_PLAIN_VECTORS"))
+    assert "scalar: " in printed
+
+
+def test_clang_compiles_the_same_source(tmp_path):
+    needs("clang", shutil.which("clang++"), "clang++ is not installed")
+    passes(compiled(tmp_path, "clang++", "-O2"))
+
+
+@pytest.fixture
+def binary():
+    module = opened("cpp").module
+    needs("cpp", module, "tensor_ops_cpp is not built")
+    return module.__file__
+
+
+def test_wide_instructions_are_in_the_kernels_of_their_instruction_set_alone(binary):
+    """A header's function compiled for AVX-512 and linked for everyone is an illegal instruction elsewhere."""
+    needs("objdump", shutil.which("objdump"), "objdump (binutils) is not installed")
+    text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", "-C", binary], capture_output=True, text=True).stdout
+    wide, function = {"zmm": set(), "ymm": set()}, ""
+    for line in text.splitlines():
+        if line.endswith(">:"):
+            function = line.split("<", 1)[1]
+        for register, functions in wide.items():
+            if f"%{register}" in line:
+                functions.add(function)
+    if "x86-64" not in text:
+        pytest.skip("not an x86-64 binary")
+    assert wide["zmm"] and all("cpu::avx512::" in name for name in wide["zmm"]), wide["zmm"]
+    assert all("cpu::avx" in name for name in wide["ymm"]), wide["ymm"]
+
+
+def test_vectors_are_multiplied_and_added_at_once(binary):
+    needs("objdump", shutil.which("objdump"), "objdump (binutils) is not installed")
+    text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", binary], capture_output=True, text=True).stdout
+    if "x86-64" not in text:
+        pytest.skip("not an x86-64 binary")
+    for instruction in (r"vfn?madd\w+ps .*zmm", r"vfn?madd\w+ps .*ymm", "vcvtph2ps .*zmm", r"vmovntps %zmm", r"movntps %xmm"):
+        assert re.search(instruction, re.sub(r"\s+", " ", text)), f"no {instruction}"
+
+
+def python(code, **environment):
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "cpp_ext"), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": paths, **environment}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    return done.stdout.strip(), done.stderr
+
+
+def test_the_environment_chooses_an_instruction_set_that_exists(binary):
+    code = "import tensor_ops_cpp as c; print(c.simd_level, c.device())"
+    for isa in opened("cpp").module.variants():
+        assert python(code, AIRLLM_CPU_ISA=isa)[0].startswith(f"{isa} CPU ({isa}, ")
+    errors = python(code, AIRLLM_CPU_ISA="mmx")[1]
+    assert "ImportError: AIRLLM_CPU_ISA: this CPU has no kernels for 'mmx'; it has: " in errors
+    assert opened("cpp").module.variants()[-1] in errors
+
+
+def test_a_cpu_without_avx_runs_the_same_binary(binary):
+    """An emulated CPU of 2008: the module loads, takes SSE2, and is right."""
+    emulator = shutil.which("qemu-x86_64-static")
+    needs("qemu-x86_64", emulator, "qemu-x86_64-static is not installed")
+    code = (
+        "import numpy as np, tensor_ops_cpp as c; x = np.linspace(-9, 9, 1001, dtype=np.float32);"
+        "print(c.simd_level, c.has_avx2, abs(c.silu(x) - x / (1 + np.exp(-x))).max() < 1e-6)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "cpp_ext"), *sys.path])}
+    command = [emulator, "-cpu", "Nehalem,+popcnt,+sse4.2", os.path.realpath(sys.executable), "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.stdout.split() == ["sse2", "False", "True"], done.stdout + done.stderr
+
+
+def test_threads_are_counted_set_and_come_from_the_environment(binary):
+    code = "import tensor_ops_cpp as c; print(c.num_threads())"
+    assert python(code, AIRLLM_NUM_THREADS="1")[0] == "1"
+    module = opened("cpp").module
+    with pytest.raises(ValueError, match="n has value 0, expected 1 or more"):
+        module.set_num_threads(0)
+
+
+def test_a_forked_child_computes(binary):
+    """OpenMP's threads are not there after a fork; a child that waited for them would never answer."""
+    code = """
+import multiprocessing, numpy as np, tensor_ops_cpp as c
+x = np.ones((512, 512), np.float32)
+c.silu(x)
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    print(pool.apply_async(c.silu, (x,)).get(60).sum() == c.silu(x).sum())
+"""
+    assert python(code)[0] == "True"
+
+
+def test_large_results_are_kept_for_the_next_one_and_never_shared(binary):
+    import numpy as np
+
+    module = opened("cpp").module
+    x = np.full((1024, 1024), 2, np.float32)
+    first = module.silu(x)
+    address = first.ctypes.data
+    second = module.silu(x)
+    assert second.ctypes.data != address and first[0, 0] == second[0, 0]
+    view = first[1:, ::2]
+    del first
+    third = module.silu(-x)
+    assert third.ctypes.data != address and view[0, 0] == second[0, 0]  # a view keeps the memory
+    del view
+    assert module.silu(x).ctypes.data == address
+    del second, third
+    assert module.release_memory() >= x.nbytes and module.release_memory() == 0
