@@ -129,11 +129,9 @@ cudaError_t launch_softmax(void* out, const void* x, DType dtype, int64_t rows, 
 cudaError_t launch_matmul(void* out, const void* a, const void* b, DType dtype, const Product& product,
                           cudaStream_t stream) {
   Product p = product;
-  if (p.b_is_shared)
-    p = {1, p.batch * p.m, p.n, p.k, true};  // one matrix for all: the batch is more rows of a
-  if (p.m <= 8) return matmul_by_rows(out, a, b, dtype, p, stream);
-  const bool fills =
-      tiles(p, 128) >= multiprocessors();  // larger tiles read less, if there are enough of them
+  if (p.b_is_shared) p = {1, p.batch * p.m, p.n, p.k, true};  // the batch is more rows of a
+  if (p.m <= 4) return matmul_by_rows(out, a, b, dtype, p, stream);
+  const bool fills = tiles(p, 128) >= 2 * int64_t(multiprocessors());  // larger tiles read less
   return fills ? matmul_by_tiles128(out, a, b, dtype, p, stream)
                : matmul_by_tiles64(out, a, b, dtype, p, stream);
 }

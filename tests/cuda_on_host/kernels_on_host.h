@@ -1,0 +1,164 @@
+// Lets a C++ compiler take cpp_ext/cuda/kernels.cu, its CUDA branch and launchers included, and run it: every
+// CUDA thread of a block is a fiber, blocks run one after the other. Included before the .cu text.
+//
+// A barrier or a shuffle that not all of its threads reach stops the process: a GPU would hang or compute
+// nonsense.
+#pragma once
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <ucontext.h>
+#include <vector_functions.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "runtime_on_host.h"
+
+namespace on_host {
+
+enum class Waits { no, for_warp, for_block, forever };
+
+struct Fiber {
+  ucontext_t context{};
+  std::vector<char> stack = std::vector<char>(256 * 1024);
+  Waits waits = Waits::no;
+};
+
+struct Block {
+  unsigned thread = 0, block = 0, threads = 0, blocks = 0;
+  bool backwards = false;
+  ucontext_t scheduler{};
+  std::vector<Fiber> fibers;
+  std::vector<float> shuffled;
+  std::function<void()> body;
+};
+
+inline Block running;  // one at a time: the runtime's lock is held
+
+inline void yield(Waits waits) {
+  Fiber& self = running.fibers[running.thread];
+  self.waits = waits;
+  swapcontext(&self.context, &running.scheduler);
+}
+
+inline void fiber_main() {
+  running.body();
+  yield(Waits::forever);
+}
+
+inline void start(Fiber& fiber) {
+  getcontext(&fiber.context);
+  fiber.context.uc_stack.ss_sp = fiber.stack.data();
+  fiber.context.uc_stack.ss_size = fiber.stack.size();
+  fiber.waits = Waits::no;
+  makecontext(&fiber.context, fiber_main, 0);
+}
+
+// Runs every fiber that can run until it waits; false if there was none. Every other time the last one goes
+// first: what depends on the order of threads between two barriers differs then.
+inline bool run_ready() {
+  bool any = false;
+  running.backwards = !running.backwards;
+  for (unsigned n = 0; n < running.threads; ++n) {
+    const unsigned i = running.backwards ? running.threads - 1 - n : n;
+    if (running.fibers[i].waits != Waits::no) continue;
+    running.thread = i;
+    swapcontext(&running.scheduler, &running.fibers[i].context);
+    any = true;
+  }
+  return any;
+}
+
+// Lets the fibers [first, last) go on if every one of them waits for the same thing.
+inline bool release(unsigned first, unsigned last, Waits what) {
+  for (unsigned i = first; i < last; ++i) {
+    if (running.fibers[i].waits != what) return false;
+  }
+  for (unsigned i = first; i < last; ++i) running.fibers[i].waits = Waits::no;
+  return true;
+}
+
+inline bool release_all() {
+  bool any = release(0, running.threads, Waits::for_block);
+  for (unsigned warp = 0; warp < running.threads; warp += 32)
+    any = release(warp, warp + 32, Waits::for_warp) || any;
+  return any;
+}
+
+inline void run_block() {
+  for (unsigned i = 0; i < running.threads; ++i) start(running.fibers[i]);
+  while (run_ready() || release_all()) {
+  }
+  for (unsigned i = 0; i < running.threads; ++i) {
+    if (running.fibers[i].waits == Waits::forever) continue;
+    std::fprintf(stderr, "block %u: thread %u waits at a barrier that others never reach\n", running.block,
+                 i);
+    std::abort();
+  }
+}
+
+inline void run_grid(unsigned blocks, unsigned threads, std::function<void()> body) {
+  running.blocks = blocks, running.threads = threads, running.body = std::move(body);
+  if (running.fibers.size() < threads) running.fibers.resize(threads);
+  running.shuffled.resize(threads);
+  for (running.block = 0; running.block < blocks; ++running.block) run_block();
+}
+
+inline float shuffle_xor(float value, int lane) {
+  running.shuffled[running.thread] = value;
+  yield(Waits::for_warp);
+  const float other = running.shuffled[running.thread ^ unsigned(lane)];
+  yield(Waits::for_warp);
+  return other;
+}
+
+struct Coordinate {
+  unsigned x;
+};
+
+}  // namespace on_host
+
+#define threadIdx (on_host::Coordinate{on_host::running.thread})
+#define blockIdx (on_host::Coordinate{on_host::running.block})
+#define blockDim (on_host::Coordinate{on_host::running.threads})
+#define gridDim (on_host::Coordinate{on_host::running.blocks})
+#define __syncthreads() on_host::yield(on_host::Waits::for_block)
+#define __shfl_xor_sync(mask, value, lane) on_host::shuffle_xor(value, lane)
+#undef __shared__
+#define __shared__ static
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+
+inline float __uint_as_float(unsigned bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+inline unsigned __float_as_uint(float value) {
+  unsigned bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+using std::isnan;
+
+// What the launchers call: the kernel goes on the stream with copies of its arguments.
+template <class... Parameters>
+cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 block, void** arguments, size_t,
+                             cudaStream_t stream) {
+  if (const cudaError_t code = on_host::failing("cudaLaunchKernel")) return code;
+  if (grid.x == 0 || block.x == 0 || block.x > 1024 || block.x % 32 != 0)
+    return cudaErrorInvalidConfiguration;
+  size_t i = 0;
+  const std::tuple<Parameters...> values{*static_cast<Parameters*>(arguments[i++])...};  // in order: braces
+  on_host::enqueue(stream, [=] { on_host::run_grid(grid.x, block.x, [=] { std::apply(kernel, values); }); });
+  return cudaSuccess;
+}

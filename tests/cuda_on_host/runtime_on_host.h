@@ -1,0 +1,17 @@
+// A stand-in for the CUDA runtime, in host memory. Streams do nothing until somebody waits for them, which is
+// the worst that a real device may do: a missing event or wait gives wrong numbers here, every time.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+
+namespace on_host {
+
+// The error that the test wants from this call of the function, or cudaSuccess.
+cudaError_t failing(const char* function);
+
+// Puts work on a stream of the current device.
+void enqueue(cudaStream_t stream, std::function<void()> work);
+
+}  // namespace on_host
