@@ -196,7 +196,7 @@ PyMethodDef methods[] = {
 
 const cpu::Kernels* kernels_named(const std::string& isa) {
   std::string known;
-  for (const cpu::Kernels* kernels : cpu::supported(true)) {
+  for (const cpu::Kernels* kernels : cpu::supported()) {
     if (isa == kernels->isa) return kernels;
     known += (known.empty() ? "" : ", ") + std::string(kernels->isa);
   }
@@ -250,7 +250,7 @@ void use(py::handle module, const cpu::Kernels* kernels) {
 
 py::list variants() {
   py::list names;
-  for (const cpu::Kernels* kernels : cpu::supported(true)) names.append(kernels->isa);
+  for (const cpu::Kernels* kernels : cpu::supported()) names.append(kernels->isa);
   return names;
 }
 

@@ -49,11 +49,12 @@ BEGIN_TARGET("avx2,fma,f16c")
 #define STREAM_16(p, v) _mm_stream_si128((__m128i*)(p), (__m128i)(v))
 #include "kernels.inl"
 
-// The 16-lane source on 8-lane instructions: for the tests, which run it on CPUs without AVX-512.
+#ifdef AIRLLM_TEST_TARGETS  // the 16-lane source on 8-lane instructions: for CPUs without AVX-512
 #define ISA avx2_16lanes
 #define LANES 16
 #define VECTORS 16
 #include "kernels.inl"
+#endif
 END_TARGET
 
 BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
@@ -115,8 +116,8 @@ inline Features features() {
   return has;
 }
 
-// The sets that this CPU can run, best first. The last ones are for tests alone where `for_tests`.
-inline std::vector<const Kernels*> supported(bool for_tests = false) {
+// The sets that this CPU can run, best first.
+inline std::vector<const Kernels*> supported() {
   std::vector<const Kernels*> found;
 #if defined(AIRLLM_X86)
   const Features has = features();
@@ -124,7 +125,9 @@ inline std::vector<const Kernels*> supported(bool for_tests = false) {
   if (has.avx512 && wide) found.push_back(&avx512::kernels);
   if (wide) found.push_back(&avx2::kernels);
   found.push_back(&sse2::kernels);
-  if (wide && for_tests) found.push_back(&avx2_16lanes::kernels);
+#ifdef AIRLLM_TEST_TARGETS
+  if (wide) found.push_back(&avx2_16lanes::kernels);
+#endif
 #elif defined(AIRLLM_ARM)
   found.push_back(&neon::kernels);
 #else

@@ -2,6 +2,7 @@
 // in double precision. Every array is its own heap block of its exact size, so that AddressSanitizer sees
 // one element too far; without it, guard elements after the results do. Prints what ran; exits 1 on a
 // wrong value.
+#define AIRLLM_TEST_TARGETS
 #include "../../cpp_ext/cpu/targets.h"
 
 #include <cmath>
@@ -225,7 +226,7 @@ void check_threads() {
 }  // namespace
 
 int main() {
-  for (const cpu::Kernels* kernels : cpu::supported(true)) {
+  for (const cpu::Kernels* kernels : cpu::supported()) {
     const int before = checks;
     check_all<float>(*kernels);
     check_all<Float16>(*kernels);
