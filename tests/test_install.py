@@ -1,0 +1,160 @@
+"""airllm installed in each way, in an environment of its own, and used from outside the checkout."""
+
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import checkouts
+import pytest
+
+from cpp_ext.commands import build_ext, cpp_build, probes
+
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+USE = """
+import json, numpy
+from airllm import tensor_ops
+answer = float(tensor_ops.silu(numpy.ones(8, numpy.float32))[0])
+info = tensor_ops.get_backend_info()
+import airllm
+print(json.dumps([info["backend"], round(answer, 5), info["unavailable"].get("cpp", ""), airllm.__file__]))
+"""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A checkout in which nothing has been built."""
+    return checkouts.copy(tmp_path_factory.mktemp("install") / "checkout")
+
+
+def environment(folder: Path) -> Path:
+    """The Python of a new virtual environment in which nothing is installed, not even pip."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return folder / "bin" / "python"
+
+
+def pip(python: Path, *arguments: str, **changes: str) -> None:
+    """Runs this environment's pip for another one."""
+    answer = checkouts.run([*PIP, "--python", str(python), *arguments], python.parent, **changes)
+    assert answer.returncode == 0, checkouts.said(answer)
+
+
+def used(python: Path, folder: Path) -> list:
+    """Which backend airllm uses, what silu(1) is, why there is no C++ backend, and where the package lies."""
+    answer = checkouts.run([str(python), "-W", "error", "-c", USE], folder, PYTHONPATH="")
+    assert answer.returncode == 0, checkouts.said(answer)
+    return json.loads(answer.stdout)
+
+
+def test_built_in_place_it_is_used_without_an_install(tmp_path):
+    checkout = checkouts.built_copy(tmp_path / "checkout")
+    backend, answer, why_not, where = used(Path(sys.executable), checkout)
+    assert (backend, answer, why_not) == ("cpp", 0.73106, "")
+    assert Path(where).is_relative_to(checkout)
+
+
+def test_an_editable_install_uses_the_checkout(checkout, tmp_path):
+    """With build isolation, as the README's command has it."""
+    python = environment(tmp_path / "venv")
+    pip(python, "install", "-e", str(checkout), **checkouts.UNOPTIMIZED)
+    backend, answer, why_not, where = used(python, tmp_path)
+    assert (backend, answer, why_not) == ("cpp", 0.73106, "")
+    assert Path(where).is_relative_to(checkout)
+    direct = checkouts.run([str(python), "-c", "import tensor_ops_cpp as t; print(t.__file__)"], tmp_path)
+    assert direct.stdout == f"{checkout}/cpp_ext/tensor_ops_cpp{probes.EXT_SUFFIX}\n"
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    """The source distribution of a clean checkout."""
+    folder = tmp_path_factory.mktemp("sdist")
+    checkout = checkouts.copy(folder / "checkout")
+    command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "-o", str(folder), str(checkout)]
+    answer = checkouts.run(command, folder)
+    assert answer.returncode == 0, checkouts.said(answer)
+    return next(folder.glob("airllm_tensor_ops-*.tar.gz"))
+
+
+def wheel(sdist: Path, folder: Path, **changes: str) -> Path:
+    answer = checkouts.run(
+        [*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(sdist)], folder, **changes
+    )
+    assert answer.returncode == 0, checkouts.said(answer)
+    return next(folder.glob("airllm_tensor_ops-*.whl"))
+
+
+def test_a_wheel_from_the_sdist_works_in_an_empty_environment(sdist, tmp_path):
+    built = wheel(sdist, tmp_path, **checkouts.UNOPTIMIZED)
+    python = environment(tmp_path / "venv")
+    pip(python, "install", str(built))
+    backend, answer, why_not, where = used(python, tmp_path)
+    assert (backend, answer, why_not) == ("cpp", 0.73106, "")
+    assert Path(where).is_relative_to(tmp_path / "venv")
+    find = "import tensor_ops_opencl.kernel_text as k; print(k.folder()); print(k.text('gpu') > '')"
+    text = checkouts.run([str(python), "-c", find], tmp_path)
+    assert text.stdout.splitlines()[1:] == ["True"], checkouts.said(text)
+    assert Path(text.stdout.splitlines()[0]).is_relative_to(tmp_path / "venv")
+
+
+def test_a_wheel_carries_the_modules_and_the_kernel_text_alone(sdist, tmp_path):
+    """Made without a compiler, which takes no time; the module then is the note that says why."""
+    names = zipfile.ZipFile(wheel(sdist, tmp_path, PATH="/nowhere")).namelist()
+    kernels = {f"tensor_ops_opencl/gpu_kernels/{path.name}" for path in kernel_text()}
+    assert kernels and kernels <= set(names)
+    assert {name.split("/")[0] for name in names if "dist-info" not in name} == {
+        "airllm",
+        "tensor_ops_opencl",
+        "tensor_ops_cpp.py",
+    }
+
+
+def kernel_text() -> list[Path]:
+    return [path for path in (checkouts.ROOT / "cpp_ext" / "gpu_kernels").iterdir() if path.is_file()]
+
+
+def test_without_a_compiler_the_install_succeeds_and_says_why_there_is_no_cpp(sdist, tmp_path):
+    python = environment(tmp_path / "venv")
+    pip(python, "install", str(wheel(sdist, tmp_path, PATH="/nowhere")))
+    backend, answer, why_not, _ = used(python, tmp_path)
+    assert (backend, answer) == ("python", 0.73106)
+    assert "no C++ compiler on PATH" in why_not and "apt-get install g++" in why_not
+    assert "python setup.py build_ext --inplace" in why_not
+
+
+def test_airllm_with_cpp_makes_a_missing_compiler_an_error(sdist, tmp_path):
+    command = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(sdist)]
+    answer = checkouts.run(command, tmp_path, PATH="/nowhere", AIRLLM_WITH_CPP="1")
+    assert answer.returncode != 0
+    assert "no C++ compiler on PATH" in answer.stdout + answer.stderr
+
+
+def test_airllm_with_cuda_makes_a_missing_nvcc_an_error(sdist, tmp_path):
+    command = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(sdist)]
+    answer = checkouts.run(command, tmp_path, PATH="/nowhere", AIRLLM_WITH_CUDA="1", CUDA_HOME="/nowhere")
+    assert answer.returncode != 0
+    assert "there is no program /nowhere/bin/nvcc" in answer.stdout + answer.stderr
+
+
+def test_a_later_build_replaces_the_note(tmp_path, monkeypatch):
+    build_ext.leave_note(tmp_path, "no compiler")
+    note = tmp_path / "tensor_ops_cpp.py"
+    answer = checkouts.run([sys.executable, str(note)], tmp_path)
+    assert re.search(r"^ImportError: no compiler$", answer.stderr, re.MULTILINE)
+    monkeypatch.setattr(cpp_build, "command", lambda: ["touch"])
+    monkeypatch.setattr(cpp_build, "finish", lambda call, target: target.touch())
+    cpp_build.build(tmp_path)
+    assert not note.exists()
+
+
+def test_the_sdist_has_what_a_build_needs_and_no_build_products(sdist):
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for needed in ("setup.py", "backend.json", "LICENSE", "README.md", "cpp_ext/tensor_ops_cuda.cpp"):
+        assert needed in names
+    for folder in ("commands", "cpu", "cuda", "gpu_kernels", "tensor_ops_opencl"):
+        inside = {name for name in checkouts.files() if name.startswith(f"cpp_ext/{folder}/")}
+        assert inside and inside <= names
+    assert not [name for name in names if name.endswith((".so", ".pyc", ".o", "tensor_ops_cpp.py"))]
