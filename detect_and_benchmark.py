@@ -173,29 +173,26 @@ def built(console: Console) -> list[dict[str, str]]:
 
 
 def build(console: Console, name: str, *command: str) -> dict[str, str]:
+    """Run one setup.py command; its log is shown if it fails."""
     if why := missing_for(name):
         return {"name": name, "state": "skipped", "detail": why}
-    start = time.monotonic()
-    with (
-        console.status(f"python setup.py {' '.join(command)}")
-        if console.is_terminal
-        else contextlib.nullcontext()
-    ):
+    spoken, before, start = f"python setup.py {' '.join(command)}", newest(name), time.monotonic()
+    with console.status(spoken) if console.is_terminal else contextlib.nullcontext():
         done = setup(*command)
     if done.returncode:
-        log = (done.stdout + done.stderr).strip()
+        log = (done.stdout + done.stderr).strip() or f"{spoken}: exit status {done.returncode}"
         console.print(log, markup=False, soft_wrap=True)
-        return {
-            "name": name,
-            "state": "failed",
-            "detail": log.splitlines()[-1] if log else f"exit status {done.returncode}",
-        }
-    state = "checked" if name == "opencl" else "built"
-    return {
-        "name": name,
-        "state": state,
-        "detail": f"python setup.py {' '.join(command)}, {time.monotonic() - start:.1f} s",
-    }
+        return {"name": name, "state": "failed", "detail": log.splitlines()[-1]}
+    changed = "built" if newest(name) > before else "up to date"
+    state = "checked" if name == "opencl" else changed
+    return {"name": name, "state": state, "detail": f"{spoken}, {time.monotonic() - start:.1f} s"}
+
+
+def newest(name: str) -> int:
+    """When a backend's module was last written; a build that finds it up to date leaves it alone."""
+    return max(
+        (path.stat().st_mtime_ns for path in (ROOT / "cpp_ext").glob(f"tensor_ops_{name}.*")), default=0
+    )
 
 
 def missing_for(name: str) -> str:

@@ -30,7 +30,13 @@ STATES = {
     "unavailable": "dim",
     "wrong": "red",
 }
-BUILD_STATES = {"built": "green", "checked": "green", "skipped": "yellow", "failed": "red"}
+BUILD_STATES = {
+    "built": "green",
+    "up to date": "green",
+    "checked": "green",
+    "skipped": "yellow",
+    "failed": "red",
+}
 
 
 # ------------------------------------------------------------------------------------------------ numbers

@@ -53,7 +53,7 @@ def main() -> None:
         ]
     result = {"threads": threads, "bandwidth": vars(bandwidth), "input": data.source, "passes": passes}
     about = (
-        f"{options.dtype}, {options.threads} threads, {data.source}. Copy bandwidth {bandwidth.copy:.1f} GB/s, "
+        f"{options.dtype}, {options.threads} threads, {data.source}. Copy {bandwidth.copy:.1f} GB/s, "
         f"read {bandwidth.read:.1f} GB/s. Medians of the second pass; ratios and shares of both."
     )
     name = "ops" if options.dtype == "float32" else f"ops_{options.dtype}"

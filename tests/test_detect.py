@@ -1,0 +1,254 @@
+"""detect_and_benchmark.py as its users run it, the benchmarks and the examples."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REQUIRED
+
+import detect_and_benchmark
+from airllm import benchmark, real_data, report
+from airllm.backends import available
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = ("--quick", "--ops", "rms_norm,matmul", "--sizes", "1x64,4x128")
+
+
+def run(*arguments, script="detect_and_benchmark.py", cwd=ROOT, **environment):
+    return subprocess.run(
+        [sys.executable, ROOT / script, *map(str, arguments)],
+        cwd=cwd, capture_output=True, text=True, timeout=600, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """A run on what is built already: the process and the folder of its report."""
+    folder = tmp_path_factory.mktemp("report")
+    backends = ",".join(name for name in available() if name != "opencl")
+    done = run(*TINY, "--no-build", "--no-real-data", "--backends", f"{backends},cuda", "--output", folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done, folder
+
+
+def test_the_json_has_everything(ran):
+    result = json.loads((ran[1] / "report.json").read_text())
+    assert result["format"] == 1 and result["seconds"] > 0
+    assert {"machine", "bandwidth", "threads", "builds", "backends", "tests", "speed", "data"} <= set(result)
+    assert set(result["bandwidth"]) == {"copy", "read", "how"}
+    names = [
+        each["name"] for each in result["backends"] if each["state"] in ("active", "available", "passed over")
+    ]
+    assert "python" in names
+    checked = {(t["backend"], t["op"], t["dtype"], t["rows"], t["cols"]) for t in result["tests"]}
+    assert len(checked) == len(result["tests"]) == len(names) * 2 * 3 * len(benchmark.CHECKED)
+    assert all(test["passed"] and 0 <= test["error"] <= 1 for test in result["tests"])
+    sides = {*names, *(["torch"] if "torch" in result["machine"]["versions"] else [])}
+    timed = {(r["op"], r["rows"], r["cols"], r["implementation"]) for r in result["speed"]}
+    assert timed == {
+        (op, *size, s) for op in ("rms_norm", "matmul") for size in ((1, 64), (4, 128)) for s in sides
+    }
+    assert all(r["dtype"] == "float32" and r["median"] > 0 and r["gb_s"] > 0 for r in result["speed"])
+
+
+def test_every_backend_that_does_not_run_has_its_reason(ran):
+    result = json.loads((ran[1] / "report.json").read_text())
+    for each in result["backends"]:
+        assert each["device"] or each["reason"], each
+        assert (each["device"] or each["reason"].splitlines()[0][:60]) in ran[0].stdout
+
+
+def test_the_page_is_made_from_the_same_results(ran):
+    text = (ran[1] / "report.html").read_text()
+    result = json.loads((ran[1] / "report.json").read_text())
+    assert text.count("<svg") == 2 and "<h3>rms_norm</h3>" in text and "<h3>matmul</h3>" in text
+    assert result["machine"]["cpu"] in text
+
+
+def test_output_in_a_pipe_is_plain_text_with_the_four_steps(ran):
+    text = ran[0].stdout
+    assert [step for step in ("1/4", "2/4", "3/4", "4/4") if step in text] == ["1/4", "2/4", "3/4", "4/4"]
+    assert "\x1b" not in text and "\r" not in text and ran[0].stderr == ""
+    assert "NOT REAL INPUT: random numbers" in text and "--no-real-data was given" in text
+    assert str(ran[1] / "report.html") in text
+
+
+def test_the_real_models_numbers_are_used_and_named(tmp_path):
+    try:
+        real_data.load(timeout=240)
+    except real_data.Unavailable as error:
+        if "real-data" in REQUIRED:
+            raise
+        pytest.skip(f"the real model's numbers cannot be had: {error}")
+    page, data = tmp_path / "page.html", tmp_path / "data.json"
+    options = (
+        "--quick",
+        "--no-build",
+        "--backends",
+        "numpy",
+        "--ops",
+        "silu",
+        "--sizes",
+        "1x64",
+        "--threads",
+        "1",
+    )
+    done = run(*options, "--dtypes", "float16", "--html", page, "--json", data, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(data.read_text())
+    assert result["data"]["real"] and "SmolLM2-135M-Instruct" in result["data"]["source"]
+    assert "SmolLM2-135M-Instruct" in done.stdout and "SmolLM2-135M-Instruct" in page.read_text()
+    assert [each["name"] for each in result["backends"]] == ["python"]
+    assert {row["dtype"] for row in result["speed"]} == {"float16"}
+    assert set(result["threads"].values()) == {1}
+    assert not (tmp_path / "benchmark_report").exists()
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--ops", "rms_norm,foo"], "unknown op 'foo'; known: rms_norm, silu, gelu, softmax, matmul"),
+        (["--dtypes", "float64"], "unknown dtype 'float64'; known: float32, float16, bfloat16"),
+        (["--backends", "vulkan"], "unknown backend 'vulkan'; known: cuda, opencl, cpp, python"),
+        (["--sizes", "1x64,4096"], "unknown size '4096'; sizes are ROWSxCOLUMNS, such as 1x4096,128x4096"),
+        (["--sizes", "0x64"], "unknown size '0x64'"),
+        (["--ops", ","], "unknown op nothing; known: rms_norm"),
+        (["--threads", "0"], "--threads has 0, expected 1 or more"),
+    ],
+)
+def test_a_wrong_name_is_one_message_with_the_known_ones(options, message, tmp_path):
+    done = run(*options, "--output", tmp_path / "report")
+    assert done.returncode == 2 and done.stdout == ""
+    assert message in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "report").exists()
+
+
+BROKEN = """
+import numpy as np
+
+def device():
+    return "a broken device"
+
+def silu(x, *, out=None):
+    return {silu}
+
+def rms_norm(x, weight, eps=1e-6, *, out=None):
+    return np.zeros_like(x)
+"""
+
+
+@pytest.mark.parametrize(
+    "silu, state, message",
+    [
+        (
+            "(x / (1 + np.exp(-x.astype(np.float32)))).astype(x.dtype)",
+            "available",
+            "check: broken: rms_norm 1x64",
+        ),
+        ("np.zeros_like(x)", "wrong", "backend: broken:"),
+    ],
+    ids=["one op gives zeros", "all give zeros"],
+)
+def test_a_backend_that_answers_zeros_makes_the_run_fail(silu, state, message, tmp_path):
+    """Installed as a third party's backend is: by an entry point of a distribution on the path."""
+    (tmp_path / "tensor_ops_broken.py").write_text(BROKEN.format(silu=silu))
+    distribution = tmp_path / "broken-1.0.dist-info"
+    distribution.mkdir()
+    (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (distribution / "entry_points.txt").write_text("[airllm.backends]\nbroken = tensor_ops_broken\n")
+    options = ("--quick", "--no-build", "--no-real-data", "--ops", "rms_norm", "--sizes", "1x64")
+    done = run(*options, "--backends", "broken,python", "--output", tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"FAILED {message}" in done.stdout
+    result = json.loads((tmp_path / "report.json").read_text())
+    assert [each["state"] for each in result["backends"] if each["name"] == "broken"] == [state]
+    assert "failed.</b>" in (tmp_path / "report.html").read_text()
+    assert all(test["passed"] for test in result["tests"] if test["backend"] == "python")
+
+
+def test_what_is_missing_is_named_with_the_command_that_installs_it(monkeypatch, capsys):
+    installed = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in ("rich", "gguf") else installed(name)
+    )
+    with pytest.raises(SystemExit) as ended:
+        detect_and_benchmark.main([])
+    assert "needs rich, gguf" in str(ended.value.code)
+    assert 'python -m pip install -e ".[all]"' in str(ended.value.code)
+    assert "python -m pip install rich gguf" in str(ended.value.code)
+
+
+def test_a_build_that_fails_shows_its_log_and_is_a_failure(monkeypatch, capsys):
+    def failing(*command):
+        return subprocess.CompletedProcess(command, 1, "compiling\n", "kernels.inl:7: error: no such thing\n")
+
+    monkeypatch.setattr(detect_and_benchmark, "setup", failing)
+    monkeypatch.setattr(detect_and_benchmark, "missing_for", lambda name: "")
+    build = detect_and_benchmark.build(report.console(), "cpp", "build_ext", "--inplace")
+    assert build == {"name": "cpp", "state": "failed", "detail": "kernels.inl:7: error: no such thing"}
+    assert "compiling" in capsys.readouterr().out
+    assert report.failures({"builds": [build], "backends": [], "tests": []})
+
+
+def test_a_missing_tool_is_a_reason_and_no_failure(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    build = detect_and_benchmark.build(report.console(), "cpp", "build_ext", "--inplace")
+    assert build["state"] == "skipped" and "no-such-compiler" in build["detail"]
+    assert not report.failures({"builds": [build], "backends": [], "tests": []})
+
+
+def test_the_whole_run_in_a_copy_of_the_checkout(tmp_path):
+    """With what is built already; setup.py sees that it is up to date."""
+    left_out = shutil.ignore_patterns(
+        ".git", "__pycache__", "benchmark_report", ".*_cache", "*.egg-info", "venv"
+    )
+    copy = tmp_path / "checkout"
+    shutil.copytree(ROOT, copy, ignore=left_out, symlinks=True)
+    done = subprocess.run(
+        [sys.executable, "detect_and_benchmark.py", *TINY, "--no-real-data"],
+        cwd=copy, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((copy / "benchmark_report" / "report.json").read_text())
+    assert {build["name"] for build in result["builds"]} == {"cpp", "cuda", "opencl"}
+    assert {build["state"] for build in result["builds"]} <= {"built", "up to date", "checked", "skipped"}
+    assert "Can be built" in result["capabilities"]
+
+
+@pytest.mark.parametrize("script", ["benchmarks/bench_ops.py", "benchmarks/bench_matmul.py"])
+def test_a_benchmark_writes_its_table_and_figures(script, tmp_path):
+    size = ["--sizes", "1x64"] if script.endswith("bench_ops.py") else ["--rows", "1", "--width", "64"]
+    done = run(
+        *size, "--seconds", "0.01", "--output", tmp_path, script=script, AIRLLM_CACHE_DIR="/dev/null/none"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "NOT REAL INPUT" in done.stdout
+    (table,), (figures,) = tmp_path.glob("*.md"), tmp_path.glob("*.json")
+    assert table.stem == figures.stem and "| vs PyTorch |" in table.read_text()
+    assert len(json.loads(figures.read_text())["passes"]) == 2
+
+
+def test_the_dispatch_benchmark_gives_the_hop(tmp_path):
+    if "cpp" not in available():
+        pytest.skip("the C++ backend is not built")
+    done = run("--seconds", "0.01", "--output", tmp_path, script="benchmarks/bench_dispatch.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| hop |" in done.stdout and "| silu |" in done.stdout
+
+
+def test_benchmark_py_reports_the_active_backend():
+    done = run(script="benchmarks/benchmark.py", AIRLLM_BACKEND="python")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Active backend: python (NumPy")
+    assert all(f"  {name} " in done.stdout for name in ("rms_norm", "silu", "gelu"))
+
+
+def test_every_example_runs():
+    done = run(script="examples/backend_examples.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "11. directly" in done.stdout and "Traceback" not in done.stdout
