@@ -134,7 +134,9 @@ def main():
     for name, reason in reasons.items():
         print(f"{name}: {'cannot run here: ' + reason if reason else 'tested'}")
     if all(reasons.values()):
-        sys.exit("test_cpp_ext.py: no extension module runs here; build one: python setup.py build_ext --inplace")
+        sys.exit(
+            "test_cpp_ext.py: no extension module runs here; build one: python setup.py build_ext --inplace"
+        )
     os.environ["AIRLLM_TEST_EXT"] = chosen or ""
     sys.exit(pytest.main([__file__, "-q", "-p", "no:cacheprovider"]))
 

@@ -37,7 +37,9 @@ def op(**axes: str) -> Callable[[Callable], Callable]:
     """
 
     def declare(definition: Callable) -> Callable:
-        declared = OPS[definition.__name__] = Op(definition, {name: tuple(a.split()) for name, a in axes.items()})
+        declared = OPS[definition.__name__] = Op(
+            definition, {name: tuple(a.split()) for name, a in axes.items()}
+        )
         registry.definitions[declared.name] = declared.define
         return declared.function()
 
@@ -64,7 +66,7 @@ class Op:
     # The way of a call
 
     def function(self) -> Callable:
-        """The public function: hands the arrays straight to the kernel in use, which rejects what it cannot take."""
+        """The public function: hands the arrays to the kernel in use, which rejects what it cannot take."""
         name, scoped = self.name, registry.scoped_choice
 
         @functools.wraps(self.definition)
@@ -79,7 +81,7 @@ class Op:
         return call
 
     def prepared(self, args: tuple, kwargs: dict) -> Any:
-        """The call for arguments that no kernel takes as they are: strides, lists, float64, other libraries."""
+        """The call for arguments that no kernel takes as they are: strides, lists, float64, DLPack."""
         bound = self._bound(args, kwargs)
         bound.apply_defaults()
         given = [bound.arguments.pop(array) for array in self.arrays]
@@ -87,11 +89,13 @@ class Op:
         kernel, parameters = backend.kernels[self.name], bound.arguments
         if devices := [found for a in (*given, out) if (found := _device(a))]:
             if not backend.takes_device_arrays:
-                first = next(n for n, a in zip([*self.arrays, "out"], (*given, out)) if _device(a))
+                first = next(
+                    n for n, a in zip([*self.arrays, "out"], (*given, out), strict=True) if _device(a)
+                )
                 raise TypeError(f"{self.name}: {first} has device {devices[0]}, expected host memory")
             return kernel(*given, **parameters, out=out)
-        arrays = [self._host(array, value) for array, value in zip(self.arrays, given)]
-        target = None if out is None else self._host("out", out)
+        arrays = [self._host(array, value) for array, value in zip(self.arrays, given, strict=True)]
+        target: Any = None if out is None else self._host("out", out)
         shape = self.check(arrays, target, (*DTYPES, FLOAT64))
         if any(a.dtype not in DTYPES for a in arrays):
             kernel = self.define  # float64 is never narrowed
@@ -145,9 +149,11 @@ class Op:
 
         Arrays need `shape` and `dtype` only, so that a backend can check arrays of its own kind.
         """
-        for array, value in zip(self.arrays, arrays):
+        for array, value in zip(self.arrays, arrays, strict=True):
             if not hasattr(value, "dtype") or not hasattr(value, "shape"):
-                raise TypeError(f"{self.name}: {array} has type {type(value).__name__}, expected a NumPy array")
+                raise TypeError(
+                    f"{self.name}: {array} has type {type(value).__name__}, expected a NumPy array"
+                )
             if value.dtype not in dtypes:
                 expected = _DTYPE_NAMES if dtypes is DTYPES else f"float64, {_DTYPE_NAMES}"
                 raise TypeError(f"{self.name}: {array} has dtype {value.dtype}, expected {expected}")
@@ -169,21 +175,25 @@ class Op:
         """Shape of the result; ValueError, naming the array that breaks the declaration, if there is none."""
         sizes: dict[str, int] = {}
         batch: tuple[int, ...] = ()
-        for (array, axes), value in zip(self.arrays.items(), arrays):
+        for (array, axes), value in zip(self.arrays.items(), arrays, strict=True):
             shape = tuple(value.shape)
             inner = [axis for axis in axes if axis != "..."]
             lead = len(shape) - len(inner)
             known = ", ".join(f"{axis}={sizes[axis]}" for axis in inner if axis in sizes)
             known += f"{', ' if known else ''}...={batch}" if batch and lead > 0 and "..." in axes else ""
             fits = lead == 0 or (lead > 0 and "..." in axes)
-            fits = fits and all(sizes.setdefault(axis, n) == n for axis, n in zip(inner, shape[lead:]))
+            fits = fits and all(
+                sizes.setdefault(axis, n) == n for axis, n in zip(inner, shape[lead:], strict=True)
+            )
             try:
                 batch = np.broadcast_shapes(batch, shape[: max(lead, 0)])
             except ValueError:
                 fits = False
             if not fits:
                 where = f" with {known}" if known else ""
-                raise ValueError(f"{self.name}: {array} has shape {shape}, expected ({' '.join(axes)}){where}")
+                raise ValueError(
+                    f"{self.name}: {array} has shape {shape}, expected ({' '.join(axes)}){where}"
+                )
         return (*batch, *(sizes[axis] for axis in self.out if axis != "..."))
 
     def _check_out(self, arrays: Sequence[Any], out: Any, shape: tuple[int, ...]) -> None:
@@ -197,7 +207,7 @@ class Op:
             return
         if not out.flags.writeable:
             raise ValueError(f"{self.name}: out is read-only, expected a writeable array")
-        for array, value in zip(self.arrays, arrays):
+        for array, value in zip(self.arrays, arrays, strict=True):
             in_place = self.arrays[array] == self.out
             same = in_place and isinstance(value, np.ndarray) and _where(value) == _where(out)
             if isinstance(value, np.ndarray) and not same and np.may_share_memory(out, value):
@@ -228,18 +238,22 @@ class Op:
         _, *others = self.arrays.values()
         keep = dtype == FLOAT32 and all("..." not in axes for axes in others)  # kernels take float32 weights
         alike: list[np.ndarray] = []
-        for axes, a in zip(self.arrays.values(), arrays):
+        for axes, a in zip(self.arrays.values(), arrays, strict=True):
             lead = a.ndim - sum(axis != "..." for axis in axes)
             if "..." in axes and a.shape[:lead] != batch and (lead or not alike):
                 a = np.broadcast_to(a, (*batch, *a.shape[lead:]))
-            alike.append(np.require(a, a.dtype if keep and not alike else dtype, "CA"))
+            alike.append(np.require(a, a.dtype if keep and not alike else dtype, ["C", "ALIGNED"]))
         return alike
 
     # What tests and benchmarks need
 
-    def sample(self, rng: np.random.Generator, dtype: Any = np.float32, batch: tuple = (), **sizes: int) -> list[np.ndarray]:
+    def sample(
+        self, rng: np.random.Generator, dtype: Any = np.float32, batch: tuple = (), **sizes: int
+    ) -> list[np.ndarray]:
         """Random arrays, one per array parameter, whose named axes have these sizes."""
-        shapes = [[n for a in axes for n in (batch if a == "..." else (sizes[a],))] for axes in self.arrays.values()]
+        shapes = [
+            [n for a in axes for n in (batch if a == "..." else (sizes[a],))] for axes in self.arrays.values()
+        ]
         return [rng.standard_normal(shape, np.float32).astype(dtype) for shape in shapes]
 
     @staticmethod
@@ -258,7 +272,11 @@ def _device(value: Any) -> str:
         return ""
     if hasattr(value, "__dlpack_device__"):
         kind, index = value.__dlpack_device__()
-        return "" if kind in _HOST_DLPACK_DEVICES else f"{_OTHER_DLPACK_DEVICES.get(kind, f'kind {kind}')}:{index}"
+        return (
+            ""
+            if kind in _HOST_DLPACK_DEVICES
+            else f"{_OTHER_DLPACK_DEVICES.get(kind, f'kind {kind}')}:{index}"
+        )
     if hasattr(value, "__cuda_array_interface__"):
         return "cuda"
     return "opencl" if hasattr(value, "cl_device") or type(value).__module__.startswith("pyopencl") else ""
@@ -266,7 +284,7 @@ def _device(value: Any) -> str:
 
 def _as_kind_of(given: Any, result: np.ndarray) -> Any:
     """The result as an array of the library that the first argument came from, sharing its memory."""
-    library = sys.modules.get(type(given).__module__.partition(".")[0])
+    library: Any = sys.modules.get(type(given).__module__.partition(".")[0])
     if isinstance(given, np.ndarray) or not hasattr(given, "__dlpack__"):
         return result
     return library.from_dlpack(result) if hasattr(library, "from_dlpack") else result

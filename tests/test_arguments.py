@@ -1,4 +1,4 @@
-"""What an op takes besides dense arrays, and what it says to what it cannot take: the same on every backend."""
+"""What an op takes besides dense arrays, and what it says to the rest: the same on every backend."""
 
 import collections
 import re
@@ -46,13 +46,23 @@ BAD = [
     Bad("softmax", [np.array(1, np.float32)], None, ValueError, "softmax: x has shape (), expected (... d)"),
     Bad("rms_norm", [X, W[:4]], None, ValueError, "rms_norm: weight has shape (4,), expected (d) with d=10"),
     Bad("rms_norm", [X, X], None, ValueError, "rms_norm: weight has shape (6, 10), expected (d) with d=10"),
-    Bad("rms_norm", [X, np.array(1, np.float32)], None, ValueError, "rms_norm: weight has shape (), expected (d) with d=10"),
+    Bad(
+        "rms_norm",
+        [X, np.array(1, np.float32)],
+        None,
+        ValueError,
+        "rms_norm: weight has shape (), expected (d) with d=10",
+    ),
     Bad("rms_norm", [X], None, TypeError, "rms_norm() missing required argument 'weight'"),
     Bad("matmul", [W, X.T.copy()], None, ValueError, "matmul: a has shape (10,), expected (... m k)"),
     Bad("matmul", [X, X], None, ValueError, "matmul: b has shape (6, 10), expected (... k n) with k=10"),
     Bad("matmul", [X, W], None, ValueError, "matmul: b has shape (10,), expected (... k n) with k=10"),
-    Bad("silu", [X], np.zeros((6, 9), np.float32), ValueError, "silu: out has shape (6, 9), expected (6, 10)"),
-    Bad("silu", [X], np.zeros((6, 10), np.float16), TypeError, "silu: out has dtype float16, expected float32"),
+    Bad(
+        "silu", [X], np.zeros((6, 9), np.float32), ValueError, "silu: out has shape (6, 9), expected (6, 10)"
+    ),
+    Bad(
+        "silu", [X], np.zeros((6, 10), np.float16), TypeError, "silu: out has dtype float16, expected float32"
+    ),
     Bad("silu", [X], read_only(X), ValueError, "silu: out is read-only, expected a writeable array"),
     Bad(
         "silu",
@@ -61,7 +71,13 @@ BAD = [
         ValueError,
         "silu: out overlaps x, expected memory of its own or exactly x",
     ),
-    Bad("rms_norm", [X[:1, :], W], W[None, :], ValueError, "rms_norm: out overlaps weight, expected memory of its own"),
+    Bad(
+        "rms_norm",
+        [X[:1, :], W],
+        W[None, :],
+        ValueError,
+        "rms_norm: out overlaps weight, expected memory of its own",
+    ),
     Bad("silu", [X], [1.0], TypeError, "silu: out has type list, expected a NumPy array"),
 ]
 BAD_DTYPES = [np.int32, np.bool_, np.complex64, "U3", np.longdouble]
@@ -106,7 +122,9 @@ def test_native_modules_refuse_what_they_would_get_wrong(name):
     with pytest.raises(TypeError, match="silu: x has dtype >f4, expected float32"):
         module.silu(X.astype(">f4"))
     for strided in (X[:, ::2], X.T, np.broadcast_to(W, (3, 10))):
-        with pytest.raises(ValueError, match=re.escape(f"silu: x has strides {strided.strides}, expected C-contiguous")):
+        with pytest.raises(
+            ValueError, match=re.escape(f"silu: x has strides {strided.strides}, expected C-contiguous")
+        ):
             module.silu(strided)
     with pytest.raises(TypeError, match="rms_norm: weight has dtype float16, expected float32"):
         module.rms_norm(X, W.astype(np.float16))
@@ -178,7 +196,9 @@ def test_mixed_dtypes_give_the_first_ones(dtype, weight, backend):
     assert_agrees(tensor_ops.matmul(x, w[:, None]), OPS["matmul"].exact(x, w[:, None]), dtype)
 
 
-@pytest.mark.parametrize("shapes", [((2, 1, 3, 4), (5, 4, 6)), ((3, 4), (2, 4, 6)), ((2, 3, 4), (1, 4, 5)), ((0, 3, 4), (4, 5))])
+@pytest.mark.parametrize(
+    "shapes", [((2, 1, 3, 4), (5, 4, 6)), ((3, 4), (2, 4, 6)), ((2, 3, 4), (1, 4, 5)), ((0, 3, 4), (4, 5))]
+)
 def test_matmul_broadcasts_leading_axes(shapes, backend):
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape, np.float32) for shape in shapes)
@@ -188,7 +208,9 @@ def test_matmul_broadcasts_leading_axes(shapes, backend):
 
 
 def test_matmul_that_cannot_broadcast_says_so(backend):
-    with pytest.raises(ValueError, match=r"matmul: b has shape \(3, 4, 5\), expected \(... k n\) with k=4, ...=\(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"matmul: b has shape \(3, 4, 5\), expected \(... k n\) with k=4, ...=\(2,\)"
+    ):
         tensor_ops.matmul(np.ones((2, 3, 4), np.float32), np.ones((3, 4, 5), np.float32))
 
 

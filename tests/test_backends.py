@@ -27,7 +27,9 @@ def run(code, **environment):
     """A fresh interpreter; its output and exit status."""
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, **environment}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120
+    )
     return done.stdout.strip(), done.stderr, done.returncode
 
 
@@ -217,7 +219,9 @@ def test_a_backend_that_only_gains_when_asked_for_is_passed_over_in_order(fake):
 
 def test_the_first_that_runs_in_order_is_taken(fake, monkeypatch, tmp_path):
     module = fake("cuda")
-    monkeypatch.setenv("AIRLLM_CONFIG", settings(tmp_path, backend_priority=["python", "cuda", "cpp", "opencl"]))
+    monkeypatch.setenv(
+        "AIRLLM_CONFIG", settings(tmp_path, backend_priority=["python", "cuda", "cpp", "opencl"])
+    )
     assert registry._choose(registry.config.load()).backend.name == "python"
     monkeypatch.setenv("AIRLLM_CONFIG", settings(tmp_path, backend_priority=["cuda", "python"]))
     assert registry._choose(registry.config.load()).backend.module is module
@@ -225,7 +229,9 @@ def test_the_first_that_runs_in_order_is_taken(fake, monkeypatch, tmp_path):
 
 def test_a_preferred_backend_falls_back_with_a_warning(fake, monkeypatch, tmp_path):
     fake("cuda", device=lambda: 1 / 0)
-    monkeypatch.setenv("AIRLLM_CONFIG", settings(tmp_path, preferred_backend="cuda", backend_priority=["python"]))
+    monkeypatch.setenv(
+        "AIRLLM_CONFIG", settings(tmp_path, preferred_backend="cuda", backend_priority=["python"])
+    )
     with pytest.warns(UserWarning, match="'cuda' cannot run here, 'python' does: division by zero"):
         assert registry._choose(registry.config.load()).backend.name == "python"
 

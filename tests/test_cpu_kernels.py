@@ -1,4 +1,4 @@
-"""The CPU kernels apart from Python: under sanitizers, on ARM, by clang, and for the CPU they are built for."""
+"""The CPU kernels apart from Python: under sanitizers, on ARM, by clang, and each on its own CPU."""
 
 import os
 import re
@@ -28,7 +28,9 @@ def needs(what, found, why):
 def compiled(tmp_path, compiler, *flags):
     program = tmp_path / "test_kernels"
     done = subprocess.run(
-        [compiler, "-std=c++17", "-Wall", *flags, str(SOURCE), "-o", str(program)], capture_output=True, text=True
+        [compiler, "-std=c++17", "-Wall", *flags, str(SOURCE), "-o", str(program)],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr, done.stderr
@@ -36,9 +38,13 @@ def compiled(tmp_path, compiler, *flags):
 
 
 def passes(*command, **environment):
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=600)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=600
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == "" and re.search(r"^\d{3,} passed, 0 failed$", done.stdout, re.M), done.stdout + done.stderr
+    assert done.stderr == "" and re.search(r"^\d{3,} passed, 0 failed$", done.stdout, re.M), (
+        done.stdout + done.stderr
+    )
     return done.stdout
 
 
@@ -56,7 +62,7 @@ def test_neon_kernels_on_an_emulated_arm(tmp_path):
 
 
 def test_other_architectures_by_plain_vectors(tmp_path):
-    """What is neither x86-64 nor ARM gets the same source, taken apart by the compiler: here, a pretended one."""
+    """What is neither x86-64 nor ARM gets the same source, taken apart by the compiler."""
     needs("cpp", CXX, "no C++ compiler")
     printed = passes(compiled(tmp_path, CXX, "-O2", "-DAIRLLM_PLAIN_VECTORS"))
     assert "scalar: " in printed
@@ -75,9 +81,11 @@ def binary():
 
 
 def test_wide_instructions_are_in_the_kernels_of_their_instruction_set_alone(binary):
-    """A header's function compiled for AVX-512 and linked for everyone is an illegal instruction elsewhere."""
+    """A header's function that was compiled for AVX-512 would be an illegal instruction elsewhere."""
     needs("objdump", shutil.which("objdump"), "objdump (binutils) is not installed")
-    text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", "-C", binary], capture_output=True, text=True).stdout
+    text = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", "-C", binary], capture_output=True, text=True
+    ).stdout
     wide, function = {"zmm": set(), "ymm": set()}, ""
     for line in text.splitlines():
         if line.endswith(">:"):
@@ -93,17 +101,27 @@ def test_wide_instructions_are_in_the_kernels_of_their_instruction_set_alone(bin
 
 def test_vectors_are_multiplied_and_added_at_once(binary):
     needs("objdump", shutil.which("objdump"), "objdump (binutils) is not installed")
-    text = subprocess.run(["objdump", "-d", "--no-show-raw-insn", binary], capture_output=True, text=True).stdout
+    text = subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", binary], capture_output=True, text=True
+    ).stdout
     if "x86-64" not in text:
         pytest.skip("not an x86-64 binary")
-    for instruction in (r"vfn?madd\w+ps .*zmm", r"vfn?madd\w+ps .*ymm", "vcvtph2ps .*zmm", r"vmovntps %zmm", r"movntps %xmm"):
+    for instruction in (
+        r"vfn?madd\w+ps .*zmm",
+        r"vfn?madd\w+ps .*ymm",
+        "vcvtph2ps .*zmm",
+        r"vmovntps %zmm",
+        r"movntps %xmm",
+    ):
         assert re.search(instruction, re.sub(r"\s+", " ", text)), f"no {instruction}"
 
 
 def python(code, **environment):
     paths = os.pathsep.join([str(ROOT), str(ROOT / "cpp_ext"), *sys.path])
     environment = {**os.environ, "PYTHONPATH": paths, **environment}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120
+    )
     return done.stdout.strip(), done.stderr
 
 

@@ -50,7 +50,8 @@ MUTANTS = {
     "the last row is not computed": "_softmax = softmax\n"
     "def softmax(x, *, out=None):\n"
     "    r = _softmax(x, out=out)\n    r[-1:] = 0\n    return r",
-    "eps is ignored": "_rms = rms_norm\ndef rms_norm(x, weight, eps=1e-6, *, out=None): return _rms(x, weight, out=out)",
+    "eps is ignored": "_rms_norm = rms_norm\n"
+    "def rms_norm(x, weight, eps=1e-6, *, out=None): return _rms_norm(x, weight, out=out)",
     "out is ignored": "_gelu = gelu\ndef gelu(x, *, out=None): return _gelu(x)",
     "kernels are never reached": "def calls(): return 0",
 }
@@ -63,11 +64,25 @@ def run(tmp_path, source, *command):
     (tmp_path / "tensor_ops_cpp.py").write_text(source)
     path = os.pathsep.join([str(tmp_path), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "AIRLLM_TEST_REQUIRE": "cpp", "AIRLLM_BACKEND": "python"}
-    return subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
 
 
 def suite(tmp_path, source):
-    return run(tmp_path, source, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "tests/test_ops.py", "-k", SOME)
+    return run(
+        tmp_path,
+        source,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/test_ops.py",
+        "-k",
+        SOME,
+    )
 
 
 def test_a_right_extension_passes(tmp_path):

@@ -9,7 +9,7 @@ from conftest import DTYPES, assert_agrees, targets
 
 from airllm.tensor_ops import OPS
 
-# Lengths around every vector width (4, 8, 16 lanes), a tile's edge, and rows too long for a first-level cache.
+# Lengths around every vector width (4, 8, 16 lanes), a tile's edge, and rows too long for a cache.
 LENGTHS = (1, 3, 4, 5, 8, 15, 16, 17, 31, 33, 64, 100, 257, 4099, 9001)
 BATCHES = ((), (3,), (2, 2))
 ELEMENTWISE = ("silu", "gelu")
@@ -18,7 +18,13 @@ BY_ROW = ("silu", "gelu", "softmax", "rms_norm")
 
 def sizes(length, batch):
     """Named axes for a length; a matmul's columns are not a multiple of anything, its depth stays small."""
-    return {"batch": batch, "d": length, "m": 1 + length % 7, "k": min(length, 300), "n": min(length, 600) + 1}
+    return {
+        "batch": batch,
+        "d": length,
+        "m": 1 + length % 7,
+        "k": min(length, 300),
+        "n": min(length, 600) + 1,
+    }
 
 
 def sample(op, dtype, length, batch=(2,), seed=0):
@@ -52,7 +58,9 @@ def test_rms_norm_takes_eps_by_name_and_place(reached):
     assert_agrees(reached.rms_norm(x, weight, 0.5), exact, np.float32)
 
 
-@pytest.mark.parametrize("shape", [(5, 33, 65), (1, 1, 1), (40, 300, 1200), (130, 17, 19), (2, 600, 50), (800, 20, 33)])
+@pytest.mark.parametrize(
+    "shape", [(5, 33, 65), (1, 1, 1), (40, 300, 1200), (130, 17, 19), (2, 600, 50), (800, 20, 33)]
+)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 def test_matmul_with_a_shared_b(shape, dtype, reached):
     m, k, n = shape
@@ -88,7 +96,7 @@ def test_every_float16_and_bfloat16_value(name, dtype, reached):
 
 
 def ulp(exact, dtype):
-    """Distance of neighbouring numbers of a dtype at each exact value, above where exp() underflows to zero."""
+    """Distance of a dtype's neighbouring numbers at each exact value, above where exp() underflows."""
     info = ml_dtypes.finfo(dtype)
     floor = max(float(info.smallest_subnormal), 2.0**-118)
     exponent = np.floor(np.log2(np.maximum(np.abs(exact), 1e-300)))
@@ -129,7 +137,7 @@ def test_writes_inside_out_only_and_leaves_inputs_alone(op, dtype, length, reach
         assert getattr(reached, op.name)(*args, out=out) is out
         assert_agrees(out, op.exact(*args), dtype)
         assert (memory[: offset + 32] == 7.5).all() and (memory[offset + 32 + count :] == 7.5).all()
-    for a, b in zip(args, before):
+    for a, b in zip(args, before, strict=True):
         assert a.tobytes() == b.tobytes()
 
 
@@ -145,14 +153,20 @@ def test_out_may_be_the_input(name, dtype, length, reached):
 
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_empty_arrays(op, target):
-    for empty in ({"batch": (0,), "d": 4, "m": 2, "k": 3, "n": 4}, {"batch": (2, 0), "d": 0, "m": 0, "k": 3, "n": 4}):
+    for empty in (
+        {"batch": (0,), "d": 4, "m": 2, "k": 3, "n": 4},
+        {"batch": (2, 0), "d": 0, "m": 0, "k": 3, "n": 4},
+    ):
         args = op.sample(np.random.default_rng(0), **empty)
         result = getattr(target.module, op.name)(*args)
         assert result.shape == op.out_shape(args) and result.dtype == np.float32 and result.size == 0
 
 
 def test_a_matmul_over_nothing_is_zero(target):
-    assert target.module.matmul(np.ones((2, 0), np.float32), np.ones((0, 3), np.float32)).tolist() == [[0] * 3] * 2
+    assert (
+        target.module.matmul(np.ones((2, 0), np.float32), np.ones((0, 3), np.float32)).tolist()
+        == [[0] * 3] * 2
+    )
 
 
 def test_zero_dimensional_arrays(reached):

@@ -61,7 +61,9 @@ class Backend:
 
     @property
     def takes_device_arrays(self) -> bool:
-        return hasattr(self.module, "copies")  # the count of host-device copies: a module with a memory of its own
+        return hasattr(
+            self.module, "copies"
+        )  # the count of host-device copies: a module with a memory of its own
 
 
 @dataclass

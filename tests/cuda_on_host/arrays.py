@@ -1,7 +1,8 @@
 """Arrays of other libraries, as far as the CUDA backend sees them, in the memory of the stand-in runtime.
 
 Every write to them is put on a stream and happens only when somebody waits for it, and when one dies its
-library spoils the memory on its own stream: whoever does not keep the order of streams computes nonsense.
+library at once spoils the memory on its own stream: whoever does not keep the order of streams computes
+nonsense.
 """
 
 import ctypes
@@ -19,6 +20,7 @@ SIZE, POINTER = ctypes.c_size_t, ctypes.c_void_p
 runtime.on_host_allocate.argtypes = [SIZE, ctypes.c_int]
 runtime.on_host_release.argtypes = [POINTER]
 runtime.on_host_write.argtypes = [POINTER, POINTER, SIZE, SIZE, ctypes.c_int]
+runtime.on_host_copy.argtypes = [POINTER, POINTER, SIZE, SIZE, ctypes.c_int]
 runtime.on_host_synchronize.argtypes = [SIZE, ctypes.c_int]
 runtime.on_host_wait.argtypes = [SIZE, SIZE, ctypes.c_int]
 runtime.on_host_machine.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, SIZE]
@@ -43,7 +45,8 @@ class Memory:
         return ctypes.string_at(self.pointer, self.nbytes)
 
     def __del__(self):
-        self.write(b"\xff" * self.nbytes)  # given to somebody else: NaN in every dtype
+        self.write(b"\xff" * self.nbytes)  # given to somebody else, who is quick: NaN in every dtype
+        runtime.on_host_synchronize(self.stream, self.device)
         Memory.pending.append((self.stream, self.device, self.pointer))
 
     pending: list[tuple[int, int, int]] = []

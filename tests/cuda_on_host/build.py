@@ -1,5 +1,8 @@
-"""Builds tensor_ops_cuda to run in host memory: the module's own sources, its kernels compiled as C++, and the
-stand-ins of this folder for the CUDA runtime and for cuBLAS. Address sanitizer watches it where there is one."""
+"""Builds tensor_ops_cuda to run in host memory: the module's own sources, its kernels compiled as C++, and
+stand-ins for the CUDA runtime and for cuBLAS. Address sanitizer watches it where there is one.
+
+    python build.py FOLDER      builds it into FOLDER and prints how to run the checks there
+"""
 
 import os
 import subprocess
@@ -74,4 +77,8 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    print(module(Path(sys.argv[1])))
+    made = module(Path(sys.argv[1]).resolve())
+    settings = environment(made.parent)
+    names = ("LD_PRELOAD", "ASAN_OPTIONS", "AIRLLM_CUDA_MATMUL", "PYTHONPATH")
+    shown = " ".join(f"{name}='{settings[name]}'" for name in names if name in settings)
+    print(f"env {shown} python -m pytest --noconftest {HERE}/checks_*.py")

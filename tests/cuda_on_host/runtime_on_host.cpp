@@ -124,7 +124,10 @@ cudaError_t allocate(void** pointer, size_t bytes) {
 }
 
 void release(void* pointer) {
-  if (state().memory.erase(static_cast<char*>(pointer)) == 0) stop("freed what is not allocated");
+  const auto found = state().memory.find(static_cast<char*>(pointer));
+  if (found == state().memory.end()) stop("freed what is not allocated");
+  std::memset(pointer, 0xff, found->second.bytes);
+  state().memory.erase(found);
   std::free(pointer);
 }
 
@@ -361,13 +364,19 @@ EXPORT size_t on_host_live_blocks() {
 }
 
 // Another library's memory, and its work on its own stream.
+
+struct OnDevice {
+  explicit OnDevice(int device) : lock(state().mutex), before(current_device) { current_device = device; }
+  ~OnDevice() { current_device = before; }
+
+  Lock lock;
+  int before;
+};
+
 EXPORT void* on_host_allocate(size_t bytes, int device) {
-  Lock lock(state().mutex);
-  const int before = current_device;
-  current_device = device;
+  const OnDevice guard(device);
   void* pointer = nullptr;
   allocate(&pointer, bytes);
-  current_device = before;
   return pointer;
 }
 
@@ -377,36 +386,29 @@ EXPORT void on_host_release(void* pointer) {
 }
 
 EXPORT void on_host_enqueue(std::uintptr_t stream, int device, void (*work)(void*), void* argument) {
-  Lock lock(state().mutex);
-  const int before = current_device;
-  current_device = device;
+  const OnDevice guard(device);
   put(reinterpret_cast<cudaStream_t>(stream), {[=] { work(argument); }, {}});
-  current_device = before;
 }
 
 EXPORT void on_host_synchronize(std::uintptr_t stream, int device) {
-  Lock lock(state().mutex);
-  const int before = current_device;
-  current_device = device;
+  const OnDevice guard(device);
   run_all(key(reinterpret_cast<cudaStream_t>(stream)));
-  current_device = before;
 }
 
 EXPORT void on_host_write(void* to, const void* from, size_t bytes, std::uintptr_t stream, int device) {
-  Lock lock(state().mutex);
-  const int before = current_device;
-  current_device = device;
+  const OnDevice guard(device);
   std::vector<char> content(static_cast<const char*>(from), static_cast<const char*>(from) + bytes);
   put(reinterpret_cast<cudaStream_t>(stream), {[=] { std::memcpy(to, content.data(), bytes); }, {}});
-  current_device = before;
+}
+
+EXPORT void on_host_copy(void* to, const void* from, size_t bytes, std::uintptr_t stream, int device) {
+  const OnDevice guard(device);
+  put(reinterpret_cast<cudaStream_t>(stream), {[=] { std::memcpy(to, from, bytes); }, {}});
 }
 
 EXPORT void on_host_wait(std::uintptr_t later, std::uintptr_t earlier, int device) {
-  Lock lock(state().mutex);
-  const int before = current_device;
-  current_device = device;
+  const OnDevice guard(device);
   const Key name = key(reinterpret_cast<cudaStream_t>(earlier));
   put(reinterpret_cast<cudaStream_t>(later), {nullptr, {{name, state().streams[name].issued}}});
-  current_device = before;
 }
 }
