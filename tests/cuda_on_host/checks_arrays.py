@@ -1,0 +1,143 @@
+"""NumPy arrays and arrays of its own: results, copies, messages."""
+
+import numpy as np
+import pytest
+from machine import DTYPES, W, X, assert_agrees, clean_machine, message, rng, sample  # noqa: F401
+
+import tensor_ops_cuda as cuda
+from airllm import tensor_ops
+from airllm.tensor_ops import OPS
+
+# ---- NumPy arrays
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_numpy_arrays_are_copied_in_and_out(op, dtype):
+    args = sample(op, dtype)
+    calls, copies = cuda.calls(), cuda.copies()
+    assert_agrees(getattr(cuda, op.name)(*args), op, *args)
+    assert (cuda.calls() - calls, cuda.copies() - copies) == (1, len(args) + 1)
+
+
+def test_out_of_numpy():
+    out = np.empty_like(X)
+    assert cuda.silu(X, out=out) is out
+    assert_agrees(out, OPS["silu"], X)
+    in_place = X.copy()
+    assert cuda.softmax(in_place, out=in_place) is in_place
+    assert_agrees(in_place, OPS["softmax"], X)
+
+
+def test_empty_arrays_launch_nothing():
+    calls = cuda.calls()
+    assert cuda.silu(np.empty((0, 3), np.float32)).shape == (0, 3)
+    assert cuda.rms_norm(np.empty((2, 0), np.float32), np.empty(0, np.float32)).shape == (2, 0)
+    product = cuda.matmul(np.empty((2, 3, 0), np.float16), np.empty((0, 4), np.float16))
+    assert product.shape == (2, 3, 4) and not product.any()
+    assert cuda.to_device(np.empty((0, 3), np.float16)).numpy().shape == (0, 3)
+    assert cuda.silu(cuda.to_device(np.empty(0, np.float32))).shape == (0,)
+    assert cuda.calls() == calls
+
+
+def test_messages():
+    f64, strided = X.astype(np.float64), X[:, ::2]
+    read_only = X.copy()
+    read_only.setflags(write=False)
+    assert message(TypeError, cuda.silu, [1.0]) == "silu: x has type list, expected a NumPy array"
+    assert message(TypeError, cuda.silu, f64).startswith(
+        "silu: x has dtype float64, expected float32, float16"
+    )
+    assert message(TypeError, cuda.silu) == "silu() missing required argument 'x'"
+    assert message(TypeError, cuda.silu, X, foo=1) == "silu() got an unexpected keyword argument 'foo'"
+    assert message(ValueError, cuda.silu, strided).startswith(
+        "silu: x has strides (160, 8), expected C-contig"
+    )
+    assert message(ValueError, cuda.softmax, np.array(1, np.float32)) == (
+        "softmax: x has shape (), expected (... d)"
+    )
+    assert message(ValueError, cuda.rms_norm, X, W[:4]) == (
+        "rms_norm: weight has shape (4,), expected (d) with d=40"
+    )
+    assert message(TypeError, cuda.rms_norm, X, W.astype(np.float16)) == (
+        "rms_norm: weight has dtype float16, expected float32"
+    )
+    assert (
+        message(ValueError, cuda.matmul, X, X) == "matmul: b has shape (3, 40), expected (... k n) with k=40"
+    )
+    batched = np.ones((2, 3, 4), np.float32), np.ones((5, 4, 3), np.float32)
+    assert message(ValueError, cuda.matmul, *batched) == (
+        "matmul: b has shape (5, 4, 3), expected (... k n) with k=4, ...=(2,)"
+    )
+    assert message(ValueError, cuda.silu, X, out=X[0].copy()) == "silu: out has shape (40,), expected (3, 40)"
+    assert message(TypeError, cuda.silu, X, out=f64).startswith(
+        "silu: out has dtype float64, expected float32"
+    )
+    assert message(ValueError, cuda.silu, X, out=read_only) == (
+        "silu: out is read-only, expected a writeable array"
+    )
+    memory = np.zeros(8, np.float32)
+    assert message(ValueError, cuda.silu, memory[:6], out=memory[2:]) == (
+        "silu: out overlaps x, expected memory of its own or exactly x"
+    )
+    square = np.ones((2, 2), np.float32)
+    assert message(ValueError, cuda.matmul, square, square.copy(), out=square) == (
+        "matmul: out overlaps a, expected memory of its own"
+    )
+
+
+def test_tensor_ops_prepares_what_the_module_rejects():
+    with tensor_ops.use_backend("cuda"):
+        calls = cuda.calls()
+        assert_agrees(tensor_ops.silu(X[:, ::2]), OPS["silu"], X[:, ::2])
+        assert cuda.calls() == calls + 1
+        on_device = tensor_ops.rms_norm(cuda.to_device(X), cuda.to_device(W))
+        assert isinstance(on_device, cuda.DeviceArray)
+
+
+# ---- arrays of its own
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_device_array_holds_what_it_was_given(dtype):
+    x = X.astype(dtype)
+    array = cuda.to_device(x)
+    assert (array.shape, array.ndim, array.size, array.nbytes) == (x.shape, 2, x.size, x.nbytes)
+    assert array.dtype == x.dtype and array.device == "cuda:0"
+    assert repr(array) == f"DeviceArray(shape=(3, 40), dtype={x.dtype.name}, device='cuda:0')"
+    assert array.numpy().tobytes() == x.tobytes()
+    assert "call .numpy()" in message(TypeError, np.asarray, array)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_device_arrays_are_not_copied(op, dtype):
+    args = sample(op, dtype)
+    arrays = [cuda.to_device(a) for a in args]
+    copies = cuda.copies()
+    result = getattr(cuda, op.name)(*arrays)
+    assert isinstance(result, cuda.DeviceArray) and cuda.copies() == copies
+    assert_agrees(result.numpy(), op, *args)
+    out = cuda.to_device(np.zeros(op.out_shape(args), dtype))
+    assert getattr(cuda, op.name)(*arrays, out=out) is out
+    assert_agrees(out.numpy(), op, *args)
+
+
+def test_device_array_in_place_and_overlap():
+    array = cuda.to_device(X)
+    assert cuda.gelu(array, out=array) is array
+    assert_agrees(array.numpy(), OPS["gelu"], X)
+    square = cuda.to_device(X[:, :3].copy())
+    assert message(ValueError, cuda.matmul, square, square, out=square).startswith("matmul: out overlaps a")
+
+
+def test_places_are_not_mixed():
+    x = cuda.to_device(X)
+    assert message(TypeError, cuda.rms_norm, x, W) == (
+        "rms_norm: weight has host memory, expected device cuda:0 (pass tensor_ops_cuda.to_device(weight))"
+    )
+    assert message(TypeError, cuda.silu, X, out=x) == "silu: out has device cuda:0, expected host memory"
+    elsewhere = cuda.to_device(W, device="cuda:1")
+    assert message(TypeError, cuda.rms_norm, x, elsewhere) == (
+        "rms_norm: weight has device cuda:1, expected device cuda:0"
+    )
