@@ -1,0 +1,28 @@
+PYTHON ?= python3
+CXX_FILES = $(shell git ls-files '*.cpp' '*.h' '*.inl' '*.cu' '*.inc')
+
+.PHONY: build test bench lint format clean
+
+build:  ## the C++ backend, in place
+	$(PYTHON) setup.py build_ext --inplace
+
+test:
+	$(PYTHON) -m pytest
+
+bench:  ## builds, checks and times everything there is; --quick for a minute: make bench ARGS=--quick
+	$(PYTHON) detect_and_benchmark.py $(ARGS)
+
+lint:
+	ruff check .
+	ruff format --check .
+	mypy
+	clang-format --dry-run -Werror $(CXX_FILES)
+
+format:
+	ruff check --fix .
+	ruff format .
+	clang-format -i $(CXX_FILES)
+
+clean:  ## what the builds have made
+	rm -rf build dist benchmark_report cpp_ext/*.egg-info cpp_ext/*.so cpp_ext/tensor_ops_cpp.py
+	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
