@@ -9,7 +9,6 @@ import numpy as np
 
 from tensor_ops_opencl import device_arrays, host_arrays
 
-
 _MISSING: Any = object()
 
 
