@@ -23,6 +23,9 @@ from typing import Any
 
 import numpy as np
 
+from airllm import __version__
+
+LIBRARIES = ("numpy", "torch", "pyopencl")
 ROUNDS = 7
 PAUSE = 0.01
 SHORTEST_SAMPLE = 20e-6  # the clock itself costs some 50 ns: shorter calls are timed several at a time
@@ -234,9 +237,7 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "compiler": str(info.get("compiler", "")),
         "python": sys.version.split()[0],
-        "versions": {
-            name: found for name in ("airllm", "numpy", "torch", "pyopencl") if (found := _version(name))
-        },
+        "versions": {"airllm": __version__} | {name: v for name in LIBRARIES if (v := _version(name))},
     }
 
 

@@ -54,8 +54,8 @@ td small.inline { display: inline; padding-left: 6px; }
 td.first { white-space: nowrap; width: 120px; } td.state { white-space: nowrap; width: 120px; }
 tr:last-child td { border-bottom: 0; } tr.group td { border-bottom-width: 2px; } .best { font-weight: 650; }
 .good { color: var(--good); } .bad { color: var(--bad); } .warn { color: var(--warn); }
-figure { margin: 10px 0 0; }
-figure svg { width: 100%; height: auto; display: block; }
+figure { margin: 10px 0 0; overflow-x: auto; }
+figure svg { width: 100%; min-width: 700px; height: auto; display: block; }
 svg text { font-family: inherit !important; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 20px; font-size: 13px; margin-top: 8px; }
 .legend i { display: inline-block; width: 18px; height: 0; border-top: 3px solid; border-radius: 2px;
@@ -229,11 +229,11 @@ def _speed_table(rows: list[Row], result: Result) -> str:
 def _timed(row: Row, best: bool, result: Result) -> str:
     if "median" not in row:
         return f'<span class="soft">{escape(row.get("skipped", ""))}</span>'
-    rate = f"{figures(row['gflop_s'])} GFLOP/s, " if "gflop_s" in row else ""
-    rate += f"{figures(row['gb_s'])} GB/s, {share(row['gb_s'], result)}"
+    rates = f"<small>{figures(row['gflop_s'])} GFLOP/s</small>" if "gflop_s" in row else ""
+    rates += f"<small>{figures(row['gb_s'])} GB/s, {share(row['gb_s'], result)}</small>"
     time = duration(row["median"])
     spread = f"±{50 * (row['high'] - row['low']) / row['median']:.0f} %, {row['samples']} samples"
-    return f'<span{" class=best" if best else ""} title="{spread}">{time}</span><small>{rate}</small>'
+    return f'<span{" class=best" if best else ""} title="{spread}">{time}</span>{rates}'
 
 
 def _machine(result: Result) -> Iterator[str]:
@@ -296,6 +296,8 @@ def plot(rows: list[Row], colours: dict[str, str], copy: float) -> str:
 
 
 def _panel(axes: Any, rows: list[Row], unit: str, colours: dict[str, str], copy: float) -> None:
+    from matplotlib.ticker import LogLocator
+
     sizes = list(dict.fromkeys((row["rows"], row["cols"]) for row in rows))
     for (name, colour), marker in zip(colours.items(), MARKERS * len(colours), strict=False):
         mine = {(row["rows"], row["cols"]): row.get(unit) for row in rows if row["implementation"] == name}
@@ -305,6 +307,8 @@ def _panel(axes: Any, rows: list[Row], unit: str, colours: dict[str, str], copy:
     if unit == "gb_s":
         axes.axhline(copy, color=INK, linewidth=1, linestyle=(0, (4, 3)), alpha=0.6, zorder=0)
     axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 60 * low else (1,)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter(lambda value, _: "")
     axes.set_xticks(range(len(sizes)), [f"{rows}×{cols}" for rows, cols in sizes], fontsize=9)
