@@ -1,0 +1,91 @@
+"""The documentation's examples, run as they stand."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airllm.backends import available, opened
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = ("README.md", "BACKEND_GUIDE.md", "BACKEND_CONFIG.md")
+BLOCK = re.compile(r"(?:<!-- needs (\w+) -->\n)?```(\w+)\n(.*?)```", re.S)
+
+
+def blocks(document, language):
+    """(backend it needs, text) of each code block."""
+    found = BLOCK.findall((ROOT / document).read_text())
+    return [(needs, text) for needs, name, text in found if name == language]
+
+
+def python(code, cwd, **environment):
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": paths, **environment}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=cwd, capture_output=True, text=True, env=environment
+    )
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_python_examples_run(document):
+    """All of a page's examples in one interpreter, in order, as a reader would."""
+    code = [text for needs, text in blocks(document, "python") if not needs or needs in available()]
+    assert code, f"{document} has no examples"
+    done = python("\n".join(code), ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_examples_of_backends_that_are_not_here_are_at_least_python(document):
+    for needs, text in blocks(document, "python"):
+        compile(text, f"{document}, needs {needs}", "exec")
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_links_and_named_paths_exist(document):
+    text = (ROOT / document).read_text()
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+        assert (ROOT / target).exists(), f"{document} links {target}"
+    for path in re.findall(r"`((?:airllm|cpp_ext|tests|benchmarks|examples)/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), f"{document} names {path}"
+
+
+def test_the_guides_backend_works_as_a_package(tmp_path):
+    """The worked example of another distribution's backend: installed, known by name, and used."""
+    (project,) = (text for _, text in blocks("BACKEND_GUIDE.md", "toml"))
+    (module,) = (text for _, text in blocks("BACKEND_GUIDE.md", "python") if "def device" in text)
+    source, site = tmp_path / "source", tmp_path / "site"
+    source.mkdir()
+    (source / "pyproject.toml").write_text(project)
+    (source / "tensor_ops_careful.py").write_text(module)
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*install, "--target", str(site), str(source)], check=True)
+    code = """
+import numpy as np
+from airllm import tensor_ops
+assert tensor_ops.get_backend() == "careful", tensor_ops.get_backend()
+x = np.linspace(-3, 3, 7, dtype=np.float32)
+assert np.array_equal(tensor_ops.silu(x[::-1]), tensor_ops.silu(x)[::-1])
+assert np.allclose(tensor_ops.gelu(x), tensor_ops.gelu(x, backend="python"))
+tensor_ops.print_backend_info()
+"""
+    paths = os.pathsep.join([str(site), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = python(code, tmp_path, PYTHONPATH=paths, AIRLLM_BACKEND="careful")
+    assert done.returncode == 0 and "careful    available: NumPy in float64" in done.stdout, done.stderr
+
+
+def test_the_environment_variables_of_the_guide_are_those_of_the_code():
+    kinds = {".py", ".h", ".cpp", ".cu", ".inl"}
+    files = [f for folder in ("airllm", "cpp_ext") for f in (ROOT / folder).rglob("*") if f.suffix in kinds]
+    read = r"""(?:environ(?:\.get)?[\[(]|getenv\()\s*["'](AIRLLM_\w+)"""
+    used = {name for file in files for name in re.findall(read, file.read_text())}
+    documented = set(re.findall(r"AIRLLM_\w+", "".join((ROOT / name).read_text() for name in DOCUMENTS)))
+    assert used and used <= documented, used - documented
+
+
+def test_the_backends_of_the_table_are_those_that_are_known():
+    rows = re.findall(r"^\| `(\w+)` \| ", (ROOT / "README.md").read_text(), re.M)
+    assert rows == ["cuda", "opencl", "cpp", "python"] and all(opened(name).name == name for name in rows)
