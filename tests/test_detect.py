@@ -203,7 +203,7 @@ def test_a_missing_tool_is_a_reason_and_no_failure(monkeypatch):
 
 
 def test_the_whole_run_in_a_copy_of_the_checkout(tmp_path):
-    """With what is built already; setup.py sees that it is up to date."""
+    """With what is built already, which setup.py leaves alone, and no nvcc: test_commands builds for CUDA."""
     left_out = shutil.ignore_patterns(
         ".git", "__pycache__", "benchmark_report", ".*_cache", "*.egg-info", "venv"
     )
@@ -211,12 +211,14 @@ def test_the_whole_run_in_a_copy_of_the_checkout(tmp_path):
     shutil.copytree(ROOT, copy, ignore=left_out, symlinks=True)
     done = subprocess.run(
         [sys.executable, "detect_and_benchmark.py", *TINY, "--no-real-data"],
-        cwd=copy, capture_output=True, text=True, timeout=600,
+        cwd=copy, capture_output=True, text=True, timeout=600, env={**os.environ, "AIRLLM_NVCC": "/no/nvcc"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((copy / "benchmark_report" / "report.json").read_text())
-    assert {build["name"] for build in result["builds"]} == {"cpp", "cuda", "opencl"}
-    assert {build["state"] for build in result["builds"]} <= {"built", "up to date", "checked", "skipped"}
+    builds = {build["name"]: build for build in result["builds"]}
+    assert list(builds) == ["cpp", "cuda", "opencl"]
+    assert builds["cuda"]["state"] == "skipped" and "/no/nvcc" in builds["cuda"]["detail"]
+    assert {build["state"] for build in builds.values()} <= {"built", "up to date", "checked", "skipped"}
     assert "Can be built" in result["capabilities"]
 
 
