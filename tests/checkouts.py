@@ -49,6 +49,12 @@ def cpp_module() -> Path:
     return cpp_build.build(Path(tempfile.mkdtemp(prefix="airllm-cpp-")))
 
 
+def empty_environment(folder: Path) -> Path:
+    """The Python of a new virtual environment in which nothing is installed, not even pip."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return folder / "bin" / "python"
+
+
 def environment(**changes: str) -> dict[str, str]:
     """This process's environment, airllm's variables left out and this Python's folder first on PATH."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRLLM_")}

@@ -543,19 +543,28 @@ def test_capabilities_of_this_machine(built):
         assert text in answer.stdout
 
 
-def test_capabilities_without_any_package_or_tool_says_what_is_missing(checkout):
-    answer = checkouts.run(
-        [*WITHOUT_PACKAGES, "test_capabilities"], checkout, PATH="/nowhere", CUDA_HOME="/nowhere"
-    )
+def test_capabilities_without_any_package_or_tool_says_what_is_missing(checkout, tmp_path):
+    python = checkouts.empty_environment(tmp_path / "venv")
+    nowhere = {"PATH": "/nowhere", "CUDA_HOME": "/nowhere", "PYTHONPATH": ""}
+    answer = checkouts.run([str(python), "setup.py", "test_capabilities"], checkout, **nowhere)
     assert answer.returncode == 0, checkouts.said(answer)
     for text in (
         "by cpuid:      not asked: it takes a C++ compiler",
+        "by py-cpuinfo: not asked: pip install py-cpuinfo",
         "no C++ compiler on PATH (g++, c++, clang++): apt-get install g++, or set CXX",
+        "pybind11 is not installed: pip install pybind11",
         "there is no program /nowhere/bin/nvcc",
+        "No module named 'pyopencl': pip install -e",
+        "NumPy is not installed: pip install numpy",
     ):
         assert text in answer.stdout
-    rows = re.findall(r"^(cpp|cuda) +(yes|no) +(yes|no)", answer.stdout, re.MULTILINE)
-    assert rows == [("cuda", "no", "no"), ("cpp", "no", "no")]
+    rows = re.findall(r"^(\w+) +(yes|no) +(yes|no)", answer.stdout, re.MULTILINE)
+    assert rows == [
+        ("cuda", "no", "no"),
+        ("opencl", "no", "no"),
+        ("cpp", "no", "no"),
+        ("python", "yes", "no"),
+    ]
 
 
 def test_a_disagreement_about_the_cpu_is_reported():

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -30,12 +29,6 @@ def checkout(tmp_path_factory):
     return checkouts.copy(tmp_path_factory.mktemp("install") / "checkout")
 
 
-def environment(folder: Path) -> Path:
-    """The Python of a new virtual environment in which nothing is installed, not even pip."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    return folder / "bin" / "python"
-
-
 def pip(python: Path, *arguments: str, **changes: str) -> None:
     """Runs this environment's pip for another one."""
     answer = checkouts.run([*PIP, "--python", str(python), *arguments], python.parent, **changes)
@@ -58,7 +51,7 @@ def test_built_in_place_it_is_used_without_an_install(tmp_path):
 
 def test_an_editable_install_uses_the_checkout(checkout, tmp_path):
     """With build isolation, as the README's command has it."""
-    python = environment(tmp_path / "venv")
+    python = checkouts.empty_environment(tmp_path / "venv")
     pip(python, "install", "-e", str(checkout), **checkouts.UNOPTIMIZED)
     backend, answer, why_not, where = used(python, tmp_path)
     assert (backend, answer, why_not) == ("cpp", 0.73106, "")
@@ -88,7 +81,7 @@ def wheel(sdist: Path, folder: Path, **changes: str) -> Path:
 
 def test_a_wheel_from_the_sdist_works_in_an_empty_environment(sdist, tmp_path):
     built = wheel(sdist, tmp_path, **checkouts.UNOPTIMIZED)
-    python = environment(tmp_path / "venv")
+    python = checkouts.empty_environment(tmp_path / "venv")
     pip(python, "install", str(built))
     backend, answer, why_not, where = used(python, tmp_path)
     assert (backend, answer, why_not) == ("cpp", 0.73106, "")
@@ -116,7 +109,7 @@ def kernel_text() -> list[Path]:
 
 
 def test_without_a_compiler_the_install_succeeds_and_says_why_there_is_no_cpp(sdist, tmp_path):
-    python = environment(tmp_path / "venv")
+    python = checkouts.empty_environment(tmp_path / "venv")
     pip(python, "install", str(wheel(sdist, tmp_path, PATH="/nowhere")))
     backend, answer, why_not, _ = used(python, tmp_path)
     assert (backend, answer) == ("python", 0.73106)
