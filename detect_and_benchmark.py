@@ -151,8 +151,11 @@ def measured(
     limits = benchmark.Limits(0.1, 1.0) if options.quick else benchmark.Limits()
     with progress(console, "Timing") as advance:
         result["speed"] = benchmark.speed(names, asked["ops"], timed, asked["sizes"], data, limits, advance)
+    console.print(
+        "\nThe rates and ratios are the fastest backend's; copy: share of the memory's copy bandwidth."
+    )
     for table in report.speed_tables(result):
-        console.print(table)
+        report.show(console, table)
 
 
 # ------------------------------------------------------------------------------------------------ steps

@@ -60,7 +60,7 @@ def figures(value: float) -> str:
 
 
 def ratio(value: float | None) -> str:
-    return "" if value is None else f"{figures(value)}x"
+    return "" if value is None else figures(value)
 
 
 def share(gb_s: float, result: Result) -> str:
@@ -126,7 +126,7 @@ def titled(title: str, table: Table) -> Group:
 
 
 def table_of(*titles: str) -> Table:
-    return Table(*titles, box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    return Table(*titles, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
 
 
 def machine_table(result: Result) -> RenderableType:
@@ -207,31 +207,44 @@ def _verdict(counts: tuple[int, int, float]) -> Text:
 
 
 def speed_tables(result: Result) -> Iterator[RenderableType]:
-    """A table for each op: time of every implementation, and the rates of the fastest backend."""
-    for op, rows in groupby(result["speed"], key=lambda row: row["op"]):
-        yield _speed_table(op, list(rows), result)
+    """A table for each op and dtype: time of every implementation, and the rates of the fastest backend."""
+    for (op, dtype), rows in groupby(result["speed"], key=lambda row: (row["op"], row["dtype"])):
+        yield titled(f"\n{op}, {dtype}", _speed_table(list(rows), result))
 
 
-def _speed_table(op: str, rows: list[Row], result: Result) -> RenderableType:
+def _speed_table(rows: list[Row], result: Result) -> Table:
     names, product = implementations(rows), any("gflop_s" in row for row in rows)
-    table = table_of("Size", "dtype")
-    rates = ["best", "GB/s", "of copy", *(["GFLOP/s"] if product else []), "vs NumPy", "vs PyTorch"]
+    table = table_of("Size")
+    rates = [*(["GFLOP/s"] if product else []), "GB/s", "copy", "x NumPy", "x PyTorch"]
     for name in [*map(label, names), *rates]:
-        table.add_column(name, justify="left" if name == "best" else "right", no_wrap=True)
+        table.add_column(name, justify="right", no_wrap=True)
     for case, found in cases(rows):
-        times = [duration(found[n]["median"]) if "median" in found.get(n, {}) else "-" for n in names]
-        table.add_row(
-            f"{case['rows']}x{case['cols']}", case["dtype"], *times, *_rates(fastest(found), product, result)
-        )
-    return titled(f"\n{op}", table)
+        best = fastest(found)
+        times = [_time(found.get(name), best) for name in names]
+        table.add_row(f"{case['rows']}x{case['cols']}", *times, *_rates(best, product, result))
+    return table
+
+
+def _time(row: Row | None, best: Row | None) -> Text:
+    if row is None or "median" not in row:
+        return Text("-")
+    return Text(duration(row["median"]), style="bold" if row is best else "")
 
 
 def _rates(row: Row | None, product: bool, result: Result) -> list[str]:
     if row is None:
         return []
-    rates = [row["implementation"], figures(row["gb_s"]), share(row["gb_s"], result)]
-    rates += [figures(row["gflop_s"])] if product else []
+    rates = [figures(row["gflop_s"])] if product else []
+    rates += [figures(row["gb_s"]), share(row["gb_s"], result)]
     return [*rates, ratio(row.get("vs_numpy")), ratio(row.get("vs_torch"))]
+
+
+def show(console: Console, table: RenderableType) -> None:
+    """Print a table in full: a narrow terminal wraps its lines, and no figure is cut."""
+    width = console.width
+    console.width = max(width, PLAIN_WIDTH)
+    console.print(table, crop=False)
+    console.width = width
 
 
 # ------------------------------------------------------------------------------------------------ files

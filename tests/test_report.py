@@ -460,11 +460,18 @@ def test_tables_in_a_pipe_have_no_control_codes_and_are_not_cut(result, capsys):
     for table in (report.machine_table, report.builds_table, report.backends_table, report.tests_table):
         console.print(table(result))
     for table in report.speed_tables(result):
-        console.print(table)
+        report.show(console, table)
     text = capsys.readouterr().out
     assert "\x1b" not in text and "…" not in text
-    for told in ("no <driver> is installed", "1/1  0.50", "a real model", "128x4096", "4.00x", "GFLOP/s"):
+    for told in ("no <driver> is installed", "1/1  0.50", "a real model", "128x4096", "4.00", "GFLOP/s"):
         assert told in text
+
+
+def test_a_narrow_terminal_cuts_no_figure(result, capsys):
+    for table in report.speed_tables(result):
+        report.show(report.Console(width=40, force_terminal=True), table)
+    text = capsys.readouterr().out
+    assert "…" not in text and "x PyTorch" in text and "131 µs" not in text and "5.24 µs" in text
 
 
 def test_ratios_are_those_of_the_fastest_backend(result):
