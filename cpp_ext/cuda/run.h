@@ -123,8 +123,8 @@ class Finish {
   Finish& operator=(const Finish&) = delete;
 
   void now() {
-    done_ = true;
     check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    done_ = true;
   }
 
  private:

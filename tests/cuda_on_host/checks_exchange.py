@@ -50,12 +50,19 @@ def test_takes_cuda_array_interface(dtype, says_stream):
     assert_agrees(result.numpy(), OPS["softmax"], x)
 
 
-@pytest.mark.parametrize("streams", [(STREAM, OTHER_STREAM), (LEGACY, STREAM), (PER_THREAD, LEGACY)])
+@pytest.mark.parametrize(
+    "streams",
+    [
+        (STREAM, OTHER_STREAM, OTHER_STREAM),
+        (STREAM, OTHER_STREAM, LEGACY),
+        (LEGACY, STREAM, PER_THREAD),
+        (PER_THREAD, LEGACY, PER_THREAD),
+    ],
+)
 def test_keeps_the_order_of_several_streams(streams):
-    x, weight = (InterfaceArray(a, stream=s) for a, s in zip((X, W), streams, strict=True))
-    out = InterfaceArray(np.zeros_like(X), stream=OTHER_STREAM)
+    x, weight, out = (InterfaceArray(a, stream=s) for a, s in zip((X, W, X), streams, strict=True))
     assert cuda.rms_norm(x, weight, out=out) is out
-    del x, weight
+    del weight, x  # the weight's memory is spoilt before anybody waits for x's stream
     assert_agrees(out.values(), OPS["rms_norm"], X, W)
 
 
