@@ -1,8 +1,8 @@
 // The CPU kernels, written once. targets.h includes this file once per instruction set, with
 //   ISA    the namespace and name of the set
-//   LANES  how many floats its vectors hold
-// and, where the set has them, WIDEN_F16/NARROW_F16 and STREAM_F32/STREAM_16, inside a region that lets
-// the compiler use that set. Include nothing else from here: a header's inline functions would be
+//   LANES, VECTORS  how many floats its vectors hold, and how many such registers it has
+// and, where the set has instructions for them, WIDEN_F16/NARROW_F16, STREAM_F32/STREAM_16 and
+// TIMES_2_TO_THE/RECIPROCAL, inside a region that lets the compiler use that set. Include nothing else from here: a header's inline functions would be
 // compiled for the wrong CPU.
 
 namespace cpu {
@@ -12,15 +12,12 @@ namespace {
 #include "vectors.inl"
 
 struct Silu {
-  INLINE Vec operator()(Vec x) const { return x / (1.f + exp(-x)); }
+  INLINE Vec operator()(Vec x) const { return times_sigmoid(x, x); }
 };
 
 // 0.5 x (1 + tanh u) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3)
 struct Gelu {
-  INLINE Vec operator()(Vec x) const {
-    const Vec minus_2u = x * (-1.5957691216f - 0.0713548163f * (x * x));
-    return x / (1.f + exp(minus_2u));
-  }
+  INLINE Vec operator()(Vec x) const { return times_sigmoid(x, x * (1.5957691216f + 0.0713548163f * (x * x))); }
 };
 
 struct Normed {  // x * scale * weight
@@ -30,12 +27,12 @@ struct Normed {  // x * scale * weight
 
 struct ExpFrom {  // exp(x - top)
   float top;
-  INLINE Vec operator()(Vec x) const { return exp(x - top); }
+  INLINE Vec operator()(Vec x) const { return exp_of_negative(x - top); }
 };
 
 struct ExpScaled {
   float top, scale;
-  INLINE Vec operator()(Vec x) const { return exp(x - top) * scale; }
+  INLINE Vec operator()(Vec x) const { return exp_of_negative(x - top) * scale; }
 };
 
 struct Scaled {
@@ -74,12 +71,10 @@ void softmax(void* out_, const void* x_, int64_t rows, int64_t dim, bool streame
     const float max = reduce(lowest, dim, Max{}, Same{}, x);
     const float top = max == lowest ? 0.f : max;  // nothing but -inf: every exponential is zero
     float sum;
-    if (dim <= kWaiting) {
-      map(waiting, dim, ExpFrom{top}, x);
-      sum = reduce(0.f, dim, Plus{}, Same{}, waiting);
-    } else {
+    if (dim <= kWaiting)
+      sum = map_and_sum(waiting, dim, ExpFrom{top}, x);
+    else
       sum = reduce(0.f, dim, Plus{}, ExpFrom{top}, x);
-    }
     const float scale = sum == 0.f ? 0.f : 1.f / sum;
     if (dim <= kWaiting)
       map(streamed, out, dim, Scaled{scale}, waiting);
@@ -121,3 +116,5 @@ constexpr Kernels kernels = {
 #undef STREAM_F32
 #undef STREAM_16
 #undef VECTORS
+#undef TIMES_2_TO_THE
+#undef RECIPROCAL

@@ -173,11 +173,20 @@ INLINE float reduce(float neutral, int64_t n, const Join& join, const F& f, cons
   return across(join(join(acc[0], acc[1]), join(acc[2], acc[3])), join);
 }
 
-// 2^k * 2^r with k whole and |r| <= 1/2, by Cephes' polynomial for single precision; relative error
-// below 2e-7. Zero below -86.6, infinity above 88.72, NaN for NaN.
-INLINE Vec exp(Vec x) {
-  const auto underflows = x < -86.6f;
-  x = x > 89.f ? set(89.f) : x;
+#ifndef TIMES_2_TO_THE
+INLINE Vec times_2_to_the(Vec k, Vec p) { return p * (Vec)((__builtin_convertvector(k, Int) + 127) << 23); }
+#define TIMES_2_TO_THE(k, p) times_2_to_the(k, p)
+#define RECIPROCAL(d) (1.f / (d))
+#else
+INLINE Vec reciprocal(Vec d) {  // 14 bits, doubled by one step of Newton's
+  const Vec guess = (Vec)_mm512_maskz_rcp14_ps(0xffff, (__m512)d);
+  return guess * (2.f - d * guess);
+}
+#endif
+
+// exp(x) for x <= 0: 2^k * e^r with k whole and |r| <= ln(2) / 2, by Cephes' polynomial for single
+// precision; relative error below 2e-7. Zero below -87, NaN for NaN.
+INLINE Vec exp_of_negative(Vec x) {
   const float round = 12582912.f;  // 1.5 * 2^23: adding it leaves no room for a fraction
   const Vec k = (x * 1.44269504f + round) - round;
   const Vec r = (x - k * 0.693359375f) + k * 2.12194440e-4f;
@@ -188,7 +197,31 @@ INLINE Vec exp(Vec x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + (r + 1.f);
-  // 2^k in two factors: 2^128 is no float, and exp(88.5) needs it
-  const Vec power = (Vec)((__builtin_convertvector(k, Int) + 126) << 23);
-  return underflows ? Vec{} : p * power * 2.f;
+  return x < -87.f ? Vec{} : TIMES_2_TO_THE(k, p);
+}
+
+// x / (1 + exp(-t)), t having the sign of x. The exponential is taken of -|t|, so that nothing overflows.
+INLINE Vec times_sigmoid(Vec x, Vec t) {
+  const Vec e = exp_of_negative((Vec)((Bits)t | 0x80000000u));
+  const Vec d = e + 1.f;
+  return (x < 0.f ? x * e : x) * RECIPROCAL(d);
+}
+
+// out[i] = f(x[i]), and their sum.
+template <class T, class F>
+INLINE float map_and_sum(float* out, int64_t n, const F& f, const T* x) {
+  Vec sum[2] = {Vec{}, Vec{}};
+  int64_t i = 0;
+  for (; i + 2 * LANES <= n; i += 2 * LANES)
+    for (int j = 0; j < 2; ++j) {
+      const Vec v = f(load(x + i + j * LANES));
+      store(out + i + j * LANES, v);
+      sum[j] += v;
+    }
+  float rest = 0.f;
+  if (i < n) {
+    map(out + i, n - i, f, x + i);
+    rest = reduce(0.f, n - i, Plus{}, Same{}, out + i);
+  }
+  return across(sum[0] + sum[1], Plus{}) + rest;
 }
