@@ -22,6 +22,7 @@ Result = dict[str, Any]
 Row = dict[str, Any]
 
 LABELS = {"python": "NumPy", "torch": "PyTorch"}
+RATIOS = {"vs_numpy": "x NumPy", "vs_torch": "x PyTorch"}
 PLAIN_WIDTH = 120  # of a table that goes into a file or a pipe
 STATES = {
     "active": "green",
@@ -57,10 +58,6 @@ def duration(seconds: float) -> str:
 def figures(value: float) -> str:
     """A number to about three figures, never in exponents."""
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 4}f}"
-
-
-def ratio(value: float | None) -> str:
-    return "" if value is None else figures(value)
 
 
 def share(gb_s: float, result: Result) -> str:
@@ -147,10 +144,7 @@ def machine_lines(result: Result) -> Iterator[tuple[str, str]]:
         f"{machine['memory_gb']} GB; copy {bandwidth['copy']:.1f} GB/s, read {bandwidth['read']:.1f} GB/s",
     )
     yield "Measured by", bandwidth["how"]
-    yield (
-        "Threads",
-        ", ".join(f"{name} {count}" for name, count in result["threads"].items()) or "as each library sets",
-    )
+    yield "Threads", _threads(result["threads"])
     yield "System", machine["system"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     yield "Versions", f"Python {machine['python']}, {versions}"
@@ -159,6 +153,13 @@ def machine_lines(result: Result) -> Iterator[tuple[str, str]]:
     yield "Input", data["source"]
     if data["why_not"]:
         yield "Not real, because", data["why_not"]
+
+
+def _threads(counts: dict[str, int]) -> str:
+    told = [f"{name} {count}" for name, count in counts.items()]
+    if not set(counts) - {"torch", "tensor_ops_cpp"}:
+        told.append("NumPy's BLAS as it chooses (threadpoolctl, which sets it, is not installed)")
+    return ", ".join(told)
 
 
 def builds_table(result: Result) -> RenderableType:
@@ -215,13 +216,14 @@ def speed_tables(result: Result) -> Iterator[RenderableType]:
 def _speed_table(rows: list[Row], result: Result) -> Table:
     names, product = implementations(rows), any("gflop_s" in row for row in rows)
     table = table_of("Size")
-    rates = [*(["GFLOP/s"] if product else []), "GB/s", "copy", "x NumPy", "x PyTorch"]
+    peers = {key: title for key, title in RATIOS.items() if any(key in row for row in rows)}
+    rates = [*(["GFLOP/s"] if product else []), "GB/s", "copy", *peers.values()]
     for name in [*map(label, names), *rates]:
         table.add_column(name, justify="right", no_wrap=True)
     for case, found in cases(rows):
         best = fastest(found)
         times = [_time(found.get(name), best) for name in names]
-        table.add_row(f"{case['rows']}x{case['cols']}", *times, *_rates(best, product, result))
+        table.add_row(f"{case['rows']}x{case['cols']}", *times, *_rates(best, product, list(peers), result))
     return table
 
 
@@ -231,12 +233,12 @@ def _time(row: Row | None, best: Row | None) -> Text:
     return Text(duration(row["median"]), style="bold" if row is best else "")
 
 
-def _rates(row: Row | None, product: bool, result: Result) -> list[str]:
+def _rates(row: Row | None, product: bool, peers: list[str], result: Result) -> list[str]:
     if row is None:
         return []
     rates = [figures(row["gflop_s"])] if product else []
     rates += [figures(row["gb_s"]), share(row["gb_s"], result)]
-    return [*rates, ratio(row.get("vs_numpy")), ratio(row.get("vs_torch"))]
+    return [*rates, *(figures(row[peer]) if peer in row else "" for peer in peers)]
 
 
 def show(console: Console, table: RenderableType) -> None:
