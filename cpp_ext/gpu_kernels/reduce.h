@@ -22,25 +22,6 @@
     return v;                                                                        \
   }
 
-#elif defined(AIRLLM_SUB_GROUPS)
-
-// One value per sub-group. The host defines AIRLLM_SUB_GROUPS where the device has cl_khr_subgroups.
-#pragma OPENCL EXTENSION cl_khr_subgroups : enable
-#define GROUP_SCRATCH 256
-#define SUB_GROUP_PLUS(v) sub_group_reduce_add(v)
-#define SUB_GROUP_FMAX(v) sub_group_reduce_max(v)
-#define GROUP_REDUCTION(name, OP)                                                          \
-  DEVFN float name(float v, LOCAL_PTR float* scratch) {                                    \
-    v = SUB_GROUP_##OP(v);                                                                 \
-    if (get_num_sub_groups() == 1) return v;                                               \
-    if (get_sub_group_local_id() == 0) scratch[get_sub_group_id()] = v;                    \
-    BARRIER();                                                                             \
-    v = scratch[0];                                                                        \
-    for (uint group = 1; group < get_num_sub_groups(); ++group) v = OP(v, scratch[group]); \
-    BARRIER();                                                                             \
-    return v;                                                                              \
-  }
-
 #else
 
 // A tree in local memory; LSIZE is a power of two, at most 256.
