@@ -87,10 +87,10 @@ class Op:
         given = [bound.arguments.pop(array) for array in self.arrays]
         out, backend = bound.arguments.pop("out"), registry.current(bound.arguments.pop("backend"))
         kernel, parameters = backend.kernels[self.name], bound.arguments
-        if devices := [found for a in (*given, out) if (found := _device(a))]:
+        if devices := [found for a in (*given, out) if (found := device_of(a))]:
             if not backend.takes_device_arrays:
                 first = next(
-                    n for n, a in zip([*self.arrays, "out"], (*given, out), strict=True) if _device(a)
+                    n for n, a in zip([*self.arrays, "out"], (*given, out), strict=True) if device_of(a)
                 )
                 raise TypeError(f"{self.name}: {first} has device {devices[0]}, expected host memory")
             return kernel(*given, **parameters, out=out)
@@ -266,7 +266,7 @@ def _where(array: np.ndarray) -> tuple:
     return array.__array_interface__["data"][0], array.shape, array.strides
 
 
-def _device(value: Any) -> str:
+def device_of(value: Any) -> str:
     """Name of the device whose memory holds an array; "" for the host's."""
     if isinstance(value, np.ndarray) or value is None:
         return ""

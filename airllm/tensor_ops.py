@@ -76,3 +76,5 @@ __all__ = [
     "set_backend",
     "use_backend",
 ]
+
+set_backend("auto")  # raises here, at import, if a forced backend cannot run

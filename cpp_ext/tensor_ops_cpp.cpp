@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <optional>
 #include <string>
 
 #include "arguments.h"
@@ -299,8 +300,11 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.def("get_optimization_info", optimization_info, "What this CPU has and what the kernels use of it.");
   m.def("device", device, "One line: the instruction set and the threads in use.");
   m.def("variants", variants, "Instruction sets that run here, the best first; names for select().");
-  m.def("select", [self = m.ptr()](const std::string& isa) { use(self, kernels_named(isa)); }, py::arg("isa"),
-        "Use the kernels of this instruction set from now on; ValueError if this CPU cannot.");
+  const auto select = [self = m.ptr()](const std::optional<std::string>& isa) {
+    use(self, isa ? kernels_named(*isa) : kernels_at_import());
+  };
+  m.def("select", select, py::arg("isa").none(true),
+        "Use the kernels of this instruction set from now on (None: as at import); ValueError if this CPU cannot.");
   m.def("num_threads", [] { return cpu::threads().load(); }, "Most threads that an op uses.");
   m.def("set_num_threads", set_num_threads, py::arg("n"), "Use at most n threads in an op.");
   m.def("calls", [] { return calls.load(); }, "Kernels run so far in this process.");

@@ -182,7 +182,8 @@ def _choose(settings: config.Config) -> _Choice:
     return _Choice(opened(name), settings, passed_over)
 
 
-process_wide = _choose(config.load())  # raises here, at import, if a forced backend cannot run
+# NumPy, until `airllm.tensor_ops` has declared the ops that a backend answers to show that it runs.
+process_wide = _Choice(opened("python"), config.Config("python", ("python",), None, "defaults", None), {})
 _scoped: ContextVar[_Choice | None] = ContextVar("airllm_backend", default=None)
 scoped_choice = _scoped.get
 

@@ -61,7 +61,7 @@ def _call(op: Any, arrays: Sequence[Any], parameters: tuple, out: Any) -> Any:
 
 def _on_device(op: Any, named: dict[str, Any]) -> bool:
     """Whether the arrays are pyopencl's; TypeError unless all are, or all are NumPy's."""
-    from airllm.op import _device
+    from airllm.op import device_of
 
     module = sys.modules.get("pyopencl.array")
     ours = module.Array if module else ()
@@ -71,7 +71,7 @@ def _on_device(op: Any, named: dict[str, Any]) -> bool:
     for name, array in named.items():
         if isinstance(array, ours) if on_device else type(array) is np.ndarray:
             continue
-        if not isinstance(array, ours) and (device := _device(array)):
+        if not isinstance(array, ours) and (device := device_of(array)):
             raise TypeError(f"{op.name}: {name} has device {device}, expected host memory")
         raise TypeError(f"{op.name}: {name} has type {type(array).__name__}, expected a {expected}")
     return on_device
