@@ -69,6 +69,34 @@ inline cudaStream_t current_stream(Library library, int device) {
   return home_stream();
 }
 
+// A device made current for a library by the library's own means, which may keep its own account of it.
+class WithinDevice {
+ public:
+  WithinDevice(Library library, int device) {
+    if (library == Library::torch) {
+      const py::object cuda = py::module_::import("torch").attr("cuda");
+      if (cuda.attr("current_device")().cast<int>() != device) context_ = cuda.attr("device")(device);
+    } else if (library == Library::cupy) {
+      context_ = py::module_::import("cupy").attr("cuda").attr("Device")(device);
+    }
+    if (context_) context_.attr("__enter__")();
+  }
+  ~WithinDevice() {
+    if (!context_) return;
+    py::error_scope pending;  // of the call that failed within
+    try {
+      context_.attr("__exit__")(py::none(), py::none(), py::none());
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("leaving a device");
+    }
+  }
+  WithinDevice(const WithinDevice&) = delete;
+  WithinDevice& operator=(const WithinDevice&) = delete;
+
+ private:
+  py::object context_;
+};
+
 inline const char* contiguous_copy(Library library) {
   switch (library) {
     case Library::torch:
@@ -125,10 +153,12 @@ inline arguments::DType dtype_of(const Op& op, const char* name, const dlpack::T
 }
 
 // The capsule, of the newer form if the library knows it: only that says whether an array is read-only.
-inline py::object capsule_of(const Op& op, const char* name, PyObject* object, cudaStream_t stream) {
+// PyTorch is asked for no synchronisation, since its current stream is where the work goes.
+inline py::object capsule_of(const Op& op, const char* name, PyObject* object, const Operand& x) {
+  const WithinDevice within(x.library, x.device);  // PyTorch exports from its current device only
   const py::object method = attribute_or_null(object, "__dlpack__");
   py::dict arguments;
-  arguments["stream"] = stream_number(stream);
+  arguments["stream"] = x.library == Library::torch ? -1 : stream_number(x.home);
   try {
     try {
       return method(py::arg("max_version") = py::make_tuple(1, 0), **arguments);
@@ -138,7 +168,7 @@ inline py::object capsule_of(const Op& op, const char* name, PyObject* object, c
     }
   } catch (py::error_already_set& error) {
     throw py::type_error(std::string(op.name) + ": " + name + " of type " + Py_TYPE(object)->tp_name +
-                         " could not be exported by its library: " + error.what());
+                         " could not be exported by its library: " + std::string(py::str(error.value())));
   }
 }
 
@@ -164,7 +194,7 @@ inline Operand from_dlpack(const Op& op, const char* name, PyObject* object, int
   x.device = device;
   x.home = current_stream(x.library, device);
   x.released_any_time = x.library == Library::other;
-  x.keep = capsule_of(op, name, object, x.home);  // its destructor gives the memory back: nobody takes it out
+  x.keep = capsule_of(op, name, object, x);  // its destructor gives the memory back: nobody takes it out
   const dlpack::Tensor& tensor = tensor_in(op, name, x.keep.ptr(), x);
   x.array.object = object;
   x.array.data = static_cast<char*>(tensor.data) + tensor.byte_offset;

@@ -75,19 +75,10 @@ inline py::object torch_empty(const Call& call) {
 }
 
 inline py::object cupy_empty(const Call& call) {
-  const py::object cupy = py::module_::import("cupy");
-  const py::object device = cupy.attr("cuda").attr("Device")(first(call).device);
+  const WithinDevice within(Library::cupy, first(call).device);
   const py::object x = py::reinterpret_borrow<py::object>(first(call).array.object);
-  device.attr("__enter__")();
-  const auto leave = [&] { device.attr("__exit__")(py::none(), py::none(), py::none()); };
-  try {
-    py::object made = cupy.attr("empty")(as_tuple(call.out_shape), py::arg("dtype") = x.attr("dtype"));
-    leave();
-    return made;
-  } catch (...) {
-    leave();
-    throw;
-  }
+  return py::module_::import("cupy").attr("empty")(as_tuple(call.out_shape),
+                                                   py::arg("dtype") = x.attr("dtype"));
 }
 
 // PyTorch and CuPy allocate their results themselves, under their own rules for memory and streams.

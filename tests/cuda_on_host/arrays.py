@@ -134,7 +134,6 @@ class DLPackArray(Array):
     def __init__(self, values, *args, version=1, kind=2, read_only=False, major=1, **kwargs):
         super().__init__(values, *args, **kwargs)
         self.version, self.kind, self.read_only, self.major = version, kind, read_only, major
-        self.asked_for: list[int] = []
 
     def __dlpack_device__(self):
         return self.kind, self.device_id
@@ -142,8 +141,7 @@ class DLPackArray(Array):
     def __dlpack__(self, *, stream=None, **more):
         if self.version == 0 and more:
             raise TypeError("__dlpack__() got an unexpected keyword argument 'max_version'")
-        self.asked_for.append(stream)
-        if stream != self.memory.stream:
+        if stream not in (-1, self.memory.stream):
             runtime.on_host_wait(stream, self.memory.stream, self.device_id)
         tensor = tensor_of(self, self.kind)
         if self.version == 0:
@@ -188,9 +186,14 @@ def imported(name: str, stream: int) -> types.ModuleType:
         def device(self):
             return f"cuda:{self.device_id}"
 
+        def __dlpack__(self, **arguments):
+            if name == "torch" and self.device_id != module.cuda.current_index:
+                raise BufferError("Can't export tensors on a different CUDA device index.")
+            return super().__dlpack__(**arguments)
+
     def empty(shape, dtype, device=None):
         module.made += 1
-        index = module.cuda.current_device if device is None else int(device[-1])
+        index = module.cuda.current_index if device is None else int(device[-1])
         return LibraryArray(np.full(shape, np.nan, dtype), device=index)
 
     def current_stream(device):
@@ -203,13 +206,15 @@ def imported(name: str, stream: int) -> types.ModuleType:
             self.index = index
 
         def __enter__(self):
-            module.cuda.current_device = self.index
+            self.before, module.cuda.current_index = module.cuda.current_index, self.index
 
         def __exit__(self, *_):
-            module.cuda.current_device = 0
+            module.cuda.current_index = self.before
 
-    streams = {"current_stream": current_stream, "get_current_stream": current_stream}
-    module.cuda = types.SimpleNamespace(stream=stream, current_device=0, Device=CurrentDevice, **streams)
+    module.cuda = types.SimpleNamespace(stream=stream, current_index=0)
+    module.cuda.current_stream = module.cuda.get_current_stream = current_stream
+    module.cuda.device = module.cuda.Device = CurrentDevice
+    module.cuda.current_device = lambda: module.cuda.current_index
     module.empty, module.made = empty, 0
     setattr(module, kind, LibraryArray)
     sys.modules[name] = module

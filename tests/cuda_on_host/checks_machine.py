@@ -37,7 +37,7 @@ CALLS = {
 )
 def test_a_failing_call_is_named_and_nothing_leaks(function, nth):
     runtime.on_host_fail(function.encode(), nth, ILLEGAL_ADDRESS)
-    # larger than what NumPy keeps for itself: the memory is gone when this returns, and must not be read later
+    # larger than what NumPy keeps for itself: gone when this returns, and nothing may read it later
     text = message(RuntimeError, cuda.rms_norm, np.ones((2, 5000), np.float32), np.ones(5000, np.float32))
     assert text.startswith("rms_norm: ") and "(700)" in text and "start a new one" in text
     named = {"cudaMallocAsync": "allocating", "cudaLaunchKernel": "the launch of rms_norm"}
