@@ -37,14 +37,11 @@ inline std::string version_text(int version) {
 }
 
 // A forked child cannot use the CUDA of its parent, nor even free its memory.
-inline std::atomic<bool> started{false}, lost_in_fork{false};
+inline std::atomic<bool> lost_in_fork{false};
 
 inline void note_fork_from_now_on() {
   static std::once_flag once;
-  std::call_once(once, [] {
-    started = true;
-    pthread_atfork(nullptr, nullptr, [] { lost_in_fork = true; });
-  });
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { lost_in_fork = true; }); });
 }
 
 inline int driver_version() {

@@ -6,7 +6,7 @@
 
 namespace airllm::cuda::dlpack {
 
-enum DeviceType : int32_t { kCuda = 2, kCudaHost = 3, kCudaManaged = 13 };
+enum DeviceType : int32_t { kCuda = 2, kCudaManaged = 13 };
 enum TypeCode : uint8_t { kFloat = 2, kBfloat = 4 };
 
 struct Device {
@@ -52,8 +52,6 @@ struct ManagedVersioned {
 };
 
 constexpr const char* kName = "dltensor";
-constexpr const char* kUsedName = "used_dltensor";
 constexpr const char* kVersionedName = "dltensor_versioned";
-constexpr const char* kUsedVersionedName = "used_dltensor_versioned";
 
 }  // namespace airllm::cuda::dlpack

@@ -36,7 +36,9 @@ inline std::vector<std::string> variants() {
   return names;
 }
 
-inline void select(const std::string& name) { selected_device = parse_device(name, "select(): name"); }
+inline void select(const py::object& name) {
+  selected_device = name.is_none() ? -1 : parse_device(py::str(name), "select(): name");
+}
 
 // Only of the device in use: asking makes a context, which takes time and memory on the others.
 inline py::object free_memory(int device) {

@@ -133,9 +133,6 @@ class Memory {
   }
 
   void* data() const { return data_; }
-  size_t bytes() const { return bytes_; }
-  int device() const { return device_; }
-  cudaStream_t home() const { return home_; }
 
   // Somebody reads or writes it on a stream that is not known here: freeing has to wait for the whole device.
   void used_elsewhere() { elsewhere_ = true; }

@@ -119,10 +119,7 @@ def test_an_export_that_fails_names_the_argument():
             raise BufferError("requires grad")
 
     text = message(TypeError, cuda.silu, Grad(X))
-    assert (
-        text.startswith("silu: x of type Grad could not be exported by its library")
-        and "requires grad" in text
-    )
+    assert text == "silu: x of type Grad could not be exported by its library: requires grad"
 
 
 def test_host_memory_in_a_device_interface():

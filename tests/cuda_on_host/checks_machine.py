@@ -108,6 +108,11 @@ def test_info():
 
 def test_devices_are_chosen_by_name(monkeypatch):
     assert cuda.variants() == ["cuda:0", "cuda:1"]
+    monkeypatch.setenv("AIRLLM_CUDA_DEVICE", "1")
+    assert "Stand-in 1" in cuda.device()
+    cuda.select("cuda:0")
+    assert "Stand-in 0" in cuda.device()
+    monkeypatch.delenv("AIRLLM_CUDA_DEVICE")
     cuda.select("cuda:1")
     assert "Stand-in 1" in cuda.device() and cuda.to_device(X).device == "cuda:1"
     assert_agrees(cuda.silu(X), OPS["silu"], X)
