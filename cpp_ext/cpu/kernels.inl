@@ -2,7 +2,7 @@
 //   ISA    the namespace and name of the set
 //   LANES, VECTORS  how many floats its vectors hold, and how many such registers it has
 // and, where the set has instructions for them, WIDEN_F16/NARROW_F16, STREAM_F32/STREAM_16 and
-// TIMES_2_TO_THE/RECIPROCAL, inside a region that lets the compiler use that set. Include nothing else from here: a header's inline functions would be
+// GUESS_RECIPROCAL, inside a region that lets the compiler use that set. Include nothing else from here: a header's inline functions would be
 // compiled for the wrong CPU.
 
 namespace cpu {
@@ -12,12 +12,14 @@ namespace {
 #include "vectors.inl"
 
 struct Silu {
-  INLINE Vec operator()(Vec x) const { return times_sigmoid(x, x); }
+  INLINE Vec operator()(Vec x) const { return times_sigmoid(x, x * kLog2E); }
 };
 
-// 0.5 x (1 + tanh u) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3)
+// 0.5 x (1 + tanh u) = x / (1 + exp(-2u)), 2u = 2 sqrt(2/pi) (x + 0.044715 x^3)
 struct Gelu {
-  INLINE Vec operator()(Vec x) const { return times_sigmoid(x, x * (1.5957691216f + 0.0713548163f * (x * x))); }
+  INLINE Vec operator()(Vec x) const {
+    return times_sigmoid(x, x * (1.5957691216f * kLog2E + 0.0713548163f * kLog2E * (x * x)));
+  }
 };
 
 struct Normed {  // x * scale * weight
@@ -27,12 +29,12 @@ struct Normed {  // x * scale * weight
 
 struct ExpFrom {  // exp(x - top)
   float top;
-  INLINE Vec operator()(Vec x) const { return exp_of_negative(x - top); }
+  INLINE Vec operator()(Vec x) const { return exp2_of_negative((x - top) * kLog2E); }
 };
 
 struct ExpScaled {
   float top, scale;
-  INLINE Vec operator()(Vec x) const { return exp_of_negative(x - top) * scale; }
+  INLINE Vec operator()(Vec x) const { return ExpFrom{top}(x) * scale; }
 };
 
 struct Scaled {
@@ -53,7 +55,7 @@ void rms_norm(void* out_, const void* x_, const void* weight_, int64_t rows, int
   const W* weight = static_cast<const W*>(weight_);
   for (; rows--; x += dim, out += dim) {
     const float sum = reduce(0.f, dim, Plus{}, Square{}, x);
-    map(streamed, out, dim, Normed{1.f / __builtin_sqrtf(sum / dim + eps)}, x, weight);
+    map(streamed, out, dim, Normed{1.f / __builtin_sqrtf(sum / dim + eps)}, Ahead<T>{x, dim}, weight);
   }
   if (streamed) end_of_stream();
 }
@@ -72,7 +74,7 @@ void softmax(void* out_, const void* x_, int64_t rows, int64_t dim, bool streame
     const float top = max == lowest ? 0.f : max;  // nothing but -inf: every exponential is zero
     float sum;
     if (dim <= kWaiting)
-      sum = map_and_sum(waiting, dim, ExpFrom{top}, x);
+      sum = map_and_sum(waiting, dim, ExpFrom{top}, Ahead<T>{x, dim});
     else
       sum = reduce(0.f, dim, Plus{}, ExpFrom{top}, x);
     const float scale = sum == 0.f ? 0.f : 1.f / sum;
@@ -116,5 +118,4 @@ constexpr Kernels kernels = {
 #undef STREAM_F32
 #undef STREAM_16
 #undef VECTORS
-#undef TIMES_2_TO_THE
-#undef RECIPROCAL
+#undef GUESS_RECIPROCAL

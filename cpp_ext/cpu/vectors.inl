@@ -95,22 +95,40 @@ INLINE void store(T* p, Vec v, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = part[i];
 }
 
+// An input that fetches what is needed next into the second-level cache: the memory works while a kernel
+// computes on a row that it has read before.
+template <class T>
+struct Ahead {
+  const T* p;
+  int64_t by;
+  INLINE Ahead operator+(int64_t i) const { return {p + i, by}; }
+};
+template <class T>
+INLINE Vec load(Ahead<T> in) {
+  __builtin_prefetch(in.p + in.by, 0, 2);
+  return load(in.p);
+}
+template <class T>
+INLINE Vec load(Ahead<T> in, int64_t n) {
+  return load(in.p, n);
+}
+
 // out[i] = f(in[i]...). The last vector overlaps the one before it: its input is read before anything
 // is written, so that `out` may be an input.
 template <class T, class F, class... In>
-INLINE void map(T* out, int64_t n, const F& f, const In*... in) {
+INLINE void map(T* out, int64_t n, const F& f, In... in) {
   if (n < LANES) {
     if (n > 0) store(out, f(load(in, n)...), n);
     return;
   }
-  const Vec last = f(load(in + n - LANES)...);
+  const Vec last = f(load(in + (n - LANES))...);
   for (int64_t i = 0; i + LANES < n; i += LANES) store(out + i, f(load(in + i)...));
   store(out + n - LANES, last);
 }
 
 // The same for a result that will not stay in the caches.
 template <class T, class F, class... In>
-INLINE void map_streamed(T* out, int64_t n, const F& f, const In*... in) {
+INLINE void map_streamed(T* out, int64_t n, const F& f, In... in) {
   const int64_t width = sizeof(T) * LANES;
   const int64_t misaligned = reinterpret_cast<uintptr_t>(out) % width / sizeof(T);
   const int64_t head = misaligned ? LANES - misaligned : 0;
@@ -122,7 +140,7 @@ INLINE void map_streamed(T* out, int64_t n, const F& f, const In*... in) {
 }
 
 template <class T, class F, class... In>
-INLINE void map(bool streamed, T* out, int64_t n, const F& f, const In*... in) {
+INLINE void map(bool streamed, T* out, int64_t n, const F& f, In... in) {
   if (streamed)
     map_streamed(out, n, f, in...);
   else
@@ -159,7 +177,7 @@ INLINE float across(Vec v, const Join& join) {
 
 // join of `neutral` and f(in[i]...) over all i; joining with `neutral` must change nothing.
 template <class Join, class F, class... In>
-INLINE float reduce(float neutral, int64_t n, const Join& join, const F& f, const In*... in) {
+INLINE float reduce(float neutral, int64_t n, const Join& join, const F& f, In... in) {
   constexpr int kChains = 4;  // enough to hide an addition's latency
   Vec acc[kChains] = {set(neutral), set(neutral), set(neutral), set(neutral)};
   int64_t i = 0;
@@ -173,43 +191,41 @@ INLINE float reduce(float neutral, int64_t n, const Join& join, const F& f, cons
   return across(join(join(acc[0], acc[1]), join(acc[2], acc[3])), join);
 }
 
-#ifndef TIMES_2_TO_THE
-INLINE Vec times_2_to_the(Vec k, Vec p) { return p * (Vec)((__builtin_convertvector(k, Int) + 127) << 23); }
-#define TIMES_2_TO_THE(k, p) times_2_to_the(k, p)
-#define RECIPROCAL(d) (1.f / (d))
+#ifndef GUESS_RECIPROCAL
+INLINE Vec reciprocal(Vec d) { return 1.f / d; }
 #else
 INLINE Vec reciprocal(Vec d) {  // 14 bits, doubled by one step of Newton's
-  const Vec guess = (Vec)_mm512_maskz_rcp14_ps(0xffff, (__m512)d);
+  const Vec guess = (Vec)GUESS_RECIPROCAL(d);
   return guess * (2.f - d * guess);
 }
 #endif
 
-// exp(x) for x <= 0: 2^k * e^r with k whole and |r| <= ln(2) / 2, by Cephes' polynomial for single
-// precision; relative error below 2e-7. Zero below -87, NaN for NaN.
-INLINE Vec exp_of_negative(Vec x) {
-  const float round = 12582912.f;  // 1.5 * 2^23: adding it leaves no room for a fraction
-  const Vec k = (x * 1.44269504f + round) - round;
-  const Vec r = (x - k * 0.693359375f) + k * 2.12194440e-4f;
-  Vec p = set(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + (r + 1.f);
-  return x < -87.f ? Vec{} : TIMES_2_TO_THE(k, p);
+// 2^t for t <= 0: 2^k * 2^f with k whole and |f| <= 1/2, the latter by a polynomial (minimax, of degree 5,
+// fitted to the relative error: 1.6e-7 with roundings). Zero below -126, NaN for NaN.
+INLINE Vec exp2_of_negative(Vec t) {
+  const float round = 12582912.f;  // 1.5 * 2^23: adding it leaves no room for a fraction, and k in the low bits
+  const Vec shifted = t + round;
+  const Vec f = t - (shifted - round);
+  Vec p = set(1.326472731e-3f);
+  p = p * f + 9.671512991e-3f;
+  p = p * f + 5.550733581e-2f;
+  p = p * f + 2.402224243e-1f;
+  p = p * f + 6.931470037e-1f;
+  p = p * f + 1.f;
+  return t < -126.f ? Vec{} : (Vec)((Int)p + ((Int)shifted << 23));
 }
 
-// x / (1 + exp(-t)), t having the sign of x. The exponential is taken of -|t|, so that nothing overflows.
+constexpr float kLog2E = 1.44269504f;
+
+// x / (1 + 2^-t), t having the sign of x. The power is taken of -|t|, so that nothing overflows.
 INLINE Vec times_sigmoid(Vec x, Vec t) {
-  const Vec e = exp_of_negative((Vec)((Bits)t | 0x80000000u));
-  const Vec d = e + 1.f;
-  return (x < 0.f ? x * e : x) * RECIPROCAL(d);
+  const Vec e = exp2_of_negative((Vec)((Bits)t | 0x80000000u));
+  return (x < 0.f ? x * e : x) * reciprocal(e + 1.f);
 }
 
 // out[i] = f(x[i]), and their sum.
-template <class T, class F>
-INLINE float map_and_sum(float* out, int64_t n, const F& f, const T* x) {
+template <class F, class In>
+INLINE float map_and_sum(float* out, int64_t n, const F& f, In x) {
   Vec sum[2] = {Vec{}, Vec{}};
   int64_t i = 0;
   for (; i + 2 * LANES <= n; i += 2 * LANES)
