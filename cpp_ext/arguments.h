@@ -48,10 +48,12 @@ struct Op {
   std::string says(const char* argument, const std::string& found, const std::string& expected) const {
     return std::string(name) + ": " + argument + " " + found + ", expected " + expected;
   }
-  [[noreturn]] void wrong_value(const char* argument, const std::string& found, const std::string& expected) const {
+  [[noreturn]] void wrong_value(const char* argument, const std::string& found,
+                                const std::string& expected) const {
     throw py::value_error(says(argument, found, expected));
   }
-  [[noreturn]] void wrong_type(const char* argument, const std::string& found, const std::string& expected) const {
+  [[noreturn]] void wrong_type(const char* argument, const std::string& found,
+                               const std::string& expected) const {
     throw py::type_error(says(argument, found, expected));
   }
   [[noreturn]] void wrong_shape(const char* argument, const Array& array, const std::string& expected) const {
@@ -64,9 +66,12 @@ struct Op {
 template <size_t N>
 inline void place(const Op& op, PyObject* (&values)[N], const char* const (&names)[N], size_t positional,
                   size_t required, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  const auto fail = [&](const std::string& what) { throw py::type_error(std::string(op.name) + "() " + what); };
+  const auto fail = [&](const std::string& what) {
+    throw py::type_error(std::string(op.name) + "() " + what);
+  };
   if (given > static_cast<Py_ssize_t>(positional))
-    fail("takes at most " + std::to_string(positional) + " positional arguments (" + std::to_string(given) + " given)");
+    fail("takes at most " + std::to_string(positional) + " positional arguments (" + std::to_string(given) +
+         " given)");
   for (size_t i = 0; i < N; ++i) values[i] = static_cast<Py_ssize_t>(i) < given ? args[i] : nullptr;
   const Py_ssize_t named = keywords ? PyTuple_GET_SIZE(keywords) : 0;
   for (Py_ssize_t j = 0; j < named; ++j) {
@@ -104,9 +109,15 @@ inline bool dtype_of(const PyObject* object, DType* dtype) {
   const auto* descr = py::detail::array_descriptor_proxy(py::detail::array_proxy(object)->descr);
   if (descr->byteorder == '>') return false;  // the kernels' architectures are little-endian
   switch (descr->type_num) {
-    case 11: *dtype = cpu::kFloat32; return true;
-    case 23: *dtype = cpu::kFloat16; return true;
-    default: *dtype = cpu::kBFloat16; return is_bfloat16(descr);
+    case 11:
+      *dtype = cpu::kFloat32;
+      return true;
+    case 23:
+      *dtype = cpu::kFloat16;
+      return true;
+    default:
+      *dtype = cpu::kBFloat16;
+      return is_bfloat16(descr);
   }
 }
 
@@ -126,9 +137,11 @@ inline Array array(const Op& op, const char* name, PyObject* object) {
   a.ndim = fields->nd;
   a.shape = reinterpret_cast<const py::ssize_t*>(fields->dimensions);
   if (!dtype_of(object, &a.dtype))
-    op.wrong_type(name, "has dtype " + text_of(object, "dtype"),
-                  "float32, float16 or bfloat16 (convert with " + std::string(name) + ".astype(numpy.float32))");
-  constexpr int kDense = py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
+    op.wrong_type(
+        name, "has dtype " + text_of(object, "dtype"),
+        "float32, float16 or bfloat16 (convert with " + std::string(name) + ".astype(numpy.float32))");
+  constexpr int kDense =
+      py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
   if ((fields->flags & kDense) != kDense)
     op.wrong_value(name, "has strides " + text_of(object, "strides"),
                    "C-contiguous and aligned (pass numpy.ascontiguousarray(" + std::string(name) + "))");
@@ -141,7 +154,8 @@ inline bool same_shape(const Array& a, int ndim, const py::ssize_t* shape) {
 }
 
 // `dtype` of a further array is the first one's, or, where it is a weight, float32.
-inline void check_dtype(const Op& op, const char* name, const Array& a, const Array& first, bool may_be_float32) {
+inline void check_dtype(const Op& op, const char* name, const Array& a, const Array& first,
+                        bool may_be_float32) {
   if (a.dtype == first.dtype || (may_be_float32 && a.dtype == cpu::kFloat32)) return;
   std::string expected = dtype_name(first.dtype);
   if (may_be_float32 && first.dtype != cpu::kFloat32) expected += " or float32";
@@ -160,14 +174,17 @@ inline Array checked_out(const Op& op, PyObject* object, DType dtype, int ndim, 
                          std::initializer_list<Input> inputs) {
   const Array out = array(op, "out", object);
   if (!same_shape(out, ndim, shape)) op.wrong_shape("out", out, shape_text(ndim, shape));
-  if (out.dtype != dtype) op.wrong_type("out", std::string("has dtype ") + dtype_name(out.dtype), dtype_name(dtype));
+  if (out.dtype != dtype)
+    op.wrong_type("out", std::string("has dtype ") + dtype_name(out.dtype), dtype_name(dtype));
   if (!(py::detail::array_proxy(object)->flags & py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
     throw py::value_error(std::string(op.name) + ": out is read-only, expected a writeable array");
   for (const Input& in : inputs) {
     const bool itself = in.in_place && in.array->data == out.data && in.array->nbytes() == out.nbytes();
-    const bool apart = in.array->data + in.array->nbytes() <= out.data || out.data + out.nbytes() <= in.array->data;
+    const bool apart =
+        in.array->data + in.array->nbytes() <= out.data || out.data + out.nbytes() <= in.array->data;
     if (!itself && !apart)
-      throw py::value_error(std::string(op.name) + ": out overlaps " + in.name + ", expected memory of its own" +
+      throw py::value_error(std::string(op.name) + ": out overlaps " + in.name +
+                            ", expected memory of its own" +
                             (in.in_place ? std::string(" or exactly ") + in.name : ""));
   }
   return out;

@@ -16,7 +16,7 @@ namespace results {
 namespace py = pybind11;
 
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kLarge = size_t{1} << 20;     // from here on a buffer is kept
+constexpr size_t kLarge = size_t{1} << 20;       // from here on a buffer is kept
 constexpr size_t kMostKept = size_t{512} << 20;  // bytes in free buffers, for the process
 
 struct Buffer {

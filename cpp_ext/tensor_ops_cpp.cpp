@@ -82,7 +82,8 @@ PyObject* rms_norm(const Op& op, PyObject* const* args, Py_ssize_t given, PyObje
   check_dtype(op, "weight", weight, x, true);
   if (x.ndim < 1) op.wrong_shape("x", x, "(... d)");
   const int64_t dim = x.axis(1), row = dim * itemsize(x.dtype);
-  if (weight.ndim != 1 || weight.size != dim) op.wrong_shape("weight", weight, "(d) with d=" + std::to_string(dim));
+  if (weight.ndim != 1 || weight.size != dim)
+    op.wrong_shape("weight", weight, "(d) with d=" + std::to_string(dim));
   const float eps = number(op, "eps", values[2], 1e-6f);
   const Array out =
       results::result(op, values[3], x, x.ndim, x.shape, {{"x", &x, true}, {"weight", &weight, false}});
@@ -117,13 +118,14 @@ void own_matmul(DType dtype, char* out, const char* a, const char* b, int64_t m,
         kernels.matvec[dtype](out + i * n * size, a + i * k * size, b, {n, k, 0, 1, begin, end}, sums);
     });
   const bool by_columns = n >= m;
-  run(by_columns ? n : m, (by_columns ? m : n) * k / 4 + 1, by_columns ? 64 : 32, [&](int64_t begin, int64_t end) {
-    const results::Workspace workspace(kernels.matmul_workspace);
-    cpu::MatmulPart part{n, k, 0, m, 0, n};
-    (by_columns ? part.n0 : part.m0) = begin;
-    (by_columns ? part.n1 : part.m1) = end;
-    kernels.matmul[dtype](out, a, b, part, reinterpret_cast<float*>(workspace.data()));
-  });
+  run(by_columns ? n : m, (by_columns ? m : n) * k / 4 + 1, by_columns ? 64 : 32,
+      [&](int64_t begin, int64_t end) {
+        const results::Workspace workspace(kernels.matmul_workspace);
+        cpu::MatmulPart part{n, k, 0, m, 0, n};
+        (by_columns ? part.n0 : part.m0) = begin;
+        (by_columns ? part.n1 : part.m1) = end;
+        kernels.matmul[dtype](out, a, b, part, reinterpret_cast<float*>(workspace.data()));
+      });
 }
 
 void multiply(const Array& out, const Array& a, const Array& b, bool shared) {
@@ -132,11 +134,13 @@ void multiply(const Array& out, const Array& a, const Array& b, bool shared) {
     std::memset(out.data, 0, out.nbytes());  // sums of nothing
     return;
   }
-  const int64_t n = b.axis(1), k = a.axis(1), matrices = shared ? 1 : b.size / (k * n), m = out.size / n / matrices;
+  const int64_t n = b.axis(1), k = a.axis(1), matrices = shared ? 1 : b.size / (k * n),
+                m = out.size / n / matrices;
   if (a.dtype == cpu::kFloat32 && m > 1) return numpy_matmul(a, b, out);
   const int64_t size = itemsize(a.dtype);
   for (int64_t i = 0; i < matrices; ++i)
-    own_matmul(a.dtype, out.data + i * m * n * size, a.data + i * m * k * size, b.data + i * k * n * size, m, n, k);
+    own_matmul(a.dtype, out.data + i * m * n * size, a.data + i * m * k * size, b.data + i * k * n * size, m,
+               n, k);
 }
 
 std::string axes_of_b(const Array& a, bool with_batch) {
@@ -219,9 +223,11 @@ void copy_all(py::object out, py::object x) {
   const Op op{"copy"};
   const Array from = array(op, "x", x.ptr());
   const Array to = checked_out(op, out.ptr(), from.dtype, from.ndim, from.shape, {{"x", &from, false}});
-  if (from.dtype != cpu::kFloat32) op.wrong_type("x", std::string("has dtype ") + dtype_name(from.dtype), "float32");
+  if (from.dtype != cpu::kFloat32)
+    op.wrong_type("x", std::string("has dtype ") + dtype_name(from.dtype), "float32");
   run(from.size, 1, 1024, [&](int64_t begin, int64_t end) {
-    active.load()->copy(to.data + begin * 4, from.data + begin * 4, end - begin, to.nbytes() > kStreamedBytes);
+    active.load()->copy(to.data + begin * 4, from.data + begin * 4, end - begin,
+                        to.nbytes() > kStreamedBytes);
   });
 }
 
@@ -274,13 +280,15 @@ py::dict optimization_info() {
 }
 
 void set_num_threads(int n) {
-  if (n < 1) throw py::value_error("set_num_threads: n has value " + std::to_string(n) + ", expected 1 or more");
+  if (n < 1)
+    throw py::value_error("set_num_threads: n has value " + std::to_string(n) + ", expected 1 or more");
   cpu::threads() = kOpenMP ? n : 1;
 }
 
 std::string device() {
   const int n = cpu::threads();
-  return std::string("CPU (") + active.load()->isa + ", " + std::to_string(n) + (n == 1 ? " thread)" : " threads)");
+  return std::string("CPU (") + active.load()->isa + ", " + std::to_string(n) +
+         (n == 1 ? " thread)" : " threads)");
 }
 
 }  // namespace
@@ -304,12 +312,15 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
     use(self, isa ? kernels_named(*isa) : kernels_at_import());
   };
   m.def("select", select, py::arg("isa").none(true),
-        "Use the kernels of this instruction set from now on (None: as at import); ValueError if this CPU cannot.");
+        "Use the kernels of this instruction set from now on (None: as at import); ValueError if this CPU "
+        "cannot.");
   m.def("num_threads", [] { return cpu::threads().load(); }, "Most threads that an op uses.");
   m.def("set_num_threads", set_num_threads, py::arg("n"), "Use at most n threads in an op.");
   m.def("calls", [] { return calls.load(); }, "Kernels run so far in this process.");
-  m.def("release_memory", [] { return results::kept().release(); },
-        "Return the freed result buffers that were kept to the system; their bytes.");
-  m.def("copy", copy_all, py::arg("out"), py::arg("x"), "Copy float32, as fast as this memory allows: a bandwidth probe.");
+  m.def(
+      "release_memory", [] { return results::kept().release(); },
+      "Return the freed result buffers that were kept to the system; their bytes.");
+  m.def("copy", copy_all, py::arg("out"), py::arg("x"),
+        "Copy float32, as fast as this memory allows: a bandwidth probe.");
   m.def("read", read_all, py::arg("x"), "Read an array, as fast as this memory allows: a bandwidth probe.");
 }

@@ -2,8 +2,8 @@
 //   ISA    the namespace and name of the set
 //   LANES, VECTORS  how many floats its vectors hold, and how many such registers it has
 // and, where the set has instructions for them, WIDEN_F16/NARROW_F16, STREAM_F32/STREAM_16 and
-// GUESS_RECIPROCAL, inside a region that lets the compiler use that set. Include nothing else from here: a header's inline functions would be
-// compiled for the wrong CPU.
+// GUESS_RECIPROCAL, inside a region that lets the compiler use that set. Include nothing else from here: a
+// header's inline functions would be compiled for the wrong CPU.
 
 namespace cpu {
 namespace ISA {
@@ -34,7 +34,7 @@ struct ExpFrom {  // exp(x - top)
 
 struct ExpScaled {
   float top, scale;
-  INLINE Vec operator()(Vec x) const { return ExpFrom{top}(x) * scale; }
+  INLINE Vec operator()(Vec x) const { return ExpFrom{top}(x)*scale; }
 };
 
 struct Scaled {
@@ -49,7 +49,8 @@ void map_kernel(void* out, const void* x, int64_t n, bool streamed) {
 }
 
 template <class T, class W>
-void rms_norm(void* out_, const void* x_, const void* weight_, int64_t rows, int64_t dim, float eps, bool streamed) {
+void rms_norm(void* out_, const void* x_, const void* weight_, int64_t rows, int64_t dim, float eps,
+              bool streamed) {
   T* out = static_cast<T*>(out_);
   const T* x = static_cast<const T*>(x_);
   const W* weight = static_cast<const W*>(weight_);
@@ -88,7 +89,9 @@ void softmax(void* out_, const void* x_, int64_t rows, int64_t dim, bool streame
 
 #include "matmul.inl"
 
-float read_all(const void* x, int64_t n) { return reduce(0.f, n, Plus{}, Same{}, static_cast<const float*>(x)); }
+float read_all(const void* x, int64_t n) {
+  return reduce(0.f, n, Plus{}, Same{}, static_cast<const float*>(x));
+}
 
 }  // namespace
 

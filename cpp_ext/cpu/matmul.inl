@@ -7,10 +7,10 @@
 constexpr int kTileVecs = 2;
 constexpr int kTileColumns = kTileVecs * LANES;
 constexpr int kTileRows = VECTORS == 32 ? 12 : VECTORS == 16 && LANES > 4 ? 6 : 4;
-constexpr int64_t kDepth = 256;                                // of k at a time: a strip of b stays in L1
+constexpr int64_t kDepth = 256;                                   // of k at a time: a strip of b stays in L1
 constexpr int64_t kColumns = 1024 / kTileColumns * kTileColumns;  // of b at a time: the block stays in L2
-constexpr int64_t kRows = 16 * kTileRows;                      // of a at a time
-constexpr int64_t kResultRows = 4 * kRows;                     // whose sums wait in float32
+constexpr int64_t kRows = 16 * kTileRows;                         // of a at a time
+constexpr int64_t kResultRows = 4 * kRows;                        // whose sums wait in float32
 constexpr size_t kMatmulWorkspace =
     sizeof(float) * (kDepth * kColumns + kRows * kDepth + kResultRows * kColumns);
 
@@ -62,7 +62,8 @@ inline void tile(float* result, int64_t stride, const float* a, const float* b, 
 
 // One block of the result: rows m <= kResultRows, columns n <= kColumns, all of k.
 template <class T>
-inline void block(float* result, const T* a, const T* b, const MatmulPart& all, int64_t m, int64_t n, float* workspace) {
+inline void block(float* result, const T* a, const T* b, const MatmulPart& all, int64_t m, int64_t n,
+                  float* workspace) {
   float* unpacked_b = workspace;
   float* unpacked_a = unpacked_b + kDepth * kColumns;
   for (int64_t i = 0; i < kResultRows * kColumns; i += LANES) store(result + i, Vec{});
@@ -74,7 +75,8 @@ inline void block(float* result, const T* a, const T* b, const MatmulPart& all, 
       unpack_a(unpacked_a, a + i * all.k + p, all.k, rows, depth);
       for (int64_t j = 0; j < n; j += kTileColumns)
         for (int64_t r = 0; r < rows; r += kTileRows)
-          tile(result + (i + r) * kColumns + j, kColumns, unpacked_a + r * depth, unpacked_b + j * depth, depth);
+          tile(result + (i + r) * kColumns + j, kColumns, unpacked_a + r * depth, unpacked_b + j * depth,
+               depth);
     }
   }
 }
@@ -86,7 +88,8 @@ void matmul(void* out, const void* a, const void* b, const MatmulPart& part, flo
     for (int64_t i = part.m0; i < part.m1; i += kResultRows) {
       const int64_t n = part.n1 - j < kColumns ? part.n1 - j : kColumns;
       const int64_t m = part.m1 - i < kResultRows ? part.m1 - i : kResultRows;
-      block(result, static_cast<const T*>(a) + i * part.k, static_cast<const T*>(b) + j, part, m, n, workspace);
+      block(result, static_cast<const T*>(a) + i * part.k, static_cast<const T*>(b) + j, part, m, n,
+            workspace);
       for (int64_t r = 0; r < m; ++r)
         map(static_cast<T*>(out) + (i + r) * part.n + j, n, Same{}, result + r * kColumns);
     }
@@ -94,8 +97,11 @@ void matmul(void* out, const void* a, const void* b, const MatmulPart& part, flo
 
 struct AddRows {  // y + a0 b0 + a1 b1 + ...
   const float* a;
-  INLINE Vec operator()(Vec y, Vec b0, Vec b1, Vec b2, Vec b3) const {
-    return (y + a[0] * b0 + a[1] * b1) + (a[2] * b2 + a[3] * b3);
+  template <class... B>
+  INLINE Vec operator()(Vec y, B... b) const {
+    const float* factor = a;
+    ((y += *factor++ * b), ...);
+    return y;
   }
 };
 struct AddRow {
@@ -103,7 +109,7 @@ struct AddRow {
   INLINE Vec operator()(Vec y, Vec b) const { return y + a * b; }
 };
 
-// One row of a: rows of b are read in the order of memory, four streams at a time, and summed into a
+// One row of a: rows of b are read in the order of memory, eight streams at a time, and summed into a
 // piece of the result that stays in the first-level cache.
 template <class T>
 void matvec(void* out, const void* a_, const void* b_, const MatmulPart& part, float* sums) {
@@ -113,15 +119,16 @@ void matvec(void* out, const void* a_, const void* b_, const MatmulPart& part, f
     const int64_t n = part.n1 - j < kPiece ? part.n1 - j : kPiece;
     const T* b = static_cast<const T*>(b_) + j;
     for (int64_t i = 0; i < kPiece; i += LANES) store(sums + i, Vec{});
-    for (int64_t p = 0; p < part.k; p += 4) {
-      float factors[4];
-      const int64_t rows = part.k - p < 4 ? part.k - p : 4;
+    for (int64_t p = 0; p < part.k; p += 8) {
+      float factors[8];
+      const int64_t rows = part.k - p < 8 ? part.k - p : 8;
       map(factors, rows, Same{}, a + p);
-      const T* row = b + p * part.n;
-      if (rows == 4)
-        map(sums, n, AddRows{factors}, sums, row, row + part.n, row + 2 * part.n, row + 3 * part.n);
+      const Ahead<T> row{b + p * part.n, 8 * part.n};
+      if (rows == 8)
+        map(sums, n, AddRows{factors}, sums, row, row + part.n, row + 2 * part.n, row + 3 * part.n,
+            row + 4 * part.n, row + 5 * part.n, row + 6 * part.n, row + 7 * part.n);
       else
-        for (int64_t r = 0; r < rows; ++r) map(sums, n, AddRow{factors[r]}, sums, row + r * part.n);
+        for (int64_t r = 0; r < rows; ++r) map(sums, n, AddRow{factors[r]}, sums, row.p + r * part.n);
     }
     map(static_cast<T*>(out) + j, n, Same{}, sums);
   }

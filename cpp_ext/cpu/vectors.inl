@@ -203,7 +203,8 @@ INLINE Vec reciprocal(Vec d) {  // 14 bits, doubled by one step of Newton's
 // 2^t for t <= 0: 2^k * 2^f with k whole and |f| <= 1/2, the latter by a polynomial (minimax, of degree 5,
 // fitted to the relative error: 1.6e-7 with roundings). Zero below -126, NaN for NaN.
 INLINE Vec exp2_of_negative(Vec t) {
-  const float round = 12582912.f;  // 1.5 * 2^23: adding it leaves no room for a fraction, and k in the low bits
+  const float round =
+      12582912.f;  // 1.5 * 2^23: adding it leaves no room for a fraction, and k in the low bits
   const Vec shifted = t + round;
   const Vec f = t - (shifted - round);
   Vec p = set(1.326472731e-3f);

@@ -3,14 +3,13 @@
 // one element too far; without it, guard elements after the results do. Prints what ran; exits 1 on a
 // wrong value.
 #define AIRLLM_TEST_TARGETS
-#include "../../cpp_ext/cpu/targets.h"
-
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
 
+#include "../../cpp_ext/cpu/targets.h"
 #include "../../cpp_ext/cpu/threads.h"
 
 namespace {
@@ -55,7 +54,8 @@ struct Type<Float16> {
     int exponent;
     const double fraction = std::frexp(std::fabs(v), &exponent);
     const int biased = std::max(exponent + 14, 0);
-    const auto bits = static_cast<uint16_t>(biased << 10 | (biased ? static_cast<int>(fraction * 2048) & 1023 : 0));
+    const auto bits =
+        static_cast<uint16_t>(biased << 10 | (biased ? static_cast<int>(fraction * 2048) & 1023 : 0));
     return {static_cast<uint16_t>(bits | (v < 0 ? 0x8000 : 0))};
   }
 };
@@ -111,7 +111,8 @@ void compare(const char* isa, const char* what, const Block<T>& got, const Reals
 }
 
 template <class T>
-void check_map(const char* isa, const char* what, cpu::MapKernel* kernel, double (*exact)(double), int64_t n) {
+void check_map(const char* isa, const char* what, cpu::MapKernel* kernel, double (*exact)(double),
+               int64_t n) {
   for (int streamed = 0; streamed < 2; ++streamed) {
     const Block<T> x = sample<T>(n);
     Block<T> out(n);
@@ -153,7 +154,8 @@ void check_rows(const cpu::Kernels& kernels, int64_t rows, int64_t dim) {
     const Block<float> w32 = sample<float>(dim);
     Block<T> out(rows * dim);
     const auto run = [&](const void* weight, bool wide) {
-      kernels.rms_norm[Type<T>::dtype][wide](out.data.get(), x.data.get(), weight, rows, dim, 1e-3f, streamed);
+      kernels.rms_norm[Type<T>::dtype][wide](out.data.get(), x.data.get(), weight, rows, dim, 1e-3f,
+                                             streamed);
     };
     kernels.softmax[Type<T>::dtype](out.data.get(), x.data.get(), rows, dim, streamed);
     compare(kernels.isa, "softmax", out, by_rows(x.values(), dim, softmax));
@@ -177,16 +179,18 @@ void check_matmul(const cpu::Kernels& kernels, int64_t m, int64_t k, int64_t n) 
     for (int64_t p = 0; p < k; ++p)
       for (int64_t j = 0; j < n; ++j) exact[i * n + j] += av[i * k + p] * bv[p * n + j];
   const int64_t cut = n / 2 / 64 * 64, half = m / 2;  // in parts, as threads do it
-  float* const workspace = static_cast<float*>(std::aligned_alloc(64, (kernels.matmul_workspace + 63) / 64 * 64));
+  float* const workspace =
+      static_cast<float*>(std::aligned_alloc(64, (kernels.matmul_workspace + 63) / 64 * 64));
   Block<T> out(m * n);
   for (const auto& [n0, n1] : {std::pair(int64_t{0}, cut), std::pair(cut, n)})
     for (const auto& [m0, m1] : {std::pair(int64_t{0}, half), std::pair(half, m)})
       if (n0 < n1 && m0 < m1)
-        kernels.matmul[Type<T>::dtype](out.data.get(), a.data.get(), b.data.get(), {n, k, m0, m1, n0, n1}, workspace);
+        kernels.matmul[Type<T>::dtype](out.data.get(), a.data.get(), b.data.get(), {n, k, m0, m1, n0, n1},
+                                       workspace);
   compare(kernels.isa, "matmul", out, exact);
   for (int64_t i = 0; i < m; ++i)
-    kernels.matvec[Type<T>::dtype](out.data.get() + i * n, a.data.get() + i * k, b.data.get(), {n, k, 0, 1, 0, n},
-                                   workspace);
+    kernels.matvec[Type<T>::dtype](out.data.get() + i * n, a.data.get() + i * k, b.data.get(),
+                                   {n, k, 0, 1, 0, n}, workspace);
   compare(kernels.isa, "matvec", out, exact);
   std::free(workspace);
 }
@@ -202,8 +206,9 @@ void check_all(const cpu::Kernels& kernels) {
     check_rows<T>(kernels, 3, n);
   }
   check_rows<T>(kernels, 1, 8193);
-  for (const auto& [m, k, n] : {std::tuple(1, 1, 1), std::tuple(5, 3, 7), std::tuple(13, 64, 33), std::tuple(25, 300, 65),
-                                std::tuple(2, 257, 130), std::tuple(200, 9, 5), std::tuple(3, 5, 1100)})
+  for (const auto& [m, k, n] :
+       {std::tuple(1, 1, 1), std::tuple(5, 3, 7), std::tuple(13, 64, 33), std::tuple(25, 300, 65),
+        std::tuple(2, 257, 130), std::tuple(200, 9, 5), std::tuple(3, 5, 1100)})
     check_matmul<T>(kernels, m, k, n);
 }
 
