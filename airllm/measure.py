@@ -29,6 +29,7 @@ LIBRARIES = ("numpy", "torch", "pyopencl")
 ROUNDS = 7
 PAUSE = 0.01
 SHORTEST_SAMPLE = 20e-6  # the clock itself costs some 50 ns: shorter calls are timed several at a time
+ENDLESS = 5.0  # seconds: beside these, warming up is nothing
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,16 @@ def compare(
     """Time each call, in turns; `seconds` is about what all samples of one call may take together.
 
     A call that takes longer than its share of a round still runs once in every round, but one that takes
-    longer than `seconds` only in the first three.
+    longer than `seconds` only in the first three, and one that takes longer than ENDLESS only once in all.
     """
     taken: dict[str, list[float]] = {name: [] for name in calls}
     once = {name: _warm(call) for name, call in calls.items()}
     with _no_garbage_collection():
         for turn in range(rounds):
             for name, call in calls.items():
-                if turn < 3 or once[name] <= seconds:
+                if once[name] > ENDLESS:
+                    taken[name] = [once[name]]
+                elif turn < 3 or once[name] <= seconds:
                     time.sleep(pause)
                     taken[name] += _block(call, once[name], seconds / rounds)
     return {name: Timing.of(samples) for name, samples in taken.items()}
@@ -72,7 +75,10 @@ def compare(
 
 def _warm(call: Callable[[], Any]) -> float:
     """Seconds of one call once caches, pools and compiled programs are there."""
+    start = time.perf_counter()
     call()
+    if (first := time.perf_counter() - start) > ENDLESS:
+        return first
     best = float("inf")
     for _ in range(3):
         start = time.perf_counter()
