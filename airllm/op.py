@@ -12,21 +12,19 @@ the float64 truth and the random inputs of tests and benchmarks, and the bytes a
 import functools
 import inspect
 import numbers
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from airllm.arrays import as_kind_of, as_numpy, device_of, place_of
 from airllm.backends import registry
 
 OPS: dict[str, "Op"] = {}
 DTYPES = tuple(np.dtype(dtype) for dtype in (np.float32, np.float16, ml_dtypes.bfloat16))
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _DTYPE_NAMES = "float32, float16 or bfloat16"
-_HOST_DLPACK_DEVICES = {1, 3}  # kDLCPU, kDLCUDAHost
-_OTHER_DLPACK_DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda"}
 
 
 def op(**axes: str) -> Callable[[Callable], Callable]:
@@ -103,7 +101,7 @@ class Op:
         if out is not None:
             target[...] = result
             return out
-        return _as_kind_of(given[0], result)
+        return as_kind_of(given[0], result)
 
     def _bound(self, args: tuple, kwargs: dict) -> inspect.BoundArguments:
         try:
@@ -209,7 +207,7 @@ class Op:
             raise ValueError(f"{self.name}: out is read-only, expected a writeable array")
         for array, value in zip(self.arrays, arrays, strict=True):
             in_place = self.arrays[array] == self.out
-            same = in_place and isinstance(value, np.ndarray) and _where(value) == _where(out)
+            same = in_place and isinstance(value, np.ndarray) and place_of(value) == place_of(out)
             if isinstance(value, np.ndarray) and not same and np.may_share_memory(out, value):
                 instead = f" or exactly {array}" if in_place else ""
                 raise ValueError(f"{self.name}: out overlaps {array}, expected memory of its own{instead}")
@@ -220,12 +218,10 @@ class Op:
         """`value` as a NumPy array of native byte order, without a copy where that can be."""
         wrong = f"{self.name}: {name} has type {type(value).__name__}, expected a"
         try:
-            if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
-                return np.from_dlpack(value)
-            array = np.asarray(value)
+            array = as_numpy(value)
         except Exception as error:  # another library's export may fail in any way
             raise TypeError(f"{wrong}n array: {error}") from error
-        if array.dtype == object or (name == "out" and not hasattr(value, "__array_interface__")):
+        if array.dtype == object or (name == "out" and not _has_memory(value)):
             raise TypeError(f"{wrong} NumPy array")
         return array if name == "out" else array.astype(array.dtype.newbyteorder("="), copy=False)
 
@@ -262,29 +258,6 @@ class Op:
         return sum(a.nbytes for a in arrays) + out.nbytes
 
 
-def _where(array: np.ndarray) -> tuple:
-    return array.__array_interface__["data"][0], array.shape, array.strides
-
-
-def device_of(value: Any) -> str:
-    """Name of the device whose memory holds an array; "" for the host's."""
-    if isinstance(value, np.ndarray) or value is None:
-        return ""
-    if hasattr(value, "__dlpack_device__"):
-        kind, index = value.__dlpack_device__()
-        return (
-            ""
-            if kind in _HOST_DLPACK_DEVICES
-            else f"{_OTHER_DLPACK_DEVICES.get(kind, f'kind {kind}')}:{index}"
-        )
-    if hasattr(value, "__cuda_array_interface__"):
-        return "cuda"
-    return "opencl" if hasattr(value, "cl_device") or type(value).__module__.startswith("pyopencl") else ""
-
-
-def _as_kind_of(given: Any, result: np.ndarray) -> Any:
-    """The result as an array of the library that the first argument came from, sharing its memory."""
-    library: Any = sys.modules.get(type(given).__module__.partition(".")[0])
-    if isinstance(given, np.ndarray) or not hasattr(given, "__dlpack__"):
-        return result
-    return library.from_dlpack(result) if hasattr(library, "from_dlpack") else result
+def _has_memory(value: Any) -> bool:
+    """Whether writing to its NumPy view changes `value`: not so for a list."""
+    return hasattr(value, "__array_interface__") or hasattr(value, "__dlpack__")

@@ -31,11 +31,11 @@ constexpr int64_t kStreamedBytes = int64_t{16} << 20;
 
 // Runs `work` without the interpreter's lock where it is long enough for another thread to use it.
 template <class Work>
-void run(int64_t n, int64_t cost, int64_t step, const Work& work) {
+void run(int64_t n, int64_t cost, int64_t step, const Work& work, int most = cpu::threads()) {
   calls.fetch_add(1, std::memory_order_relaxed);
   if (n * cost < cpu::kWorthAThread) return work(0, n);
   const py::gil_scoped_release unlocked;
-  cpu::parallel(n, cost, step, work);
+  cpu::parallel(n, cost, step, most, work);
 }
 
 int64_t itemsize(DType dtype) { return dtype == cpu::kFloat32 ? 4 : 2; }
@@ -118,14 +118,17 @@ void own_matmul(DType dtype, char* out, const char* a, const char* b, int64_t m,
         kernels.matvec[dtype](out + i * n * size, a + i * k * size, b, {n, k, 0, 1, begin, end}, sums);
     });
   const bool by_columns = n >= m;
-  run(by_columns ? n : m, (by_columns ? m : n) * k / 4 + 1, by_columns ? 64 : 32,
-      [&](int64_t begin, int64_t end) {
-        const results::Workspace workspace(kernels.matmul_workspace);
-        cpu::MatmulPart part{n, k, 0, m, 0, n};
-        (by_columns ? part.n0 : part.m0) = begin;
-        (by_columns ? part.n1 : part.m1) = end;
-        kernels.matmul[dtype](out, a, b, part, reinterpret_cast<float*>(workspace.data()));
-      });
+  const int most = cpu::threads();
+  const results::Workspace workspaces(kernels.matmul_workspace * most);
+  std::atomic<size_t> next{0};
+  const auto work = [&](int64_t begin, int64_t end) {
+    cpu::MatmulPart part{n, k, 0, m, 0, n};
+    (by_columns ? part.n0 : part.m0) = begin;
+    (by_columns ? part.n1 : part.m1) = end;
+    char* const mine = workspaces.data() + next++ * kernels.matmul_workspace;
+    kernels.matmul[dtype](out, a, b, part, reinterpret_cast<float*>(mine));
+  };
+  run(by_columns ? n : m, (by_columns ? m : n) * k / 4 + 1, by_columns ? 64 : 32, work, most);
 }
 
 void multiply(const Array& out, const Array& a, const Array& b, bool shared) {

@@ -231,6 +231,12 @@ def test_arrays_of_another_library_come_back_as_its_kind(backend):
     torch.testing.assert_close(result, torch.nn.functional.silu(x))
     assert tensor_ops.silu(x, out=x) is x
     torch.testing.assert_close(x, result)
+    half = torch.randn(3, 8).to(torch.bfloat16)
+    result = tensor_ops.silu(half)
+    assert result.dtype == torch.bfloat16
+    torch.testing.assert_close(result, torch.nn.functional.silu(half))
+    assert tensor_ops.silu(half, out=half) is half
+    torch.testing.assert_close(half, result)
     with pytest.raises(TypeError, match="silu: x has type Tensor, expected an array: .*grad"):
         tensor_ops.silu(torch.ones(3, requires_grad=True))
 

@@ -66,7 +66,10 @@ inline void block(float* result, const T* a, const T* b, const MatmulPart& all, 
                   float* workspace) {
   float* unpacked_b = workspace;
   float* unpacked_a = unpacked_b + kDepth * kColumns;
-  for (int64_t i = 0; i < kResultRows * kColumns; i += LANES) store(result + i, Vec{});
+  const int64_t tiled_rows = (m + kTileRows - 1) / kTileRows * kTileRows;
+  for (int64_t i = 0; i < tiled_rows; ++i)
+    for (int64_t j = 0; j < n; j += kTileColumns)
+      for (int v = 0; v < kTileVecs; ++v) store(result + i * kColumns + j + v * LANES, Vec{});
   for (int64_t p = 0; p < all.k; p += kDepth) {
     const int64_t depth = all.k - p < kDepth ? all.k - p : kDepth;
     unpack_b(unpacked_b, b + p * all.n, all.n, depth, n);

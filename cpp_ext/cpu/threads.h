@@ -36,13 +36,13 @@ inline void run_alone_after_fork() {
 // Work below this, in elements of an elementwise op, is done sooner than a second thread has started.
 constexpr int64_t kWorthAThread = 1 << 14;
 
-// Calls work(begin, end) on parts of [0, n), each on one thread. `cost` is one item's, in elements of
-// an elementwise op; parts begin at multiples of `step`.
+// Calls work(begin, end) on at most `most` parts of [0, n), each on one thread. `cost` is one item's, in
+// elements of an elementwise op; parts begin at multiples of `step`. `work` must not throw.
 template <class Work>
-void parallel(int64_t n, int64_t cost, int64_t step, const Work& work) {
+void parallel(int64_t n, int64_t cost, int64_t step, int most, const Work& work) {
 #ifdef _OPENMP
   const int64_t useful = std::min<int64_t>(n * cost / kWorthAThread, (n + step - 1) / step);
-  const int team = static_cast<int>(std::min<int64_t>(threads(), useful));
+  const int team = static_cast<int>(std::min<int64_t>(most, useful));
   if (team > 1) {
 #pragma omp parallel num_threads(team)
     {

@@ -61,7 +61,7 @@ def _call(op: Any, arrays: Sequence[Any], parameters: tuple, out: Any) -> Any:
 
 def _on_device(op: Any, named: dict[str, Any]) -> bool:
     """Whether the arrays are pyopencl's; TypeError unless all are, or all are NumPy's."""
-    from airllm.op import device_of
+    from airllm.arrays import device_of
 
     module = sys.modules.get("pyopencl.array")
     ours = module.Array if module else ()

@@ -216,7 +216,7 @@ void check_all(const cpu::Kernels& kernels) {
 void check_threads() {
   for (int64_t n : {0, 1, 7, 1000, 100000}) {
     std::vector<std::atomic<int>> seen(n);
-    cpu::parallel(n, 100, 16, [&](int64_t begin, int64_t end) {
+    cpu::parallel(n, 100, 16, cpu::threads(), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) ++seen[i];
     });
     ++checks;
