@@ -231,6 +231,7 @@ def test_the_error_table_of_backend_config_md_is_true(tmp_path):
         "unknown backend": '{\n  "preferred_backend": "cppp"\n}',
         "wrong type": '{\n\n\n\n\n\n  "backend_priority": "cpp"\n}',
         "named twice": '{\n  "backend_priority": [\n    "cpp",\n    "cpp"\n  ]\n}',
+        "no device": '{\n  "opencl_device": null\n}',
         "misspelt key": '{\n  "prefered_backend": "cpp"\n}',
     }
     texts["named twice"] = '{\n  "backend_priority": ["python",\n    "openmp",\n    "cpp"\n  ]\n}'

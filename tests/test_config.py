@@ -11,6 +11,7 @@ import pytest
 from airllm.backends import config
 
 ORDER = ["cuda", "opencl", "cpp", "python"]
+ORDER_OF_KEYS = ["preferred_backend", "backend_priority", "force_backend"]
 
 
 @pytest.fixture
@@ -122,8 +123,43 @@ def test_aliases_become_the_names_of_backends(places):
     assert config.load().preferred_backend == "python"
 
 
+@pytest.mark.parametrize("value, device", [(1, "1"), (0, "0"), ("0:1", "0:1"), (" PoCL ", "PoCL")])
+def test_the_opencl_device_is_an_index_or_a_name(places, monkeypatch, value, device):
+    config.write(places["checkout"], opencl_device=value)
+    monkeypatch.setenv("AIRLLM_BACKEND", "opencl")
+    assert config.load().opencl_device == device
+    assert list(config.load().as_dict()) == ORDER_OF_KEYS
+
+
+def test_a_file_that_names_no_opencl_device_leaves_the_choice_to_opencl(places):
+    config.write(places["checkout"])
+    assert "opencl_device" not in places["checkout"].read_text()
+    assert config.load().opencl_device is None
+
+
+# ---- the way out of force mode ----
+
+
+def test_the_remedy_for_force_mode_is_where_it_was_said(places, monkeypatch):
+    """In a checkout the documented command; a wheel has no setup.py, so the file and its key."""
+
+    def remedy(source):
+        config.write(places[source], force_backend="cuda")
+        assert config.load().source == source
+        return config.how_to_unforce(config.load())
+
+    assert remedy("user") == f'Remove force mode: set "force_backend" to null in {places["user"]}'
+    assert remedy("checkout") == "Remove force mode: python setup.py configure_backend --backend=auto"
+    monkeypatch.setenv("AIRLLM_CONFIG", str(places["AIRLLM_CONFIG"]))
+    named = remedy("AIRLLM_CONFIG")
+    assert named == f'Remove force mode: set "force_backend" to null in {places["AIRLLM_CONFIG"]}'
+    monkeypatch.setenv("AIRLLM_BACKEND", "cuda")
+    assert config.how_to_unforce(config.load()) == "Remove the environment variable AIRLLM_BACKEND"
+
+
 # ---- errors ----
 
+DEVICE = 'a device\'s index, "platform:device" or a part of its name'
 KNOWN = "cuda, opencl, cpp, python (cpu = cpp, openmp = cpp, numpy = python)"
 
 
@@ -159,6 +195,16 @@ KNOWN = "cuda, opencl, cpp, python (cpu = cpp, openmp = cpp, numpy = python)"
         (
             '{"a": 1,\n"prefered_backend": "cpp"}',
             ":2: unknown key 'prefered_backend', expected 'preferred_backend'",
+        ),
+        ('{"x": 1,\n"opencl_device": true}', f":2: opencl_device has a boolean, expected {DEVICE}"),
+        ('{"opencl_device": [0]}', f":1: opencl_device has a list, expected {DEVICE}"),
+        ('{"opencl_device": null}', f":1: opencl_device has null, expected {DEVICE}"),
+        ('{"opencl_device": 0.5}', f":1: opencl_device has 0.5 (a number), expected {DEVICE}"),
+        ('{"opencl_device": -1}', f":1: opencl_device has -1 (a number), expected {DEVICE}"),
+        ('{"opencl_device":\n" "}', f':2: opencl_device has " " (a string), expected {DEVICE}'),
+        (
+            '{\n"opencl-device": 0}',
+            ":2: unknown key 'opencl-device', expected 'opencl_device'",
         ),
         (
             '{"force_backend": null,\n"force_backend": "cpp"}',
@@ -276,12 +322,15 @@ def test_a_failed_write_leaves_the_old_file_alone(places, monkeypatch):
     assert sorted(os.listdir(config.CHECKOUT)) == ["backend.json", "setup.py"]
 
 
-@pytest.mark.parametrize("old", ["{", "[]", '{"x": 1, "prefered_backend": "cpp", "force_backend": "tpu"}'])
+WRONG = '{"x": 1, "prefered_backend": "cpp", "force_backend": "tpu", "opencl_device": null}'
+
+
+@pytest.mark.parametrize("old", ["{", "[]", WRONG])
 def test_reset_writes_the_defaults_over_anything(places, old):
     places["checkout"].write_text(old)
     config.reset(places["checkout"])
     assert config.load().as_dict() == config.DEFAULTS
-    assert json.loads(places["checkout"].read_text()).get("x", 1) == 1
+    assert json.loads(places["checkout"].read_text()) == config.DEFAULTS | ({"x": 1} if old == WRONG else {})
 
 
 def test_a_reader_never_sees_half_a_file(places):

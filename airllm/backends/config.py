@@ -10,34 +10,28 @@ import dataclasses
 import json
 import os
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-BUILT_IN = ("cuda", "opencl", "cpp", "python")
-ALIASES = {"cpu": "cpp", "openmp": "cpp", "numpy": "python"}
-DEFAULTS: dict[str, Any] = {
-    "preferred_backend": "auto",
-    "backend_priority": list(BUILT_IN),
-    "force_backend": None,
-}
-KEYS = tuple(DEFAULTS)
+from airllm.backends.values import (  # noqa: F401  others know all of these by this module's name
+    ALIASES,
+    BUILT_IN,
+    CHECKS,
+    DEFAULTS,
+    KEYS,
+    OPTIONAL,
+    ConfigError,
+    Wrong,
+    canonical,
+    known_names,
+    order,
+    preference,
+    shown,
+)
+
 CHECKOUT = Path(__file__).resolve().parents[2]
-
-
-class ConfigError(ValueError):
-    """A configuration that says something it cannot mean; the message names file, line and key."""
-
-
-class _Wrong(ValueError):
-    """What is wrong with a value, before it is known where the value stands; `item` is the part at fault."""
-
-    def __init__(self, item: Any, message: str):
-        super().__init__(message)
-        self.item = item
 
 
 @dataclass(frozen=True)
@@ -45,6 +39,7 @@ class Config:
     """The three settings, in canonical names, and where they come from.
 
     `source` is AIRLLM_BACKEND, AIRLLM_CONFIG, checkout, user or defaults; `path` is the file that was read.
+    `opencl_device` is None where the file leaves it out.
     """
 
     preferred_backend: str
@@ -52,6 +47,7 @@ class Config:
     force_backend: str | None
     source: str
     path: Path | None
+    opencl_device: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The three keys as backend.json has them."""
@@ -63,91 +59,6 @@ BY_DEFAULT = Config("auto", BUILT_IN, None, source="defaults", path=None)
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-# ---- names ----
-
-
-def known_names() -> tuple[str, ...]:
-    """The built-in backends, then those that installed distributions add by an entry point."""
-    added = {entry.name for entry in entry_points(group="airllm.backends")}
-    return (*BUILT_IN, *sorted(added.difference(BUILT_IN)))
-
-
-def canonical(name: str) -> str:
-    """The backend's own name for it or one of ALIASES; ConfigError that lists the known ones otherwise."""
-    name = ALIASES.get(name, name)
-    if name in BUILT_IN or name in known_names():  # looking through what is installed takes milliseconds
-        return name
-    raise ConfigError(f"unknown backend {name!r}, expected {_names()}")
-
-
-def _names(*others: str) -> str:
-    aliases = ", ".join(f"{alias} = {backend}" for alias, backend in ALIASES.items())
-    return f"one of: {', '.join([*others, *known_names()])} ({aliases})"
-
-
-# ---- values ----
-
-
-def _name(value: Any, *others: str) -> str:
-    if not isinstance(value, str):
-        raise _Wrong(value, f"has {_shown(value)}, expected {_names(*others)}")
-    try:
-        return canonical(value)
-    except ConfigError:
-        raise _Wrong(value, f"has the unknown backend {value!r}, expected {_names(*others)}") from None
-
-
-def _preferred(value: Any) -> str:
-    return "auto" if value == "auto" else _name(value, "auto")
-
-
-def _force(value: Any) -> str | None:
-    return None if value is None else _name(value, "null")
-
-
-def _priority(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise _Wrong(value, f"has {_shown(value)}, expected a list of backends")
-    if not value:
-        raise _Wrong(value, "is empty, expected at least one backend")
-    names: list[str] = []
-    for item in value:
-        if _name(item) in names:
-            raise _Wrong(item, f"has {item!r} twice, expected each backend once")
-        names.append(_name(item))
-    return tuple(names)
-
-
-def preference(text: str) -> str:
-    """A backend's name or auto; ConfigError that lists the known ones otherwise."""
-    return _said(_preferred, text)
-
-
-def order(text: str) -> tuple[str, ...]:
-    """The backends of a comma-separated list; ConfigError for one that is unknown or there twice."""
-    return _said(_priority, [name.strip() for name in text.split(",")])
-
-
-def _said(check: Callable[[Any], Any], value: Any) -> Any:
-    """`check(value)` of something that stands in no file."""
-    try:
-        return check(value)
-    except _Wrong as wrong:
-        raise ConfigError(str(wrong)) from None
-
-
-_CHECKS: dict[str, Callable[[Any], Any]] = {
-    "preferred_backend": _preferred,
-    "backend_priority": _priority,
-    "force_backend": _force,
-}
-
-
-def _shown(value: Any) -> str:
-    kinds = {dict: "an object", list: "a list", type(None): "null", bool: "a boolean"}
-    return kinds.get(type(value)) or f"{json.dumps(value)} (a {'string' if type(value) is str else 'number'})"
 
 
 # ---- files ----
@@ -165,13 +76,14 @@ class _File:
         """The checked settings; a key that is not there has its default."""
         for key in self.values:
             self._refuse_misspelt(key)
-        settings = {key: self._checked(key) for key in KEYS}
+        optional = [key for key in OPTIONAL if key in self.values]
+        settings = {key: self._checked(key) for key in (*KEYS, *optional)}
         return Config(**settings, source=source, path=self.path)
 
     def _checked(self, key: str) -> Any:
         try:
-            return _CHECKS[key](self.values.get(key, DEFAULTS[key]))
-        except _Wrong as wrong:
+            return CHECKS[key](self.values[key] if key in self.values else DEFAULTS[key])
+        except Wrong as wrong:
             raise ConfigError(f"{self.path}:{self._line(key, wrong.item)}: {key} {wrong}") from None
 
     def _refuse_misspelt(self, key: str) -> None:
@@ -189,7 +101,11 @@ class _File:
 
 def _meant(key: str) -> str:
     """The key of ours that `key` is or nearly is, else `key` itself."""
-    return next(iter(get_close_matches(key, KEYS, n=1, cutoff=0.8)), key)
+    return next(iter(get_close_matches(key, (*KEYS, *OPTIONAL), n=1, cutoff=0.8)), key)
+
+
+def _is_foreign(key: str) -> bool:
+    return _meant(key) not in (*KEYS, *OPTIONAL)
 
 
 def _offsets(text: str) -> dict[str, int]:
@@ -225,14 +141,14 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
         values = json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from None
-    except _Wrong as wrong:
+    except Wrong as wrong:
         line = text.count("\n", 0, text.rfind(json.dumps(wrong.item))) + 1
         raise ConfigError(f"{path}:{line}: {wrong}") from None
     except RecursionError as error:
         raise ConfigError(f"{path}: is nested too deeply: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(
-            f"{path}:1: has {_shown(values)}, expected an object with the keys {', '.join(KEYS)}"
+            f"{path}:1: has {shown(values)}, expected an object with the keys {', '.join(KEYS)}"
         )
     return values
 
@@ -240,7 +156,7 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     for key in (names := [key for key, _ in pairs]):
         if names.count(key) > 1:
-            raise _Wrong(key, f"has the key {key!r} twice, expected it once")
+            raise Wrong(key, f"has the key {key!r} twice, expected it once")
     return dict(pairs)
 
 
@@ -261,12 +177,12 @@ def write(path: Path | str, **changes: Any) -> Config:
 
 
 def reset(path: Path | str) -> Config:
-    """Writes DEFAULTS over the three keys, also into a file that cannot be understood; other keys stay."""
+    """Writes DEFAULTS into a file, also one that cannot be understood; keys that are not airllm's stay."""
     path = Path(os.path.realpath(path))
-    old: dict[str, Any] = {}
+    others: dict[str, Any] = {}
     with contextlib.suppress(ConfigError):
-        old = {key: value for key, value in _opened(path).values.items() if _meant(key) == key}
-    return _store(_File(path, {**old, **DEFAULTS}, ""))
+        others = {key: value for key, value in _opened(path).values.items() if _is_foreign(key)}
+    return _store(_File(path, {**others, **DEFAULTS}, ""))
 
 
 def _store(file: _File) -> Config:
@@ -347,3 +263,12 @@ def _overridden(config: Config, wanted: str) -> Config:
     except ConfigError as error:
         raise ConfigError(f"AIRLLM_BACKEND={wanted}: {error}") from None
     return dataclasses.replace(config, **changes, source="AIRLLM_BACKEND")
+
+
+def how_to_unforce(settings: Config) -> str:
+    """What ends the force mode of `settings`, for an error: where the force was said decides."""
+    if settings.source == "AIRLLM_BACKEND":
+        return "Remove the environment variable AIRLLM_BACKEND"
+    if settings.source == "checkout":
+        return "Remove force mode: python setup.py configure_backend --backend=auto"
+    return f'Remove force mode: set "force_backend" to null in {settings.path}'

@@ -1,0 +1,128 @@
+"""What a configuration may say: the names of backends, the keys, and what each key may have.
+
+Where a configuration stands, and which one counts, is in `config`. Standard library only.
+"""
+
+import json
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any
+
+BUILT_IN = ("cuda", "opencl", "cpp", "python")
+ALIASES = {"cpu": "cpp", "openmp": "cpp", "numpy": "python"}
+DEFAULTS: dict[str, Any] = {
+    "preferred_backend": "auto",
+    "backend_priority": list(BUILT_IN),
+    "force_backend": None,
+}
+KEYS = tuple(DEFAULTS)
+OPTIONAL = ("opencl_device",)  # not written into a new file: OpenCL chooses by itself
+
+
+class ConfigError(ValueError):
+    """A configuration that says something it cannot mean; the message names file, line and key."""
+
+    __module__ = "airllm.backends.config"  # where users find it
+
+
+class Wrong(ValueError):
+    """What is wrong with a value, before it is known where the value stands; `item` is the part at fault."""
+
+    def __init__(self, item: Any, message: str):
+        super().__init__(message)
+        self.item = item
+
+
+# ---- names ----
+
+
+def known_names() -> tuple[str, ...]:
+    """The built-in backends, then those that installed distributions add by an entry point."""
+    added = {entry.name for entry in entry_points(group="airllm.backends")}
+    return (*BUILT_IN, *sorted(added.difference(BUILT_IN)))
+
+
+def canonical(name: str) -> str:
+    """The backend's own name for it or one of ALIASES; ConfigError that lists the known ones otherwise."""
+    name = ALIASES.get(name, name)
+    if name in BUILT_IN or name in known_names():  # looking through what is installed takes milliseconds
+        return name
+    raise ConfigError(f"unknown backend {name!r}, expected {_names()}")
+
+
+def _names(*others: str) -> str:
+    aliases = ", ".join(f"{alias} = {backend}" for alias, backend in ALIASES.items())
+    return f"one of: {', '.join([*others, *known_names()])} ({aliases})"
+
+
+# ---- values ----
+
+
+def _name(value: Any, *others: str) -> str:
+    if not isinstance(value, str):
+        raise Wrong(value, f"has {shown(value)}, expected {_names(*others)}")
+    try:
+        return canonical(value)
+    except ConfigError:
+        raise Wrong(value, f"has the unknown backend {value!r}, expected {_names(*others)}") from None
+
+
+def _preferred(value: Any) -> str:
+    return "auto" if value == "auto" else _name(value, "auto")
+
+
+def _force(value: Any) -> str | None:
+    return None if value is None else _name(value, "null")
+
+
+def _priority(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise Wrong(value, f"has {shown(value)}, expected a list of backends")
+    if not value:
+        raise Wrong(value, "is empty, expected at least one backend")
+    names: list[str] = []
+    for item in value:
+        if _name(item) in names:
+            raise Wrong(item, f"has {item!r} twice, expected each backend once")
+        names.append(_name(item))
+    return tuple(names)
+
+
+def _device(value: Any) -> str:
+    """An index, "platform:device" or a part of a name, as text: which devices there are is not known here."""
+    text = str(value).strip() if type(value) in (int, str) else ""
+    if not text or text.startswith("-"):
+        expected = 'a device\'s index, "platform:device" or a part of its name'
+        raise Wrong(value, f"has {shown(value)}, expected {expected}")
+    return text
+
+
+def preference(text: str) -> str:
+    """A backend's name or auto; ConfigError that lists the known ones otherwise."""
+    return _said(_preferred, text)
+
+
+def order(text: str) -> tuple[str, ...]:
+    """The backends of a comma-separated list; ConfigError for one that is unknown or there twice."""
+    return _said(_priority, [name.strip() for name in text.split(",")])
+
+
+def _said(check: Callable[[Any], Any], value: Any) -> Any:
+    """`check(value)` of something that stands in no file."""
+    try:
+        return check(value)
+    except Wrong as wrong:
+        raise ConfigError(str(wrong)) from None
+
+
+CHECKS: dict[str, Callable[[Any], Any]] = {
+    "preferred_backend": _preferred,
+    "backend_priority": _priority,
+    "force_backend": _force,
+    "opencl_device": _device,
+}
+
+
+def shown(value: Any) -> str:
+    kinds = {dict: "an object", list: "a list", type(None): "null", bool: "a boolean"}
+    return kinds.get(type(value)) or f"{json.dumps(value)} (a {'string' if type(value) is str else 'number'})"
