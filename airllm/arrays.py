@@ -23,7 +23,7 @@ def device_of(value: Any) -> str:
 
 
 def as_numpy(value: Any) -> np.ndarray:
-    """`value` as a NumPy array, sharing its memory where that can be; raises what the other library raises."""
+    """`value` as a NumPy array, sharing its memory where that can be; raises what its library raises."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return np.asarray(value)
     if _is_bfloat16(value):
@@ -46,6 +46,19 @@ def as_kind_of(given: Any, result: np.ndarray) -> Any:
 def place_of(array: np.ndarray) -> tuple:
     """Address, shape and strides: equal for arrays that are the same elements in the same order."""
     return array.__array_interface__["data"][0], array.shape, array.strides
+
+
+def overlap(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays share an element; where that is too hard to tell, whether their bounds do."""
+    try:
+        return np.shares_memory(a, b, max_work=1000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def is_dense(array: np.ndarray) -> bool:
+    """Whether a kernel can write it as it is."""
+    return array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative
 
 
 def _library(value: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from airllm.arrays import as_kind_of, as_numpy, device_of, place_of
+from airllm.arrays import as_kind_of, as_numpy, device_of, is_dense, overlap, place_of
 from airllm.backends import registry
 
 OPS: dict[str, "Op"] = {}
@@ -38,7 +38,7 @@ def op(**axes: str) -> Callable[[Callable], Callable]:
         declared = OPS[definition.__name__] = Op(
             definition, {name: tuple(a.split()) for name, a in axes.items()}
         )
-        registry.definitions[declared.name] = declared.define
+        registry.declare(declared.name, declared.define)
         return declared.function()
 
     return declare
@@ -68,12 +68,14 @@ class Op:
         name, scoped = self.name, registry.scoped_choice
 
         @functools.wraps(self.definition)
-        def call(*args, **kwargs):
+        def call(*args, backend=None, **kwargs):
             try:
+                if backend is not None:
+                    return registry.current(backend).kernels[name](*args, **kwargs)
                 return (scoped() or registry.process_wide).kernels[name](*args, **kwargs)
             except (TypeError, ValueError):
                 pass  # not one for the kernel as it stands: prepare it, or say what is wrong with it
-            return self.prepared(args, kwargs)
+            return self.prepared(args, {**kwargs, "backend": backend})
 
         call.__signature__ = self.signature  # type: ignore[attr-defined]
         return call
@@ -97,11 +99,16 @@ class Op:
         shape = self.check(arrays, target, (*DTYPES, FLOAT64))
         if any(a.dtype not in DTYPES for a in arrays):
             kernel = self.define  # float64 is never narrowed
-        result = kernel(*self._alike(arrays, shape), **parameters).astype(arrays[0].dtype, copy=False)
-        if out is not None:
-            target[...] = result
+        alike = self._alike(arrays, shape)
+        if target is not None and target.dtype == alike[0].dtype and is_dense(target):
+            kernel(*alike, **parameters, out=target)
             return out
-        return as_kind_of(given[0], result)
+        with np.errstate(all="ignore"):  # too large for float16 is infinite, as in the kernels
+            result = kernel(*alike, **parameters).astype(arrays[0].dtype, copy=False)
+        if out is None:
+            return as_kind_of(given[0], result)
+        target[...] = result
+        return out
 
     def _bound(self, args: tuple, kwargs: dict) -> inspect.BoundArguments:
         try:
@@ -109,10 +116,10 @@ class Op:
         except TypeError as error:
             says = str(error).replace("missing a required argument: ", "missing required argument ")
             raise TypeError(f"{self.name}() {says}") from None
-        for name, default in self.defaults.items():
-            value = bound.arguments.get(name, default)
-            if isinstance(default, float) and not isinstance(value, numbers.Real):
-                raise TypeError(f"{self.name}: {name} has type {type(value).__name__}, expected a number")
+        self.check_parameters(bound.arguments)
+        for name in self.defaults.keys() & bound.arguments.keys():
+            if isinstance(self.defaults[name], float):
+                bound.arguments[name] = float(bound.arguments[name])
         return bound
 
     def define(self, *args: Any, out: np.ndarray | None = None, **parameters: Any) -> Any:
@@ -122,7 +129,8 @@ class Op:
         shape = self.check(arrays, out, (*DTYPES, FLOAT64))
         wide = FLOAT64 if any(a.dtype == FLOAT64 for a in arrays) else FLOAT32
         result = self._computed([a.astype(wide, copy=False) for a in arrays], bound, shape)
-        result = result.astype(arrays[0].dtype, copy=False)
+        with np.errstate(all="ignore"):  # too large for float16 is infinite, as in the kernels
+            result = result.astype(arrays[0].dtype, copy=False)
         if out is None:
             return result
         out[...] = result
@@ -148,7 +156,7 @@ class Op:
         Arrays need `shape` and `dtype` only, so that a backend can check arrays of its own kind.
         """
         for array, value in zip(self.arrays, arrays, strict=True):
-            if not hasattr(value, "dtype") or not hasattr(value, "shape"):
+            if not hasattr(value, "dtype") or isinstance(value, np.ma.MaskedArray):  # no op has masks
                 raise TypeError(
                     f"{self.name}: {array} has type {type(value).__name__}, expected a NumPy array"
                 )
@@ -161,6 +169,20 @@ class Op:
         if out is not None:
             self._check_out(arrays, out, shape)
         return shape
+
+    def check_parameters(self, parameters: dict[str, Any]) -> None:
+        """TypeError or ValueError if a parameter that is a number by its default is given none."""
+        for name, default in self.defaults.items():
+            value = parameters.get(name, default)
+            found = f"{self.name}: {name} has type {type(value).__name__}, expected a number"
+            if isinstance(default, float) and (
+                not isinstance(value, numbers.Real) or isinstance(value, bool)
+            ):
+                raise TypeError(found)
+            try:
+                float(value) if isinstance(default, float) else None
+            except OverflowError:
+                raise ValueError(f"{found} that a float holds") from None
 
     def _check_agrees(self, array: str, dtype: np.dtype, first: np.dtype) -> None:
         """Arrays share one dtype; a weight, which has no leading axes, may also be float32."""
@@ -208,7 +230,7 @@ class Op:
         for array, value in zip(self.arrays, arrays, strict=True):
             in_place = self.arrays[array] == self.out
             same = in_place and isinstance(value, np.ndarray) and place_of(value) == place_of(out)
-            if isinstance(value, np.ndarray) and not same and np.may_share_memory(out, value):
+            if isinstance(value, np.ndarray) and not same and overlap(out, value):
                 instead = f" or exactly {array}" if in_place else ""
                 raise ValueError(f"{self.name}: out overlaps {array}, expected memory of its own{instead}")
 
@@ -221,7 +243,11 @@ class Op:
             array = as_numpy(value)
         except Exception as error:  # another library's export may fail in any way
             raise TypeError(f"{wrong}n array: {error}") from error
-        if array.dtype == object or (name == "out" and not _has_memory(value)):
+        if (
+            array.dtype == object
+            or isinstance(value, np.ma.MaskedArray)
+            or (name == "out" and not _has_memory(value))
+        ):
             raise TypeError(f"{wrong} NumPy array")
         return array if name == "out" else array.astype(array.dtype.newbyteorder("="), copy=False)
 

@@ -89,10 +89,15 @@ inline void place(const Op& op, PyObject* (&values)[N], const char* const (&name
 // A number parameter, or its default.
 inline float number(const Op& op, const char* name, PyObject* value, float otherwise) {
   if (!value) return otherwise;
-  const double number = PyFloat_AsDouble(value);
-  if (number == -1.0 && PyErr_Occurred()) {
+  const auto& numpy = py::detail::npy_api::get();
+  const bool is_number = PyNumber_Check(value) && !PyBool_Check(value) && !numpy.PyArray_Check_(value);
+  const double number = is_number ? PyFloat_AsDouble(value) : -1.0;
+  if (!is_number || (number == -1.0 && PyErr_Occurred())) {
+    const bool too_large = is_number && PyErr_ExceptionMatches(PyExc_OverflowError);
     PyErr_Clear();
-    op.wrong_type(name, std::string("has type ") + Py_TYPE(value)->tp_name, "a number");
+    const std::string found = std::string("has type ") + Py_TYPE(value)->tp_name;
+    if (too_large) op.wrong_value(name, found, "a number that a float holds");
+    op.wrong_type(name, found, "a number");
   }
   return static_cast<float>(number);
 }
@@ -125,10 +130,18 @@ inline std::string text_of(PyObject* object, const char* attribute) {
   return py::str(py::reinterpret_borrow<py::object>(object).attr(attribute));
 }
 
+// NumPy's array, or one of a mapped file, as weights are; other subclasses may mean something else by a
+// shape.
+inline bool is_array(PyObject* object) {
+  if (Py_TYPE(object) == py::detail::npy_api::get().PyArray_Type_) return true;
+  static const PyObject* const mapped =
+      py::object(py::module_::import("numpy").attr("memmap")).release().ptr();
+  return reinterpret_cast<PyObject*>(Py_TYPE(object)) == mapped;
+}
+
 // A C-contiguous, aligned NumPy array of one of the three dtypes; TypeError or ValueError otherwise.
 inline Array array(const Op& op, const char* name, PyObject* object) {
-  const auto& numpy = py::detail::npy_api::get();
-  if (Py_TYPE(object) != numpy.PyArray_Type_)  // not its subclasses: they may mean something else by a shape
+  if (!is_array(object))
     op.wrong_type(name, std::string("has type ") + Py_TYPE(object)->tp_name, "a NumPy array");
   const auto* fields = py::detail::array_proxy(object);
   Array a;

@@ -1,6 +1,7 @@
 // Where results lie: NumPy's own memory for small ones, and a few kept buffers for large ones. Fresh
 // pages from the operating system cost two to three times what a kernel needs to fill them.
 #pragma once
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -46,9 +47,14 @@ class Kept {
     return {data, bytes};
   }
 
-  void give(Buffer buffer) {
+  void give(Buffer buffer) noexcept {
+    if (buffer.bytes > kMostKept) return std::free(buffer.data);
     const std::lock_guard<std::mutex> lock(mutex_);
-    free_.push_back(buffer);
+    try {
+      free_.push_back(buffer);
+    } catch (const std::bad_alloc&) {
+      return std::free(buffer.data);
+    }
     size_t total = 0;
     for (const Buffer& b : free_) total += b.bytes;
     while (total > kMostKept) total -= drop_oldest();
@@ -60,6 +66,10 @@ class Kept {
     while (!free_.empty()) total += drop_oldest();
     return total;
   }
+
+  // A child of a fork must not find the lock held by a thread that it does not have.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
 
  private:
   size_t drop_oldest() {
@@ -76,6 +86,11 @@ class Kept {
 inline Kept& kept() {
   static Kept* const forever = new Kept;  // arrays may outlive static destruction
   return *forever;
+}
+
+inline void keep_through_fork() {
+  const auto unlock = [] { kept().unlock(); };
+  pthread_atfork([] { kept().lock(); }, unlock, unlock);
 }
 
 // Memory for the time of a kernel.
@@ -114,14 +129,18 @@ inline PyObject* new_large_array(PyObject* descr, int ndim, const py::ssize_t* s
   return made;
 }
 
-// A new array of `like`'s dtype, or the caller's `out`; a new reference in `object`.
-inline arguments::Array result(const arguments::Op& op, PyObject* out, const arguments::Array& like, int ndim,
-                               const py::ssize_t* shape, std::initializer_list<arguments::Input> inputs) {
-  if (out && out != Py_None) {
-    const arguments::Array given = arguments::checked_out(op, out, like.dtype, ndim, shape, inputs);
-    Py_INCREF(out);
-    return given;
-  }
+// What an op gives: an array, and the reference to it that its caller gets.
+struct Result : arguments::Array {
+  py::object owned;
+  PyObject* give() { return owned.release().ptr(); }
+};
+
+// A new array of `like`'s dtype, or the caller's `out`.
+inline Result result(const arguments::Op& op, PyObject* out, const arguments::Array& like, int ndim,
+                     const py::ssize_t* shape, std::initializer_list<arguments::Input> inputs) {
+  if (out && out != Py_None)
+    return {arguments::checked_out(op, out, like.dtype, ndim, shape, inputs),
+            py::reinterpret_borrow<py::object>(out)};
   arguments::Array made;
   made.dtype = like.dtype;
   made.ndim = ndim;
@@ -132,7 +151,7 @@ inline arguments::Array result(const arguments::Op& op, PyObject* out, const arg
       bytes < kLarge ? new_array(descr, ndim, shape, nullptr) : new_large_array(descr, ndim, shape, bytes);
   made.data = py::detail::array_proxy(made.object)->data;
   made.shape = reinterpret_cast<const py::ssize_t*>(py::detail::array_proxy(made.object)->dimensions);
-  return made;
+  return {made, py::reinterpret_steal<py::object>(made.object)};
 }
 
 }  // namespace results

@@ -29,13 +29,17 @@ std::atomic<uint64_t> calls{0};
 // A result that is larger than this is gone from the caches before anyone reads it.
 constexpr int64_t kStreamedBytes = int64_t{16} << 20;
 
+constexpr int64_t kFewRows = 8;  // up to here a product reads b as it lies: see cpu/matmul.inl
+// The float32 products of one row for which that beats NumPy's BLAS: wide ones, and small ones.
+constexpr int64_t kWide = 2048, kNarrow = 16, kSmall = 1 << 16;
+
 // Runs `work` without the interpreter's lock where it is long enough for another thread to use it.
 template <class Work>
-void run(int64_t n, int64_t cost, int64_t step, const Work& work, int most = cpu::threads()) {
+void run(int64_t n, int64_t cost, int64_t step, const Work& work) {
   calls.fetch_add(1, std::memory_order_relaxed);
   if (n * cost < cpu::kWorthAThread) return work(0, n);
   const py::gil_scoped_release unlocked;
-  cpu::parallel(n, cost, step, most, work);
+  cpu::parallel(n, step, cpu::parts(n, cost, step), work);
 }
 
 int64_t itemsize(DType dtype) { return dtype == cpu::kFloat32 ? 4 : 2; }
@@ -48,13 +52,13 @@ PyObject* elementwise(const Op& op, PyObject* const* args, Py_ssize_t given, PyO
   PyObject* values[2];
   place(op, values, names, 1, 1, args, given, keywords);
   const Array x = array(op, "x", values[0]);
-  const Array out = results::result(op, values[1], x, x.ndim, x.shape, {{"x", &x, true}});
+  results::Result out = results::result(op, values[1], x, x.ndim, x.shape, {{"x", &x, true}});
   cpu::MapKernel* const kernel = (active.load()->*kKernels)[x.dtype];
   const int64_t size = itemsize(x.dtype);
   run(x.size, 1, 1024, [&](int64_t begin, int64_t end) {
     kernel(out.data + begin * size, x.data + begin * size, end - begin, out.nbytes() > kStreamedBytes);
   });
-  return out.object;
+  return out.give();
 }
 
 PyObject* softmax(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
@@ -63,14 +67,14 @@ PyObject* softmax(const Op& op, PyObject* const* args, Py_ssize_t given, PyObjec
   place(op, values, names, 1, 1, args, given, keywords);
   const Array x = array(op, "x", values[0]);
   if (x.ndim < 1) op.wrong_shape("x", x, "(... d)");
-  const Array out = results::result(op, values[1], x, x.ndim, x.shape, {{"x", &x, true}});
-  if (!x.size) return out.object;
+  results::Result out = results::result(op, values[1], x, x.ndim, x.shape, {{"x", &x, true}});
+  if (!x.size) return out.give();
   cpu::RowsKernel* const kernel = active.load()->softmax[x.dtype];
   const int64_t dim = x.axis(1), row = dim * itemsize(x.dtype);
   run(x.size / dim, dim, 1, [&](int64_t begin, int64_t end) {
     kernel(out.data + begin * row, x.data + begin * row, end - begin, dim, out.nbytes() > kStreamedBytes);
   });
-  return out.object;
+  return out.give();
 }
 
 PyObject* rms_norm(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
@@ -85,50 +89,66 @@ PyObject* rms_norm(const Op& op, PyObject* const* args, Py_ssize_t given, PyObje
   if (weight.ndim != 1 || weight.size != dim)
     op.wrong_shape("weight", weight, "(d) with d=" + std::to_string(dim));
   const float eps = number(op, "eps", values[2], 1e-6f);
-  const Array out =
+  results::Result out =
       results::result(op, values[3], x, x.ndim, x.shape, {{"x", &x, true}, {"weight", &weight, false}});
-  if (!x.size) return out.object;
+  if (!x.size) return out.give();
   cpu::RmsNormKernel* const kernel = active.load()->rms_norm[x.dtype][weight.dtype == cpu::kFloat32];
   run(x.size / dim, dim, 1, [&](int64_t begin, int64_t end) {
     kernel(out.data + begin * row, x.data + begin * row, weight.data, end - begin, dim, eps,
            out.nbytes() > kStreamedBytes);
   });
-  return out.object;
+  return out.give();
+}
+
+py::object steal(PyObject* made) {
+  if (!made) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
+}
+
+PyObject* of_numpy(const char* name) {
+  return py::object(py::module_::import("numpy").attr(name)).release().ptr();
 }
 
 // A dense float32 product is NumPy's BLAS: a second one in the process would fight it for the cores.
+// Where it overflows it is infinite, without a warning, as on every backend.
 void numpy_matmul(const Array& a, const Array& b, const Array& out) {
-  static PyObject* const matmul = py::object(py::module_::import("numpy").attr("matmul")).release().ptr();
+  static PyObject* const matmul = of_numpy("matmul");
+  static PyObject* const errstate = of_numpy("errstate");
+  static PyObject* const all = py::make_tuple("all").release().ptr();
+  static PyObject* const ignore = py::str("ignore").release().ptr();
+  static PyObject* const enter = PyUnicode_InternFromString("__enter__");
+  static PyObject* const exit = PyUnicode_InternFromString("__exit__");
+  const py::object quiet = steal(PyObject_Vectorcall(errstate, &ignore, 0, all));
+  steal(PyObject_CallMethodNoArgs(quiet.ptr(), enter));
   PyObject* const operands[] = {a.object, b.object, out.object};
-  PyObject* const same = PyObject_Vectorcall(matmul, operands, 3, nullptr);
+  const auto same = py::reinterpret_steal<py::object>(PyObject_Vectorcall(matmul, operands, 3, nullptr));
+  {
+    const py::error_scope failed;  // keeps the error while errstate is left
+    PyObject* const none[] = {quiet.ptr(), Py_None, Py_None, Py_None};
+    steal(PyObject_VectorcallMethod(exit, none, 4, nullptr));
+  }
   if (!same) throw py::error_already_set();
-  Py_DECREF(same);
   calls.fetch_add(1, std::memory_order_relaxed);
 }
 
 // out (m, n) = a (m, k) @ b (k, n) by this project's own kernels.
 void own_matmul(DType dtype, char* out, const char* a, const char* b, int64_t m, int64_t n, int64_t k) {
   const cpu::Kernels& kernels = *active.load();
-  const int64_t size = itemsize(dtype);
-  constexpr int64_t kMatvecRows = 2;  // up to here it is cheaper to read b again than to unpack it
-  if (m <= kMatvecRows)
-    return run(n, m * k / 4 + 1, 64, [&](int64_t begin, int64_t end) {
-      alignas(64) float sums[4096];
-      for (int64_t i = 0; i < m; ++i)
-        kernels.matvec[dtype](out + i * n * size, a + i * k * size, b, {n, k, 0, 1, begin, end}, sums);
-    });
-  const bool by_columns = n >= m;
-  const int most = cpu::threads();
-  const results::Workspace workspaces(kernels.matmul_workspace * most);
+  const bool few = m <= kFewRows, by_columns = few || n >= m;
+  cpu::MatmulKernel* const kernel = (few ? kernels.matvec : kernels.matmul)[dtype];
+  const int64_t items = by_columns ? n : m, step = by_columns ? 64 : 32;
+  const int team = cpu::parts(items, (by_columns ? m : n) * k / 4 + 1, step);
+  const size_t each = few ? kernels.matvec_workspace : kernels.matmul_workspace;
+  const results::Workspace workspaces(each * team);
   std::atomic<size_t> next{0};
-  const auto work = [&](int64_t begin, int64_t end) {
+  calls.fetch_add(1, std::memory_order_relaxed);
+  const py::gil_scoped_release unlocked;
+  cpu::parallel(items, step, team, [&](int64_t begin, int64_t end) {
     cpu::MatmulPart part{n, k, 0, m, 0, n};
     (by_columns ? part.n0 : part.m0) = begin;
     (by_columns ? part.n1 : part.m1) = end;
-    char* const mine = workspaces.data() + next++ * kernels.matmul_workspace;
-    kernels.matmul[dtype](out, a, b, part, reinterpret_cast<float*>(mine));
-  };
-  run(by_columns ? n : m, (by_columns ? m : n) * k / 4 + 1, by_columns ? 64 : 32, work, most);
+    kernel(out, a, b, part, reinterpret_cast<float*>(workspaces.data() + next++ * each));
+  });
 }
 
 void multiply(const Array& out, const Array& a, const Array& b, bool shared) {
@@ -139,7 +159,8 @@ void multiply(const Array& out, const Array& a, const Array& b, bool shared) {
   }
   const int64_t n = b.axis(1), k = a.axis(1), matrices = shared ? 1 : b.size / (k * n),
                 m = out.size / n / matrices;
-  if (a.dtype == cpu::kFloat32 && m > 1) return numpy_matmul(a, b, out);
+  const bool own = m == 1 && matrices == 1 && (n >= kWide || (n >= kNarrow && k * n <= kSmall));
+  if (a.dtype == cpu::kFloat32 && !own) return numpy_matmul(a, b, out);
   const int64_t size = itemsize(a.dtype);
   for (int64_t i = 0; i < matrices; ++i)
     own_matmul(a.dtype, out.data + i * m * n * size, a.data + i * m * k * size, b.data + i * k * n * size, m,
@@ -166,10 +187,10 @@ PyObject* matmul(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject
     op.wrong_shape("b", b, axes_of_b(a, true));
   std::vector<py::ssize_t> shape(a.shape, a.shape + a.ndim);
   shape.back() = b.axis(1);
-  const Array out =
+  results::Result out =
       results::result(op, values[2], a, a.ndim, shape.data(), {{"a", &a, false}, {"b", &b, false}});
   multiply(out, a, b, shared);
-  return out.object;
+  return out.give();
 }
 
 // The ops as Python functions, without the cost of a general argument converter.
@@ -288,6 +309,18 @@ void set_num_threads(int n) {
   cpu::threads() = kOpenMP ? n : 1;
 }
 
+int threads_of(const std::string& wanted) {
+  size_t used = 0;
+  int n = 0;
+  try {
+    n = std::stoi(wanted, &used);
+  } catch (const std::logic_error&) {
+  }
+  if (n < 1 || used != wanted.size())
+    throw py::import_error("AIRLLM_NUM_THREADS has value '" + wanted + "', expected a whole number from 1");
+  return n;
+}
+
 std::string device() {
   const int n = cpu::threads();
   return std::string("CPU (") + active.load()->isa + ", " + std::to_string(n) +
@@ -298,7 +331,9 @@ std::string device() {
 
 PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.doc() = "CPU kernels for airllm, chosen for this CPU when the module loads (AIRLLM_CPU_ISA overrides).";
+  if (const char* wanted = std::getenv("AIRLLM_NUM_THREADS")) set_num_threads(threads_of(wanted));
   cpu::run_alone_after_fork();
+  results::keep_through_fork();
   if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
   use(m, kernels_at_import());
   const cpu::Features has = cpu::features();

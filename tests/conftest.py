@@ -21,6 +21,8 @@ os.environ.update(POCL_CACHE_DIR=_programs, PYOPENCL_NO_CACHE="1")
 from airllm import tensor_ops  # noqa: E402, F401  the ops must be declared before a backend is tried
 from airllm.backends import config, registry  # noqa: E402
 
+# What tests look for besides backends.
+TOOLS = {"oclgrind", "neon", "qemu-x86_64", "clang", "objdump", "real-data", "nvcc"}
 REQUIRED = [name for name in os.environ.get("AIRLLM_TEST_REQUIRE", "").split(",") if name]
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 # Largest error, relative to the largest exact value of its row.
@@ -53,7 +55,12 @@ def targets() -> list[Target]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    backends = [name for name in REQUIRED if name in registry.config.known_names()]
+    known = registry.config.known_names()
+    if unknown := set(REQUIRED) - TOOLS - set(known):
+        pytest.exit(
+            f"AIRLLM_TEST_REQUIRE has {sorted(unknown)}, expected of {sorted({*known, *TOOLS})}", returncode=3
+        )
+    backends = [name for name in REQUIRED if name in known]
     missing = {name: why for name in backends if (why := registry.opened(name).why_not)}
     if missing:
         pytest.exit(f"AIRLLM_TEST_REQUIRE names backends that cannot run here: {missing}", returncode=3)

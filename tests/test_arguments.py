@@ -2,6 +2,9 @@
 
 import collections
 import re
+import sys
+import warnings
+from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
@@ -264,6 +267,58 @@ def test_arrays_on_a_device_are_not_for_the_host():
             tensor_ops.silu(Exporting(X, (2, 0)))
         with pytest.raises(TypeError, match="rms_norm: weight has device rocm:1, expected host memory"):
             tensor_ops.rms_norm(X, Exporting(W, (10, 1)))
+
+
+def test_halves_of_one_array_do_not_overlap(backend):
+    both = np.ones((4, 16), np.float32)  # as a gate and an up projection lie
+    tensor_ops.silu(both[:, :8], out=both[:, 8:])
+    np.testing.assert_allclose(both[:, 8:], 0.7310586, rtol=1e-6)
+    assert (both[:, :8] == 1).all()
+
+
+def test_a_mask_is_not_dropped(backend):
+    with pytest.raises(TypeError, match="silu: x has type MaskedArray, expected a NumPy array"):
+        tensor_ops.silu(np.ma.masked_array([1.0, 2.0], [True, False]))
+
+
+def test_numbers_are_numbers(backend):
+    for eps in (True, np.array(1e-6), "1e-6", 1j):
+        with pytest.raises(TypeError, match=r"rms_norm: eps has type \S+, expected a number"):
+            tensor_ops.rms_norm(X, W, eps=eps)
+    with pytest.raises(ValueError, match="rms_norm: eps has type int, expected a number that a float holds"):
+        tensor_ops.rms_norm(X, W, eps=10**400)
+    expected = tensor_ops.rms_norm(X, W, eps=0.5)
+    for eps in (np.float32(0.5), np.float64(0.5), Fraction(1, 2)):
+        np.testing.assert_array_equal(tensor_ops.rms_norm(X, W, eps=eps), expected)
+
+
+def test_a_mapped_weight_is_taken_as_it_is(tmp_path):
+    np.save(tmp_path / "weight.npy", W)
+    mapped = np.load(tmp_path / "weight.npy", mmap_mode="r")
+    for name in set(NATIVE) & {"cpp"}:
+        np.testing.assert_array_equal(
+            opened(name).module.rms_norm(X, mapped), tensor_ops.rms_norm(X, W, backend=name)
+        )
+
+
+def test_overflow_is_infinite_without_a_warning(backend):
+    huge = np.full((4, 4), 1e38, np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.isinf(tensor_ops.matmul(huge, huge)).all()
+        half = np.full((4, 4), 6e4, np.float16)
+        assert np.isinf(tensor_ops.matmul(half, half)).all()
+
+
+def test_an_error_keeps_no_reference(backend):
+    out = np.zeros((3, 3), np.float32)
+    before = sys.getrefcount(out)
+    for _ in range(5):
+        with pytest.raises(ValueError):
+            tensor_ops.matmul(out[:2], X, out=out)
+        with pytest.raises(TypeError):
+            tensor_ops.rms_norm(out, out[0].copy(), eps="x", out=out)
+    assert sys.getrefcount(out) == before
 
 
 @settings(max_examples=200, deadline=None)

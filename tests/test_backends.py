@@ -293,3 +293,18 @@ print(threading.active_count())
 def test_signatures_and_documentation_are_those_of_the_declaration():
     assert str(inspect.signature(tensor_ops.rms_norm)) == "(x, weight, eps=1e-06, *, out=None, backend=None)"
     assert "root-mean-square" in tensor_ops.rms_norm.__doc__
+
+
+def test_a_declaration_replaces_an_earlier_one(monkeypatch):
+    """As when a notebook's cell is run again."""
+    from airllm.op import op
+
+    for factor in (2, 20):
+
+        @op(x="...", out="...")
+        def scaled(x):
+            return x * factor  # noqa: B023
+
+        for name in available():
+            assert scaled(X, backend=name)[0] == factor
+    del OPS["scaled"]

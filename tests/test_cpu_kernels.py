@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import REQUIRED
 
@@ -168,9 +169,35 @@ with multiprocessing.get_context("fork").Pool(1) as pool:
     assert python(code)[0] == "True"
 
 
-def test_large_results_are_kept_for_the_next_one_and_never_shared(binary):
-    import numpy as np
+def test_a_forked_child_may_ask_for_threads(binary):
+    code = """
+import multiprocessing, numpy as np, tensor_ops_cpp as c
+x = np.ones((512, 512), np.float32)
+c.silu(x)
+def work():
+    c.set_num_threads(2)
+    return float(c.silu(x).sum())
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    print(pool.apply_async(work).get(60) == c.silu(x).sum())
+"""
+    assert python(code)[0] == "True"
 
+
+@pytest.mark.parametrize("wrong", ("8x", "all", "0", "-1", ""))
+def test_a_number_of_threads_that_is_none_fails_the_import(wrong, binary):
+    errors = python("import tensor_ops_cpp", AIRLLM_NUM_THREADS=wrong)[1]
+    assert f"ImportError: AIRLLM_NUM_THREADS has value '{wrong}', expected a whole number from 1" in errors
+
+
+def test_a_result_too_large_to_keep_drops_no_other(binary):
+    module = opened("cpp").module
+    module.release_memory()
+    module.silu(np.ones((1 << 20,), np.float32))
+    module.silu(np.ones((600 << 20) // 2, np.float16))
+    assert module.release_memory() == 4 << 20
+
+
+def test_large_results_are_kept_for_the_next_one_and_never_shared(binary):
     module = opened("cpp").module
     x = np.full((1024, 1024), 2, np.float32)
     first = module.silu(x)

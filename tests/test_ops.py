@@ -115,6 +115,32 @@ def test_nan_and_infinity_give_what_the_definition_gives(name, reached):
     np.testing.assert_allclose(actual, expected, rtol=2e-6, atol=1e-30)
 
 
+@pytest.mark.parametrize("bits", (0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00001, 0x7F800001), ids=hex)
+@pytest.mark.parametrize("length", (1, 16, 37, 9001))
+@pytest.mark.parametrize("name", BY_ROW)
+def test_every_nan_stays_one(name, length, bits, reached):
+    """A GPU's own NaN, for one, has all its bits set: arithmetic on bits made a number of it once."""
+    rest = [np.ones(length, np.float32)] if name == "rms_norm" else []
+    for place in {0, length // 2, length - 1}:
+        x = np.zeros((2, length), np.float32)
+        x[1, place] = np.uint32(bits).view(np.float32)
+        with np.errstate(invalid="ignore"):
+            result = getattr(reached, name)(x, *rest)
+        assert np.isnan(result[1, place]) and not np.isnan(result[0]).any()
+        assert name in ELEMENTWISE or np.isnan(result[1]).all()
+
+
+@pytest.mark.parametrize("rows", (1, 3, 20))
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+def test_long_sums_keep_their_digits(rows, dtype, reached):
+    """Added one by one to a float32, 2^16 times 0.1 is off by 2e-5 and 2^20 times by 1e-2."""
+    n = 2100 if rows == 1 else 260
+    a, b = np.full((rows, 1 << 16), 0.1).astype(dtype), np.ones((1 << 16, n), dtype)
+    exact = a[0].astype(np.float64).sum()
+    wide = np.asarray(reached.matmul(a, b), np.float64)
+    assert np.abs(wide / exact - 1).max() < max(1e-5, float(ml_dtypes.finfo(dtype).eps))
+
+
 def test_softmax_gives_masked_positions_nothing(reached):
     x = np.array([[0, -np.inf, 1, -np.inf, -1e9], [-np.inf] * 5], np.float32)
     result = reached.softmax(x)

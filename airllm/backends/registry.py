@@ -32,8 +32,18 @@ REMEDIES = {
     "opencl": 'pip install "pyopencl[pocl]", then: python setup.py build_opencl',
 }
 
+_lock = threading.RLock()
+_opened: dict[str, "Backend"] = {}
+
 # The NumPy definition of every op: what `python` runs, and any backend that lacks a kernel.
 definitions: dict[str, Callable] = {}
+
+
+def declare(op_name: str, definition: Callable) -> None:
+    """Make `definition` what runs an op without a kernel, also where an earlier one of that name has run."""
+    definitions[op_name] = definition
+    for backend in _opened.values():
+        backend.kernels.pop(op_name, None)
 
 
 class _Kernels(dict):
@@ -79,10 +89,6 @@ class _Choice:
         self.kernels = self.backend.kernels  # one attribute less on the way of every call
 
 
-_lock = threading.RLock()
-_opened: dict[str, Backend] = {}
-
-
 def _module(name: str) -> ModuleType:
     for entry in importlib.metadata.entry_points(group="airllm.backends", name=name):
         return entry.load()
@@ -110,6 +116,8 @@ def opened(name: str) -> Backend:
 
     Raises ValueError, naming the known ones, if there is no such backend.
     """
+    if found := _opened.get(name):
+        return found
     name = config.canonical(name)
     with _lock:
         if name not in _opened:

@@ -21,8 +21,8 @@ using MapKernel = void(void* out, const void* x, int64_t n, bool stream);
 using RowsKernel = void(void* out, const void* x, int64_t rows, int64_t dim, bool stream);
 using RmsNormKernel = void(void* out, const void* x, const void* weight, int64_t rows, int64_t dim, float eps,
                            bool stream);
-// Rows [m0, m1) and columns [n0, n1) of out (m, n) = a (m, k) @ b (k, n). `workspace` has
-// matmul_workspace() floats.
+// Rows [m0, m1) and columns [n0, n1) of out (m, n) = a (m, k) @ b (k, n), with a workspace of the bytes
+// that the table says.
 struct MatmulPart {
   int64_t n, k, m0, m1, n0, n1;
 };
@@ -35,10 +35,10 @@ struct Kernels {
   MapKernel* silu[kDTypes];
   MapKernel* gelu[kDTypes];
   RowsKernel* softmax[kDTypes];
-  RmsNormKernel* rms_norm[kDTypes][2];  // [1]: the weight is float32, [0]: it has the dtype of x
-  MatmulKernel* matvec[kDTypes];        // one row of a: each element of b is used once
-  MatmulKernel* matmul[kDTypes];        // many rows: b is unpacked into cache and used again
-  size_t matmul_workspace;              // bytes, 64-byte aligned
+  RmsNormKernel* rms_norm[kDTypes][2];        // [1]: the weight is float32, [0]: it has the dtype of x
+  MatmulKernel* matvec[kDTypes];              // up to eight rows of a: b is read as it lies
+  MatmulKernel* matmul[kDTypes];              // many rows: b is unpacked into cache and used again
+  size_t matvec_workspace, matmul_workspace;  // bytes, 64-byte aligned
   // The memory bandwidth that a kernel can hope for.
   MapKernel* copy;
   float (*read)(const void* x, int64_t n);

@@ -2,8 +2,8 @@
 //   ISA    the namespace and name of the set
 //   LANES, VECTORS  how many floats its vectors hold, and how many such registers it has
 // and, where the set has instructions for them, WIDEN_F16/NARROW_F16, STREAM_F32/STREAM_16 and
-// GUESS_RECIPROCAL, inside a region that lets the compiler use that set. Include nothing else from here: a
-// header's inline functions would be compiled for the wrong CPU.
+// GUESS_RECIPROCAL/TIMES_2_TO_THE, inside a region that lets the compiler use that set. Include nothing else
+// from here: a header's inline functions would be compiled for the wrong CPU.
 
 namespace cpu {
 namespace ISA {
@@ -106,6 +106,7 @@ constexpr Kernels kernels = {
      {rms_norm<BFloat16, BFloat16>, rms_norm<BFloat16, float>}},
     {matvec<float>, matvec<Float16>, matvec<BFloat16>},
     {matmul<float>, matmul<Float16>, matmul<BFloat16>},
+    kMatvecWorkspace,
     kMatmulWorkspace,
     map_kernel<Same, float>,
     read_all,
@@ -122,3 +123,4 @@ constexpr Kernels kernels = {
 #undef STREAM_16
 #undef VECTORS
 #undef GUESS_RECIPROCAL
+#undef TIMES_2_TO_THE

@@ -47,9 +47,7 @@ inline void unpack_a(float* to, const T* a, int64_t stride, int64_t m, int64_t d
 }
 
 inline void tile(float* result, int64_t stride, const float* a, const float* b, int64_t depth) {
-  Vec sum[kTileRows][kTileVecs];
-  for (int r = 0; r < kTileRows; ++r)
-    for (int v = 0; v < kTileVecs; ++v) sum[r][v] = load(result + r * stride + v * LANES);
+  Vec sum[kTileRows][kTileVecs] = {};
   for (int64_t p = 0; p < depth; ++p, a += kTileRows, b += kTileColumns) {
     Vec column[kTileVecs];
     for (int v = 0; v < kTileVecs; ++v) column[v] = load(b + v * LANES);
@@ -57,7 +55,10 @@ inline void tile(float* result, int64_t stride, const float* a, const float* b, 
       for (int v = 0; v < kTileVecs; ++v) sum[r][v] += a[r] * column[v];
   }
   for (int r = 0; r < kTileRows; ++r)
-    for (int v = 0; v < kTileVecs; ++v) store(result + r * stride + v * LANES, sum[r][v]);
+    for (int v = 0; v < kTileVecs; ++v) {
+      float* const to = result + r * stride + v * LANES;
+      store(to, load(to) + sum[r][v]);
+    }
 }
 
 // One block of the result: rows m <= kResultRows, columns n <= kColumns, all of k.
@@ -112,27 +113,55 @@ struct AddRow {
   INLINE Vec operator()(Vec y, Vec b) const { return y + a * b; }
 };
 
-// One row of a: rows of b are read in the order of memory, eight streams at a time, and summed into a
-// piece of the result that stays in the first-level cache.
+struct Add {
+  INLINE Vec operator()(Vec a, Vec b) const { return a + b; }
+};
+
+// Few rows of a: rows of b are read in the order of memory, eight streams at a time, and added to pieces
+// of the result that stay in cache. Sums over kDepthOfSums of k are added up apart, so that a long sum
+// loses no more digits than a short one.
+constexpr int64_t kFewRows = 8;
+constexpr int64_t kPiece = 2048;
+constexpr int64_t kDepthOfSums = 512;
+constexpr size_t kMatvecWorkspace = sizeof(float) * 2 * kFewRows * kPiece;
+
+// sums (m, n) += a (m, rows) @ b (rows, n), rows <= 8; `stride_a` and `stride_b` are those of their rows
 template <class T>
-void matvec(void* out, const void* a_, const void* b_, const MatmulPart& part, float* sums) {
-  constexpr int64_t kPiece = 4096;
-  const T* a = static_cast<const T*>(a_);
+INLINE void add_rows(float* sums, const T* a, int64_t stride_a, const T* b, int64_t stride_b, int64_t m,
+                     int64_t rows, int64_t n) {
+  for (int64_t i = 0; i < m; ++i, sums += kPiece) {
+    float factors[8];
+    map(factors, rows, Same{}, a + i * stride_a);
+    const auto add = [&](auto row) {
+      map(sums, n, AddRows{factors}, sums, row, row + stride_b, row + 2 * stride_b, row + 3 * stride_b,
+          row + 4 * stride_b, row + 5 * stride_b, row + 6 * stride_b, row + 7 * stride_b);
+    };
+    if (rows < 8)
+      for (int64_t r = 0; r < rows; ++r) map(sums, n, AddRow{factors[r]}, sums, b + r * stride_b);
+    else if (i == 0)
+      add(Ahead<T>{b, 8 * stride_b});
+    else
+      add(b);
+  }
+}
+
+template <class T>
+void matvec(void* out, const void* a_, const void* b_, const MatmulPart& part, float* workspace) {
+  const T* a = static_cast<const T*>(a_) + part.m0 * part.k;
+  const int64_t m = part.m1 - part.m0;
+  float *const sums = workspace, *const totals = workspace + kFewRows * kPiece;
   for (int64_t j = part.n0; j < part.n1; j += kPiece) {
     const int64_t n = part.n1 - j < kPiece ? part.n1 - j : kPiece;
     const T* b = static_cast<const T*>(b_) + j;
-    for (int64_t i = 0; i < kPiece; i += LANES) store(sums + i, Vec{});
-    for (int64_t p = 0; p < part.k; p += 8) {
-      float factors[8];
-      const int64_t rows = part.k - p < 8 ? part.k - p : 8;
-      map(factors, rows, Same{}, a + p);
-      const Ahead<T> row{b + p * part.n, 8 * part.n};
-      if (rows == 8)
-        map(sums, n, AddRows{factors}, sums, row, row + part.n, row + 2 * part.n, row + 3 * part.n,
-            row + 4 * part.n, row + 5 * part.n, row + 6 * part.n, row + 7 * part.n);
-      else
-        for (int64_t r = 0; r < rows; ++r) map(sums, n, AddRow{factors[r]}, sums, row.p + r * part.n);
+    for (int64_t i = 0; i < m * kPiece; i += LANES) store(totals + i, Vec{});
+    for (int64_t q = 0; q < part.k; q += kDepthOfSums) {
+      const int64_t end = part.k - q < kDepthOfSums ? part.k : q + kDepthOfSums;
+      for (int64_t i = 0; i < m * kPiece; i += LANES) store(sums + i, Vec{});
+      for (int64_t p = q; p < end; p += 8)
+        add_rows(sums, a + p, part.k, b + p * part.n, part.n, m, end - p < 8 ? end - p : 8, n);
+      map(totals, m * kPiece, Add{}, totals, sums);
     }
-    map(static_cast<T*>(out) + j, n, Same{}, sums);
+    for (int64_t i = 0; i < m; ++i)
+      map(static_cast<T*>(out) + (part.m0 + i) * part.n + j, n, Same{}, totals + i * kPiece);
   }
 }

@@ -200,6 +200,14 @@ INLINE Vec reciprocal(Vec d) {  // 14 bits, doubled by one step of Newton's
 }
 #endif
 
+constexpr float kRound =
+    12582912.f;  // 1.5 * 2^23: adding it leaves no room for a fraction, and k in the low bits
+#ifndef TIMES_2_TO_THE
+// p * 2^k for k + kRound. A multiplication, since an addition to the bits of a NaN may make a number of it.
+INLINE Vec times_2_to_the(Vec shifted, Vec p) { return p * (Vec)(((Int)shifted << 23) + 0x3f800000); }
+#define TIMES_2_TO_THE(shifted, p) times_2_to_the(shifted, p)
+#endif
+
 // 2^t for t <= 0: 2^k * 2^f with k whole and |f| <= 1/2, the latter by a polynomial (minimax, of degree 5,
 // fitted to the relative error: 1.6e-7 with roundings). Zero below -126, NaN for NaN.
 INLINE Vec exp2_of_negative(Vec t) {
@@ -213,7 +221,7 @@ INLINE Vec exp2_of_negative(Vec t) {
   p = p * f + 2.402224243e-1f;
   p = p * f + 6.931470037e-1f;
   p = p * f + 1.f;
-  return t < -126.f ? Vec{} : (Vec)((Int)p + ((Int)shifted << 23));
+  return t < -126.f ? Vec{} : TIMES_2_TO_THE(shifted, p);
 }
 
 constexpr float kLog2E = 1.44269504f;

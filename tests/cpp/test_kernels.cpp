@@ -188,9 +188,9 @@ void check_matmul(const cpu::Kernels& kernels, int64_t m, int64_t k, int64_t n) 
         kernels.matmul[Type<T>::dtype](out.data.get(), a.data.get(), b.data.get(), {n, k, m0, m1, n0, n1},
                                        workspace);
   compare(kernels.isa, "matmul", out, exact);
-  for (int64_t i = 0; i < m; ++i)
-    kernels.matvec[Type<T>::dtype](out.data.get() + i * n, a.data.get() + i * k, b.data.get(),
-                                   {n, k, 0, 1, 0, n}, workspace);
+  for (int64_t i = 0; i < m; i += 8)
+    kernels.matvec[Type<T>::dtype](out.data.get(), a.data.get(), b.data.get(),
+                                   {n, k, i, std::min(m, i + 8), 0, n}, workspace);
   compare(kernels.isa, "matvec", out, exact);
   std::free(workspace);
 }
@@ -216,7 +216,7 @@ void check_all(const cpu::Kernels& kernels) {
 void check_threads() {
   for (int64_t n : {0, 1, 7, 1000, 100000}) {
     std::vector<std::atomic<int>> seen(n);
-    cpu::parallel(n, 100, 16, cpu::threads(), [&](int64_t begin, int64_t end) {
+    cpu::parallel(n, 16, cpu::parts(n, 100, 16), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) ++seen[i];
     });
     ++checks;
