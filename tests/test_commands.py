@@ -21,6 +21,7 @@ from cpp_ext.commands import (
     cuda_build,
     cuda_probes,
     probes,
+    stamps,
     test_capabilities,
 )
 
@@ -314,7 +315,7 @@ def test_build_ext_builds_a_module_that_imports_from_its_folder(checkout):
     assert answer.returncode == 0, checkouts.said(answer)
     assert re.search(r"-O3 .* -O0 ", answer.stdout)
     import_from(checkout / "cpp_ext")
-    again = checkouts.run(command, checkout)
+    again = checkouts.run(command, checkout, **checkouts.UNOPTIMIZED)
     assert "is up to date" in again.stdout and again.returncode == 0
     os.utime(checkout / "cpp_ext" / "cpu" / "kernels.inl")  # a header counts as a source
     assert not cpp_build.is_newer(
@@ -395,6 +396,89 @@ def test_the_manual_compiles_give_modules_that_import(tmp_path):
         assert import_from(folder).startswith("True")
 
 
+# ---- what is up to date ----
+
+# Answers its version; anything else it "compiles" to a text: how it was called, and the objects it linked.
+FAKE_CXX = """case "$*" in *--version*) echo "{version}"; exit;; {refuses}) exit 1;; esac
+call="$*"; while [ "$1" != -o ]; do case "$1" in *.o) linked="$linked $1";; esac; shift; done
+{{ echo "$call"; [ -z "$linked" ] || cat $linked; }} > "$2"
+"""
+
+
+def fake_cxx(path, version="cxx 1", refuses="-nothing-"):
+    path.parent.mkdir(exist_ok=True)
+    return script(path, FAKE_CXX.format(version=version, refuses=refuses))
+
+
+@pytest.fixture
+def building(tmp_path, monkeypatch):
+    """A C++ compiler, a source and folders of this test's own."""
+    for name in ("CPPFLAGS", "CFLAGS", "CXXFLAGS", "LDFLAGS", "AIRLLM_CUDA_ARCHS", *cuda_build.NVCC_READS):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "kernels.h").touch()
+    monkeypatch.setattr(stamps, "FOLDER", tmp_path / "stamps")
+    monkeypatch.setattr(cuda_build, "OBJECTS", tmp_path / "objects")
+    monkeypatch.setattr(cpp_build, "sources", lambda: [tmp_path / "kernels.h"])
+    monkeypatch.setenv("CXX", str(fake_cxx(tmp_path / "cxx")))
+    return tmp_path
+
+
+CHANGES = {
+    "flags": lambda folder, set_variable: set_variable("CXXFLAGS", "-mavx2"),
+    "linker flags": lambda folder, set_variable: set_variable("LDFLAGS", "-s"),
+    "another compiler": lambda folder, set_variable: set_variable("CXX", str(fake_cxx(folder / "b" / "cxx"))),
+    "a newer compiler": lambda folder, set_variable: fake_cxx(folder / "cxx", version="cxx 2"),
+    "no OpenMP": lambda folder, set_variable: fake_cxx(folder / "cxx", refuses="*-fopenmp*"),
+    "an older source": lambda folder, set_variable: os.utime(folder / "kernels.h", (1, 1)),
+    "a module by hand": lambda folder, set_variable: next(folder.glob("*.so")).write_text("made by hand"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_build_ext_rebuilds_what_would_come_out_differently(building, monkeypatch, capsys, change):
+    def compiles():
+        cpp_build.build(building)
+        return "is up to date" not in capsys.readouterr().out
+
+    assert (compiles(), compiles()) == (True, False)
+    change(building, monkeypatch.setenv)
+    assert (compiles(), compiles()) == (True, False)
+
+
+def test_a_copy_of_a_checkout_keeps_what_is_built(building, monkeypatch, capsys):
+    """Also pip's builds, each of which has pybind11 in a folder of its own."""
+
+    def build(checkout):
+        monkeypatch.setattr(probes, "CHECKOUT", checkout)
+        monkeypatch.setattr(stamps, "FOLDER", checkout / "build" / "stamps")
+        monkeypatch.setattr(cpp_build, "sources", lambda: [checkout / "kernels.h"])
+        monkeypatch.setattr(cpp_build, "includes", lambda: [f"-I{checkout}-environment/pybind11"])
+        cpp_build.build(checkout / "cpp_ext")
+        return capsys.readouterr().out
+
+    (building / "checkout").mkdir()
+    (building / "kernels.h").rename(building / "checkout" / "kernels.h")
+    assert "is up to date" not in build(building / "checkout")
+    shutil.copytree(building / "checkout", building / "copy")
+    assert "is up to date" in build(building / "copy")
+
+
+@pytest.mark.parametrize("build", [cpp_build, cuda_build], ids=["cpp", "cuda"])
+def test_every_included_file_is_a_source(build):
+    """Of the project's own: what is not in the list would not be compiled again after a change."""
+    sources = {path.resolve() for path in build.sources()}
+    start = [path for path in sources if path.suffix in (".cpp", ".cu")]
+    assert start and {path for file in start for path in included(file)} <= sources
+
+
+def included(file, seen=()):
+    found = set()
+    for name in re.findall(r'^ *# *include "([^"]+)"', file.read_text(), re.MULTILINE):
+        places = [folder / name for folder in (file.parent, probes.CPP_EXT)]
+        found |= {place.resolve() for place in places if place.is_file()}
+    return found.union(*(included(path, found | set(seen)) for path in found - set(seen)))
+
+
 # ---- build_cuda ----
 
 FAKE_NVCC = """case "$*" in
@@ -463,6 +547,24 @@ def test_architectures_by_default_and_by_name(monkeypatch):
         "-gencode",
         "arch=compute_90,code=compute_90",
     ]
+
+
+def test_build_cuda_rebuilds_what_would_come_out_differently(building, toolkit, monkeypatch, capsys):
+    """Going back to an architecture takes its object again, and must link it again."""
+    text = FAKE_NVCC.format(version="13.0", root=toolkit).replace("  *) echo", "  --refuse) echo")
+    script(toolkit / "bin" / "nvcc", f"{text}\n" + FAKE_CXX.format(version="nvcc", refuses="-nothing-"))
+    monkeypatch.setenv("CUDA_HOME", str(toolkit))
+    monkeypatch.setattr(cuda_build, "sources", lambda: [building / "kernels.h"])
+
+    def compiles(*archs):
+        module = cuda_build.build(building, archs).read_text()
+        assert {f"sm_{arch}" for arch in archs} == set(re.findall(r"sm_\d+", module))
+        return "is up to date" not in capsys.readouterr().out
+
+    assert [compiles("90"), compiles("75"), compiles("90"), compiles("90")] == [True, True, True, False]
+    for name in ("NVCC_CCBIN", "NVCC_APPEND_FLAGS", "CXXFLAGS", "LDFLAGS"):
+        monkeypatch.setenv(name, "-anything")
+        assert (compiles("90"), compiles("90")) == (True, False), name
 
 
 def test_a_host_compiler_that_cuda_refuses_gets_the_remedy(checkout, toolkit):

@@ -10,7 +10,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from . import CommandError, probes
+from . import CommandError, probes, stamps
 
 NAME = "tensor_ops_cpp"
 SOURCE = probes.CPP_EXT / "tensor_ops_cpp.cpp"
@@ -19,16 +19,19 @@ SHARED = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin"
 
 
 def build(folder: Path, force: bool = False) -> Path:
-    """Builds tensor_ops_cpp into `folder` unless it is there, newer than its sources; returns its path.
+    """Builds tensor_ops_cpp into `folder` unless it is there, made of the same; returns its path.
 
     Raises CommandError that lists everything missing, or that carries the compiler's first error.
     """
     target = folder / (NAME + probes.EXT_SUFFIX)
-    if not force and is_newer(target, sources()):
+    call = command()
+    made_of = stamps.digest(recipe(call), sources())
+    if not force and stamps.is_current(target, made_of):
         print(f"{NAME}: {target} is up to date")
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    finish(command(), target)
+    finish(call, target)
+    stamps.keep(target, made_of)
     (folder / f"{NAME}.py").unlink(missing_ok=True)  # the note an earlier install without a compiler left
     return target
 
@@ -52,6 +55,16 @@ def command() -> list[str]:
         print(f"{NAME}: building without threads: {openmp}", file=sys.stderr)
     users = user_flags("CPPFLAGS", "CFLAGS", "CXXFLAGS", "LDFLAGS")
     return [*cxx, *FLAGS, *threads, *SHARED, *includes(), *users, str(SOURCE)]
+
+
+def recipe(call: list[str]) -> list[str]:
+    """What decides what a call makes, beside its sources: its options and the versions of its tools.
+
+    Python's headers and pybind11's go by version: each build of pip has them in a folder of its own.
+    """
+    by_version = includes()
+    options = [part for part in call if part not in by_version]
+    return [*options, str(probes.compiler(probes.cxx_command())), sys.version, probes.pybind11().version]
 
 
 def includes() -> list[str]:

@@ -4,20 +4,19 @@ No GPU is needed. The CUDA runtime is linked statically and the driver is not li
 be imported on every machine.
 """
 
-import hashlib
 import os
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import CommandError, cpp_build, cuda_probes, probes
+from . import CommandError, cpp_build, cuda_probes, probes, stamps
 
 NAME = "tensor_ops_cuda"
 DEFAULT_ARCHS = ("75", "80", "86", "89", "90", "100", "120")
 OBJECTS = probes.CHECKOUT / "build" / "cuda"
+NVCC_READS = ("NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")  # variables that change what it makes
 
 
 def build(folder: Path, archs: Sequence[str] | None = None, force: bool = False) -> Path:
@@ -30,7 +29,7 @@ def build(folder: Path, archs: Sequence[str] | None = None, force: bool = False)
     calls = compile_calls(toolkit, gencode(chosen(archs, toolkit.archs)))
     OBJECTS.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(len(calls)) as pool:
-        objects = list(pool.map(lambda call: compiled(call, force), calls))
+        objects = list(pool.map(lambda call: compiled(call, toolkit, force), calls))
     return linked(folder, toolkit, objects)
 
 
@@ -96,28 +95,38 @@ def sources() -> list[Path]:
     """Every file whose change makes a rebuild necessary; any header may be included by any source."""
     folders = ("cuda", "gpu_kernels")
     files = [path for folder in folders for path in (probes.CPP_EXT / folder).iterdir() if path.is_file()]
-    return [*files, *probes.CPP_EXT.glob("*.h"), probes.CPP_EXT / f"{NAME}.cpp", Path(__file__)]
+    headers = [*probes.CPP_EXT.glob("*.h"), *probes.CPP_EXT.glob("cpu/*.h")]
+    return [*files, *headers, probes.CPP_EXT / f"{NAME}.cpp", Path(__file__)]
 
 
-def compiled(call: list[str], force: bool) -> Path:
-    """The object file of a compiler call, which is in its name: other options make another object."""
-    stem = Path(call[-1]).stem
-    target = OBJECTS / f"{stem}-{hashlib.sha256(shlex.join(call).encode()).hexdigest()[:12]}.o"
+def recipe(call: list[str], toolkit: cuda_probes.Toolkit) -> list[str]:
+    """What decides what a call makes, beside its sources."""
+    variables = [f"{name}={os.environ.get(name)}" for name in NVCC_READS]
+    return [*cpp_build.recipe(call), toolkit.version, *variables]
+
+
+def compiled(call: list[str], toolkit: cuda_probes.Toolkit, force: bool) -> Path:
+    """The object file of a compiler call, whose recipe is in its name: other options make another object."""
+    target = OBJECTS / f"{Path(call[-1]).stem}-{stamps.digest(recipe(call, toolkit))[:12]}.o"
     if force or not cpp_build.is_newer(target, sources()):
         explained(call, target)
     return target
 
 
 def linked(folder: Path, toolkit: cuda_probes.Toolkit, objects: list[Path]) -> Path:
+    """The module of these objects, linked unless it is there, made of the same ones."""
     target = folder / (NAME + probes.EXT_SUFFIX)
-    if cpp_build.is_newer(target, objects):
-        print(f"{NAME}: {target} is up to date")
-        return target
-    folder.mkdir(parents=True, exist_ok=True)
     system = ["-ldl", "-lrt", "-lpthread"] if sys.platform == "linux" else []
     files = [*map(str, objects), str(toolkit.cudart)]
     options = [*cpp_build.SHARED, *files, *system, *cpp_build.user_flags("LDFLAGS")]
-    cpp_build.finish([*probes.cxx_command(), *options], target)
+    call = [*probes.cxx_command(), *options]
+    made_of = stamps.digest(recipe(call, toolkit), objects)
+    if stamps.is_current(target, made_of):
+        print(f"{NAME}: {target} is up to date")
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    cpp_build.finish(call, target)
+    stamps.keep(target, made_of)
     return target
 
 
