@@ -252,7 +252,7 @@ def test_a_forced_backend_that_is_not_built_fails_the_import(tmp_path):
     _, errors, status = run(WITHOUT_CUDA + "from airllm import tensor_ops", AIRLLM_CONFIG=config)
     assert status == 1 and "\nImportError: No module named 'tensor_ops_cuda'\n" in errors
     assert "1. Build the backend: python setup.py build_cuda\n" in errors
-    assert "2. Remove force mode: python setup.py configure_backend --backend=auto" in errors
+    assert f'2. Remove force mode: set "force_backend" to null in {config}' in errors
 
 
 def test_reload_backend_reads_the_configuration_again(tmp_path):

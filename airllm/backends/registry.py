@@ -151,12 +151,6 @@ def _asked_for(name: str, undo: str = "ask for another backend") -> Backend:
     return backend
 
 
-def _undo(settings: config.Config) -> str:
-    if settings.source == "AIRLLM_BACKEND":
-        return "Remove the environment variable AIRLLM_BACKEND"
-    return f"Remove force mode: python setup.py configure_backend --backend=auto ({settings.path})"
-
-
 def _passed_over(name: str) -> str:
     """Why the automatic order does not take a backend: it cannot run, or is no gain unless asked for."""
     with contextlib.suppress(Exception):  # what fails here fails in opened() too, which keeps the reason
@@ -168,7 +162,7 @@ def _passed_over(name: str) -> str:
 
 def _choose(settings: config.Config) -> _Choice:
     if settings.force_backend:
-        return _Choice(_asked_for(settings.force_backend, _undo(settings)), settings, {})
+        return _Choice(_asked_for(settings.force_backend, config.how_to_unforce(settings)), settings, {})
     passed_over: dict[str, str] = {}
     if settings.preferred_backend != "auto":
         backend = opened(settings.preferred_backend)
