@@ -4,7 +4,8 @@
     python detect_and_benchmark.py --quick    # a minute
 
 Ends with tables on the terminal and, in benchmark_report/, the same as JSON and as one HTML page with plots.
-The exit status is 1 if a build or a check fails, 2 if an option names something that does not exist.
+The exit status is 1 if a build or a check fails or a forced backend cannot run, 2 if an option or the
+configuration says something that it may not.
 """
 
 from __future__ import annotations
@@ -30,14 +31,30 @@ NEEDED = ("numpy", "ml_dtypes", "rich", "matplotlib")
 def main(arguments: list[str] | None = None) -> int:
     options = parsed(arguments)
     require([*NEEDED, *(() if options.no_real_data else ("gguf",))])
+    from airllm.backends import config
+
+    try:
+        config.load()  # the imports of `reported` would end in a traceback over a broken one
+        return reported(options)
+    except config.ConfigError as error:
+        return refused(error)
+
+
+def refused(error: Exception) -> int:
+    """Say what is wrong with what the user asked for; returns the exit status."""
+    print(f"detect_and_benchmark.py: {error}", file=sys.stderr)
+    return 2
+
+
+def reported(options: argparse.Namespace) -> int:
+    """Run all and write the report; returns the exit status."""
     # With NumPy alone in use nothing is loaded that the build below is about to replace.
     with environment(AIRLLM_BACKEND="python"):
         from airllm import benchmark, page, report
     try:
         asked = named(benchmark, options)
     except benchmark.WrongName as error:
-        print(f"detect_and_benchmark.py: {error}", file=sys.stderr)
-        return 2
+        return refused(error)
     console = report.console()
     result = run(console, options, asked)
     json_path = options.json or options.output / "report.json"
@@ -120,7 +137,7 @@ def run(console: Console, options: argparse.Namespace, asked: dict[str, Any]) ->
     console.print(report.builds_table(result) if result["builds"] else "Not asked for (--no-build).")
     try:
         backends.reload_backend()
-    except (backends.BackendUnavailable, ValueError) as error:
+    except ImportError as error:  # a forced backend that, the builds done, still cannot run
         sys.exit(f"detect_and_benchmark.py: {error}")
     with measure.threads(options.threads or measure.cores()) as threads:
         result["threads"] = threads
@@ -148,7 +165,7 @@ def measured(
     result["data"] = {"real": data.real, "source": data.source, "why_not": data.why_not}
     console.print(report.machine_table(result))
     timed = ["float32"] if options.quick and not options.dtypes else asked["dtypes"]
-    limits = benchmark.Limits(0.1, 1.0) if options.quick else benchmark.Limits()
+    limits = benchmark.QUICK if options.quick else benchmark.Limits()
     with progress(console, "Timing") as advance:
         result["speed"] = benchmark.speed(names, asked["ops"], timed, asked["sizes"], data, limits, advance)
     console.print(

@@ -172,6 +172,9 @@ class Limits:
     longest: float = 4.0
 
 
+QUICK = Limits(0.1, 0.5)
+
+
 def speed(
     names: Sequence[str],
     ops: Sequence[str],

@@ -7,15 +7,19 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from conftest import REQUIRED
 
 import detect_and_benchmark
-from airllm import benchmark, real_data, report
-from airllm.backends import available
+from airllm import benchmark, measure, real_data, report
+from airllm.backends import available, config
+from airllm.tensor_ops import OPS
 
 ROOT = Path(__file__).resolve().parents[1]
+NOTHING_BUILT = ("--quick", "--no-build", "--no-real-data")
 TINY = ("--quick", "--ops", "rms_norm,matmul", "--sizes", "1x64,4x128")
 
 
@@ -24,6 +28,15 @@ def run(*arguments, script="detect_and_benchmark.py", cwd=ROOT, **environment):
         [sys.executable, ROOT / script, *map(str, arguments)],
         cwd=cwd, capture_output=True, text=True, timeout=600, env={**os.environ, **environment},
     )  # fmt: skip
+
+
+def install(folder, text):
+    """A backend `broken`, as a third party's is installed: by an entry point of a package on the path."""
+    (folder / "tensor_ops_broken.py").write_text(text)
+    distribution = folder / "broken-1.0.dist-info"
+    distribution.mkdir()
+    (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (distribution / "entry_points.txt").write_text("[airllm.backends]\nbroken = tensor_ops_broken\n")
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +141,81 @@ def test_a_wrong_name_is_one_message_with_the_known_ones(options, message, tmp_p
     assert not (tmp_path / "report").exists()
 
 
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ('{"preferred_backend": "cpp"', "backend.json:1:28: is not JSON: Expecting ',' delimiter"),
+        ('{"x": 1,\n"force_backend": "tpu"}', "backend.json:2: force_backend has the unknown backend 'tpu'"),
+        ('{\n\n"opencl_device": null}', "backend.json:3: opencl_device has null, expected a device"),
+    ],
+)
+def test_a_broken_configuration_is_one_message(text, message, tmp_path):
+    file = tmp_path / "backend.json"
+    file.write_text(text)
+    done = run(*NOTHING_BUILT, "--output", tmp_path / "report", AIRLLM_CONFIG=str(file))
+    assert (done.returncode, done.stdout) == (2, ""), done.stdout + done.stderr
+    assert done.stderr.startswith(f"detect_and_benchmark.py: {tmp_path}/{message}")
+    assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "report").exists()
+
+
+def test_a_backend_of_the_environment_that_does_not_exist_is_one_message(tmp_path):
+    done = run(*NOTHING_BUILT, "--output", tmp_path, AIRLLM_BACKEND="tpu")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("detect_and_benchmark.py: AIRLLM_BACKEND=tpu: unknown backend 'tpu'")
+
+
+def test_a_forced_backend_that_cannot_run_is_reported_with_its_reason(tmp_path):
+    """One of this test's own, for any of the built-in ones may run here."""
+    broken = "def device():\n    raise RuntimeError('no such hardware: plug it in')\n"
+    install(tmp_path, broken)
+    file = tmp_path / "backend.json"
+    file.write_text('{"force_backend": "broken"}')
+    done = run(
+        *NOTHING_BUILT, "--output", tmp_path / "report",
+        AIRLLM_CONFIG=str(file), PYTHONPATH=str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stderr.startswith("detect_and_benchmark.py: no such hardware: plug it in\n")
+    assert "'broken' was asked for by name and cannot run here" in done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "report").exists()
+
+
+class Sized:
+    """Arrays of every size that take no memory."""
+
+    def inputs(self, op, rows, cols, dtype, rng):
+        batch, sizes = real_data._sizes(op, rows, cols)
+        shapes = [
+            [n for a in axes for n in (batch if a == "..." else (sizes[a],))] for axes in op.arrays.values()
+        ]
+        return [np.broadcast_to(np.zeros((), dtype), shape) for shape in shapes]
+
+
+def test_quick_timings_are_planned_for_less_than_a_minute(monkeypatch):
+    """By a clock of this test's own, on a machine where four backends and PyTorch are as slow as NumPy is on
+    an old one: 10 ns an element, 10 ns a hundred products. Building and the data come on top.
+    """
+    now = 0.0
+
+    def passes(seconds):
+        nonlocal now
+        now += seconds
+
+    def call_of(name, op, arrays):
+        steps = benchmark.work(op, arrays[0].size // arrays[0].shape[-1], arrays[0].shape[-1])
+        seconds = steps * (1e-10 if op.name == "matmul" else 1e-8)
+        return lambda: passes(seconds)
+
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: now, sleep=passes))
+    monkeypatch.setattr(benchmark, "call_of", call_of)
+    monkeypatch.setattr(measure, "optional", lambda name: None)
+    names = [*config.BUILT_IN, "torch itself"]
+    rows = benchmark.speed(names, list(OPS), ["float32"], None, Sized(), benchmark.QUICK, lambda *_: None)
+    skipped = {(row["op"], row["rows"]) for row in rows if "skipped" in row}
+    assert len(rows) == len(names) * (4 * len(OPS) - 1) and skipped == {("matmul", 512)}
+    assert 10 < now < 45, "the rest of the minute is for the detection, the checks and the bandwidth"
+
+
 BROKEN = """
 import numpy as np
 
@@ -155,12 +243,7 @@ def rms_norm(x, weight, eps=1e-6, *, out=None):
     ids=["one op gives zeros", "all give zeros"],
 )
 def test_a_backend_that_answers_zeros_makes_the_run_fail(silu, state, message, tmp_path):
-    """Installed as a third party's backend is: by an entry point of a distribution on the path."""
-    (tmp_path / "tensor_ops_broken.py").write_text(BROKEN.format(silu=silu))
-    distribution = tmp_path / "broken-1.0.dist-info"
-    distribution.mkdir()
-    (distribution / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    (distribution / "entry_points.txt").write_text("[airllm.backends]\nbroken = tensor_ops_broken\n")
+    install(tmp_path, BROKEN.format(silu=silu))
     options = ("--quick", "--no-build", "--no-real-data", "--ops", "rms_norm", "--sizes", "1x64")
     done = run(*options, "--backends", "broken,python", "--output", tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 1, done.stdout + done.stderr
