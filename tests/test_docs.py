@@ -53,6 +53,17 @@ def test_links_and_named_paths_exist(document):
         assert (ROOT / path).exists(), f"{document} names {path}"
 
 
+def test_every_environment_variable_that_is_read_is_in_the_guides_table():
+    files = [path for folder in ("airllm", "cpp_ext") for path in (ROOT / folder).rglob("*.*")]
+    texts = [path.read_text() for path in files if path.suffix in (".py", ".cpp", ".h", ".cu", ".inl")]
+    read = {
+        name for text in texts for name in re.findall(r"\"(AIRLLM_[A-Z_]+|NVCC_CCBIN|[A-Z]+FLAGS)\"", text)
+    }
+    table = re.findall(r"^\| (`[A-Z].*?) \|", (ROOT / "BACKEND_GUIDE.md").read_text(), re.MULTILINE)
+    documented = {name for row in table for name in re.findall(r"`([A-Z_]+)", row)}
+    assert {"AIRLLM_BACKEND", "AIRLLM_NVCC"} <= read and read <= documented, read - documented
+
+
 def test_the_guides_backend_works_as_a_package(tmp_path):
     """The worked example of another distribution's backend: installed, known by name, and used."""
     (project,) = (text for _, text in blocks("BACKEND_GUIDE.md", "toml"))
