@@ -34,10 +34,16 @@ PLANTED = {  # a mistake of each kind, and the word that oclgrind has for it
 # Lengths that fill no pack, one, or a work-group and a bit.
 LENGTHS = (1, 5, 8, 19, 150)
 # Batch, m, n, k, and the compute units that lead to the large tile (0) or another kernel (many): few rows,
-# sizes that fill no tile, quads that need no guard, a second slice of k, a second tile. A large tile takes
-# seconds, so not every dtype has each of them.
+# sizes that fill no tile, quads that need no guard, a second slice of k, a second block of k, a
+# second tile. A large tile takes seconds, so not every dtype has each of them.
 ROWS = ((1, 1, 3, 5, 1000), (2, 2, 70, 9, 1000), (1, 4, 64, 3, 1000))
-CPU_BLOCKS = ((1, 5, 6, 8, 1000), (2, 7, 17, 18, 1000), (1, 66, 3, 5, 1000), (1, 250, 16, 2, 1000))
+CPU_BLOCKS = (
+    (1, 1, 3, 300, 1000),
+    (1, 5, 6, 300, 1000),
+    (2, 7, 17, 18, 1000),
+    (1, 66, 3, 5, 1000),
+    (1, 250, 16, 2, 1000),
+)
 MATRICES: dict[str, dict] = {
     "cpu": dict.fromkeys(DTYPES, (*ROWS, *CPU_BLOCKS)),
     "gpu": {

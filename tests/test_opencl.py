@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
+from fractions import Fraction
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -271,6 +273,47 @@ def test_every_size_of_matmul(variant, dtype, m, k, n):
     assert_agrees(opencl.matmul(*args), OPS["matmul"].exact(*args), np.dtype(dtype))
 
 
+@every
+@pytest.mark.parametrize("m, k, compute_units", [(1, 2**20, None), (5, 2**20, None), (5, 2**17, 0)])
+def test_long_sums_keep_their_digits(variant, m, k, compute_units, monkeypatch):
+    """One float32 sum of all k products is 1 % off here; rows, small tiles, and large ones by no units."""
+    from tensor_ops_opencl import devices, engine
+
+    program = engine.engine(devices.in_use()).program
+    if compute_units is not None and program.form == "gpu":
+        monkeypatch.setattr(program, "compute_units", compute_units)
+    found = opencl.matmul(np.full((m, k), 0.1, np.float32), np.ones((k, 2), np.float32))
+    np.testing.assert_allclose(found, np.full((m, 2), np.float64(np.float32(0.1)) * k), rtol=1e-5)
+
+
+def _with_nans(dtype, d):
+    """Rows with a NaN each, whose bits are every sign and payload that arithmetic or memory can hold."""
+    bits = {"float32": (0x7FFFFFFF, 0xFFFFFFFF, 0x7FC00001, 0x7F800001)}
+    bits["float16"] = (0x7FFF, 0xFFFF, 0x7E01, 0x7C01)
+    bits["bfloat16"] = (0x7FFF, 0xFFFF, 0x7FC1, 0x7F81)
+    dtype = np.dtype(dtype)
+    x = np.random.default_rng(0).standard_normal((8, d)).astype(dtype)
+    for i, payload in enumerate(2 * bits[dtype.name]):  # in the middle of packs, and at the end
+        x[i].view(f"u{dtype.itemsize}")[d // 2 if i < 4 else -1] = payload
+    return x
+
+
+@every
+@every_dtype
+@pytest.mark.parametrize("d", [1, 5, 8, 77, 9001])
+def test_every_nan_stays_one(variant, dtype, d):
+    x = _with_nans(dtype, d)
+    with np.errstate(invalid="ignore"):  # said of NaNs that are to trap
+        nan = np.isnan(x)
+    assert nan.sum() == 8
+    for op in ("silu", "gelu"):
+        assert (np.isnan(getattr(opencl, op)(x)) == nan).all(), op
+    for found in (opencl.softmax(x), opencl.rms_norm(x, np.ones(d, dtype))):
+        assert np.isnan(found).all()
+    weighted = opencl.rms_norm(np.ones((2, d), dtype), x[0])
+    assert (np.isnan(weighted) == nan[0]).all()
+
+
 def test_the_largest_tile_is_used_where_it_fills_the_device():
     from tensor_ops_opencl.launches import launch_of
 
@@ -321,9 +364,19 @@ def test_writes_nothing_around_its_output(variant, dtype, op, d):
 
 
 @every
-def test_rms_norm_with_a_bad_eps(variant):
-    with pytest.raises(TypeError, match="rms_norm: eps has type str, expected a number"):
-        opencl.rms_norm(*sample("rms_norm", np.float32), eps="small")
+def test_what_a_number_is(variant):
+    x, weight = sample("rms_norm", np.float32)
+    for eps in ("1e-6", "small", True, None, [1e-6], np.ones(1, np.float32), np.array(1e-6), 1j):
+        with pytest.raises(TypeError, match="^rms_norm: eps has type [a-zA-Z]+, expected a number$"):
+            opencl.rms_norm(x, weight, eps=eps)
+    with pytest.raises(ValueError, match="^rms_norm: eps has .*expected a number that"):
+        opencl.rms_norm(x, weight, eps=10**400)
+    for eps in (1, np.float32(0.5), np.float64(0.5), np.float16(0.5), np.int8(1), Fraction(1, 3)):
+        exact = OPS["rms_norm"].exact(x, weight, eps=float(eps))
+        assert_agrees(opencl.rms_norm(x, weight, eps=eps), exact, np.dtype(np.float32))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not opencl.rms_norm(x, weight, eps=1e300).any()
 
 
 # ---- pyopencl's arrays ----

@@ -5,6 +5,7 @@
 #include "formulas.h"
 #include "gpu_compat.h"
 #include "packs.h"
+#include "sums.h"
 
 #define DTYPE f32
 #include "cpu_dtype.inc"

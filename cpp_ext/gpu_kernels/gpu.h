@@ -4,6 +4,7 @@
 #include "gpu_compat.h"
 #include "packs.h"
 #include "reduce.h"
+#include "sums.h"
 
 #define DTYPE f32
 #include "gpu_dtype.inc"

@@ -52,7 +52,8 @@ def _call(op: Any, arrays: Sequence[Any], parameters: tuple, out: Any) -> Any:
     _check_leading_axes(op, arrays, shape)
     for name, array in named.items():
         _check_dense(op, name, array)
-    numbers = tuple(_number(op, *item) for item in zip(op.defaults, parameters, strict=True))
+    op.check_parameters(dict(zip(op.defaults, parameters, strict=True)))
+    numbers = tuple(map(float, parameters))
     if not on_device:
         return host_arrays.run(op.name, arrays, numbers, out, shape)
     _check_memory(op, named)
@@ -99,13 +100,6 @@ def _check_dense(op: Any, name: str, array: Any) -> None:
             f"{op.name}: {name} has strides {tuple(array.strides)}, "
             f"expected C-contiguous and aligned ({remedy})"
         )
-
-
-def _number(op: Any, name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{op.name}: {name} has type {type(value).__name__}, expected a number") from None
 
 
 def _check_memory(op: Any, named: dict[str, Any]) -> None:

@@ -60,7 +60,8 @@ def rows(call: Call) -> Launch:
     """A work-group (gpu) or a work-item (cpu) per row; the op's parameters follow as floats."""
     dim = call.shape[-1]
     count = prod(call.shape[:-1])
-    numbers = (*_numbers(count, dim), *map(np.float32, call.parameters))
+    with np.errstate(over="ignore"):  # a number beyond float32 is infinite, as it is to the other backends
+        numbers = (*_numbers(count, dim), *map(np.float32, call.parameters))
     if call.form == "cpu":
         return Launch(call.kernel(), numbers, count)
     packs = _ceil(dim, call.pack)
