@@ -58,9 +58,8 @@ inline std::string why_no_devices(cudaError_t code) {
   cudaGetLastError();
   const int driver = driver_version();
   if (code == cudaErrorInsufficientDriver && driver == 0) {
-    return "no NVIDIA driver is installed (install NVIDIA's driver for this GPU; in a container, start it "
-           "with "
-           "--gpus all)";
+    return "no NVIDIA driver is installed"
+           " (install NVIDIA's driver for this GPU; in a container, start it with --gpus all)";
   }
   if (code == cudaErrorInsufficientDriver) {
     return "the NVIDIA driver supports CUDA " + version_text(driver) + ", this module needs " +

@@ -191,6 +191,7 @@ inline py::capsule export_dlpack(const DeviceArray& self, const py::object& stre
 
 // A host array's copy on the device. The array is done with when this returns.
 inline std::unique_ptr<DeviceArray> to_device(const arguments::Array& array, int device) {
+  py::gil_scoped_release released;
   DeviceGuard guard(device);
   auto made = std::make_unique<DeviceArray>(static_cast<DType>(array.dtype),
                                             Shape(array.shape, array.shape + array.ndim), device);

@@ -103,12 +103,12 @@ inline py::object new_result(const Call& call) {
 
 // ---- NumPy arrays
 
-// Waits for a stream, also when an exception leaves: until then host memory may be in use.
+// Waits for a stream, also when an exception leaves: until then memory of others may be in use.
 class Finish {
  public:
   explicit Finish(cudaStream_t stream) : stream_(stream) {}
   ~Finish() {
-    if (!done_) cudaStreamSynchronize(stream_);
+    if (!done_ && cudaStreamSynchronize(stream_) != cudaSuccess) cudaGetLastError();  // one is under way
   }
   Finish(const Finish&) = delete;
   Finish& operator=(const Finish&) = delete;
@@ -117,6 +117,8 @@ class Finish {
     check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
     done_ = true;
   }
+  // Nothing is left that has to be waited for here.
+  void unneeded() { done_ = true; }
 
  private:
   cudaStream_t stream_;
@@ -162,10 +164,11 @@ inline void run_in_place_of_arrays(const Call& call, const Operand& out, const L
     wait = wait || in.released_any_time;
   }
   order(out.home, stream);
+  Finish finish(stream);  // where a home could not be told to wait, too
   launch(out.array.data, inputs, first(call).device, stream);
   for (const Operand& in : call.inputs) order(stream, in.home);
   order(stream, out.home);
-  if (wait) check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  wait ? finish.now() : finish.unneeded();
 }
 
 // Computes the op into `out`, or a new array if that is null, and returns it. `launch` is not called for

@@ -1,7 +1,13 @@
 """NumPy arrays and arrays of its own: results, copies, messages."""
 
+import ctypes
+import threading
+import time
+from fractions import Fraction
+
 import numpy as np
 import pytest
+from arrays import LEGACY, runtime
 from machine import DTYPES, W, X, assert_agrees, clean_machine, message, rng, sample  # noqa: F401
 
 import tensor_ops_cuda as cuda
@@ -86,6 +92,23 @@ def test_messages():
     )
 
 
+def test_what_a_number_is():
+    for eps in ("1e-6", True, None, [1e-6], np.ones(1, np.float32), np.array(1e-6), 1j):
+        found = f"rms_norm: eps has type {type(eps).__name__}, expected a number"
+        assert message(TypeError, cuda.rms_norm, X, W, eps=eps).replace("numpy.", "") == found
+    text = message(ValueError, cuda.rms_norm, X, W, eps=10**400)
+    assert text.startswith("rms_norm: eps has ") and "expected a number that" in text
+    for eps in (1, np.float32(0.5), np.float64(0.5), np.float16(0.5), np.int8(1), Fraction(1, 3)):
+        assert_agrees(cuda.rms_norm(X, W, eps=eps), OPS["rms_norm"], X, W, eps=float(eps))
+
+
+@pytest.mark.parametrize("m, k", [(1, 1 << 20), (5, 1 << 16)])
+def test_long_sums_keep_their_digits(m, k):
+    """One float32 sum of all products would be off by 1e-2 and by 1e-3."""
+    found = cuda.matmul(np.full((m, k), 0.1, np.float32), np.ones((k, 2), np.float32))
+    np.testing.assert_allclose(found, np.full((m, 2), np.float64(np.float32(0.1)) * k), rtol=1e-5)
+
+
 def test_tensor_ops_prepares_what_the_module_rejects():
     with tensor_ops.use_backend("cuda"):
         calls = cuda.calls()
@@ -121,6 +144,33 @@ def test_device_arrays_are_not_copied(op, dtype):
     out = cuda.to_device(np.zeros(op.out_shape(args), dtype))
     assert getattr(cuda, op.name)(*arrays, out=out) is out
     assert_agrees(out.numpy(), op, *args)
+
+
+def ticks_while(call):
+    """How often another thread got its turn while the device needed 0.3 s for what `call` asks of it."""
+    ticks, done = [], threading.Event()
+
+    def tick():
+        while not done.wait(0.01):
+            ticks.append(time.monotonic())
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    sleep = ctypes.cast(ctypes.CDLL(None).usleep, ctypes.c_void_p)
+    runtime.on_host_enqueue(LEGACY, 0, sleep, 300_000)
+    start = time.monotonic()
+    call()
+    stop = time.monotonic()
+    done.set()
+    thread.join()
+    assert stop - start >= 0.3
+    return sum(start < t < stop - 0.05 for t in ticks)
+
+
+def test_other_threads_run_during_copies():
+    array = cuda.to_device(X)
+    assert ticks_while(lambda: cuda.to_device(X)) > 5
+    assert ticks_while(array.numpy) > 5
 
 
 def test_device_array_in_place_and_overlap():

@@ -77,6 +77,18 @@ def test_a_chain_over_streams():
     np.testing.assert_allclose(out.values(), exact, rtol=1e-5)
 
 
+@pytest.mark.parametrize("nth", (3, 4))
+@pytest.mark.parametrize("function", ("cudaEventRecord", "cudaStreamWaitEvent"))
+def test_a_home_that_cannot_wait_is_waited_for(function, nth):
+    """The kernel has been launched by then, and no order is kept with what follows: it must be over."""
+    x, out = InterfaceArray(X, stream=STREAM), InterfaceArray(np.zeros_like(X), stream=OTHER_STREAM)
+    weight = InterfaceArray(W, stream=LEGACY, says_stream=False)
+    runtime.on_host_fail(function.encode(), nth, 1)
+    assert function in message(RuntimeError, cuda.rms_norm, x, weight, out=out)
+    del weight, x  # which spoils their memory at once
+    assert_agrees(out.values(), OPS["rms_norm"], X, W)
+
+
 def test_unaligned_and_offset_arrays():
     x = InterfaceArray(X, offset=4)
     assert_agrees(cuda.silu(x).numpy(), OPS["silu"], X)
