@@ -1,6 +1,5 @@
 """Which OpenCL devices there are, and which one is to be used."""
 
-import json
 import os
 import re
 import threading
@@ -178,12 +177,7 @@ def _wanted() -> tuple[str, str]:
 def _configured() -> tuple[str, str]:
     from airllm.backends import config
 
-    path = config.effective_file()[1]
-    if path is None:
+    settings = config.load_file()
+    if settings.opencl_device is None:
         return "", "default"
-    named = json.loads(path.read_text(encoding="utf-8-sig")).get("opencl_device", "")
-    if type(named) not in (str, int):
-        raise ValueError(
-            f'{path}: opencl_device has {named!r}, expected a device\'s index or name, as "0" or "PoCL"'
-        )
-    return (str(named).strip(), f"{path}: opencl_device") if named != "" else ("", "default")
+    return settings.opencl_device, f"{settings.path}: opencl_device"
