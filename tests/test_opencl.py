@@ -163,7 +163,7 @@ def test_the_configuration_file_chooses_the_device(tmp_path):
     file.write_text('{"opencl_device": "0"}')
     assert python(code, tmp_path, AIRLLM_CONFIG=str(file)) == f"{file}: opencl_device"
     file.write_text('{"opencl_device": [0]}')
-    assert f"{file}: opencl_device has [0], expected" in python(code, tmp_path, AIRLLM_CONFIG=str(file))
+    assert f"{file}:1: opencl_device has a list, expected" in python(code, tmp_path, AIRLLM_CONFIG=str(file))
 
 
 @on_a_device
