@@ -200,8 +200,8 @@ INLINE Vec reciprocal(Vec d) {  // 14 bits, doubled by one step of Newton's
 }
 #endif
 
-constexpr float kRound =
-    12582912.f;  // 1.5 * 2^23: adding it leaves no room for a fraction, and k in the low bits
+// 1.5 * 2^23: adding it leaves no room for a fraction, and the whole number in the low bits.
+constexpr float kRound = 12582912.f;
 #ifndef TIMES_2_TO_THE
 // p * 2^k for k + kRound. A multiplication, since an addition to the bits of a NaN may make a number of it.
 INLINE Vec times_2_to_the(Vec shifted, Vec p) { return p * (Vec)(((Int)shifted << 23) + 0x3f800000); }
@@ -211,10 +211,8 @@ INLINE Vec times_2_to_the(Vec shifted, Vec p) { return p * (Vec)(((Int)shifted <
 // 2^t for t <= 0: 2^k * 2^f with k whole and |f| <= 1/2, the latter by a polynomial (minimax, of degree 5,
 // fitted to the relative error: 1.6e-7 with roundings). Zero below -126, NaN for NaN.
 INLINE Vec exp2_of_negative(Vec t) {
-  const float round =
-      12582912.f;  // 1.5 * 2^23: adding it leaves no room for a fraction, and k in the low bits
-  const Vec shifted = t + round;
-  const Vec f = t - (shifted - round);
+  const Vec shifted = t + kRound;
+  const Vec f = t - (shifted - kRound);
   Vec p = set(1.326472731e-3f);
   p = p * f + 9.671512991e-3f;
   p = p * f + 5.550733581e-2f;
