@@ -38,8 +38,8 @@ def build(folder: Path, force: bool = False) -> Path:
 
 def sources() -> list[Path]:
     """Every file whose change makes a rebuild necessary, this recipe among them."""
-    cpu = sorted((probes.CPP_EXT / "cpu").glob("*.*"))
-    return [SOURCE, *sorted(probes.CPP_EXT.glob("*.h")), *cpu, Path(__file__)]
+    parts = sorted(f for folder in ("bindings", "cpu") for f in (probes.CPP_EXT / folder).glob("*.*"))
+    return [SOURCE, *sorted(probes.CPP_EXT.glob("*.h")), *parts, Path(__file__)]
 
 
 def command() -> list[str]:

@@ -1,0 +1,107 @@
+// Products of matrices.
+#pragma once
+#include <cstring>
+
+#include "run.h"
+
+namespace ops {
+
+constexpr int64_t kFewRows = 8;  // up to here a product reads b as it lies: see cpu/matmul.inl
+// The float32 products of one row for which that beats NumPy's BLAS: wide ones, and small ones.
+constexpr int64_t kWide = 2048, kNarrow = 16, kSmall = 1 << 16;
+
+inline py::object steal(PyObject* made) {
+  if (!made) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(made);
+}
+
+inline PyObject* of_numpy(const char* name) {
+  return py::object(py::module_::import("numpy").attr(name)).release().ptr();
+}
+
+// A dense float32 product is NumPy's BLAS: a second one in the process would fight it for the cores.
+// Where it overflows it is infinite, without a warning, as on every backend.
+inline void numpy_matmul(const Array& a, const Array& b, const Array& out) {
+  static PyObject* const matmul = of_numpy("matmul");
+  static PyObject* const errstate = of_numpy("errstate");
+  static PyObject* const all = py::make_tuple("all").release().ptr();
+  static PyObject* const ignore = py::str("ignore").release().ptr();
+  static PyObject* const enter = PyUnicode_InternFromString("__enter__");
+  static PyObject* const exit = PyUnicode_InternFromString("__exit__");
+  const py::object quiet = steal(PyObject_Vectorcall(errstate, &ignore, 0, all));
+  steal(PyObject_CallMethodNoArgs(quiet.ptr(), enter));
+  PyObject* const operands[] = {a.object, b.object, out.object};
+  const auto same = py::reinterpret_steal<py::object>(PyObject_Vectorcall(matmul, operands, 3, nullptr));
+  {
+    const py::error_scope failed;  // keeps the error while errstate is left
+    PyObject* const none[] = {quiet.ptr(), Py_None, Py_None, Py_None};
+    steal(PyObject_VectorcallMethod(exit, none, 4, nullptr));
+  }
+  if (!same) throw py::error_already_set();
+  calls.fetch_add(1, std::memory_order_relaxed);
+}
+
+// out (m, n) = a (m, k) @ b (k, n) by this project's own kernels.
+inline void own_matmul(DType dtype, char* out, const char* a, const char* b, int64_t m, int64_t n,
+                       int64_t k) {
+  const cpu::Kernels& kernels = *active.load();
+  const bool few = m <= kFewRows, by_columns = few || n >= m;
+  cpu::MatmulKernel* const kernel = (few ? kernels.matvec : kernels.matmul)[dtype];
+  const int64_t items = by_columns ? n : m, step = by_columns ? 64 : 32;
+  const int team = cpu::parts(items, (by_columns ? m : n) * k / 4 + 1, step);
+  const size_t each = few ? kernels.matvec_workspace : kernels.matmul_workspace;
+  const results::Workspace workspaces(each * team);
+  std::atomic<size_t> next{0};
+  calls.fetch_add(1, std::memory_order_relaxed);
+  const py::gil_scoped_release unlocked;
+  cpu::parallel(items, step, team, [&](int64_t begin, int64_t end) {
+    cpu::MatmulPart part{n, k, 0, m, 0, n};
+    (by_columns ? part.n0 : part.m0) = begin;
+    (by_columns ? part.n1 : part.m1) = end;
+    kernel(out, a, b, part, reinterpret_cast<float*>(workspaces.data() + next++ * each));
+  });
+}
+
+inline void multiply(const Array& out, const Array& a, const Array& b, bool shared) {
+  if (!out.size) return;
+  if (!a.size) {
+    std::memset(out.data, 0, out.nbytes());  // sums of nothing
+    return;
+  }
+  const int64_t n = b.axis(1), k = a.axis(1), matrices = shared ? 1 : b.size / (k * n),
+                m = out.size / n / matrices;
+  const bool own = m == 1 && matrices == 1 && (n >= kWide || (n >= kNarrow && k * n <= kSmall));
+  if (a.dtype == cpu::kFloat32 && !own) return numpy_matmul(a, b, out);
+  const int64_t size = itemsize(a.dtype);
+  for (int64_t i = 0; i < matrices; ++i)
+    own_matmul(a.dtype, out.data + i * m * n * size, a.data + i * m * k * size, b.data + i * k * n * size, m,
+               n, k);
+}
+
+inline std::string axes_of_b(const Array& a, bool with_batch) {
+  std::string known = "(... k n) with k=" + std::to_string(a.axis(1));
+  if (with_batch) known += ", ...=" + shape_text(a.ndim - 2, a.shape);
+  return known;
+}
+
+inline PyObject* matmul(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  static const char* const names[] = {"a", "b", "out"};
+  PyObject* values[3];
+  place(op, values, names, 2, 2, args, given, keywords);
+  const Array a = array(op, "a", values[0]);
+  const Array b = array(op, "b", values[1]);
+  check_dtype(op, "b", b, a, false);
+  if (a.ndim < 2) op.wrong_shape("a", a, "(... m k)");
+  if (b.ndim < 2 || b.axis(2) != a.axis(1)) op.wrong_shape("b", b, axes_of_b(a, false));
+  const bool shared = b.ndim == 2;
+  if (!shared && (b.ndim != a.ndim || std::memcmp(a.shape, b.shape, sizeof(*a.shape) * (a.ndim - 2)) != 0))
+    op.wrong_shape("b", b, axes_of_b(a, true));
+  std::vector<py::ssize_t> shape(a.shape, a.shape + a.ndim);
+  shape.back() = b.axis(1);
+  results::Result out =
+      results::result(op, values[2], a, a.ndim, shape.data(), {{"a", &a, false}, {"b", &b, false}});
+  multiply(out, a, b, shared);
+  return out.give();
+}
+
+}  // namespace ops

@@ -1,0 +1,51 @@
+// What every op of the `cpp` backend needs: the kernels in use, threads, and the way from Python.
+#pragma once
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+
+#include <atomic>
+#include <string>
+
+#include "../arguments.h"
+#include "../cpu/targets.h"
+#include "../cpu/threads.h"
+#include "../results.h"
+
+namespace ops {
+
+namespace py = pybind11;
+using namespace arguments;
+
+inline std::atomic<const cpu::Kernels*> active{nullptr};  // the instruction set in use
+inline std::atomic<uint64_t> calls{0};                    // kernels run so far
+
+// A result that is larger than this is gone from the caches before anyone reads it.
+constexpr int64_t kStreamedBytes = int64_t{16} << 20;
+
+// Runs `work` without the interpreter's lock where it is long enough for another thread to use it.
+template <class Work>
+inline void run(int64_t n, int64_t cost, int64_t step, const Work& work) {
+  calls.fetch_add(1, std::memory_order_relaxed);
+  if (n * cost < cpu::kWorthAThread) return work(0, n);
+  const py::gil_scoped_release unlocked;
+  cpu::parallel(n, step, cpu::parts(n, cost, step), work);
+}
+
+inline int64_t itemsize(DType dtype) { return dtype == cpu::kFloat32 ? 4 : 2; }
+
+// The ops as Python functions, without the cost of a general argument converter.
+using Body = PyObject*(const Op&, PyObject* const*, Py_ssize_t, PyObject*);
+
+template <Body* kBody, const char* kName>
+PyObject* entry(PyObject*, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  return python_call([&] { return kBody(Op{kName}, args, given, keywords); });
+}
+
+template <Body* kBody, const char* kName>
+PyMethodDef method(const char* documentation) {
+  const auto function = entry<kBody, kName>;
+  return {kName, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)),
+          METH_FASTCALL | METH_KEYWORDS, documentation};
+}
+
+}  // namespace ops
