@@ -11,15 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "arguments.h"
 #include "dlpack.h"
-#include "launch.h"
 #include "memory.h"
+#include "operand.h"
 
 namespace airllm::cuda {
-
-namespace py = pybind11;
-using Shape = std::vector<py::ssize_t>;
 
 // Copies between host and device so far in this process.
 inline std::atomic<int64_t> copies_made{0};
@@ -29,22 +25,10 @@ inline void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, 
   ++copies_made;
 }
 
-inline py::ssize_t count_of(const Shape& shape) {
-  py::ssize_t count = 1;
-  for (const py::ssize_t n : shape) count *= n;
-  return count;
-}
-
 inline py::tuple as_tuple(const Shape& shape) {
   py::tuple tuple(shape.size());
   for (size_t i = 0; i < shape.size(); ++i) tuple[i] = shape[i];
   return tuple;
-}
-
-inline py::dtype numpy_dtype(DType dtype) {
-  if (dtype == DType::f32) return py::dtype("float32");
-  if (dtype == DType::f16) return py::dtype("float16");
-  return py::dtype::from_args(py::module_::import("ml_dtypes").attr("bfloat16"));
 }
 
 // A new NumPy array; its dtype says whether it is bfloat16, which NumPy itself does not know.
@@ -84,7 +68,7 @@ class DeviceArray {
     memory_->used_elsewhere();  // the protocol does not say on which stream
     py::dict found;
     found["shape"] = as_tuple(shape);
-    found["typestr"] = dtype == DType::f32 ? "<f4" : "<f2";
+    found["typestr"] = facts(dtype).typestr;
     found["data"] = py::make_tuple(reinterpret_cast<uintptr_t>(data()), false);
     found["strides"] = py::none();
     found["stream"] = stream_number(home_stream());
@@ -120,12 +104,8 @@ class DeviceArray {
 template <class Managed>
 struct DeviceArray::Exported {
   explicit Exported(const DeviceArray& array)
-      : shape(array.shape.begin(), array.shape.end()), memory(array.memory_) {
-    for (size_t i = shape.size(); i-- > 0;) {
-      strides.insert(strides.begin(), i + 1 < shape.size() ? strides.front() * shape[i + 1] : 1);
-    }
-    const dlpack::Type type{array.dtype == DType::bf16 ? dlpack::kBfloat : dlpack::kFloat,
-                            uint8_t(8 * size_of(array.dtype)), 1};
+      : shape(array.shape), strides(dense_strides(array.shape)), memory(array.memory_) {
+    const dlpack::Type type{facts(array.dtype).code, uint8_t(8 * size_of(array.dtype)), 1};
     managed.tensor = {array.data(),
                       {dlpack::kCuda, array.device},
                       int32_t(shape.size()),
@@ -148,7 +128,7 @@ struct DeviceArray::Exported {
   }
 
   Managed managed{};
-  std::vector<int64_t> shape, strides;
+  Shape shape, strides;
   std::shared_ptr<Memory> memory;
 };
 
@@ -190,11 +170,10 @@ inline py::capsule export_dlpack(const DeviceArray& self, const py::object& stre
 }
 
 // A host array's copy on the device. The array is done with when this returns.
-inline std::unique_ptr<DeviceArray> to_device(const arguments::Array& array, int device) {
+inline std::unique_ptr<DeviceArray> to_device(const Operand& array, int device) {
   py::gil_scoped_release released;
   DeviceGuard guard(device);
-  auto made = std::make_unique<DeviceArray>(static_cast<DType>(array.dtype),
-                                            Shape(array.shape, array.shape + array.ndim), device);
+  auto made = std::make_unique<DeviceArray>(array.dtype, array.shape, device);
   if (made->bytes() == 0) return made;
   copy(made->data(), array.data, made->bytes(), cudaMemcpyHostToDevice, home_stream());
   check(cudaStreamSynchronize(home_stream()), "cudaStreamSynchronize");  // pinned memory is read until then
@@ -202,14 +181,15 @@ inline std::unique_ptr<DeviceArray> to_device(const arguments::Array& array, int
 }
 
 inline std::string repr(const DeviceArray& self) {
-  return "DeviceArray(shape=" + arguments::shape_text(int(self.shape.size()), self.shape.data()) +
-         ", dtype=" + arguments::dtype_name(static_cast<arguments::DType>(self.dtype)) + ", device='" +
+  return "DeviceArray(shape=" + tuple_text(self.shape) + ", dtype=" + facts(self.dtype).name + ", device='" +
          device_name(self.device) + "')";
 }
 
 inline void define_device_array(py::module_& module) {
   const char* doc =
-      "An array in the memory of a CUDA device, C-contiguous, float32, float16 or bfloat16.\n\n"
+      "An array in the memory of a CUDA device, C-contiguous: float32, float16, bfloat16, or bool, uint8, "
+      "int32\n"
+      "and int64 for what ops take beside floats.\n\n"
       "Made by to_device() and by the ops. Other libraries take it without a copy: "
       "torch.from_dlpack(array),\n"
       "cupy.from_dlpack(array). Its content follows the order of CUDA's legacy default stream.";

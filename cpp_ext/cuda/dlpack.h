@@ -7,7 +7,7 @@
 namespace airllm::cuda::dlpack {
 
 enum DeviceType : int32_t { kCuda = 2, kCudaManaged = 13 };
-enum TypeCode : uint8_t { kFloat = 2, kBfloat = 4 };
+enum TypeCode : uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
 
 struct Device {
   int32_t type;

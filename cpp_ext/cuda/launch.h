@@ -9,9 +9,12 @@
 
 namespace airllm::cuda {
 
-enum class DType : int { f32, f16, bf16 };
+enum class DType : int { f32, f16, bf16, boolean, u8, i32, i64 };
 
-inline size_t size_of(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+inline size_t size_of(DType dtype) {
+  constexpr size_t sizes[] = {4, 2, 2, 1, 1, 4, 8};
+  return sizes[int(dtype)];
+}
 
 // Kernels launched by this process so far, cuBLAS's products among them.
 inline std::atomic<int64_t> kernels_launched{0};

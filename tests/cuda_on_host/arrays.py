@@ -9,6 +9,7 @@ import ctypes
 import sys
 import types
 
+import ml_dtypes
 import numpy as np
 
 import tensor_ops_cuda
@@ -217,6 +218,7 @@ def imported(name: str, stream: int) -> types.ModuleType:
     module.cuda.device = module.cuda.Device = CurrentDevice
     module.cuda.current_device = lambda: module.cuda.current_index
     module.empty, module.made = empty, 0
+    module.float32, module.float16, module.bfloat16 = np.float32, np.float16, ml_dtypes.bfloat16
     setattr(module, kind, LibraryArray)
     sys.modules[name] = module
     return module

@@ -1,0 +1,186 @@
+// A call of an op: its arguments, checked one by one, its results, and how it runs, on copies of NumPy arrays
+// or on device arrays where they lie.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <initializer_list>
+#include <vector>
+
+#include "axes.h"
+#include "outputs.h"
+
+namespace airllm::cuda {
+
+// Puts the op's kernels on a stream of the current device; every argument is at its `at` then. Runs without
+// the GIL.
+using Launch = std::function<cudaError_t(cudaStream_t)>;
+
+// Waits for a stream, also when an exception leaves: until then memory of others may be in use.
+class Finish {
+ public:
+  explicit Finish(cudaStream_t stream) : stream_(stream) {}
+  ~Finish() {
+    if (!done_ && cudaStreamSynchronize(stream_) != cudaSuccess) cudaGetLastError();  // one is under way
+  }
+  Finish(const Finish&) = delete;
+  Finish& operator=(const Finish&) = delete;
+
+  void now() {
+    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    done_ = true;
+  }
+  // Nothing is left that has to be waited for here.
+  void unneeded() { done_ = true; }
+
+ private:
+  cudaStream_t stream_;
+  bool done_ = false;
+};
+
+class Call {
+ public:
+  explicit Call(const Op& op) : op(op), axes(op) {}
+
+  // An array argument of these axes.
+  const Operand& array(const char* name, const char* declared, PyObject* object, const Accepts& accepts,
+                       Leading leading = Leading::equal) {
+    inputs_.push_back(operand(op, name, object, accepts));
+    axes.take(inputs_.back(), declared, leading);
+    check_place(op, inputs_.front(), inputs_.back());
+    return inputs_.back();
+  }
+
+  // The same for one that may be left out or None.
+  const Operand& optional(const char* name, const char* declared, PyObject* object, const Accepts& accepts,
+                          Leading leading = Leading::equal) {
+    if (object && object != Py_None) return array(name, declared, object, accepts, leading);
+    absent_.emplace_back();
+    return absent_.back();
+  }
+
+  // A result: a new array, or the caller's, which may be exactly one of the inputs `in_place`. To be called
+  // after all inputs are known.
+  const Operand& result(PyObject* given, DType dtype, const Shape& shape,
+                        std::vector<const Operand*> in_place = {}, const char* name = "out") {
+    if (given && given != Py_None) {
+      results_.push_back({checked_out(op, name, given, first(), dtype, shape), std::move(in_place)});
+      check_overlaps(results_.back());
+      return results_.back().array;
+    }
+    new_.push_back(new_result(first(), dtype, shape));
+    results_.push_back({operand(op, name, new_.back().ptr(), {kFloats}), {}});
+    return results_.back().array;
+  }
+
+  // Runs `launch`, unless the result has no elements, and gives the result, or a tuple of them.
+  py::object run(const Launch& launch) {
+    if (results_.front().array.size != 0)
+      first().on_host() ? run_on_copies(launch) : run_where_arrays_lie(launch);
+    if (results_.size() == 1) return py::reinterpret_borrow<py::object>(results_.front().array.object);
+    py::tuple all(results_.size());
+    for (size_t i = 0; i < results_.size(); ++i)
+      all[i] = py::reinterpret_borrow<py::object>(results_[i].array.object);
+    return all;
+  }
+
+  // The device that the op runs on.
+  int device() const { return first().on_host() ? default_device() : first().device; }
+
+  const Op op;
+  Axes axes;
+
+ private:
+  const Operand& first() const { return inputs_.front(); }
+
+  void check_overlaps(const Output& out) const {
+    for (const Operand& in : inputs_) {
+      const auto& allowed = out.in_place;
+      check_apart(op, in, out.array, std::find(allowed.begin(), allowed.end(), &in) != allowed.end());
+    }
+    for (const Output& other : results_) {
+      if (&other != &out && !is_apart(other.array, out.array)) overlaps(op, out.array, other.array, false);
+    }
+  }
+
+  void run_on_copies(const Launch& launch);
+  void run_where_arrays_lie(const Launch& launch);
+
+  std::deque<Operand> inputs_, absent_;
+  std::deque<Output> results_;
+  std::vector<py::object> new_;
+};
+
+// ---- NumPy arrays
+
+// A strided array without what lies between its rows; an axis of stride 0 stays one row.
+inline void make_compact(Operand& x) {
+  if (is_dense(x)) return;
+  py::tuple index(x.shape.size());
+  Shape kept = x.shape;
+  for (size_t i = 0; i < x.shape.size(); ++i) {
+    const bool repeated = x.strides[i] == 0;
+    index[i] = repeated ? py::slice(0, 1, 1) : py::slice(0, x.shape[i], 1);
+    if (repeated) kept[i] = 1;
+  }
+  const py::object view = py::reinterpret_borrow<py::object>(x.object)[index];
+  x.keep = py::module_::import("numpy").attr("ascontiguousarray")(view);
+  x.data = py::detail::array_proxy(x.keep.ptr())->data;
+  const Shape strides = dense_strides(kept);
+  for (size_t i = 0; i < x.shape.size(); ++i) x.strides[i] = x.strides[i] == 0 ? 0 : strides[i];
+}
+
+inline int64_t stored_bytes(const Operand& x) {
+  const auto [low, high] = span_of(x);
+  return high - low;
+}
+
+inline void Call::run_on_copies(const Launch& launch) {
+  const int device = default_device();
+  for (Operand& in : inputs_) make_compact(in);
+  py::gil_scoped_release released;
+  DeviceGuard guard(device);
+  const cudaStream_t stream = thread_stream();
+  std::vector<Memory> memory;
+  const auto allocate = [&](Operand& x) {
+    memory.emplace_back(size_t(stored_bytes(x)), device, stream);
+    x.at = memory.back().data();
+  };
+  for (Operand& in : inputs_) allocate(in);
+  for (Output& out : results_) allocate(out.array);
+
+  Finish finish(stream);  // before the memory goes
+  for (const Operand& in : inputs_) {
+    const size_t bytes = size_t(stored_bytes(in));
+    if (bytes != 0) copy(in.at, in.data, bytes, cudaMemcpyHostToDevice, stream);
+  }
+  check(launch(stream), ("the launch of " + std::string(op.name)).c_str());
+  for (const Output& out : results_)
+    copy(out.array.data, out.array.at, size_t(out.array.nbytes()), cudaMemcpyDeviceToHost, stream);
+  finish.now();
+}
+
+// ---- device arrays
+
+// Runs on the first input's stream, after the work that made the other arrays and before what follows on
+// theirs.
+inline void Call::run_where_arrays_lie(const Launch& launch) {
+  py::gil_scoped_release released;
+  DeviceGuard guard(first().device);
+  const cudaStream_t stream = first().home;
+  std::vector<Operand*> all;
+  for (Operand& in : inputs_) all.push_back(&in);
+  for (Output& out : results_) all.push_back(&out.array);
+  bool wait = false;
+  for (Operand* x : all) {
+    order(x->home, stream);
+    x->at = x->data;
+    wait = wait || x->released_any_time;
+  }
+  Finish finish(stream);  // where a home could not be told to wait, too
+  check(launch(stream), ("the launch of " + std::string(op.name)).c_str());
+  for (const Operand* x : all) order(stream, x->home);
+  wait ? finish.now() : finish.unneeded();
+}
+
+}  // namespace airllm::cuda
