@@ -4,8 +4,11 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <array>
 #include <cstring>
 #include <initializer_list>
+#include <limits>
+#include <optional>
 #include <string>
 
 #include "cpu/kernels.h"
@@ -15,22 +18,25 @@ namespace arguments {
 namespace py = pybind11;
 using cpu::DType;
 
-// An array as kernels see it: dense, aligned, of a known dtype.
+inline int64_t itemsize(DType dtype) { return dtype == cpu::kFloat32 ? 4 : dtype == cpu::kBool ? 1 : 2; }
+
+// An array as kernels see it: aligned, of a known dtype, dense unless it came from strided().
 struct Array {
   PyObject* object = nullptr;
   char* data = nullptr;
   int ndim = 0;
   const py::ssize_t* shape = nullptr;
+  const py::ssize_t* strides = nullptr;  // in bytes; null: dense
   DType dtype = cpu::kFloat32;
   int64_t size = 1;
 
   // An axis counted from the last one.
   int64_t axis(int from_last) const { return shape[ndim - from_last]; }
-  int64_t nbytes() const { return size * (dtype == cpu::kFloat32 ? 4 : 2); }
+  int64_t nbytes() const { return size * itemsize(dtype); }
 };
 
 inline const char* dtype_name(DType dtype) {
-  static const char* const names[] = {"float32", "float16", "bfloat16"};
+  static const char* const names[] = {"float32", "float16", "bfloat16", "bool"};
   return names[dtype];
 }
 
@@ -86,20 +92,69 @@ inline void place(const Op& op, PyObject* (&values)[N], const char* const (&name
     if (!values[i]) fail("missing required argument '" + std::string(names[i]) + "'");
 }
 
+// Whether an argument that may be None was given.
+inline bool present(PyObject* value) { return value && value != Py_None; }
+
+[[noreturn]] inline void wrong_kind(const Op& op, const char* name, PyObject* value, const char* expected) {
+  op.wrong_type(name, std::string("has type ") + Py_TYPE(value)->tp_name, expected);
+}
+
+inline bool is_bool(PyObject* value) {
+  return PyBool_Check(value) || std::strncmp(Py_TYPE(value)->tp_name, "numpy.bool", 10) == 0;
+}
+
 // A number parameter, or its default.
-inline float number(const Op& op, const char* name, PyObject* value, float otherwise) {
+inline float number(const Op& op, const char* name, PyObject* value, float otherwise,
+                    const char* expected = "a number") {
   if (!value) return otherwise;
   const auto& numpy = py::detail::npy_api::get();
-  const bool is_number = PyNumber_Check(value) && !PyBool_Check(value) && !numpy.PyArray_Check_(value);
+  const bool is_number = PyNumber_Check(value) && !is_bool(value) && !numpy.PyArray_Check_(value);
   const double number = is_number ? PyFloat_AsDouble(value) : -1.0;
   if (!is_number || (number == -1.0 && PyErr_Occurred())) {
     const bool too_large = is_number && PyErr_ExceptionMatches(PyExc_OverflowError);
     PyErr_Clear();
-    const std::string found = std::string("has type ") + Py_TYPE(value)->tp_name;
-    if (too_large) op.wrong_value(name, found, "a number that a float holds");
-    op.wrong_type(name, found, "a number");
+    if (!too_large) wrong_kind(op, name, value, expected);
+    op.wrong_value(name, std::string("has type ") + Py_TYPE(value)->tp_name, "a number that a float holds");
   }
   return static_cast<float>(number);
+}
+
+inline std::optional<float> optional_number(const Op& op, const char* name, PyObject* value) {
+  if (!present(value)) return std::nullopt;
+  return number(op, name, value, 0.f, "a number or None");
+}
+
+// A whole number from 1.
+inline std::optional<int64_t> optional_count(const Op& op, const char* name, PyObject* value) {
+  if (!present(value)) return std::nullopt;
+  const auto whole = py::reinterpret_steal<py::object>(is_bool(value) ? nullptr : PyNumber_Index(value));
+  PyErr_Clear();
+  if (!whole) wrong_kind(op, name, value, "a whole number or None");
+  int overflow = 0;
+  const int64_t count = PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow);
+  if (overflow > 0) return std::numeric_limits<int64_t>::max();
+  if (overflow < 0 || count < 1)
+    op.wrong_value(name, "has value " + std::string(py::str(whole)), "1 or more or None");
+  return count;
+}
+
+inline bool flag(const Op& op, const char* name, PyObject* value, bool otherwise) {
+  if (!value) return otherwise;
+  if (!is_bool(value)) wrong_kind(op, name, value, "a bool");
+  return PyObject_IsTrue(value) == 1;
+}
+
+// The place of a string parameter among its choices; the first one is the default.
+template <size_t N>
+inline size_t choice(const Op& op, const char* name, PyObject* value, const char* const (&choices)[N]) {
+  if (!value) return 0;
+  if (!PyUnicode_Check(value)) wrong_kind(op, name, value, "a str");
+  std::string expected;
+  for (size_t i = 0; i < N; ++i) {
+    if (PyUnicode_CompareWithASCIIString(value, choices[i]) == 0) return i;
+    expected += (i ? " or '" : "'") + std::string(choices[i]) + "'";
+  }
+  op.wrong_value(name, "has value " + std::string(py::repr(value)), expected);
 }
 
 inline bool is_bfloat16(const py::detail::PyArrayDescr_Proxy* descr) {
@@ -120,6 +175,9 @@ inline bool dtype_of(const PyObject* object, DType* dtype) {
     case 23:
       *dtype = cpu::kFloat16;
       return true;
+    case 0:
+      *dtype = cpu::kBool;
+      return true;
     default:
       *dtype = cpu::kBFloat16;
       return is_bfloat16(descr);
@@ -139,26 +197,50 @@ inline bool is_array(PyObject* object) {
   return reinterpret_cast<PyObject*>(Py_TYPE(object)) == mapped;
 }
 
-// A C-contiguous, aligned NumPy array of one of the three dtypes; TypeError or ValueError otherwise.
-inline Array array(const Op& op, const char* name, PyObject* object) {
-  if (!is_array(object))
-    op.wrong_type(name, std::string("has type ") + Py_TYPE(object)->tp_name, "a NumPy array");
+inline bool has_flags(PyObject* array, int flags) {
+  return (py::detail::array_proxy(array)->flags & flags) == flags;
+}
+
+// A NumPy array of one of the three floats, or of bool where a mask may be one.
+inline Array array_of_any_strides(const Op& op, const char* name, PyObject* object, bool may_be_bool) {
+  if (!is_array(object)) wrong_kind(op, name, object, "a NumPy array");
   const auto* fields = py::detail::array_proxy(object);
   Array a;
   a.object = object;
   a.data = fields->data;
   a.ndim = fields->nd;
   a.shape = reinterpret_cast<const py::ssize_t*>(fields->dimensions);
-  if (!dtype_of(object, &a.dtype))
-    op.wrong_type(
-        name, "has dtype " + text_of(object, "dtype"),
-        "float32, float16 or bfloat16 (convert with " + std::string(name) + ".astype(numpy.float32))");
-  constexpr int kDense =
-      py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_;
-  if ((fields->flags & kDense) != kDense)
-    op.wrong_value(name, "has strides " + text_of(object, "strides"),
-                   "C-contiguous and aligned (pass numpy.ascontiguousarray(" + std::string(name) + "))");
+  a.strides = reinterpret_cast<const py::ssize_t*>(fields->strides);
+  if (!dtype_of(object, &a.dtype) || (a.dtype == cpu::kBool && !may_be_bool))
+    op.wrong_type(name, "has dtype " + text_of(object, "dtype"),
+                  std::string(may_be_bool ? "bool, " : "") + "float32, float16 or bfloat16 (convert with " +
+                      name + ".astype(numpy.float32))");
   for (int i = 0; i < a.ndim; ++i) a.size *= a.shape[i];
+  return a;
+}
+
+[[noreturn]] inline void wrong_strides(const Op& op, const char* name, const Array& a, const char* expected) {
+  op.wrong_value(
+      name, "has strides " + text_of(a.object, "strides"),
+      std::string(expected) + " and aligned (pass numpy.ascontiguousarray(" + std::string(name) + "))");
+}
+
+// A C-contiguous, aligned NumPy array of one of the three dtypes; TypeError or ValueError otherwise.
+inline Array array(const Op& op, const char* name, PyObject* object) {
+  Array a = array_of_any_strides(op, name, object, false);
+  if (!has_flags(object,
+                 py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_))
+    wrong_strides(op, name, a, "C-contiguous");
+  a.strides = nullptr;
+  return a;
+}
+
+// The same for an array of any strides whose last axis, if it has one, is contiguous.
+inline Array strided(const Op& op, const char* name, PyObject* object, bool may_be_bool = false) {
+  const Array a = array_of_any_strides(op, name, object, may_be_bool);
+  const bool rows = a.ndim == 0 || a.axis(1) <= 1 || a.strides[a.ndim - 1] == itemsize(a.dtype);
+  if (!rows || !has_flags(object, py::detail::npy_api::NPY_ARRAY_ALIGNED_))
+    wrong_strides(op, name, a, "the last axis contiguous");
   return a;
 }
 
@@ -175,32 +257,65 @@ inline void check_dtype(const Op& op, const char* name, const Array& a, const Ar
   op.wrong_type(name, std::string("has dtype ") + dtype_name(a.dtype), expected);
 }
 
-// An input that `out` may not overlap, unless it is `out` itself and `in_place` says so.
+// An input that `out` may not overlap, unless it is `out` itself and `in_place` says so of a dense one.
 struct Input {
   const char* name;
   const Array* array;
   bool in_place;
 };
 
+// The memory between the first and the last element.
+struct Extent {
+  const char *begin, *end;
+};
+
+inline Extent extent(const Array& a) {
+  if (!a.size || !a.strides) return {a.data, a.data + a.nbytes()};
+  Extent all{a.data, a.data + itemsize(a.dtype)};
+  for (int i = 0; i < a.ndim; ++i)
+    (a.strides[i] < 0 ? all.begin : all.end) += (a.shape[i] - 1) * a.strides[i];
+  return all;
+}
+
+inline bool overlap(const Array& a, const Array& b) {
+  const Extent in_a = extent(a), in_b = extent(b);
+  return in_a.begin < in_b.end && in_b.begin < in_a.end;
+}
+
 // The checks of `out=`: the result's shape and dtype, writeable, memory of its own.
 inline Array checked_out(const Op& op, PyObject* object, DType dtype, int ndim, const py::ssize_t* shape,
-                         std::initializer_list<Input> inputs) {
-  const Array out = array(op, "out", object);
-  if (!same_shape(out, ndim, shape)) op.wrong_shape("out", out, shape_text(ndim, shape));
+                         std::initializer_list<Input> inputs, const char* name = "out") {
+  const Array out = array(op, name, object);
+  if (!same_shape(out, ndim, shape)) op.wrong_shape(name, out, shape_text(ndim, shape));
   if (out.dtype != dtype)
-    op.wrong_type("out", std::string("has dtype ") + dtype_name(out.dtype), dtype_name(dtype));
-  if (!(py::detail::array_proxy(object)->flags & py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
-    throw py::value_error(std::string(op.name) + ": out is read-only, expected a writeable array");
+    op.wrong_type(name, std::string("has dtype ") + dtype_name(out.dtype), dtype_name(dtype));
+  if (!has_flags(object, py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
+    throw py::value_error(std::string(op.name) + ": " + name + " is read-only, expected a writeable array");
   for (const Input& in : inputs) {
     const bool itself = in.in_place && in.array->data == out.data && in.array->nbytes() == out.nbytes();
-    const bool apart =
-        in.array->data + in.array->nbytes() <= out.data || out.data + out.nbytes() <= in.array->data;
-    if (!itself && !apart)
-      throw py::value_error(std::string(op.name) + ": out overlaps " + in.name +
+    if (!itself && overlap(*in.array, out))
+      throw py::value_error(std::string(op.name) + ": " + name + " overlaps " + in.name +
                             ", expected memory of its own" +
                             (in.in_place ? std::string(" or exactly ") + in.name : ""));
   }
   return out;
+}
+
+// The arrays of an `out=` of several results, or nulls if it was not given.
+template <size_t N>
+inline std::array<PyObject*, N> several_outs(const Op& op, PyObject* out) {
+  std::array<PyObject*, N> each{};
+  if (!present(out)) return each;
+  const std::string expected = "a tuple of " + std::to_string(N) + " arrays";
+  if (!PyTuple_Check(out) && !PyList_Check(out)) wrong_kind(op, "out", out, expected.c_str());
+  if (PySequence_Fast_GET_SIZE(out) != static_cast<Py_ssize_t>(N))
+    op.wrong_type("out", "has " + std::to_string(PySequence_Fast_GET_SIZE(out)) + " arrays", expected);
+  for (size_t i = 0; i < N; ++i) {
+    each[i] = PySequence_Fast_GET_ITEM(out, i);
+    if (each[i] == Py_None)
+      wrong_kind(op, ("out[" + std::to_string(i) + "]").c_str(), each[i], "a NumPy array");
+  }
+  return each;
 }
 
 // What a Python function may throw, as Python's own error; for the outermost frame of a native function.

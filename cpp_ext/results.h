@@ -138,9 +138,10 @@ struct __attribute__((visibility("hidden"))) Result : arguments::Array {
 
 // A new array of `like`'s dtype, or the caller's `out`.
 inline Result result(const arguments::Op& op, PyObject* out, const arguments::Array& like, int ndim,
-                     const py::ssize_t* shape, std::initializer_list<arguments::Input> inputs) {
-  if (out && out != Py_None)
-    return {arguments::checked_out(op, out, like.dtype, ndim, shape, inputs),
+                     const py::ssize_t* shape, std::initializer_list<arguments::Input> inputs,
+                     const char* name = "out") {
+  if (arguments::present(out))
+    return {arguments::checked_out(op, out, like.dtype, ndim, shape, inputs, name),
             py::reinterpret_borrow<py::object>(out)};
   arguments::Array made;
   made.dtype = like.dtype;

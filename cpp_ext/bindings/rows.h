@@ -1,5 +1,6 @@
 // Ops whose rows, the last axis, are computed each on its own.
 #pragma once
+#include "broadcast.h"
 #include "run.h"
 
 namespace ops {

@@ -31,8 +31,6 @@ inline void run(int64_t n, int64_t cost, int64_t step, const Work& work) {
   cpu::parallel(n, step, cpu::parts(n, cost, step), work);
 }
 
-inline int64_t itemsize(DType dtype) { return dtype == cpu::kFloat32 ? 4 : 2; }
-
 // The ops as Python functions, without the cost of a general argument converter.
 using Body = PyObject*(const Op&, PyObject* const*, Py_ssize_t, PyObject*);
 

@@ -7,7 +7,7 @@
 
 namespace cpu {
 
-enum DType : int { kFloat32, kFloat16, kBFloat16, kDTypes };
+enum DType : int { kFloat32, kFloat16, kBFloat16, kDTypes, kBool = kDTypes, kMaskDTypes };
 
 struct Float16 {
   uint16_t bits;
