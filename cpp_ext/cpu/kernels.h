@@ -5,16 +5,9 @@
 #include <cstdint>
 #include <utility>
 
+#include "dtypes.h"
+
 namespace cpu {
-
-enum DType : int { kFloat32, kFloat16, kBFloat16, kDTypes, kBool = kDTypes, kMaskDTypes };
-
-struct Float16 {
-  uint16_t bits;
-};
-struct BFloat16 {
-  uint16_t bits;
-};
 
 // `stream`: write around the caches. Right for results that are too large to stay in them.
 using MapKernel = void(void* out, const void* x, int64_t n, bool stream);

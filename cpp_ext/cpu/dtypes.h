@@ -1,0 +1,16 @@
+// The types of the elements of arrays; apart, so that each kind of kernel can have a header of its own.
+#pragma once
+#include <cstdint>
+
+namespace cpu {
+
+enum DType : int { kFloat32, kFloat16, kBFloat16, kDTypes, kBool = kDTypes, kMaskDTypes };
+
+struct Float16 {
+  uint16_t bits;
+};
+struct BFloat16 {
+  uint16_t bits;
+};
+
+}  // namespace cpu
