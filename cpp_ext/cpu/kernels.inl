@@ -115,12 +115,4 @@ constexpr Kernels kernels = {
 }  // namespace ISA
 }  // namespace cpu
 
-#undef ISA
-#undef LANES
-#undef WIDEN_F16
-#undef NARROW_F16
-#undef STREAM_F32
-#undef STREAM_16
-#undef VECTORS
-#undef GUESS_RECIPROCAL
-#undef TIMES_2_TO_THE
+#include "end_of_target.inl"

@@ -59,16 +59,16 @@ END_TARGET
 
 BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 #define ISA avx512
-#define LANES 16
-#define VECTORS 32
-#define WIDEN_F16(p) ((Vec)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)(p))))
-#define NARROW_F16(v) ((Bits16)_mm512_maskz_cvtps_ph(0xffff, (__m512)(v), _MM_FROUND_TO_NEAREST_INT))
-#define TIMES_2_TO_THE(shifted, p) \
-  ((Vec)_mm512_maskz_scalef_ps(0xffff, (__m512)(p), (__m512)((shifted) - kRound)))
-#define GUESS_RECIPROCAL(d) _mm512_maskz_rcp14_ps(0xffff, (__m512)(d))
-#define STREAM_F32(p, v) _mm512_stream_ps(p, (__m512)(v))
-#define STREAM_16(p, v) _mm256_stream_si256((__m256i*)(p), (__m256i)(v))
+#include "avx512.inl"
 #include "kernels.inl"
+END_TARGET
+
+BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
+#define ISA avx512_vnni
+#define BASE avx512
+#include "avx512.inl"
+#define DOT_U8_I8(sum, u, i) ((Int)_mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(u), (__m512i)(i)))
+#include "kernels_of_extension.inl"
 END_TARGET
 
 #elif defined(AIRLLM_ARM)
@@ -97,7 +97,8 @@ namespace cpu {
 
 // What this CPU, and the operating system's saving of its registers, can run.
 struct Features {
-  bool avx = false, avx2 = false, fma = false, f16c = false, avx512 = false, neon = false;
+  bool avx = false, avx2 = false, fma = false, f16c = false, avx512 = false, avx512_vnni = false,
+       neon = false;
 };
 
 inline Features features() {
@@ -113,6 +114,7 @@ inline Features features() {
   has.f16c = has.avx && (c >> 29 & 1);
   has.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  has.avx512_vnni = has.avx512 && __builtin_cpu_supports("avx512vnni");
 #elif defined(AIRLLM_ARM)
   has.neon = true;  // part of the architecture
 #endif
@@ -125,6 +127,7 @@ inline std::vector<const Kernels*> supported() {
 #if defined(AIRLLM_X86)
   const Features has = features();
   const bool wide = has.avx2 && has.fma && has.f16c;
+  if (has.avx512_vnni && wide) found.push_back(&avx512_vnni::kernels);
   if (has.avx512 && wide) found.push_back(&avx512::kernels);
   if (wide) found.push_back(&avx2::kernels);
   found.push_back(&sse2::kernels);
