@@ -86,7 +86,7 @@ def test_a_wheel_from_the_sdist_works_in_an_empty_environment(sdist, tmp_path):
     backend, answer, why_not, where = used(python, tmp_path)
     assert (backend, answer, why_not) == ("cpp", 0.73106, "")
     assert Path(where).is_relative_to(tmp_path / "venv")
-    find = "import tensor_ops_opencl.kernel_text as k; print(k.folder()); print(k.text('gpu') > '')"
+    find = "import tensor_ops_opencl.kernel_text as k; print(k.folder()); print(k.text('gpu', 'rows') > '')"
     text = checkouts.run([str(python), "-c", find], tmp_path)
     assert text.stdout.splitlines()[1:] == ["True"], checkouts.said(text)
     assert Path(text.stdout.splitlines()[0]).is_relative_to(tmp_path / "venv")

@@ -16,8 +16,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tensor_ops_opencl.kernel_text import FAMILIES
+
 ROOT = Path(__file__).resolve().parents[1]
-DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 2e-3, np.dtype(ml_dtypes.bfloat16): 1e-2}
 BARRIER = "barrier(CLK_LOCAL_MEM_FENCE);"
 HEAD = "__kernel void planted(__global const float* x, __global float* y, int n) { int i = get_local_id(0);"
@@ -30,27 +31,6 @@ PLANTED = {  # a mistake of each kind, and the word that oclgrind has for it
     ),
     "divergence": ("divergence", f"{HEAD} if (i < 32) {BARRIER} y[i] = x[i]; }}"),
     "none": ("", f"{HEAD} __local float s[64]; s[i] = x[i]; {BARRIER} y[i] = s[63 - i]; }}"),
-}
-# Lengths that fill no pack, one, or a work-group and a bit.
-LENGTHS = (1, 5, 8, 19, 150)
-# Batch, m, n, k, and the compute units that lead to the large tile (0) or another kernel (many): few rows,
-# sizes that fill no tile, quads that need no guard, a second slice of k, a second block of k, a
-# second tile. A large tile takes seconds, so not every dtype has each of them.
-ROWS = ((1, 1, 3, 5, 1000), (2, 2, 70, 9, 1000), (1, 4, 64, 3, 1000))
-CPU_BLOCKS = (
-    (1, 1, 3, 300, 1000),
-    (1, 5, 6, 300, 1000),
-    (2, 7, 17, 18, 1000),
-    (1, 66, 3, 5, 1000),
-    (1, 250, 16, 2, 1000),
-)
-MATRICES: dict[str, dict] = {
-    "cpu": dict.fromkeys(DTYPES, (*ROWS, *CPU_BLOCKS)),
-    "gpu": {
-        np.float32: (*ROWS, (1, 5, 8, 20, 1000), (1, 66, 3, 5, 1000), (1, 5, 6, 3, 0)),
-        np.float16: (*ROWS, (1, 5, 8, 4, 1000), (1, 7, 9, 18, 0)),
-        ml_dtypes.bfloat16: (*ROWS, (2, 7, 9, 5, 1000), (1, 5, 8, 4, 0)),
-    },
 }
 
 # ---- in the test ----
@@ -100,12 +80,13 @@ def checked(icd: Path, tmp_path: Path, *arguments: str) -> tuple[dict, str]:
     return json.loads(done.stdout.splitlines()[-1]), log.read_text() if log.exists() else ""
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("form", ["gpu", "cpu"])
-def test_every_kernel_is_clean(form, icd, tmp_path):
-    told, log = checked(icd, tmp_path, form)
+def test_every_kernel_is_clean(form, family, icd, tmp_path):
+    told, log = checked(icd, tmp_path, form, family)
     assert log == ""
     assert told["wrong"] == []
-    assert told["launched"] == told["existing"] and len(told["existing"]) >= 17
+    assert told["launched"] == told["existing"] and len(told["existing"]) >= 3
 
 
 @pytest.mark.parametrize("mistake", PLANTED)
@@ -138,8 +119,8 @@ def run_planted(mistake: str) -> dict:
     return {}
 
 
-def run_form(form: str) -> dict:
-    """Launches every kernel of a form on small arrays; which were launched, which exist, which were wrong."""
+def run_form(form: str, family: str) -> dict:
+    """Launches every kernel of a family on small arrays; which were launched, exist, and were wrong."""
     import pyopencl as cl
 
     from tensor_ops_opencl import engine
@@ -151,58 +132,54 @@ def run_form(form: str) -> dict:
     context = cl.Context([device()])
     queue, program = cl.CommandQueue(context), engine.Program(context, context.devices[0], form)
     launched, wrong = set(), []
-    for op, arrays, compute_units in cases(form):
-        launch, right = run_case(program, queue, op, arrays, compute_units)
-        launched.add(launch.kernel)
-        if not right:
-            wrong.append([launch.kernel, [array.shape for array in arrays]])
-    existing = [kernel.function_name for kernel in program.built.all_kernels()]
+    for case, plan in planned(form, family):
+        launched |= {launch.kernel for launch in plan.launches}
+        if not run_case(program, queue, case, plan):
+            wrong.append(str(case))
+    existing = [kernel.function_name for kernel in program.built(family).all_kernels()]
     return {"launched": sorted(launched), "existing": sorted(existing), "wrong": wrong}
 
 
-def cases(form: str):
-    """Op, arrays, compute units."""
-    from airllm.tensor_ops import OPS
+def planned(form: str, family: str):
+    """The cases that launch kernels of a family, with their plans."""
+    from kernel_cases import cases
 
-    rng = np.random.default_rng(0)
-    for dtype in DTYPES:
-        for op in (OPS["silu"], OPS["gelu"], OPS["softmax"], OPS["rms_norm"]):
-            for d in LENGTHS:
-                arrays = op.sample(rng, dtype, batch=(3, d) if op.arrays == {"x": ("...",)} else (3,), d=d)
-                yield op, arrays, 1
-                if len(arrays) == 2 and dtype != np.float32:
-                    yield op, [arrays[0], arrays[1].astype(np.float32)], 1
-        for batch, m, n, k, compute_units in MATRICES[form][dtype]:
-            arrays = OPS["matmul"].sample(rng, dtype, batch=(batch,), m=m, n=n, k=k)
-            yield OPS["matmul"], arrays, compute_units
+    from tensor_ops_opencl.launches import Call, plan_of
+
+    for case in cases(form):
+        shape = next(iter(case.exact.values())).shape
+        plan = plan_of(Call(case.op, case.arrays, case.parameters, shape, form, case.compute_units))
+        if plan.launches[0].family == family:
+            yield case, plan
 
 
 KEPT: list = []  # oclgrind takes a buffer at the address of a freed one for what that one was
 
 
-def run_case(program, queue, op, arrays, compute_units):
+def run_case(program, queue, case, plan):
     """Launches half the work-groups that there is work for: they must go on to more of it."""
     import pyopencl as cl
 
-    from tensor_ops_opencl.launches import launch_of
+    def holding(array):
+        return cl.Buffer(queue.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=array.view(np.uint8))
 
-    context = queue.context
-    shape = op.out_shape(arrays)
-    numbers = tuple(op.defaults.values())
-    launch = launch_of(op.name, arrays, numbers, shape, program.form, compute_units)
-    launch = dataclasses.replace(launch, groups=(launch.groups + 1) // 2)
-    out = np.empty(shape, arrays[0].dtype)
-    buffers = [cl.Buffer(context, cl.mem_flags.COPY_HOST_PTR, hostbuf=a.view(np.uint8)) for a in arrays]
-    buffers.append(cl.Buffer(context, 0, out.nbytes))
-    if launch.scratch_bytes:
-        buffers.append(cl.Buffer(context, 0, launch.scratch_bytes))
-    KEPT.extend(buffers)
-    program.launch(queue, launch, buffers)
-    cl.enqueue_copy(queue, out.view(np.uint8), buffers[len(arrays)])
-    exact = op.exact(*arrays)
+    results = {name: np.empty(exact.shape, case.dtype) for name, exact in case.exact.items()}
+    buffers = {name: holding(array) for name, array in case.arrays.items() if array is not None}
+    sizes = {**{name: out.nbytes for name, out in results.items()}, **plan.scratch}
+    buffers |= {name: cl.Buffer(queue.context, 0, size) for name, size in sizes.items()}
+    KEPT.extend(buffers.values())
+    for launch in plan.launches:
+        launch = dataclasses.replace(launch, groups=(launch.groups + 1) // 2)
+        program.launch(queue, launch, buffers)
+    for name, out in results.items():
+        cl.enqueue_copy(queue, out.view(np.uint8), buffers[name])
+    return all(is_near(out, case.exact[name]) for name, out in results.items())
+
+
+def is_near(out, exact):
     allowed = TOLERANCE[out.dtype] * np.abs(exact).max(axis=-1, keepdims=True)
-    return launch, bool((np.abs(out.astype(np.float64) - exact) <= allowed).all())
+    return bool((np.abs(out.astype(np.float64) - exact) <= allowed).all())
 
 
 if __name__ == "__main__":
-    print(json.dumps(run_planted(sys.argv[2]) if sys.argv[1] == "planted" else run_form(sys.argv[1])))
+    print(json.dumps(run_planted(sys.argv[2]) if sys.argv[1] == "planted" else run_form(*sys.argv[1:])))

@@ -11,6 +11,7 @@ from fractions import Fraction
 from multiprocessing import get_context
 from pathlib import Path
 
+import kernel_cases
 import ml_dtypes
 import numpy as np
 import pytest
@@ -138,7 +139,7 @@ def test_a_failed_build_is_reported_with_its_log(monkeypatch):
     from tensor_ops_opencl import survey
 
     monkeypatch.setattr(
-        survey, "text", lambda form: "__kernel void broken(__global float* x) { undeclared = 1; }"
+        survey, "text", lambda form, family: "__kernel void broken(__global float* x) { undeclared = 1; }"
     )
     for report in opencl.build_report():
         assert not report["ok"] and "undeclared" in report["log"]
@@ -220,6 +221,35 @@ def test_a_forked_process_is_told_instead_of_waiting_for_ever():
     process.join(60)
     assert process.exitcode == 0
     assert "forked" in results.get()
+
+
+# ---- the launch table ----
+
+
+@every
+@pytest.mark.parametrize("shared", [True, False], ids=["in place", "through buffers"])
+def test_every_kernel_computes_its_definition(variant, shared, monkeypatch):
+    """The launch table with what the ops' own functions do not pass on, too."""
+    from tensor_ops_opencl import devices, engine, host_arrays
+
+    opened = engine.engine(devices.in_use())
+    monkeypatch.setattr(opened, "shares_memory", shared)
+    for case in kernel_cases.cases(opened.program.form):
+        results = {name: np.empty(exact.shape, case.dtype) for name, exact in case.exact.items()}
+        monkeypatch.setattr(opened.program, "compute_units", case.compute_units)
+        host_arrays.run(case.op, case.arrays, case.parameters, results)
+        for name, out in results.items():
+            assert_agrees(out, case.exact[name], case.dtype)
+
+
+@every
+def test_only_what_is_needed_is_compiled(variant):
+    from tensor_ops_opencl import devices, engine
+
+    used = devices.in_use()
+    program = engine.Program(engine.engine(used).context, used.handle, used.form)
+    program.kernel("elements", f"{'cpu_' if used.form == 'cpu' else ''}silu_f32")
+    assert list(program._built) == ["elements"]
 
 
 # ---- NumPy arrays ----
@@ -315,17 +345,17 @@ def test_every_nan_stays_one(variant, dtype, d):
 
 
 def test_the_largest_tile_is_used_where_it_fills_the_device():
-    from tensor_ops_opencl.launches import launch_of
+    from tensor_ops_opencl.launches import Call, plan_of
 
     a, b = np.empty((1024, 8), np.float32), np.empty((8, 1024), np.float32)
-    kernels = {
-        (units, form): launch_of("matmul", (a, b), (), (1024, 1024), form, units).kernel
-        for units in (4, 100)
-        for form in ("gpu", "cpu")
-    }
-    assert kernels[4, "gpu"] == "matmul_f32_tile128" and kernels[100, "gpu"] == "matmul_f32_tile64"
-    assert kernels[4, "cpu"] == "cpu_matmul_f32"
-    assert launch_of("matmul", (a[:2], b), (), (2, 1024), "gpu", 4).kernel == "matmul_row_f32"
+
+    def kernel(units, form, m=1024):
+        call = Call("matmul", {"a": a[:m], "b": b}, {}, (m, 1024), form, units)
+        return plan_of(call).launches[0].kernel
+
+    assert kernel(4, "gpu") == "matmul_f32_tile128" and kernel(100, "gpu") == "matmul_f32_tile64"
+    assert kernel(4, "cpu") == "cpu_matmul_f32"
+    assert kernel(4, "gpu", m=2) == "matmul_row_f32"
 
 
 @every

@@ -10,6 +10,29 @@
 // cancellation for negative x, and the intermediate overflows lead to the limits instead of NaN.
 #define GELU(x) ((x) / (1.0f + EXP((x) * (-1.5957691216057308f + -0.07135481627152966f * (x) * (x)))))
 
+// x / 2 * erfc(-x / sqrt 2), with a relative error of a few 1e-7 in the tail too, where 1 + erf cancels: with
+// z = |x| / sqrt 2, erfc(z) = exp(-z^2) * erfcx(z), and erfcx is a polynomial in t = 1 / (1 + 0.4 z), fitted
+// to 1e-8 for z in [0, 11]. x^2 / 2 is taken in two parts, as exp makes a relative error of an absolute one.
+#define GELU_ERF_FUNCTION(name, V)                                                    \
+  DEVFN V name(V x) {                                                                 \
+    const V size = FMIN(FABS(x), (V)15.0f); /* erfc is 0 in float32 from 14.3 on */   \
+    const V t = 1.0f / (1.0f + 0.28284271f * size), half_square = 0.5f * size * size; \
+    const V rest = FMA(0.5f * size, size, -half_square);                              \
+    V p = (V) - 0.02772447094f;                                                       \
+    p = FMA(p, t, (V)0.1879071295f);                                                  \
+    p = FMA(p, t, (V) - 0.4751781225f);                                               \
+    p = FMA(p, t, (V)0.5161172748f);                                                  \
+    p = FMA(p, t, (V) - 0.2585077882f);                                               \
+    p = FMA(p, t, (V)0.2583016455f);                                                  \
+    p = FMA(p, t, (V)0.1343924999f);                                                  \
+    p = FMA(p, t, (V)0.2139202505f);                                                  \
+    p = FMA(p, t, (V)0.2250707299f);                                                  \
+    p = FMA(p, t, (V)0.2257008851f);                                                  \
+    const V tail = p * t * EXP(-half_square) * (1.0f - rest);                         \
+    return 0.5f * x * (x < 0.0f ? tail : 2.0f - tail);                                \
+  }
+GELU_ERF_FUNCTION(gelu_erf, float)
+
 // Adds `count` values to a softmax's running maximum `top` and to `sum`, the sum of exp(value - top).
 // `top` starts at the lowest finite float instead of -inf: then a row of -inf needs no special case (every
 // term is exp(-inf) = 0), and NaN and +inf make the sum NaN by themselves, though FMAX passes over NaN.

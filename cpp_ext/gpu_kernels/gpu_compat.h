@@ -31,10 +31,14 @@
 #define EXP(v) exp(v)
 #define SQRT(v) sqrt(v)
 #define FMAX(a, b) fmax(a, b)
+#define FMIN(a, b) fmin(a, b)
+#define FABS(v) fabs(v)
+#define TANH(v) tanh(v)
 #define FMA(a, b, c) fma(a, b, c)
 #define ISNAN(v) isnan(v)
 #define LARGEST_FLOAT FLT_MAX
 typedef half F16;
+typedef uchar U8;
 typedef ushort U16;
 typedef uint U32;
 typedef ulong U64;
@@ -70,6 +74,9 @@ typedef ulong U64;
 #define EXP(v) expf(v)
 #define SQRT(v) sqrtf(v)
 #define FMAX(a, b) fmaxf(a, b)
+#define FMIN(a, b) fminf(a, b)
+#define FABS(v) fabsf(v)
+#define TANH(v) tanhf(v)
 #define FMA(a, b, c) fmaf(a, b, c)
 #define ISNAN(v) isnan(v)
 #define LARGEST_FLOAT 3.402823466e+38f
@@ -81,6 +88,7 @@ typedef ulong U64;
 #define SHUFFLE_XOR(v, lane) __shfl_xor_sync(0xffffffffu, (v), (lane))
 #endif
 typedef __half F16;
+typedef unsigned char U8;
 typedef unsigned short U16;
 typedef unsigned int U32;
 typedef unsigned long long U64;

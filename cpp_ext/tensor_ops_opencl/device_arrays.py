@@ -1,46 +1,43 @@
 """pyopencl arrays: computed on their own device and queue, never copied to the host, never waited for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tensor_ops_opencl.devices import form_of
 from tensor_ops_opencl.engine import program
-from tensor_ops_opencl.launches import launch_of
+from tensor_ops_opencl.launches import Call, plan_of
 
 
-def run(op: str, arrays: Sequence[Any], numbers: tuple, out: Any, shape: tuple[int, ...]) -> Any:
-    """Enqueues an op on the first array's queue and returns `out`, or a new array on that queue."""
-    import pyopencl as cl
-    import pyopencl.array
-
-    first, queue = arrays[0], arrays[0].queue
-    if out is None:
-        out = pyopencl.array.Array(queue, shape, first.dtype, allocator=first.allocator)
-    if out.size == 0:
-        return out
-    before = [event for array in (*arrays, out) for event in array.events]
-    if any(array.size == 0 for array in arrays):
-        zero = np.uint8(0)
-        out.add_event(
-            cl.enqueue_fill_buffer(queue, out.base_data, zero, out.offset, out.nbytes, wait_for=before)
-        )
-        return out
-
+def run(
+    op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Any]
+) -> None:
+    """Enqueues an op, none of whose results is empty, on the first array's queue."""
+    given = {name: array for name, array in arrays.items() if array is not None}
+    first = next(iter(given.values()))
+    queue = first.queue
+    before = [event for array in (*given.values(), *results.values()) for event in array.events]
     built = program(first.context, queue.device, form_of(queue.device))
-    launch = launch_of(op, arrays, numbers, shape, built.form, built.compute_units)
-    places = {_place(array): _part(array) for array in (*arrays, out)}
-    inputs = [places[_place(array)] or _copied(queue, array, before) for array in arrays]
-    result = places[_place(out)] or _buffer(first, out.nbytes)
-    scratch = [_buffer(first, launch.scratch_bytes)] if launch.scratch_bytes else []
-    done = built.launch(queue, launch, [*inputs, result, *scratch], before)
-    if places[_place(out)] is None:
-        done = cl.enqueue_copy(
-            queue, out.base_data, result, dst_offset=out.offset, byte_count=out.nbytes, wait_for=[done]
-        )
-    out.add_event(done)
-    return out
+    shape = next(iter(results.values())).shape
+    plan = plan_of(Call(op, arrays, parameters, shape, built.form, built.compute_units))
+    places = {_place(array): _part(array) for array in (*given.values(), *results.values())}
+    buffers = {name: places[_place(a)] or _copied(queue, a, before) for name, a in given.items()}
+    buffers |= {name: places[_place(out)] or _buffer(first, out.nbytes) for name, out in results.items()}
+    buffers |= {name: _buffer(first, size) for name, size in plan.scratch.items()}
+    for launch in plan.launches:
+        before = [built.launch(queue, launch, buffers, before)]
+    for name, out in results.items():
+        moved = places[_place(out)] is None
+        out.add_event(_moved(queue, buffers[name], out, before) if moved else before[0])
+
+
+def zeros(queue: Any, out: Any) -> None:
+    """Enqueues that `out` be zeros."""
+    import pyopencl as cl
+
+    where = out.base_data, np.uint8(0), out.offset, out.nbytes
+    out.add_event(cl.enqueue_fill_buffer(queue, *where, wait_for=list(out.events)))
 
 
 def _place(array: Any) -> tuple[int, int]:
@@ -68,6 +65,15 @@ def _copied(queue: Any, array: Any, before: list) -> Any:
         )
     )
     return copy
+
+
+def _moved(queue: Any, buffer: Any, out: Any, before: list) -> Any:
+    import pyopencl as cl
+
+    size, start = out.nbytes, out.offset
+    return cl.enqueue_copy(
+        queue, out.base_data, buffer, dst_offset=start, byte_count=size, wait_for=list(before)
+    )
 
 
 def _buffer(array: Any, size: int) -> Any:

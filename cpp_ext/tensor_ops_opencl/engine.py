@@ -2,7 +2,7 @@
 
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tensor_ops_opencl.devices import Device, refuse_fork
@@ -39,31 +39,43 @@ def copies() -> int:
 
 
 class Program:
-    """The kernel text compiled for one device in one context; a kernel object per name and thread."""
+    """The kernel text compiled for one device in one context, each family of kernels when first needed; a
+    kernel object per name and thread.
+    """
 
     def __init__(self, context: Any, device: Any, form: str):
-        import pyopencl as cl
-
         self.context, self.device, self.form = context, device, form
         self.compute_units = device.max_compute_units
-        self.built = cl.Program(context, text(form)).build(options=list(OPTIONS), devices=[device])
+        self._built: dict[str, Any] = {}
+        self._building = threading.Lock()
         self._own = threading.local()
 
-    def kernel(self, name: str) -> Any:
+    def built(self, family: str) -> Any:
+        """The compiled family."""
+        if family not in self._built:
+            with self._building:
+                if family not in self._built:
+                    import pyopencl as cl
+
+                    program = cl.Program(self.context, text(self.form, family))
+                    self._built[family] = program.build(options=list(OPTIONS), devices=[self.device])
+        return self._built[family]
+
+    def kernel(self, family: str, name: str) -> Any:
         """This thread's kernel object: its arguments are state that threads must not share."""
         kernels = self._own.__dict__
         if name not in kernels:
             import pyopencl as cl
 
-            kernels[name] = cl.Kernel(self.built, name)
+            kernels[name] = cl.Kernel(self.built(family), name)
         return kernels[name]
 
-    def launch(self, queue: Any, launch: Launch, buffers: Sequence[Any], after: Sequence[Any] = ()) -> Any:
-        """Enqueues a kernel: buffers, numbers, scratch memory. Returns its event."""
+    def launch(self, queue: Any, launch: Launch, memory: Mapping[str, Any], after: Sequence[Any] = ()) -> Any:
+        """Enqueues a kernel, with the buffers that its arguments name. Returns its event."""
         items = (launch.groups * launch.group,), (launch.group,)
-        scratch = buffers[len(buffers) - bool(launch.scratch_bytes) :]
-        arguments = (*buffers[: len(buffers) - len(scratch)], *launch.numbers, *scratch)
-        event = self.kernel(launch.kernel)(queue, *items, *arguments, wait_for=list(after) or None)
+        arguments = (memory[a] if isinstance(a, str) else a for a in launch.arguments)
+        kernel = self.kernel(launch.family, launch.kernel)
+        event = kernel(queue, *items, *arguments, wait_for=list(after) or None)
         launched.add()
         return event
 

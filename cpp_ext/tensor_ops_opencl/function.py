@@ -52,12 +52,37 @@ def _call(op: Any, arrays: Sequence[Any], parameters: tuple, out: Any) -> Any:
     _check_leading_axes(op, arrays, shape)
     for name, array in named.items():
         _check_dense(op, name, array)
-    op.check_parameters(dict(zip(op.defaults, parameters, strict=True)))
-    numbers = tuple(map(float, parameters))
+    named_parameters = dict(zip(op.defaults, parameters, strict=True))
+    op.check_parameters(named_parameters)
+    if on_device:
+        _check_memory(op, dict(named))
+    if out is None:
+        out = _new(arrays[0], shape, on_device)
+    _compute(op.name, dict(zip(op.arrays, arrays, strict=True)), named_parameters, out, on_device)
+    return out
+
+
+def _compute(
+    name: str, arrays: dict[str, Any], parameters: dict[str, Any], out: Any, on_device: bool
+) -> None:
+    """Nothing is launched for what is empty; a sum over nothing is zero."""
+    if out.size == 0:
+        return
+    if any(array.size == 0 for array in arrays.values()):
+        device_arrays.zeros(out.queue, out) if on_device else out.fill(0)
+    elif on_device:
+        device_arrays.run(name, arrays, parameters, {"out": out})
+    else:
+        host_arrays.run(name, arrays, parameters, {"out": out})
+
+
+def _new(first: Any, shape: tuple[int, ...], on_device: bool) -> Any:
+    """A result of the first array's kind and dtype."""
     if not on_device:
-        return host_arrays.run(op.name, arrays, numbers, out, shape)
-    _check_memory(op, named)
-    return device_arrays.run(op.name, arrays, numbers, out, shape)
+        return np.empty(shape, first.dtype)
+    import pyopencl.array
+
+    return pyopencl.array.Array(first.queue, shape, first.dtype, allocator=first.allocator)
 
 
 def _on_device(op: Any, named: dict[str, Any]) -> bool:

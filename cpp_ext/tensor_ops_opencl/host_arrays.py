@@ -1,34 +1,33 @@
 """NumPy arrays on the chosen device: without a copy on CPU devices, by way of pooled buffers on others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tensor_ops_opencl import devices
 from tensor_ops_opencl.engine import Engine, copied, engine
-from tensor_ops_opencl.launches import launch_of
+from tensor_ops_opencl.launches import Call, plan_of
 
 
 def run(
-    op: str, arrays: Sequence[np.ndarray], numbers: tuple, out: Any, shape: tuple[int, ...]
-) -> np.ndarray:
-    """Computes an op on the device in use and waits for the result."""
-    out = np.empty(shape, arrays[0].dtype) if out is None else out
-    if out.size == 0:
-        return out
-    if any(array.size == 0 for array in arrays):
-        out[...] = 0
-        return out
+    op: str,
+    arrays: Mapping[str, np.ndarray | None],
+    parameters: Mapping[str, Any],
+    results: Mapping[str, np.ndarray],
+) -> None:
+    """Computes an op's results, none of which is empty, on the device in use and waits for them."""
     opened = engine(devices.in_use())
-    launch = launch_of(op, arrays, numbers, shape, opened.program.form, opened.program.compute_units)
-    memory = _Memory(opened)
-    buffers = [*map(memory.holding, arrays), memory.receiving(out)]
-    if launch.scratch_bytes:
-        buffers.append(opened.pool.allocate(launch.scratch_bytes))
-    opened.program.launch(opened.queue, launch, buffers)
-    memory.bring_back(out)
-    return out
+    program, memory = opened.program, _Memory(opened)
+    shape = next(iter(results.values())).shape
+    plan = plan_of(Call(op, arrays, parameters, shape, program.form, program.compute_units))
+    buffers = {name: memory.holding(array) for name, array in arrays.items() if array is not None}
+    buffers |= {name: memory.receiving(out) for name, out in results.items()}
+    buffers |= {name: opened.pool.allocate(size) for name, size in plan.scratch.items()}
+    for launch in plan.launches:
+        program.launch(opened.queue, launch, buffers)
+    for out in results.values():
+        memory.bring_back(out)
 
 
 class _Memory:

@@ -4,7 +4,8 @@ import functools
 import re
 from pathlib import Path
 
-FORMS = {"gpu": "gpu.h", "cpu": "cpu.h"}
+FORMS = {"gpu": "", "cpu": "cpu_"}
+FAMILIES = ("elements", "rows", "rope", "matmul")
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 
 
@@ -15,9 +16,9 @@ def folder() -> Path:
 
 
 @functools.cache
-def text(form: str) -> str:
-    """The whole text for a form of device, "gpu" or "cpu"."""
-    return _resolved(folder() / FORMS[form])
+def text(form: str, family: str) -> str:
+    """The text of a family of kernels for a form of device, "gpu" or "cpu"."""
+    return _resolved(folder() / f"{FORMS[form]}{family}.h")
 
 
 def _resolved(path: Path) -> str:

@@ -1,13 +1,16 @@
-"""THE launch table: which kernel runs an op on these shapes, with which numbers, on how many work-groups."""
+"""THE launch table: which kernels run an op on these arrays, with which arguments, on how large a grid."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tensor_ops_opencl.broadcasting import leading
+
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+_TYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "bool": 4, "uint8": 4, "int32": 5, "int64": 6}  # any.h
 _PACK_BYTES = 16  # that a work-item of a row kernel reads at once
 _GROUP = 256
 _MOST_GROUPS = 2**16  # of element kernels, whose work-items go on to further packs
@@ -17,85 +20,165 @@ _SCRATCH_FLOATS = 22  # per group and step of k: cpu_matmul.inc
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel's name, its numbers after the arrays, its grid, and the scratch memory it wants at the end."""
+    """A kernel of a family (a header that is compiled by itself), what it takes, and its grid.
 
+    The arguments stand in the kernel's order: a memory's name (an array parameter's, a result's "out" or
+    "out0", "out1", scratch memory's), None for an array that was not given, or a NumPy scalar.
+    """
+
+    family: str
     kernel: str
-    numbers: tuple
+    arguments: tuple[Any, ...]
     groups: int
     group: int = 1
-    scratch_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Kernels one after the other, and the bytes of the scratch memory that they name."""
+
+    launches: tuple[Launch, ...]
+    scratch: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a launch follows from: the op's name, its arrays, parameters and result shape, and the device."""
+    """What a plan follows from: the op's name, its arrays and parameters by name, the first result's shape,
+    and the device.
+    """
 
     op: str
-    arrays: Sequence[Any]
-    parameters: tuple
+    arrays: Mapping[str, Any]
+    parameters: Mapping[str, Any]
     shape: tuple[int, ...]
     form: str
     compute_units: int
 
-    def kernel(self, suffix: str = "") -> str:
-        """The kernel's name; a weight that is not of the first array's dtype is named in it."""
-        first, *others = (SHORT[array.dtype.name] for array in self.arrays)
-        weight = next((f"_weight_{other}" for other in others if other != first), "")
-        return f"{'cpu_' if self.form == 'cpu' else ''}{self.op}_{first}{weight}{suffix}"
+    @property
+    def first(self) -> Any:
+        return next(iter(self.arrays.values()))
 
     @property
     def pack(self) -> int:
-        return _PACK_BYTES // self.arrays[0].dtype.itemsize
+        return _PACK_BYTES // self.first.dtype.itemsize
+
+    def kernel(self, op: str = "", suffix: str = "") -> str:
+        """The name of the first array's dtype's kernel, of this op or another."""
+        form = "cpu_" if self.form == "cpu" else ""
+        return f"{form}{op or self.op}_{SHORT[self.first.dtype.name]}{suffix}"
+
+    def floats(self, *names: str) -> tuple:
+        """Parameters as a kernel takes them."""
+        with np.errstate(over="ignore"):  # beyond float32 is infinite, as it is to the other backends
+            return tuple(np.float32(self.parameters[name]) for name in names)
+
+    def types(self, *names: str) -> tuple:
+        """The types of arrays that a kernel reads whatever their type is; 0 for one that was not given."""
+        return tuple(np.uint32(type_of(self.arrays[name])) for name in names)
+
+    def given(self, *names: str) -> tuple:
+        """The names of arrays, None for those that were not given."""
+        return tuple(None if self.arrays[name] is None else name for name in names)
 
 
-def elements(call: Call) -> Launch:
+def type_of(array: Any) -> int:
+    return 0 if array is None else _TYPES[array.dtype.name]
+
+
+def _elements(call: Call, op: str = "") -> Plan:
     """Every work-item strides over packs (gpu) or walks one chunk (cpu)."""
     count = prod(call.shape)
+    arguments = (*call.arrays, "out", np.uint64(count))
     if call.form == "cpu":
-        return Launch(call.kernel(), _numbers(count), min(_ceil(count, 4096), 4 * call.compute_units))
-    return Launch(call.kernel(), _numbers(count), min(_ceil(count, call.pack * _GROUP), _MOST_GROUPS), _GROUP)
+        groups, group = min(_ceil(count, 4096), 4 * call.compute_units), 1
+    else:
+        groups, group = min(_ceil(count, call.pack * _GROUP), _MOST_GROUPS), _GROUP
+    return Plan((Launch("elements", call.kernel(op), arguments, groups, group),))
 
 
-def rows(call: Call) -> Launch:
-    """A work-group (gpu) or a work-item (cpu) per row; the op's parameters follow as floats."""
-    dim = call.shape[-1]
-    count = prod(call.shape[:-1])
-    with np.errstate(over="ignore"):  # a number beyond float32 is infinite, as it is to the other backends
-        numbers = (*_numbers(count, dim), *map(np.float32, call.parameters))
+def _gelu(call: Call) -> Plan:
+    """The tanh form, or the one with erf."""
+    tanh = call.parameters.get("approximate", "tanh") == "tanh"
+    return _elements(call, call.op if tanh else f"{call.op}_erf")
+
+
+def _by_row(call: Call, kernel: str, memory: Sequence[Any], *numbers: Any) -> Plan:
+    """A work-group (gpu) or a work-item (cpu) per row; rows and their length come after the memory."""
+    rows, dim = prod(call.shape[:-1]), call.shape[-1]
+    arguments = (*memory, *_numbers(rows, dim), *numbers)
     if call.form == "cpu":
-        return Launch(call.kernel(), numbers, count)
-    packs = _ceil(dim, call.pack)
-    group = min(_GROUP, max(32, 1 << (packs - 1).bit_length()))
-    return Launch(call.kernel(), numbers, min(count, 2**20), group)
+        return Plan((Launch("rows", kernel, arguments, rows),))
+    group = min(_GROUP, max(32, _power_of_two(_ceil(dim, call.pack))))
+    return Plan((Launch("rows", kernel, arguments, min(rows, 2**20), group),))
 
 
-def matmul(call: Call) -> Launch:
+def _rms_norm(call: Call) -> Plan:
+    x, weight = (SHORT[call.arrays[name].dtype.name] for name in ("x", "weight"))
+    kernel = call.kernel(suffix="" if x == weight else f"_weight_{weight}")
+    return _by_row(call, kernel, ("x", "weight", "out"), *call.floats("eps"))
+
+
+def _layer_norm(call: Call) -> Plan:
+    memory = (*call.given("x", "weight", "bias"), "out")
+    return _by_row(call, call.kernel(), memory, *call.floats("eps"), *call.types("weight", "bias"))
+
+
+def _add_rms_norm(call: Call) -> Plan:
+    memory = ("x", "residual", "weight", "out0", "out1")
+    return _by_row(call, call.kernel(), memory, *call.floats("eps"), *call.types("weight"))
+
+
+def _softmax(call: Call) -> Plan:
+    mask, scale = call.arrays.get("mask"), call.parameters.get("scale", 1.0)
+    if mask is None and scale == 1.0:
+        return _by_row(call, call.kernel(), ("x", "out"))
+    memory = (*call.given("x", "mask"), "out")
+    numbers = (*call.floats("scale"), *call.types("mask"), *leading(call.shape[:-1], mask, 1))
+    return _by_row(call, call.kernel("masked_softmax"), memory, *numbers)
+
+
+def _apply_rope(call: Call) -> Plan:
+    """A team of work-items per row, several teams per work-group (gpu), or a work-item per row (cpu)."""
+    rows, dim, r = prod(call.shape[:-1]), call.shape[-1], call.arrays["cos"].shape[-1]
+    group, team = (1, 1) if call.form == "cpu" else (_GROUP, min(_GROUP, _power_of_two(max(r, dim - 2 * r))))
+    arguments = (
+        *("x", "cos", "sin", "out", *_numbers(rows, dim, r)),
+        np.uint32(bool(call.parameters["interleaved"])),
+        *call.types("cos", "sin"),
+        np.uint32(team),
+        *leading(call.shape[:-1], call.arrays["cos"], 1),
+    )
+    groups = min(_ceil(rows, group // team), 2**20)
+    return Plan((Launch("rope", call.kernel(), arguments, groups, group),))
+
+
+def _matmul(call: Call) -> Plan:
     """A product per leading index; one tall product where all share a 2-D b."""
-    a, b = call.arrays
+    a, b = call.arrays["a"], call.arrays["b"]
     *lead, m, k = a.shape
     n = b.shape[-1]
     batch, m = (1, prod(lead) * m) if len(b.shape) == 2 else (prod(lead), m)
-    numbers = _numbers(batch, m, n, k)
+    arguments = ("a", "b", "out", *_numbers(batch, m, n, k))
     if call.form == "cpu":
-        return _cpu_matmul(call, numbers, batch, m, n, k)
-    if m <= _FEW_ROWS:
-        return Launch(_as_rows(call.kernel()), numbers, batch * m * _ceil(n, 32), _GROUP)
+        return _cpu_matmul(call, arguments, batch, m, n, k)
     large = batch * _ceil(m, 128) * _ceil(n, 128)
-    if large >= 2 * call.compute_units:
-        return Launch(call.kernel("_tile128"), numbers, large, _GROUP)
-    return Launch(call.kernel("_tile64"), numbers, batch * _ceil(m, 64) * _ceil(n, 64), _GROUP)
+    if m <= _FEW_ROWS:
+        kernel, groups = call.kernel("matmul_row"), batch * m * _ceil(n, 32)
+    elif large >= 2 * call.compute_units:
+        kernel, groups = call.kernel(suffix="_tile128"), large
+    else:
+        kernel, groups = call.kernel(suffix="_tile64"), batch * _ceil(m, 64) * _ceil(n, 64)
+    return Plan((Launch("matmul", kernel, arguments, groups, _GROUP),))
 
 
-def _cpu_matmul(call: Call, numbers: tuple, batch: int, m: int, n: int, k: int) -> Launch:
+def _cpu_matmul(call: Call, arguments: tuple, batch: int, m: int, n: int, k: int) -> Plan:
     most = 4 * call.compute_units
     if m <= _FEW_ROWS:
-        return Launch(_as_rows(call.kernel()), numbers, min(batch * m * _ceil(n, 128), 4 * most))
+        groups = min(batch * m * _ceil(n, 128), 4 * most)
+        return Plan((Launch("matmul", call.kernel("matmul_row"), arguments, groups),))
     groups = min(batch * _ceil(m, 240) * _ceil(n, 16), most)
-    return Launch(call.kernel(), numbers, groups, scratch_bytes=4 * groups * k * _SCRATCH_FLOATS)
-
-
-def _as_rows(kernel: str) -> str:
-    return kernel.replace("matmul_", "matmul_row_")
+    launch = Launch("matmul", call.kernel(), (*arguments, "scratch"), groups)
+    return Plan((launch,), {"scratch": 4 * groups * k * _SCRATCH_FLOATS})
 
 
 def _numbers(*counts: int) -> tuple:
@@ -106,17 +189,25 @@ def _ceil(count: int, size: int) -> int:
     return -(-count // size)
 
 
-KERNELS: dict[str, Callable[[Call], Launch]] = {
-    "rms_norm": rows,
-    "silu": elements,
-    "gelu": elements,
-    "softmax": rows,
-    "matmul": matmul,
+def _power_of_two(count: int) -> int:
+    """The smallest that is not less."""
+    return 1 << max(count - 1, 0).bit_length()
+
+
+KERNELS: dict[str, Callable[[Call], Plan]] = {
+    "rms_norm": _rms_norm,
+    "layer_norm": _layer_norm,
+    "add_rms_norm": _add_rms_norm,
+    "silu": _elements,
+    "gelu": _gelu,
+    "swiglu": _elements,
+    "geglu": _gelu,
+    "softmax": _softmax,
+    "apply_rope": _apply_rope,
+    "matmul": _matmul,
 }
 
 
-def launch_of(
-    op: str, arrays: Sequence[Any], parameters: tuple, shape: tuple, form: str, compute_units: int
-) -> Launch:
-    """The launch of an op whose result is not empty."""
-    return KERNELS[op](Call(op, arrays, parameters, shape, form, compute_units))
+def plan_of(call: Call) -> Plan:
+    """The launches of an op whose result is not empty."""
+    return KERNELS[call.op](call)

@@ -10,7 +10,7 @@ from typing import Any
 from tensor_ops_opencl import devices
 from tensor_ops_opencl.devices import Device
 from tensor_ops_opencl.engine import OPTIONS
-from tensor_ops_opencl.kernel_text import FORMS, text
+from tensor_ops_opencl.kernel_text import FAMILIES, FORMS, text
 
 _GPU_NODES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg", "/dev/mali*")
 _CPU_ONLY = "OpenCL has only CPU devices here, on which cpp is faster; ask for opencl by name to use it"
@@ -110,17 +110,23 @@ def _build(found: Device, form: str) -> dict[str, Any]:
         "ok": False,
         "log": "",
     }
-    no_cache: Any = False
     start = time.perf_counter()
     try:
-        program = cl.Program(cl.Context([found.handle]), text(form))
-        with warnings.catch_warnings():  # the log is in the report
-            warnings.simplefilter("ignore", cl.CompilerWarning)
-            program.build(options=list(OPTIONS), cache_dir=no_cache)
-        report["kernels"] = sorted(kernel.function_name for kernel in program.all_kernels())
-        report["log"] = program.get_build_info(found.handle, cl.program_build_info.LOG).strip()
-        report["ok"] = True
+        context = cl.Context([found.handle])
+        programs = [_compiled(context, text(form, family)) for family in FAMILIES]
+        kernels = [kernel.function_name for program in programs for kernel in program.all_kernels()]
+        logs = [program.get_build_info(found.handle, cl.program_build_info.LOG) for program in programs]
+        report.update(kernels=sorted(kernels), log="\n".join(logs).strip(), ok=True)
     except cl.Error as error:
         report["log"] = str(error).strip()
     report["seconds"] = time.perf_counter() - start
     return report
+
+
+def _compiled(context: Any, source: str) -> Any:
+    import pyopencl as cl
+
+    no_cache: Any = False
+    with warnings.catch_warnings():  # the log is in the report
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        return cl.Program(context, source).build(options=list(OPTIONS), cache_dir=no_cache)

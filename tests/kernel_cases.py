@@ -1,0 +1,168 @@
+"""Small calls of every GPU kernel for the tests that launch them themselves, with their exact results.
+
+Sizes lie around a pack, a work-group and a tile. The definitions are in float64 and independent of the
+library's own.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
+LENGTHS = (1, 5, 8, 19, 150)  # that fill no pack, one, or a work-group and a bit
+MANY_UNITS = 1000  # compute units for which no tile is small enough; 0 leads to the largest
+# Batch, m, n, k, and compute units: few rows, sizes that fill no tile, quads that need no guard, a second
+# slice of k, a second block of k, a second tile. A large tile takes seconds under oclgrind, so not every
+# dtype has each of them.
+ROWS = ((1, 1, 3, 5), (2, 2, 70, 9), (1, 4, 64, 3))
+CPU_BLOCKS = ((1, 1, 3, 300), (1, 5, 6, 300), (2, 7, 17, 18), (1, 66, 3, 5), (1, 250, 16, 2))
+TILES: dict[Any, tuple] = {
+    np.float32: ((1, 5, 8, 20), (1, 66, 3, 5), (1, 5, 6, 3, 0)),
+    np.float16: ((1, 5, 8, 4), (1, 7, 9, 18, 0)),
+    ml_dtypes.bfloat16: ((2, 7, 9, 5), (1, 5, 8, 4, 0)),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call: arrays by name, None for one that is not given, and exact results by name."""
+
+    op: str
+    arrays: dict[str, Any]
+    exact: dict[str, np.ndarray]
+    parameters: dict[str, Any] = field(default_factory=dict)
+    compute_units: int = MANY_UNITS
+
+    @property
+    def dtype(self) -> np.dtype:
+        return next(iter(self.arrays.values())).dtype
+
+    def __str__(self) -> str:
+        shapes = {name: getattr(array, "shape", None) for name, array in self.arrays.items()}
+        return f"{self.op} {self.dtype} {shapes} {self.parameters}"
+
+
+def cases(form: str) -> Iterator[Case]:
+    """Cases that together reach every kernel of a form."""
+    rng = np.random.default_rng(0)
+    for dtype in DTYPES:
+        for d in LENGTHS:
+            yield from _elements(rng, dtype, d)
+            yield from _rows(rng, dtype, d)
+            yield from _softmax(rng, dtype, d)
+            yield from _rope(rng, dtype, 1 + d)
+        for batch, m, n, k, *units in (*ROWS, *(CPU_BLOCKS if form == "cpu" else TILES[dtype])):
+            yield _matmul(rng, dtype, (batch, m, n, k), *units)
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+    return rng.standard_normal(shape, np.float32).astype(dtype)
+
+
+def f64(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64)
+
+
+# ---- definitions ----
+
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def gelu(x, approximate):
+    if approximate == "none":
+        return x / 2 * _erfc(-x / math.sqrt(2))
+    return x / (1 + np.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def rms_norm(x, weight, eps):
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
+
+
+def layer_norm(x, weight, bias, eps):
+    centred = x - np.mean(x, axis=-1, keepdims=True)
+    return centred / np.sqrt(np.mean(centred**2, axis=-1, keepdims=True) + eps) * weight + bias
+
+
+def softmax(x):
+    top = np.max(x, axis=-1, keepdims=True)
+    e = np.exp(x - np.where(top == -np.inf, 0, top))
+    total = e.sum(axis=-1, keepdims=True)
+    return e / np.where(total == 0, 1, total)
+
+
+def mask_terms(mask):
+    if mask is None:
+        return 0.0
+    return np.where(mask, 0.0, -np.inf) if mask.dtype == bool else f64(mask)
+
+
+def apply_rope(x, cos, sin, interleaved):
+    r = cos.shape[-1]
+    halves = (slice(0, 2 * r, 2), slice(1, 2 * r, 2)) if interleaved else (slice(0, r), slice(r, 2 * r))
+    a, b = (x[..., half] for half in halves)
+    out = x.copy()
+    out[..., halves[0]], out[..., halves[1]] = a * cos - b * sin, b * cos + a * sin
+    return out
+
+
+# ---- calls ----
+
+
+def _elements(rng, dtype, d):
+    x, up = normal(rng, (3, d, d), dtype), normal(rng, (3, d, d), dtype)
+    yield Case("silu", {"x": x}, {"out": silu(f64(x))})
+    yield Case("swiglu", {"gate": x, "up": up}, {"out": silu(f64(x)) * f64(up)})
+    for form in ("tanh", "none"):
+        parameters, exact = {"approximate": form}, gelu(f64(x), form)
+        yield Case("gelu", {"x": x}, {"out": exact}, parameters)
+        yield Case("geglu", {"gate": x, "up": up}, {"out": exact * f64(up)}, parameters)
+
+
+def _rows(rng, dtype, d):
+    x, residual = normal(rng, (3, d), dtype), normal(rng, (3, d), dtype)
+    total = (x.astype(np.float32) + residual.astype(np.float32)).astype(dtype)
+    for weight_dtype in {dtype, np.float32}:
+        weight, bias = normal(rng, (d,), weight_dtype), normal(rng, (d,), weight_dtype)
+        normed = rms_norm(f64(x), f64(weight), 1e-6)
+        yield Case("rms_norm", {"x": x, "weight": weight}, {"out": normed}, {"eps": 1e-6})
+        arrays = {"x": x, "residual": residual, "weight": weight}
+        exact = {"out0": f64(total), "out1": rms_norm(f64(total), f64(weight), 1e-6)}
+        yield Case("add_rms_norm", arrays, exact, {"eps": 1e-6})
+        for given in (bias, None):
+            out = layer_norm(f64(x), f64(weight), 0.0 if given is None else f64(given), 1e-5)
+            arrays = {"x": x, "weight": weight, "bias": given}
+            yield Case("layer_norm", arrays, {"out": out}, {"eps": 1e-5})
+
+
+def _softmax(rng, dtype, d):
+    x = normal(rng, (2, 3, 2, d), dtype)
+    yield Case("softmax", {"x": x, "mask": None}, {"out": softmax(f64(x))}, {"scale": 1.0})
+    masks = (normal(rng, (2, 1, 2, d)), normal(rng, (2, d), dtype), normal(rng, (3, 1, d)) > 0, None)
+    for mask in masks:
+        exact = softmax(f64(x) * 0.5 + mask_terms(mask))
+        yield Case("softmax", {"x": x, "mask": mask}, {"out": exact}, {"scale": 0.5})
+
+
+def _rope(rng, dtype, d):
+    x = normal(rng, (2, 3, 2, d), dtype)
+    for r in {d // 2, max(d // 4, 1)}:
+        for shape in ((2, r), (2, 1, 2, r), (r,)):
+            cos, sin = normal(rng, shape), normal(rng, shape, dtype)
+            for interleaved in (False, True):
+                exact = apply_rope(f64(x), f64(cos), f64(sin), interleaved)
+                arrays = {"x": x, "cos": cos, "sin": sin}
+                yield Case("apply_rope", arrays, {"out": exact}, {"interleaved": interleaved})
+
+
+def _matmul(rng, dtype, sizes, compute_units=MANY_UNITS):
+    batch, m, n, k = sizes
+    a, b = normal(rng, (batch, m, k), dtype), normal(rng, (batch, k, n), dtype)
+    return Case("matmul", {"a": a, "b": b}, {"out": f64(a) @ f64(b)}, compute_units=compute_units)
