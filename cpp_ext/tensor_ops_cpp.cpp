@@ -12,6 +12,7 @@
 
 #include "bindings/elements.h"
 #include "bindings/matmul.h"
+#include "bindings/prefill.h"
 #include "bindings/rows.h"
 
 namespace py = pybind11;

@@ -21,7 +21,7 @@ inline PyObject* of_numpy(const char* name) {
 
 // A dense float32 product is NumPy's BLAS: a second one in the process would fight it for the cores.
 // Where it overflows it is infinite, without a warning, as on every backend.
-inline void numpy_matmul(const Array& a, const Array& b, const Array& out) {
+inline void numpy_matmul(PyObject* a, PyObject* b, PyObject* out) {
   static PyObject* const matmul = of_numpy("matmul");
   static PyObject* const errstate = of_numpy("errstate");
   static PyObject* const all = py::make_tuple("all").release().ptr();
@@ -30,7 +30,7 @@ inline void numpy_matmul(const Array& a, const Array& b, const Array& out) {
   static PyObject* const exit = PyUnicode_InternFromString("__exit__");
   const py::object quiet = steal(PyObject_Vectorcall(errstate, &ignore, 0, all));
   steal(PyObject_CallMethodNoArgs(quiet.ptr(), enter));
-  PyObject* const operands[] = {a.object, b.object, out.object};
+  PyObject* const operands[] = {a, b, out};
   const auto same = py::reinterpret_steal<py::object>(PyObject_Vectorcall(matmul, operands, 3, nullptr));
   {
     const py::error_scope failed;  // keeps the error while errstate is left
@@ -71,7 +71,7 @@ inline void multiply(const Array& out, const Array& a, const Array& b, bool shar
   const int64_t n = b.axis(1), k = a.axis(1), matrices = shared ? 1 : b.size / (k * n),
                 m = out.size / n / matrices;
   const bool own = m == 1 && matrices == 1 && (n >= kWide || (n >= kNarrow && k * n <= kSmall));
-  if (a.dtype == cpu::kFloat32 && !own) return numpy_matmul(a, b, out);
+  if (a.dtype == cpu::kFloat32 && !own) return numpy_matmul(a.object, b.object, out.object);
   const int64_t size = itemsize(a.dtype);
   for (int64_t i = 0; i < matrices; ++i)
     own_matmul(a.dtype, out.data + i * m * n * size, a.data + i * m * k * size, b.data + i * k * n * size, m,

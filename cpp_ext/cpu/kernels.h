@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dtypes.h"
+#include "prefill.h"
 
 namespace cpu {
 
@@ -32,6 +33,7 @@ struct Kernels {
   MatmulKernel* matvec[kDTypes];              // up to eight rows of a: b is read as it lies
   MatmulKernel* matmul[kDTypes];              // many rows: b is unpacked into cache and used again
   size_t matvec_workspace, matmul_workspace;  // bytes, 64-byte aligned
+  PrefillKernels prefill;
   // The memory bandwidth that a kernel can hope for.
   MapKernel* copy;
   float (*read)(const void* x, int64_t n);

@@ -87,7 +87,13 @@ void softmax(void* out_, const void* x_, int64_t rows, int64_t dim, bool streame
   if (streamed) end_of_stream();
 }
 
+// clang-format off: each needs those before it
+#include "transpose.inl"
 #include "matmul.inl"
+#include "codes.inl"
+#include "prefill.inl"
+#include "prefill_floats.inl"
+// clang-format on
 
 float read_all(const void* x, int64_t n) {
   return reduce(0.f, n, Plus{}, Same{}, static_cast<const float*>(x));
@@ -108,6 +114,7 @@ constexpr Kernels kernels = {
     {matmul<float>, matmul<Float16>, matmul<BFloat16>},
     kMatvecWorkspace,
     kMatmulWorkspace,
+    with_bytes(by_floats()),
     map_kernel<Same, float>,
     read_all,
 };

@@ -5,11 +5,17 @@ namespace cpu {
 namespace ISA {
 namespace {
 
+// clang-format off: each needs those before it
 #include "vectors.inl"
+#include "transpose.inl"
+#include "codes.inl"
+#include "prefill.inl"
+// clang-format on
 
 constexpr Kernels extended() {
   Kernels all = BASE::kernels;
   all.isa = STRING(ISA);
+  all.prefill = with_bytes(all.prefill);
   return all;
 }
 

@@ -14,9 +14,20 @@ constexpr int64_t kResultRows = 4 * kRows;                        // whose sums 
 constexpr size_t kMatmulWorkspace =
     sizeof(float) * (kDepth * kColumns + kRows * kDepth + kResultRows * kColumns);
 
-// columns [0, n) of `depth` rows of b -> strips of kTileColumns columns, the last one filled with zeros
+// Where panels of b come from: columns [j, j + n) of rows [p, p + depth) of it, as strips of kTileColumns
+// columns, the last one filled with zeros.
+struct Panels {
+  void (*unpack)(float* to, const Panels& from, int64_t p, int64_t depth, int64_t j, int64_t n);
+  const void* b;
+  int64_t stride;                                                       // of its rows, or of a weight's
+  void (*floats)(float* to, const char* row, int64_t from, int64_t n);  // of a weight's row
+};
+
+// of b (k, n) as it lies
 template <class T>
-inline void unpack_b(float* to, const T* b, int64_t stride, int64_t depth, int64_t n) {
+void unpack_b(float* to, const Panels& from_, int64_t p0, int64_t depth, int64_t j0, int64_t n) {
+  const int64_t stride = from_.stride;
+  const T* const b = static_cast<const T*>(from_.b) + p0 * stride + j0;
   for (int64_t j = 0; j < n; j += kTileColumns) {
     const int64_t width = n - j < kTileColumns ? n - j : kTileColumns;
     for (int64_t p = 0; p < depth; ++p, to += kTileColumns) {
@@ -29,6 +40,27 @@ inline void unpack_b(float* to, const T* b, int64_t stride, int64_t depth, int64
       }
     }
   }
+}
+
+// of a weight (n, k) whose rows are the columns of b
+inline void unpack_weight(float* to, const Panels& from, int64_t p, int64_t depth, int64_t j, int64_t n) {
+  alignas(64) float rows[LANES][kDepth];
+  const char* row = static_cast<const char*>(from.b) + j * from.stride;
+  for (int64_t i = 0; i < n; i += kTileColumns, to += kTileColumns * depth)
+    for (int v = 0; v < kTileVecs; ++v) {
+      for (int64_t r = 0; r < LANES; ++r, row += from.stride)
+        if (i + v * LANES + r < n)
+          from.floats(rows[r], row, p, depth);
+        else
+          __builtin_memset(rows[r], 0, sizeof rows[r]);
+      for (int64_t q = 0; q < depth; q += LANES) {
+        Vec square[LANES];
+        for (int r = 0; r < LANES; ++r) square[r] = load(rows[r] + q);
+        transpose<LANES>(square);
+        for (int64_t d = 0; d < LANES && q + d < depth; ++d)
+          store(to + (q + d) * kTileColumns + v * LANES, square[d]);
+      }
+    }
 }
 
 // rows [0, m) of a, `depth` columns -> strips of kTileRows rows, the last one filled with zeros
@@ -63,8 +95,8 @@ inline void tile(float* result, int64_t stride, const float* a, const float* b, 
 
 // One block of the result: rows m <= kResultRows, columns n <= kColumns, all of k.
 template <class T>
-inline void block(float* result, const T* a, const T* b, const MatmulPart& all, int64_t m, int64_t n,
-                  float* workspace) {
+inline void block(float* result, const T* a, const Panels& b, const MatmulPart& all, int64_t m, int64_t j0,
+                  int64_t n, float* workspace) {
   float* unpacked_b = workspace;
   float* unpacked_a = unpacked_b + kDepth * kColumns;
   const int64_t tiled_rows = (m + kTileRows - 1) / kTileRows * kTileRows;
@@ -73,7 +105,7 @@ inline void block(float* result, const T* a, const T* b, const MatmulPart& all, 
       for (int v = 0; v < kTileVecs; ++v) store(result + i * kColumns + j + v * LANES, Vec{});
   for (int64_t p = 0; p < all.k; p += kDepth) {
     const int64_t depth = all.k - p < kDepth ? all.k - p : kDepth;
-    unpack_b(unpacked_b, b + p * all.n, all.n, depth, n);
+    b.unpack(unpacked_b, b, p, depth, j0, n);
     for (int64_t i = 0; i < m; i += kRows) {
       const int64_t rows = m - i < kRows ? m - i : kRows;
       unpack_a(unpacked_a, a + i * all.k + p, all.k, rows, depth);
@@ -86,17 +118,21 @@ inline void block(float* result, const T* a, const T* b, const MatmulPart& all, 
 }
 
 template <class T>
-void matmul(void* out, const void* a, const void* b, const MatmulPart& part, float* workspace) {
+void multiply(void* out, const void* a, const Panels& b, const MatmulPart& part, float* workspace) {
   float* result = workspace + kDepth * kColumns + kRows * kDepth;
   for (int64_t j = part.n0; j < part.n1; j += kColumns)
     for (int64_t i = part.m0; i < part.m1; i += kResultRows) {
       const int64_t n = part.n1 - j < kColumns ? part.n1 - j : kColumns;
       const int64_t m = part.m1 - i < kResultRows ? part.m1 - i : kResultRows;
-      block(result, static_cast<const T*>(a) + i * part.k, static_cast<const T*>(b) + j, part, m, n,
-            workspace);
+      block(result, static_cast<const T*>(a) + i * part.k, b, part, m, j, n, workspace);
       for (int64_t r = 0; r < m; ++r)
         map(static_cast<T*>(out) + (i + r) * part.n + j, n, Same{}, result + r * kColumns);
     }
+}
+
+template <class T>
+void matmul(void* out, const void* a, const void* b, const MatmulPart& part, float* workspace) {
+  multiply<T>(out, a, {unpack_b<T>, b, part.n, nullptr}, part, workspace);
 }
 
 struct AddRows {  // y + a0 b0 + a1 b1 + ...

@@ -47,6 +47,10 @@ BEGIN_TARGET("avx2,fma,f16c")
 #define NARROW_F16(v) ((Bits16)_mm256_cvtps_ph((__m256)(v), _MM_FROUND_TO_NEAREST_INT))
 #define STREAM_F32(p, v) _mm256_stream_ps(p, (__m256)(v))
 #define STREAM_16(p, v) _mm_stream_si128((__m128i*)(p), (__m128i)(v))
+#define PAIRS_U8_I8(u, i) ((Pairs)_mm256_maddubs_epi16((__m256i)(u), (__m256i)(i)))
+#define PAIRS_I8_I8(w, x) \
+  PAIRS_U8_I8(_mm256_abs_epi8((__m256i)(w)), _mm256_sign_epi8((__m256i)(x), (__m256i)(w)))
+#define FOURS_OF_PAIRS(p) ((Int)_mm256_madd_epi16((__m256i)(p), _mm256_set1_epi16(1)))
 #include "kernels.inl"
 
 #ifdef AIRLLM_TEST_TARGETS  // the 16-lane source on 8-lane instructions: for CPUs without AVX-512
@@ -60,6 +64,12 @@ END_TARGET
 BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 #define ISA avx512
 #include "avx512.inl"
+#define PAIRS_U8_I8(u, i) ((Pairs)_mm512_maddubs_epi16((__m512i)(u), (__m512i)(i)))
+#define PAIRS_I8_I8(w, x)            \
+  PAIRS_U8_I8(                       \
+      _mm512_abs_epi8((__m512i)(w)), \
+      _mm512_mask_sub_epi8((__m512i)(x), _mm512_movepi8_mask((__m512i)(w)), __m512i{}, (__m512i)(x)))
+#define FOURS_OF_PAIRS(p) ((Int)_mm512_madd_epi16((__m512i)(p), _mm512_set1_epi16(1)))
 #include "kernels.inl"
 END_TARGET
 
