@@ -13,3 +13,4 @@
 #undef PAIRS_U8_I8
 #undef PAIRS_I8_I8
 #undef FOURS_OF_PAIRS
+#undef BY_BYTES
