@@ -13,6 +13,7 @@ Wrong shapes and read-only or overlapping `out` raise ValueError; wrong types an
 """
 
 import math
+from typing import Any, Literal
 
 import numpy as np
 
@@ -24,16 +25,39 @@ from airllm.backends.registry import (
     set_backend,
     use_backend,
 )
+from airllm.formats import Quantized, format_named
 from airllm.op import OPS, op
+from airllm.rope import frequencies
 
 
 @op(x="... d", weight="d", out="... d")
-def rms_norm(x, weight, eps=1e-6):
+def rms_norm(x, weight, eps: float = 1e-6):
     """Scale each row of `x` to unit root-mean-square, then by `weight` (Zhang and Sennrich, 2019).
 
     `weight` has the dtype of `x` or float32. `out` may be `x` itself.
     """
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * weight
+
+
+@op(x="... d", weight="d", bias="d", out="... d")
+def layer_norm(x, weight, bias=None, eps: float = 1e-5):
+    """Scale each row of `x` to zero mean and unit variance, then by `weight`, plus `bias` (Ba et al., 2016).
+
+    `weight` and `bias` have the dtype of `x` or float32. `out` may be `x` itself.
+    """
+    apart = x - np.mean(x, axis=-1, keepdims=True)
+    scaled = apart / np.sqrt(np.mean(apart * apart, axis=-1, keepdims=True) + eps) * weight
+    return scaled if bias is None else scaled + bias
+
+
+@op(x="... d", residual="... d", weight="d", out=("... d", "... d"))
+def add_rms_norm(x, residual, weight, eps: float = 1e-6):
+    """The sum x + residual, and its `rms_norm`: how each half of a decoder layer begins.
+
+    Returns (sum, normed); `out=` is such a pair, whose arrays may be `x` and `residual` themselves.
+    """
+    total = x + residual
+    return total, OPS["rms_norm"].definition(total, weight, eps)
 
 
 @op(x="...", out="...")
@@ -43,22 +67,65 @@ def silu(x):
 
 
 @op(x="...", out="...")
-def gelu(x):
-    """Gaussian error linear unit in its tanh form (Hendrycks and Gimpel, 2016). `out` may be `x`."""
+def gelu(x, approximate: Literal["tanh", "none"] = "tanh"):
+    """Gaussian error linear unit (Hendrycks and Gimpel, 2016). `out` may be `x`.
+
+    `approximate` is "tanh" for the form with a hyperbolic tangent, "none" for that with the error function.
+    """
+    if approximate == "none":
+        return x * _erfc(x * -math.sqrt(0.5)) / 2
     u = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
     return x / (1 + np.exp(-2 * u))  # 0.5 x (1 + tanh u), with all its digits where tanh nears -1
 
 
-@op(x="... d", out="... d")
-def softmax(x):
-    """Exponentials of each row of `x`, scaled to sum to one. A row that is all -inf gives zeros.
+@op(gate="...", up="...", out="...")
+def swiglu(gate, up):
+    """silu(gate) * up: the middle of a Llama feed-forward (Shazeer, 2020). `out` may be either."""
+    return OPS["silu"].definition(gate) * up
 
-    `out` may be `x` itself.
+
+@op(gate="...", up="...", out="...")
+def geglu(gate, up, approximate: Literal["tanh", "none"] = "tanh"):
+    """gelu(gate) * up: the middle of a Gemma feed-forward (Shazeer, 2020). `out` may be either."""
+    return OPS["gelu"].definition(gate, approximate) * up
+
+
+@op(x="... d", mask="... d : mask", out="... d")
+def softmax(x, scale: float = 1.0, mask=None):
+    """Exponentials of each row of x * scale, scaled to sum to one. A row that is all -inf gives zeros.
+
+    A `mask` of bool keeps what is True; one of floats is added to x * scale. `out` may be `x` itself.
     """
-    top = np.max(x, axis=-1, keepdims=True)
+    x = x * scale
+    if mask is not None:
+        x = np.where(mask, x, -np.inf) if mask.dtype == np.bool_ else x + mask
+    top = np.max(x, axis=-1, keepdims=True, initial=-np.inf)
     e = np.exp(x - np.where(top == -np.inf, 0, top))
     total = np.sum(e, axis=-1, keepdims=True)
     return e / np.where(total == 0, 1, total)
+
+
+@op(
+    x="... d",
+    cos="... r : any float",
+    sin="... r : any float",
+    out="... d",
+    requires={"2 r at most d": lambda r, d: 2 * r <= d},
+)
+def apply_rope(x, cos, sin, interleaved: bool = False):
+    """Rotate pairs of each row of `x` by the angles of its position (Su et al., 2021). `out` may be `x`.
+
+    `x` is (..., heads, seq, d), `cos` and `sin` are (seq, r), or (batch, 1, seq, r), as `rope_table` makes
+    them. The first 2 r elements of a row turn, the others stay. A pair is (i, i + r), as checkpoints of
+    Hugging Face have it; if `interleaved`, (2 i, 2 i + 1), as in the paper and in ONNX.
+    """
+    r = cos.shape[-1]
+    pairs = (slice(0, 2 * r, 2), slice(1, 2 * r, 2)) if interleaved else (slice(r), slice(r, 2 * r))
+    first, second = (x[..., half] for half in pairs)
+    turned = x.copy()
+    turned[..., pairs[0]] = first * cos - second * sin
+    turned[..., pairs[1]] = second * cos + first * sin
+    return turned
 
 
 @op(a="... m k", b="... k n", out="... m n")
@@ -67,12 +134,117 @@ def matmul(a, b):
     return np.matmul(a, b)
 
 
+@op(w="n k : stored", x="k", out="n")
+def matmul_vec(w, x):
+    """Matrix `w`, of floats or Quantized, times the vector `x`; the result has the dtype of `x`."""
+    return w @ x
+
+
+@op(x="... k", weight="n k : stored", bias="n : any float", out="... n")
+def linear(x, weight, bias=None):
+    """x @ weight.T + bias, `weight` as checkpoints store it: a row per output, of floats or Quantized.
+
+    A Quantized weight is multiplied as it is stored; `x` is then rounded to 8 bits in blocks of 32 (256 for
+    the K formats), which costs about half a percent (relative L2) of the result.
+    """
+    product = np.matmul(x, weight.T)
+    return product if bias is None else product + bias
+
+
+@op(
+    q="... h t d",
+    k="... g s d : any float",
+    v="... g s e : any float",
+    mask="... h t s : mask",
+    out="... h t e",
+    requires={"h a multiple of g": lambda h, g: h == g or (g and h % g == 0)},
+)
+def attention(
+    q,
+    k,
+    v,
+    mask=None,
+    causal: bool = False,
+    scale: float | None = None,
+    softcap: float | None = None,
+    window: int | None = None,
+):
+    """softmax(q k^T * scale + mask) v for each head (Vaswani et al., 2017), without a matrix of scores.
+
+    Query head i attends to the keys of head i // (h / g) (grouped heads: Ainslie et al., 2023). `scale` is
+    1 / sqrt(d) if None. `softcap` c turns a score s into c * tanh(s / c) (Gemma 2). `causal` hides keys that
+    come after a query, the last query being at the last key; `window` hides those `window` or more before
+    it. A `mask` of bool keeps what is True; one of floats is added to the scores. A query without a key
+    gives zeros. Any strides will do, if the last axis is contiguous.
+    """
+    t, d = q.shape[-2:]
+    g, s = k.shape[-3:-1]
+    k, v = (np.repeat(a, q.shape[-3] // max(g, 1), axis=-3) for a in (k, v))
+    scores = q @ np.swapaxes(k, -1, -2) * (1 / math.sqrt(d) if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * np.tanh(scores / softcap)
+    after = np.arange(s) - np.arange(s - t, s)[:, None]  # how many positions a key comes after a query
+    hidden = (causal & (after > 0)) | (window is not None and after <= -window)
+    return OPS["softmax"].definition(np.where(hidden, -np.inf, scores), mask=mask) @ v
+
+
+@op(query="d", keys="s d : any float", out="s")
+def attention_scores(query, keys, scale: float = 1.0):
+    """Products of one query with each of the keys, times `scale`."""
+    return keys @ query * scale
+
+
+@op(weights="s", matrix="s d : any float", out="d")
+def weighted_sum_rows(weights, matrix):
+    """The sum of the rows of `matrix`, each times its weight."""
+    return weights @ matrix
+
+
+@op(ids="... : index of v", table="v d : stored", out="... d")
+def embedding(ids, table):
+    """The rows `ids` of `table`, which is of floats, or Quantized (the result is float32 then)."""
+    return table[ids]
+
+
+@op(x="... k", out="... k : quantized")
+def quantize(x, format: str):
+    """`x` in one of ggml's formats of blocks ("q8_0", "q4_0", ...), each row on its own, as a Quantized."""
+    return Quantized(format_named(format, "quantize").encode(x), format)
+
+
+@op(q="... k : quantized", out="... k")
+def dequantize(q):
+    """The values of a Quantized, float32."""
+    return q.dequantize()
+
+
+def rope_table(
+    positions, dim: int, theta: float = 10000.0, scaling: dict[str, Any] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines (..., dim / 2), float32, of the angles for `apply_rope` at `positions` (...).
+
+    `theta` is the base of the geometric series of angles. `scaling` is a checkpoint's `rope_scaling`, of
+    rope_type "linear", "llama3" or "yarn". Angles are computed in float64. ValueError for an odd `dim` or
+    an unknown scaling.
+    """
+    if dim < 2 or dim % 2:
+        raise ValueError(f"rope_table: dim has value {dim}, expected an even number from 2")
+    turns, factor = frequencies(dim, theta, scaling)
+    angles = np.asarray(positions, np.float64)[..., None] * turns
+    return (np.cos(angles) * factor).astype(np.float32), (np.sin(angles) * factor).astype(np.float32)
+
+
+_erfc = np.vectorize(math.erfc, otypes=[np.float64])
+
+
 __all__ = [
     *OPS,
+    "Quantized",
     "get_backend",
     "get_backend_info",
     "print_backend_info",
     "reload_backend",
+    "rope_table",
     "set_backend",
     "use_backend",
 ]

@@ -20,9 +20,11 @@ def _op(name):
     def run(*args, out=None, **parameters):
         global _calls
         _calls += 1
-        OPS[name].check(args[: len(OPS[name].arrays)], out)
-        for array, value in zip(OPS[name].arrays, args):
-            if not (value.flags.c_contiguous and value.flags.aligned):
+        given = OPS[name].signature.bind(*args, **parameters).arguments
+        arrays = {operand.name: given.get(operand.name) for operand in OPS[name].operands}
+        OPS[name].check(list(arrays.values()), out)
+        for array, value in arrays.items():
+            if isinstance(value, np.ndarray) and not (value.flags.c_contiguous and value.flags.aligned):
                 raise ValueError(f"{name}: {array} has strides {value.strides}, expected C-contiguous")
         return OPS[name].define(*args, out=out, **parameters)
     return run

@@ -16,32 +16,71 @@ ELEMENTWISE = ("silu", "gelu")
 BY_ROW = ("silu", "gelu", "softmax", "rms_norm")
 
 
-def sizes(length, batch):
-    """Named axes for a length; a matmul's columns are not a multiple of anything, its depth stays small."""
+def sizes(length, batch=()):
+    """Sizes of named axes: a length where it may be long, and others that are no multiple of anything."""
     return {
         "batch": batch,
         "d": length,
+        "r": length // 2,
         "m": 1 + length % 7,
         "k": min(length, 300),
         "n": min(length, 600) + 1,
+        "h": 4,
+        "g": 2,
+        "t": 1 + length % 5,
+        "s": length,
+        "e": min(length, 130) + 1,
+        "v": 9,
     }
 
 
+def sizes_of(op, length, batch=()):
+    short = {"d": min(length, 130), "s": min(length, 700)} if op.name == "attention" else {}
+    return sizes(length, batch) | short
+
+
 def sample(op, dtype, length, batch=(2,), seed=0):
-    batch = (*batch, length) if op.arrays == {"x": ("...",)} else batch
-    return op.sample(np.random.default_rng(seed), dtype, **sizes(length, batch))
+    """Arrays of an op, as (those that must be given, those that may be)."""
+    batch = (*batch, length) if op.operands[0].axes == ("...",) and op.operands[0].kind == "own" else batch
+    axes = sizes_of(op, length, batch)
+    return op.sample(np.random.default_rng(seed), dtype, **axes), op.sample_optional(
+        np.random.default_rng(seed + 1), dtype, **axes
+    )
 
 
-pytestmark = pytest.mark.parametrize("target", targets(), ids=str)
+# The ops that a table can test: floats in and out. Those of stored formats have tests of their own.
+FLOATS = {
+    name: op for name, op in OPS.items() if not {"quantized"} & {o.kind for o in (*op.operands, *op.outs)}
+}
+
+
+def pytest_generate_tests(metafunc):
+    """`target` goes over all backends and variants; `op`, for each, over those that it has a kernel for."""
+    if "op" in metafunc.fixturenames:
+        chosen = next((m.args for m in metafunc.definition.iter_markers("ops")), list(FLOATS))
+        cases = [(t, OPS[name]) for name in chosen for t in targets() if hasattr(t.module, name)]
+        metafunc.parametrize("target,op", cases, ids=[f"{t}-{op.name}" for t, op in cases])
+    elif "target" in metafunc.fixturenames:
+        metafunc.parametrize("target", targets(), ids=str)
+
+
+def assert_all_agree(actual, exact, dtype):
+    """For an op of one result or of several."""
+    several = isinstance(exact, tuple)
+    for a, b in zip(actual if several else (actual,), exact if several else (exact,), strict=True):
+        assert_agrees(a, b, dtype)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("batch", BATCHES, ids=lambda b: "x".join(map(str, b)) or "1d")
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_agrees_with_definition(op, dtype, batch, length, reached):
-    args = sample(op, dtype, length, batch)
-    assert_agrees(getattr(reached, op.name)(*args), op.exact(*args), dtype)
+    if batch and not any(o.leads for o in op.operands):
+        pytest.skip(f"{op.name} has no leading axes")
+    args, optional = sample(op, dtype, length, batch)
+    assert_all_agree(getattr(reached, op.name)(*args), op.exact(*args), dtype)
+    if optional:
+        assert_all_agree(getattr(reached, op.name)(*args, **optional), op.exact(*args, **optional), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=lambda d: np.dtype(d).name)
@@ -70,7 +109,7 @@ def test_matmul_with_a_shared_b(shape, dtype, reached):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize("op", [OPS[name] for name in BY_ROW], ids=BY_ROW)
+@pytest.mark.ops(*BY_ROW)
 def test_large_results_and_many_threads_worth_of_rows(op, dtype, reached):
     """Above 16 MB results are written around the caches, and rows are unaligned to what that needs."""
     x = np.random.default_rng(3).standard_normal((1100, 8191), np.float32).astype(dtype)
@@ -149,43 +188,58 @@ def test_softmax_gives_masked_positions_nothing(reached):
     assert result[1].tolist() == [0] * 5
 
 
+class Guarded:
+    """An array of a shape at any offset in memory that must stay as it is around it."""
+
+    def __init__(self, shape, dtype, offset):
+        count = math.prod(shape)
+        self.memory = np.full(count + 64 + offset, 7.5, dtype)
+        self.start, self.end = offset + 32, offset + 32 + count
+        self.array = self.memory[self.start : self.end].reshape(shape)
+
+    def untouched(self):
+        return (self.memory[: self.start] == 7.5).all() and (self.memory[self.end :] == 7.5).all()
+
+
 @pytest.mark.parametrize("length", (1, 5, 16, 33, 1000))
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_writes_inside_out_only_and_leaves_inputs_alone(op, dtype, length, reached):
-    args = sample(op, dtype, length)
-    before = [a.copy() for a in args]
-    shape = op.out_shape(args)
-    count = math.prod(shape)
+    args, optional = sample(op, dtype, length)
+    before = [a.copy() for a in (*args, *optional.values())]
+    exact = op.exact(*args, **optional)
     for offset in (0, 1, 7):  # a result at any alignment
-        memory = np.full(count + 64 + offset, 7.5, dtype)
-        out = memory[offset + 32 : offset + 32 + count].reshape(shape)
-        assert getattr(reached, op.name)(*args, out=out) is out
-        assert_agrees(out, op.exact(*args), dtype)
-        assert (memory[: offset + 32] == 7.5).all() and (memory[offset + 32 + count :] == 7.5).all()
-    for a, b in zip(args, before, strict=True):
+        guarded = [Guarded(shape, dtype, offset) for shape in op.out_shapes(args)]
+        out = guarded[0].array if len(guarded) == 1 else tuple(g.array for g in guarded)
+        assert getattr(reached, op.name)(*args, **optional, out=out) is out
+        assert_all_agree(out, exact, dtype)
+        assert all(g.untouched() for g in guarded)
+    for a, b in zip((*args, *optional.values()), before, strict=True):
         assert a.tobytes() == b.tobytes()
+
+
+IN_PLACE = [
+    name for name, op in FLOATS.items() if op.operands[0].kind == "own" and op.operands[0].axes == op.out
+]
 
 
 @pytest.mark.parametrize("length", (1, 5, 16, 17, 1000, 70_001))
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
-@pytest.mark.parametrize("name", BY_ROW)
-def test_out_may_be_the_input(name, dtype, length, reached):
-    args = sample(OPS[name], dtype, length)
-    exact = OPS[name].exact(*args)
-    assert getattr(reached, name)(*args, out=args[0]) is args[0]
-    assert_agrees(args[0], exact, dtype)
+@pytest.mark.ops(*IN_PLACE)
+def test_out_may_be_the_input(op, dtype, length, reached):
+    args, optional = sample(op, dtype, length)
+    exact = op.exact(*args, **optional)
+    out = args[0] if len(op.outs) == 1 else tuple(args[: len(op.outs)])
+    assert getattr(reached, op.name)(*args, **optional, out=out) is out
+    assert_all_agree(out, exact, dtype)
 
 
-@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_empty_arrays(op, target):
-    for empty in (
-        {"batch": (0,), "d": 4, "m": 2, "k": 3, "n": 4},
-        {"batch": (2, 0), "d": 0, "m": 0, "k": 3, "n": 4},
-    ):
-        args = op.sample(np.random.default_rng(0), **empty)
-        result = getattr(target.module, op.name)(*args)
-        assert result.shape == op.out_shape(args) and result.dtype == np.float32 and result.size == 0
+    for batch, length in (((0,), 4), ((2, 0), 0)):
+        axes = sizes(length, batch) | {"m": length, "t": length, "k": 3, "n": 4, "e": 4, "s": 4}
+        args = op.sample(np.random.default_rng(0), **axes)
+        results = getattr(target.module, op.name)(*args)
+        for result, shape in zip(op._each(results), op.out_shapes(args), strict=True):
+            assert result.shape == shape and result.dtype == np.float32
 
 
 def test_a_matmul_over_nothing_is_zero(target):

@@ -21,11 +21,16 @@ def op_function(name: str) -> Callable:
     from airllm.tensor_ops import OPS
 
     op = OPS[name]
-    arrays = "".join(f"{array}=missing, " for array in op.arrays)
-    defaults = "".join(f"{parameter}={default!r}, " for parameter, default in op.defaults.items())
+    optional = {operand.name for operand in op.operands if operand.optional}
+    required = op.arrays.keys() - optional
+    text = "".join(
+        f"{name}={'missing' if name in required else repr(parameter.default)}, "
+        for name, parameter in op.signature.parameters.items()
+        if name not in ("out", "backend")
+    )
     given = f"({', '.join(op.arrays)},), ({''.join(f'{parameter}, ' for parameter in op.defaults)})"
     scope: dict[str, Any] = {"call": _call, "op": op, "missing": _MISSING}
-    exec(f"def {name}({arrays}{defaults}*, out=None): return call(op, {given}, out)", scope)
+    exec(f"def {name}({text}*, out=None): return call(op, {given}, out)", scope)
     made = scope[name]
     made.__doc__, made.__module__, made.__signature__ = (
         op.definition.__doc__,
@@ -43,7 +48,12 @@ def _signature(op: Any) -> inspect.Signature:
 
 def _call(op: Any, arrays: Sequence[Any], parameters: tuple, out: Any) -> Any:
     """Checks all arguments, then computes; an empty result needs no device."""
-    named = {**dict(zip(op.arrays, arrays, strict=True)), **({} if out is None else {"out": out})}
+    given = {
+        operand.name: a
+        for operand, a in zip(op.operands, arrays, strict=True)
+        if a is not None or not operand.optional
+    }
+    named = given | ({} if out is None else {"out": out})
     for name, array in named.items():
         if array is _MISSING:
             raise TypeError(f"{op.name}() missing required argument '{name}'")
@@ -52,13 +62,12 @@ def _call(op: Any, arrays: Sequence[Any], parameters: tuple, out: Any) -> Any:
     _check_leading_axes(op, arrays, shape)
     for name, array in named.items():
         _check_dense(op, name, array)
-    named_parameters = dict(zip(op.defaults, parameters, strict=True))
-    op.check_parameters(named_parameters)
+    checked = op.check_parameters(dict(zip(op.defaults, parameters, strict=True)))
     if on_device:
         _check_memory(op, dict(named))
     if out is None:
         out = _new(arrays[0], shape, on_device)
-    _compute(op.name, dict(zip(op.arrays, arrays, strict=True)), named_parameters, out, on_device)
+    _compute(op.name, given, checked, out, on_device)
     return out
 
 
@@ -107,6 +116,8 @@ def _check_leading_axes(op: Any, arrays: Sequence[Any], shape: tuple[int, ...]) 
     """Kernels do not broadcast; only an array without leading axes, after the first, is shared by all."""
     batch = shape[: len(shape) - sum(axis != "..." for axis in op.out)]
     for i, ((name, axes), array) in enumerate(zip(op.arrays.items(), arrays, strict=True)):
+        if array is None:
+            continue
         lead = tuple(array.shape[: len(array.shape) - sum(axis != "..." for axis in axes)])
         if lead != batch and (lead or i == 0):
             expected = f"({' '.join(axes)}) with ...={batch}"

@@ -1,0 +1,62 @@
+"""The parameters of an op that are no arrays, checked by their annotations.
+
+`eps: float`, `causal: bool`, `window: int | None`, `approximate: Literal["tanh", "none"]`. A whole
+number is a count or a length, from 1.
+"""
+
+import inspect
+import numbers
+import types
+from typing import Any, Literal, Union, get_args, get_origin
+
+_NOUNS = {float: "a number", int: "a whole number", bool: "a bool", str: "a str", dict: "a dict"}
+
+
+def checked(op: str, parameter: inspect.Parameter, value: Any) -> Any:
+    """`value` as the type that the parameter is annotated with; TypeError or ValueError if it is none."""
+    choices = _choices(parameter)
+    if value is None and type(None) in choices:
+        return None
+    or_none = " or None" if type(None) in choices else ""
+    (wanted,) = choices - {type(None)}
+    if wanted is Any:
+        return value
+    found = f"{op}: {parameter.name} has"
+    if get_origin(wanted) is Literal:
+        return _one_of(found, value, get_args(wanted))
+    if not _is(value, wanted):
+        raise TypeError(f"{found} type {type(value).__name__}, expected {_NOUNS[wanted]}{or_none}")
+    if wanted is int and value < 1:
+        raise ValueError(f"{found} value {value}, expected 1 or more{or_none}")
+    try:
+        return wanted(value)
+    except OverflowError:
+        expected = "a number that a float holds"
+        raise ValueError(f"{found} type {type(value).__name__}, expected {expected}") from None
+
+
+def _choices(parameter: inspect.Parameter) -> set[Any]:
+    annotation = parameter.annotation
+    if annotation is inspect.Parameter.empty:
+        annotation = float if isinstance(parameter.default, float) else Any
+    is_union = get_origin(annotation) in (Union, types.UnionType)
+    return set(get_args(annotation)) if is_union else {annotation}
+
+
+def _one_of(found: str, value: Any, known: tuple[str, ...]) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{found} type {type(value).__name__}, expected a str")
+    if value not in known:
+        raise ValueError(f"{found} value {value!r}, expected {' or '.join(map(repr, known))}")
+    return value
+
+
+def _is(value: Any, wanted: type) -> bool:
+    is_bool = isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")  # NumPy's
+    if wanted is bool:
+        return is_bool
+    if wanted is float:
+        return isinstance(value, numbers.Real) and not is_bool
+    if wanted is int:
+        return isinstance(value, numbers.Integral) and not is_bool
+    return isinstance(value, wanted)

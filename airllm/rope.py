@@ -1,0 +1,69 @@
+"""Rotary position embeddings: the angles, and the ways in which models stretch them to longer texts."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+def frequencies(dim: int, theta: float, scaling: dict[str, Any] | None) -> tuple[np.ndarray, float]:
+    """Radians per position for each of dim / 2 pairs, and the factor on cosine and sine (float64).
+
+    `scaling` is a checkpoint's `rope_scaling`. ValueError for a kind that is not known, or a missing key.
+    """
+    plain = theta ** -(np.arange(0, dim, 2) / dim)
+    kind = "default" if not scaling else scaling.get("rope_type", scaling.get("type", "default"))
+    if kind not in _SCALED:
+        raise ValueError(f"rope_table: scaling has rope_type {kind!r}, expected {', '.join(_SCALED)}")
+    try:
+        return _SCALED[kind](plain, theta, scaling or {})
+    except KeyError as missing:
+        raise ValueError(f"rope_table: scaling of rope_type {kind!r} has no key {missing}") from None
+
+
+def _default(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[np.ndarray, float]:
+    return plain, 1.0
+
+
+def _linear(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[np.ndarray, float]:
+    """Position interpolation (Chen et al., 2023): positions divided by a factor."""
+    return plain / scaling["factor"], 1.0
+
+
+def _llama3(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[np.ndarray, float]:
+    """Llama 3.1: short waves stay, long ones are stretched, those between are blended."""
+    turns = scaling["original_max_position_embeddings"] * plain / (2 * math.pi)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    kept = np.clip((turns - low) / (high - low), 0, 1)
+    return plain * (kept + (1 - kept) / scaling["factor"]), 1.0
+
+
+def _yarn(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[np.ndarray, float]:
+    """YaRN (Peng et al., 2023): stretch by a pair's turns in the original length, warm attention."""
+    factor, pairs = scaling["factor"], len(plain)
+
+    def pair_that_turns(times: float) -> float:
+        length = scaling["original_max_position_embeddings"]
+        return pairs * math.log(length / (times * 2 * math.pi)) / math.log(theta)
+
+    first = pair_that_turns(scaling.get("beta_fast") or 32)
+    last = pair_that_turns(scaling.get("beta_slow") or 1)
+    if scaling.get("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, 2 * pairs - 1)
+    stretched = np.clip((np.arange(pairs) - first) / max(last - first, 0.001), 0, 1)
+    return plain * (1 - stretched + stretched / factor), _yarn_warmth(factor, scaling)
+
+
+def _yarn_warmth(factor: float, scaling: dict[str, Any]) -> float:
+    def warmth(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
+
+    if (given := scaling.get("attention_factor")) is not None:
+        return given
+    if scaling.get("mscale") and scaling.get("mscale_all_dim"):
+        return warmth(scaling["mscale"]) / warmth(scaling["mscale_all_dim"])
+    return warmth(1.0)
+
+
+_SCALED = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
