@@ -238,7 +238,7 @@ inline Array array(const Op& op, const char* name, PyObject* object) {
 // The same for an array of any strides whose last axis, if it has one, is contiguous.
 inline Array strided(const Op& op, const char* name, PyObject* object, bool may_be_bool = false) {
   const Array a = array_of_any_strides(op, name, object, may_be_bool);
-  const bool rows = a.ndim == 0 || a.axis(1) <= 1 || a.strides[a.ndim - 1] == itemsize(a.dtype);
+  const bool rows = a.ndim == 0 || !a.size || a.axis(1) <= 1 || a.strides[a.ndim - 1] == itemsize(a.dtype);
   if (!rows || !has_flags(object, py::detail::npy_api::NPY_ARRAY_ALIGNED_))
     wrong_strides(op, name, a, "the last axis contiguous");
   return a;

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "bindings/attention.h"
 #include "bindings/elements.h"
 #include "bindings/matmul.h"
 #include "bindings/prefill.h"
@@ -21,7 +22,8 @@ using namespace ops;
 namespace {
 
 constexpr char kRmsNorm[] = "rms_norm", kSilu[] = "silu", kGelu[] = "gelu", kSoftmax[] = "softmax",
-               kMatmul[] = "matmul";
+               kMatmul[] = "matmul", kAttention[] = "attention", kAttentionScores[] = "attention_scores",
+               kWeightedSumRows[] = "weighted_sum_rows";
 
 PyMethodDef methods[] = {
     method<rms_norm, kRmsNorm>("rms_norm($module, x, weight, eps=1e-06, *, out=None)\n--\n\n"
@@ -32,6 +34,16 @@ PyMethodDef methods[] = {
     method<softmax, kSoftmax>("softmax($module, x, *, out=None)\n--\n\nSoftmax over the last axis."),
     method<matmul, kMatmul>("matmul($module, a, b, *, out=None)\n--\n\n"
                             "a (..., m, k) @ b (..., k, n), or a b (k, n) that all share."),
+    method<attention, kAttention>(
+        "attention($module, q, k, v, mask=None, causal=False, scale=None, softcap=None, window=None, *, "
+        "out=None)\n--\n\n"
+        "softmax(q k^T * scale + mask) v for q (..., h, t, d), k (..., g, s, d) and v (..., g, s, e)."),
+    method<attention_scores, kAttentionScores>(
+        "attention_scores($module, query, keys, scale=1.0, *, out=None)\n--\n\n"
+        "scale * keys (s, d) @ query (d,)."),
+    method<weighted_sum_rows, kWeightedSumRows>(
+        "weighted_sum_rows($module, weights, matrix, *, out=None)\n--\n\n"
+        "weights (s,) @ matrix (s, d)."),
     {nullptr, nullptr, 0, nullptr},
 };
 

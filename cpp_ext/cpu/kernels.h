@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "attention.h"
 #include "dtypes.h"
 #include "prefill.h"
 
@@ -37,6 +38,7 @@ struct Kernels {
   // The memory bandwidth that a kernel can hope for.
   MapKernel* copy;
   float (*read)(const void* x, int64_t n);
+  AttentionKernels attention;
 };
 
 }  // namespace cpu

@@ -93,6 +93,7 @@ void softmax(void* out_, const void* x_, int64_t rows, int64_t dim, bool streame
 #include "codes.inl"
 #include "prefill.inl"
 #include "prefill_floats.inl"
+#include "attention.inl"
 // clang-format on
 
 float read_all(const void* x, int64_t n) {
@@ -117,6 +118,7 @@ constexpr Kernels kernels = {
     with_bytes(by_floats()),
     map_kernel<Same, float>,
     read_all,
+    attention_kernels,
 };
 
 }  // namespace ISA

@@ -67,4 +67,22 @@ void parallel(int64_t n, int64_t step, int team, const Work& work) {
   part(0, 1);
 }
 
+// Calls work(item, thread) for every item of [0, n), each as soon as a thread of the team is free: for items
+// that take different times, the long ones first. `work` must not throw.
+template <class Work>
+void parallel_items(int64_t n, int team, const Work& work) {
+  std::atomic<int64_t> next{0};
+  const auto take = [&](int thread) {
+    for (int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < n;) work(item, thread);
+  };
+#ifdef _OPENMP
+  if (team > 1) {
+#pragma omp parallel num_threads(team)
+    take(omp_get_thread_num());
+    return;
+  }
+#endif
+  take(0);
+}
+
 }  // namespace cpu
