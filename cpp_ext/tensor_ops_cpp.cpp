@@ -146,8 +146,15 @@ int threads_of(const std::string& wanted) {
   return n;
 }
 
+// This thread's instruction set and threads; none, and 0, mean the process's. Returns those before.
+py::tuple switch_thread(const std::optional<std::string>& isa, const std::optional<int>& threads) {
+  const cpu::Kernels* before = active.switch_to(isa ? kernels_named(*isa) : nullptr);
+  const int before_threads = std::exchange(cpu::own_threads(), kOpenMP ? threads.value_or(0) : 0);
+  return py::make_tuple(before ? py::cast(std::string(before->isa)) : py::none(), before_threads);
+}
+
 std::string device() {
-  const int n = cpu::threads();
+  const int n = cpu::most_threads();
   return std::string("CPU (") + active.load()->isa + ", " + std::to_string(n) +
          (n == 1 ? " thread)" : " threads)");
 }
@@ -177,6 +184,10 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.def("select", select, py::arg("isa").none(true),
         "Use the kernels of this instruction set from now on (None: as at import); ValueError if this CPU "
         "cannot.");
+  m.attr("baseline") = cpu::baseline();
+  m.def("switch", switch_thread, py::arg("isa").none(true), py::arg("threads").none(true),
+        "Use this instruction set and at most so many threads for the ops of this thread (None: the "
+        "process's); returns the two before.");
   m.def("num_threads", [] { return cpu::threads().load(); }, "Most threads that an op uses.");
   m.def("set_num_threads", set_num_threads, py::arg("n"), "Use at most n threads in an op.");
   m.def("calls", [] { return calls.load(); }, "Kernels run so far in this process.");

@@ -291,7 +291,10 @@ print(threading.active_count())
 
 
 def test_signatures_and_documentation_are_those_of_the_declaration():
-    assert str(inspect.signature(tensor_ops.rms_norm)) == "(x, weight, eps=1e-06, *, out=None, backend=None)"
+    assert (
+        str(inspect.signature(tensor_ops.rms_norm))
+        == "(x, weight, eps: float = 1e-06, *, out=None, backend=None)"
+    )
     assert "root-mean-square" in tensor_ops.rms_norm.__doc__
 
 

@@ -1,33 +1,38 @@
 """Which backend runs an op: configuration (`config`), discovery and choice (`registry`).
 
-Names of `registry` are reachable from here, loaded when first used: importing this package needs only
-the standard library.
+Names of the modules here are reachable from the package, loaded when first used: importing this package
+needs only the standard library.
 """
 
 from importlib import import_module
 from typing import Any
 
-_REGISTRY = (
-    "Backend",
-    "available",
-    "current",
-    "get_backend",
-    "get_backend_info",
-    "kernel",
-    "opened",
-    "print_backend_info",
-    "reload_backend",
-    "set_backend",
-    "use_backend",
-)
+_WHERE = {
+    "registry": (
+        "Backend",
+        "available",
+        "current",
+        "get_backend",
+        "get_backend_info",
+        "kernel",
+        "opened",
+        "print_backend_info",
+        "reload_backend",
+        "set_backend",
+        "use_backend",
+    ),
+    "kernel_backend": ("CpuBackend", "KernelBackend", "init_backend"),
+    "support": ("print_support_matrix", "support_matrix"),
+}
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in _REGISTRY:
-        import_module("airllm.tensor_ops")  # a backend shows that it runs by answering an op
-        return getattr(import_module("airllm.backends.registry"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_module("airllm.tensor_ops")  # a backend shows that it runs by answering an op
+    return getattr(import_module(f"airllm.backends.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_REGISTRY])
+    return sorted([*globals(), *_MODULE_OF])

@@ -132,14 +132,15 @@ def available() -> list[str]:
 
 def kernel(op_name: str, backend_name: str) -> Callable:
     """The function that runs an op on a backend."""
-    return _asked_for(backend_name).kernels[op_name]
+    return asked_for(backend_name).kernels[op_name]
 
 
 def _all_names() -> list[str]:
     return list(dict.fromkeys([*process_wide.config.backend_priority, *config.known_names()]))
 
 
-def _asked_for(name: str, undo: str = "ask for another backend") -> Backend:
+def asked_for(name: str, undo: str = "ask for another backend") -> Backend:
+    """The backend of this name; ImportError with the reason and remedies if it cannot run here."""
     backend = opened(name)
     if backend.why_not:
         raise ImportError(
@@ -162,7 +163,7 @@ def _passed_over(name: str) -> str:
 
 def _choose(settings: config.Config) -> _Choice:
     if settings.force_backend:
-        return _Choice(_asked_for(settings.force_backend, config.how_to_unforce(settings)), settings, {})
+        return _Choice(asked_for(settings.force_backend, config.how_to_unforce(settings)), settings, {})
     passed_over: dict[str, str] = {}
     if settings.preferred_backend != "auto":
         backend = opened(settings.preferred_backend)
@@ -196,13 +197,13 @@ def choice() -> _Choice:
 
 def current(name: str | None = None) -> Backend:
     """The backend that runs ops now, in this thread; or the one asked for by name."""
-    return _asked_for(name) if name else choice().backend
+    return asked_for(name) if name else choice().backend
 
 
 def _chosen_by_name(name: str) -> _Choice:
     if name == "auto":
         return _choose(config.load())
-    return _Choice(_asked_for(name), process_wide.config, {})
+    return _Choice(asked_for(name), process_wide.config, {})
 
 
 @contextlib.contextmanager

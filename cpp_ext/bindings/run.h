@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <string>
+#include <utility>
 
 #include "../arguments.h"
 #include "../cpu/targets.h"
@@ -16,8 +17,21 @@ namespace ops {
 namespace py = pybind11;
 using namespace arguments;
 
-inline std::atomic<const cpu::Kernels*> active{nullptr};  // the instruction set in use
-inline std::atomic<uint64_t> calls{0};                    // kernels run so far
+// The instruction set in use: the process's, or that of a thread that has switched to another.
+class Active {
+ public:
+  const cpu::Kernels* load() const { return own_ ? own_ : process_.load(); }
+  void operator=(const cpu::Kernels* kernels) { process_ = kernels; }
+  // This thread's from now on; null: the process's. Returns the one before.
+  const cpu::Kernels* switch_to(const cpu::Kernels* kernels) { return std::exchange(own_, kernels); }
+
+ private:
+  std::atomic<const cpu::Kernels*> process_{nullptr};
+  inline static thread_local const cpu::Kernels* own_ = nullptr;
+};
+
+inline Active active;
+inline std::atomic<uint64_t> calls{0};  // kernels run so far
 
 // A result that is larger than this is gone from the caches before anyone reads it.
 constexpr int64_t kStreamedBytes = int64_t{16} << 20;

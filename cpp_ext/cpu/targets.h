@@ -152,4 +152,15 @@ inline std::vector<const Kernels*> supported() {
   return found;
 }
 
+// The set that every CPU of this architecture has.
+inline const char* baseline() {
+#if defined(AIRLLM_X86)
+  return sse2::kernels.isa;
+#elif defined(AIRLLM_ARM)
+  return neon::kernels.isa;
+#else
+  return scalar::kernels.isa;
+#endif
+}
+
 }  // namespace cpu

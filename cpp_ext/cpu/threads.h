@@ -26,6 +26,13 @@ inline std::atomic<int>& threads() {
   return count;
 }
 
+// The same for this thread's ops alone; 0: as for the process.
+inline int& own_threads() {
+  static thread_local int count = 0;
+  return count;
+}
+inline int most_threads() { return own_threads() ? own_threads() : threads().load(); }
+
 // OpenMP's threads do not survive a fork: a child that waited for them would hang.
 inline std::atomic<bool>& forked() {
   static std::atomic<bool> is{false};
@@ -43,7 +50,7 @@ constexpr int64_t kWorthAThread = 1 << 14;
 inline int parts(int64_t n, int64_t cost, int64_t step) {
 #ifdef _OPENMP
   const int64_t useful = std::min<int64_t>(n * cost / kWorthAThread, (n + step - 1) / step);
-  return forked() ? 1 : static_cast<int>(std::clamp<int64_t>(useful, 1, threads()));
+  return forked() ? 1 : static_cast<int>(std::clamp<int64_t>(useful, 1, most_threads()));
 #else
   return 1;
 #endif

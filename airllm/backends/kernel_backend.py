@@ -1,0 +1,115 @@
+"""The ops as methods of an object, on one backend, whatever the rest of the process uses."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from airllm import tensor_ops
+from airllm.backends import registry
+
+_INTO = "_into"
+
+
+class KernelBackend:
+    """Every op of `airllm.tensor_ops` as a method, on the backend `name`.
+
+    `be.rms_norm(x, weight)` returns a new array, `be.rms_norm_into(x, weight, out)` writes to `out`, which
+    may be `x` where the op says so. Safe to use from several threads. Raises ImportError with the reason if the
+    backend cannot run here, ValueError if there is none of that name.
+    """
+
+    def __init__(self, name: str):
+        self._backend = registry.asked_for(name)
+
+    def name(self) -> str:
+        """The backend's name."""
+        return self._backend.name
+
+    def device(self) -> str:
+        """The device it runs on, in a line."""
+        return self._backend.device
+
+    def is_available(self) -> bool:
+        """True: an object of a backend that cannot run is never made."""
+        return True
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name()}: {self.device()}>"
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *tensor_ops.OPS, *(f"{op}{_INTO}" for op in tensor_ops.OPS)})
+
+    def __getattr__(self, method: str) -> Callable:
+        op = method.removesuffix(_INTO)
+        if op not in tensor_ops.OPS:
+            raise AttributeError(
+                f"{type(self).__name__} has no op {method!r}; it has: {', '.join(tensor_ops.OPS)}"
+            )
+        call = self._into if method != op else self._call
+        return functools.partial(call, getattr(tensor_ops, op))
+
+    def rmsnorm(self, x: Any, weight: Any, eps: float = 1e-6) -> Any:
+        """`rms_norm` in place."""
+        return self.rms_norm(x, weight, eps, out=x)
+
+    def softmax_view(self, view: Any) -> Any:
+        """`softmax` in place, of a view into a larger array."""
+        return self.softmax(view, out=view)
+
+    def compute_attention_scores(self, query: Any, keys: Any, scores: Any, scale: float) -> Any:
+        """`attention_scores` into `scores`."""
+        return self.attention_scores(query, keys, scale, out=scores)
+
+    def _call(self, op: Callable, *args: Any, **kwargs: Any) -> Any:
+        return op(*args, backend=self.name(), **kwargs)
+
+    def _into(self, op: Callable, *args: Any, **kwargs: Any) -> Any:
+        """The last argument is `out`, unless it is given by name."""
+        if "out" not in kwargs:
+            *args, kwargs["out"] = args  # type: ignore[assignment]
+        return self._call(op, *args, **kwargs)
+
+
+class CpuBackend(KernelBackend):
+    """The C++ backend with a part of it switched off.
+
+    Without `use_simd`, kernels use only what every CPU of this architecture has (SSE2 on x86-64, whose
+    compilers know no other floating-point unit; NEON on ARM); without `use_parallel`, one thread.
+    """
+
+    def __init__(self, use_simd: bool = True, use_parallel: bool = True):
+        super().__init__("cpp")
+        module: Any = self._backend.module
+        self._switch, self._module_device = module.switch, module.device
+        self._isa = None if use_simd else module.baseline
+        self._threads = None if use_parallel else 1
+        self._switched = f"use_simd={use_simd}, use_parallel={use_parallel}"
+
+    def device(self) -> str:
+        """The instruction set and threads it uses."""
+        with self._switches():
+            return self._module_device()
+
+    def __repr__(self) -> str:
+        return f"<CpuBackend({self._switched}): {self.device()}>"
+
+    @contextlib.contextmanager
+    def _switches(self) -> Iterator[None]:
+        before = self._switch(self._isa, self._threads)
+        try:
+            yield
+        finally:
+            self._switch(*before)
+
+    def _call(self, op: Callable, *args: Any, **kwargs: Any) -> Any:
+        with self._switches():
+            return super()._call(op, *args, **kwargs)
+
+
+def init_backend(name: str = "auto") -> KernelBackend:
+    """The backend `name` as an object with all ops as methods; "auto" is the one that runs ops now."""
+    return KernelBackend(registry.get_backend() if name == "auto" else name)
+
+
+__all__ = ["CpuBackend", "KernelBackend", "init_backend"]

@@ -1,0 +1,33 @@
+"""Which backend has a kernel of its own for which op; the rest run the op's NumPy definition there."""
+
+from airllm.backends import registry
+
+KERNEL, DEFINITION = "kernel", "NumPy"
+
+
+def support_matrix() -> dict[str, dict[str, str]]:
+    """For each op and each backend that runs here: "kernel", or "NumPy" where the definition stands in.
+
+    A backend that multiplies only some of the stored formats says which: "kernel (q4_0, q8_0)".
+    """
+    names = registry.available()
+    return {op: {name: _how(op, registry.opened(name)) for name in names} for op in registry.definitions}
+
+
+def _how(op: str, backend: registry.Backend) -> str:
+    if backend.kernels[op] == registry.definitions[op]:
+        return DEFINITION
+    some = getattr(backend.module, "partial_formats", None)
+    formats = some().get(op) if some else None
+    return f"{KERNEL} ({', '.join(formats)})" if formats else KERNEL
+
+
+def print_support_matrix() -> None:
+    """Print the table of `support_matrix`: ops down, backends across."""
+    matrix = support_matrix()
+    names = registry.available()
+    width = max(map(len, matrix))
+    columns = {name: max(len(name), *(len(row[name]) for row in matrix.values())) for name in names}
+    print(" " * width, *(f"{name:<{columns[name]}}" for name in names), sep="  ")
+    for op, row in matrix.items():
+        print(f"{op:<{width}}", *(f"{row[name]:<{columns[name]}}" for name in names), sep="  ")
