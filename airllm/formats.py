@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from airllm.arrays import device_of
+
 _AT_ONCE = 1 << 12  # blocks: their temporaries stay in the caches
 
 
@@ -265,6 +267,8 @@ def format_named(name: Any, what: str = "Quantized") -> Format:
 class Quantized:
     """An array (..., k) stored as blocks: uint8 `data` (..., row_bytes), C-contiguous, as mapped from a file.
 
+    The data may also lie on a device, as a backend's `to_device` puts them there.
+
     Raises TypeError for data that are no NumPy array of uint8, and ValueError for an unknown format or rows
     that are no whole number of blocks.
     """
@@ -274,14 +278,15 @@ class Quantized:
 
     def __post_init__(self) -> None:
         of = format_named(self.format)
-        if not isinstance(self.data, np.ndarray):
+        on_device = bool(device_of(self.data))
+        if not isinstance(self.data, np.ndarray) and not on_device:
             raise TypeError(f"Quantized: data has type {type(self.data).__name__}, expected a NumPy array")
-        if self.data.dtype != np.uint8:
+        if str(self.data.dtype).removeprefix("torch.") != "uint8":
             raise TypeError(f"Quantized: data has dtype {self.data.dtype}, expected uint8")
         if self.data.ndim < 1 or self.data.shape[-1] % of.bytes:
             wanted = f"(... row_bytes) with row_bytes a multiple of {of.bytes} for {of.name}"
             raise ValueError(f"Quantized: data has shape {self.data.shape}, expected {wanted}")
-        if not self.data.flags.c_contiguous:
+        if not on_device and not self.data.flags.c_contiguous:  # a backend sees to its own arrays
             wanted = "C-contiguous (pass numpy.ascontiguousarray(data))"
             raise ValueError(f"Quantized: data has strides {self.data.strides}, expected {wanted}")
 

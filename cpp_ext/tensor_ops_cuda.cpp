@@ -10,23 +10,38 @@
 namespace airllm::cuda {
 namespace {
 
-constexpr char kRmsNorm[] = "rms_norm", kSilu[] = "silu", kGelu[] = "gelu", kSoftmax[] = "softmax",
-               kMatmul[] = "matmul";
-
 PyMethodDef methods[] = {
-    method<rms_norm, kRmsNorm>("rms_norm(x, weight, eps=1e-06, *, out=None)\n--\n\n"
-                               "Scale each row of x to unit root-mean-square, then by weight."),
-    method<silu, kSilu>("silu(x, *, out=None)\n--\n\nx * sigmoid(x)."),
-    method<gelu, kGelu>("gelu(x, *, out=None)\n--\n\nGaussian error linear unit in its tanh form."),
-    method<softmax, kSoftmax>("softmax(x, *, out=None)\n--\n\nSoftmax over the last axis."),
-    method<matmul, kMatmul>("matmul(a, b, *, out=None)\n--\n\nMatrix product of the last two axes."),
+    METHOD(rms_norm,
+           "(x, weight, eps=1e-06, *, out=None)\n--\n\n"
+           "Scale each row of x to unit root-mean-square, then by weight."),
+    METHOD(layer_norm,
+           "(x, weight, bias=None, eps=1e-05, *, out=None)\n--\n\n"
+           "Scale each row of x to zero mean and unit variance, then by weight, plus bias."),
+    METHOD(add_rms_norm,
+           "(x, residual, weight, eps=1e-06, *, out=None)\n--\n\n"
+           "The sum x + residual, and its rms_norm."),
+    METHOD(silu, "(x, *, out=None)\n--\n\nx * sigmoid(x)."),
+    METHOD(gelu,
+           "(x, approximate='tanh', *, out=None)\n--\n\n"
+           "Gaussian error linear unit, in its tanh form or ('none') that with erf."),
+    METHOD(swiglu, "(gate, up, *, out=None)\n--\n\nsilu(gate) * up."),
+    METHOD(geglu, "(gate, up, approximate='tanh', *, out=None)\n--\n\ngelu(gate) * up."),
+    METHOD(softmax,
+           "(x, scale=1.0, mask=None, *, out=None)\n--\n\n"
+           "Softmax of x * scale + mask over the last axis."),
+    METHOD(apply_rope,
+           "(x, cos, sin, interleaved=False, *, out=None)\n--\n\n"
+           "Rotate pairs of each row of x by the angles of its position."),
+    METHOD(matmul, "(a, b, *, out=None)\n--\n\nMatrix product of the last two axes."),
     {nullptr, nullptr, 0, nullptr}};
 
-std::unique_ptr<DeviceArray> to_device_of_python(const py::object& x, const py::object& device) {
+py::object to_device_of_python(const py::object& x, const py::object& device) {
   const Op op{"to_device"};
-  const Operand array = from_host(op, "x", x.ptr(), {kAny});
+  if (is_quantized(x.ptr()))
+    return py::type::of(x)(to_device_of_python(x.attr("data"), device), x.attr("format"));
+  const Operand array = from_host(op, "x", x.ptr(), {kAny, Layout::dense, "a NumPy array or a Quantized"});
   const int target = device.is_none() ? default_device() : parse_device(py::str(device), "to_device: device");
-  return to_device(array, target);
+  return py::cast(to_device(array, target));
 }
 
 }  // namespace
@@ -43,16 +58,20 @@ PYBIND11_MODULE(tensor_ops_cuda, module) {
   });
   if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw py::error_already_set();
   define_device_array(module);
-  module.def("to_device", &to_device_of_python, py::arg("x"), py::kw_only(), py::arg("device") = py::none(),
-             "A copy of a NumPy array on a device: \"cuda:1\", 1, or AIRLLM_CUDA_DEVICE's if none is named.");
+  module.def(
+      "to_device", &to_device_of_python, py::arg("x"), py::kw_only(), py::arg("device") = py::none(),
+      "A copy of a NumPy array, or of a Quantized, on a device: \"cuda:1\", 1, or AIRLLM_CUDA_DEVICE's if "
+      "none is named.");
   module.def("device", &device_line,
              "The device that NumPy arrays are computed on; RuntimeError if there is none.");
   module.def("variants", &variants, "Names of the devices, for select().");
   module.def("select", &select, py::arg("name"),
              "Compute NumPy arrays on this device from now on; None: on AIRLLM_CUDA_DEVICE, else the first.");
   module.def("get_cuda_info", &get_cuda_info, "What runs here, and if nothing does, why.");
-  module.def("calls", [] { return kernels_launched.load(); }, "Kernels launched by this process so far.");
-  module.def("copies", [] { return copies_made.load(); }, "Copies between host and device so far.");
+  module.def(
+      "calls", [] { return kernels_launched.load(); }, "Kernels launched by this process so far.");
+  module.def(
+      "copies", [] { return copies_made.load(); }, "Copies between host and device so far.");
 }
 
 }  // namespace airllm::cuda

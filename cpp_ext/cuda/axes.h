@@ -17,10 +17,10 @@ enum class Leading {
   broadcast,  // any that NumPy would broadcast to them
 };
 
-inline bool broadcasts(const py::ssize_t* shape, size_t lead, const Shape& to) {
-  if (lead > to.size()) return false;
-  const size_t skipped = to.size() - lead;
-  for (size_t i = 0; i < lead; ++i) {
+inline bool broadcasts(const Shape& shape, const Shape& to) {
+  if (shape.size() > to.size()) return false;
+  const size_t skipped = to.size() - shape.size();
+  for (size_t i = 0; i < shape.size(); ++i) {
     if (shape[i] != 1 && shape[i] != to[skipped + i]) return false;
   }
   return true;
@@ -45,6 +45,25 @@ class Axes {
     if (!fits) wrong_shape(x, expected);
   }
 
+  // The same for a mask, whose axes are known: all but the last may be such as NumPy broadcasts.
+  void take_mask(const Operand& x, const char* declared) const {
+    const std::vector<std::string> names = split(declared);
+    Shape full = leading;
+    for (size_t i = 1; i < names.size(); ++i) full.push_back(sizes_.at(names[i]));
+    const bool last = !x.shape.empty() && x.shape.back() == full.back();
+    if (!last || !broadcasts(x.shape, full))
+      wrong_shape(x, described(declared, names, x.shape.size() + 1 > names.size()));
+  }
+
+  // What the sizes of two axes must be to each other, as airllm/tensor_ops.py says it.
+  void require(bool holds, const Operand& x, const char* declared, const char* text, const char* one,
+               const char* other) const {
+    if (holds) return;
+    wrong_shape(x, "(" + std::string(declared) + ") with " + text + ", found " + one + "=" +
+                       std::to_string(sizes_.at(one)) + ", " + other + "=" +
+                       std::to_string(sizes_.at(other)));
+  }
+
   [[noreturn]] void wrong_shape(const Operand& x, const std::string& expected) const {
     op_.wrong_value(x.name, "has shape " + tuple_text(x.shape), expected);
   }
@@ -58,7 +77,7 @@ class Axes {
     return made;
   }
 
-  Shape leading;  // "..." of the first array that has it; an op may add to it for the arrays that follow
+  Shape leading;  // "..." of the first array that has it
 
  private:
   static std::vector<std::string> split(const char* declared) {
@@ -75,7 +94,7 @@ class Axes {
       leading = found;
       return true;
     }
-    if (rule == Leading::broadcast) return broadcasts(x.shape.data(), lead, leading);
+    if (rule == Leading::broadcast) return broadcasts(found, leading);
     return found == leading || (rule == Leading::shared && lead == 0);
   }
 

@@ -9,6 +9,7 @@
 
 #include "axes.h"
 #include "outputs.h"
+#include "stored.h"
 
 namespace airllm::cuda {
 
@@ -45,25 +46,39 @@ class Call {
   // An array argument of these axes.
   const Operand& array(const char* name, const char* declared, PyObject* object, const Accepts& accepts,
                        Leading leading = Leading::equal) {
-    inputs_.push_back(operand(op, name, object, accepts));
-    axes.take(inputs_.back(), declared, leading);
-    check_place(op, inputs_.front(), inputs_.back());
-    return inputs_.back();
+    return taken(operand(op, name, object, accepts), declared, leading);
+  }
+
+  // A weight as checkpoints store it: floats of any dtype, or a Quantized.
+  const Operand& stored(const char* name, const char* declared, PyObject* object) {
+    return taken(airllm::cuda::stored(op, name, object), declared, Leading::equal);
+  }
+
+  const Operand& quantized(const char* name, const char* declared, PyObject* object) {
+    return taken(airllm::cuda::quantized(op, name, object), declared, Leading::equal);
   }
 
   // The same for one that may be left out or None.
   const Operand& optional(const char* name, const char* declared, PyObject* object, const Accepts& accepts,
                           Leading leading = Leading::equal) {
-    if (object && object != Py_None) return array(name, declared, object, accepts, leading);
-    absent_.emplace_back();
-    return absent_.back();
+    return arguments::present(object) ? array(name, declared, object, accepts, leading) : absent();
+  }
+
+  // A mask that may be left out or None, broadcast to these axes.
+  const Operand& mask(const char* name, const char* declared, PyObject* object,
+                      Layout layout = Layout::dense) {
+    if (!arguments::present(object)) return absent();
+    inputs_.push_back(operand(op, name, object, {kMasks, layout}));
+    axes.take_mask(inputs_.back(), declared);
+    check_place(op, inputs_.front(), inputs_.back());
+    return inputs_.back();
   }
 
   // A result: a new array, or the caller's, which may be exactly one of the inputs `in_place`. To be called
   // after all inputs are known.
   const Operand& result(PyObject* given, DType dtype, const Shape& shape,
                         std::vector<const Operand*> in_place = {}, const char* name = "out") {
-    if (given && given != Py_None) {
+    if (arguments::present(given)) {
       results_.push_back({checked_out(op, name, given, first(), dtype, shape), std::move(in_place)});
       check_overlaps(results_.back());
       return results_.back().array;
@@ -93,6 +108,13 @@ class Call {
  private:
   const Operand& first() const { return inputs_.front(); }
 
+  const Operand& taken(Operand x, const char* declared, Leading leading) {
+    inputs_.push_back(std::move(x));
+    axes.take(inputs_.back(), declared, leading);
+    check_place(op, inputs_.front(), inputs_.back());
+    return inputs_.back();
+  }
+
   void check_overlaps(const Output& out) const {
     for (const Operand& in : inputs_) {
       const auto& allowed = out.in_place;
@@ -106,7 +128,12 @@ class Call {
   void run_on_copies(const Launch& launch);
   void run_where_arrays_lie(const Launch& launch);
 
-  std::deque<Operand> inputs_, absent_;
+  static const Operand& absent() {
+    static const Operand none;
+    return none;
+  }
+
+  std::deque<Operand> inputs_;
   std::deque<Output> results_;
   std::vector<py::object> new_;
 };

@@ -91,14 +91,15 @@ class DTypes {
 
   constexpr bool has(DType dtype) const { return (bits_ >> int(dtype) & 1) != 0; }
 
-  // "float32, float16 or bfloat16"
+  // "bool, float32, float16 or bfloat16"
   std::string text() const {
     std::string found;
     unsigned left = bits_;
-    for (const DTypeFacts& known : kDTypes) {
-      if (!has(known.dtype)) continue;
-      left &= ~(1u << int(known.dtype));
-      found += (found.empty() ? "" : left ? ", " : " or ") + std::string(known.name);
+    for (const DType dtype :
+         {DType::boolean, DType::f32, DType::f16, DType::bf16, DType::u8, DType::i64, DType::i32}) {
+      if (!has(dtype)) continue;
+      left &= ~(1u << int(dtype));
+      found += (found.empty() ? "" : left ? ", " : " or ") + std::string(facts(dtype).name);
     }
     return found;
   }

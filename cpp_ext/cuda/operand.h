@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpu/formats.h"
 #include "device.h"
 #include "dtypes.h"
 #include "library.h"
@@ -24,6 +25,7 @@ enum class Layout { dense, rows };
 struct Accepts {
   DTypes dtypes;
   Layout layout = Layout::dense;
+  const char* kind = "a NumPy array";
 };
 
 inline py::ssize_t count_of(const Shape& shape) {
@@ -53,7 +55,10 @@ struct Operand {
   std::string place() const { return on_host() ? "host memory" : "device " + device_name(device); }
   int ndim() const { return int(shape.size()); }
   py::ssize_t axis(int from_last) const { return shape[shape.size() - size_t(from_last)]; }
-  int64_t nbytes() const { return size * int64_t(size_of(dtype)); }
+  // Of its elements, or the blocks that hold them; not of what strides leave out.
+  int64_t nbytes() const {
+    return block ? size / block->values * block->bytes : size * int64_t(size_of(dtype));
+  }
 
   const char* name = "";
   PyObject* object = nullptr;  // null: an optional argument that was not given
@@ -62,6 +67,7 @@ struct Operand {
   DType dtype = DType::f32;
   Shape shape, strides;  // strides in elements
   int64_t size = 1;
+  const cpu::Block* block = nullptr;  // of a Quantized, whose shape, size and strides are those of its values
   Library library = Library::numpy;
   int device = kHost;
   cudaStream_t home = nullptr;     // see stream.h
@@ -80,6 +86,7 @@ inline bool is_dense(const Operand& x) {
 
 // The bytes that an array spans: its own, and with strides, what lies between them.
 inline std::pair<const char*, const char*> span_of(const Operand& x) {
+  if (x.block) return {x.data, x.data + x.nbytes()};
   int64_t low = 0, high = x.size == 0 ? 0 : 1;
   for (size_t i = 0; i < x.shape.size() && x.size != 0; ++i) {
     const int64_t reach = (x.shape[i] - 1) * x.strides[i];
@@ -119,9 +126,8 @@ inline void set_strides(const Op& op, Operand& x, const int64_t* strides, int64_
   }
   const bool rows = x.shape.empty() || x.strides.back() == 1 || x.shape.back() <= 1 || x.size == 0;
   if (aligned && (layout == Layout::rows ? rows : is_dense(x))) return;
-  const char* expected =
-      layout == Layout::rows ? "an aligned array whose last axis is contiguous" : "C-contiguous and aligned";
-  op.wrong_value(x.name, "has strides " + tuple_text(bytes), expected + dense_remedy(x));
+  const std::string expected = layout == Layout::rows ? "the last axis contiguous" : "C-contiguous";
+  op.wrong_value(x.name, "has strides " + tuple_text(bytes), expected + " and aligned" + dense_remedy(x));
 }
 
 inline void set_shape(Operand& x, Shape shape) {
@@ -133,7 +139,7 @@ inline void set_shape(Operand& x, Shape shape) {
 inline void set_dtype(const Op& op, Operand& x, const DTypeFacts* found, const std::string& name,
                       const DTypes& accepted) {
   if (!found || !accepted.has(found->dtype)) {
-    const bool convertible = x.on_host() && accepted.has(DType::f32) && !accepted.has(DType::boolean);
+    const bool convertible = x.on_host() && accepted.has(DType::f32);
     const std::string remedy =
         convertible ? " (convert with " + std::string(x.name) + ".astype(numpy.float32))" : "";
     op.wrong_type(x.name, "has dtype " + name, accepted.text() + remedy);
@@ -144,7 +150,7 @@ inline void set_dtype(const Op& op, Operand& x, const DTypeFacts* found, const s
 // A NumPy array, or what is wrong with it.
 inline Operand from_host(const Op& op, const char* name, PyObject* object, const Accepts& accepts) {
   if (!arguments::is_array(object))
-    op.wrong_type(name, std::string("has type ") + Py_TYPE(object)->tp_name, "a NumPy array");
+    op.wrong_type(name, std::string("has type ") + Py_TYPE(object)->tp_name, accepts.kind);
   const auto* fields = py::detail::array_proxy(object);
   Operand x;
   x.name = name;

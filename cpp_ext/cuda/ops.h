@@ -7,9 +7,6 @@
 
 namespace airllm::cuda {
 
-// An op's Python side: the arguments as METH_FASTCALL | METH_KEYWORDS gives them.
-using Body = py::object(const Op&, PyObject* const*, Py_ssize_t, PyObject*);
-
 // What a failing op raises: MemoryError when the device is full, RuntimeError otherwise, with the op's name.
 template <class Run>
 PyObject* named_errors(const Op& op, const Run& run) noexcept {
@@ -30,18 +27,19 @@ PyObject* named_errors(const Op& op, const Run& run) noexcept {
   });
 }
 
-template <Body* kBody, const char* kName>
-PyObject* entry(PyObject*, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  const Op op{kName};
-  return named_errors(op, [&] { return kBody(op, args, given, keywords); });
+inline PyCFunction as_method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
-template <Body* kBody, const char* kName>
-PyMethodDef method(const char* documentation) {
-  const auto function = entry<kBody, kName>;
-  return {kName, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)),
-          METH_FASTCALL | METH_KEYWORDS, documentation};
-}
+// An op's row of the module's table: `text` is its signature without the name, and what help() says.
+#define METHOD(op, text)                                                                                     \
+  {                                                                                                          \
+#op, as_method([](PyObject*, PyObject* const* args, Py_ssize_t given, PyObject* keywords) -> PyObject* { \
+      const Op named{#op};                                                                                   \
+      return named_errors(named, [&] { return op(named, args, given, keywords); });                          \
+    }),                                                                                                      \
+        METH_FASTCALL | METH_KEYWORDS, #op text                                                              \
+  }
 
 inline int64_t rows_of(const Operand& x) {
   int64_t rows = 1;

@@ -29,7 +29,8 @@ runtime.on_host_machine.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, SI
 runtime.on_host_fail.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
 
 LEGACY, PER_THREAD, STREAM, OTHER_STREAM = 1, 2, 0x1000, 0x2000
-CODES = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "float64": (2, 64), "int32": (0, 32)}
+CODES = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "float64": (2, 64)}
+CODES |= {"int32": (0, 32), "int64": (0, 64), "uint8": (1, 8), "bool": (6, 8)}
 
 
 class Memory:

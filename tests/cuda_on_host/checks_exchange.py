@@ -19,7 +19,18 @@ from arrays import (
     python,
     runtime,
 )
-from machine import DTYPES, W, X, assert_agrees, clean_machine, message, rng, sample  # noqa: F401
+from machine import (  # noqa: F401
+    DTYPES,
+    HERE,
+    W,
+    X,
+    all_of,
+    assert_agrees,
+    clean_machine,
+    message,
+    on_device,
+    sample,
+)
 
 import tensor_ops_cuda as cuda
 from airllm.tensor_ops import OPS
@@ -143,18 +154,19 @@ def test_host_memory_in_a_device_interface():
 
 @pytest.mark.parametrize("stream", (LEGACY, STREAM))
 @pytest.mark.parametrize("library", ("torch", "cupy"))
-@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+@pytest.mark.parametrize("op", HERE, ids=lambda op: op.name)
 def test_arrays_come_back_as_their_kind(library, stream, op):
     module = imported(library, stream)
     kind = getattr(module, "Tensor" if library == "torch" else "ndarray")
     args = sample(op)
-    arrays = [kind(a, device=1) for a in args]
+    arrays = {name: on_device(a, lambda values: kind(values, device=1)) for name, a in args.items()}
     copies = cuda.copies()
-    result = getattr(cuda, op.name)(*arrays)
+    results = getattr(cuda, op.name)(**arrays)
     del arrays
-    assert type(result) is kind and result.device_id == 1 and module.made == 1
-    assert cuda.copies() == copies and (module.cuda.asked_device, module.cuda.current_index) == (1, 0)
-    assert_agrees(result.values(), op, *args)
+    assert all(type(r) is kind and r.device_id == 1 for r in all_of(results))
+    assert module.made == len(all_of(results)) and cuda.copies() == copies
+    assert (module.cuda.asked_device, module.cuda.current_index) == (1, 0)
+    assert_agrees(tuple(r.values() for r in all_of(results)), op, **args)
 
 
 def test_a_library_and_an_array_of_our_own():

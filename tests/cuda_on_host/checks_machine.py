@@ -14,7 +14,7 @@ from arrays import (
     InterfaceArray,
     runtime,
 )
-from machine import DTYPES, W, X, assert_agrees, clean_machine, message, rng, sample  # noqa: F401
+from machine import DTYPES, W, X, assert_agrees, clean_machine, message, rng  # noqa: F401
 
 import tensor_ops_cuda as cuda
 from airllm.tensor_ops import OPS

@@ -1,4 +1,4 @@
-"""A clean machine for every check, samples, and what a check says."""
+"""A clean machine for every check, samples of every op, and what a check says."""
 
 import gc
 import sys
@@ -9,9 +9,13 @@ import pytest
 from arrays import Memory, runtime
 
 import tensor_ops_cuda as cuda
+from airllm.formats import Quantized
+from airllm.tensor_ops import OPS
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
+AXES = {"d": 40, "r": 12, "m": 5, "k": 32, "n": 7, "h": 4, "g": 2, "t": 3, "s": 37, "e": 9, "v": 11}
+HERE = [op for op in OPS.values() if hasattr(cuda, op.name)]  # the ops that this backend has
 rng = np.random.default_rng(0)
 X = rng.standard_normal((3, 40)).astype(np.float32)
 W = rng.standard_normal(40).astype(np.float32)
@@ -37,15 +41,39 @@ def clean_machine(monkeypatch):
 
 
 def sample(op, dtype=np.float32):
-    return op.sample(np.random.default_rng(1), dtype, batch=(2,), d=40, m=5, k=24, n=7)
+    """Arrays of every argument of an op, those that may be left out too, by their names."""
+    batch = (2, 40) if op.operands[0].axes == ("...",) and op.operands[0].kind == "own" else (2,)
+    rng = np.random.default_rng(1)
+    required = op.sample(rng, dtype, batch, **AXES)
+    names = [operand.name for operand in op.operands if not operand.optional]
+    return dict(zip(names, required, strict=True)) | op.sample_optional(rng, dtype, batch, **AXES)
 
 
-def assert_agrees(actual, op, *args, **parameters):
-    exact = op.exact(*args, **parameters)
-    dtype = args[0].dtype
-    assert isinstance(actual, np.ndarray) and actual.dtype == dtype and actual.shape == exact.shape
-    scale = np.abs(exact).max(initial=1e-30)
-    assert np.abs(actual.astype(np.float64) - exact).max(initial=0) <= TOLERANCE[dtype.name] * scale
+def on_device(value, to_device=cuda.to_device):
+    """An argument as `to_device` makes it one of a device's memory."""
+    return (
+        Quantized(to_device(value.data), value.format) if isinstance(value, Quantized) else to_device(value)
+    )
+
+
+def all_of(results):
+    return results if isinstance(results, tuple) else (results,)
+
+
+def assert_agrees(actual, op, *args, **kwargs):
+    """One result or all of them, NumPy arrays, with the definition in float64."""
+    exact = all_of(op.exact(*args, **kwargs))
+    dtype = result_dtype([*args, *kwargs.values()])
+    for a, e in zip(all_of(actual), exact, strict=True):
+        assert isinstance(a, np.ndarray) and a.dtype == dtype and a.shape == e.shape
+        scale = np.abs(e).max(initial=1e-30)
+        assert np.abs(a.astype(np.float64) - e).max(initial=0) <= TOLERANCE[dtype.name] * scale
+
+
+def result_dtype(args):
+    """That of the first array of floats; float32 where there is none."""
+    floats = (a.dtype for a in args if getattr(a, "dtype", None) in [np.dtype(d) for d in DTYPES])
+    return np.dtype(next(floats, np.float32))
 
 
 def message(error, call, *args, **kwargs):
