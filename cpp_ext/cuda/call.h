@@ -88,14 +88,15 @@ class Call {
     return results_.back().array;
   }
 
-  // Runs `launch`, unless the result has no elements, and gives the result, or a tuple of them.
-  py::object run(const Launch& launch) {
+  // Runs `launch`, unless the result has no elements, and gives the result, or a tuple of them; `given` is
+  // what the caller had for several.
+  py::object run(const Launch& launch, PyObject* given = nullptr) {
     if (results_.front().array.size != 0)
       first().on_host() ? run_on_copies(launch) : run_where_arrays_lie(launch);
-    if (results_.size() == 1) return py::reinterpret_borrow<py::object>(results_.front().array.object);
+    if (arguments::present(given)) return py::reinterpret_borrow<py::object>(given);
+    if (results_.size() == 1) return object_of(results_.front());
     py::tuple all(results_.size());
-    for (size_t i = 0; i < results_.size(); ++i)
-      all[i] = py::reinterpret_borrow<py::object>(results_[i].array.object);
+    for (size_t i = 0; i < results_.size(); ++i) all[i] = object_of(results_[i]);
     return all;
   }
 
@@ -113,6 +114,10 @@ class Call {
     axes.take(inputs_.back(), declared, leading);
     check_place(op, inputs_.front(), inputs_.back());
     return inputs_.back();
+  }
+
+  static py::object object_of(const Output& out) {
+    return py::reinterpret_borrow<py::object>(out.array.object);
   }
 
   void check_overlaps(const Output& out) const {

@@ -32,14 +32,12 @@ inline PyCFunction as_method(PyObject* (*function)(PyObject*, PyObject* const*, 
 }
 
 // An op's row of the module's table: `text` is its signature without the name, and what help() says.
-#define METHOD(op, text)                                                                                     \
-  {                                                                                                          \
-#op, as_method([](PyObject*, PyObject* const* args, Py_ssize_t given, PyObject* keywords) -> PyObject* { \
-      const Op named{#op};                                                                                   \
-      return named_errors(named, [&] { return op(named, args, given, keywords); });                          \
-    }),                                                                                                      \
-        METH_FASTCALL | METH_KEYWORDS, #op text                                                              \
-  }
+#define METHOD(op, text)                                                                                    \
+  {#op, as_method([](PyObject*, PyObject* const* args, Py_ssize_t given, PyObject* keywords) -> PyObject* { \
+     const Op named{#op};                                                                                   \
+     return named_errors(named, [&] { return op(named, args, given, keywords); });                          \
+   }),                                                                                                      \
+   METH_FASTCALL | METH_KEYWORDS, #op text}
 
 inline int64_t rows_of(const Operand& x) {
   int64_t rows = 1;

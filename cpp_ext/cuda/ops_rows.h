@@ -51,10 +51,12 @@ inline py::object add_rms_norm(const Op& op, PyObject* const* args, Py_ssize_t g
   check_dtype(op, weight, x, true);
   const Operand& sum = call.result(outs[0], x.dtype, x.shape, {&x, &residual}, "out[0]");
   const Operand& normed = call.result(outs[1], x.dtype, x.shape, {&x, &residual}, "out[1]");
-  return call.run([&](cudaStream_t stream) {
-    return launch_add_rms_norm(sum.at, normed.at, x.at, residual.at, any_array(weight), x.dtype, rows_of(x),
-                               x.axis(1), eps, stream);
-  });
+  return call.run(
+      [&](cudaStream_t stream) {
+        return launch_add_rms_norm(sum.at, normed.at, x.at, residual.at, any_array(weight), x.dtype,
+                                   rows_of(x), x.axis(1), eps, stream);
+      },
+      values[4]);
 }
 
 inline py::object softmax(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
