@@ -19,14 +19,16 @@ import numpy as np
 
 from airllm import backends, measure
 from airllm.backends import config
+from airllm.cases import case_of, contracts
+from airllm.formats import Quantized
 from airllm.op import Op
+from airllm.peer import TORCH, torch_call
 from airllm.real_data import Data
 from airllm.tensor_ops import OPS
 
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 DECODE, PREFILL, LARGE = ((1, 4096),), ((128, 4096), (512, 4096)), ((4096, 4096),)
 CHECKED = ((1, 1), (1, 64), (3, 5), (2, 257), (128, 576))
-TORCH = "torch"
 PEERS = {"numpy": "python", "torch": TORCH}  # what ratios are given to: the definitions run in NumPy
 
 OnProgress = Callable[[int, int, str], None]
@@ -136,17 +138,27 @@ def check(
 
 def _checked(name: str, op: Op, dtype: str, rows: int, cols: int, data: Data) -> Check:
     arrays = data.inputs(op, rows, cols, DTYPES[dtype], np.random.default_rng(rows * cols))
+    parameters = case_of(op, rows, cols).parameters
     case = (name, op.name, dtype, rows, cols)
-    exact = op.exact(*arrays)
     try:
-        answer = np.asarray(backends.kernel(op.name, name)(*arrays))
+        answer = backends.kernel(op.name, name)(*arrays, **parameters)
     except Exception as failure:  # whatever a backend raises is a failed check, not the end of the run
         return Check(*case, None, f"{type(failure).__name__}: {failure}")
-    if (answer.shape, answer.dtype) != (exact.shape, arrays[0].dtype):
-        expected = f"{exact.shape} {arrays[0].dtype}"
-        return Check(*case, None, f"result is {answer.shape} {answer.dtype}, expected {expected}")
-    error = _error(answer, exact, arrays[0].dtype)
+    answers, exacts = _values(answer), _values(op.exact(*arrays, **parameters))
+    wanted = np.dtype(np.float32) if op.gives_quantized else op.result_dtype(arrays)
+    for found, exact in zip(answers, exacts, strict=True):
+        if (found.shape, found.dtype) != (exact.shape, wanted):
+            expected = f"{exact.shape} {wanted}"
+            return Check(*case, None, f"result is {found.shape} {found.dtype}, expected {expected}")
+    error = max(_error(a, e, wanted) for a, e in zip(answers, exacts, strict=True))
     return Check(*case, error) if math.isfinite(error) else Check(*case, None, "result has NaN or infinities")
+
+
+def _values(result: Any) -> list[np.ndarray]:
+    """The results of an op as a list of arrays."""
+    if isinstance(result, Quantized):
+        return [result.dequantize()]
+    return [np.asarray(each) for each in (result if isinstance(result, tuple) else (result,))]
 
 
 def _error(answer: np.ndarray, exact: np.ndarray, dtype: np.dtype) -> float:
@@ -166,13 +178,16 @@ def _error(answer: np.ndarray, exact: np.ndarray, dtype: np.dtype) -> float:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long to measure: seconds for each call, and the longest single call that is worth its time."""
+    """How long to measure: seconds for each call, the longest single call that is worth its time, and the
+    sizes, of which products leave out the `large` ones."""
 
     seconds: float = 0.5
     longest: float = 4.0
+    sizes: tuple[tuple[int, int], ...] = (*DECODE, *PREFILL)
+    large: tuple[tuple[int, int], ...] = LARGE
 
 
-QUICK = Limits(0.1, 0.5)
+QUICK = Limits(0.07, 0.5, (*DECODE, PREFILL[0]), ())
 
 
 def speed(
@@ -186,13 +201,13 @@ def speed(
 ) -> list[dict[str, Any]]:
     """Time every backend, and PyTorch where it is installed, on the same arrays in the same seconds.
 
-    `sizes` None is decode, prefill and large; a product's large size is the prefill of 512 rows.
+    `sizes` None is decode, prefill and large, as `limits` say.
     """
     cases = [
         (OPS[op], dtype, *size)
         for op in ops
         for dtype in dtypes
-        for size in sorted(sizes or (*DECODE, *PREFILL, *(() if _contracts(OPS[op]) else LARGE)))
+        for size in sorted(sizes or (*limits.sizes, *(() if contracts(OPS[op]) else limits.large)))
     ]
     pace: dict[tuple[str, str, str], float] = {}
     found: list[dict[str, Any]] = []
@@ -205,13 +220,7 @@ def speed(
 
 def work(op: Op, rows: int, cols: int) -> int:
     """Innermost steps of an op on (rows, cols): what its time grows with."""
-    axes = {axis for array in op.arrays.values() for axis in array if axis != "..."}
-    return rows * cols ** max(1, len(axes) - 1) if _contracts(op) else rows * cols
-
-
-def _contracts(op: Op) -> bool:
-    """Whether an axis of the arrays is summed away: a matrix product, which FLOP/s describe."""
-    return bool({axis for array in op.arrays.values() for axis in array} - set(op.out))
+    return case_of(op, rows, cols).steps(op)
 
 
 def _timed(
@@ -226,18 +235,19 @@ def _timed(
 ) -> Iterator[dict[str, Any]]:
     """A row of figures for each implementation; `pace` keeps seconds per step, to foretell the next size."""
     arrays = data.inputs(op, rows, cols, DTYPES[dtype], np.random.default_rng(0))
+    parameters = case_of(op, rows, cols).parameters
     steps = work(op, rows, cols)
     calls, skipped = {}, {}
     for name in [*names, *([TORCH] if measure.optional(TORCH) else [])]:
         expected = pace.get((op.name, dtype, name), 0) * steps
         if expected > limits.longest:
             skipped[name] = f"would take about {expected:.0f} s a call"
-        elif call := call_of(name, op, arrays):
+        elif call := call_of(name, op, arrays, parameters):
             calls[name] = call
     with quiet():
         times = measure.compare(calls, limits.seconds)
     # One row of a product waits for memory; with more rows a step takes about an eighth of that.
-    steps_paid = steps * (8 if _contracts(op) and rows == 1 else 1)
+    steps_paid = steps * (8 if contracts(op) and rows == 1 else 1)
     pace |= {(op.name, dtype, name): timing.median / steps_paid for name, timing in times.items()}
     case = {"op": op.name, "dtype": dtype, "rows": rows, "cols": cols}
     for name, timing in times.items():
@@ -249,10 +259,10 @@ def _timed(
         yield case | {"implementation": name, "skipped": why}
 
 
-def _figures(timing: measure.Timing, op: Op, arrays: list[np.ndarray], steps: int) -> dict[str, Any]:
-    nbytes = op.nbytes(arrays, np.empty(op.out_shape(arrays), arrays[0].dtype))
+def _figures(timing: measure.Timing, op: Op, arrays: list[Any], steps: int) -> dict[str, Any]:
+    nbytes = moved(op, arrays)
     figures = asdict(timing) | {"bytes": nbytes, "gb_s": nbytes / timing.median / 1e9}
-    return figures | ({"gflop_s": 2 * steps / timing.median / 1e9} if _contracts(op) else {})
+    return figures | ({"gflop_s": 2 * steps / timing.median / 1e9} if contracts(op) else {})
 
 
 @contextlib.contextmanager
@@ -263,35 +273,21 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def call_of(name: str, op: Op, arrays: list[np.ndarray]) -> Callable[[], Any] | None:
+def moved(op: Op, arrays: list[Any]) -> int:
+    """Bytes that a call must move: what it reads and writes, once; of a table, only the rows in use."""
+    if op.gives_quantized:
+        return op.nbytes(arrays)
+    outs = [np.broadcast_to(np.zeros((), op.result_dtype(arrays)), shape) for shape in op.out_shapes(arrays)]
+    if op.operands[0].kind == "index":
+        return op.nbytes(arrays[:1], *outs, *outs)
+    return op.nbytes(arrays, *outs)
+
+
+def call_of(
+    name: str, op: Op, arrays: list[Any], parameters: dict[str, Any] | None = None
+) -> Callable[[], Any] | None:
     """A call of the op with these arrays by a backend or by PyTorch; None if PyTorch has no such op."""
     if name == TORCH:
         return torch_call(op.name, arrays)
     kernel = backends.kernel(op.name, name)
-    return lambda: kernel(*arrays)
-
-
-def torch_call(op_name: str, arrays: list[np.ndarray]) -> Callable[[], Any] | None:
-    """PyTorch's own function for an op on these arrays, on the CPU."""
-    import torch
-
-    own: dict[str, Callable[..., Any]] = {
-        "rms_norm": lambda x, weight: torch.rms_norm(x, x.shape[-1:], weight, 1e-6),
-        "silu": torch.nn.functional.silu,
-        "gelu": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
-        "softmax": lambda x: torch.softmax(x, -1),
-        "matmul": torch.matmul,
-    }
-    if op_name not in own:
-        return None
-    function, tensors = own[op_name], [as_torch(array) for array in arrays]
-    return lambda: function(*tensors)
-
-
-def as_torch(array: np.ndarray) -> Any:
-    """The array as a torch.Tensor that shares its memory; bfloat16 travels as bits."""
-    import torch
-
-    if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+    return lambda: kernel(*arrays, **(parameters or {}))

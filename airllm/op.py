@@ -20,7 +20,7 @@ import numpy as np
 from airllm import parameters
 from airllm.arrays import as_kind_of, as_numpy, is_dense, overlap, place_of
 from airllm.backends import registry
-from airllm.formats import FORMATS, Quantized
+from airllm.formats import Quantized
 from airllm.operands import (
     BOOL,
     DTYPES,
@@ -143,7 +143,7 @@ class Op:
         targets = (
             None
             if out is None
-            else [self._host_out(t, o) for t, o in zip(self._each(out), self.outs, strict=True)]
+            else [self._host_out(t, o) for t, o in zip(self.each(out), self.outs, strict=True)]
         )
         shapes = self._checked(arrays, targets, float64=True)
         if any(a.dtype == FLOAT64 for o, a in self._floats(arrays)):
@@ -156,7 +156,7 @@ class Op:
 
     def _on_device(self, backend: registry.Backend, given: Sequence[Any], out: Any) -> bool:
         """Whether arrays lie in a device's memory; TypeError if the backend cannot take them from there."""
-        outs = [] if out is None else zip(self._each(out), self.outs, strict=True)
+        outs = [] if out is None else zip(self.each(out), self.outs, strict=True)
         placed = [
             *((o.name, a) for o, a in zip(self.operands, given, strict=True)),
             *((o.name, a) for a, o in outs),
@@ -187,7 +187,7 @@ class Op:
         targets: Sequence[np.ndarray] | None,
     ) -> Any:
         """The kernel's results in `out`, or as arrays of the kind that was given."""
-        own, wanted = self._result_dtype(alike), self._result_dtype(arrays)
+        own, wanted = self.result_dtype(alike), self.result_dtype(arrays)
         if targets is not None and own == wanted and all(map(is_dense, targets)):
             self._called(kernel, alike, arguments, targets[0] if len(targets) == 1 else tuple(targets))
             return out
@@ -195,7 +195,7 @@ class Op:
         if self.gives_quantized:
             return result
         with np.errstate(all="ignore"):  # too large for float16 is infinite, as in the kernels
-            results = [r.astype(wanted, copy=False) for r in self._each(result)]
+            results = [r.astype(wanted, copy=False) for r in self.each(result)]
         if targets is None:
             return self._one_or_all([as_kind_of(given[0], r) for r in results])
         for target, r in zip(targets, results, strict=True):
@@ -217,14 +217,14 @@ class Op:
         arguments = self._bound(args, kwargs)
         arguments.pop("backend"), arguments.pop("out", None)
         arrays = [arguments.pop(operand.name) for operand in self.operands]
-        targets = None if out is None else self._each(out)
+        targets = None if out is None else self.each(out)
         shapes = self._checked(arrays, targets, float64=True)
         wide = FLOAT64 if any(a.dtype == FLOAT64 for _, a in self._floats(arrays)) else FLOAT32
         result = self._computed(arrays, wide, arguments, shapes)
         if self.gives_quantized:
             return result
         with np.errstate(all="ignore"):  # too large for float16 is infinite, as in the kernels
-            results = [r.astype(self._result_dtype(arrays), copy=False) for r in self._each(result)]
+            results = [r.astype(self.result_dtype(arrays), copy=False) for r in self.each(result)]
         if targets is None:
             return self._one_or_all(results)
         for target, r in zip(targets, results, strict=True):
@@ -250,7 +250,7 @@ class Op:
             result = self.definition(**widened, **arguments)
         return result if isinstance(result, tuple | Quantized) else np.asarray(result)
 
-    def _each(self, results: Any) -> Sequence[Any]:
+    def each(self, results: Any) -> Sequence[Any]:
         """One result or several as a sequence; TypeError if they are not as many as the op has."""
         if len(self.outs) == 1:
             return (results,)
@@ -272,7 +272,7 @@ class Op:
         `arrays` has one entry per array parameter, None for one left out (the last ones may be missing). They
         need `shape` and `dtype` only, so that a backend can check arrays of its own kind.
         """
-        outs = None if out is None else self._each(out)
+        outs = None if out is None else self.each(out)
         return self._checked(self._padded(arrays), outs, float64=False).of(self.outs[0])
 
     def out_shapes(self, arrays: Sequence[Any]) -> list[tuple[int, ...]]:
@@ -333,7 +333,7 @@ class Op:
             )
         if tuple(target.shape) != shape:
             raise ValueError(f"{self.name}: {out.name} has shape {tuple(target.shape)}, expected {shape}")
-        dtype = self._result_dtype(arrays)
+        dtype = self.result_dtype(arrays)
         if target.dtype != dtype:
             raise TypeError(f"{self.name}: {out.name} has dtype {target.dtype}, expected {dtype}")
         if not isinstance(target, np.ndarray):
@@ -357,9 +357,9 @@ class Op:
         pairs = zip(self.operands, arrays, strict=True)
         return [(o, a) for o, a in pairs if o.is_float and a is not None and not isinstance(a, Quantized)]
 
-    def _result_dtype(self, arrays: Sequence[Any]) -> np.dtype:
+    def result_dtype(self, arrays: Sequence[Any]) -> np.dtype:
         """That of the op's own first array, else of a stored one; float32 where there is neither."""
-        floats = sorted(self._floats(arrays), key=lambda pair: pair[0].kind != "own")
+        floats = sorted(self._floats(self._padded(arrays)), key=lambda pair: pair[0].kind != "own")
         return floats[0][1].dtype if floats else FLOAT32
 
     # Arguments as a kernel takes them
@@ -420,13 +420,13 @@ class Op:
         self, rng: np.random.Generator, dtype: Any = np.float32, batch: tuple = (), **sizes: int
     ) -> list[Any]:
         """Random arrays, one per array that must be given, whose named axes have these sizes."""
-        return [_random(o, rng, dtype, batch, sizes) for o in self.operands if not o.optional]
+        return [o.random(rng, dtype, batch, sizes) for o in self.operands if not o.optional]
 
     def sample_optional(
         self, rng: np.random.Generator, dtype: Any = np.float32, batch: tuple = (), **sizes: int
     ) -> dict[str, Any]:
         """Random arrays for those that may be left out."""
-        return {o.name: _random(o, rng, dtype, batch, sizes) for o in self.operands if o.optional}
+        return {o.name: o.random(rng, dtype, batch, sizes) for o in self.operands if o.optional}
 
     @staticmethod
     def nbytes(arrays: Sequence[Any], *outs: np.ndarray) -> int:
@@ -470,17 +470,3 @@ def _dtype_of_other(operand: Operand, dtype: np.dtype, wide: bool, others: Seque
     if operand.kind == "index" and dtype not in (np.int32, np.int64):
         return np.dtype(np.int64)
     return dtype
-
-
-def _random(
-    operand: Operand, rng: np.random.Generator, dtype: Any, batch: tuple, sizes: dict[str, int]
-) -> Any:
-    shape = [n for a in operand.axes for n in (batch if a == "..." else (sizes[a],))]
-    if operand.kind == "index":
-        return rng.integers(0, sizes[operand.of], shape)
-    if operand.kind == "number":
-        return rng.integers(0, 1000, shape)
-    normal = rng.standard_normal(shape, np.float32)
-    if operand.kind == "quantized":
-        return Quantized(FORMATS["q8_0"].encode(normal), "q8_0")
-    return normal.astype(FLOAT32 if operand.kind == "mask" else dtype)

@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 
 from airllm.arrays import device_of
-from airllm.formats import Quantized
+from airllm.formats import FORMATS, Quantized
 
 DTYPES = tuple(np.dtype(dtype) for dtype in (np.float32, np.float16, ml_dtypes.bfloat16))
 FLOAT32, FLOAT64, BOOL = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.bool_)
@@ -98,6 +98,16 @@ class Operand:
         for found in (value.min(), value.max()):
             if not 0 <= found < sizes[self.of]:
                 raise ValueError(f"{op}: {self.name} has value {found}, expected 0 to {sizes[self.of] - 1}")
+
+    def random(self, rng: np.random.Generator, dtype: Any, batch: tuple, sizes: dict[str, int]) -> Any:
+        """Standard normal floats, or whole numbers in range, in the shape of these sizes."""
+        shape = (*(batch if self.leads else ()), *(sizes[axis] for axis in self.inner))
+        if self.kind in ("index", "number"):
+            return rng.integers(0, sizes.get(self.of, 1000), shape)
+        normal = rng.standard_normal(shape, np.float32)
+        if self.kind == "quantized":
+            return Quantized(FORMATS["q8_0"].encode(normal), "q8_0")
+        return normal.astype(FLOAT32 if self.kind == "mask" else dtype)
 
 
 @dataclass(frozen=True)

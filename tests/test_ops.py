@@ -237,7 +237,7 @@ def test_empty_arrays(op, target):
         axes = sizes(length, batch) | {"m": length, "t": length, "k": 3, "n": 4, "e": 4, "s": 4}
         args = op.sample(np.random.default_rng(0), **axes)
         results = getattr(target.module, op.name)(*args)
-        for result, shape in zip(op._each(results), op.out_shapes(args), strict=True):
+        for result, shape in zip(op.each(results), op.out_shapes(args), strict=True):
             assert result.shape == shape and result.dtype == np.float32
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from conftest import REQUIRED
 
-from airllm import benchmark, measure, page, real_data, report
+from airllm import benchmark, measure, page, peer, real_data, report
+from airllm.cases import case_of
 from airllm.tensor_ops import OPS
 
 # ---------------------------------------------------------------------------------------------- measure
@@ -159,12 +160,15 @@ def turned(vector, position):
 @pytest.mark.parametrize("dtype", benchmark.DTYPES.values())
 @pytest.mark.parametrize("name", OPS)
 def test_inputs_have_the_size_asked_for_and_only_real_values(data, name, dtype):
-    op = OPS[name]
+    op, case = OPS[name], case_of(OPS[name], 3, 700)
     arrays = data.inputs(op, 3, 700, dtype, np.random.default_rng(1))
-    assert arrays[0].shape == (3, 700) and all(a.dtype == dtype and a.flags.c_contiguous for a in arrays)
-    assert op.out_shape(arrays) == (3, 700)
-    for (array, _), values in zip(op.arrays.items(), arrays, strict=True):
-        known = data.values[real_data.SOURCES[name, array]].astype(dtype)
+    assert all(shape for shape in op.out_shapes(arrays))
+    for operand, values in zip(op.operands, arrays, strict=False):
+        assert values.shape == case.shape(operand)
+        if not operand.is_float:
+            continue
+        assert values.dtype == dtype and values.flags.c_contiguous
+        known = data.values[real_data.SOURCES.get((name, operand.name), "hidden")].astype(dtype)
         assert np.isin(values.astype(np.float32), known.astype(np.float32)).all()
 
 
@@ -172,7 +176,9 @@ def test_inputs_have_the_size_asked_for_and_only_real_values(data, name, dtype):
 def test_random_inputs_have_the_same_sizes(name):
     data = real_data.random_data("a test")
     arrays = data.inputs(OPS[name], 3, 70, np.float32, np.random.default_rng(1))
-    assert OPS[name].out_shape(arrays) == (3, 70) and not data.real and data.why_not == "a test"
+    op, case = OPS[name], case_of(OPS[name], 3, 70)
+    assert [a.shape for a in arrays] == [case.shape(o) for o in op.operands if not o.optional]
+    assert not data.real and data.why_not == "a test"
 
 
 def test_short_recordings_are_repeated_until_the_array_is_full():
@@ -279,8 +285,12 @@ def test_a_wrong_answer_fails_its_check(answer, message, monkeypatch):
 def test_the_rounded_exact_result_passes(name, dtype, monkeypatch):
     op = OPS[name]
 
-    def exact(*arrays):
-        return op.exact(*arrays).astype(arrays[0].dtype)
+    def exact(*arrays, **parameters):
+        result = op.exact(*arrays, **parameters)
+        if op.gives_quantized:
+            return result
+        rounded = [r.astype(op.result_dtype(arrays)) for r in op.each(result)]
+        return rounded[0] if len(rounded) == 1 else tuple(rounded)
 
     monkeypatch.setattr(benchmark.backends, "kernel", kernel_that(exact))
     for size in benchmark.CHECKED:
@@ -302,7 +312,7 @@ def test_speed_tells_ratios_and_rates_of_what_it_timed():
 
 
 def test_what_would_take_too_long_is_foretold_and_left_out(monkeypatch):
-    def slow(name, op, arrays):
+    def slow(name, op, arrays, parameters):
         return lambda: busy(1e-6 * arrays[0].size)
 
     monkeypatch.setattr(benchmark, "call_of", slow)
@@ -317,17 +327,22 @@ def test_what_would_take_too_long_is_foretold_and_left_out(monkeypatch):
 def test_bfloat16_reaches_torch_unchanged():
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     x = np.array([1.5, -2.0], ml_dtypes.bfloat16)
-    tensor = benchmark.as_torch(x)
+    tensor = peer.as_torch(x)
     assert tensor.dtype == torch.bfloat16 and tensor.tolist() == [1.5, -2.0]
 
 
 @pytest.mark.parametrize("name", OPS)
 def test_torch_computes_the_same_op(name):
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    arrays = real_data.random_data("a test").inputs(OPS[name], 3, 64, np.float32, np.random.default_rng(0))
-    call = benchmark.torch_call(name, arrays)
-    assert call is not None
-    np.testing.assert_allclose(call().numpy(), OPS[name].exact(*arrays), rtol=1e-4, atol=1e-4)
+    op, parameters = OPS[name], case_of(OPS[name], 3, 64).parameters
+    arrays = real_data.random_data("a test").inputs(op, 3, 64, np.float32, np.random.default_rng(0))
+    call = peer.torch_call(name, arrays)
+    if "quantized" in {operand.kind for operand in (*op.operands, *op.outs)}:
+        assert call is None
+        return
+    exact = op.exact(*arrays, **parameters)
+    for found, expected in zip(op.each(call()), op.each(exact), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
 # ---------------------------------------------------------------------------------------------- tables, page

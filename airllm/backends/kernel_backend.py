@@ -15,8 +15,8 @@ class KernelBackend:
     """Every op of `airllm.tensor_ops` as a method, on the backend `name`.
 
     `be.rms_norm(x, weight)` returns a new array, `be.rms_norm_into(x, weight, out)` writes to `out`, which
-    may be `x` where the op says so. Safe to use from several threads. Raises ImportError with the reason if the
-    backend cannot run here, ValueError if there is none of that name.
+    may be `x` where the op says so. Safe to use from several threads. Raises ImportError with the reason if
+    the backend cannot run here, ValueError if there is none of that name.
     """
 
     def __init__(self, name: str):
