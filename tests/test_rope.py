@@ -27,8 +27,8 @@ def test_a_table_is_the_papers_formula():
     for place in np.ndindex(2, 2):
         for pair in range(3):
             angle = float(positions[place]) * 500.0 ** (-2 * pair / 6)
-            assert math.isclose(cos[*place, pair], math.cos(angle), abs_tol=1e-7)
-            assert math.isclose(sin[*place, pair], math.sin(angle), abs_tol=1e-7)
+            assert math.isclose(cos[(*place, pair)], math.cos(angle), abs_tol=1e-7)
+            assert math.isclose(sin[(*place, pair)], math.sin(angle), abs_tol=1e-7)
 
 
 @pytest.mark.parametrize("interleaved", (False, True))
