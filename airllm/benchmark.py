@@ -133,7 +133,8 @@ def check(
         on_progress(done, len(cases), f"{op.name} on {name}")
         found.append(_checked(name, op, dtype, rows, cols, data))
     on_progress(len(cases), len(cases), "")
-    return [{**asdict(each), "passed": each.passed} for each in found]
+    how = backends.support_matrix()
+    return [{**asdict(each), "passed": each.passed, "how": how[each.op][each.backend]} for each in found]
 
 
 def _checked(name: str, op: Op, dtype: str, rows: int, cols: int, data: Data) -> Check:

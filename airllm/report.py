@@ -182,13 +182,19 @@ def _coloured(state: str, colours: dict[str, str]) -> Text:
 
 
 def tests_table(result: Result) -> RenderableType:
-    """Op by backend: how many checks passed, and the largest error in units of what is allowed."""
+    """Op by backend: how many checks passed, the largest error in units of what is allowed, and whether the
+    NumPy definition stands in for a kernel.
+    """
     names = list(dict.fromkeys(test["backend"] for test in result["tests"]))
     table = table_of("Op", *names)
     for op in dict.fromkeys(test["op"] for test in result["tests"]):
-        table.add_row(op, *(_verdict(summary(result, op, name)) for name in names))
+        table.add_row(
+            op, *(_verdict(summary(result, op, name), stands_in(result, op, name)) for name in names)
+        )
     return titled(
-        "Checks against float64: passed/made, and the largest error as a share of the allowed", table
+        "Checks against float64: passed/made, the largest error as a share of the allowed, and NumPy where it "
+        "stands in for a kernel",
+        table,
     )
 
 
@@ -202,9 +208,16 @@ def summary(result: Result, op: str, backend: str) -> tuple[int, int, float]:
     )
 
 
-def _verdict(counts: tuple[int, int, float]) -> Text:
+def stands_in(result: Result, op: str, backend: str) -> bool:
+    """Whether the definition runs, on a backend that is more than NumPy, since it has no kernel."""
+    how = {t["how"] for t in result["tests"] if (t["op"], t["backend"]) == (op, backend)}
+    return backend != "python" and how == {"NumPy"}
+
+
+def _verdict(counts: tuple[int, int, float], numpy: bool) -> Text:
     passed, made, error = counts
-    return Text(f"{passed}/{made}  {error:.2f}", style="green" if passed == made else "bold red")
+    text = Text(f"{passed}/{made}  {error:.2f}", style="green" if passed == made else "bold red")
+    return text + Text("  NumPy", style="dim") if numpy else text
 
 
 def speed_tables(result: Result) -> Iterator[RenderableType]:

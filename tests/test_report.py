@@ -373,7 +373,7 @@ def result():
     speed.append(slow | {"skipped": "would take about 9 s a call"})
     tests = [
         {"backend": name, "op": op, "dtype": "float32", "rows": 1, "cols": 1}
-        | {"error": 0.5, "message": "", "passed": True}
+        | {"error": 0.5, "message": "", "passed": True, "how": "kernel" if op == "silu" else "NumPy"}
         for name in ("cpp", "python") for op in ("silu", "matmul")
     ]  # fmt: skip
     return {
@@ -480,6 +480,16 @@ def test_tables_in_a_pipe_have_no_control_codes_and_are_not_cut(result, capsys):
     assert "\x1b" not in text and "…" not in text
     for told in ("no <driver> is installed", "1/1  0.50", "a real model", "128x4096", "4.00", "GFLOP/s"):
         assert told in text
+
+
+def test_an_op_without_a_kernel_is_shown_as_numpys(result):
+    assert report.stands_in(result, "matmul", "cpp") and not report.stands_in(result, "silu", "cpp")
+    assert not report.stands_in(result, "matmul", "python")  # it is NumPy
+    console = report.console(record=True)
+    console.print(report.tests_table(result))
+    lines = {line.split()[0]: line for line in console.export_text().splitlines() if line.split()}
+    assert lines["matmul"].count("NumPy") == 1 and "NumPy" not in lines["silu"]
+    assert "0.50 NumPy" in Page(page.page(result)).text
 
 
 def test_a_narrow_terminal_cuts_no_figure(result, capsys):
