@@ -159,7 +159,7 @@ def _tests(result: Result) -> Iterator[str]:
     yield (
         f"<p>Every backend against the definitions in float64: {', '.join(dtypes)} at {', '.join(sizes)}. "
         "The small figure is the largest error as a share of what is allowed: two steps of the dtype, and "
-        "eight of float32 at the size of the largest result. NumPy: the definition stands in for a kernel.</p>"
+        "eight of float32 at the size of the largest result. NumPy: it stands in for a kernel.</p>"
     )
     rows = []
     for op in dict.fromkeys(test["op"] for test in result["tests"]):

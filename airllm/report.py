@@ -192,8 +192,8 @@ def tests_table(result: Result) -> RenderableType:
             op, *(_verdict(summary(result, op, name), stands_in(result, op, name)) for name in names)
         )
     return titled(
-        "Checks against float64: passed/made, the largest error as a share of the allowed, and NumPy where it "
-        "stands in for a kernel",
+        "Checks against float64: passed/made, the largest error as a share of the allowed, and NumPy "
+        "where it stands in for a kernel",
         table,
     )
 
