@@ -95,8 +95,15 @@ inline void place(const Op& op, PyObject* (&values)[N], const char* const (&name
 // Whether an argument that may be None was given.
 inline bool present(PyObject* value) { return value && value != Py_None; }
 
+// A type's name as Python gives it, without its module.
+inline std::string type_name(PyObject* value) {
+  const char* name = Py_TYPE(value)->tp_name;
+  const char* dot = std::strrchr(name, '.');
+  return dot ? dot + 1 : name;
+}
+
 [[noreturn]] inline void wrong_kind(const Op& op, const char* name, PyObject* value, const char* expected) {
-  op.wrong_type(name, std::string("has type ") + Py_TYPE(value)->tp_name, expected);
+  op.wrong_type(name, "has type " + type_name(value), expected);
 }
 
 inline bool is_bool(PyObject* value) {
@@ -114,7 +121,7 @@ inline float number(const Op& op, const char* name, PyObject* value, float other
     const bool too_large = is_number && PyErr_ExceptionMatches(PyExc_OverflowError);
     PyErr_Clear();
     if (!too_large) wrong_kind(op, name, value, expected);
-    op.wrong_value(name, std::string("has type ") + Py_TYPE(value)->tp_name, "a number that a float holds");
+    op.wrong_value(name, "has type " + type_name(value), "a number that a float holds");
   }
   return static_cast<float>(number);
 }

@@ -136,6 +136,12 @@ struct __attribute__((visibility("hidden"))) Result : arguments::Array {
   PyObject* give() { return owned.release().ptr(); }
 };
 
+// Two results as Python gets them: the caller's own pair of arrays, or a tuple.
+inline PyObject* both(PyObject* out, Result& a, Result& b) {
+  if (arguments::present(out)) return py::reinterpret_borrow<py::object>(out).release().ptr();
+  return py::make_tuple(std::move(a.owned), std::move(b.owned)).release().ptr();
+}
+
 // A new array of `like`'s dtype, or the caller's `out`.
 inline Result result(const arguments::Op& op, PyObject* out, const arguments::Array& like, int ndim,
                      const py::ssize_t* shape, std::initializer_list<arguments::Input> inputs,

@@ -21,17 +21,33 @@ using namespace ops;
 
 namespace {
 
-constexpr char kRmsNorm[] = "rms_norm", kSilu[] = "silu", kGelu[] = "gelu", kSoftmax[] = "softmax",
-               kMatmul[] = "matmul", kAttention[] = "attention", kAttentionScores[] = "attention_scores",
+constexpr char kRmsNorm[] = "rms_norm", kAddRmsNorm[] = "add_rms_norm", kLayerNorm[] = "layer_norm",
+               kSilu[] = "silu", kGelu[] = "gelu", kSwiglu[] = "swiglu", kGeglu[] = "geglu",
+               kSoftmax[] = "softmax", kApplyRope[] = "apply_rope", kMatmul[] = "matmul",
+               kAttention[] = "attention", kAttentionScores[] = "attention_scores",
                kWeightedSumRows[] = "weighted_sum_rows";
 
 PyMethodDef methods[] = {
     method<rms_norm, kRmsNorm>("rms_norm($module, x, weight, eps=1e-06, *, out=None)\n--\n\n"
                                "Rows of x (..., d) scaled to unit root-mean-square, times weight (d,)."),
-    method<elementwise<&cpu::Kernels::silu>, kSilu>("silu($module, x, *, out=None)\n--\n\nx * sigmoid(x)."),
-    method<elementwise<&cpu::Kernels::gelu>, kGelu>("gelu($module, x, *, out=None)\n--\n\n"
-                                                    "Gaussian error linear unit, tanh form."),
-    method<softmax, kSoftmax>("softmax($module, x, *, out=None)\n--\n\nSoftmax over the last axis."),
+    method<add_rms_norm, kAddRmsNorm>(
+        "add_rms_norm($module, x, residual, weight, eps=1e-06, *, out=None)\n--\n\n"
+        "x + residual, and its rms_norm: two arrays, as `out` is."),
+    method<layer_norm, kLayerNorm>("layer_norm($module, x, weight, bias=None, eps=1e-05, *, out=None)\n--\n\n"
+                                   "Rows of x (..., d) shifted to mean 0, scaled to variance 1, times weight "
+                                   "(d,), plus bias (d,)."),
+    method<silu, kSilu>("silu($module, x, *, out=None)\n--\n\nx * sigmoid(x)."),
+    method<gelu, kGelu>("gelu($module, x, approximate='tanh', *, out=None)\n--\n\n"
+                        "Gaussian error linear unit: its tanh form, or ('none') the exact one."),
+    method<swiglu, kSwiglu>("swiglu($module, gate, up, *, out=None)\n--\n\nsilu(gate) * up."),
+    method<geglu, kGeglu>("geglu($module, gate, up, approximate='tanh', *, out=None)\n--\n\n"
+                          "gelu(gate) * up."),
+    method<softmax, kSoftmax>(
+        "softmax($module, x, scale=1.0, mask=None, *, out=None)\n--\n\n"
+        "Softmax of x * scale + mask over the last axis; of a bool mask's True elements."),
+    method<apply_rope, kApplyRope>(
+        "apply_rope($module, x, cos, sin, interleaved=False, *, out=None)\n--\n\n"
+        "Pairs of each row of x (..., d) turned by the angles of cos and sin (..., r)."),
     method<matmul, kMatmul>("matmul($module, a, b, *, out=None)\n--\n\n"
                             "a (..., m, k) @ b (..., k, n), or a b (k, n) that all share."),
     method<attention, kAttention>(

@@ -57,7 +57,6 @@ constexpr void (*kNarrow[])(void*, const float*, int64_t, float) = {narrow<float
 
 INLINE int64_t bytes_of(DType type) { return type == kFloat32 ? 4 : type == kBool ? 1 : 2; }
 INLINE int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
-INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // Query r / heads of head r % heads.
@@ -235,7 +234,7 @@ inline void exponentials_of_row(float* p, float* acc, float* top, float* sum, co
   const float shrink = exp_of_negative(*top - largest);
   map(acc, all.e, Scaled{shrink}, acc);
   for (int64_t j = 0; j < begin; ++j) p[j] = 0.f;
-  *sum = *sum * shrink + map_and_sum(p + begin, end - begin, ExpFrom{largest}, p + begin);
+  *sum = *sum * shrink + map_and_sum(p + begin, end - begin, ExpFrom{largest}, Same{}, p + begin);
   for (int64_t j = end; j < keys; ++j) p[j] = 0.f;
   *top = largest;
 }

@@ -7,15 +7,12 @@
 
 #include "attention.h"
 #include "dtypes.h"
+#include "elements.h"
 #include "prefill.h"
+#include "rows.h"
 
 namespace cpu {
 
-// `stream`: write around the caches. Right for results that are too large to stay in them.
-using MapKernel = void(void* out, const void* x, int64_t n, bool stream);
-using RowsKernel = void(void* out, const void* x, int64_t rows, int64_t dim, bool stream);
-using RmsNormKernel = void(void* out, const void* x, const void* weight, int64_t rows, int64_t dim, float eps,
-                           bool stream);
 // Rows [m0, m1) and columns [n0, n1) of out (m, n) = a (m, k) @ b (k, n), with a workspace of the bytes
 // that the table says.
 struct MatmulPart {
@@ -26,11 +23,9 @@ using MatmulKernel = void(void* out, const void* a, const void* b, const MatmulP
 struct Kernels {
   const char* isa;
   int lanes;  // floats in a vector
+  ElementKernels elements;
+  RowKernels rows;
   // Indexed by the DType of the first array.
-  MapKernel* silu[kDTypes];
-  MapKernel* gelu[kDTypes];
-  RowsKernel* softmax[kDTypes];
-  RmsNormKernel* rms_norm[kDTypes][2];        // [1]: the weight is float32, [0]: it has the dtype of x
   MatmulKernel* matvec[kDTypes];              // up to eight rows of a: b is read as it lies
   MatmulKernel* matmul[kDTypes];              // many rows: b is unpacked into cache and used again
   size_t matvec_workspace, matmul_workspace;  // bytes, 64-byte aligned

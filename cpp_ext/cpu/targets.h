@@ -18,7 +18,8 @@
 
 // A vector must not cross a call: that costs time, and depends on the caller's instruction set.
 #define INLINE inline __attribute__((always_inline))
-#pragma GCC diagnostic ignored "-Wpsabi"  // so none of the ABI's rules about them applies
+#define NOINLINE __attribute__((noinline))  // for what is called once a row, from several places
+#pragma GCC diagnostic ignored "-Wpsabi"    // so none of the ABI's rules about them applies
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
 #ifdef __clang__
@@ -102,6 +103,7 @@ END_TARGET
 #undef BEGIN_TARGET
 #undef END_TARGET
 #undef INLINE
+#undef NOINLINE
 
 namespace cpu {
 

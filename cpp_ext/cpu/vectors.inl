@@ -65,6 +65,13 @@ INLINE void store(T* p, Vec v) {
   *reinterpret_cast<Bits16InMemory*>(p) = rounded(v, T{});
 }
 
+// What store(p, v) has left there.
+INLINE Vec as_stored(const float*, Vec v) { return v; }
+template <class T>
+INLINE Vec as_stored(const T* p, Vec) {
+  return load(p);
+}
+
 // Around the caches, to an address that is aligned to the vector.
 #ifdef STREAM_F32
 INLINE void stream(float* p, Vec v) { STREAM_F32(p, v); }
@@ -81,15 +88,17 @@ INLINE void stream(T* p, Vec v) {
 INLINE void end_of_stream() {}
 #endif
 
-// n < LANES elements; the other lanes read as zero, and are not written.
+// At most LANES elements; the other lanes read as zero, and are not written.
 template <class T>
 INLINE Vec load(const T* p, int64_t n) {
+  if (n == LANES) return load(p);
   T part[LANES] = {};
   for (int64_t i = 0; i < n; ++i) part[i] = p[i];
   return load(part);
 }
 template <class T>
 INLINE void store(T* p, Vec v, int64_t n) {
+  if (n == LANES) return store(p, v);
   T part[LANES];
   store(part, v);
   for (int64_t i = 0; i < n; ++i) p[i] = part[i];
@@ -113,38 +122,88 @@ INLINE Vec load(Ahead<T> in, int64_t n) {
   return load(in.p, n);
 }
 
-// out[i] = f(in[i]...). The last vector overlaps the one before it: its input is read before anything
-// is written, so that `out` may be an input.
-template <class T, class F, class... In>
-INLINE void map(T* out, int64_t n, const F& f, In... in) {
-  if (n < LANES) {
-    if (n > 0) store(out, f(load(in, n)...), n);
-    return;
+// An input whose dtype is known when the kernel runs: a branch for each vector, always the same one, instead
+// of a kernel for each dtype.
+struct Any {
+  const char* p;
+  DType dtype;
+  explicit INLINE Any(AnyValues values) : p(static_cast<const char*>(values.data)), dtype(values.dtype) {}
+  INLINE Any operator+(int64_t i) const {
+    Any moved = *this;
+    moved.p += i << (dtype == kFloat32 ? 2 : 1);
+    return moved;
   }
+  template <class T>
+  INLINE const T* as() const {
+    return reinterpret_cast<const T*>(p);
+  }
+};
+INLINE DType kept_open(DType dtype) {  // from the compiler, which would make a loop for each dtype
+  __asm__("" : "+r"(dtype));
+  return dtype;
+}
+INLINE Vec load(Any in) {
+  const DType dtype = kept_open(in.dtype);
+  if (dtype == kFloat32) return load(in.as<float>());
+  return dtype == kFloat16 ? load(in.as<Float16>()) : load(in.as<BFloat16>());
+}
+INLINE Vec load(Any in, int64_t n) {
+  char part[4 * LANES] = {};
+  const int64_t bytes = in.dtype == kFloat32 ? 4 * n : 2 * n;
+  for (int64_t i = 0; i < bytes; ++i) part[i] = in.p[i];
+  in.p = part;
+  return load(in);
+}
+
+// NumPy's bools, as the sign of a number: negative where true.
+typedef uint8_t BoolBytes __attribute__((vector_size(LANES)));
+typedef uint8_t BoolBytesInMemory __attribute__((vector_size(LANES), aligned(1), may_alias));
+struct Bools {
+  const char* p;
+  INLINE Bools operator+(int64_t i) const { return {p + i}; }
+};
+INLINE Vec load(Bools in) {
+  return (Vec) - __builtin_convertvector(*reinterpret_cast<const BoolBytesInMemory*>(in.p), Int);
+}
+INLINE Vec load(Bools in, int64_t n) {
+  char part[LANES] = {};
+  for (int64_t i = 0; i < n; ++i) part[i] = in.p[i];
+  return load(Bools{part});
+}
+
+INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// Elements before the first whose address is aligned to a vector.
+template <class T>
+INLINE int64_t unaligned(const T* p) {
+  return -(reinterpret_cast<uintptr_t>(p) / sizeof(T)) % LANES;
+}
+
+// out[i] = f(in[i]...). The last vector overlaps the one before it: its input is read before anything
+// is written, so that `out` may be an input. `streamed`: around the caches.
+template <class T, class F, class... In>
+INLINE void map(bool streamed, T* out, int64_t n, const F& f, In... in) {
+  if (n < LANES) return store(out, f(load(in, n)...), n);
+  int64_t i = streamed ? unaligned(out) : 0;
+  if (n < i + LANES) {
+    i = 0;
+    streamed = false;
+  }
+  if (i > 0) store(out, f(load(in, i)...), i);
   const Vec last = f(load(in + (n - LANES))...);
-  for (int64_t i = 0; i + LANES < n; i += LANES) store(out + i, f(load(in + i)...));
+  for (; i + LANES < n; i += LANES) {
+    const Vec v = f(load(in + i)...);
+    if (streamed)
+      stream(out + i, v);
+    else
+      store(out + i, v);
+  }
   store(out + n - LANES, last);
 }
 
-// The same for a result that will not stay in the caches.
 template <class T, class F, class... In>
-INLINE void map_streamed(T* out, int64_t n, const F& f, In... in) {
-  const int64_t width = sizeof(T) * LANES;
-  const int64_t misaligned = reinterpret_cast<uintptr_t>(out) % width / sizeof(T);
-  const int64_t head = misaligned ? LANES - misaligned : 0;
-  if (n < head + LANES) return map(out, n, f, in...);
-  map(out, head, f, in...);
-  int64_t i = head;
-  for (; i + LANES <= n; i += LANES) stream(out + i, f(load(in + i)...));
-  map(out + i, n - i, f, (in + i)...);
-}
-
-template <class T, class F, class... In>
-INLINE void map(bool streamed, T* out, int64_t n, const F& f, In... in) {
-  if (streamed)
-    map_streamed(out, n, f, in...);
-  else
-    map(out, n, f, in...);
+INLINE void map(T* out, int64_t n, const F& f, In... in) {
+  map(false, out, n, f, in...);
 }
 
 struct Plus {
@@ -175,6 +234,11 @@ INLINE float across(Vec v, const Join& join) {
     return v[0];
 }
 
+// The first n lanes of v, and `otherwise` in the others.
+INLINE Vec first_lanes(int64_t n, Vec v, float otherwise = 0.f) {
+  return counted(Lanes{}) < static_cast<int32_t>(n) ? v : set(otherwise);
+}
+
 // join of `neutral` and f(in[i]...) over all i; joining with `neutral` must change nothing.
 template <class Join, class F, class... In>
 INLINE float reduce(float neutral, int64_t n, const Join& join, const F& f, In... in) {
@@ -184,11 +248,18 @@ INLINE float reduce(float neutral, int64_t n, const Join& join, const F& f, In..
   for (; i + kChains * LANES <= n; i += kChains * LANES)
     for (int j = 0; j < kChains; ++j) acc[j] = join(acc[j], f(load(in + i + j * LANES)...));
   for (; i + LANES <= n; i += LANES) acc[0] = join(acc[0], f(load(in + i)...));
-  if (i < n) {
-    const Int lane = counted(Lanes{});
-    acc[1] = join(acc[1], lane < (int32_t)(n - i) ? f(load(in + i, n - i)...) : set(neutral));
-  }
+  if (i < n) acc[1] = join(acc[1], first_lanes(n - i, f(load(in + i, n - i)...), neutral));
   return across(join(join(acc[0], acc[1]), join(acc[2], acc[3])), join);
+}
+
+// The sum of f(in[i]...): in blocks, so that a long one loses no more digits than a short one.
+template <class F, class... In>
+INLINE float sum(int64_t n, const F& f, In... in) {
+  constexpr int64_t kBlock = 512 * LANES;  // 128 additions to each of its partial sums
+  double total = 0;
+  for (int64_t i = 0; i < n; i += kBlock)
+    total += reduce(0.f, n - i < kBlock ? n - i : kBlock, Plus{}, f, (in + i)...);
+  return static_cast<float>(total);
 }
 
 #ifndef GUESS_RECIPROCAL
@@ -208,17 +279,28 @@ INLINE Vec times_2_to_the(Vec shifted, Vec p) { return p * (Vec)(((Int)shifted <
 #define TIMES_2_TO_THE(shifted, p) times_2_to_the(shifted, p)
 #endif
 
-// 2^t for t <= 0: 2^k * 2^f with k whole and |f| <= 1/2, the latter by a polynomial (minimax, of degree 5,
-// fitted to the relative error: 1.6e-7 with roundings). Zero below -126, NaN for NaN.
-INLINE Vec exp2_of_negative(Vec t) {
-  const Vec shifted = t + kRound;
-  const Vec f = t - (shifted - kRound);
+// 2^f for |f| <= 1/2 by a polynomial (minimax, of degree 5, fitted to the relative error: 1.6e-7 with
+// roundings).
+INLINE Vec exp2_of_fraction(Vec f) {
   Vec p = set(1.326472731e-3f);
   p = p * f + 9.671512991e-3f;
   p = p * f + 5.550733581e-2f;
   p = p * f + 2.402224243e-1f;
   p = p * f + 6.931470037e-1f;
-  p = p * f + 1.f;
+  return p * f + 1.f;
+}
+
+// 2^t for t <= 0: 2^k * 2^f with k whole. Zero below -126, NaN for NaN.
+INLINE Vec exp2_of_negative(Vec t) {
+  const Vec shifted = t + kRound;
+  const Vec p = exp2_of_fraction(t - (shifted - kRound));
+  return t < -126.f ? Vec{} : TIMES_2_TO_THE(shifted, p);
+}
+
+// 2^(t + rest) for a rest that t is too large to hold.
+INLINE Vec exp2_of_negative(Vec t, Vec rest) {
+  const Vec shifted = t + kRound;
+  const Vec p = exp2_of_fraction(t - (shifted - kRound) + rest);
   return t < -126.f ? Vec{} : TIMES_2_TO_THE(shifted, p);
 }
 
@@ -230,21 +312,21 @@ INLINE Vec times_sigmoid(Vec x, Vec t) {
   return (x < 0.f ? x * e : x) * reciprocal(e + 1.f);
 }
 
-// out[i] = f(x[i]), and their sum.
-template <class F, class In>
-INLINE float map_and_sum(float* out, int64_t n, const F& f, In x) {
-  Vec sum[2] = {Vec{}, Vec{}};
+// out[i] = f(in[i]...), and the sum of g of what out then holds.
+template <class T, class F, class G, class... In>
+INLINE float map_and_sum(T* out, int64_t n, const F& f, const G& g, In... in) {
+  Vec total[2] = {Vec{}, Vec{}};
   int64_t i = 0;
   for (; i + 2 * LANES <= n; i += 2 * LANES)
     for (int j = 0; j < 2; ++j) {
-      const Vec v = f(load(x + i + j * LANES));
+      const Vec v = f(load(in + i + j * LANES)...);
       store(out + i + j * LANES, v);
-      sum[j] += v;
+      total[j] += g(as_stored(out + i + j * LANES, v));
     }
-  float rest = 0.f;
-  if (i < n) {
-    map(out + i, n - i, f, x + i);
-    rest = reduce(0.f, n - i, Plus{}, Same{}, out + i);
+  for (int64_t few; i < n; i += few) {
+    few = smaller(n - i, LANES);
+    store(out + i, f(load(in + i, few)...), few);
+    total[0] += first_lanes(few, g(load(static_cast<const T*>(out + i), few)));
   }
-  return across(sum[0] + sum[1], Plus{}) + rest;
+  return across(total[0] + total[1], Plus{});
 }

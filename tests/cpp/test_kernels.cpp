@@ -124,9 +124,23 @@ void check_map(const char* isa, const char* what, cpu::MapKernel* kernel, double
   }
 }
 
+template <class T>
+void check_pair(const char* isa, const char* what, cpu::PairKernel* kernel, double (*exact)(double),
+                int64_t n) {
+  for (int streamed = 0; streamed < 2; ++streamed) {
+    const Block<T> a = sample<T>(n), b = sample<T>(n);
+    Block<T> out(n);
+    kernel(out.data.get(), a.data.get(), b.data.get(), n, streamed);
+    Reals expected = a.values();
+    for (int64_t i = 0; i < n; ++i) expected[i] = exact(expected[i]) * value(b.data[i]);
+    compare(isa, what, out, expected);
+  }
+}
+
 Reals softmax(Reals row) {
   double top = -INFINITY, sum = 0;
   for (double v : row) top = std::max(top, v);
+  if (std::isinf(top)) return Reals(row.size());
   for (double& v : row) sum += v = std::exp(v - top);
   for (double& v : row) v /= sum;
   return row;
@@ -136,6 +150,15 @@ Reals rms_norm(Reals row, const Reals& weight, double eps) {
   double sum = 0;
   for (double v : row) sum += v * v;
   for (size_t i = 0; i < row.size(); ++i) row[i] *= weight[i] / std::sqrt(sum / row.size() + eps);
+  return row;
+}
+
+Reals layer_norm(Reals row, const Reals& weight, const Reals& bias, double eps) {
+  double mean = 0;
+  for (double v : row) mean += v / row.size();
+  for (double& v : row) v -= mean;
+  row = rms_norm(row, weight, eps);
+  for (size_t i = 0; i < row.size(); ++i) row[i] += bias[i];
   return row;
 }
 
@@ -149,25 +172,93 @@ Reals by_rows(const Reals& x, int64_t dim, const std::function<Reals(Reals)>& f)
 }
 
 template <class T>
-void check_rows(const cpu::Kernels& kernels, int64_t rows, int64_t dim) {
-  for (int streamed = 0; streamed < 2; ++streamed) {
-    const Block<T> x = sample<T>(rows * dim), w = sample<T>(dim);
-    const Block<float> w32 = sample<float>(dim);
-    Block<T> out(rows * dim);
-    const auto run = [&](const void* weight, bool wide) {
-      kernels.rms_norm[Type<T>::dtype][wide](out.data.get(), x.data.get(), weight, rows, dim, 1e-3f,
-                                             streamed);
-    };
-    kernels.softmax[Type<T>::dtype](out.data.get(), x.data.get(), rows, dim, streamed);
-    compare(kernels.isa, "softmax", out, by_rows(x.values(), dim, softmax));
-    if (Type<T>::dtype != cpu::kFloat32) {
-      run(w.data.get(), false);
-      compare(kernels.isa, "rms_norm", out,
-              by_rows(x.values(), dim, [&](Reals row) { return rms_norm(row, w.values(), 1e-3); }));
-    }
-    run(w32.data.get(), true);
-    compare(kernels.isa, "rms_norm, float32 weight", out,
-            by_rows(x.values(), dim, [&](Reals row) { return rms_norm(row, w32.values(), 1e-3); }));
+cpu::AnyValues values_of(const Block<T>& block) {
+  return {block.data.get(), Type<T>::dtype};
+}
+
+template <class T>
+void check_norms(const cpu::Kernels& kernels, const cpu::Rows& rows) {
+  constexpr DType dtype = Type<T>::dtype;
+  const Block<T> x = sample<T>(rows.count * rows.dim), y = sample<T>(rows.count * rows.dim),
+                 w = sample<T>(rows.dim);
+  const Block<float> w32 = sample<float>(rows.dim);
+  Block<T> out(x.n), total(x.n);
+  const auto normed = [&](const auto& weight) {
+    return [&](Reals row) { return rms_norm(row, weight.values(), 1e-3); };
+  };
+  if (dtype != cpu::kFloat32) {
+    kernels.rows.rms_norm[dtype][false](out.data.get(), x.data.get(), w.data.get(), rows, 1e-3f);
+    compare(kernels.isa, "rms_norm", out, by_rows(x.values(), rows.dim, normed(w)));
+  }
+  kernels.rows.rms_norm[dtype][true](out.data.get(), x.data.get(), w32.data.get(), rows, 1e-3f);
+  compare(kernels.isa, "rms_norm, float32 weight", out, by_rows(x.values(), rows.dim, normed(w32)));
+
+  kernels.rows.add_rms_norm[dtype](total.data.get(), out.data.get(), x.data.get(), y.data.get(), values_of(w),
+                                   rows, 1e-3f);
+  Reals sum = x.values();
+  for (int64_t i = 0; i < x.n; ++i) sum[i] += value(y.data[i]);
+  compare(kernels.isa, "add_rms_norm's sum", total, sum);
+  compare(kernels.isa, "add_rms_norm", out, by_rows(total.values(), rows.dim, normed(w)));
+
+  kernels.rows.layer_norm[dtype](out.data.get(), x.data.get(), values_of(w), values_of(w32), rows, 1e-3f);
+  compare(kernels.isa, "layer_norm", out, by_rows(x.values(), rows.dim, [&](Reals row) {
+            return layer_norm(row, w.values(), w32.values(), 1e-3);
+          }));
+  kernels.rows.layer_norm[dtype](out.data.get(), x.data.get(), values_of(w32), {}, rows, 1e-3f);
+  compare(kernels.isa, "layer_norm without a bias", out, by_rows(x.values(), rows.dim, [&](Reals row) {
+            return layer_norm(row, w32.values(), Reals(row.size()), 1e-3);
+          }));
+}
+
+// Scores of rows with a mask of each kind; the middle one of three rows keeps nothing.
+template <class T, class M>
+void check_softmax(const cpu::Kernels& kernels, const char* what, const cpu::Rows& rows, const Block<M>& mask,
+                   cpu::AnyRows given, double (*score)(double, M), float scale) {
+  const Block<T> x = sample<T>(rows.count * rows.dim);
+  Block<T> out(x.n);
+  kernels.rows.softmax[Type<T>::dtype](out.data.get(), x.data.get(), given, rows, scale);
+  Reals scores = x.values();
+  for (int64_t i = 0; i < x.n; ++i)
+    scores[i] = score(scores[i] * scale, mask.data[given.step ? i : i % rows.dim]);
+  compare(kernels.isa, what, out, by_rows(scores, rows.dim, softmax));
+}
+
+template <class T>
+void check_softmaxes(const cpu::Kernels& kernels, const cpu::Rows& rows) {
+  const Block<T> mask = sample<T>(rows.count * rows.dim);
+  Block<bool> keep(mask.n);
+  for (int64_t i = 0; i < keep.n; ++i) keep.data[i] = i / rows.dim != 1 && i % 3;
+  const auto plain = [](double s, T) { return s; };
+  const auto added = [](double s, T m) { return s + value(m); };
+  const auto kept = [](double s, bool k) { return k ? s : -INFINITY; };
+  const int64_t bytes = rows.dim * static_cast<int64_t>(sizeof(T));
+  check_softmax<T, T>(kernels, "softmax", rows, mask, {}, plain, 0.3f);
+  check_softmax<T, T>(kernels, "softmax, negative scale", rows, mask, {}, plain, -0.3f);
+  check_softmax<T, T>(kernels, "softmax, mask", rows, mask, {values_of(mask), bytes}, added, 0.3f);
+  check_softmax<T, T>(kernels, "softmax, one mask", rows, mask, {values_of(mask), 0}, added, 0.3f);
+  check_softmax<T, bool>(kernels, "softmax, bools", rows, keep, {{keep.data.get(), cpu::kBool}, rows.dim},
+                         kept, 0.3f);
+}
+
+template <class T, class C>
+void check_rope(const cpu::Kernels& kernels, const cpu::Rows& rows, int64_t pairs) {
+  const Block<T> x = sample<T>(rows.count * rows.dim);
+  const Block<C> cos = sample<C>(rows.count * pairs), sin = sample<C>(pairs);
+  for (int interleaved = 0; interleaved < 2; ++interleaved) {
+    Block<T> out(x.n);
+    const auto step = pairs * static_cast<int64_t>(sizeof(C));
+    kernels.rows.rope[interleaved][Type<T>::dtype](out.data.get(), x.data.get(), {values_of(cos), step},
+                                                   {values_of(sin), 0}, rows, pairs);
+    Reals expected = x.values();
+    for (int64_t r = 0; r < rows.count; ++r)
+      for (int64_t i = 0; i < pairs; ++i) {
+        const int64_t at = r * rows.dim, a = at + (interleaved ? 2 * i : i),
+                      b = interleaved ? a + 1 : a + pairs;
+        const double c = value(cos.data[r * pairs + i]), s = value(sin.data[i]);
+        expected[a] = value(x.data[a]) * c - value(x.data[b]) * s;
+        expected[b] = value(x.data[b]) * c + value(x.data[a]) * s;
+      }
+    compare(kernels.isa, interleaved ? "rope of neighbours" : "rope of halves", out, expected);
   }
 }
 
@@ -284,12 +375,36 @@ void check_stored(const cpu::Kernels& kernels) {
 
 double silu(double x) { return x / (1 + std::exp(-x)); }
 double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+double gelu_erf(double x) { return 0.5 * x * std::erfc(-x / std::sqrt(2)); }
+
+template <class T>
+void check_rows(const cpu::Kernels& kernels, int64_t count, int64_t dim) {
+  for (int streamed = 0; streamed < 2; ++streamed) {
+    check_norms<T>(kernels, {count, dim, streamed == 1});
+    check_softmaxes<T>(kernels, {count, dim, streamed == 1});
+  }
+  for (int64_t pairs : {dim / 2, dim / 5}) {
+    check_rope<T, T>(kernels, {count, dim, false}, pairs);
+    check_rope<T, float>(kernels, {count, dim, false}, pairs);
+  }
+}
+
+template <class T>
+void check_elements(const cpu::Kernels& kernels, int64_t n) {
+  constexpr DType dtype = Type<T>::dtype;
+  const cpu::ElementKernels& elements = kernels.elements;
+  check_map<T>(kernels.isa, "silu", elements.silu[dtype], silu, n);
+  check_map<T>(kernels.isa, "gelu", elements.gelu[0][dtype], gelu, n);
+  check_map<T>(kernels.isa, "gelu, exact", elements.gelu[1][dtype], gelu_erf, n);
+  check_pair<T>(kernels.isa, "swiglu", elements.swiglu[dtype], silu, n);
+  check_pair<T>(kernels.isa, "geglu", elements.geglu[0][dtype], gelu, n);
+  check_pair<T>(kernels.isa, "geglu, exact", elements.geglu[1][dtype], gelu_erf, n);
+}
 
 template <class T>
 void check_all(const cpu::Kernels& kernels) {
   for (int64_t n : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 1027}) {
-    check_map<T>(kernels.isa, "silu", kernels.silu[Type<T>::dtype], silu, n);
-    check_map<T>(kernels.isa, "gelu", kernels.gelu[Type<T>::dtype], gelu, n);
+    check_elements<T>(kernels, n);
     check_rows<T>(kernels, 3, n);
   }
   check_rows<T>(kernels, 1, 8193);

@@ -1,0 +1,288 @@
+// Ops whose rows, the last axis, are computed each on its own. Included by kernels.inl once per instruction
+// set.
+
+// Rows that wait in float32, in the first-level cache, for a sum over them.
+constexpr int64_t kWaiting = 8192;
+INLINE int64_t waiting_from(int64_t i, int64_t dim) { return smaller(dim - i, kWaiting); }
+
+struct Scaled {
+  float scale;
+  INLINE Vec operator()(Vec x) const { return x * scale; }
+};
+struct Normed {  // x * scale * weight
+  float scale;
+  INLINE Vec operator()(Vec x, Vec weight) const { return x * scale * weight; }
+};
+
+INLINE float rms_scale(float sum, const Rows& rows, float eps) {
+  return 1.f / __builtin_sqrtf(sum / rows.dim + eps);
+}
+
+template <class T, class W>
+void rms_norm(void* out_, const void* x_, const void* weight_, const Rows& rows, float eps) {
+  T* out = static_cast<T*>(out_);
+  const T* x = static_cast<const T*>(x_);
+  const W* weight = static_cast<const W*>(weight_);
+  for (int64_t r = 0; r < rows.count; ++r, x += rows.dim, out += rows.dim) {
+    const float scale = rms_scale(sum(rows.dim, Square{}, x), rows, eps);
+    map(rows.stream, out, rows.dim, Normed{scale}, Ahead<T>{x, rows.dim}, weight);
+  }
+  if (rows.stream) end_of_stream();
+}
+
+// A sum that is written around the caches waits in `row` for its norm; one that stays in them is read again.
+template <class T>
+void add_rms_norm(void* sum_, void* normed_, const void* x_, const void* residual_, AnyValues weight_,
+                  const Rows& rows, float eps) {
+  alignas(64) T row[kWaiting];
+  T *total = static_cast<T*>(sum_), *normed = static_cast<T*>(normed_);
+  const T *x = static_cast<const T*>(x_), *residual = static_cast<const T*>(residual_);
+  const Any weight(weight_);
+  const int64_t dim = rows.dim;
+  const bool waits = rows.stream && dim <= kWaiting;
+  for (int64_t r = 0; r < rows.count; ++r, x += dim, residual += dim, total += dim, normed += dim) {
+    T* const added = waits ? row : total;
+    double squares = 0;
+    for (int64_t i = 0; i < dim; i += kWaiting) {
+      squares += map_and_sum(added + i, waiting_from(i, dim), Plus{}, Square{}, Ahead<T>{x + i, dim},
+                             Ahead<T>{residual + i, dim});
+    }
+    const float scale = rms_scale(static_cast<float>(squares), rows, eps);
+    if (waits) map(true, total, dim, Same{}, static_cast<const T*>(added));
+    map(rows.stream, normed, dim, Normed{scale}, static_cast<const T*>(added), weight);
+  }
+  if (rows.stream) end_of_stream();
+}
+
+struct Minus {
+  float c;
+  INLINE Vec operator()(Vec x) const { return x - c; }
+};
+struct SquareOfMinus {
+  float c;
+  INLINE Vec operator()(Vec x) const { return (x - c) * (x - c); }
+};
+struct Standardized {
+  float mean, rest, scale;
+  INLINE Vec operator()(Vec x, Vec weight) const { return (x - mean - rest) * scale * weight; }
+  INLINE Vec operator()(Vec x, Vec weight, Vec bias) const { return operator()(x, weight) + bias; }
+};
+
+// The mean is taken of differences to the row's first value, so that a constant row has a variance of exactly
+// zero; what its rounding leaves, `rest`, is found by the second sum.
+template <class T>
+INLINE Standardized standardized(const T* x, int64_t dim, float eps) {
+  const float first = load(x, 1)[0];
+  float mean = first + sum(dim, Minus{first}, x) / dim;
+  if (!(mean - mean == 0.f)) mean = sum(dim, Same{}, x) / dim;  // the differences were too large
+  const float rest = sum(dim, Minus{mean}, x) / dim;
+  const float variance = sum(dim, SquareOfMinus{mean}, x) / dim - rest * rest;
+  return {mean, rest, 1.f / __builtin_sqrtf((variance < 0.f ? 0.f : variance) + eps)};
+}
+
+template <class T>
+void layer_norm(void* out_, const void* x_, AnyValues weight, AnyValues bias, const Rows& rows, float eps) {
+  T* out = static_cast<T*>(out_);
+  const T* x = static_cast<const T*>(x_);
+  const int64_t dim = rows.dim;
+  for (int64_t r = 0; r < rows.count; ++r, x += dim, out += dim) {
+    const Standardized f = standardized(x, dim, eps);
+    if (bias.data)
+      map(rows.stream, out, dim, f, Ahead<T>{x, dim}, Any(weight), Any(bias));
+    else
+      map(rows.stream, out, dim, f, Ahead<T>{x, dim}, Any(weight));
+  }
+  if (rows.stream) end_of_stream();
+}
+
+struct ExpFrom {  // exp((x - top) * scale); its scale is that times log2(e)
+  float top;
+  float scale = kLog2E;
+  INLINE Vec operator()(Vec x) const { return exp2_of_negative((x - top) * scale); }
+};
+struct ScaledPlus {
+  float scale;
+  INLINE Vec operator()(Vec x, Vec mask) const { return x * scale + mask; }
+};
+struct ScaledIf {
+  float scale;
+  INLINE Vec operator()(Vec x, Vec keep) const { return (Int)keep < 0 ? x * scale : set(-__builtin_inff()); }
+};
+
+// A row whose scores grow with its elements: its greatest element is known before any score is.
+template <class T>
+struct GrowingRow {
+  const T* x;
+  int64_t dim;
+  float scale;
+  INLINE float top(float*, int64_t at, int64_t n) const {
+    return reduce(-__builtin_inff(), n, Max{}, Same{}, x + at);
+  }
+  NOINLINE float exponentials(float* waiting, int64_t at, int64_t n, float top, bool) const {
+    return map_and_sum(waiting, n, ExpFrom{top, scale * kLog2E}, Same{}, Ahead<T>{x + at, dim});
+  }
+};
+
+// A row with a mask, or with a scale that turns it around: its scores wait for their maximum.
+template <class T>
+struct MaskedRow {
+  const T* x;
+  const char* mask;
+  DType dtype;
+  float scale;
+  NOINLINE void scores(float* waiting, int64_t at, int64_t n) const {
+    if (!mask)
+      map(waiting, n, Scaled{scale}, x + at);
+    else if (dtype == kBool)
+      map(waiting, n, ScaledIf{scale}, x + at, Bools{mask} + at);
+    else
+      map(waiting, n, ScaledPlus{scale}, x + at, Any({mask, dtype}) + at);
+  }
+  INLINE float top(float* waiting, int64_t at, int64_t n) const {
+    scores(waiting, at, n);
+    return reduce(-__builtin_inff(), n, Max{}, Same{}, static_cast<const float*>(waiting));
+  }
+  NOINLINE float exponentials(float* waiting, int64_t at, int64_t n, float top, bool again) const {
+    if (again) scores(waiting, at, n);
+    return map_and_sum(waiting, n, ExpFrom{top, kLog2E}, Same{}, static_cast<const float*>(waiting));
+  }
+};
+
+// Exponentials wait in float32, in the first-level cache, for their sum. A row that is too long for that
+// computes them twice.
+template <class T, class Row>
+INLINE void softmax_row(T* out, const Row& row, int64_t dim, bool streamed) {
+  alignas(64) float waiting[kWaiting];
+  const bool again = dim > kWaiting;
+  const float lowest = -__builtin_inff();
+  float top = lowest;
+  for (int64_t i = 0; i < dim; i += kWaiting) {
+    const float each = row.top(waiting, i, waiting_from(i, dim));
+    top = each > top ? each : top;
+  }
+  if (top == lowest) top = 0.f;  // nothing but -inf: every exponential is zero
+  double sum = 0;
+  for (int64_t i = 0; i < dim; i += kWaiting)
+    sum += row.exponentials(waiting, i, waiting_from(i, dim), top, again);
+  const Scaled share{sum == 0 ? 0.f : static_cast<float>(1 / sum)};
+  for (int64_t i = 0; i < dim; i += kWaiting) {
+    if (again) row.exponentials(waiting, i, waiting_from(i, dim), top, again);
+    map(streamed, out + i, waiting_from(i, dim), share, static_cast<const float*>(waiting));
+  }
+}
+
+template <class T>
+void softmax(void* out_, const void* x_, AnyRows mask, const Rows& rows, float scale) {
+  T* out = static_cast<T*>(out_);
+  const T* x = static_cast<const T*>(x_);
+  const char* keep = static_cast<const char*>(mask.first.data);
+  const bool growing = !keep && scale > 0.f && scale < __builtin_inff();
+  for (int64_t r = 0; r < rows.count; ++r, x += rows.dim, out += rows.dim) {
+    if (growing)
+      softmax_row(out, GrowingRow<T>{x, rows.dim, scale}, rows.dim, rows.stream);
+    else
+      softmax_row(out, MaskedRow<T>{x, keep, mask.first.dtype, scale}, rows.dim, rows.stream);
+    if (keep) keep += mask.step;
+  }
+  if (rows.stream) end_of_stream();
+}
+
+// Points (a, b) of the plane, each turned by an angle of its own.
+struct Points {
+  Vec a, b;
+  INLINE Points turned(Vec cos, Vec sin) const { return {a * cos - b * sin, b * cos + a * sin}; }
+};
+
+template <int kFrom, int... I>
+INLINE Vec every_other(Vec a, Vec b, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(a, b, (2 * I + kFrom)...);
+}
+template <int kFrom, int... I>
+INLINE Vec in_turns(Vec a, Vec b, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(a, b, (kFrom + I / 2 + I % 2 * LANES)...);
+}
+
+// Pairs (i, i + pairs) of a row, LANES of them from the i-th on.
+template <class T>
+struct Halves {
+  static constexpr bool kHalves = true;
+  INLINE static Points load_from(const T* row, int64_t i, int64_t pairs) {
+    return {load(row + i), load(row + pairs + i)};
+  }
+  INLINE static void store_to(T* row, int64_t i, int64_t pairs, Points v) {
+    store(row + i, v.a);
+    store(row + pairs + i, v.b);
+  }
+};
+
+// Pairs (2i, 2i + 1).
+template <class T>
+struct Neighbours {
+  static constexpr bool kHalves = false;
+  INLINE static Points load_from(const T* row, int64_t i, int64_t) {
+    const Vec first = load(row + 2 * i), second = load(row + 2 * i + LANES);
+    return {every_other<0>(first, second, Lanes{}), every_other<1>(first, second, Lanes{})};
+  }
+  INLINE static void store_to(T* row, int64_t i, int64_t, Points v) {
+    store(row + 2 * i, in_turns<0>(v.a, v.b, Lanes{}));
+    store(row + 2 * i + LANES, in_turns<LANES / 2>(v.a, v.b, Lanes{}));
+  }
+};
+
+// As in map(), the last pairs overlap those before them and are read before anything is written.
+template <class Layout, class T>
+INLINE void rotate(T* out, const T* x, Any cos, Any sin, int64_t pairs) {
+  const int64_t rest = pairs - LANES;
+  const Points last = Layout::load_from(x, rest, pairs).turned(load(cos + rest), load(sin + rest));
+  for (int64_t i = 0; i < rest; i += LANES)
+    Layout::store_to(out, i, pairs, Layout::load_from(x, i, pairs).turned(load(cos + i), load(sin + i)));
+  Layout::store_to(out, rest, pairs, last);
+}
+
+// Fewer pairs than a vector holds, in copies that hold as many.
+template <class Layout, class T>
+INLINE void rotate_few(T* out, const T* x, Any cos, Any sin, int64_t pairs) {
+  T copy[2 * LANES] = {};
+  const int64_t second =
+      Layout::kHalves ? LANES : pairs;  // where the copy has what follows the first `pairs` elements
+  for (int64_t i = 0; i < pairs; ++i) {
+    copy[i] = x[i];
+    copy[second + i] = x[pairs + i];
+  }
+  const Points v = Layout::load_from(copy, 0, LANES).turned(load(cos, pairs), load(sin, pairs));
+  Layout::store_to(copy, 0, LANES, v);
+  for (int64_t i = 0; i < pairs; ++i) {
+    out[i] = copy[i];
+    out[pairs + i] = copy[second + i];
+  }
+}
+
+template <template <class> class Layout, class T>
+void rope(void* out_, const void* x_, AnyRows cos, AnyRows sin, const Rows& rows, int64_t pairs) {
+  T* out = static_cast<T*>(out_);
+  const T* x = static_cast<const T*>(x_);
+  for (int64_t r = 0; r < rows.count; ++r, x += rows.dim, out += rows.dim) {
+    const Any c(cos.first), s(sin.first);
+    if (pairs < LANES)
+      rotate_few<Layout<T>>(out, x, c, s, pairs);
+    else
+      rotate<Layout<T>>(out, x, c, s, pairs);
+    if (out != x) map(out + 2 * pairs, rows.dim - 2 * pairs, Same{}, x + 2 * pairs);
+    cos.first.data = static_cast<const char*>(cos.first.data) + cos.step;
+    sin.first.data = static_cast<const char*>(sin.first.data) + sin.step;
+  }
+}
+
+#define OF_DTYPES(kernel) {kernel<float>, kernel<Float16>, kernel<BFloat16>}
+#define OF_LAYOUT(layout) {rope<layout, float>, rope<layout, Float16>, rope<layout, BFloat16>}
+constexpr RowKernels row_kernels = {
+    OF_DTYPES(softmax),
+    {{rms_norm<float, float>, rms_norm<float, float>},
+     {rms_norm<Float16, Float16>, rms_norm<Float16, float>},
+     {rms_norm<BFloat16, BFloat16>, rms_norm<BFloat16, float>}},
+    OF_DTYPES(add_rms_norm),
+    OF_DTYPES(layer_norm),
+    {OF_LAYOUT(Halves), OF_LAYOUT(Neighbours)},
+};
+#undef OF_DTYPES
+#undef OF_LAYOUT
