@@ -1,0 +1,7 @@
+"""Models as they lie on disk: weights, configuration, tokenizer and chat template, from a GGUF file or a
+Hugging Face folder.
+"""
+
+from airllm.models.weights import ModelFileError, Stored, WeightFile, open_weights
+
+__all__ = ["ModelFileError", "Stored", "WeightFile", "open_weights"]

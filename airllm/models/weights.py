@@ -1,0 +1,126 @@
+"""What a file of weights is to the rest: names, tensors as views of mapped memory, and where they lie."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterable
+from contextlib import suppress
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from airllm.formats import Quantized
+
+Stored = np.ndarray | Quantized
+
+
+class ModelFileError(ValueError):
+    """A file that is broken, or that this library cannot use: the message names the file, the place in it,
+    what was found there and what was expected.
+    """
+
+    def __init__(self, path: str | PathLike[str], place: str, found: str, expected: str = ""):
+        where = f"{path}: {_short(place)}" if place else str(path)
+        super().__init__(f"{where} {_short(found)}" + (f", expected {expected}" if expected else ""))
+        self.path = Path(path)
+        self.place = place
+
+
+def _short(text: str, most: int = 200) -> str:
+    """Text with what a file says in it, which may be a megabyte."""
+    return text if len(text) <= most else text[:most] + "..."
+
+
+class Span(NamedTuple):
+    """The bytes of a tensor: of which map, from where on, how many. For reading ahead and letting go."""
+
+    map: mmap.mmap
+    start: int
+    nbytes: int
+
+
+class WeightFile(Protocol):
+    """The tensors of a model: a `GgufFile` or a `SafetensorsFolder`."""
+
+    path: Path
+
+    def names(self) -> list[str]:
+        """The names of all tensors."""
+
+    def tensor(self, name: str) -> Stored:
+        """A read-only view of the mapped file; ModelFileError if there is none of that name."""
+
+    def span(self, name: str) -> Span:
+        """Where the tensor's bytes lie."""
+
+    def close(self) -> None:
+        """Let go of the file. Arrays that are still held stay valid, and keep their map until they go."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def __enter__(self) -> WeightFile: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def open_weights(path: str | PathLike[str]) -> WeightFile:
+    """The tensors of a GGUF file or of a Hugging Face folder. Raises ModelFileError or OSError."""
+    from airllm.models.gguf_file import GgufFile
+    from airllm.models.safetensors_folder import SafetensorsFolder
+
+    return SafetensorsFolder(path) if Path(path).is_dir() else GgufFile(path)
+
+
+def mapped(path: Path) -> mmap.mmap:
+    """The file as read-only memory; OSError if it cannot be opened, ModelFileError if it is empty."""
+    with path.open("rb") as file:
+        try:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:  # of an empty file
+            raise ModelFileError(path, "", "is empty") from None
+
+
+def unmap(map: mmap.mmap) -> None:
+    """Close the map, unless arrays still lie in it: then it goes with the last of them."""
+    with suppress(BufferError):
+        map.close()
+
+
+def known(names: Iterable[str], most: int = 8) -> str:
+    """Some names, for a message."""
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; OSError if it cannot be opened, ModelFileError if it holds none."""
+    return parse_json(path, path.read_bytes())
+
+
+def parse_json(path: Path, text: bytes, place: str = "") -> dict[str, Any]:
+    """The object that `text` of a file is. A name that stands twice is refused."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ModelFileError(path, place, f"has {twice!r} twice", "each name once")
+        return found
+
+    try:
+        value = json.loads(text, object_pairs_hook=once)
+    except ModelFileError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(path, place, f"is no JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ModelFileError(path, place, f"holds a {type(value).__name__}", "a JSON object")
+    return value
