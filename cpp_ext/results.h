@@ -142,24 +142,34 @@ inline PyObject* both(PyObject* out, Result& a, Result& b) {
   return py::make_tuple(std::move(a.owned), std::move(b.owned)).release().ptr();
 }
 
-// A new array of `like`'s dtype, or the caller's `out`.
-inline Result result(const arguments::Op& op, PyObject* out, const arguments::Array& like, int ndim,
-                     const py::ssize_t* shape, std::initializer_list<arguments::Input> inputs,
-                     const char* name = "out") {
-  if (arguments::present(out))
-    return {arguments::checked_out(op, out, like.dtype, ndim, shape, inputs, name),
-            py::reinterpret_borrow<py::object>(out)};
+// A new array.
+inline Result new_result(PyObject* descr, arguments::DType dtype, int ndim, const py::ssize_t* shape) {
   arguments::Array made;
-  made.dtype = like.dtype;
+  made.dtype = dtype;
   made.ndim = ndim;
   for (int i = 0; i < ndim; ++i) made.size *= shape[i];
-  PyObject* descr = py::detail::array_proxy(like.object)->descr;
   const size_t bytes = made.nbytes();
   made.object =
       bytes < kLarge ? new_array(descr, ndim, shape, nullptr) : new_large_array(descr, ndim, shape, bytes);
   made.data = py::detail::array_proxy(made.object)->data;
   made.shape = reinterpret_cast<const py::ssize_t*>(py::detail::array_proxy(made.object)->dimensions);
   return {made, py::reinterpret_steal<py::object>(made.object)};
+}
+
+// The caller's `out`, checked.
+inline Result given_result(const arguments::Op& op, PyObject* out, arguments::DType dtype, int ndim,
+                           const py::ssize_t* shape, std::initializer_list<arguments::Input> inputs,
+                           const char* name = "out") {
+  return {arguments::checked_out(op, out, dtype, ndim, shape, inputs, name),
+          py::reinterpret_borrow<py::object>(out)};
+}
+
+// A new array of `like`'s dtype, or the caller's `out`.
+inline Result result(const arguments::Op& op, PyObject* out, const arguments::Array& like, int ndim,
+                     const py::ssize_t* shape, std::initializer_list<arguments::Input> inputs,
+                     const char* name = "out") {
+  if (arguments::present(out)) return given_result(op, out, like.dtype, ndim, shape, inputs, name);
+  return new_result(py::detail::array_proxy(like.object)->descr, like.dtype, ndim, shape);
 }
 
 }  // namespace results

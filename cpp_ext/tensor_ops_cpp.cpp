@@ -12,6 +12,8 @@
 
 #include "bindings/attention.h"
 #include "bindings/elements.h"
+#include "bindings/formats.h"
+#include "bindings/linear.h"
 #include "bindings/matmul.h"
 #include "bindings/prefill.h"
 #include "bindings/rows.h"
@@ -26,6 +28,8 @@ constexpr char kRmsNorm[] = "rms_norm", kAddRmsNorm[] = "add_rms_norm", kLayerNo
                kSoftmax[] = "softmax", kApplyRope[] = "apply_rope", kMatmul[] = "matmul",
                kAttention[] = "attention", kAttentionScores[] = "attention_scores",
                kWeightedSumRows[] = "weighted_sum_rows";
+constexpr char kLinear[] = "linear", kMatmulVec[] = "matmul_vec", kEmbedding[] = "embedding",
+               kQuantize[] = "quantize", kDequantize[] = "dequantize";
 
 PyMethodDef methods[] = {
     method<rms_norm, kRmsNorm>("rms_norm($module, x, weight, eps=1e-06, *, out=None)\n--\n\n"
@@ -60,6 +64,16 @@ PyMethodDef methods[] = {
     method<weighted_sum_rows, kWeightedSumRows>(
         "weighted_sum_rows($module, weights, matrix, *, out=None)\n--\n\n"
         "weights (s,) @ matrix (s, d)."),
+    method<linear, kLinear>("linear($module, x, weight, bias=None, *, out=None)\n--\n\n"
+                            "x (..., k) @ weight (n, k), an array or a Quantized, transposed, + bias (n)."),
+    method<matmul_vec, kMatmulVec>("matmul_vec($module, w, x, *, out=None)\n--\n\n"
+                                   "w (n, k), an array or a Quantized, @ x (k)."),
+    method<embedding, kEmbedding>("embedding($module, ids, table, *, out=None)\n--\n\n"
+                                  "The rows of table (v, d), an array or a Quantized, that ids name."),
+    method<quantize, kQuantize>("quantize($module, x, format)\n--\n\n"
+                                "x (..., k) as an airllm.formats.Quantized of a block format."),
+    method<dequantize, kDequantize>("dequantize($module, q, *, out=None)\n--\n\n"
+                                    "The float32 values of an airllm.formats.Quantized."),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -8,3 +8,4 @@
 #define GUESS_RECIPROCAL(d) _mm512_maskz_rcp14_ps(0xffff, (__m512)(d))
 #define STREAM_F32(p, v) _mm512_stream_ps(p, (__m512)(v))
 #define STREAM_16(p, v) _mm256_stream_si256((__m256i*)(p), (__m256i)(v))
+#define BYTES "avx512_bytes.inl"

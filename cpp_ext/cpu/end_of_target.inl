@@ -14,3 +14,8 @@
 #undef PAIRS_I8_I8
 #undef FOURS_OF_PAIRS
 #undef BY_BYTES
+#undef DOT_I8_I8
+#undef SUMS_OF_PAIRS
+#undef BYTES
+#undef LOOK_UP
+#undef HALF

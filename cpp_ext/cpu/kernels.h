@@ -9,6 +9,7 @@
 #include "dtypes.h"
 #include "elements.h"
 #include "prefill.h"
+#include "quantized.h"
 #include "rows.h"
 
 namespace cpu {
@@ -34,6 +35,7 @@ struct Kernels {
   MapKernel* copy;
   float (*read)(const void* x, int64_t n);
   AttentionKernels attention;
+  StoredKernels stored;
 };
 
 }  // namespace cpu

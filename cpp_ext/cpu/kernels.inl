@@ -20,6 +20,7 @@ namespace {
 #include "prefill.inl"
 #include "prefill_floats.inl"
 #include "attention.inl"
+#include "quantized.inl"
 // clang-format on
 
 float read_all(const void* x, int64_t n) {
@@ -41,6 +42,7 @@ constexpr Kernels kernels = {
     map_kernel<Same, float>,
     read_all,
     attention_kernels,
+    stored::stored_kernels,
 };
 
 }  // namespace ISA

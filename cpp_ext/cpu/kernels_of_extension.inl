@@ -10,12 +10,14 @@ namespace {
 #include "transpose.inl"
 #include "codes.inl"
 #include "prefill.inl"
+#include "quantized.inl"
 // clang-format on
 
 constexpr Kernels extended() {
   Kernels all = BASE::kernels;
   all.isa = STRING(ISA);
   all.prefill = with_bytes(all.prefill);
+  all.stored = stored::stored_kernels;
   return all;
 }
 

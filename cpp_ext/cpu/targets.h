@@ -38,6 +38,7 @@
 #define VECTORS 16
 #define STREAM_F32(p, v) _mm_stream_ps(p, (__m128)(v))
 #define STREAM_16(p, v) _mm_stream_si64((long long*)(p), (long long)(v))
+#define SUMS_OF_PAIRS(a, b) ((Int)_mm_madd_epi16((__m128i)(a), (__m128i)(b)))
 #include "kernels.inl"
 
 BEGIN_TARGET("avx2,fma,f16c")
@@ -51,6 +52,7 @@ BEGIN_TARGET("avx2,fma,f16c")
 #define PAIRS_U8_I8(u, i) ((Pairs)_mm256_maddubs_epi16((__m256i)(u), (__m256i)(i)))
 #define PAIRS_I8_I8(w, x) \
   PAIRS_U8_I8(_mm256_abs_epi8((__m256i)(w)), _mm256_sign_epi8((__m256i)(x), (__m256i)(w)))
+#define BYTES "avx2_bytes.inl"
 #define FOURS_OF_PAIRS(p) ((Int)_mm256_madd_epi16((__m256i)(p), _mm256_set1_epi16(1)))
 #include "kernels.inl"
 
@@ -89,6 +91,12 @@ END_TARGET
 #define VECTORS 32
 #define WIDEN_F16(p) ((Vec)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t*)(p)))))
 #define NARROW_F16(v) ((Bits16)vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)(v))))
+#define LOOK_UP(table, index) ((Sixteen)vqtbl1q_s8((int8x16_t)(table), (uint8x16_t)(index)))
+// A product of -128 with -127 and one more still fit an int16.
+#define DOT_I8_I8(sum, w, i)                                                                          \
+  ((Int)vpadalq_s16((int32x4_t)(sum),                                                                 \
+                    vmlal_high_s8(vmull_s8(vget_low_s8((int8x16_t)(w)), vget_low_s8((int8x16_t)(i))), \
+                                  (int8x16_t)(w), (int8x16_t)(i))))
 #include "kernels.inl"
 
 #else

@@ -212,6 +212,9 @@ struct Plus {
 struct Max {  // of numbers: a NaN may be passed over
   INLINE Vec operator()(Vec a, Vec b) const { return a > b ? a : b; }
 };
+struct Least {
+  INLINE Vec operator()(Vec a, Vec b) const { return a < b ? a : b; }
+};
 struct Same {
   INLINE Vec operator()(Vec v) const { return v; }
 };

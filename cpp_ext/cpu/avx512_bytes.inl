@@ -1,0 +1,65 @@
+// What bytes.inl needs of AVX-512.
+
+INLINE float half_at(const char* p) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(word_at(p)))); }
+
+INLINE Bytes from_table(Sixteen table, Bytes index) {
+  return (Bytes)_mm512_shuffle_epi8(_mm512_maskz_broadcast_i32x4(0xffff, (__m128i)table), (__m512i)index);
+}
+
+INLINE __m512i joined(__m256i low, __m256i high) {
+  return (__m512i)__builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+}
+
+template <int kStride>
+INLINE Bytes pieces(const char* p) {
+  const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256((__m128i)load_sixteen(p)),
+                                              (__m128i)load_sixteen(p + kStride), 1);
+  const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256((__m128i)load_sixteen(p + 2 * kStride)),
+                                               (__m128i)load_sixteen(p + 3 * kStride), 1);
+  return (Bytes)joined(low, high);
+}
+
+// A word of each of four blocks, four times. Read as two halves of the group, the second of which begins
+// with the third block; a half's second word must lie in its first 64 bytes.
+template <int kStride>
+INLINE __m256i words_of_blocks(const char* p) {
+  constexpr short kNext = kStride / 2;
+  if constexpr (kStride + 2 <= 32) {
+    constexpr short kFar = 16 + kNext;
+    const __m256i index =
+        _mm256_setr_epi16(0, 0, 0, 0, kNext, kNext, kNext, kNext, 16, 16, 16, 16, kFar, kFar, kFar, kFar);
+    return _mm256_permutex2var_epi16(_mm256_loadu_si256((const __m256i*)p), index,
+                                     _mm256_loadu_si256((const __m256i*)(p + 2 * kStride)));
+  } else {
+    constexpr short kFar = 32 + kNext;
+    const __m256i index =
+        _mm256_setr_epi16(0, 0, 0, 0, kNext, kNext, kNext, kNext, 32, 32, 32, 32, kFar, kFar, kFar, kFar);
+    const __m512i words = _mm512_permutex2var_epi16(_mm512_loadu_si512(p), joined(index, index),
+                                                    _mm512_loadu_si512(p + 2 * kStride));
+    return (__m256i)__builtin_shufflevector(words, words, 0, 1, 2, 3);
+  }
+}
+
+template <int kStride>
+INLINE Bytes eights(const char* p) {
+  const __m512i each = _mm512_maskz_cvtepu16_epi32(0xffff, words_of_blocks<kStride>(p));
+  const __m512i index =
+      _mm512_maskz_broadcast_i32x4(0xffff, _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1));
+  return (Bytes)_mm512_shuffle_epi8(each, index);
+}
+
+template <int kStride>
+INLINE Vec halves(const char* p) {
+  return (Vec)_mm512_maskz_cvtph_ps(0xffff, words_of_blocks<kStride>(p));
+}
+
+INLINE Bytes shifted_pair(const char* p, int, int shift, int other_shift) {
+  const __m512i twice = _mm512_maskz_broadcast_i64x4(0xff, _mm256_loadu_si256((const __m256i*)p));
+  const __m512i shifts = joined(_mm256_set1_epi16((short)shift), _mm256_set1_epi16((short)other_shift));
+  return (Bytes)_mm512_srlv_epi16(twice, shifts);
+}
+
+INLINE Int scales_of_lanes(Sixteen scales, const int8_t* index) {
+  const __m128i taken = _mm_shuffle_epi8((__m128i)scales, _mm_loadu_si128((const __m128i*)index));
+  return (Int)_mm512_maskz_cvtepi8_epi32(0xffff, taken);
+}

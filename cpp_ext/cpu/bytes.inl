@@ -1,0 +1,144 @@
+// Vectors of bytes, as many bytes as a vector of floats has, and their dot products: what products with
+// stored blocks are made of. Included once per instruction set, after vectors.inl.
+
+typedef int8_t Bytes __attribute__((vector_size(4 * LANES)));
+typedef int16_t Shorts __attribute__((vector_size(4 * LANES)));
+typedef uint64_t Longs __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Words __attribute__((vector_size(4 * LANES)));
+typedef int8_t Sixteen __attribute__((vector_size(16)));
+typedef int8_t BytesInMemory __attribute__((vector_size(4 * LANES), aligned(1), may_alias));
+typedef int8_t SixteenInMemory __attribute__((vector_size(16), aligned(1), may_alias));
+typedef int8_t LanesOfBytes __attribute__((vector_size(LANES)));
+typedef int8_t LanesOfBytesInMemory __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef int32_t IntInMemory __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+INLINE Bytes load_bytes(const void* p) { return *static_cast<const BytesInMemory*>(p); }
+INLINE Sixteen load_sixteen(const void* p) { return *static_cast<const SixteenInMemory*>(p); }
+INLINE Int load_int(const void* p) { return *static_cast<const IntInMemory*>(p); }
+INLINE void store_int(void* p, Int v) { *static_cast<IntInMemory*>(p) = v; }
+INLINE Vec to_float(Int v) { return __builtin_convertvector(v, Vec); }
+
+// `bits` of each byte, from bit `shift` on.
+INLINE Bytes field(Bytes v, int shift, int mask) { return (Bytes)((Words)v >> shift) & (int8_t)mask; }
+
+// sum[i] += the products of four neighbours; u is 0 to 63, x is -127 to 127. Which lane gets which four is
+// the instruction set's business, but within 16 bytes they stay.
+// dot_signed() takes w of -128 to 127, and adds kSignedZero times the sum of x as well.
+#if defined(DOT_U8_I8)
+constexpr int kSignedZero = 128;
+INLINE Int dot_small(Int sum, Bytes u, Bytes x) { return DOT_U8_I8(sum, u, x); }
+INLINE Int dot_signed(Int sum, Bytes w, Bytes x) {
+  return DOT_U8_I8(sum, w ^ (int8_t)-128, x);  // w + 128, which is positive
+}
+#elif defined(PAIRS_U8_I8)
+constexpr int kSignedZero = 0;
+INLINE Int dot_small(Int sum, Bytes u, Bytes x) { return sum + FOURS_OF_PAIRS(PAIRS_U8_I8(u, x)); }
+INLINE Int dot_signed(Int sum, Bytes w, Bytes x) { return sum + FOURS_OF_PAIRS(PAIRS_I8_I8(w, x)); }
+#elif defined(DOT_I8_I8)
+constexpr int kSignedZero = 0;
+INLINE Int dot_small(Int sum, Bytes u, Bytes x) { return DOT_I8_I8(sum, u, x); }
+INLINE Int dot_signed(Int sum, Bytes w, Bytes x) { return DOT_I8_I8(sum, w, x); }
+#else
+constexpr int kSignedZero = 0;
+#ifndef SUMS_OF_PAIRS  // of the products of int16
+INLINE Int sums_of_pairs(Shorts a, Shorts b) {
+  const Int ai = (Int)a, bi = (Int)b;
+  return (ai << 16 >> 16) * (bi << 16 >> 16) + (ai >> 16) * (bi >> 16);
+}
+#define SUMS_OF_PAIRS(a, b) sums_of_pairs(a, b)
+#endif
+INLINE Int dot_signed(Int sum, Bytes w, Bytes x) {
+  const Shorts even_w = (Shorts)w << 8 >> 8, odd_w = (Shorts)w >> 8;
+  const Shorts even_x = (Shorts)x << 8 >> 8, odd_x = (Shorts)x >> 8;
+  return sum + SUMS_OF_PAIRS(even_w, even_x) + SUMS_OF_PAIRS(odd_w, odd_x);
+}
+INLINE Int dot_small(Int sum, Bytes u, Bytes x) { return dot_signed(sum, u, x); }
+#endif
+
+INLINE uint16_t word_at(const char* p) {
+  return static_cast<uint16_t>(static_cast<unsigned char>(p[0]) | static_cast<unsigned char>(p[1]) << 8);
+}
+
+// In a group of LANES / 4 blocks of kStride bytes, each has 16 bytes, four lanes, of a vector.
+constexpr int kGroup = LANES / 4;
+
+#ifdef BYTES
+#include BYTES
+#else
+
+// A stored float16.
+INLINE float half_at(const char* p) {
+#ifdef HALF
+  return HALF(word_at(p));
+#else
+  const Float16 lanes[LANES] = {{word_at(p)}};
+  return load(lanes)[0];
+#endif
+}
+
+// Bytes of a table, in the order of the indices.
+INLINE Sixteen looked_up(Sixteen table, Sixteen index) {
+#ifdef LOOK_UP
+  return LOOK_UP(table, index);
+#else
+  Sixteen found;
+  for (int i = 0; i < 16; ++i) found[i] = table[index[i]];
+  return found;
+#endif
+}
+
+template <class V>
+INLINE V from_table(Sixteen table, V index) {
+  alignas(64) Sixteen all[sizeof(V) / 16];
+  __builtin_memcpy(all, &index, sizeof all);
+  for (Sixteen& each : all) each = looked_up(table, each);
+  __builtin_memcpy(&index, all, sizeof all);
+  return index;
+}
+
+// 16 bytes of each block.
+template <int kStride>
+INLINE Bytes pieces(const char* p) {
+  alignas(64) char all[4 * LANES];
+  for (int g = 0; g < kGroup; ++g) __builtin_memcpy(all + 16 * g, p + g * kStride, 16);
+  return load_bytes(all);
+}
+
+// Two bytes of each block, both repeated eight times.
+template <int kStride>
+INLINE Bytes eights(const char* p) {
+  alignas(64) uint64_t all[LANES / 2];
+  for (int b = 0; b < LANES / 2; ++b)
+    all[b] = 0x0101010101010101u * static_cast<unsigned char>(p[b / 2 * kStride + b % 2]);
+  return load_bytes(all);
+}
+
+// A float16 of each block, in its four lanes.
+template <int kStride>
+INLINE Vec halves(const char* p) {
+  if constexpr (kGroup == 1) return set(half_at(p));
+  alignas(64) Float16 all[LANES];
+  for (int i = 0; i < LANES; ++i) all[i].bits = word_at(p + i / 4 * kStride);
+  return load(all);
+}
+
+// 32 bytes, or as many of them as a vector holds from byte 16 * `half` on, shifted right; for 16 lanes
+// twice, by each of the shifts.
+INLINE Bytes shifted_pair(const char* p, int half, int shift, int other_shift) {
+  alignas(64) char all[4 * LANES];
+  if (LANES == 4) return field(load_bytes(p + 16 * half), shift, 255);
+  for (int i = 0; i < 4 * LANES; i += 32) __builtin_memcpy(all + i, p, 32);
+  Bytes v = load_bytes(all);
+  for (int i = 0; i < 4 * LANES; ++i)
+    all[i] = static_cast<char>(static_cast<unsigned char>(v[i]) >> (i < 32 ? shift : other_shift));
+  return load_bytes(all);
+}
+
+// One of 16 bytes for every four lanes, sign-extended.
+INLINE Int scales_of_lanes(Sixteen scales, const int8_t* index) {
+  Int found;
+  for (int i = 0; i < LANES; ++i) found[i] = scales[index[i]];
+  return found;
+}
+
+#endif

@@ -1,0 +1,42 @@
+// Kernels on weights as they are stored: plain floats, or blocks of quantized values.
+#pragma once
+#include "dtypes.h"
+#include "formats.h"
+
+namespace cpu {
+
+// Most rows of x that a product takes at once: each weight is then read once.
+constexpr int64_t kDecodeRows = 8;
+
+// Columns [n0, n1) of out (m, n) = x (m, k) @ weight (n, k)^T + bias, m <= kDecodeRows.
+struct LinearPart {
+  Format format;  // of the weight
+  DType out_dtype;
+  char* out;
+  int64_t m, n, k, n0, n1;
+  const char* weight;
+  const char* x;      // rows as pack() has written them
+  int64_t x_bytes;    // of each
+  const float* bias;  // or null
+};
+
+struct StoredKernels {
+  // n values, a whole number of blocks.
+  void (*dequantize)(Format format, float* out, const char* blocks, int64_t n);
+  void (*quantize)(Format format, char* blocks, const float* x, int64_t n);
+  // n floats of a dtype to float32.
+  void (*widen)(DType dtype, float* out, const void* x, int64_t n);
+  void (*add_bias)(DType dtype, char* out, const float* bias, int64_t rows, int64_t n);
+  // A row of x, as linear() reads it beside weights of a format: packed_bytes() bytes, aligned to 64.
+  // False: it holds what int8 blocks cannot (NaN, infinities, nothing but tiny numbers).
+  int64_t (*packed_bytes)(Format format, int64_t k);
+  bool (*pack)(Format format, char* to, const float* x, int64_t k);
+  void (*linear)(const LinearPart& part);
+};
+
+constexpr bool can_quantize(Format format) { return format >= kQ8_0 && format <= kQ5_1; }
+constexpr int64_t row_bytes(Format format, int64_t k) {
+  return k / kBlocks[format].values * kBlocks[format].bytes;
+}
+
+}  // namespace cpu

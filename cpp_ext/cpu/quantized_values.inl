@@ -1,0 +1,204 @@
+// Stored values to float32, and back, bit for bit as `gguf` does it. The loops over a block are plain: their
+// bounds are known, and the compiler makes vectors of them. Every product in them is exact, so that adding to
+// it at once or after a rounding is the same.
+
+using Byte = unsigned char;
+
+INLINE void decode(Q8_0, float* out, const char* p) {
+  const float scale = half_at(p);
+  for (int i = 0; i < 32; ++i) out[i] = scale * static_cast<signed char>(p[2 + i]);
+}
+
+// Nibbles, and a fifth bit each where there is one.
+INLINE void decode_nibbles(float* out, const char* p, uint32_t fifth, float scale, int zero, float offset) {
+  for (int i = 0; i < 16; ++i) {
+    const Byte both = static_cast<Byte>(p[i]);
+    const int low = (both & 15) | (fifth >> i << 4 & 16), high = both >> 4 | (fifth >> (i + 16) << 4 & 16);
+    out[i] = scale * static_cast<float>(low - zero) + offset;
+    out[i + 16] = scale * static_cast<float>(high - zero) + offset;
+  }
+}
+INLINE void decode(Q4_0, float* out, const char* p) { decode_nibbles(out, p + 2, 0, half_at(p), 8, -0.f); }
+INLINE void decode(Q4_1, float* out, const char* p) {
+  decode_nibbles(out, p + 4, 0, half_at(p), 0, half_at(p + 2));
+}
+INLINE void decode(Q5_0, float* out, const char* p) {
+  decode_nibbles(out, p + 6, four_at(p + 2), half_at(p), 16, -0.f);
+}
+INLINE void decode(Q5_1, float* out, const char* p) {
+  decode_nibbles(out, p + 8, four_at(p + 4), half_at(p), 0, half_at(p + 2));
+}
+INLINE void decode(IQ4_NL, float* out, const char* p) {
+  const float scale = half_at(p);
+  const Sixteen values = IQ4_NL::values();
+  for (int i = 0; i < 16; ++i) {
+    out[i] = scale * values[p[2 + i] & 15];
+    out[i + 16] = scale * values[p[2 + i] >> 4 & 15];
+  }
+}
+
+// Blocks of 256, through the units of 16 that the products go by.
+template <class F>
+INLINE void decode_units(float* out, const char* p) {
+  constexpr int zero = F::kOffset ? 0 : F::kTwiceZero / 2;
+  const SubBlocks sub = F::sub_blocks(p);
+  const float scale = half_at(p + F::kScale), offset_scale = half_at(p + F::kOffsetScale);
+  for (int v = 0; v < F::kLowBytes / kStep; ++v) {
+    const Bytes low = load_bytes(p + F::kLow + v * kStep), high = F::high(p, v);
+    for (int f = 0; f < F::kFields; ++f) {
+      const Bytes q = unpacked<F>(low, high, f);
+      for (int piece = 0; piece < kGroup; ++piece) {
+        const int unit = order<F>.unit[(v * F::kFields + f) * kGroup + piece];
+        const float of_unit = scale * sub.scales[unit];
+        const float offset = F::kOffset ? -(offset_scale * sub.offsets[unit]) : -0.f;
+        for (int i = 0; i < 16; ++i)
+          out[16 * unit + i] = of_unit * static_cast<float>(q[16 * piece + i] - zero) + offset;
+      }
+    }
+  }
+}
+INLINE void decode(Q2_K, float* out, const char* p) { decode_units<Q2_K>(out, p); }
+INLINE void decode(Q3_K, float* out, const char* p) { decode_units<Q3_K>(out, p); }
+INLINE void decode(Q4_K, float* out, const char* p) { decode_units<Q4_K>(out, p); }
+INLINE void decode(Q5_K, float* out, const char* p) { decode_units<Q5_K>(out, p); }
+INLINE void decode(Q6_K, float* out, const char* p) { decode_units<Q6_K>(out, p); }
+
+template <class F, int kValues>
+void decode_blocks(float* out, const char* p, int64_t n) {
+  for (int64_t i = 0; i < n; i += kValues, p += F::kBytes) decode(F{}, out + i, p);
+}
+
+template <class T>
+void widen_all(float* out, const void* x, int64_t n) {
+  map(out, n, Same{}, static_cast<const T*>(x));
+}
+
+void widen(DType dtype, float* out, const void* x, int64_t n) {
+  if (dtype == kFloat32) return widen_all<float>(out, x, n);
+  if (dtype == kFloat16) return widen_all<Float16>(out, x, n);
+  widen_all<BFloat16>(out, x, n);
+}
+
+void dequantize(Format format, float* out, const char* p, int64_t n) {
+  switch (format) {
+    case kF32:
+    case kF16:
+    case kBF16:
+      return widen(static_cast<DType>(format), out, p, n);
+    case kQ8_0:
+      return decode_blocks<Q8_0, 32>(out, p, n);
+    case kQ4_0:
+      return decode_blocks<Q4_0, 32>(out, p, n);
+    case kQ4_1:
+      return decode_blocks<Q4_1, 32>(out, p, n);
+    case kQ5_0:
+      return decode_blocks<Q5_0, 32>(out, p, n);
+    case kQ5_1:
+      return decode_blocks<Q5_1, 32>(out, p, n);
+    case kQ2_K:
+      return decode_blocks<Q2_K, 256>(out, p, n);
+    case kQ3_K:
+      return decode_blocks<Q3_K, 256>(out, p, n);
+    case kQ4_K:
+      return decode_blocks<Q4_K, 256>(out, p, n);
+    case kQ5_K:
+      return decode_blocks<Q5_K, 256>(out, p, n);
+    case kQ6_K:
+      return decode_blocks<Q6_K, 256>(out, p, n);
+    case kIQ4_NL:
+      return decode_blocks<IQ4_NL, 32>(out, p, n);
+    case kFormats:
+      break;
+  }
+}
+
+// float32 to blocks. Each step rounds by itself: a product that is added to something must not be fused with
+// it.
+INLINE float rounded_product(float a, float b) {
+  volatile float product = a * b;
+  return product;
+}
+
+INLINE void store_half(char* p, float v) {
+  const float lanes[LANES] = {v};  // set() would lose the sign of a zero
+  Float16 half;
+  store(&half, load(lanes), 1);
+  __builtin_memcpy(p, &half, 2);
+}
+
+// As NumPy does it: 8 bits of a whole number, which may be anything for a NaN.
+INLINE int least_byte(float v) {
+  return v > -2147483648.f && v < 2147483648.f ? static_cast<int32_t>(v) & 255 : 0;
+}
+INLINE int at_most(int most, int v) { return v < most ? v : most; }
+
+INLINE void encode_q8_0(char* p, const float* x) {
+  float most = 0.f;
+  for (int i = 0; i < 32; ++i) {
+    const float size = __builtin_fabsf(x[i]);
+    most = size > most || size != size ? size : most;
+    if (most != most) break;
+  }
+  const float scale = most / 127.f, inverse = scale == 0.f ? 0.f : 1.f / scale;
+  store_half(p, scale);
+  for (int i = 0; i < 32; ++i) {
+    const float v = x[i] * inverse, size = __builtin_fabsf(v), whole = __builtin_floorf(size);
+    const float away = whole + __builtin_floorf(2.f * (size - whole));
+    p[2 + i] = static_cast<char>(least_byte(v < 0.f ? -away : away));
+  }
+}
+
+// q of 32 values: low nibbles, and the fifth bits where there are any.
+template <int kHead, bool kFifth>
+INLINE void store_nibbles(char* p, const int* q) {
+  if (kFifth) {
+    uint32_t fifth = 0;
+    for (int i = 0; i < 32; ++i) fifth |= static_cast<uint32_t>(q[i] >> 4) << i;
+    __builtin_memcpy(p + kHead, &fifth, 4);
+  }
+  for (int i = 0; i < 16; ++i)
+    p[kHead + (kFifth ? 4 : 0) + i] = static_cast<char>((q[i] & 15) | (q[i + 16] & 15) << 4);
+}
+
+// The value of largest magnitude, the first of several, becomes the least q.
+template <int kMost>
+INLINE void encode_centred(char* p, const float* x) {
+  float largest = x[0];
+  for (int i = 1; i < 32 && largest == largest; ++i)
+    if (__builtin_fabsf(x[i]) > __builtin_fabsf(largest) || x[i] != x[i]) largest = x[i];
+  constexpr float kZero = (kMost + 1) / 2;
+  const float scale = largest / -kZero, inverse = scale == 0.f ? 0.f : 1.f / scale;
+  store_half(p, scale);
+  int q[32];
+  for (int i = 0; i < 32; ++i)
+    q[i] = at_most(kMost, least_byte(rounded_product(x[i], inverse) + (kZero + 0.5f)));
+  store_nibbles<2, (kMost > 15)>(p, q);
+}
+
+template <int kMost>
+INLINE void encode_from_least(char* p, const float* x) {
+  float least = x[0], most = x[0];
+  for (int i = 1; i < 32; ++i) {
+    least = x[i] < least || x[i] != x[i] ? x[i] : least;
+    most = x[i] > most || x[i] != x[i] ? x[i] : most;
+    if (least != least) break;
+  }
+  const float scale = (most - least) / kMost, inverse = scale == 0.f ? 0.f : 1.f / scale;
+  store_half(p, scale);
+  store_half(p + 2, least);
+  int q[32];
+  for (int i = 0; i < 32; ++i)
+    q[i] = at_most(kMost, least_byte(rounded_product(x[i] - least, inverse) + 0.5f));
+  store_nibbles<4, (kMost > 15)>(p, q);
+}
+
+void quantize(Format format, char* p, const float* x, int64_t n) {
+  const int64_t bytes = kBlocks[format].bytes;
+  for (int64_t i = 0; i < n; i += 32, p += bytes) {
+    if (format == kQ8_0) encode_q8_0(p, x + i);
+    if (format == kQ4_0) encode_centred<15>(p, x + i);
+    if (format == kQ4_1) encode_from_least<15>(p, x + i);
+    if (format == kQ5_0) encode_centred<31>(p, x + i);
+    if (format == kQ5_1) encode_from_least<31>(p, x + i);
+  }
+}
