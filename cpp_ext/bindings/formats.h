@@ -174,7 +174,7 @@ inline Ids ids_of(const Op& op, const char* name, PyObject* object) {
   const auto* descr = py::detail::array_descriptor_proxy(fields->descr);
   const py::dtype dtype = py::reinterpret_borrow<py::dtype>(fields->descr);
   if (descr->kind != 'i' || descr->byteorder == '>' || (dtype.itemsize() != 4 && dtype.itemsize() != 8))
-    op.wrong_type(name, "has dtype " + text_of(object, "dtype"), "int32 or int64");
+    op.wrong_type(name, "has dtype " + text_of(object, "dtype"), "int64 or int32");
   Ids ids;
   ids.wide = dtype.itemsize() == 8;
   ids.array.object = object;
