@@ -148,6 +148,16 @@ inline unsigned __float_as_uint(float value) {
   return bits;
 }
 
+// Rounded one by one: a compiler may not make one operation of the two.
+inline float __fmul_rn(float a, float b) {
+  const volatile float product = a * b;
+  return product;
+}
+inline float __fadd_rn(float a, float b) {
+  const volatile float sum = a + b;
+  return sum;
+}
+
 using std::isnan;
 
 // What the launchers call: the kernel goes on the stream with copies of its arguments.
