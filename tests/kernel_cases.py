@@ -55,6 +55,9 @@ def cases(form: str) -> Iterator[Case]:
             yield from _rows(rng, dtype, d)
             yield from _softmax(rng, dtype, d)
             yield from _rope(rng, dtype, 1 + d)
+        for sizes in FEW_QUERIES:
+            yield from _attention(rng, dtype, sizes)
+        yield from list(_attention(rng, dtype, MANY_QUERIES[dtype]))[DTYPES.index(dtype) :][:1]
         for batch, m, n, k, *units in (*ROWS, *(CPU_BLOCKS if form == "cpu" else TILES[dtype])):
             yield _matmul(rng, dtype, (batch, m, n, k), *units)
 
@@ -65,6 +68,34 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.flo
 
 def f64(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of an attention: batch, query heads, key heads, queries, keys, and the lengths of their rows."""
+
+    b: int
+    h: int
+    g: int
+    t: int
+    s: int
+    d: int
+    e: int
+    compute_units: int = 1
+
+
+# One key, rows that fill no pack, a second block of keys, keys in several parts.
+FEW_QUERIES = (
+    Sizes(2, 4, 2, 1, 1, 4, 8),
+    Sizes(1, 3, 3, 2, 131, 9, 5),
+    Sizes(1, 2, 1, 1, 600, 8, 20, MANY_UNITS),
+)
+# Tiles, which take seconds: two blocks of keys and both halves of the columns for one dtype.
+MANY_QUERIES: dict[Any, Sizes] = {
+    np.float32: Sizes(1, 1, 1, 17, 70, 18, 66),
+    np.float16: Sizes(1, 1, 1, 16, 9, 4, 4),
+    ml_dtypes.bfloat16: Sizes(1, 1, 1, 16, 9, 4, 4),
+}
 
 
 # ---- definitions ----
@@ -111,6 +142,17 @@ def apply_rope(x, cos, sin, interleaved):
     out = x.copy()
     out[..., halves[0]], out[..., halves[1]] = a * cos - b * sin, b * cos + a * sin
     return out
+
+
+def attention(q, k, v, mask, causal=False, scale=None, softcap=None, window=None):
+    q, k, v = f64(q), f64(k), f64(v)
+    (heads, t, d), (groups, s) = q.shape[-3:], k.shape[-3:-1]
+    k, v = (np.repeat(a, heads // groups, axis=-3) for a in (k, v))
+    scores = q @ np.swapaxes(k, -1, -2) * (1 / math.sqrt(d) if scale is None else scale)
+    scores = softcap * np.tanh(scores / softcap) if softcap else scores
+    distance = np.arange(t)[:, None] + s - t - np.arange(s)
+    hidden = (causal & (distance < 0)) | (distance >= (window or math.inf))
+    return softmax(np.where(hidden, -np.inf, scores + mask_terms(mask))) @ v
 
 
 # ---- calls ----
@@ -166,3 +208,18 @@ def _matmul(rng, dtype, sizes, compute_units=MANY_UNITS):
     batch, m, n, k = sizes
     a, b = normal(rng, (batch, m, k), dtype), normal(rng, (batch, k, n), dtype)
     return Case("matmul", {"a": a, "b": b}, {"out": f64(a) @ f64(b)}, compute_units=compute_units)
+
+
+def _attention(rng, dtype, n):
+    q = normal(rng, (n.b, n.h, n.t, n.d), DTYPES[DTYPES.index(dtype) - 1])
+    k = normal(rng, (n.b, n.g, n.s + 2, n.d), dtype)[:, :, : n.s]  # a part of a cache
+    v = normal(rng, (n.b, n.s, n.g, n.e), dtype).transpose(0, 2, 1, 3)
+    for mask, parameters in (
+        (None, {"causal": True}),
+        (normal(rng, (n.t, n.s), dtype), {"scale": 0.3, "window": 3}),
+        (normal(rng, (n.b, 1, n.t, n.s)) > 0, {"softcap": 2.0}),
+    ):
+        parameters = {"causal": False, "scale": None, "softcap": None, "window": None, **parameters}
+        arrays = {"q": q, "k": k, "v": v, "mask": mask}
+        exact = attention(*arrays.values(), **parameters)
+        yield Case("attention", arrays, {"out": exact}, parameters, n.compute_units)

@@ -160,8 +160,10 @@ def run_case(program, queue, case, plan):
     """Launches half the work-groups that there is work for: they must go on to more of it."""
     import pyopencl as cl
 
+    from tensor_ops_opencl.host_arrays import _bytes
+
     def holding(array):
-        return cl.Buffer(queue.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=array.view(np.uint8))
+        return cl.Buffer(queue.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=_bytes(array))
 
     results = {name: np.empty(exact.shape, case.dtype) for name, exact in case.exact.items()}
     buffers = {name: holding(array) for name, array in case.arrays.items() if array is not None}

@@ -1,5 +1,6 @@
 // Every kernel for devices with fast local memory and many work-items. OpenCL compiles one of these at a
 // time.
+#include "attention.h"
 #include "elements.h"
 #include "matmul.h"
 #include "rope.h"

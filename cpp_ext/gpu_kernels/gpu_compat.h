@@ -41,6 +41,7 @@ typedef half F16;
 typedef uchar U8;
 typedef ushort U16;
 typedef uint U32;
+typedef long I64;
 typedef ulong U64;
 
 #else  // CUDA C++ or HIP, from a compiler driver or compiled at run time
@@ -91,6 +92,7 @@ typedef __half F16;
 typedef unsigned char U8;
 typedef unsigned short U16;
 typedef unsigned int U32;
+typedef long long I64;
 typedef unsigned long long U64;
 
 #endif

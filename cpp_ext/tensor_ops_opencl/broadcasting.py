@@ -1,11 +1,11 @@
-"""Leading axes of an array that is broadcast inside a kernel, as the kernel takes them."""
+"""Axes of arrays that are broadcast or strided inside a kernel, as the kernel takes them."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-AXES = 4  # that a kernel's index of a row is taken apart into
+_LEADING_AXES, _BATCH_AXES = 4, 2  # that a kernel's index of a row, or of an item, is taken apart into
 
 
 def leading(lead: Sequence[int], array: Any, inner: int) -> tuple:
@@ -14,30 +14,41 @@ def leading(lead: Sequence[int], array: Any, inner: int) -> tuple:
     `inner` axes of the array are no leading ones. Strides are in elements; 0 where the array is broadcast, or
     not given. ValueError if the array is broadcast along more groups of axes than a kernel knows.
     """
-    axes = _grouped(lead, _strides(array, len(lead), inner))
-    if len(axes) > AXES:
-        raise ValueError(f"broadcast along {len(axes)} groups of axes, expected at most {AXES}")
-    axes = [(1, 0)] * (AXES - len(axes)) + axes
-    return tuple(np.uint64(n) for n, _ in axes[1:]) + tuple(np.uint64(stride) for _, stride in axes)
+    sizes, strides = _joined(lead, [element_strides(array, len(lead), inner)], _LEADING_AXES)
+    return tuple(map(np.uint64, (*sizes[1:], *strides[0])))
 
 
-def _strides(array: Any, count: int, inner: int) -> list[int]:
-    """Strides in elements along `count` leading axes, which are aligned at their ends."""
+def batched(lead: Sequence[int], arrays: Sequence[Any], inner: int) -> tuple[int, list[list[int]]]:
+    """The size of the inner one of two axes that make up a batch, and each array's strides along both."""
+    sizes, strides = _joined(lead, [element_strides(a, len(lead), inner) for a in arrays], _BATCH_AXES)
+    return sizes[-1], strides
+
+
+def element_strides(array: Any, count: int, inner: int) -> list[int]:
+    """Strides in elements along the `count` axes before the last `inner`; 0 along axes that are broadcast."""
     if array is None:
         return [0] * count
-    shape, strides = array.shape[: len(array.shape) - inner], array.strides
-    own = [0 if n == 1 else s // array.dtype.itemsize for n, s in zip(shape, strides, strict=False)]
-    return [0] * (count - len(own)) + own
+    lead = max(len(array.shape) - inner, 0)
+    own = [
+        0 if n == 1 else stride // array.dtype.itemsize
+        for n, stride in zip(array.shape[:lead], array.strides[:lead], strict=True)
+    ]
+    return ([0] * (count - len(own)) + own)[-count:] if count else []
 
 
-def _grouped(lead: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """(size, stride) of the axes, those joined that one stride goes through."""
-    groups: list[tuple[int, int]] = []
-    for size, stride in zip(lead, strides, strict=True):
+def _joined(
+    sizes: Sequence[int], strides: Sequence[list[int]], most: int
+) -> tuple[list[int], list[list[int]]]:
+    """The axes as `most` axes: those are joined that one stride goes through in every array."""
+    axes: list[tuple[int, tuple[int, ...]]] = []
+    for size, *steps in zip(sizes, *strides, strict=True):
         if size == 1:
             continue
-        if groups and groups[-1][1] == stride * size:
-            groups[-1] = (groups[-1][0] * size, stride)
+        if axes and all(outer == size * step for outer, step in zip(axes[-1][1], steps, strict=True)):
+            axes[-1] = (axes[-1][0] * size, tuple(steps))
         else:
-            groups.append((size, stride))
-    return groups
+            axes.append((size, tuple(steps)))
+    if len(axes) > most:
+        raise ValueError(f"broadcast along {len(axes)} groups of axes, expected at most {most}")
+    axes = [(1, (0,) * len(strides))] * (most - len(axes)) + axes
+    return [size for size, _ in axes], [[steps[i] for _, steps in axes] for i in range(len(strides))]

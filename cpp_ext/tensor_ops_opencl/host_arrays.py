@@ -18,6 +18,8 @@ def run(
 ) -> None:
     """Computes an op's results, none of which is empty, on the device in use and waits for them."""
     opened = engine(devices.in_use())
+    if not opened.shares_memory:
+        arrays = {name: _compact(array) for name, array in arrays.items()}
     program, memory = opened.program, _Memory(opened)
     shape = next(iter(results.values())).shape
     plan = plan_of(Call(op, arrays, parameters, shape, program.form, program.compute_units))
@@ -42,7 +44,7 @@ class _Memory:
         if (buffer := self._own(array)) is None:
             import pyopencl as cl
 
-            buffer = self.engine.pool.allocate(array.nbytes)
+            buffer = self.engine.pool.allocate(_span(array))
             cl.enqueue_copy(self.engine.queue, buffer, _bytes(array), is_blocking=False)
             copied.add()
             self.buffers.append((array, buffer))
@@ -79,14 +81,29 @@ class _Memory:
         return buffer
 
     def _known(self, array: np.ndarray) -> Any:
-        place = array.ctypes.data, array.nbytes
-        return next((b for known, b in self.buffers if (known.ctypes.data, known.nbytes) == place), None)
+        place = array.ctypes.data, _span(array)
+        return next((b for known, b in self.buffers if (known.ctypes.data, _span(known)) == place), None)
 
     def _overlaps(self, array: np.ndarray) -> bool:
         """Two buffers upon overlapping host memory are undefined in OpenCL."""
         return any(np.may_share_memory(array, known) for known, _ in self.buffers)
 
 
+def _span(array: np.ndarray) -> int:
+    """Bytes from an array's first element to the end of its last; its strides are not negative."""
+    steps = zip(array.shape, array.strides, strict=True)
+    return sum((n - 1) * stride for n, stride in steps) + array.itemsize
+
+
+def _compact(array: np.ndarray | None) -> np.ndarray | None:
+    """The array, or a copy of it where less is to be transferred then."""
+    sparse = array is not None and _span(array) > array.nbytes
+    return np.ascontiguousarray(array) if sparse else array
+
+
 def _bytes(array: np.ndarray) -> np.ndarray:
-    """The array's memory: bfloat16 has no buffer protocol."""
+    """The memory that an array spans: bfloat16 has no buffer protocol."""
+    if not array.flags.c_contiguous:
+        shape, strides = (_span(array) // array.itemsize,), (array.itemsize,)
+        array = np.lib.stride_tricks.as_strided(array, shape, strides, writeable=False)
     return array.reshape(-1).view(np.uint8)

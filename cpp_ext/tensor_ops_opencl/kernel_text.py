@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 FORMS = {"gpu": "", "cpu": "cpu_"}
-FAMILIES = ("elements", "rows", "rope", "matmul")
+FAMILIES = ("elements", "rows", "rope", "matmul", "attention")
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 
 

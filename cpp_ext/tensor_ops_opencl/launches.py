@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
 
-from tensor_ops_opencl.broadcasting import leading
+from tensor_ops_opencl.broadcasting import batched, element_strides, leading
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _TYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "bool": 4, "uint8": 4, "int32": 5, "int64": 6}  # any.h
@@ -15,6 +15,9 @@ _PACK_BYTES = 16  # that a work-item of a row kernel reads at once
 _GROUP = 256
 _MOST_GROUPS = 2**16  # of element kernels, whose work-items go on to further packs
 _FEW_ROWS = 4
+_MANY_QUERIES = 16  # from which attention goes by tiles
+_LONGEST_DOT = 512  # a tile's score is one sum of products
+_FEWEST_KEYS = 256  # that are worth a work-group of their own
 _SCRATCH_FLOATS = 22  # per group and step of k: cpu_matmul.inc
 
 
@@ -181,6 +184,60 @@ def _cpu_matmul(call: Call, arguments: tuple, batch: int, m: int, n: int, k: int
     return Plan((launch,), {"scratch": 4 * groups * k * _SCRATCH_FLOATS})
 
 
+def _attention(call: Call) -> Plan:
+    """Tiles of 64 queries, or, where there are few, one query and a part of the keys per work-group."""
+    *lead, heads, t, e = call.shape
+    d, s = call.arrays["q"].shape[-1], call.arrays["k"].shape[-2]
+    batch, numbers = prod(lead), _attention_numbers(call)
+    memory = (*call.given("q", "k", "v", "mask"), "out")
+    kind = SHORT[call.arrays["k"].dtype.name]
+    if call.form == "cpu":
+        groups = min(batch * heads * t, 4 * call.compute_units)
+        launch = Launch("attention", f"cpu_attention_{kind}", (*memory, "scratch", *numbers), groups)
+        return Plan((launch,), {"scratch": 4 * groups * (8 * _ceil(d, 8) + 8 * _ceil(e, 8))})
+    across = _ceil(e, 128)
+    if t >= _MANY_QUERIES and d <= _LONGEST_DOT:
+        groups = batch * heads * _ceil(t, 64) * across
+        return Plan((Launch("attention", f"attention_tile_{kind}", (*memory, *numbers), groups, _GROUP),))
+    rows = batch * heads * t
+    seen = min(s, call.parameters.get("window") or s)
+    splits = max(1, min(_ceil(4 * call.compute_units, rows * across), _ceil(seen, _FEWEST_KEYS)))
+    arguments = (*memory, "partial" if splits > 1 else None, *_numbers(splits), *numbers)
+    parts = Launch("attention", f"attention_row_{kind}", arguments, rows * across * splits, 128)
+    if splits == 1:
+        return Plan((parts,))
+    arguments = ("partial", "out", *_numbers(rows, e, splits), *call.types("q"))
+    combine = Launch(
+        "attention", "attention_combine", arguments, min(_ceil(rows * e, _GROUP), _MOST_GROUPS), _GROUP
+    )
+    return Plan((parts, combine), {"partial": 4 * rows * splits * (e + 2)})
+
+
+def _attention_numbers(call: Call) -> tuple:
+    """What the macro ATTENTION of attention_of.h names."""
+    *lead, heads, t, e = call.shape
+    q, k, v, mask = (call.arrays[name] for name in ("q", "k", "v", "mask"))
+    d, groups, s = q.shape[-1], k.shape[-3], k.shape[-2]
+    inner, outer = batched(lead, (q, k, v, mask), 3)
+    strides = [n for array, steps in zip((q, k, v, mask), outer, strict=True) for n in (*steps, *_own(array))]
+    scale = call.parameters["scale"]
+    with np.errstate(over="ignore"):
+        floats = (
+            np.float32(1 / sqrt(d) if scale is None and d else scale or 0.0),
+            np.float32(call.parameters["softcap"] or 0.0),
+        )
+    return (
+        *_numbers(prod(lead), inner, heads, groups, t, s, d, e, *strides),
+        *(*floats, np.uint64(call.parameters["window"] or 0), np.uint32(bool(call.parameters["causal"]))),
+        *call.types("q", "mask"),
+    )
+
+
+def _own(array: Any) -> list[int]:
+    """Strides along heads and rows."""
+    return element_strides(array, 2, 1)
+
+
 def _numbers(*counts: int) -> tuple:
     return tuple(np.uint64(count) for count in counts)
 
@@ -205,6 +262,7 @@ KERNELS: dict[str, Callable[[Call], Plan]] = {
     "softmax": _softmax,
     "apply_rope": _apply_rope,
     "matmul": _matmul,
+    "attention": _attention,
 }
 
 
