@@ -59,10 +59,41 @@ def python(code, tmp_path, **env):
     return done.stdout.strip()
 
 
+KERNELS = {name: op for name, op in OPS.items() if name in opencl.__all__}
+every_op = pytest.mark.parametrize("op", KERNELS.values(), ids=KERNELS)
+SIZES = {
+    "batch": (3,),
+    "d": 77,
+    "r": 2,
+    "m": 9,
+    "k": 33,
+    "n": 21,
+    "h": 4,
+    "g": 2,
+    "t": 5,
+    "s": 19,
+    "e": 7,
+    "v": 9,
+}
+
+
 def sample(op, dtype, **sizes):
-    return OPS[op].sample(
-        np.random.default_rng(3), dtype, **{"batch": (3,), "d": 77, "m": 9, "k": 33, "n": 21, **sizes}
-    )
+    return OPS[op].sample(np.random.default_rng(3), dtype, **SIZES | sizes)
+
+
+def results(found):
+    """One result or several."""
+    return found if isinstance(found, tuple) else (found,)
+
+
+def assert_all_agree(found, exact, dtype):
+    for a, b in zip(results(found), results(exact), strict=True):
+        assert_agrees(a, b, np.dtype(dtype))
+
+
+def may_be_input(op):
+    """Whether `out` may be the first array."""
+    return len(op.outs) == 1 and op.operands[0].axes == op.out and op.operands[0].kind == "own"
 
 
 # ---- without a device ----
@@ -105,7 +136,9 @@ def test_says_why_it_cannot_run_without_pyopencl(tmp_path):
 
 
 def test_names_of_ops_are_those_declared():
-    assert [name for name in opencl.__all__ if name in OPS] == list(OPS)
+    from tensor_ops_opencl.launches import KERNELS as launched
+
+    assert list(launched) == [name for name in OPS if name in launched]
     with pytest.raises(AttributeError, match="no attribute 'no_such_op'"):
         opencl.no_such_op  # noqa: B018
 
@@ -259,15 +292,15 @@ def test_only_what_is_needed_is_compiled(variant):
 def test_cpu_devices_work_in_place_of_the_arrays(variant):
     if ", CPU, " not in opencl.device():
         pytest.skip("a device with memory of its own")
-    for op in OPS:
+    for op in KERNELS:
         before = opencl.copies(), opencl.calls()
         getattr(opencl, op)(*sample(op, np.float32))
-        assert (opencl.copies(), opencl.calls()) == (before[0], before[1] + 1)
+        assert opencl.copies() == before[0] and opencl.calls() > before[1]
 
 
 @every
 @every_dtype
-@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+@every_op
 def test_devices_with_memory_of_their_own(variant, dtype, op, monkeypatch):
     """A CPU device is used as a GPU would be: values go through pooled buffers."""
     from tensor_ops_opencl import devices, engine
@@ -276,9 +309,9 @@ def test_devices_with_memory_of_their_own(variant, dtype, op, monkeypatch):
     for d in (77, 5, 512):
         args = sample(op.name, dtype, d=d)
         before = opencl.copies()
-        assert_agrees(getattr(opencl, op.name)(*args), op.exact(*args), np.dtype(dtype))
-        assert opencl.copies() == before + len(args) + 1
-    if op.name != "matmul":
+        assert_all_agree(getattr(opencl, op.name)(*args), op.exact(*args), dtype)
+        assert opencl.copies() == before + len(args) + len(op.outs)
+    if may_be_input(op):
         exact, x = op.exact(*args), args[0]
         assert getattr(opencl, op.name)(*args, out=x) is x
         assert_agrees(x, exact, np.dtype(dtype))
@@ -381,16 +414,17 @@ def test_many_threads_at_once(variant):
 
 @every
 @every_dtype
-@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+@every_op
 @pytest.mark.parametrize("d", [1, 7, 8, 9, 100])
 def test_writes_nothing_around_its_output(variant, dtype, op, d):
-    args = sample(op.name, dtype, d=d, m=d, n=d + 2)
-    shape = op.out_shape(args)
-    guarded = np.full(math.prod(shape) + 64, 7, dtype)
-    out = guarded[32 : 32 + math.prod(shape)].reshape(shape)
+    args = sample(op.name, dtype, d=d, r=d // 2, m=d, n=d + 2)
+    shapes = op.out_shapes(args)
+    guarded = [np.full(math.prod(shape) + 64, 7, dtype) for shape in shapes]
+    outs = tuple(g[32 : 32 + math.prod(s)].reshape(s) for g, s in zip(guarded, shapes, strict=True))
+    out = outs if len(outs) > 1 else outs[0]
     assert getattr(opencl, op.name)(*args, out=out) is out
-    assert (guarded[:32] == 7).all() and (guarded[-32:] == 7).all()
-    assert_agrees(out, op.exact(*args), np.dtype(dtype))
+    assert all((g[:32] == 7).all() and (g[-32:] == 7).all() for g in guarded)
+    assert_all_agree(out, op.exact(*args), dtype)
 
 
 @every
@@ -440,34 +474,36 @@ every_queue = pytest.mark.parametrize(
 
 @every_queue
 @every_dtype
-@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+@every_op
 def test_device_arrays_stay_on_the_device(queue, dtype, op):
     args = sample(op.name, dtype)
     arrays = [put(queue, array) for array in args]
     before = opencl.copies(), opencl.calls()
-    out = getattr(opencl, op.name)(*arrays)
-    assert (opencl.copies(), opencl.calls()) == (before[0], before[1] + 1)
-    assert type(out) is type(arrays[0]) and out.queue is queue and out.dtype == dtype
-    assert_agrees(got(out), op.exact(*args), np.dtype(dtype))
+    outs = results(getattr(opencl, op.name)(*arrays))
+    assert opencl.copies() == before[0] and opencl.calls() > before[1]
+    assert all(type(out) is type(arrays[0]) and out.queue is queue and out.dtype == dtype for out in outs)
+    assert_all_agree(tuple(map(got, outs)), results(op.exact(*args)), dtype)
 
 
 @every_queue
 @pytest.mark.parametrize("start", [0, 1, 32, 33], ids="offset {}".format)
-@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+@every_op
 def test_parts_of_device_arrays(queue, op, start):
     """A part may begin where the device cannot make a buffer begin: then it is copied, on the device."""
     args = sample(op.name, np.float32, d=9)
-    shape = op.out_shape(args)
-    padded = [put(queue, np.concatenate([np.zeros(start, np.float32), array.ravel()])) for array in args]
+    shapes = op.out_shapes(args)
+    padded = [put(queue, np.concatenate([np.zeros(start, a.dtype), a.ravel()])) for a in args]
     arrays = [p[start:].reshape(array.shape) for p, array in zip(padded, args, strict=True)]
-    around = put(queue, np.full(start + math.prod(shape) + 8, 7, np.float32))
-    out = around[start : start + math.prod(shape)].reshape(shape)
+    around = [put(queue, np.full(start + math.prod(shape) + 8, 7, np.float32)) for shape in shapes]
+    parts = zip(around, shapes, strict=True)
+    outs = tuple(a[start : start + math.prod(shape)].reshape(shape) for a, shape in parts)
+    out = outs if len(outs) > 1 else outs[0]
     before = opencl.copies()
     assert getattr(opencl, op.name)(*arrays, out=out) is out
     assert opencl.copies() == before
-    assert_agrees(got(out), op.exact(*args), np.dtype(np.float32))
-    whole = got(around)
-    assert (whole[:start] == 7).all() and (whole[-8:] == 7).all()
+    assert_all_agree(tuple(map(got, outs)), results(op.exact(*args)), np.float32)
+    for whole in map(got, around):
+        assert (whole[:start] == 7).all() and (whole[-8:] == 7).all()
 
 
 @every_queue
@@ -549,6 +585,34 @@ def test_bad_device_arrays_are_named(queue):
     with pytest.raises(ValueError, match=r"matmul: out overlaps a, expected memory of its own$"):
         opencl.matmul(square, square, out=square)
     assert opencl.calls() == before
+
+
+@every_queue
+def test_attention_on_parts_of_a_cache(queue):
+    """Keys and values are strided views of a cache that is longer; the mask is of bytes."""
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((2, 5, 4, 8), np.float32)
+    cache = rng.standard_normal((2, 2, 30, 8), np.float32)
+    mask = rng.random((5, 20)) > 0.3
+    exact = OPS["attention"].exact(q.transpose(0, 2, 1, 3), cache[:, :, :20], cache[:, :, 5:25], mask)
+    on_device, queries = put(queue, cache), put(queue, q).transpose((0, 2, 1, 3))
+    before = opencl.copies()
+    found = opencl.attention(
+        queries, on_device[:, :, :20], on_device[:, :, 5:25], mask=put(queue, mask.view(np.uint8))
+    )
+    assert opencl.copies() == before
+    assert_agrees(got(found), exact, np.dtype(np.float32))
+
+
+@every
+def test_more_broadcast_axes_than_a_kernel_knows(variant):
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((2, 3, 2, 3, 4, 5, 8), np.float32)
+    k = rng.standard_normal((2, 1, 2, 1, 2, 7, 8), np.float32)
+    assert_agrees(opencl.attention(q, k, k), OPS["attention"].exact(q, k, k), q.dtype)
+    x = rng.standard_normal((2, 2, 2, 2, 2, 2, 3), np.float32)
+    mask = rng.standard_normal((2, 1, 2, 1, 2, 1, 1), np.float32)
+    assert_agrees(opencl.softmax(x, mask=mask), OPS["softmax"].exact(x, mask=mask), x.dtype)
 
 
 @on_a_device

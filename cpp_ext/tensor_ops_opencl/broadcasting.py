@@ -8,11 +8,15 @@ import numpy as np
 _LEADING_AXES, _BATCH_AXES = 4, 2  # that a kernel's index of a row, or of an item, is taken apart into
 
 
+class TooManyAxes(Exception):
+    """A kernel cannot take the result as a whole, but its items along the first axis, one after the other."""
+
+
 def leading(lead: Sequence[int], array: Any, inner: int) -> tuple:
     """Sizes (n1, n2, n3) of a result's leading axes and the array's strides (s0, s1, s2, s3) along them.
 
     `inner` axes of the array are no leading ones. Strides are in elements; 0 where the array is broadcast, or
-    not given. ValueError if the array is broadcast along more groups of axes than a kernel knows.
+    not given. TooManyAxes if the array is broadcast along more groups of axes than a kernel knows.
     """
     sizes, strides = _joined(lead, [element_strides(array, len(lead), inner)], _LEADING_AXES)
     return tuple(map(np.uint64, (*sizes[1:], *strides[0])))
@@ -49,6 +53,6 @@ def _joined(
         else:
             axes.append((size, tuple(steps)))
     if len(axes) > most:
-        raise ValueError(f"broadcast along {len(axes)} groups of axes, expected at most {most}")
+        raise TooManyAxes(f"broadcast along {len(axes)} groups of axes, expected at most {most}")
     axes = [(1, (0,) * len(strides))] * (most - len(axes)) + axes
     return [size for size, _ in axes], [[steps[i] for _, steps in axes] for i in range(len(strides))]

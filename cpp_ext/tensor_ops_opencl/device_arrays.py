@@ -1,20 +1,20 @@
 """pyopencl arrays: computed on their own device and queue, never copied to the host, never waited for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tensor_ops_opencl.devices import form_of
 from tensor_ops_opencl.engine import program
-from tensor_ops_opencl.launches import Call, plan_of
+from tensor_ops_opencl.launches import Call, memory_of, plan_of
 
 
 def run(
     op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Any]
 ) -> None:
     """Enqueues an op, none of whose results is empty, on the first array's queue."""
-    given = {name: array for name, array in arrays.items() if array is not None}
+    given = {name: memory_of(a) for name, a in arrays.items() if a is not None and 0 not in a.shape}
     first = next(iter(given.values()))
     queue = first.queue
     before = [event for array in (*given.values(), *results.values()) for event in array.events]
@@ -50,30 +50,30 @@ def _part(array: Any) -> Any:
         return array.base_data
     if array.offset % (array.queue.device.mem_base_addr_align // 8):
         return None
-    return array.base_data.get_sub_region(array.offset, array.nbytes)
+    return array.base_data.get_sub_region(array.offset, _span(array))
 
 
 def _copied(queue: Any, array: Any, before: list) -> Any:
     """A copy on the device that begins at its buffer's start."""
     import pyopencl as cl
 
-    copy = _buffer(array, array.nbytes)
-    size, start = array.nbytes, array.offset
-    before.append(
-        cl.enqueue_copy(
-            queue, copy, array.base_data, src_offset=start, byte_count=size, wait_for=list(before)
-        )
-    )
+    copy = _buffer(array, _span(array))
+    where = {"src_offset": array.offset, "byte_count": _span(array)}
+    before.append(cl.enqueue_copy(queue, copy, array.base_data, **where, wait_for=list(before)))
     return copy
 
 
 def _moved(queue: Any, buffer: Any, out: Any, before: list) -> Any:
     import pyopencl as cl
 
-    size, start = out.nbytes, out.offset
-    return cl.enqueue_copy(
-        queue, out.base_data, buffer, dst_offset=start, byte_count=size, wait_for=list(before)
-    )
+    where = {"dst_offset": out.offset, "byte_count": out.nbytes}
+    return cl.enqueue_copy(queue, out.base_data, buffer, **where, wait_for=list(before))
+
+
+def _span(array: Any) -> int:
+    """Bytes from an array's first element to the end of its last; its strides are not negative."""
+    steps = zip(array.shape, array.strides, strict=True)
+    return sum((n - 1) * stride for n, stride in steps) + array.dtype.itemsize
 
 
 def _buffer(array: Any, size: int) -> Any:
@@ -81,3 +81,39 @@ def _buffer(array: Any, size: int) -> Any:
     import pyopencl as cl
 
     return cl.Buffer(array.context, cl.mem_flags.READ_WRITE, size)
+
+
+def check_memory(op: Any, given: Mapping[str, Any], outs: Sequence[Any]) -> None:
+    """Device arrays are buffers of one context; a result may be an input itself, but no part of one."""
+    arrays = {name: memory_of(array) for name, array in given.items()}
+    results = {o.name: out for o, out in zip(op.outs, outs, strict=False)}
+    first_name, first = next(iter(arrays.items()))
+    for name, array in (arrays | results).items():
+        _check_buffer(f"{op.name}: {name}", array, first_name, first)
+    for operand in op.outs[: len(outs)]:
+        for other in (*op.operands, *op.outs):
+            apart = arrays.get(other.name, results.get(other.name))
+            if apart is not None and other is not operand:
+                in_place = other in op.operands and other.kind == "own" and other.axes == operand.axes
+                _check_apart(op.name, operand.name, results[operand.name], other.name, apart, in_place)
+
+
+def _check_buffer(what: str, array: Any, first_name: str, first: Any) -> None:
+    import pyopencl as cl
+
+    if array.queue is None:
+        name = what.split()[-1]
+        raise TypeError(f"{what} has no queue, expected one (pass {name}.with_queue(queue))")
+    if array.context != first.context:
+        raise TypeError(f"{what} has another OpenCL context, expected that of {first_name}")
+    if array.base_data is not None and not isinstance(array.base_data, cl.MemoryObjectHolder):
+        raise TypeError(f"{what} has shared virtual memory, expected a buffer")
+
+
+def _check_apart(op: str, out_name: str, out: Any, name: str, array: Any, in_place: bool) -> None:
+    if array.size == 0 or out.size == 0 or array.base_data.int_ptr != out.base_data.int_ptr:
+        return
+    same = in_place and array.offset == out.offset and array.shape == out.shape
+    if not same and array.offset < out.offset + out.nbytes and out.offset < array.offset + _span(array):
+        instead = f" or exactly {name}" if in_place else ""
+        raise ValueError(f"{op}: {out_name} overlaps {name}, expected memory of its own{instead}")

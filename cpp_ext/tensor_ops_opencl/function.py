@@ -8,6 +8,9 @@ from typing import Any
 import numpy as np
 
 from tensor_ops_opencl import device_arrays, host_arrays
+from tensor_ops_opencl.broadcasting import TooManyAxes
+from tensor_ops_opencl.device_arrays import check_memory
+from tensor_ops_opencl.launches import ALIKE, STRIDED, is_quantized, memory_of
 
 _MISSING: Any = object()
 
@@ -48,118 +51,164 @@ def _signature(op: Any) -> inspect.Signature:
 
 def _call(op: Any, arrays: Sequence[Any], parameters: tuple, out: Any) -> Any:
     """Checks all arguments, then computes; an empty result needs no device."""
-    given = {
-        operand.name: a
-        for operand, a in zip(op.operands, arrays, strict=True)
-        if a is not None or not operand.optional
-    }
-    named = given | ({} if out is None else {"out": out})
-    for name, array in named.items():
+    given = {o.name: a for o, a in zip(op.operands, arrays, strict=True) if a is not None or not o.optional}
+    for name, array in given.items():
         if array is _MISSING:
             raise TypeError(f"{op.name}() missing required argument '{name}'")
-    on_device = _on_device(op, named)
-    shape = op.check(arrays, out)
-    _check_leading_axes(op, arrays, shape)
-    for name, array in named.items():
-        _check_dense(op, name, array)
-    checked = op.check_parameters(dict(zip(op.defaults, parameters, strict=True)))
+    on_device = _on_device(op, given, out)
     if on_device:
-        _check_memory(op, dict(named))
-    if out is None:
-        out = _new(arrays[0], shape, on_device)
-    _compute(op.name, given, checked, out, on_device)
-    return out
+        given = {name: _as_bool(a) for name, a in given.items()}
+    arrays = [given.get(operand.name) for operand in op.operands]
+    shapes = [op.check(arrays, out)] if len(op.outs) == 1 else _several_shapes(op, arrays, out)
+    checked = op.check_parameters(dict(zip(op.defaults, parameters, strict=True)))
+    given = {o.name: _taken(op, o, given, shapes[0]) for o in op.operands if o.name in given}
+    outs = [] if out is None else [out] if len(shapes) == 1 else list(out)
+    for operand, result in zip(op.outs, outs, strict=False):
+        _check_dense(op, operand.name, result)
+    if on_device:
+        check_memory(op, given, outs)
+    made = outs or [_new(memory_of(next(iter(given.values()))), _dtype(op, given), shape) for shape in shapes]
+    _compute(op.name, given, checked, made, on_device)
+    return out if out is not None else made[0] if len(made) == 1 else tuple(made)
 
 
-def _compute(
-    name: str, arrays: dict[str, Any], parameters: dict[str, Any], out: Any, on_device: bool
-) -> None:
+def _several_shapes(op: Any, arrays: Sequence[Any], out: Any) -> list[tuple[int, ...]]:
+    op.check(arrays, out)
+    return op.out_shapes(arrays)
+
+
+def _compute(name: str, arrays: dict, parameters: dict, outs: Sequence[Any], on_device: bool) -> None:
     """Nothing is launched for what is empty; a sum over nothing is zero."""
-    if out.size == 0:
+    if outs[0].size == 0:
         return
-    if any(array.size == 0 for array in arrays.values()):
-        device_arrays.zeros(out.queue, out) if on_device else out.fill(0)
-    elif on_device:
-        device_arrays.run(name, arrays, parameters, {"out": out})
-    else:
-        host_arrays.run(name, arrays, parameters, {"out": out})
+    names = ["out"] if len(outs) == 1 else [f"out{i}" for i in range(len(outs))]
+    results = dict(zip(names, outs, strict=True))
+    nothing = any(0 in array.shape for array in arrays.values())
+    if nothing and name not in ("apply_rope", "linear"):  # which copy what they do not turn, and add a bias
+        for out in outs:
+            device_arrays.zeros(out.queue, out) if on_device else out.fill(0)
+        return
+    run = device_arrays.run if on_device else host_arrays.run
+    try:
+        run(name, arrays, parameters, results)
+    except TooManyAxes:
+        for i in range(outs[0].shape[0]):
+            parts = {n: _item(a, len(outs[0].shape), i) for n, a in arrays.items()}
+            _compute(name, parts, parameters, [out[i] for out in outs], on_device)
 
 
-def _new(first: Any, shape: tuple[int, ...], on_device: bool) -> Any:
-    """A result of the first array's kind and dtype."""
-    if not on_device:
-        return np.empty(shape, first.dtype)
+def _item(array: Any, ndim: int, i: int) -> Any:
+    """What item `i` of the result's first axis needs of an array, which may be broadcast along that axis."""
+    return array if array.ndim < ndim else array[i if array.shape[0] > 1 else 0]
+
+
+def _new(first: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
+    """A result of the first array's kind."""
+    if isinstance(first, np.ndarray):
+        return np.empty(shape, dtype)
     import pyopencl.array
 
-    return pyopencl.array.Array(first.queue, shape, first.dtype, allocator=first.allocator)
+    return pyopencl.array.Array(first.queue, shape, dtype, allocator=first.allocator)
 
 
-def _on_device(op: Any, named: dict[str, Any]) -> bool:
+def _dtype(op: Any, given: dict[str, Any]) -> np.dtype:
+    """The result's: that of the op's own first array, else of a stored one, float32 if that is quantized."""
+    kinds = {o.kind: o.name for o in reversed(op.operands)}
+    array = given[kinds.get("own") or kinds.get("stored") or kinds["quantized"]]
+    return np.dtype(np.float32) if is_quantized(array) else array.dtype
+
+
+def _on_device(op: Any, given: dict[str, Any], out: Any) -> bool:
     """Whether the arrays are pyopencl's; TypeError unless all are, or all are NumPy's."""
     from airllm.arrays import device_of
 
     module = sys.modules.get("pyopencl.array")
     ours = module.Array if module else ()
-    first = next(iter(named.values()))
-    on_device = isinstance(first, ours)
+    outs = out if isinstance(out, tuple | list) and len(op.outs) > 1 else [out][: out is not None]
+    named = {name: memory_of(array) for name, array in given.items()}
+    named |= {f"out[{i}]" if len(op.outs) > 1 else "out": array for i, array in enumerate(outs)}
+    on_device = isinstance(next(iter(named.values())), ours)
     expected = "pyopencl Array, as the first array is" if on_device else "NumPy array"
     for name, array in named.items():
         if isinstance(array, ours) if on_device else type(array) is np.ndarray:
             continue
         if not isinstance(array, ours) and (device := device_of(array)):
             raise TypeError(f"{op.name}: {name} has device {device}, expected host memory")
-        raise TypeError(f"{op.name}: {name} has type {type(array).__name__}, expected a {expected}")
+        what = op.arrays.get(name) and next(o.kind for o in op.operands if o.name == name)
+        kinds = {"stored": f"{expected} or a Quantized", "quantized": "Quantized"}
+        wanted = expected if on_device else kinds.get(what, expected)
+        raise TypeError(f"{op.name}: {name} has type {type(array).__name__}, expected a {wanted}")
     return on_device
 
 
-def _check_leading_axes(op: Any, arrays: Sequence[Any], shape: tuple[int, ...]) -> None:
-    """Kernels do not broadcast; only an array without leading axes, after the first, is shared by all."""
-    batch = shape[: len(shape) - sum(axis != "..." for axis in op.out)]
-    for i, ((name, axes), array) in enumerate(zip(op.arrays.items(), arrays, strict=True)):
-        if array is None:
-            continue
-        lead = tuple(array.shape[: len(array.shape) - sum(axis != "..." for axis in axes)])
-        if lead != batch and (lead or i == 0):
-            expected = f"({' '.join(axes)}) with ...={batch}"
-            raise ValueError(f"{op.name}: {name} has shape {tuple(array.shape)}, expected {expected}")
+def _as_bool(array: Any) -> Any:
+    """A mask may come as bytes, for want of a bool on devices."""
+    is_bytes = not is_quantized(array) and array.dtype == np.uint8
+    return array.view(np.dtype(np.bool_)) if is_bytes else array
+
+
+def _taken(op: Any, operand: Any, given: dict[str, Any], shape: tuple[int, ...]) -> Any:
+    """The array as the kernels take it; ValueError if they cannot."""
+    array = given[operand.name]
+    if operand.kind == "mask":
+        array = _mask(op, operand, array, given["k"].shape[-2] if "k" in given else shape[-1])
+    if operand.kind == "own":
+        _check_leading_axes(op, operand, array, shape)
+    if operand.name in STRIDED.get(op.name, ()):
+        _check_strides(op, operand.name, array)
+    else:
+        _check_dense(op, operand.name, memory_of(array))
+    if op.name in ALIKE and operand.name == ALIKE[op.name][1]:
+        _check_alike(op, given)
+    return array
+
+
+def _check_alike(op: Any, given: dict[str, Any]) -> None:
+    """A kernel takes two arrays of one dtype, or of one shape."""
+    (first, second), (a, b) = ALIKE[op.name], (given[name] for name in ALIKE[op.name])
+    if op.name == "attention" and a.dtype != b.dtype:
+        raise TypeError(f"{op.name}: {second} has dtype {b.dtype}, expected {a.dtype}, that of {first}")
+    if op.name == "apply_rope" and a.shape != b.shape:
+        raise ValueError(f"{op.name}: {second} has shape {b.shape}, expected {a.shape}, that of {first}")
+
+
+def _mask(op: Any, operand: Any, array: Any, length: int) -> Any:
+    """Kernels broadcast a mask along all axes but the last."""
+    if array.ndim and array.shape[-1] == length:
+        return array
+    if isinstance(array, np.ndarray):
+        return np.ascontiguousarray(np.broadcast_to(array, (*array.shape[:-1], length)))
+    expected = f"{operand} with {operand.axes[-1]}={length}"
+    raise ValueError(f"{op.name}: mask has shape {tuple(array.shape)}, expected {expected}")
+
+
+def _check_leading_axes(op: Any, operand: Any, array: Any, shape: tuple[int, ...]) -> None:
+    """Kernels do not broadcast the op's own arrays; one without leading axes, after the first, is shared."""
+    batch = shape[: len(shape) - len(op.outs[0].inner)]
+    lead = tuple(array.shape[: len(array.shape) - len(operand.inner)])
+    if lead != batch and (lead or operand is op.operands[0]) and operand.leads:
+        found = f"{op.name}: {operand.name} has shape {tuple(array.shape)}"
+        raise ValueError(f"{found}, expected {operand} with ...={batch}")
 
 
 def _check_dense(op: Any, name: str, array: Any) -> None:
     aligned = array.flags.aligned if isinstance(array, np.ndarray) else True
     if not array.flags.c_contiguous or not aligned:
-        remedy = (
-            f"pass numpy.ascontiguousarray({name})"
-            if isinstance(array, np.ndarray)
-            else f"pass {name}.copy()"
-        )
-        raise ValueError(
-            f"{op.name}: {name} has strides {tuple(array.strides)}, "
-            f"expected C-contiguous and aligned ({remedy})"
-        )
+        _refuse_strides(op, name, array, "C-contiguous and aligned")
 
 
-def _check_memory(op: Any, named: dict[str, Any]) -> None:
-    """Device arrays are buffers of one context; `out` may be an input itself, but no part of one."""
-    import pyopencl as cl
-
-    first_name, first = next(iter(named.items()))
-    for name, array in named.items():
-        if array.queue is None:
-            raise TypeError(f"{op.name}: {name} has no queue, expected one (pass {name}.with_queue(queue))")
-        if array.context != first.context:
-            raise TypeError(f"{op.name}: {name} has another OpenCL context, expected that of {first_name}")
-        if array.base_data is not None and not isinstance(array.base_data, cl.MemoryObjectHolder):
-            raise TypeError(f"{op.name}: {name} has shared virtual memory, expected a buffer")
-    if (out := named.pop("out", None)) is not None:
-        for name, array in named.items():
-            _check_apart(op, name, array, out)
+def _check_strides(op: Any, name: str, array: Any) -> None:
+    """Any strides that are not negative, if the last axis is contiguous."""
+    size, steps = array.dtype.itemsize, zip(array.shape, array.strides, strict=True)
+    strides = [stride for n, stride in steps if n > 1]
+    last = array.strides[-1] == size if array.shape and array.shape[-1] > 1 else True
+    aligned = array.flags.aligned if isinstance(array, np.ndarray) else True
+    if not last or not aligned or any(stride < 0 or stride % size for stride in strides):
+        _refuse_strides(op, name, array, "a contiguous last axis and no negative strides")
 
 
-def _check_apart(op: Any, name: str, array: Any, out: Any) -> None:
-    in_place = op.arrays[name] == op.out
-    if array.size == 0 or out.size == 0 or array.base_data.int_ptr != out.base_data.int_ptr:
-        return
-    same = in_place and array.offset == out.offset and array.shape == out.shape
-    if not same and array.offset < out.offset + out.nbytes and out.offset < array.offset + array.nbytes:
-        instead = f" or exactly {name}" if in_place else ""
-        raise ValueError(f"{op.name}: out overlaps {name}, expected memory of its own{instead}")
+def _refuse_strides(op: Any, name: str, array: Any, expected: str) -> None:
+    on_host = isinstance(array, np.ndarray)
+    remedy = f"pass numpy.ascontiguousarray({name})" if on_host else f"pass {name}.copy()"
+    found = f"{op.name}: {name} has strides {tuple(array.strides)}"
+    raise ValueError(f"{found}, expected {expected} ({remedy})")

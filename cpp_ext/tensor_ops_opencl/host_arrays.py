@@ -7,12 +7,12 @@ import numpy as np
 
 from tensor_ops_opencl import devices
 from tensor_ops_opencl.engine import Engine, copied, engine
-from tensor_ops_opencl.launches import Call, plan_of
+from tensor_ops_opencl.launches import Call, memory_of, plan_of
 
 
 def run(
     op: str,
-    arrays: Mapping[str, np.ndarray | None],
+    arrays: Mapping[str, Any],
     parameters: Mapping[str, Any],
     results: Mapping[str, np.ndarray],
 ) -> None:
@@ -23,7 +23,8 @@ def run(
     program, memory = opened.program, _Memory(opened)
     shape = next(iter(results.values())).shape
     plan = plan_of(Call(op, arrays, parameters, shape, program.form, program.compute_units))
-    buffers = {name: memory.holding(array) for name, array in arrays.items() if array is not None}
+    stored = {name: memory_of(array) for name, array in arrays.items() if array is not None}
+    buffers = {name: memory.holding(array) for name, array in stored.items() if array.size}
     buffers |= {name: memory.receiving(out) for name, out in results.items()}
     buffers |= {name: opened.pool.allocate(size) for name, size in plan.scratch.items()}
     for launch in plan.launches:
@@ -95,9 +96,9 @@ def _span(array: np.ndarray) -> int:
     return sum((n - 1) * stride for n, stride in steps) + array.itemsize
 
 
-def _compact(array: np.ndarray | None) -> np.ndarray | None:
+def _compact(array: Any) -> Any:
     """The array, or a copy of it where less is to be transferred then."""
-    sparse = array is not None and _span(array) > array.nbytes
+    sparse = isinstance(array, np.ndarray) and _span(array) > array.nbytes
     return np.ascontiguousarray(array) if sparse else array
 
 

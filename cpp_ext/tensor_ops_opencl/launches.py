@@ -21,6 +21,21 @@ _FEWEST_KEYS = 256  # that are worth a work-group of their own
 _SCRATCH_FLOATS = 22  # per group and step of k: cpu_matmul.inc
 
 
+# Arrays that kernels take with strides, the last axis contiguous. All others are dense.
+STRIDED = {"softmax": ("mask",), "attention": ("q", "k", "v", "mask")}
+ALIKE = {"attention": ("k", "v"), "apply_rope": ("cos", "sin")}  # in dtype, in shape
+
+
+def is_quantized(array: Any) -> bool:
+    """Whether it is blocks of a format instead of an array."""
+    return hasattr(array, "format")
+
+
+def memory_of(array: Any) -> Any:
+    """The array that holds what is stored: a Quantized's blocks."""
+    return array.data if is_quantized(array) else array
+
+
 @dataclass(frozen=True)
 class Launch:
     """A kernel of a family (a header that is compiled by itself), what it takes, and its grid.
@@ -77,11 +92,15 @@ class Call:
 
     def types(self, *names: str) -> tuple:
         """The types of arrays that a kernel reads whatever their type is; 0 for one that was not given."""
-        return tuple(np.uint32(type_of(self.arrays[name])) for name in names)
+        return tuple(np.uint32(type_of(self.arrays.get(name))) for name in names)
 
     def given(self, *names: str) -> tuple:
-        """The names of arrays, None for those that were not given."""
-        return tuple(None if self.arrays[name] is None else name for name in names)
+        """The names of arrays, None for those that were not given or are empty."""
+        return tuple(name if self.has(name) else None for name in names)
+
+    def has(self, name: str) -> bool:
+        array = self.arrays.get(name)
+        return array is not None and 0 not in array.shape
 
 
 def type_of(array: Any) -> int:
@@ -101,7 +120,7 @@ def _elements(call: Call, op: str = "") -> Plan:
 
 def _gelu(call: Call) -> Plan:
     """The tanh form, or the one with erf."""
-    tanh = call.parameters.get("approximate", "tanh") == "tanh"
+    tanh = call.parameters["approximate"] == "tanh"
     return _elements(call, call.op if tanh else f"{call.op}_erf")
 
 
@@ -132,7 +151,7 @@ def _add_rms_norm(call: Call) -> Plan:
 
 
 def _softmax(call: Call) -> Plan:
-    mask, scale = call.arrays.get("mask"), call.parameters.get("scale", 1.0)
+    mask, scale = call.arrays.get("mask"), call.parameters["scale"]
     if mask is None and scale == 1.0:
         return _by_row(call, call.kernel(), ("x", "out"))
     memory = (*call.given("x", "mask"), "out")
@@ -145,7 +164,7 @@ def _apply_rope(call: Call) -> Plan:
     rows, dim, r = prod(call.shape[:-1]), call.shape[-1], call.arrays["cos"].shape[-1]
     group, team = (1, 1) if call.form == "cpu" else (_GROUP, min(_GROUP, _power_of_two(max(r, dim - 2 * r))))
     arguments = (
-        *("x", "cos", "sin", "out", *_numbers(rows, dim, r)),
+        *(*call.given("x", "cos", "sin"), "out", *_numbers(rows, dim, r)),
         np.uint32(bool(call.parameters["interleaved"])),
         *call.types("cos", "sin"),
         np.uint32(team),
@@ -216,10 +235,11 @@ def _attention(call: Call) -> Plan:
 def _attention_numbers(call: Call) -> tuple:
     """What the macro ATTENTION of attention_of.h names."""
     *lead, heads, t, e = call.shape
-    q, k, v, mask = (call.arrays[name] for name in ("q", "k", "v", "mask"))
+    q, k, v, mask = arrays = [call.arrays.get(name) for name in ("q", "k", "v", "mask")]
+    assert q is not None and k is not None
     d, groups, s = q.shape[-1], k.shape[-3], k.shape[-2]
-    inner, outer = batched(lead, (q, k, v, mask), 3)
-    strides = [n for array, steps in zip((q, k, v, mask), outer, strict=True) for n in (*steps, *_own(array))]
+    inner, outer = batched(lead, arrays, 3)
+    strides = [n for array, steps in zip(arrays, outer, strict=True) for n in (*steps, *_own(array))]
     scale = call.parameters["scale"]
     with np.errstate(over="ignore"):
         floats = (
