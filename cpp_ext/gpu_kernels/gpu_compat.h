@@ -35,6 +35,8 @@
 #define FABS(v) fabs(v)
 #define TANH(v) tanh(v)
 #define FMA(a, b, c) fma(a, b, c)
+#define MUL_ROUNDED(a, b) ((a) * (b))  // with FP_CONTRACT OFF
+#define ADD_ROUNDED(a, b) ((a) + (b))
 #define ISNAN(v) isnan(v)
 #define LARGEST_FLOAT FLT_MAX
 typedef half F16;
@@ -79,6 +81,8 @@ typedef ulong U64;
 #define FABS(v) fabsf(v)
 #define TANH(v) tanhf(v)
 #define FMA(a, b, c) fmaf(a, b, c)
+#define MUL_ROUNDED(a, b) __fmul_rn(a, b)
+#define ADD_ROUNDED(a, b) __fadd_rn(a, b)
 #define ISNAN(v) isnan(v)
 #define LARGEST_FLOAT 3.402823466e+38f
 #if defined(__HIPCC__) || defined(__HIPCC_RTC__)

@@ -1,4 +1,5 @@
 // Matrix products. DTYPE is what the .inc files are instantiated for.
+#include "any.h"
 #include "gpu_compat.h"
 #include "packs.h"
 #include "sums.h"
@@ -6,6 +7,7 @@
 #define DTYPE f32
 #include "matmul_quads.inc"
 #include "matmul_row.inc"
+#include "weighted_sum_rows.inc"
 
 #define QUADS 1
 #define TILE_NAME tile64
@@ -19,6 +21,7 @@
 #define DTYPE f16
 #include "matmul_quads.inc"
 #include "matmul_row.inc"
+#include "weighted_sum_rows.inc"
 
 #define QUADS 1
 #define TILE_NAME tile64
@@ -32,6 +35,7 @@
 #define DTYPE bf16
 #include "matmul_quads.inc"
 #include "matmul_row.inc"
+#include "weighted_sum_rows.inc"
 
 #define QUADS 1
 #define TILE_NAME tile64

@@ -203,7 +203,8 @@ def _check_strides(op: Any, name: str, array: Any) -> None:
     strides = [stride for n, stride in steps if n > 1]
     last = array.strides[-1] == size if array.shape and array.shape[-1] > 1 else True
     aligned = array.flags.aligned if isinstance(array, np.ndarray) else True
-    if not last or not aligned or any(stride < 0 or stride % size for stride in strides):
+    wrong = not last or not aligned or any(stride < 0 or stride % size for stride in strides)
+    if wrong and 0 not in array.shape:
         _refuse_strides(op, name, array, "a contiguous last axis and no negative strides")
 
 

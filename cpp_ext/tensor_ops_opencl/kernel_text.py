@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 FORMS = {"gpu": "", "cpu": "cpu_"}
-FAMILIES = ("elements", "rows", "rope", "matmul", "attention")
+FAMILIES = ("elements", "rows", "rope", "matmul", "attention", "linear")
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 
 

@@ -11,10 +11,25 @@ from tensor_ops_opencl.broadcasting import batched, element_strides, leading
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _TYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "bool": 4, "uint8": 4, "int32": 5, "int64": 6}  # any.h
+BLOCK_BYTES = {  # of the formats of formats.h
+    "q8_0": 34,
+    "q4_0": 18,
+    "q4_1": 20,
+    "q5_0": 22,
+    "q5_1": 24,
+    "q2_k": 84,
+    "q3_k": 110,
+    "q4_k": 144,
+    "q5_k": 176,
+    "q6_k": 210,
+    "iq4_nl": 18,
+}
+FORMATS = {"f32": 1, "f16": 2, "bf16": 3} | {name: 16 + i for i, name in enumerate(BLOCK_BYTES)}
 _PACK_BYTES = 16  # that a work-item of a row kernel reads at once
 _GROUP = 256
 _MOST_GROUPS = 2**16  # of element kernels, whose work-items go on to further packs
 _FEW_ROWS = 4
+_FEW_VECTORS = 8
 _MANY_QUERIES = 16  # from which attention goes by tiles
 _LONGEST_DOT = 512  # a tile's score is one sum of products
 _FEWEST_KEYS = 256  # that are worth a work-group of their own
@@ -258,6 +273,75 @@ def _own(array: Any) -> list[int]:
     return element_strides(array, 2, 1)
 
 
+def _linear(call: Call) -> Plan:
+    return _product(call, "x", "weight", "bias", prod(call.shape[:-1]), np.float32(1))
+
+
+def _matmul_vec(call: Call) -> Plan:
+    return _product(call, "x", "w", None, 1, np.float32(1))
+
+
+def _attention_scores(call: Call) -> Plan:
+    return _product(call, "query", "keys", None, 1, *call.floats("scale"))
+
+
+def _product(call: Call, x: str, weight: str, bias: str | None, m: int, scale: np.float32) -> Plan:
+    """x @ weight^T: by pairs of the weight's rows for few rows of x, else by tiles."""
+    stored, has_bias = call.arrays[weight], bias is not None and call.has(bias)
+    name = stored.format if is_quantized(stored) else SHORT[stored.dtype.name]
+    n, k = stored.shape
+    memory = (*call.given(x, weight), bias if has_bias else None, "out")
+    types = (*call.types(x), np.uint32(type_of(call.arrays[bias]) if bias and has_bias else 0))
+    if m > _FEW_VECTORS and call.form == "gpu":
+        row_bytes = memory_of(stored).shape[-1] * memory_of(stored).dtype.itemsize
+        arguments = (
+            *memory,
+            *_numbers(m, n, k, row_bytes),
+            scale,
+            types[0],
+            np.uint32(FORMATS[name]),
+            types[1],
+        )
+        return Plan((Launch("linear", "linear_tile", arguments, _ceil(m, 64) * _ceil(n, 64), _GROUP),))
+    group = 1 if call.form == "cpu" else min(128, max(32, _power_of_two(_ceil(k, 32))))
+    groups = min(_ceil(n, 2) * _ceil(m, 8), 2**20)
+    arguments = (*memory, *_numbers(m, n, k), scale, *types)
+    return Plan((Launch("linear", f"linear_{name}", arguments, groups, group),))
+
+
+def _weighted_sum_rows(call: Call) -> Plan:
+    matrix = call.arrays["matrix"]
+    s, d = matrix.shape
+    arguments = ("weights", "matrix", "out", *_numbers(s, d), *call.types("weights"))
+    kernel = f"weighted_sum_rows_{SHORT[matrix.dtype.name]}"
+    if call.form == "cpu":
+        return Plan((Launch("matmul", f"cpu_{kernel}", arguments, _ceil(d, 32)),))
+    return Plan((Launch("matmul", kernel, arguments, _ceil(d, 32), _GROUP),))
+
+
+def _embedding(call: Call) -> Plan:
+    table = call.arrays["table"]
+    (rows, d), count = table.shape, prod(call.arrays["ids"].shape)
+    name = table.format if is_quantized(table) else SHORT[table.dtype.name]
+    arguments = ("ids", "table", "out", *_numbers(count, rows, d), *call.types("ids"))
+    items = count * d // 16 if is_quantized(table) else count * d
+    return _spread(call, "linear", f"embedding_{name}", arguments, items)
+
+
+def _dequantize(call: Call) -> Plan:
+    stored = call.arrays["q"]
+    blocks = memory_of(stored).size // BLOCK_BYTES[stored.format]
+    arguments = ("q", "out", *_numbers(blocks), np.uint32(_TYPES["float32"]))
+    return _spread(call, "linear", f"dequantize_{stored.format}", arguments, prod(call.shape) // 16)
+
+
+def _spread(call: Call, family: str, kernel: str, arguments: tuple, items: int) -> Plan:
+    """Work-items that each take an item, then the next beyond the grid."""
+    if call.form == "cpu":
+        return Plan((Launch(family, kernel, arguments, min(_ceil(items, 256), 4 * call.compute_units)),))
+    return Plan((Launch(family, kernel, arguments, min(_ceil(items, _GROUP), _MOST_GROUPS), _GROUP),))
+
+
 def _numbers(*counts: int) -> tuple:
     return tuple(np.uint64(count) for count in counts)
 
@@ -282,7 +366,13 @@ KERNELS: dict[str, Callable[[Call], Plan]] = {
     "softmax": _softmax,
     "apply_rope": _apply_rope,
     "matmul": _matmul,
+    "matmul_vec": _matmul_vec,
+    "linear": _linear,
     "attention": _attention,
+    "attention_scores": _attention_scores,
+    "weighted_sum_rows": _weighted_sum_rows,
+    "embedding": _embedding,
+    "dequantize": _dequantize,
 }
 
 
