@@ -12,6 +12,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from airllm.formats import FORMATS, Quantized
+
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 LENGTHS = (1, 5, 8, 19, 150)  # that fill no pack, one, or a work-group and a bit
 MANY_UNITS = 1000  # compute units for which no tile is small enough; 0 leads to the largest
@@ -27,6 +29,11 @@ TILES: dict[Any, tuple] = {
 }
 
 
+# Where the float16 scales of a block lie, if not at its start alone.
+HALVES = dict.fromkeys(("q4_1", "q5_1", "q4_k", "q5_k"), (0, 2))
+HALVES |= {"q2_k": (80, 82), "q3_k": (108,), "q6_k": (208,)}
+
+
 @dataclass(frozen=True)
 class Case:
     """A call: arrays by name, None for one that is not given, and exact results by name."""
@@ -36,10 +43,11 @@ class Case:
     exact: dict[str, np.ndarray]
     parameters: dict[str, Any] = field(default_factory=dict)
     compute_units: int = MANY_UNITS
+    result_dtype: Any = None  # that of the first array if None
 
     @property
     def dtype(self) -> np.dtype:
-        return next(iter(self.arrays.values())).dtype
+        return np.dtype(self.result_dtype or next(iter(self.arrays.values())).dtype)
 
     def __str__(self) -> str:
         shapes = {name: getattr(array, "shape", None) for name, array in self.arrays.items()}
@@ -57,13 +65,25 @@ def cases(form: str) -> Iterator[Case]:
             yield from _rope(rng, dtype, 1 + d)
         for sizes in FEW_QUERIES:
             yield from _attention(rng, dtype, sizes)
+        yield from _products(rng, dtype)
         yield from list(_attention(rng, dtype, MANY_QUERIES[dtype]))[DTYPES.index(dtype) :][:1]
         for batch, m, n, k, *units in (*ROWS, *(CPU_BLOCKS if form == "cpu" else TILES[dtype])):
             yield _matmul(rng, dtype, (batch, m, n, k), *units)
+    for format in FORMATS:
+        yield from _blocks(rng, format)
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
     return rng.standard_normal(shape, np.float32).astype(dtype)
+
+
+def blocks(rng: np.random.Generator, format: str, rows: int, k: int) -> Quantized:
+    """Blocks of random bits, whose scales are small numbers."""
+    of = FORMATS[format]
+    data = rng.integers(0, 256, (rows, k // of.values, of.bytes), np.uint8)
+    for at in HALVES.get(format, (0,)):
+        data[..., at : at + 2] = normal(rng, data.shape[:2], np.float16)[..., None].view(np.uint8)
+    return Quantized(data.reshape(rows, -1), format)
 
 
 def f64(array: np.ndarray) -> np.ndarray:
@@ -223,3 +243,41 @@ def _attention(rng, dtype, n):
         arrays = {"q": q, "k": k, "v": v, "mask": mask}
         exact = attention(*arrays.values(), **parameters)
         yield Case("attention", arrays, {"out": exact}, parameters, n.compute_units)
+
+
+def _linear(rng, x_dtype, weight, values, rows, with_bias):
+    x, bias = (
+        normal(rng, (rows, values.shape[1]), x_dtype),
+        normal(rng, (len(values),)) if with_bias else None,
+    )
+    exact = f64(x) @ f64(values).T + (0.0 if bias is None else f64(bias))
+    return Case("linear", {"x": x, "weight": weight, "bias": bias}, {"out": exact})
+
+
+def _products(rng, dtype):
+    """Rows of floats that end within a unit, and with one; one row of x, eight, more than that."""
+    other = DTYPES[DTYPES.index(dtype) - 1]
+    for n, k in ((3, 5), (2, 48), (5, 70)):
+        weight = normal(rng, (n, k), dtype)
+        for rows in (1, 8):
+            yield _linear(rng, other, weight, weight, rows, rows == 1)
+        ids = rng.integers(0, n, (2, 2), np.int32 if n == 2 else np.int64)
+        yield Case("embedding", {"ids": ids, "table": weight}, {"out": f64(weight[ids])}, {}, 1, dtype)
+        query, weights = normal(rng, (k,), other), normal(rng, (n,), other)
+        scores, rows = 0.5 * f64(weight) @ f64(query), f64(weights) @ f64(weight)
+        yield Case("attention_scores", {"query": query, "keys": weight}, {"out": scores}, {"scale": 0.5})
+        yield Case("weighted_sum_rows", {"weights": weights, "matrix": weight}, {"out": rows})
+    yield _linear(rng, other, weight, weight, 9, True)
+
+
+def _blocks(rng, format):
+    """Every kernel of a format: one block and, where it fits, several; a tile."""
+    k = FORMATS[format].values
+    weight = blocks(rng, format, 3, 2 * k if k == 32 else k)
+    values = weight.dequantize()
+    yield Case("dequantize", {"q": weight}, {"out": f64(values)}, {}, 1, np.float32)
+    ids = np.array([2, 0, 2])
+    yield Case("embedding", {"ids": ids, "table": weight}, {"out": f64(values[ids])}, {}, 1, np.float32)
+    yield _linear(rng, DTYPES[k % 3], weight, values, 2, True)
+    if format in ("q8_0", "q4_k"):
+        yield _linear(rng, np.float32, weight, values, 9, False)

@@ -161,9 +161,10 @@ def run_case(program, queue, case, plan):
     import pyopencl as cl
 
     from tensor_ops_opencl.host_arrays import _bytes
+    from tensor_ops_opencl.launches import memory_of
 
     def holding(array):
-        return cl.Buffer(queue.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=_bytes(array))
+        return cl.Buffer(queue.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=_bytes(memory_of(array)))
 
     results = {name: np.empty(exact.shape, case.dtype) for name, exact in case.exact.items()}
     buffers = {name: holding(array) for name, array in case.arrays.items() if array is not None}

@@ -18,6 +18,8 @@ import pytest
 from conftest import DTYPES, REQUIRED, assert_agrees
 
 import tensor_ops_opencl as opencl
+from airllm import tensor_ops
+from airllm.formats import FORMATS, Quantized
 from airllm.tensor_ops import OPS
 
 NO_OPENCL = opencl.get_opencl_info()["reason"]
@@ -59,7 +61,7 @@ def python(code, tmp_path, **env):
     return done.stdout.strip()
 
 
-KERNELS = {name: op for name, op in OPS.items() if name in opencl.__all__}
+KERNELS = {name: op for name, op in OPS.items() if name in opencl.__all__ and name != "dequantize"}
 every_op = pytest.mark.parametrize("op", KERNELS.values(), ids=KERNELS)
 SIZES = {
     "batch": (3,),
@@ -602,6 +604,76 @@ def test_attention_on_parts_of_a_cache(queue):
     )
     assert opencl.copies() == before
     assert_agrees(got(found), exact, np.dtype(np.float32))
+
+
+@every_queue
+def test_a_decoder_layer_stays_on_the_device(queue):
+    """A chain of ops on device arrays, with weights stored as blocks, makes no copy to or from the host."""
+    rng = np.random.default_rng(0)
+    heads, groups, d, width = 4, 2, 16, 64
+
+    def stored(*shape, format="q8_0"):
+        return Quantized(FORMATS[format].encode(rng.standard_normal(shape, np.float32) / 8), format)
+
+    wq, wk, wv = stored(heads * d, width), stored(groups * d, width), stored(groups * d, width, format="q4_0")
+    wo, w1, w2, w3 = stored(width, heads * d), stored(96, width), stored(width, 96), stored(96, width)
+    norm, table = rng.standard_normal(width, np.float32), stored(9, width)
+    cos, sin = tensor_ops.rope_table(np.array([7]), d)
+
+    def layer(ops, put, ids):
+        w = {name: put(value) for name, value in weights.items()}
+
+        x = ops.embedding(put(ids), w["table"])
+        y = ops.rms_norm(x, w["norm"])
+        q, k, v = (ops.linear(y, w[name]) for name in ("wq", "wk", "wv"))
+        q, k = (ops.apply_rope(a.reshape(-1, 1, d), w["cos"], w["sin"]) for a in (q, k))
+        a = ops.attention(q, k, v.reshape(groups, 1, d), mask=w["mask"], causal=True)
+        a = a.reshape(1, heads * d)
+        x, y = ops.add_rms_norm(x, ops.linear(a, w["wo"]), w["norm"])
+        return ops.linear(ops.swiglu(ops.linear(y, w["w1"]), ops.linear(y, w["w3"])), w["w2"])
+
+    def put_all(value):
+        if isinstance(value, Quantized):
+            return Quantized(put(queue, value.data), value.format)
+        return put(queue, value)
+
+    mask = rng.random((heads, 1, 1)) > 0.2
+    weights = {"wq": wq, "wk": wk, "wv": wv, "wo": wo, "w1": w1, "w2": w2, "w3": w3, "norm": norm}
+    weights |= {"table": table, "cos": cos, "sin": sin, "mask": mask}
+    ids = np.array([4], np.int32)
+    before = opencl.copies()
+    found = layer(opencl, put_all, ids)
+    assert opencl.copies() == before
+    with tensor_ops.use_backend("python"):
+        expected = layer(tensor_ops, lambda value: value, ids)
+    np.testing.assert_allclose(got(found), expected, atol=1e-4 * np.abs(expected).max())
+
+
+@every_queue
+def test_an_index_out_of_range_gives_nan_on_the_device(queue):
+    table = np.ones((3, 40), np.float32)
+    blocks = Quantized(FORMATS["q8_0"].encode(table[:, :32]), "q8_0")
+    ids = put(queue, np.array([1, 3, -1, 1 << 40]))
+    for found, values in (
+        (opencl.embedding(ids, put(queue, table)), table),
+        (opencl.embedding(ids, Quantized(put(queue, blocks.data), "q8_0")), blocks.dequantize()),
+    ):
+        assert (got(found)[0] == values[1]).all() and np.isnan(got(found)[1:]).all()
+
+
+@every
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_stored_format(variant, format):
+    """Unpacked bit for bit as defined; multiplied as near as float32 can."""
+    rng = np.random.default_rng(0)
+    weight = kernel_cases.blocks(rng, format, 70, 512)
+    values = weight.dequantize()
+    assert (opencl.dequantize(weight) == values).all()
+    ids = rng.integers(0, 70, (2, 5))
+    assert (opencl.embedding(ids, weight) == values[ids]).all()
+    for rows in (1, 8, 9, 70):
+        x = rng.standard_normal((rows, 512), np.float32)
+        assert_agrees(opencl.linear(x, weight), x.astype(np.float64) @ values.T.astype(np.float64), x.dtype)
 
 
 @every
