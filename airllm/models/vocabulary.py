@@ -1,0 +1,105 @@
+"""The words of a tokenizer: their bytes, and those that are cut out of a text before it is tokenized."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+
+class Kind(enum.IntEnum):
+    """What a token is, in GGUF's numbers."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+SPACE = "\u2581"  # how SentencePiece writes a space
+
+# Texts of tokens that end a turn or a text, of which a file names only one or two.
+ENDS = (
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
+    "<EOT>", "<|eom_id|>", "<｜end▁of▁sentence｜>",
+)  # fmt: skip
+
+STRIP_NOTHING = ("<unk>", "<s>", "<|endoftext|>")
+
+
+class Vocabulary:
+    """Token texts and kinds. `letters`: texts of normal tokens are bytes written as letters, as GPT-2 does;
+    else SentencePiece's, with its sign for a space and a token for each byte. `strip_after`: cutting out a
+    token takes the spaces and line ends after it away, except for those of STRIP_NOTHING.
+    """
+
+    def __init__(self, texts: Sequence[str], kinds: Sequence[int], letters: bool, strip_after: bool = False):
+        self.texts, self.kinds, self.letters, self.strip_after = texts, kinds, letters, strip_after
+        self.ids = {text: i for i, text in enumerate(texts)}
+        split = (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)
+        cut = [i for i, kind in enumerate(kinds) if kind in split and texts[i]]
+        self._cut = sorted(cut, key=lambda i: -len(texts[i].encode()))
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def is_special(self, token: int) -> bool:
+        """Control and unknown tokens: not part of the text, unless asked for."""
+        return self.kinds[token] in (Kind.CONTROL, Kind.UNKNOWN)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of a token."""
+        text, kind = self.texts[token], self.kinds[token]
+        if self.is_special(token) or kind == Kind.USER_DEFINED:
+            return text.encode()
+        if self.letters:
+            known = bytes_of_letters()
+            return b"".join(known.get(letter) or letter.encode() for letter in text)
+        if kind == Kind.BYTE:
+            return bytes([int(text[3:5], 16)])
+        return text.replace(SPACE, " ").encode()
+
+    def split(self, text: str, special: bool) -> Iterator[str | int]:
+        """The text in order, with the tokens cut out of it as ids: longer ones first, then from the left.
+
+        User-defined tokens always are; control tokens only if `special`, else they stay text.
+        """
+        parts: list[str | int] = [text] if text else []
+        for token in self._cut:
+            word = self.texts[token]
+            if word in text and (special or not self.is_special(token)):
+                parts = [
+                    p
+                    for part in parts
+                    for p in (self._cut_out(part, word, token) if type(part) is str else [part])
+                ]
+        return iter(parts)
+
+    def _cut_out(self, text: str, word: str, token: int) -> Iterator[str | int]:
+        strip = self.strip_after and word not in STRIP_NOTHING
+        start, size = 0, len(text)
+        while (at := text.find(word, start)) >= 0:
+            if at > start:
+                yield text[start:at]
+            yield token
+            start = at + len(word)
+            while strip and start < size and text[start] in " \t\n\r\v\f":
+                start += 1
+        if start < size:
+            yield text[start:]
+
+    def ends(self) -> set[int]:
+        """Ids of the known tokens that end a text."""
+        found = (self.ids.get(text) for text in ENDS)
+        return {i for i in found if i is not None and self.kinds[i] in (Kind.CONTROL, Kind.USER_DEFINED)}
+
+
+@cache
+def bytes_of_letters() -> dict[str, bytes]:
+    """The byte that each letter of a GPT-2 vocabulary means: itself if it shows, else one from 256 on."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in shown]
+    letters = {chr(byte): bytes([byte]) for byte in shown}
+    return letters | {chr(256 + i): bytes([byte]) for i, byte in enumerate(hidden)}
