@@ -3,9 +3,11 @@
 #define VECTORS 32
 #define WIDEN_F16(p) ((Vec)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)(p))))
 #define NARROW_F16(v) ((Bits16)_mm512_maskz_cvtps_ph(0xffff, (__m512)(v), _MM_FROUND_TO_NEAREST_INT))
-#define TIMES_2_TO_THE(shifted, p) \
-  ((Vec)_mm512_maskz_scalef_ps(0xffff, (__m512)(p), (__m512)((shifted) - kRound)))
-#define GUESS_RECIPROCAL(d) _mm512_maskz_rcp14_ps(0xffff, (__m512)(d))
+#define WIDEN_U16(p) ((Bits)_mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256((const __m256i*)(p))))
+#define PERMUTES_HALVES  // any 16-bit elements, by one instruction
+// t - floor(t), and p * 2^floor(t)
+#define FRACTION(t) ((Vec)_mm512_maskz_reduce_ps(0xffff, (__m512)(t), _MM_FROUND_TO_NEG_INF))
+#define TIMES_2_TO_THE_FLOOR(p, t) ((Vec)_mm512_maskz_scalef_ps(0xffff, (__m512)(p), (__m512)(t)))
 #define STREAM_F32(p, v) _mm512_stream_ps(p, (__m512)(v))
 #define STREAM_16(p, v) _mm256_stream_si256((__m256i*)(p), (__m256i)(v))
 #define BYTES "avx512_bytes.inl"

@@ -18,7 +18,7 @@ struct GeluErf {
   INLINE Vec operator()(Vec x) const {
     const Vec magnitude = (Vec)((Bits)x & 0x7fffffffu);
     const Vec y = magnitude > 15.f ? set(15.f) : magnitude;  // where P(-y) is zero
-    const Vec t = reciprocal(1.f + 0.26f * y);
+    const Vec t = 1.f / (1.f + 0.26f * y);
     Vec m = set(3.050478274e-2f);
     m = m * t + -1.528283649e-1f;
     m = m * t + 2.514904153e-1f;

@@ -7,8 +7,10 @@
 #undef NARROW_F16
 #undef STREAM_F32
 #undef STREAM_16
-#undef GUESS_RECIPROCAL
-#undef TIMES_2_TO_THE
+#undef WIDEN_U16
+#undef PERMUTES_HALVES
+#undef FRACTION
+#undef TIMES_2_TO_THE_FLOOR
 #undef DOT_U8_I8
 #undef PAIRS_U8_I8
 #undef PAIRS_I8_I8

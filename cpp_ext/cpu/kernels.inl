@@ -1,9 +1,9 @@
 // The CPU kernels, written once. targets.h includes this file once per instruction set, with
 //   ISA    the namespace and name of the set
 //   LANES, VECTORS  how many floats its vectors hold, and how many such registers it has
-// and, where the set has instructions for them, WIDEN_F16/NARROW_F16, STREAM_F32/STREAM_16 and
-// GUESS_RECIPROCAL/TIMES_2_TO_THE, inside a region that lets the compiler use that set. Include nothing else
-// from here: a header's inline functions would be compiled for the wrong CPU.
+// and, where the set has instructions for them, WIDEN_F16/NARROW_F16, STREAM_F32/STREAM_16,
+// WIDEN_U16, PERMUTES_HALVES and FRACTION/TIMES_2_TO_THE_FLOOR, inside a region that lets the compiler use
+// that set. Include nothing else from here: a header's inline functions would be compiled for the wrong CPU.
 
 namespace cpu {
 namespace ISA {

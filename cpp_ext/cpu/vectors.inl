@@ -21,15 +21,30 @@ INLINE Int counted(std::integer_sequence<int, I...>) {
 INLINE Vec load(const float* p) { return *reinterpret_cast<const VecInMemory*>(p); }
 INLINE void store(float* p, Vec v) { *reinterpret_cast<VecInMemory*>(p) = v; }
 
+#ifdef WIDEN_U16
+INLINE Bits widened(const Bits16InMemory* p) { return WIDEN_U16(p); }
+#else
+INLINE Bits widened(const Bits16InMemory* p) { return __builtin_convertvector((Bits16)*p, Bits); }
+#endif
+
+#ifdef PERMUTES_HALVES
+typedef uint16_t Halved __attribute__((vector_size(4 * LANES)));
+template <int... I>
+INLINE Bits16 upper_halves(Halved v, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(v, v, (2 * I + 1)...);
+}
+INLINE Bits16 upper_halves(Bits v) { return upper_halves((Halved)v, Lanes{}); }
+#else
+INLINE Bits16 upper_halves(Bits v) { return __builtin_convertvector(v >> 16, Bits16); }
+#endif
+
 INLINE Vec load(const BFloat16* p) {
-  const Bits16 bits = *reinterpret_cast<const Bits16InMemory*>(p);
-  return (Vec)(__builtin_convertvector(bits, Bits) << 16);
+  return (Vec)(widened(reinterpret_cast<const Bits16InMemory*>(p)) << 16);
 }
 
 INLINE Bits16 rounded(Vec v, BFloat16) {  // to nearest even; a NaN keeps its upper bits and stays one
-  const Bits bits = (Bits)v;
-  const Bits upper = v == v ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : (bits >> 16) | 0x40;
-  return __builtin_convertvector(upper, Bits16);
+  const Bits bits = (Bits)v, odd = (bits >> 16) & 1;
+  return upper_halves(v == v ? bits + 0x7fff + odd : bits | 0x400000);
 }
 
 #ifdef WIDEN_F16
@@ -265,55 +280,61 @@ INLINE float sum(int64_t n, const F& f, In... in) {
   return static_cast<float>(total);
 }
 
-#ifndef GUESS_RECIPROCAL
-INLINE Vec reciprocal(Vec d) { return 1.f / d; }
-#else
-INLINE Vec reciprocal(Vec d) {  // 14 bits, doubled by one step of Newton's
-  const Vec guess = (Vec)GUESS_RECIPROCAL(d);
-  return guess * (2.f - d * guess);
-}
-#endif
-
 // 1.5 * 2^23: adding it leaves no room for a fraction, and the whole number in the low bits.
 constexpr float kRound = 12582912.f;
-#ifndef TIMES_2_TO_THE
-// p * 2^k for k + kRound. A multiplication, since an addition to the bits of a NaN may make a number of it.
-INLINE Vec times_2_to_the(Vec shifted, Vec p) { return p * (Vec)(((Int)shifted << 23) + 0x3f800000); }
-#define TIMES_2_TO_THE(shifted, p) times_2_to_the(shifted, p)
-#endif
+constexpr float kLog2E = 1.44269504f;
 
-// 2^f for |f| <= 1/2 by a polynomial (minimax, of degree 5, fitted to the relative error: 1.6e-7 with
-// roundings).
-INLINE Vec exp2_of_fraction(Vec f) {
+#ifdef TIMES_2_TO_THE_FLOOR
+// 2^t = 2^floor(t) * 2^f with 0 <= f < 1, the latter by a polynomial (minimax, of degree 5, fitted to the
+// relative error: 1.4e-7 with roundings). The instructions do the right thing with infinities.
+INLINE Vec exp2_of(Vec t, Vec f) {
+  Vec p = set(1.867130399e-3f);
+  p = p * f + 9.017029777e-3f;
+  p = p * f + 5.579991266e-2f;
+  p = p * f + 2.401644439e-1f;
+  p = p * f + 6.931512952e-1f;
+  return TIMES_2_TO_THE_FLOOR(p * f + 1.f, t);
+}
+
+// 2^t for t <= 0: zero below -149, NaN for NaN.
+INLINE Vec exp2_of_negative(Vec t) { return exp2_of(t, FRACTION(t)); }
+// 2^(t + rest) for a rest that t is too large to hold.
+INLINE Vec exp2_of_negative(Vec t, Vec rest) { return exp2_of(t, FRACTION(t) + rest); }
+
+// x / (1 + 2^-t)
+INLINE Vec times_sigmoid(Vec x, Vec t) { return x / (exp2_of_negative(-t) + 1.f); }
+
+#else
+// 2^t = 2^k * 2^f with k whole and |f| <= 1/2, the latter by a polynomial (minimax, of degree 5, fitted to
+// the relative error: 1.6e-7 with roundings). A multiplication by 2^k, since an addition to the bits of a NaN
+// may make a number of it.
+INLINE Vec exp2_of(Vec t, Vec shifted, Vec f) {
   Vec p = set(1.326472731e-3f);
   p = p * f + 9.671512991e-3f;
   p = p * f + 5.550733581e-2f;
   p = p * f + 2.402224243e-1f;
   p = p * f + 6.931470037e-1f;
-  return p * f + 1.f;
+  p = (p * f + 1.f) * (Vec)(((Int)shifted << 23) + 0x3f800000);
+  return t < -126.f ? Vec{} : p;
 }
 
-// 2^t for t <= 0: 2^k * 2^f with k whole. Zero below -126, NaN for NaN.
+// 2^t for t <= 0: zero below -126, NaN for NaN.
 INLINE Vec exp2_of_negative(Vec t) {
   const Vec shifted = t + kRound;
-  const Vec p = exp2_of_fraction(t - (shifted - kRound));
-  return t < -126.f ? Vec{} : TIMES_2_TO_THE(shifted, p);
+  return exp2_of(t, shifted, t - (shifted - kRound));
 }
-
 // 2^(t + rest) for a rest that t is too large to hold.
 INLINE Vec exp2_of_negative(Vec t, Vec rest) {
   const Vec shifted = t + kRound;
-  const Vec p = exp2_of_fraction(t - (shifted - kRound) + rest);
-  return t < -126.f ? Vec{} : TIMES_2_TO_THE(shifted, p);
+  return exp2_of(t, shifted, t - (shifted - kRound) + rest);
 }
-
-constexpr float kLog2E = 1.44269504f;
 
 // x / (1 + 2^-t), t having the sign of x. The power is taken of -|t|, so that nothing overflows.
 INLINE Vec times_sigmoid(Vec x, Vec t) {
   const Vec e = exp2_of_negative((Vec)((Bits)t | 0x80000000u));
-  return (x < 0.f ? x * e : x) * reciprocal(e + 1.f);
+  return (x < 0.f ? x * e : x) / (e + 1.f);
 }
+#endif
 
 // out[i] = f(in[i]...), and the sum of g of what out then holds.
 template <class T, class F, class G, class... In>
