@@ -11,3 +11,4 @@
 #define STREAM_F32(p, v) _mm512_stream_ps(p, (__m512)(v))
 #define STREAM_16(p, v) _mm256_stream_si256((__m256i*)(p), (__m256i)(v))
 #define BYTES "avx512_bytes.inl"
+#define KEEP_IN_REGISTER(v) __asm__("" : "+v"(v))

@@ -11,6 +11,7 @@
 #undef PERMUTES_HALVES
 #undef FRACTION
 #undef TIMES_2_TO_THE_FLOOR
+#undef KEEP_IN_REGISTER
 #undef DOT_U8_I8
 #undef PAIRS_U8_I8
 #undef PAIRS_I8_I8

@@ -39,6 +39,7 @@
 #define STREAM_F32(p, v) _mm_stream_ps(p, (__m128)(v))
 #define STREAM_16(p, v) _mm_stream_si64((long long*)(p), (long long)(v))
 #define SUMS_OF_PAIRS(a, b) ((Int)_mm_madd_epi16((__m128i)(a), (__m128i)(b)))
+#define KEEP_IN_REGISTER(v) __asm__("" : "+x"(v))
 #include "kernels.inl"
 
 BEGIN_TARGET("avx2,fma,f16c")
@@ -49,6 +50,7 @@ BEGIN_TARGET("avx2,fma,f16c")
 #define NARROW_F16(v) ((Bits16)_mm256_cvtps_ph((__m256)(v), _MM_FROUND_TO_NEAREST_INT))
 #define STREAM_F32(p, v) _mm256_stream_ps(p, (__m256)(v))
 #define STREAM_16(p, v) _mm_stream_si128((__m128i*)(p), (__m128i)(v))
+#define KEEP_IN_REGISTER(v) __asm__("" : "+x"(v))
 #define PAIRS_U8_I8(u, i) ((Pairs)_mm256_maddubs_epi16((__m256i)(u), (__m256i)(i)))
 #define PAIRS_I8_I8(w, x) \
   PAIRS_U8_I8(_mm256_abs_epi8((__m256i)(w)), _mm256_sign_epi8((__m256i)(x), (__m256i)(w)))
@@ -97,6 +99,7 @@ END_TARGET
   ((Int)vpadalq_s16((int32x4_t)(sum),                                                                 \
                     vmlal_high_s8(vmull_s8(vget_low_s8((int8x16_t)(w)), vget_low_s8((int8x16_t)(i))), \
                                   (int8x16_t)(w), (int8x16_t)(i))))
+#define KEEP_IN_REGISTER(v) __asm__("" : "+w"(v))
 #include "kernels.inl"
 
 #else
