@@ -203,10 +203,11 @@ void dots_of_block(float* to, const float* q, int64_t q_stride, const Stream<T>&
   const int64_t whole = keys < LANES ? 0 : d / LANES * LANES;
   for (int64_t j = 0; j < keys; j += LANES)
     if (whole) dots<kRows>(to, q, q_stride, k, smaller(j, keys - LANES), d);
-  if (whole == d) return;
+  if (whole && whole == d) return;
   for (int r = 0; r < kRows; ++r)
     for (int64_t j = 0; j < keys; ++j) {
-      const float rest = reduce(0.f, d - whole, Plus{}, Product{}, q + r * q_stride + whole, k.row(j) + whole);
+      const float rest =
+          reduce(0.f, d - whole, Plus{}, Product{}, q + r * q_stride + whole, k.row(j) + whole);
       to[r * kKeys + j] = whole ? to[r * kKeys + j] + rest : rest;
     }
 }
