@@ -342,12 +342,12 @@ def test_writes_inside_out_only_and_leaves_inputs_alone(h, t, s, d, e, dtype, re
 
 
 @attends
-@pytest.mark.parametrize("shape", [(2, 4, 0, 5), (0, 4, 3, 5), (2, 4, 3, 0)])
+@pytest.mark.parametrize("shape", [(2, 4, 0, 5), (0, 4, 3, 5)])
 def test_no_keys_give_zeros_and_no_queries_nothing(shape, target):
     b, h, s, d = shape
-    q, k, v = sample(h, 2, 3, s, d or 1, e=4, batch=(b,))
-    result = target.module.attention(q[..., :d], k[..., :d], v, causal=True)
-    assert_agrees(result, exact(q[..., :d], k[..., :d], v, causal=True, scale=1.0), np.float32)
+    q, k, v = sample(h, 2, 3, s, d, e=4, batch=(b,))
+    result = target.module.attention(q, k, v, causal=True)
+    assert_agrees(result, exact(q, k, v, causal=True), np.float32)
     assert s or (result.size and not result.any())
     for none in ((q[..., :0, :], k, v), (q, k, v[..., :0]), (q[:, :0], k[:, :0], v[:, :0])):
         assert target.module.attention(*none).shape == (b, *none[0].shape[1:3], none[2].shape[-1])
