@@ -39,6 +39,23 @@ class Finish {
   bool done_ = false;
 };
 
+// A strided array without what lies between its rows; an axis of stride 0 stays one row.
+inline void make_compact(Operand& x) {
+  if (is_dense(x)) return;
+  py::tuple index(x.shape.size());
+  Shape kept = x.shape;
+  for (size_t i = 0; i < x.shape.size(); ++i) {
+    const bool repeated = x.strides[i] == 0;
+    index[i] = repeated ? py::slice(0, 1, 1) : py::slice(0, x.shape[i], 1);
+    if (repeated) kept[i] = 1;
+  }
+  const py::object view = py::reinterpret_borrow<py::object>(x.object)[index];
+  x.keep = py::module_::import("numpy").attr("ascontiguousarray")(view);
+  x.data = py::detail::array_proxy(x.keep.ptr())->data;
+  const Shape strides = dense_strides(kept);
+  for (size_t i = 0; i < x.shape.size(); ++i) x.strides[i] = x.strides[i] == 0 ? 0 : strides[i];
+}
+
 class Call {
  public:
   explicit Call(const Op& op) : op(op), axes(op) {}
@@ -64,15 +81,16 @@ class Call {
     return arguments::present(object) ? array(name, declared, object, accepts, leading) : absent();
   }
 
-  // A mask that may be left out or None, broadcast to these axes.
-  const Operand& mask(const char* name, const char* declared, PyObject* object,
-                      Layout layout = Layout::dense) {
+  // A mask that may be left out or None, broadcast to these axes, of any strides but along the last.
+  const Operand& mask(const char* name, const char* declared, PyObject* object) {
     if (!arguments::present(object)) return absent();
-    inputs_.push_back(operand(op, name, object, {kMasks, layout}));
-    axes.take_mask(inputs_.back(), declared);
-    check_place(op, inputs_.front(), inputs_.back());
-    return inputs_.back();
+    Operand x = operand(op, name, object, {kMasks, Layout::rows});
+    axes.take_mask(x, declared);
+    return input(std::move(x));
   }
+
+  // Results are arrays of this one's library, not of the first array's.
+  void results_are_like(const Operand& x) { like_ = &x; }
 
   // A result: a new array, or the caller's, which may be exactly one of the inputs `in_place`. To be called
   // after all inputs are known.
@@ -80,10 +98,11 @@ class Call {
                         std::vector<const Operand*> in_place = {}, const char* name = "out") {
     if (arguments::present(given)) {
       results_.push_back({checked_out(op, name, given, first(), dtype, shape), std::move(in_place)});
+      results_.back().array.given = span_of(results_.back().array);
       check_overlaps(results_.back());
       return results_.back().array;
     }
-    new_.push_back(new_result(first(), dtype, shape));
+    new_.push_back(new_result(like_ ? *like_ : first(), dtype, shape));
     results_.push_back({operand(op, name, new_.back().ptr(), {kFloats}), {}});
     return results_.back().array;
   }
@@ -110,10 +129,17 @@ class Call {
   const Operand& first() const { return inputs_.front(); }
 
   const Operand& taken(Operand x, const char* declared, Leading leading) {
+    axes.take(x, declared, leading);
+    return input(std::move(x));
+  }
+
+  const Operand& input(Operand x) {
     inputs_.push_back(std::move(x));
-    axes.take(inputs_.back(), declared, leading);
-    check_place(op, inputs_.front(), inputs_.back());
-    return inputs_.back();
+    Operand& in = inputs_.back();
+    check_place(op, first(), in);
+    in.given = span_of(in);
+    if (in.on_host()) make_compact(in);
+    return in;
   }
 
   static py::object object_of(const Output& out) {
@@ -141,26 +167,10 @@ class Call {
   std::deque<Operand> inputs_;
   std::deque<Output> results_;
   std::vector<py::object> new_;
+  const Operand* like_ = nullptr;
 };
 
 // ---- NumPy arrays
-
-// A strided array without what lies between its rows; an axis of stride 0 stays one row.
-inline void make_compact(Operand& x) {
-  if (is_dense(x)) return;
-  py::tuple index(x.shape.size());
-  Shape kept = x.shape;
-  for (size_t i = 0; i < x.shape.size(); ++i) {
-    const bool repeated = x.strides[i] == 0;
-    index[i] = repeated ? py::slice(0, 1, 1) : py::slice(0, x.shape[i], 1);
-    if (repeated) kept[i] = 1;
-  }
-  const py::object view = py::reinterpret_borrow<py::object>(x.object)[index];
-  x.keep = py::module_::import("numpy").attr("ascontiguousarray")(view);
-  x.data = py::detail::array_proxy(x.keep.ptr())->data;
-  const Shape strides = dense_strides(kept);
-  for (size_t i = 0; i < x.shape.size(); ++i) x.strides[i] = x.strides[i] == 0 ? 0 : strides[i];
-}
 
 inline int64_t stored_bytes(const Operand& x) {
   const auto [low, high] = span_of(x);
@@ -169,7 +179,6 @@ inline int64_t stored_bytes(const Operand& x) {
 
 inline void Call::run_on_copies(const Launch& launch) {
   const int device = default_device();
-  for (Operand& in : inputs_) make_compact(in);
   py::gil_scoped_release released;
   DeviceGuard guard(device);
   const cudaStream_t stream = thread_stream();

@@ -57,7 +57,8 @@ class Cublas {
               cudaStream_t stream) {
     if (product.b_is_shared || product.batch == 1) {
       const int64_t rows = product.batch * product.m;  // one matrix for all: the batch is more rows of a
-      return gemm(out, a, b, dtype, {1, rows, product.n, product.k, true}, device, stream);
+      return gemm(out, a, b, dtype, {1, rows, product.n, product.k, true, product.b_is_transposed}, device,
+                  stream);
     }
     for (int64_t first = 0; first < product.batch; first += kBatchLimit) {
       Product part = product;
@@ -72,7 +73,7 @@ class Cublas {
  private:
   using Handle = void*;
   static constexpr int64_t kBatchLimit = 65535;  // of a grid's third dimension
-  static constexpr int kNoTranspose = 0, kCompute32F = 68, kDefaultAlgorithm = -1;
+  static constexpr int kNoTranspose = 0, kTranspose = 1, kCompute32F = 68, kDefaultAlgorithm = -1;
   static constexpr int kMathMode = 16;  // no TF32 for float32, no reduced precision in sums of float16
 
   bool open(const std::string& name, int mode) {
@@ -126,16 +127,18 @@ class Cublas {
             cudaStream_t stream) {
     const float one = 1.0f, zero = 0.0f;
     const cudaDataType t = type(dtype);
+    const int b_op = p.b_is_transposed ? kTranspose : kNoTranspose;
+    const int64_t b_row = p.b_is_transposed ? p.k : p.n;
     std::lock_guard<std::mutex> lock(mutex_);
     Handle h = handle(device);
     check(set_stream_(h, stream), "cublasSetStream");
     if (p.batch == 1) {
-      check(gemm_(h, kNoTranspose, kNoTranspose, p.n, p.m, p.k, &one, b, t, p.n, a, t, p.k, &zero, out, t,
-                  p.n, kCompute32F, kDefaultAlgorithm),
+      check(gemm_(h, b_op, kNoTranspose, p.n, p.m, p.k, &one, b, t, b_row, a, t, p.k, &zero, out, t, p.n,
+                  kCompute32F, kDefaultAlgorithm),
             "cublasGemmEx");
     } else {
-      check(batched_(h, kNoTranspose, kNoTranspose, p.n, p.m, p.k, &one, b, t, p.n, p.k * p.n, a, t, p.k,
-                     p.m * p.k, &zero, out, t, p.n, p.m * p.n, p.batch, kCompute32F, kDefaultAlgorithm),
+      check(batched_(h, b_op, kNoTranspose, p.n, p.m, p.k, &one, b, t, b_row, p.k * p.n, a, t, p.k, p.m * p.k,
+                     &zero, out, t, p.n, p.m * p.n, p.batch, kCompute32F, kDefaultAlgorithm),
             "cublasGemmStridedBatchedEx");
     }
     ++kernels_launched;

@@ -1,9 +1,11 @@
 // The kernel text that OpenCL, CUDA and HIP share, compiled by nvcc, and the launchers of its kernels.
 #include <string>
 
+#include "launch_attention.h"
 #include "launch_elements.h"
 #include "launch_matmul.h"
 #include "launch_rows.h"
+#include "launch_stored.h"
 
 namespace airllm::cuda {
 

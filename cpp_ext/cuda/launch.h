@@ -76,14 +76,84 @@ cudaError_t launch_apply_rope(void* out, const void* x, AnyArray cos, AnyArray s
 
 // ---- products
 
-// `batch` products of (m, k) by (k, n), all row-major and packed; b is one matrix for all if it is shared.
+// `batch` products of (m, k) by (k, n), all row-major and packed; b is one matrix for all if it is shared,
+// and (n, k) if it is transposed.
 struct Product {
   int64_t batch, m, n, k;
   bool b_is_shared;
+  bool b_is_transposed = false;
 };
 
 cudaError_t launch_matmul(void* out, const void* a, const void* b, DType dtype, const Product& product,
                           cudaStream_t stream);
+
+// ---- stored weights
+
+// A weight of floats, or of blocks: `format` is a cpu::Format, which for floats is the DType's number.
+struct StoredArray {
+  const void* data;
+  int format;
+  int64_t row_bytes;
+};
+
+// out (m, n) = x (m, k) weight^T (n, k) * scale + bias, x and out of one dtype, bias of any or none.
+struct Linear {
+  void* out;
+  const void* x;
+  StoredArray weight;
+  AnyArray bias;
+  DType dtype;
+  int64_t m, n, k;
+  float scale;
+};
+
+// Reads the weight once for each 8 rows of x, or once for each 64.
+cudaError_t launch_linear_of_few_rows(const Linear& linear, cudaStream_t stream);
+cudaError_t launch_linear_by_tiles(const Linear& linear, cudaStream_t stream);
+
+// out (m, n) += bias, for products that have none of their own.
+cudaError_t launch_add_bias(void* out, DType dtype, AnyArray bias, int64_t m, int64_t n, cudaStream_t stream);
+
+// out (d) = weights (s) @ matrix (s, d), weights and out of one dtype, the matrix of another.
+cudaError_t launch_weighted_sum_rows(void* out, const void* weights, const void* matrix, DType dtype,
+                                     DType matrix_dtype, int64_t s, int64_t d, cudaStream_t stream);
+
+// The values of `blocks` blocks of a quantized format, as floats.
+cudaError_t launch_dequantize(void* out, DType dtype, const StoredArray& stored, int64_t blocks,
+                              cudaStream_t stream);
+
+// Rows of a table (rows, d); an id out of range gives NaN. out has the table's dtype, or float32.
+cudaError_t launch_embedding(void* out, AnyArray ids, const StoredArray& table, int64_t count, int64_t rows,
+                             int64_t d, cudaStream_t stream);
+
+// ---- attention
+
+struct AttentionShape {
+  int64_t outer, inner, h, g, t, s, d, e;  // a batch of two axes; query head i of h uses key head i / (h / g)
+};
+
+// In elements; 0 along axes that an array is broadcast along.
+struct AttentionStrides {
+  int64_t outer, inner, head, row;
+};
+
+struct Attention {
+  void* out;  // contiguous, of q's dtype
+  const void *q, *k, *v;
+  AnyArray mask;
+  float* partial;  // of the size that attention_partial() says
+  DType dtype, kv_dtype;
+  AttentionShape shape;
+  AttentionStrides strides[4];  // of q, k, v, mask
+  float scale, softcap;         // softcap 0: none
+  int64_t window;               // 0: none
+  bool causal;
+};
+
+// Floats of scratch memory that launch_attention() needs.
+int64_t attention_partial(const AttentionShape& shape);
+
+cudaError_t launch_attention(const Attention& attention, cudaStream_t stream);
 
 // The virtual architectures the kernels were compiled for, e.g. "75, 80, 90".
 const char* compiled_archs();

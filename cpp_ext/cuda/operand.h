@@ -45,6 +45,10 @@ inline std::string tuple_text(const Shape& shape) {
   return arguments::shape_text(int(shape.size()), shape.data());
 }
 
+struct Span {
+  const char *low, *high;
+};
+
 struct Operand {
   Operand() = default;
   Operand(Operand&&) = default;
@@ -66,6 +70,7 @@ struct Operand {
   void* at = nullptr;  // where kernels find it: `data` on a device, else a copy's memory, while an op runs
   DType dtype = DType::f32;
   Shape shape, strides;  // strides in elements
+  Span given{};          // the memory between the first and the last element as the caller has it
   int64_t size = 1;
   const cpu::Block* block = nullptr;  // of a Quantized, whose shape, size and strides are those of its values
   Library library = Library::numpy;
@@ -85,7 +90,7 @@ inline bool is_dense(const Operand& x) {
 }
 
 // The bytes that an array spans: its own, and with strides, what lies between them.
-inline std::pair<const char*, const char*> span_of(const Operand& x) {
+inline Span span_of(const Operand& x) {
   if (x.block) return {x.data, x.data + x.nbytes()};
   int64_t low = 0, high = x.size == 0 ? 0 : 1;
   for (size_t i = 0; i < x.shape.size() && x.size != 0; ++i) {

@@ -21,9 +21,7 @@ struct Output {
 }
 
 inline bool is_apart(const Operand& a, const Operand& b) {
-  const auto [a_low, a_high] = span_of(a);
-  const auto [b_low, b_high] = span_of(b);
-  return a.size == 0 || b.size == 0 || a_high <= b_low || b_high <= a_low;
+  return a.size == 0 || b.size == 0 || a.given.high <= b.given.low || b.given.high <= a.given.low;
 }
 
 inline void check_apart(const Op& op, const Operand& in, const Operand& out, bool in_place) {

@@ -30,6 +30,8 @@ inline Operand quantized(const Op& op, const char* name, PyObject* object) {
   const py::object given = py::reinterpret_borrow<py::object>(object), data = given.attr("data");
   const cpu::Block& block = block_named(op, name, py::str(given.attr("format")));
   Operand x = operand(op, name, data.ptr(), {kBytes});
+  if (!x.on_host() && reinterpret_cast<uintptr_t>(x.data) % 2 != 0)
+    op.wrong_value(name, "has data at an odd address", "blocks that begin at even ones");
   Shape shape = x.shape;
   if (shape.empty() || shape.back() % block.bytes != 0)
     op.wrong_value(name, "has data of shape " + tuple_text(shape),

@@ -72,6 +72,10 @@ class Array:
         self.memory = Memory(offset + values.nbytes, stream, device)
         self.memory.write(b"\0" * offset + values.tobytes())
 
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
     def values(self) -> np.ndarray:
         content = self.memory.read()[self.offset :]
         return np.frombuffer(content, self.dtype).reshape(self.shape).copy()

@@ -150,6 +150,15 @@ def test_a_fully_masked_row_is_zero():
     assert cuda.softmax(X, mask=np.full(40, -np.inf, np.float16)).tolist() == [[0] * 40] * 3
 
 
+def test_strided_masks():
+    mask = rng.random((8, 90)) < 0.5
+    assert_agrees(cuda.softmax(X, mask=mask[::3, 7:47]), OPS["softmax"], X, mask=mask[::3, 7:47])
+    array = InterfaceArray(mask)
+    array.shape, array.strides = (3, 40), (270, 1)
+    found = cuda.softmax(cuda.to_device(X), mask=array)
+    assert_agrees(found.numpy(), OPS["softmax"], X, mask=mask[::3, :40])
+
+
 def test_messages_about_masks():
     assert message(TypeError, cuda.softmax, X, mask=np.ones(40, np.int32)).startswith(
         "softmax: mask has dtype int32, expected bool, float32, float16 or bfloat16"

@@ -85,7 +85,8 @@ EXPORT int cublasGemmStridedBatchedEx_64(void*, int ta, int tb, int64_t m, int64
                                          const void* b, int bt, int64_t ldb, long long sb, const float* beta,
                                          void* c, int ct, int64_t ldc, long long sc, int64_t batch,
                                          int compute, int) {
-  if (ta || tb || compute != 68 || *beta != 0 || lda < m || ldb < k || ldc < m) return 7;
+  const int64_t a_rows = ta ? k : m;
+  if (ta > 1 || tb || compute != 68 || *beta != 0 || lda < a_rows || ldb < k || ldc < m) return 7;
   if (const int status = failing()) return status;
   const float scale = *alpha;
   return put([=] {
@@ -94,7 +95,8 @@ EXPORT int cublasGemmStridedBatchedEx_64(void*, int ta, int tb, int64_t m, int64
         for (int64_t i = 0; i < m; ++i) {
           float sum = 0;
           for (int64_t l = 0; l < k; ++l)
-            sum += widen(a, at, item * sa + i + l * lda) * widen(b, bt, item * sb + l + j * ldb);
+            sum += widen(a, at, item * sa + (ta ? l + i * lda : i + l * lda)) *
+                   widen(b, bt, item * sb + l + j * ldb);
           narrow(c, ct, item * sc + i + j * ldc, scale * sum);
         }
   });

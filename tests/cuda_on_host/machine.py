@@ -63,17 +63,17 @@ def all_of(results):
 def assert_agrees(actual, op, *args, **kwargs):
     """One result or all of them, NumPy arrays, with the definition in float64."""
     exact = all_of(op.exact(*args, **kwargs))
-    dtype = result_dtype([*args, *kwargs.values()])
+    dtype = result_dtype(op, op.signature.bind(*args, **kwargs).arguments)
     for a, e in zip(all_of(actual), exact, strict=True):
         assert isinstance(a, np.ndarray) and a.dtype == dtype and a.shape == e.shape
         scale = np.abs(e).max(initial=1e-30)
         assert np.abs(a.astype(np.float64) - e).max(initial=0) <= TOLERANCE[dtype.name] * scale
 
 
-def result_dtype(args):
-    """That of the first array of floats; float32 where there is none."""
-    floats = (a.dtype for a in args if getattr(a, "dtype", None) in [np.dtype(d) for d in DTYPES])
-    return np.dtype(next(floats, np.float32))
+def result_dtype(op, given):
+    """That of the first array of the op's own floats; of an embedding's table, or of values unpacked."""
+    own = (given[operand.name] for operand in op.operands if operand.kind == "own")
+    return np.dtype(getattr(next(own, given.get("table")), "dtype", np.float32))
 
 
 def message(error, call, *args, **kwargs):

@@ -1,0 +1,146 @@
+// Ops on weights as checkpoints store them, floats of any dtype or blocks of quantized values, and the
+// products of a single query that the same kernels make.
+#pragma once
+
+#include "broadcast.h"
+#include "matmul.h"
+#include "ops.h"
+
+namespace airllm::cuda {
+
+inline StoredArray stored_array(const Operand& x) {
+  const int64_t row = x.axis(1);
+  const int64_t row_bytes =
+      x.block ? row / x.block->values * x.block->bytes : row * int64_t(size_of(x.dtype));
+  return {x.at, format_of(x), row_bytes};
+}
+
+// ---- products
+
+constexpr int64_t kFewRows = 8;  // up to here reading the weight is what takes time
+
+// The weight as floats of x's dtype: as it lies if it is that, else unpacked into `scratch`.
+inline const void* unpacked(const Linear& a, Memory& scratch, int device, cudaStream_t stream) {
+  if (a.weight.format < cpu::kQ8_0) return a.weight.data;
+  scratch = Memory(size_t(a.n * a.k) * size_of(a.dtype), device, stream);
+  const int64_t blocks = a.n * a.k / cpu::kBlocks[a.weight.format].values;
+  check(launch_dequantize(scratch.data(), a.dtype, a.weight, blocks, stream), "the launch of dequantize");
+  return scratch.data();
+}
+
+// By cuBLAS, which multiplies what is of one dtype, and adds no bias.
+inline cudaError_t multiply_by_cublas(const Linear& a, Cublas& cublas, int device, cudaStream_t stream) {
+  Memory scratch;
+  const void* weight = unpacked(a, scratch, device, stream);
+  cublas.matmul(a.out, a.x, weight, a.dtype, {1, a.m, a.n, a.k, true, true}, device, stream);
+  return a.bias.type == kNoArray ? cudaSuccess : launch_add_bias(a.out, a.dtype, a.bias, a.m, a.n, stream);
+}
+
+inline cudaError_t multiply(const Linear& a, Cublas* cublas, int device, cudaStream_t stream) {
+  if (a.m <= kFewRows) return launch_linear_of_few_rows(a, stream);
+  const bool same = a.weight.format >= cpu::kQ8_0 || DType(a.weight.format) == a.dtype;
+  if (cublas && same && a.k != 0) return multiply_by_cublas(a, *cublas, device, stream);
+  return launch_linear_by_tiles(a, stream);
+}
+
+inline py::object linear(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  PyObject* values[4];
+  arguments::place(op, values, {"x", "weight", "bias", "out"}, 3, 2, args, given, keywords);
+  Call call(op);
+  const Operand& x = call.array("x", "... k", values[0], {kFloats});
+  const Operand& weight = call.stored("weight", "n k", values[1]);
+  const Operand& bias = call.optional("bias", "n", values[2], {kFloats});
+  const int64_t n = call.axes["n"], k = call.axes["k"];
+  const Operand& out = call.result(values[3], x.dtype, call.axes.shape({"n"}));
+  Cublas* const cublas = chosen_cublas();
+  return call.run([&, device = call.device()](cudaStream_t stream) {
+    const Linear a{out.at, x.at, stored_array(weight), any_array(bias), x.dtype, rows_of(x), n, k, 1.0f};
+    return multiply(a, cublas, device, stream);
+  });
+}
+
+// One row: `x` times every row of `weight`.
+inline py::object multiply_vector(Call& call, const Operand& x, const Operand& weight, float scale,
+                                  PyObject* out_given) {
+  const Operand& out = call.result(out_given, x.dtype, {weight.shape[0]});
+  return call.run([&](cudaStream_t stream) {
+    const Linear a{out.at, x.at, stored_array(weight), {nullptr, kNoArray}, x.dtype, 1, weight.shape[0],
+                   x.size, scale};
+    return launch_linear_of_few_rows(a, stream);
+  });
+}
+
+inline py::object matmul_vec(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  PyObject* values[3];
+  arguments::place(op, values, {"w", "x", "out"}, 2, 2, args, given, keywords);
+  Call call(op);
+  const Operand& w = call.stored("w", "n k", values[0]);
+  const Operand& x = call.array("x", "k", values[1], {kFloats});
+  call.results_are_like(x);
+  return multiply_vector(call, x, w, 1.0f, values[2]);
+}
+
+inline py::object attention_scores(const Op& op, PyObject* const* args, Py_ssize_t given,
+                                   PyObject* keywords) {
+  PyObject* values[4];
+  arguments::place(op, values, {"query", "keys", "scale", "out"}, 3, 2, args, given, keywords);
+  const float scale = arguments::number(op, "scale", values[2], 1.0f);
+  Call call(op);
+  const Operand& query = call.array("query", "d", values[0], {kFloats});
+  const Operand& keys = call.array("keys", "s d", values[1], {kFloats});
+  return multiply_vector(call, query, keys, scale, values[3]);
+}
+
+inline py::object weighted_sum_rows(const Op& op, PyObject* const* args, Py_ssize_t given,
+                                    PyObject* keywords) {
+  PyObject* values[3];
+  arguments::place(op, values, {"weights", "matrix", "out"}, 2, 2, args, given, keywords);
+  Call call(op);
+  const Operand& weights = call.array("weights", "s", values[0], {kFloats});
+  const Operand& matrix = call.array("matrix", "s d", values[1], {kFloats});
+  const int64_t s = call.axes["s"], d = call.axes["d"];
+  const Operand& out = call.result(values[2], weights.dtype, {d});
+  return call.run([&](cudaStream_t stream) {
+    return launch_weighted_sum_rows(out.at, weights.at, matrix.at, weights.dtype, matrix.dtype, s, d, stream);
+  });
+}
+
+// ---- embedding, dequantize
+
+template <class Id>
+void check_ids(const Op& op, const Operand& ids, int64_t count) {
+  const auto* values = reinterpret_cast<const Id*>(ids.data);
+  for (int64_t i = 0; i < ids.size; ++i) {
+    if (values[i] < 0 || values[i] >= count)
+      op.wrong_value("ids", "has value " + std::to_string(values[i]), "0 to " + std::to_string(count - 1));
+  }
+}
+
+// Ids in host memory are checked; nobody waits for those on a device, where one out of range gives NaN.
+inline py::object embedding(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  PyObject* values[3];
+  arguments::place(op, values, {"ids", "table", "out"}, 2, 2, args, given, keywords);
+  Call call(op);
+  const Operand& ids = call.array("ids", "...", values[0], {kIds});
+  const Operand& table = call.stored("table", "v d", values[1]);
+  const int64_t v = call.axes["v"], d = call.axes["d"];
+  if (ids.on_host()) (ids.dtype == DType::i32 ? check_ids<int32_t> : check_ids<int64_t>)(op, ids, v);
+  const DType dtype = table.block ? DType::f32 : table.dtype;
+  const Operand& out = call.result(values[2], dtype, call.axes.shape({"d"}));
+  return call.run([&](cudaStream_t stream) {
+    return launch_embedding(out.at, any_array(ids), stored_array(table), ids.size, v, d, stream);
+  });
+}
+
+inline py::object dequantize(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  PyObject* values[2];
+  arguments::place(op, values, {"q", "out"}, 1, 1, args, given, keywords);
+  Call call(op);
+  const Operand& q = call.quantized("q", "... k", values[0]);
+  const Operand& out = call.result(values[1], DType::f32, q.shape);
+  return call.run([&](cudaStream_t stream) {
+    return launch_dequantize(out.at, out.dtype, stored_array(q), q.size / q.block->values, stream);
+  });
+}
+
+}  // namespace airllm::cuda
