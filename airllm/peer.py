@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -15,12 +16,20 @@ TORCH = "torch"
 
 def torch_call(op_name: str, arrays: list[Any]) -> Callable[[], Any] | None:
     """A call of PyTorch for an op on these arrays, on the CPU; None if it has nothing like it."""
-    if op_name not in _OWN or any(isinstance(array, Quantized) for array in arrays):
+    function = torch_op(op_name)
+    if function is None or any(isinstance(array, Quantized) for array in arrays):
+        return None
+    tensors = [as_torch(array) for array in arrays]
+    return lambda: function(*tensors)
+
+
+def torch_op(op_name: str) -> Callable[..., Any] | None:
+    """PyTorch's function of tensors, on any device, for an op; None if it has nothing like it."""
+    if op_name not in _OWN:
         return None
     import torch
 
-    function, tensors = _OWN[op_name], [as_torch(array) for array in arrays]
-    return lambda: function(torch, torch.nn.functional, *tensors)
+    return partial(_OWN[op_name], torch, torch.nn.functional)
 
 
 def as_torch(array: np.ndarray) -> Any:

@@ -18,7 +18,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -28,118 +29,22 @@ import numpy as np
 
 from airllm import tensor_ops  # noqa: F401  declares the ops
 from airllm.backends import registry
-from airllm.op import OPS
+from airllm.cases import Case, case_of
+from airllm.formats import FORMATS, Quantized
+from airllm.op import OPS, Op
 from benchmarks import record
+from benchmarks.gpu_libraries import Call, Library, NotHere, libraries
 
 ROW_SHAPES = ((1, 4096), (128, 4096), (4096, 4096), (16384, 4096))
 PRODUCT_ROWS = (1, 16, 128, 4096)
+STORED_ROWS = (1, 8, 512)
+STORED_SHAPES = ((4096, 4096), (14336, 4096), (49152, 576))  # outputs, inputs
+HEADS = ((9, 3, 64), (32, 8, 128))  # of queries, of keys, and their width
+QUERIES = ((512, 512), (4096, 4096), (1, 2048), (1, 8192))  # and keys
 WIDTH = 4096
 DTYPES = ("float32", "float16", "bfloat16")
 COPY_BYTES = 1 << 30
 BLOCK_SECONDS = 0.05
-Call = Callable[[], Any]
-
-
-class NotHere(Exception):
-    """Why nothing can be measured on this machine."""
-
-
-class Torch:
-    """PyTorch's arrays, events and ops. float32 products stay float32: TF32 is off."""
-
-    name = "PyTorch"
-
-    def __init__(self) -> None:
-        self.torch = import_module("torch")
-        if not self.torch.cuda.is_available():
-            raise ImportError("this PyTorch has no CUDA")
-        self.torch.backends.cuda.matmul.allow_tf32 = False
-
-    def normal(self, shape: Sequence[int], dtype: str) -> Any:
-        return self.torch.randn(*shape, device="cuda").to(getattr(self.torch, dtype))
-
-    def empty(self, shape: Sequence[int], dtype: str) -> Any:
-        return self.torch.empty(*shape, device="cuda", dtype=getattr(self.torch, dtype))
-
-    def copy(self, to: Any, source: Any) -> None:
-        to.copy_(source)
-
-    def ops(self) -> dict[str, Callable[..., Any]]:
-        f = self.torch.nn.functional
-        return {
-            "rms_norm": lambda x, weight: f.rms_norm(x, weight.shape, weight, 1e-6),
-            "silu": f.silu,
-            "gelu": lambda x: f.gelu(x, approximate="tanh"),
-            "softmax": lambda x: f.softmax(x, -1),
-            "matmul": self.torch.matmul,
-        }
-
-    def seconds(self, calls: Call, count: int) -> float:
-        """Of one call, by the device's clock."""
-        start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        for _ in range(count):
-            calls()
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3 / count
-
-
-class Cupy:
-    """CuPy's arrays, events and ops; those it has no kernel for are its array expressions."""
-
-    name = "CuPy"
-
-    def __init__(self) -> None:
-        self.cupy = import_module("cupy")
-        if not self.cupy.cuda.is_available():
-            raise ImportError("this CuPy finds no device")
-
-    def normal(self, shape: Sequence[int], dtype: str) -> Any:
-        return self.cupy.random.standard_normal(shape, dtype="float32").astype(dtype)
-
-    def empty(self, shape: Sequence[int], dtype: str) -> Any:
-        return self.cupy.empty(shape, dtype)
-
-    def copy(self, to: Any, source: Any) -> None:
-        to[...] = source
-
-    def ops(self) -> dict[str, Callable[..., Any]]:
-        xp = self.cupy
-        return {
-            "rms_norm": lambda x, weight: x / xp.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weight,
-            "silu": lambda x: x / (1 + xp.exp(-x)),
-            "gelu": lambda x: 0.5 * x * (1 + xp.tanh(0.7978845608 * (x + 0.044715 * x * x * x))),
-            "softmax": import_module("cupyx.scipy.special").softmax,
-            "matmul": xp.matmul,
-        }
-
-    def seconds(self, calls: Call, count: int) -> float:
-        """Of one call, by the device's clock."""
-        start, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
-        start.record()
-        for _ in range(count):
-            calls()
-        end.record()
-        end.synchronize()
-        return float(self.cupy.cuda.get_elapsed_time(start, end)) / 1e3 / count
-
-
-Library = Torch | Cupy
-
-
-def libraries() -> list[Library]:
-    """Those that have a GPU here; the first one's arrays are measured."""
-    found: list[Library] = []
-    reasons = []
-    for library in (Torch, Cupy):
-        try:
-            found.append(library())
-        except Exception as error:  # a library that cannot be imported may say so in any way
-            reasons.append(f"{library.name}: {error}")
-    if not found:
-        raise NotHere(f"no library makes arrays on the device: {'; '.join(reasons)}")
-    return found
 
 
 def backend() -> Any:
@@ -147,6 +52,77 @@ def backend() -> Any:
     if opened.why_not:
         raise NotHere(f"the CUDA backend cannot run: {opened.why_not}")
     return opened.module
+
+
+# ---- what is measured
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The backend, the libraries beside it, a copy's bandwidth, and how often each side takes its turn."""
+
+    cuda: Any
+    found: list[Library]
+    copy: float
+    rounds: int
+
+    @property
+    def others(self) -> list[str]:
+        return [library.name for library in self.found]
+
+    def times(self, op: Op, case: Case, dtype: str, weight: Quantized | None = None) -> dict[str, float]:
+        """Seconds of every side for one call."""
+        print(".", end="", flush=True)
+        return in_turns(self.found[0], self.sides(op, case, dtype, weight), self.rounds)
+
+    def sides(self, op: Op, case: Case, dtype: str, weight: Quantized | None) -> dict[str, Call]:
+        """One call of every library on arrays of its own."""
+        arrays = arrays_of(self.found[0], op, case, dtype)
+        own = [
+            weight if weight and o.kind == "stored" else a for o, a in zip(required(op), arrays, strict=True)
+        ]
+        kernel = getattr(self.cuda, op.name)
+        results = kernel(*own, **case.parameters)
+        calls: dict[str, Call] = {"airllm": lambda: kernel(*own, **case.parameters, out=results)}
+        for library in self.found:
+            function = library.function(op.name)
+            if function is None or (dtype == "bfloat16" and library.name == "CuPy"):
+                continue
+            given = arrays if library is self.found[0] else arrays_of(library, op, case, dtype)
+            calls[library.name] = lambda function=function, given=given: function(*given)  # type: ignore[misc]
+        if weight is None and self.found[0].name in calls:
+            checked(op.name, results, calls[self.found[0].name]())
+        return calls
+
+
+def required(op: Op) -> list[Any]:
+    return [operand for operand in op.operands if not operand.optional]
+
+
+def arrays_of(library: Library, op: Op, case: Case, dtype: str) -> list[Any]:
+    """Random arrays on the device for the arguments that must be given."""
+    made = []
+    for operand in required(op):
+        shape = case.shape(operand)
+        if operand.kind == "index":
+            made.append(library.integers(case.sizes[operand.of], shape))
+        else:
+            made.append(library.normal(shape, dtype))
+    return made
+
+
+def host(array: Any) -> np.ndarray:
+    return array.float().cpu().numpy() if hasattr(array, "cpu") else array.get().astype(np.float32)
+
+
+def checked(name: str, results: Any, others: Any) -> None:
+    """A figure for a wrong result is worth nothing."""
+    pairs = zip(results, others, strict=True) if isinstance(results, tuple) else [(results, others)]
+    for result, other in pairs:
+        expected = host(other)
+        error = np.abs(host(result) - expected).max() / max(np.abs(expected).max(), 1e-30)
+        if not error < 2e-2:
+            raise SystemExit(f"bench_cuda.py: {name} is not the other library's: relative error {error:.2e}")
 
 
 def in_turns(library: Library, calls: dict[str, Call], rounds: int) -> dict[str, float]:
@@ -169,35 +145,7 @@ def bandwidth(library: Library, rounds: int) -> float:
     return 2 * COPY_BYTES / seconds
 
 
-def checked(name: str, arrays: list[Any], result: Any) -> None:
-    """A figure for a wrong result is worth nothing: the first rows against the definition."""
-    rows = [arrays[0][:2], *arrays[1:]]
-    host = [a.float().cpu().numpy() if hasattr(a, "cpu") else a.get().astype(np.float32) for a in rows]
-    actual = result[:2]
-    actual = actual.float().cpu().numpy() if hasattr(actual, "cpu") else actual.get().astype(np.float32)
-    exact = OPS[name].exact(*host)
-    error = np.abs(actual - exact).max() / np.abs(exact).max()
-    if not error < 2e-2:
-        raise SystemExit(f"bench_cuda.py: {name} is wrong on this GPU: relative error {error:.2e}")
-
-
-def sides(
-    cuda: Any, found: list[Library], name: str, shapes: Sequence[Sequence[int]], dtype: str
-) -> dict[str, Call]:
-    """One call of every library on arrays of its own."""
-    arrays = [found[0].normal(shape, dtype) for shape in shapes]
-    out = found[0].empty((*shapes[0][:-1], shapes[-1][-1]) if name == "matmul" else shapes[0], dtype)
-    kernel = getattr(cuda, name)
-    kernel(*arrays, out=out)
-    checked(name, arrays, out)
-    calls: dict[str, Call] = {"airllm": lambda: kernel(*arrays, out=out)}
-    for library in found:
-        if dtype == "bfloat16" and library.name == "CuPy":
-            continue
-        own = arrays if library is found[0] else [library.normal(shape, dtype) for shape in shapes]
-        function = library.ops()[name]
-        calls[library.name] = lambda function=function, own=own: function(*own)  # type: ignore[misc]
-    return calls
+# ---- lines of the tables
 
 
 def ratios(times: dict[str, float], others: Sequence[str]) -> list[str]:
@@ -205,54 +153,105 @@ def ratios(times: dict[str, float], others: Sequence[str]) -> list[str]:
     return [f"{times[o] / times['airllm']:.2f}x" if o in times else "-" for o in others]
 
 
-def row_lines(
-    cuda: Any, found: list[Library], names: Sequence[str], dtypes: Sequence[str], copy: float, rounds: int
-) -> Iterator[list[str]]:
-    others = [library.name for library in found]
+def line(title: str, times: dict[str, float], figures: Sequence[str], bench: Bench) -> list[str]:
+    return [title, f"{times['airllm'] * 1e6:.1f}", *figures, *ratios(times, bench.others)]
+
+
+def bytes_of(op: Op, case: Case, dtype: str) -> int:
+    """Read and written once; ids have 8 bytes, and only rows that they name are read of a table."""
+    itemsize = 4 if dtype == "float32" else 2
+    outs = sum(prod(case.shape(out)) for out in op.outs) * itemsize
+    if op.name == "embedding":
+        return 2 * outs + 8 * prod(case.batch)
+    return outs + sum(prod(case.shape(operand)) for operand in required(op)) * itemsize
+
+
+def row_lines(bench: Bench, names: Sequence[str], dtypes: Sequence[str]) -> Iterator[list[str]]:
     for name in names:
         for dtype in dtypes:
-            for shape in ROW_SHAPES:
-                shapes = [shape, shape[-1:]] if name == "rms_norm" else [shape]
-                times = in_turns(found[0], sides(cuda, found, name, shapes, dtype), rounds)
-                itemsize = 4 if dtype == "float32" else 2
-                rate = itemsize * (2 * shape[0] * shape[1] + len(shapes[1:]) * shape[1]) / times["airllm"]
-                figures = [f"{times['airllm'] * 1e6:.1f}", f"{rate / 1e9:.0f}", f"{rate / copy:.0%}"]
-                yield [f"{name} {dtype} {shape[0]}x{shape[1]}", *figures, *ratios(times, others)]
-                print(".", end="", flush=True)
+            for rows, cols in ROW_SHAPES:
+                case = case_of(OPS[name], rows, cols)
+                times = bench.times(OPS[name], case, dtype)
+                rate = bytes_of(OPS[name], case, dtype) / times["airllm"]
+                figures = [f"{rate / 1e9:.0f}", f"{rate / bench.copy:.0%}"]
+                yield line(f"{name} {dtype} {rows}x{cols}", times, figures, bench)
 
 
-def product_lines(cuda: Any, found: list[Library], dtypes: Sequence[str], rounds: int) -> Iterator[list[str]]:
-    others = [library.name for library in found]
+def product_lines(bench: Bench, names: Sequence[str], dtypes: Sequence[str]) -> Iterator[list[str]]:
     for matmul in ("cublas", "tiled"):
         os.environ["AIRLLM_CUDA_MATMUL"] = matmul
-        if matmul == "cublas" and not cuda.get_cuda_info()["matmul"].startswith("cublas"):
-            print(f"\nwithout cuBLAS: {cuda.get_cuda_info()['matmul']}")
+        if matmul == "cublas" and not bench.cuda.get_cuda_info()["matmul"].startswith("cublas"):
+            print(f"\nwithout cuBLAS: {bench.cuda.get_cuda_info()['matmul']}")
             continue
-        for dtype in dtypes:
-            for m in PRODUCT_ROWS:
-                shapes = [(m, WIDTH), (WIDTH, WIDTH)]
-                times = in_turns(found[0], sides(cuda, found, "matmul", shapes, dtype), rounds)
-                flops = 2 * m * WIDTH * WIDTH / times["airllm"]
-                figures = [f"{times['airllm'] * 1e6:.1f}", f"{flops / 1e12:.2f}"]
-                yield [f"{matmul} {dtype} {m}x{WIDTH} @ {WIDTH}x{WIDTH}", *figures, *ratios(times, others)]
-                print(".", end="", flush=True)
+        for name in names:
+            for dtype in dtypes:
+                for m in PRODUCT_ROWS:
+                    times = bench.times(OPS[name], case_of(OPS[name], m, WIDTH), dtype)
+                    rate = 2 * m * WIDTH * WIDTH / times["airllm"]
+                    title = f"{name} {matmul} {dtype} {m}x{WIDTH} by {WIDTH}x{WIDTH}"
+                    yield line(title, times, [f"{rate / 1e12:.2f}"], bench)
+    os.environ.pop("AIRLLM_CUDA_MATMUL", None)
 
 
-def report(cuda: Any, found: list[Library], names: Sequence[str], dtypes: Sequence[str], rounds: int) -> str:
+def attention_lines(bench: Bench, dtypes: Sequence[str]) -> Iterator[list[str]]:
+    for dtype in dtypes:
+        for h, g, d in HEADS:
+            for t, s in QUERIES:
+                sizes = {"h": h, "g": g, "t": t, "s": s, "d": d, "e": d}
+                times = bench.times(OPS["attention"], Case(sizes, parameters={"causal": True}), dtype)
+                pairs = t * s if t == 1 else t * (t + 1) // 2  # of queries and keys they see
+                itemsize = 4 if dtype == "float32" else 2
+                figures = [f"{4 * h * d * pairs / times['airllm'] / 1e12:.2f}"]
+                figures += [f"{2 * g * s * d * itemsize / times['airllm'] / 1e9:.0f}"]
+                yield line(f"{dtype} {h} heads over {g} of {d}, {t} by {s}", times, figures, bench)
+
+
+def stored_lines(bench: Bench, dtypes: Sequence[str]) -> Iterator[list[str]]:
+    """Weights of formats that can be packed; the other libraries multiply by a weight of x's dtype."""
+    rng = np.random.default_rng(0)
+    for of in (f for f in FORMATS.values() if f.pack):
+        for n, k in STORED_SHAPES:
+            if k % of.values:
+                continue
+            packed = of.encode(rng.standard_normal((n, k), np.float32))
+            weight = Quantized(bench.found[0].blocks(packed), of.name)
+            for dtype in dtypes:
+                for m in STORED_ROWS:
+                    times = bench.times(OPS["linear"], Case({"n": n, "k": k}, (m,)), dtype, weight)
+                    figures = [f"{packed.nbytes / times['airllm'] / 1e9:.0f}"]
+                    figures += [f"{2 * m * n * k / times['airllm'] / 1e12:.2f}"]
+                    yield line(f"{of.name} {dtype} {m}x{k} by {n}x{k}", times, figures, bench)
+
+
+# ---- the page
+
+
+def report(bench: Bench, names: Sequence[str], dtypes: Sequence[str]) -> str:
     """The page for results/."""
-    info = cuda.get_cuda_info()
-    copy = bandwidth(found[0], rounds)
-    versus = [f"vs {library.name}" for library in found]
-    lines = list(row_lines(cuda, found, [n for n in names if n != "matmul"], dtypes, copy, rounds))
-    page = f"# CUDA: {cuda.device()}\n\ndriver {info['driver_version']}, runtime {info['runtime_version']}, "
-    page += (
-        f"{time.strftime('%Y-%m-%d')}. A copy of a gigabyte moves {copy / 1e9:.0f} GB/s, read and written.\n"
-    )
-    page += "\n" + record.markdown(["op", "us", "GB/s", "of the copy", *versus], lines)
-    if "matmul" in names:
-        lines = list(product_lines(cuda, found, dtypes, rounds))
-        page += f"\n{info['matmul'].split(' from ')[0]}. float32 is not rounded to TF32 on any side.\n\n"
-        page += record.markdown(["matmul", "us", "TFLOP/s", *versus], lines)
+    info = bench.cuda.get_cuda_info()
+    versus = [f"vs {name}" for name in bench.others]
+    page = f"# CUDA: {bench.cuda.device()}\n\ndriver {info['driver_version']}, "
+    page += f"runtime {info['runtime_version']}, {time.strftime('%Y-%m-%d')}. "
+    page += f"A copy of a gigabyte moves {bench.copy / 1e9:.0f} GB/s, read and written. "
+    page += f"{info['matmul'].split(' from ')[0]}. float32 is not rounded to TF32 on any side.\n"
+    products = [name for name in names if name in ("matmul", "linear")]
+    rows = [name for name in names if name not in ("matmul", "linear", "attention", "dequantize")]
+    sections: list[tuple[list[str], Callable[[], Iterator[list[str]]], bool]] = [
+        (["op", "us", "GB/s", "of the copy"], lambda: row_lines(bench, rows, dtypes), bool(rows)),
+        (["product", "us", "TFLOP/s"], lambda: product_lines(bench, products, dtypes), bool(products)),
+        (
+            ["attention", "us", "TFLOP/s", "GB/s of keys"],
+            lambda: attention_lines(bench, dtypes),
+            "attention" in names,
+        ),
+        (
+            ["stored linear", "us", "GB/s of weights", "TFLOP/s"],
+            lambda: stored_lines(bench, dtypes),
+            "linear" in names,
+        ),
+    ]
+    for titles, lines, wanted in sections:
+        page += "\n" + record.markdown([*titles, *versus], list(lines())) if wanted else ""
     return page
 
 
@@ -267,20 +266,22 @@ def chosen(kind: str, text: str, known: Sequence[str]) -> list[str]:
 def main() -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
-    parser.add_argument("--ops", default=",".join(OPS), help="default: %(default)s")
+    parser.add_argument("--ops", help="default: all that the backend has")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="default: %(default)s")
     parser.add_argument("--rounds", type=int, default=9, help="of every side (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=record.RESULTS, help="folder (default: results/)")
     options = parser.parse_args()
     try:
-        names = chosen("op", options.ops, list(OPS))
-        dtypes = chosen("dtype", options.dtypes, DTYPES)
-        cuda, found = backend(), libraries()
+        cuda = backend()
+        known = [name for name in OPS if hasattr(cuda, name)]
+        names = chosen("op", options.ops, known) if options.ops else known
+        dtypes, found = chosen("dtype", options.dtypes, DTYPES), libraries()
         if found[0].name == "CuPy":
             dtypes = [dtype for dtype in dtypes if dtype != "bfloat16"]  # which it does not have
     except NotHere as error:
         parser.exit(1, f"bench_cuda.py: {error}\n")
-    page = report(cuda, found, names, dtypes, options.rounds)
+    bench = Bench(cuda, found, bandwidth(found[0], options.rounds), options.rounds)
+    page = report(bench, names, dtypes)
     device = re.sub(r"\W+", "_", cuda.device().split(" (")[0]).strip("_").lower()
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / f"cuda_{device}.md"
