@@ -5,9 +5,11 @@
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -43,22 +45,29 @@ inline py::object new_numpy(const py::dtype& dtype, const Shape& shape) {
 class DeviceArray {
  public:
   // Uninitialised memory of the current device, which must be `device`.
-  DeviceArray(DType dtype, Shape shape, int device) : dtype(dtype), shape(std::move(shape)), device(device) {
+  DeviceArray(DType dtype, Shape shape, int device)
+      : dtype(dtype), shape(std::move(shape)), strides(dense_strides(this->shape)), device(device) {
     memory_ = std::make_shared<Memory>(bytes(), device, home_stream());
   }
+  // The same memory in another shape, or with its axes in another order.
+  DeviceArray(const DeviceArray& of, Shape shape, Shape strides)
+      : dtype(of.dtype),
+        shape(std::move(shape)),
+        strides(std::move(strides)),
+        device(of.device),
+        memory_(of.memory_) {}
 
   size_t bytes() const { return size_t(count_of(shape)) * size_of(dtype); }
   void* data() const { return memory_->data(); }
 
   py::object numpy() const {
-    py::object host = new_numpy(numpy_dtype(dtype), shape);
-    void* to = py::detail::array_proxy(host.ptr())->data;
-    if (bytes() == 0) return host;
-    py::gil_scoped_release released;
-    DeviceGuard guard(device);
-    copy(to, data(), bytes(), cudaMemcpyDeviceToHost, home_stream());
-    check(cudaStreamSynchronize(home_stream()), "cudaStreamSynchronize");
-    return host;
+    const std::vector<size_t> order = axes_in_memory();
+    Shape stored;
+    py::tuple places(order.size());  // of this array's axes among those
+    for (size_t i = 0; i < order.size(); ++i) stored.push_back(shape[order[i]]), places[order[i]] = i;
+    const py::object host = new_numpy(numpy_dtype(dtype), stored);
+    if (bytes() != 0) copy_to_host(py::detail::array_proxy(host.ptr())->data);
+    return host.attr("transpose")(places);
   }
 
   py::dict cuda_array_interface() const {
@@ -70,7 +79,7 @@ class DeviceArray {
     found["shape"] = as_tuple(shape);
     found["typestr"] = facts(dtype).typestr;
     found["data"] = py::make_tuple(reinterpret_cast<uintptr_t>(data()), false);
-    found["strides"] = py::none();
+    found["strides"] = is_dense(shape, strides) ? py::object(py::none()) : as_tuple(strides_in_bytes());
     found["stream"] = stream_number(home_stream());
     found["version"] = 3;
     return found;
@@ -90,10 +99,31 @@ class DeviceArray {
   py::capsule dlpack(bool versioned) const;
 
   const DType dtype;
-  const Shape shape;
+  const Shape shape, strides;  // strides in elements
   const int device;
 
  private:
+  // Its axes from the slowest to the fastest.
+  std::vector<size_t> axes_in_memory() const {
+    std::vector<size_t> order(shape.size());
+    std::iota(order.begin(), order.end(), size_t(0));
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return strides[a] > strides[b]; });
+    return order;
+  }
+
+  Shape strides_in_bytes() const {
+    Shape found = strides;
+    for (py::ssize_t& stride : found) stride *= py::ssize_t(size_of(dtype));
+    return found;
+  }
+
+  void copy_to_host(void* to) const {
+    py::gil_scoped_release released;
+    DeviceGuard guard(device);
+    copy(to, data(), bytes(), cudaMemcpyDeviceToHost, home_stream());
+    check(cudaStreamSynchronize(home_stream()), "cudaStreamSynchronize");
+  }
+
   template <class Managed>
   struct Exported;
 
@@ -104,7 +134,7 @@ class DeviceArray {
 template <class Managed>
 struct DeviceArray::Exported {
   explicit Exported(const DeviceArray& array)
-      : shape(array.shape), strides(dense_strides(array.shape)), memory(array.memory_) {
+      : shape(array.shape), strides(array.strides), memory(array.memory_) {
     const dlpack::Type type{facts(array.dtype).code, uint8_t(8 * size_of(array.dtype)), 1};
     managed.tensor = {array.data(),
                       {dlpack::kCuda, array.device},
@@ -180,6 +210,42 @@ inline std::unique_ptr<DeviceArray> to_device(const Operand& array, int device) 
   return made;
 }
 
+// The same elements in another shape, one size of which may be -1: whatever is left.
+inline std::unique_ptr<DeviceArray> reshape(const DeviceArray& self, const py::args& sizes) {
+  const bool one = sizes.size() == 1 && py::isinstance<py::sequence>(sizes[0]);
+  const Shape given = one ? sizes[0].cast<Shape>() : sizes.cast<Shape>();
+  Shape shape = given;
+  py::ssize_t known = 1;
+  for (const py::ssize_t n : given) known *= n == -1 ? 1 : n;
+  for (py::ssize_t& n : shape) {
+    if (n == -1 && known != 0) n = count_of(self.shape) / known;
+  }
+  const bool fits = std::all_of(shape.begin(), shape.end(), [](py::ssize_t n) { return n >= 0; }) &&
+                    count_of(shape) == count_of(self.shape);
+  if (!fits)
+    throw py::value_error("reshape: shape has value " + tuple_text(given) + ", expected one of " +
+                          std::to_string(count_of(self.shape)) + " elements");
+  if (!is_dense(self.shape, self.strides))
+    throw py::value_error("reshape: the array has its axes in another order, expected a C-contiguous one");
+  const Shape strides = dense_strides(shape);
+  return std::make_unique<DeviceArray>(self, shape, strides);
+}
+
+// The same elements with two axes changed for each other, for what takes arrays of any strides.
+inline std::unique_ptr<DeviceArray> swapaxes(const DeviceArray& self, py::ssize_t one, py::ssize_t other) {
+  Shape shape = self.shape, strides = self.strides;
+  const auto ndim = py::ssize_t(shape.size());
+  for (py::ssize_t* axis : {&one, &other}) {
+    if (*axis < -ndim || *axis >= ndim)
+      throw py::value_error("swapaxes: axis has value " + std::to_string(*axis) + ", expected one of " +
+                            std::to_string(ndim) + " axes");
+    if (*axis < 0) *axis += ndim;
+  }
+  std::swap(shape[size_t(one)], shape[size_t(other)]);
+  std::swap(strides[size_t(one)], strides[size_t(other)]);
+  return std::make_unique<DeviceArray>(self, shape, strides);
+}
+
 inline std::string repr(const DeviceArray& self) {
   return "DeviceArray(shape=" + tuple_text(self.shape) + ", dtype=" + facts(self.dtype).name + ", device='" +
          device_name(self.device) + "')";
@@ -187,7 +253,7 @@ inline std::string repr(const DeviceArray& self) {
 
 inline void define_device_array(py::module_& module) {
   const char* doc =
-      "An array in the memory of a CUDA device, C-contiguous: float32, float16, bfloat16, or bool, uint8, "
+      "An array in the memory of a CUDA device: float32, float16, bfloat16, or bool, uint8, "
       "int32\n"
       "and int64 for what ops take beside floats.\n\n"
       "Made by to_device() and by the ops. Other libraries take it without a copy: "
@@ -200,6 +266,9 @@ inline void define_device_array(py::module_& module) {
       .def_property_readonly("nbytes", &DeviceArray::bytes)
       .def_property_readonly("dtype", [](const DeviceArray& self) { return numpy_dtype(self.dtype); })
       .def_property_readonly("device", [](const DeviceArray& self) { return device_name(self.device); })
+      .def("reshape", &reshape, "The same memory in another shape, given as numbers or a tuple.")
+      .def("swapaxes", &swapaxes, py::arg("axis1"), py::arg("axis2"),
+           "The same memory with two axes changed for each other; attention takes such an array.")
       .def("numpy", &DeviceArray::numpy, "A copy in host memory, as a NumPy array.")
       .def_property_readonly("__cuda_array_interface__", &DeviceArray::cuda_array_interface)
       .def("__dlpack_device__",

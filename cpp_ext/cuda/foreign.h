@@ -134,7 +134,7 @@ inline Operand from_own(const Op& op, const char* name, PyObject* object, const 
   x.data = static_cast<char*>(array.data());
   set_dtype(op, x, &facts(array.dtype), facts(array.dtype).name, accepts.dtypes);
   set_shape(x, array.shape);
-  x.strides = dense_strides(x.shape);
+  set_strides(op, x, array.strides.data(), int64_t(size_of(x.dtype)), accepts.layout);
   return x;
 }
 

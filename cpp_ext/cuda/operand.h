@@ -81,13 +81,15 @@ struct Operand {
   py::object keep;  // what the memory is borrowed from
 };
 
-inline bool is_dense(const Operand& x) {
-  const Shape expected = dense_strides(x.shape);
-  for (size_t i = 0; i < x.shape.size(); ++i) {
-    if (x.strides[i] != expected[i] && x.shape[i] != 1 && x.size != 0) return false;
+inline bool is_dense(const Shape& shape, const Shape& strides) {
+  const Shape expected = dense_strides(shape);
+  for (size_t i = 0; i < shape.size(); ++i) {
+    if (strides[i] != expected[i] && shape[i] != 1 && count_of(shape) != 0) return false;
   }
   return true;
 }
+
+inline bool is_dense(const Operand& x) { return is_dense(x.shape, x.strides); }
 
 // The bytes that an array spans: its own, and with strides, what lies between them.
 inline Span span_of(const Operand& x) {

@@ -159,6 +159,30 @@ def test_device_arrays_are_not_copied(op, dtype):
     assert_agrees(tuple(out.numpy() for out in outs), op, **args)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_views_of_device_arrays(dtype):
+    x = np.arange(24).astype(dtype)
+    array, copies = cuda.to_device(x), cuda.copies()
+    view = array.reshape(2, 3, 4).swapaxes(0, -1)
+    assert view.shape == (4, 3, 2) and cuda.copies() == copies
+    del array
+    assert view.numpy().tobytes() == np.swapaxes(x.reshape(2, 3, 4), 0, 2).tobytes()
+    assert view.swapaxes(2, 0).reshape((-1, 6)).numpy().tobytes() == x.reshape(4, 6).tobytes()
+    assert cuda.to_device(x[:0]).reshape(0, 5).swapaxes(0, 1).numpy().shape == (5, 0)
+    assert message(ValueError, cuda.silu, view).startswith("silu: x has strides (")
+    assert message(ValueError, view.reshape, 24) == (
+        "reshape: the array has its axes in another order, expected a C-contiguous one"
+    )
+    for wrong in ((5, 5), (-1, 7), (-2, -12), (0, -1)):
+        assert f"shape has value {wrong}, expected one of 24 elements" in message(
+            ValueError, view.swapaxes(0, 2).reshape, *wrong
+        )
+    assert message(ValueError, view.swapaxes, 0, 3) == "swapaxes: axis has value 3, expected one of 3 axes"
+    if dtype != DTYPES[2]:
+        size = x.itemsize
+        assert view.__cuda_array_interface__["strides"] == (size, 4 * size, 12 * size)
+
+
 def ticks_while(call):
     """How often another thread got its turn while the device needed 0.3 s for what `call` asks of it."""
     ticks, done = [], threading.Event()

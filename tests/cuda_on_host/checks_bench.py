@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from machine import clean_machine, rng  # noqa: F401
+from machine import clean_machine, rng, use_cublas  # noqa: F401
 
 import tensor_ops_cuda as cuda
 from airllm.tensor_ops import OPS
@@ -47,7 +47,7 @@ def small(monkeypatch):
     sizes |= {"STORED_SHAPES": ((5, 256), (3, 64)), "HEADS": ((2, 1, 16),), "QUERIES": ((3, 3), (1, 20))}
     for name, value in {**sizes, "BLOCK_SECONDS": 0.0, "checked": lambda *_: None}.items():
         monkeypatch.setattr(bench_cuda, name, value)
-    monkeypatch.setenv("AIRLLM_CUDA_MATMUL", "tiled")
+    use_cublas(monkeypatch)
 
 
 def test_every_op_has_its_lines(small):
@@ -55,7 +55,8 @@ def test_every_op_has_its_lines(small):
     page = bench_cuda.report(bench_cuda.Bench(cuda, [OwnArrays()], 1e9, 1), names, ["float32", "float16"])
     for name in set(names) - {"matmul", "linear", "attention", "dequantize"}:
         assert re.search(rf"^\| {name} float16 2x64 +\|", page, re.M), name
-    assert re.search(r"^\| linear tiled float32 9x32 by 32x32 ", page, re.M)
+    for matmul in ("cublas", "tiled"):
+        assert re.search(rf"^\| linear {matmul} float32 9x32 by 32x32 ", page, re.M)
     assert re.search(r"^\| float16 2 heads over 1 of 16, 1 by 20 ", page, re.M)
     assert re.search(r"^\| q8_0 float32 9x64 by 3x64 ", page, re.M)
     assert len(re.findall(r"\d\.\d\dx", page)) == 2  # silu beside the library's, in both dtypes

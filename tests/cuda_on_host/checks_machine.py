@@ -1,6 +1,5 @@
 """Devices, drivers, memory and cuBLAS that fail, are missing, or are chosen by name."""
 
-import ctypes
 import gc
 import os
 import subprocess
@@ -14,7 +13,7 @@ from arrays import (
     InterfaceArray,
     runtime,
 )
-from machine import DTYPES, W, X, assert_agrees, clean_machine, message, rng  # noqa: F401
+from machine import DTYPES, W, X, assert_agrees, clean_machine, message, rng, use_cublas  # noqa: F401
 
 import tensor_ops_cuda as cuda
 from airllm.tensor_ops import OPS
@@ -184,11 +183,7 @@ def test_many_threads():
 
 @pytest.fixture
 def cublas(monkeypatch):
-    folder = os.path.join(os.path.dirname(cuda.__file__), "nvidia", "cu13", "lib")
-    library = ctypes.CDLL(os.path.join(folder, "libcublas.so.13"))
-    library.on_host_use(runtime.on_host_enqueue)
-    monkeypatch.setenv("AIRLLM_CUDA_MATMUL", "cublas")
-    return library
+    return use_cublas(monkeypatch)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

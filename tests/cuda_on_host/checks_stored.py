@@ -1,12 +1,9 @@
 """Stored weights of every format: linear, matmul_vec, embedding, dequantize; the products of one query."""
 
-import ctypes
-import os
-
 import numpy as np
 import pytest
 from arrays import DLPackArray, imported, runtime
-from machine import DTYPES, assert_agrees, clean_machine, message, on_device, rng  # noqa: F401
+from machine import DTYPES, assert_agrees, clean_machine, message, on_device, rng, use_cublas  # noqa: F401
 
 import tensor_ops_cuda as cuda
 from airllm.formats import FORMATS, Quantized
@@ -39,16 +36,12 @@ def check(name, *args):
     assert cuda.copies() == copies and result.numpy().tobytes() == host.tobytes()
 
 
+# ---- products
+
+
 @pytest.fixture
 def cublas(monkeypatch):
-    folder = os.path.join(os.path.dirname(cuda.__file__), "nvidia", "cu13", "lib")
-    library = ctypes.CDLL(os.path.join(folder, "libcublas.so.13"))
-    library.on_host_use(runtime.on_host_enqueue)
-    monkeypatch.setenv("AIRLLM_CUDA_MATMUL", "cublas")
-    return library
-
-
-# ---- products
+    return use_cublas(monkeypatch)
 
 
 @pytest.mark.parametrize("m", (1, 8, 9, 65))
@@ -216,22 +209,21 @@ def test_messages():
 
 def test_a_decoder_layer_on_the_device_copies_nothing():
     """What a Llama layer does from token ids to its output, by the ops, and by their definitions."""
-    ids = rng.integers(0, 50, (4, 6))
-    names = ("table", "q", "k", "v", "o", "gate", "up", "down")
-    shapes = ((50, 64), (32, 64), (32, 64), (32, 64), (64, 32), (96, 64), (96, 64), (64, 96))
-    weights = {n: stored("q8_0", *s) for n, s in zip(names, shapes, strict=True)}
-    norm, angles = np.linspace(0.5, 1.5, 64, dtype=np.float32), rng.standard_normal((6, 16))
+    ids = rng.integers(0, 50, 6)
+    shapes = {"table": (50, 64), "q": (128, 64), "k": (64, 64), "v": (64, 64), "o": (64, 32)}
+    shapes |= {"gate": (96, 64), "up": (96, 64), "down": (64, 96)}
+    weights = {name: stored("q8_0", *shape) for name, shape in shapes.items()}
+    norm, angles = np.linspace(0.5, 1.5, 64, dtype=np.float32), rng.standard_normal((6, 1, 16))
     cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def layer(op, ids, w, norm, cos, sin):
-        x = op("embedding")(ids, w["table"])
-        h = op("rms_norm")(x, norm)
-        q, k, v = (op("linear")(h, w[name]) for name in "qkv")
+        h = op("rms_norm")(op("embedding")(ids, w["table"]), norm)
+        q, k, v = (op("linear")(h, w[name]).reshape(6, -1, 32) for name in "qkv")  # tokens, heads, width
         q, k = (op("apply_rope")(a, cos, sin) for a in (q, k))
-        attended = op("linear")(op("attention")(q, k, v, causal=True), w["o"])
-        x, h = op("add_rms_norm")(attended, x, norm)
-        gated = op("swiglu")(op("linear")(h, w["gate"]), op("linear")(h, w["up"]))
-        return op("linear")(gated, w["down"])
+        found = op("attention")(*(a.swapaxes(0, 1) for a in (q, k, v)), causal=True)
+        found = op("linear")(found, w["o"])
+        total, h = op("add_rms_norm")(found, found, norm)
+        return op("linear")(op("swiglu")(op("linear")(h, w["gate"]), op("linear")(h, w["up"])), w["down"])
 
     exact = layer(lambda name: OPS[name].exact, ids, weights, norm, cos, sin)
     moved = {name: cuda.to_device(weight) for name, weight in weights.items()}

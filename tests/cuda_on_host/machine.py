@@ -1,7 +1,9 @@
 """A clean machine for every check, samples of every op, and what a check says."""
 
+import ctypes
 import gc
 import sys
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +16,7 @@ from airllm.tensor_ops import OPS
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
+CUBLAS = Path(cuda.__file__).parent / "nvidia" / "cu13" / "lib" / "libcublas.so.13"
 AXES = {"d": 40, "r": 12, "m": 5, "k": 32, "n": 7, "h": 4, "g": 2, "t": 3, "s": 37, "e": 9, "v": 11}
 HERE = [op for op in OPS.values() if hasattr(cuda, op.name)]  # the ops that this backend has
 rng = np.random.default_rng(0)
@@ -38,6 +41,14 @@ def clean_machine(monkeypatch):
     assert runtime.on_host_live_blocks() == before
     assert runtime.on_host_current_device() == 0
     assert runtime.on_host_unused_failures() == 0
+
+
+def use_cublas(monkeypatch):
+    """cuBLAS's stand-in, which products go to."""
+    library = ctypes.CDLL(str(CUBLAS))
+    library.on_host_use(runtime.on_host_enqueue)
+    monkeypatch.setenv("AIRLLM_CUDA_MATMUL", "cublas")
+    return library
 
 
 def sample(op, dtype=np.float32):
