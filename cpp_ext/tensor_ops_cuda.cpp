@@ -38,13 +38,17 @@ PyMethodDef methods[] = {
     METHOD(attention,
            "(q, k, v, mask=None, causal=False, scale=None, softcap=None, window=None, *, out=None)\n--\n\n"
            "softmax(q k^T * scale + mask) v for each head."),
-    METHOD(attention_scores, "(query, keys, scale=1.0, *, out=None)\n--\n\n"
-                             "Products of one query with each of the keys, times scale."),
-    METHOD(weighted_sum_rows, "(weights, matrix, *, out=None)\n--\n\n"
-                              "The sum of the rows of matrix, each times its weight."),
-    METHOD(linear, "(x, weight, bias=None, *, out=None)\n--\n\n"
-                   "x @ weight.T + bias, with a weight of floats or a Quantized."),
-    METHOD(matmul_vec, "(w, x, *, out=None)\n--\n\nThe matrix w, of floats or Quantized, times the vector x."),
+    METHOD(attention_scores,
+           "(query, keys, scale=1.0, *, out=None)\n--\n\n"
+           "Products of one query with each of the keys, times scale."),
+    METHOD(weighted_sum_rows,
+           "(weights, matrix, *, out=None)\n--\n\n"
+           "The sum of the rows of matrix, each times its weight."),
+    METHOD(linear,
+           "(x, weight, bias=None, *, out=None)\n--\n\n"
+           "x @ weight.T + bias, with a weight of floats or a Quantized."),
+    METHOD(matmul_vec,
+           "(w, x, *, out=None)\n--\n\nThe matrix w, of floats or Quantized, times the vector x."),
     METHOD(embedding, "(ids, table, *, out=None)\n--\n\nThe rows ids of table, of floats or Quantized."),
     METHOD(dequantize, "(q, *, out=None)\n--\n\nThe values of a Quantized, float32."),
     {nullptr, nullptr, 0, nullptr}};
