@@ -156,8 +156,7 @@ inline void set_dtype(const Op& op, Operand& x, const DTypeFacts* found, const s
 
 // A NumPy array, or what is wrong with it.
 inline Operand from_host(const Op& op, const char* name, PyObject* object, const Accepts& accepts) {
-  if (!arguments::is_array(object))
-    op.wrong_type(name, std::string("has type ") + Py_TYPE(object)->tp_name, accepts.kind);
+  if (!arguments::is_array(object)) arguments::wrong_kind(op, name, object, accepts.kind);
   const auto* fields = py::detail::array_proxy(object);
   Operand x;
   x.name = name;

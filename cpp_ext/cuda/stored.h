@@ -25,8 +25,7 @@ inline int format_of(const Operand& x) { return x.block ? int(x.block - cpu::kBl
 
 // A Quantized's blocks, with the shape of the values in them.
 inline Operand quantized(const Op& op, const char* name, PyObject* object) {
-  if (!is_quantized(object))
-    op.wrong_type(name, std::string("has type ") + Py_TYPE(object)->tp_name, "a Quantized");
+  if (!is_quantized(object)) arguments::wrong_kind(op, name, object, "a Quantized");
   const py::object given = py::reinterpret_borrow<py::object>(object), data = given.attr("data");
   const cpu::Block& block = block_named(op, name, py::str(given.attr("format")));
   Operand x = operand(op, name, data.ptr(), {kBytes});

@@ -99,7 +99,7 @@ def test_add_rms_norm(dtype, where):
 def test_messages_about_several_results():
     y, z = X.copy(), X.copy()
     assert message(TypeError, cuda.add_rms_norm, X, X, W, out=y) == (
-        "add_rms_norm: out has type numpy.ndarray, expected a tuple of 2 arrays"
+        "add_rms_norm: out has type ndarray, expected a tuple of 2 arrays"
     )
     assert message(TypeError, cuda.add_rms_norm, X, X, W, out=(y,)) == (
         "add_rms_norm: out has 1 arrays, expected a tuple of 2 arrays"
