@@ -553,7 +553,7 @@ def test_bad_device_arrays_are_named(queue):
     import pyopencl as cl
 
     host, w = np.ones((2, 6), np.float32), np.ones(6, np.float32)
-    x, weight = put(queue, host), put(queue, w)
+    x, y, weight = put(queue, host), put(queue, np.ones((6, 2), np.float32)), put(queue, w)
     other = put(cl.CommandQueue(cl.Context([queue.device])), w)
     bad = [
         (lambda: opencl.rms_norm(x, w), TypeError, "weight has type ndarray, expected a pyopencl Array"),
@@ -566,7 +566,7 @@ def test_bad_device_arrays_are_named(queue):
         ),
         (lambda: opencl.silu(x.with_queue(None)), TypeError, "x has no queue, expected one"),
         (lambda: opencl.silu(x.astype(np.float64)), TypeError, "x has dtype float64, expected float32"),
-        (lambda: opencl.silu(x.T), ValueError, r"x has strides \(4, 24\), expected C-contiguous"),
+        (lambda: opencl.silu(x, out=y.T), ValueError, r"out has strides \(4, 8\), expected C-contiguous"),
         (
             lambda: opencl.rms_norm(x, weight[:5]),
             ValueError,
@@ -647,6 +647,25 @@ def test_a_decoder_layer_stays_on_the_device(queue):
     with tensor_ops.use_backend("python"):
         expected = layer(tensor_ops, lambda value: value, ids)
     np.testing.assert_allclose(got(found), expected, atol=1e-4 * np.abs(expected).max())
+
+
+@every_queue
+@every_dtype
+def test_strides_of_device_arrays(queue, dtype):
+    """What a kernel takes dense is copied on the device where it is not; pyopencl itself cannot."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, 4, 2, 40), np.float32).astype(dtype)
+    array = put(queue, x)
+    before = opencl.copies()
+    for view, same in (
+        (x.transpose(2, 0, 1, 3), array.transpose((2, 0, 1, 3))),
+        (x[:, :, :, :7], array[:, :, :, :7]),
+        (x.T, array.T),
+        (x[:, 1:], array[:, 1:]),
+    ):
+        found = opencl.silu(same)
+        assert opencl.copies() == before
+        assert_agrees(got(found), OPS["silu"].exact(view), np.dtype(dtype))
 
 
 @every_queue

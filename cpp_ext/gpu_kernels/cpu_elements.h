@@ -1,4 +1,5 @@
 // Element-wise kernels for CPU devices. DTYPE is what the .inc files are instantiated for.
+#include "any.h"
 #include "cpu_packs.h"
 #include "formulas.h"
 #include "gpu_compat.h"
@@ -17,3 +18,5 @@ GELU_ERF_FUNCTION(gelu_erf8, float8)
 #define DTYPE bf16
 #include "cpu_elements.inc"
 #undef DTYPE
+
+#include "dense_copy.inc"

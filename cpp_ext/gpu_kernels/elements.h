@@ -1,4 +1,5 @@
 // Element-wise kernels. DTYPE is what the .inc files are instantiated for.
+#include "any.h"
 #include "formulas.h"
 #include "gpu_compat.h"
 #include "packs.h"
@@ -14,3 +15,5 @@
 #define DTYPE bf16
 #include "elements.inc"
 #undef DTYPE
+
+#include "dense_copy.inc"

@@ -1,26 +1,43 @@
 """pyopencl arrays: computed on their own device and queue, never copied to the host, never waited for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tensor_ops_opencl.devices import form_of
-from tensor_ops_opencl.engine import program
-from tensor_ops_opencl.launches import Call, memory_of, plan_of
+from tensor_ops_opencl.engine import Program, program
+from tensor_ops_opencl.launches import Call, Plan, dense_plan, memory_of, plan_of
 
 
 def run(
     op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Any]
 ) -> None:
     """Enqueues an op, none of whose results is empty, on the first array's queue."""
+    shape = next(iter(results.values())).shape
+    _enqueue(lambda b: plan_of(Call(op, arrays, parameters, shape, b.form, b.compute_units)), arrays, results)
+
+
+def dense(array: Any) -> Any:
+    """The array itself or, where its strides are not C-contiguous, a copy on the device."""
+    if array.flags.c_contiguous or 0 in array.shape:
+        return array
+    import pyopencl.array
+
+    out = pyopencl.array.Array(array.queue, array.shape, array.dtype, allocator=array.allocator)
+    _enqueue(lambda b: dense_plan(array, b.form, b.compute_units), {"x": array}, {"out": out})
+    return out
+
+
+def _enqueue(
+    plan_for: Callable[[Program], Plan], arrays: Mapping[str, Any], results: Mapping[str, Any]
+) -> None:
     given = {name: memory_of(a) for name, a in arrays.items() if a is not None and 0 not in a.shape}
     first = next(iter(given.values()))
     queue = first.queue
     before = [event for array in (*given.values(), *results.values()) for event in array.events]
     built = program(first.context, queue.device, form_of(queue.device))
-    shape = next(iter(results.values())).shape
-    plan = plan_of(Call(op, arrays, parameters, shape, built.form, built.compute_units))
+    plan = plan_for(built)
     places = {_place(array): _part(array) for array in (*given.values(), *results.values())}
     buffers = {name: places[_place(a)] or _copied(queue, a, before) for name, a in given.items()}
     buffers |= {name: places[_place(out)] or _buffer(first, out.nbytes) for name, out in results.items()}
@@ -40,8 +57,8 @@ def zeros(queue: Any, out: Any) -> None:
     out.add_event(cl.enqueue_fill_buffer(queue, *where, wait_for=list(out.events)))
 
 
-def _place(array: Any) -> tuple[int, int]:
-    return array.base_data.int_ptr, array.offset
+def _place(array: Any) -> tuple[int, int, int]:
+    return array.base_data.int_ptr, array.offset, _span(array)
 
 
 def _part(array: Any) -> Any:

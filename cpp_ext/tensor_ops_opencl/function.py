@@ -156,8 +156,10 @@ def _taken(op: Any, operand: Any, given: dict[str, Any], shape: tuple[int, ...])
         _check_leading_axes(op, operand, array, shape)
     if operand.name in STRIDED.get(op.name, ()):
         _check_strides(op, operand.name, array)
-    else:
+    elif isinstance(memory_of(array), np.ndarray) or is_quantized(array):
         _check_dense(op, operand.name, memory_of(array))
+    else:
+        array = _dense_on_device(op, operand.name, array)
     if op.name in ALIKE and operand.name == ALIKE[op.name][1]:
         _check_alike(op, given)
     return array
@@ -197,6 +199,16 @@ def _check_dense(op: Any, name: str, array: Any) -> None:
         _refuse_strides(op, name, array, "C-contiguous and aligned")
 
 
+def _dense_on_device(op: Any, name: str, array: Any) -> Any:
+    """pyopencl itself cannot copy an array that is not contiguous."""
+    try:
+        if min(array.strides, default=0) < 0:
+            raise TooManyAxes
+        return device_arrays.dense(array)
+    except TooManyAxes:
+        _refuse_strides(op, name, array, "C-contiguous and aligned")
+
+
 def _check_strides(op: Any, name: str, array: Any) -> None:
     """Any strides that are not negative, if the last axis is contiguous."""
     size, steps = array.dtype.itemsize, zip(array.shape, array.strides, strict=True)
@@ -210,6 +222,6 @@ def _check_strides(op: Any, name: str, array: Any) -> None:
 
 def _refuse_strides(op: Any, name: str, array: Any, expected: str) -> None:
     on_host = isinstance(array, np.ndarray)
-    remedy = f"pass numpy.ascontiguousarray({name})" if on_host else f"pass {name}.copy()"
+    remedy = f" (pass numpy.ascontiguousarray({name}))" if on_host else ""
     found = f"{op.name}: {name} has strides {tuple(array.strides)}"
-    raise ValueError(f"{found}, expected {expected} ({remedy})")
+    raise ValueError(f"{found}, expected {expected}{remedy}")

@@ -355,6 +355,17 @@ def _power_of_two(count: int) -> int:
     return 1 << max(count - 1, 0).bit_length()
 
 
+def dense_plan(array: Any, form: str, compute_units: int) -> Plan:
+    """A dense copy "out" of "x", which has any strides that are not negative. TooManyAxes if it cannot be."""
+    size = array.dtype.itemsize
+    inner = 1 if array.shape and array.strides[-1] == size else 0
+    dim = array.shape[-1] if inner else 1
+    lead = array.shape[: len(array.shape) - inner]
+    arguments = ("x", "out", *_numbers(prod(lead), dim), np.uint32(size), *leading(lead, array, inner))
+    call = Call("dense_copy", {"x": array}, {}, array.shape, form, compute_units)
+    return _spread(call, "elements", "dense_copy", arguments, prod(array.shape))
+
+
 KERNELS: dict[str, Callable[[Call], Plan]] = {
     "rms_norm": _rms_norm,
     "layer_norm": _layer_norm,
