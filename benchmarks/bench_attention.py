@@ -94,14 +94,14 @@ def measured(model: str, case: str, dtype: str, seconds: float) -> dict[str, Any
 
 
 def torch_calls(q: Any, k: Any, v: Any, causal: bool) -> dict[str, Callable[[], Any]]:
-    from torch.nn.functional import scaled_dot_product_attention as peer
+    from torch.nn.functional import scaled_dot_product_attention
 
     grouped = [peer.as_torch(a) for a in (q, k, v)]
     times = q.shape[1] // k.shape[1]
     repeated = [grouped[0], *(a.repeat_interleave(times, 1) for a in grouped[1:])]
     return {
-        "gqa": partial(peer, *grouped, is_causal=causal, enable_gqa=True),
-        "repeated": partial(peer, *repeated, is_causal=causal),
+        "gqa": partial(scaled_dot_product_attention, *grouped, is_causal=causal, enable_gqa=True),
+        "repeated": partial(scaled_dot_product_attention, *repeated, is_causal=causal),
     }
 
 
