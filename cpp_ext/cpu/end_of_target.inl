@@ -13,6 +13,7 @@
 #undef TIMES_2_TO_THE_FLOOR
 #undef KEEP_IN_REGISTER
 #undef DOT_U8_I8
+#undef DOT_BF16
 #undef PAIRS_U8_I8
 #undef PAIRS_I8_I8
 #undef FOURS_OF_PAIRS

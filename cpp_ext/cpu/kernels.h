@@ -19,6 +19,11 @@ namespace cpu {
 struct MatmulPart {
   int64_t n, k, m0, m1, n0, n1;
 };
+// The sum over [k0, k1) of columns [n0, n1) of such a product: totals (m, n1 - n0), for up to eight rows.
+struct FewRowsPart {
+  int64_t m, n, k, n0, n1, k0, k1;
+};
+using FewRowsKernel = void(float* totals, const void* a, const void* b, const FewRowsPart& part);
 using MatmulKernel = void(void* out, const void* a, const void* b, const MatmulPart& part, float* workspace);
 
 struct Kernels {
@@ -27,9 +32,10 @@ struct Kernels {
   ElementKernels elements;
   RowKernels rows;
   // Indexed by the DType of the first array.
-  MatmulKernel* matvec[kDTypes];              // up to eight rows of a: b is read as it lies
-  MatmulKernel* matmul[kDTypes];              // many rows: b is unpacked into cache and used again
-  size_t matvec_workspace, matmul_workspace;  // bytes, 64-byte aligned
+  FewRowsKernel* few_rows[kDTypes];  // up to eight rows of a: b is read as it lies
+  void (*sum_parts[kDTypes])(void* out, float* totals, int64_t parts, int64_t n);
+  MatmulKernel* matmul[kDTypes];  // many rows: b is unpacked into cache and used again
+  size_t matmul_workspace;        // bytes, 64-byte aligned
   PrefillKernels prefill;
   // The memory bandwidth that a kernel can hope for.
   MapKernel* copy;

@@ -16,6 +16,7 @@ namespace {
 #include "rows.inl"
 #include "transpose.inl"
 #include "matmul.inl"
+#include "few_rows.inl"
 #include "codes.inl"
 #include "prefill.inl"
 #include "prefill_floats.inl"
@@ -34,9 +35,9 @@ constexpr Kernels kernels = {
     LANES,
     element_kernels,
     row_kernels,
-    {matvec<float>, matvec<Float16>, matvec<BFloat16>},
+    {few_rows_float, few_rows<Float16>, few_rows<BFloat16>},
+    {sum_parts<float>, sum_parts<Float16>, sum_parts<BFloat16>},
     {matmul<float>, matmul<Float16>, matmul<BFloat16>},
-    kMatvecWorkspace,
     kMatmulWorkspace,
     with_bytes(by_floats()),
     map_kernel<Same, float>,

@@ -8,16 +8,27 @@ namespace {
 // clang-format off: each needs those before it
 #include "vectors.inl"
 #include "transpose.inl"
+#ifdef DOT_U8_I8
 #include "codes.inl"
 #include "prefill.inl"
 #include "quantized.inl"
+#endif
+#ifdef DOT_BF16
+#include "matmul.inl"
+#endif
 // clang-format on
 
 constexpr Kernels extended() {
   Kernels all = BASE::kernels;
   all.isa = STRING(ISA);
+#ifdef DOT_U8_I8
   all.prefill = with_bytes(all.prefill);
   all.stored = stored::stored_kernels;
+#endif
+#ifdef DOT_BF16
+  all.matmul[kBFloat16] = matmul_pairs;
+  all.prefill.float_product[kBFloat16] = pair_product;
+#endif
   return all;
 }
 

@@ -2,7 +2,8 @@
 //
 // Many rows, as in BLIS (Van Zee and van de Geijn, 2015): a block of b and a block of a are unpacked to
 // float32 in the order in which the innermost kernel reads them; that kernel keeps a tile of kTileRows by
-// kTileVecs vectors of the result in registers.
+// kTileVecs vectors of the result in registers. Where the set multiplies pairs of bfloat16, unpacked elements
+// are such pairs, neighbours along k, in the place of a float32 (kPer is 2).
 
 constexpr int kTileVecs = 2;
 constexpr int kTileColumns = kTileVecs * LANES;
@@ -19,7 +20,7 @@ constexpr size_t kMatmulWorkspace =
 struct Panels {
   void (*unpack)(float* to, const Panels& from, int64_t p, int64_t depth, int64_t j, int64_t n);
   const void* b;
-  int64_t stride;                                                       // of its rows, or of a weight's
+  int64_t stride, k;                                                    // of its rows, or of a weight's
   void (*floats)(float* to, const char* row, int64_t from, int64_t n);  // of a weight's row
 };
 
@@ -63,14 +64,23 @@ inline void unpack_weight(float* to, const Panels& from, int64_t p, int64_t dept
     }
 }
 
-// rows [0, m) of a, `depth` columns -> strips of kTileRows rows, the last one filled with zeros
-template <class T>
-inline void unpack_a(float* to, const T* a, int64_t stride, int64_t m, int64_t depth) {
+// n elements of bfloat16 -> depth pairs
+INLINE void pair_up(float* to, const void* from, int64_t n, int64_t depth) {
+  if (n < 2 * depth) to[depth - 1] = 0.f;
+  __builtin_memcpy(to, from, sizeof(BFloat16) * (n < 2 * depth ? n : 2 * depth));
+}
+
+// rows [0, m) of a (m, k), `depth` columns -> strips of kTileRows rows, the last one filled with zeros
+template <int kPer, class T>
+inline void unpack_a(float* to, const T* a, int64_t stride, int64_t m, int64_t k, int64_t depth) {
   float row[kDepth];
   for (int64_t i = 0; i < m; i += kTileRows, to += kTileRows * depth)
     for (int r = 0; r < kTileRows; ++r) {
       if (i + r < m) {
-        map(row, depth, Same{}, a + (i + r) * stride);
+        if constexpr (kPer == 2)
+          pair_up(row, a + (i + r) * stride, k, depth);
+        else
+          map(row, depth, Same{}, a + (i + r) * stride);
         for (int64_t p = 0; p < depth; ++p) to[p * kTileRows + r] = row[p];
       } else {
         for (int64_t p = 0; p < depth; ++p) to[p * kTileRows + r] = 0.f;
@@ -78,13 +88,22 @@ inline void unpack_a(float* to, const T* a, int64_t stride, int64_t m, int64_t d
     }
 }
 
+template <int kPer>
+INLINE Vec plus_product(Vec sum, float a, Vec b) {
+#ifdef DOT_BF16
+  if constexpr (kPer == 2) return DOT_BF16(sum, (Vec)(Vec{} + a), b);
+#endif
+  return sum + a * b;
+}
+
+template <int kPer>
 inline void tile(float* result, int64_t stride, const float* a, const float* b, int64_t depth) {
   Vec sum[kTileRows][kTileVecs] = {};
   for (int64_t p = 0; p < depth; ++p, a += kTileRows, b += kTileColumns) {
     Vec column[kTileVecs];
     for (int v = 0; v < kTileVecs; ++v) column[v] = load(b + v * LANES);
     for (int r = 0; r < kTileRows; ++r)
-      for (int v = 0; v < kTileVecs; ++v) sum[r][v] += a[r] * column[v];
+      for (int v = 0; v < kTileVecs; ++v) sum[r][v] = plus_product<kPer>(sum[r][v], a[r], column[v]);
   }
   for (int r = 0; r < kTileRows; ++r)
     for (int v = 0; v < kTileVecs; ++v) {
@@ -94,7 +113,7 @@ inline void tile(float* result, int64_t stride, const float* a, const float* b, 
 }
 
 // One block of the result: rows m <= kResultRows, columns n <= kColumns, all of k.
-template <class T>
+template <int kPer, class T>
 inline void block(float* result, const T* a, const Panels& b, const MatmulPart& all, int64_t m, int64_t j0,
                   int64_t n, float* workspace) {
   float* unpacked_b = workspace;
@@ -103,28 +122,29 @@ inline void block(float* result, const T* a, const Panels& b, const MatmulPart& 
   for (int64_t i = 0; i < tiled_rows; ++i)
     for (int64_t j = 0; j < n; j += kTileColumns)
       for (int v = 0; v < kTileVecs; ++v) store(result + i * kColumns + j + v * LANES, Vec{});
-  for (int64_t p = 0; p < all.k; p += kDepth) {
-    const int64_t depth = all.k - p < kDepth ? all.k - p : kDepth;
+  const int64_t elements = (all.k + kPer - 1) / kPer;
+  for (int64_t p = 0; p < elements; p += kDepth) {
+    const int64_t depth = elements - p < kDepth ? elements - p : kDepth;
     b.unpack(unpacked_b, b, p, depth, j0, n);
     for (int64_t i = 0; i < m; i += kRows) {
       const int64_t rows = m - i < kRows ? m - i : kRows;
-      unpack_a(unpacked_a, a + i * all.k + p, all.k, rows, depth);
+      unpack_a<kPer>(unpacked_a, a + i * all.k + p * kPer, all.k, rows, all.k - p * kPer, depth);
       for (int64_t j = 0; j < n; j += kTileColumns)
         for (int64_t r = 0; r < rows; r += kTileRows)
-          tile(result + (i + r) * kColumns + j, kColumns, unpacked_a + r * depth, unpacked_b + j * depth,
-               depth);
+          tile<kPer>(result + (i + r) * kColumns + j, kColumns, unpacked_a + r * depth,
+                     unpacked_b + j * depth, depth);
     }
   }
 }
 
-template <class T>
+template <class T, int kPer = 1>
 void multiply(void* out, const void* a, const Panels& b, const MatmulPart& part, float* workspace) {
   float* result = workspace + kDepth * kColumns + kRows * kDepth;
   for (int64_t j = part.n0; j < part.n1; j += kColumns)
     for (int64_t i = part.m0; i < part.m1; i += kResultRows) {
       const int64_t n = part.n1 - j < kColumns ? part.n1 - j : kColumns;
       const int64_t m = part.m1 - i < kResultRows ? part.m1 - i : kResultRows;
-      block(result, static_cast<const T*>(a) + i * part.k, b, part, m, j, n, workspace);
+      block<kPer>(result, static_cast<const T*>(a) + i * part.k, b, part, m, j, n, workspace);
       for (int64_t r = 0; r < m; ++r)
         map(static_cast<T*>(out) + (i + r) * part.n + j, n, Same{}, result + r * kColumns);
     }
@@ -132,72 +152,40 @@ void multiply(void* out, const void* a, const Panels& b, const MatmulPart& part,
 
 template <class T>
 void matmul(void* out, const void* a, const void* b, const MatmulPart& part, float* workspace) {
-  multiply<T>(out, a, {unpack_b<T>, b, part.n, nullptr}, part, workspace);
+  multiply<T>(out, a, {unpack_b<T>, b, part.n, part.k, nullptr}, part, workspace);
 }
 
-struct AddRows {  // y + a0 b0 + a1 b1 + ...
-  const float* a;
-  template <class... B>
-  INLINE Vec operator()(Vec y, B... b) const {
-    const float* factor = a;
-    ((y += *factor++ * b), ...);
-    return y;
-  }
-};
-struct AddRow {
-  float a;
-  INLINE Vec operator()(Vec y, Vec b) const { return y + a * b; }
-};
-
-struct Add {
-  INLINE Vec operator()(Vec a, Vec b) const { return a + b; }
-};
-
-// Few rows of a: rows of b are read in the order of memory, eight streams at a time, and added to pieces
-// of the result that stay in cache. Sums over kDepthOfSums of k are added up apart, so that a long sum
-// loses no more digits than a short one.
-constexpr int64_t kFewRows = 8;
-constexpr int64_t kPiece = 2048;
-constexpr int64_t kDepthOfSums = 512;
-constexpr size_t kMatvecWorkspace = sizeof(float) * 2 * kFewRows * kPiece;
-
-// sums (m, n) += a (m, rows) @ b (rows, n), rows <= 8; `stride_a` and `stride_b` are those of their rows
-template <class T>
-INLINE void add_rows(float* sums, const T* a, int64_t stride_a, const T* b, int64_t stride_b, int64_t m,
-                     int64_t rows, int64_t n) {
-  for (int64_t i = 0; i < m; ++i, sums += kPiece) {
-    float factors[8];
-    map(factors, rows, Same{}, a + i * stride_a);
-    const auto add = [&](auto row) {
-      map(sums, n, AddRows{factors}, sums, row, row + stride_b, row + 2 * stride_b, row + 3 * stride_b,
-          row + 4 * stride_b, row + 5 * stride_b, row + 6 * stride_b, row + 7 * stride_b);
-    };
-    if (rows < 8)
-      for (int64_t r = 0; r < rows; ++r) map(sums, n, AddRow{factors[r]}, sums, b + r * stride_b);
-    else if (i == 0)
-      add(Ahead<T>{b, 8 * stride_b});
-    else
-      add(b);
-  }
+#ifdef DOT_BF16
+INLINE Vec load_up_to(const BFloat16* p, int64_t n) {
+  return n >= LANES ? load(p) : n > 0 ? load(p, n) : Vec{};
 }
 
-template <class T>
-void matvec(void* out, const void* a_, const void* b_, const MatmulPart& part, float* workspace) {
-  const T* a = static_cast<const T*>(a_) + part.m0 * part.k;
-  const int64_t m = part.m1 - part.m0;
-  float *const sums = workspace, *const totals = workspace + kFewRows * kPiece;
-  for (int64_t j = part.n0; j < part.n1; j += kPiece) {
-    const int64_t n = part.n1 - j < kPiece ? part.n1 - j : kPiece;
-    const T* b = static_cast<const T*>(b_) + j;
-    for (int64_t i = 0; i < m * kPiece; i += LANES) store(totals + i, Vec{});
-    for (int64_t q = 0; q < part.k; q += kDepthOfSums) {
-      const int64_t end = part.k - q < kDepthOfSums ? part.k : q + kDepthOfSums;
-      for (int64_t i = 0; i < m * kPiece; i += LANES) store(sums + i, Vec{});
-      for (int64_t p = q; p < end; p += 8)
-        add_rows(sums, a + p, part.k, b + p * part.n, part.n, m, end - p < 8 ? end - p : 8, n);
-      map(totals, m * kPiece, Add{}, totals, sums);
-    }
-    for (int64_t i = 0; i < m; ++i)
-      map(static_cast<T*>(out) + (part.m0 + i) * part.n + j, n, Same{}, totals + i * kPiece);
-  }
+void unpack_pairs(float* to, const Panels& from, int64_t p, int64_t depth, int64_t j0, int64_t n) {
+  const BFloat16* const b = static_cast<const BFloat16*>(from.b) + j0;
+  for (int64_t j = 0; j < n; j += kTileColumns)
+    for (int64_t q = 2 * p; q < 2 * (p + depth); q += 2)
+      for (int v = 0; v < kTileVecs; ++v, to += LANES) {
+        const int64_t width = n - j - v * LANES;
+        const BFloat16* const row = b + q * from.stride + j + v * LANES;
+        const Vec upper = q + 1 < from.k ? load_up_to(row + from.stride, width) : Vec{};
+        store(to, (Vec)((Bits)load_up_to(row, width) >> 16 | (Bits)upper));
+      }
 }
+
+void matmul_pairs(void* out, const void* a, const void* b, const MatmulPart& part, float* workspace) {
+  multiply<BFloat16, 2>(out, a, {unpack_pairs, b, part.n, part.k, nullptr}, part, workspace);
+}
+
+void pairs_of_row(float* to, const char* row, int64_t from, int64_t depth) {
+  __builtin_memcpy(to, row + 4 * from, 4 * depth);
+}
+
+// Of a weight in bfloat16 too; an odd last element of a row has no pair to be read from.
+void pair_product(Format name, void* out, const void* x, const char* weight, const PrefillPart& part,
+                  float* workspace) {
+  if (name != kBF16 || part.k % 2)
+    return BASE::kernels.prefill.float_product[kBFloat16](name, out, x, weight, part, workspace);
+  multiply<BFloat16, 2>(out, x, {unpack_weight, weight, 2 * part.k, part.k, pairs_of_row},
+                        {part.n, part.k, 0, part.m, part.n0, part.n1}, workspace);
+}
+#endif

@@ -17,7 +17,7 @@ template <class T>
 void float_product(Format name, void* out, const void* x, const char* weight, const PrefillPart& part,
                    float* workspace) {
   const int64_t stride = part.k / kBlocks[name].values * kBlocks[name].bytes;
-  multiply<T>(out, x, {unpack_weight, weight, stride, kFloatsOf[name]},
+  multiply<T>(out, x, {unpack_weight, weight, stride, part.k, kFloatsOf[name]},
               {part.n, part.k, 0, part.m, part.n0, part.n1}, workspace);
 }
 

@@ -86,6 +86,14 @@ BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
 #include "kernels_of_extension.inl"
 END_TARGET
 
+BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,f16c")
+#define ISA avx512_bf16
+#define BASE avx512_vnni
+#include "avx512.inl"
+#define DOT_BF16(sum, a, b) ((Vec)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b)))
+#include "kernels_of_extension.inl"
+END_TARGET
+
 #elif defined(AIRLLM_ARM)
 
 #define ISA neon
@@ -121,7 +129,7 @@ namespace cpu {
 // What this CPU, and the operating system's saving of its registers, can run.
 struct Features {
   bool avx = false, avx2 = false, fma = false, f16c = false, avx512 = false, avx512_vnni = false,
-       neon = false;
+       avx512_bf16 = false, neon = false;
 };
 
 inline Features features() {
@@ -138,6 +146,7 @@ inline Features features() {
   has.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   has.avx512_vnni = has.avx512 && __builtin_cpu_supports("avx512vnni");
+  has.avx512_bf16 = has.avx512_vnni && __builtin_cpu_supports("avx512bf16");
 #elif defined(AIRLLM_ARM)
   has.neon = true;  // part of the architecture
 #endif
@@ -150,6 +159,7 @@ inline std::vector<const Kernels*> supported() {
 #if defined(AIRLLM_X86)
   const Features has = features();
   const bool wide = has.avx2 && has.fma && has.f16c;
+  if (has.avx512_bf16 && wide) found.push_back(&avx512_bf16::kernels);
   if (has.avx512_vnni && wide) found.push_back(&avx512_vnni::kernels);
   if (has.avx512 && wide) found.push_back(&avx512::kernels);
   if (wide) found.push_back(&avx2::kernels);

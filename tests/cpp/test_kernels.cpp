@@ -281,10 +281,16 @@ void check_matmul(const cpu::Kernels& kernels, int64_t m, int64_t k, int64_t n) 
         kernels.matmul[Type<T>::dtype](out.data.get(), a.data.get(), b.data.get(), {n, k, m0, m1, n0, n1},
                                        workspace);
   compare(kernels.isa, "matmul", out, exact);
-  for (int64_t i = 0; i < m; i += 8)
-    kernels.matvec[Type<T>::dtype](out.data.get(), a.data.get(), b.data.get(),
-                                   {n, k, i, std::min(m, i + 8), 0, n}, workspace);
-  compare(kernels.isa, "matvec", out, exact);
+  for (int64_t i = 0; i < m; i += 8) {  // in parts of k
+    const int64_t rows = std::min(m - i, int64_t{8}), middle = k / 3;
+    Block<float> totals(2 * rows * n);
+    const T* const from = a.data.get() + i * k;
+    kernels.few_rows[Type<T>::dtype](totals.data.get(), from, b.data.get(), {rows, n, k, 0, n, 0, middle});
+    kernels.few_rows[Type<T>::dtype](totals.data.get() + rows * n, from, b.data.get(),
+                                     {rows, n, k, 0, n, middle, k});
+    kernels.sum_parts[Type<T>::dtype](out.data.get() + i * n, totals.data.get(), 2, rows * n);
+  }
+  compare(kernels.isa, "few_rows", out, exact);
   std::free(workspace);
 }
 
