@@ -52,6 +52,7 @@ inline void unpacked_rows(const LinearCall& call, char* packed, float* wide) {
   constexpr int64_t kRows = 16;
   const cpu::StoredKernels& kernels = active.load()->stored;
   pack(call, cpu::kF32, packed, wide);
+  calls.fetch_add(1, std::memory_order_relaxed);
   const int64_t row = call.weight.row_bytes();
   const results::Workspace floats(kRows * call.k * 4);
   for (int64_t n = 0; n < call.n; n += kRows) {

@@ -8,7 +8,8 @@ namespace stored {
 
 #include "bytes.inl"
 
-constexpr int64_t kTile = 64;  // results that wait in float32
+constexpr int64_t kAhead = 4096;  // bytes, at least, from what is read to what is fetched
+constexpr int64_t kTile = 64;     // results that wait in float32
 
 // Rows of weights at a time: as many as leave their sums and the rows of x in registers.
 template <int M>
@@ -37,7 +38,7 @@ inline void dots_of_tile(float (*sums)[kTile], const char* weight, int64_t rows,
   Operands<R, M> at;
   for (int i = 0; i < M; ++i) at.x[i] = x + (i < m ? i : m - 1) * x_bytes;
   at.k = k;
-  at.ahead = R * row_bytes;
+  at.ahead = (kAhead / (R * row_bytes) + 1) * R * row_bytes;
   for (int64_t n = 0; n < rows; n += R) {
     for (int r = 0; r < R; ++r) at.w[r] = weight + (n + r < rows ? n + r : rows - 1) * row_bytes;
     float results[R][M];

@@ -1,0 +1,114 @@
+"""llama.cpp's ggml beside ours: its source fetched by pip, built once into the user's cache folder, called in
+this process. `python -m benchmarks.ggml_peer` does the fetching and building and says where the library lies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import platformdirs
+
+from airllm.formats import FORMATS
+
+VERSION = "0.3.36"  # of llama-cpp-python, whose source archive has llama.cpp's
+HERE = Path(__file__).resolve().parent
+TYPES = {"f32": 0, "f16": 1, "bf16": 30} | {f.name: f.ggml_type for f in FORMATS.values()}
+
+
+class NoPeer(RuntimeError):
+    """Why ggml is not there to compare with."""
+
+
+def folder() -> Path:
+    return Path(platformdirs.user_cache_dir("airllm")) / "ggml_peer" / VERSION
+
+
+def library() -> Path:
+    """The built library; fetches and builds it where it is not there yet. Raises NoPeer with the reason."""
+    built = folder() / "build" / "libggml_peer.so"
+    if not built.exists():
+        folder().mkdir(parents=True, exist_ok=True)
+        source = folder() / "ggml"
+        if not source.exists():
+            _fetch(source)
+        _build(source, built.parent)
+    elif built.stat().st_mtime < (HERE / "ggml_peer.c").stat().st_mtime:
+        _build(folder() / "ggml", built.parent)
+    return built
+
+
+def _fetch(to: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder()) as scratch:
+        _run(sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", "llama-cpp-python",
+             f"llama-cpp-python=={VERSION}", "--dest", scratch)  # fmt: skip
+        (archive,) = Path(scratch).glob("*.tar.gz")
+        inside = "vendor/llama.cpp/ggml/"
+        with tarfile.open(archive) as tar:
+            members = [m for m in tar.getmembers() if inside in m.name]
+            for member in members:
+                member.name = member.name.split(inside, 1)[1]
+            tar.extractall(f"{scratch}/ggml", members, filter="data")
+        shutil.move(f"{scratch}/ggml", to)
+
+
+def _build(source: Path, build: Path) -> None:
+    cmake = shutil.which("cmake")
+    if not cmake:
+        raise NoPeer("cmake is not installed (python -m pip install cmake)")
+    _run(cmake, "-S", str(HERE), "-B", str(build), f"-DGGML_SOURCE={source}", "-DCMAKE_BUILD_TYPE=Release")
+    _run(cmake, "--build", str(build), "-j", "--target", "ggml_peer")
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise NoPeer(f"{' '.join(command[:4])} ... failed: {lines[-1] if lines else done.returncode}")
+
+
+class Peer:
+    """ggml's product of x (m, k) with stored weights, which must outlive it."""
+
+    def __init__(self) -> None:
+        self._library: Any = ctypes.CDLL(str(library()))
+        self._library.peer_new.restype = ctypes.c_void_p
+        pointer, size = ctypes.c_void_p, ctypes.c_int64
+        self._library.peer_new.argtypes = [
+            ctypes.c_int, size, size, size, pointer, pointer, pointer, ctypes.c_int, ctypes.c_int
+        ]  # fmt: skip
+        for function in (self._library.peer_run, self._library.peer_free):
+            function.argtypes, function.restype = [pointer], None
+
+    def product(
+        self, name: str, weight: np.ndarray, x: np.ndarray, threads: int, repacked: bool = False
+    ) -> Product | None:
+        """None if the weight is to be repacked and ggml has no other order for it on this CPU."""
+        y = np.empty((len(x), len(weight)), np.float32)
+        made = self._library.peer_new(
+            TYPES[name], len(x), len(weight), x.shape[1], weight.ctypes.data, x.ctypes.data, y.ctypes.data,
+            threads, repacked
+        )  # fmt: skip
+        return Product(self._library, made, y, (weight, x)) if made else None
+
+
+class Product:
+    """One prebuilt graph: call it, and the result is in `y`."""
+
+    def __init__(self, library: Any, made: int, y: np.ndarray, keeps: tuple):
+        self._library, self._made, self.y, self._keeps = library, made, y, keeps
+        self._run = library.peer_run
+
+    def __call__(self) -> np.ndarray:
+        self._run(self._made)
+        return self.y
+
+    def __del__(self) -> None:
+        self._library.peer_free(self._made)

@@ -1,0 +1,32 @@
+"""Random weights in every stored format, for tests."""
+
+import numpy as np
+
+from airllm.formats import FORMATS, Quantized
+
+# Where a block has its float16 scales, and offsets.
+HALVES = {
+    **dict.fromkeys(("q8_0", "q4_0", "q5_0", "iq4_nl"), (0,)),
+    **dict.fromkeys(("q4_1", "q5_1", "q4_k", "q5_k"), (0, 2)),
+    "q2_k": (80, 82),
+    "q3_k": (108,),
+    "q6_k": (208,),
+}
+
+
+def with_halves(data: np.ndarray, name: str, values: np.ndarray) -> np.ndarray:
+    """Blocks (..., bytes) whose scales and offsets are these float16 values (..., how many)."""
+    data = data.copy()
+    for i, at in enumerate(HALVES[name]):
+        data[..., at : at + 2] = values[..., i, None].astype(np.float16).view(np.uint8)
+    return data
+
+
+def blocks(name: str, shape: tuple[int, ...], seed: int = 0, largest: float = 0.02) -> Quantized:
+    """Every bit random but those of the scales, which are of either sign and up to `largest`."""
+    rng = np.random.default_rng(seed)
+    of = FORMATS[name]
+    *lead, k = shape
+    data = rng.integers(0, 256, (*lead, k // of.values, of.bytes), np.uint8)
+    scales = rng.uniform(-largest, largest, (*data.shape[:-1], len(HALVES[name])))
+    return Quantized(with_halves(data, name, scales).reshape(*lead, -1), name)
