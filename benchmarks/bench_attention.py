@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from airllm import benchmark, measure, tensor_ops
+from airllm import benchmark, measure, peer, tensor_ops
 from airllm.report import duration, figures
 from benchmarks import record
 
