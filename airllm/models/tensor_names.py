@@ -1,0 +1,142 @@
+"""One name for each tensor of a model, and how GGUF files and Hugging Face folders call it.
+
+"layers.3.attention.q" is `blk.3.attn_q.weight` in a GGUF file and `model.layers.3.self_attn.q_proj.weight` in
+a folder. Experts are stored one by one in folders and as one stack in GGUF files: "layers.3.experts.7.up" is
+a tensor of its own there, and a part of `blk.3.ffn_up_exps.weight` here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from airllm.models.config import ModelConfig
+from airllm.models.gguf_file import GgufFile
+from airllm.models.weights import ModelFileError, Span, Stored, WeightFile
+
+# our name -> GGUF's, the folder's; {layer} and {expert} are numbers
+_WHOLE = {
+    "token_embedding": ("token_embd.weight", "embed_tokens.weight"),
+    "output_norm": ("output_norm.weight", "norm.weight"),
+    "output": ("output.weight", "lm_head.weight"),
+    "rope_factors": ("rope_freqs.weight", ""),
+    "rope_factors_long": ("rope_factors_long.weight", ""),
+    "rope_factors_short": ("rope_factors_short.weight", ""),
+}
+_LAYER = {
+    "attention.norm": ("attn_norm.weight", "input_layernorm.weight"),
+    "attention.q": ("attn_q.weight", "self_attn.q_proj.weight"),
+    "attention.k": ("attn_k.weight", "self_attn.k_proj.weight"),
+    "attention.v": ("attn_v.weight", "self_attn.v_proj.weight"),
+    "attention.qkv": ("attn_qkv.weight", "self_attn.qkv_proj.weight"),
+    "attention.q_bias": ("attn_q.bias", "self_attn.q_proj.bias"),
+    "attention.k_bias": ("attn_k.bias", "self_attn.k_proj.bias"),
+    "attention.v_bias": ("attn_v.bias", "self_attn.v_proj.bias"),
+    "attention.q_norm": ("attn_q_norm.weight", "self_attn.q_norm.weight"),
+    "attention.k_norm": ("attn_k_norm.weight", "self_attn.k_norm.weight"),
+    "attention.output": ("attn_output.weight", "self_attn.o_proj.weight"),
+    "attention.output_bias": ("attn_output.bias", "self_attn.o_proj.bias"),
+    "attention.post_norm": ("post_attention_norm.weight", "post_attention_layernorm.weight"),
+    "feed_forward.norm": ("ffn_norm.weight", "post_attention_layernorm.weight"),
+    "feed_forward.gate": ("ffn_gate.weight", "mlp.gate_proj.weight"),
+    "feed_forward.up": ("ffn_up.weight", "mlp.up_proj.weight"),
+    "feed_forward.gate_up": ("ffn_up.weight", "mlp.gate_up_proj.weight"),
+    "feed_forward.down": ("ffn_down.weight", "mlp.down_proj.weight"),
+    "feed_forward.post_norm": ("post_ffw_norm.weight", "post_feedforward_layernorm.weight"),
+    "experts.router": ("ffn_gate_inp.weight", "mlp.gate.weight"),
+    "experts.gate": ("ffn_gate_exps.weight", "mlp.experts.{expert}.gate_proj.weight"),
+    "experts.up": ("ffn_up_exps.weight", "mlp.experts.{expert}.up_proj.weight"),
+    "experts.down": ("ffn_down_exps.weight", "mlp.experts.{expert}.down_proj.weight"),
+}
+_GEMMA = {"feed_forward.norm": "pre_feedforward_layernorm.weight"}
+_MIXTRAL = {
+    "experts.router": "block_sparse_moe.gate.weight",
+    "experts.gate": "block_sparse_moe.experts.{expert}.w1.weight",
+    "experts.up": "block_sparse_moe.experts.{expert}.w3.weight",
+    "experts.down": "block_sparse_moe.experts.{expert}.w2.weight",
+}
+_OTHER_FOLDER_NAMES = {"gemma2": _GEMMA, "gemma3": _GEMMA, "llama": _MIXTRAL}
+# Where the language model stands in a folder, alone or beside a part for images, and its output there.
+_PREFIXES = {"model.": "", "language_model.model.": "language_model.", "model.language_model.": ""}
+
+
+def layer_names(config: ModelConfig, layer: int) -> list[str]:
+    """Our names of all tensors of a layer."""
+    attention = ["qkv"] if config.fused else ["q", "k", "v"]
+    attention += ["q_bias", "k_bias", "v_bias"] if config.qkv_bias else []
+    attention += ["q_norm", "k_norm"] if config.qk_norm else []
+    attention += ["norm", "output"] + (["output_bias"] if config.output_bias else [])
+    feed_forward = ["norm"]
+    experts: list[str] = []
+    if config.is_moe(layer):
+        experts = [
+            "router",
+            *(f"{i}.{part}" for i in range(config.experts) for part in ("gate", "up", "down")),
+        ]
+    else:
+        feed_forward += ["gate_up", "down"] if config.fused else ["gate", "up", "down"]
+    if config.post_norms:
+        attention.append("post_norm")
+        feed_forward.append("post_norm")
+    parts = {"attention": attention, "feed_forward": feed_forward, "experts": experts}
+    return [f"layers.{layer}.{part}.{name}" for part, names in parts.items() for name in names]
+
+
+def shared_names(config: ModelConfig) -> list[str]:
+    """Our names of the tensors outside of the layers that every model of this configuration has."""
+    return ["token_embedding", "output_norm"] + ([] if config.tied_embeddings else ["output"])
+
+
+class NamedTensors:
+    """The tensors of a model by our names. Raises ModelFileError where the file lacks one."""
+
+    def __init__(self, weights: WeightFile, config: ModelConfig):
+        self.weights, self.config = weights, config
+        self._gguf = isinstance(weights, GgufFile)
+        found = (p for p in _PREFIXES if f"{p}embed_tokens.weight" in weights)
+        self._prefix = next(found, "model.")
+
+    def file_name(self, name: str) -> str:
+        """How the file calls this tensor."""
+        return self._split(name)[0]
+
+    def tensor(self, name: str) -> Stored:
+        """A view of the mapped file; an expert of a stack is a view too."""
+        stored, expert = self._split(name)
+        whole = self.weights.tensor(stored)
+        if expert is None:
+            return whole
+        if whole.ndim != 3 or not 0 <= expert < whole.shape[0]:
+            found = f"has shape {whole.shape}"
+            wanted = f"({self.config.experts}, rows, columns), as {name} lies in it"
+            raise ModelFileError(self.weights.path, f"tensor {stored}", found, wanted)
+        return whole[expert]
+
+    def span(self, name: str) -> Span:
+        """Where the tensor's bytes lie."""
+        stored, expert = self._split(name)
+        span = self.weights.span(stored)
+        if expert is None:
+            return span
+        each = span.nbytes // self.config.experts
+        return Span(span.map, span.start + each * expert, each)
+
+    def __contains__(self, name: str) -> bool:
+        return self.file_name(name) in self.weights
+
+    def _split(self, name: str) -> tuple[str, int | None]:
+        """The file's name, and which of its parts it is if it is a stack."""
+        if name in _WHOLE:
+            gguf, folder = _WHOLE[name]
+            prefix = _PREFIXES[self._prefix] if name == "output" else self._prefix
+            return (gguf if self._gguf else prefix + folder), None
+        if not (match := re.fullmatch(r"layers\.(\d+)\.(.+?)", name)):
+            raise KeyError(name)
+        layer, part = int(match[1]), match[2]
+        expert = re.fullmatch(r"experts\.(\d+)\.(\w+)", part)
+        key = f"experts.{expert[2]}" if expert else part
+        gguf, folder = _LAYER[key]
+        if self._gguf:
+            return f"blk.{layer}.{gguf}", int(expert[1]) if expert else None
+        folder = _OTHER_FOLDER_NAMES.get(self.config.architecture, {}).get(key, folder)
+        number = expert[1] if expert else ""
+        return f"{self._prefix}layers.{layer}.{folder.format(expert=number)}", None
