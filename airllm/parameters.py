@@ -1,13 +1,15 @@
 """The parameters of an op that are no arrays, checked by their annotations.
 
-`eps: float`, `causal: bool`, `window: int | None`, `approximate: Literal["tanh", "none"]`. A whole
-number is a count or a length, from 1.
+`eps: float`, `causal: bool`, `window: int | None`, `softcap: Positive | None`,
+`approximate: Literal["tanh", "none"]`. A whole number is a count or a length, from 1.
 """
 
 import inspect
 import numbers
 import types
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, NewType, Union, get_args, get_origin
+
+Positive = NewType("Positive", float)  # more than 0
 
 _NOUNS = {float: "a number", int: "a whole number", bool: "a bool", str: "a str", dict: "a dict"}
 
@@ -22,6 +24,8 @@ def checked(op: str, parameter: inspect.Parameter, value: Any) -> Any:
     if wanted is Any:
         return value
     found = f"{op}: {parameter.name} has"
+    if wanted is Positive:
+        return _positive(found, value, or_none)
     if get_origin(wanted) is Literal:
         return _one_of(found, value, get_args(wanted))
     if not _is(value, wanted):
@@ -49,6 +53,14 @@ def _one_of(found: str, value: Any, known: tuple[str, ...]) -> str:
     if value not in known:
         raise ValueError(f"{found} value {value!r}, expected {' or '.join(map(repr, known))}")
     return value
+
+
+def _positive(found: str, value: Any, or_none: str) -> float:
+    if not _is(value, float):
+        raise TypeError(f"{found} type {type(value).__name__}, expected a number{or_none}")
+    if value <= 0:
+        raise ValueError(f"{found} value {value}, expected more than 0{or_none}")
+    return float(value)
 
 
 def _is(value: Any, wanted: type) -> bool:

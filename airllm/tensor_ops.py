@@ -27,6 +27,7 @@ from airllm.backends.registry import (
 )
 from airllm.formats import Quantized, format_named
 from airllm.op import OPS, op
+from airllm.parameters import Positive
 from airllm.rope import frequencies
 
 
@@ -166,7 +167,7 @@ def attention(
     mask=None,
     causal: bool = False,
     scale: float | None = None,
-    softcap: float | None = None,
+    softcap: Positive | None = None,
     window: int | None = None,
 ):
     """softmax(q k^T * scale + mask) v for each head (Vaswani et al., 2017), without a matrix of scores.

@@ -94,14 +94,14 @@ def measured(model: str, case: str, dtype: str, seconds: float) -> dict[str, Any
 
 
 def torch_calls(q: Any, k: Any, v: Any, causal: bool) -> dict[str, Callable[[], Any]]:
-    from torch.nn.functional import scaled_dot_product_attention
+    from torch.nn.functional import scaled_dot_product_attention as attend
 
-    grouped = [peer.as_torch(a) for a in (q, k, v)]
     times = q.shape[1] // k.shape[1]
-    repeated = [grouped[0], *(a.repeat_interleave(times, 1) for a in grouped[1:])]
+    q, k, v = (peer.as_torch(a) for a in (q, k, v))
+    all_k, all_v = (a.repeat_interleave(times, 1) for a in (k, v))
     return {
-        "gqa": partial(scaled_dot_product_attention, *grouped, is_causal=causal, enable_gqa=True),
-        "repeated": partial(scaled_dot_product_attention, *repeated, is_causal=causal),
+        "gqa": lambda: attend(q, k, v, is_causal=causal, enable_gqa=True),
+        "repeated": lambda: attend(q, all_k, all_v, is_causal=causal),
     }
 
 

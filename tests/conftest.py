@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test's cases on one target, at most MOST run, the same ones every time: a table of dtypes by shapes by
+    """Of a test's cases on one target at most MOST run, always the same ones: a table of dtypes by shapes by
     lengths has hundreds. AIRLLM_TEST_ALL=1 runs them all.
     """
     if os.environ.get("AIRLLM_TEST_ALL"):

@@ -408,7 +408,11 @@ WRONG = [
         r"attention: v has shape \(2, 36, 16\), expected \(\.\.\. g s e\) with g=2, s=37",
         {"v": (2, 36, 16)},
     ),
-    (ValueError, r"attention: q has shape \(3, 5, 16\), expected \(.*h a multiple of g=2", {"q": (3, 5, 16)}),
+    (
+        ValueError,
+        r"attention: k has shape \(2, 37, 16\), .* h a multiple of g, found h=3, g=2",
+        {"q": (3, 5, 16)},
+    ),
     (ValueError, r"attention: mask has shape \(5, 36\)", {"mask": (5, 36)}),
     (ValueError, r"attention: mask has shape \(1, 4, 5, 37\)", {"mask": (1, 4, 5, 37)}),
     (ValueError, r"attention: out has shape \(4, 5, 37\), expected \(4, 5, 16\)", {"out": (4, 5, 37)}),

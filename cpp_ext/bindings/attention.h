@@ -32,10 +32,12 @@ struct AttentionArrays {
     const int64_t h = q.axis(3), d = q.axis(1);
     if (k.ndim < 3 || k.axis(1) != d) op.wrong_shape("k", k, axes("... g s d", {{"d", d}}));
     const int64_t g = k.axis(3), s = k.axis(2);
+    if (g ? h % g : h)
+      op.wrong_shape("k", k,
+                     axes("... g s d", {}) + " with h a multiple of g, found h=" + std::to_string(h) +
+                         ", g=" + std::to_string(g));
     if (v.ndim < 3 || v.axis(3) != g || v.axis(2) != s)
       op.wrong_shape("v", v, axes("... g s e", {{"g", g}, {"s", s}}));
-    if (g ? h % g : h)
-      op.wrong_shape("q", q, axes("... h t d", {}) + " with h a multiple of g=" + std::to_string(g));
     for (const Input& in : {Input{"q", &q, false}, {"k", &k, false}, {"v", &v, false}}) join(op, in);
     shape.insert(shape.end(), {h, q.axis(2), v.axis(1)});
     if (present(mask_)) mask = strided(op, "mask", mask_, true);
@@ -102,7 +104,8 @@ class AttentionHeads {
     Shape scores = arrays_.shape;
     scores.back() = all.s;
     if (!broadcast(steps, mask, 0, leading + 3, scores.data()))
-      op.wrong_shape("mask", mask, "a shape that broadcasts to " + shape_text(leading + 3, scores.data()));
+      op.wrong_shape("mask", mask,
+                     axes("... h t s", {{"h", all.heads * arrays_.k.axis(3)}, {"t", all.t}, {"s", all.s}}));
     const int64_t size = itemsize(mask.dtype);
     all.mask_type = mask.dtype;
     all.mask_head = steps[leading] / size;
