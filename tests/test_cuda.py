@@ -83,7 +83,10 @@ def entries(request, nvcc, tmp_path_factory):
     target = tmp_path_factory.mktemp("ptx") / "kernels.ptx"
     source = str(ROOT / "cpp_ext" / "cuda" / "kernels.cu")
     arch = f"-arch=compute_{request.param}"
-    subprocess.run([nvcc.nvcc, "-O3", "-std=c++17", arch, "-ptx", source, "-o", str(target)], check=True)
+    subprocess.run(
+        [nvcc.nvcc, "-O3", "-std=c++17", f"-I{ROOT / 'cpp_ext'}", arch, "-ptx", source, "-o", str(target)],
+        check=True,
+    )
     parts = re.split(r"^\.visible \.entry (\w+)", target.read_text(), flags=re.M)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 

@@ -41,6 +41,12 @@ DEVFN float mask_term(GLOBAL const void* mask, U32 type, U64 i) {
   return load_any(mask, type, i);
 }
 
+// A score under a mask. What is taken away is so whatever it was: not a number, or infinite.
+DEVFN float masked(float score, GLOBAL const void* mask, U32 type, U64 i) {
+  const float term = mask_term(mask, type, i);
+  return term == NEGATIVE_INFINITY ? term : score + term;
+}
+
 // Where the row of an array begins that belongs to row `row` of the result: the array's leading axes are
 // broadcast. The result's leading axes have the sizes (..., n1, n2, n3), the array's the strides (s0, s1, s2,
 // s3).

@@ -18,4 +18,9 @@ DEVFN float8 mask_term8(GLOBAL const void* mask, U32 type, U64 i) {
   return select((float8)NEGATIVE_INFINITY, (float8)0.0f, kept);
 }
 
+DEVFN float8 masked8(float8 score, GLOBAL const void* mask, U32 type, U64 i) {
+  const float8 term = mask_term8(mask, type, i);
+  return select(score + term, term, term == (float8)NEGATIVE_INFINITY);
+}
+
 #endif

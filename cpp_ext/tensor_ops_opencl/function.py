@@ -154,6 +154,10 @@ def _taken(op: Any, operand: Any, given: dict[str, Any], shape: tuple[int, ...])
         array = _mask(op, operand, array, given["k"].shape[-2] if "k" in given else shape[-1])
     if operand.kind == "own":
         _check_leading_axes(op, operand, array, shape)
+    if isinstance(array, np.ndarray) and operand.name in STRIDED.get(op.name, ()):
+        array = _dense_in_rows(array)
+    elif isinstance(array, np.ndarray) and operand.kind == "any float":
+        array = np.require(array, None, ["C", "ALIGNED"])  # what lies in a cache is a slice of it
     if operand.name in STRIDED.get(op.name, ()):
         _check_strides(op, operand.name, array)
     elif isinstance(memory_of(array), np.ndarray) or is_quantized(array):
@@ -163,6 +167,15 @@ def _taken(op: Any, operand: Any, given: dict[str, Any], shape: tuple[int, ...])
     if op.name in ALIKE and operand.name == ALIKE[op.name][1]:
         _check_alike(op, given)
     return array
+
+
+def _dense_in_rows(array: np.ndarray) -> np.ndarray:
+    """The array itself if its last axis is contiguous and its strides positive and whole, else a copy."""
+    size = array.dtype.itemsize
+    steps = [s for n, s in zip(array.shape, array.strides, strict=True) if n > 1]
+    last = array.ndim == 0 or array.shape[-1] < 2 or array.strides[-1] == size
+    whole = last and array.flags.aligned and all(s >= 0 and s % size == 0 for s in steps)
+    return array if whole and array.size else np.ascontiguousarray(array)
 
 
 def _check_alike(op: Any, given: dict[str, Any]) -> None:

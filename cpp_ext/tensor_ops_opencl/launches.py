@@ -43,7 +43,7 @@ ALIKE = {"attention": ("k", "v"), "apply_rope": ("cos", "sin")}  # in dtype, in 
 
 def is_quantized(array: Any) -> bool:
     """Whether it is blocks of a format instead of an array."""
-    return hasattr(array, "format")
+    return hasattr(array, "format") and hasattr(array, "data")
 
 
 def memory_of(array: Any) -> Any:
@@ -263,7 +263,11 @@ def _attention_numbers(call: Call) -> tuple:
         )
     return (
         *_numbers(prod(lead), inner, heads, groups, t, s, d, e, *strides),
-        *(*floats, np.uint64(call.parameters["window"] or 0), np.uint32(bool(call.parameters["causal"]))),
+        *(
+            *floats,
+            np.uint64(min(call.parameters["window"] or 0, 2**62)),
+            np.uint32(bool(call.parameters["causal"])),
+        ),
         *call.types("q", "mask"),
     )
 
