@@ -454,7 +454,7 @@ def test_rope_says_what_is_wrong_with_its_tables(target):
 # ------------------------------------------------------------------------------------------------ views
 
 
-@on("apply_rope", "softmax")
+@on("apply_rope", "softmax", but="opencl")
 def test_masks_and_tables_are_read_from_views(target, reached):
     """A cache is allocated once, for the longest sequence; ops get slices of it."""
     if target.backend != "cpp":
