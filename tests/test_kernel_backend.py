@@ -104,11 +104,11 @@ def test_several_threads_with_a_cpu_backend_each():
 
 def test_the_support_matrix_says_what_stands_in(capsys):
     matrix = support_matrix()
-    assert list(matrix) == list(OPS) and set(matrix["silu"].values()) <= {"kernel", "NumPy"}
+    assert set(OPS) <= set(matrix) and set(matrix["silu"].values()) <= {"kernel", "NumPy"}
     for name in available():
         for op, row in matrix.items():
             assert (row[name] != "NumPy") == hasattr(opened(name).module, op)
     print_support_matrix()
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == len(OPS) + 1 and lines[0].split() == available()
+    assert len(lines) == len(matrix) + 1 and lines[0].split() == available()
     assert lines[1].split()[0] == "rms_norm"

@@ -66,6 +66,7 @@ def run(tmp_path, source, *command):
     (tmp_path / "tensor_ops_cpp.py").write_text(source)
     path = os.pathsep.join([str(tmp_path), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "AIRLLM_TEST_REQUIRE": "cpp", "AIRLLM_BACKEND": "python"}
+    environment["PYTEST_ADDOPTS"] = ""
     return subprocess.run(
         [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True
     )
