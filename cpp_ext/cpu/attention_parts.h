@@ -9,7 +9,7 @@
 
 namespace cpu {
 
-class AttentionParts {
+class __attribute__((visibility("hidden"))) AttentionParts {
  public:
   // `pairs`: key-value heads, of all members of the batch.
   AttentionParts(const AttentionKernels& kernels, const Attention& all, int64_t pairs)
