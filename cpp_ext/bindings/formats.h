@@ -5,224 +5,223 @@
 
 #include "run.h"
 
-namespace ops __attribute__((visibility("hidden"))) {
+namespace [[gnu::visibility("hidden")]] ops {
 
-  // A plain array, or an airllm.formats.Quantized, as kernels see it.
-  struct Stored {
-    cpu::Format format = cpu::kF32;
-    Array array;  // of the bytes, where they are blocks: to tell whether memory overlaps
-    int ndim = 0;
-    std::vector<py::ssize_t> shape;  // of the values
+// A plain array, or an airllm.formats.Quantized, as kernels see it.
+struct Stored {
+  cpu::Format format = cpu::kF32;
+  Array array;  // of the bytes, where they are blocks: to tell whether memory overlaps
+  int ndim = 0;
+  std::vector<py::ssize_t> shape;  // of the values
 
-    const char* data() const { return array.data; }
-    bool is_quantized() const { return format > cpu::kBF16; }
-    int64_t axis(int from_last) const { return shape[ndim - from_last]; }
-    int64_t row_bytes() const { return cpu::row_bytes(format, axis(1)); }
-    std::string shape_text() const { return arguments::shape_text(ndim, shape.data()); }
-  };
+  const char* data() const { return array.data; }
+  bool is_quantized() const { return format > cpu::kBF16; }
+  int64_t axis(int from_last) const { return shape[ndim - from_last]; }
+  int64_t row_bytes() const { return cpu::row_bytes(format, axis(1)); }
+  std::string shape_text() const { return arguments::shape_text(ndim, shape.data()); }
+};
 
-  // Kept for the life of the process; imported when a Quantized may be there, since not every user has one.
-  inline PyObject* quantized_type() {
-    static PyObject* const type =
-        py::object(py::module_::import("airllm.formats").attr("Quantized")).release().ptr();
-    return type;
+// Kept for the life of the process; imported when a Quantized may be there, since not every user has one.
+inline PyObject* quantized_type() {
+  static PyObject* const type =
+      py::object(py::module_::import("airllm.formats").attr("Quantized")).release().ptr();
+  return type;
+}
+
+inline py::object attribute(PyObject* object, PyObject* name) {
+  PyObject* const found = PyObject_GetAttr(object, name);
+  if (!found) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(found);
+}
+
+inline std::string names_of_formats(bool to_quantize) {
+  std::string names;
+  for (int f = cpu::kQ8_0; f < cpu::kFormats; ++f)
+    if (!to_quantize || cpu::can_quantize(static_cast<cpu::Format>(f)))
+      names += (names.empty() ? "" : ", ") + std::string(cpu::kBlocks[f].name);
+  return names;
+}
+
+// The block format of this name; ValueError that lists those there are.
+inline cpu::Format format_named(const Op& op, PyObject* name, bool to_quantize) {
+  if (!PyUnicode_Check(name)) wrong_kind(op, "format", name, "a str");
+  for (int f = cpu::kQ8_0; f < cpu::kFormats; ++f) {
+    const auto format = static_cast<cpu::Format>(f);
+    if (to_quantize && !cpu::can_quantize(format)) continue;
+    if (PyUnicode_CompareWithASCIIString(name, cpu::kBlocks[f].name) == 0) return format;
   }
+  op.wrong_value("format", "has value " + std::string(py::repr(name)),
+                 "one of " + names_of_formats(to_quantize));
+}
 
-  inline py::object attribute(PyObject * object, PyObject * name) {
-    PyObject* const found = PyObject_GetAttr(object, name);
-    if (!found) throw py::error_already_set();
-    return py::reinterpret_steal<py::object>(found);
-  }
-
-  inline std::string names_of_formats(bool to_quantize) {
-    std::string names;
-    for (int f = cpu::kQ8_0; f < cpu::kFormats; ++f)
-      if (!to_quantize || cpu::can_quantize(static_cast<cpu::Format>(f)))
-        names += (names.empty() ? "" : ", ") + std::string(cpu::kBlocks[f].name);
-    return names;
-  }
-
-  // The block format of this name; ValueError that lists those there are.
-  inline cpu::Format format_named(const Op& op, PyObject* name, bool to_quantize) {
-    if (!PyUnicode_Check(name)) wrong_kind(op, "format", name, "a str");
-    for (int f = cpu::kQ8_0; f < cpu::kFormats; ++f) {
-      const auto format = static_cast<cpu::Format>(f);
-      if (to_quantize && !cpu::can_quantize(format)) continue;
-      if (PyUnicode_CompareWithASCIIString(name, cpu::kBlocks[f].name) == 0) return format;
-    }
-    op.wrong_value("format", "has value " + std::string(py::repr(name)),
-                   "one of " + names_of_formats(to_quantize));
-  }
-
-  // The bytes of a Quantized, which its constructor has checked; here again, as memory depends on it.
-  inline Array bytes(const Op& op, const char* name, PyObject* object, int64_t block) {
-    constexpr int kUint8 = 2;
-    const bool is_bytes =
-        is_array(object) &&
-        py::detail::array_descriptor_proxy(py::detail::array_proxy(object)->descr)->type_num == kUint8 &&
-        has_flags(object, py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_);
-    Array a;
-    if (is_bytes) {
-      const auto* fields = py::detail::array_proxy(object);
-      a.object = object;
-      a.data = fields->data;
-      a.ndim = fields->nd;
-      a.shape = reinterpret_cast<const py::ssize_t*>(fields->dimensions);
-      a.dtype = cpu::kBool;  // a byte each
-      for (int i = 0; i < a.ndim; ++i) a.size *= a.shape[i];
-    }
-    if (!is_bytes || a.ndim < 1 || a.axis(1) % block)
-      op.wrong_type(name, "has data of another kind", "what the constructor of Quantized takes");
-    return a;
-  }
-
-  inline Stored quantized(const Op& op, const char* name, PyObject* object) {
-    static PyObject* const data = PyUnicode_InternFromString("data");
-    static PyObject* const format = PyUnicode_InternFromString("format");
-    Stored stored;
-    stored.format = format_named(op, attribute(object, format).ptr(), false);
-    const cpu::Block& block = cpu::kBlocks[stored.format];
-    stored.array = bytes(op, name, attribute(object, data).ptr(), block.bytes);  // `object` holds it
-    stored.ndim = stored.array.ndim;
-    stored.shape.assign(stored.array.shape, stored.array.shape + stored.ndim);
-    stored.shape.back() = stored.shape.back() / block.bytes * block.values;
-    return stored;
-  }
-
-  inline bool is_quantized(PyObject * object) {
-    return !is_array(object) && reinterpret_cast<PyObject*>(Py_TYPE(object)) == quantized_type();
-  }
-
-  inline Stored stored(const Op& op, const char* name, PyObject* object) {
-    if (is_quantized(object)) return quantized(op, name, object);
-    if (!is_array(object)) wrong_kind(op, name, object, "a NumPy array or a Quantized");
-    Stored plain;
-    plain.array = array(op, name, object);
-    plain.format = static_cast<cpu::Format>(plain.array.dtype);
-    plain.ndim = plain.array.ndim;
-    plain.shape.assign(plain.array.shape, plain.array.shape + plain.ndim);
-    return plain;
-  }
-
-  // A result of a dtype that no argument need have.
-  inline results::Result result_of(const Op& op, PyObject* out, int numpy_type, DType dtype,
-                                   const std::vector<py::ssize_t>& shape,
-                                   std::initializer_list<Input> inputs) {
-    const int ndim = static_cast<int>(shape.size());
-    if (present(out)) return results::given_result(op, out, dtype, ndim, shape.data(), inputs);
-    const py::object descr =
-        py::reinterpret_steal<py::object>(py::detail::npy_api::get().PyArray_DescrFromType_(numpy_type));
-    return results::new_result(descr.ptr(), dtype, ndim, shape.data());
-  }
-
-  constexpr int kNumpyUint8 = 2, kNumpyFloat32 = 11;
-
-  inline PyObject* quantize(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-    static const char* const names[] = {"x", "format"};
-    PyObject* values[2];
-    place(op, values, names, 2, 2, args, given, keywords);
-    const Array x = array(op, "x", values[0]);
-    const cpu::Format format = format_named(op, values[1], true);
-    const cpu::Block& block = cpu::kBlocks[format];
-    if (x.ndim < 1 || x.axis(1) % block.values)
-      op.wrong_shape("x", x, "(... k) with k a multiple of " + std::to_string(block.values));
-    std::vector<py::ssize_t> shape(x.shape, x.shape + x.ndim);
-    shape.back() = cpu::row_bytes(format, shape.back());
-    results::Result data = result_of(op, nullptr, kNumpyUint8, cpu::kBool, shape, {{"x", &x, false}});
-    const cpu::StoredKernels& kernels = active.load()->stored;
-    const int64_t size = itemsize(x.dtype);
-    run(x.size / block.values, block.values * 16, 32, [&](int64_t begin, int64_t end) {
-      float wide[256];
-      for (int64_t b = begin; b < end; ++b) {
-        kernels.widen(x.dtype, wide, x.data + b * block.values * size, block.values);
-        kernels.quantize(format, data.data + b * block.bytes, wide, block.values);
-      }
-    });
-    const py::object made = py::reinterpret_steal<py::object>(data.give());
-    return py::reinterpret_borrow<py::object>(quantized_type())(made, block.name).release().ptr();
-  }
-
-  inline PyObject* dequantize(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-    static const char* const names[] = {"q", "out"};
-    PyObject* values[2];
-    place(op, values, names, 1, 1, args, given, keywords);
-    if (!is_quantized(values[0])) wrong_kind(op, "q", values[0], "a Quantized");
-    const Stored q = quantized(op, "q", values[0]);
-    results::Result out =
-        result_of(op, values[1], kNumpyFloat32, cpu::kFloat32, q.shape, {{"q", &q.array, false}});
-    const cpu::Block& block = cpu::kBlocks[q.format];
-    const cpu::StoredKernels& kernels = active.load()->stored;
-    run(out.size / block.values, block.values, 1, [&](int64_t begin, int64_t end) {
-      kernels.dequantize(q.format, reinterpret_cast<float*>(out.data) + begin * block.values,
-                         q.data() + begin * block.bytes, (end - begin) * block.values);
-    });
-    return out.give();
-  }
-
-  // Whole numbers of 32 or 64 bits.
-  struct Ids {
-    Array array;
-    bool wide;
-    int64_t operator[](int64_t i) const {
-      return wide ? reinterpret_cast<const int64_t*>(array.data)[i]
-                  : reinterpret_cast<const int32_t*>(array.data)[i];
-    }
-  };
-
-  inline Ids ids_of(const Op& op, const char* name, PyObject* object) {
-    if (!is_array(object)) wrong_kind(op, name, object, "a NumPy array");
+// The bytes of a Quantized, which its constructor has checked; here again, as memory depends on it.
+inline Array bytes(const Op& op, const char* name, PyObject* object, int64_t block) {
+  constexpr int kUint8 = 2;
+  const bool is_bytes =
+      is_array(object) &&
+      py::detail::array_descriptor_proxy(py::detail::array_proxy(object)->descr)->type_num == kUint8 &&
+      has_flags(object, py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_);
+  Array a;
+  if (is_bytes) {
     const auto* fields = py::detail::array_proxy(object);
-    const auto* descr = py::detail::array_descriptor_proxy(fields->descr);
-    const py::dtype dtype = py::reinterpret_borrow<py::dtype>(fields->descr);
-    if (descr->kind != 'i' || descr->byteorder == '>' || (dtype.itemsize() != 4 && dtype.itemsize() != 8))
-      op.wrong_type(name, "has dtype " + text_of(object, "dtype"), "int64 or int32");
-    Ids ids;
-    ids.wide = dtype.itemsize() == 8;
-    ids.array.object = object;
-    ids.array.data = fields->data;
-    ids.array.ndim = fields->nd;
-    ids.array.shape = reinterpret_cast<const py::ssize_t*>(fields->dimensions);
-    for (int i = 0; i < fields->nd; ++i) ids.array.size *= ids.array.shape[i];
-    if (!has_flags(object,
-                   py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_))
-      wrong_strides(op, name, ids.array, "C-contiguous");
-    return ids;
+    a.object = object;
+    a.data = fields->data;
+    a.ndim = fields->nd;
+    a.shape = reinterpret_cast<const py::ssize_t*>(fields->dimensions);
+    a.dtype = cpu::kBool;  // a byte each
+    for (int i = 0; i < a.ndim; ++i) a.size *= a.shape[i];
   }
+  if (!is_bytes || a.ndim < 1 || a.axis(1) % block)
+    op.wrong_type(name, "has data of another kind", "what the constructor of Quantized takes");
+  return a;
+}
 
-  inline void check_ids(const Op& op, const Ids& ids, int64_t rows) {
-    for (int64_t i = 0; i < ids.array.size; ++i)
-      if (ids[i] < 0 || ids[i] >= rows)
-        op.wrong_value("ids", "has value " + std::to_string(ids[i]), "0 to " + std::to_string(rows - 1));
-  }
+inline Stored quantized(const Op& op, const char* name, PyObject* object) {
+  static PyObject* const data = PyUnicode_InternFromString("data");
+  static PyObject* const format = PyUnicode_InternFromString("format");
+  Stored stored;
+  stored.format = format_named(op, attribute(object, format).ptr(), false);
+  const cpu::Block& block = cpu::kBlocks[stored.format];
+  stored.array = bytes(op, name, attribute(object, data).ptr(), block.bytes);  // `object` holds it
+  stored.ndim = stored.array.ndim;
+  stored.shape.assign(stored.array.shape, stored.array.shape + stored.ndim);
+  stored.shape.back() = stored.shape.back() / block.bytes * block.values;
+  return stored;
+}
 
-  inline PyObject* embedding(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-    static const char* const names[] = {"ids", "table", "out"};
-    PyObject* values[3];
-    place(op, values, names, 2, 2, args, given, keywords);
-    const Ids ids = ids_of(op, "ids", values[0]);
-    const Stored table = stored(op, "table", values[1]);
-    if (table.ndim != 2) op.wrong_value("table", "has shape " + table.shape_text(), "(v d)");
-    check_ids(op, ids, table.axis(2));
-    std::vector<py::ssize_t> shape(ids.array.shape, ids.array.shape + ids.array.ndim);
-    shape.push_back(table.axis(1));
-    const Input input{"table", &table.array, false};
-    results::Result out = table.is_quantized()
-                              ? result_of(op, values[2], kNumpyFloat32, cpu::kFloat32, shape, {input})
-                              : results::result(op, values[2], table.array, static_cast<int>(shape.size()),
-                                                shape.data(), {input});
-    if (!out.size) return out.give();
-    const int64_t d = table.axis(1), from = table.row_bytes(), to = d * itemsize(out.dtype);
-    const cpu::StoredKernels& kernels = active.load()->stored;
-    run(ids.array.size, d, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const char* const row = table.data() + ids[i] * from;
-        if (table.is_quantized())
-          kernels.dequantize(table.format, reinterpret_cast<float*>(out.data + i * to), row, d);
-        else
-          std::memcpy(out.data + i * to, row, to);
-      }
-    });
-    return out.give();
+inline bool is_quantized(PyObject* object) {
+  return !is_array(object) && reinterpret_cast<PyObject*>(Py_TYPE(object)) == quantized_type();
+}
+
+inline Stored stored(const Op& op, const char* name, PyObject* object) {
+  if (is_quantized(object)) return quantized(op, name, object);
+  if (!is_array(object)) wrong_kind(op, name, object, "a NumPy array or a Quantized");
+  Stored plain;
+  plain.array = array(op, name, object);
+  plain.format = static_cast<cpu::Format>(plain.array.dtype);
+  plain.ndim = plain.array.ndim;
+  plain.shape.assign(plain.array.shape, plain.array.shape + plain.ndim);
+  return plain;
+}
+
+// A result of a dtype that no argument need have.
+inline results::Result result_of(const Op& op, PyObject* out, int numpy_type, DType dtype,
+                                 const std::vector<py::ssize_t>& shape, std::initializer_list<Input> inputs) {
+  const int ndim = static_cast<int>(shape.size());
+  if (present(out)) return results::given_result(op, out, dtype, ndim, shape.data(), inputs);
+  const py::object descr =
+      py::reinterpret_steal<py::object>(py::detail::npy_api::get().PyArray_DescrFromType_(numpy_type));
+  return results::new_result(descr.ptr(), dtype, ndim, shape.data());
+}
+
+constexpr int kNumpyUint8 = 2, kNumpyFloat32 = 11;
+
+inline PyObject* quantize(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  static const char* const names[] = {"x", "format"};
+  PyObject* values[2];
+  place(op, values, names, 2, 2, args, given, keywords);
+  const Array x = array(op, "x", values[0]);
+  const cpu::Format format = format_named(op, values[1], true);
+  const cpu::Block& block = cpu::kBlocks[format];
+  if (x.ndim < 1 || x.axis(1) % block.values)
+    op.wrong_shape("x", x, "(... k) with k a multiple of " + std::to_string(block.values));
+  std::vector<py::ssize_t> shape(x.shape, x.shape + x.ndim);
+  shape.back() = cpu::row_bytes(format, shape.back());
+  results::Result data = result_of(op, nullptr, kNumpyUint8, cpu::kBool, shape, {{"x", &x, false}});
+  const cpu::StoredKernels& kernels = active.load()->stored;
+  const int64_t size = itemsize(x.dtype);
+  run(x.size / block.values, block.values * 16, 32, [&](int64_t begin, int64_t end) {
+    float wide[256];
+    for (int64_t b = begin; b < end; ++b) {
+      kernels.widen(x.dtype, wide, x.data + b * block.values * size, block.values);
+      kernels.quantize(format, data.data + b * block.bytes, wide, block.values);
+    }
+  });
+  const py::object made = py::reinterpret_steal<py::object>(data.give());
+  return py::reinterpret_borrow<py::object>(quantized_type())(made, block.name).release().ptr();
+}
+
+inline PyObject* dequantize(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  static const char* const names[] = {"q", "out"};
+  PyObject* values[2];
+  place(op, values, names, 1, 1, args, given, keywords);
+  if (!is_quantized(values[0])) wrong_kind(op, "q", values[0], "a Quantized");
+  const Stored q = quantized(op, "q", values[0]);
+  results::Result out =
+      result_of(op, values[1], kNumpyFloat32, cpu::kFloat32, q.shape, {{"q", &q.array, false}});
+  const cpu::Block& block = cpu::kBlocks[q.format];
+  const cpu::StoredKernels& kernels = active.load()->stored;
+  run(out.size / block.values, block.values, 1, [&](int64_t begin, int64_t end) {
+    kernels.dequantize(q.format, reinterpret_cast<float*>(out.data) + begin * block.values,
+                       q.data() + begin * block.bytes, (end - begin) * block.values);
+  });
+  return out.give();
+}
+
+// Whole numbers of 32 or 64 bits.
+struct Ids {
+  Array array;
+  bool wide;
+  int64_t operator[](int64_t i) const {
+    return wide ? reinterpret_cast<const int64_t*>(array.data)[i]
+                : reinterpret_cast<const int32_t*>(array.data)[i];
   }
+};
+
+inline Ids ids_of(const Op& op, const char* name, PyObject* object) {
+  if (!is_array(object)) wrong_kind(op, name, object, "a NumPy array");
+  const auto* fields = py::detail::array_proxy(object);
+  const auto* descr = py::detail::array_descriptor_proxy(fields->descr);
+  const py::dtype dtype = py::reinterpret_borrow<py::dtype>(fields->descr);
+  if (descr->kind != 'i' || descr->byteorder == '>' || (dtype.itemsize() != 4 && dtype.itemsize() != 8))
+    op.wrong_type(name, "has dtype " + text_of(object, "dtype"), "int64 or int32");
+  Ids ids;
+  ids.wide = dtype.itemsize() == 8;
+  ids.array.object = object;
+  ids.array.data = fields->data;
+  ids.array.ndim = fields->nd;
+  ids.array.shape = reinterpret_cast<const py::ssize_t*>(fields->dimensions);
+  for (int i = 0; i < fields->nd; ++i) ids.array.size *= ids.array.shape[i];
+  if (!has_flags(object,
+                 py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_))
+    wrong_strides(op, name, ids.array, "C-contiguous");
+  return ids;
+}
+
+inline void check_ids(const Op& op, const Ids& ids, int64_t rows) {
+  for (int64_t i = 0; i < ids.array.size; ++i)
+    if (ids[i] < 0 || ids[i] >= rows)
+      op.wrong_value("ids", "has value " + std::to_string(ids[i]), "0 to " + std::to_string(rows - 1));
+}
+
+inline PyObject* embedding(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  static const char* const names[] = {"ids", "table", "out"};
+  PyObject* values[3];
+  place(op, values, names, 2, 2, args, given, keywords);
+  const Ids ids = ids_of(op, "ids", values[0]);
+  const Stored table = stored(op, "table", values[1]);
+  if (table.ndim != 2) op.wrong_value("table", "has shape " + table.shape_text(), "(v d)");
+  check_ids(op, ids, table.axis(2));
+  std::vector<py::ssize_t> shape(ids.array.shape, ids.array.shape + ids.array.ndim);
+  shape.push_back(table.axis(1));
+  const Input input{"table", &table.array, false};
+  results::Result out = table.is_quantized()
+                            ? result_of(op, values[2], kNumpyFloat32, cpu::kFloat32, shape, {input})
+                            : results::result(op, values[2], table.array, static_cast<int>(shape.size()),
+                                              shape.data(), {input});
+  if (!out.size) return out.give();
+  const int64_t d = table.axis(1), from = table.row_bytes(), to = d * itemsize(out.dtype);
+  const cpu::StoredKernels& kernels = active.load()->stored;
+  run(ids.array.size, d, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const char* const row = table.data() + ids[i] * from;
+      if (table.is_quantized())
+        kernels.dequantize(table.format, reinterpret_cast<float*>(out.data + i * to), row, d);
+      else
+        std::memcpy(out.data + i * to, row, to);
+    }
+  });
+  return out.give();
+}
 
 }  // namespace ops

@@ -12,52 +12,52 @@
 #include "../cpu/threads.h"
 #include "../results.h"
 
-namespace ops __attribute__((visibility("hidden"))) {
+namespace [[gnu::visibility("hidden")]] ops {
 
-  namespace py = pybind11;
-  using namespace arguments;
+namespace py = pybind11;
+using namespace arguments;
 
-  // The instruction set in use: the process's, or that of a thread that has switched to another.
-  class Active {
-   public:
-    const cpu::Kernels* load() const { return own_ ? own_ : process_.load(); }
-    void operator=(const cpu::Kernels* kernels) { process_ = kernels; }
-    // This thread's from now on; null: the process's. Returns the one before.
-    const cpu::Kernels* switch_to(const cpu::Kernels* kernels) { return std::exchange(own_, kernels); }
+// The instruction set in use: the process's, or that of a thread that has switched to another.
+class Active {
+ public:
+  const cpu::Kernels* load() const { return own_ ? own_ : process_.load(); }
+  void operator=(const cpu::Kernels* kernels) { process_ = kernels; }
+  // This thread's from now on; null: the process's. Returns the one before.
+  const cpu::Kernels* switch_to(const cpu::Kernels* kernels) { return std::exchange(own_, kernels); }
 
-   private:
-    std::atomic<const cpu::Kernels*> process_{nullptr};
-    inline static thread_local const cpu::Kernels* own_ = nullptr;
-  };
+ private:
+  std::atomic<const cpu::Kernels*> process_{nullptr};
+  inline static thread_local const cpu::Kernels* own_ = nullptr;
+};
 
-  inline Active active;
-  inline std::atomic<uint64_t> calls{0};  // kernels run so far
+inline Active active;
+inline std::atomic<uint64_t> calls{0};  // kernels run so far
 
-  // A result that is larger than this is gone from the caches before anyone reads it.
-  constexpr int64_t kStreamedBytes = int64_t{16} << 20;
+// A result that is larger than this is gone from the caches before anyone reads it.
+constexpr int64_t kStreamedBytes = int64_t{16} << 20;
 
-  // Runs `work` without the interpreter's lock where it is long enough for another thread to use it.
-  template <class Work>
-  inline void run(int64_t n, int64_t cost, int64_t step, const Work& work) {
-    calls.fetch_add(1, std::memory_order_relaxed);
-    if (n * cost < cpu::kWorthAThread) return work(0, n);
-    const py::gil_scoped_release unlocked;
-    cpu::parallel(n, step, cpu::parts(n, cost, step), work);
-  }
+// Runs `work` without the interpreter's lock where it is long enough for another thread to use it.
+template <class Work>
+inline void run(int64_t n, int64_t cost, int64_t step, const Work& work) {
+  calls.fetch_add(1, std::memory_order_relaxed);
+  if (n * cost < cpu::kWorthAThread) return work(0, n);
+  const py::gil_scoped_release unlocked;
+  cpu::parallel(n, step, cpu::parts(n, cost, step), work);
+}
 
-  // The ops as Python functions, without the cost of a general argument converter.
-  using Body = PyObject*(const Op&, PyObject* const*, Py_ssize_t, PyObject*);
+// The ops as Python functions, without the cost of a general argument converter.
+using Body = PyObject*(const Op&, PyObject* const*, Py_ssize_t, PyObject*);
 
-  template <Body* kBody, const char* kName>
-  PyObject* entry(PyObject*, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-    return python_call([&] { return kBody(Op{kName}, args, given, keywords); });
-  }
+template <Body* kBody, const char* kName>
+PyObject* entry(PyObject*, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  return python_call([&] { return kBody(Op{kName}, args, given, keywords); });
+}
 
-  template <Body* kBody, const char* kName>
-  PyMethodDef method(const char* documentation) {
-    const auto function = entry<kBody, kName>;
-    return {kName, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)),
-            METH_FASTCALL | METH_KEYWORDS, documentation};
-  }
+template <Body* kBody, const char* kName>
+PyMethodDef method(const char* documentation) {
+  const auto function = entry<kBody, kName>;
+  return {kName, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)),
+          METH_FASTCALL | METH_KEYWORDS, documentation};
+}
 
 }  // namespace ops
