@@ -38,6 +38,11 @@ def _llama3(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[n
     return plain * (kept + (1 - kept) / scaling["factor"]), 1.0
 
 
+def _factors(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[np.ndarray, float]:
+    """A divisor for each pair (LongRoPE: Ding et al., 2024)."""
+    return plain / np.asarray(scaling["factors"], np.float64), scaling.get("attention_factor", 1.0)
+
+
 def _yarn(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[np.ndarray, float]:
     """YaRN (Peng et al., 2023): stretch by a pair's turns in the original length, warm attention."""
     factor, pairs = scaling["factor"], len(plain)
@@ -66,4 +71,4 @@ def _yarn_warmth(factor: float, scaling: dict[str, Any]) -> float:
     return warmth(1.0)
 
 
-_SCALED = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn}
+_SCALED = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn, "factors": _factors}

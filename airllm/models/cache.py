@@ -1,0 +1,88 @@
+"""Keys and values of the tokens that a sequence has so far, for every layer."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+
+from airllm import tensor_ops
+from airllm.formats import FORMATS, Quantized
+from airllm.models.config import ModelConfig
+
+# The dtype in which keys and values are kept; q8_0 in blocks of 32, as ggml has them.
+_DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "q8_0": np.dtype(np.uint8)}
+
+
+class ContextFull(ValueError):
+    """A sequence would become longer than its cache has room for."""
+
+
+class Cache:
+    """Room for `capacity` tokens; the first `length` are there.
+
+    The memory is set aside and taken page by page as tokens come: of an empty cache nothing is resident.
+    `data` is (layers, 2, kv_heads, capacity, row), keys first, a row being what a head has of a token.
+    """
+
+    def __init__(self, config: ModelConfig, capacity: int, dtype: str = "f16"):
+        self.config, self.capacity, self.dtype, self.length = config, capacity, dtype, 0
+        self.tokens: list[int] = []
+        shape = (config.layers, 2, config.kv_heads, capacity, row_items(config, dtype))
+        kept = _DTYPES[dtype]
+        self._map = mmap.mmap(-1, max(int(np.prod(shape)) * kept.itemsize, 1))
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a large page holds many heads' room: it would all be resident
+            self._map.madvise(mmap.MADV_NOHUGEPAGE)
+        self.data = np.frombuffer(self._map, kept, int(np.prod(shape))).reshape(shape)
+
+    def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Put those of new tokens (tokens, kv_heads, head_dim) behind the others of a layer, and return all
+        that the layer has: (kv_heads, tokens, head_dim) each. `extend` makes them count.
+        """
+        end = self.length + len(keys)
+        for kept, new in zip(self.data[layer], (keys, values), strict=True):
+            new = new.swapaxes(0, 1)
+            kept[:, self.length : end] = self._stored(new)
+        both = self.data[layer, :, :, :end]
+        if self.dtype == "q8_0":
+            both = Quantized(np.ascontiguousarray(both), "q8_0").dequantize()
+        return both[0], both[1]
+
+    def room_for(self, tokens: int) -> None:
+        """Raises ContextFull if so many more do not fit."""
+        if (end := self.length + tokens) > self.capacity:
+            found = f"has {self.length} tokens and would get {tokens} more, {end} in all"
+            raise ContextFull(f"cache {found}, expected at most {self.capacity}: the context of this engine")
+
+    def extend(self, tokens: list[int]) -> None:
+        """The keys and values of these tokens are in all layers now."""
+        self.tokens += tokens
+        self.length += len(tokens)
+
+    def truncate(self, length: int) -> None:
+        """Forget all tokens but the first `length`."""
+        del self.tokens[length:]
+        self.length = len(self.tokens)
+
+    def _stored(self, new: np.ndarray) -> np.ndarray:
+        if self.dtype != "q8_0":
+            return new
+        return tensor_ops.quantize(np.ascontiguousarray(new), "q8_0").data
+
+
+def row_items(config: ModelConfig, dtype: str) -> int:
+    """Items of the cache's dtype that keep a head's key of one token. ValueError for one that cannot be."""
+    if dtype not in _DTYPES:
+        raise ValueError(f"cache_dtype has value {dtype!r}, expected one of {', '.join(_DTYPES)}")
+    if dtype != "q8_0":
+        return config.head_dim
+    of = FORMATS["q8_0"]
+    if config.head_dim % of.values:
+        wanted = f"f32 or f16 for heads of {config.head_dim}, which is no multiple of {of.values}"
+        raise ValueError(f"cache_dtype has value 'q8_0', expected {wanted}")
+    return config.head_dim // of.values * of.bytes
+
+
+def token_bytes(config: ModelConfig, dtype: str) -> int:
+    """What a token adds to a cache."""
+    return config.layers * 2 * config.kv_heads * row_items(config, dtype) * _DTYPES[dtype].itemsize

@@ -1,0 +1,139 @@
+"""The weights of a model, layer by layer, ready for `decoder.py`: shapes checked, one name for each.
+
+What differs in files is settled here. A stored matrix that is q, k and v in one (Phi-3), or gate and up, is
+three views, or two, of it; norm weights are float32, with what the file left off added (Gemma). Nothing else
+is copied: a matrix is a view of the mapped file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from airllm.formats import Quantized
+from airllm.models.config import ModelConfig
+from airllm.models.tensor_names import NamedTensors, layer_names
+from airllm.models.weights import ModelFileError, Stored
+
+_FLOATS = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Layer `index`: its weights by name ("attention.q", "feed_forward.norm", ...), and its experts, if it has."""
+
+    config: ModelConfig
+    index: int
+    weights: Mapping[str, Stored]
+    experts: Experts | None = None
+
+    def __getitem__(self, name: str) -> Stored:
+        return self.weights[name]
+
+    def get(self, name: str) -> Stored | None:
+        """The weight, or None where the model has no such."""
+        return self.weights.get(name)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The experts of a layer. Each is looked up when it is asked for: the others are not read."""
+
+    tensors: NamedTensors
+    config: ModelConfig
+    layer: int
+
+    def __getitem__(self, number: int) -> dict[str, Stored]:
+        wide, narrow = self.config.expert_feed_forward, self.config.width
+        shapes = {"gate": (wide, narrow), "up": (wide, narrow), "down": (narrow, wide)}
+        name = f"layers.{self.layer}.experts.{number}"
+        return {part: _checked(self.tensors, f"{name}.{part}", shape) for part, shape in shapes.items()}
+
+
+def open_layer(tensors: NamedTensors, index: int) -> Layer:
+    """The weights of a layer. Raises ModelFileError for one that is missing or has another shape."""
+    config = tensors.config
+    before = f"layers.{index}."
+    names = [name.removeprefix(before) for name in layer_names(config, index)]
+    shapes, weights = _shapes(config), {}
+    for name in names:
+        if name.startswith("experts.") and name != "experts.router":
+            continue
+        weights |= dict(_parts(config, name, _checked(tensors, before + name, shapes[name])))
+    experts = Experts(tensors, config, index) if config.is_moe(index) else None
+    return Layer(config, index, weights, experts)
+
+
+def open_norm(tensors: NamedTensors, name: str) -> np.ndarray:
+    """Weights of a norm, float32, with what the file left off added."""
+    return _norm(tensors.config, _checked(tensors, name, (tensors.config.width,)))
+
+
+def open_table(tensors: NamedTensors, name: str) -> Stored:
+    """The embedding of tokens, or the output matrix: a row of `width` for each token."""
+    return _checked(tensors, name, (tensors.config.vocabulary, tensors.config.width))
+
+
+def _shapes(c: ModelConfig) -> dict[str, tuple[int, ...]]:
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    return {
+        "attention.norm": (c.width,),
+        "attention.q": (q, c.width),
+        "attention.k": (kv, c.width),
+        "attention.v": (kv, c.width),
+        "attention.qkv": (q + 2 * kv, c.width),
+        "attention.q_bias": (q,),
+        "attention.k_bias": (kv,),
+        "attention.v_bias": (kv,),
+        "attention.q_norm": (c.head_dim,),
+        "attention.k_norm": (c.head_dim,),
+        "attention.output": (c.width, q),
+        "attention.output_bias": (c.width,),
+        "attention.post_norm": (c.width,),
+        "feed_forward.norm": (c.width,),
+        "feed_forward.gate": (c.feed_forward, c.width),
+        "feed_forward.up": (c.feed_forward, c.width),
+        "feed_forward.gate_up": (2 * c.feed_forward, c.width),
+        "feed_forward.down": (c.width, c.feed_forward),
+        "feed_forward.post_norm": (c.width,),
+        "experts.router": (c.experts, c.width),
+    }
+
+
+def _parts(c: ModelConfig, name: str, stored: Stored) -> Iterator[tuple[str, Stored]]:
+    """What the decoder calls a stored tensor, or the tensors that it is made of."""
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    if name == "attention.qkv":
+        yield "attention.q", stored[:q]
+        yield "attention.k", stored[q : q + kv]
+        yield "attention.v", stored[q + kv :]
+    elif name == "feed_forward.gate_up":
+        yield "feed_forward.gate", stored[: c.feed_forward]
+        yield "feed_forward.up", stored[c.feed_forward :]
+    elif name.endswith("norm"):
+        yield name, _norm(c, stored)
+    elif name.endswith("bias"):
+        yield name, np.asarray(stored, np.float32)
+    else:
+        yield name, stored
+
+
+def _norm(c: ModelConfig, stored: Stored) -> np.ndarray:
+    return np.asarray(stored, np.float32) + np.float32(c.norm_offset)
+
+
+def _checked(tensors: NamedTensors, name: str, shape: tuple[int, ...]) -> Stored:
+    stored, place = tensors.tensor(name), f"tensor {tensors.file_name(name)}"
+    if stored.shape != shape:
+        wanted = f"{shape}, as the model's configuration says"
+        raise ModelFileError(tensors.weights.path, place, f"has shape {stored.shape}", wanted)
+    vector = len(shape) == 1
+    if isinstance(stored, Quantized) and not vector:
+        return stored
+    kind = stored.format if isinstance(stored, Quantized) else str(stored.dtype)
+    if isinstance(stored, Quantized) or kind not in _FLOATS:
+        wanted = ", ".join(_FLOATS) + ("" if vector else " or blocks of quantized values")
+        raise ModelFileError(tensors.weights.path, place, f"has type {kind}", wanted)
+    return stored

@@ -1,0 +1,102 @@
+"""A model's forward pass over all its layers: tokens in, logits out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from airllm.backends.kernel_backend import KernelBackend
+from airllm.formats import Quantized
+from airllm.models.cache import Cache
+from airllm.models.config import config_of
+from airllm.models.decoder import Angles, Rows, decoder_layer
+from airllm.models.layers import open_layer, open_norm, open_table
+from airllm.models.rotation import Rotation
+from airllm.models.tensor_names import NamedTensors
+from airllm.models.weights import open_weights
+
+
+class ExactOps:
+    """The ops of a backend, with stored weights unpacked to float32 before they are multiplied: activations
+    are never rounded to 8 bits. Slow; the measure of what that rounding costs.
+    """
+
+    def __init__(self, ops: KernelBackend):
+        self._ops = ops
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ops, name)
+
+    def linear(self, x: np.ndarray, weight: Any, bias: np.ndarray | None = None) -> np.ndarray:
+        """`tensor_ops.linear` of exactly the stored weight."""
+        if isinstance(weight, Quantized):
+            weight = self._ops.dequantize(weight)
+        return self._ops.linear(x, weight, bias)
+
+
+class Model:
+    """The decoder of an opened file: `config`, weights that are looked up layer by layer, `forward`."""
+
+    def __init__(self, path: str | PathLike[str], ops: Any):
+        self.ops = ops
+        with ExitStack() as undo:
+            self.weights = undo.enter_context(open_weights(path))
+            self.config = config_of(self.weights)
+            tensors = NamedTensors(self.weights, self.config)
+            self.layers = [open_layer(tensors, i) for i in range(self.config.layers)]
+            self.embedding = open_table(tensors, "token_embedding")
+            self.output = self.embedding if self.config.tied_embeddings else open_table(tensors, "output")
+            self.output_norm = open_norm(tensors, "output_norm")
+            ropes = (self.config.rope, self.config.local_rope)
+            self._rotations = [Rotation(rope, self.config.context, tensors) for rope in ropes if rope]
+            undo.pop_all()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.weights.close()
+
+    def forward(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[np.ndarray]:
+        """The hidden state (tokens, width) of each sequence after the last layer; the caches grow by them."""
+        rows = _rows(tokens, caches)
+        x = self._embedded([token for sequence in tokens for token in sequence])
+        angles = [_angles(rotation, rows) for rotation in self._rotations]
+        for layer in self.layers:
+            local = self.config.rope_of(layer.index) is self.config.local_rope
+            x = decoder_layer(self.ops, x, layer, angles[local], rows)
+        for part, sequence in zip(rows, tokens, strict=True):
+            part.cache.extend(sequence)
+        return [part.of(x) for part in rows]
+
+    def logits(self, hidden: np.ndarray) -> np.ndarray:
+        """(rows, vocabulary), float32, of hidden states (rows, width)."""
+        c = self.config
+        normed = self.ops.rms_norm(hidden, self.output_norm, c.norm_eps)
+        logits = self.ops.linear(normed, self.output)
+        if c.logit_softcap:
+            logits = np.tanh(logits / c.logit_softcap, out=logits) * np.float32(c.logit_softcap)
+        return logits
+
+    def _embedded(self, tokens: list[int]) -> np.ndarray:
+        x = np.asarray(self.ops.embedding(np.array(tokens, np.int64), self.embedding), np.float32)
+        return x if self.config.embedding_scale == 1 else x * np.float32(self.config.embedding_scale)
+
+
+def _rows(tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[Rows]:
+    """Where the tokens of each sequence stand among all."""
+    for sequence, cache in zip(tokens, caches, strict=True):
+        cache.room_for(len(sequence))
+    stops = np.cumsum([len(sequence) for sequence in tokens]).tolist()
+    return [Rows(stop - len(s), stop, c) for stop, s, c in zip(stops, tokens, caches, strict=True)]
+
+
+def _angles(rotation: Rotation, rows: list[Rows]) -> Angles:
+    parts = [rotation.at(part.cache.length, part.cache.length + part.stop - part.start) for part in rows]
+    cos, sin = (
+        np.concatenate(each)[:, None] if len(parts) > 1 else each[0][:, None]
+        for each in zip(*parts, strict=True)
+    )
+    return Angles(cos, sin, rotation.rope.interleaved)

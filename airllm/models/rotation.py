@@ -1,0 +1,60 @@
+"""Cosines and sines of positions, computed once for a model and kept."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from airllm.models.config import Rope
+from airllm.models.tensor_names import NamedTensors
+from airllm.tensor_ops import rope_table
+
+_STEP = 512  # positions: a table grows by whole steps
+
+
+class Rotation:
+    """The angles of one `Rope`. A model stretched by "longrope" has one set of factors for texts as long as
+    those it was first trained on, another for longer ones (LongRoPE: Ding et al., 2024).
+    """
+
+    def __init__(self, rope: Rope, context: int, tensors: NamedTensors):
+        self.rope = rope
+        scaling = dict(rope.scaling or {})
+        if scaling.get("rope_type") == "longrope":
+            self._short_until = int(scaling["original_max_position_embeddings"])
+            self._scalings = [_longrope(scaling, side, context, tensors) for side in ("short", "long")]
+        else:
+            self._short_until = context
+            self._scalings = [_stored_factors(tensors) or scaling]
+        empty = np.empty((0, rope.dim // 2), np.float32)
+        self._tables = [(empty, empty) for _ in self._scalings]
+
+    def at(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Cosines and sines (stop - start, dim / 2) of these positions of a text."""
+        which = int(stop > self._short_until and len(self._scalings) > 1)
+        cos, sin = self._tables[which]
+        if len(cos) < stop:
+            positions = np.arange(-(-stop // _STEP) * _STEP)
+            table = rope_table(positions, self.rope.dim, self.rope.theta, self._scalings[which])
+            cos, sin = self._tables[which] = table
+        return cos[start:stop], sin[start:stop]
+
+
+def _stored_factors(tensors: NamedTensors) -> dict[str, Any] | None:
+    """Llama 3 in a GGUF file: the angles' divisors are a tensor."""
+    if "rope_factors" not in tensors:
+        return None
+    return {"rope_type": "factors", "factors": np.asarray(tensors.tensor("rope_factors"), np.float64)}
+
+
+def _longrope(scaling: dict[str, Any], side: str, context: int, tensors: NamedTensors) -> dict[str, Any]:
+    name = f"rope_factors_{side}"
+    factors = tensors.tensor(name) if name in tensors else scaling[f"{side}_factor"]
+    before = scaling["original_max_position_embeddings"]
+    stretch = scaling.get("factor") or context / before
+    warmth = scaling.get("attention_factor")
+    if warmth is None:
+        warmth = 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(before))
+    return {"rope_type": "factors", "factors": np.asarray(factors, np.float64), "attention_factor": warmth}
