@@ -225,8 +225,8 @@ def rope_table(
     """Cosines and sines (..., dim / 2), float32, of the angles for `apply_rope` at `positions` (...).
 
     `theta` is the base of the geometric series of angles. `scaling` is a checkpoint's `rope_scaling`, of
-    rope_type "linear", "llama3", "yarn" or "factors" (a divisor for each pair). Angles are computed in float64. ValueError for an odd `dim` or
-    an unknown scaling.
+    rope_type "linear", "llama3", "yarn" or "factors" (a divisor for each pair). Angles are computed in
+    float64. ValueError for an odd `dim` or an unknown scaling.
     """
     if dim < 2 or dim % 2:
         raise ValueError(f"rope_table: dim has value {dim}, expected an even number from 2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,11 @@ from airllm.formats import FORMATS, Quantized
 from airllm.models.config import ModelConfig
 
 # The dtype in which keys and values are kept; q8_0 in blocks of 32, as ggml has them.
-_DTYPES = {"f32": np.dtype(np.float32), "f16": np.dtype(np.float16), "q8_0": np.dtype(np.uint8)}
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "q8_0": np.dtype(np.uint8),
+}
 
 
 class ContextFull(ValueError):

@@ -22,7 +22,7 @@ _FLOATS = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Layer:
-    """Layer `index`: its weights by name ("attention.q", "feed_forward.norm", ...), and its experts, if it has."""
+    """Layer `index`: its weights by name ("attention.q", "feed_forward.norm", ...), and experts, if any."""
 
     config: ModelConfig
     index: int
@@ -57,7 +57,7 @@ def open_layer(tensors: NamedTensors, index: int) -> Layer:
     config = tensors.config
     before = f"layers.{index}."
     names = [name.removeprefix(before) for name in layer_names(config, index)]
-    shapes, weights = _shapes(config), {}
+    shapes, weights = _shapes(config), dict[str, Stored]()
     for name in names:
         if name.startswith("experts.") and name != "experts.router":
             continue
