@@ -85,6 +85,8 @@ PYBIND11_MODULE(tensor_ops_cuda, module) {
   module.def("variants", &variants, "Names of the devices, for select().");
   module.def("select", &select, py::arg("name"),
              "Compute NumPy arrays on this device from now on; None: on AIRLLM_CUDA_DEVICE, else the first.");
+  module.def("device_infos", &fields_of_devices,
+             "Every device, in the fields of airllm.backends.DeviceInfo; RuntimeError if there is none.");
   module.def("get_cuda_info", &get_cuda_info, "What runs here, and if nothing does, why.");
   module.def("calls", [] { return kernels_launched.load(); }, "Kernels launched by this process so far.");
   module.def("copies", [] { return copies_made.load(); }, "Copies between host and device so far.");

@@ -8,6 +8,19 @@ from importlib import import_module
 from typing import Any
 
 _WHERE = {
+    "devices": ("DeviceInfo",),
+    "discovery": (
+        "BackendPreference",
+        "BackendUnavailable",
+        "best_available_backend",
+        "discover_backends",
+        "get_available_backends",
+        "get_default_backend",
+        "is_backend_available",
+        "list_backends",
+        "print_backend_summary",
+        "set_default_backend",
+    ),
     "registry": (
         "Backend",
         "available",

@@ -2,11 +2,12 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from airllm import tensor_ops
 from airllm.backends import registry
+from airllm.backends.discovery import BackendPreference, preferred
 
 _INTO = "_into"
 
@@ -107,9 +108,16 @@ class CpuBackend(KernelBackend):
             return super()._call(op, *args, **kwargs)
 
 
-def init_backend(name: str = "auto") -> KernelBackend:
-    """The backend `name` as an object with all ops as methods; "auto" is the one that runs ops now."""
-    return KernelBackend(registry.get_backend() if name == "auto" else name)
+def init_backend(
+    preference: BackendPreference | str = "auto", fallback_backends: Sequence[str] = ()
+) -> KernelBackend:
+    """A backend as an object with all ops as methods.
+
+    "auto" is the one that runs ops now. A name must run here, or one of `fallback_backends`, tried in order;
+    a `BackendPreference` other than `Cpu` gives way to the automatic order. BackendUnavailable, which is a
+    ValueError and an ImportError, with every reason if none runs.
+    """
+    return KernelBackend(preferred(preference, fallback_backends))
 
 
 __all__ = ["CpuBackend", "KernelBackend", "init_backend"]

@@ -11,7 +11,7 @@ import importlib.metadata
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from airllm.backends import config
+from airllm.backends.values import ABSENT
 
 ROOT = Path(__file__).resolve().parents[2]
 if (ROOT / "cpp_ext" / "tensor_ops_cpp.cpp").is_file():  # a checkout: what was built in place lies there
@@ -89,26 +90,40 @@ class _Choice:
         self.kernels = self.backend.kernels  # one attribute less on the way of every call
 
 
-def _module(name: str) -> ModuleType:
+def module_of(name: str) -> ModuleType | None:
+    """The module of a backend, which may not run here; None for NumPy. Raises what its import raises."""
+    if name == "python":
+        return None
     for entry in importlib.metadata.entry_points(group="airllm.backends", name=name):
         return entry.load()
     return importlib.import_module(f"tensor_ops_{name}")
 
 
 def _open(name: str) -> Backend:
-    if name == "python":
-        return Backend(name, device=f"NumPy {np.__version__}", kernels=_Kernels(None))
+    if reason := ABSENT.get(name):
+        return Backend(name, why_not=reason)
     try:
-        module = _module(name)
+        module = module_of(name)
+        if module is None:
+            return Backend(name, device=f"NumPy {np.__version__}", kernels=_Kernels(None))
         device = module.device()
         answer = module.silu(np.ones(8, np.float32))
         np.testing.assert_allclose(answer, 0.7310586, rtol=1e-5, err_msg="silu(1) is wrong")
-    except ModuleNotFoundError as error:
-        remedy = f" ({REMEDIES[name]})" if name in REMEDIES else ""
-        return Backend(name, why_not=f"{error}{remedy}", cause=error)
     except Exception as error:  # a driver may raise anything at all
-        return Backend(name, why_not=str(error).strip() or type(error).__name__, cause=error)
+        return Backend(name, why_not=reason_of(name, error), cause=error)
     return Backend(name, module, device, kernels=_Kernels(module))
+
+
+def reason_of(name: str, error: Exception) -> str:
+    """Why a backend cannot run here, when trying it has raised `error`."""
+    remedy = f" ({REMEDIES[name]})" if isinstance(error, ModuleNotFoundError) and name in REMEDIES else ""
+    return (str(error).strip() or type(error).__name__) + remedy
+
+
+def known_reason(name: str) -> str:
+    """Why a backend cannot run here, as far as that is known without trying; "" if it may well run."""
+    found = _opened.get(name)
+    return found.why_not if found else ABSENT.get(name, "")
 
 
 def opened(name: str) -> Backend:
@@ -155,7 +170,7 @@ def asked_for(name: str, undo: str = "ask for another backend") -> Backend:
 def _passed_over(name: str) -> str:
     """Why the automatic order does not take a backend: it cannot run, or is no gain unless asked for."""
     with contextlib.suppress(Exception):  # what fails here fails in opened() too, which keeps the reason
-        hook = getattr(_module(name), "only_when_asked", None) if name != "python" else None
+        hook = getattr(module_of(name), "only_when_asked", None)
         if reason := hook() if hook else "":
             return reason
     return opened(name).why_not
@@ -170,19 +185,29 @@ def _choose(settings: config.Config) -> _Choice:
         if not backend.why_not:
             return _Choice(backend, settings, passed_over)
         passed_over[backend.name] = backend.why_not
-    for name in [*settings.backend_priority, "python"]:
-        if name not in passed_over:
-            if reason := _passed_over(name):
-                passed_over[name] = reason
-                continue
-            break
+    backend = _first(settings.backend_priority, passed_over)
     if settings.preferred_backend != "auto":
         warnings.warn(
-            f"airllm: the preferred backend {settings.preferred_backend!r} cannot run here, {name!r} does: "
-            f"{passed_over[config.canonical(settings.preferred_backend)]}",
+            f"airllm: the preferred backend {settings.preferred_backend!r} cannot run here, "
+            f"{backend.name!r} does: {passed_over[config.canonical(settings.preferred_backend)]}",
             stacklevel=2,
         )
-    return _Choice(opened(name), settings, passed_over)
+    return _Choice(backend, settings, passed_over)
+
+
+def _first(order: Iterable[str], passed_over: dict[str, str]) -> Backend:
+    """The first of an order that runs here and is a gain; `passed_over` takes those before it, and why."""
+    for name in order:
+        if name not in passed_over:
+            if not (reason := _passed_over(name)):
+                return opened(name)
+            passed_over[name] = reason
+    return opened("python")
+
+
+def best() -> Backend:
+    """What the automatic order gives."""
+    return _first(process_wide.config.backend_priority, {})
 
 
 # NumPy, until `airllm.tensor_ops` has declared the ops that a backend answers to show that it runs.
@@ -241,8 +266,16 @@ def get_backend() -> str:
     return choice().backend.name
 
 
-def get_backend_info() -> dict[str, Any]:
-    """What runs, why, and for each backend that does not run, the reason. Opens every backend."""
+def get_backend_info(name: str | None = None) -> dict[str, Any]:
+    """What runs, why, and for each backend that does not run, the reason. Opens every backend.
+
+    Of the backend `name` alone: whether it is available, the reason if not, its device_count and devices, and
+    the compute_units, max_memory, max_shared_memory (bytes) and compute_capability (90 for 9.0) of the first.
+    """
+    if name is not None:
+        from airllm.backends.discovery import describe_backend
+
+        return describe_backend(name)
     now = choice()
     return {
         "backend": now.backend.name,

@@ -9,7 +9,27 @@ from importlib.metadata import entry_points
 from typing import Any
 
 BUILT_IN = ("cuda", "opencl", "cpp", "python")
-ALIASES = {"cpu": "cpp", "openmp": "cpp", "numpy": "python"}
+ALIASES = {"cpu": "cpp", "openmp": "cpp", "numpy": "python", "mps": "metal"}
+# What a backend is called in a summary, and what it runs on.
+LABELS = {
+    "cuda": ("CUDA", "CUDA"),
+    "opencl": ("OpenCL", "OpenCL"),
+    "cpp": ("CPU", "CPU"),
+    "python": ("NumPy", "CPU"),
+    "rocm": ("ROCm", "ROCm"),
+    "metal": ("Metal", "Metal"),
+    "webgpu": ("WebGPU", "WebGPU"),
+    "triton": ("Triton", "CUDA"),
+    "nki": ("NKI", "Neuron"),
+}
+# Names that other systems know, which are no backend of this one, and why.
+ABSENT = {
+    "rocm": "there is no backend of this name: AMD's GPUs run the opencl backend, with AMD's OpenCL driver",
+    "metal": "there is no backend for Apple's GPUs yet: the cpp backend runs on Apple's processors",
+    "webgpu": "there is no backend for WebGPU yet: opencl runs on most of the same GPUs",
+    "triton": "there is no backend for Triton yet: cuda runs on the same GPUs",
+    "nki": "there is no backend for AWS's Neuron devices: their compiler takes whole graphs, not single ops",
+}
 DEFAULTS: dict[str, Any] = {
     "preferred_backend": "auto",
     "backend_priority": list(BUILT_IN),
@@ -45,13 +65,15 @@ def known_names() -> tuple[str, ...]:
 def canonical(name: str) -> str:
     """The backend's own name for it or one of ALIASES; ConfigError that lists the known ones otherwise."""
     name = ALIASES.get(name, name)
-    if name in BUILT_IN or name in known_names():  # looking through what is installed takes milliseconds
+    if (
+        name in BUILT_IN or name in ABSENT or name in known_names()
+    ):  # looking through what is installed takes milliseconds
         return name
     raise ConfigError(f"unknown backend {name!r}, expected {_names()}")
 
 
 def _names(*others: str) -> str:
-    aliases = ", ".join(f"{alias} = {backend}" for alias, backend in ALIASES.items())
+    aliases = ", ".join(f"{alias} = {backend}" for alias, backend in ALIASES.items() if backend not in ABSENT)
     return f"one of: {', '.join([*others, *known_names()])} ({aliases})"
 
 

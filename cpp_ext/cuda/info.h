@@ -69,6 +69,24 @@ inline py::list device_infos(int count) {
   return devices;
 }
 
+// Every device, in the fields of airllm.backends.DeviceInfo; RuntimeError with the reason if there is none.
+inline py::list fields_of_devices() {
+  py::list devices;
+  for (int device = 0, count = require_devices(); device < count; ++device) {
+    const DeviceFacts facts = device_facts(device);
+    py::dict fields;
+    fields["name"] = facts.name;
+    fields["total_memory"] = facts.total_memory;
+    fields["free_memory"] = selected_device == device ? free_memory(device) : py::object(py::none());
+    fields["compute_capability"] = capability(facts);
+    fields["unified_memory"] = attribute(cudaDevAttrIntegrated, device) != 0;
+    fields["compute_units"] = facts.multiprocessors;
+    fields["max_shared_memory"] = attribute(cudaDevAttrMaxSharedMemoryPerBlock, device);
+    devices.append(fields);
+  }
+  return devices;
+}
+
 inline py::dict get_cuda_info() {
   std::string reason;
   const int count = device_count(reason);

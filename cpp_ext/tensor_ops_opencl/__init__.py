@@ -16,6 +16,7 @@ from tensor_ops_opencl.launches import KERNELS
 from tensor_ops_opencl.survey import (
     build_report,
     device,
+    device_infos,
     get_opencl_info,
     only_when_asked,
     select,
@@ -28,6 +29,7 @@ __all__ = [
     "calls",
     "copies",
     "device",
+    "device_infos",
     "get_opencl_info",
     "only_when_asked",
     "select",

@@ -87,6 +87,20 @@ def _described(found: Device) -> dict[str, Any]:
     }
 
 
+def device_infos() -> list[dict[str, Any]]:
+    """Every device, in the fields of `airllm.backends.DeviceInfo`; what memory is free is not told."""
+    return [
+        {
+            "name": found.handle.name.strip(),
+            "total_memory": found.handle.global_mem_size,
+            "unified_memory": bool(found.handle.host_unified_memory),
+            "compute_units": found.handle.max_compute_units,
+            "max_shared_memory": found.handle.local_mem_size,
+        }
+        for found in devices.found()
+    ]
+
+
 def build_report() -> Iterator[dict[str, Any]]:
     """Compiles every kernel of every form for every device; yields, for each, whether it worked and the log.
 

@@ -1,0 +1,107 @@
+"""The devices that backends compute on, and the memory of this machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A device of a backend. Memory in bytes; None where the device or its driver does not tell.
+
+    `unified_memory`: the device shares the host's memory. `compute_capability` is NVIDIA's, such as "9.0".
+    `max_shared_memory`: what a group of threads shares on a GPU.
+    """
+
+    index: int
+    name: str
+    total_memory: int
+    free_memory: int | None = None
+    compute_capability: str | None = None
+    unified_memory: bool = False
+    compute_units: int | None = None
+    max_shared_memory: int | None = None
+
+
+def devices_of(module: ModuleType | None) -> list[DeviceInfo]:
+    """What a backend's module says in `device_infos()`, a dictionary for each device; the host if it has no
+    such function. Starts no device. Raises what the module raises where there is none.
+    """
+    told = getattr(module, "device_infos", None)
+    if told is None:
+        return [host_device()]
+    return [DeviceInfo(index=index, **facts) for index, facts in enumerate(told())]
+
+
+def host_device() -> DeviceInfo:
+    """This machine's processor and memory, or the part of them that this process may use."""
+    total, free = host_memory()
+    return DeviceInfo(0, cpu_name(), total, free, unified_memory=True, compute_units=usable_cores())
+
+
+def usable_cores() -> int:
+    """Processors that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpu_name() -> str:
+    """The processor's own name for itself."""
+    lines = _lines(Path("/proc/cpuinfo"))
+    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "Model")))
+    return next(named, "") or platform.processor() or platform.machine()
+
+
+def host_memory() -> tuple[int, int | None]:
+    """Bytes of memory, in all and free: of the machine, or of this process's control group if it has less."""
+    known = dict(line.split(":", 1) for line in _lines(Path("/proc/meminfo")) if ":" in line)
+    if "MemTotal" not in known:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), None
+    total, free = (int(known[key].split()[0]) << 10 for key in ("MemTotal", "MemAvailable"))
+    for limit, used in _group_limits():
+        total, free = min(total, limit), min(free, max(limit - used, 0))
+    return total, free
+
+
+# The files of a control group's memory controller: limit, use. Version 2, version 1.
+_GROUP_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+
+
+def _group_limits(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> Iterator[tuple[int, int]]:
+    """(limit, used) of the control groups that this process is in, from its own up to the root."""
+    for line in _lines(own):
+        _, controllers, name = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top = root / "memory" if controllers else root
+        inner = top / name.strip().lstrip("/")
+        for folder in (inner, *inner.parents):
+            yield from _limit_in(folder)
+            if folder == top:
+                break
+
+
+def _limit_in(folder: Path) -> Iterator[tuple[int, int]]:
+    for limit, used in _GROUP_FILES:
+        values = ["".join(_lines(folder / name)).strip() for name in (limit, used)]
+        if all(value.isdecimal() for value in values):  # "max": no limit
+            yield int(values[0]), int(values[1]) - _reclaimable(folder)
+
+
+def _reclaimable(folder: Path) -> int:
+    """Bytes of files that the group's memory caches and would give up."""
+    stat = dict(line.split() for line in _lines(folder / "memory.stat"))
+    return int(stat.get("inactive_file", 0)) + int(stat.get("active_file", 0))
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

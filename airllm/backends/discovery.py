@@ -1,0 +1,170 @@
+"""Which backends there are, on which devices, and which one to take."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from airllm.backends import config, registry
+from airllm.backends.devices import DeviceInfo, devices_of
+from airllm.backends.values import ABSENT, LABELS
+
+
+class BackendUnavailable(ImportError, ValueError):
+    """A backend that was asked for by name cannot run here; the message has the reason and remedies."""
+
+
+class BackendPreference(enum.Enum):
+    """What `init_backend` is asked for: `Cpu` must run, the others may give way to the next in the order."""
+
+    Auto = "auto"
+    Cpu = "cpp"
+    Cuda = "cuda"
+    Metal = "metal"
+    Rocm = "rocm"
+    OpenCL = "opencl"
+    WebGPU = "webgpu"
+
+
+@dataclass(frozen=True)
+class DiscoveredBackend:
+    """A backend and its devices, or the `reason` for which it has none here."""
+
+    name: str
+    devices: tuple[DeviceInfo, ...] = ()
+    reason: str = ""
+
+    @property
+    def available(self) -> bool:
+        return not self.reason
+
+    @property
+    def title(self) -> str:
+        """ "CPU (CPU)": what it is called, and what it runs on."""
+        return "{} ({})".format(*LABELS.get(self.name, (self.name, "other")))
+
+
+def discover_backends() -> list[DiscoveredBackend]:
+    """Every known backend with its devices, or why it has none. Starts no device that is not in use: that a
+    device is there is not yet that it computes, which `is_backend_available` tries.
+    """
+    return [_discovered(name) for name in (*config.known_names(), *ABSENT)]
+
+
+def _discovered(name: str) -> DiscoveredBackend:
+    if reason := registry.known_reason(name):
+        return DiscoveredBackend(name, reason=reason)
+    try:
+        devices = tuple(devices_of(registry.module_of(name)))
+    except Exception as error:  # a driver may raise anything at all
+        return DiscoveredBackend(name, reason=registry.reason_of(name, error))
+    return DiscoveredBackend(name, devices, "" if devices else "it has no device here")
+
+
+def get_available_backends() -> list[str]:
+    """Names of the backends that run here, in the configured order. Opens each of them."""
+    return registry.available()
+
+
+def is_backend_available(name: str) -> bool:
+    """Whether this backend runs here: opens it. ValueError, naming the known ones, if there is none such."""
+    return not registry.opened(name).why_not
+
+
+def get_default_backend() -> str:
+    """The backend that runs ops where none is named."""
+    return registry.get_backend()
+
+
+def set_default_backend(name: str) -> None:
+    """Run ops on this backend where none is named. BackendUnavailable if it cannot run here."""
+    if name != "auto":
+        _asked_for(name)
+    registry.set_backend(name)
+
+
+def best_available_backend() -> str:
+    """The backend that the automatic order gives, whatever is in use."""
+    return registry.best().name
+
+
+def list_backends(verbose: bool = False) -> list[str]:
+    """Names of the backends that run here; if `verbose`, prints each known one with its devices too."""
+    if verbose:
+        print("\n".join(line for each in discover_backends() for line in _lines(each)))
+    return get_available_backends()
+
+
+def print_backend_summary() -> None:
+    """Print every backend with its devices and their memory, or why it does not run; then the best."""
+    print("=== Available Backends ===")
+    print("\n".join(line for each in discover_backends() for line in _lines(each)))
+    print()
+    print(f"Recommended backend: {LABELS.get(best := best_available_backend(), (best, ''))[0]}")
+
+
+def _lines(found: DiscoveredBackend) -> list[str]:
+    if not found.available:
+        return [f"✗ {found.title}", f"    Error: {found.reason}"]
+    return [f"✓ {found.title}", *(f"    [{d.index}] {d.name}: {_memory(d)}" for d in found.devices)]
+
+
+def _memory(device: DeviceInfo) -> str:
+    total = f"{device.total_memory / (1 << 30):.2f} GB"
+    if device.free_memory is not None:
+        return f"{total} ({device.free_memory / (1 << 30):.2f} GB free)"
+    return f"{total} (unified memory)" if device.unified_memory else total
+
+
+def describe_backend(name: str) -> dict:
+    """What `get_backend_info(name)` gives: whether the backend runs, why not, and what its devices have.
+
+    `compute_capability` is a whole number here, 90 for 9.0; 0 where a device has none.
+    """
+    opened = registry.opened(name)
+    devices = [] if opened.why_not else devices_of(opened.module)
+    first = devices[0] if devices else DeviceInfo(0, "", 0)
+    return {
+        "name": opened.name,
+        "available": not opened.why_not,
+        "reason": opened.why_not,
+        "device_count": len(devices),
+        "compute_units": first.compute_units or 0,
+        "max_memory": first.total_memory,
+        "max_shared_memory": first.max_shared_memory or 0,
+        "compute_capability": int((first.compute_capability or "0").replace(".", "")),
+        "devices": devices,
+    }
+
+
+def preferred(preference: BackendPreference | str, fallbacks: Sequence[str] = ()) -> str:
+    """The name of the backend to take. BackendUnavailable with every reason if none runs here."""
+    if isinstance(preference, BackendPreference):
+        preference, fallbacks = _in_order(preference, fallbacks)
+    if preference == "auto":
+        return registry.get_backend()
+    reasons = {}
+    for name in (preference, *fallbacks):
+        if name == "auto":
+            return registry.get_backend()
+        if not (reason := registry.opened(name).why_not):
+            return registry.opened(name).name
+        reasons[name] = reason
+    if not fallbacks:
+        return _asked_for(preference).name  # raises, with remedies
+    tried = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
+    known = ", ".join(config.known_names())
+    raise BackendUnavailable(f"no backend of {', '.join(reasons)} runs here{tried}\nknown: {known}")
+
+
+def _asked_for(name: str) -> registry.Backend:
+    try:
+        return registry.asked_for(name)
+    except ImportError as error:
+        raise BackendUnavailable(str(error)) from error
+
+
+def _in_order(preference: BackendPreference, fallbacks: Sequence[str]) -> tuple[str, Sequence[str]]:
+    forced = preference in (BackendPreference.Auto, BackendPreference.Cpu)
+    return preference.value, (*fallbacks, *(() if forced else ("auto",)))
