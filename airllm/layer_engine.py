@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from airllm.backends.kernel_backend import init_backend
+from airllm.models import generation
 from airllm.models.cache import Cache
+from airllm.models.generation import Prompt, Statistics
 from airllm.models.model import ExactOps, Model
+from airllm.models.tokenizer import Tokenizer, open_tokenizer
+
+if TYPE_CHECKING:
+    from airllm.models.chat import ChatTemplate
 
 __all__ = ["LayerWiseInferenceEngine"]
 
@@ -25,6 +33,7 @@ class LayerWiseInferenceEngine:
     `backend`: a name, or "auto". `compute`: "stored" multiplies quantized weights as they are, activations
     rounded to 8 bits beside them; "float32" is exact and slow. `context`: most tokens of a sequence (the
     model's own limit, at most 8192, if None). `cache_dtype`: "f16", "f32" or "q8_0" for keys and values.
+    After a text is made, `statistics` has numbers of it.
     Raises ModelFileError for a broken or unsupported file, OSError for one that cannot be opened.
     """
 
@@ -37,11 +46,34 @@ class LayerWiseInferenceEngine:
         context: int | None = None,
         cache_dtype: str = "f16",
     ):
-        ops = init_backend(backend)
-        self.model = Model(path, ops if compute == "stored" else ExactOps(ops))
-        self.config = self.model.config
+        self.path = Path(path)
+        self.backend = init_backend(backend)
+        ops = self.backend if compute == "stored" else ExactOps(self.backend)
+        self._model: Model | None = Model(path, ops)
+        self.config = self._model.config
         self.context = context or min(self.config.context, _CONTEXT)
         self.cache_dtype = cache_dtype
+        self._kept = generation.PromptCache(self.new_cache)
+        self.statistics: Statistics | None = None
+
+    @property
+    def model(self) -> Model:
+        """The layers. RuntimeError after `close`."""
+        if self._model is None:
+            raise RuntimeError(f"the engine of {self.path} is closed: open another one")
+        return self._model
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, opened when first asked for."""
+        return open_tokenizer(self.path)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's chat template, None if it has none; opened when first asked for."""
+        from airllm.models.chat import open_chat_template
+
+        return open_chat_template(self.path)
 
     def new_cache(self) -> Cache:
         """An empty sequence."""
@@ -85,9 +117,112 @@ class LayerWiseInferenceEngine:
             return list(logits)
         return np.split(logits, np.cumsum([len(tokens) for tokens in batch])[:-1])
 
+    @overload
+    def generate(self, prompt: Prompt, max_new_tokens: int | None = ..., **options: Any) -> str: ...
+
+    @overload
+    def generate(
+        self, prompt: Sequence[Prompt], max_new_tokens: int | None = ..., **options: Any
+    ) -> list[str]: ...
+
+    def generate(
+        self,
+        prompt,
+        max_new_tokens=512,
+        *,
+        temperature=0.0,
+        top_k=0,
+        top_p=1.0,
+        min_p=0.0,
+        repetition_penalty=1.0,
+        seed=None,
+        stop=(),
+    ):
+        """The text that comes after `prompt`, without it.
+
+        `prompt`: a text, or token ids; the texts of special tokens become those tokens. A list of prompts
+        gives a list: all share each pass over the weights, each with a sequence of its own.
+        `max_new_tokens`: None for as many as the context takes. `temperature`: 0 takes the likeliest token
+        each time, 1 draws as the model says, more is bolder. `top_k`, `top_p`, `min_p`: draw only from the k
+        likeliest tokens; the likeliest ones of that probability together; those at least this times as likely
+        as the likeliest. `repetition_penalty`: above 1 makes tokens that are there less likely. Their order
+        is transformers': see `airllm.models.sampling`. `seed`: the same gives the same text; each prompt of a
+        list draws as it would alone. `stop`: a text, or several, before which the answer ends.
+
+        The keys and values of a single prompt are kept: what the next one has in common with it, from its
+        beginning, is not computed again. `statistics` says what was done, and why the text ended. Raises
+        ContextFull, a ValueError, for a prompt longer than `context`; a text that fills it just ends.
+        """
+        wanted = generation.request(
+            max_new_tokens,
+            stop,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+            seed=seed,
+        )
+        if not generation.is_batch(prompt):
+            return "".join(self._stream(generation.encoded(self, prompt), wanted))
+        prompts = [generation.encoded(self, each, f"prompt {i}") for i, each in enumerate(prompt)]
+        return generation.batch(self, prompts, wanted, self._done) if prompts else []
+
+    def stream(self, prompt: Prompt, max_new_tokens: int | None = 512, **options: Any) -> Iterator[str]:
+        """`generate`, piece by piece as the text comes: whole characters, and nothing of a stop string.
+
+        `options` are those of `generate`. Leave off when you like: close the iterator, or let it go.
+        """
+        wanted = generation.request(max_new_tokens, **options)
+        return self._stream(generation.encoded(self, prompt), wanted)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        max_new_tokens: int | None = 512,
+        *,
+        template_values: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> str:
+        """The model's answer to `messages`, such as `[{"role": "user", "content": "Hi"}]`.
+
+        They become a text by the model's own chat template; `template_values` are what else that one knows,
+        such as `{"enable_thinking": False}`. `options` are those of `generate`. Raises ChatTemplateError, a
+        ValueError, if there is no template or it refuses the messages.
+        """
+        answer = self.stream_chat(messages, max_new_tokens, template_values=template_values, **options)
+        return "".join(answer)
+
+    def stream_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        max_new_tokens: int | None = 512,
+        *,
+        template_values: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Iterator[str]:
+        """`chat`, piece by piece as the answer comes."""
+        from airllm.models.chat import ChatTemplateError
+
+        wanted = generation.request(max_new_tokens, **options)
+        if self.chat_template is None:
+            raise ChatTemplateError(f"{self.path} has no chat template: use generate")
+        text = self.chat_template.render(messages, **(template_values or {}))
+        tokens = self.tokenizer.encode(text, add_bos=False)
+        return self._stream(generation.encoded(self, tokens, "the conversation"), wanted)
+
+    def _stream(self, tokens: list[int], wanted: generation.Request) -> Iterator[str]:
+        return generation.stream(self, self._kept, tokens, wanted, self._done)
+
+    def _done(self, statistics: Statistics) -> None:
+        self.statistics = statistics
+
     def close(self) -> None:
-        """Let go of the file and its memory."""
-        self.model.close()
+        """Let go of the file and its memory. What is asked of the engine afterwards raises RuntimeError."""
+        if self._model is not None:
+            self._model.close()
+        self._model = None
+        self._kept.clear()
 
     def __enter__(self) -> LayerWiseInferenceEngine:
         return self

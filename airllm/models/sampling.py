@@ -1,0 +1,162 @@
+"""The next token, chosen from logits.
+
+Meaning and order are those of transformers' generation: the repetition penalty first, on all tokens of the
+sequence, the prompt's too; then temperature, top_k, top_p, min_p. (llama.cpp applies the temperature last,
+which keeps other tokens where top_p or min_p meet a temperature that is not 1.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+_GROUPS = 64  # values of which only the largest is looked at first
+_FIRST = 64  # tokens that are sorted first in search of those that make up top_p
+_BLOCK = 256  # weights that are added up together
+_COLDEST = np.float32(1e-30)  # below, float32 makes 0 / 0 of the likeliest token
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen. Raises ValueError or TypeError for what cannot be.
+
+    `temperature`: divides the logits; 0 takes the likeliest token always, and nothing below matters but
+    `repetition_penalty`. `top_k`: only the k likeliest tokens, and what is as likely as the last of them; 0
+    for all. `top_p`: only the likeliest tokens that together have this probability; 1 for all. `min_p`: only
+    tokens at least this times as likely as the likeliest; 0 for all. `repetition_penalty`: divides the
+    logits above 0 of tokens that are already in the sequence, and multiplies those below; 1 for none.
+    `seed`: of the random numbers; None for others every time.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _number("temperature", self.temperature, "a number from 0 on", lambda x: x >= 0)
+        _number("top_k", self.top_k, "a whole number from 0 on, 0 for all tokens", lambda x: x >= 0, Integral)
+        _number("top_p", self.top_p, "a number above 0 and up to 1", lambda x: 0 < x <= 1)
+        _number("min_p", self.min_p, "a number from 0 to 1", lambda x: 0 <= x <= 1)
+        _number("repetition_penalty", self.repetition_penalty, "a number above 0", lambda x: x > 0)
+        if self.seed is not None:
+            _number("seed", self.seed, "a whole number from 0 on, or None", lambda x: x >= 0, Integral)
+
+
+def _number(name: str, value: Any, wanted: str, allowed: Any, kind: type = Real) -> None:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{name} has type {type(value).__name__}, expected {wanted}")
+    if not math.isfinite(value) or not allowed(value):  # type: ignore[arg-type]
+        raise ValueError(f"{name} has value {value}, expected {wanted}")
+
+
+class Sampler:
+    """Chooses the tokens of one sequence. `tokens` are those it has already."""
+
+    def __init__(self, sampling: Sampling, tokens: Iterable[int] = ()):
+        self.sampling = sampling
+        self._random = np.random.default_rng(sampling.seed) if sampling.temperature else None
+        self._seen = np.unique(np.fromiter(tokens, np.int64)) if sampling.repetition_penalty != 1 else None
+
+    def next(self, logits: np.ndarray) -> int:
+        """The token after these logits (vocabulary); it is in the sequence from now on."""
+        logits = np.asarray(logits, np.float32)
+        if self._seen is not None:
+            logits = penalized(logits, self._seen, self.sampling.repetition_penalty)
+        token = int(logits.argmax()) if self._random is None else self._drawn(logits, self._random)
+        if not math.isfinite(logits[token]):
+            raise FloatingPointError(f"logits have {logits[token]} as their largest, expected finite numbers")
+        if self._seen is not None and token not in self._seen:
+            self._seen = np.append(self._seen, token)
+        return token
+
+    def _drawn(self, logits: np.ndarray, random: np.random.Generator) -> int:
+        if not math.isfinite(logits[best := int(logits.argmax())]):
+            return best  # to be refused
+        ids, weights = candidates(logits, self.sampling)
+        place = draw(weights, random.random())
+        return place if ids is None else int(ids[place])
+
+
+def penalized(logits: np.ndarray, seen: np.ndarray, penalty: float) -> np.ndarray:
+    """A copy, in which the tokens `seen` are less likely (for a penalty above 1)."""
+    logits = logits.copy()
+    values = logits[seen]
+    logits[seen] = np.where(values < 0, values * np.float32(penalty), values / np.float32(penalty))
+    return logits
+
+
+def candidates(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | None, np.ndarray]:
+    """The tokens that may come next, None for all, and how likely each is beside the likeliest, float32."""
+    ids = None
+    if 0 < sampling.top_k < len(logits):
+        ids = largest(logits, sampling.top_k)
+    x = logits if ids is None else logits[ids]
+    with np.errstate(over="ignore", under="ignore"):
+        weights = np.exp((x - x.max()) / np.float32(max(sampling.temperature, _COLDEST)))
+    needed = sampling.top_p * float(weights.sum(dtype=np.float64)) if sampling.top_p < 1 else math.inf
+    if sampling.min_p > 0:
+        ids, weights = _only(np.flatnonzero(weights >= np.float32(sampling.min_p)), ids, weights)
+    if needed < math.inf:
+        ids, weights = _only(nucleus(weights, needed), ids, weights)
+    return ids, weights
+
+
+def _only(places: np.ndarray, ids: np.ndarray | None, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return places if ids is None else ids[places], weights[places]
+
+
+def largest(x: np.ndarray, k: int) -> np.ndarray:
+    """Places of the k largest values, and of what equals the last of them, in order of place.
+
+    The k-th largest of some maxima of groups is no more than the k-th largest of all: what is below it need
+    not be looked at, and that is nearly everything.
+    """
+    columns = len(x) // _GROUPS
+    if k < columns:
+        maxima = x[: columns * _GROUPS].reshape(_GROUPS, columns).max(axis=0)
+        places = np.flatnonzero(x >= np.partition(maxima, columns - k)[columns - k])
+    else:
+        places = np.arange(len(x))
+    values = x[places]
+    return places[values >= np.partition(values, len(values) - k)[len(values) - k]]
+
+
+def nucleus(weights: np.ndarray, needed: float) -> np.ndarray:
+    """Places of the largest weights that together reach `needed`, and of what equals the last of them."""
+    k = _FIRST
+    while True:
+        places = largest(weights, k) if k < len(weights) // 8 else np.arange(len(weights))
+        values = np.sort(weights[places])[::-1]
+        reached = np.cumsum(values, dtype=np.float64)
+        if reached[-1] >= needed or len(places) == len(weights):
+            last = min(int(np.searchsorted(reached, needed)), len(values) - 1)
+            return places[weights[places] >= values[last]]
+        k *= 8
+
+
+def draw(weights: np.ndarray, random: float) -> int:
+    """A place, as likely as its weight is large, for a random number from 0 to below 1. Blocks are added up
+    first, and only the one that it lies in value by value.
+    """
+    start = 0
+    if len(weights) > _BLOCK:
+        sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK)).astype(np.float64)
+        block, random = _place(np.cumsum(sums), random)
+        start = block * _BLOCK
+    return start + _place(np.cumsum(weights[start : start + _BLOCK], dtype=np.float64), random)[0]
+
+
+def _place(reached: np.ndarray, random: float) -> tuple[int, float]:
+    """Where in the running sums a random number falls, and how far into that place's share."""
+    at = random * reached[-1]
+    place = int(min(np.searchsorted(reached, at, "right"), np.searchsorted(reached, reached[-1])))
+    before = reached[place - 1] if place else 0.0
+    return place, float((at - before) / (reached[place] - before))

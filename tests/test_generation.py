@@ -1,0 +1,367 @@
+"""Text from a tiny model: its ends, its pieces, what is kept between calls, and what an interrupt leaves.
+
+The model says random bytes, so nearly all its characters are broken off: the worst case for pieces of text.
+"""
+
+import signal
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.models import generation
+from airllm.models.cache import ContextFull
+from airllm.models.chat import ChatTemplateError
+from airllm.models.stop_strings import StopStrings
+from tests import speaking_model
+
+PROMPT = "the thin man in a hat"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return speaking_model.write(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def engine(folder):
+    with LayerWiseInferenceEngine(folder) as found:
+        yield found
+
+
+@pytest.fixture
+def scripted(engine, monkeypatch):
+    """An engine whose model says what it is told to, after any prompt, and then ends."""
+
+    def told(text: str, end: bool = True) -> LayerWiseInferenceEngine:
+        ids = engine.tokenizer.encode(text) + [engine.tokenizer.id_of(speaking_model.END)] * end
+        places: dict[int, int] = {}
+
+        def forward(tokens, cache):
+            logits = np.full((len(tokens), speaking_model.WORDS), -9, np.float32)
+            for row, (new, each) in enumerate(zip(tokens, cache, strict=True)):
+                each.extend(new)
+                said = places.setdefault(id(each), 0)
+                places[id(each)] += 1
+                logits[row, ids[said % len(ids)]] = 9
+            return list(logits)
+
+        monkeypatch.setattr(engine, "forward", forward)
+        return engine
+
+    return told
+
+
+# ------------------------------------------------------------------------------------------------ the text
+
+
+def by_hand(engine: LayerWiseInferenceEngine, tokens: list[int], count: int) -> list[int]:
+    """The likeliest tokens, each from a pass over the whole sequence."""
+    for _ in range(count):
+        tokens = [*tokens, int(engine.forward(tokens).argmax())]
+    return tokens[-count:]
+
+
+def test_greedy_text_is_the_likeliest_tokens(engine):
+    tokens = engine.tokenizer.encode(PROMPT)
+    expected = engine.tokenizer.decode(by_hand(engine, tokens, 20))
+    assert engine.generate(PROMPT, 20) == expected
+    assert engine.generate(tokens, 20) == expected
+    assert engine.generate(np.array(tokens), 20) == expected
+    assert "".join(engine.stream(PROMPT, 20)) == expected
+
+
+def test_a_batch_is_its_prompts_alone(engine):
+    prompts = [PROMPT, "a", "he", engine.tokenizer.encode("them and him"), PROMPT]
+    for options in ({}, {"temperature": 1.0, "seed": 5}, {"temperature": 0.8, "top_k": 9, "seed": 1}):
+        alone = [engine.generate(prompt, 12, **options) for prompt in prompts]
+        assert engine.generate(prompts, 12, **options) == alone
+    assert engine.generate([], 5) == []
+
+
+def test_sequences_of_a_batch_end_on_their_own(engine):
+    whole = engine.generate([PROMPT, "a"], 30)
+    cut = whole[1][5:7]
+    found = engine.generate([PROMPT, "a"], 30, stop=cut)
+    assert found == [text.split(cut)[0] for text in whole]
+    assert engine.statistics.reasons[1] == "stop"
+    assert engine.statistics.prompt_tokens == len(engine.tokenizer.encode(PROMPT)) + 1
+
+
+def test_a_batch_reads_the_weights_once_for_all(engine, monkeypatch):
+    passes = []
+    forward = engine.model.forward
+    monkeypatch.setattr(engine.model, "forward", lambda t, c: passes.append(len(t)) or forward(t, c))
+    engine.generate([PROMPT, "a", "he"], 6)
+    assert passes == [3] * 6
+
+
+def test_seeds(engine):
+    options = {"temperature": 1.5, "max_new_tokens": 16}
+    assert engine.generate(PROMPT, seed=1, **options) == engine.generate(PROMPT, seed=1, **options)
+    assert engine.generate(PROMPT, seed=1, **options) != engine.generate(PROMPT, seed=2, **options)
+
+
+@pytest.mark.parametrize("text", ("naïve 漢字 🙂 done", "🙂🙂", "é", "the end\n"))
+def test_pieces_are_whole_characters(scripted, text):
+    engine = scripted(text)
+    pieces = list(engine.stream(PROMPT))
+    assert "".join(pieces) == text
+    assert all("\ufffd" not in piece and piece for piece in pieces)
+    assert engine.statistics.reason == "end"
+
+
+def test_a_character_that_is_cut_off_is_marked_as_such(scripted):
+    assert scripted("🙂").generate(PROMPT, 2) == "\ufffd"
+    assert scripted("ab🙂").generate(PROMPT, 4) == "ab\ufffd"
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected", "reason"),
+    (
+        ("zz", "one two, three. four", "end"),
+        (" two", "one", "stop"),
+        ("one", "", "stop"),
+        (["three", ", t"], "one two", "stop"),
+        (["t", "two, three"], "one ", "stop"),
+        ([" two, three!", "four!", "fou"], "one two, three. ", "stop"),
+        ("four.", "one two, three. four", "end"),
+        ((), "one two, three. four", "end"),
+    ),
+)
+def test_stop_strings(scripted, stop, expected, reason):
+    engine = scripted("one two, three. four")
+    assert engine.generate(PROMPT, stop=stop) == expected
+    assert engine.statistics.reason == reason
+    assert "".join(scripted("one two, three. four").stream("a", stop=stop)) == expected
+
+
+def test_stop_strings_do_not_depend_on_the_pieces():
+    text = "abcabdabcabce fgg abc"
+    rng = np.random.default_rng(0)
+    for stops in (["abce"], ["cab", "abd"], ["dab", "abdabc"], ["gg a", "g"], ["abcabdabcabcx", "abce"]):
+        found = set()
+        for _ in range(60):
+            cuts = sorted({0, len(text), *rng.integers(0, len(text), 6).tolist()})
+            filter = StopStrings(stops)
+            passed = [filter.add(text[a:b]) for a, b in zip(cuts, cuts[1:], strict=False)]
+            found.add("".join([*passed, filter.finish()]))
+            assert not any(stop in "".join(passed) for stop in stops)
+        assert len(found) == 1, stops
+
+
+def test_text_goes_out_as_soon_as_no_stop_string_can_be_in_it():
+    filter = StopStrings(["<end>", "stop"])
+    assert [filter.add(each) for each in ("a", "b<", "e", "x", "sto", "p", "more")] == [
+        "a", "b", "", "<ex", "", "", "",
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ the end
+
+
+def test_the_context_ends_a_text(folder):
+    with LayerWiseInferenceEngine(folder, context=16) as engine:
+        tokens = engine.tokenizer.encode("the thin man")
+        expected = by_hand(LayerWiseInferenceEngine(folder), tokens, 17 - len(tokens))
+        assert engine.generate(tokens, None) == engine.tokenizer.decode(expected)
+        assert engine.statistics.reason == "context"
+        full = (tokens * 2)[:16]
+        engine.generate(full)
+        assert engine.statistics.new_tokens == 1 and engine.statistics.reason == "context"
+        with pytest.raises(ContextFull, match="prompt has 17 tokens, expected at most 16: the context"):
+            engine.generate([*full, 1])
+        with pytest.raises(ContextFull, match="prompt 1 has 17 tokens"):
+            engine.generate([full, [*full, 1]])
+        with pytest.raises(ContextFull):  # at once, not when it is first read
+            engine.stream([*full, 1])
+
+
+def test_statistics(engine):
+    assert engine.statistics is None
+    engine.generate(PROMPT, 7)
+    found = engine.statistics
+    count = len(engine.tokenizer.encode(PROMPT))
+    assert (found.prompt_tokens, found.cached_tokens, found.new_tokens) == (count, 0, 7)
+    assert found.reason == "length"
+    assert 0 < found.seconds_to_first_token < found.seconds
+    assert found.tokens_per_second == pytest.approx(6 / (found.seconds - found.seconds_to_first_token))
+
+
+def test_time_of_the_reader_is_not_counted(engine, monkeypatch):
+    clock, late = time.perf_counter, [0]
+    monkeypatch.setattr(generation.time, "perf_counter", lambda: clock() + late[0])
+    for _ in engine.stream(PROMPT, 4):
+        late[0] += 1000
+    assert engine.statistics.seconds < 1000
+
+
+@pytest.mark.parametrize("prompt", (7, None, b"text", {"a": 1}))
+def test_prompts_that_are_none(engine, prompt):
+    with pytest.raises(TypeError, match="prompt has type"):
+        engine.generate(prompt)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    (
+        ({"max_new_tokens": 0}, ValueError, "max_new_tokens has value 0, expected 1 or more"),
+        ({"max_new_tokens": 1.5}, TypeError, "max_new_tokens has type float"),
+        ({"stop": ["a", ""]}, ValueError, "stop has an empty text"),
+        ({"stop": [3]}, TypeError, "stop has an item of type int"),
+        ({"temperature": -1}, ValueError, "temperature has value -1"),
+        ({"warmth": 1}, TypeError, "warmth"),
+    ),
+)
+def test_wrong_options(engine, options, error, message):
+    for method in (engine.generate, engine.stream):
+        with pytest.raises(error, match=message):
+            method(PROMPT, **options)
+
+
+def test_wrong_tokens(engine):
+    with pytest.raises(ValueError, match="prompt has no tokens"):
+        engine.generate("")
+    with pytest.raises(ValueError, match=f"prompt has token 999, expected 0 to {speaking_model.WORDS - 1}"):
+        engine.generate([1, 999])
+
+
+# ------------------------------------------------------------------------------------------------ chat
+
+
+def test_chat_is_the_template_and_generate(engine):
+    messages = [{"role": "user", "content": "hi"}]
+    prompt = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    expected = engine.generate(prompt, 9, repetition_penalty=1.1)
+    assert engine.chat(messages, 9, repetition_penalty=1.1) == expected
+    assert "".join(engine.stream_chat(messages, 9, repetition_penalty=1.1)) == expected
+
+
+def test_chat_without_a_template_says_so(tmp_path):
+    (speaking_model.write(tmp_path) / "tokenizer_config.json").unlink()
+    engine = LayerWiseInferenceEngine(tmp_path)
+    with pytest.raises(ChatTemplateError, match="has no chat template: use generate"):
+        engine.chat([{"role": "user", "content": "hi"}])
+
+
+# ------------------------------------------------------------------------------------------------ kept
+
+
+def passed(engine: LayerWiseInferenceEngine, prompt, count: int, **options) -> tuple[str, int]:
+    """The text, and how many tokens of the prompt were there already."""
+    return engine.generate(prompt, count, **options), engine.statistics.cached_tokens
+
+
+@pytest.mark.parametrize("options", ({}, {"temperature": 1.0, "seed": 3}))
+@pytest.mark.parametrize("window", (None, 8))
+def test_a_common_beginning_is_not_computed_again(tmp_path, options, window):
+    changes = {"model_type": "mistral", "sliding_window": window} if window else {}
+    speaking_model.write(tmp_path, **changes)
+    begin = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
+    prompts = [begin, begin, begin[:6], [*begin[:7], 99, 98], begin[:1], [1, *begin], [*begin, 3, 4]]
+    with LayerWiseInferenceEngine(tmp_path) as engine:
+        found = [passed(engine, prompt, 10, **options) for prompt in prompts]
+    for prompt, (text, _) in zip(prompts, found, strict=True):
+        with LayerWiseInferenceEngine(tmp_path) as fresh:
+            assert fresh.generate(prompt, 10, **options) == text
+    assert [cached for _, cached in found] == [0, 11, 5, 6, 0, 0, 0]
+
+
+def test_a_conversation_goes_on_from_the_cache(engine):
+    tokens = engine.tokenizer.encode(PROMPT)
+    new = by_hand(engine, tokens, 5)
+    engine.generate(tokens, 5)
+    engine.generate([*tokens, *new, 65], 5)
+    assert engine.statistics.cached_tokens == len(tokens) + 4  # the last new one was not computed
+
+
+def test_streams_side_by_side_have_their_own_caches(engine):
+    expected = [engine.generate(prompt, 8) for prompt in (PROMPT, "he", PROMPT)]
+    streams = [engine.stream(prompt, 8) for prompt in (PROMPT, "he", PROMPT)]
+    texts = ["", "", ""]
+    for _ in range(9):
+        for i, each in enumerate(streams):
+            texts[i] += next(each, "")
+    assert texts == expected
+
+
+def test_a_stream_that_is_left_off_keeps_what_it_has(engine):
+    expected = engine.generate(PROMPT, 12)
+    stream = engine.stream("other", 12)
+    next(stream)
+    stream.close()
+    assert engine.statistics.reason == "interrupted" and engine.statistics.new_tokens < 12
+    assert engine.generate(PROMPT, 12) == expected
+
+
+@contextmanager
+def interrupt_after(seconds: float):
+    """Ctrl-C, wherever the program is then."""
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_after_an_interrupt_the_engine_goes_on(engine):
+    expected = engine.generate(PROMPT, 30)
+    other = engine.tokenizer.encode("another one")
+    interrupted = 0
+    for i in range(40):
+        try:
+            with interrupt_after(0.0004 * (i + 1)):
+                engine.generate(other, 50)
+        except KeyboardInterrupt:
+            interrupted += 1
+        assert engine.generate(PROMPT if i % 2 else [*other[:4], 9], 3)  # begins with what was kept
+        assert engine.generate(PROMPT, 30) == expected
+    assert interrupted > 5
+
+
+def test_an_interrupt_between_layers_leaves_only_whole_tokens(engine, monkeypatch):
+    expected = engine.generate(PROMPT, 10)
+    layers = engine.model.layers
+
+    def broken_off():
+        yield layers[0]
+        raise KeyboardInterrupt
+
+    class Interrupted(list):
+        def __iter__(self):
+            return broken_off() if len(taken) == 4 else iter(layers)
+
+    taken = []
+    forward = engine.model.forward
+    monkeypatch.setattr(engine.model, "forward", lambda t, c: taken.append(c[0]) or forward(t, c))
+    engine.model.layers = Interrupted(layers)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate("another one", 10)
+    (cache,) = {id(each): each for each in taken}.values()
+    assert cache.length == len(cache.tokens) == len(engine.tokenizer.encode("another one")) + 2
+    assert engine.statistics.reason == "interrupted" and engine.statistics.new_tokens == 3
+    assert engine.generate(PROMPT, 10) == expected
+
+
+def test_after_close(folder):
+    engine = LayerWiseInferenceEngine(folder)
+    engine.generate(PROMPT, 2)
+    stream = engine.stream(PROMPT, 2)
+    engine.close()
+    engine.close()
+    for use in (lambda: engine.generate(PROMPT, 2), lambda: next(stream), lambda: engine.forward([1])):
+        with pytest.raises(RuntimeError, match="is closed: open another one"):
+            use()
+
+
+def test_reasons_are_those_that_are_documented():
+    for reason in (generation.END, generation.STOP, generation.LENGTH, generation.CONTEXT):
+        assert f'"{reason}"' in generation.Statistics.__doc__
