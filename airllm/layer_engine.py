@@ -104,6 +104,8 @@ class LayerWiseInferenceEngine:
 
     def _forward(self, batch: list[list[int]], caches: list[Cache], all_positions: bool) -> list[np.ndarray]:
         """In rounds of at most _CHUNK tokens, which all sequences share."""
+        asked = list(map(len, batch))
+        batch = [self.model.pending(*pair) for pair in zip(batch, caches, strict=True)]
         each = max(_CHUNK // len(batch), 1)
         hidden: list[list[np.ndarray]] = [[] for _ in batch]
         for start in range(0, max(map(len, batch)), each):
@@ -115,7 +117,8 @@ class LayerWiseInferenceEngine:
         logits = self.model.logits(np.concatenate([state for states in hidden for state in states]))
         if not all_positions:
             return list(logits)
-        return np.split(logits, np.cumsum([len(tokens) for tokens in batch])[:-1])
+        each_of = np.split(logits, np.cumsum([len(tokens) for tokens in batch])[:-1])
+        return [rows[len(rows) - count :] for rows, count in zip(each_of, asked, strict=True)]
 
     @overload
     def generate(self, prompt: Prompt, max_new_tokens: int | None = ..., **options: Any) -> str: ...

@@ -33,6 +33,7 @@ class Cache:
     def __init__(self, config: ModelConfig, capacity: int, dtype: str = "f16"):
         self.config, self.capacity, self.dtype, self.length = config, capacity, dtype, 0
         self.tokens: list[int] = []
+        self.long = False  # whether its keys were turned as those of a long text: Rotation.is_long
         shape = (config.layers, 2, config.kv_heads, capacity, row_items(config, dtype))
         kept = _DTYPES[dtype]
         self._map = mmap.mmap(-1, max(int(np.prod(shape)) * kept.itemsize, 1))

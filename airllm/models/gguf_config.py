@@ -27,6 +27,7 @@ _ACTIVATIONS = {
     "gemma3": "gelu_tanh",
     "phi3": "silu",
 }
+_FACTORS = "rope_factors_"
 _LARGEST = {"gemma2": 46, "gemma3": 62}  # layers of the one size whose attention scale is not head_dim's
 
 
@@ -57,7 +58,7 @@ def gguf_config(file: GgufFile) -> ModelConfig:
         feed_forward=feed_forward,
         vocabulary=_vocabulary(file, values),
         context=values.whole("context_length"),
-        rope=_rope(values, name, head_dim),
+        rope=_rope(values, name, head_dim, _scaling(file, values)),
         local_rope=_local_rope(values, name, head_dim),
         norm_eps=values.number("attention.layer_norm_rms_epsilon"),
         activation=_ACTIVATIONS[name],
@@ -106,10 +107,10 @@ def _windows(values: Values, name: str, layers: int) -> tuple[int | None, ...]:
     return every(values.whole("attention.sliding_window_pattern", PATTERN.get(name, 0)), window, layers)
 
 
-def _rope(values: Values, name: str, head_dim: int) -> Rope:
+def _rope(values: Values, name: str, head_dim: int, scaling: dict[str, Any] | None) -> Rope:
     dim = values.whole("rope.dimension_count", head_dim)
     theta = values.number("rope.freq_base", 1e6 if name == "gemma3" else 1e4)
-    return Rope(theta, dim, interleaved=name == "llama", scaling=_scaling(values))
+    return Rope(theta, dim, interleaved=name == "llama", scaling=scaling)
 
 
 def _local_rope(values: Values, name: str, head_dim: int) -> Rope | None:
@@ -119,23 +120,46 @@ def _local_rope(values: Values, name: str, head_dim: int) -> Rope | None:
     return Rope(values.number("rope.freq_base_swa", 1e4), dim)
 
 
-def _scaling(values: Values) -> dict[str, Any] | None:
+def _scaling(file: GgufFile, values: Values) -> dict[str, Any] | None:
     """In config.json's words. Llama 3's and Phi-3's factors are tensors, not keys."""
     known = {"none": None, "linear": "linear", "yarn": "yarn", "longrope": "longrope"}
-    kind = values.one_of("rope.scaling.type", known, "none")
+    kind = values.one_of("rope.scaling.type", known, _left_out(file, values))
     if kind is None:
         return None
     found: dict[str, Any] = {"rope_type": kind}
-    if kind != "longrope":
+    names = {}
+    if kind == "longrope":
+        _check_factors(file, values)
+        names = {"attn_factor": "attention_factor"}
+    else:
         found["factor"] = values.number("rope.scaling.factor")
+    if kind == "yarn":
+        names = {
+            "yarn_attn_factor": "attention_factor",
+            "yarn_beta_fast": "beta_fast",
+            "yarn_beta_slow": "beta_slow",
+        }
     if kind != "linear":
         length = values.whole("rope.scaling.original_context_length", values.whole("context_length"))
         found["original_max_position_embeddings"] = length
-    names = {"attn_factor": "attention_factor", "yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
     for theirs, ours in names.items():
         if (value := values.number(f"rope.scaling.{theirs}", None)) is not None:
             found[ours] = value
     return found
+
+
+def _left_out(file: GgufFile, values: Values) -> str:
+    """The scaling that a file without rope.scaling.type means: converters write none for Phi-3."""
+    if f"{_FACTORS}long.weight" in file:
+        return "longrope"
+    return "linear" if f"{values.under}rope.scaling.factor" in values.values else "none"
+
+
+def _check_factors(file: GgufFile, values: Values) -> None:
+    for side in ("short", "long"):
+        if (name := f"{_FACTORS}{side}.weight") not in file:
+            wanted = f"the factors of {values.under}rope.scaling.type longrope"
+            raise ModelFileError(file.path, f"tensor {name}", "is missing", wanted)
 
 
 def _scale(values: Values, name: str, width: int, heads: int, layers: int, head_dim: int) -> float:

@@ -71,6 +71,18 @@ class Model:
             part.cache.extend(sequence)
         return [part.of(x) for part in rows]
 
+    def pending(self, tokens: list[int], cache: Cache) -> list[int]:
+        """What has to go through the layers for these tokens to follow those in `cache`: only they, or, where
+        they make the text so long that all of it is turned by other angles (Phi-3), all of it again.
+        """
+        cache.room_for(len(tokens))
+        long = any(rotation.is_long(cache.length + len(tokens)) for rotation in self._rotations)
+        if long != cache.long:
+            tokens = [*cache.tokens, *tokens]
+            cache.truncate(0)
+            cache.long = long
+        return tokens
+
     def logits(self, hidden: np.ndarray) -> np.ndarray:
         """(rows, vocabulary), float32, of hidden states (rows, width)."""
         c = self.config
@@ -94,7 +106,10 @@ def _rows(tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[Rows]:
 
 
 def _angles(rotation: Rotation, rows: list[Rows]) -> Angles:
-    parts = [rotation.at(part.cache.length, part.cache.length + part.stop - part.start) for part in rows]
+    parts = [
+        rotation.at(part.cache.length, part.cache.length + part.stop - part.start, part.cache.long)
+        for part in rows
+    ]
     cos, sin = (
         np.concatenate(each)[:, None] if len(parts) > 1 else each[0][:, None]
         for each in zip(*parts, strict=True)

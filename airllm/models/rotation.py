@@ -22,23 +22,26 @@ class Rotation:
     def __init__(self, rope: Rope, context: int, tensors: NamedTensors):
         self.rope = rope
         scaling = dict(rope.scaling or {})
+        self._short_until: int | None = None
         if scaling.get("rope_type") == "longrope":
             self._short_until = int(scaling["original_max_position_embeddings"])
             self._scalings = [_longrope(scaling, side, context, tensors) for side in ("short", "long")]
         else:
-            self._short_until = context
             self._scalings = [_stored_factors(tensors) or scaling]
         empty = np.empty((0, rope.dim // 2), np.float32)
         self._tables = [(empty, empty) for _ in self._scalings]
 
-    def at(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Cosines and sines (stop - start, dim / 2) of these positions of a text."""
-        which = int(stop > self._short_until and len(self._scalings) > 1)
-        cos, sin = self._tables[which]
+    def is_long(self, tokens: int) -> bool:
+        """Whether a text of so many tokens is turned as long ones are, from its first token on."""
+        return self._short_until is not None and tokens > self._short_until
+
+    def at(self, start: int, stop: int, long: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Cosines and sines (stop - start, dim / 2) of these positions of a text, which `is_long` or not."""
+        cos, sin = self._tables[long]
         if len(cos) < stop:
             positions = np.arange(-(-stop // _STEP) * _STEP)
-            table = rope_table(positions, self.rope.dim, self.rope.theta, self._scalings[which])
-            cos, sin = self._tables[which] = table
+            table = rope_table(positions, self.rope.dim, self.rope.theta, self._scalings[long])
+            cos, sin = self._tables[long] = table
         return cos[start:stop], sin[start:stop]
 
 
