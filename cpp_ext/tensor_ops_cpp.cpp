@@ -11,6 +11,7 @@
 #include <string>
 
 #include "bindings/attention.h"
+#include "bindings/decoder.h"
 #include "bindings/elements.h"
 #include "bindings/formats.h"
 #include "bindings/linear.h"
@@ -29,7 +30,7 @@ constexpr char kRmsNorm[] = "rms_norm", kAddRmsNorm[] = "add_rms_norm", kLayerNo
                kAttention[] = "attention", kAttentionScores[] = "attention_scores",
                kWeightedSumRows[] = "weighted_sum_rows";
 constexpr char kLinear[] = "linear", kMatmulVec[] = "matmul_vec", kEmbedding[] = "embedding",
-               kQuantize[] = "quantize", kDequantize[] = "dequantize";
+               kQuantize[] = "quantize", kDequantize[] = "dequantize", kDecoderLayers[] = "decoder_layers";
 
 PyMethodDef methods[] = {
     method<rms_norm, kRmsNorm>("rms_norm($module, x, weight, eps=1e-06, *, out=None)\n--\n\n"
@@ -74,6 +75,11 @@ PyMethodDef methods[] = {
                                 "x (..., k) as an airllm.formats.Quantized of a block format."),
     method<dequantize, kDequantize>("dequantize($module, q, *, out=None)\n--\n\n"
                                     "The float32 values of an airllm.formats.Quantized."),
+    method<decoder_layers, kDecoderLayers>(
+        "decoder_layers($module, layers, x, rotations, rows)\n--\n\n"
+        "Up to `decoder_rows` rows of x (rows, width), float32, go through DecoderLayers, in place.\n\n"
+        "rotations: (cos, sin), each (rows, 1, pairs). rows: for each sequence (start, stop, data, length),\n"
+        "data (layers, 2, kv_heads, capacity, head_dim), float16 or float32, which gets keys and values."),
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -116,6 +122,25 @@ float read_all(py::object x) {
     any.store(active.load()->read(from.data + begin * 4, end - begin));
   });
   return any;
+}
+
+void define_decoder_layer(py::module_& m) {
+  py::class_<DecoderLayer>(m, "DecoderLayer",
+                           "A layer ready for decoder_layers(): its weights by name, as airllm.models.layers "
+                           "has them. NotImplementedError for weights that are none of it.")
+      .def(py::init([](const py::dict& weights, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                       float norm_eps, float attention_scale, std::optional<float> attention_softcap,
+                       std::optional<int64_t> window, const std::string& activation, bool interleaved,
+                       int64_t index, int64_t rotation) {
+             return new DecoderLayer(
+                 weights, {heads, kv_heads, head_dim, norm_eps, attention_scale, attention_softcap, window,
+                           activation, interleaved, index, rotation});
+           }),
+           py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
+           py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
+           py::arg("window") = py::none(), py::arg("activation") = "silu", py::arg("interleaved") = false,
+           py::arg("index") = 0, py::arg("rotation") = 0);
+  m.attr("decoder_rows") = cpu::kDecodeRows;
 }
 
 constexpr bool kOpenMP =
@@ -206,6 +231,7 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.attr("has_avx2") = has.avx2;
   m.attr("has_avx512") = has.avx512;
   m.attr("has_neon") = has.neon;
+  define_decoder_layer(m);
   m.def("get_optimization_info", optimization_info, "What this CPU has and what the kernels use of it.");
   m.def("device", device, "One line: the instruction set and the threads in use.");
   m.def("variants", variants, "Instruction sets that run here, the best first; names for select().");

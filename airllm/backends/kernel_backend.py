@@ -35,6 +35,10 @@ class KernelBackend:
         """True: an object of a backend that cannot run is never made."""
         return True
 
+    def extension(self, name: str) -> Any:
+        """What the backend's module has under a name that is no op's, or None: see `models/fused.py`."""
+        return getattr(self._backend.module, name, None)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name()}: {self.device()}>"
 
@@ -95,6 +99,11 @@ class CpuBackend(KernelBackend):
     def __repr__(self) -> str:
         return f"<CpuBackend({self._switched}): {self.device()}>"
 
+    def extension(self, name: str) -> Any:
+        """The same, on the part that is on."""
+        found = super().extension(name)
+        return functools.partial(self._within, found) if callable(found) else found
+
     @contextlib.contextmanager
     def _switches(self) -> Iterator[None]:
         before = self._switch(self._isa, self._threads)
@@ -104,8 +113,11 @@ class CpuBackend(KernelBackend):
             self._switch(*before)
 
     def _call(self, op: Callable, *args: Any, **kwargs: Any) -> Any:
+        return self._within(super()._call, op, *args, **kwargs)
+
+    def _within(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
         with self._switches():
-            return super()._call(op, *args, **kwargs)
+            return function(*args, **kwargs)
 
 
 def init_backend(

@@ -14,6 +14,7 @@ from airllm.formats import Quantized
 from airllm.models.cache import Cache
 from airllm.models.config import config_of
 from airllm.models.decoder import Angles, Rows, decoder_layer
+from airllm.models.fused import FusedLayers
 from airllm.models.layers import open_layer, open_norm, open_table
 from airllm.models.rotation import Rotation
 from airllm.models.tensor_names import NamedTensors
@@ -30,6 +31,9 @@ class ExactOps:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ops, name)
+
+    def extension(self, name: str) -> None:
+        """None: whole layers as one call round activations."""
 
     def linear(self, x: np.ndarray, weight: Any, bias: np.ndarray | None = None) -> np.ndarray:
         """`tensor_ops.linear` of exactly the stored weight."""
@@ -53,6 +57,7 @@ class Model:
             self.output_norm = open_norm(tensors, "output_norm")
             ropes = (self.config.rope, self.config.local_rope)
             self._rotations = [Rotation(rope, self.config.context, tensors) for rope in ropes if rope]
+            self.fused = FusedLayers(ops, self.layers)
             undo.pop_all()
 
     def close(self) -> None:
@@ -64,9 +69,10 @@ class Model:
         rows = _rows(tokens, caches)
         x = self._embedded([token for sequence in tokens for token in sequence])
         angles = [_angles(rotation, rows) for rotation in self._rotations]
-        for layer in self.layers:
-            local = self.config.rope_of(layer.index) is self.config.local_rope
-            x = decoder_layer(self.ops, x, layer, angles[local], rows)
+        if self.fused.takes(rows):
+            self.fused.run(x, angles, rows)
+        else:
+            x = self._through_layers(x, angles, rows)
         for part, sequence in zip(rows, tokens, strict=True):
             part.cache.extend(sequence)
         return [part.of(x) for part in rows]
@@ -82,6 +88,12 @@ class Model:
             cache.truncate(0)
             cache.long = long
         return tokens
+
+    def _through_layers(self, x: np.ndarray, angles: list[Angles], rows: list[Rows]) -> np.ndarray:
+        for layer in self.layers:
+            local = self.config.rope_of(layer.index) is self.config.local_rope
+            x = decoder_layer(self.ops, x, layer, angles[local], rows)
+        return x
 
     def logits(self, hidden: np.ndarray) -> np.ndarray:
         """(rows, vocabulary), float32, of hidden states (rows, width)."""

@@ -1,0 +1,67 @@
+// Whole decoder layers for a few rows: airllm/models/decoder.py is the definition. What stands here is what a
+// call is about; decoder_thread.h is how a thread does its share.
+#pragma once
+#include <cstdint>
+
+#include "kernels.h"
+
+namespace cpu {
+
+// A weight (n, k) as it is stored.
+struct Matrix {
+  Format format;
+  const char* data;
+  int64_t n, k;
+  const float* bias;  // or null
+};
+
+enum Activation : int { kSilu, kGeluTanh, kGelu };
+
+// What a layer does to its rows; norms that it does not have are null.
+struct DecoderLayer {
+  Matrix q, k, v, output, gate, up, down;
+  const float *attention_norm, *q_norm, *k_norm, *attention_post_norm;
+  const float *feed_forward_norm, *feed_forward_post_norm;
+  int64_t width, heads, kv_heads, head_dim, feed_forward;
+  int64_t index;              // of its part of a cache
+  int64_t rotation;           // which of the call's tables turns its queries and keys
+  int64_t window;             // the last so many keys that a query sees; 0: all
+  float eps, scale, softcap;  // softcap 0: none
+  Activation activation;
+  bool interleaved;
+
+  int64_t group() const { return heads / kv_heads; }
+  int64_t weights() const {
+    return q.n * q.k + k.n * k.k + v.n * v.k + output.n * output.k + 3 * gate.n * gate.k;
+  }
+};
+
+// Cosines and sines (rows, pairs) of a call's rows.
+struct Rotation {
+  const float *cos, *sin;
+  int64_t pairs;
+};
+
+// Rows [start, stop) of x are the next tokens of a sequence that has `length`. Its keys and values are
+// (layers, 2, kv_heads, capacity, head_dim) from `cache` on.
+struct Sequence {
+  int64_t start, stop, length, capacity;
+  char* cache;
+  DType dtype;
+
+  int64_t tokens() const { return stop - start; }
+  int64_t end() const { return length + tokens(); }
+};
+
+// x (rows, width) goes through the layers, one after the other; sequences get the keys and values.
+struct DecoderCall {
+  const DecoderLayer* const* layers;
+  int64_t count;
+  float* x;
+  int64_t rows;
+  const Rotation* rotations;
+  const Sequence* sequences;
+  int64_t sequence_count;
+};
+
+}  // namespace cpu

@@ -1,0 +1,86 @@
+// What lies where in the memory of a call of decoder layers.
+#pragma once
+#include <algorithm>
+#include <atomic>
+
+#include "decoder.h"
+
+namespace cpu {
+
+// Hands out pieces of memory, each on cache lines of its own.
+struct Pieces {
+  int64_t bytes = 0;
+  int64_t take(int64_t of) {
+    const int64_t at = bytes;
+    bytes += (of + 63) / 64 * 64;
+    return at;
+  }
+  int64_t floats(int64_t count) { return take(count * 4); }
+};
+
+// The largest of what the layers of a call need.
+struct DecoderSizes {
+  int64_t width = 0, q = 0, kv = 0, feed_forward = 0, group = 0, head_dim = 0;
+  int64_t packed = 0;                // bytes of a packed row
+  int64_t longest = 0;               // values of a row of a weight
+  int64_t units = 0, unit_rows = 0;  // of attention: a sequence's key-value heads, and their rows of queries
+  int64_t attention = 0;             // floats
+
+  DecoderSizes(const Kernels& kernels, const DecoderCall& call) {
+    for (int64_t i = 0; i < call.count; ++i) add(kernels, *call.layers[i]);
+    int64_t tokens = 0;
+    for (int64_t s = 0; s < call.sequence_count; ++s) tokens = std::max(tokens, call.sequences[s].tokens());
+    units *= call.sequence_count;
+    unit_rows = tokens * group;
+  }
+
+ private:
+  void add(const Kernels& kernels, const DecoderLayer& layer) {
+    width = std::max(width, layer.width);
+    q = std::max(q, layer.q.n);
+    kv = std::max(kv, layer.k.n);
+    feed_forward = std::max(feed_forward, layer.feed_forward);
+    group = std::max(group, layer.group());
+    head_dim = std::max(head_dim, layer.head_dim);
+    units = std::max(units, layer.kv_heads);
+    for (const Matrix& each : {layer.q, layer.k, layer.v, layer.output, layer.gate, layer.up, layer.down}) {
+      longest = std::max(longest, each.k);
+      packed = std::max({packed, kernels.stored.packed_bytes(each.format, each.k),
+                         kernels.stored.packed_bytes(kF32, each.k)});
+    }
+    Attention all{};
+    all.d = all.e = layer.head_dim;
+    attention = std::max(attention, kernels.attention.workspace(all));
+  }
+};
+
+// Offsets in bytes: of what all threads read, and of what each thread has for itself.
+struct DecoderMemory {
+  static constexpr int64_t kFloatRows = 16;  // of a weight that is unpacked to floats
+
+  Pieces shared, own;
+  int64_t q, k, v, seen, change, gate, up, sums, done;
+  int64_t x, normed, packed, floats, turned, attention;
+
+  DecoderMemory(const DecoderSizes& sizes, int64_t rows, int team) {
+    q = shared.floats(rows * sizes.q);
+    k = shared.floats(rows * sizes.kv);
+    v = shared.floats(rows * sizes.kv);
+    seen = shared.floats(rows * sizes.q);
+    change = shared.floats(rows * sizes.width);
+    gate = shared.floats(rows * sizes.feed_forward);
+    up = shared.floats(rows * sizes.feed_forward);
+    sums = shared.floats((sizes.units + team) * sizes.unit_rows * (sizes.head_dim + 2));
+    done = shared.take(sizes.units * static_cast<int64_t>(sizeof(std::atomic<int>)));
+    x = own.floats(rows * sizes.width);
+    normed = own.floats(rows * sizes.width);
+    packed = own.take(rows * sizes.packed);
+    floats = own.floats(kFloatRows * sizes.longest);
+    turned = own.floats(sizes.unit_rows * sizes.head_dim);
+    attention = own.floats(sizes.attention);
+  }
+
+  int64_t bytes(int team) const { return shared.bytes + team * own.bytes; }
+};
+
+}  // namespace cpu

@@ -1,0 +1,271 @@
+// A thread's way through the layers of a call. Five steps to a layer, after each of which all wait:
+//   q, k, v | attention | its output matrix | gate, up, their product | down
+// What is little work, norms and the packing of rows, every thread does for itself: that takes less time than
+// waiting for another to do it. So each has its own copy of x, to which all add the same.
+#pragma once
+#include "decoder_attention.h"
+#include "decoder_memory.h"
+#include "team.h"
+
+namespace cpu {
+
+class __attribute__((visibility("hidden"))) DecoderThread {
+ public:
+  DecoderThread(const Kernels& kernels, const DecoderCall& call, const DecoderSizes& sizes,
+                const DecoderMemory& at, char* memory, Barrier& barrier, int me, int all)
+      : kernels_(kernels),
+        call_(call),
+        barrier_(barrier),
+        me_(me),
+        all_(all),
+        slot_(sizes.unit_rows * (sizes.head_dim + 2)) {
+    const auto shared = [&](int64_t offset) { return reinterpret_cast<float*>(memory + offset); };
+    char* const mine = memory + at.shared.bytes + me * at.own.bytes;
+    const auto own = [&](int64_t offset) { return reinterpret_cast<float*>(mine + offset); };
+    q_ = shared(at.q), k_ = shared(at.k), v_ = shared(at.v), seen_ = shared(at.seen);
+    change_ = shared(at.change), gate_ = shared(at.gate), up_ = shared(at.up), sums_ = shared(at.sums);
+    done_ = reinterpret_cast<std::atomic<int>*>(memory + at.done);
+    x_ = own(at.x), normed_ = own(at.normed), floats_ = own(at.floats), turned_ = own(at.turned);
+    attention_ = own(at.attention), packed_ = mine + at.packed;
+  }
+
+  void run() {
+    if (!call_.count) return;
+    const DecoderLayer& first = *call_.layers[0];
+    const int64_t values = call_.rows * first.width;
+    std::copy_n(call_.x, values, x_);
+    for (int64_t i = 0; i < call_.count; ++i) {
+      const DecoderLayer& layer = *call_.layers[i];
+      if (i) add_change(*call_.layers[i - 1], call_.layers[i - 1]->feed_forward_post_norm);
+      step_through(layer);
+    }
+    const DecoderLayer& last = *call_.layers[call_.count - 1];
+    add_change(last, last.feed_forward_post_norm);
+    if (me_ == 0) std::copy_n(x_, values, call_.x);
+  }
+
+ private:
+  struct Range {
+    int64_t begin, end;
+  };
+  // Rows of x as products read them: packed for one format at a time.
+  struct Input {
+    const float* x;
+    int64_t k;
+    Format packed_for = kFormats;
+    Format packed_as = kFormats;
+  };
+
+  void step_through(const DecoderLayer& layer) {
+    norm(layer, layer.attention_norm);
+    project(layer);
+    wait();
+    UnitParts(layer, call_, me_, all_).each([&](const UnitPart& part) { attend(layer, part); });
+    wait();
+    multiply(Input{seen_, layer.output.k}, layer.output, change_);
+    wait();
+    add_change(layer, layer.attention_post_norm);
+    norm(layer, layer.feed_forward_norm);
+    gate(layer);
+    wait();
+    multiply(Input{gate_, layer.down.k}, layer.down, change_);
+    wait();
+  }
+
+  void wait() { barrier_.wait(all_); }
+
+  // This thread's of n columns: whole cache lines, but for the last.
+  Range share(int64_t n) const {
+    constexpr int64_t kLine = 16;
+    const int64_t lines = (n + kLine - 1) / kLine;
+    return {lines * me_ / all_ * kLine, std::min(n, lines * (me_ + 1) / all_ * kLine)};
+  }
+
+  void norm(const DecoderLayer& layer, const float* weight) {
+    kernels_.rows.rms_norm[kFloat32][1](normed_, x_, weight, {call_.rows, layer.width, false}, layer.eps);
+  }
+
+  void add_change(const DecoderLayer& layer, const float* post_norm) {
+    const float* change = change_;
+    if (post_norm) {
+      kernels_.rows.rms_norm[kFloat32][1](normed_, change_, post_norm, {call_.rows, layer.width, false},
+                                          layer.eps);
+      change = normed_;
+    }
+    kernels_.stored.add_bias(kFloat32, reinterpret_cast<char*>(x_), change, 1, call_.rows * layer.width);
+  }
+
+  // q, k and v are one matrix to the threads.
+  void project(const DecoderLayer& layer) {
+    Input input{normed_, layer.width};
+    const Range mine = share(layer.q.n + 2 * layer.k.n);
+    int64_t before = 0;
+    const auto part = [&](const Matrix& matrix, float* out) {
+      multiply(input, matrix, out,
+               {std::clamp<int64_t>(mine.begin - before, 0, matrix.n),
+                std::clamp<int64_t>(mine.end - before, 0, matrix.n)});
+      before += matrix.n;
+    };
+    part(layer.q, q_);
+    part(layer.k, k_);
+    part(layer.v, v_);
+  }
+
+  void gate(const DecoderLayer& layer) {
+    Input input{normed_, layer.width};
+    const Range mine = share(layer.feed_forward);
+    multiply(input, layer.gate, gate_, mine);
+    multiply(input, layer.up, up_, mine);
+    PairKernel* const product = layer.activation == kSilu
+                                    ? kernels_.elements.swiglu[kFloat32]
+                                    : kernels_.elements.geglu[layer.activation == kGelu][kFloat32];
+    if (mine.begin < mine.end)
+      for (int64_t i = 0; i < call_.rows; ++i) {
+        float* const row = gate_ + i * layer.feed_forward + mine.begin;
+        product(row, row, up_ + i * layer.feed_forward + mine.begin, mine.end - mine.begin, false);
+      }
+  }
+
+  void multiply(Input input, const Matrix& matrix, float* out) {
+    multiply(input, matrix, out, share(matrix.n));
+  }
+
+  // Columns of out (rows, n) = x matrix^T + bias.
+  void multiply(Input& input, const Matrix& matrix, float* out, Range columns) {
+    if (columns.begin >= columns.end) return;
+    pack(input, matrix.format);
+    LinearPart part{matrix.format,
+                    kFloat32,
+                    reinterpret_cast<char*>(out),
+                    call_.rows,
+                    matrix.n,
+                    matrix.k,
+                    columns.begin,
+                    columns.end,
+                    matrix.data,
+                    packed_,
+                    kernels_.stored.packed_bytes(input.packed_as, matrix.k),
+                    matrix.bias};
+    if (input.packed_as == matrix.format)
+      kernels_.stored.linear(part);
+    else
+      multiply_floats(part);
+  }
+
+  // Rows that int8 blocks cannot hold, as those with a NaN, are packed as floats.
+  void pack(Input& input, Format format) {
+    if (input.packed_for == format) return;
+    input.packed_for = format;
+    input.packed_as = pack_as(input, format) ? format : kF32;
+    if (input.packed_as != format) pack_as(input, kF32);
+  }
+  bool pack_as(const Input& input, Format format) {
+    const int64_t bytes = kernels_.stored.packed_bytes(format, input.k);
+    for (int64_t i = 0; i < call_.rows; ++i)
+      if (!kernels_.stored.pack(format, packed_ + i * bytes, input.x + i * input.k, input.k)) return false;
+    return true;
+  }
+
+  // The same for x as floats: rows of the weight become floats too, some at a time.
+  void multiply_floats(const LinearPart& all) {
+    const int64_t row = row_bytes(all.format, all.k);
+    for (int64_t n = all.n0; n < all.n1; n += DecoderMemory::kFloatRows) {
+      const int64_t rows = std::min(DecoderMemory::kFloatRows, all.n1 - n);
+      kernels_.stored.dequantize(all.format, floats_, all.weight + n * row, rows * all.k);
+      LinearPart part = all;
+      part.format = kF32;
+      part.out += n * 4;
+      part.weight = reinterpret_cast<const char*>(floats_);
+      part.n0 = 0;
+      part.n1 = rows;
+      if (part.bias) part.bias += n;
+      kernels_.stored.linear(part);
+    }
+  }
+
+  void attend(const DecoderLayer& layer, const UnitPart& part) {
+    const Sequence& sequence = *part.sequence;
+    const int64_t d = layer.head_dim, group = layer.group(), rows = sequence.tokens() * group;
+    const int64_t head_bytes = sequence.capacity * d * (sequence.dtype == kFloat32 ? 4 : 2);
+    char* const keys = sequence.cache + (2 * layer.index * layer.kv_heads + part.head) * head_bytes;
+    char* const values = keys + layer.kv_heads * head_bytes;
+    if (part.has_new_keys()) append(layer, part, keys, values);
+    turn(layer, sequence, q_ + part.head * group * d, layer.q.n, group, layer.q_norm);
+    const int64_t width = layer.heads * d;
+    float* const out = seen_ + sequence.start * width + part.head * group * d;
+    const AttentionHead head{reinterpret_cast<const char*>(turned_), keys, values, nullptr,
+                             reinterpret_cast<char*>(out)};
+    const Attention all = attention_of(layer, sequence);
+    float* const sums = part.parts > 1 ? sums_ + (part.number + part.first_thread) * slot_ : nullptr;
+    float* const mine = sums + part.part * rows * (d + 2);
+    for (int64_t row = 0; row < rows; row += kernels_.attention.few)
+      kernels_.attention.few_rows[sequence.dtype](
+          all, head,
+          {row, std::min(rows - row, kernels_.attention.few), part.begin, part.end,
+           sums ? mine + row * (d + 2) : nullptr},
+          attention_);
+    if (!sums || done_[part.number].fetch_add(1, std::memory_order_acq_rel) < part.parts - 1) return;
+    done_[part.number].store(0, std::memory_order_relaxed);
+    kernels_.attention.merge(all, head, 0, rows, sums, part.parts);
+  }
+
+  static Attention attention_of(const DecoderLayer& layer, const Sequence& sequence) {
+    Attention all{};
+    all.heads = layer.group();
+    all.t = sequence.tokens();
+    all.s = sequence.end();
+    all.d = all.e = all.k_row = all.v_row = layer.head_dim;
+    all.q_head = all.out_head = layer.head_dim;
+    all.q_row = layer.group() * layer.head_dim;
+    all.out_row = layer.heads * layer.head_dim;
+    all.q_type = kFloat32;
+    all.kv_type = sequence.dtype;
+    all.scale = layer.scale;
+    all.softcap = layer.softcap;
+    all.high = sequence.length;
+    all.low = layer.window ? sequence.length + 1 - layer.window : -all.t;
+    return all;
+  }
+
+  // Some heads of each token of a sequence, of rows of `width`, to turned_ (tokens, heads, head_dim).
+  void turn(const DecoderLayer& layer, const Sequence& sequence, const float* from, int64_t width,
+            int64_t heads, const float* weight) {
+    const Rotation& angles = call_.rotations[layer.rotation];
+    const Rows rows{heads, layer.head_dim, false};
+    for (int64_t i = 0; i < sequence.tokens(); ++i) {
+      const int64_t row = sequence.start + i;
+      const float* head = from + row * width;
+      float* const to = turned_ + i * heads * layer.head_dim;
+      if (weight) {
+        kernels_.rows.rms_norm[kFloat32][1](to, head, weight, rows, layer.eps);
+        head = to;
+      }
+      kernels_.rows.rope[layer.interleaved][kFloat32](
+          to, head, {{angles.cos + row * angles.pairs, kFloat32}, 0},
+          {{angles.sin + row * angles.pairs, kFloat32}, 0}, rows, angles.pairs);
+    }
+  }
+
+  void append(const DecoderLayer& layer, const UnitPart& part, char* keys, char* values) {
+    const Sequence& sequence = *part.sequence;
+    const int64_t d = layer.head_dim, bytes = d * (sequence.dtype == kFloat32 ? 4 : 2);
+    turn(layer, sequence, k_ + part.head * d, layer.k.n, 1, layer.k_norm);
+    const auto narrow = kernels_.attention.narrow[sequence.dtype];
+    for (int64_t i = 0; i < sequence.tokens(); ++i) {
+      const int64_t at = (sequence.length + i) * bytes;
+      narrow(keys + at, turned_ + i * d, d, 1.f);
+      narrow(values + at, v_ + (sequence.start + i) * layer.v.n + part.head * d, d, 1.f);
+    }
+  }
+
+  const Kernels& kernels_;
+  const DecoderCall& call_;
+  Barrier& barrier_;
+  const int64_t me_, all_, slot_;
+  float *q_, *k_, *v_, *seen_, *change_, *gate_, *up_, *sums_;
+  std::atomic<int>* done_;
+  float *x_, *normed_, *floats_, *turned_, *attention_;
+  char* packed_;
+};
+
+}  // namespace cpu

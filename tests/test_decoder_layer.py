@@ -1,0 +1,284 @@
+"""Whole layers as one call against the composition of ops that defines them."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+import stored
+from conftest import targets
+
+from airllm import tensor_ops
+from airllm.backends.kernel_backend import CpuBackend, KernelBackend
+from airllm.formats import FORMATS, Quantized
+from airllm.models.cache import Cache
+from airllm.models.config import ModelConfig, Rope
+from airllm.models.decoder import Angles, Rows, decoder_layer
+from airllm.models.fused import FusedLayers
+from airllm.models.layers import Experts, Layer
+
+PYTHON = KernelBackend("python")
+CAPACITY = 400
+having = pytest.mark.parametrize(
+    "target", [t for t in targets() if hasattr(t.module, "decoder_layers")], ids=str
+)
+
+MODELS = {
+    "llama": {},
+    "neighbours": {"rope": Rope(10000.0, 32, interleaved=True)},
+    "qwen2": {"qkv_bias": True},
+    "bias of the output": {"output_bias": True, "qkv_bias": True},
+    "qwen3": {"qk_norm": True, "head_dim": 64, "rope": Rope(1e6, 64)},
+    "gemma": {
+        "post_norms": True,
+        "attention_softcap": 20.0,
+        "attention_scale": 0.1,
+        "windows": (5, None),
+        "activation": "gelu_tanh",
+        "local_rope": Rope(500.0, 32),
+    },
+    "gelu": {"activation": "gelu"},
+    "half of a head is turned": {"rope": Rope(10000.0, 16), "heads": 6, "kv_heads": 6},
+    "one key-value head": {"heads": 9, "kv_heads": 1},
+    "small odd heads": {"heads": 5, "kv_heads": 5, "head_dim": 6, "rope": Rope(10000.0, 6)},
+}
+# Lengths before, and new tokens, of each sequence.
+BATCHES = {
+    "first token": [(0, 1)],
+    "short": [(5, 1)],
+    "long": [(333, 1)],
+    "eight tokens": [(20, 8)],
+    "from nothing": [(0, 7)],
+    "two": [(0, 1), (300, 1)],
+    "unequal": [(70, 2), (0, 1), (31, 5)],
+}
+
+
+def config(**changes) -> ModelConfig:
+    fields = {
+        "architecture": "test", "layers": 2, "width": 64, "heads": 6, "kv_heads": 2, "head_dim": 32,
+        "feed_forward": 160, "vocabulary": 1, "context": CAPACITY, "rope": Rope(10000.0, 32),
+        "norm_eps": 1e-5, "activation": "silu", "attention_scale": 0.25, "windows": (None, None),
+    }  # fmt: skip
+    return ModelConfig(**fields | changes)
+
+
+def matrix(rng, shape, name):
+    """Weights that neither grow nor shrink what they multiply, much."""
+    floats = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+    values = (rng.standard_normal(shape) / np.sqrt(shape[1])).astype(np.float32)
+    if name in FORMATS:
+        if FORMATS[name].pack:
+            return tensor_ops.quantize(values, name)
+        seed = int(rng.integers(1 << 30))
+        largest = 1e-3 * values.std() / stored.blocks(name, shape, seed, 1e-3).dequantize().std()
+        return stored.blocks(name, shape, seed, largest)
+    return values.astype(floats[name])
+
+
+def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
+    rng = np.random.default_rng(index)
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    f = c.feed_forward
+    shapes = {
+        "attention.q": (q, c.width), "attention.k": (kv, c.width), "attention.v": (kv, c.width),
+        "attention.output": (c.width, q), "feed_forward.gate": (f, c.width), "feed_forward.up": (f, c.width),
+        "feed_forward.down": (c.width, f),
+    }  # fmt: skip
+    weights = {n: matrix(rng, s, formats[i % len(formats)]) for i, (n, s) in enumerate(shapes.items())}
+    vectors = {"attention.norm": c.width, "feed_forward.norm": c.width}
+    if c.qkv_bias:
+        vectors |= {"attention.q_bias": q, "attention.k_bias": kv, "attention.v_bias": kv}
+    if c.output_bias:
+        vectors |= {"attention.output_bias": c.width}
+    if c.qk_norm:
+        vectors |= {"attention.q_norm": c.head_dim, "attention.k_norm": c.head_dim}
+    if c.post_norms:
+        vectors |= {"attention.post_norm": c.width, "feed_forward.post_norm": c.width}
+    weights |= {n: rng.uniform(0.5, 1.5, size).astype(np.float32) for n, size in vectors.items()}
+    return Layer(c, index, weights)
+
+
+def batch_of(c: ModelConfig, batch, dtype="f32"):
+    """Rows of x, what turns them, and caches that have something in them; the same each time."""
+    rng = np.random.default_rng(len(batch))
+    rows, start = [], 0
+    for length, tokens in batch:
+        cache = Cache(c, CAPACITY, dtype)
+        cache.data[:, :, :, :length] = rng.standard_normal(cache.data[:, :, :, :length].shape)
+        cache.extend([0] * length)
+        rows.append(Rows(start, start + tokens, cache))
+        start += tokens
+    x = rng.standard_normal((start, c.width)).astype(np.float32)
+    positions = np.concatenate([np.arange(length, length + tokens) for length, tokens in batch])
+    angles = []
+    for rope in filter(None, (c.rope, c.local_rope)):
+        cos, sin = tensor_ops.rope_table(positions, rope.dim, rope.theta)
+        angles.append(Angles(cos[:, None], sin[:, None], rope.interleaved))
+    return x, angles, rows
+
+
+def composed(ops, x, angles, rows, layers):
+    for layer in layers:
+        local = layer.config.rope_of(layer.index) is layer.config.local_rope
+        x = decoder_layer(ops, x, layer, angles[int(local)], rows)
+    return x
+
+
+def compare(ops, c, batch, formats=("f32",), expected_ops=PYTHON, within=2e-5, dtype="f32", spoil=None):
+    """Two layers in one call, each in one of its own, and composed: x and what the caches have then."""
+    layers = [layer_of(c, i, formats) for i in range(2)]
+    fused = FusedLayers(ops, layers)
+    assert not fused.why_not
+    x, angles, rows = batch_of(c, batch, dtype)
+    if spoil:
+        spoil(x)
+    assert fused.takes(rows)
+    expected_rows = batch_of(c, batch, dtype)[2]
+    expected = composed(expected_ops, x, angles, expected_rows, layers)
+    apart = x.copy()
+    for i in range(2):
+        fused.run(apart, angles, batch_of(c, batch, dtype)[2], slice(i, i + 1))
+    fused.run(x, angles, rows)
+    np.testing.assert_array_equal(apart, x)
+    agree(x, expected, within)
+    for part, other in zip(rows, expected_rows, strict=True):
+        agree(part.cache.data.astype(np.float32), other.cache.data.astype(np.float32), within)
+
+
+def agree(actual, expected, within):
+    """Errors relative to the largest value of a row."""
+    scale = np.nanmax(np.abs(expected), axis=-1, keepdims=True, initial=1e-6)
+    np.testing.assert_allclose(actual / scale, expected / scale, rtol=0, atol=within, equal_nan=True)
+
+
+@having
+@pytest.mark.parametrize("model", MODELS)
+def test_a_layer_is_the_composition_of_its_ops(model, reached):
+    for batch in BATCHES.values():
+        compare(KernelBackend("cpp"), config(**MODELS[model]), batch)
+
+
+@having
+@pytest.mark.parametrize("threads", (1, 2, 3, 7))
+@pytest.mark.parametrize("model", ("llama", "gemma", "one key-value head"))
+def test_any_number_of_threads_gives_the_same(threads, model, target, reached):
+    c = config(**{"width": 256, "feed_forward": 512} | MODELS[model])
+    before = reached.switch(target.variant, threads)
+    try:
+        for batch in BATCHES.values():
+            compare(KernelBackend("cpp"), c, batch)
+    finally:
+        reached.switch(*before)
+
+
+@having
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16", *FORMATS])
+def test_stored_weights(name, reached):
+    """Activations are rounded to 8 bits as in the ops, so exactly as there, whatever the format."""
+    block = FORMATS[name].values if name in FORMATS else 1
+    c = config(width=max(block, 96), feed_forward=max(2 * block, 160), heads=8, kv_heads=4)
+    for batch in (BATCHES["short"], BATCHES["unequal"]):
+        exact = name not in FORMATS
+        compare(KernelBackend("cpp"), c, batch, [name], within=2e-5 if exact else 0.05)
+        compare(KernelBackend("cpp"), c, batch, [name], KernelBackend("cpp"), 2e-5 if exact else 2e-3)
+
+
+@having
+def test_formats_may_differ_within_a_layer(reached):
+    c = config(width=256, feed_forward=256, heads=8)
+    for formats in (("q4_k", "q6_k", "f16"), ("q8_0", "q4_0", "q4_1", "f32")):
+        compare(KernelBackend("cpp"), c, BATCHES["two"], formats, KernelBackend("cpp"), 2e-3)
+
+
+@having
+def test_a_cache_of_half_precision(reached):
+    compare(KernelBackend("cpp"), config(), BATCHES["unequal"], dtype="f16", within=2e-3)
+
+
+@having
+@pytest.mark.parametrize("value", (np.nan, np.inf, 1e-25))
+@pytest.mark.parametrize("name", ("q4_1", "f32"))
+def test_what_int8_cannot_hold_is_as_in_the_ops(value, name, reached):
+    def spoil(x):
+        x[1, 3 : 3 + (x.shape[1] if value == 1e-25 else 1)] = value
+
+    compare(
+        KernelBackend("cpp"), config(), BATCHES["unequal"], [name], KernelBackend("cpp"), 2e-3, spoil=spoil
+    )
+
+
+@having
+def test_a_backend_with_a_part_switched_off(reached):
+    compare(CpuBackend(use_simd=False, use_parallel=False), config(), BATCHES["two"])
+
+
+@having
+def test_experts_are_left_to_the_composition(reached):
+    c = config(experts=4, experts_used=2, expert_feed_forward=32, moe_layers=(True, True))
+    weights = {
+        n: w for n, w in layer_of(c, 0).weights.items() if n.split(".")[1] not in ("gate", "up", "down")
+    }
+    weights["experts.router"] = np.zeros((4, 64), np.float32)
+    fused = FusedLayers(KernelBackend("cpp"), [Layer(c, 0, weights, Experts(None, c, 0))])
+    assert "feed_forward.gate" in fused.why_not
+    weights |= layer_of(c, 0).weights
+    assert "experts.router" in FusedLayers(KernelBackend("cpp"), [Layer(c, 0, weights)]).why_not
+    reached.silu(np.ones(1, np.float32))
+
+
+def test_a_backend_without_such_a_call_says_so():
+    assert "python" in FusedLayers(PYTHON, [layer_of(config(), 0)]).why_not
+
+
+@having
+@pytest.mark.parametrize(
+    "changed", ("attention.q", "attention.output", "feed_forward.up", "feed_forward.norm")
+)
+def test_a_weight_of_another_shape_is_refused(changed, reached):
+    layer = layer_of(config(), 0)
+    for wrong in (
+        layer[changed][:-1],
+        np.zeros((), np.float32),
+        Quantized(np.zeros((3, 34), np.uint8), "q8_0"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=f"DecoderLayer: {changed} has"):
+            FusedLayers(KernelBackend("cpp"), [Layer(layer.config, 0, {**layer.weights, changed: wrong})])
+    reached.silu(np.ones(1, np.float32))
+
+
+WRONG = {
+    "x has shape": {"x": np.zeros((4, 65), np.float32)},
+    "at most 8 rows": {"x": np.zeros((9, 64), np.float32)},
+    "x has dtype float16": {"x": np.zeros((4, 64), np.float16)},
+    "x is read-only": {"x": np.broadcast_to(np.float32(0), (1, 1)).repeat(4, 0).repeat(64, 1)},
+    "cos has shape": {"cos": np.zeros((3, 1, 16), np.float32)},
+    "at most half of head_dim=32": {"cos": np.zeros((4, 1, 17), np.float32)},
+    "rotations has 0 tables": {"rotations": []},
+    "rows has 3 rows": {"rows": [(0, 3)]},
+    "rows has rows 1 to 4": {"rows": [(1, 4)]},
+    "rows has rows 2 to 2": {"rows": [(0, 2), (2, 2), (2, 4)]},
+    "a length of 9 and 4 rows": {"length": 9},
+    "a length of -1": {"length": -1},
+    "keys and values has shape": {"data": np.zeros((2, 2, 2, 12, 31), np.float32)},
+    "keys and values has dtype": {"data": np.zeros((2, 2, 2, 12, 32), np.uint8)},
+    "a cache twice": {"rows": [(0, 2), (2, 4)]},
+}
+
+
+@having
+@pytest.mark.parametrize("message", WRONG)
+def test_a_wrong_argument_is_refused(message, reached):
+    layer = FusedLayers(KernelBackend("cpp"), [layer_of(config(), 0)])._layers
+    given = {
+        "data": np.zeros((2, 2, 2, 12, 32), np.float32),
+        "length": 0,
+        "rows": [(0, 4)],
+        "x": np.zeros((4, 64), np.float32),
+        "cos": np.zeros((4, 1, 16), np.float32),
+    } | WRONG[message]
+    if "read-only" in message:
+        given["x"].flags.writeable = False
+    rows = [(*part, given["data"], given["length"]) for part in given["rows"]]
+    rotations = given.get("rotations", [(given["cos"], given["cos"])])
+    with pytest.raises((ValueError, TypeError), match=message):
+        reached.decoder_layers(layer, given["x"], rotations, rows)
+    reached.silu(np.ones(1, np.float32))
