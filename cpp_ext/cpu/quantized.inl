@@ -8,22 +8,20 @@ namespace stored {
 
 #include "bytes.inl"
 
-constexpr int64_t kAhead = 4096;  // bytes, at least, from what is read to what is fetched
-constexpr int64_t kTile = 64;     // results that wait in float32
+constexpr int64_t kTile = 64;  // results that wait in float32
 
-// Rows of weights at a time: as many as leave their sums and the rows of x in registers.
+// Rows of weights at a time.
 template <int M>
 constexpr int kWeightRows = M == 1          ? 4
                             : VECTORS == 32 ? 2
                                             : 1;
 
-// Where the operands of dots() lie. `ahead` is the distance to the rows of weights that come next: fetching
-// them is the memory's work while these are computed on.
+// Where the operands of dots() lie.
 template <int R, int M>
 struct Operands {
   const char* w[R];
   const char* x[M];
-  int64_t k, ahead;
+  int64_t k, row_bytes;
 };
 
 #include "quantized_256.inl"
@@ -38,7 +36,7 @@ inline void dots_of_tile(float (*sums)[kTile], const char* weight, int64_t rows,
   Operands<R, M> at;
   for (int i = 0; i < M; ++i) at.x[i] = x + (i < m ? i : m - 1) * x_bytes;
   at.k = k;
-  at.ahead = (kAhead / (R * row_bytes) + 1) * R * row_bytes;
+  at.row_bytes = row_bytes;
   for (int64_t n = 0; n < rows; n += R) {
     for (int r = 0; r < R; ++r) at.w[r] = weight + (n + r < rows ? n + r : rows - 1) * row_bytes;
     float results[R][M];

@@ -221,15 +221,13 @@ struct Blocks256 {
   template <int R, int M>
   static INLINE void dots(float (&out)[R][M], const Operands<R, M>& all) {
     Vec sums[R][M] = {};
-    const Group256* x[M];
-    for (int m = 0; m < M; ++m) x[m] = reinterpret_cast<const Group256*>(all.x[m]);
-    for (int64_t b = 0; b < all.k / 256; ++b) {
-      for (int r = 0; r < R; ++r) {
-        const char* const w = all.w[r] + b * F::kBytes;
-        for (int line = 0; line < F::kBytes; line += 64) __builtin_prefetch(w + all.ahead + line, 0, 2);
-        add_block<F, M>(sums[r], w, x);
+    for (int r = 0; r < R; ++r) {
+      const Group256* x[M];
+      for (int m = 0; m < M; ++m) x[m] = reinterpret_cast<const Group256*>(all.x[m]);
+      for (int64_t b = 0; b < all.k / 256; ++b) {
+        add_block<F, M>(sums[r], all.w[r] + b * F::kBytes, x);
+        for (int m = 0; m < M; ++m) ++x[m];
       }
-      for (int m = 0; m < M; ++m) ++x[m];
     }
     for (int r = 0; r < R; ++r)
       for (int m = 0; m < M; ++m) out[r][m] = across(sums[r][m], Plus{});

@@ -123,25 +123,26 @@ inline bool pack_row32(char* to, const float* x, int64_t k) {
   return largest == 0.f || largest > 0x1p-60f;
 }
 
-template <class F, int R, int M>
-INLINE void add_group(Vec (&sums)[R][M], const char* const (&w)[R], const Group32* const (&x)[M]) {
-  for (int r = 0; r < R; ++r) {
-    const Pair q = F::unpack(w[r]);
-    const Vec scale = halves<F::kBytes>(w[r]);
-    for (int m = 0; m < M; ++m) {
-      const Int minus_sums = load_int(x[m]->minus_sums);
-      const Bytes first = load_bytes(x[m]->first), second = load_bytes(x[m]->second);
-      const Vec x_scale = load(x[m]->scales);
-      const Int start = minus_sums * F::kZero;
-      const Int sum = F::kSigned ? dot_signed(dot_signed(start, q.first, first), q.second, second)
-                                 : dot_small(dot_small(start, q.first, first), q.second, second);
-      sums[r][m] += scale * x_scale * to_float(sum);
-      if (F::kOffset)
-        sums[r][m] += (halves<F::kBytes>(w[r] + 2) + scale * (float)F::kZero) * load(x[m]->quarter_sums);
-    }
+// A row's group at w.
+template <class F, int M>
+INLINE void add_group(Vec (&sums)[M], const char* w, const Group32* const (&x)[M]) {
+  const Pair q = F::unpack(w);
+  const Vec scale = halves<F::kBytes>(w);
+  for (int m = 0; m < M; ++m) {
+    const Int minus_sums = load_int(x[m]->minus_sums);
+    const Bytes first = load_bytes(x[m]->first), second = load_bytes(x[m]->second);
+    const Vec x_scale = load(x[m]->scales);
+    const Int start = minus_sums * F::kZero;
+    const Int sum = F::kSigned ? dot_signed(dot_signed(start, q.first, first), q.second, second)
+                               : dot_small(dot_small(start, q.first, first), q.second, second);
+    sums[m] += scale * x_scale * to_float(sum);
+    if (F::kOffset)
+      sums[m] += (halves<F::kBytes>(w + 2) + scale * (float)F::kZero) * load(x[m]->quarter_sums);
   }
 }
 
+// Rows are read one after the other: memory is fastest where a thread reads it in order, and nothing is
+// fetched ahead that the CPU does not fetch by itself.
 template <class F>
 struct Blocks32 {
   static int64_t packed_bytes(int64_t k) {
@@ -151,40 +152,31 @@ struct Blocks32 {
 
   template <int R, int M>
   static INLINE void dots(float (&out)[R][M], const Operands<R, M>& all) {
-    const int64_t blocks = all.k / 32;
     Vec sums[R][M] = {};
-    const char* w[R];
-    const Group32* x[M];
-    for (int m = 0; m < M; ++m) x[m] = reinterpret_cast<const Group32*>(all.x[m]);
-    if (kGroup > 1 && blocks < kGroup) {
-      add_padded(sums, all.w, x, blocks);
-    } else {
-      for (int64_t b = 0; b < blocks; b += kGroup) {
-        const int64_t at = (b + kGroup <= blocks ? b : blocks - kGroup) * F::kBytes;
-        for (int r = 0; r < R; ++r) {
-          w[r] = all.w[r] + at;
-          if (kGroup > 1 || b % 2 == 0) __builtin_prefetch(w[r] + all.ahead, 0, 2);
-        }
-        add_group<F>(sums, w, x);
-        for (int m = 0; m < M; ++m) ++x[m];
-      }
-    }
+    for (int r = 0; r < R; ++r) add_row(sums[r], all.w[r], all.x, all.k / 32);
     for (int r = 0; r < R; ++r)
       for (int m = 0; m < M; ++m) out[r][m] = across(sums[r][m], Plus{});
   }
 
  private:
-  // Rows of less than a group.
-  template <int R, int M>
-  static INLINE void add_padded(Vec (&sums)[R][M], const char* const (&rows)[R], const Group32* const (&x)[M],
-                                int64_t blocks) {
-    char padded[R][kGroup * F::kBytes] = {};
-    const char* w[R];
-    for (int r = 0; r < R; ++r) {
-      for (int b = 0; b < kGroup - 1; ++b)
-        if (b < blocks) __builtin_memcpy(padded[r] + b * F::kBytes, rows[r] + b * F::kBytes, F::kBytes);
-      w[r] = padded[r];
+  template <int M>
+  static INLINE void add_row(Vec (&sums)[M], const char* w, const char* const (&row)[M], int64_t blocks) {
+    const Group32* x[M];
+    for (int m = 0; m < M; ++m) x[m] = reinterpret_cast<const Group32*>(row[m]);
+    if (kGroup > 1 && blocks < kGroup) return add_padded(sums, w, x, blocks);
+    for (int64_t b = 0; b < blocks; b += kGroup) {
+      add_group<F>(sums, w + (b + kGroup <= blocks ? b : blocks - kGroup) * F::kBytes, x);
+      for (int m = 0; m < M; ++m) ++x[m];
     }
-    add_group<F>(sums, w, x);
+  }
+
+  // A row of less than a group.
+  template <int M>
+  static INLINE void add_padded(Vec (&sums)[M], const char* row, const Group32* const (&x)[M],
+                                int64_t blocks) {
+    char padded[kGroup * F::kBytes] = {};
+    for (int b = 0; b < kGroup - 1; ++b)
+      if (b < blocks) __builtin_memcpy(padded + b * F::kBytes, row + b * F::kBytes, F::kBytes);
+    add_group<F>(sums, padded, x);
   }
 };
