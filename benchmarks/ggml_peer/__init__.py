@@ -33,16 +33,25 @@ def folder() -> Path:
 
 def library() -> Path:
     """The built library; fetches and builds it where it is not there yet. Raises NoPeer with the reason."""
-    built = folder() / "build" / "libggml_peer.so"
-    if not built.exists():
+    built, source, project = folder() / "built" / "libggml_peer.so", folder() / "ggml", folder() / "project"
+    if not source.exists():
         folder().mkdir(parents=True, exist_ok=True)
-        source = folder() / "ggml"
-        if not source.exists():
-            _fetch(source)
-        _build(source, built.parent)
-    elif built.stat().st_mtime < (HERE / "ggml_peer.c").stat().st_mtime:
-        _build(folder() / "ggml", built.parent)
+        _fetch(source)
+    if _copied(project):
+        built.unlink(missing_ok=True)
+    if not built.exists():
+        _build(source, project, built.parent)
     return built
+
+
+def _copied(project: Path) -> bool:
+    """Put our files beside ggml, as several checkouts may share the folder; whether they have changed."""
+    project.mkdir(exist_ok=True)
+    own = [HERE / name for name in ("CMakeLists.txt", "ggml_peer.c")]
+    changed = [f for f in own if not (to := project / f.name).exists() or f.read_bytes() != to.read_bytes()]
+    for file in changed:
+        shutil.copy(file, project)
+    return bool(changed)
 
 
 def _fetch(to: Path) -> None:
@@ -59,11 +68,11 @@ def _fetch(to: Path) -> None:
         shutil.move(f"{scratch}/ggml", to)
 
 
-def _build(source: Path, build: Path) -> None:
+def _build(source: Path, project: Path, build: Path) -> None:
     cmake = shutil.which("cmake")
     if not cmake:
         raise NoPeer("cmake is not installed (python -m pip install cmake)")
-    _run(cmake, "-S", str(HERE), "-B", str(build), f"-DGGML_SOURCE={source}", "-DCMAKE_BUILD_TYPE=Release")
+    _run(cmake, "-S", str(project), "-B", str(build), f"-DGGML_SOURCE={source}", "-DCMAKE_BUILD_TYPE=Release")
     _run(cmake, "--build", str(build), "-j", "--target", "ggml_peer")
 
 

@@ -3,7 +3,6 @@
 #define VECTORS 32
 #define WIDEN_F16(p) ((Vec)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)(p))))
 #define NARROW_F16(v) ((Bits16)_mm512_maskz_cvtps_ph(0xffff, (__m512)(v), _MM_FROUND_TO_NEAREST_INT))
-#define WIDEN_U16(p) ((Bits)_mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256((const __m256i*)(p))))
 #define PERMUTES_HALVES  // any 16-bit elements, by one instruction
 // t - floor(t), and p * 2^floor(t)
 #define FRACTION(t) ((Vec)_mm512_maskz_reduce_ps(0xffff, (__m512)(t), _MM_FROUND_TO_NEG_INF))

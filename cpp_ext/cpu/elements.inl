@@ -53,11 +53,13 @@ void pair_kernel(void* out, const void* a, const void* b, int64_t n, bool stream
   if (streamed) end_of_stream();
 }
 
-#define OF_DTYPES(kernel, F) {kernel<F, float>, kernel<F, Float16>, kernel<F, BFloat16>}
-constexpr ElementKernels element_kernels = {
-    OF_DTYPES(map_kernel, Silu),
-    {OF_DTYPES(map_kernel, GeluTanh), OF_DTYPES(map_kernel, GeluErf)},
-    OF_DTYPES(pair_kernel, Silu),
-    {OF_DTYPES(pair_kernel, GeluTanh), OF_DTYPES(pair_kernel, GeluErf)},
-};
-#undef OF_DTYPES
+// Puts the kernels for arrays of T into the table.
+template <class T>
+constexpr void add_element_kernels(ElementKernels& all, DType dtype) {
+  all.silu[dtype] = map_kernel<Silu, T>;
+  all.gelu[0][dtype] = map_kernel<GeluTanh, T>;
+  all.gelu[1][dtype] = map_kernel<GeluErf, T>;
+  all.swiglu[dtype] = pair_kernel<Silu, T>;
+  all.geglu[0][dtype] = pair_kernel<GeluTanh, T>;
+  all.geglu[1][dtype] = pair_kernel<GeluErf, T>;
+}

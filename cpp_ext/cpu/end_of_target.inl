@@ -5,9 +5,9 @@
 #undef VECTORS
 #undef WIDEN_F16
 #undef NARROW_F16
+#undef NARROW_BF16
 #undef STREAM_F32
 #undef STREAM_16
-#undef WIDEN_U16
 #undef PERMUTES_HALVES
 #undef FRACTION
 #undef TIMES_2_TO_THE_FLOOR

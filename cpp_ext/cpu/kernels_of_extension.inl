@@ -13,6 +13,10 @@ namespace {
 #include "prefill.inl"
 #include "quantized.inl"
 #endif
+#ifdef NARROW_BF16
+#include "elements.inl"
+#include "rows.inl"
+#endif
 #ifdef DOT_BF16
 #include "matmul.inl"
 #endif
@@ -24,6 +28,10 @@ constexpr Kernels extended() {
 #ifdef DOT_U8_I8
   all.prefill = with_bytes(all.prefill);
   all.stored = stored::stored_kernels;
+#endif
+#ifdef NARROW_BF16
+  add_element_kernels<BFloat16>(all.elements, kBFloat16);
+  add_row_kernels<BFloat16>(all.rows, kBFloat16);
 #endif
 #ifdef DOT_BF16
   all.matmul[kBFloat16] = matmul_pairs;

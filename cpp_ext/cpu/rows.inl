@@ -267,22 +267,20 @@ void rope(void* out_, const void* x_, AnyRows cos, AnyRows sin, const Rows& rows
       rotate_few<Layout<T>>(out, x, c, s, pairs);
     else
       rotate<Layout<T>>(out, x, c, s, pairs);
-    if (out != x) map(out + 2 * pairs, rows.dim - 2 * pairs, Same{}, x + 2 * pairs);
+    if (out != x) __builtin_memcpy(out + 2 * pairs, x + 2 * pairs, (rows.dim - 2 * pairs) * sizeof(T));
     cos.first.data = static_cast<const char*>(cos.first.data) + cos.step;
     sin.first.data = static_cast<const char*>(sin.first.data) + sin.step;
   }
 }
 
-#define OF_DTYPES(kernel) {kernel<float>, kernel<Float16>, kernel<BFloat16>}
-#define OF_LAYOUT(layout) {rope<layout, float>, rope<layout, Float16>, rope<layout, BFloat16>}
-constexpr RowKernels row_kernels = {
-    OF_DTYPES(softmax),
-    {{rms_norm<float, float>, rms_norm<float, float>},
-     {rms_norm<Float16, Float16>, rms_norm<Float16, float>},
-     {rms_norm<BFloat16, BFloat16>, rms_norm<BFloat16, float>}},
-    OF_DTYPES(add_rms_norm),
-    OF_DTYPES(layer_norm),
-    {OF_LAYOUT(Halves), OF_LAYOUT(Neighbours)},
-};
-#undef OF_DTYPES
-#undef OF_LAYOUT
+// Puts the kernels for arrays of T into the table.
+template <class T>
+constexpr void add_row_kernels(RowKernels& all, DType dtype) {
+  all.softmax[dtype] = softmax<T>;
+  all.rms_norm[dtype][0] = rms_norm<T, T>;
+  all.rms_norm[dtype][1] = rms_norm<T, float>;
+  all.add_rms_norm[dtype] = add_rms_norm<T>;
+  all.layer_norm[dtype] = layer_norm<T>;
+  all.rope[0][dtype] = rope<Halves, T>;
+  all.rope[1][dtype] = rope<Neighbours, T>;
+}

@@ -90,6 +90,7 @@ BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,
 #define ISA avx512_bf16
 #define BASE avx512_vnni
 #include "avx512.inl"
+#define NARROW_BF16(v) ((Bits16)_mm512_maskz_cvtneps_pbh(0xffff, (__m512)(v)))
 #define DOT_BF16(sum, a, b) ((Vec)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b)))
 #include "kernels_of_extension.inl"
 END_TARGET

@@ -21,12 +21,6 @@ INLINE Int counted(std::integer_sequence<int, I...>) {
 INLINE Vec load(const float* p) { return *reinterpret_cast<const VecInMemory*>(p); }
 INLINE void store(float* p, Vec v) { *reinterpret_cast<VecInMemory*>(p) = v; }
 
-#ifdef WIDEN_U16
-INLINE Bits widened(const Bits16InMemory* p) { return WIDEN_U16(p); }
-#else
-INLINE Bits widened(const Bits16InMemory* p) { return __builtin_convertvector((Bits16)*p, Bits); }
-#endif
-
 #ifdef PERMUTES_HALVES
 typedef uint16_t Halved __attribute__((vector_size(4 * LANES)));
 template <int... I>
@@ -34,18 +28,29 @@ INLINE Bits16 upper_halves(Halved v, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(v, v, (2 * I + 1)...);
 }
 INLINE Bits16 upper_halves(Bits v) { return upper_halves((Halved)v, Lanes{}); }
+template <int... I>
+INLINE Vec as_upper_halves(Bits16 v, std::integer_sequence<int, I...>) {
+  return (Vec)__builtin_shufflevector(v, Bits16{}, (I % 2 ? I / 2 : LANES)...);
+}
+INLINE Vec load(const BFloat16* p) {
+  const Bits16 bits = *reinterpret_cast<const Bits16InMemory*>(p);
+  return as_upper_halves(bits, std::make_integer_sequence<int, 2 * LANES>{});
+}
 #else
 INLINE Bits16 upper_halves(Bits v) { return __builtin_convertvector(v >> 16, Bits16); }
+INLINE Vec load(const BFloat16* p) {
+  return (Vec)(__builtin_convertvector(*reinterpret_cast<const Bits16InMemory*>(p), Bits) << 16);
+}
 #endif
 
-INLINE Vec load(const BFloat16* p) {
-  return (Vec)(widened(reinterpret_cast<const Bits16InMemory*>(p)) << 16);
-}
-
+#ifdef NARROW_BF16  // a third of the instructions; what is below 2^-126 becomes zero
+INLINE Bits16 rounded(Vec v, BFloat16) { return NARROW_BF16(v); }
+#else
 INLINE Bits16 rounded(Vec v, BFloat16) {  // to nearest even; a NaN keeps its upper bits and stays one
   const Bits bits = (Bits)v, odd = (bits >> 16) & 1;
   return upper_halves(v == v ? bits + 0x7fff + odd : bits | 0x400000);
 }
+#endif
 
 #ifdef WIDEN_F16
 INLINE Vec load(const Float16* p) { return WIDEN_F16(p); }

@@ -1,0 +1,160 @@
+"""One engine in a process of its own, which answers its parent, bench_engine.py.
+
+    python engine_worker.py SIDE FILE THREADS OPTIONS
+
+SIDE is airllm, llama_cpp or ik_llama_cpp, and the interpreter needs nothing but that. OPTIONS is JSON. Each
+line of the standard input is a request in JSON, each line of the standard output its answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+
+class Airllm:
+    """This project's engine; the option is `max_memory`."""
+
+    def __init__(self, path: str, threads: int, options: dict[str, Any]):
+
+        import tensor_ops_cpp
+        from airllm import __version__
+        from airllm.layer_engine import LayerWiseInferenceEngine
+
+        tensor_ops_cpp.set_num_threads(threads)
+        self.version = __version__
+        self.engine = LayerWiseInferenceEngine(path, **options)
+        self.cache, self.logits = self.engine.new_cache(), np.empty(0)
+
+    def tokens(self, text: str) -> list[int]:
+        return self.engine.tokenizer.encode(text)
+
+    def restart(self) -> None:
+        self.cache.truncate(0)
+
+    def feed(self, tokens: list[int]) -> None:
+        self.logits = self.engine.forward(tokens, self.cache)
+
+    def best(self) -> list[int]:
+        return best_of(self.logits)
+
+
+class LlamaCpp:
+    """llama-cpp-python through its C interface; the option is `flash`, its fused attention."""
+
+    def __init__(self, path: str, threads: int, options: dict[str, Any]):
+        import llama_cpp as c
+
+        self.c, self.version = c, c.__version__
+        self._silence = c.llama_log_callback(lambda *_: None)  # kept: C calls it as long as it lives
+        c.llama_log_set(self._silence, None)
+        c.llama_backend_init()
+        self.model = c.llama_model_load_from_file(path.encode(), c.llama_model_default_params())
+        how = c.llama_context_default_params()
+        how.n_ctx, how.n_threads, how.n_threads_batch = 1024, threads, threads
+        how.flash_attn_type = int(options.get("flash", False))
+        self.context = c.llama_init_from_model(self.model, how)
+        if not self.context:
+            raise RuntimeError(f"llama.cpp cannot open {path}")
+        self.vocabulary = c.llama_vocab_n_tokens(c.llama_model_get_vocab(self.model))
+
+    def tokens(self, text: str) -> list[int]:
+        raw, room = text.encode(), (self.c.llama_token * (len(text) + 8))()
+        vocabulary = self.c.llama_model_get_vocab(self.model)
+        return room[: self.c.llama_tokenize(vocabulary, raw, len(raw), room, len(room), False, False)]
+
+    def restart(self) -> None:
+        self.c.llama_memory_clear(self.c.llama_get_memory(self.context), True)
+
+    def feed(self, tokens: list[int]) -> None:
+        batch = self.c.llama_batch_get_one((self.c.llama_token * len(tokens))(*tokens), len(tokens))
+        if self.c.llama_decode(self.context, batch):
+            raise RuntimeError("llama_decode failed")
+        self.logits = self.c.llama_get_logits_ith(self.context, -1)
+
+    def best(self) -> list[int]:
+        return best_of(self.logits[: self.vocabulary])
+
+
+class IkLlamaCpp:
+    """ik-llama-cpp-python, likewise."""
+
+    def __init__(self, path: str, threads: int, options: dict[str, Any]):
+        import ik_llama_cpp
+        from ik_llama_cpp import _ctypes_api, _internals
+
+        self.c, self.parts, self.version = _ctypes_api, _internals, ik_llama_cpp.__version__
+        self.model = _internals.IkModel(path)
+        flash = bool(options.get("flash", False))
+        self.context = _internals.IkContext(self.model, n_ctx=1024, n_threads=threads, flash_attn=flash)
+        self.at = 0
+
+    def tokens(self, text: str) -> list[int]:
+        return self.model.tokenize(text, add_bos=False)
+
+    def restart(self) -> None:
+        self.context.kv_cache_clear()
+        self.at = 0
+
+    def feed(self, tokens: list[int]) -> None:
+        batch = self.parts.make_batch_range(tokens, pos_start=self.at)
+        failed = self.context.decode(batch)
+        self.c.llama_batch_free(batch)
+        if failed:
+            raise RuntimeError("llama_decode failed")
+        self.at += len(tokens)
+        self.logits = self.context.get_logits(-1)
+
+    def best(self) -> list[int]:
+        return best_of(self.logits[: self.model.n_vocab])
+
+
+SIDES = {"airllm": Airllm, "llama_cpp": LlamaCpp, "ik_llama_cpp": IkLlamaCpp}
+
+
+def best_of(logits: Any, count: int = 5) -> list[int]:
+    return np.argsort(logits)[::-1][:count].tolist()
+
+
+def fed(side: Any, after: list[int], tokens: list[int], one_by_one: bool) -> float:
+    """Seconds that `tokens` take behind those of `after`; nothing is sampled."""
+    side.restart()
+    if after:
+        side.feed(after)
+    start = time.perf_counter()
+    for part in [[token] for token in tokens] if one_by_one else [tokens]:
+        side.feed(part)
+    return time.perf_counter() - start
+
+
+def answer(side: Any, request: dict[str, Any]) -> Any:
+    what = request.pop("do")
+    if what == "feed":
+        return fed(side, **request)
+    if what == "best":
+        return side.best()
+    if what == "tokens":
+        return side.tokens(**request)
+    raise ValueError(f"request has do={what!r}, expected feed, best or tokens")
+
+
+def main() -> None:
+    name, path, threads, options = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what an engine prints is no answer
+    side = SIDES[name](path, int(threads), json.loads(options))
+    print(json.dumps({"version": side.version}), file=answers)
+    for line in sys.stdin:
+        reply = {"answer": answer(side, json.loads(line))}
+        reply["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+        print(json.dumps(reply), file=answers)
+
+
+if __name__ == "__main__":
+    main()
