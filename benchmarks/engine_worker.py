@@ -73,8 +73,8 @@ class LlamaCpp:
         self.c.llama_memory_clear(self.c.llama_get_memory(self.context), True)
 
     def feed(self, tokens: list[int]) -> None:
-        batch = self.c.llama_batch_get_one((self.c.llama_token * len(tokens))(*tokens), len(tokens))
-        if self.c.llama_decode(self.context, batch):
+        kept = (self.c.llama_token * len(tokens))(*tokens)
+        if self.c.llama_decode(self.context, self.c.llama_batch_get_one(kept, len(tokens))):
             raise RuntimeError("llama_decode failed")
         self.logits = self.c.llama_get_logits_ith(self.context, -1)
 
@@ -115,7 +115,7 @@ class IkLlamaCpp:
         return best_of(self.logits[: self.model.n_vocab])
 
 
-SIDES = {"airllm": Airllm, "llama_cpp": LlamaCpp, "ik_llama_cpp": IkLlamaCpp}
+SIDES: dict[str, Any] = {"airllm": Airllm, "llama_cpp": LlamaCpp, "ik_llama_cpp": IkLlamaCpp}
 
 
 def best_of(logits: Any, count: int = 5) -> list[int]:
