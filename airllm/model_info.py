@@ -1,0 +1,73 @@
+"""What a model is made of, in lines for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+
+from airllm.formats import Quantized
+from airllm.models.cache import token_bytes
+from airllm.models.config import ModelConfig, config_of
+from airllm.models.weights import WeightFile, open_weights
+
+
+def lines(path: Path) -> Iterator[str]:
+    """Architecture, sizes and the formats of the tensors. Raises ModelFileError or OSError."""
+    with open_weights(path) as weights:
+        config = config_of(weights)
+        yield f"Model:       {path}"
+        yield from _architecture(config)
+        yield from _formats(weights)
+        each = token_bytes(config, "f16")
+        whole = f"{size(each * config.context)} for all {config.context}"
+        yield f"Cache:       {size(each)} for each token in f16, {whole}"
+
+
+def _architecture(c: ModelConfig) -> Iterator[str]:
+    yield f"Made as:     {c.architecture}, {c.layers} layers of width {c.width}"
+    yield f"Attention:   {c.heads} heads of {c.head_dim}, {c.kv_heads} for keys and values{_windows(c)}"
+    if c.experts:
+        moe = f"{c.experts} experts of {c.expert_feed_forward}, {c.experts_used} for each token"
+        yield f"Experts:     {moe}, in {sum(c.moe_layers)} layers"
+    yield f"Feed-forward:{c.feed_forward:>5}, {c.activation}"
+    yield f"Vocabulary:  {c.vocabulary} tokens{', one matrix in and out' if c.tied_embeddings else ''}"
+    yield f"Context:     {c.context} tokens"
+
+
+def _windows(c: ModelConfig) -> str:
+    windowed = [window for window in c.windows if window]
+    return f"; a window of {max(windowed)} tokens in {len(windowed)} layers" if windowed else ""
+
+
+def _formats(weights: WeightFile) -> Iterator[str]:
+    tensors, values, nbytes = Counter[str](), Counter[str](), Counter[str]()
+    for name in weights.names():
+        tensor = weights.tensor(name)
+        kind = tensor.format if isinstance(tensor, Quantized) else str(tensor.dtype)
+        tensors[kind] += 1
+        values[kind] += prod(tensor.shape)
+        nbytes[kind] += tensor.nbytes
+    yield f"Weights:     {count(values.total())} in {size(nbytes.total())}"
+    for kind, number in nbytes.most_common():
+        each = f"{number * 8 / values[kind]:.2f} bits each"
+        what = f"{tensors[kind]} tensors"
+        yield f"  {kind:<9}  {what:>12}, {count(values[kind]):>8} in {size(number):>8}, {each}"
+
+
+def size(number: int) -> str:
+    """Bytes for reading, in powers of 1000 as files are told: "98.4 MB"."""
+    return _scaled(number, ("bytes", "kB", "MB", "GB", "TB"))
+
+
+def count(number: int) -> str:
+    """A number for reading: "134.5 M"."""
+    return _scaled(number, ("", "k", "M", "G", "T")).strip()
+
+
+def _scaled(number: float, units: tuple[str, ...]) -> str:
+    at = 0
+    while number >= 999.5 and at < len(units) - 1:
+        number, at = number / 1000, at + 1
+    return f"{number:.{1 if at else 0}f} {units[at]}"

