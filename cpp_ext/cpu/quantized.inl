@@ -8,7 +8,7 @@ namespace stored {
 
 #include "bytes.inl"
 
-constexpr int64_t kTile = 64;  // results that wait in float32
+constexpr int64_t kTile = 16;  // results of a stream that wait in float32
 
 // Rows of weights at a time.
 template <int M>
@@ -21,58 +21,12 @@ template <int R, int M>
 struct Operands {
   const char* w[R];
   const char* x[M];
-  int64_t k, row_bytes;
+  int64_t k;
 };
 
 #include "quantized_256.inl"
 #include "quantized_32.inl"
 #include "quantized_floats.inl"
-
-// m <= M rows of x with all rows of a tile. What is missing of x or of the weights is the last row once more.
-template <class F, int M>
-inline void dots_of_tile(float (*sums)[kTile], const char* weight, int64_t rows, int64_t row_bytes,
-                         const char* x, int64_t x_bytes, int64_t m, int64_t k) {
-  constexpr int R = kWeightRows<M>;
-  Operands<R, M> at;
-  for (int i = 0; i < M; ++i) at.x[i] = x + (i < m ? i : m - 1) * x_bytes;
-  at.k = k;
-  at.row_bytes = row_bytes;
-  for (int64_t n = 0; n < rows; n += R) {
-    for (int r = 0; r < R; ++r) at.w[r] = weight + (n + r < rows ? n + r : rows - 1) * row_bytes;
-    float results[R][M];
-    F::template dots<R, M>(results, at);
-    for (int r = 0; r < R && n + r < rows; ++r)
-      for (int i = 0; i < M && i < m; ++i) sums[i][n + r] = results[r][i];
-  }
-}
-
-template <class F>
-void few_rows(float (*sums)[kTile], const char* weight, int64_t rows, int64_t row_bytes, const char* x,
-              int64_t x_bytes, int64_t m, int64_t k) {
-  for (int64_t i = 0; i < m; i += 4) {
-    const int64_t here = m - i < 4 ? m - i : 4;
-    const auto dots = here == 1 ? dots_of_tile<F, 1> : dots_of_tile<F, 4>;
-    dots(sums + i, weight, rows, row_bytes, x + i * x_bytes, x_bytes, here, k);
-  }
-}
-
-struct FewRows {
-  int64_t (*packed_bytes)(int64_t k);
-  bool (*pack)(char* to, const float* x, int64_t k);
-  void (*dots)(float (*sums)[kTile], const char* weight, int64_t rows, int64_t row_bytes, const char* x,
-               int64_t x_bytes, int64_t m, int64_t k);
-};
-
-template <class F>
-constexpr FewRows few_rows_of = {F::packed_bytes, F::pack, few_rows<F>};
-
-constexpr FewRows few_rows_table[kFormats] = {
-    few_rows_of<Floats<float>>,   few_rows_of<Floats<Float16>>,  few_rows_of<Floats<BFloat16>>,
-    few_rows_of<Blocks32<Q8_0>>,  few_rows_of<Blocks32<Q4_0>>,   few_rows_of<Blocks32<Q4_1>>,
-    few_rows_of<Blocks32<Q5_0>>,  few_rows_of<Blocks32<Q5_1>>,   few_rows_of<Blocks256<Q2_K>>,
-    few_rows_of<Blocks256<Q3_K>>, few_rows_of<Blocks256<Q4_K>>,  few_rows_of<Blocks256<Q5_K>>,
-    few_rows_of<Blocks256<Q6_K>>, few_rows_of<Blocks32<IQ4_NL>>,
-};
 
 struct AddBias {
   INLINE Vec operator()(Vec sum, Vec bias) const { return sum + bias; }
@@ -103,17 +57,66 @@ inline void store_results(DType dtype, char* out, int64_t at, int64_t n, const f
   store_results<BFloat16>(out + 2 * at, n, sums, bias);
 }
 
-void linear(const LinearPart& part) {
+// Rows [n, n + rows) of every stream with rows [m0, m0 + M) of x. What is missing of x or of the weights is
+// the last row once more.
+template <class F, int R, int M>
+INLINE void dots_of_tile(float (*sums)[R][kTile], const LinearPart& part, int64_t m0, int64_t each, int64_t n,
+                         int64_t rows) {
   const int64_t row = row_bytes(part.format, part.k);
-  for (int64_t n = part.n0; n < part.n1; n += kTile) {
-    float sums[kDecodeRows][kTile];
-    const int64_t rows = part.n1 - n < kTile ? part.n1 - n : kTile;
-    few_rows_table[part.format].dots(sums, part.weight + n * row, rows, row, part.x, part.x_bytes, part.m,
-                                     part.k);
-    for (int64_t m = 0; m < part.m; ++m)
-      store_results(part.out_dtype, part.out, m * part.n + n, rows, sums[m],
-                    part.bias ? part.bias + n : nullptr);
+  Operands<R, M> at;
+  for (int i = 0; i < M; ++i) at.x[i] = part.x + smaller(m0 + i, part.m - 1) * part.x_bytes;
+  at.k = part.k;
+  for (int64_t j = 0; j < rows; ++j) {
+    for (int r = 0; r < R; ++r)
+      at.w[r] = part.weight + smaller(part.n0 + r * each + n + j, part.n1 - 1) * row;
+    float results[R][M];
+    F::template dots<R, M>(results, at);
+    for (int r = 0; r < R; ++r)
+      for (int i = 0; i < M; ++i) sums[i][r][j] = results[r][i];
   }
+}
+
+// The weights are read at R places at once, at each of them in order: a row of x is then loaded once for R
+// rows, and memory is fastest where each thread reads a few long streams.
+template <class F, int M>
+void product(const LinearPart& part) {
+  constexpr int R = kWeightRows<M>;
+  const int64_t each = (part.n1 - part.n0 + R - 1) / R;
+  for (int64_t n = 0; n < each; n += kTile) {
+    float sums[M == 1 ? 1 : kDecodeRows][R][kTile];
+    const int64_t rows = smaller(each - n, kTile);
+    for (int64_t m = 0; m < part.m; m += M) dots_of_tile<F, R, M>(sums + m, part, m, each, n, rows);
+    for (int64_t m = 0; m < part.m; ++m)
+      for (int r = 0; r < R; ++r) {
+        const int64_t at = part.n0 + r * each + n, here = smaller(rows, part.n1 - at);
+        if (here <= 0) break;
+        store_results(part.out_dtype, part.out, m * part.n + at, here, sums[m][r],
+                      part.bias ? part.bias + at : nullptr);
+      }
+  }
+}
+
+struct FewRows {
+  int64_t (*packed_bytes)(int64_t k);
+  bool (*pack)(char* to, const float* x, int64_t k);
+  void (*product)(const LinearPart& part);  // of one row of x
+  void (*products)(const LinearPart& part);
+};
+
+template <class F>
+constexpr FewRows few_rows_of = {F::packed_bytes, F::pack, product<F, 1>, product<F, 4>};
+
+constexpr FewRows few_rows_table[kFormats] = {
+    few_rows_of<Floats<float>>,   few_rows_of<Floats<Float16>>,  few_rows_of<Floats<BFloat16>>,
+    few_rows_of<Blocks32<Q8_0>>,  few_rows_of<Blocks32<Q4_0>>,   few_rows_of<Blocks32<Q4_1>>,
+    few_rows_of<Blocks32<Q5_0>>,  few_rows_of<Blocks32<Q5_1>>,   few_rows_of<Blocks256<Q2_K>>,
+    few_rows_of<Blocks256<Q3_K>>, few_rows_of<Blocks256<Q4_K>>,  few_rows_of<Blocks256<Q5_K>>,
+    few_rows_of<Blocks256<Q6_K>>, few_rows_of<Blocks32<IQ4_NL>>,
+};
+
+void linear(const LinearPart& part) {
+  const FewRows& kernels = few_rows_table[part.format];
+  (part.m == 1 ? kernels.product : kernels.products)(part);
 }
 
 int64_t packed_bytes(Format format, int64_t k) {

@@ -221,13 +221,11 @@ struct Blocks256 {
   template <int R, int M>
   static INLINE void dots(float (&out)[R][M], const Operands<R, M>& all) {
     Vec sums[R][M] = {};
-    for (int r = 0; r < R; ++r) {
-      const Group256* x[M];
-      for (int m = 0; m < M; ++m) x[m] = reinterpret_cast<const Group256*>(all.x[m]);
-      for (int64_t b = 0; b < all.k / 256; ++b) {
-        add_block<F, M>(sums[r], all.w[r] + b * F::kBytes, x);
-        for (int m = 0; m < M; ++m) ++x[m];
-      }
+    const Group256* x[M];
+    for (int m = 0; m < M; ++m) x[m] = reinterpret_cast<const Group256*>(all.x[m]);
+    for (int64_t b = 0; b < all.k / 256; ++b) {
+      for (int r = 0; r < R; ++r) add_block<F, M>(sums[r], all.w[r] + b * F::kBytes, x);
+      for (int m = 0; m < M; ++m) ++x[m];
     }
     for (int r = 0; r < R; ++r)
       for (int m = 0; m < M; ++m) out[r][m] = across(sums[r][m], Plus{});

@@ -141,8 +141,6 @@ INLINE void add_group(Vec (&sums)[M], const char* w, const Group32* const (&x)[M
   }
 }
 
-// Rows are read one after the other: memory is fastest where a thread reads it in order, and nothing is
-// fetched ahead that the CPU does not fetch by itself.
 template <class F>
 struct Blocks32 {
   static int64_t packed_bytes(int64_t k) {
@@ -152,24 +150,24 @@ struct Blocks32 {
 
   template <int R, int M>
   static INLINE void dots(float (&out)[R][M], const Operands<R, M>& all) {
+    const int64_t blocks = all.k / 32;
     Vec sums[R][M] = {};
-    for (int r = 0; r < R; ++r) add_row(sums[r], all.w[r], all.x, all.k / 32);
+    const Group32* x[M];
+    for (int m = 0; m < M; ++m) x[m] = reinterpret_cast<const Group32*>(all.x[m]);
+    if (kGroup > 1 && blocks < kGroup) {
+      for (int r = 0; r < R; ++r) add_padded(sums[r], all.w[r], x, blocks);
+    } else {
+      for (int64_t b = 0; b < blocks; b += kGroup) {
+        const int64_t at = (b + kGroup <= blocks ? b : blocks - kGroup) * F::kBytes;
+        for (int r = 0; r < R; ++r) add_group<F>(sums[r], all.w[r] + at, x);
+        for (int m = 0; m < M; ++m) ++x[m];
+      }
+    }
     for (int r = 0; r < R; ++r)
       for (int m = 0; m < M; ++m) out[r][m] = across(sums[r][m], Plus{});
   }
 
  private:
-  template <int M>
-  static INLINE void add_row(Vec (&sums)[M], const char* w, const char* const (&row)[M], int64_t blocks) {
-    const Group32* x[M];
-    for (int m = 0; m < M; ++m) x[m] = reinterpret_cast<const Group32*>(row[m]);
-    if (kGroup > 1 && blocks < kGroup) return add_padded(sums, w, x, blocks);
-    for (int64_t b = 0; b < blocks; b += kGroup) {
-      add_group<F>(sums, w + (b + kGroup <= blocks ? b : blocks - kGroup) * F::kBytes, x);
-      for (int m = 0; m < M; ++m) ++x[m];
-    }
-  }
-
   // A row of less than a group.
   template <int M>
   static INLINE void add_padded(Vec (&sums)[M], const char* row, const Group32* const (&x)[M],

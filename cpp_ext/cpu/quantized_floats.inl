@@ -1,11 +1,9 @@
 // Weights that are floats. x is float32, and so are the sums; each of them has at most kTerms terms in a lane
-// before it is added to the others, so that a long one loses no more digits than a short one. Rows are
-// multiplied side by side, and those that come next are fetched meanwhile.
+// before it is added to the others, so that a long one loses no more digits than a short one.
 
 template <class T>
 struct Floats {
   static constexpr int64_t kTerms = 256;
-  static constexpr int64_t kAhead = 4096;  // bytes, at least, from what is read to what is fetched
 
   static int64_t packed_bytes(int64_t k) { return 4 * k; }
   static bool pack(char* to, const float* x, int64_t k) {
@@ -15,13 +13,12 @@ struct Floats {
 
   template <int R, int M>
   static INLINE void dots(float (&out)[R][M], const Operands<R, M>& all) {
-    const int64_t ahead = (kAhead / (R * all.row_bytes) + 1) * R * all.row_bytes;
     Vec totals[R][M] = {};
     for (int64_t begin = 0; begin < all.k; begin += kTerms * LANES) {
       const int64_t end = begin + kTerms * LANES < all.k ? begin + kTerms * LANES : all.k;
       Vec sums[R][M] = {};
       int64_t i = begin;
-      for (; i + LANES <= end; i += LANES) add(sums, all, i, ahead);
+      for (; i + LANES <= end; i += LANES) add(sums, all, i);
       if (i < end) add_last(sums, all, i, end - i);
       for (int r = 0; r < R; ++r)
         for (int m = 0; m < M; ++m) totals[r][m] += sums[r][m];
@@ -32,11 +29,9 @@ struct Floats {
 
  private:
   template <int R, int M>
-  static INLINE void add(Vec (&sums)[R][M], const Operands<R, M>& all, int64_t i, int64_t ahead) {
+  static INLINE void add(Vec (&sums)[R][M], const Operands<R, M>& all, int64_t i) {
     for (int r = 0; r < R; ++r) {
       const T* const from = reinterpret_cast<const T*>(all.w[r]) + i;
-      if (i * static_cast<int64_t>(sizeof(T)) % 64 < LANES * static_cast<int64_t>(sizeof(T)))
-        __builtin_prefetch(reinterpret_cast<const char*>(from) + ahead, 0, 2);
       const Vec w = load(from);
       for (int m = 0; m < M; ++m) sums[r][m] += w * load(reinterpret_cast<const float*>(all.x[m]) + i);
     }
