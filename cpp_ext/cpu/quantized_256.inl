@@ -2,9 +2,7 @@
 // hold the low bits of q are read as they lie, kFields fields of each; x is put into the order that this
 // gives. The products of a block are added up as whole numbers.
 
-// w = scale sub_scale (q - zero), or scale sub_scale q - offset_scale sub_offset (kOffset). Then q is centred
-// as in blocks of 32, by half of kTwiceZero, and the rest is multiplied with the sums of x before it was
-// rounded.
+// w = scale sub_scale (q - kZero), or scale sub_scale q - offset_scale sub_offset (kOffset).
 struct SubBlocks {  // for each 16 values
   Sixteen scales, offsets;
 };
@@ -37,7 +35,7 @@ constexpr int kStep = 4 * LANES;
 struct Q4_K {
   static constexpr int kBytes = 144, kLow = 16, kLowBytes = 128, kFields = 2, kLowBits = 4, kHighBits = 0;
   static constexpr bool kOffset = true;
-  static constexpr int kTwiceZero = 15, kScale = 0, kOffsetScale = 2, kHighStep = 0;
+  static constexpr int kZero = 0, kScale = 0, kOffsetScale = 2, kHighStep = 0;
   static constexpr int unit(int at, int f) { return at / 32 * 4 + 2 * f + at / 16 % 2; }
   static INLINE Bytes high(const char*, int) { return Bytes{}; }
   static INLINE SubBlocks sub_blocks(const char* p) { return six_bits(p + 4); }
@@ -45,7 +43,7 @@ struct Q4_K {
 struct Q5_K {
   static constexpr int kBytes = 176, kLow = 48, kLowBytes = 128, kFields = 2, kLowBits = 4, kHighBits = 1;
   static constexpr bool kOffset = true;
-  static constexpr int kTwiceZero = 31, kScale = 0, kOffsetScale = 2, kHighStep = 1;
+  static constexpr int kZero = 0, kScale = 0, kOffsetScale = 2, kHighStep = 1;
   static constexpr int unit(int at, int f) { return Q4_K::unit(at, f); }
   static INLINE Bytes high(const char* p, int v) {
     const int chunk = v * kStep / 32;
@@ -56,7 +54,7 @@ struct Q5_K {
 struct Q2_K {
   static constexpr int kBytes = 84, kLow = 16, kLowBytes = 64, kFields = 4, kLowBits = 2, kHighBits = 0;
   static constexpr bool kOffset = true;
-  static constexpr int kTwiceZero = 3, kScale = 80, kOffsetScale = 82, kHighStep = 0;
+  static constexpr int kZero = 0, kScale = 80, kOffsetScale = 82, kHighStep = 0;
   static constexpr int unit(int at, int f) { return at / 32 * 8 + 2 * f + at / 16 % 2; }
   static INLINE Bytes high(const char*, int) { return Bytes{}; }
   static INLINE SubBlocks sub_blocks(const char* p) {
@@ -67,7 +65,7 @@ struct Q2_K {
 struct Q3_K {
   static constexpr int kBytes = 110, kLow = 32, kLowBytes = 64, kFields = 4, kLowBits = 2, kHighBits = 1;
   static constexpr bool kOffset = false;
-  static constexpr int kTwiceZero = 8, kScale = 108, kOffsetScale = 0, kHighStep = 1;
+  static constexpr int kZero = 4, kScale = 108, kOffsetScale = 0, kHighStep = 1;
   static constexpr int unit(int at, int f) { return Q2_K::unit(at, f); }
   static INLINE Bytes high(const char* p, int v) {
     const int chunk = v * kStep / 32;
@@ -85,7 +83,7 @@ struct Q3_K {
 struct Q6_K {
   static constexpr int kBytes = 210, kLow = 0, kLowBytes = 128, kFields = 2, kLowBits = 4, kHighBits = 2;
   static constexpr bool kOffset = false;
-  static constexpr int kTwiceZero = 64, kScale = 208, kOffsetScale = 0, kHighStep = 4;
+  static constexpr int kZero = 32, kScale = 208, kOffsetScale = 0, kHighStep = 4;
   static constexpr int unit(int at, int f) { return at / 64 * 8 + 4 * f + at / 16 % 4; }
   static INLINE Bytes high(const char* p, int v) {
     const int at = v * kStep, shift = at / 32 % 2 * 2;
@@ -97,12 +95,11 @@ struct Q6_K {
   }
 };
 
-// A block of x: its values in the order of a format's fields; by 16, in their own order, the sums of these,
-// and of the numbers before they were rounded; its scale.
+// A block of x: its values in the order of a format's fields; by 16, in their own order, the sums of these;
+// its scale.
 struct Group256 {
   int8_t values[256];
   int32_t sums[16];
-  float exact_sums[16];
   float scale, unused[15];
 };
 
@@ -139,16 +136,13 @@ inline bool pack_block256(Group256* group, const float* x, const int8_t* unit, f
   for (int place = 0; place < 16; ++place) {
     const float* from = x + 16 * unit[place];
     Int sum = Int{};
-    Vec exact = Vec{};
     for (int i = 0; i < 16; i += LANES) {
-      exact += load(from + i);
       const Int whole = (Int)(load(from + i) * inverse + kRound) - (int32_t)0x4b400000;
       *reinterpret_cast<LanesOfBytesInMemory*>(group->values + 16 * place + i) =
           __builtin_convertvector(whole, LanesOfBytes);
       sum += whole;
     }
     group->sums[unit[place]] = static_cast<int32_t>(across(to_float(sum), Plus{}));
-    group->exact_sums[unit[place]] = across(exact, Plus{});
   }
   group->scale = tiny ? 0.f : most / 127.f;
   return true;
@@ -165,11 +159,6 @@ INLINE Int some(Sixteen scales, int i) {
 INLINE Int with_sums(Sixteen scales, const int32_t* sums) {
   Int sum = Int{};
   for (int i = 0; i < 16; i += LANES) sum += some(scales, i) * load_int(sums + i);
-  return sum;
-}
-INLINE Vec with_sums(Sixteen scales, const float* sums) {
-  Vec sum = Vec{};
-  for (int i = 0; i < 16; i += LANES) sum += to_float(some(scales, i)) * load(sums + i);
   return sum;
 }
 
@@ -197,12 +186,10 @@ INLINE void add_block(Vec (&sums)[M], const char* w, const Group256* const (&x)[
   }
   const float scale = half_at(w + F::kScale);
   for (int m = 0; m < M; ++m) {
-    const Int twice = whole[m] * 2 - with_sums(sub.scales, x[m]->sums) * F::kTwiceZero;
-    sums[m] += to_float(twice) * (scale * 0.5f * x[m]->scale);
-    if (F::kOffset) {
-      sums[m] += with_sums(sub.scales, x[m]->exact_sums) * (scale * (F::kTwiceZero * 0.5f));
-      sums[m] -= with_sums(sub.offsets, x[m]->exact_sums) * half_at(w + F::kOffsetScale);
-    }
+    if (F::kZero) whole[m] -= with_sums(sub.scales, x[m]->sums) * F::kZero;
+    sums[m] += to_float(whole[m]) * (scale * x[m]->scale);
+    if (F::kOffset)
+      sums[m] -= to_float(with_sums(sub.offsets, x[m]->sums)) * (half_at(w + F::kOffsetScale) * x[m]->scale);
   }
 }
 

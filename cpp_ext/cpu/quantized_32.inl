@@ -1,8 +1,7 @@
-// Blocks of 32 values with a float16 scale: w = scale (q - zero), or scale q + offset, which is computed as
-// scale (q - zero) + (offset + scale zero) with a zero in the middle: what the weights have in common is then
-// multiplied with the sum of x itself, and not with that of its rounded values. A group of blocks is
-// multiplied at once, each in four lanes: a vector holds values 0-15 of every block of the group, another one
-// values 16-31.
+// Blocks of 32 values with a float16 scale: w = scale (q - zero), or scale q + offset. The offset is
+// multiplied with the sum of the rounded x, not of x itself: what rounding adds then meets w, which lies
+// around zero, and not q, which does not. A group of blocks is multiplied at once, each in four lanes: a
+// vector holds values 0-15 of every block of the group, another one values 16-31.
 
 struct Pair {  // values 0-15 and 16-31 of a group's blocks
   Bytes first, second;
@@ -33,7 +32,7 @@ struct Q4_0 {
   static INLINE Pair unpack(const char* p) { return nibbles<kBytes>(p + 2); }
 };
 struct Q4_1 {
-  static constexpr int kBytes = 20, kZero = 8;
+  static constexpr int kBytes = 20, kZero = 0;
   static constexpr bool kSigned = false, kOffset = true;
   static INLINE Pair unpack(const char* p) { return nibbles<kBytes>(p + 4); }
 };
@@ -46,7 +45,7 @@ struct Q5_0 {
   }
 };
 struct Q5_1 {
-  static constexpr int kBytes = 24, kZero = 16;
+  static constexpr int kBytes = 24, kZero = 0;
   static constexpr bool kSigned = false, kOffset = true;
   static INLINE Pair unpack(const char* p) {
     const Pair low = nibbles<kBytes>(p + 8), high = fifth_bits<kBytes>(p + 4);
@@ -66,7 +65,7 @@ struct IQ4_NL {
 };
 
 // A group of x: its values in the order of the weights', and for each lane minus the sum of its values, its
-// block's scale and a quarter of its block's sum before it was rounded.
+// block's scale and a quarter of its block's sum.
 struct Group32 {
   int8_t first[4 * LANES], second[4 * LANES];
   int32_t minus_sums[LANES];
@@ -76,29 +75,31 @@ struct Group32 {
 // One block of x to its place in a group. False if it is not finite; *largest is the row's so far.
 inline bool pack_block(Group32* group, int place, const float* x, float* largest) {
   constexpr int kVecs = 32 / LANES;
-  Vec size = Vec{}, sum = Vec{}, v[kVecs];
+  Vec size = Vec{}, v[kVecs];
   Int finite = Int{} - 1;
   for (int i = 0; i < kVecs; ++i) {
     v[i] = load(x + i * LANES);
     const Vec magnitude = (Vec)((Bits)v[i] & 0x7fffffffu);
     finite &= magnitude < __builtin_inff();
     size = Max{}(size, magnitude);
-    sum += v[i];
   }
   const float most = across(size, Max{});
   if (across((Vec)(finite & 0x3f800000), Least{}) == 0.f) return false;
   *largest = most > *largest ? most : *largest;
   const bool tiny = most < 0x1p-119f;  // 127 / most would overflow
   const float inverse = tiny ? 0.f : 127.f / most;
+  Int sum = Int{};
   for (int i = 0; i < kVecs; ++i) {
     const Int whole = (Int)(v[i] * inverse + kRound) - (int32_t)0x4b400000;
+    sum += whole;
     const int at = i * LANES;
     int8_t* const to = at < 16 ? group->first + 16 * place + at : group->second + 16 * place + at - 16;
     *reinterpret_cast<LanesOfBytesInMemory*>(to) = __builtin_convertvector(whole, LanesOfBytes);
   }
-  const float quarter_sum = across(sum, Plus{}) / 4.f;
+  const float scale = tiny ? 0.f : most / 127.f;
+  const float quarter_sum = across(to_float(sum), Plus{}) * scale / 4.f;
   for (int i = 4 * place; i < 4 * place + 4; ++i) {
-    group->scales[i] = tiny ? 0.f : most / 127.f;
+    group->scales[i] = scale;
     group->quarter_sums[i] = quarter_sum;
   }
   return true;
@@ -136,8 +137,7 @@ INLINE void add_group(Vec (&sums)[M], const char* w, const Group32* const (&x)[M
     const Int sum = F::kSigned ? dot_signed(dot_signed(start, q.first, first), q.second, second)
                                : dot_small(dot_small(start, q.first, first), q.second, second);
     sums[m] += scale * x_scale * to_float(sum);
-    if (F::kOffset)
-      sums[m] += (halves<F::kBytes>(w + 2) + scale * (float)F::kZero) * load(x[m]->quarter_sums);
+    if (F::kOffset) sums[m] += halves<F::kBytes>(w + 2) * load(x[m]->quarter_sums);
   }
 }
 

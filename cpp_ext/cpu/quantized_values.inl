@@ -40,7 +40,7 @@ INLINE void decode(IQ4_NL, float* out, const char* p) {
 // Blocks of 256, through the units of 16 that the products go by.
 template <class F>
 INLINE void decode_units(float* out, const char* p) {
-  constexpr int zero = F::kOffset ? 0 : F::kTwiceZero / 2;
+  constexpr int zero = F::kZero;
   const SubBlocks sub = F::sub_blocks(p);
   const float scale = half_at(p + F::kScale), offset_scale = half_at(p + F::kOffsetScale);
   for (int v = 0; v < F::kLowBytes / kStep; ++v) {
