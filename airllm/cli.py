@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -110,6 +111,24 @@ def info(options: argparse.Namespace) -> int:
     return 0
 
 
+def quantize(options: argparse.Namespace) -> int:
+    """A model in another format."""
+    from airllm.model_info import size
+    from airllm.models.quantize import quantize
+    from airllm.progress import progress
+
+    source, target = _path(options.model), Path(options.out)
+    with asked(), progress(f"Writing {target.name}") as advance:
+        done = quantize(source, target, options.format, advance)
+    print(f"{done.path}: {size(done.nbytes)}, from weights of {size(done.before)}")
+    if done.twice:
+        print(
+            f"airllm: weights in {', '.join(done.twice)} were rounded twice: better begin with f16",
+            file=sys.stderr,
+        )
+    return 0
+
+
 # ------------------------------------------------------------------------------------------------ parts
 
 
@@ -198,6 +217,16 @@ def _parser() -> argparse.ArgumentParser:
 
     made = _command(commands, "info", info, "the backends of this machine, or what a model is made of")
     made.add_argument("model", metavar="MODEL", nargs="?", help=_MODEL)
+
+    made = _command(commands, "quantize", quantize, "a model as a GGUF file in another format")
+    made.add_argument("model", metavar="IN", help=_MODEL)
+    made.add_argument("out", metavar="OUT", help="the GGUF file to write")
+    made.add_argument(
+        "--format",
+        default="q4_0",
+        metavar="F",
+        help="f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0 (the default)",
+    )
     return parser
 
 

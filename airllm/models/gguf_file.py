@@ -90,7 +90,7 @@ class GgufFile:
         try:
             reader = _Reader(self.path, self._map)
             self.version, tensors, keys = _start(reader)
-            self.metadata = Metadata(self.path, self._map, _keys(reader, keys))
+            self.metadata = Metadata(self.path, self._map, *_keys(reader, keys))
             infos = [_tensor(reader, i) for i in range(tensors)]
             self.data_start = _aligned(reader.at, self.metadata.alignment())
             self.tensors = _placed(self, infos, len(self._map))
@@ -154,11 +154,12 @@ class _Array:
 class Metadata(Mapping[str, Any]):
     """The keys of a GGUF file: numbers, booleans, strings, lists of strings, arrays of numbers.
 
-    Lists are decoded when first asked for.
+    Lists are decoded when first asked for. `types` has GGUF's numbers for a value's type, and for that of its
+    items if it is an array.
     """
 
-    def __init__(self, path: Path, map: Any, values: dict[str, Any]):
-        self._path, self._map, self._values = path, map, values
+    def __init__(self, path: Path, map: Any, values: dict[str, Any], types: dict[str, tuple[int, ...]]):
+        self._path, self._map, self._values, self.types = path, map, values, types
 
     def __getitem__(self, key: str) -> Any:
         value = self._values[key]
@@ -256,14 +257,19 @@ def _start(reader: _Reader) -> tuple[int, int, int]:
     return version, tensors, keys
 
 
-def _keys(reader: _Reader, count: int) -> dict[str, Any]:
+def _keys(reader: _Reader, count: int) -> tuple[dict[str, Any], dict[str, tuple[int, ...]]]:
+    """The values of all keys, and their types."""
     values: dict[str, Any] = {}
+    types: dict[str, tuple[int, ...]] = {}
     for i in range(count):
         key = reader.text(f"the name of key {i}")
         if key in values:
             raise reader.error(f"key {key}", "stands twice", "each key once")
-        values[key] = _value(reader, f"key {key}")
-    return values
+        start = reader.at
+        value = values[key] = _value(reader, f"key {key}")
+        kind = struct.unpack_from("<I", reader.map, start)
+        types[key] = (*kind, value.type) if isinstance(value, _Array) else kind
+    return values, types
 
 
 def _value(reader: _Reader, place: str) -> Any:

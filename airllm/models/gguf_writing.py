@@ -1,0 +1,110 @@
+"""Writing GGUF files with the package `gguf`: tensors go to disk piece by piece, as they are made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from airllm.formats import FORMATS
+from airllm.real_data import OnProgress
+
+Pieces = Callable[[], Iterable[np.ndarray]]
+
+# How ggml numbers the types of tensors that are no blocks.
+FLOATS = {"float32": 0, "float16": 1, "bfloat16": 30}
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of the metadata. `types` are GGUF's numbers: of the value, and of its items if it is a list."""
+
+    name: str
+    value: Any
+    types: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A tensor to write: what the header says of it, and its data, in pieces that lie one after the other."""
+
+    name: str
+    shape: tuple[int, ...]
+    ggml_type: int
+    nbytes: int
+    pieces: Pieces
+
+
+def nbytes_of(shape: Sequence[int], format: str) -> int:
+    """What a tensor takes in a format of blocks or floats."""
+    if format in FORMATS:
+        return prod(shape) // FORMATS[format].values * FORMATS[format].bytes
+    return prod(shape) * (4 if format == "float32" else 2)
+
+
+def write_gguf(
+    path: Path, architecture: str, keys: Iterable[Key], tensors: Sequence[Planned], on_progress: OnProgress
+) -> None:
+    """Write a file, which has its name only when it is whole. `on_progress` is told of bytes."""
+    from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
+
+    partial = path.with_name(path.name + ".partial")
+    writer = GGUFWriter(partial, architecture)
+    total = sum(tensor.nbytes for tensor in tensors)
+    done = _Counted(lambda n: on_progress(n, total))
+    try:
+        for key in keys:
+            writer.add_key_value(key.name, key.value, *map(GGUFValueType, key.types))
+        for tensor in tensors:
+            kind = GGMLQuantizationType(tensor.ggml_type)
+            # a dtype that is not uint8: the shape is in values, whatever the format
+            writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), tensor.nbytes, kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for tensor in tensors:
+            writer.write_tensor_data(_Data(tensor, done))  # type: ignore[arg-type]
+        writer.close()
+        os.replace(partial, path)
+    finally:
+        writer.close()
+        partial.unlink(missing_ok=True)
+
+
+class _Counted:
+    """Tells how many bytes there were in all."""
+
+    def __init__(self, tell: Callable[[int], None]):
+        self._tell, self._total = tell, 0
+
+    def add(self, count: int) -> None:
+        self._total += count
+        self._tell(self._total)
+
+
+class _Data:
+    """What the writer takes for an array: it asks how large it is, and to be written."""
+
+    def __init__(self, tensor: Planned, done: _Counted):
+        self.nbytes = tensor.nbytes
+        self._tensor, self._done = tensor, done
+
+    def tofile(self, file: IO[bytes]) -> None:
+        written = 0
+        for piece in self._tensor.pieces():
+            file.write(np.ascontiguousarray(piece).view(np.uint8).data)
+            written += piece.nbytes
+            self._done.add(piece.nbytes)
+        if written != self.nbytes:
+            raise RuntimeError(f"{self._tensor.name}: {written} bytes were made, expected {self.nbytes}")
+
+
+def in_pieces(rows: int, row_values: int, most: int = 1 << 22) -> Iterator[slice]:
+    """Rows in runs of at most so many values, at least one row each."""
+    step = max(most // row_values, 1)
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))

@@ -1,0 +1,182 @@
+"""A model's weights in another format: a GGUF file made of a GGUF file or a Hugging Face folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from airllm import tensor_ops
+from airllm.formats import FORMATS, Quantized
+from airllm.models.gguf_file import GgufFile
+from airllm.models.gguf_writing import FLOATS, Key, Planned, in_pieces, nbytes_of, write_gguf
+from airllm.models.weights import Stored
+from airllm.real_data import OnProgress, unseen
+
+# What can be asked for -> our name, and ggml's number for a file that is mostly of it.
+TARGETS = {
+    "f32": ("float32", 0),
+    "f16": ("float16", 1),
+    "bf16": ("bfloat16", 32),
+    "q8_0": ("q8_0", 7),
+    "q4_0": ("q4_0", 2),
+    "q4_1": ("q4_1", 3),
+    "q5_0": ("q5_0", 8),
+    "q5_1": ("q5_1", 9),
+}
+# Keys that are about the file itself, and not about the model.
+_OF_THE_FILE = (
+    "general.architecture",
+    "general.alignment",
+    "general.file_type",
+    "general.quantization_version",
+)
+_UINT32 = 4
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor under its GGUF name; `parts` are stacked along a new first axis if there are several."""
+
+    name: str
+    shape: tuple[int, ...]
+    parts: tuple[Stored, ...]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `quantize` has made: a file of `nbytes`, of a model that had `before`; `twice` are formats in
+    which values had been rounded already.
+    """
+
+    path: Path
+    before: int
+    nbytes: int
+    twice: tuple[str, ...]
+
+
+def quantize(source: Path, target: Path, format: str = "q4_0", on_progress: OnProgress = unseen) -> Written:
+    """Write the model `source` to the GGUF file `target`, its matrices in `format`.
+
+    Vectors and the routers of experts stay float32, the output matrix has at least q8_0, and a matrix whose
+    rows are no multiple of 32 is float16. Everything else in a GGUF file is kept as it is. Values go
+    through memory a few rows at a time. Raises ValueError for an unknown format, ModelFileError or OSError
+    for a model that cannot be read, and FileExistsError if `target` is there.
+    """
+    if format not in TARGETS:
+        raise ValueError(f"format has value {format!r}, expected one of {', '.join(TARGETS)}")
+    if target.exists():
+        raise FileExistsError(f"{target} is there already: remove it, or choose another name")
+    with GgufFile(source) as file:
+        keys = list(_kept_keys(file))
+        tensors = [Source(name, file.tensors[name].shape, (file.tensor(name),)) for name in file.names()]
+        architecture = str(file.metadata.get("general.architecture", ""))
+        return _written(source, target, architecture, keys, tensors, format, on_progress)
+
+
+def _written(
+    source: Path,
+    target: Path,
+    architecture: str,
+    keys: list[Key],
+    tensors: list[Source],
+    format: str,
+    on_progress: OnProgress,
+) -> Written:
+    name, number = TARGETS[format]
+    keys = [*keys, Key("general.file_type", number, (_UINT32,))]
+    keys.append(Key("general.quantization_version", 2, (_UINT32,)))
+    output = "output.weight" if any(t.name == "output.weight" for t in tensors) else "token_embd.weight"
+    planned, twice, before = [], set(), 0
+    for tensor in tensors:
+        has = _format_of(tensor.parts[0])
+        into = _format_for(tensor, name, output)
+        planned.append(_planned(tensor, into))
+        before += sum(part.nbytes for part in tensor.parts)
+        if has != into and has in FORMATS and into in FORMATS:
+            twice.add(has)
+    write_gguf(target, architecture, keys, planned, on_progress)
+    return Written(target, before, target.stat().st_size, tuple(sorted(twice)))
+
+
+def _kept_keys(file: GgufFile) -> Iterator[Key]:
+    """The metadata of a file, but for what is about the file itself, and empty lists, which gguf refuses."""
+    for name, value in file.metadata.items():
+        if name in _OF_THE_FILE or name.startswith("split."):
+            continue
+        types = file.metadata.types[name]
+        listed = value.tolist() if isinstance(value, np.ndarray) else value
+        if len(types) == 1 or listed:
+            yield Key(name, listed, types)
+
+
+def _format_of(stored: Stored) -> str:
+    return stored.format if isinstance(stored, Quantized) else str(stored.dtype)
+
+
+def _format_for(tensor: Source, wanted: str, output: str) -> str:
+    """The format of a tensor in the new file."""
+    has = _format_of(tensor.parts[0])
+    if has not in FORMATS and has not in FLOATS:
+        return has  # whole numbers
+    if len(tensor.shape) == 1 or "norm" in tensor.name or "ffn_gate_inp" in tensor.name:
+        return "float32"
+    if wanted in FLOATS:
+        return wanted
+    if tensor.shape[-1] % FORMATS[wanted].values:
+        return "float16"
+    return "q8_0" if tensor.name == output else wanted
+
+
+def _planned(tensor: Source, format: str) -> Planned:
+    if format not in FORMATS and format not in FLOATS or format == _format_of(tensor.parts[0]):
+        return _as_it_is(tensor)
+    number = FORMATS[format].ggml_type if format in FORMATS else FLOATS[format]
+
+    def pieces() -> Iterator[np.ndarray]:
+        for part in tensor.parts:
+            for rows in _row_runs(part):
+                yield _encoded(rows, format)
+
+    return Planned(tensor.name, tensor.shape, number, nbytes_of(tensor.shape, format), pieces)
+
+
+def _as_it_is(tensor: Source) -> Planned:
+    """The tensor's own bytes."""
+    nbytes = sum(part.nbytes for part in tensor.parts)
+
+    def pieces() -> Iterator[np.ndarray]:
+        for part in tensor.parts:
+            data = part.data if isinstance(part, Quantized) else part
+            flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+            yield from (flat[run] for run in in_pieces(len(flat), 1))
+
+    return Planned(tensor.name, tensor.shape, _ggml_type(tensor.parts[0]), nbytes, pieces)
+
+
+def _ggml_type(stored: Stored) -> int:
+    if isinstance(stored, Quantized):
+        return FORMATS[stored.format].ggml_type
+    whole = {"int8": 24, "int16": 25, "int32": 26, "int64": 27, "float64": 28}
+    return (FLOATS | whole)[str(stored.dtype)]
+
+
+def _row_runs(stored: Stored) -> Iterator[np.ndarray]:
+    """The values, float32, some rows at a time."""
+    if isinstance(stored, Quantized):
+        blocks = Quantized(stored.data.reshape(-1, stored.data.shape[-1]), stored.format)
+        for run in in_pieces(*blocks.shape):
+            yield tensor_ops.dequantize(blocks[run])
+    else:
+        rows = stored.reshape(-1, stored.shape[-1])
+        for run in in_pieces(*rows.shape):
+            yield rows[run].astype(np.float32)
+
+
+def _encoded(rows: np.ndarray, format: str) -> np.ndarray:
+    if format in FORMATS:
+        return tensor_ops.quantize(rows, format).data
+    return rows.astype(ml_dtypes.bfloat16 if format == "bfloat16" else format, copy=False)
