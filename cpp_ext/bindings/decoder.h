@@ -258,7 +258,7 @@ inline void run_layers(const cpu::DecoderCall& call) {
   const cpu::DecoderMemory at(sizes, call.rows, team);
   const results::Workspace memory(at.bytes(team));
   std::memset(memory.data() + at.done, 0, at.shared.bytes - at.done);
-  cpu::Barrier barrier;
+  cpu::Barrier barrier(team);
   calls.fetch_add(1, std::memory_order_relaxed);
   const py::gil_scoped_release unlocked;
   cpu::on_team(team, [&](int me, int all) {

@@ -18,11 +18,24 @@ inline void pause_briefly() {
 #endif
 }
 
-// A step between two waits takes some microseconds: who waits looks again and again, and lets others have the
-// core only after a time that says that a thread of the team has lost its own.
+// The processors that this process may use.
+inline int processors() {
+#ifdef _OPENMP
+  static const int count = omp_get_num_procs();
+  return count;
+#else
+  return 1;
+#endif
+}
+
+// A step between two waits takes some microseconds: who waits looks again and again. A core that is given
+// away comes back after milliseconds, so that a wait for a thread that has lost its own is no reason to do
+// that; but a team of more threads than processors gets on only if those that wait make way.
 class __attribute__((visibility("hidden"))) Barrier {
  public:
-  // For each of `team` threads: returns when all of them have called this.
+  explicit Barrier(int team) : looks_(team <= processors() ? kTenMilliseconds : kTenMicroseconds) {}
+
+  // For each of `team` threads, at most so many as there was talk of: returns when all have called this.
   void wait(int team) {
     const uint32_t round = round_.load(std::memory_order_relaxed);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == team) {
@@ -31,11 +44,12 @@ class __attribute__((visibility("hidden"))) Barrier {
       return;
     }
     for (int looks = 0; round_.load(std::memory_order_acquire) == round; ++looks)
-      looks < kLooks ? pause_briefly() : void(sched_yield());
+      looks < looks_ ? pause_briefly() : void(sched_yield());
   }
 
  private:
-  static constexpr int kLooks = 4000;
+  static constexpr int kTenMicroseconds = 400, kTenMilliseconds = 400000;
+  const int looks_;
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<uint32_t> round_{0};
 };
