@@ -111,6 +111,22 @@ def info(options: argparse.Namespace) -> int:
     return 0
 
 
+def profile(options: argparse.Namespace) -> int:
+    """Where the time goes."""
+    from airllm.models.profile import lines, profile
+
+    with opened(options) as engine:
+        with asked():
+            found = profile(engine, options.rows, options.passes, options.after)
+        print(
+            f"{engine.path.name} on {engine.backend.name()} ({engine.backend.device()}): ms in a pass of "
+            f"{found.rows} token(s) after {found.context}"
+        )
+        for line in lines(found):
+            print(line)
+    return 0
+
+
 def quantize(options: argparse.Namespace) -> int:
     """A model in another format."""
     from airllm.model_info import size
@@ -217,6 +233,17 @@ def _parser() -> argparse.ArgumentParser:
 
     made = _command(commands, "info", info, "the backends of this machine, or what a model is made of")
     made.add_argument("model", metavar="MODEL", nargs="?", help=_MODEL)
+
+    made = _command(commands, "profile", profile, "where the time goes, by op and by layer")
+    made.add_argument("model", metavar="MODEL", help=_MODEL)
+    made.add_argument(
+        "--rows", type=int, default=1, metavar="N", help="tokens in a pass; more than 1: a prompt"
+    )
+    made.add_argument("--passes", type=int, default=16, metavar="N", help="how often; default: %(default)s")
+    made.add_argument(
+        "--after", type=int, default=64, metavar="N", help="tokens before it; default: %(default)s"
+    )
+    _add_engine(made)
 
     made = _command(commands, "quantize", quantize, "a model as a GGUF file in another format")
     made.add_argument("model", metavar="IN", help=_MODEL)
