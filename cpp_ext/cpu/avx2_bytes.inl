@@ -2,6 +2,13 @@
 
 INLINE float half_at(const char* p) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(word_at(p)))); }
 
+INLINE LanesOfBytes low_bytes(Int v) {  // GCC would take each lane out by itself
+  const __m128i index = _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+  const __m256i fours = _mm256_shuffle_epi8((__m256i)v, _mm256_broadcastsi128_si256(index));
+  const __m128i both = _mm_unpacklo_epi32(_mm256_castsi256_si128(fours), _mm256_extracti128_si256(fours, 1));
+  return (LanesOfBytes)_mm_cvtsi128_si64(both);
+}
+
 INLINE Sixteen looked_up(Sixteen table, Sixteen index) {
   return (Sixteen)_mm_shuffle_epi8((__m128i)table, (__m128i)index);
 }
@@ -32,6 +39,23 @@ template <int kStride>
 INLINE Vec halves(const char* p) {
   const __m128i index = _mm_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3);
   return (Vec)_mm256_cvtph_ps(_mm_shuffle_epi8(words_of_blocks<kStride>(p), index));
+}
+
+template <int kStride>
+INLINE __m128i word_of_blocks(const char* p) {
+  __m128i words = _mm_cvtsi32_si128(word_at(p));
+  words = _mm_insert_epi16(words, word_at(p + block_of_lane(1) * kStride), 1);
+  words = _mm_insert_epi16(words, word_at(p + block_of_lane(2) * kStride), 2);
+  words = _mm_insert_epi16(words, word_at(p + block_of_lane(3) * kStride), 3);
+  words = _mm_insert_epi16(words, word_at(p + block_of_lane(4) * kStride), 4);
+  words = _mm_insert_epi16(words, word_at(p + block_of_lane(5) * kStride), 5);
+  words = _mm_insert_epi16(words, word_at(p + block_of_lane(6) * kStride), 6);
+  return _mm_insert_epi16(words, word_at(p + block_of_lane(7) * kStride), 7);
+}
+template <int kStride>
+INLINE Halves halves_of_blocks(const char* p) {
+  return {(Vec)_mm256_cvtph_ps(word_of_blocks<kStride>(p)),
+          (Vec)_mm256_cvtph_ps(word_of_blocks<kStride>(p + 2))};
 }
 
 INLINE Bytes shifted_pair(const char* p, int, int shift, int) { return field(load_bytes(p), shift, 255); }

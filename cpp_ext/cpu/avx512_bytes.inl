@@ -6,6 +6,8 @@ INLINE Bytes from_table(Sixteen table, Bytes index) {
   return (Bytes)_mm512_shuffle_epi8(_mm512_maskz_broadcast_i32x4(0xffff, (__m128i)table), (__m512i)index);
 }
 
+INLINE LanesOfBytes low_bytes(Int v) { return (LanesOfBytes)_mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)v); }
+
 INLINE __m512i joined(__m256i low, __m256i high) {
   return (__m512i)__builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
 }
@@ -51,6 +53,38 @@ INLINE Bytes eights(const char* p) {
 template <int kStride>
 INLINE Vec halves(const char* p) {
   return (Vec)_mm512_maskz_cvtph_ps(0xffff, words_of_blocks<kStride>(p));
+}
+
+// In which of the loads of 64 bytes that cover 16 blocks a word lies, and where: the first words of the
+// blocks for the lower 16 lanes, the second ones for the upper. The last load ends where the blocks end.
+template <int kStride>
+struct WordsOfBlocks {
+  static constexpr int kLoads = (15 * kStride + 4 + 63) / 64;
+  int16_t index[32] = {};
+  uint32_t masks[kLoads] = {};
+  static constexpr int start(int load) { return load == kLoads - 1 ? 16 * kStride - 64 : 64 * load; }
+  constexpr WordsOfBlocks() {
+    for (int lane = 0; lane < 32; ++lane) {
+      const int at = block_of_lane(lane % 16) * kStride + lane / 16 * 2, load = at / 64;
+      index[lane] = static_cast<int16_t>((at - start(load)) / 2);
+      masks[load] |= 1u << lane;
+    }
+  }
+};
+template <int kStride>
+constexpr WordsOfBlocks<kStride> both_words;
+
+template <int kStride>
+INLINE Halves halves_of_blocks(const char* p) {
+  constexpr WordsOfBlocks<kStride> words;
+  const __m512i index = _mm512_loadu_si512(both_words<kStride>.index);
+  __m512i found = __m512i{};
+  for (int i = 0; i < words.kLoads; ++i)
+    found =
+        _mm512_mask_permutexvar_epi16(found, words.masks[i], index, _mm512_loadu_si512(p + words.start(i)));
+  const __m256i first = (__m256i)__builtin_shufflevector(found, found, 0, 1, 2, 3);
+  const __m256i second = (__m256i)__builtin_shufflevector(found, found, 4, 5, 6, 7);
+  return {(Vec)_mm512_maskz_cvtph_ps(0xffff, first), (Vec)_mm512_maskz_cvtph_ps(0xffff, second)};
 }
 
 INLINE Bytes shifted_pair(const char* p, int, int shift, int other_shift) {

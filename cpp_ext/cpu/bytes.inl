@@ -62,6 +62,12 @@ INLINE uint16_t word_at(const char* p) {
 // In a group of LANES / 4 blocks of kStride bytes, each has 16 bytes, four lanes, of a vector.
 constexpr int kGroup = LANES / 4;
 
+// Two float16 of each of LANES blocks, in the order of sums_of_blocks().
+struct Halves {
+  Vec first, second;
+};
+constexpr int block_of_lane(int lane) { return kGroup * (lane % 4) + lane / 4; }
+
 #ifdef BYTES
 #include BYTES
 #else
@@ -75,6 +81,9 @@ INLINE float half_at(const char* p) {
   return load(lanes)[0];
 #endif
 }
+
+// The low byte of each lane.
+INLINE LanesOfBytes low_bytes(Int v) { return __builtin_convertvector(v, LanesOfBytes); }
 
 // Bytes of a table, in the order of the indices.
 INLINE Sixteen looked_up(Sixteen table, Sixteen index) {
@@ -120,6 +129,16 @@ INLINE Vec halves(const char* p) {
   alignas(64) Float16 all[LANES];
   for (int i = 0; i < LANES; ++i) all[i].bits = word_at(p + i / 4 * kStride);
   return load(all);
+}
+
+template <int kStride>
+INLINE Halves halves_of_blocks(const char* p) {
+  alignas(64) Float16 first[LANES], second[LANES];
+  for (int i = 0; i < LANES; ++i) {
+    first[i].bits = word_at(p + block_of_lane(i) * kStride);
+    second[i].bits = word_at(p + block_of_lane(i) * kStride + 2);
+  }
+  return {load(first), load(second)};
 }
 
 // 32 bytes, or as many of them as a vector holds from byte 16 * `half` on, shifted right; for 16 lanes

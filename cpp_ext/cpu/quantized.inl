@@ -2,6 +2,7 @@
 //
 // A format is a struct with
 //   packed_bytes(k), pack(to, x, k)   a row of x as it is read beside these weights
+//   kRows<M>                          R for a number of rows of x
 //   dots<R, M>(...)                   R rows of weights with M rows of x, each weight unpacked once
 
 namespace stored {
@@ -10,7 +11,7 @@ namespace stored {
 
 constexpr int64_t kTile = 16;  // results of a stream that wait in float32
 
-// Rows of weights at a time.
+// Rows of weights at a time, where a format has no reason for another number.
 template <int M>
 constexpr int kWeightRows = M == 1          ? 4
                             : VECTORS == 32 ? 2
@@ -24,6 +25,7 @@ struct Operands {
   int64_t k;
 };
 
+#include "joined.inl"
 #include "quantized_256.inl"
 #include "quantized_32.inl"
 #include "quantized_floats.inl"
@@ -80,7 +82,7 @@ INLINE void dots_of_tile(float (*sums)[R][kTile], const LinearPart& part, int64_
 // rows, and memory is fastest where each thread reads a few long streams.
 template <class F, int M>
 void product(const LinearPart& part) {
-  constexpr int R = kWeightRows<M>;
+  constexpr int R = F::template kRows<M>;
   const int64_t each = (part.n1 - part.n0 + R - 1) / R;
   for (int64_t n = 0; n < each; n += kTile) {
     float sums[M == 1 ? 1 : kDecodeRows][R][kTile];

@@ -7,9 +7,14 @@ struct SubBlocks {  // for each 16 values
   Sixteen scales, offsets;
 };
 
+// Not by way of memory: a load of what several stores have left there waits for all of them.
+INLINE Sixteen sixteen(uint64_t low, uint64_t high) {
+  typedef uint64_t Two __attribute__((vector_size(16)));
+  return (Sixteen)Two{low, high};
+}
+
 INLINE Sixteen doubled(uint64_t eight) {  // each byte twice
-  const uint64_t both[2] = {eight, 0};
-  const Sixteen v = load_sixteen(both);
+  const Sixteen v = sixteen(eight, 0);
   return __builtin_shufflevector(v, v, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
 }
 
@@ -73,10 +78,11 @@ struct Q3_K {
   }
   static INLINE SubBlocks sub_blocks(const char* p) {  // six bits, of which the upper two lie apart
     const uint32_t a = four_at(p + 96), b = four_at(p + 100), rest = four_at(p + 104);
-    const uint32_t all[4] = {
-        (a & 0x0f0f0f0fu) | (rest << 4 & 0x30303030u), (b & 0x0f0f0f0fu) | (rest << 2 & 0x30303030u),
-        (a >> 4 & 0x0f0f0f0fu) | (rest & 0x30303030u), (b >> 4 & 0x0f0f0f0fu) | (rest >> 2 & 0x30303030u)};
-    const Sixteen scales = load_sixteen(all) - (int8_t)32;
+    const uint64_t low_a = (a & 0x0f0f0f0fu) | (rest << 4 & 0x30303030u),
+                   low_b = (b & 0x0f0f0f0fu) | (rest << 2 & 0x30303030u),
+                   high_a = (a >> 4 & 0x0f0f0f0fu) | (rest & 0x30303030u),
+                   high_b = (b >> 4 & 0x0f0f0f0fu) | (rest >> 2 & 0x30303030u);
+    const Sixteen scales = sixteen(low_a | low_b << 32, high_a | high_b << 32) - (int8_t)32;
     return {scales, Sixteen{}};
   }
 };
@@ -138,8 +144,7 @@ inline bool pack_block256(Group256* group, const float* x, const int8_t* unit, f
     Int sum = Int{};
     for (int i = 0; i < 16; i += LANES) {
       const Int whole = (Int)(load(from + i) * inverse + kRound) - (int32_t)0x4b400000;
-      *reinterpret_cast<LanesOfBytesInMemory*>(group->values + 16 * place + i) =
-          __builtin_convertvector(whole, LanesOfBytes);
+      *reinterpret_cast<LanesOfBytesInMemory*>(group->values + 16 * place + i) = low_bytes(whole);
       sum += whole;
     }
     group->sums[unit[place]] = static_cast<int32_t>(across(to_float(sum), Plus{}));
@@ -195,6 +200,9 @@ INLINE void add_block(Vec (&sums)[M], const char* w, const Group256* const (&x)[
 
 template <class F>
 struct Blocks256 {
+  template <int M>
+  static constexpr int kRows = kWeightRows<M>;
+
   static int64_t packed_bytes(int64_t k) { return k / 256 * static_cast<int64_t>(sizeof(Group256)); }
 
   static bool pack(char* to, const float* x, int64_t k) {
@@ -214,7 +222,6 @@ struct Blocks256 {
       for (int r = 0; r < R; ++r) add_block<F, M>(sums[r], all.w[r] + b * F::kBytes, x);
       for (int m = 0; m < M; ++m) ++x[m];
     }
-    for (int r = 0; r < R; ++r)
-      for (int m = 0; m < M; ++m) out[r][m] = across(sums[r][m], Plus{});
+    sums_across(out, sums);
   }
 };

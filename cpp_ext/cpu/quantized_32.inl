@@ -1,7 +1,9 @@
 // Blocks of 32 values with a float16 scale: w = scale (q - zero), or scale q + offset. The offset is
 // multiplied with the sum of the rounded x, not of x itself: what rounding adds then meets w, which lies
 // around zero, and not q, which does not. A group of blocks is multiplied at once, each in four lanes: a
-// vector holds values 0-15 of every block of the group, another one values 16-31.
+// vector holds values 0-15 of every block of the group, another one values 16-31. The sums of four groups may
+// then be brought together, a lane for each of their LANES blocks, so that all the scales of those are one
+// vector. What is left of a row are groups by themselves.
 
 struct Pair {  // values 0-15 and 16-31 of a group's blocks
   Bytes first, second;
@@ -64,114 +66,220 @@ struct IQ4_NL {
   }
 };
 
-// A group of x: its values in the order of the weights', and for each lane minus the sum of its values, its
-// block's scale and a quarter of its block's sum.
-struct Group32 {
+// A group of x: its values in the order of the weights'.
+struct Values32 {
   int8_t first[4 * LANES], second[4 * LANES];
-  int32_t minus_sums[LANES];
-  float scales[LANES], quarter_sums[LANES];
+};
+// With, for each lane, its block's scale, minus the sum of its rounded values times a format's zero, and that
+// sum times the scale.
+struct Group32 {
+  Values32 values;
+  int32_t corrections[LANES];
+  float scales[LANES], sums[LANES];
+};
+struct Groups32 {  // four, with a lane for each block
+  Values32 values[4];
+  int32_t corrections[LANES];
+  float scales[LANES], sums[LANES];
 };
 
-// One block of x to its place in a group. False if it is not finite; *largest is the row's so far.
-inline bool pack_block(Group32* group, int place, const float* x, float* largest) {
-  constexpr int kVecs = 32 / LANES;
-  Vec size = Vec{}, v[kVecs];
-  Int finite = Int{} - 1;
-  for (int i = 0; i < kVecs; ++i) {
-    v[i] = load(x + i * LANES);
-    const Vec magnitude = (Vec)((Bits)v[i] & 0x7fffffffu);
-    finite &= magnitude < __builtin_inff();
-    size = Max{}(size, magnitude);
+struct Larger {
+  INLINE Int operator()(Int a, Int b) const { return a > b ? a : b; }
+};
+
+// One block of x, in steps of 1 / inverse, to its place in a group.
+INLINE void round_block(Values32* values, int place, const float* x, float inverse) {
+  for (int i = 0; i < 32; i += LANES) {
+    const Int whole = (Int)(load(x + i) * inverse + kRound);  // in the low bits
+    int8_t* const to = i < 16 ? values->first + 16 * place + i : values->second + 16 * place + i - 16;
+    *reinterpret_cast<LanesOfBytesInMemory*>(to) = low_bytes(whole);
   }
-  const float most = across(size, Max{});
-  if (across((Vec)(finite & 0x3f800000), Least{}) == 0.f) return false;
-  *largest = most > *largest ? most : *largest;
-  const bool tiny = most < 0x1p-119f;  // 127 / most would overflow
-  const float inverse = tiny ? 0.f : 127.f / most;
-  Int sum = Int{};
-  for (int i = 0; i < kVecs; ++i) {
-    const Int whole = (Int)(v[i] * inverse + kRound) - (int32_t)0x4b400000;
-    sum += whole;
-    const int at = i * LANES;
-    int8_t* const to = at < 16 ? group->first + 16 * place + at : group->second + 16 * place + at - 16;
-    *reinterpret_cast<LanesOfBytesInMemory*>(to) = __builtin_convertvector(whole, LanesOfBytes);
-  }
-  const float scale = tiny ? 0.f : most / 127.f;
-  const float quarter_sum = across(to_float(sum), Plus{}) * scale / 4.f;
-  for (int i = 4 * place; i < 4 * place + 4; ++i) {
-    group->scales[i] = scale;
-    group->quarter_sums[i] = quarter_sum;
-  }
-  return true;
 }
 
-// A row. The last group overlaps the one before it, and has zeros where that one has values.
-inline bool pack_row32(char* to, const float* x, int64_t k) {
-  const int64_t blocks = k / 32;
-  float largest = 0.f;
-  Group32* group = reinterpret_cast<Group32*>(to);
-  for (int64_t b = 0; b < blocks; b += kGroup, ++group) {
-    const int64_t here = blocks - b < kGroup ? blocks - b : kGroup;
-    const int64_t skipped = blocks < kGroup ? 0 : kGroup - here;
-    if (here < kGroup) *group = Group32{};
-    for (int64_t i = 0; i < here; ++i)
-      if (!pack_block(group, static_cast<int>(skipped + i), x + (b + i) * 32, &largest)) return false;
-    const Bytes ones = Bytes{} + (int8_t)1;
-    const Int sums =
-        dot_small(dot_small(Int{}, ones, load_bytes(group->first)), ones, load_bytes(group->second));
-    store_int(group->minus_sums, Int{} - sums);
+INLINE Int sums_of_values(const Values32& values) {
+  const Bytes ones = Bytes{} + (int8_t)1;
+  return dot_small(dot_small(Int{}, ones, load_bytes(values.first)), ones, load_bytes(values.second));
+}
+
+// What rounding needs to know of some blocks, in LANES / kBlocks lanes for each: the scale and its inverse.
+struct Rounding {
+  Vec scales, inverses;
+};
+
+// *worst: the bits of the largest magnitude so far.
+template <int kBlocks>
+INLINE Rounding rounding_of(const float* x, Int* worst) {
+  Int sizes[kBlocks];
+  for (int b = 0; b < kBlocks; ++b) {
+    sizes[b] = Int{};
+    for (int i = 0; i < 32; i += LANES) sizes[b] = Larger{}(sizes[b], (Int)load(x + 32 * b + i) & 0x7fffffff);
   }
-  return largest == 0.f || largest > 0x1p-60f;
+  const Int bits = all_joined<kBlocks>(sizes, Larger{});
+  *worst = Larger{}(*worst, bits);
+  const Vec most = (Vec)bits;
+  const auto tiny = most < 0x1p-119f;  // 127 / most would overflow
+  return {tiny ? Vec{} : most / 127.f, tiny ? Vec{} : 127.f / most};
+}
+
+// `group` gives the values of a group by its number.
+template <int kBlocks, class Group>
+INLINE void round_blocks(const Group& group, const float* x, const Rounding& by) {
+  float inverses[LANES];
+  store(inverses, by.inverses);
+  for (int b = 0; b < kBlocks; ++b)
+    round_block(group(b / kGroup), b % kGroup, x + 32 * b, inverses[b * (LANES / kBlocks)]);
+}
+
+template <class Group>
+INLINE void store_scales(Group* group, Vec scales, Int sums, int zero) {
+  store_int(group->corrections, sums * -zero);
+  store(group->scales, scales);
+  store(group->sums, to_float(sums) * scales);
+}
+
+void pack_group(Group32* group, const float* x, int zero, Int* worst) {
+  const Rounding by = rounding_of<kGroup>(x, worst);
+  round_blocks<kGroup>([=](int) { return &group->values; }, x, by);
+  store_scales(group, by.scales, sums_of_values(group->values), zero);
+}
+
+template <int... kNumber>
+INLINE void store_scales_of_four(Group32* groups, Vec scales, int zero,
+                                 std::integer_sequence<int, kNumber...>) {
+  (store_scales(groups + kNumber, four_times<kNumber>(scales), sums_of_values(groups[kNumber].values), zero),
+   ...);
+}
+
+void pack_four(Group32* groups, const float* x, int zero, Int* worst) {
+  const Rounding by = rounding_of<LANES>(x, worst);
+  round_blocks<LANES>([=](int g) { return &groups[g].values; }, x, by);
+  store_scales_of_four(groups, by.scales, zero, std::make_integer_sequence<int, 4>{});
+}
+
+void pack_four(Groups32* groups, const float* x, int zero, Int* worst) {
+  const Rounding by = rounding_of<LANES>(x, worst);
+  round_blocks<LANES>([=](int g) { return groups->values + g; }, x, by);
+  Int sums[4];
+  for (int g = 0; g < 4; ++g) sums[g] = sums_of_values(groups->values[g]);
+  store_scales(groups, in_order_of_sums(by.scales, Lanes{}), sums_of_blocks(sums), zero);
+}
+
+// A row; the blocks from `lone` on are in groups by themselves. The last group overlaps the one before it,
+// and has zeros where that one has values.
+inline bool pack_row32(char* to, const float* x, int64_t k, int zero, int64_t lone) {
+  const int64_t blocks = k / 32;
+  Int worst = Int{};
+  int64_t b = 0;
+  for (; b < lone; b += LANES, to += sizeof(Groups32))
+    pack_four(reinterpret_cast<Groups32*>(to), x + 32 * b, zero, &worst);
+  for (; b + LANES <= blocks; b += LANES, to += 4 * sizeof(Group32))
+    pack_four(reinterpret_cast<Group32*>(to), x + 32 * b, zero, &worst);
+  for (; b < blocks; b += kGroup, to += sizeof(Group32)) {
+    float last[32 * kGroup] = {};
+    const int64_t here = smaller(blocks - b, kGroup), skipped = blocks < kGroup ? 0 : kGroup - here;
+    for (int64_t i = 0; i < 32 * here; i += LANES) store(last + 32 * skipped + i, load(x + 32 * b + i));
+    pack_group(reinterpret_cast<Group32*>(to), last, zero, &worst);
+  }
+  const int32_t largest = all_joined<1>(&worst, Larger{})[0];
+  return largest == 0 || (largest > 0x21800000 && largest < 0x7f800000);  // 2^-60, infinity
+}
+
+template <class F>
+INLINE Int dot_with(Int start, const Pair& q, const Values32& x) {
+  const Bytes first = load_bytes(x.first), second = load_bytes(x.second);
+  return F::kSigned ? dot_signed(dot_signed(start, q.first, first), q.second, second)
+                    : dot_small(dot_small(start, q.first, first), q.second, second);
+}
+
+// dot: of the codes less the format's zero with the values of x, for each lane of a group.
+template <class F, class Group>
+INLINE void add_scaled(Vec* sum, Int dot, Vec scale, Vec offset, const Group& x) {
+  *sum += scale * load(x.scales) * to_float(dot);
+  if (F::kOffset) *sum += offset * load(x.sums);
+}
+
+template <class F, class Group>
+INLINE Int correction(const Group& x) {
+  return F::kZero ? load_int(x.corrections) : Int{};
 }
 
 // A row's group at w.
 template <class F, int M>
-INLINE void add_group(Vec (&sums)[M], const char* w, const Group32* const (&x)[M]) {
+INLINE void add_group(Vec (&sums)[M], const char* w, const char* const (&x)[M]) {
   const Pair q = F::unpack(w);
-  const Vec scale = halves<F::kBytes>(w);
+  const Vec scale = halves<F::kBytes>(w), offset = F::kOffset ? halves<F::kBytes>(w + 2) : Vec{};
   for (int m = 0; m < M; ++m) {
-    const Int minus_sums = load_int(x[m]->minus_sums);
-    const Bytes first = load_bytes(x[m]->first), second = load_bytes(x[m]->second);
-    const Vec x_scale = load(x[m]->scales);
-    const Int start = minus_sums * F::kZero;
-    const Int sum = F::kSigned ? dot_signed(dot_signed(start, q.first, first), q.second, second)
-                               : dot_small(dot_small(start, q.first, first), q.second, second);
-    sums[m] += scale * x_scale * to_float(sum);
-    if (F::kOffset) sums[m] += halves<F::kBytes>(w + 2) * load(x[m]->quarter_sums);
+    const Group32& group = *reinterpret_cast<const Group32*>(x[m]);
+    add_scaled<F>(&sums[m], dot_with<F>(correction<F>(group), q, group.values), scale, offset, group);
+  }
+}
+
+// Four groups.
+template <class F, int M>
+INLINE void add_groups(Vec (&sums)[M], const char* w, const char* const (&x)[M]) {
+  Int dots[M][4];
+  for (int g = 0; g < 4; ++g) {
+    const Pair q = F::unpack(w + g * kGroup * F::kBytes);
+    for (int m = 0; m < M; ++m)
+      dots[m][g] = dot_with<F>(Int{}, q, reinterpret_cast<const Groups32*>(x[m])->values[g]);
+  }
+  const Halves halves = halves_of_blocks<F::kBytes>(w);
+  for (int m = 0; m < M; ++m) {
+    const Groups32& groups = *reinterpret_cast<const Groups32*>(x[m]);
+    const Int dot = sums_of_blocks(dots[m]) + correction<F>(groups);
+    add_scaled<F>(&sums[m], dot, halves.first, halves.second, groups);
   }
 }
 
 template <class F>
 struct Blocks32 {
+  // Bringing sums together costs more than it saves where a vector has many lanes and a block only a scale.
+  static constexpr bool kInFours = F::kOffset || LANES < 16;
+  template <int M>
+  static constexpr int kRows = kInFours&& M > 1 ? 1 : kWeightRows<M>;
+  static constexpr int64_t in_fours(int64_t blocks) { return kInFours ? blocks / LANES * LANES : 0; }
+
   static int64_t packed_bytes(int64_t k) {
-    return (k / 32 + kGroup - 1) / kGroup * static_cast<int64_t>(sizeof(Group32));
+    const int64_t together = in_fours(k / 32), groups = (k / 32 - together + kGroup - 1) / kGroup;
+    return together / LANES * static_cast<int64_t>(sizeof(Groups32)) +
+           groups * static_cast<int64_t>(sizeof(Group32));
   }
-  static bool pack(char* to, const float* x, int64_t k) { return pack_row32(to, x, k); }
+  static bool pack(char* to, const float* x, int64_t k) {
+    return pack_row32(to, x, k, F::kZero, in_fours(k / 32));
+  }
 
   template <int R, int M>
   static INLINE void dots(float (&out)[R][M], const Operands<R, M>& all) {
     const int64_t blocks = all.k / 32;
     Vec sums[R][M] = {};
-    const Group32* x[M];
-    for (int m = 0; m < M; ++m) x[m] = reinterpret_cast<const Group32*>(all.x[m]);
-    if (kGroup > 1 && blocks < kGroup) {
+    const char* x[M];
+    for (int m = 0; m < M; ++m) x[m] = all.x[m];
+    if (kGroup > 1 && blocks < kGroup)
       for (int r = 0; r < R; ++r) add_padded(sums[r], all.w[r], x, blocks);
-    } else {
-      for (int64_t b = 0; b < blocks; b += kGroup) {
-        const int64_t at = (b + kGroup <= blocks ? b : blocks - kGroup) * F::kBytes;
-        for (int r = 0; r < R; ++r) add_group<F>(sums[r], all.w[r] + at, x);
-        for (int m = 0; m < M; ++m) ++x[m];
-      }
-    }
-    for (int r = 0; r < R; ++r)
-      for (int m = 0; m < M; ++m) out[r][m] = across(sums[r][m], Plus{});
+    else
+      add_rows(sums, all.w, x, blocks);
+    sums_across(out, sums);
   }
 
  private:
+  template <int R, int M>
+  static INLINE void add_rows(Vec (&sums)[R][M], const char* const (&w)[R], const char* (&x)[M],
+                              int64_t blocks) {
+    int64_t b = 0;
+    for (; b < in_fours(blocks); b += LANES) {
+      for (int r = 0; r < R; ++r) add_groups<F>(sums[r], w[r] + b * F::kBytes, x);
+      for (int m = 0; m < M; ++m) x[m] += sizeof(Groups32);
+    }
+    for (; b < blocks; b += kGroup) {
+      const int64_t at = smaller(b, blocks - kGroup) * F::kBytes;
+      for (int r = 0; r < R; ++r) add_group<F>(sums[r], w[r] + at, x);
+      for (int m = 0; m < M; ++m) x[m] += sizeof(Group32);
+    }
+  }
+
   // A row of less than a group.
   template <int M>
-  static INLINE void add_padded(Vec (&sums)[M], const char* row, const Group32* const (&x)[M],
-                                int64_t blocks) {
+  static INLINE void add_padded(Vec (&sums)[M], const char* row, const char* const (&x)[M], int64_t blocks) {
     char padded[kGroup * F::kBytes] = {};
     for (int b = 0; b < kGroup - 1; ++b)
       if (b < blocks) __builtin_memcpy(padded + b * F::kBytes, row + b * F::kBytes, F::kBytes);

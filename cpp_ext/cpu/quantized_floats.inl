@@ -4,6 +4,8 @@
 template <class T>
 struct Floats {
   static constexpr int64_t kTerms = 256;
+  template <int M>
+  static constexpr int kRows = kWeightRows<M>;
 
   static int64_t packed_bytes(int64_t k) { return 4 * k; }
   static bool pack(char* to, const float* x, int64_t k) {
@@ -23,8 +25,7 @@ struct Floats {
       for (int r = 0; r < R; ++r)
         for (int m = 0; m < M; ++m) totals[r][m] += sums[r][m];
     }
-    for (int r = 0; r < R; ++r)
-      for (int m = 0; m < M; ++m) out[r][m] = across(totals[r][m], Plus{});
+    sums_across(out, totals);
   }
 
  private:
