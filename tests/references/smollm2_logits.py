@@ -68,8 +68,9 @@ def _name(name: str, part: str) -> str:
 def all_logits(path: Path, ids: list[int]) -> np.ndarray:
     config = transformers.LlamaConfig(
         vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30,
-        num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=8192, rms_norm_eps=float(np.float32(1e-5)),
-        tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
+        num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=8192,
+        rms_norm_eps=float(np.float32(1e-5)), tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 100000.0},
     )  # fmt: skip
     with torch.device("meta"):
         model: Any = transformers.LlamaForCausalLM(config)
