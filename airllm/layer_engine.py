@@ -15,6 +15,7 @@ from airllm.backends.kernel_backend import init_backend
 from airllm.models import generation
 from airllm.models.cache import Cache
 from airllm.models.generation import Prompt, Statistics
+from airllm.models.memory import MemoryEstimate, parse_size
 from airllm.models.model import ExactOps, Model
 from airllm.models.tokenizer import Tokenizer, open_tokenizer
 
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LayerWiseInferenceEngine"]
 
-_CHUNK = 512  # tokens of a prompt that go through the layers together
-_CONTEXT = 8192  # tokens that a sequence may have, unless asked for more
-
 
 class LayerWiseInferenceEngine:
     """A model of a GGUF file or Hugging Face folder, run layer by layer on this machine's best backend.
@@ -33,8 +31,11 @@ class LayerWiseInferenceEngine:
     `backend`: a name, or "auto". `compute`: "stored" multiplies quantized weights as they are, activations
     rounded to 8 bits beside them; "float32" is exact and slow. `context`: most tokens of a sequence (the
     model's own limit, at most 8192, if None). `cache_dtype`: "f16", "f32" or "q8_0" for keys and values.
+    `max_memory`: bytes, or "512MB", that weights, keys and values and activations may take, beside what
+    Python takes; layers that do not fit are read for every token.
     After a text is made, `statistics` has numbers of it.
-    Raises ModelFileError for a broken or unsupported file, OSError for one that cannot be opened.
+    Raises MemoryBudgetError for a budget too small, ModelFileError for a broken or unsupported file, OSError
+    for one that cannot be opened.
     """
 
     def __init__(
@@ -45,13 +46,15 @@ class LayerWiseInferenceEngine:
         compute: Literal["stored", "float32"] = "stored",
         context: int | None = None,
         cache_dtype: str = "f16",
+        max_memory: int | str | None = None,
     ):
         self.path = Path(path)
         self.backend = init_backend(backend)
         ops = self.backend if compute == "stored" else ExactOps(self.backend)
-        self._model: Model | None = Model(path, ops)
+        limit = None if max_memory is None else parse_size(max_memory)
+        self._model: Model | None = Model(path, ops, limit, context, cache_dtype)
         self.config = self._model.config
-        self.context = context or min(self.config.context, _CONTEXT)
+        self.context = self._model.residency.context
         self.cache_dtype = cache_dtype
         self._kept = generation.PromptCache(self.new_cache)
         self.statistics: Statistics | None = None
@@ -74,6 +77,12 @@ class LayerWiseInferenceEngine:
         from airllm.models.chat import open_chat_template
 
         return open_chat_template(self.path)
+
+    def memory_estimate(self, tokens: int = 512) -> MemoryEstimate:
+        """What the model takes in memory without a budget, with one sequence as long as `context`, when at
+        most `tokens` go through the layers at once: weights, keys and values, activations.
+        """
+        return self.model.memory_estimate(self.context, self.cache_dtype, tokens)
 
     def new_cache(self) -> Cache:
         """An empty sequence."""
@@ -103,12 +112,14 @@ class LayerWiseInferenceEngine:
         return results[0] if single else results
 
     def _forward(self, batch: list[list[int]], caches: list[Cache], all_positions: bool) -> list[np.ndarray]:
-        """In rounds of at most _CHUNK tokens, which all sequences share."""
+        """In rounds that all sequences share, equally long: kernels may round otherwise for a few tokens."""
         asked = list(map(len, batch))
         batch = [self.model.pending(*pair) for pair in zip(batch, caches, strict=True)]
-        each = max(_CHUNK // len(batch), 1)
+        longest = max(map(len, batch))
+        rounds = -(-longest // max(self.model.residency.chunk // len(batch), 1))
+        each = -(-longest // max(rounds, 1)) or 1
         hidden: list[list[np.ndarray]] = [[] for _ in batch]
-        for start in range(0, max(map(len, batch)), each):
+        for start in range(0, longest, each):
             going = [i for i, tokens in enumerate(batch) if len(tokens) > start]
             parts = [batch[i][start : start + each] for i in going]
             states = self.model.forward(parts, [caches[i] for i in going])

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airllm import layer_engine
 from airllm.backends import registry
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.models import model
+from airllm.models import model, residency
 from airllm.models.cache import ContextFull
 from tests import tiny_models
 from tests.conftest import Target, targets
@@ -143,7 +142,7 @@ def test_batches_of_unequal_lengths(path_of, name, kind, backend):
 
 @pytest.mark.parametrize("name", ("llama3", "phi3_long", "gemma2"))
 def test_long_texts_go_through_the_layers_in_rounds(path_of, name, monkeypatch):
-    monkeypatch.setattr(layer_engine, "_CHUNK", 16)
+    monkeypatch.setattr(residency, "CHUNK", 16)
     logits = expected(name, FOLDER)
     with opened(path_of(name, FOLDER)) as engine:
         assert distance(engine.forward(TEXTS[0], all_positions=True), logits[0]) < EXACT

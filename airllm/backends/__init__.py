@@ -34,6 +34,7 @@ _WHERE = {
         "set_backend",
         "use_backend",
     ),
+    "memory": ("MemoryEstimate", "estimate_inference_memory", "init_backend_with_memory_check"),
     "kernel_backend": ("CpuBackend", "KernelBackend", "init_backend"),
     "support": ("print_support_matrix", "support_matrix"),
 }

@@ -34,9 +34,10 @@ class Cache:
         self.config, self.capacity, self.dtype, self.length = config, capacity, dtype, 0
         self.tokens: list[int] = []
         self.long = False  # whether its keys were turned as those of a long text: Rotation.is_long
+        self._most = 0  # tokens that were ever there
         shape = (config.layers, 2, config.kv_heads, capacity, row_items(config, dtype))
         kept = _DTYPES[dtype]
-        self._map = mmap.mmap(-1, max(int(np.prod(shape)) * kept.itemsize, 1))
+        self._map = mmap.mmap(-1, max(int(np.prod(shape)) * kept.itemsize, 1), flags=mmap.MAP_PRIVATE)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a large page holds many heads' room: it would all be resident
             self._map.madvise(mmap.MADV_NOHUGEPAGE)
         self.data = np.frombuffer(self._map, kept, int(np.prod(shape))).reshape(shape)
@@ -70,6 +71,11 @@ class Cache:
         del self.tokens[length:]
         self.length = len(self.tokens)
 
+    def resident_bytes(self, more: int = 0) -> int:
+        """What the cache takes in memory when it has `more` tokens."""
+        self._most = max(self._most, self.length + more)
+        return resident_bytes(self.config, self.capacity, self._most, self.dtype)
+
     def _stored(self, new: np.ndarray) -> np.ndarray:
         if self.dtype != "q8_0":
             return new
@@ -87,6 +93,25 @@ def row_items(config: ModelConfig, dtype: str) -> int:
         wanted = f"f32 or f16 for heads of {config.head_dim}, which is no multiple of {of.values}"
         raise ValueError(f"cache_dtype has value 'q8_0', expected {wanted}")
     return config.head_dim // of.values * of.bytes
+
+
+def runs(config: ModelConfig) -> int:
+    """Where the keys, or the values, of a head in a layer lie together, token after token."""
+    return config.layers * 2 * config.kv_heads
+
+
+def run_bytes(config: ModelConfig, tokens: int, dtype: str) -> int:
+    """Of so many tokens in a run."""
+    return tokens * row_items(config, dtype) * _DTYPES[dtype].itemsize
+
+
+def resident_bytes(config: ModelConfig, capacity: int, tokens: int, dtype: str) -> int:
+    """What a cache with room for `capacity` tokens takes when it has `tokens`: whole pages of each run."""
+    page = mmap.PAGESIZE
+    pages = -(-run_bytes(config, tokens, dtype) // page)
+    if tokens and run_bytes(config, capacity, dtype) % page:  # runs begin and end within a page
+        pages += 1
+    return min(runs(config) * pages * page, capacity * token_bytes(config, dtype) + page)
 
 
 def token_bytes(config: ModelConfig, dtype: str) -> int:

@@ -111,7 +111,9 @@ def experts(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
     if c.normalize_experts:
         share /= share.sum(axis=-1, keepdims=True)
     total = np.zeros_like(x)
-    for number in np.unique(best):
+    used = np.unique(best).tolist()
+    layer.experts.expect(layer.index, used)
+    for number in used:
         tokens, place = np.nonzero(best == number)
         result = feed_forward(ops, x[tokens], c.activation, layer.experts[number], prefix="")
         total[tokens] += share[tokens, place][:, None] * result

@@ -7,7 +7,7 @@ is copied: a matrix is a view of the mapped file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,13 +39,19 @@ class Layer:
 
 @dataclass(frozen=True)
 class Experts:
-    """The experts of a layer. Each is looked up when it is asked for: the others are not read."""
+    """The experts of a layer. Each is looked up when it is asked for: the others are not read.
+
+    `expect` and `use` are told, with the layer, which experts are needed soon, and which one now.
+    """
 
     tensors: NamedTensors
     config: ModelConfig
     layer: int
+    expect: Callable[[int, Iterable[int]], None] = lambda layer, numbers: None
+    use: Callable[[int, int], None] = lambda layer, number: None
 
     def __getitem__(self, number: int) -> dict[str, Stored]:
+        self.use(self.layer, number)
         wide, narrow = self.config.expert_feed_forward, self.config.width
         shapes = {"gate": (wide, narrow), "up": (wide, narrow), "down": (narrow, wide)}
         name = f"layers.{self.layer}.experts.{number}"

@@ -15,7 +15,9 @@ from airllm.models.cache import Cache
 from airllm.models.config import config_of
 from airllm.models.decoder import Angles, Rows, decoder_layer
 from airllm.models.fused import FusedLayers
-from airllm.models.layers import open_layer, open_norm, open_table
+from airllm.models.layers import Layer, open_norm, open_table
+from airllm.models.memory import MemoryEstimate, estimate
+from airllm.models.residency import Residency, open_layers, residency
 from airllm.models.rotation import Rotation
 from airllm.models.tensor_names import NamedTensors
 from airllm.models.weights import open_weights
@@ -45,34 +47,56 @@ class ExactOps:
 class Model:
     """The decoder of an opened file: `config`, weights that are looked up layer by layer, `forward`."""
 
-    def __init__(self, path: str | PathLike[str], ops: Any):
+    residency: Residency
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        ops: Any,
+        max_memory: int | None = None,
+        context: int | None = None,
+        cache_dtype: str = "f16",
+    ):
         self.ops = ops
         with ExitStack() as undo:
             self.weights = undo.enter_context(open_weights(path))
             self.config = config_of(self.weights)
             tensors = NamedTensors(self.weights, self.config)
-            self.layers = [open_layer(tensors, i) for i in range(self.config.layers)]
+            layers = open_layers(tensors, max_memory)
             self.embedding = open_table(tensors, "token_embedding")
             self.output = self.embedding if self.config.tied_embeddings else open_table(tensors, "output")
             self.output_norm = open_norm(tensors, "output_norm")
             ropes = (self.config.rope, self.config.local_rope)
             self._rotations = [Rotation(rope, self.config.context, tensors) for rope in ropes if rope]
+            unpacked = isinstance(ops, ExactOps)
+            self.residency = residency(tensors, layers, max_memory, context, cache_dtype, unpacked)
+            self.layers = self.residency.layers
             self.fused = FusedLayers(ops, self.layers)
             undo.pop_all()
 
+    def memory_estimate(self, context: int, cache_dtype: str, tokens: int) -> MemoryEstimate:
+        """What the model takes without a budget, with one sequence of `context` tokens, `tokens` of which go
+        through it at once.
+        """
+        return estimate(NamedTensors(self.weights, self.config), context, cache_dtype, tokens)
+
     def close(self) -> None:
         """Let go of the file."""
+        self.residency.close()
         self.weights.close()
 
     def forward(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[np.ndarray]:
         """The hidden state (tokens, width) of each sequence after the last layer; the caches grow by them."""
         rows = _rows(tokens, caches)
+        self.residency.begin([(part.cache, part.stop - part.start) for part in rows])
         x = self._embedded([token for sequence in tokens for token in sequence])
         angles = [_angles(rotation, rows) for rotation in self._rotations]
-        if self.fused.takes(rows):
-            self.fused.run(x, angles, rows)
-        else:
-            x = self._through_layers(x, angles, rows)
+        fused = self.fused.takes(rows)
+        for some in self.residency.layer_parts():
+            if fused:
+                self.fused.run(x, angles, rows, only=some)
+            else:
+                x = self._through_layers(self.layers[some], x, angles, rows)
         for part, sequence in zip(rows, tokens, strict=True):
             part.cache.extend(sequence)
         return [part.of(x) for part in rows]
@@ -89,8 +113,10 @@ class Model:
             cache.long = long
         return tokens
 
-    def _through_layers(self, x: np.ndarray, angles: list[Angles], rows: list[Rows]) -> np.ndarray:
-        for layer in self.layers:
+    def _through_layers(
+        self, layers: Sequence[Layer], x: np.ndarray, angles: list[Angles], rows: list[Rows]
+    ) -> np.ndarray:
+        for layer in layers:
             local = self.config.rope_of(layer.index) is self.config.local_rope
             x = decoder_layer(self.ops, x, layer, angles[local], rows)
         return x
@@ -99,13 +125,26 @@ class Model:
         """(rows, vocabulary), float32, of hidden states (rows, width)."""
         c = self.config
         normed = self.ops.rms_norm(hidden, self.output_norm, c.norm_eps)
-        logits = self.ops.linear(normed, self.output)
+        logits = self._output_of(normed)
         if c.logit_softcap:
             logits = np.tanh(logits / c.logit_softcap, out=logits) * np.float32(c.logit_softcap)
         return logits
 
+    def _output_of(self, normed: np.ndarray) -> np.ndarray:
+        logits = np.empty((len(normed), 0), np.float32)
+        for part in self.residency.output_parts():
+            if part == slice(0, len(self.output)):
+                return self.ops.linear(normed, self.output)
+            if part.start == 0:
+                logits = np.empty((len(normed), len(self.output)), np.float32)
+            logits[:, part] = self.ops.linear(normed, self.output[part])
+        return logits
+
     def _embedded(self, tokens: list[int]) -> np.ndarray:
-        x = np.asarray(self.ops.embedding(np.array(tokens, np.int64), self.embedding), np.float32)
+        ids = np.array(tokens, np.int64)
+        x = np.empty((len(ids), self.config.width), np.float32)
+        for start, stop in self.residency.embedding_parts(len(ids)):
+            x[start:stop] = self.ops.embedding(ids[start:stop], self.embedding)
         return x if self.config.embedding_scale == 1 else x * np.float32(self.config.embedding_scale)
 
 

@@ -1,0 +1,76 @@
+"""What a model takes in memory: weights as they are stored, keys and values, activations of a pass.
+
+One arithmetic for all who ask: the budget of `residency.py`, `engine.memory_estimate`, `airllm info`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from airllm.backends.memory import MemoryEstimate
+from airllm.models.cache import resident_bytes
+from airllm.models.config import ModelConfig
+from airllm.models.tensor_names import NamedTensors, layer_names, shared_names
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_KEPT = 1 << 20  # results from this size on lie in whole huge pages, which are kept when they are freed
+_HUGE_PAGE = 2 << 20
+_WORKSPACES = 2 * _HUGE_PAGE  # of the kernels, while they work
+
+
+def parse_size(size: int | str, what: str = "max_memory") -> int:
+    """Bytes of "512MB" (10**6 each), "1.5GiB" (2**30 each) or a number. ValueError or TypeError for what is
+    none of them.
+    """
+    if isinstance(size, bool) or not isinstance(size, (int, str)):
+        raise TypeError(f"{what} has type {type(size).__name__}, expected bytes or a text such as '512MB'")
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", size)
+        if not match or match[2].lower() not in _UNITS:
+            wanted = "a number and B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB or TiB (of 1024)"
+            raise ValueError(f"{what} has value {size!r}, expected {wanted}")
+        size = int(float(match[1]) * _UNITS[match[2].lower()])
+    if size < 1:
+        raise ValueError(f"{what} has value {size}, expected at least one byte")
+    return size
+
+
+def weight_bytes(tensors: NamedTensors) -> int:
+    """Of all tensors that the model uses, as they are stored; an expert counts like any other."""
+    c = tensors.config
+    names = shared_names(c) + [name for layer in range(c.layers) for name in layer_names(c, layer)]
+    return sum(tensors.span(name).nbytes for name in names)
+
+
+def activation_bytes(config: ModelConfig, tokens: int, *, keys: int, dtype: str, exact: int = 0) -> int:
+    """The most that results and workspaces take while `tokens` go through a layer together, and one of each
+    sequence through the output. `keys`: tokens that the longest sequence has by then. `exact`: values of the
+    largest matrix, if weights are unpacked to float32 before they are multiplied.
+    """
+    c = config
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    wide = max(c.feed_forward, c.expert_feed_forward)
+    arrays = [*[tokens * c.width] * 5, *[tokens * q] * 4, *[tokens * kv] * 4, *[tokens * wide] * 3]
+    if c.experts:
+        arrays += [tokens * c.experts] * 4 + [tokens * c.width] * 3
+    arrays += [keys * kv] * 4 if dtype == "q8_0" else []  # a layer's keys and values, unpacked
+    arrays += [c.vocabulary] * 2
+    return _WORKSPACES + sum(_kept(4 * values) for values in [*arrays, exact])
+
+
+def _kept(nbytes: int) -> int:
+    """What a result takes."""
+    return nbytes if nbytes < _KEPT else -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE
+
+
+def estimate(
+    tensors: NamedTensors, context: int, dtype: str = "f16", tokens: int = 512, exact: int = 0
+) -> MemoryEstimate:
+    """Of a file's model with one sequence of `context` tokens, `tokens` of which go through it at once."""
+    c = tensors.config
+    return MemoryEstimate(
+        weights=weight_bytes(tensors),
+        kv_cache=resident_bytes(c, context, context, dtype),
+        activations=activation_bytes(c, tokens, keys=context, dtype=dtype, exact=exact),
+    )

@@ -1,0 +1,182 @@
+"""Memory: what a model needs by estimate and by measurement, and models within a budget."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from airllm.backends import (
+    BackendPreference,
+    estimate_inference_memory,
+    init_backend,
+    init_backend_with_memory_check,
+)
+from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.models.budget import MemoryBudgetError
+from airllm.models.cache import Cache
+from airllm.models.memory import parse_size
+from airllm.models.pages import SUPPORTED
+from tests import large_model
+
+linux = pytest.mark.skipif(not SUPPORTED, reason="max_memory needs Linux")
+PROMPT = np.random.default_rng(4).integers(0, large_model.VOCABULARY, 40).tolist()
+
+# Run in a process of its own: what opening the model and computing with it takes at most, and the logits.
+MEASURE = """
+import json, sys
+import numpy as np
+from airllm import tensor_ops
+from airllm.layer_engine import LayerWiseInferenceEngine
+
+def status(key):
+    return next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if line.startswith(key))
+
+path, prompt, options = json.loads(sys.argv[1])
+tensor_ops.linear(np.ones((2, 64), np.float32), np.ones((64, 64), np.float32))  # threads and their stacks
+open("/proc/self/clear_refs", "w").write("5")  # the peak begins here
+before = status("VmRSS")
+with LayerWiseInferenceEngine(path, **options) as engine:
+    cache = engine.new_cache()
+    logits = [engine.forward(prompt, cache)]
+    for token in range(4):
+        logits.append(engine.forward([int(logits[-1].argmax())], cache))
+peak = status("VmHWM") - before
+np.save(sys.argv[2], logits)
+print(json.dumps({"peak": peak}))
+"""
+
+
+def measured(path: Path, out: Path, **options) -> tuple[int, np.ndarray]:
+    arguments = [json.dumps([str(path), PROMPT, options]), str(out)]
+    done = subprocess.run([sys.executable, "-c", MEASURE, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["peak"], np.load(out)
+
+
+@pytest.fixture(scope="module", params=("folder", "gguf"))
+def model(request, tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("large") / "model"
+    return large_model.write_folder(path) if request.param == "folder" else large_model.write_gguf(path)
+
+
+def size_of(path: Path) -> int:
+    return sum(file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path]))
+
+
+@linux
+def test_a_model_of_four_times_the_budget(model, tmp_path):
+    budget = size_of(model) // 4
+    peak, logits = measured(model, tmp_path / "a.npy", max_memory=budget)
+    assert peak < budget
+    whole, expected = measured(model, tmp_path / "b.npy")
+    assert whole > 3 * peak  # the measurement measures
+    assert np.array_equal(logits.argmax(axis=-1), expected.argmax(axis=-1))
+    assert np.abs(logits - expected).max() <= 1e-5 * np.ptp(expected)
+
+
+def smallest_budget(model: Path, context: int) -> int:
+    with pytest.raises(
+        MemoryBudgetError, match=r"max_memory is 1000000 bytes, expected at least \d"
+    ) as error:
+        LayerWiseInferenceEngine(model, max_memory="1MB", context=context)
+    return int(str(error.value).split("at least ")[1].split()[0])
+
+
+@linux
+def test_the_smallest_budget_is_named_and_works(model, tmp_path):
+    smallest = smallest_budget(model, 64)
+    with pytest.raises(MemoryBudgetError, match=f"at least {smallest}"):
+        LayerWiseInferenceEngine(model, max_memory=smallest - 1, context=64)
+    assert smallest < size_of(model) // 4
+    peak, _ = measured(model, tmp_path / "a.npy", max_memory=smallest, context=64)
+    assert peak < smallest
+
+
+def filled(engine: LayerWiseInferenceEngine, tokens: int) -> Cache:
+    """A cache that counts as having so many tokens."""
+    cache = engine.new_cache()
+    cache.extend([1] * tokens)
+    return cache
+
+
+@linux
+def test_when_caches_grow_layers_give_way(model):
+    with LayerWiseInferenceEngine(model, max_memory=size_of(model) // 3) as engine:
+        cache = engine.new_cache()
+        engine.forward([1], cache)
+        before = engine.model.residency.stays
+        others = [filled(engine, large_model.CONTEXT - 1) for _ in range(2)]
+        engine.forward([[1], [2]], others)
+        assert engine.model.residency.stays < before
+        others.clear()
+        engine.forward([1], cache)
+        assert engine.model.residency.stays == before
+
+
+@linux
+def test_caches_that_the_budget_has_no_room_for(model):
+    with LayerWiseInferenceEngine(model, max_memory=smallest_budget(model, 256), context=256) as engine:
+        cache = filled(engine, 254)
+        engine.forward([1], cache)
+        other = filled(engine, 254)
+        with pytest.raises(MemoryBudgetError, match="with caches of .* drop caches"):
+            engine.forward([1], other)
+        assert other.length == 254  # nothing was half done
+        del other
+        engine.forward([1], cache)
+
+
+@linux
+def test_the_context_is_what_the_budget_has_room_for(model):
+    for parts, context in ((4, None), (2, None), (4, 300)):
+        with LayerWiseInferenceEngine(model, max_memory=size_of(model) // parts, context=context) as engine:
+            assert engine.context == (context or large_model.CONTEXT)
+
+
+@linux
+def test_a_file_that_was_cut_short_is_an_error(tmp_path):
+    path = large_model.write_gguf(tmp_path / "model.gguf")
+    with LayerWiseInferenceEngine(path, max_memory="64MB") as engine:
+        with path.open("r+b") as file:
+            file.truncate(size_of(path) // 2)
+        with pytest.raises(ValueError, match="bytes now, expected .* as when it was opened"):
+            engine.forward([1])
+
+
+def test_sizes():
+    sizes = {"512MB": 512 * 10**6, "1.5GiB": 3 << 29, " 2 kb ": 2000, "7": 7, 12: 12, "0.5 TiB": 1 << 39}
+    assert {size: parse_size(size) for size in sizes} == sizes
+    for wrong in ("", "MB", "-1MB", "1 XB", "1e9", 0, "0.1B"):
+        with pytest.raises(ValueError, match="max_memory has value .*expected"):
+            parse_size(wrong)
+    for wrong in (1.5, True, None):
+        with pytest.raises(TypeError, match="max_memory has type"):
+            parse_size(wrong)
+
+
+def test_the_estimate_for_a_large_model():
+    estimate = estimate_inference_memory(4096, 14336, 32, 32000, 32, 8, 4096, 4)
+    assert estimate.total_bytes == 30_040_932_352
+    assert f"Model requires: {estimate.total_gb():.2f} GB" == "Model requires: 27.98 GB"
+    assert (estimate.weights, estimate.kv_cache, estimate.activations) == (28_966_928_384, 1 << 30, 1 << 18)
+    with pytest.raises(ValueError, match="n_layers is 0, expected at least 1"):
+        estimate_inference_memory(4096, 14336, 0, 32000, 32, 8, 4096, 4)
+    with pytest.raises(ValueError, match="n_heads=3"):
+        estimate_inference_memory(4096, 14336, 1, 32000, 3, 1, 4096, 4)
+
+
+def test_a_backend_with_the_memory_for_it():
+    assert init_backend_with_memory_check("auto", 1).name() == init_backend("auto").name()
+    with pytest.raises(MemoryError, match=f"free on .*, expected {1 << 60}"):
+        init_backend_with_memory_check(BackendPreference.Cpu, 1 << 60)
+
+
+@linux
+def test_the_estimate_is_what_is_measured(model, tmp_path):
+    with LayerWiseInferenceEngine(model, context=64) as engine:
+        estimate = engine.memory_estimate(tokens=len(PROMPT))
+    peak, _ = measured(model, tmp_path / "a.npy", context=64)
+    assert 0.9 * peak < estimate.total_bytes < 1.15 * peak
