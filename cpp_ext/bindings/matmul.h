@@ -39,10 +39,16 @@ inline void numpy_matmul(PyObject* a, PyObject* b, PyObject* out) {
   calls.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Up to eight rows: threads share columns, or, where they are few, rows of b.
+// Up to eight rows: threads share columns of b or its rows. A thread's rows lie together in memory, which one
+// row of a is read at the speed of; its columns need no sums over the threads.
+inline bool shares_columns(int64_t m, int64_t n, int64_t k) {
+  if (m == 1 && 4 * k >= n && k >= 256 * cpu::most_threads()) return false;
+  return n >= 1024;
+}
+
 inline void few_rows(DType dtype, char* out, const char* a, const char* b, int64_t m, int64_t n, int64_t k) {
   const cpu::Kernels& kernels = *active.load();
-  const bool by_columns = n >= 1024;
+  const bool by_columns = shares_columns(m, n, k);
   const int64_t items = by_columns ? n : k, step = by_columns ? 64 : 128;
   const int64_t work = k * (m + n) / 4 + m * n * k / 16;
   const int team = cpu::parts(work, 1, std::max<int64_t>(work * step / items, 1));
@@ -72,7 +78,7 @@ inline void few_rows(DType dtype, char* out, const char* a, const char* b, int64
 inline void many_rows(DType dtype, char* out, const char* a, const char* b, int64_t m, int64_t n, int64_t k) {
   const cpu::Kernels& kernels = *active.load();
   const bool by_columns = n >= m;
-  const int64_t items = by_columns ? n : m, step = by_columns ? 64 : 32;
+  const int64_t items = by_columns ? n : m, step = 32;
   const int team = cpu::parts(items, (by_columns ? m : n) * k / 4 + 1, step);
   const results::Workspace workspaces(kernels.matmul_workspace * team);
   std::atomic<size_t> next{0};

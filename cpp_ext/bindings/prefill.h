@@ -27,7 +27,7 @@ inline void prefill_by_bytes(cpu::Format format, const Array& out, const Array& 
 inline void prefill_by_floats(cpu::Format format, const Array& out, const Array& x, const char* weight,
                               const cpu::PrefillPart& all) {
   const cpu::Kernels& kernels = *active.load();
-  const int64_t step = 64;
+  const int64_t step = 32;
   const int team = cpu::parts(all.n, all.m * all.k / 4 + 1, step);
   const results::Workspace workspaces(kernels.matmul_workspace * team);
   std::atomic<int64_t> next{0};

@@ -43,6 +43,17 @@ void unpack_b(float* to, const Panels& from_, int64_t p0, int64_t depth, int64_t
   }
 }
 
+// to[d * stride + r] = rows[r][d] for r < n. Each store but the last may reach into what the next one writes.
+INLINE void turn(float* to, int64_t stride, const float (*rows)[kDepth], int n, int64_t depth) {
+  for (int64_t q = 0; q < depth; q += LANES) {
+    Vec square[LANES];
+    for (int r = 0; r < LANES; ++r) square[r] = load(rows[r] + q);
+    transpose<LANES>(square);
+    for (int64_t d = q; d < q + LANES && d < depth; ++d)
+      store(to + d * stride, square[d - q], d + 1 < depth ? LANES : n);
+  }
+}
+
 // of a weight (n, k) whose rows are the columns of b
 inline void unpack_weight(float* to, const Panels& from, int64_t p, int64_t depth, int64_t j, int64_t n) {
   alignas(64) float rows[LANES][kDepth];
@@ -54,13 +65,7 @@ inline void unpack_weight(float* to, const Panels& from, int64_t p, int64_t dept
           from.floats(rows[r], row, p, depth);
         else
           __builtin_memset(rows[r], 0, sizeof rows[r]);
-      for (int64_t q = 0; q < depth; q += LANES) {
-        Vec square[LANES];
-        for (int r = 0; r < LANES; ++r) square[r] = load(rows[r] + q);
-        transpose<LANES>(square);
-        for (int64_t d = 0; d < LANES && q + d < depth; ++d)
-          store(to + (q + d) * kTileColumns + v * LANES, square[d]);
-      }
+      turn(to + v * LANES, kTileColumns, rows, LANES, depth);
     }
 }
 
@@ -73,18 +78,21 @@ INLINE void pair_up(float* to, const void* from, int64_t n, int64_t depth) {
 // rows [0, m) of a (m, k), `depth` columns -> strips of kTileRows rows, the last one filled with zeros
 template <int kPer, class T>
 inline void unpack_a(float* to, const T* a, int64_t stride, int64_t m, int64_t k, int64_t depth) {
-  float row[kDepth];
+  static_assert(kTileRows <= LANES || kTileRows % LANES == 0, "turn() would write over a group before it");
+  alignas(64) float rows[LANES][kDepth] = {};
   for (int64_t i = 0; i < m; i += kTileRows, to += kTileRows * depth)
-    for (int r = 0; r < kTileRows; ++r) {
-      if (i + r < m) {
-        if constexpr (kPer == 2)
-          pair_up(row, a + (i + r) * stride, k, depth);
+    for (int s = 0; s < kTileRows; s += LANES) {
+      const int n = kTileRows - s < LANES ? kTileRows - s : LANES;
+      for (int r = 0; r < n; ++r) {
+        const T* const row = a + (i + s + r) * stride;
+        if (i + s + r >= m)
+          __builtin_memset(rows[r], 0, sizeof rows[r]);
+        else if constexpr (kPer == 2)
+          pair_up(rows[r], row, k, depth);
         else
-          map(row, depth, Same{}, a + (i + r) * stride);
-        for (int64_t p = 0; p < depth; ++p) to[p * kTileRows + r] = row[p];
-      } else {
-        for (int64_t p = 0; p < depth; ++p) to[p * kTileRows + r] = 0.f;
+          map(rows[r], depth, Same{}, row);
       }
+      turn(to + s, kTileRows, rows, n, depth);
     }
 }
 
