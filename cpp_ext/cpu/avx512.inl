@@ -4,6 +4,10 @@
 #define WIDEN_F16(p) ((Vec)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)(p))))
 #define NARROW_F16(v) ((Bits16)_mm512_maskz_cvtps_ph(0xffff, (__m512)(v), _MM_FROUND_TO_NEAREST_INT))
 #define PERMUTES_HALVES  // any 16-bit elements, by one instruction
+// sixteen of them, by their places in memory, each above 16 zero bits
+#define UPPER_HALVES_FROM(p, places)                                  \
+  ((Vec)_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, (__m512i)(places), \
+                                       _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i*)(p)))))
 // t - floor(t), and p * 2^floor(t)
 #define FRACTION(t) ((Vec)_mm512_maskz_reduce_ps(0xffff, (__m512)(t), _MM_FROUND_TO_NEG_INF))
 #define TIMES_2_TO_THE_FLOOR(p, t) ((Vec)_mm512_maskz_scalef_ps(0xffff, (__m512)(p), (__m512)(t)))

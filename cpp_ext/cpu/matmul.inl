@@ -43,14 +43,14 @@ void unpack_b(float* to, const Panels& from_, int64_t p0, int64_t depth, int64_t
   }
 }
 
-// to[d * stride + r] = rows[r][d] for r < n. Each store but the last may reach into what the next one writes.
+// to[d * stride + r] = rows[r][d] for r < n. A store may reach into what the next ones write.
 INLINE void turn(float* to, int64_t stride, const float (*rows)[kDepth], int n, int64_t depth) {
   for (int64_t q = 0; q < depth; q += LANES) {
     Vec square[LANES];
     for (int r = 0; r < LANES; ++r) square[r] = load(rows[r] + q);
     transpose<LANES>(square);
     for (int64_t d = q; d < q + LANES && d < depth; ++d)
-      store(to + d * stride, square[d - q], d + 1 < depth ? LANES : n);
+      store(to + d * stride, square[d - q], (depth - d) * stride < LANES ? n : LANES);
   }
 }
 

@@ -29,12 +29,11 @@ INLINE Bits16 upper_halves(Halved v, std::integer_sequence<int, I...>) {
 }
 INLINE Bits16 upper_halves(Bits v) { return upper_halves((Halved)v, Lanes{}); }
 template <int... I>
-INLINE Vec as_upper_halves(Bits16 v, std::integer_sequence<int, I...>) {
-  return (Vec)__builtin_shufflevector(v, Bits16{}, (I % 2 ? I / 2 : LANES)...);
+INLINE Halved each_twice(std::integer_sequence<int, I...>) {
+  return Halved{static_cast<uint16_t>(I / 2)...};
 }
 INLINE Vec load(const BFloat16* p) {
-  const Bits16 bits = *reinterpret_cast<const Bits16InMemory*>(p);
-  return as_upper_halves(bits, std::make_integer_sequence<int, 2 * LANES>{});
+  return UPPER_HALVES_FROM(p, each_twice(std::make_integer_sequence<int, 2 * LANES>{}));
 }
 #else
 INLINE Bits16 upper_halves(Bits v) { return __builtin_convertvector(v >> 16, Bits16); }
