@@ -236,7 +236,7 @@ struct Blocks32 {
   // Bringing sums together costs more than it saves where a vector has many lanes and a block only a scale.
   static constexpr bool kInFours = F::kOffset || LANES < 16;
   template <int M>
-  static constexpr int kRows = kInFours&& M > 1 ? 1 : kWeightRows<M>;
+  static constexpr int kRows = kInFours && M > 1 ? 1 : kWeightRows<M>;
   static constexpr int64_t in_fours(int64_t blocks) { return kInFours ? blocks / LANES * LANES : 0; }
 
   static int64_t packed_bytes(int64_t k) {
