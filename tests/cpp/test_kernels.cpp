@@ -352,14 +352,14 @@ Reals values_of(const cpu::Kernels& kernels, cpu::Format format, const Block<uin
   return values;
 }
 
-// Whole numbers whose largest is 127 in every 32: as bytes they are exact.
+#include "few_rows.inl"
+
 template <class T>
 void check_stored(const cpu::Kernels& kernels, cpu::Format format, int64_t m, int64_t n, int64_t k) {
   const Block<uint8_t> weight = stored(format, n, k);
   const Reals values = values_of(kernels, format, weight, n, k);
-  Block<T> x = sample<T>(m * k), out(m * n);
-  for (int64_t i = 0; i < m * k; ++i)
-    x.data[i] = Type<T>::made((i % 32 ? std::trunc(value(x.data[i]) * 31) : 127) / 128);
+  const Block<T> x = exact_as_bytes<T>(m * k);
+  Block<T> out(m * n);
   Reals exact(m * n);
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n; ++j)
@@ -520,6 +520,7 @@ void check_all(const cpu::Kernels& kernels) {
   }
   check_rows<T>(kernels, 1, 8193);
   check_stored<T>(kernels);
+  check_few_rows<T>(kernels);
   check_attentions<T>(kernels);
   for (const auto& [m, k, n] :
        {std::tuple(1, 1, 1), std::tuple(5, 3, 7), std::tuple(13, 64, 33), std::tuple(25, 300, 65),

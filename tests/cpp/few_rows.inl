@@ -1,0 +1,102 @@
+// Products of a few rows with stored weights. Included by test_kernels.cpp, with whose helpers it is written.
+
+// Whole numbers of 128ths whose largest is 127 in every 32: as bytes they are exact.
+template <class T>
+Block<T> exact_as_bytes(int64_t n) {
+  Block<T> x = sample<T>(n);
+  for (int64_t i = 0; i < n; ++i)
+    x.data[i] = Type<T>::made((i % 32 ? std::trunc(value(x.data[i]) * 31) : 127) / 128);
+  return x;
+}
+
+struct AlignedBytes {
+  char* const data;
+  explicit AlignedBytes(int64_t n)
+      : data(static_cast<char*>(std::aligned_alloc(64, std::max<int64_t>(n, 64)))) {}
+  AlignedBytes(const AlignedBytes&) = delete;
+  ~AlignedBytes() { std::free(data); }
+};
+
+template <class T>
+void pack_rows(const cpu::Kernels& kernels, cpu::Format format, char* to, const Block<T>& x, int64_t k) {
+  Block<float> wide(k);
+  for (int64_t i = 0; i < x.n / k; ++i, to += kernels.stored.packed_bytes(format, k)) {
+    kernels.stored.widen(Type<T>::dtype, wide.data.get(), x.data.get() + i * k, k);
+    ++checks;
+    if (kernels.stored.pack(format, to, wide.data.get(), k)) continue;
+    ++failures;
+    std::printf("WRONG: %s refuses to pack a row for %s\n", kernels.isa, cpu::kBlocks[format].name);
+  }
+}
+
+// In two parts, as two threads do it. The weight is a block of its exact size, which may end where a mapped
+// file does.
+template <class T>
+void check_linear(const cpu::Kernels& kernels, cpu::Format format, int64_t m, int64_t n, int64_t k) {
+  const Block<uint8_t> weight = stored(format, n, k);
+  const char* const bytes = reinterpret_cast<const char*>(weight.data.get());
+  const Block<T> x = exact_as_bytes<T>(m * k);
+  const Block<float> bias = sample<float>(n);
+  Block<float> values(n * k);
+  kernels.stored.dequantize(format, values.data.get(), bytes, n * k);
+  Reals exact(m * n);
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      exact[i * n + j] = bias.data[j];
+      for (int64_t p = 0; p < k; ++p) exact[i * n + j] += value(x.data[i * k + p]) * values.data[j * k + p];
+    }
+  const int64_t packed = kernels.stored.packed_bytes(format, k);
+  const AlignedBytes rows(m * packed);
+  pack_rows(kernels, format, rows.data, x, k);
+  Block<T> out(m * n);
+  cpu::LinearPart part{
+      format, Type<T>::dtype, reinterpret_cast<char*>(out.data.get()), m, n, k, 0, n / 3, bytes, rows.data,
+      packed, bias.data.get()};
+  kernels.stored.linear(part);
+  part.n0 = n / 3;
+  part.n1 = n;
+  kernels.stored.linear(part);
+  compare(kernels.isa, (std::string("linear ") + cpu::kBlocks[format].name).c_str(), out, exact);
+}
+
+// The same bytes by the two ways that there are to unpack them.
+void check_dequantize(const cpu::Kernels& kernels, cpu::Format format) {
+  const Block<uint8_t> weight = stored(format, 3, 256);
+  Block<float> values(3 * 256);
+  kernels.stored.dequantize(format, values.data.get(), reinterpret_cast<const char*>(weight.data.get()),
+                            values.n);
+  compare(kernels.isa, "dequantize", values, values_of(kernels, format, weight, 3, 256));
+}
+
+// What bytes cannot hold, anywhere in a row.
+void check_refused(const cpu::Kernels& kernels, cpu::Format format) {
+  if (cpu::kBlocks[format].values == 1) return;
+  constexpr int64_t k = 3 * 256;
+  const AlignedBytes packed(kernels.stored.packed_bytes(format, k));
+  for (float wrong : {NAN, INFINITY, -INFINITY})
+    for (int64_t at : {0, 33, 511, 767}) {
+      const Block<float> x = exact_as_bytes<float>(k);
+      x.data[at] = wrong;
+      ++checks;
+      if (!kernels.stored.pack(format, packed.data, x.data.get(), k)) continue;
+      ++failures;
+      std::printf("WRONG: %s packs %g for %s\n", kernels.isa, wrong, cpu::kBlocks[format].name);
+    }
+}
+
+template <class T>
+void check_few_rows(const cpu::Kernels& kernels) {
+  for (int i = 0; i < cpu::kFormats; ++i) {
+    const auto format = static_cast<cpu::Format>(i);
+    const int64_t of = cpu::kBlocks[format].values;
+    for (const auto& [m, n, blocks] : {std::tuple(1, 5, 1), std::tuple(3, 21, 2), std::tuple(8, 5, 3),
+                                       std::tuple(1, 70, 5), std::tuple(5, 9, 18), std::tuple(1, 6, 37)})
+      check_linear<T>(kernels, format, m, n,
+                      std::min<int64_t>(blocks * of, of == 1 ? blocks : 1184 / of * of));
+    if (of == 1) check_linear<T>(kernels, format, 2, 7, 301);
+    if (sizeof(T) == sizeof(float)) {
+      check_dequantize(kernels, format);
+      check_refused(kernels, format);
+    }
+  }
+}
