@@ -4,8 +4,10 @@
 
 Decode is one row of x by weights that lie in no cache: every call takes the next of several copies. The probe
 `tensor_ops_cpp.read` takes its turns with them, as the memory of a shared machine is not the same for two
-seconds. ggml is built from source on first use (`python -m benchmarks.ggml_peer`), and stands in two columns:
-on the weights as they are stored, and on those that it has put into an order of its own, where it has one.
+seconds. It reads one stream in each thread and the products read four, which is how their share of it can be
+above 100 %. ggml is built from source on first use (`python -m benchmarks.ggml_peer`), and stands in two
+columns: on the weights as they are stored, and on those that it has put into an order of its own, where it
+has one.
 """
 
 from __future__ import annotations
