@@ -1,17 +1,24 @@
 """Models written in other formats: the values, what is kept, and that the file runs."""
 
+import json
 import os
+import shutil
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from airllm import cli
 from airllm.formats import FORMATS, Quantized
-from airllm.models import gguf_writing, open_weights
+from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.models import ModelFileError, gguf_writing, open_weights
 from airllm.models.gguf_file import GgufFile
+from airllm.models.gguf_tokenizer_keys import tokenizer_keys
 from airllm.models.quantize import TARGETS, quantize
+from airllm.models.vocabulary import bytes_of_letters
+from tests import speaking_model, tiny_models, tokenizer_files
 
 SHAPES = {
     "token_embd.weight": (70, 64),
@@ -136,3 +143,93 @@ def test_the_command(source, tmp_path, capsys):
     ):
         assert cli.main(["quantize", *arguments]) == 1
         assert message in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------ folders
+
+
+def with_tokenizer(name: str, folder: Path) -> Path:
+    """A tiny model of tests/data with a tokenizer that fits into its vocabulary."""
+    shutil.copytree(tiny_models.DATA / name, folder, dirs_exist_ok=True)
+    words = [*(some := list(bytes_of_letters())[:69]), some[0] + some[1]]
+    ids = {word: i for i, word in enumerate(words)}
+    made = Tokenizer(models.BPE(vocab=ids, merges=[(some[0], some[1])]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize("name", [*tiny_models.AS_GGUF, "qwen2_window"])
+def test_a_folder_becomes_a_file_with_the_same_logits(tmp_path, name):
+    folder = with_tokenizer(name, tmp_path / "model")
+    made = quantize(folder, tmp_path / "model.gguf", "f32")
+    expected = tiny_models.reference(name)
+    with LayerWiseInferenceEngine(made.path, cache_dtype="f32") as engine:
+        for text, logits in zip(tiny_models.texts(), expected, strict=True):
+            found = engine.forward(text, all_positions=True)
+            assert np.abs(found - logits).max() < 2e-4 * np.ptp(logits)
+
+
+def test_what_a_file_cannot_say_is_refused(tmp_path):
+    folder = with_tokenizer("qwen3_moe_some", tmp_path / "model")
+    what = r"config.json: the model's moe_layers, .* cannot be said in a GGUF file: it would be read as"
+    with pytest.raises(ModelFileError, match=what):
+        quantize(folder, tmp_path / "model.gguf", "f32")
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_a_folder_speaks_as_a_file_too(tmp_path):
+    folder = speaking_model.write(tmp_path / "model")
+    made = quantize(folder, tmp_path / "model.gguf", "f16")
+    with LayerWiseInferenceEngine(folder) as before, LayerWiseInferenceEngine(made.path) as after:
+        for text in tokenizer_files.hard_texts():
+            assert after.tokenizer.encode(text) == before.tokenizer.encode(text)
+        assert after.tokenizer.stop_ids == before.tokenizer.stop_ids
+        messages = [{"role": "user", "content": "hi"}]
+        assert after.chat_template.render(messages) == before.chat_template.render(messages)
+        tokens = before.tokenizer.encode("the thin man")
+        np.testing.assert_allclose(after.forward(tokens), before.forward(tokens), atol=1e-4)
+
+
+def pieces_tokenizer(folder: Path) -> None:
+    """SentencePiece's kind, as transformers writes that of Llama 2."""
+    words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    words += ["\u2581", "a", "b", "c", "\u2581a", "ab", "\u2581ab", "abc", "bc"]
+    merges = [("\u2581", "a"), ("b", "c"), ("a", "b"), ("\u2581a", "b"), ("ab", "c"), ("\u2581", "ab")]
+    ids = {word: i for i, word in enumerate(words)}
+    made = Tokenizer(
+        models.BPE(vocab=ids, merges=merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    )
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    made.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    made.add_special_tokens([AddedToken(word, special=True, normalized=False) for word in words[:3]])
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+
+
+def test_sentence_pieces_of_a_folder(tmp_path):
+    pieces_tokenizer(tmp_path)
+    keys = {key.name.removeprefix("tokenizer.ggml."): key.value for key in tokenizer_keys(tmp_path, 300)}
+    assert keys["model"] == "llama" and keys["add_space_prefix"] and keys["add_bos_token"]
+    assert len(keys["tokens"]) == len(keys["scores"]) == len(keys["token_type"]) == 300
+    scores = dict(zip(keys["tokens"], keys["scores"], strict=True))
+    assert scores["\u2581a"] > scores["bc"] > scores["ab"] > scores["abc"]
+
+
+def test_tokenizers_that_are_refused(tmp_path):
+    with_tokenizer("llama2", tmp_path)
+    with pytest.raises(ModelFileError, match="the vocabulary has 70 tokens, expected at most the model's 60"):
+        tokenizer_keys(tmp_path, 60)
+    made = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split("e", "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    made.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ModelFileError, match="pre_tokenizer cuts texts in a way that is not known"):
+        tokenizer_keys(tmp_path, 80)

@@ -11,10 +11,14 @@ from typing import IO, Any
 
 import numpy as np
 
-from airllm.formats import FORMATS
+from airllm.formats import FORMATS, Quantized
+from airllm.models.weights import Stored
 from airllm.real_data import OnProgress
 
 Pieces = Callable[[], Iterable[np.ndarray]]
+
+# GGUF's numbers for the types of values.
+UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = (4,), (5,), (6,), (7,), (8,), (9,)
 
 # How ggml numbers the types of tensors that are no blocks.
 FLOATS = {"float32": 0, "float16": 1, "bfloat16": 30}
@@ -27,6 +31,23 @@ class Key:
     name: str
     value: Any
     types: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A tensor that is there, under its GGUF name: `parts` give its values, in order along the first axis."""
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    nbytes: int
+    parts: Callable[[], Iterable[Stored]]
+
+    @classmethod
+    def of(cls, name: str, stored: Stored, parts: Callable[[], Iterable[Stored]]) -> Source:
+        """One as large as `stored`, and in its format."""
+        format = stored.format if isinstance(stored, Quantized) else str(stored.dtype)
+        return cls(name, stored.shape, format, stored.nbytes, parts)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,12 @@ import numpy as np
 
 from airllm import tensor_ops
 from airllm.formats import FORMATS, Quantized
+from airllm.models.config import config_of
 from airllm.models.gguf_file import GgufFile
-from airllm.models.gguf_writing import FLOATS, Key, Planned, in_pieces, nbytes_of, write_gguf
-from airllm.models.weights import Stored
+from airllm.models.gguf_from_folder import folder_source
+from airllm.models.gguf_writing import FLOATS, UINT32, Key, Planned, Source, in_pieces, nbytes_of, write_gguf
+from airllm.models.safetensors_folder import SafetensorsFolder
+from airllm.models.weights import Stored, open_weights
 from airllm.real_data import OnProgress, unseen
 
 # What can be asked for -> our name, and ggml's number for a file that is mostly of it.
@@ -34,16 +37,6 @@ _OF_THE_FILE = (
     "general.file_type",
     "general.quantization_version",
 )
-_UINT32 = 4
-
-
-@dataclass(frozen=True)
-class Source:
-    """A tensor under its GGUF name; `parts` are stacked along a new first axis if there are several."""
-
-    name: str
-    shape: tuple[int, ...]
-    parts: tuple[Stored, ...]
 
 
 @dataclass(frozen=True)
@@ -62,23 +55,28 @@ def quantize(source: Path, target: Path, format: str = "q4_0", on_progress: OnPr
     """Write the model `source` to the GGUF file `target`, its matrices in `format`.
 
     Vectors and the routers of experts stay float32, the output matrix has at least q8_0, and a matrix whose
-    rows are no multiple of 32 is float16. Everything else in a GGUF file is kept as it is. Values go
-    through memory a few rows at a time. Raises ValueError for an unknown format, ModelFileError or OSError
-    for a model that cannot be read, and FileExistsError if `target` is there.
+    rows are no multiple of 32 is float16. Everything else in a GGUF file is kept as it is; of a folder it is
+    made in llama.cpp's conventions. Values go through memory a few rows at a time. Raises ValueError for an
+    unknown format, ModelFileError or OSError for a model that cannot be read, or not be said in a GGUF file,
+    and FileExistsError if `target` is there.
     """
     if format not in TARGETS:
         raise ValueError(f"format has value {format!r}, expected one of {', '.join(TARGETS)}")
     if target.exists():
         raise FileExistsError(f"{target} is there already: remove it, or choose another name")
-    with GgufFile(source) as file:
-        keys = list(_kept_keys(file))
-        tensors = [Source(name, file.tensors[name].shape, (file.tensor(name),)) for name in file.names()]
-        architecture = str(file.metadata.get("general.architecture", ""))
-        return _written(source, target, architecture, keys, tensors, format, on_progress)
+    with open_weights(source) as weights:
+        if isinstance(weights, GgufFile):
+            architecture = str(weights.metadata.get("general.architecture", ""))
+            keys, tensors = list(_kept_keys(weights)), list(_all_tensors(weights))
+        else:
+            assert isinstance(weights, SafetensorsFolder)
+            config = config_of(weights)
+            architecture = config.architecture
+            keys, tensors = folder_source(weights, config)
+        return _written(target, architecture, keys, tensors, format, on_progress)
 
 
 def _written(
-    source: Path,
     target: Path,
     architecture: str,
     keys: list[Key],
@@ -87,17 +85,16 @@ def _written(
     on_progress: OnProgress,
 ) -> Written:
     name, number = TARGETS[format]
-    keys = [*keys, Key("general.file_type", number, (_UINT32,))]
-    keys.append(Key("general.quantization_version", 2, (_UINT32,)))
+    keys = [*keys, Key("general.file_type", number, UINT32)]
+    keys.append(Key("general.quantization_version", 2, UINT32))
     output = "output.weight" if any(t.name == "output.weight" for t in tensors) else "token_embd.weight"
     planned, twice, before = [], set(), 0
     for tensor in tensors:
-        has = _format_of(tensor.parts[0])
         into = _format_for(tensor, name, output)
         planned.append(_planned(tensor, into))
-        before += sum(part.nbytes for part in tensor.parts)
-        if has != into and has in FORMATS and into in FORMATS:
-            twice.add(has)
+        before += tensor.nbytes
+        if tensor.format != into and tensor.format in FORMATS and into in FORMATS:
+            twice.add(tensor.format)
     write_gguf(target, architecture, keys, planned, on_progress)
     return Written(target, before, target.stat().st_size, tuple(sorted(twice)))
 
@@ -113,13 +110,15 @@ def _kept_keys(file: GgufFile) -> Iterator[Key]:
             yield Key(name, listed, types)
 
 
-def _format_of(stored: Stored) -> str:
-    return stored.format if isinstance(stored, Quantized) else str(stored.dtype)
+def _all_tensors(file: GgufFile) -> Iterator[Source]:
+    for name in file.names():
+        stored = file.tensor(name)
+        yield Source.of(name, stored, lambda stored=stored: [stored])  # type: ignore[misc]
 
 
 def _format_for(tensor: Source, wanted: str, output: str) -> str:
     """The format of a tensor in the new file."""
-    has = _format_of(tensor.parts[0])
+    has = tensor.format
     if has not in FORMATS and has not in FLOATS:
         return has  # whole numbers
     if len(tensor.shape) == 1 or "norm" in tensor.name or "ffn_gate_inp" in tensor.name:
@@ -132,36 +131,33 @@ def _format_for(tensor: Source, wanted: str, output: str) -> str:
 
 
 def _planned(tensor: Source, format: str) -> Planned:
-    if format not in FORMATS and format not in FLOATS or format == _format_of(tensor.parts[0]):
+    if format not in FORMATS and format not in FLOATS or format == tensor.format:
         return _as_it_is(tensor)
-    number = FORMATS[format].ggml_type if format in FORMATS else FLOATS[format]
 
     def pieces() -> Iterator[np.ndarray]:
-        for part in tensor.parts:
+        for part in tensor.parts():
             for rows in _row_runs(part):
                 yield _encoded(rows, format)
 
-    return Planned(tensor.name, tensor.shape, number, nbytes_of(tensor.shape, format), pieces)
+    return Planned(tensor.name, tensor.shape, _ggml_type(format), nbytes_of(tensor.shape, format), pieces)
 
 
 def _as_it_is(tensor: Source) -> Planned:
     """The tensor's own bytes."""
-    nbytes = sum(part.nbytes for part in tensor.parts)
 
     def pieces() -> Iterator[np.ndarray]:
-        for part in tensor.parts:
+        for part in tensor.parts():
             data = part.data if isinstance(part, Quantized) else part
             flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
             yield from (flat[run] for run in in_pieces(len(flat), 1))
 
-    return Planned(tensor.name, tensor.shape, _ggml_type(tensor.parts[0]), nbytes, pieces)
+    return Planned(tensor.name, tensor.shape, _ggml_type(tensor.format), tensor.nbytes, pieces)
 
 
-def _ggml_type(stored: Stored) -> int:
-    if isinstance(stored, Quantized):
-        return FORMATS[stored.format].ggml_type
-    whole = {"int8": 24, "int16": 25, "int32": 26, "int64": 27, "float64": 28}
-    return (FLOATS | whole)[str(stored.dtype)]
+def _ggml_type(format: str) -> int:
+    if format in FORMATS:
+        return FORMATS[format].ggml_type
+    return (FLOATS | {"int8": 24, "int16": 25, "int32": 26, "int64": 27, "float64": 28})[format]
 
 
 def _row_runs(stored: Stored) -> Iterator[np.ndarray]:

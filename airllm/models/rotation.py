@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -55,9 +56,14 @@ def _stored_factors(tensors: NamedTensors) -> dict[str, Any] | None:
 def _longrope(scaling: dict[str, Any], side: str, context: int, tensors: NamedTensors) -> dict[str, Any]:
     name = f"rope_factors_{side}"
     factors = tensors.tensor(name) if name in tensors else scaling[f"{side}_factor"]
+    factors = np.asarray(factors, np.float64)
+    return {"rope_type": "factors", "factors": factors, "attention_factor": longrope_warmth(scaling, context)}
+
+
+def longrope_warmth(scaling: Mapping[str, Any], context: int) -> float:
+    """The factor on cosine and sine of a model that is stretched to `context`."""
     before = scaling["original_max_position_embeddings"]
     stretch = scaling.get("factor") or context / before
-    warmth = scaling.get("attention_factor")
-    if warmth is None:
-        warmth = 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(before))
-    return {"rope_type": "factors", "factors": np.asarray(factors, np.float64), "attention_factor": warmth}
+    if (given := scaling.get("attention_factor")) is not None:
+        return given
+    return 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(before))

@@ -86,6 +86,15 @@ def shared_names(config: ModelConfig) -> list[str]:
     return ["token_embedding", "output_norm"] + ([] if config.tied_embeddings else ["output"])
 
 
+def gguf_name(name: str) -> str:
+    """How a GGUF file calls one of our names; the experts of a layer are parts of one tensor."""
+    if name in _WHOLE:
+        return _WHOLE[name][0]
+    _, layer, part = name.split(".", 2)
+    part = re.sub(r"^experts\.\d+\.", "experts.", part)
+    return f"blk.{layer}.{_LAYER[part][0]}"
+
+
 class NamedTensors:
     """The tensors of a model by our names. Raises ModelFileError where the file lacks one."""
 
