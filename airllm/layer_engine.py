@@ -32,7 +32,8 @@ class LayerWiseInferenceEngine:
     rounded to 8 bits beside them; "float32" is exact and slow. `context`: most tokens of a sequence (the
     model's own limit, at most 8192, if None). `cache_dtype`: "f16", "f32" or "q8_0" for keys and values.
     `max_memory`: bytes, or "512MB", that weights, keys and values and activations may take, beside what
-    Python takes; layers that do not fit are read for every token.
+    Python takes; layers that do not fit are read for every token. `kv_cache_dir`: a folder in which
+    keys and values are files: see `new_cache`.
     After a text is made, `statistics` has numbers of it.
     Raises MemoryBudgetError for a budget too small, ModelFileError for a broken or unsupported file, OSError
     for one that cannot be opened.
@@ -47,6 +48,7 @@ class LayerWiseInferenceEngine:
         context: int | None = None,
         cache_dtype: str = "f16",
         max_memory: int | str | None = None,
+        kv_cache_dir: str | PathLike[str] | None = None,
     ):
         self.path = Path(path)
         self.backend = init_backend(backend)
@@ -56,6 +58,7 @@ class LayerWiseInferenceEngine:
         self.config = self._model.config
         self.context = self._model.residency.context
         self.cache_dtype = cache_dtype
+        self.kv_cache_dir = None if kv_cache_dir is None else Path(kv_cache_dir)
         self._kept = generation.PromptCache(self.new_cache)
         self.statistics: Statistics | None = None
 
@@ -84,9 +87,21 @@ class LayerWiseInferenceEngine:
         """
         return self.model.memory_estimate(self.context, self.cache_dtype, tokens)
 
-    def new_cache(self) -> Cache:
-        """An empty sequence."""
-        return Cache(self.config, self.context, self.cache_dtype)
+    def new_cache(self, name: str | None = None) -> Cache:
+        """An empty sequence. With `kv_cache_dir` its keys and values are in a file there, which goes with it;
+        under a `name` it stays, and the sequence in it goes on when that name is asked for again: its
+        tokens are in `cache.tokens`. Raises CacheFileError for a file that is not of this model and context.
+        """
+        if self.kv_cache_dir is None:
+            if name is not None:
+                raise ValueError(
+                    f"new_cache: name has value {name!r}, expected none without kv_cache_dir=..."
+                )
+            return Cache(self.config, self.context, self.cache_dtype)
+        from airllm.models.cache_file import FileCache  # not on Windows
+
+        where = (self.kv_cache_dir, name, self.model.fingerprint)
+        return FileCache(self.config, self.context, self.cache_dtype, *where)
 
     @overload
     def forward(

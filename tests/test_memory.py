@@ -1,6 +1,7 @@
 """Memory: what a model needs by estimate and by measurement, and models within a budget."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,9 @@ from airllm.backends import (
 )
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.budget import MemoryBudgetError
-from airllm.models.cache import Cache
+from airllm.models.cache import Cache, ContextFull
+from airllm.models.cache_file import CacheFileError, FileCache
+from airllm.models.config import ModelConfig, Rope
 from airllm.models.memory import parse_size
 from airllm.models.pages import SUPPORTED
 from tests import large_model
@@ -180,3 +183,105 @@ def test_the_estimate_is_what_is_measured(model, tmp_path):
         estimate = engine.memory_estimate(tokens=len(PROMPT))
     peak, _ = measured(model, tmp_path / "a.npy", context=64)
     assert 0.9 * peak < estimate.total_bytes < 1.15 * peak
+
+
+# ------------------------------------------------------------------------------------------ keys and values
+
+
+@pytest.mark.parametrize("dtype", ("f32", "f16", "q8_0"))
+def test_a_cache_takes_what_is_put_in(dtype):
+    config = tiny_config()
+    cache, other = Cache(config, 10, dtype), Cache(config, 10, dtype)
+    new = (
+        np.random.default_rng(1).standard_normal((2, 7, config.kv_heads, config.head_dim)).astype(np.float32)
+    )
+    for layer in range(config.layers):
+        keys, values = other.append(layer, *new)  # all at once
+    for token in range(7):
+        for layer in range(config.layers):
+            some = cache.append(layer, *new[:, token : token + 1])
+        cache.extend([token])
+    assert np.array_equal(some[0], keys) and np.array_equal(some[1], values)
+    most = {"f32": 0, "f16": 1e-3, "q8_0": 1.5e-2}[dtype] * np.abs(new).max()
+    assert np.abs(np.stack([keys, values]) - new.swapaxes(1, 2)).max() <= most
+    cache.truncate(3)
+    assert cache.tokens == [0, 1, 2] and cache.append(0, *new[:, 3:4])[0].shape[1] == 4
+    with pytest.raises(ContextFull, match="has 3 tokens and would get 8 more, 11 in all"):
+        cache.room_for(8)
+
+
+def tiny_config() -> ModelConfig:
+    rope = Rope(10000.0, 32)
+    return ModelConfig("llama", 2, 64, 2, 2, 32, 64, 100, 64, rope, 1e-5, "silu", 0.2, (None, None))
+
+
+def test_a_sequence_in_a_file_goes_on(model, tmp_path):
+    options = {"kv_cache_dir": tmp_path / "kv", "context": 64, "backend": "auto"}
+    with LayerWiseInferenceEngine(model, **options) as engine:
+        expected = engine.forward(PROMPT[:20])
+        cache = engine.new_cache("talk")
+        engine.forward(PROMPT[:10], cache)
+        with pytest.raises(CacheFileError, match="talk.kv is in use"):
+            engine.new_cache("talk")
+    del cache
+    with LayerWiseInferenceEngine(model, **options) as engine:
+        cache = engine.new_cache("talk")
+        assert cache.tokens == PROMPT[:10]
+        found = engine.forward(PROMPT[10:20], cache)
+        assert np.abs(found - expected).max() < 1e-2 * np.ptp(expected)
+        cache.truncate(4)
+        del cache
+        assert engine.new_cache("talk").tokens == PROMPT[:4]
+        assert [file.name for file in (tmp_path / "kv").iterdir()] == ["talk.kv"]  # unnamed ones are gone
+        with pytest.raises(ValueError, match="expected a file's name"):
+            engine.new_cache("../talk")
+    with (
+        LayerWiseInferenceEngine(model, **options | {"context": 65}) as engine,
+        pytest.raises(CacheFileError, match='belongs to .*"capacity": 64.* expected .*"capacity": 65'),
+    ):
+        engine.new_cache("talk")
+    with LayerWiseInferenceEngine(model) as engine, pytest.raises(ValueError, match="without kv_cache_dir"):
+        engine.new_cache("talk")
+
+
+def test_a_process_that_ends_anywhere_leaves_whole_tokens(tmp_path):
+    cache = FileCache(tiny_config(), 10, "f16", tmp_path, "a", "me")
+    new = np.ones((2, 1, 2, 32), np.float32)
+    for layer in range(2):
+        cache.append(layer, *new)
+    cache.extend([7])
+    cache.append(0, *new)  # and no more
+    del cache
+    assert FileCache(tiny_config(), 10, "f16", tmp_path, "a", "me").tokens == [7]
+
+
+def changed(path: Path, at: int, to: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(to)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    (
+        (lambda path: changed(path, 0, b"something"), "begins with b'somethin', expected b'airllmKV'"),
+        (lambda path: changed(path, 8, b"\7"), "has version 7, expected 1"),
+        (lambda path: changed(path, 16, b"\xff"), "has 255 tokens, expected at most 10"),
+        (lambda path: changed(path, 4096, b"\xff" * 4), "has tokens from -1 to -1, expected 0 to 99"),
+        (lambda path: changed(path, 40, b"?"), "belongs to .*expected"),
+        (lambda path: os.truncate(path, 5000), "has 5000 bytes, expected"),
+        (lambda path: os.truncate(path, 7), "begins with"),
+    ),
+)
+def test_broken_files_of_caches(tmp_path, damage, message):
+    cache = FileCache(tiny_config(), 10, "f16", tmp_path, "a", "me")
+    cache.extend([7])
+    del cache
+    damage(tmp_path / "a.kv")
+    for _ in range(2):  # a refused file is let go of, and not changed
+        with pytest.raises(CacheFileError, match=message):
+            FileCache(tiny_config(), 10, "f16", tmp_path, "a", "me")
+    (tmp_path / "a.kv").unlink()
+    assert FileCache(tiny_config(), 10, "f16", tmp_path, "a", "another").tokens == []
+    with pytest.raises(CacheFileError, match='"model": "another".*expected .*"model": "me"'):
+        FileCache(tiny_config(), 10, "f16", tmp_path, "a", "me")

@@ -37,10 +37,16 @@ class Cache:
         self._most = 0  # tokens that were ever there
         shape = (config.layers, 2, config.kv_heads, capacity, row_items(config, dtype))
         kept = _DTYPES[dtype]
-        self._map = mmap.mmap(-1, max(int(np.prod(shape)) * kept.itemsize, 1), flags=mmap.MAP_PRIVATE)
+        items = int(np.prod(shape))
+        self._map, start = self._set_aside(items * kept.itemsize)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a large page holds many heads' room: it would all be resident
             self._map.madvise(mmap.MADV_NOHUGEPAGE)
-        self.data = np.frombuffer(self._map, kept, int(np.prod(shape))).reshape(shape)
+        self.data = np.frombuffer(self._map, kept, items, start).reshape(shape)
+
+    def _set_aside(self, nbytes: int) -> tuple[mmap.mmap, int]:
+        """Memory, and where in it so many bytes are for keys and values."""
+        private = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
+        return mmap.mmap(-1, max(nbytes, 1), **private), 0
 
     def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Put those of new tokens (tokens, kv_heads, head_dim) behind the others of a layer, and return all
@@ -54,6 +60,10 @@ class Cache:
         if self.dtype == "q8_0":
             both = Quantized(np.ascontiguousarray(both), "q8_0").dequantize()
         return both[0], both[1]
+
+    def take(self, tokens: int) -> None:
+        """Memory is taken for so many tokens more, whether or not they come to count."""
+        self._most = max(self._most, self.length + tokens)
 
     def room_for(self, tokens: int) -> None:
         """Raises ContextFull if so many more do not fit."""
@@ -73,8 +83,8 @@ class Cache:
 
     def resident_bytes(self, more: int = 0) -> int:
         """What the cache takes in memory when it has `more` tokens."""
-        self._most = max(self._most, self.length + more)
-        return resident_bytes(self.config, self.capacity, self._most, self.dtype)
+        tokens = max(self._most, self.length + more)
+        return resident_bytes(self.config, self.capacity, tokens, self.dtype)
 
     def _stored(self, new: np.ndarray) -> np.ndarray:
         if self.dtype != "q8_0":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
@@ -73,6 +74,13 @@ class Model:
             self.layers = self.residency.layers
             self.fused = FusedLayers(ops, self.layers)
             undo.pop_all()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells the model from others."""
+        from airllm.models.cache_file import fingerprint
+
+        return fingerprint(NamedTensors(self.weights, self.config))
 
     def memory_estimate(self, context: int, cache_dtype: str, tokens: int) -> MemoryEstimate:
         """What the model takes without a budget, with one sequence of `context` tokens, `tokens` of which go

@@ -131,6 +131,8 @@ class Limited:
         held = sum(cache.resident_bytes(more.get(cache, 0)) for cache in self._caches)
         longest = max(cache.length + new for cache, new in grows)
         self._plan = self._budget.plan(sum(more.values()), longest, held)
+        for cache, new in grows:
+            cache.take(new)
         self._evict(self._plan.experts)
         let_go(self._plan.rest)
         self._group = -1

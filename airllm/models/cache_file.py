@@ -1,0 +1,149 @@
+"""Keys and values in a file: a sequence that is still there when the file is opened again.
+
+A header, the ids of the tokens, then the keys and values as `Cache.data` has them. The header says whose they
+are, in everything that would make them useless, and how many tokens are complete. That number is written
+last, so that a process may end at any moment; where the machine may lose power, call `flush`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import mmap
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from airllm.formats import Quantized
+from airllm.models.cache import Cache
+from airllm.models.config import ModelConfig
+from airllm.models.tensor_names import NamedTensors, layer_names, shared_names
+
+SUFFIX = ".kv"
+_MAGIC, _VERSION = b"airllmKV", 1
+_START = struct.Struct("<8sII")  # magic, version, bytes of the identity
+_LENGTH = struct.Struct("<QQ")  # tokens; whether their keys were turned as those of a long text
+_LENGTH_AT, _IDENTITY_AT, _HEADER = 16, 32, 4096
+_SAMPLE = 256  # bytes of a tensor that tell it from another
+
+
+class CacheFileError(ValueError):
+    """A file of keys and values that is broken, in use, or not of this model."""
+
+    def __init__(self, path: Path, found: str, expected: str):
+        super().__init__(f"{path} {found}, expected {expected}: remove it or take another name")
+        self.path = path
+
+
+class FileCache(Cache):
+    """A `Cache` in the file `name` of a folder, made if it does not exist; else the sequence in it goes on.
+    Without a name, it is a file that goes away with the cache.
+
+    `whose`: `fingerprint` of the model. Raises CacheFileError for a file that is something else, ValueError
+    for a name that is none, OSError.
+    """
+
+    def __init__(
+        self, config: ModelConfig, capacity: int, dtype: str, folder: Path, name: str | None, whose: str
+    ):
+        if name is not None and (not name or Path(name).name != name or name.startswith(".")):
+            raise ValueError(f"name of a cache has value {name!r}, expected a file's name, without folders")
+        self.path, self._whose = folder / f"{name or 'unnamed'}{SUFFIX}", whose
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file: Any = _opened(self.path) if name else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        super().__init__(config, capacity, dtype)
+        self._ids = np.frombuffer(self._map, "<i4", capacity, _HEADER)
+        length, long = _LENGTH.unpack_from(self._map, _LENGTH_AT)
+        if length > capacity:
+            raise CacheFileError(self.path, f"has {length} tokens", f"at most {capacity}, its capacity")
+        ids = self._ids[:length]
+        if length and not 0 <= ids.min() <= ids.max() < config.vocabulary:
+            found = f"has tokens from {ids.min()} to {ids.max()}"
+            raise CacheFileError(self.path, found, f"0 to {config.vocabulary - 1}")
+        super().extend(ids.tolist())
+        self.long = bool(long)
+
+    def extend(self, tokens: list[int]) -> None:
+        self._ids[self.length : self.length + len(tokens)] = tokens
+        super().extend(tokens)
+        self._write_length()
+
+    def truncate(self, length: int) -> None:
+        super().truncate(length)
+        self._write_length()
+
+    def flush(self) -> None:
+        """Wait until all is on the disk."""
+        self._map.flush()
+
+    def _write_length(self) -> None:
+        _LENGTH.pack_into(self._map, _LENGTH_AT, self.length, self.long)
+
+    def _set_aside(self, nbytes: int) -> tuple[mmap.mmap, int]:
+        start = _HEADER + -(-4 * self.capacity // _HEADER) * _HEADER
+        identity = self._identity()
+        if not self._file.seek(0, 2):
+            self._file.truncate(start + nbytes)  # pages of it come to be as they are written
+            self._file.seek(0)
+            self._file.write(_START.pack(_MAGIC, _VERSION, len(identity)))
+            self._file.seek(_IDENTITY_AT)
+            self._file.write(identity)
+            self._file.flush()
+        self._check(start + nbytes, identity)
+        return mmap.mmap(self._file.fileno(), start + nbytes), start
+
+    def _check(self, nbytes: int, identity: bytes) -> None:
+        found = self._file.seek(0, 2)
+        self._file.seek(0)
+        header = self._file.read(_HEADER)
+        if header[: len(_MAGIC)] != _MAGIC:
+            raise CacheFileError(self.path, f"begins with {header[:8]!r}", f"{_MAGIC!r}: no file of a cache")
+        _, version, length = _START.unpack_from(header)
+        if version != _VERSION:
+            raise CacheFileError(self.path, f"has version {version}", f"{_VERSION}")
+        its = header[_IDENTITY_AT : _IDENTITY_AT + length]
+        if its != identity:
+            raise CacheFileError(self.path, f"belongs to {_text(its)}", _text(identity))
+        if found != nbytes:
+            raise CacheFileError(self.path, f"has {found} bytes", f"{nbytes}")
+
+    def _identity(self) -> bytes:
+        c = self.config
+        sizes = {"layers": c.layers, "kv_heads": c.kv_heads, "head_dim": c.head_dim}
+        what = {"architecture": c.architecture, **sizes, "capacity": self.capacity, "dtype": self.dtype}
+        return json.dumps({**what, "model": self._whose}).encode()
+
+
+def fingerprint(tensors: NamedTensors) -> str:
+    """Tells a model from another, whatever its file is called: its configuration, and some bytes of its
+    weights.
+    """
+    config = tensors.config
+    middle = layer_names(config, config.layers // 2)
+    names = [*shared_names(config), *(name for name in middle if ".experts." not in name)]
+    known = hashlib.sha256(repr(config).encode())
+    for name in names:
+        tensor = tensors.tensor(name)
+        data: Any = tensor.data if isinstance(tensor, Quantized) else tensor.view(np.uint8)
+        known.update(f"{name} {tensor.shape}".encode() + data.reshape(-1)[:_SAMPLE].tobytes())
+    return known.hexdigest()[:32]
+
+
+def _opened(path: Path) -> BinaryIO:
+    """For this process alone."""
+    path.touch()
+    file = path.open("r+b")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise CacheFileError(path, "is in use", "a file that no other cache is open on") from None
+    return file
+
+
+def _text(identity: bytes) -> str:
+    return identity[:400].decode(errors="replace")
