@@ -258,11 +258,15 @@ inline void run_layers(const cpu::DecoderCall& call) {
   const cpu::DecoderMemory at(sizes, call.rows, team);
   const results::Workspace memory(at.bytes(team));
   std::memset(memory.data() + at.done, 0, at.shared.bytes - at.done);
-  cpu::Barrier barrier(team);
+  auto* const begun = reinterpret_cast<cpu::Steps::Begun*>(memory.data() + at.begun);
+  cpu::Steps steps(team);
   calls.fetch_add(1, std::memory_order_relaxed);
   const py::gil_scoped_release unlocked;
   cpu::on_team(team, [&](int me, int all) {
-    cpu::DecoderThread(kernels, call, sizes, at, memory.data(), barrier, me, all).run();
+    cpu::DecoderThread thread(kernels, call, sizes, at, memory.data(), me, all);
+    steps.run(static_cast<uint32_t>(call.count) * cpu::DecoderThread::kSteps, me, all, begun,
+              [&](uint32_t step, uint32_t share) { thread.run(step, share); });
+    if (me == 0) thread.finish();
   });
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "decoder.h"
+#include "team.h"
 
 namespace cpu {
 
@@ -59,8 +60,8 @@ struct DecoderMemory {
   static constexpr int64_t kFloatRows = 16;  // of a weight that is unpacked to floats
 
   Pieces shared, own;
-  int64_t q, k, v, seen, change, gate, up, sums, done;
-  int64_t x, normed, packed, floats, turned, attention;
+  int64_t q, k, v, seen, change, gate, up, x, middle, sums, done, begun;
+  int64_t own_x, normed, packed, floats, turned, attention;
 
   DecoderMemory(const DecoderSizes& sizes, int64_t rows, int team) {
     q = shared.floats(rows * sizes.q);
@@ -70,9 +71,12 @@ struct DecoderMemory {
     change = shared.floats(rows * sizes.width);
     gate = shared.floats(rows * sizes.feed_forward);
     up = shared.floats(rows * sizes.feed_forward);
+    x = shared.floats(rows * sizes.width);
+    middle = shared.floats(rows * sizes.width);
     sums = shared.floats((sizes.units + team) * sizes.unit_rows * (sizes.head_dim + 2));
     done = shared.take(sizes.units * static_cast<int64_t>(sizeof(std::atomic<int>)));
-    x = own.floats(rows * sizes.width);
+    begun = shared.take(Steps::bytes(team));
+    own_x = own.floats(rows * sizes.width);
     normed = own.floats(rows * sizes.width);
     packed = own.take(rows * sizes.packed);
     floats = own.floats(kFloatRows * sizes.longest);

@@ -1,7 +1,8 @@
-// A thread's way through the layers of a call. Five steps to a layer, after each of which all wait:
+// A thread's way through the layers of a call. Five steps to a layer:
 //   q, k, v | attention | its output matrix | gate, up, their product | down
 // What is little work, norms and the packing of rows, every thread does for itself: that takes less time than
-// waiting for another to do it. So each has its own copy of x, to which all add the same.
+// waiting for another to do it. A step reads nothing that it writes, and writes nothing that the one before
+// it, or the next one, does: what x is after a layer's first half, and after all of it, lie apart.
 #pragma once
 #include "decoder_attention.h"
 #include "decoder_memory.h"
@@ -12,36 +13,57 @@ namespace cpu {
 class __attribute__((visibility("hidden"))) DecoderThread {
  public:
   DecoderThread(const Kernels& kernels, const DecoderCall& call, const DecoderSizes& sizes,
-                const DecoderMemory& at, char* memory, Barrier& barrier, int me, int all)
-      : kernels_(kernels),
-        call_(call),
-        barrier_(barrier),
-        me_(me),
-        all_(all),
-        slot_(sizes.unit_rows * (sizes.head_dim + 2)) {
+                const DecoderMemory& at, char* memory, int me, int all)
+      : kernels_(kernels), call_(call), all_(all), slot_(sizes.unit_rows * (sizes.head_dim + 2)) {
     const auto shared = [&](int64_t offset) { return reinterpret_cast<float*>(memory + offset); };
     char* const mine = memory + at.shared.bytes + me * at.own.bytes;
     const auto own = [&](int64_t offset) { return reinterpret_cast<float*>(mine + offset); };
     q_ = shared(at.q), k_ = shared(at.k), v_ = shared(at.v), seen_ = shared(at.seen);
     change_ = shared(at.change), gate_ = shared(at.gate), up_ = shared(at.up), sums_ = shared(at.sums);
+    x_ = shared(at.x), middle_ = shared(at.middle);
     done_ = reinterpret_cast<std::atomic<int>*>(memory + at.done);
-    x_ = own(at.x), normed_ = own(at.normed), floats_ = own(at.floats), turned_ = own(at.turned);
+    own_x_ = own(at.own_x), normed_ = own(at.normed), floats_ = own(at.floats), turned_ = own(at.turned);
     attention_ = own(at.attention), packed_ = mine + at.packed;
   }
 
-  void run() {
-    if (!call_.count) return;
-    const DecoderLayer& first = *call_.layers[0];
-    const int64_t values = call_.rows * first.width;
-    std::copy_n(call_.x, values, x_);
-    for (int64_t i = 0; i < call_.count; ++i) {
-      const DecoderLayer& layer = *call_.layers[i];
-      if (i) add_change(*call_.layers[i - 1], call_.layers[i - 1]->feed_forward_post_norm);
-      step_through(layer);
+  static constexpr uint32_t kSteps = 5;
+
+  // One of a step's shares, each of which is done by one thread.
+  void run(uint32_t step, uint32_t share) {
+    const int64_t number = step / kSteps;
+    const DecoderLayer& layer = *call_.layers[number];
+    const bool again = step == last_step_;  // its rows are packed
+    last_step_ = step;
+    share_ = share;
+    switch (step % kSteps) {
+      case 0: {
+        const DecoderLayer* const before = number ? call_.layers[number - 1] : nullptr;
+        if (!again)
+          begin_half(layer, layer.attention_norm, number ? middle_ : call_.x, before,
+                     before ? before->feed_forward_post_norm : nullptr);
+        keep(layer, x_);
+        return project(layer);
+      }
+      case 1:
+        return UnitParts(layer, call_, share_, all_).each([&](const UnitPart& part) { attend(layer, part); });
+      case 2:
+        if (!again) input_ = {seen_, layer.output.k};
+        return multiply(layer.output, change_);
+      case 3:
+        if (!again) begin_half(layer, layer.feed_forward_norm, x_, &layer, layer.attention_post_norm);
+        keep(layer, middle_);
+        return gate(layer);
+      default:
+        if (!again) input_ = {gate_, layer.down.k};
+        return multiply(layer.down, change_);
     }
+  }
+
+  // After all steps, by one thread: x as the caller gets it.
+  void finish() {
     const DecoderLayer& last = *call_.layers[call_.count - 1];
-    add_change(last, last.feed_forward_post_norm);
-    if (me_ == 0) std::copy_n(x_, values, call_.x);
+    add_change(last, middle_, last.feed_forward_post_norm);
+    std::copy_n(own_x_, call_.rows * last.width, call_.x);
   }
 
  private:
@@ -56,52 +78,50 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     Format packed_as = kFormats;
   };
 
-  void step_through(const DecoderLayer& layer) {
-    norm(layer, layer.attention_norm);
-    project(layer);
-    wait();
-    UnitParts(layer, call_, me_, all_).each([&](const UnitPart& part) { attend(layer, part); });
-    wait();
-    multiply(Input{seen_, layer.output.k}, layer.output, change_);
-    wait();
-    add_change(layer, layer.attention_post_norm);
-    norm(layer, layer.feed_forward_norm);
-    gate(layer);
-    wait();
-    multiply(Input{gate_, layer.down.k}, layer.down, change_);
-    wait();
-  }
-
-  void wait() { barrier_.wait(all_); }
-
-  // This thread's of n columns: whole cache lines, but for the last.
+  // This share's of n columns: whole cache lines, but for the last.
   Range share(int64_t n) const {
     constexpr int64_t kLine = 16;
     const int64_t lines = (n + kLine - 1) / kLine;
-    return {lines * me_ / all_ * kLine, std::min(n, lines * (me_ + 1) / all_ * kLine)};
+    return {lines * share_ / all_ * kLine, std::min(n, lines * (share_ + 1) / all_ * kLine)};
   }
 
-  void norm(const DecoderLayer& layer, const float* weight) {
-    kernels_.rows.rms_norm[kFloat32][1](normed_, x_, weight, {call_.rows, layer.width, false}, layer.eps);
+  // x with what the half before, of a layer if there is one, has found, and its norm.
+  void begin_half(const DecoderLayer& layer, const float* weight, const float* x, const DecoderLayer* before,
+                  const float* post_norm) {
+    if (before)
+      add_change(*before, x, post_norm);
+    else
+      std::copy_n(x, call_.rows * layer.width, own_x_);
+    kernels_.rows.rms_norm[kFloat32][1](normed_, own_x_, weight, {call_.rows, layer.width, false}, layer.eps);
+    input_ = {normed_, layer.width};
   }
 
-  void add_change(const DecoderLayer& layer, const float* post_norm) {
+  void add_change(const DecoderLayer& layer, const float* x, const float* post_norm) {
+    const int64_t values = call_.rows * layer.width;
     const float* change = change_;
     if (post_norm) {
       kernels_.rows.rms_norm[kFloat32][1](normed_, change_, post_norm, {call_.rows, layer.width, false},
                                           layer.eps);
       change = normed_;
     }
-    kernels_.stored.add_bias(kFloat32, reinterpret_cast<char*>(x_), change, 1, call_.rows * layer.width);
+    std::copy_n(x, values, own_x_);
+    kernels_.stored.add_bias(kFloat32, reinterpret_cast<char*>(own_x_), change, 1, values);
+  }
+
+  // This share's columns of x, for steps to come.
+  void keep(const DecoderLayer& layer, float* to) const {
+    const Range mine = share(layer.width);
+    if (mine.begin < mine.end)
+      for (int64_t at = 0; at < call_.rows * layer.width; at += layer.width)
+        std::copy(own_x_ + at + mine.begin, own_x_ + at + mine.end, to + at + mine.begin);
   }
 
   // q, k and v are one matrix to the threads.
   void project(const DecoderLayer& layer) {
-    Input input{normed_, layer.width};
     const Range mine = share(layer.q.n + 2 * layer.k.n);
     int64_t before = 0;
     const auto part = [&](const Matrix& matrix, float* out) {
-      multiply(input, matrix, out,
+      multiply(matrix, out,
                {std::clamp<int64_t>(mine.begin - before, 0, matrix.n),
                 std::clamp<int64_t>(mine.end - before, 0, matrix.n)});
       before += matrix.n;
@@ -112,10 +132,9 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   }
 
   void gate(const DecoderLayer& layer) {
-    Input input{normed_, layer.width};
     const Range mine = share(layer.feed_forward);
-    multiply(input, layer.gate, gate_, mine);
-    multiply(input, layer.up, up_, mine);
+    multiply(layer.gate, gate_, mine);
+    multiply(layer.up, up_, mine);
     PairKernel* const product = layer.activation == kSilu
                                     ? kernels_.elements.swiglu[kFloat32]
                                     : kernels_.elements.geglu[layer.activation == kGelu][kFloat32];
@@ -126,43 +145,42 @@ class __attribute__((visibility("hidden"))) DecoderThread {
       }
   }
 
-  void multiply(Input input, const Matrix& matrix, float* out) {
-    multiply(input, matrix, out, share(matrix.n));
-  }
+  void multiply(const Matrix& matrix, float* out) { multiply(matrix, out, share(matrix.n)); }
 
-  // Columns of out (rows, n) = x matrix^T + bias.
-  void multiply(Input& input, const Matrix& matrix, float* out, Range columns) {
+  // Columns of out (rows, n) = input matrix^T + bias.
+  void multiply(const Matrix& matrix, float* out, Range columns) {
     if (columns.begin >= columns.end) return;
-    pack(input, matrix.format);
-    LinearPart part{matrix.format,
-                    kFloat32,
-                    reinterpret_cast<char*>(out),
-                    call_.rows,
-                    matrix.n,
-                    matrix.k,
-                    columns.begin,
-                    columns.end,
-                    matrix.data,
-                    packed_,
-                    kernels_.stored.packed_bytes(input.packed_as, matrix.k),
-                    matrix.bias};
-    if (input.packed_as == matrix.format)
+    pack(matrix.format);
+    const Format as = input_.packed_as;
+    const LinearPart part{matrix.format,
+                          kFloat32,
+                          reinterpret_cast<char*>(out),
+                          call_.rows,
+                          matrix.n,
+                          matrix.k,
+                          columns.begin,
+                          columns.end,
+                          matrix.data,
+                          packed_,
+                          kernels_.stored.packed_bytes(as, matrix.k),
+                          matrix.bias};
+    if (as == matrix.format)
       kernels_.stored.linear(part);
     else
       multiply_floats(part);
   }
 
   // Rows that int8 blocks cannot hold, as those with a NaN, are packed as floats.
-  void pack(Input& input, Format format) {
-    if (input.packed_for == format) return;
-    input.packed_for = format;
-    input.packed_as = pack_as(input, format) ? format : kF32;
-    if (input.packed_as != format) pack_as(input, kF32);
+  void pack(Format format) {
+    if (input_.packed_for == format) return;
+    input_.packed_for = format;
+    input_.packed_as = pack_as(format) ? format : kF32;
+    if (input_.packed_as != format) pack_as(kF32);
   }
-  bool pack_as(const Input& input, Format format) {
-    const int64_t bytes = kernels_.stored.packed_bytes(format, input.k);
+  bool pack_as(Format format) {
+    const int64_t bytes = kernels_.stored.packed_bytes(format, input_.k);
     for (int64_t i = 0; i < call_.rows; ++i)
-      if (!kernels_.stored.pack(format, packed_ + i * bytes, input.x + i * input.k, input.k)) return false;
+      if (!kernels_.stored.pack(format, packed_ + i * bytes, input_.x + i * input_.k, input_.k)) return false;
     return true;
   }
 
@@ -260,11 +278,13 @@ class __attribute__((visibility("hidden"))) DecoderThread {
 
   const Kernels& kernels_;
   const DecoderCall& call_;
-  Barrier& barrier_;
-  const int64_t me_, all_, slot_;
-  float *q_, *k_, *v_, *seen_, *change_, *gate_, *up_, *sums_;
+  const int64_t all_, slot_;
+  int64_t share_ = 0;
+  uint32_t last_step_ = UINT32_MAX;
+  Input input_{};
+  float *q_, *k_, *v_, *seen_, *change_, *gate_, *up_, *x_, *middle_, *sums_;
   std::atomic<int>* done_;
-  float *x_, *normed_, *floats_, *turned_, *attention_;
+  float *own_x_, *normed_, *floats_, *turned_, *attention_;
   char* packed_;
 };
 

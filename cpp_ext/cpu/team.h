@@ -1,4 +1,4 @@
-// Threads that go through several steps together and wait for each other between them.
+// Threads that go through several steps together.
 #pragma once
 #include <sched.h>
 
@@ -28,30 +28,57 @@ inline int processors() {
 #endif
 }
 
-// A step between two waits takes some microseconds: who waits looks again and again. A core that is given
-// away comes back after milliseconds, so that a wait for a thread that has lost its own is no reason to do
-// that; but a team of more threads than processors gets on only if those that wait make way.
-class __attribute__((visibility("hidden"))) Barrier {
+// Steps, one after the other, each cut into as many shares as a team has threads. Whoever is there takes a
+// share: a thread its own first, then one that no other has begun. So the team does not wait for a thread
+// that has lost its core, for milliseconds, between two steps, but only for one that lost it within. What a
+// step's shares read stays as it is until all of them are done: a thread that comes back late must look which
+// step it is, and take a share of it, before it reads anything.
+class __attribute__((visibility("hidden"))) Steps {
  public:
-  explicit Barrier(int team) : looks_(team <= processors() ? kTenMilliseconds : kTenMicroseconds) {}
+  // Where begun(share) lies, zero at first.
+  using Begun = std::atomic<uint32_t>;
 
-  // For each of `team` threads, at most so many as there was talk of: returns when all have called this.
-  void wait(int team) {
-    const uint32_t round = round_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == team) {
-      arrived_.store(0, std::memory_order_relaxed);
-      round_.store(round + 1, std::memory_order_release);
-      return;
+  // `team`: the most threads that there may be.
+  explicit Steps(int team) : looks_(team <= processors() ? kTenMilliseconds : kTenMicroseconds) {}
+
+  // Calls work(step, share), for threads me of `all`, until `count` steps are done.
+  template <class Work>
+  void run(uint32_t count, uint32_t me, uint32_t all, Begun* begun, const Work& work) {
+    for (uint32_t step; (step = done_.load(std::memory_order_acquire) / all) < count;) {
+      uint32_t share = me, tried = 0;
+      while (tried < all && !begin(begun[share * kApart], step)) {
+        share = share + 1 == all ? 0 : share + 1;
+        ++tried;
+      }
+      if (tried < all) {
+        work(step, share);
+        done_.fetch_add(1, std::memory_order_acq_rel);
+      } else {
+        wait((step + 1) * all);
+      }
     }
-    for (int looks = 0; round_.load(std::memory_order_acquire) == round; ++looks)
+  }
+
+  static int64_t bytes(int team) { return team * kApart * static_cast<int64_t>(sizeof(Begun)); }
+
+ private:
+  static constexpr int kTenMicroseconds = 400, kTenMilliseconds = 400000, kApart = 16;
+
+  static bool begin(Begun& steps, uint32_t step) {
+    uint32_t expected = step;
+    return steps.load(std::memory_order_relaxed) == step &&
+           steps.compare_exchange_strong(expected, step + 1, std::memory_order_relaxed);
+  }
+
+  // Looks again and again: a step takes microseconds, and a core that was given away comes back after
+  // milliseconds. But a team of more threads than processors gets on only if those that wait make way.
+  void wait(uint32_t done) const {
+    for (int looks = 0; done_.load(std::memory_order_acquire) < done; ++looks)
       looks < looks_ ? pause_briefly() : void(sched_yield());
   }
 
- private:
-  static constexpr int kTenMicroseconds = 400, kTenMilliseconds = 400000;
   const int looks_;
-  alignas(64) std::atomic<int> arrived_{0};
-  alignas(64) std::atomic<uint32_t> round_{0};
+  alignas(64) std::atomic<uint32_t> done_{0};
 };
 
 // Calls work(me, all) on each thread of a team, which may be smaller than `team`. `work` must not throw.
