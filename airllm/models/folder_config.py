@@ -38,6 +38,15 @@ _MODEL_TYPES = {
     "gemma3": "gemma3",
     "phi3": "phi3",
 }
+_THETAS = {"mixtral": 1e6}
+_SCALINGS = {each: each for each in ("default", "linear", "llama3", "yarn", "longrope")}
+_PHI3_SCALINGS = {"default": "default", "longrope": "longrope", "su": "longrope", "yarn": "longrope"}
+_NUMBERS = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+    "longrope": (),
+}
 
 
 def folder_config(folder: Path) -> ModelConfig:
@@ -55,6 +64,8 @@ def folder_config(folder: Path) -> ModelConfig:
     head_dim = values.whole("head_dim", _HEAD_DIMS.get(name, width // heads))
     if values.flag("mlp_bias", False):
         raise values.error("mlp_bias", "is true", "false: feed-forward biases are not known here")
+    if values.flag("use_bidirectional_attention", False):
+        raise values.error("use_bidirectional_attention", "is true", "false: a model that writes text")
     bias = values.flag("attention_bias", False)
     experts = _expert_fields(values, kind, layers)
     scale_of = values.number("query_pre_attn_scalar", 256) if gemma else head_dim
@@ -156,6 +167,8 @@ def _typed_windows(
 def _ropes(values: Values, kind: str, head_dim: int) -> tuple[Rope, Rope | None]:
     """Of all layers, or of those without and with a window. Newer files have it all in `rope_parameters`."""
     new = values.below("rope_parameters")
+    if kind == "phi3":
+        return _rope(values, new, values.number("rope_theta", 1e4), head_dim, _PHI3_SCALINGS), None
     gemma3 = _MODEL_TYPES[kind] == "gemma3"
     if not gemma3:
         return _rope(values, new, values.number("rope_theta", _THETAS.get(kind, 1e4)), head_dim), None
@@ -167,9 +180,6 @@ def _ropes(values: Values, kind: str, head_dim: int) -> tuple[Rope, Rope | None]
     return wide, Rope(near.number("rope_theta", theta), wide.dim)
 
 
-_THETAS = {"mixtral": 1e6}
-
-
 def _nested(values: Values, both: dict[str, Any], key: str) -> Values | None:
     inner = both.get(key)
     under = f"rope_parameters.{key}."
@@ -178,7 +188,9 @@ def _nested(values: Values, both: dict[str, Any], key: str) -> Values | None:
     return Values(values.path, {under + k: v for k, v in inner.items()}, under) if inner else None
 
 
-def _rope(values: Values, new: Values | None, theta: float, head_dim: int) -> Rope:
+def _rope(
+    values: Values, new: Values | None, theta: float, head_dim: int, scalings: dict[str, str] = _SCALINGS
+) -> Rope:
     """`new`: an object of rope_parameters; without one, rope_theta and rope_scaling stand alone."""
     given = new or values.below("rope_scaling")
     part = values.number("partial_rotary_factor", 1.0)
@@ -188,13 +200,26 @@ def _rope(values: Values, new: Values | None, theta: float, head_dim: int) -> Ro
     theta = given.number("rope_theta", theta)
     plain = {key.removeprefix(given.under): value for key, value in given.values.items()}
     kind = plain.get("rope_type", plain.get("type", "default"))
-    if kind not in (known := ("default", "linear", "llama3", "yarn", "longrope")):
-        raise given.error("rope_type", f"has value {kind!r}", f"one of {', '.join(known)}")
+    if kind not in scalings:
+        raise given.error("rope_type", f"has value {kind!r}", f"one of {', '.join(scalings)}")
+    kind = scalings[kind]
     if kind == "default":
         return Rope(theta, int(head_dim * part))
     left_out = ("rope_theta", "partial_rotary_factor", "type")
     scaling = {key: value for key, value in plain.items() if key not in left_out} | {"rope_type": kind}
-    if kind in ("yarn", "longrope"):
+    if kind != "linear":
         length = values.whole("original_max_position_embeddings", values.whole("max_position_embeddings"))
         scaling.setdefault("original_max_position_embeddings", length)
+    _check_scaling(given, kind, int(head_dim * part))
     return Rope(theta, int(head_dim * part), scaling=scaling)
+
+
+def _check_scaling(given: Values, kind: str, turned: int) -> None:
+    for key in _NUMBERS[kind]:
+        given.number(key)
+    for key in ("attention_factor", "original_max_position_embeddings"):
+        given.number(key, None)
+    for key in ("short_factor", "long_factor") if kind == "longrope" else ():
+        factors = given.get(key, (list,), wanted := f"{turned // 2} numbers above 0", ...)
+        if len(factors) != turned // 2 or any(type(f) not in (int, float) or f <= 0 for f in factors):
+            raise given.error(key, f"has {len(factors)} items", wanted)

@@ -8,7 +8,7 @@ is copied: a matrix is a view of the mapped file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Experts:
-    """The experts of a layer. Each is looked up when it is asked for: the others are not read.
+    """The experts of a layer, as views: of those that no token needs nothing is read.
 
     `expect` and `use` are told, with the layer, which experts are needed soon, and which one now.
     """
@@ -49,9 +49,19 @@ class Experts:
     layer: int
     expect: Callable[[int, Iterable[int]], None] = lambda layer, numbers: None
     use: Callable[[int, int], None] = lambda layer, number: None
+    _found: dict[int, dict[str, Stored]] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, number: int) -> dict[str, Stored]:
         self.use(self.layer, number)
+        return self.look_up(number)
+
+    def look_up(self, number: int) -> dict[str, Stored]:
+        """An expert's weights, which are not used yet. Raises ModelFileError if the file lacks one."""
+        if number not in self._found:
+            self._found[number] = self._expert(number)
+        return self._found[number]
+
+    def _expert(self, number: int) -> dict[str, Stored]:
         wide, narrow = self.config.expert_feed_forward, self.config.width
         shapes = {"gate": (wide, narrow), "up": (wide, narrow), "down": (narrow, wide)}
         name = f"layers.{self.layer}.experts.{number}"
@@ -68,8 +78,15 @@ def open_layer(tensors: NamedTensors, index: int) -> Layer:
         if name.startswith("experts.") and name != "experts.router":
             continue
         weights |= dict(_parts(config, name, _checked(tensors, before + name, shapes[name])))
-    experts = Experts(tensors, config, index) if config.is_moe(index) else None
-    return Layer(config, index, weights, experts)
+    return Layer(config, index, weights, _open_experts(tensors, index) if config.is_moe(index) else None)
+
+
+def _open_experts(tensors: NamedTensors, index: int) -> Experts:
+    """Every one is looked up now: a file that lacks one fails when it is opened, not at some later token."""
+    experts = Experts(tensors, tensors.config, index)
+    for number in range(tensors.config.experts):
+        experts.look_up(number)
+    return experts
 
 
 def open_norm(tensors: NamedTensors, name: str) -> np.ndarray:

@@ -114,9 +114,10 @@ class NamedTensors:
         whole = self.weights.tensor(stored)
         if expert is None:
             return whole
-        if whole.ndim != 3 or not 0 <= expert < whole.shape[0]:
+        count = self.config.experts
+        if whole.ndim != 3 or whole.shape[0] != count or not 0 <= expert < count:
             found = f"has shape {whole.shape}"
-            wanted = f"({self.config.experts}, rows, columns), as {name} lies in it"
+            wanted = f"({count}, rows, columns), as {name} lies in it"
             raise ModelFileError(self.weights.path, f"tensor {stored}", found, wanted)
         return whole[expert]
 
