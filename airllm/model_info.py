@@ -8,8 +8,11 @@ from math import prod
 from pathlib import Path
 
 from airllm.formats import Quantized
+from airllm.models.budget import CONTEXT
 from airllm.models.cache import token_bytes
 from airllm.models.config import ModelConfig, config_of
+from airllm.models.memory import estimate
+from airllm.models.tensor_names import NamedTensors
 from airllm.models.weights import WeightFile, open_weights
 
 
@@ -20,9 +23,7 @@ def lines(path: Path) -> Iterator[str]:
         yield f"Model:       {path}"
         yield from _architecture(config)
         yield from _formats(weights)
-        each = token_bytes(config, "f16")
-        whole = f"{size(each * config.context)} for all {config.context}"
-        yield f"Cache:       {size(each)} for each token in f16, {whole}"
+        yield from _memory(NamedTensors(weights, config))
 
 
 def _architecture(c: ModelConfig) -> Iterator[str]:
@@ -34,6 +35,16 @@ def _architecture(c: ModelConfig) -> Iterator[str]:
     yield f"Feed-forward:{c.feed_forward:>5}, {c.activation}"
     yield f"Vocabulary:  {c.vocabulary} tokens{', one matrix in and out' if c.tied_embeddings else ''}"
     yield f"Context:     {c.context} tokens"
+
+
+def _memory(tensors: NamedTensors) -> Iterator[str]:
+    """What it takes to run with the engine's own settings."""
+    context = min(tensors.config.context, CONTEXT)
+    needed = estimate(tensors, context)
+    each = size(token_bytes(tensors.config, "f16"))
+    yield f"Memory:      {size(needed.total_bytes)} with a context of {context}, or less with max_memory:"
+    yield f"  {size(needed.weights)} of weights, {size(needed.activations)} of activations,"
+    yield f"  {size(needed.kv_cache)} of keys and values in f16, {each} for a token"
 
 
 def _windows(c: ModelConfig) -> str:

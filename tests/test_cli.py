@@ -73,6 +73,8 @@ def test_options_of_generate(folder, engine, capsys, typed):
         (["--context=4"], "prompt has 9 tokens, expected at most 4: the context of this engine"),
         (["--backend=none"], "none"),
         (["-n", "0"], "max_new_tokens has value 0"),
+        (["--max-memory=10"], "max_memory"),
+        (["--max-memory=much"], "max_memory has value 'much'"),
     ),
 )
 def test_errors_are_a_line(folder, capsys, arguments, message):
@@ -188,6 +190,7 @@ def test_info_of_a_model(folder, capsys):
     lines = capsys.readouterr().out.splitlines()
     weights = speaking_model.weights().values()
     assert any("llama, 2 layers of width 64" in line for line in lines)
+    assert any(line.startswith("Memory: ") and "with a context of 64" in line for line in lines)
     assert any("4 heads of 16, 2 for keys and values" in line for line in lines)
     assert any(re.match(rf" *float16 +{len(weights)} tensors, ", line) for line in lines)
     assert any(f"{sum(each.size for each in weights) / 1000:.1f} k in" in line for line in lines)

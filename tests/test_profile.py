@@ -1,10 +1,13 @@
 """Profiles: every op of a pass is there, and watching changes nothing."""
 
+import re
+
 import numpy as np
 import pytest
 
 from airllm import cli
 from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.models.budget import MemoryBudgetError
 from airllm.models.profile import profile
 from tests import speaking_model
 
@@ -34,6 +37,17 @@ def test_all_ops_of_all_passes_are_counted(folder, rows):
     assert output.nbytes == 3 * weights["lm_head.weight"] and output.format == "float16"
     assert sum(found.layers) < sum(each.seconds for each in found.spent) < found.seconds
     assert min(found.layers) > 0 and found.between > 0 and found.whole > 0
+
+
+def test_a_model_that_is_read_part_by_part(tmp_path):
+    folder = speaking_model.write(tmp_path)
+    with pytest.raises(MemoryBudgetError) as refused:
+        LayerWiseInferenceEngine(folder, max_memory=1)
+    smallest = int(re.search(r"expected at least (\d+)", str(refused.value))[1])
+    with LayerWiseInferenceEngine(folder, max_memory=smallest) as engine:
+        found = profile(engine, passes=2, context=3)
+    parts = {each.what for each in found.spent if each.op == "linear"}
+    assert "output" in parts and "experts" not in parts
 
 
 def test_lengths_that_cannot_be(folder):

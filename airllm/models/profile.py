@@ -131,7 +131,7 @@ class Watch:
         for weight, name in ((model.embedding, "embedding"), (model.output, "output")):
             self._names[id(weight)] = (last, name)
         self._names[id(model.output_norm)] = (last, "output_norm")
-        self._count = last
+        self._count, self._output = last, model.output
         self.begin()
 
     def begin(self) -> None:
@@ -164,13 +164,21 @@ class Watch:
             self._layer, what = self._names[id(known)]
         stored = known if op in _PRODUCTS and known is not None else args[1] if op in _PRODUCTS else None
         read = [stored] if stored is not None else args[1:3] if op == "attention" else []
-        key = (op, what or ("experts" if stored is not None else ""), _format(stored))
+        if stored is not None and not what:  # not all of a tensor: rows of the output, or an expert of many
+            what = "output" if _within(stored, self._output) else "experts"
+        key = (op, what, _format(stored))
         spent = self.spent.setdefault(key, Spent(*key))
         spent.calls += 1
         spent.seconds += seconds
         spent.nbytes += sum(each.nbytes for each in read)
         if self._layer < self._count:
             self.layers[self._layer] += seconds
+
+
+def _within(part: Any, whole: Any) -> bool:
+    """Whether a stored tensor is some rows of another."""
+    first, second = (each.data if isinstance(each, Quantized) else each for each in (part, whole))
+    return np.may_share_memory(first, second)
 
 
 def _format(stored: Any) -> str:
