@@ -9,7 +9,8 @@ namespace stored {
 
 #include "bytes.inl"
 
-constexpr int64_t kTile = 16;  // results of a stream that wait in float32
+constexpr int64_t kTile = 16;     // results of a stream that wait in float32
+constexpr int64_t kOneByOne = 2;  // so many rows of x are done sooner than four
 
 // Rows of weights at a time, where a format has no reason for another number.
 template <int M>
@@ -78,15 +79,22 @@ INLINE void dots_of_tile(float (*sums)[R][kTile], const LinearPart& part, int64_
   }
 }
 
+// Weights that several rows of x meet one after the other stay in the second-level cache meanwhile.
+INLINE int64_t rows_of_tile(int64_t bytes) {
+  constexpr int64_t kCached = 1 << 18;
+  return bytes * kTile <= kCached ? kTile : bytes < kCached ? kCached / bytes : 1;
+}
+
 // The weights are read at R places at once, at each of them in order: a row of x is then loaded once for R
 // rows, and memory is fastest where each thread reads a few long streams.
 template <class F, int M>
 void product(const LinearPart& part) {
   constexpr int R = F::template kRows<M>;
   const int64_t each = (part.n1 - part.n0 + R - 1) / R;
-  for (int64_t n = 0; n < each; n += kTile) {
-    float sums[M == 1 ? 1 : kDecodeRows][R][kTile];
-    const int64_t rows = smaller(each - n, kTile);
+  const int64_t tile = part.m <= M ? kTile : rows_of_tile(R * row_bytes(part.format, part.k));
+  for (int64_t n = 0; n < each; n += tile) {
+    float sums[M == 1 ? kOneByOne : kDecodeRows][R][kTile];
+    const int64_t rows = smaller(each - n, tile);
     for (int64_t m = 0; m < part.m; m += M) dots_of_tile<F, R, M>(sums + m, part, m, each, n, rows);
     for (int64_t m = 0; m < part.m; ++m)
       for (int r = 0; r < R; ++r) {
@@ -101,8 +109,8 @@ void product(const LinearPart& part) {
 struct FewRows {
   int64_t (*packed_bytes)(int64_t k);
   bool (*pack)(char* to, const float* x, int64_t k);
-  void (*product)(const LinearPart& part);  // of one row of x
-  void (*products)(const LinearPart& part);
+  void (*one_by_one)(const LinearPart& part);
+  void (*by_fours)(const LinearPart& part);
 };
 
 template <class F>
@@ -118,7 +126,7 @@ constexpr FewRows few_rows_table[kFormats] = {
 
 void linear(const LinearPart& part) {
   const FewRows& kernels = few_rows_table[part.format];
-  (part.m == 1 ? kernels.product : kernels.products)(part);
+  (part.m <= kOneByOne ? kernels.one_by_one : kernels.by_fours)(part);
 }
 
 int64_t packed_bytes(Format format, int64_t k) {
