@@ -1,5 +1,6 @@
 """Memory: what a model needs by estimate and by measurement, and models within a budget."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -22,7 +23,7 @@ from airllm.models.cache_file import CacheFileError, FileCache
 from airllm.models.config import ModelConfig, Rope
 from airllm.models.memory import parse_size
 from airllm.models.pages import SUPPORTED
-from tests import large_model
+from tests import large_model, tiny_models
 
 linux = pytest.mark.skipif(not SUPPORTED, reason="max_memory needs Linux")
 PROMPT = np.random.default_rng(4).integers(0, large_model.VOCABULARY, 40).tolist()
@@ -285,3 +286,31 @@ def test_broken_files_of_caches(tmp_path, damage, message):
     assert FileCache(tiny_config(), 10, "f16", tmp_path, "a", "another").tokens == []
     with pytest.raises(CacheFileError, match='"model": "another".*expected .*"model": "me"'):
         FileCache(tiny_config(), 10, "f16", tmp_path, "a", "me")
+
+
+# -------------------------------------------------------------------------------------------------- experts
+
+
+@linux
+@pytest.mark.parametrize("name", ("mixtral", "qwen3_moe_some"))
+def test_only_the_experts_that_a_token_uses_are_read_and_they_are_let_go(name, monkeypatch):
+    options = {"backend": "python", "compute": "float32", "cache_dtype": "f32", "context": 64}
+    prompt = tiny_models.texts()[0][:20]
+    with LayerWiseInferenceEngine(tiny_models.DATA / name, **options) as engine:
+        expected = engine.forward(prompt)
+    with LayerWiseInferenceEngine(tiny_models.DATA / name, max_memory="1GB", **options) as engine:
+        residency, config = engine.model.residency, engine.config
+        assert np.array_equal(engine.forward(prompt), expected)
+        every = {(i, n) for i in range(config.layers) if config.is_moe(i) for n in range(config.experts)}
+        engine.forward(prompt[:1])
+        assert 0 < len(residency.used_experts) <= len(every)
+        # room for one more than a token uses in a layer
+        room = residency.expert_bytes * (config.experts_used + 1)
+        plan = engine.model.residency._budget.plan
+        tight = lambda *asked: dataclasses.replace(plan(*asked), experts=room)  # noqa: E731
+        monkeypatch.setattr(residency._budget, "plan", tight)
+        gone = []
+        monkeypatch.setattr("airllm.models.residency.let_go", gone.append)
+        assert np.array_equal(engine.forward(prompt), expected)
+        assert len(residency.used_experts) == config.experts_used + 1
+        assert len(gone) > len(every)

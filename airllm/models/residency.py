@@ -123,6 +123,16 @@ class Limited:
         """So many layers and parts of the output stay in memory now."""
         return self._plan.group.count(-1)
 
+    @property
+    def used_experts(self) -> list[tuple[int, int]]:
+        """(layer, number) of the experts that are in memory, the one used last at the end."""
+        return list(self._experts)
+
+    @property
+    def expert_bytes(self) -> int:
+        """Of the largest expert."""
+        return self._units.expert_bytes
+
     def begin(self, grows: Sequence[tuple[Cache, int]]) -> None:
         self._reader.check()
         self._units.check()
