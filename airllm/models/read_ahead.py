@@ -74,7 +74,8 @@ def _read(tasks: SimpleQueue[_Task | None], state: _State) -> None:
 
 
 def _do(pieces: list[Piece], fill: bool, state: _State) -> None:
-    read_ahead(pieces)
-    for piece in pieces if fill else ():
+    if not fill:
+        return read_ahead(pieces)
+    for piece in pieces:  # not read ahead before: that makes small pages, and page faults large ones
         while not state.stopped and (rest := populate(piece)):
             piece = piece._replace(start=piece.stop - rest)
