@@ -26,7 +26,8 @@ EXACT = 2e-4
 STORED = 0.06
 CACHES = {"f16": 2e-3, "q8_0": 0.05}
 BACKENDS = [name for name in ("python", "cpp") if not registry.opened(name).why_not]
-FOLDER, GGUF, BLOCKS = "folder", "GGUF", "blocks"
+FOLDER, GGUF, BLOCKS, FUSED = "folder", "GGUF", "blocks", "fused"
+SOME_FUSED = [FUSED] if "cpp" in BACKENDS else []
 CASES = (
     *((name, FOLDER) for name in FOLDERS),
     *((name, GGUF) for name in AS_GGUF),
@@ -69,7 +70,9 @@ def path_of(tmp_path_factory: pytest.TempPathFactory) -> Path_of:
 
 
 def opened(path: Path, backend: str = "python", **options: Any) -> LayerWiseInferenceEngine:
-    """An engine that rounds nothing, unless told otherwise."""
+    """An engine that rounds nothing, unless told otherwise. FUSED: layers by one call where rows are few."""
+    if backend == FUSED:
+        backend, options = "cpp", {"compute": "stored", **options}
     return LayerWiseInferenceEngine(
         path, backend=backend, **{"compute": "float32", "cache_dtype": "f32", **options}
     )
@@ -95,9 +98,8 @@ def growing(logits: list[np.ndarray]) -> np.ndarray:
 
 
 # What files differ in has no part in the ops: the slow backend reads folders only.
-RUNS = [
-    (*case, backend) for backend in BACKENDS for case in CASES if backend != "python" or case[1] == FOLDER
-]
+KINDS = {"python": (FOLDER,), "cpp": (FOLDER, GGUF, BLOCKS), FUSED: (FOLDER, GGUF)}
+RUNS = [(*case, to) for to in (*BACKENDS, *SOME_FUSED) for case in CASES if case[1] in KINDS[to]]
 every_run = pytest.mark.parametrize(("name", "kind", "backend"), RUNS, ids=["-".join(run) for run in RUNS])
 every_backend = pytest.mark.parametrize("backend", BACKENDS)
 
@@ -138,6 +140,14 @@ def test_batches_of_unequal_lengths(path_of, name, kind, backend):
         found = engine.forward([TEXTS[0][30:], TEXTS[1][1:], TEXTS[2][2:]], caches)
         for row, wanted in zip(found, logits, strict=True):
             assert distance(row, wanted[-1]) < EXACT
+
+
+@pytest.mark.skipif(not SOME_FUSED, reason="the C++ backend is not built")
+@pytest.mark.parametrize("name", FOLDERS)
+def test_layers_are_fused(path_of, name):
+    """All but those of experts: so that the tests above ran what they name."""
+    with opened(path_of(name, FOLDER), FUSED) as engine:
+        assert bool(engine.model.fused.why_not) == any(engine.config.moe_layers)
 
 
 @pytest.mark.parametrize("name", ("llama3", "phi3_long", "gemma2"))

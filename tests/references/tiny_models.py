@@ -255,6 +255,8 @@ def main() -> None:
     )
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     torch.set_num_threads(1)
+    transformers.logging.disable_progress_bar()
+    transformers.logging.set_verbosity_error()
     check() if parser.parse_args().check else make()
 
 
