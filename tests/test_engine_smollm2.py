@@ -1,5 +1,6 @@
 """A real model, SmolLM2-135M-Instruct in Q4_1, against transformers with the same weights dequantized."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from airllm import real_data
 from airllm.layer_engine import LayerWiseInferenceEngine
+from tests import tokenizer_files
 from tests.conftest import REQUIRED
 from tests.smollm2 import REFERENCE, WHOLE, divergence, divergence_of_best, log_probabilities
 
@@ -63,3 +65,11 @@ def test_activations_of_8_bits(path, exact, reference, step):
     # The same token, or one as likely: of two whose probabilities differ by 2 % either will do.
     chosen = np.take_along_axis(exact, logits.argmax(-1)[:, None], -1)[:, 0]
     assert (chosen > exact.max(-1) - 0.02).mean() >= 0.98
+
+
+def test_token_ids_through_the_engine(path):
+    wanted = json.loads(tokenizer_files.REFERENCE.read_text())["ids"]["smollm"]
+    with LayerWiseInferenceEngine(path) as engine:
+        for text, ids in zip(tokenizer_files.hard_texts(), wanted, strict=True):
+            assert engine.tokenizer.encode(text) == ids[0], text
+            assert engine.tokenizer.decode(ids[-1], special=True) == text
