@@ -52,8 +52,9 @@ def _expected() -> tuple[type[Exception], ...]:
     """What is no fault of this program."""
     from airllm.backends.config import ConfigError
     from airllm.models import ModelFileError
+    from airllm.models.budget import MemoryBudgetError
 
-    return Refused, ModelFileError, ConfigError, OSError, ImportError
+    return Refused, ModelFileError, MemoryBudgetError, ConfigError, OSError, ImportError
 
 
 def _line(error: Exception) -> str:

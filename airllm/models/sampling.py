@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 _GROUPS = 64  # values of which only the largest is looked at first
-_FIRST = 64  # tokens that are sorted first in search of those that make up top_p
 _BLOCK = 256  # weights that are added up together
 _COLDEST = np.float32(1e-30)  # below, float32 makes 0 / 0 of the likeliest token
 
@@ -101,11 +100,11 @@ def candidates(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | Non
     x = logits if ids is None else logits[ids]
     with np.errstate(over="ignore", under="ignore"):
         weights = np.exp((x - x.max()) / np.float32(max(sampling.temperature, _COLDEST)))
-    needed = sampling.top_p * float(weights.sum(dtype=np.float64)) if sampling.top_p < 1 else math.inf
+    total = float(weights.sum(dtype=np.float64)) if sampling.top_p < 1 else 0.0
     if sampling.min_p > 0:
         ids, weights = _only(np.flatnonzero(weights >= np.float32(sampling.min_p)), ids, weights)
-    if needed < math.inf:
-        ids, weights = _only(nucleus(weights, needed), ids, weights)
+    if sampling.top_p < 1:
+        ids, weights = _only(nucleus(weights, sampling.top_p * total, total), ids, weights)
     return ids, weights
 
 
@@ -129,17 +128,16 @@ def largest(x: np.ndarray, k: int) -> np.ndarray:
     return places[values >= np.partition(values, len(values) - k)[len(values) - k]]
 
 
-def nucleus(weights: np.ndarray, needed: float) -> np.ndarray:
-    """Places of the largest weights that together reach `needed`, and of what equals the last of them."""
-    k = _FIRST
-    while True:
-        places = largest(weights, k) if k < len(weights) // 8 else np.arange(len(weights))
-        values = np.sort(weights[places])[::-1]
-        reached = np.cumsum(values, dtype=np.float64)
-        if reached[-1] >= needed or len(places) == len(weights):
-            last = min(int(np.searchsorted(reached, needed)), len(values) - 1)
-            return places[weights[places] >= values[last]]
-        k *= 8
+def nucleus(weights: np.ndarray, needed: float, total: float) -> np.ndarray:
+    """Places of the largest weights that together reach `needed` of `total`, and of what equals the last.
+
+    What is so small that all tokens of its size could be left out is not looked at.
+    """
+    places = np.flatnonzero(weights >= (total - needed) / len(weights))
+    values = np.sort(weights[places])[::-1]
+    reached = np.cumsum(values, dtype=np.float64)
+    last = min(int(np.searchsorted(reached, needed)), len(values) - 1)
+    return places[weights[places] >= values[last]]
 
 
 def draw(weights: np.ndarray, random: float) -> int:
