@@ -155,7 +155,8 @@ def round_of(given: Any, engines: dict[str, Engine], text: list[int]) -> Round:
     before = memory_rate(given)
     decoded = engine_peers.in_turn(engines, decode)
     memory = [before, memory_rate(given)]
-    prefilled = engine_peers.in_turn(engines, feeding([], text[:PREFILLED]))
+    in_memory = {name: engine for name, engine in engines.items() if name != "budget"}
+    prefilled = engine_peers.in_turn(in_memory, feeding([], text[:PREFILLED]))
     return {
         "decode": {side: DECODED / seconds for side, seconds in decoded.items()},
         "prefill": {side: PREFILLED / seconds for side, seconds in prefilled.items()},
