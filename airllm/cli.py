@@ -68,18 +68,25 @@ def _line(error: Exception) -> str:
 
 
 def generate(options: argparse.Namespace) -> int:
-    """Text after a prompt."""
+    """The answer to a prompt, or the text that goes on from it."""
     prompt = options.prompt
     if prompt is None or prompt == "-":
         prompt = sys.stdin.read()
     with opened(options) as engine:
         with asked():
-            sampling = _chosen(options, _SAMPLING)
-            pieces = engine.stream(prompt, options.max_new_tokens, stop=options.stop, **sampling)
+            pieces = _pieces(engine, prompt, options)
         interrupted = show(pieces)
         print(flush=True)
         tell(engine, options)
     return 130 if interrupted else 0
+
+
+def _pieces(engine: LayerWiseInferenceEngine, prompt: str, options: argparse.Namespace) -> Iterator[str]:
+    """A model made for conversations, asked without its template, most often ends before it has begun."""
+    wanted = {"stop": options.stop, **_chosen(options, _SAMPLING)}
+    if options.raw or engine.chat_template is None:
+        return engine.stream(prompt, options.max_new_tokens, **wanted)
+    return engine.stream_chat([{"role": "user", "content": prompt}], options.max_new_tokens, **wanted)
 
 
 def chat(options: argparse.Namespace) -> int:
@@ -220,10 +227,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"airllm {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    made = _command(commands, "generate", generate, "text that goes on from a prompt")
+    made = _command(commands, "generate", generate, "the answer to a prompt")
     made.add_argument("model", metavar="MODEL", help=_MODEL)
+    made.add_argument("prompt", metavar="PROMPT", nargs="?", help="what the model is asked; - or none: stdin")
     made.add_argument(
-        "prompt", metavar="PROMPT", nargs="?", help="what the text begins with; - or none: stdin"
+        "--raw", action="store_true", help="go on from the prompt as it stands, without the chat template"
     )
     _add_generation(made, temperature=0.0)
 

@@ -43,10 +43,18 @@ def run(*arguments: str | Path) -> int:
 
 
 def test_generate_prints_the_text_and_nothing_else(folder, engine, capsys):
-    assert run("generate", folder, "the thin", "-n", 9) == 0
+    assert run("generate", folder, "the thin", "-n", 9, "--raw") == 0
     out, err = capsys.readouterr()
     assert out == engine.generate("the thin", 9) + "\n"
     assert err.startswith("[9 tokens, ") and "ended by: length" in err and engine.backend.device() in err
+
+
+def test_a_model_with_a_chat_template_is_asked_by_it(folder, engine, capsys, tmp_path):
+    assert run("generate", folder, "hi", "-n", 9, "-q") == 0
+    assert capsys.readouterr().out == engine.generate(CHAT, 9) + "\n"
+    (speaking_model.write(tmp_path) / "tokenizer_config.json").unlink()
+    assert run("generate", tmp_path, "hi", "-n", 9, "-q") == 0
+    assert capsys.readouterr().out == engine.generate("hi", 9) + "\n"
 
 
 def test_options_of_generate(folder, engine, capsys, typed):
@@ -62,7 +70,7 @@ def test_options_of_generate(folder, engine, capsys, typed):
     stop = expected[6:8]
     given = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     typed("he")
-    assert run("generate", folder, "-q", "-n", 12, "--stop", stop, "--context=40", *given) == 0
+    assert run("generate", folder, "--raw", "-q", "-n", 12, "--stop", stop, "--context=40", *given) == 0
     assert capsys.readouterr() == (expected.split(stop)[0] + "\n", "")
 
 
@@ -78,7 +86,7 @@ def test_options_of_generate(folder, engine, capsys, typed):
     ),
 )
 def test_errors_are_a_line(folder, capsys, arguments, message):
-    assert run("generate", folder, "t h e e r", *arguments) == 1
+    assert run("generate", folder, "--raw", "t h e e r", *arguments) == 1
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("airllm: ") and message in err and err.count("\n") == 1
 
