@@ -30,7 +30,7 @@ class Refused(Exception):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line; returns the exit status."""
-    options = _parser().parse_args(arguments)
+    options = _parsed(arguments)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a letter is no reason to stop
     try:
@@ -46,6 +46,17 @@ def main(arguments: list[str] | None = None) -> int:
     except _expected() as error:
         print(f"airllm: {_line(error)}", file=sys.stderr)
         return 1
+
+
+def _parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """Options may also stand between MODEL and PROMPT, where argparse gives an optional PROMPT up."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if len(rest) == 1 and not rest[0].startswith("-") and getattr(options, "prompt", rest) is None:
+        options.prompt = rest.pop()
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return options
 
 
 def _expected() -> tuple[type[Exception], ...]:

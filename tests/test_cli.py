@@ -57,6 +57,17 @@ def test_a_model_with_a_chat_template_is_asked_by_it(folder, engine, capsys, tmp
     assert capsys.readouterr().out == engine.generate("hi", 9) + "\n"
 
 
+def test_options_may_stand_anywhere(folder, engine, capsys):
+    expected = engine.generate("the thin", 9) + "\n"
+    for arguments in (["-q", folder, "the thin"], [folder, "-q", "the thin"], [folder, "the thin", "-q"]):
+        assert run("generate", "--raw", "-n", 9, *arguments) == 0
+        assert capsys.readouterr().out == expected
+    for wrong in (["a", "b"], ["a", "--none"], ["--none"]):
+        with pytest.raises(SystemExit, match="2"):
+            run("generate", folder, "-q", *wrong)
+        assert "unrecognized arguments: " in capsys.readouterr().err
+
+
 def test_options_of_generate(folder, engine, capsys, typed):
     options = {
         "temperature": 1.2,
