@@ -59,20 +59,20 @@ def test_no_bad_access_and_no_undefined_behaviour(tmp_path):
 def test_neon_kernels_on_an_emulated_arm(tmp_path):
     compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64-static")
     needs("neon", compiler and emulator, "aarch64-linux-gnu-g++ or qemu-aarch64-static is not installed")
-    printed = passes(emulator, "-cpu", "cortex-a53", compiled(tmp_path, compiler, "-O2", "-static"))
+    printed = passes(emulator, "-cpu", "cortex-a53", compiled(tmp_path, compiler, "-O1", "-static"))
     assert "neon: " in printed
 
 
 def test_other_architectures_by_plain_vectors(tmp_path):
     """What is neither x86-64 nor ARM gets the same source, taken apart by the compiler."""
     needs("cpp", CXX, "no C++ compiler")
-    printed = passes(compiled(tmp_path, CXX, "-O2", "-DAIRLLM_PLAIN_VECTORS"))
+    printed = passes(compiled(tmp_path, CXX, "-O0", "-DAIRLLM_PLAIN_VECTORS"))
     assert "scalar: " in printed
 
 
 def test_clang_compiles_the_same_source(tmp_path):
     needs("clang", shutil.which("clang++"), "clang++ is not installed")
-    passes(compiled(tmp_path, "clang++", "-O2"))
+    passes(compiled(tmp_path, "clang++", "-O0"))  # compiled in a third of the time
 
 
 @pytest.fixture
