@@ -27,7 +27,7 @@ from airllm import __version__
 
 LIBRARIES = ("numpy", "torch", "pyopencl")
 ROUNDS = 7
-PAUSE = 0.01
+PAUSE = 0.05
 SHORTEST_SAMPLE = 20e-6  # the clock itself costs some 50 ns: shorter calls are timed several at a time
 ENDLESS = 5.0  # seconds: beside these, warming up is nothing
 

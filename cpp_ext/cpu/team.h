@@ -9,15 +9,6 @@
 
 namespace cpu {
 
-// Tells a core that its thread waits.
-inline void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
-
 // The processors that this process may use.
 inline int processors() {
 #ifdef _OPENMP
@@ -80,18 +71,5 @@ class __attribute__((visibility("hidden"))) Steps {
   const int looks_;
   alignas(64) std::atomic<uint32_t> done_{0};
 };
-
-// Calls work(me, all) on each thread of a team, which may be smaller than `team`. `work` must not throw.
-template <class Work>
-void on_team(int team, const Work& work) {
-#ifdef _OPENMP
-  if (team > 1) {
-#pragma omp parallel num_threads(team)
-    work(omp_get_thread_num(), omp_get_num_threads());
-    return;
-  }
-#endif
-  work(0, 1);
-}
 
 }  // namespace cpu

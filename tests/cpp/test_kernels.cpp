@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <thread>
 
 #include "../../cpp_ext/cpu/attention_parts.h"
 #include "../../cpp_ext/cpu/targets.h"
@@ -544,6 +545,39 @@ void check_threads() {
   }
 }
 
+void expect(bool holds, const char* what) {
+  ++checks;
+  if (holds) return;
+  ++failures;
+  std::printf("WRONG: %s\n", what);
+}
+
+// Work is done though no thread comes to help, and more callers than there are jobs have theirs done.
+void check_workers() {
+  std::atomic<bool> go_on{false};
+  std::atomic<int> held{0};
+  std::thread busy([&] {  // it and every worker wait here
+    cpu::on_team(3, [&](int, int) {
+      ++held;
+      while (!go_on) std::this_thread::yield();
+    });
+  });
+  while (!held) std::this_thread::yield();
+  std::atomic<int64_t> sum{0};
+  const auto add = [&](int64_t begin, int64_t end) { sum += end - begin; };
+  cpu::parallel(1000, 1, 3, add);
+  expect(sum == 1000, "parallel, all workers being busy");
+  go_on = true;
+  busy.join();
+  std::vector<std::thread> callers;
+  for (int i = 0; i < 40; ++i)
+    callers.emplace_back([&] {
+      for (int j = 0; j < 25; ++j) cpu::parallel(1000, 1, 4, add);
+    });
+  for (std::thread& caller : callers) caller.join();
+  expect(sum == 1001000, "parallel of many callers");
+}
+
 }  // namespace
 
 int main() {
@@ -555,6 +589,7 @@ int main() {
     std::printf("%s: %d checks\n", kernels->isa, checks - before);
   }
   check_threads();
+  check_workers();
   std::printf("%d passed, %d failed\n", checks - failures, failures);
   return failures ? 1 : 0;
 }

@@ -1,0 +1,143 @@
+// Threads that wait for work: OpenMP's, in a region that never ends.
+//
+// A region for each op would end when its last thread has had a core, and that may take a scheduler's slice
+// of 8 ms where something else keeps the cores busy, as the threads of NumPy's BLAS do after each product.
+// Here whoever asks for work to be done begins it at once, and waits for those only that have come to help.
+#pragma once
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace cpu {
+
+// Tells a core that its thread waits.
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+class __attribute__((visibility("hidden"))) Workers {
+ public:
+  // Never destroyed: the threads wait in it when the process ends.
+  static Workers& all() {
+    static Workers* const workers = new Workers;
+    return *workers;
+  }
+
+  // Calls work(0) in this thread, and work(1) to work(team - 1) in those that come before it is over; returns
+  // when all that came are done. `work` must not throw.
+  template <class Work>
+  void help(int team, const Work& work) {
+    Job* const job = team > 1 ? free_job() : nullptr;
+    if (!job) return work(0);
+    start(team - 1);
+    job->work = &work;
+    job->call = [](const void* of, int me) { (*static_cast<const Work*>(of))(me); };
+    job->left.store(0, std::memory_order_relaxed);
+    job->places.store(team - 1, std::memory_order_release);
+    wake(team - 1);
+    work(0);
+    const int came = team - 1 - job->places.exchange(0, std::memory_order_acq_rel);
+    for (int looks = 0; job->left.load(std::memory_order_acquire) < came; ++looks)
+      looks < kLooks ? pause_briefly() : void(sched_yield());  // it may wait for this very core
+    job->taken.store(false, std::memory_order_release);
+  }
+
+ private:
+  struct alignas(64) Job {
+    std::atomic<bool> taken{false};
+    std::atomic<int> places{0};  // for threads that may still come
+    std::atomic<int> left{0};    // threads that came and are done
+    void (*call)(const void* work, int me);
+    const void* work;
+  };
+
+  static constexpr int kJobs = 16;  // at a time: of as many threads of the program
+  static constexpr int kLooks = 1000;
+  static constexpr std::chrono::microseconds kAwake{
+      200};  // after work: between ops, and not into what follows
+
+  Job* free_job() {
+    for (Job& job : jobs_)
+      if (!job.taken.load(std::memory_order_relaxed) && !job.taken.exchange(true, std::memory_order_acquire))
+        return &job;
+    return nullptr;
+  }
+
+  void start(int threads) {
+    if (started_.load(std::memory_order_relaxed) >= threads) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const int more = threads - started_.load(std::memory_order_relaxed);
+    if (more <= 0) return;
+    started_.store(threads, std::memory_order_relaxed);
+#ifdef _OPENMP
+    std::thread([this, more] {
+#pragma omp parallel num_threads(more + 1)
+      if (omp_get_thread_num()) serve();
+    }).detach();
+#endif
+  }
+
+  [[noreturn]] void serve() {
+    for (;;) {
+      const uint32_t posted = posted_.load();
+      bool worked = false;
+      for (Job& job : jobs_) worked |= work_on(job);
+      if (!worked && !new_job_soon(posted)) sleep(posted);
+    }
+  }
+
+  static bool work_on(Job& job) {
+    int place = job.places.load(std::memory_order_acquire);
+    while (place > 0 && !job.places.compare_exchange_weak(place, place - 1, std::memory_order_acq_rel)) {
+    }
+    if (place <= 0) return false;
+    job.call(job.work, place);
+    job.left.fetch_add(1, std::memory_order_acq_rel);
+    return true;
+  }
+
+  bool new_job_soon(uint32_t posted) const {
+    const auto until = std::chrono::steady_clock::now() + kAwake;
+    do
+      for (int looks = 0; looks < 64; ++looks, pause_briefly())
+        if (posted_.load(std::memory_order_relaxed) != posted) return true;
+    while (std::chrono::steady_clock::now() < until);
+    return false;
+  }
+
+  void sleep(uint32_t posted) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++sleeping_;
+    wake_.wait(lock, [&] { return posted_.load() != posted; });
+    --sleeping_;
+  }
+
+  void wake(int threads) {
+    ++posted_;
+    if (!sleeping_.load()) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (int i = std::min(threads, sleeping_.load()); i > 0; --i) wake_.notify_one();
+  }
+
+  Job jobs_[kJobs];
+  std::atomic<uint32_t> posted_{0};
+  std::atomic<int> started_{0}, sleeping_{0};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+};
+
+}  // namespace cpu
