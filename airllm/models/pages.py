@@ -27,7 +27,7 @@ def _around(largest: Path = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_
 
 _SOME_PAGES = 64 << 10
 AROUND = _around()
-_RANDOM, _WILL_NEED, _DONT_NEED, _HUGE_PAGES, _NO_HUGE_PAGES, _POPULATE_READ = 1, 3, 4, 14, 15, 22
+_RANDOM, _DONT_NEED, _NO_HUGE_PAGES, _POPULATE_READ = 1, 4, 15, 22
 _STEP = 8 << 20  # bytes populated in one call, so that a reader can be stopped between two
 
 SUPPORTED = sys.platform == "linux"
@@ -94,11 +94,6 @@ def resident_bytes(pieces: Iterable[Piece]) -> int:
     return sum(stop - start for start, stop in (_outer(piece, AROUND) for piece in merged(pieces)))
 
 
-def with_huge_pages(mapped: Mapped) -> None:
-    """What is read from disk from now on comes in large pages, which are faster to bring in and to use."""
-    _advise(mapped.address, mapped.size, _HUGE_PAGES)
-
-
 def by_rows(piece: Piece) -> None:
     """Only small parts of this are looked at, far from each other."""
     start, stop = _inner(piece)
@@ -106,17 +101,21 @@ def by_rows(piece: Piece) -> None:
     _advise(piece.mapped.address + start, stop - start, _RANDOM)
 
 
-def read_ahead(pieces: Iterable[Piece]) -> None:
-    """Let the disk be read into the page cache, without waiting for it."""
-    for piece in pieces:
-        start, stop = _outer(piece, mmap.PAGESIZE)
-        _advise(piece.mapped.address + start, stop - start, _WILL_NEED)
+def read_ahead(piece: Piece) -> int:
+    """Have the first part of the piece read from disk into the page cache; the bytes that remain.
+
+    Through this process's memory, at most AROUND of which it takes while it lasts: what a page fault reads
+    comes in large pages, and what the system is told to read ahead in small ones, which are slow to map.
+    """
+    rest = populate(piece, AROUND)
+    let_go([piece._replace(stop=piece.stop - rest)])
+    return rest
 
 
-def populate(piece: Piece) -> int:
+def populate(piece: Piece, most: int = _STEP) -> int:
     """Bring the first part of the piece into this process's memory; the bytes that remain."""
     start, stop = _outer(piece, mmap.PAGESIZE)
-    stop = min(stop, start + _STEP)
+    stop = min(stop, start // AROUND * AROUND + most)
     address, size = piece.mapped.address + start, stop - start
     if not _advise(address, size, _POPULATE_READ):  # a kernel before 5.14
         np.add.reduce(piece.mapped._held[start : stop : mmap.PAGESIZE])
@@ -130,6 +129,16 @@ def let_go(pieces: Iterable[Piece]) -> None:
     for piece in pieces:
         start, stop = _outer(piece, AROUND)
         _advise(piece.mapped.address + start, stop - start, _DONT_NEED)
+
+
+def to_disk(path: Path) -> None:
+    """A file that was just written goes to disk and out of the page cache, where writing it has left small
+    pages: when it is read, it comes back in large ones.
+    """
+    if SUPPORTED:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def advise_dont_need(address: int, size: int) -> None:

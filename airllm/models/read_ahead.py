@@ -74,8 +74,7 @@ def _read(tasks: SimpleQueue[_Task | None], state: _State) -> None:
 
 
 def _do(pieces: list[Piece], fill: bool, state: _State) -> None:
-    if not fill:
-        return read_ahead(pieces)
-    for piece in pieces:  # not read ahead before: that makes small pages, and page faults large ones
-        while not state.stopped and (rest := populate(piece)):
+    step = populate if fill else read_ahead
+    for piece in pieces:
+        while not state.stopped and (rest := step(piece)):
             piece = piece._replace(start=piece.stop - rest)

@@ -66,10 +66,7 @@ class Unlimited:
         self.chunk, self.context = CHUNK, context or min(tensors.config.context, CONTEXT)
         self._reader = Reader()
         if pages.SUPPORTED:
-            units = units_of(tensors)
-            for file in units.files:
-                pages.with_huge_pages(file)
-            self._reader.fill([piece for unit in units.streamed for piece in unit])
+            self._reader.fill([piece for unit in units_of(tensors).streamed for piece in unit])
 
     def begin(self, grows: Sequence[tuple[Cache, int]]) -> None:
         self._reader.check()
@@ -110,8 +107,6 @@ class Limited:
         self._reader = Reader()
         self._group = -1
         self._blocks_read, self._reads_disk = -1, True
-        for file in self._units.files:
-            pages.with_huge_pages(file)
         if not tensors.config.tied_embeddings:
             for piece in self._units.table:
                 pages.by_rows(piece)
