@@ -11,10 +11,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import REQUIRED
 
 import detect_and_benchmark
-from airllm import benchmark, measure, real_data, report
+from airllm import benchmark, measure, report
 from airllm.backends import available, config
 from airllm.cases import case_of, contracts
 from airllm.tensor_ops import OPS
@@ -92,13 +91,7 @@ def test_output_in_a_pipe_is_plain_text_with_the_four_steps(ran):
     assert str(ran[1] / "report.html") in text
 
 
-def test_the_real_models_numbers_are_used_and_named(tmp_path):
-    try:
-        real_data.load(timeout=240)
-    except real_data.Unavailable as error:
-        if "real-data" in REQUIRED:
-            raise
-        pytest.skip(f"the real model's numbers cannot be had: {error}")
+def test_the_real_models_numbers_are_used_and_named(real_file, tmp_path):
     page, data = tmp_path / "page.html", tmp_path / "data.json"
     options = (
         "--quick",
