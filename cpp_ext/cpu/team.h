@@ -81,17 +81,4 @@ class __attribute__((visibility("hidden"))) Steps {
   alignas(64) std::atomic<uint32_t> done_{0};
 };
 
-// Calls work(me, all) on each thread of a team, which may be smaller than `team`. `work` must not throw.
-template <class Work>
-void on_team(int team, const Work& work) {
-#ifdef _OPENMP
-  if (team > 1) {
-#pragma omp parallel num_threads(team)
-    work(omp_get_thread_num(), omp_get_num_threads());
-    return;
-  }
-#endif
-  work(0, 1);
-}
-
 }  // namespace cpu

@@ -56,22 +56,27 @@ inline int parts(int64_t n, int64_t cost, int64_t step) {
 #endif
 }
 
-// Calls work(begin, end) on `team` parts of [0, n), each on one thread. `work` must not throw.
+// Calls work(me, all) on each thread of a team, which may be smaller than `team`. `work` must not throw.
 template <class Work>
-void parallel(int64_t n, int64_t step, int team, const Work& work) {
-  const auto part = [&](int64_t me, int64_t all) {
-    const int64_t steps = (n + step - 1) / step;
-    const int64_t begin = steps * me / all * step, end = std::min(n, steps * (me + 1) / all * step);
-    if (begin < end) work(begin, end);
-  };
+void on_team(int team, const Work& work) {
 #ifdef _OPENMP
   if (team > 1) {
 #pragma omp parallel num_threads(team)
-    part(omp_get_thread_num(), omp_get_num_threads());
+    work(omp_get_thread_num(), omp_get_num_threads());
     return;
   }
 #endif
-  part(0, 1);
+  work(0, 1);
+}
+
+// Calls work(begin, end) on `team` parts of [0, n), each on one thread. `work` must not throw.
+template <class Work>
+void parallel(int64_t n, int64_t step, int team, const Work& work) {
+  on_team(team, [&](int64_t me, int64_t all) {
+    const int64_t steps = (n + step - 1) / step;
+    const int64_t begin = steps * me / all * step, end = std::min(n, steps * (me + 1) / all * step);
+    if (begin < end) work(begin, end);
+  });
 }
 
 // Calls work(item, thread) for every item of [0, n), each as soon as a thread of the team is free: for items
@@ -79,17 +84,9 @@ void parallel(int64_t n, int64_t step, int team, const Work& work) {
 template <class Work>
 void parallel_items(int64_t n, int team, const Work& work) {
   std::atomic<int64_t> next{0};
-  const auto take = [&](int thread) {
+  on_team(team, [&](int thread, int) {
     for (int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < n;) work(item, thread);
-  };
-#ifdef _OPENMP
-  if (team > 1) {
-#pragma omp parallel num_threads(team)
-    take(omp_get_thread_num());
-    return;
-  }
-#endif
-  take(0);
+  });
 }
 
 }  // namespace cpu
