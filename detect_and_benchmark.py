@@ -122,6 +122,7 @@ def named(benchmark: Any, options: argparse.Namespace) -> dict[str, Any]:
 def run(console: Console, options: argparse.Namespace, asked: dict[str, Any]) -> dict[str, Any]:
     """The four steps; returns everything the report shows."""
     from airllm import backends, measure, report
+    from airllm.backends.devices import usable_cores
 
     started, clock = time.strftime("%Y-%m-%d %H:%M:%S %z"), time.monotonic()
     console.rule("1/4  Detect", align="left")
@@ -139,7 +140,7 @@ def run(console: Console, options: argparse.Namespace, asked: dict[str, Any]) ->
         backends.reload_backend()
     except ImportError as error:  # a forced backend that, the builds done, still cannot run
         sys.exit(f"detect_and_benchmark.py: {error}")
-    with measure.threads(options.threads or measure.cores()) as threads:
+    with measure.threads(options.threads or usable_cores()) as threads:
         result["threads"] = threads
         measured(console, options, asked, result)
     result["seconds"] = round(time.monotonic() - clock, 1)

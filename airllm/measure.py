@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import platform
 import sys
 import time
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from airllm import __version__
+from airllm.backends.devices import cpu_name, host_memory, usable_cores
 
 LIBRARIES = ("numpy", "torch", "pyopencl")
 ROUNDS = 7
@@ -122,11 +122,6 @@ def _no_garbage_collection() -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------ threads
 
 
-def cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[dict[str, int]]:
     """The same number of threads for everything that gets timed; yields what each library says it uses."""
@@ -190,8 +185,8 @@ def bandwidth(nbytes: int | None = None, seconds: float = 0.5) -> Bandwidth:
 
 
 def large_array_bytes() -> int:
-    """Four times the last cache, at least 64 MB, at most a sixteenth of the memory."""
-    return min(max(4 * last_cache_bytes(), 64 << 20), max(memory_bytes() // 16, 16 << 20))
+    """Four times the last cache, at least 64 MB, at most a sixteenth of this process's memory."""
+    return min(max(4 * last_cache_bytes(), 64 << 20), max(host_memory()[0] // 16, 16 << 20))
 
 
 def last_cache_bytes() -> int:
@@ -208,38 +203,16 @@ def _bytes(text: str) -> int:
     return int(text[:-1]) << units[text[-1]] if text[-1:] in units else int(text or 0)
 
 
-def memory_bytes() -> int:
-    """Physical memory; 8 GB where the system does not say."""
-    names = getattr(os, "sysconf_names", {})
-    if "SC_PHYS_PAGES" in names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 8 << 30
-
-
-def cpu_model() -> str:
-    """The processor's own name for itself."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = (line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "Model")))
-    if name := next(named, ""):
-        return name
-    if cpuinfo := optional("cpuinfo"):
-        return cpuinfo.get_cpu_info().get("brand_raw", platform.machine())
-    return platform.processor() or platform.machine()
-
-
 def machine() -> dict[str, Any]:
     """What a figure needs beside it to mean something: plain values, ready for JSON."""
     cpp = optional("tensor_ops_cpp")
     info = cpp.get_optimization_info() if cpp else {}
     return {
-        "cpu": cpu_model(),
+        "cpu": cpu_name(),
         "isa": str(info.get("simd_level", "")) or "tensor_ops_cpp is not built",
-        "cores": cores(),
+        "cores": usable_cores(),
         "last_cache_mb": round(last_cache_bytes() / (1 << 20), 1),
-        "memory_gb": round(memory_bytes() / 1e9, 1),
+        "memory_gb": round(host_memory()[0] / 1e9, 1),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "compiler": str(info.get("compiler", "")),
         "python": sys.version.split()[0],

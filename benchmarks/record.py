@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airllm import measure, real_data
+from airllm.backends.devices import usable_cores
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -21,7 +22,7 @@ def parser_of(description: str) -> argparse.ArgumentParser:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--threads", type=int, default=measure.cores(), help="for every library (default: %(default)s)"
+        "--threads", type=int, default=usable_cores(), help="for every library (default: %(default)s)"
     )
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="for each call, in all (default: %(default)s)"

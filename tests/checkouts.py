@@ -2,16 +2,21 @@
 
 import functools
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from cpp_ext.commands import cpp_build, probes
+from cpp_ext.commands import cpp_build, probes, stamps
 
 ROOT = Path(__file__).resolve().parents[1]
-UNOPTIMIZED = {"CXXFLAGS": "-O0"}  # for tests of what surrounds a build: it takes a quarter of the time
+COMPILED_BEFORE = """#!/bin/sh
+case "$*" in *{source}*) ;; *) exec {cxx} "$@";; esac
+for target; do :; done
+{cxx} "$@" -M && cp {module} "$target"
+"""
 
 
 def files() -> list[str]:
@@ -34,9 +39,11 @@ def copy(folder: Path) -> Path:
 
 
 def built_copy(folder: Path) -> Path:
-    """A checkout in `folder` with the C++ backend built in place."""
+    """A checkout in `folder` with the C++ backend built in place, up to date if the checkout's own is."""
     copy(folder)
     shutil.copy2(cpp_module(), folder / "cpp_ext")
+    if stamps.FOLDER.is_dir():
+        shutil.copytree(stamps.FOLDER, folder / stamps.FOLDER.relative_to(ROOT))
     return folder
 
 
@@ -47,6 +54,16 @@ def cpp_module() -> Path:
     if cpp_build.is_newer(own, cpp_build.sources()):
         return own
     return cpp_build.build(Path(tempfile.mkdtemp(prefix="airllm-cpp-")))
+
+
+def compiled_before(folder: Path) -> dict[str, str]:
+    """Variables of a C++ compiler for tests of what surrounds a build: it reads the whole source, with the
+    options it is given, and then gives the module that was compiled of the same already.
+    """
+    compiler, cxx = folder / "compiler", shlex.join(probes.cxx_command())
+    compiler.write_text(COMPILED_BEFORE.format(source=cpp_build.SOURCE.name, cxx=cxx, module=cpp_module()))
+    compiler.chmod(0o755)
+    return {"CXX": str(compiler)}
 
 
 def empty_environment(folder: Path) -> Path:

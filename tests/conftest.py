@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 import ml_dtypes
@@ -19,7 +20,7 @@ _programs = tempfile.mkdtemp(prefix="airllm-programs-")
 atexit.register(shutil.rmtree, _programs, ignore_errors=True)
 os.environ.update(POCL_CACHE_DIR=_programs, PYOPENCL_NO_CACHE="1")
 
-from airllm import tensor_ops  # noqa: E402, F401  the ops must be declared before a backend is tried
+from airllm import real_data, tensor_ops  # noqa: E402, F401  ops must be declared before a backend is tried
 from airllm.backends import config, registry  # noqa: E402
 
 # What tests look for besides backends.
@@ -116,6 +117,17 @@ def reached(target: Target, request: pytest.FixtureRequest):
     if target.variant:
         module.select(None)
     assert ran > 0 or request.node.stash[SKIPPED], f"this test never reached a kernel of {target}"
+
+
+@pytest.fixture(scope="session")
+def real_file() -> Path:
+    """SmolLM2-135M-Instruct as a GGUF file."""
+    try:
+        return real_data.fetch(timeout=240)
+    except real_data.Unavailable as error:
+        if "real-data" in REQUIRED:
+            raise
+        pytest.skip(f"the real model cannot be had: {error}")
 
 
 def assert_agrees(actual: np.ndarray, exact: np.ndarray, dtype: np.dtype) -> None:

@@ -4,6 +4,7 @@ import re
 import sys
 import types
 
+import cpuinfo
 import numpy as np
 import pytest
 
@@ -107,6 +108,12 @@ def test_a_reason_is_never_empty():
     assert DiscoveredBackend("x").available  # so an empty list of devices needs one
     found = registry.reason_of("x", RuntimeError(""))
     assert found == "RuntimeError"
+
+
+def test_a_processor_that_the_kernel_does_not_name(monkeypatch):
+    monkeypatch.setattr(devices, "_lines", lambda path: ["processor\t: 0", "CPU part\t: 0xd0c"])
+    monkeypatch.setattr(cpuinfo, "get_cpu_info", lambda: {"brand_raw": "Neoverse-N1"})
+    assert devices.cpu_name.__wrapped__() == "Neoverse-N1"
 
 
 def test_memory_is_that_of_the_control_group(tmp_path, monkeypatch):

@@ -1,26 +1,13 @@
 """A real model, SmolLM2-135M-Instruct in Q4_1, against transformers with the same weights dequantized."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from airllm import real_data
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests import tokenizer_files
-from tests.conftest import REQUIRED
 from tests.smollm2 import REFERENCE, WHOLE, divergence, divergence_of_best, log_probabilities
-
-
-@pytest.fixture(scope="module")
-def path() -> Path:
-    try:
-        return real_data.fetch(timeout=240)
-    except real_data.Unavailable as error:
-        if "real-data" in REQUIRED:
-            raise
-        pytest.skip(f"the real model cannot be had: {error}")
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +17,9 @@ def reference() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def exact(path, reference) -> np.ndarray:
+def exact(real_file, reference) -> np.ndarray:
     """Logits of the mode that rounds nothing."""
-    with LayerWiseInferenceEngine(path, compute="float32", cache_dtype="f32") as engine:
+    with LayerWiseInferenceEngine(real_file, compute="float32", cache_dtype="f32") as engine:
         return engine.forward(reference["ids"].tolist(), all_positions=True)
 
 
@@ -45,19 +32,19 @@ def test_the_exact_mode_is_exact(exact, reference):
     assert divergence(reference["whole"], exact[list(WHOLE)]).max() < 1e-8
 
 
-def test_a_cache_of_half_precision_costs_next_to_nothing(path, exact, reference):
+def test_a_cache_of_half_precision_costs_next_to_nothing(real_file, exact, reference):
     ids = reference["ids"][:128].tolist()
-    with LayerWiseInferenceEngine(path, compute="float32") as engine:
+    with LayerWiseInferenceEngine(real_file, compute="float32") as engine:
         found = engine.forward(ids, all_positions=True)
     assert divergence(exact[:128], found).mean() < 1e-6
     assert (found.argmax(-1) == exact[:128].argmax(-1)).all()
 
 
 @pytest.mark.parametrize("step", (256, 1))
-def test_activations_of_8_bits(path, exact, reference, step):
+def test_activations_of_8_bits(real_file, exact, reference, step):
     """On this text llama.cpp 0.3.36 has a mean KL divergence of 0.0026 and the same token at 98.0 %."""
     ids = reference["ids"].tolist()
-    with LayerWiseInferenceEngine(path) as engine:
+    with LayerWiseInferenceEngine(real_file) as engine:
         cache = engine.new_cache()
         found = [engine.forward(ids[at : at + step], cache, all_positions=True) for at in range(0, 256, step)]
     logits = np.concatenate(found)
@@ -67,9 +54,9 @@ def test_activations_of_8_bits(path, exact, reference, step):
     assert (chosen > exact.max(-1) - 0.02).mean() >= 0.98
 
 
-def test_token_ids_through_the_engine(path):
+def test_token_ids_through_the_engine(real_file):
     wanted = json.loads(tokenizer_files.REFERENCE.read_text())["ids"]["smollm"]
-    with LayerWiseInferenceEngine(path) as engine:
+    with LayerWiseInferenceEngine(real_file) as engine:
         for text, ids in zip(tokenizer_files.hard_texts(), wanted, strict=True):
             assert engine.tokenizer.encode(text) == ids[0], text
             assert engine.tokenizer.decode(ids[-1], special=True) == text

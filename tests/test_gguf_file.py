@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 
-from airllm import real_data
 from airllm.formats import FORMATS, Quantized
 from airllm.models import ModelFileError, open_weights
 from airllm.models.gguf_file import GgufFile
-from tests.conftest import REQUIRED
 
 SCALARS = {
     "uint8": 200,
@@ -155,14 +153,8 @@ def test_arrays_outlive_a_closed_file(small):
     assert np.array_equal(kept, arrays()["one.weight"])
 
 
-def test_the_real_file_as_its_own_package_reads_it():
-    try:
-        path = real_data.fetch(timeout=240)
-    except real_data.Unavailable as error:
-        if "real-data" in REQUIRED:
-            raise
-        pytest.skip(f"the real model cannot be had: {error}")
-    theirs, ours = gguf.GGUFReader(path), GgufFile(path)
+def test_the_real_file_as_its_own_package_reads_it(real_file):
+    theirs, ours = gguf.GGUFReader(real_file), GgufFile(real_file)
     assert ours.names() == [tensor.name for tensor in theirs.tensors] and len(ours.names()) == 272
     for tensor in theirs.tensors:
         found = ours.tensor(tensor.name)
@@ -178,7 +170,7 @@ def test_the_real_file_as_its_own_package_reads_it():
     times = []
     for _ in range(5):
         begin = time.perf_counter()
-        GgufFile(path).close()
+        GgufFile(real_file).close()
         times.append(time.perf_counter() - begin)
     assert min(times) < 0.1
 

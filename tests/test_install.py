@@ -52,7 +52,7 @@ def test_built_in_place_it_is_used_without_an_install(tmp_path):
 def test_an_editable_install_uses_the_checkout(checkout, tmp_path):
     """With build isolation, as the README's command has it."""
     python = checkouts.empty_environment(tmp_path / "venv")
-    pip(python, "install", "-e", str(checkout), **checkouts.UNOPTIMIZED)
+    pip(python, "install", "-e", str(checkout), **checkouts.compiled_before(tmp_path))
     backend, answer, why_not, where = used(python, tmp_path)
     assert (backend, answer, why_not) == ("cpp", 0.73106, "")
     assert Path(where).is_relative_to(checkout)
@@ -80,7 +80,7 @@ def wheel(sdist: Path, folder: Path, **changes: str) -> Path:
 
 
 def test_a_wheel_from_the_sdist_works_in_an_empty_environment(sdist, tmp_path):
-    built = wheel(sdist, tmp_path, **checkouts.UNOPTIMIZED)
+    built = wheel(sdist, tmp_path, **checkouts.compiled_before(tmp_path))
     python = checkouts.empty_environment(tmp_path / "venv")
     pip(python, "install", str(built))
     backend, answer, why_not, where = used(python, tmp_path)

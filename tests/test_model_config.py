@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from airllm import real_data
 from airllm.formats import Quantized
 from airllm.models import ModelFileError, open_weights
 from airllm.models.config import ModelConfig, Rope, config_of, open_config
 from airllm.models.tensor_names import NamedTensors, layer_names, shared_names
-from tests.conftest import REQUIRED
 
 # A small model in the words of both kinds of file; each architecture adds its own below.
 SIZES = {
@@ -266,14 +264,8 @@ def test_what_published_gemma3_files_leave_out(tmp_path):
     assert config.rope == Rope(1e6, 256, scaling=text["rope_scaling"]) and config.local_rope == Rope(1e4, 256)
 
 
-def test_the_real_model():
-    try:
-        path = real_data.fetch(timeout=240)
-    except real_data.Unavailable as error:
-        if "real-data" in REQUIRED:
-            raise
-        pytest.skip(f"the real model cannot be had: {error}")
-    with open_weights(path) as weights:
+def test_the_real_model(real_file):
+    with open_weights(real_file) as weights:
         config = config_of(weights)
         assert config == ModelConfig(
             architecture="llama",

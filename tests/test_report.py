@@ -10,7 +10,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import REQUIRED
 
 from airllm import benchmark, measure, page, peer, real_data, report
 from airllm.cases import case_of
@@ -83,18 +82,13 @@ def test_the_machine_is_described_in_plain_values():
 
 
 @pytest.fixture(scope="session")
-def data():
-    try:
-        return real_data.load(timeout=240)
-    except real_data.Unavailable as error:
-        if "real-data" in REQUIRED:
-            raise
-        pytest.skip(f"the real model's numbers cannot be had: {error}")
+def data(real_file):
+    return real_data.load()
 
 
 @pytest.fixture(scope="session")
-def model(data):
-    return real_data.Model(real_data.fetch())
+def model(real_file):
+    return real_data.Model(real_file)
 
 
 def test_the_recorded_values_begin_with_the_embedding_of_the_text(data, model):

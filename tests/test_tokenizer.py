@@ -9,27 +9,15 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from airllm import real_data
 from airllm.models import ModelFileError
 from airllm.models.chat import ChatTemplate, ChatTemplateError, open_chat_template
 from airllm.models.tokenizer import Tokenizer, gguf_tokenizer, open_tokenizer
 from tests import tokenizer_files
-from tests.conftest import REQUIRED
 
 HERE = Path("model.gguf")
 TEXTS = tokenizer_files.hard_texts()
 REFERENCE = json.loads(tokenizer_files.REFERENCE.read_text())["ids"]
 PIECES = "sentence pieces"
-
-
-@pytest.fixture(scope="session")
-def real_file() -> Path:
-    try:
-        return real_data.fetch(timeout=240)
-    except real_data.Unavailable as error:
-        if "real-data" in REQUIRED:
-            raise
-        pytest.skip(f"the real model cannot be had: {error}")
 
 
 @pytest.fixture(scope="module")

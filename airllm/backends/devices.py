@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -49,11 +50,19 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@cache
 def cpu_name() -> str:
     """The processor's own name for itself."""
     lines = _lines(Path("/proc/cpuinfo"))
     named = (line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "Model")))
-    return next(named, "") or platform.processor() or platform.machine()
+    return next(named, "") or _known_name() or platform.processor() or platform.machine()
+
+
+def _known_name() -> str:
+    """What py-cpuinfo calls a processor of which the kernel tells only numbers, as of most ARM ones."""
+    import cpuinfo
+
+    return cpuinfo.get_cpu_info().get("brand_raw", "")
 
 
 def host_memory() -> tuple[int, int | None]:

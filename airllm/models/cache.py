@@ -31,7 +31,7 @@ class Cache:
     """
 
     def __init__(self, config: ModelConfig, capacity: int, dtype: str = "f16"):
-        self.config, self.capacity, self.dtype, self.length = config, capacity, dtype, 0
+        self.config, self.capacity, self.dtype = config, capacity, dtype
         self.tokens: list[int] = []
         self.long = False  # whether its keys were turned as those of a long text: Rotation.is_long
         self._most = 0  # tokens that were ever there
@@ -42,6 +42,11 @@ class Cache:
         if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a large page holds many heads' room: it would all be resident
             self._map.madvise(mmap.MADV_NOHUGEPAGE)
         self.data = np.frombuffer(self._map, kept, items, start).reshape(shape)
+
+    @property
+    def length(self) -> int:
+        """Tokens that are there."""
+        return len(self.tokens)
 
     def _set_aside(self, nbytes: int) -> tuple[mmap.mmap, int]:
         """Memory, and where in it so many bytes are for keys and values."""
@@ -74,12 +79,10 @@ class Cache:
     def extend(self, tokens: list[int]) -> None:
         """The keys and values of these tokens are in all layers now."""
         self.tokens += tokens
-        self.length += len(tokens)
 
     def truncate(self, length: int) -> None:
         """Forget all tokens but the first `length`."""
         del self.tokens[length:]
-        self.length = len(self.tokens)
 
     def resident_bytes(self, more: int = 0) -> int:
         """What the cache takes in memory when it has `more` tokens."""
@@ -126,4 +129,4 @@ def resident_bytes(config: ModelConfig, capacity: int, tokens: int, dtype: str) 
 
 def token_bytes(config: ModelConfig, dtype: str) -> int:
     """What a token adds to a cache."""
-    return config.layers * 2 * config.kv_heads * row_items(config, dtype) * _DTYPES[dtype].itemsize
+    return runs(config) * run_bytes(config, 1, dtype)

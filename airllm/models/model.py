@@ -62,7 +62,7 @@ class Model:
         with ExitStack() as undo:
             self.weights = undo.enter_context(open_weights(path))
             self.config = config_of(self.weights)
-            tensors = NamedTensors(self.weights, self.config)
+            self._tensors = tensors = NamedTensors(self.weights, self.config)
             layers = open_layers(tensors, max_memory)
             self.embedding = open_table(tensors, "token_embedding")
             self.output = self.embedding if self.config.tied_embeddings else open_table(tensors, "output")
@@ -80,13 +80,13 @@ class Model:
         """Tells the model from others."""
         from airllm.models.cache_file import fingerprint
 
-        return fingerprint(NamedTensors(self.weights, self.config))
+        return fingerprint(self._tensors)
 
     def memory_estimate(self, context: int, cache_dtype: str, tokens: int) -> MemoryEstimate:
         """What the model takes without a budget, with one sequence of `context` tokens, `tokens` of which go
         through it at once.
         """
-        return estimate(NamedTensors(self.weights, self.config), context, cache_dtype, tokens)
+        return estimate(self._tensors, context, cache_dtype, tokens)
 
     def close(self) -> None:
         """Let go of the file."""

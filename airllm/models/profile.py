@@ -11,6 +11,7 @@ import numpy as np
 
 from airllm.formats import Quantized
 from airllm.models.cache import Cache
+from airllm.models.fused import FusedLayers
 from airllm.models.model import Model
 from airllm.op import OPS
 
@@ -84,15 +85,15 @@ def profile(engine: Engine, rows: int = 1, passes: int = 16, context: int = 64) 
     if context + rows > engine.context:
         wanted = f"at most the {engine.context} of this engine's context"
         raise ValueError(f"profile: rows and context have {context + rows} tokens, expected {wanted}")
-    found = Profile(rows, passes, context, layers=[0.0] * engine.model.config.layers)
+    found = Profile(rows, passes, context)
     found.whole = _timed(engine, found)
-    model, ops, fused = engine.model, engine.model.ops, engine.model.fused.why_not
+    model, ops, fused = engine.model, engine.model.ops, engine.model.fused
     watch = Watch(ops, model)
     try:
-        model.ops, model.fused.why_not = watch, fused or "it is profiled"
+        model.ops, model.fused = watch, FusedLayers(watch, model.layers)
         found.seconds = _timed(engine, found, watch.begin)
     finally:
-        model.ops, model.fused.why_not = ops, fused
+        model.ops, model.fused = ops, fused
     found.spent = sorted(watch.spent.values(), key=lambda each: -each.seconds)
     found.layers = watch.layers
     return found

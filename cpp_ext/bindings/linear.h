@@ -1,5 +1,6 @@
 // Products with weights (n, k), rows as checkpoints have them, in the form in which they are stored.
 #pragma once
+#include "../cpu/unpacked.h"
 #include "formats.h"
 #include "prefill.h"
 
@@ -32,8 +33,9 @@ inline bool pack(const LinearCall& call, cpu::Format format, char* to, float* wi
   return true;
 }
 
-inline cpu::LinearPart part_of(const LinearCall& call, cpu::Format format, const char* packed) {
-  return {format,
+// All of it, with x as pack() has written it for `packed_as`.
+inline cpu::LinearPart part_of(const LinearCall& call, cpu::Format packed_as, const char* packed) {
+  return {call.weight.format,
           call.dtype,
           call.out,
           call.m,
@@ -43,29 +45,16 @@ inline cpu::LinearPart part_of(const LinearCall& call, cpu::Format format, const
           call.n,
           call.weight.data(),
           packed,
-          active.load()->stored.packed_bytes(format, call.k),
+          active.load()->stored.packed_bytes(packed_as, call.k),
           call.bias};
 }
 
-// Numbers that int8 blocks cannot hold, such as NaN: the weights become floats, some rows at a time.
 inline void unpacked_rows(const LinearCall& call, char* packed, float* wide) {
-  constexpr int64_t kRows = 16;
-  const cpu::StoredKernels& kernels = active.load()->stored;
   pack(call, cpu::kF32, packed, wide);
   calls.fetch_add(1, std::memory_order_relaxed);
-  const int64_t row = call.weight.row_bytes();
-  const results::Workspace floats(kRows * call.k * 4);
-  for (int64_t n = 0; n < call.n; n += kRows) {
-    const int64_t rows = std::min(kRows, call.n - n);
-    kernels.dequantize(call.weight.format, reinterpret_cast<float*>(floats.data()),
-                       call.weight.data() + n * row, rows * call.k);
-    cpu::LinearPart part = part_of(call, cpu::kF32, packed);
-    part.out += n * itemsize(call.dtype);
-    part.weight = floats.data();
-    part.n1 = rows;
-    if (part.bias) part.bias += n;
-    kernels.linear(part);
-  }
+  const results::Workspace floats(cpu::kUnpackedRows * call.k * 4);
+  cpu::linear_unpacked(active.load()->stored, part_of(call, cpu::kF32, packed),
+                       reinterpret_cast<float*>(floats.data()));
 }
 
 // Up to eight rows of x: every weight is read once, as it is stored.

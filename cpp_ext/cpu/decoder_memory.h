@@ -5,6 +5,7 @@
 
 #include "decoder.h"
 #include "team.h"
+#include "unpacked.h"
 
 namespace cpu {
 
@@ -57,8 +58,6 @@ struct DecoderSizes {
 
 // Offsets in bytes: of what all threads read, and of what each thread has for itself.
 struct DecoderMemory {
-  static constexpr int64_t kFloatRows = 16;  // of a weight that is unpacked to floats
-
   Pieces shared, own;
   int64_t q, k, v, seen, change, gate, up, x, middle, sums, done, begun;
   int64_t own_x, normed, packed, floats, turned, attention;
@@ -79,7 +78,7 @@ struct DecoderMemory {
     own_x = own.floats(rows * sizes.width);
     normed = own.floats(rows * sizes.width);
     packed = own.take(rows * sizes.packed);
-    floats = own.floats(kFloatRows * sizes.longest);
+    floats = own.floats(kUnpackedRows * sizes.longest);
     turned = own.floats(sizes.unit_rows * sizes.head_dim);
     attention = own.floats(sizes.attention);
   }

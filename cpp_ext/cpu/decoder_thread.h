@@ -167,7 +167,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     if (as == matrix.format)
       kernels_.stored.linear(part);
     else
-      multiply_floats(part);
+      linear_unpacked(kernels_.stored, part, floats_);
   }
 
   // Rows that int8 blocks cannot hold, as those with a NaN, are packed as floats.
@@ -184,27 +184,10 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     return true;
   }
 
-  // The same for x as floats: rows of the weight become floats too, some at a time.
-  void multiply_floats(const LinearPart& all) {
-    const int64_t row = row_bytes(all.format, all.k);
-    for (int64_t n = all.n0; n < all.n1; n += DecoderMemory::kFloatRows) {
-      const int64_t rows = std::min(DecoderMemory::kFloatRows, all.n1 - n);
-      kernels_.stored.dequantize(all.format, floats_, all.weight + n * row, rows * all.k);
-      LinearPart part = all;
-      part.format = kF32;
-      part.out += n * 4;
-      part.weight = reinterpret_cast<const char*>(floats_);
-      part.n0 = 0;
-      part.n1 = rows;
-      if (part.bias) part.bias += n;
-      kernels_.stored.linear(part);
-    }
-  }
-
   void attend(const DecoderLayer& layer, const UnitPart& part) {
     const Sequence& sequence = *part.sequence;
     const int64_t d = layer.head_dim, group = layer.group(), rows = sequence.tokens() * group;
-    const int64_t head_bytes = sequence.capacity * d * (sequence.dtype == kFloat32 ? 4 : 2);
+    const int64_t head_bytes = sequence.capacity * d * itemsize(sequence.dtype);
     char* const keys = sequence.cache + (2 * layer.index * layer.kv_heads + part.head) * head_bytes;
     char* const values = keys + layer.kv_heads * head_bytes;
     if (part.has_new_keys()) append(layer, part, keys, values);
@@ -266,7 +249,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
 
   void append(const DecoderLayer& layer, const UnitPart& part, char* keys, char* values) {
     const Sequence& sequence = *part.sequence;
-    const int64_t d = layer.head_dim, bytes = d * (sequence.dtype == kFloat32 ? 4 : 2);
+    const int64_t d = layer.head_dim, bytes = d * itemsize(sequence.dtype);
     turn(layer, sequence, k_ + part.head * d, layer.k.n, 1, layer.k_norm);
     const auto narrow = kernels_.attention.narrow[sequence.dtype];
     for (int64_t i = 0; i < sequence.tokens(); ++i) {
