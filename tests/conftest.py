@@ -15,13 +15,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-# Compiled OpenCL programs of earlier runs must not hide what this run's kernels do.
-_programs = tempfile.mkdtemp(prefix="airllm-programs-")
-atexit.register(shutil.rmtree, _programs, ignore_errors=True)
-os.environ.update(POCL_CACHE_DIR=_programs, PYOPENCL_NO_CACHE="1")
+# Compiled OpenCL programs of earlier runs must not hide what this run's kernels do; its processes share them.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _programs = tempfile.mkdtemp(prefix="airllm-programs-")
+    atexit.register(shutil.rmtree, _programs, ignore_errors=True)
+    os.environ.update(POCL_CACHE_DIR=_programs, PYOPENCL_NO_CACHE="1")
 
-from airllm import real_data, tensor_ops  # noqa: E402, F401  ops must be declared before a backend is tried
-from airllm.backends import config, registry  # noqa: E402
+from airllm import real_data, tensor_ops  # noqa: F401  ops must be declared before a backend is tried
+from airllm.backends import config, registry
 
 # What tests look for besides backends.
 TOOLS = {"oclgrind", "neon", "qemu-x86_64", "clang", "objdump", "real-data", "nvcc"}

@@ -303,36 +303,20 @@ def import_from(folder):
     return answer.stdout
 
 
-def nvcc_or_skip():
-    if not cuda_probes.nvcc() and "nvcc" not in REQUIRED:
-        pytest.skip(f"build_cuda: {cuda_probes.nvcc()}")
-
-
 def test_build_ext_builds_a_module_that_imports_from_its_folder(checkout):
-    """Unoptimized: that CXXFLAGS come last is seen by the way."""
+    """Unoptimized, which takes a quarter of the time; that CXXFLAGS come last is seen by the way."""
     command = [*SETUP, "build_ext", "--inplace"]
-    answer = checkouts.run(command, checkout, **checkouts.UNOPTIMIZED)
+    answer = checkouts.run(command, checkout, CXXFLAGS="-O0")
     assert answer.returncode == 0, checkouts.said(answer)
     assert re.search(r"-O3 .* -O0 ", answer.stdout)
     import_from(checkout / "cpp_ext")
-    again = checkouts.run(command, checkout, **checkouts.UNOPTIMIZED)
+    again = checkouts.run(command, checkout, CXXFLAGS="-O0")
     assert "is up to date" in again.stdout and again.returncode == 0
     os.utime(checkout / "cpp_ext" / "cpu" / "kernels.inl")  # a header counts as a source
     assert not cpp_build.is_newer(
         checkout / "cpp_ext" / f"tensor_ops_cpp{probes.EXT_SUFFIX}",
         [checkout / "cpp_ext" / "cpu" / "kernels.inl"],
     )
-
-
-def test_build_ext_and_build_cuda_in_one_call(built):
-    nvcc_or_skip()
-    command = [*SETUP, "build_ext", "--inplace", "build_cuda", "--arch=90"]
-    answer = checkouts.run(command, built, CXXFLAGS="-O0")
-    assert answer.returncode == 0, checkouts.said(answer)
-    assert f"built {built}/cpp_ext/tensor_ops_cuda{probes.EXT_SUFFIX}" in answer.stdout
-    assert re.search(r"^it (runs here: |cannot run here: \w)", answer.stdout, re.MULTILINE)
-    again = checkouts.run(command, built, CXXFLAGS="-O0")
-    assert again.stdout.count("is up to date") == 2
 
 
 @pytest.mark.parametrize(
@@ -380,7 +364,8 @@ MANUAL = (
     "c++ -O3 {} -shared -std=c++17 -fPIC $(python3 -m pybind11 --includes) "
     "-o tensor_ops_cpp$(python3-config --extension-suffix) tensor_ops_cpp.cpp"
 )
-MANUAL_FLAGS = ("-Wall", "-mavx2 -mfma" if os.uname().machine == "x86_64" else "-march=armv8-a+simd")
+# The second one's -O0 wins: what a target makes a compiler refuse, it refuses in a quarter of the time.
+MANUAL_FLAGS = ("-Wall", f"{'-mavx2 -mfma' if os.uname().machine == 'x86_64' else '-march=armv8-a+simd'} -O0")
 
 
 def test_the_manual_compiles_give_modules_that_import(tmp_path):

@@ -6,12 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import checkouts
 import pytest
 from conftest import REQUIRED
 from cuda_on_host import build
 
 from airllm.backends import registry
-from cpp_ext.commands import cuda_build, cuda_probes
+from cpp_ext.commands import cuda_probes, probes
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -33,9 +34,26 @@ def nvcc():
 
 
 @pytest.fixture(scope="module")
-def extension(nvcc, tmp_path_factory):
-    """The module as build_cuda makes it, for one architecture."""
-    return cuda_build.build(tmp_path_factory.mktemp("cuda"), [nvcc.archs[0]])
+def built(nvcc, tmp_path_factory):
+    """A checkout with both modules, CUDA's for one architecture; and what the call said, twice."""
+    checkout = checkouts.built_copy(tmp_path_factory.mktemp("cuda"))
+    options = ["build_ext", "--inplace", "build_cuda", f"--arch={nvcc.archs[0]}"]
+    command = [sys.executable, "-W", "error::DeprecationWarning", "setup.py", *options]
+    answers = [checkouts.run(command, checkout) for _ in range(2)]
+    assert not any(answer.returncode for answer in answers), "\n".join(map(checkouts.said, answers))
+    return checkout, answers
+
+
+@pytest.fixture(scope="module")
+def extension(built):
+    return built[0] / "cpp_ext" / f"tensor_ops_cuda{probes.EXT_SUFFIX}"
+
+
+def test_build_ext_and_build_cuda_in_one_call(built, extension):
+    first, again = built[1]
+    assert f"built {extension}" in first.stdout
+    assert re.search(r"^it (runs here: |cannot run here: \w)", first.stdout, re.MULTILINE)
+    assert again.stdout.count("is up to date") == 2
 
 
 def python(code, **environment):

@@ -2,7 +2,6 @@
 // in double precision. Every array is its own heap block of its exact size, so that AddressSanitizer sees
 // one element too far; without it, guard elements after the results do. Prints what ran; exits 1 on a
 // wrong value.
-#define AIRLLM_TEST_TARGETS
 #include <cmath>
 #include <cstdio>
 #include <cstring>
