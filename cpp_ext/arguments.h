@@ -17,8 +17,7 @@ namespace arguments {
 
 namespace py = pybind11;
 using cpu::DType;
-
-inline int64_t itemsize(DType dtype) { return dtype == cpu::kFloat32 ? 4 : dtype == cpu::kBool ? 1 : 2; }
+using cpu::itemsize;
 
 // An array as kernels see it: aligned, of a known dtype, dense unless it came from strided().
 struct Array {

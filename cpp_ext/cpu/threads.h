@@ -47,7 +47,7 @@ constexpr int64_t kWorthAThread = 1 << 14;
 
 // In how many parts parallel() does n items. `cost` is one item's, in elements of an elementwise op; parts
 // begin at multiples of `step`.
-inline int parts(int64_t n, int64_t cost, int64_t step) {
+inline int parts([[maybe_unused]] int64_t n, [[maybe_unused]] int64_t cost, [[maybe_unused]] int64_t step) {
 #ifdef _OPENMP
   const int64_t useful = std::min<int64_t>(n * cost / kWorthAThread, (n + step - 1) / step);
   return forked() ? 1 : static_cast<int>(std::clamp<int64_t>(useful, 1, most_threads()));
@@ -58,7 +58,7 @@ inline int parts(int64_t n, int64_t cost, int64_t step) {
 
 // Calls work(begin, end) on `team` parts of [0, n), each on one thread. `work` must not throw.
 template <class Work>
-void parallel(int64_t n, int64_t step, int team, const Work& work) {
+void parallel(int64_t n, int64_t step, [[maybe_unused]] int team, const Work& work) {
   const auto part = [&](int64_t me, int64_t all) {
     const int64_t steps = (n + step - 1) / step;
     const int64_t begin = steps * me / all * step, end = std::min(n, steps * (me + 1) / all * step);
@@ -74,10 +74,17 @@ void parallel(int64_t n, int64_t step, int team, const Work& work) {
   part(0, 1);
 }
 
+// The same with as many threads as are worth it, often this one alone. `cost`: as for parts().
+template <class Work>
+void share(int64_t n, int64_t cost, int64_t step, const Work& work) {
+  if (n * cost < kWorthAThread) return work(0, n);
+  parallel(n, step, parts(n, cost, step), work);
+}
+
 // Calls work(item, thread) for every item of [0, n), each as soon as a thread of the team is free: for items
 // that take different times, the long ones first. `work` must not throw.
 template <class Work>
-void parallel_items(int64_t n, int team, const Work& work) {
+void parallel_items(int64_t n, [[maybe_unused]] int team, const Work& work) {
   std::atomic<int64_t> next{0};
   const auto take = [&](int thread) {
     for (int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < n;) work(item, thread);
