@@ -63,8 +63,8 @@ Floats attention(const Backend& backend) {
   Floats q = numbers(heads * queries * dim, 1);
   Floats cos(queries * dim / 2), sin(queries * dim / 2);
   for (int64_t i = 0; i < queries * dim / 2; ++i) {
-    cos[i] = std::cos(0.1f * i);
-    sin[i] = std::sin(0.1f * i);
+    cos[i] = std::cos(0.1f * static_cast<float>(i));
+    sin[i] = std::sin(0.1f * static_cast<float>(i));
   }
   backend.apply_rope(q.data(), q.data(), cos.data(), sin.data(), heads, queries, dim, dim / 2);
   AttentionOptions options;

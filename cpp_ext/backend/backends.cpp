@@ -29,10 +29,9 @@ int64_t row_bytes(const char* format, int64_t k) {
 }
 
 BackendRegistry::BackendRegistry() {
-  backends_.push_back(std::make_unique<AbsentBackend>(
-      "cuda", "airllm's CUDA kernels have no C++ interface yet; from Python they run as tensor_ops_cuda"));
-  backends_.push_back(std::make_unique<AbsentBackend>(
-      "opencl", "airllm reaches OpenCL through pyopencl; from Python it runs as tensor_ops_opencl"));
+  for (const char* name : {"cuda", "opencl"})
+    backends_.push_back(std::make_unique<AbsentBackend>(
+        name, "it is reached from Python alone, as tensor_ops_" + std::string(name)));
   backends_.push_back(std::make_unique<CpuBackend>());
   for (size_t i = 0; i < backends_.size(); ++i) backends_[i]->type_ = BackendType(i);
 }
