@@ -1,22 +1,24 @@
 """Tensor operations of large language models on whatever the machine has: NumPy, C++ SIMD, OpenCL, CUDA.
 
-`from airllm import tensor_ops` picks the backend; `from airllm import AutoModel` opens a model. This package
-itself imports nothing, so that its configuration can be read and written (`python setup.py
-configure_backend`) without NumPy.
+`from airllm import tensor_ops` picks the backend; `from airllm import AutoModel` opens a model;
+`get_include()` and `get_cpp_flags()` are for C++ programs. This package itself imports nothing, so that its
+configuration can be read and written (`python setup.py configure_backend`) without NumPy.
 """
 
+from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    if name == "AutoModel":
-        from airllm.auto_model import AutoModel
+_WHERE = {"AutoModel": "auto_model", "get_cpp_flags": "cpp_program", "get_include": "cpp_program"}
 
-        return AutoModel
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"airllm.{_WHERE[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), "AutoModel"])
+    return sorted([*globals(), *_WHERE])

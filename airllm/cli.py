@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -164,6 +165,19 @@ def quantize(options: argparse.Namespace) -> int:
     return 0
 
 
+def cpp_flags(options: argparse.Namespace) -> int:
+    """What a C++ program is compiled and linked with."""
+    from airllm.cpp_program import get_cpp_flags, get_include
+
+    if options.include:
+        print(get_include())
+        return 0
+    both = options.compile == options.link
+    flags = get_cpp_flags(compile=both or options.compile, link=both or options.link, openmp=options.openmp)
+    print(shlex.join(flags))
+    return 0
+
+
 # ------------------------------------------------------------------------------------------------ parts
 
 
@@ -274,7 +288,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="F",
         help="f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0 (the default)",
     )
+    _add_cpp_flags(commands)
     return parser
+
+
+def _add_cpp_flags(commands: Any) -> None:
+    made = _command(commands, "cpp-flags", cpp_flags, "what a C++ program is compiled and linked with")
+    made.add_argument("--compile", action="store_true", help="only the options to compile with")
+    made.add_argument("--link", action="store_true", help="only what to link: the backends' source file")
+    made.add_argument("--include", action="store_true", help="only the folder of the header")
+    made.add_argument("--no-openmp", dest="openmp", action="store_false", help="without OpenMP's threads")
 
 
 def _command(

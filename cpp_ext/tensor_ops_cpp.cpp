@@ -6,7 +6,6 @@
 // (on one line) gives every instruction set; add -fopenmp for threads.
 #include <pybind11/stl.h>
 
-#include <cstdlib>
 #include <optional>
 #include <string>
 
@@ -16,8 +15,8 @@
 #include "bindings/formats.h"
 #include "bindings/linear.h"
 #include "bindings/matmul.h"
-#include "bindings/prefill.h"
 #include "bindings/rows.h"
+#include "cpu/choice.h"
 
 namespace py = pybind11;
 using namespace ops;
@@ -83,25 +82,6 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-const cpu::Kernels* kernels_named(const std::string& isa) {
-  std::string known;
-  for (const cpu::Kernels* kernels : cpu::supported()) {
-    if (isa == kernels->isa) return kernels;
-    known += (known.empty() ? "" : ", ") + std::string(kernels->isa);
-  }
-  throw py::value_error("this CPU has no kernels for '" + isa + "'; it has: " + known);
-}
-
-const cpu::Kernels* kernels_at_import() {
-  const char* wanted = std::getenv("AIRLLM_CPU_ISA");
-  if (!wanted || !*wanted) return cpu::supported().front();
-  try {
-    return kernels_named(wanted);
-  } catch (const py::value_error& error) {
-    throw py::import_error(std::string("AIRLLM_CPU_ISA: ") + error.what());
-  }
-}
-
 // Bandwidth probes: the fastest copy and read of float32 that these kernels can do.
 void copy_all(py::object out, py::object x) {
   const Op op{"copy"};
@@ -111,7 +91,7 @@ void copy_all(py::object out, py::object x) {
     op.wrong_type("x", std::string("has dtype ") + dtype_name(from.dtype), "float32");
   run(from.size, 1, 1024, [&](int64_t begin, int64_t end) {
     active.load()->copy(to.data + begin * 4, from.data + begin * 4, end - begin,
-                        to.nbytes() > kStreamedBytes);
+                        to.nbytes() > cpu::kStreamedBytes);
   });
 }
 
@@ -143,13 +123,6 @@ void define_decoder_layer(py::module_& m) {
   m.attr("decoder_rows") = cpu::kDecodeRows;
 }
 
-constexpr bool kOpenMP =
-#ifdef _OPENMP
-    true;
-#else
-    false;
-#endif
-
 bool has_simd() { return std::string(active.load()->isa) != "scalar"; }
 
 void use(py::handle module, const cpu::Kernels* kernels) {
@@ -171,7 +144,7 @@ py::dict optimization_info() {
   info["has_simd"] = has_simd();
   info["lanes"] = active.load()->lanes;
   info["variants"] = variants();
-  info["has_openmp"] = kOpenMP;
+  info["has_openmp"] = cpu::kOpenMP;
   info["num_threads"] = cpu::threads().load();
   info["has_avx"] = has.avx;
   info["has_avx2"] = has.avx2;
@@ -184,48 +157,34 @@ py::dict optimization_info() {
   return info;
 }
 
-void set_num_threads(int n) {
-  if (n < 1)
-    throw py::value_error("set_num_threads: n has value " + std::to_string(n) + ", expected 1 or more");
-  cpu::threads() = kOpenMP ? n : 1;
-}
-
-int threads_of(const std::string& wanted) {
-  size_t used = 0;
-  int n = 0;
-  try {
-    n = std::stoi(wanted, &used);
-  } catch (const std::logic_error&) {
-  }
-  if (n < 1 || used != wanted.size())
-    throw py::import_error("AIRLLM_NUM_THREADS has value '" + wanted + "', expected a whole number from 1");
-  return n;
-}
-
 // This thread's instruction set and threads; none, and 0, mean the process's. Returns those before.
 py::tuple switch_thread(const std::optional<std::string>& isa, const std::optional<int>& threads) {
-  const cpu::Kernels* before = active.switch_to(isa ? kernels_named(*isa) : nullptr);
-  const int before_threads = std::exchange(cpu::own_threads(), kOpenMP ? threads.value_or(0) : 0);
+  const cpu::Kernels* before = active.switch_to(isa ? cpu::kernels_named(*isa) : nullptr);
+  const int before_threads = std::exchange(cpu::own_threads(), cpu::kOpenMP ? threads.value_or(0) : 0);
   return py::make_tuple(before ? py::cast(std::string(before->isa)) : py::none(), before_threads);
 }
 
-std::string device() {
-  const int n = cpu::most_threads();
-  return std::string("CPU (") + active.load()->isa + ", " + std::to_string(n) +
-         (n == 1 ? " thread)" : " threads)");
+// What `choose` gives; a choice of the environment that cannot be fails the import.
+template <class Choose>
+auto at_import(const Choose& choose) {
+  try {
+    return choose();
+  } catch (const std::invalid_argument& error) {
+    throw py::import_error(error.what());
+  }
 }
 
 }  // namespace
 
 PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.doc() = "CPU kernels for airllm, chosen for this CPU when the module loads (AIRLLM_CPU_ISA overrides).";
-  if (const char* wanted = std::getenv("AIRLLM_NUM_THREADS")) set_num_threads(threads_of(wanted));
+  at_import(cpu::choose_threads);
   cpu::run_alone_after_fork();
-  results::keep_through_fork();
+  cpu::keep_through_fork();
   if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
-  use(m, kernels_at_import());
+  use(m, at_import(cpu::chosen_kernels));
   const cpu::Features has = cpu::features();
-  m.attr("has_openmp") = kOpenMP;
+  m.attr("has_openmp") = cpu::kOpenMP;
   m.attr("has_fma") = has.fma;
   m.attr("has_avx") = has.avx;
   m.attr("has_avx2") = has.avx2;
@@ -233,10 +192,12 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.attr("has_neon") = has.neon;
   define_decoder_layer(m);
   m.def("get_optimization_info", optimization_info, "What this CPU has and what the kernels use of it.");
-  m.def("device", device, "One line: the instruction set and the threads in use.");
+  m.def(
+      "device", [] { return cpu::device(*active.load()); },
+      "One line: the instruction set and the threads in use.");
   m.def("variants", variants, "Instruction sets that run here, the best first; names for select().");
   const auto select = [self = m.ptr()](const std::optional<std::string>& isa) {
-    use(self, isa ? kernels_named(*isa) : kernels_at_import());
+    use(self, isa ? cpu::kernels_named(*isa) : at_import(cpu::chosen_kernels));
   };
   m.def("select", select, py::arg("isa").none(true),
         "Use the kernels of this instruction set from now on (None: as at import); ValueError if this CPU "
@@ -246,10 +207,10 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
         "Use this instruction set and at most so many threads for the ops of this thread (None: the "
         "process's); returns the two before.");
   m.def("num_threads", [] { return cpu::threads().load(); }, "Most threads that an op uses.");
-  m.def("set_num_threads", set_num_threads, py::arg("n"), "Use at most n threads in an op.");
+  m.def("set_num_threads", cpu::set_num_threads, py::arg("n"), "Use at most n threads in an op.");
   m.def("calls", [] { return calls.load(); }, "Kernels run so far in this process.");
   m.def(
-      "release_memory", [] { return results::kept().release(); },
+      "release_memory", [] { return cpu::kept().release(); },
       "Return the freed result buffers that were kept to the system; their bytes.");
   m.def("copy", copy_all, py::arg("out"), py::arg("x"),
         "Copy float32, as fast as this memory allows: a bandwidth probe.");

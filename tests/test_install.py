@@ -58,6 +58,7 @@ def test_an_editable_install_uses_the_checkout(checkout, tmp_path):
     assert Path(where).is_relative_to(checkout)
     direct = checkouts.run([str(python), "-c", "import tensor_ops_cpp as t; print(t.__file__)"], tmp_path)
     assert direct.stdout == f"{checkout}/cpp_ext/tensor_ops_cpp{probes.EXT_SUFFIX}\n"
+    check_cpp_program(python, tmp_path, checkout)
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +91,18 @@ def test_a_wheel_from_the_sdist_works_in_an_empty_environment(sdist, tmp_path):
     text = checkouts.run([str(python), "-c", find], tmp_path)
     assert text.stdout.splitlines()[1:] == ["True"], checkouts.said(text)
     assert Path(text.stdout.splitlines()[0]).is_relative_to(tmp_path / "venv")
+    check_cpp_program(python, tmp_path, tmp_path / "venv")
+
+
+def check_cpp_program(python: Path, folder: Path, place: Path) -> None:
+    """A C++ program finds the header, and all that the source file of the backends includes, in `place`."""
+    flags = checkouts.run([str(python), "-m", "airllm", "cpp-flags"], folder, PYTHONPATH="").stdout.split()
+    example = str(checkouts.ROOT / "examples" / "registry.cpp")
+    answer = checkouts.run(["g++", "-MM", example, *flags], folder)
+    assert answer.returncode == 0, checkouts.said(answer)
+    ours = [name for name in re.findall(r"\S*cpp_ext/\S+", answer.stdout) if name != flags[-1]]
+    assert "kernels.inl" in answer.stdout and flags[-1].startswith(str(place))
+    assert all(Path(name).is_relative_to(place) for name in ours), ours
 
 
 def test_a_wheel_carries_the_modules_and_the_kernel_text_alone(sdist, tmp_path):

@@ -139,13 +139,6 @@ inline cpu::Attention attention_of(const AttentionArrays& arrays) {
   return all;
 }
 
-// Which keys a query sees: those from i + low to i + high.
-inline void set_window(cpu::Attention& all, bool causal, std::optional<int64_t> window) {
-  const int64_t itself = all.s - all.t;  // the last query stands at the last key
-  all.high = causal ? itself : all.s;
-  all.low = window && *window < all.s + all.t ? itself - *window + 1 : -all.t;
-}
-
 inline PyObject* attention(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
   static const char* const names[] = {"q", "k", "v", "mask", "causal", "scale", "softcap", "window", "out"};
   PyObject* values[9];
@@ -159,7 +152,7 @@ inline PyObject* attention(const Op& op, PyObject* const* args, Py_ssize_t given
   if (softcap && !(*softcap > 0))
     op.wrong_value("softcap", "has value " + std::to_string(*softcap), "more than 0");
   all.softcap = softcap.value_or(0.f);
-  set_window(all, causal, optional_count(op, "window", values[7]));
+  all.see(causal, optional_count(op, "window", values[7]));
   const Array& mask = arrays.mask;
   const Input q{"q", &arrays.q, false}, k{"k", &arrays.k, false}, v{"v", &arrays.v, false},
       m{"mask", mask.object ? &mask : &arrays.q, false};
@@ -170,13 +163,8 @@ inline PyObject* attention(const Op& op, PyObject* const* args, Py_ssize_t given
     if (out.size) std::memset(out.data, 0, out.nbytes());  // averages of nothing
     return out.give();
   }
-  const cpu::AttentionParts parts(active.load()->attention, all, heads.pairs());
-  const results::Workspace memory(parts.floats() * sizeof(float));
-  calls.fetch_add(1, std::memory_order_relaxed);
-  {
-    const py::gil_scoped_release unlocked;
-    parts.run(heads, reinterpret_cast<float*>(memory.data()));
-  }
+  run(cpu::kWorthAThread,
+      [&] { cpu::threaded::attention(active.load()->attention, all, heads.pairs(), heads); });
   return out.give();
 }
 

@@ -256,7 +256,7 @@ inline void run_layers(const cpu::DecoderCall& call) {
     team = std::min(team, cpu::parts(call.layers[i]->weights() / 4, call.rows, 1));
   const cpu::DecoderSizes sizes(kernels, call);
   const cpu::DecoderMemory at(sizes, call.rows, team);
-  const results::Workspace memory(at.bytes(team));
+  const cpu::Workspace memory(at.bytes(team));
   std::memset(memory.data() + at.done, 0, at.shared.bytes - at.done);
   auto* const begun = reinterpret_cast<cpu::Steps::Begun*>(memory.data() + at.begun);
   cpu::Steps steps(team);

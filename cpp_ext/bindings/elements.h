@@ -1,19 +1,14 @@
 // Element-wise ops: each element of the result follows from the same element of the arrays.
 #pragma once
+#include "../cpu/threaded_elements.h"
 #include "run.h"
 
 namespace [[gnu::visibility("hidden")]] ops {
 
-constexpr int64_t kElements = 1024;  // parts begin at multiples of this
-
 inline PyObject* mapped(const Op& op, PyObject* x_, PyObject* out_, cpu::MapKernel* const* kernels) {
   const Array x = array(op, "x", x_);
   results::Result out = results::result(op, out_, x, x.ndim, x.shape, {{"x", &x, true}});
-  cpu::MapKernel* const kernel = kernels[x.dtype];
-  const int64_t size = itemsize(x.dtype);
-  run(x.size, 1, kElements, [&](int64_t begin, int64_t end) {
-    kernel(out.data + begin * size, x.data + begin * size, end - begin, out.nbytes() > kStreamedBytes);
-  });
+  run(x.size, [&] { cpu::threaded::map(kernels[x.dtype], x.dtype, out.data, x.data, x.size); });
   return out.give();
 }
 
@@ -26,12 +21,8 @@ inline PyObject* gated(const Op& op, PyObject* gate_, PyObject* up_, PyObject* o
     op.wrong_shape("up", up, "(...) with ...=" + shape_text(gate.ndim, gate.shape));
   results::Result out =
       results::result(op, out_, gate, gate.ndim, gate.shape, {{"gate", &gate, true}, {"up", &up, true}});
-  cpu::PairKernel* const kernel = kernels[gate.dtype];
-  const int64_t size = itemsize(gate.dtype);
-  run(gate.size, 1, kElements, [&](int64_t begin, int64_t end) {
-    const int64_t at = begin * size;
-    kernel(out.data + at, gate.data + at, up.data + at, end - begin, out.nbytes() > kStreamedBytes);
-  });
+  run(gate.size,
+      [&] { cpu::threaded::map(kernels[gate.dtype], gate.dtype, out.data, gate.data, up.data, gate.size); });
   return out.give();
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "../cpu/threaded_formats.h"
 #include "run.h"
 
 namespace [[gnu::visibility("hidden")]] ops {
@@ -128,15 +129,8 @@ inline PyObject* quantize(const Op& op, PyObject* const* args, Py_ssize_t given,
   std::vector<py::ssize_t> shape(x.shape, x.shape + x.ndim);
   shape.back() = cpu::row_bytes(format, shape.back());
   results::Result data = result_of(op, nullptr, kNumpyUint8, cpu::kBool, shape, {{"x", &x, false}});
-  const cpu::StoredKernels& kernels = active.load()->stored;
-  const int64_t size = itemsize(x.dtype);
-  run(x.size / block.values, block.values * 16, 32, [&](int64_t begin, int64_t end) {
-    float wide[256];
-    for (int64_t b = begin; b < end; ++b) {
-      kernels.widen(x.dtype, wide, x.data + b * block.values * size, block.values);
-      kernels.quantize(format, data.data + b * block.bytes, wide, block.values);
-    }
-  });
+  run(x.size * 16,
+      [&] { cpu::threaded::quantize(active.load()->stored, format, data.data, x.dtype, x.data, x.size); });
   const py::object made = py::reinterpret_steal<py::object>(data.give());
   return py::reinterpret_borrow<py::object>(quantized_type())(made, block.name).release().ptr();
 }
@@ -149,11 +143,9 @@ inline PyObject* dequantize(const Op& op, PyObject* const* args, Py_ssize_t give
   const Stored q = quantized(op, "q", values[0]);
   results::Result out =
       result_of(op, values[1], kNumpyFloat32, cpu::kFloat32, q.shape, {{"q", &q.array, false}});
-  const cpu::Block& block = cpu::kBlocks[q.format];
-  const cpu::StoredKernels& kernels = active.load()->stored;
-  run(out.size / block.values, block.values, 1, [&](int64_t begin, int64_t end) {
-    kernels.dequantize(q.format, reinterpret_cast<float*>(out.data) + begin * block.values,
-                       q.data() + begin * block.bytes, (end - begin) * block.values);
+  run(out.size, [&] {
+    cpu::threaded::dequantize(active.load()->stored, q.format, reinterpret_cast<float*>(out.data), q.data(),
+                              out.size);
   });
   return out.give();
 }

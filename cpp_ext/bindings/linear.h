@@ -1,88 +1,36 @@
 // Products with weights (n, k), rows as checkpoints have them, in the form in which they are stored.
 #pragma once
-#include "../cpu/unpacked.h"
+#include "../cpu/threaded_linear.h"
 #include "formats.h"
-#include "prefill.h"
+#include "matmul.h"
 
 namespace [[gnu::visibility("hidden")]] ops {
 
-// out (m, n) = x (m, k) @ weight (n, k)^T + bias, dense.
-struct LinearCall {
-  DType dtype;  // of x and out
-  char* out;
-  const char* x;
-  const Stored& weight;
-  const float* bias;  // or null
-  int64_t m, n, k;
-};
-
-inline int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
-// x as a kernel reads it beside weights of a format. False if it holds what that cannot.
-inline bool pack(const LinearCall& call, cpu::Format format, char* to, float* wide) {
-  const cpu::StoredKernels& kernels = active.load()->stored;
-  const int64_t packed = kernels.packed_bytes(format, call.k), row = call.k * itemsize(call.dtype);
-  for (int64_t i = 0; i < call.m; ++i) {
-    const char* x = call.x + i * row;
-    if (call.dtype != cpu::kFloat32) {
-      kernels.widen(call.dtype, wide, x, call.k);
-      x = reinterpret_cast<const char*>(wide);
-    }
-    if (!kernels.pack(format, to + i * packed, reinterpret_cast<const float*>(x), call.k)) return false;
-  }
-  return true;
+// A dense (rows, columns) array of x's dtype on someone else's memory.
+inline py::object matrix_of(const Array& like, const char* data, int64_t rows, int64_t columns) {
+  const py::ssize_t shape[] = {rows, columns};
+  return steal(
+      results::new_array(py::detail::array_proxy(like.object)->descr, 2, shape, const_cast<char*>(data)));
 }
 
-// All of it, with x as pack() has written it for `packed_as`.
-inline cpu::LinearPart part_of(const LinearCall& call, cpu::Format packed_as, const char* packed) {
-  return {call.weight.format,
-          call.dtype,
-          call.out,
-          call.m,
-          call.n,
-          call.k,
-          0,
-          call.n,
-          call.weight.data(),
-          packed,
-          active.load()->stored.packed_bytes(packed_as, call.k),
-          call.bias};
-}
-
-inline void unpacked_rows(const LinearCall& call, char* packed, float* wide) {
-  pack(call, cpu::kF32, packed, wide);
-  calls.fetch_add(1, std::memory_order_relaxed);
-  const results::Workspace floats(cpu::kUnpackedRows * call.k * 4);
-  cpu::linear_unpacked(active.load()->stored, part_of(call, cpu::kF32, packed),
-                       reinterpret_cast<float*>(floats.data()));
-}
-
-// Up to eight rows of x: every weight is read once, as it is stored.
-inline void few_rows(const LinearCall& call) {
-  const cpu::StoredKernels& kernels = active.load()->stored;
-  const cpu::Format format = call.weight.format;
-  const int64_t room =
-      std::max(kernels.packed_bytes(format, call.k), kernels.packed_bytes(cpu::kF32, call.k));
-  const results::Workspace workspace(call.m * room + aligned(call.k * 4));
-  float* const wide = reinterpret_cast<float*>(workspace.data() + call.m * room);
-  if (!pack(call, format, workspace.data(), wide)) return unpacked_rows(call, workspace.data(), wide);
-  const cpu::LinearPart all = part_of(call, format, workspace.data());
-  run(call.n, call.k * call.m / 4 + 1, 8, [&](int64_t begin, int64_t end) {
-    cpu::LinearPart part = all;
-    part.n0 = begin;
-    part.n1 = end;
-    kernels.linear(part);
-  });
+// A dense float32 product of many rows is NumPy's BLAS, as in matmul().
+inline void linear_by_numpy(const Array& out, const Array& x, const cpu::threaded::Linear& call) {
+  const py::object rows = matrix_of(x, x.data, call.m, call.k),
+                   result = matrix_of(x, out.data, call.m, call.n),
+                   columns = matrix_of(x, call.weight, call.n, call.k).attr("T");
+  numpy_matmul(rows.ptr(), columns.ptr(), result.ptr());
+  cpu::threaded::add_bias(active.load()->stored, call);
 }
 
 // x (..., k) with weight (n, k), whose ranks and k the caller has checked.
 inline void multiply_stored(const Array& out, const Array& x, const Stored& weight, const float* bias) {
   if (!out.size) return;
   const int64_t n = weight.axis(2), k = weight.axis(1);
-  const LinearCall call{x.dtype, out.data, x.data, weight, bias, out.size / n, n, k};
-  if (k && call.m <= cpu::kDecodeRows) return few_rows(call);
-  prefill(weight.format, out, x, weight.data(), call.m, n, k);
-  if (bias) active.load()->stored.add_bias(x.dtype, out.data, bias, call.m, n);
+  const cpu::threaded::Linear call{x.dtype,      out.data, x.data, weight.format, weight.data(), bias,
+                                   out.size / n, n,        k};
+  const bool floats = call.format == cpu::kF32 && call.dtype == cpu::kFloat32;
+  if (floats && k && call.m > cpu::kDecodeRows) return linear_by_numpy(out, x, call);
+  run(call.work(), [&] { cpu::threaded::linear(*active.load(), call); });
 }
 
 inline std::vector<float> bias_of(const Op& op, PyObject* object, int64_t n, Array* bias) {

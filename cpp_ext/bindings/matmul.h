@@ -2,11 +2,10 @@
 #pragma once
 #include <cstring>
 
+#include "../cpu/threaded_matmul.h"
 #include "run.h"
 
 namespace [[gnu::visibility("hidden")]] ops {
-
-constexpr int64_t kFewRows = 8;  // up to here a product reads b as it lies: see cpu/few_rows.inl
 
 inline py::object steal(PyObject* made) {
   if (!made) throw py::error_already_set();
@@ -39,75 +38,21 @@ inline void numpy_matmul(PyObject* a, PyObject* b, PyObject* out) {
   calls.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Up to eight rows: threads share columns of b or its rows. A thread's rows lie together in memory, which one
-// row of a is read at the speed of; its columns need no sums over the threads.
-inline bool shares_columns(int64_t m, int64_t n, int64_t k) {
-  if (m == 1 && 4 * k >= n && k >= 256 * cpu::most_threads()) return false;
-  return n >= 1024;
-}
-
-inline void few_rows(DType dtype, char* out, const char* a, const char* b, int64_t m, int64_t n, int64_t k) {
-  const cpu::Kernels& kernels = *active.load();
-  const bool by_columns = shares_columns(m, n, k);
-  const int64_t items = by_columns ? n : k, step = by_columns ? 64 : 128;
-  const int64_t work = k * (m + n) / 4 + m * n * k / 16;
-  const int team = cpu::parts(work, 1, std::max<int64_t>(work * step / items, 1));
-  const int64_t size = itemsize(dtype);
-  const auto part_of = [&](float* totals, int64_t begin, int64_t end) {
-    if (!by_columns) return kernels.few_rows[dtype](totals, a, b, {m, n, k, 0, n, begin, end});
-    kernels.few_rows[dtype](totals, a, b, {m, n, k, begin, end, 0, k});
-    for (int64_t i = 0; i < m; ++i)
-      kernels.sum_parts[dtype](out + (i * n + begin) * size, totals + i * (end - begin), 1, end - begin);
-  };
-  if (work < cpu::kWorthAThread && m * n <= 2048) {
-    float totals[2048];
-    part_of(totals, 0, items);
-    if (!by_columns) kernels.sum_parts[dtype](out, totals, 1, m * n);
-    return;
-  }
-  const results::Workspace totals(team * m * n * sizeof(float));
-  const auto of_thread = [&](int i) { return reinterpret_cast<float*>(totals.data()) + i * m * n; };
-  std::atomic<int> next{0};
-  const py::gil_scoped_release unlocked;
-  cpu::parallel(items, step, team,
-                [&](int64_t begin, int64_t end) { part_of(of_thread(next++), begin, end); });
-  if (!by_columns) kernels.sum_parts[dtype](out, of_thread(0), next, m * n);
-}
-
-// Many rows.
-inline void many_rows(DType dtype, char* out, const char* a, const char* b, int64_t m, int64_t n, int64_t k) {
-  const cpu::Kernels& kernels = *active.load();
-  const bool by_columns = n >= m;
-  const int64_t items = by_columns ? n : m, step = 32;
-  const int team = cpu::parts(items, (by_columns ? m : n) * k / 4 + 1, step);
-  const results::Workspace workspaces(kernels.matmul_workspace * team);
-  std::atomic<size_t> next{0};
-  const py::gil_scoped_release unlocked;
-  cpu::parallel(items, step, team, [&](int64_t begin, int64_t end) {
-    cpu::MatmulPart part{n, k, 0, m, 0, n};
-    (by_columns ? part.n0 : part.m0) = begin;
-    (by_columns ? part.n1 : part.m1) = end;
-    kernels.matmul[dtype](out, a, b, part,
-                          reinterpret_cast<float*>(workspaces.data() + next++ * kernels.matmul_workspace));
-  });
-}
-
 inline void multiply(const Array& out, const Array& a, const Array& b, bool shared) {
   if (!out.size) return;
-  if (!a.size) {
-    std::memset(out.data, 0, out.nbytes());  // sums of nothing
-    return;
-  }
-  const int64_t n = b.axis(1), k = a.axis(1), matrices = shared ? 1 : b.size / (k * n),
-                m = out.size / n / matrices;
-  const bool own = m <= kFewRows && matrices == 1;
-  if (a.dtype == cpu::kFloat32 && !own) return numpy_matmul(a.object, b.object, out.object);
-  const int64_t size = itemsize(a.dtype);
-  const auto product = m <= kFewRows ? few_rows : many_rows;
-  calls.fetch_add(1, std::memory_order_relaxed);
-  for (int64_t i = 0; i < matrices; ++i)
-    product(a.dtype, out.data + i * m * n * size, a.data + i * m * k * size, b.data + i * k * n * size, m, n,
-            k);
+  const int64_t n = b.axis(1), k = a.axis(1), matrices = shared ? 1 : out.size / (a.axis(2) * n),
+                m = out.size / n / matrices, size = itemsize(a.dtype);
+  const bool own = m <= cpu::threaded::kFewRows && matrices == 1;
+  if (a.dtype == cpu::kFloat32 && !own && k) return numpy_matmul(a.object, b.object, out.object);
+  cpu::threaded::Product product{a.dtype, out.data, a.data, b.data, m, n, k};
+  run(matrices * product.work(), [&] {
+    for (int64_t i = 0; i < matrices; ++i) {
+      cpu::threaded::matmul(*active.load(), product);
+      product.out += m * n * size;
+      product.a += m * k * size;
+      product.b += k * n * size;
+    }
+  });
 }
 
 inline std::string axes_of_b(const Array& a, bool with_batch) {

@@ -1,17 +1,16 @@
 // Ops whose rows, the last axis, are computed each on its own.
 #pragma once
+#include "../cpu/threaded_rows.h"
 #include "broadcast.h"
 #include "run.h"
 
 namespace [[gnu::visibility("hidden")]] ops {
 
-// Rows [begin, end) of an array that has rows, and what a kernel needs to know about them.
-inline cpu::Rows part(int64_t begin, int64_t end, const Array& out) {
-  return {end - begin, out.axis(1), out.nbytes() > kStreamedBytes};
+// The rows of an array that has some.
+inline cpu::threaded::AllRows rows_of(const Array& x) {
+  const int64_t dim = x.axis(1);
+  return {x.dtype, dim ? x.size / dim : 0, dim};
 }
-
-// An array's bytes per row.
-inline int64_t row_bytes(const Array& x) { return x.axis(1) * itemsize(x.dtype); }
 
 inline cpu::AnyValues values_of(const Array& a) { return {a.data, a.dtype}; }
 
@@ -29,12 +28,6 @@ inline Array weight_of(const Op& op, const char* name, PyObject* object, const A
   return weight;
 }
 
-// Runs work(begin, end) over the rows of x, which has some.
-template <class Work>
-inline void run_rows(const Array& x, const Work& work) {
-  run(x.size / x.axis(1), x.axis(1), 1, work);
-}
-
 inline PyObject* rms_norm(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
   static const char* const names[] = {"x", "weight", "eps", "out"};
   PyObject* values[4];
@@ -45,11 +38,8 @@ inline PyObject* rms_norm(const Op& op, PyObject* const* args, Py_ssize_t given,
   results::Result out =
       results::result(op, values[3], x, x.ndim, x.shape, {{"x", &x, true}, {"weight", &weight, false}});
   if (!x.size) return out.give();
-  cpu::RmsNormKernel* const kernel = active.load()->rows.rms_norm[x.dtype][weight.dtype == cpu::kFloat32];
-  const int64_t row = row_bytes(x);
-  run_rows(x, [&](int64_t begin, int64_t end) {
-    kernel(out.data + begin * row, x.data + begin * row, weight.data, part(begin, end, out), eps);
-  });
+  run(x.size,
+      [&] { cpu::threaded::rms_norm(*active.load(), rows_of(x), out.data, x.data, values_of(weight), eps); });
   return out.give();
 }
 
@@ -73,15 +63,11 @@ inline PyObject* add_rms_norm(const Op& op, PyObject* const* args, Py_ssize_t gi
       results::result(op, outs[0], x, x.ndim, x.shape, {in_x, in_residual, in_weight}, "out[0]");
   results::Result normed = results::result(op, outs[1], x, x.ndim, x.shape,
                                            {in_x, in_residual, in_weight, {"out[0]", &sum, false}}, "out[1]");
-  if (x.size) {
-    cpu::AddRmsNormKernel* const kernel = active.load()->rows.add_rms_norm[x.dtype];
-    const int64_t row = row_bytes(x);
-    run_rows(x, [&](int64_t begin, int64_t end) {
-      const int64_t at = begin * row;
-      kernel(sum.data + at, normed.data + at, x.data + at, residual.data + at, values_of(weight),
-             part(begin, end, sum), eps);
+  if (x.size)
+    run(x.size, [&] {
+      cpu::threaded::add_rms_norm(*active.load(), rows_of(x), sum.data, normed.data, x.data, residual.data,
+                                  values_of(weight), eps);
     });
-  }
   return results::both(values[4], sum, normed);
 }
 
@@ -97,11 +83,9 @@ inline PyObject* layer_norm(const Op& op, PyObject* const* args, Py_ssize_t give
       results::result(op, values[4], x, x.ndim, x.shape,
                       {{"x", &x, true}, {"weight", &weight, false}, {"bias", &bias, false}});
   if (!x.size) return out.give();
-  cpu::LayerNormKernel* const kernel = active.load()->rows.layer_norm[x.dtype];
-  const int64_t row = row_bytes(x);
-  run_rows(x, [&](int64_t begin, int64_t end) {
-    kernel(out.data + begin * row, x.data + begin * row, values_of(weight), values_of(bias),
-           part(begin, end, out), eps);
+  run(x.size, [&] {
+    cpu::threaded::layer_norm(*active.load(), rows_of(x), out.data, x.data, values_of(weight),
+                              values_of(bias), eps);
   });
   return out.give();
 }
@@ -113,10 +97,6 @@ inline Array broadcast_rows(const Op& op, const char* name, PyObject* object, co
   if (!broadcast(steps, rows, 1, x.ndim - 1, x.shape))
     op.wrong_shape(name, rows, axes + (rows.ndim > 1 ? ", ...=" + shape_text(x.ndim - 1, x.shape) : ""));
   return rows;
-}
-
-inline cpu::AnyRows rows_from(const Array& rows, int64_t offset, int64_t step) {
-  return {{rows.data + offset, rows.dtype}, step};
 }
 
 inline PyObject* softmax(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
@@ -136,21 +116,14 @@ inline PyObject* softmax(const Op& op, PyObject* const* args, Py_ssize_t given, 
   results::Result out =
       results::result(op, values[3], x, x.ndim, x.shape, {{"x", &x, true}, {"mask", &mask, false}});
   if (!x.size) return out.give();
-  cpu::SoftmaxKernel* const kernel = active.load()->rows.softmax[x.dtype];
-  const int64_t row = row_bytes(x);
-  const auto rows = [&](int64_t begin, int64_t end, cpu::AnyRows keep) {
-    kernel(out.data + begin * row, x.data + begin * row, keep, part(begin, end, out), scale);
-  };
+  const cpu::Kernels& kernels = *active.load();
   if (!mask.data) {
-    run_rows(x, [&](int64_t begin, int64_t end) { rows(begin, end, {}); });
+    run(x.size, [&] { cpu::threaded::softmax(kernels, rows_of(x), out.data, x.data, scale); });
     return out.give();
   }
   const Walk<1> walk(x.ndim - 1, x.shape, steps);
-  run_rows(x, [&](int64_t begin, int64_t end) {
-    walk.runs(begin, end, [&](int64_t first, int64_t count, const std::array<int64_t, 1>& offsets) {
-      rows(first, first + count, rows_from(mask, offsets[0], walk.step(0)));
-    });
-  });
+  run(x.size,
+      [&] { cpu::threaded::softmax(kernels, rows_of(x), out.data, x.data, scale, values_of(mask), walk); });
   return out.give();
 }
 
@@ -174,14 +147,10 @@ inline PyObject* apply_rope(const Op& op, PyObject* const* args, Py_ssize_t give
   results::Result out = results::result(op, values[4], x, x.ndim, x.shape,
                                         {{"x", &x, true}, {"cos", &cos, false}, {"sin", &sin, false}});
   if (!x.size) return out.give();
-  cpu::RopeKernel* const kernel = active.load()->rows.rope[interleaved][x.dtype];
   const Walk<2> walk(x.ndim - 1, x.shape, steps);
-  const int64_t row = row_bytes(x);
-  run_rows(x, [&](int64_t begin, int64_t end) {
-    walk.runs(begin, end, [&](int64_t first, int64_t count, const std::array<int64_t, 2>& offsets) {
-      kernel(out.data + first * row, x.data + first * row, rows_from(cos, offsets[0], walk.step(0)),
-             rows_from(sin, offsets[1], walk.step(1)), part(first, first + count, out), pairs);
-    });
+  run(x.size, [&] {
+    cpu::threaded::apply_rope(*active.load(), rows_of(x), out.data, x.data, values_of(cos), values_of(sin),
+                              walk, pairs, interleaved);
   });
   return out.give();
 }

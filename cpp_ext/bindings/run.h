@@ -33,16 +33,20 @@ class Active {
 inline Active active;
 inline std::atomic<uint64_t> calls{0};  // kernels run so far
 
-// A result that is larger than this is gone from the caches before anyone reads it.
-constexpr int64_t kStreamedBytes = int64_t{16} << 20;
+// Runs a kernel, without the interpreter's lock where its work, in elements of an elementwise op, is long
+// enough for another thread to use it.
+template <class Call>
+inline void run(int64_t work, const Call& call) {
+  calls.fetch_add(1, std::memory_order_relaxed);
+  if (work < cpu::kWorthAThread) return call();
+  const py::gil_scoped_release unlocked;
+  call();
+}
 
-// Runs `work` without the interpreter's lock where it is long enough for another thread to use it.
+// Runs work(begin, end) so, shared among threads.
 template <class Work>
 inline void run(int64_t n, int64_t cost, int64_t step, const Work& work) {
-  calls.fetch_add(1, std::memory_order_relaxed);
-  if (n * cost < cpu::kWorthAThread) return work(0, n);
-  const py::gil_scoped_release unlocked;
-  cpu::parallel(n, step, cpu::parts(n, cost, step), work);
+  run(n * cost, [&] { cpu::share(n, cost, step, work); });
 }
 
 // The ops as Python functions, without the cost of a general argument converter.

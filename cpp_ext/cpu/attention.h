@@ -1,5 +1,7 @@
 // What attention asks of a CPU kernel set. attention.inl has the kernels.
 #pragma once
+#include <optional>
+
 #include "dtypes.h"
 
 namespace cpu {
@@ -15,6 +17,13 @@ struct Attention {
   int64_t low, high;                      // query i sees the keys j with i + low <= j <= i + high
 
   int64_t rows() const { return heads * t; }
+
+  // Which keys a query sees: `window` of them at most, itself the last where it is causal.
+  void see(bool causal, std::optional<int64_t> window) {
+    const int64_t itself = s - t;  // the last query stands at the last key
+    high = causal ? itself : s;
+    low = window && *window < s + t ? itself - *window + 1 : -t;
+  }
 };
 
 // One key-value head of one member of the batch, with the query heads that share it. Their rows are counted

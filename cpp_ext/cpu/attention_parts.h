@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "attention.h"
+#include "kept_memory.h"
 #include "threads.h"
 
 namespace cpu {
@@ -71,5 +72,17 @@ class __attribute__((visibility("hidden"))) AttentionParts {
   int team_;
   bool few_;
 };
+
+namespace threaded {
+
+// head(i) tells where the arrays of pair i begin.
+template <class Head>
+void attention(const AttentionKernels& kernels, const Attention& all, int64_t pairs, const Head& head) {
+  const AttentionParts cut(kernels, all, pairs);
+  const Workspace memory(cut.floats() * sizeof(float));
+  cut.run(head, reinterpret_cast<float*>(memory.data()));
+}
+
+}  // namespace threaded
 
 }  // namespace cpu

@@ -4,7 +4,9 @@
 
 namespace cpu {
 
-// `stream`: write around the caches. Right for results that are too large to stay in them.
+// `stream`: write around the caches. Right for results of more than kStreamedBytes, which
+// are gone from them before anyone reads them.
+constexpr int64_t kStreamedBytes = int64_t{16} << 20;
 using MapKernel = void(void* out, const void* x, int64_t n, bool stream);
 using PairKernel = void(void* out, const void* a, const void* b, int64_t n, bool stream);
 

@@ -66,6 +66,7 @@ BEGIN_TARGET("avx2,fma,f16c")
 #endif
 END_TARGET
 
+#ifndef AIRLLM_WITHOUT_AVX512  // for programs that would rather compile in half the time
 BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 #define ISA avx512
 #include "avx512.inl"
@@ -94,6 +95,7 @@ BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,
 #define DOT_BF16(sum, a, b) ((Vec)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b)))
 #include "kernels_of_extension.inl"
 END_TARGET
+#endif
 
 #elif defined(AIRLLM_ARM)
 
@@ -160,9 +162,11 @@ inline std::vector<const Kernels*> supported() {
 #if defined(AIRLLM_X86)
   const Features has = features();
   const bool wide = has.avx2 && has.fma && has.f16c;
+#ifndef AIRLLM_WITHOUT_AVX512
   if (has.avx512_bf16 && wide) found.push_back(&avx512_bf16::kernels);
   if (has.avx512_vnni && wide) found.push_back(&avx512_vnni::kernels);
   if (has.avx512 && wide) found.push_back(&avx512::kernels);
+#endif
   if (wide) found.push_back(&avx2::kernels);
   found.push_back(&sse2::kernels);
 #ifdef AIRLLM_TEST_TARGETS

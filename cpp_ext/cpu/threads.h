@@ -45,7 +45,7 @@ constexpr int64_t kWorthAThread = 1 << 14;
 
 // In how many parts parallel() does n items. `cost` is one item's, in elements of an elementwise op; parts
 // begin at multiples of `step`.
-inline int parts(int64_t n, int64_t cost, int64_t step) {
+inline int parts([[maybe_unused]] int64_t n, [[maybe_unused]] int64_t cost, [[maybe_unused]] int64_t step) {
 #ifdef _OPENMP
   const int64_t useful = std::min<int64_t>(n * cost / kWorthAThread, (n + step - 1) / step);
   return forked() ? 1 : static_cast<int>(std::clamp<int64_t>(useful, 1, most_threads()));
@@ -79,6 +79,13 @@ void parallel(int64_t n, int64_t step, int team, const Work& work) {
     const int64_t begin = steps * part / team * step, end = std::min(n, steps * (part + 1) / team * step);
     if (begin < end) work(begin, end);
   });
+}
+
+// The same with as many threads as are worth it, often this one alone. `cost`: as for parts().
+template <class Work>
+void share(int64_t n, int64_t cost, int64_t step, const Work& work) {
+  if (n * cost < kWorthAThread) return work(0, n);
+  parallel(n, step, parts(n, cost, step), work);
 }
 
 }  // namespace cpu

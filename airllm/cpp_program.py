@@ -1,0 +1,34 @@
+"""How a C++ program uses the backends without Python: its header, and what to compile and link.
+
+    g++ main.cpp $(python -m airllm cpp-flags) -o main
+
+`cpp_ext/include/airllm/backend/backends.h` is the header. Standard library only.
+"""
+
+from pathlib import Path
+
+
+def get_include() -> str:
+    """The folder to give to a C++ compiler as -I, for `#include <airllm/backend/backends.h>`."""
+    return str(_sources() / "include")
+
+
+def get_cpp_flags(*, compile: bool = True, link: bool = True, openmp: bool = True) -> list[str]:
+    """Options for g++ or clang++, to stand behind a program's own sources.
+
+    `compile`: the language standard, optimization, threads and the folder of the header. `link`: threads, and
+    the source file of the backends and their kernels. It takes most of a minute to compile: a program of
+    many files makes one object file of it. Without `openmp`, for a compiler that has none, an op runs on the
+    thread that calls it. Options that come after these win.
+    """
+    threads = ["-pthread", *(["-fopenmp"] if openmp else [])]
+    flags = ["-std=c++17", "-O3", f"-I{get_include()}"] if compile else []
+    source = [str(_sources() / "backend" / "backends.cpp")] if link else []
+    return [*flags, *threads, *source]
+
+
+def _sources() -> Path:
+    """Inside this package once installed, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    places = (package / "cpp_ext", package.parent / "cpp_ext")
+    return next(folder for folder in places if (folder / "include").is_dir())

@@ -1,0 +1,175 @@
+// The backends of airllm for C++ programs, without Python:
+//
+//   #include <airllm/backend/backends.h>
+//   auto* cpu = airllm::backend::BackendRegistry::get_instance().get_backend("cpu");
+//   cpu->rms_norm(out, x, weight, rows, dim);
+//
+//   g++ main.cpp $(python -m airllm cpp-flags) -o main
+//
+// Ops: silu, gelu, swiglu, geglu; rms_norm, add_rms_norm, layer_norm, softmax, apply_rope; matmul, linear,
+// attention; quantize, dequantize. They are those of `airllm.tensor_ops`, which defines them. Everything here
+// may be called by several threads at once; an op uses threads of its own (set_num_threads).
+//
+// The environment counts as in Python: AIRLLM_CPU_ISA, AIRLLM_NUM_THREADS. Wrong arguments are
+// std::invalid_argument ("rms_norm: dim has value -1, expected 0 or more"), a backend that cannot run here or
+// lacks an op is std::runtime_error with the reason.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace airllm::backend {
+
+enum class DType : int { FLOAT32, FLOAT16, BFLOAT16, BOOL };  // BOOL: masks alone, a byte each
+
+// A dense array that an op reads; null where it is optional and left out. Float32 converts by itself.
+struct Input {
+  const void* data = nullptr;
+  DType dtype = DType::FLOAT32;
+
+  Input() = default;
+  Input(std::nullptr_t) {}
+  Input(const float* floats) : data(floats) {}
+  Input(const bool* mask) : data(mask), dtype(DType::BOOL) {}
+  Input(const void* data_, DType dtype_) : data(data_), dtype(dtype_) {}
+};
+
+// A dense array that an op writes. It may be one of the inputs that have its shape, but of matmul, linear
+// and attention; it may not overlap them in part.
+struct Output {
+  void* data = nullptr;
+  DType dtype = DType::FLOAT32;
+
+  Output(float* floats) : data(floats) {}
+  Output(void* data_, DType dtype_) : data(data_), dtype(dtype_) {}
+};
+
+// A weight (n, k) as it is stored: rows of floats, or of blocks in a format of ggml that `airllm.formats`
+// has: "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl".
+struct Weight {
+  const void* data;
+  const char* format;  // or "f32", "f16", "bf16"
+
+  Weight(const float* floats) : data(floats), format("f32") {}
+  Weight(const void* blocks, const char* format_) : data(blocks), format(format_) {}
+};
+
+// Bytes of a row of k values; k is a whole number of blocks.
+int64_t row_bytes(const char* format, int64_t k);
+
+enum class Gelu : int { TANH, NONE };  // the form with a hyperbolic tangent, or with the error function
+
+// q and out are (batch, heads, queries, dim) and (..., value_dim), k and v (batch, kv_heads, keys, dim) and
+// (..., value_dim); heads is a multiple of kv_heads.
+struct AttentionShape {
+  int64_t batch, heads, kv_heads, queries, keys, dim, value_dim;
+  // Rows from the keys (and values) of a head to those of the next: room for more. 0: as many as `keys`.
+  int64_t capacity = 0;
+};
+
+struct AttentionOptions {
+  bool causal = false;            // the last query stands at the last key
+  std::optional<float> scale;     // else 1 / sqrt(dim)
+  std::optional<float> softcap;   // scores become softcap * tanh(score / softcap)
+  std::optional<int64_t> window;  // the last so many keys that a query sees
+  Input mask;                     // (queries, keys): of bool it keeps what is true, of floats it is added
+};
+
+// From ADDED on: the backends that add() has taken.
+enum class BackendType : int { CUDA, OPENCL, CPU, ADDED };
+
+// One backend. A class of a program's own says get_name() and why_not(), and has the ops that it can do; the
+// others throw. Pointers are to memory of the host, sizes count elements; float32, float16 and bfloat16 are
+// computed in float32. Other inputs have the dtype of x, but for weights, biases, masks, cos and sin.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string get_name() const = 0;
+  // Why it cannot run here; "" if it can.
+  virtual std::string why_not() const = 0;
+  bool is_available() const { return why_not().empty(); }
+  BackendType get_type() const { return type_; }
+
+  // One line, such as "CPU (avx2, 8 threads)".
+  virtual std::string get_device() const { return get_name(); }
+  // Most threads that an op uses, in the whole process.
+  virtual int get_num_threads() const { return 1; }
+  virtual void set_num_threads(int n);
+
+  // n elements each.
+  virtual void silu(Output out, Input x, int64_t n) const;
+  virtual void gelu(Output out, Input x, int64_t n, Gelu form = Gelu::TANH) const;
+  virtual void swiglu(Output out, Input gate, Input up, int64_t n) const;
+  virtual void geglu(Output out, Input gate, Input up, int64_t n, Gelu form = Gelu::TANH) const;
+
+  // x and out (rows, dim); weight and bias (dim), of the dtype of x or float32.
+  virtual void rms_norm(Output out, Input x, Input weight, int64_t rows, int64_t dim,
+                        float eps = 1e-6f) const;
+  // sum = x + residual, normed = rms_norm(sum).
+  virtual void add_rms_norm(Output sum, Output normed, Input x, Input residual, Input weight, int64_t rows,
+                            int64_t dim, float eps = 1e-6f) const;
+  // `bias` may be null.
+  virtual void layer_norm(Output out, Input x, Input weight, Input bias, int64_t rows, int64_t dim,
+                          float eps = 1e-5f) const;
+  // mask (mask_rows, dim): row i of x has row i % mask_rows of it.
+  virtual void softmax(Output out, Input x, int64_t rows, int64_t dim, float scale = 1.f, Input mask = {},
+                       int64_t mask_rows = 1) const;
+  // x and out (heads, positions, dim); cos and sin (positions, pairs) of any float dtype. Pairs are
+  // (i, i + pairs), or interleaved: (2 i, 2 i + 1).
+  virtual void apply_rope(Output out, Input x, Input cos, Input sin, int64_t heads, int64_t positions,
+                          int64_t dim, int64_t pairs, bool interleaved = false) const;
+
+  // out (m, n) = a (m, k) b (k, n).
+  virtual void matmul(Output out, Input a, Input b, int64_t m, int64_t n, int64_t k) const;
+  // out (m, n) = x (m, k) weight (n, k)^T + bias (n), which may be null and has any float dtype.
+  virtual void linear(Output out, Input x, Weight weight, Input bias, int64_t m, int64_t n, int64_t k) const;
+  virtual void attention(Output out, Input q, Input k, Input v, const AttentionShape& shape,
+                         const AttentionOptions& options = {}) const;
+
+  // x (rows, k) to blocks, rows of row_bytes(format, k) each; to "q8_0", "q4_0", "q4_1", "q5_0" or "q5_1".
+  virtual void quantize(void* blocks, const char* format, Input x, int64_t rows, int64_t k) const;
+  virtual void dequantize(float* out, Weight weight, int64_t rows, int64_t k) const;
+
+ private:
+  friend class BackendRegistry;
+  BackendType type_ = BackendType::ADDED;
+};
+
+// All backends of this process. Pointers that it gives stay valid until the process ends.
+class BackendRegistry {
+ public:
+  static BackendRegistry& get_instance();
+
+  // Those that run here, the preferred one first.
+  std::vector<BackendType> get_available_backends() const;
+  // All that are known, whether they run or not.
+  std::vector<BackendType> get_backends() const;
+  // Null if there is none such. One that is there may be unable to run: is_available().
+  Backend* get_backend(BackendType type) const;
+  Backend* get_backend(const std::string& name) const;
+  // The one that was set, else the preferred one. std::runtime_error with all reasons if none runs here.
+  Backend* get_default_backend() const;
+  // std::invalid_argument for an unknown name, std::runtime_error for one that cannot run here.
+  void set_default_backend(const std::string& name);
+
+  // Adds a program's own backend. It may have the name of one that cannot run here, whose place and type it
+  // then takes; std::invalid_argument if the name is that of one that can.
+  BackendType add(std::unique_ptr<Backend> backend);
+
+ private:
+  BackendRegistry();
+  Backend* find(const std::string& name) const;
+
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<Backend>> backends_, replaced_;
+  Backend* default_ = nullptr;
+};
+
+inline Backend* get_default_backend() { return BackendRegistry::get_instance().get_default_backend(); }
+
+}  // namespace airllm::backend
