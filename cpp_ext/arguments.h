@@ -290,8 +290,9 @@ inline bool overlap(const Array& a, const Array& b) {
 
 // The checks of `out=`: the result's shape and dtype, writeable, memory of its own.
 inline Array checked_out(const Op& op, PyObject* object, DType dtype, int ndim, const py::ssize_t* shape,
-                         std::initializer_list<Input> inputs, const char* name = "out") {
-  const Array out = array(op, name, object);
+                         std::initializer_list<Input> inputs, const char* name = "out",
+                         bool any_strides = false) {
+  const Array out = any_strides ? strided(op, name, object) : array(op, name, object);
   if (!same_shape(out, ndim, shape)) op.wrong_shape(name, out, shape_text(ndim, shape));
   if (out.dtype != dtype)
     op.wrong_type(name, std::string("has dtype ") + dtype_name(out.dtype), dtype_name(dtype));

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "bindings/assign.h"
 #include "bindings/attention.h"
 #include "bindings/decoder.h"
 #include "bindings/elements.h"
@@ -29,7 +30,8 @@ constexpr char kRmsNorm[] = "rms_norm", kAddRmsNorm[] = "add_rms_norm", kLayerNo
                kAttention[] = "attention", kAttentionScores[] = "attention_scores",
                kWeightedSumRows[] = "weighted_sum_rows";
 constexpr char kLinear[] = "linear", kMatmulVec[] = "matmul_vec", kEmbedding[] = "embedding",
-               kQuantize[] = "quantize", kDequantize[] = "dequantize", kDecoderLayers[] = "decoder_layers";
+               kQuantize[] = "quantize", kDequantize[] = "dequantize", kDecoderLayers[] = "decoder_layers",
+               kAssign[] = "assign";
 
 PyMethodDef methods[] = {
     method<rms_norm, kRmsNorm>("rms_norm($module, x, weight, eps=1e-06, *, out=None)\n--\n\n"
@@ -79,6 +81,8 @@ PyMethodDef methods[] = {
         "Up to `decoder_rows` rows of x (rows, width), float32, go through DecoderLayers, in place.\n\n"
         "rotations: (cos, sin), each (rows, 1, pairs). rows: for each sequence (start, stop, data, length),\n"
         "data (layers, 2, kv_heads, capacity, head_dim), float16 or float32, which gets keys and values."),
+    method<assign, kAssign>("assign($module, target, source)\n--\n\n"
+                            "target[...] = source, float32, for a target of any of the floats."),
     {nullptr, nullptr, 0, nullptr},
 };
 

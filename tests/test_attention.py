@@ -345,6 +345,20 @@ def test_writes_inside_out_only_and_leaves_inputs_alone(h, t, s, d, e, dtype, re
 
 
 @attends
+@by_dtype
+@pytest.mark.parametrize("h, t, s, d, e", [(3, 3, 5, 3, 7), (4, 1, 33, 16, 17), (2, 25, 140, 20, 33)])
+def test_out_of_heads_that_lie_beside_each_other(h, t, s, d, e, dtype, reached):
+    arrays = sample(h, 1, t, s, d, e, dtype=dtype)
+    memory = np.full((2, t, h, e + 2), 7.5, dtype)
+    out = memory[..., 1:-1].swapaxes(1, 2)
+    assert reached.attention(*arrays, causal=True, out=out) is out
+    assert_agrees(out, exact(*arrays, causal=True), dtype)
+    assert (memory[..., [0, -1]] == 7.5).all()
+    reached.attention(arrays[0], *(a[..., :0, :] for a in arrays[1:]), out=out)
+    assert (out == 0).all() and (memory[..., [0, -1]] == 7.5).all()
+
+
+@attends
 @pytest.mark.parametrize("shape", [(2, 4, 0, 5), (0, 4, 3, 5)])
 def test_no_keys_give_zeros_and_no_queries_nothing(shape, target):
     b, h, s, d = shape

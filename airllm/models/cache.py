@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,14 +54,21 @@ class Cache:
         private = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
         return mmap.mmap(-1, max(nbytes, 1), **private), 0
 
-    def append(self, layer: int, keys: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Put those of new tokens (tokens, kv_heads, head_dim) behind the others of a layer, and return all
-        that the layer has: (kv_heads, tokens, head_dim) each. `extend` makes them count.
+    def append(
+        self,
+        layer: int,
+        keys: np.ndarray,
+        values: np.ndarray,
+        assign: Callable[[np.ndarray, np.ndarray], Any] | None = None,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Put those of new tokens (tokens, kv_heads, head_dim), float32, behind the others of a layer, and
+        return all that the layer has: (kv_heads, tokens, head_dim) each. `extend` makes them count.
+        `assign` may be a faster `numpy.copyto` for floats.
         """
         end = self.length + len(keys)
+        put = np.copyto if self.dtype == "q8_0" or assign is None else assign
         for kept, new in zip(self.data[layer], (keys, values), strict=True):
-            new = new.swapaxes(0, 1)
-            kept[:, self.length : end] = self._stored(new)
+            put(kept[:, self.length : end], self._stored(new.swapaxes(0, 1)))
         both = self.data[layer, :, :, :end]
         if self.dtype == "q8_0":
             both = Quantized(np.ascontiguousarray(both), "q8_0").dequantize()

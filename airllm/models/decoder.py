@@ -76,8 +76,8 @@ def attention(ops: Any, x: np.ndarray, layer: Layer, angles: Angles, rows: Seque
     q, k = (ops.apply_rope(each, angles.cos, angles.sin, angles.interleaved) for each in (q, k))
     seen = np.empty_like(q)
     for part in rows:
-        keys, values = part.cache.append(layer.index, part.of(k), part.of(v))
-        part.of(seen)[:] = ops.attention(
+        keys, values = part.cache.append(layer.index, part.of(k), part.of(v), ops.extension("assign"))
+        ops.attention(
             part.of(q).swapaxes(0, 1),
             keys,
             values,
@@ -85,7 +85,8 @@ def attention(ops: Any, x: np.ndarray, layer: Layer, angles: Angles, rows: Seque
             scale=c.attention_scale,
             softcap=c.attention_softcap,
             window=c.windows[layer.index],
-        ).swapaxes(0, 1)
+            out=part.of(seen).swapaxes(0, 1),
+        )
     return ops.linear(seen.reshape(len(x), -1), layer["attention.output"], layer.get("attention.output_bias"))
 
 

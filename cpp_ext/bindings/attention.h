@@ -75,16 +75,16 @@ class AttentionHeads {
     const int64_t g = arrays.k.axis(3);
     Shape shape(arrays.shape.begin(), arrays.shape.begin() + leading);
     shape.push_back(g);
-    std::array<Steps, 4> steps;
-    const Array* const each[] = {&arrays.q, &arrays.k, &arrays.v};
-    for (int i = 0; i < 3; ++i) {
+    std::array<Steps, 5> steps;
+    const Array* const each[] = {&arrays.q, &arrays.k, &arrays.v, &out};
+    for (int i = 0; i < 4; ++i) {
       broadcast(steps[i], *each[i], 3, leading, shape.data());
-      steps[i][leading] = step(*each[i], 3) * (i == 0 ? all.heads : 1);
+      steps[i][leading] = step(*each[i], 3) * (i == 0 || i == 3 ? all.heads : 1);
     }
     if (arrays.mask.object)
-      of_mask(op, steps[3], leading, all);
+      of_mask(op, steps[4], leading, all);
     else
-      std::fill_n(steps[3].begin(), leading + 1, 0);
+      std::fill_n(steps[4].begin(), leading + 1, 0);
     walk_.emplace(leading + 1, shape.data(), steps);
     pairs_ = std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
   }
@@ -93,9 +93,8 @@ class AttentionHeads {
 
   cpu::AttentionHead operator()(int64_t pair) const {
     const auto at = walk_->offsets(pair);
-    const char* const mask = arrays_.mask.object ? arrays_.mask.data + at[3] : nullptr;
-    return {arrays_.q.data + at[0], arrays_.k.data + at[1], arrays_.v.data + at[2], mask,
-            out_.data + pair * (out_.nbytes() / pairs_)};
+    const char* const mask = arrays_.mask.object ? arrays_.mask.data + at[4] : nullptr;
+    return {arrays_.q.data + at[0], arrays_.k.data + at[1], arrays_.v.data + at[2], mask, out_.data + at[3]};
   }
 
  private:
@@ -116,7 +115,7 @@ class AttentionHeads {
 
   const AttentionArrays& arrays_;
   const Array& out_;
-  std::optional<Walk<4>> walk_;
+  std::optional<Walk<5>> walk_;
   int64_t pairs_;
 };
 
@@ -132,11 +131,18 @@ inline cpu::Attention attention_of(const AttentionArrays& arrays) {
   all.q_row = step(q, 2) / itemsize(q.dtype);
   all.k_row = step(k, 2) / itemsize(k.dtype);
   all.v_row = step(v, 2) / itemsize(v.dtype);
-  all.out_row = all.e;
-  all.out_head = all.t * all.e;
   all.q_type = q.dtype;
   all.kv_type = k.dtype;
   return all;
+}
+
+// A caller's `out` may have any strides, as that of a model whose heads lie beside each other.
+inline results::Result result_of(const Op& op, PyObject* out, const AttentionArrays& arrays,
+                                 std::initializer_list<Input> inputs) {
+  const int ndim = static_cast<int>(arrays.shape.size());
+  if (!present(out)) return results::result(op, out, arrays.q, ndim, arrays.shape.data(), inputs);
+  return {checked_out(op, out, arrays.q.dtype, ndim, arrays.shape.data(), inputs, "out", true),
+          py::reinterpret_borrow<py::object>(out)};
 }
 
 inline PyObject* attention(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
@@ -156,11 +162,12 @@ inline PyObject* attention(const Op& op, PyObject* const* args, Py_ssize_t given
   const Array& mask = arrays.mask;
   const Input q{"q", &arrays.q, false}, k{"k", &arrays.k, false}, v{"v", &arrays.v, false},
       m{"mask", mask.object ? &mask : &arrays.q, false};
-  results::Result out = results::result(op, values[8], arrays.q, static_cast<int>(arrays.shape.size()),
-                                        arrays.shape.data(), {q, k, v, m});
+  results::Result out = result_of(op, values[8], arrays, {q, k, v, m});
+  all.out_row = step(out, 2) / itemsize(out.dtype);
+  all.out_head = step(out, 3) / itemsize(out.dtype);
   const AttentionHeads heads(op, arrays, out, all);
   if (!out.size || !all.s) {
-    if (out.size) std::memset(out.data, 0, out.nbytes());  // averages of nothing
+    if (out.size) py::handle(out.object).attr("fill")(0);  // averages of nothing
     return out.give();
   }
   run(cpu::kWorthAThread,
