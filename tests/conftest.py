@@ -5,6 +5,7 @@ suite refuses to start: a backend that was skipped is never a green one.
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 import zlib
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ os.environ["AIRLLM_TUNING"] = (
 
 from airllm import tensor_ops  # noqa: E402, F401  the ops must be declared before a backend is tried
 from airllm.backends import config, registry  # noqa: E402
+from airllm.op import OPS  # noqa: E402
 
 # What tests look for besides backends.
 TOOLS = {"oclgrind", "neon", "qemu-x86_64", "clang", "objdump", "real-data", "nvcc"}
@@ -119,6 +121,27 @@ def reached(target: Target, request: pytest.FixtureRequest):
     if target.variant:
         module.select(None)
     assert ran > 0 or request.node.stash[SKIPPED], f"this test never reached a kernel of {target}"
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A backend module made here: answers silu right, and counts the calls."""
+
+    def make(name, **attributes):
+        module = ModuleType(f"tensor_ops_{name}")
+        module.count = 0
+
+        def silu(x, *, out=None):
+            module.count += 1
+            return OPS["silu"].define(x, out=out)
+
+        module.silu, module.device = silu, lambda: "a fake device"
+        vars(module).update(attributes)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        monkeypatch.setitem(registry._opened, name, registry._open(name))
+        return module
+
+    return make
 
 
 def assert_agrees(actual: np.ndarray, exact: np.ndarray, dtype: np.dtype) -> None:

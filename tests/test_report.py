@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import REQUIRED
 
-from airllm import benchmark, measure, page, peer, plots, real_data, report
+from airllm import benchmark, measure, page, page_frame, peer, plots, real_data, report
 from airllm.cases import case_of
 from airllm.tensor_ops import OPS
 
@@ -439,7 +439,7 @@ def test_the_page_loads_nothing(result):
     assert not [
         value for name, value in found.attributes if name in ("src", "href") and not value.startswith("#")
     ]
-    assert "@import" not in page.STYLE and "url(" not in page.STYLE
+    assert "@import" not in page_frame.STYLE and "url(" not in page_frame.STYLE
 
 
 def test_a_plot_has_a_line_for_each_side_and_the_copy_bandwidth(result):

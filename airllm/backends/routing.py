@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from airllm.backends.tuning import Point, Time, Tuning
@@ -65,34 +66,30 @@ class Table(dict[str, Callable]):
 
     def winner(self, point: Point) -> str:
         """The backend that runs calls of this size: the usual one unless another is clearly faster."""
+        return next((name for name in self._faster(point) if not self._refusal(name)), self.usual.name)
+
+    def _faster(self, point: Point) -> list[str]:
+        """The backends that are clearly faster than the usual one, the fastest first."""
         usual = point.times.get(self.usual.name)
-        faster = [n for n, time in point.times.items() if usual is None or clearly_faster(time, usual)]
-        for name in sorted(faster, key=lambda name: point.times[name].median):
-            if not self._refusal(name):
-                return name
-        return self.usual.name
+        names = [n for n, time in point.times.items() if usual is None or clearly_faster(time, usual)]
+        return sorted(names, key=lambda name: point.times[name].median)
 
     def _refusal(self, name: str) -> str:
-        """Why a backend that was measured is not used, "" if it is; the user is told once."""
+        """Why a backend that was measured is not used, "" if it is; the user is told once of what changed."""
         if name not in self.order:
-            return "not in backend_priority"
+            return "it is not in backend_priority"
         if name not in self.refused:
-            self.refused[name] = reason = self._changed(name)
+            self.refused[name] = reason = self._changed(self.opened(name))
             if reason:
                 warnings.warn(
                     f"airllm: {self.tuning.path}: {name} was measured and is not used: {reason}", stacklevel=2
                 )
         return self.refused[name]
 
-    def _changed(self, name: str) -> str:
-        try:
-            backend = self.opened(name)
-        except ValueError as error:  # another package's backend, gone since
-            return str(error)
-        if backend.why_not:
-            return backend.why_not
-        measured = self.tuning.machine.backends[name]
-        return "" if backend.device == measured else f"its device is {backend.device}, measured: {measured}"
+    def _changed(self, backend: Backend) -> str:
+        measured = self.tuning.machine.backends[backend.name]
+        same = backend.why_not or backend.device == measured
+        return backend.why_not if same else f"its device is {backend.device}, measured: {measured}"
 
     # ---- explanations ----
 
@@ -144,15 +141,16 @@ class Table(dict[str, Callable]):
 
     def _line(self, op_name: str, dtype: str, shapes: Sequence[tuple[int, ...]], point: Point) -> str:
         winner = self.winner(point)
-        others = sorted(point.times.items(), key=lambda item: (item[0] != winner, item[1].median))
         measured = _shapes(point)
         where = "" if list(shapes[: len(measured)]) == measured else f"as measured at {_text(measured)}: "
-        times = [f"{name}{',' if name == winner else ''} {us(time.median)}" for name, time in others]
-        times += [f"{n} not used: {why}" for n, why in self.refused.items() if why and n in point.times]
+        others = sorted(point.times.items(), key=lambda item: (item[0] != winner, item[1].median))
+        told = [f"{name}{',' if name == winner else ''} {us(time.median)}" for name, time in others]
+        refused = {name: self._refusal(name) for name in self._faster(point)}
+        told += [f"{name} is not used: {reason}" for name, reason in refused.items() if reason]
         fastest = min(point.times, key=lambda name: point.times[name].median)
-        if fastest != winner and not self._refusal(fastest):
-            times.append(f"{winner} comes first in the order, and {fastest} is not clearly faster")
-        return f"{case(op_name, shapes, dtype)}: {where}{'; '.join(times)}"
+        if fastest not in (winner, *refused):
+            told.append(f"{winner} comes first in the order, and {fastest} is not clearly faster")
+        return f"{case(op_name, shapes, dtype)}: {where}{'; '.join(told)}"
 
 
 def clearly_faster(time: Time, than: Time) -> bool:
@@ -190,17 +188,24 @@ def route(
     It stands in for `tensor_ops_cpp.route`, which costs a tenth, where that is not built.
     """
 
+    measured = {np.dtype(getattr(ml_dtypes, name, name)): table for name, table in tables.items()}
+
     def kernel_of(args: tuple, kwargs: dict) -> Callable:
-        place, dtypes = 0, set()
+        place, dtype = 0, None
         for i, name in enumerate(names):
             array = args[i] if i < len(args) else kwargs.get(name)
             if type(array) is not np.ndarray and type(array) is not np.memmap:
                 return usual
             place = place * OCTAVES + octave(array.size)
-            if array.dtype.kind not in INDEX_KINDS:
-                dtypes.add(array.dtype.name)
-        kernels, places = tables.get(dtypes.pop(), ((), b"")) if len(dtypes) == 1 else ((), b"")
-        return kernels[places[place]] if kernels else usual
+            own = array.dtype
+            if own.kind not in INDEX_KINDS:
+                if own not in measured or (dtype is not None and own != dtype):
+                    return usual
+                dtype = own
+        if dtype is None:
+            return usual
+        kernels, places = measured[dtype]
+        return kernels[places[place]]
 
     def routed(*args: Any, **kwargs: Any) -> Any:
         return kernel_of(args, kwargs)(*args, **kwargs)
