@@ -65,7 +65,8 @@ def reported(options: argparse.Namespace) -> int:
         result = run(console, options, asked)
         if options.tune and path:
             console.rule("Tune", align="left")
-            result["choice"] = tuned(console, options, asked["ops"], path)
+            names = benchmark.running(result["backends"])
+            result["choice"] = tuned(console, options, asked["ops"], names, path)
     json_path = options.json or options.output / "report.json"
     html_path = options.html or options.output / "report.html"
     report.write_json(result, json_path)
@@ -187,14 +188,16 @@ def measured(
         report.show(console, table)
 
 
-def tuned(console: Console, options: argparse.Namespace, ops: list[str], path: Path) -> dict[str, Any]:
+def tuned(
+    console: Console, options: argparse.Namespace, ops: list[str], names: list[str], path: Path
+) -> dict[str, Any]:
     """Measure where each backend starts to win and write it down, as `airllm tune` does."""
     from airllm import tune
 
     plan = tune.QUICK if options.quick else tune.FULL
     with progress(console, "Measuring") as advance:
         ops = [op for op in ops if op in tune.tunable()]
-        found = tune.tune(ops, plan, path, lambda done, total: advance(done, total, ""))
+        found = tune.tune(ops, names, plan, path, lambda done, total: advance(done, total, ""))
     choice = tune.chosen_by(found)
     console.print("\n".join(tune.lines(choice)), markup=False, soft_wrap=True)
     console.print(f"Written to {path}; plots: {tune.draw(choice, path)}", soft_wrap=True)

@@ -156,14 +156,16 @@ def tune_backends(options: argparse.Namespace) -> int:
     if path is None:
         raise Refused("AIRLLM_TUNING=off: there is no file to write")
     with tuning.ignored():  # a file that cannot be read is what this command is to replace
-        from airllm import benchmark, tune
+        from airllm import backends, benchmark, tune
         from airllm.progress import progress
+
+        names = backends.get_available_backends()
     with asked():
         ops = benchmark.chosen("op", options.ops, tune.tunable())
     if says := tune.busy():
         print(f"airllm: {says}", file=sys.stderr)
     with progress("Measuring", unit_bytes=False) as advance:
-        found = tune.tune(ops, tune.QUICK if options.quick else tune.FULL, path, advance)
+        found = tune.tune(ops, names, tune.QUICK if options.quick else tune.FULL, path, advance)
     choice = tune.chosen_by(found)
     print("\n".join([*tune.lines(choice), f"Written to {path}"]))
     try:

@@ -1,6 +1,6 @@
 """Measures where each backend starts to win, for `airllm tune` and `detect_and_benchmark.py --tune`.
 
-Every op is timed at some sizes on every backend that runs here, on NumPy arrays: what a device costs in
+Ops are timed at some sizes on the backends that run here, on NumPy arrays: what a device costs in
 copies is in its times. The backends take turns, as `airllm.measure` says. The times go to tuning.json.
 """
 
@@ -58,15 +58,18 @@ def tunable() -> list[str]:
 
 
 def tune(
-    ops: Sequence[str], plan: Plan, path: Path, on_progress: Callable[[int, int], None]
+    ops: Sequence[str],
+    names: Sequence[str],
+    plan: Plan,
+    path: Path,
+    on_progress: Callable[[int, int], None],
 ) -> tuning.Tuning:
-    """Measure these ops on every backend that runs here, and write the times to `path`; all of it, read back.
+    """Measure these ops on these backends, and write the times to `path`; all that it holds then.
 
     WrongName if an op cannot be tuned; ConfigError if the file cannot be written.
     """
     if wrong := [name for name in ops if name not in tunable()]:
         raise WrongName(f"cannot tune {', '.join(wrong)}: its array is quantized, which is never routed")
-    names = registry.available()
     cases = [(OPS[op], dtype) for op in ops for dtype in plan.dtypes]
     total = sum(len(sizes_of(op, plan)) for op, _ in cases)
     found: dict[str, dict[str, tuple[tuning.Point, ...]]] = {}
