@@ -2,6 +2,7 @@
 
     python detect_and_benchmark.py            # everything: some minutes
     python detect_and_benchmark.py --quick    # a minute
+    python detect_and_benchmark.py --tune     # also what `airllm tune` does
 
 Ends with tables on the terminal and, in benchmark_report/, the same as JSON and as one HTML page with plots.
 The exit status is 1 if a build or a check fails or a forced backend cannot run, 2 if an option or the
@@ -51,12 +52,21 @@ def reported(options: argparse.Namespace) -> int:
     # With NumPy alone in use nothing is loaded that the build below is about to replace.
     with environment(AIRLLM_BACKEND="python"):
         from airllm import benchmark, page, report
+        from airllm.backends import tuning
     try:
         asked = named(benchmark, options)
     except benchmark.WrongName as error:
         return refused(error)
     console = report.console()
-    result = run(console, options, asked)
+    path = tuning.place()
+    if options.tune and path is None:
+        return refused(ValueError("AIRLLM_TUNING=off leaves --tune no file to write"))
+    with tuning.ignored():  # what was measured before has no say in what is measured now
+        result = run(console, options, asked)
+        if options.tune and path:
+            console.rule("Tune", align="left")
+            names = benchmark.running(result["backends"])
+            result["choice"] = tuned(console, options, asked["ops"], names, path)
     json_path = options.json or options.output / "report.json"
     html_path = options.html or options.output / "report.html"
     report.write_json(result, json_path)
@@ -74,6 +84,9 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
         description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="short timings of float32: done in a minute")
+    parser.add_argument(
+        "--tune", action="store_true", help="measure too where each backend starts to win, for auto to use"
+    )
     parser.add_argument("--ops", metavar="A,B", help="ops to check and time (default: all)")
     parser.add_argument("--sizes", metavar="RxC,...", help="rows x columns to time, such as 1x4096,128x4096")
     parser.add_argument(
@@ -174,6 +187,22 @@ def measured(
     )
     for table in report.speed_tables(result):
         report.show(console, table)
+
+
+def tuned(
+    console: Console, options: argparse.Namespace, ops: list[str], names: list[str], path: Path
+) -> dict[str, Any]:
+    """Measure where each backend starts to win and write it down, as `airllm tune` does."""
+    from airllm import tune
+
+    plan = tune.QUICK if options.quick else tune.FULL
+    with progress(console, "Measuring") as advance:
+        ops = [op for op in ops if op in tune.tunable()]
+        found = tune.tune(ops, names, plan, path, lambda done, total: advance(done, total, ""))
+    choice = tune.chosen_by(found)
+    console.print("\n".join(tune.lines(choice)), markup=False, soft_wrap=True)
+    console.print(f"Written to {path}; plots: {tune.draw(choice, path)}", soft_wrap=True)
+    return choice
 
 
 # ------------------------------------------------------------------------------------------------ steps

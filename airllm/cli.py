@@ -64,9 +64,11 @@ def _expected() -> tuple[type[Exception], ...]:
     """What is no fault of this program."""
     from airllm.backends.config import ConfigError
     from airllm.models import ModelFileError
-    from airllm.models.budget import MemoryBudgetError
 
-    return Refused, ModelFileError, MemoryBudgetError, ConfigError, OSError, ImportError
+    # what a broken configuration keeps from being imported has not raised anything either
+    budget = sys.modules.get("airllm.models.budget")
+    errors = (budget.MemoryBudgetError,) if budget else ()
+    return Refused, ModelFileError, *errors, ConfigError, OSError, ImportError
 
 
 def _line(error: Exception) -> str:
@@ -144,6 +146,33 @@ def profile(options: argparse.Namespace) -> int:
         )
         for line in lines(found):
             print(line)
+    return 0
+
+
+def tune_backends(options: argparse.Namespace) -> int:
+    """Where each backend starts to win, measured; `auto` uses it from the next start on."""
+    from airllm.backends import tuning
+
+    path = tuning.place()
+    if path is None:
+        raise Refused("AIRLLM_TUNING=off: there is no file to write")
+    with tuning.ignored():  # a file that cannot be read is what this command is to replace
+        from airllm import backends, benchmark, tune
+        from airllm.progress import progress
+
+        names = backends.get_available_backends()
+    with asked():
+        ops = benchmark.chosen("op", options.ops, tune.tunable())
+    if says := tune.busy():
+        print(f"airllm: {says}", file=sys.stderr)
+    with progress("Measuring", unit_bytes=False) as advance:
+        found = tune.tune(ops, names, tune.QUICK if options.quick else tune.FULL, path, advance)
+    choice = tune.chosen_by(found)
+    print("\n".join([*tune.lines(choice), f"Written to {path}"]))
+    try:
+        print(f"Plots: {tune.draw(choice, path)}")
+    except ModuleNotFoundError as error:
+        print(f"airllm: no plots: {_line(error)}", file=sys.stderr)
     return 0
 
 
@@ -278,6 +307,12 @@ def _parser() -> argparse.ArgumentParser:
         "--after", type=int, default=64, metavar="N", help="tokens before it; default: %(default)s"
     )
     _add_engine(made)
+
+    made = _command(
+        commands, "tune", tune_backends, "measure where each backend starts to win, for auto to use"
+    )
+    made.add_argument("--ops", metavar="A,B", help="only these ops; what was measured of others stays")
+    made.add_argument("--quick", action="store_true", help="fewer sizes, float32 alone: a third of a minute")
 
     made = _command(commands, "quantize", quantize, "a model as a GGUF file in another format")
     made.add_argument("model", metavar="IN", help=_MODEL)

@@ -84,8 +84,9 @@ class Op(Declaration):
         definition computes it.
         """
         arguments = self._bound(args, kwargs)
-        backend = registry.current(arguments.pop("backend"))
-        out, kernel = arguments.pop("out", None), backend.kernels[self.name]
+        named = arguments.pop("backend")
+        backend, kernel = registry.current(named), registry.kernels(named)[self.name]
+        out = arguments.pop("out", None)
         given = [arguments.pop(operand.name) for operand in self.operands]
         if self._on_device(backend, given, out):
             return self._called(kernel, given, arguments, out)

@@ -17,14 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from airllm.backends.registry import (
-    get_backend,
-    get_backend_info,
-    print_backend_info,
-    reload_backend,
-    set_backend,
-    use_backend,
-)
+from airllm.backends.information import explain, get_backend_info, print_backend_info
+from airllm.backends.registry import get_backend, reload_backend, set_backend, use_backend
 from airllm.formats import Quantized, format_named
 from airllm.op import OPS, op
 from airllm.parameters import Positive
@@ -241,6 +235,7 @@ _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 __all__ = [
     *OPS,
     "Quantized",
+    "explain",
     "get_backend",
     "get_backend_info",
     "print_backend_info",

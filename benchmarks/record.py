@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from airllm import measure, real_data
+from airllm import measure, real_data, tensor_ops
 from airllm.backends.devices import usable_cores
+
+# what `airllm tune` has measured on this machine must not choose what is measured here
+os.environ["AIRLLM_TUNING"] = "off"
+tensor_ops.set_backend("auto")
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -16,6 +16,7 @@
 #include "bindings/formats.h"
 #include "bindings/linear.h"
 #include "bindings/matmul.h"
+#include "bindings/route.h"
 #include "bindings/rows.h"
 #include "cpu/choice.h"
 
@@ -216,6 +217,9 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.def(
       "release_memory", [] { return cpu::kept().release(); },
       "Return the freed result buffers that were kept to the system; their bytes.");
+  m.def(
+      "route", route, py::arg("usual"), py::arg("names"), py::arg("tables"),
+      "A function that hands calls to the kernels that airllm.backends.routing says; elsewhere to `usual`.");
   m.def("copy", copy_all, py::arg("out"), py::arg("x"),
         "Copy float32, as fast as this memory allows: a bandwidth probe.");
   m.def("read", read_all, py::arg("x"), "Read an array, as fast as this memory allows: a bandwidth probe.");

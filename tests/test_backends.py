@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -37,27 +36,6 @@ def settings(tmp_path, **keys):
     file = tmp_path / "backend.json"
     file.write_text(json.dumps(keys))
     return str(file)
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    """A backend module made here: answers silu right, and counts the calls."""
-
-    def make(name, **attributes):
-        module = ModuleType(f"tensor_ops_{name}")
-        module.count = 0
-
-        def silu(x, *, out=None):
-            module.count += 1
-            return OPS["silu"].define(x, out=out)
-
-        module.silu, module.device = silu, lambda: "a fake device"
-        vars(module).update(attributes)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-        monkeypatch.setitem(registry._opened, name, registry._open(name))
-        return module
-
-    return make
 
 
 def test_the_name_of_the_active_backend_is_one_that_runs():

@@ -14,7 +14,7 @@ import pytest
 
 import detect_and_benchmark
 from airllm import benchmark, measure, report
-from airllm.backends import available, config
+from airllm.backends import available, config, tuning
 from airllm.cases import case_of, contracts
 from airllm.tensor_ops import OPS
 
@@ -44,9 +44,25 @@ def ran(tmp_path_factory):
     """A run on what is built already: the process and the folder of its report."""
     folder = tmp_path_factory.mktemp("report")
     backends = ",".join(name for name in available() if name != "opencl")
-    done = run(*TINY, "--no-build", "--no-real-data", "--backends", f"{backends},cuda", "--output", folder)
+    options = ("--no-build", "--no-real-data", "--tune", "--backends", f"{backends},cuda", "--output", folder)
+    done = run(*TINY, *options, AIRLLM_TUNING=str(folder / "tuning.json"))
     assert done.returncode == 0, done.stdout + done.stderr
     return done, folder
+
+
+def test_what_is_tuned_is_written_and_shown(ran):
+    done, folder = ran
+    assert f"Written to {folder / 'tuning.json'}" in done.stdout.replace("\n", "")
+    assert set(tuning.read(folder / "tuning.json").ops) == {"rms_norm", "matmul"}
+    assert "<h2>Choice by size</h2>" in (folder / "report.html").read_text()
+    assert {row["op"] for row in json.loads((folder / "report.json").read_text())["choice"]["rows"]} == {
+        "rms_norm", "matmul"
+    }  # fmt: skip
+
+
+def test_tuning_needs_a_file_to_write(tmp_path):
+    done = run("--tune", *NOTHING_BUILT, "--output", tmp_path)
+    assert done.returncode == 2 and "AIRLLM_TUNING=off" in done.stderr
 
 
 def test_the_json_has_everything(ran):

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from airllm import benchmark, measure, page, peer, real_data, report
+from airllm import benchmark, measure, page, page_frame, peer, plots, real_data, report
 from airllm.cases import case_of
 from airllm.tensor_ops import OPS
 
@@ -433,15 +433,15 @@ def test_the_page_loads_nothing(result):
     assert not [
         value for name, value in found.attributes if name in ("src", "href") and not value.startswith("#")
     ]
-    assert "@import" not in page.STYLE and "url(" not in page.STYLE
+    assert "@import" not in page_frame.STYLE and "url(" not in page_frame.STYLE
 
 
 def test_a_plot_has_a_line_for_each_side_and_the_copy_bandwidth(result):
     rows = [each for each in result["speed"] if each["op"] == "silu"]
-    text = page.plot(rows, page.colours_of(["cpp", "python", "torch"]), 20.0)
+    text = plots.plot(rows, plots.colours_of(["cpp", "python", "torch"]), 20.0)
     for colour in ("cpp", "python", "torch"):
-        assert page.COLOURS[colour] in text
-    assert "stroke-dasharray" in text and page.INK not in text and "currentColor" in text
+        assert plots.COLOURS[colour] in text
+    assert "stroke-dasharray" in text and plots.INK not in text and "currentColor" in text
     assert "128×4096" in text and "float16" in text
 
 

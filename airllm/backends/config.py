@@ -7,14 +7,13 @@ says what it may not is an error with file, line and key, never a default. Stand
 
 import contextlib
 import dataclasses
-import json
 import os
-import secrets
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from airllm.backends import json_file
 from airllm.backends.values import (  # noqa: F401  others know all of these by this module's name
     ALIASES,
     BUILT_IN,
@@ -84,19 +83,15 @@ class _File:
         try:
             return CHECKS[key](self.values[key] if key in self.values else DEFAULTS[key])
         except Wrong as wrong:
-            raise ConfigError(f"{self.path}:{self._line(key, wrong.item)}: {key} {wrong}") from None
+            line = json_file.line_of(self.text, key, item=wrong.item)
+            raise ConfigError(f"{self.path}:{line}: {key} {wrong}") from None
 
     def _refuse_misspelt(self, key: str) -> None:
         """Others may keep keys of their own here, but one that is nearly ours would be a silent default."""
         meant = _meant(key)
         if meant != key and meant not in self.values:
-            raise ConfigError(f"{self.path}:{self._line(key)}: unknown key {key!r}, expected {meant!r}")
-
-    def _line(self, key: str, item: Any = None) -> int:
-        offset = _offsets(self.text).get(key, 0)
-        if isinstance(item, str):
-            offset = max(offset, self.text.find(json.dumps(item), offset))
-        return self.text.count("\n", 0, offset) + 1
+            line = json_file.line_of(self.text, key)
+            raise ConfigError(f"{self.path}:{line}: unknown key {key!r}, expected {meant!r}")
 
 
 def _meant(key: str) -> str:
@@ -108,56 +103,8 @@ def _is_foreign(key: str) -> bool:
     return _meant(key) not in (*KEYS, *OPTIONAL)
 
 
-def _offsets(text: str) -> dict[str, int]:
-    """Where the value of each top-level key begins, in the text of a JSON object known to be valid."""
-    decode = json.JSONDecoder().raw_decode
-    offsets: dict[str, int] = {}
-    at = _skip(text, 0, "{")
-    while text[at] != "}":
-        key, at = decode(text, at)
-        offsets[key] = at = _skip(text, at, ":")
-        at = _skip(text, decode(text, at)[1], ",")
-    return offsets
-
-
-def _skip(text: str, at: int, mark: str) -> int:
-    while text[at] in " \t\r\n" + mark:
-        at += 1
-    return at
-
-
 def _opened(path: Path) -> _File:
-    """Reads a file and its JSON; ConfigError for one that cannot be read, is no JSON or no object."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text ({error.reason})"
-        raise ConfigError(f"{path}: cannot be read: {reason}") from None
-    return _File(path, _parsed(path, text), text)
-
-
-def _parsed(path: Path, text: str) -> dict[str, Any]:
-    try:
-        values = json.loads(text, object_pairs_hook=_once)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{path}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from None
-    except Wrong as wrong:
-        line = text.count("\n", 0, text.rfind(json.dumps(wrong.item))) + 1
-        raise ConfigError(f"{path}:{line}: {wrong}") from None
-    except RecursionError as error:
-        raise ConfigError(f"{path}: is nested too deeply: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(
-            f"{path}:1: has {shown(values)}, expected an object with the keys {', '.join(KEYS)}"
-        )
-    return values
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    for key in (names := [key for key, _ in pairs]):
-        if names.count(key) > 1:
-            raise Wrong(key, f"has the key {key!r} twice, expected it once")
-    return dict(pairs)
+    return _File(path, *json_file.read(path, f"the keys {', '.join(KEYS)}"))
 
 
 def read(path: Path | str, source: str = "AIRLLM_CONFIG") -> Config:
@@ -186,28 +133,10 @@ def reset(path: Path | str) -> Config:
 
 
 def _store(file: _File) -> Config:
-    new = json.dumps(file.values, indent=2, ensure_ascii=False) + "\n"
-    config = dataclasses.replace(file, text=new).config("AIRLLM_CONFIG")
-    try:
-        _replace(file.path, new)
-    except OSError as error:
-        raise ConfigError(f"{file.path}: cannot be written: {error.strerror}") from None
+    text = json_file.text_of(file.values)
+    config = dataclasses.replace(file, text=text).config("AIRLLM_CONFIG")
+    json_file.write(file.path, text)
     return config
-
-
-def _replace(path: Path, text: str) -> None:
-    """Writes a file beside `path` and renames it over `path` once it is on the disk."""
-    half = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    try:
-        with open(half, "x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            half.chmod(path.stat().st_mode & 0o7777)
-        os.replace(half, path)
-    finally:
-        half.unlink(missing_ok=True)
 
 
 # ---- precedence ----

@@ -16,11 +16,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
-from airllm.backends import config
+from airllm.backends import config, routing, tuning
 from airllm.backends.values import ABSENT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,8 +32,11 @@ REMEDIES = {
     "opencl": 'pip install "pyopencl[pocl]", then: python setup.py build_opencl',
 }
 
+NOT_MEASURED = "the first that runs in the order; `airllm tune` measures which one is the fastest"
+
 _lock = threading.RLock()
 _opened: dict[str, "Backend"] = {}
+_tables: dict[tuple, routing.Table] = {}
 
 # The NumPy definition of every op: what `python` runs, and any backend that lacks a kernel.
 definitions: dict[str, Callable] = {}
@@ -43,8 +45,8 @@ definitions: dict[str, Callable] = {}
 def declare(op_name: str, definition: Callable) -> None:
     """Make `definition` what runs an op without a kernel, also where an earlier one of that name has run."""
     definitions[op_name] = definition
-    for backend in _opened.values():
-        backend.kernels.pop(op_name, None)
+    for kernels in (*(backend.kernels for backend in _opened.values()), *_tables.values()):
+        kernels.pop(op_name, None)
 
 
 class _Kernels(dict):
@@ -79,15 +81,21 @@ class Backend:
 
 @dataclass
 class _Choice:
-    """The backend in use, and why those before it in the order are not."""
+    """The backend in use, why it is, and why those before it in the order are not.
+
+    With a `table`, that is what runs the calls that were not measured.
+    """
 
     backend: Backend
     config: config.Config
     passed_over: dict[str, str]
+    why: str
+    table: routing.Table | None = None
     kernels: dict[str, Callable] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.kernels = self.backend.kernels  # one attribute less on the way of every call
+        # one attribute less on the way of every call
+        self.kernels = self.backend.kernels if self.table is None else self.table
 
 
 def module_of(name: str) -> ModuleType | None:
@@ -142,7 +150,7 @@ def opened(name: str) -> Backend:
 
 def available() -> list[str]:
     """Names of the backends that run here, in the configured order."""
-    return [name for name in _all_names() if not opened(name).why_not]
+    return [name for name in all_names() if not opened(name).why_not]
 
 
 def kernel(op_name: str, backend_name: str) -> Callable:
@@ -150,7 +158,8 @@ def kernel(op_name: str, backend_name: str) -> Callable:
     return asked_for(backend_name).kernels[op_name]
 
 
-def _all_names() -> list[str]:
+def all_names() -> list[str]:
+    """Every known backend, those of the configured order first."""
     return list(dict.fromkeys([*process_wide.config.backend_priority, *config.known_names()]))
 
 
@@ -177,13 +186,14 @@ def _passed_over(name: str) -> str:
 
 
 def _choose(settings: config.Config) -> _Choice:
-    if settings.force_backend:
-        return _Choice(asked_for(settings.force_backend, config.how_to_unforce(settings)), settings, {})
+    if name := settings.force_backend:
+        backend = asked_for(name, config.how_to_unforce(settings))
+        return _Choice(backend, settings, {}, f"{settings.source} forces it")
     passed_over: dict[str, str] = {}
     if settings.preferred_backend != "auto":
         backend = opened(settings.preferred_backend)
         if not backend.why_not:
-            return _Choice(backend, settings, passed_over)
+            return _Choice(backend, settings, passed_over, f"{settings.source} prefers it")
         passed_over[backend.name] = backend.why_not
     backend = _first(settings.backend_priority, passed_over)
     if settings.preferred_backend != "auto":
@@ -192,7 +202,34 @@ def _choose(settings: config.Config) -> _Choice:
             f"{backend.name!r} does: {passed_over[config.canonical(settings.preferred_backend)]}",
             stacklevel=2,
         )
-    return _Choice(backend, settings, passed_over)
+    return _tuned(backend, settings, passed_over)
+
+
+def _tuned(backend: Backend, settings: config.Config, passed_over: dict[str, str]) -> _Choice:
+    """The automatic choice: by what was measured, if it was measured on this machine as it is."""
+    found = tuning.load()
+    if found is None:
+        return _Choice(backend, settings, passed_over, NOT_MEASURED)
+    if changed := found.machine.changes({backend.name: backend.device}):
+        why = f"{found.path} does not hold here any more ({'; '.join(changed)}): `airllm tune` measures again"
+        warnings.warn(f"airllm: {why}", stacklevel=2)
+        return _Choice(backend, settings, passed_over, why)
+    table = _table(found, backend, settings)
+    return _Choice(backend, settings, passed_over, f"measured {found.measured}: {found.path}", table)
+
+
+def _table(found: tuning.Tuning, backend: Backend, settings: config.Config) -> routing.Table:
+    order = tuple(dict.fromkeys([*settings.backend_priority, "python"]))
+    key = (found, backend.name, order)
+    if key not in _tables:
+        _tables[key] = routing.Table(found, backend, order, opened)
+    return _tables[key]
+
+
+def automatic(found: tuning.Tuning) -> routing.Table:
+    """What the automatic order makes of what was measured here, whatever else is configured."""
+    settings = config.load()
+    return _table(found, _first(settings.backend_priority, {}), settings)
 
 
 def _first(order: Iterable[str], passed_over: dict[str, str]) -> Backend:
@@ -211,7 +248,9 @@ def best() -> Backend:
 
 
 # NumPy, until `airllm.tensor_ops` has declared the ops that a backend answers to show that it runs.
-process_wide = _Choice(opened("python"), config.Config("python", ("python",), None, "defaults", None), {})
+process_wide = _Choice(
+    opened("python"), config.Config("python", ("python",), None, "defaults", None), {}, "no op is declared"
+)
 _scoped: ContextVar[_Choice | None] = ContextVar("airllm_backend", default=None)
 scoped_choice = _scoped.get
 
@@ -225,10 +264,15 @@ def current(name: str | None = None) -> Backend:
     return asked_for(name) if name else choice().backend
 
 
+def kernels(name: str | None = None) -> dict[str, Callable]:
+    """Op name -> the function that runs it now, in this thread; or on the backend asked for by name."""
+    return asked_for(name).kernels if name else choice().kernels
+
+
 def _chosen_by_name(name: str) -> _Choice:
     if name == "auto":
         return _choose(config.load())
-    return _Choice(asked_for(name), process_wide.config, {})
+    return _Choice(asked_for(name), process_wide.config, {}, "asked for by name")
 
 
 @contextlib.contextmanager
@@ -256,6 +300,7 @@ def reload_backend() -> str:
     with _lock:
         for name in [name for name, backend in _opened.items() if backend.why_not]:
             del _opened[name]
+        _tables.clear()
     importlib.invalidate_caches()
     set_backend("auto")
     return get_backend()
@@ -264,39 +309,3 @@ def reload_backend() -> str:
 def get_backend() -> str:
     """Name of the backend that runs ops now, in this thread."""
     return choice().backend.name
-
-
-def get_backend_info(name: str | None = None) -> dict[str, Any]:
-    """What runs, why, and for each backend that does not run, the reason. Opens every backend.
-
-    Of the backend `name` alone: whether it is available, the reason if not, its device_count and devices, and
-    the compute_units, max_memory, max_shared_memory (bytes) and compute_capability (90 for 9.0) of the first.
-    """
-    if name is not None:
-        from airllm.backends.discovery import describe_backend
-
-        return describe_backend(name)
-    now = choice()
-    return {
-        "backend": now.backend.name,
-        "config": now.config.as_dict(),
-        "available_backends": available(),
-        "device": now.backend.device,
-        "devices": {name: opened(name).device for name in available()},
-        "unavailable": {name: opened(name).why_not for name in _all_names() if opened(name).why_not},
-        "passed_over": dict(now.passed_over),
-        "config_source": now.config.source,
-    }
-
-
-def print_backend_info() -> None:
-    """Print which backend runs, which others could, and why the rest do not."""
-    info = get_backend_info()
-    print(f"Active backend: {info['backend']} ({info['device']})")
-    print(f"Configuration:  {info['config_source']}: {info['config']}")
-    for name in _all_names():
-        state = info["unavailable"].get(name)
-        state = f"not available: {state}" if state else f"available: {info['devices'][name]}"
-        note = info["passed_over"].get(name, "")
-        note = f"\n             passed over: {note}" if note and name not in info["unavailable"] else ""
-        print(f"  {name:<10} {state}{note}")

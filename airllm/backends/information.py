@@ -1,0 +1,90 @@
+"""What runs and why, for people and programs that ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airllm.backends import routing
+from airllm.backends.registry import all_names, available, choice, definitions, opened
+
+
+def get_backend_info(name: str | None = None) -> dict[str, Any]:
+    """What runs, why, and for each backend that does not run, the reason. Opens every backend.
+
+    "choices" has for each op a line for each size that `airllm tune` has measured, and "tuning" what became
+    of its file: why it is "used" or not, and what has "changed" on this machine since.
+    Of the backend `name` alone: whether it is available, the reason if not, its device_count and devices, and
+    the compute_units, max_memory, max_shared_memory (bytes) and compute_capability (90 for 9.0) of the first.
+    """
+    if name is not None:
+        from airllm.backends.discovery import describe_backend
+
+        return describe_backend(name)
+    now = choice()
+    return {
+        "backend": now.backend.name,
+        "config": now.config.as_dict(),
+        "available_backends": available(),
+        "device": now.backend.device,
+        "devices": {name: opened(name).device for name in available()},
+        "unavailable": {name: opened(name).why_not for name in all_names() if opened(name).why_not},
+        "passed_over": dict(now.passed_over),
+        "config_source": now.config.source,
+        "tuning": _tuning(),
+        "choices": {op: _choices(op) for op in definitions},
+    }
+
+
+def _tuning() -> dict[str, Any]:
+    table = choice().table
+    if table is None:
+        return {"used": False, "why": choice().why, "changed": [], "unknown_ops": []}
+    devices = {name: opened(name).device for name in available()}
+    unknown = [op for op in table.tuning.ops if op not in definitions]
+    changed = table.tuning.machine.changes(devices)
+    return {"used": True, "why": choice().why, "changed": changed, "unknown_ops": unknown}
+
+
+def _choices(op: str) -> list[str]:
+    now = choice()
+    lines = now.table.points(op) if now.table is not None else []
+    return lines or [f"{op}: {now.backend.name}: {routing.UNMEASURED if now.table is not None else now.why}"]
+
+
+def explain(op: str, *arrays: Any, dtype: str | None = None) -> str:
+    """Which backend runs a call of `op` and why: "silu (1, 4096): cpp, 4 us; opencl 180 us".
+
+    `arrays` are the call's first arrays, or their shapes; `dtype` is that of the arrays, float32 for shapes.
+    ValueError for an unknown op, or fewer arrays than the two that decide (one where the op has one).
+    """
+    if op not in definitions:
+        raise ValueError(f"explain: unknown op {op!r}, expected one of: {', '.join(definitions)}")
+    now, shapes = choice(), [tuple(getattr(array, "shape", array)) for array in arrays]
+    own = next((str(a.dtype) for a in arrays if hasattr(a, "dtype") and a.dtype.kind not in "iu"), "float32")
+    if now.table is not None:
+        return now.table.explained(op, shapes, dtype or own)
+    return f"{routing.case(op, shapes, dtype or own)}: {now.backend.name}: {now.why}"
+
+
+def print_backend_info() -> None:
+    """Print which backend runs, which others could, and why the rest do not; then how ops were measured."""
+    info = get_backend_info()
+    print(f"Active backend: {info['backend']} ({info['device']})")
+    print(f"Configuration:  {info['config_source']}: {info['config']}")
+    for name in all_names():
+        state = info["unavailable"].get(name)
+        state = f"not available: {state}" if state else f"available: {info['devices'][name]}"
+        note = info["passed_over"].get(name, "")
+        note = f"\n             passed over: {note}" if note and name not in info["unavailable"] else ""
+        print(f"  {name:<10} {state}{note}")
+    print(f"Choice by size: {info['tuning']['why']}")
+    for line in _routed():
+        print(f"  {line}")
+    for line in info["tuning"]["changed"]:
+        print(f"  changed since it was measured (`airllm tune` measures again): {line}")
+
+
+def _routed() -> list[str]:
+    """The ops that run elsewhere than the order says at some size, a line each."""
+    table = choice().table
+    return [] if table is None else [line for op in table.tuning.ops for line in table.summary(op)]

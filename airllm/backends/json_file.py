@@ -1,0 +1,114 @@
+"""JSON files that people may edit: errors that name file and line, and writing in one step.
+
+Standard library only.
+"""
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from airllm.backends.values import ConfigError, Wrong, shown
+
+
+def read(path: Path, expected: str) -> tuple[dict[str, Any], str]:
+    """The values of a file and its text; ConfigError for one that cannot be read, is no JSON or no object.
+
+    `expected` says in that error what the object should have.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text ({error.reason})"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
+    return _parsed(path, text, expected), text
+
+
+def _parsed(path: Path, text: str, expected: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text, object_pairs_hook=_once)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from None
+    except Wrong as wrong:
+        line = text.count("\n", 0, text.rfind(json.dumps(wrong.item))) + 1
+        raise ConfigError(f"{path}:{line}: {wrong}") from None
+    except RecursionError as error:
+        raise ConfigError(f"{path}: is nested too deeply: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}:1: has {shown(values)}, expected an object with {expected}")
+    return values
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for key in (names := [key for key, _ in pairs]):
+        if names.count(key) > 1:
+            raise Wrong(key, f"has the key {key!r} twice, expected it once")
+    return dict(pairs)
+
+
+def line_of(text: str, *keys: str | int, item: Any = None) -> int:
+    """The line of a value of valid JSON, reached by keys of objects and places in lists; or of the string
+    `item` in it. Of what is not there, the line of what it should be in.
+    """
+    offset = 0
+    for key in keys if text else ():
+        offset = _members(text, offset).get(key, offset)
+    if isinstance(item, str):
+        offset = max(offset, text.find(json.dumps(item), offset))
+    return text.count("\n", 0, offset) + 1
+
+
+def _members(text: str, at: int) -> dict[str | int, int]:
+    """Where the value of each key of the object, or of each place in the list, at an offset begins."""
+    decode = json.JSONDecoder().raw_decode
+    offsets: dict[str | int, int] = {}
+    at = _skip(text, at, "")
+    if text[at] not in "{[":
+        return offsets
+    is_object, at = text[at] == "{", _skip(text, at + 1, "")
+    while text[at] not in "}]":
+        key: str | int = len(offsets)
+        if is_object:
+            key, at = decode(text, at)
+            at = _skip(text, at, ":")
+        offsets[key] = at
+        at = _skip(text, decode(text, at)[1], ",")
+    return offsets
+
+
+def _skip(text: str, at: int, mark: str) -> int:
+    """The offset of what follows blanks and the mark."""
+    while text[at] in " \t\r\n" + mark:
+        at += 1
+    return at
+
+
+def text_of(values: dict[str, Any]) -> str:
+    """The text of a file with these values."""
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+
+
+def write(path: Path, text: str) -> None:
+    """Replaces a file: readers see the old one or the new one, never a part. ConfigError if it cannot be
+    written.
+    """
+    try:
+        _replace(path, text)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file beside `path` and renames it over `path` once it is on the disk."""
+    half = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    try:
+        with open(half, "x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            half.chmod(path.stat().st_mode & 0o7777)
+        os.replace(half, path)
+    finally:
+        half.unlink(missing_ok=True)

@@ -1,0 +1,234 @@
+"""Which backend runs a call, by what was measured: a table of winners for each op and dtype.
+
+A call takes the winner at the nearest measured size, in powers of two of its first one or two arrays. Only
+NumPy arrays of one measured dtype are routed; all else goes to the backend that the order gives: arrays on
+a device, stored weights, other dtypes.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from airllm.backends.tuning import Point, Time, Tuning
+
+if TYPE_CHECKING:
+    from airllm.backends.registry import Backend
+
+OCTAVES = 48  # sizes are told apart by their bit lengths
+MARGIN = 1.1  # how much faster another backend must be than the one that the order gives
+INDEX_KINDS = "iu"
+UNMEASURED = "not measured, the first that runs in the order"
+
+
+class Table(dict[str, Callable]):
+    """Op name -> the function that runs it where `usual` is what the order gives, made at the first call.
+
+    `order` are the backends that may run ops, of which those that win are opened when first needed.
+    """
+
+    def __init__(
+        self, tuning: Tuning, usual: Backend, order: Iterable[str], opened: Callable[[str], Backend]
+    ):
+        super().__init__()
+        self.tuning, self.usual, self.opened = tuning, usual, opened
+        self.order = tuple(order)
+        self.refused: dict[str, str] = {}  # measured backends that cannot be used, and why
+
+    def __missing__(self, op_name: str) -> Callable:
+        self[op_name] = made = self._made(op_name)
+        return made
+
+    def _made(self, op_name: str) -> Callable:
+        usual = self.usual.kernels[op_name]
+        dtypes = self.tuning.ops.get(op_name, {})
+        winners = {dtype: [self.winner(p) for p in points] for dtype, points in dtypes.items()}
+        if {name for names in winners.values() for name in names} <= {self.usual.name}:
+            return usual
+        places = {dtype: self._places(op_name, dtypes[dtype], names) for dtype, names in winners.items()}
+        points = next(iter(dtypes.values()))
+        make = getattr(self.opened("cpp").module, "route", None) or route
+        return make(usual, deciding(points[0]), places)
+
+    def _places(
+        self, op_name: str, points: Sequence[Point], winners: Sequence[str]
+    ) -> tuple[list[Callable], bytes]:
+        """The kernels that win somewhere, and which of them does at each octave of the deciding arrays."""
+        names = list(dict.fromkeys(winners))
+        which = np.array([names.index(name) for name in winners], np.uint8)
+        kernels = [self.opened(name).kernels[op_name] for name in names]
+        return kernels, which[nearest(points)].tobytes()
+
+    def winner(self, point: Point) -> str:
+        """The backend that runs calls of this size: the usual one unless another is clearly faster."""
+        return next((name for name in self._faster(point) if not self._refusal(name)), self.usual.name)
+
+    def _faster(self, point: Point) -> list[str]:
+        """The backends that are clearly faster than the usual one, the fastest first."""
+        usual = point.times.get(self.usual.name)
+        names = [n for n, time in point.times.items() if usual is None or clearly_faster(time, usual)]
+        return sorted(names, key=lambda name: point.times[name].median)
+
+    def _refusal(self, name: str) -> str:
+        """Why a backend that was measured is not used, "" if it is; the user is told once of what changed."""
+        if name not in self.order:
+            return "it is not in backend_priority"
+        if name not in self.refused:
+            self.refused[name] = reason = self._changed(self.opened(name))
+            if reason:
+                warnings.warn(
+                    f"airllm: {self.tuning.path}: {name} was measured and is not used: {reason}", stacklevel=2
+                )
+        return self.refused[name]
+
+    def _changed(self, backend: Backend) -> str:
+        measured = self.tuning.machine.backends[backend.name]
+        same = backend.why_not or backend.device == measured
+        return backend.why_not if same else f"its device is {backend.device}, measured: {measured}"
+
+    # ---- explanations ----
+
+    def points(self, op_name: str) -> list[str]:
+        """What was measured of an op and what is chosen, a line for each size."""
+        return [
+            self._line(op_name, dtype, _shapes(point), point)
+            for dtype, points in self.tuning.ops.get(op_name, {}).items()
+            for point in points
+        ]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All that was measured and the "winner" of each row, in plain values, ready for JSON."""
+        return [
+            {
+                "op": op,
+                "dtype": dtype,
+                "shapes": [list(shape) for shape in _shapes(point)],
+                "us": {name: [time.median, time.low, time.high] for name, time in point.times.items()},
+                "winner": self.winner(point),
+            }
+            for op, dtypes in self.tuning.ops.items()
+            for dtype, points in dtypes.items()
+            for point in points
+        ]
+
+    def summary(self, op_name: str) -> list[str]:
+        """Where an op runs elsewhere than the order says, a line for each dtype."""
+        lines = []
+        for dtype, points in self.tuning.ops.get(op_name, {}).items():
+            found: dict[str, list[str]] = {}
+            for point in points:
+                if (name := self.winner(point)) != self.usual.name:
+                    found.setdefault(name, []).append(" x ".join(map(str, _shapes(point))))
+            where = "; ".join(f"{name} at {', '.join(sizes)}" for name, sizes in found.items())
+            lines += [f"{op_name} {dtype}: {where}"] if where else []
+        return lines
+
+    def explained(self, op_name: str, shapes: Sequence[tuple[int, ...]], dtype: str) -> str:
+        """What runs a call with arrays of these shapes and this dtype, and why."""
+        points = self.tuning.ops.get(op_name, {}).get(dtype)
+        if not points:
+            return f"{case(op_name, shapes, dtype)}: {self.usual.name}: {UNMEASURED}"
+        names = deciding(points[0])
+        if len(shapes) < len(names):
+            raise ValueError(f"explain: {op_name} has {len(shapes)} arrays, expected {' and '.join(names)}")
+        sizes = tuple(octave(math.prod(shape)) for shape in shapes[: len(names)])
+        return self._line(op_name, dtype, shapes, points[nearest(points)[sizes]])
+
+    def _line(self, op_name: str, dtype: str, shapes: Sequence[tuple[int, ...]], point: Point) -> str:
+        winner = self.winner(point)
+        measured = _shapes(point)
+        where = "" if list(shapes[: len(measured)]) == measured else f"as measured at {_text(measured)}: "
+        others = sorted(point.times.items(), key=lambda item: (item[0] != winner, item[1].median))
+        told = [f"{name}{',' if name == winner else ''} {us(time.median)}" for name, time in others]
+        refused = {name: self._refusal(name) for name in self._faster(point)}
+        told += [f"{name} is not used: {reason}" for name, reason in refused.items() if reason]
+        fastest = min(point.times, key=lambda name: point.times[name].median)
+        if fastest not in (winner, *refused):
+            told.append(f"{winner} comes first in the order, and {fastest} is not clearly faster")
+        return f"{case(op_name, shapes, dtype)}: {where}{'; '.join(told)}"
+
+
+def clearly_faster(time: Time, than: Time) -> bool:
+    """By more than the margin, and by more than both vary."""
+    return time.median * MARGIN < than.median and time.high < than.low
+
+
+def deciding(point: Point) -> list[str]:
+    """The names of the arrays whose sizes choose: the first two."""
+    return list(point.arrays)[:2]
+
+
+def octave(size: int) -> int:
+    """The place of a size in a table."""
+    return min(size.bit_length(), OCTAVES - 1)
+
+
+def nearest(points: Sequence[Point]) -> np.ndarray:
+    """The place in `points` of the nearest one, at each octave of each deciding array."""
+    names = deciding(points[0])
+    centres = np.arange(OCTAVES) - 0.5  # a size of n bits is from 2^(n-1) to below 2^n
+    distances: Any = 0
+    for axis, name in enumerate(names):
+        measured = np.log2([max(1, math.prod(point.arrays[name])) for point in points])
+        squares = (centres[:, None] - measured) ** 2
+        distances = distances + (squares if axis else squares.reshape(OCTAVES, *[1] * (len(names) - 1), -1))
+    return np.argmin(distances, axis=-1)
+
+
+def route(
+    usual: Callable, names: Sequence[str], tables: Mapping[str, tuple[list[Callable], bytes]]
+) -> Callable:
+    """A function that hands calls to the kernels of `tables`.
+
+    It stands in for `tensor_ops_cpp.route`, which costs a tenth, where that is not built.
+    """
+
+    measured = {np.dtype(getattr(ml_dtypes, name, name)): table for name, table in tables.items()}
+
+    def kernel_of(args: tuple, kwargs: dict) -> Callable:
+        place, dtype = 0, None
+        for i, name in enumerate(names):
+            array = args[i] if i < len(args) else kwargs.get(name)
+            if type(array) is not np.ndarray and type(array) is not np.memmap:
+                return usual
+            place = place * OCTAVES + octave(array.size)
+            own = array.dtype
+            if own.kind not in INDEX_KINDS:
+                if own not in measured or (dtype is not None and own != dtype):
+                    return usual
+                dtype = own
+        if dtype is None:
+            return usual
+        kernels, places = measured[dtype]
+        return kernels[places[place]]
+
+    def routed(*args: Any, **kwargs: Any) -> Any:
+        return kernel_of(args, kwargs)(*args, **kwargs)
+
+    return routed
+
+
+# ---- words ----
+
+
+def _shapes(point: Point) -> list[tuple[int, ...]]:
+    return [point.arrays[name] for name in deciding(point)]
+
+
+def _text(shapes: Iterable[tuple[int, ...]]) -> str:
+    return ", ".join(map(str, shapes))
+
+
+def case(op_name: str, shapes: Iterable[tuple[int, ...]], dtype: str) -> str:
+    return f"{op_name} {_text(shapes)}{'' if dtype == 'float32' else f' {dtype}'}"
+
+
+def us(median: float) -> str:
+    """Microseconds to three figures, milliseconds from a thousand on."""
+    value, unit = (median, "us") if median < 1000 else (median / 1000, "ms")
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"

@@ -1,0 +1,95 @@
+"""Plots as inline SVG: speed, or time, against size. matplotlib is loaded when the first one is drawn."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airllm.report import Row
+
+COLOURS = {"python": "#8b929c", "torch": "#e8743b", "cpp": "#2f80ed", "opencl": "#1fa37c", "cuda": "#9057d6"}
+OTHER_COLOURS = ("#d6457b", "#b8912a", "#4aa8c4")
+MARKERS = "osD^vP*X"
+INK = "#010203"  # stands for the page's own text colour until the SVG is written
+
+
+def colours_of(names: list[str]) -> dict[str, str]:
+    """A colour for each implementation, the same on every plot."""
+    others = iter(OTHER_COLOURS * len(names))
+    return {name: COLOURS.get(name) or next(others) for name in names}
+
+
+def plot(rows: list[Row], colours: dict[str, str], copy: float) -> str:
+    """GB/s (GFLOP/s for products) against size, a panel for each dtype, as an SVG element."""
+    dtypes = list(dict.fromkeys(row["dtype"] for row in rows))
+    unit = "gflop_s" if any("gflop_s" in row for row in rows) else "gb_s"
+
+    def draw(axes: Any, dtype: str) -> None:
+        _panel(axes, [row for row in rows if row["dtype"] == dtype], unit, colours, copy)
+
+    return panels(rows[0]["op"], dtypes, "GFLOP/s" if unit == "gflop_s" else "GB/s", draw)
+
+
+def panels(name: str, titles: list[str], label: str, draw: Callable[[Any, str], None]) -> str:
+    """A row of panels as an SVG element: `draw(axes, title)` draws each; `label` is that of their y axis."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    style: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        "font.size": 10,
+        "axes.edgecolor": INK,
+    }
+    style |= dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
+    with matplotlib.rc_context(style):
+        figure, row = pyplot.subplots(1, len(titles), figsize=(10.6, 2.9), sharey=True, squeeze=False)
+        for axes, title in zip(row[0], titles, strict=True):
+            draw(axes, title)
+            axes.set_title(title, fontsize=10, loc="left")
+        row[0][0].set_ylabel(label)
+        figure.tight_layout(pad=0.4, w_pad=1.6)
+        text = _svg(figure)
+        pyplot.close(figure)
+    return text
+
+
+def _panel(axes: Any, rows: list[Row], unit: str, colours: dict[str, str], copy: float) -> None:
+    sizes = list(dict.fromkeys((row["rows"], row["cols"]) for row in rows))
+    for (name, colour), marker in zip(colours.items(), MARKERS * len(colours), strict=False):
+        mine = {(row["rows"], row["cols"]): row.get(unit) for row in rows if row["implementation"] == name}
+        found = [(sizes.index(size), rate) for size, rate in mine.items() if rate]
+        if found:
+            axes.plot(*zip(*found, strict=True), color=colour, marker=marker, markersize=5, linewidth=1.8)
+    if unit == "gb_s":
+        axes.axhline(copy, color=INK, linewidth=1, linestyle=(0, (4, 3)), alpha=0.6, zorder=0)
+    by_size(axes, [f"{rows}×{cols}" for rows, cols in sizes])
+
+
+def by_size(axes: Any, sizes: list[str]) -> None:
+    """Axes of which x are the sizes, in order, and y is logarithmic."""
+    from matplotlib.ticker import LogLocator
+
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 60 * low else (1,)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
+    axes.set_xticks(range(len(sizes)), sizes, fontsize=9)
+    axes.set_xlim(-0.3, len(sizes) - 0.7)
+    axes.grid(axis="y", color=INK, alpha=0.1)
+    axes.tick_params(which="both", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_alpha(0.3)
+
+
+def _svg(figure: Any) -> str:
+    """The figure as an element that takes its text colour from the page."""
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :].replace(INK, "currentColor")
