@@ -83,7 +83,7 @@ class Op(Declaration):
         A kernel that lacks a case, such as a format of stored weights, raises NotImplementedError: the
         definition computes it.
         """
-        arguments = self._bound(args, kwargs)
+        arguments = self.bound(args, kwargs)
         backend = registry.current(arguments.pop("backend"))
         out, kernel = arguments.pop("out", None), backend.kernels[self.name]
         given = [arguments.pop(operand.name) for operand in self.operands]
@@ -149,7 +149,7 @@ class Op(Declaration):
             target[...] = r
         return out
 
-    def _bound(self, args: tuple, kwargs: dict) -> dict[str, Any]:
+    def bound(self, args: tuple, kwargs: dict) -> dict[str, Any]:
         """All arguments by name, those that are no arrays checked and as their type."""
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -161,7 +161,7 @@ class Op(Declaration):
 
     def define(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """The definition as a kernel: float32 arithmetic (float64 for float64), the first array's dtype."""
-        arguments = self._bound(args, kwargs)
+        arguments = self.bound(args, kwargs)
         arguments.pop("backend"), arguments.pop("out", None)
         arrays = [arguments.pop(operand.name) for operand in self.operands]
         targets = None if out is None else self.each(out)
