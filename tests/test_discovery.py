@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 
-from airllm import backends
+from airllm import backends, tensor_ops
 from airllm.backends import devices, registry
 from airllm.backends.discovery import DiscoveredBackend
 from airllm.backends.values import ABSENT, BUILT_IN
@@ -48,6 +48,17 @@ def test_discovery_tells_what_was_seen_when_the_backend_was_opened(monkeypatch):
     broken = registry.Backend("cpp", why_not="silu(1) is wrong")
     monkeypatch.setitem(registry._opened, "cpp", broken)
     assert next(each.reason for each in backends.discover_backends() if each.name == "cpp") == broken.why_not
+
+
+def test_the_names_of_libraries_say_what_multiplies_and_which_one_that_is():
+    for name in ("mkl", "mkldnn", "onednn", "openblas"):
+        info = backends.get_backend_info(name)
+        assert not info["available"] and "NumPy's" in info["reason"]
+    built = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    assert built["name"] in tensor_ops.get_backend_info()["devices"]["python"]
+    assert "opencl" in backends.get_backend_info("rocm")["reason"]
+    assert "PyTorch" in backends.get_backend_info("triton")["reason"]
+    assert backends.get_backend_info("openmp")["name"] == "cpp"
 
 
 def test_the_summary_has_the_layout_of_its_document(made_up, capsys):

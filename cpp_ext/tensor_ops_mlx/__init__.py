@@ -1,8 +1,9 @@
 """The ops of `airllm.tensor_ops` on MLX: Apple's GPUs, through Metal; on Linux, MLX's build for processors.
 
 Arrays are C-contiguous float32, float16 or bfloat16: NumPy's, which give a NumPy array, or `mlx.core.array`,
-which give one on MLX's default device, without a copy and without waiting. An `out=` of MLX's is made to be
-the result, as by `out[...] = result`.
+which give one on MLX's default device, without a copy and without waiting. Until it is evaluated, such a
+result is its thread's: MLX evaluates it in no other. An `out=` of MLX's becomes the result, as by
+`out[...] = result`.
 
 Importing this starts nothing: MLX is imported by the first call that needs it. Not across a fork: a process
 forked after that raises RuntimeError ("spawn" works).
