@@ -1,4 +1,4 @@
-"""Tensor operations of large language models on whatever the machine has: NumPy, C++ SIMD, OpenCL, CUDA.
+"""Tensor operations of large language models on whatever the machine has: NumPy, C++ SIMD, OpenCL, MLX, CUDA.
 
 `from airllm import tensor_ops` picks the backend; `from airllm import AutoModel` opens a model;
 `get_include()` and `get_cpp_flags()` are for C++ programs. This package itself imports nothing, so that its

@@ -35,8 +35,7 @@ def as_kind_of(given: Any, result: np.ndarray) -> Any:
     """`result` as an array of the library that `given` came from, sharing its memory."""
     if isinstance(given, np.ndarray) or not hasattr(given, "__dlpack__"):
         return result
-    library = _library(given)
-    if not hasattr(library, "from_dlpack"):
+    if (library := _library(given)) is None:
         return result
     if _is_bfloat16(given):
         return library.from_dlpack(result.view(np.uint16)).view(library.bfloat16)
@@ -62,7 +61,11 @@ def is_dense(array: np.ndarray) -> bool:
 
 
 def _library(value: Any) -> Any:
-    return sys.modules.get(type(value).__module__.partition(".")[0])
+    """The module that makes arrays of this kind: mlx.core for MLX's, else the package, such as torch."""
+    module = type(value).__module__
+    names = (module.partition(".")[0], module)
+    found = [sys.modules[name] for name in names if name in sys.modules]
+    return next((each for each in found if hasattr(each, "from_dlpack")), None)
 
 
 def _is_bfloat16(value: Any) -> bool:

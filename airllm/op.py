@@ -83,7 +83,7 @@ class Op(Declaration):
         A kernel that lacks a case, such as a format of stored weights, raises NotImplementedError: the
         definition computes it.
         """
-        arguments = self._bound(args, kwargs)
+        arguments = self.bound(args, kwargs)
         named = arguments.pop("backend")
         backend, kernel = registry.current(named), registry.kernels(named)[self.name]
         out = arguments.pop("out", None)
@@ -150,7 +150,7 @@ class Op(Declaration):
             target[...] = r
         return out
 
-    def _bound(self, args: tuple, kwargs: dict) -> dict[str, Any]:
+    def bound(self, args: tuple, kwargs: dict) -> dict[str, Any]:
         """All arguments by name, those that are no arrays checked and as their type."""
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -162,7 +162,7 @@ class Op(Declaration):
 
     def define(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """The definition as a kernel: float32 arithmetic (float64 for float64), the first array's dtype."""
-        arguments = self._bound(args, kwargs)
+        arguments = self.bound(args, kwargs)
         arguments.pop("backend"), arguments.pop("out", None)
         arrays = [arguments.pop(operand.name) for operand in self.operands]
         targets = None if out is None else self.each(out)

@@ -8,7 +8,7 @@ import cpuinfo
 import numpy as np
 import pytest
 
-from airllm import backends
+from airllm import backends, tensor_ops
 from airllm.backends import devices, registry
 from airllm.backends.discovery import DiscoveredBackend
 from airllm.backends.values import ABSENT, BUILT_IN
@@ -51,6 +51,17 @@ def test_discovery_tells_what_was_seen_when_the_backend_was_opened(monkeypatch):
     assert next(each.reason for each in backends.discover_backends() if each.name == "cpp") == broken.why_not
 
 
+def test_the_names_of_libraries_say_what_multiplies_and_which_one_that_is():
+    for name in ("mkl", "mkldnn", "onednn", "openblas"):
+        info = backends.get_backend_info(name)
+        assert not info["available"] and "NumPy's" in info["reason"]
+    built = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    assert built["name"] in tensor_ops.get_backend_info()["devices"]["python"]
+    assert "opencl" in backends.get_backend_info("rocm")["reason"]
+    assert "PyTorch" in backends.get_backend_info("triton")["reason"]
+    assert backends.get_backend_info("openmp")["name"] == "cpp"
+
+
 def test_the_summary_has_the_layout_of_its_document(made_up, capsys):
     backends.print_backend_summary()
     lines = capsys.readouterr().out.splitlines()
@@ -73,7 +84,7 @@ def test_info_of_one_backend(made_up):
     assert info["max_memory"] == 4 << 30 and info["devices"][1].name == "Two"
     host = backends.get_backend_info("numpy")
     assert host["name"] == "python" and host["compute_units"] == devices.usable_cores()
-    absent = backends.get_backend_info("mps")
+    absent = backends.get_backend_info("onednn")
     assert not absent["available"] and absent["reason"] and absent["device_count"] == 0
 
 
@@ -94,9 +105,9 @@ def test_lists_and_defaults(capsys):
 
 def test_a_preference_gives_way_and_a_name_does_not():
     assert backends.init_backend(backends.BackendPreference.WebGPU).name() == backends.get_backend()
-    assert backends.init_backend("nki", fallback_backends=["mps", "numpy"]).name() == "python"
-    with pytest.raises(ValueError, match="(?s)no backend of nki, mps runs here.*nki: .*mps: .*known: cuda"):
-        backends.init_backend("nki", fallback_backends=["mps"])
+    assert backends.init_backend("nki", fallback_backends=["rocm", "numpy"]).name() == "python"
+    with pytest.raises(ValueError, match="(?s)no backend of nki, rocm runs here.*nki: .*rocm: .*known: cuda"):
+        backends.init_backend("nki", fallback_backends=["rocm"])
     for error in (ValueError, ImportError):
         with pytest.raises(error, match="asked for by name and cannot run here"):
             backends.init_backend("nki")

@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,7 @@ if (ROOT / "cpp_ext" / "tensor_ops_cpp.cpp").is_file():  # a checkout: what was 
 REMEDIES = {
     "cpp": "install a C++ compiler (Debian: g++ python3-dev), then: python setup.py build_ext --inplace",
     "cuda": "python setup.py build_cuda",
+    "mlx": 'pip install "mlx[cpu]" on Linux, pip install mlx on a Mac',
     "opencl": 'pip install "pyopencl[pocl]", then: python setup.py build_opencl',
 }
 
@@ -113,13 +115,21 @@ def _open(name: str) -> Backend:
     try:
         module = module_of(name)
         if module is None:
-            return Backend(name, device=f"NumPy {np.__version__}", kernels=_Kernels(None))
+            return Backend(name, device=_numpy(), kernels=_Kernels(None))
         device = module.device()
         answer = module.silu(np.ones(8, np.float32))
         np.testing.assert_allclose(answer, 0.7310586, rtol=1e-5, err_msg="silu(1) is wrong")
     except Exception as error:  # a driver may raise anything at all
         return Backend(name, why_not=reason_of(name, error), cause=error)
     return Backend(name, module, device, kernels=_Kernels(module))
+
+
+def _numpy() -> str:
+    """NumPy, and the BLAS that it was built with, which the C++ backend uses too."""
+    built: Any = np.show_config(mode="dicts")
+    blas = built.get("Build Dependencies", {}).get("blas", {})
+    name, version = (blas.get(key, "") for key in ("name", "version"))
+    return f"NumPy {np.__version__}" + (f", products by {name} {version}" if name else "")
 
 
 def reason_of(name: str, error: Exception) -> str:
@@ -160,7 +170,7 @@ def kernel(op_name: str, backend_name: str) -> Callable:
 
 def all_names() -> list[str]:
     """Every known backend, those of the configured order first."""
-    return list(dict.fromkeys([*process_wide.config.backend_priority, *config.known_names()]))
+    return list(dict.fromkeys([*process_wide.config.order, *config.known_names()]))
 
 
 def asked_for(name: str, undo: str = "ask for another backend") -> Backend:
@@ -195,7 +205,7 @@ def _choose(settings: config.Config) -> _Choice:
         if not backend.why_not:
             return _Choice(backend, settings, passed_over, f"{settings.source} prefers it")
         passed_over[backend.name] = backend.why_not
-    backend = _first(settings.backend_priority, passed_over)
+    backend = _first(settings.order, passed_over)
     if settings.preferred_backend != "auto":
         warnings.warn(
             f"airllm: the preferred backend {settings.preferred_backend!r} cannot run here, "
@@ -219,7 +229,7 @@ def _tuned(backend: Backend, settings: config.Config, passed_over: dict[str, str
 
 
 def _table(found: tuning.Tuning, backend: Backend, settings: config.Config) -> routing.Table:
-    order = tuple(dict.fromkeys([*settings.backend_priority, "python"]))
+    order = tuple(dict.fromkeys([*settings.order, "python"]))
     key = (found, backend.name, order)
     if key not in _tables:
         _tables[key] = routing.Table(found, backend, order, opened)
@@ -229,7 +239,7 @@ def _table(found: tuning.Tuning, backend: Backend, settings: config.Config) -> r
 def automatic(found: tuning.Tuning) -> routing.Table:
     """What the automatic order makes of what was measured here, whatever else is configured."""
     settings = config.load()
-    return _table(found, _first(settings.backend_priority, {}), settings)
+    return _table(found, _first(settings.order, {}), settings)
 
 
 def _first(order: Iterable[str], passed_over: dict[str, str]) -> Backend:
@@ -244,7 +254,7 @@ def _first(order: Iterable[str], passed_over: dict[str, str]) -> Backend:
 
 def best() -> Backend:
     """What the automatic order gives."""
-    return _first(process_wide.config.backend_priority, {})
+    return _first(process_wide.config.order, {})
 
 
 # NumPy, until `airllm.tensor_ops` has declared the ops that a backend answers to show that it runs.

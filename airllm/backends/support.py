@@ -8,7 +8,8 @@ KERNEL, DEFINITION = "kernel", "NumPy"
 def support_matrix() -> dict[str, dict[str, str]]:
     """For each op and each backend that runs here: "kernel", or "NumPy" where the definition stands in.
 
-    A backend that multiplies only some of the stored formats says which: "kernel (q4_0, q8_0)".
+    A backend that multiplies only some of the stored formats says which: "kernel (q4_0, q8_0)", or
+    "kernel (floats)" if none of them.
     """
     names = registry.available()
     return {op: {name: _how(op, registry.opened(name)) for name in names} for op in registry.definitions}
@@ -19,7 +20,7 @@ def _how(op: str, backend: registry.Backend) -> str:
         return DEFINITION
     some = getattr(backend.module, "partial_formats", None)
     formats = some().get(op) if some else None
-    return f"{KERNEL} ({', '.join(formats)})" if formats else KERNEL
+    return KERNEL if formats is None else f"{KERNEL} ({', '.join(formats) or 'floats'})"
 
 
 def print_support_matrix() -> None:

@@ -8,31 +8,41 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any
 
-BUILT_IN = ("cuda", "opencl", "cpp", "python")
-ALIASES = {"cpu": "cpp", "openmp": "cpp", "numpy": "python", "mps": "metal"}
+BUILT_IN = ("cuda", "mlx", "opencl", "cpp", "python")  # as the automatic order tries them
+IN_ORDER = ("cuda", "opencl", "cpp", "python")  # what a configuration says that leaves it at that
+ALIASES = {"cpu": "cpp", "openmp": "cpp", "numpy": "python", "mps": "mlx", "metal": "mlx", "onednn": "mkldnn"}
 # What a backend is called in a summary, and what it runs on.
 LABELS = {
     "cuda": ("CUDA", "CUDA"),
+    "mlx": ("MLX", "Metal or CPU"),
     "opencl": ("OpenCL", "OpenCL"),
     "cpp": ("CPU", "CPU"),
     "python": ("NumPy", "CPU"),
     "rocm": ("ROCm", "ROCm"),
-    "metal": ("Metal", "Metal"),
     "webgpu": ("WebGPU", "WebGPU"),
     "triton": ("Triton", "CUDA"),
     "nki": ("NKI", "Neuron"),
+    "cudnn": ("cuDNN", "CUDA"),
+    "mkl": ("MKL", "CPU"),
+    "mkldnn": ("oneDNN", "CPU"),
+    "openblas": ("OpenBLAS", "CPU"),
 }
 # Names that other systems know, which are no backend of this one, and why.
+_PRODUCTS = "float32 matrix products are NumPy's, by the BLAS that print_backend_info() names"
 ABSENT = {
-    "rocm": "there is no backend of this name: AMD's GPUs run the opencl backend, with AMD's OpenCL driver",
-    "metal": "there is no backend for Apple's GPUs yet: the cpp backend runs on Apple's processors",
+    "rocm": "there is no backend of this name: AMD's GPUs run the opencl backend, with ROCm's OpenCL driver",
     "webgpu": "there is no backend for WebGPU yet: opencl runs on most of the same GPUs",
-    "triton": "there is no backend for Triton yet: cuda runs on the same GPUs",
+    "triton": "there is no backend for Triton: its kernels run on PyTorch's tensors alone, and without a GPU "
+    "only in its interpreter; cuda and opencl run on the same GPUs without PyTorch",
     "nki": "there is no backend for AWS's Neuron devices: their compiler takes whole graphs, not single ops",
+    "cudnn": "cuDNN is a library, not a backend: cuda has kernels of its own for all that it would do here",
+    "mkl": f"MKL is a library, not a backend: {_PRODUCTS} (NumPy can be had with MKL)",
+    "mkldnn": f"oneDNN is a library, not a backend: {_PRODUCTS}, and it gains nothing over that",
+    "openblas": f"OpenBLAS is a library, not a backend: {_PRODUCTS}",
 }
 DEFAULTS: dict[str, Any] = {
     "preferred_backend": "auto",
-    "backend_priority": list(BUILT_IN),
+    "backend_priority": list(IN_ORDER),
     "force_backend": None,
 }
 KEYS = tuple(DEFAULTS)
@@ -60,6 +70,11 @@ def known_names() -> tuple[str, ...]:
     """The built-in backends, then those that installed distributions add by an entry point."""
     added = {entry.name for entry in entry_points(group="airllm.backends")}
     return (*BUILT_IN, *sorted(added.difference(BUILT_IN)))
+
+
+def in_full(order: tuple[str, ...]) -> tuple[str, ...]:
+    """The shipped order stands for that of all built-in backends; any other is what it says."""
+    return BUILT_IN if order == IN_ORDER else order
 
 
 def canonical(name: str) -> str:

@@ -69,6 +69,7 @@ class Findings:
         cpp, opencl = probes.module("tensor_ops_cpp"), probes.module("tensor_ops_opencl")
         return [
             Capability("cuda", missing(self.nvcc, *self.cpp), cuda, "python setup.py build_cuda"),
+            Capability("mlx", (), probes.mlx(), ""),
             Capability("opencl", missing(self.opencl), opencl, "python setup.py build_opencl"),
             Capability("cpp", missing(*self.cpp), cpp, "python setup.py build_ext --inplace"),
             Capability("python", (), probes.numpy(), ""),

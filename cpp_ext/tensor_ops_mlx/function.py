@@ -1,0 +1,150 @@
+"""The public function of an op: its declaration's parameters and checks, and the way to MLX."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import mlx.core as mx
+import numpy as np
+
+from airllm.arrays import is_dense
+from airllm.formats import Quantized
+from tensor_ops_mlx import operations
+from tensor_ops_mlx.runtime import on_gpu, opened
+from tensor_ops_mlx.work import count
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_AS_THEY_ARE = ("matmul", "matmul_vec", "linear", "attention_scores", "weighted_sum_rows", "embedding")
+_STRIDED = ("attention", "attention_scores", "weighted_sum_rows")  # what is in a cache is a slice of it
+_WITHOUT_NUMBERS = ("apply_rope", "linear")  # which copy what they do not turn, and add a bias
+
+
+def op_function(op: Any) -> Callable:
+    """`name(arrays..., parameters..., *, out=None)`, with defaults and documentation of the declaration."""
+
+    @functools.wraps(op.definition)
+    def call(*args, **kwargs):
+        return _call(op, op.bound(args, kwargs))
+
+    parameters = [p for name, p in op.signature.parameters.items() if name != "backend"]
+    call.__module__ = "tensor_ops_mlx"
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return call
+
+
+def _call(op: Any, arguments: dict[str, Any]) -> Any:
+    """Checks all arguments, then computes."""
+    opened()
+    if arguments.pop("backend") is not None:
+        raise TypeError(f"{op.name}() got an unexpected keyword argument 'backend'")
+    out = arguments.pop("out")
+    outs = [] if out is None else list(op.each(out))
+    arrays = [arguments.pop(operand.name) for operand in op.operands]
+    given = {o.name: a for o, a in zip(op.operands, arrays, strict=True) if a is not None or not o.optional}
+    _check_kinds(op, given, outs)
+    seen = [_seen(given.get(o.name)) for o in op.operands]
+    op.check(seen, op.one_or_all([_seen(o) for o in outs]) if outs else None)
+    _check_dense(op, given, outs)
+    _check_computed(op, given)
+    results = _computed(op, given, arguments, op.out_shapes(seen), op.result_dtype(seen))
+    return _delivered(op, results, out, outs, isinstance(next(iter(given.values())), mx.array))
+
+
+# ---- checks ----
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """An array of MLX as a declaration checks it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+def _seen(array: Any) -> Any:
+    if not isinstance(array, mx.array):
+        return array
+    name = str(array.dtype).rpartition(".")[2]
+    return _Seen(array.shape, _BFLOAT16 if name == "bfloat16" else np.dtype(name))
+
+
+def _check_kinds(op: Any, given: dict[str, Any], outs: Sequence[Any]) -> None:
+    """TypeError unless all arrays are MLX's, or none is."""
+    named = given | {o.name: a for o, a in zip(op.outs, outs, strict=False)}
+    ours = isinstance(next(iter(given.values())), mx.array)
+    for name, array in named.items():
+        if isinstance(array, mx.array) != ours and not isinstance(array, Quantized):
+            expected = "mlx.core.array, as the first array is" if ours else "NumPy array"
+            raise TypeError(f"{op.name}: {name} has type {type(array).__name__}, expected a {expected}")
+
+
+def _check_dense(op: Any, given: Mapping[str, Any], outs: Sequence[Any]) -> None:
+    own = {o.name: given.get(o.name) for o in op.operands if o.kind == "own" and op.name not in _STRIDED}
+    for name, array in (own | {o.name: a for o, a in zip(op.outs, outs, strict=False)}).items():
+        if isinstance(array, np.ndarray) and not is_dense(array):
+            expected = f"C-contiguous and aligned (pass numpy.ascontiguousarray({name}))"
+            raise ValueError(f"{op.name}: {name} has strides {array.strides}, expected {expected}")
+
+
+def _check_computed(op: Any, given: Mapping[str, Any]) -> None:
+    if op.name == "attention" and given["k"].dtype != given["v"].dtype:
+        found, expected = (_seen(given[name]).dtype for name in ("v", "k"))
+        raise TypeError(f"attention: v has dtype {found}, expected {expected}, that of k")
+    for name, array in given.items():
+        if isinstance(array, Quantized):  # MLX's formats multiply by sums of x: they make NaN of an infinity
+            raise NotImplementedError(f"{op.name}: {name} has format {array.format}, expected floats")
+
+
+# ---- the way there and back ----
+
+
+def _computed(
+    op: Any, given: Mapping[str, Any], parameters: Mapping[str, Any], shapes: Sequence[tuple], dtype: np.dtype
+) -> list[Any]:
+    """The results as MLX's arrays, not yet waited for."""
+    kind = getattr(mx, dtype.name)
+    nothing = any(0 in array.shape for array in given.values()) and op.name not in _WITHOUT_NUMBERS
+    if nothing or 0 in shapes[0]:  # a sum over nothing is zero
+        return [mx.zeros(shape, kind) for shape in shapes]
+    kernel = _kernel(op.name, tuple(parameters.items()), on_gpu())
+    results = kernel(**{o.name: _taken(op, o, given[o.name]) for o in op.operands if o.name in given})
+    count("call")
+    return [result.astype(kind) for result in op.each(results)]
+
+
+@functools.lru_cache(maxsize=1000)
+def _kernel(name: str, parameters: tuple, compiled: bool) -> Callable:
+    """The op with its parameters; compiled, that is fused, for a GPU.
+
+    For a CPU, MLX would compile with the C++ compiler, for half a second, what is slower then.
+    """
+    kernel = functools.partial(getattr(operations, name), **dict(parameters))
+    return mx.compile(kernel) if compiled else kernel
+
+
+def _taken(op: Any, operand: Any, array: Any) -> Any:
+    """An operand in MLX, in float32 where the op is computed so."""
+    if isinstance(array, np.ndarray):
+        count("copy")
+        array = mx.array(array if min(array.strides, default=0) >= 0 else array.copy())
+    is_number = operand.is_float or (operand.kind == "mask" and array.dtype != mx.bool_)
+    return array.astype(mx.float32) if is_number and op.name not in _AS_THEY_ARE else array
+
+
+def _delivered(op: Any, results: list[Any], out: Any, outs: Sequence[Any], on_device: bool) -> Any:
+    """Arrays of MLX as they are, or as NumPy's; in `out`, if there is one."""
+    if not on_device:
+        results = [_numpy(result) for result in results]
+    for target, result in zip(outs, results, strict=False):
+        target[...] = result
+    return op.one_or_all(results) if out is None else out
+
+
+def _numpy(array: mx.array) -> np.ndarray:
+    """A view of MLX's memory; of its dtypes, NumPy's protocols lack bfloat16."""
+    if array.dtype == mx.bfloat16:
+        return np.asarray(mx.contiguous(array).view(mx.uint16)).view(_BFLOAT16)
+    return np.asarray(mx.contiguous(array))
