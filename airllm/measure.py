@@ -25,7 +25,7 @@ import numpy as np
 
 from airllm import __version__
 
-LIBRARIES = ("numpy", "torch", "pyopencl")
+LIBRARIES = ("numpy", "torch", "pyopencl", "wgpu")
 ROUNDS = 7
 PAUSE = 0.01
 SHORTEST_SAMPLE = 20e-6  # the clock itself costs some 50 ns: shorter calls are timed several at a time

@@ -160,7 +160,7 @@ def test_the_remedy_for_force_mode_is_where_it_was_said(places, monkeypatch):
 # ---- errors ----
 
 DEVICE = 'a device\'s index, "platform:device" or a part of its name'
-KNOWN = "cuda, opencl, cpp, python (cpu = cpp, openmp = cpp, numpy = python)"
+KNOWN = "cuda, opencl, webgpu, cpp, python (cpu = cpp, openmp = cpp, numpy = python)"
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_backends_of_other_distributions_are_known(places, monkeypatch, tmp_path
         config.canonical("tpu")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert config.canonical("tpu") == "tpu"
-    assert config.known_names() == (*ORDER, "tpu")
+    assert config.known_names() == (*config.BUILT_IN, "tpu")
 
 
 # ---- writing ----

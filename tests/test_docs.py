@@ -11,6 +11,7 @@ import pytest
 
 from airllm import real_data
 from airllm.backends import available, opened
+from airllm.backends.values import BUILT_IN
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "BACKEND_GUIDE.md", "BACKEND_CONFIG.md")
@@ -110,4 +111,4 @@ def test_the_environment_variables_of_the_guide_are_those_of_the_code():
 def test_the_backends_of_the_table_are_those_that_are_known():
     section = (ROOT / "README.md").read_text().partition("## Backends")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| ", section, re.M)
-    assert rows == ["cuda", "opencl", "cpp", "python"] and all(opened(name).name == name for name in rows)
+    assert rows == list(BUILT_IN) and all(opened(name).name == name for name in rows)

@@ -20,11 +20,13 @@ from airllm.backends.values import (  # noqa: F401  others know all of these by 
     BUILT_IN,
     CHECKS,
     DEFAULTS,
+    IN_ORDER,
     KEYS,
     OPTIONAL,
     ConfigError,
     Wrong,
     canonical,
+    in_full,
     known_names,
     order,
     preference,
@@ -49,12 +51,17 @@ class Config:
     path: Path | None
     opencl_device: str | None = None
 
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The backends to try, one after the other, where none is preferred."""
+        return in_full(self.backend_priority)
+
     def as_dict(self) -> dict[str, Any]:
         """The three keys as backend.json has them."""
         return {key: _plain(getattr(self, key)) for key in KEYS}
 
 
-BY_DEFAULT = Config("auto", BUILT_IN, None, source="defaults", path=None)
+BY_DEFAULT = Config("auto", IN_ORDER, None, source="defaults", path=None)
 
 
 def _plain(value: Any) -> Any:

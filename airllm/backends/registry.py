@@ -31,6 +31,7 @@ REMEDIES = {
     "cpp": "install a C++ compiler (Debian: g++ python3-dev), then: python setup.py build_ext --inplace",
     "cuda": "python setup.py build_cuda",
     "opencl": 'pip install "pyopencl[pocl]", then: python setup.py build_opencl',
+    "webgpu": "pip install wgpu",
 }
 
 _lock = threading.RLock()
@@ -151,7 +152,7 @@ def kernel(op_name: str, backend_name: str) -> Callable:
 
 
 def _all_names() -> list[str]:
-    return list(dict.fromkeys([*process_wide.config.backend_priority, *config.known_names()]))
+    return list(dict.fromkeys([*process_wide.config.order, *config.known_names()]))
 
 
 def asked_for(name: str, undo: str = "ask for another backend") -> Backend:
@@ -185,7 +186,7 @@ def _choose(settings: config.Config) -> _Choice:
         if not backend.why_not:
             return _Choice(backend, settings, passed_over)
         passed_over[backend.name] = backend.why_not
-    backend = _first(settings.backend_priority, passed_over)
+    backend = _first(settings.order, passed_over)
     if settings.preferred_backend != "auto":
         warnings.warn(
             f"airllm: the preferred backend {settings.preferred_backend!r} cannot run here, "
@@ -207,7 +208,7 @@ def _first(order: Iterable[str], passed_over: dict[str, str]) -> Backend:
 
 def best() -> Backend:
     """What the automatic order gives."""
-    return _first(process_wide.config.backend_priority, {})
+    return _first(process_wide.config.order, {})
 
 
 # NumPy, until `airllm.tensor_ops` has declared the ops that a backend answers to show that it runs.

@@ -8,17 +8,18 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any
 
-BUILT_IN = ("cuda", "opencl", "cpp", "python")
+BUILT_IN = ("cuda", "opencl", "webgpu", "cpp", "python")  # as the automatic order tries them
+IN_ORDER = ("cuda", "opencl", "cpp", "python")  # what a configuration says that leaves it at that
 ALIASES = {"cpu": "cpp", "openmp": "cpp", "numpy": "python", "mps": "metal"}
 # What a backend is called in a summary, and what it runs on.
 LABELS = {
     "cuda": ("CUDA", "CUDA"),
     "opencl": ("OpenCL", "OpenCL"),
+    "webgpu": ("WebGPU", "WebGPU"),
     "cpp": ("CPU", "CPU"),
     "python": ("NumPy", "CPU"),
     "rocm": ("ROCm", "ROCm"),
     "metal": ("Metal", "Metal"),
-    "webgpu": ("WebGPU", "WebGPU"),
     "triton": ("Triton", "CUDA"),
     "nki": ("NKI", "Neuron"),
 }
@@ -26,13 +27,12 @@ LABELS = {
 ABSENT = {
     "rocm": "there is no backend of this name: AMD's GPUs run the opencl backend, with AMD's OpenCL driver",
     "metal": "there is no backend for Apple's GPUs yet: the cpp backend runs on Apple's processors",
-    "webgpu": "there is no backend for WebGPU yet: opencl runs on most of the same GPUs",
     "triton": "there is no backend for Triton yet: cuda runs on the same GPUs",
     "nki": "there is no backend for AWS's Neuron devices: their compiler takes whole graphs, not single ops",
 }
 DEFAULTS: dict[str, Any] = {
     "preferred_backend": "auto",
-    "backend_priority": list(BUILT_IN),
+    "backend_priority": list(IN_ORDER),
     "force_backend": None,
 }
 KEYS = tuple(DEFAULTS)
@@ -60,6 +60,11 @@ def known_names() -> tuple[str, ...]:
     """The built-in backends, then those that installed distributions add by an entry point."""
     added = {entry.name for entry in entry_points(group="airllm.backends")}
     return (*BUILT_IN, *sorted(added.difference(BUILT_IN)))
+
+
+def in_full(order: tuple[str, ...]) -> tuple[str, ...]:
+    """The shipped order stands for that of all built-in backends; any other is what it says."""
+    return BUILT_IN if order == IN_ORDER else order
 
 
 def canonical(name: str) -> str:

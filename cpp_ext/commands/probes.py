@@ -268,6 +268,12 @@ def module(name: str, folder: Path = CPP_EXT) -> Finding:
     return Finding(name, why_not=NOT_BUILT if missing else reason or f"ends with status {answer.returncode}")
 
 
+def webgpu() -> Finding:
+    """WebGPU with its device as version."""
+    found = module("tensor_ops_webgpu")
+    return found if found else Finding(found.what, why_not=found.why_not, remedy='pip install -e ".[webgpu]"')
+
+
 def numpy() -> Finding:
     answer = answer_of([sys.executable, "-c", "import numpy; print(numpy.__version__)"])
     if answer.returncode == 0:
