@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 
 _HOST_DEVICES = {1, 3}  # DLPack's kDLCPU and kDLCUDAHost
-_OTHER_DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda"}
+_OTHER_DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda", 15: "webgpu"}
 
 
 def device_of(value: Any) -> str:

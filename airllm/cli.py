@@ -374,7 +374,7 @@ def _add_generation(parser: argparse.ArgumentParser, **defaults: float) -> None:
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("the engine")
     engine.add_argument(
-        "--backend", metavar="NAME", help="cuda, mlx, opencl, cpp, python or auto (the default)"
+        "--backend", metavar="NAME", help="cuda, mlx, opencl, webgpu, cpp, python or auto (the default)"
     )
     engine.add_argument("--compute", choices=("stored", "float32"), help="float32: exact and slow")
     engine.add_argument("--context", type=int, metavar="N", help="most tokens of prompt and text together")

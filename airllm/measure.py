@@ -25,7 +25,7 @@ import numpy as np
 from airllm import __version__
 from airllm.backends.devices import cpu_name, host_memory, usable_cores
 
-LIBRARIES = ("numpy", "torch", "pyopencl", "mlx")
+LIBRARIES = ("numpy", "torch", "pyopencl", "mlx", "wgpu")
 ROUNDS = 7
 PAUSE = 0.05
 SHORTEST_SAMPLE = 20e-6  # the clock itself costs some 50 ns: shorter calls are timed several at a time

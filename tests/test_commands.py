@@ -625,8 +625,8 @@ def test_capabilities_of_this_machine(built):
     answer = checkouts.run([*SETUP, "test_capabilities"], built)
     assert answer.returncode == 0, checkouts.said(answer)
     rows = re.findall(r"^(\w+) +(yes|no) +(yes|no) +(\S.*)$", answer.stdout, re.MULTILINE)
-    assert [row[0] for row in rows] == ["cuda", "mlx", "opencl", "cpp", "python"]
-    assert rows[3][1:3] == ("yes", "yes") and rows[4][1:3] == ("yes", "yes")
+    assert [row[0] for row in rows] == ["cuda", "mlx", "opencl", "webgpu", "cpp", "python"]
+    assert rows[4][1:3] == ("yes", "yes") and rows[5][1:3] == ("yes", "yes")
     for text in ("by cpuid:", "by py-cpuinfo:", "C++ compiler", "Python headers", "pybind11", "OpenMP"):
         assert text in answer.stdout
 
@@ -652,6 +652,7 @@ def test_capabilities_without_any_package_or_tool_says_what_is_missing(checkout,
         ("cuda", "no", "no"),
         ("mlx", "yes", "no"),
         ("opencl", "no", "no"),
+        ("webgpu", "yes", "no"),
         ("cpp", "no", "no"),
         ("python", "yes", "no"),
     ]

@@ -137,7 +137,7 @@ def test_the_real_models_numbers_are_used_and_named(real_file, tmp_path):
     [
         (["--ops", "rms_norm,foo"], "unknown op 'foo'; known: rms_norm, layer_norm, add_rms_norm, silu, "),
         (["--dtypes", "float64"], "unknown dtype 'float64'; known: float32, float16, bfloat16"),
-        (["--backends", "vulkan"], "unknown backend 'vulkan'; known: cuda, opencl, cpp, python"),
+        (["--backends", "vulkan"], "unknown backend 'vulkan'; known: cuda, opencl, webgpu, cpp, python"),
         (["--sizes", "1x64,4096"], "unknown size '4096'; sizes are ROWSxCOLUMNS, such as 1x4096,128x4096"),
         (["--sizes", "0x64"], "unknown size '0x64'"),
         (["--ops", ","], "unknown op nothing; known: rms_norm"),
@@ -203,6 +203,14 @@ class Sized:
         return np.broadcast_to(np.zeros((), dtype), case.shape(operand))
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_vulkan():
+    """A run times every backend that runs here, and WebGPU on a processor takes half a minute for that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VK_DRIVER_FILES", "/nowhere")
+        yield
+
+
 def test_quick_timings_are_planned_for_less_than_a_minute(monkeypatch):
     """By a clock of this test's own, on a machine where four backends and PyTorch are as slow as NumPy is on
     an old one: 10 ns an element, 10 ns a hundred products, but 0.1 ms at least, or there would be millions of
@@ -224,7 +232,7 @@ def test_quick_timings_are_planned_for_less_than_a_minute(monkeypatch):
     monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: now, sleep=passes))
     monkeypatch.setattr(benchmark, "call_of", call_of)
     monkeypatch.setattr(measure, "optional", lambda name: None)
-    names, sizes, calls = [*config.BUILT_IN, "torch itself"], sorted(benchmark.QUICK.sizes), []
+    names, sizes, calls = [*config.IN_ORDER, "torch itself"], sorted(benchmark.QUICK.sizes), []
     rows = benchmark.speed(names, list(OPS), ["float32"], None, Sized(), benchmark.QUICK, lambda *_: None)
     assert len(rows) == len(names) * len(sizes) * len(OPS) and not any("skipped" in row for row in rows)
     assert 10 < now < 45, "the rest of the minute is for the detection, the checks and the bandwidth"

@@ -110,9 +110,13 @@ def test_a_wheel_carries_the_modules_and_the_kernel_text_alone(sdist, tmp_path):
     names = zipfile.ZipFile(wheel(sdist, tmp_path, PATH="/nowhere")).namelist()
     kernels = {f"tensor_ops_opencl/gpu_kernels/{path.name}" for path in kernel_text()}
     assert kernels and kernels <= set(names)
+    folder = checkouts.ROOT / "cpp_ext" / "tensor_ops_webgpu" / "kernels"
+    kernels = {f"tensor_ops_webgpu/kernels/{path.name}" for path in folder.glob("*.wgsl")}
+    assert kernels and kernels <= set(names)
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == {
         "airllm",
         "tensor_ops_opencl",
+        "tensor_ops_webgpu",
         "tensor_ops_cpp.py",
     }
 
@@ -160,7 +164,7 @@ def test_the_sdist_has_what_a_build_needs_and_no_build_products(sdist):
         names = {name.partition("/")[2] for name in archive.getnames()}
     for needed in ("setup.py", "backend.json", "LICENSE", "README.md", "cpp_ext/tensor_ops_cuda.cpp"):
         assert needed in names
-    for folder in ("commands", "cpu", "cuda", "gpu_kernels", "tensor_ops_opencl"):
+    for folder in ("commands", "cpu", "cuda", "gpu_kernels", "tensor_ops_opencl", "tensor_ops_webgpu"):
         inside = {name for name in checkouts.files() if name.startswith(f"cpp_ext/{folder}/")}
         assert inside and inside <= names
     assert not [name for name in names if name.endswith((".so", ".pyc", ".o", "tensor_ops_cpp.py"))]

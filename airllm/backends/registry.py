@@ -32,6 +32,7 @@ REMEDIES = {
     "cuda": "python setup.py build_cuda",
     "mlx": 'pip install "mlx[cpu]" on Linux, pip install mlx on a Mac',
     "opencl": 'pip install "pyopencl[pocl]", then: python setup.py build_opencl',
+    "webgpu": "pip install wgpu",
 }
 
 NOT_MEASURED = "the first that runs in the order; `airllm tune` measures which one is the fastest"

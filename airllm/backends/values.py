@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any
 
-BUILT_IN = ("cuda", "mlx", "opencl", "cpp", "python")  # as the automatic order tries them
+BUILT_IN = ("cuda", "mlx", "opencl", "webgpu", "cpp", "python")  # as the automatic order tries them
 IN_ORDER = ("cuda", "opencl", "cpp", "python")  # what a configuration says that leaves it at that
 ALIASES = {"cpu": "cpp", "openmp": "cpp", "numpy": "python", "mps": "mlx", "metal": "mlx", "onednn": "mkldnn"}
 # What a backend is called in a summary, and what it runs on.
@@ -16,10 +16,10 @@ LABELS = {
     "cuda": ("CUDA", "CUDA"),
     "mlx": ("MLX", "Metal or CPU"),
     "opencl": ("OpenCL", "OpenCL"),
+    "webgpu": ("WebGPU", "WebGPU"),
     "cpp": ("CPU", "CPU"),
     "python": ("NumPy", "CPU"),
     "rocm": ("ROCm", "ROCm"),
-    "webgpu": ("WebGPU", "WebGPU"),
     "triton": ("Triton", "CUDA"),
     "nki": ("NKI", "Neuron"),
     "cudnn": ("cuDNN", "CUDA"),
@@ -31,7 +31,6 @@ LABELS = {
 _PRODUCTS = "float32 matrix products are NumPy's, by the BLAS that print_backend_info() names"
 ABSENT = {
     "rocm": "there is no backend of this name: AMD's GPUs run the opencl backend, with ROCm's OpenCL driver",
-    "webgpu": "there is no backend for WebGPU yet: opencl runs on most of the same GPUs",
     "triton": "there is no backend for Triton: its kernels run on PyTorch's tensors alone, and without a GPU "
     "only in its interpreter; cuda and opencl run on the same GPUs without PyTorch",
     "nki": "there is no backend for AWS's Neuron devices: their compiler takes whole graphs, not single ops",

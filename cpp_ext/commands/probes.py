@@ -270,8 +270,20 @@ def module(name: str, folder: Path = CPP_EXT) -> Finding:
 
 def mlx() -> Finding:
     """MLX with its device as version."""
-    found = module("tensor_ops_mlx")
-    return found if found else Finding(found.what, why_not=found.why_not, remedy='pip install -e ".[mlx]"')
+    return _of_a_package("mlx")
+
+
+def webgpu() -> Finding:
+    """WebGPU with its device as version."""
+    return _of_a_package("webgpu")
+
+
+def _of_a_package(name: str) -> Finding:
+    """A backend for which pip brings all, with its device as version."""
+    found = module(f"tensor_ops_{name}")
+    return (
+        found if found else Finding(found.what, why_not=found.why_not, remedy=f'pip install -e ".[{name}]"')
+    )
 
 
 def numpy() -> Finding:

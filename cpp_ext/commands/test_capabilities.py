@@ -71,6 +71,7 @@ class Findings:
             Capability("cuda", missing(self.nvcc, *self.cpp), cuda, "python setup.py build_cuda"),
             Capability("mlx", (), probes.mlx(), ""),
             Capability("opencl", missing(self.opencl), opencl, "python setup.py build_opencl"),
+            Capability("webgpu", (), probes.webgpu(), ""),
             Capability("cpp", missing(*self.cpp), cpp, "python setup.py build_ext --inplace"),
             Capability("python", (), probes.numpy(), ""),
         ]

@@ -49,12 +49,12 @@ def _enqueue(
         out.add_event(_moved(queue, buffers[name], out, before) if moved else before[0])
 
 
-def zeros(queue: Any, out: Any) -> None:
+def zeros(out: Any) -> None:
     """Enqueues that `out` be zeros."""
     import pyopencl as cl
 
     where = out.base_data, np.uint8(0), out.offset, out.nbytes
-    out.add_event(cl.enqueue_fill_buffer(queue, *where, wait_for=list(out.events)))
+    out.add_event(cl.enqueue_fill_buffer(out.queue, *where, wait_for=list(out.events)))
 
 
 def _place(array: Any) -> tuple[int, int, int]:

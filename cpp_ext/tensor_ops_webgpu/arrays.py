@@ -1,0 +1,102 @@
+"""Arrays on a WebGPU device."""
+
+from __future__ import annotations
+
+from math import prod
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tensor_ops_webgpu import devices
+from tensor_ops_webgpu.engine import Block, Engine, engine
+
+_DTYPES = ("float32", "float16", "bfloat16", "bool", "uint8", "int32", "int64")
+_WEBGPU = 15  # DLPack's kDLWebGPU
+_DENSE = SimpleNamespace(c_contiguous=True)
+
+
+class Store:
+    """The memory of an array and of its reshapes: a result is put into a new block, which it then has."""
+
+    def __init__(self, block: Block):
+        self.block = block
+
+
+class Array:
+    """A C-contiguous array on a WebGPU device: what `to_device` gives, and ops of such arrays.
+
+    `numpy()` copies it to the host, and so does numpy.asarray(array).
+    """
+
+    flags = _DENSE
+
+    def __init__(self, store: Store, dtype: Any, shape: tuple[int, ...]):
+        self.store, self.dtype, self.shape = store, np.dtype(dtype), tuple(shape)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return tuple(self.dtype.itemsize * prod(self.shape[axis + 1 :]) for axis in range(self.ndim))
+
+    @property
+    def engine(self) -> Engine:
+        return self.store.block.engine
+
+    def numpy(self) -> np.ndarray:
+        """A copy in the host's memory, as soon as it is computed."""
+        out = np.empty(self.shape, self.dtype)
+        if out.size:
+            self.engine.download(self.store.block, out)
+        return out
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("an array on a WebGPU device has no NumPy array without a copy")
+        return self.numpy().astype(dtype or self.dtype, copy=False)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _WEBGPU, 0
+
+    def reshape(self, *shape: Any) -> Array:
+        """The same memory in another shape, one of whose axes may be -1."""
+        sizes = shape if not shape or isinstance(shape[0], int) else tuple(shape[0])
+        of_shape = np.broadcast_to(np.int8(0), self.shape)
+        return Array(self.store, self.dtype, of_shape.reshape(sizes).shape)
+
+    def view(self, dtype: Any) -> Array:
+        """The same bytes as a dtype of the same size."""
+        if np.dtype(dtype).itemsize != self.dtype.itemsize:
+            raise ValueError(f"view: dtype has {dtype}, expected one of {self.dtype.itemsize} bytes")
+        return Array(self.store, dtype, self.shape)
+
+    def __repr__(self) -> str:
+        return f"<Array {self.dtype} {self.shape} on {self.engine.label}>"
+
+
+def to_device(array: Any) -> Any:
+    """A copy of a NumPy array on the device in use; of a Quantized, one whose blocks lie there.
+
+    TypeError for a dtype that no kernel takes.
+    """
+    from airllm.formats import Quantized
+
+    if isinstance(array, Quantized):
+        return Quantized(to_device(array.data), array.format)
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"to_device: array has type {type(array).__name__}, expected a NumPy array")
+    if array.dtype.name not in _DTYPES:
+        raise TypeError(f"to_device: array has dtype {array.dtype}, expected one of {', '.join(_DTYPES)}")
+    block = engine(devices.in_use()).upload(np.ascontiguousarray(array), "to_device: array")
+    return Array(Store(block), array.dtype, array.shape)

@@ -1,0 +1,187 @@
+"""What is kept open on a device (pipelines, freed buffers) and a count of its work."""
+
+import functools
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tensor_ops_opencl.engine import Count
+from tensor_ops_webgpu.devices import Device, refuse_fork
+from tensor_ops_webgpu.kernel_text import text
+from tensor_ops_webgpu.launches import Launch
+
+_KEPT = 1 << 28  # bytes of freed buffers that are kept
+_NUMBERS = 512  # bytes of the largest struct of numbers
+_LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
+# Turns of all its loops after which Mesa's llvmpipe ends an invocation, without a word.
+_LLVMPIPE_STEPS = 65535
+_opening = threading.RLock()
+launched, copied = Count(), Count()
+
+
+def calls() -> int:
+    """Kernels launched so far in this process."""
+    return launched.value
+
+
+def copies() -> int:
+    """Copies made so far between the host's memory and a device's, in either direction."""
+    return copied.value
+
+
+class Block:
+    """A buffer on a device, which goes back to the engine when it is let go."""
+
+    def __init__(self, engine: "Engine", buffer: Any):
+        self.engine, self.buffer = engine, buffer
+
+    def __del__(self) -> None:
+        self.engine.freed.append(self.buffer)  # in whichever thread: appending is atomic
+
+
+class Engine:
+    """A device opened: its queue, its pipelines, each compiled when first needed, and its buffers."""
+
+    def __init__(self, device: Device):
+        import wgpu
+
+        self.label, self.lock = device.label, threading.RLock()
+        self.most_steps = _LLVMPIPE_STEPS if device.name.startswith("llvmpipe") else None
+        self.limits = {name: device.adapter.limits[name] for name in _LIMITS}
+        self.handle: Any = device.adapter.request_device_sync(required_limits=self.limits)
+        self.usage = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+        uniform = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
+        self._numbers = self.handle.create_buffer(size=_NUMBERS, usage=uniform)
+        self._nothing = self.handle.create_buffer(size=16, usage=self.usage)
+        self._pipelines: dict[tuple, Any] = {}
+        self.freed: deque = deque()
+        # Every buffer, for one that only a Block held would be finalized with it where both are in a cycle.
+        self._held: set = set()
+        self._free: dict[int, list] = {}
+        self._kept = 0
+
+    @property
+    def _limit(self) -> str:
+        return f"a limit of this device, {self.label}"
+
+    # ---- memory ----
+
+    def block(self, size: int, what: str) -> Block:
+        """Memory for `size` bytes; NotImplementedError, saying for what, beyond what the device binds."""
+        if size > (most := min(self.limits.values())):
+            raise NotImplementedError(f"{what} has {size} bytes, expected at most {most}: {self._limit}")
+        with self.lock:
+            self._collect()
+            room = _room(size)
+            if buffers := self._free.get(room):
+                self._kept -= room
+                return Block(self, buffers.pop())
+            buffer = self.handle.create_buffer(size=room, usage=self.usage)
+            self._held.add(buffer)
+            return Block(self, buffer)
+
+    def _collect(self) -> None:
+        """Takes back what has been let go."""
+        while self.freed:
+            buffer = self.freed.popleft()
+            if self._kept + buffer.size > _KEPT:
+                self._held.remove(buffer)
+                buffer.destroy()
+                continue
+            self._kept += buffer.size
+            self._free.setdefault(buffer.size, []).append(buffer)
+
+    def upload(self, array: np.ndarray, what: str) -> Block:
+        """A block with the values of a dense array."""
+        block = self.block(array.nbytes, what)
+        flat = array.reshape(-1).view(np.uint8)
+        if rest := -flat.size % 4:  # copies are of whole words
+            flat = np.concatenate([flat, np.zeros(rest, np.uint8)])
+        if flat.size:
+            with self.lock:
+                self.handle.queue.write_buffer(block.buffer, 0, flat)
+            copied.add()
+        return block
+
+    def download(self, block: Block, out: np.ndarray) -> None:
+        """Waits for what a block's values come from, and copies them to a dense array."""
+        with self.lock:
+            found = self.handle.queue.read_buffer(block.buffer, 0, -(-out.nbytes // 4) * 4)
+        out.reshape(-1).view(np.uint8)[:] = np.frombuffer(found, np.uint8)[: out.nbytes]
+        copied.add()
+
+    # ---- kernels ----
+
+    def launch(self, launch: Launch, blocks: Mapping[str, Block]) -> None:
+        """Enqueues a kernel with the blocks that its bindings name.
+
+        NotImplementedError if an invocation takes more steps than this device lets it.
+        """
+        if self.most_steps and launch.steps > self.most_steps:
+            found = f"webgpu: {launch.kernel} takes {launch.steps} steps on arrays of this size"
+            raise NotImplementedError(f"{found}, expected at most {self.most_steps}: {self._limit}")
+        with self.lock:
+            pipeline = self._pipeline(launch)
+            numbers = b"".join(number.tobytes() for number in launch.numbers.values())
+            self.handle.queue.write_buffer(self._numbers, 0, numbers)
+            encoder = self.handle.create_command_encoder()
+            step = encoder.begin_compute_pass()
+            step.set_pipeline(pipeline)
+            step.set_bind_group(0, self._bound(pipeline, launch, blocks))
+            step.dispatch_workgroups(launch.groups)
+            step.end()
+            self.handle.queue.submit([encoder.finish()])
+        launched.add()
+
+    def _bound(self, pipeline: Any, launch: Launch, blocks: Mapping[str, Block]) -> Any:
+        memory = [*launch.inputs.values(), *launch.outputs.values()]
+        buffers = [self._numbers, *(blocks[m].buffer if m in blocks else self._nothing for m in memory)]
+        entries = [{"binding": place, "resource": {"buffer": buffer}} for place, buffer in enumerate(buffers)]
+        return self.handle.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
+
+    def _pipeline(self, launch: Launch) -> Any:
+        key = launch.kernel, launch.group, launch.reads_blocks
+        if key not in self._pipelines:
+            self._pipelines[key] = self._compiled(launch)
+        return self._pipelines[key]
+
+    def _compiled(self, launch: Launch) -> Any:
+        """RuntimeError with the compiler's log if the device does not take the kernel."""
+        import wgpu
+
+        inputs, outputs = len(launch.inputs), len(launch.outputs)
+        bindings = ["uniform", *["read-only-storage"] * inputs, *["storage"] * outputs]
+        entries = [
+            {"binding": place, "visibility": wgpu.ShaderStage.COMPUTE, "buffer": {"type": kind}}
+            for place, kind in enumerate(bindings)
+        ]
+        try:
+            layout = self.handle.create_pipeline_layout(
+                bind_group_layouts=[self.handle.create_bind_group_layout(entries=entries)]
+            )
+            module = self.handle.create_shader_module(label=launch.kernel, code=text(launch))
+            compute = {"module": module, "entry_point": "main"}
+            return self.handle.create_compute_pipeline(layout=layout, compute=compute)
+        except wgpu.GPUError as error:
+            raise RuntimeError(f"webgpu: {self.label} does not compile {launch.kernel}: {error}") from error
+
+
+def _room(size: int) -> int:
+    """Bytes of the buffer for so many: few different ones, so that a freed one fits again."""
+    step = 1 << max(8, (size - 1).bit_length() - 3)
+    return max(-(-size // step) * step, step)
+
+
+@functools.cache
+def _engine(device: Device) -> Engine:
+    return Engine(device)
+
+
+def engine(device: Device) -> Engine:
+    """The open device, opened once."""
+    with _opening:
+        refuse_fork()
+        return _engine(device)

@@ -1,0 +1,79 @@
+"""The functions of the ops: what they do with arrays on a device, and with NumPy's."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from airllm.backends.kernel_function import kernel_function, memory_of
+from tensor_ops_opencl.broadcasting import TooManyAxes
+from tensor_ops_webgpu import devices
+from tensor_ops_webgpu.arrays import Array, Store
+from tensor_ops_webgpu.engine import Block, Engine, engine
+from tensor_ops_webgpu.launches import ALIKE, STRIDED, Call, plan_of
+
+
+class _Arrays:
+    """See `airllm.backends.kernel_function.Arrays`."""
+
+    too_many_axes = TooManyAxes
+    kind, strided, alike = "WebGPU Array", STRIDED, ALIKE
+
+    def are(self, value: Any) -> bool:
+        return isinstance(value, Array)
+
+    def check(self, op: Any, given: Mapping[str, Any], outs: Sequence[Array]) -> None:
+        """All lie on one device. A result may be any input: it is computed in memory of its own."""
+        named = {name: memory_of(array) for name, array in given.items()}
+        named |= {operand.name: out for operand, out in zip(op.outs, outs, strict=False)}
+        first_name, first = next(iter(named.items()))
+        for name, array in named.items():
+            if array.engine is not first.engine:
+                where = f"{array.engine.label}, expected that of {first_name}, {first.engine.label}"
+                raise TypeError(f"{op.name}: {name} has the device {where}")
+
+    def new(self, like: Array, dtype: np.dtype, shape: tuple[int, ...]) -> Array:
+        size = prod(shape) * dtype.itemsize
+        return Array(Store(like.engine.block(size, "a result")), dtype, shape)
+
+    def dense(self, array: Array) -> Array:
+        return array
+
+    def clear(self, out: Array) -> None:
+        out.store.block = out.engine.upload(np.zeros(out.shape, out.dtype), "out")
+
+    def run(
+        self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Array]
+    ) -> None:
+        opened = next(iter(results.values())).engine
+        blocks = {name: memory_of(a).store.block for name, a in arrays.items()}
+        made = _computed(opened, Call(op, arrays, parameters, results), blocks)
+        for name, out in results.items():
+            out.store.block = made[name]
+
+    def run_host(
+        self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Any]
+    ) -> None:
+        opened = engine(devices.in_use())
+        arrays = {n: np.ascontiguousarray(a) if type(a) is np.ndarray else a for n, a in arrays.items()}
+        call = Call(op, arrays, parameters, results)
+        blocks = {n: opened.upload(memory_of(a), f"{op}: {n}") for n, a in arrays.items() if call.has(n)}
+        made = _computed(opened, call, blocks)
+        for name, out in results.items():
+            opened.download(made[name], out)
+
+
+def _computed(opened: Engine, call: Call, blocks: Mapping[str, Block]) -> dict[str, Block]:
+    """The results' memory. The kernels read no memory that they write, so it is never an input's."""
+    plan = plan_of(call)
+    sizes = {name: out.nbytes for name, out in call.results.items()} | dict(plan.scratch)
+    made = {name: opened.block(size, f"{call.op}: {name}") for name, size in sizes.items()}
+    for launch in plan.launches:
+        opened.launch(launch, {**blocks, **made})
+    return made
+
+
+def op_function(name: str) -> Callable:
+    """The public function of an op."""
+    return kernel_function(name, "tensor_ops_webgpu", _Arrays())

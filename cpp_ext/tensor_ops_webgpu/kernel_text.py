@@ -1,0 +1,73 @@
+"""The text of a kernel as devices compile it: its arrays and numbers declared, then files of `kernels/`."""
+
+import functools
+from pathlib import Path
+
+from tensor_ops_webgpu.launches import STORED, Launch
+
+_NUMBERS = "struct Numbers {{ {fields} }}\n@group(0) @binding(0) var<uniform> numbers: Numbers;\n"
+_INPUT = """
+@group(0) @binding({place}) var<storage, read> {name}_words: array<u32>;
+fn {name}_at(i: u32) -> f32 {{
+  switch numbers.{name}_type {{
+    case 0u: {{ return 0.0; }}  // not given
+    case F32: {{ return bitcast<f32>({name}_words[i]); }}
+    case BOOL: {{ return bool_term({name}_words[i / 4u], i); }}
+    case F16, BF16: {{ return half_value({name}_words[i / 2u], i, numbers.{name}_type); }}
+    default: {{ return {other}; }}
+  }}
+}}
+"""
+# Where the row of an array begins that belongs to row `row` of the result: its leading axes are broadcast.
+_START = """
+fn {name}_start(row: u32) -> u32 {{
+  let i3 = row % numbers.{name}_n3;
+  let i2 = row / numbers.{name}_n3;
+  let i1 = i2 / numbers.{name}_n2;
+  let i0 = i1 / numbers.{name}_n1;
+  return i0 * numbers.{name}_s0 + i1 % numbers.{name}_n1 * numbers.{name}_s1
+       + i2 % numbers.{name}_n2 * numbers.{name}_s2 + i3 * numbers.{name}_s3;
+}}
+"""
+# Elements i and i + 1, if there are so many. i is even where they are halves of a word.
+_OUTPUT = """
+@group(0) @binding({place}) var<storage, read_write> {name}_words: array<u32>;
+fn put_{name}(i: u32, first: f32, second: f32, count: u32) {{
+  if (numbers.{name}_type == F32) {{
+    {name}_words[i] = bitcast<u32>(first);
+    if (count > 1u) {{
+      {name}_words[i + 1u] = bitcast<u32>(second);
+    }}
+    return;
+  }}
+  let high = half_bits(second, numbers.{name}_type);
+  {name}_words[i / 2u] = half_bits(first, numbers.{name}_type) | (high << 16u);
+}}
+"""
+
+
+def text(launch: Launch) -> str:
+    """The module of a launch's kernel, whose entry point is `main`."""
+    stored = STORED[launch.kernel] if launch.reads_blocks else ""
+    parts = [f"const GROUP = {launch.group}u;\n", _file("dtypes"), _numbers(launch)]
+    for place, name in enumerate(launch.inputs, start=1):
+        other = f"block_value(numbers.{name}_type, i)" if name == stored else "0.0"
+        parts.append(_INPUT.format(name=name, place=place, other=other))
+        if f"{name}_n1" in launch.numbers:
+            parts.append(_START.format(name=name))
+    for place, name in enumerate(launch.outputs, start=1 + len(launch.inputs)):
+        parts.append(_OUTPUT.format(name=name, place=place))
+    if stored:
+        parts.append(_file("formats").replace("ARRAY", stored))
+    return "\n".join([*parts, _file("formulas"), _file("groups"), _file(launch.kernel)])
+
+
+def _numbers(launch: Launch) -> str:
+    kinds = {"uint32": "u32", "float32": "f32"}
+    fields = ", ".join(f"{name}: {kinds[n.dtype.name]}" for name, n in launch.numbers.items())
+    return _NUMBERS.format(fields=fields)
+
+
+@functools.cache
+def _file(name: str) -> str:
+    return (Path(__file__).parent / "kernels" / f"{name}.wgsl").read_text(encoding="utf-8")

@@ -1,0 +1,121 @@
+// Value i of ggml's block formats (airllm/formats.py defines them), blocks lying one after the other in ARRAY.
+// Products and sums are rounded one by one, as in the definition.
+const Q8_0 = 16u;
+const Q4_0 = 17u;
+const Q4_1 = 18u;
+const Q5_0 = 19u;
+const Q5_1 = 20u;
+const Q2_K = 21u;
+const Q3_K = 22u;
+const Q4_K = 23u;
+const Q5_K = 24u;
+const Q6_K = 25u;
+const IQ4_NL = 26u;
+
+fn byte_at(at: u32) -> u32 {
+  return (ARRAY_words[at / 4u] >> (at % 4u * 8u)) & 0xffu;
+}
+fn scale_at(at: u32) -> f32 {  // float16, at an even address
+  return half_value(ARRAY_words[at / 4u], at / 2u, F16);
+}
+fn signed(byte: u32) -> f32 {
+  return f32(i32(byte ^ 128u) - 128);
+}
+
+fn block_value(format: u32, i: u32) -> f32 {
+  switch format {
+    case Q8_0: { return q8_0(i / 32u * 34u, i % 32u); }
+    case Q4_0: { return q4_0(i / 32u * 18u, i % 32u); }
+    case Q4_1: { return q4_1(i / 32u * 20u, i % 32u); }
+    case Q5_0: { return q5_0(i / 32u * 22u, i % 32u); }
+    case Q5_1: { return q5_1(i / 32u * 24u, i % 32u); }
+    case Q2_K: { return q2_k(i / 256u * 84u, i % 256u); }
+    case Q3_K: { return q3_k(i / 256u * 110u, i % 256u); }
+    case Q4_K: { return q4_k(i / 256u * 144u, i % 256u); }
+    case Q5_K: { return q5_k(i / 256u * 176u, i % 256u); }
+    case Q6_K: { return q6_k(i / 256u * 210u, i % 256u); }
+    default: { return iq4_nl(i / 32u * 18u, i % 32u); }
+  }
+}
+
+// ---- blocks of 32: four bits of value i in the low or the high half of byte i % 16 ----
+
+fn four_bits(at: u32, i: u32) -> u32 {
+  return (byte_at(at + i % 16u) >> (i / 16u * 4u)) & 15u;
+}
+fn fifth_bit(at: u32, i: u32) -> u32 {
+  return ((byte_at(at + i / 8u) >> (i % 8u)) & 1u) << 4u;
+}
+fn q8_0(block: u32, i: u32) -> f32 {
+  return scale_at(block) * signed(byte_at(block + 2u + i));
+}
+fn q4_0(block: u32, i: u32) -> f32 {
+  return scale_at(block) * (f32(four_bits(block + 2u, i)) - 8.0);
+}
+fn q4_1(block: u32, i: u32) -> f32 {
+  return scale_at(block) * f32(four_bits(block + 4u, i)) + scale_at(block + 2u);
+}
+fn q5_0(block: u32, i: u32) -> f32 {
+  return scale_at(block) * (f32(four_bits(block + 6u, i) | fifth_bit(block + 2u, i)) - 16.0);
+}
+fn q5_1(block: u32, i: u32) -> f32 {
+  return scale_at(block) * f32(four_bits(block + 8u, i) | fifth_bit(block + 4u, i)) + scale_at(block + 2u);
+}
+fn iq4_nl(block: u32, i: u32) -> f32 {
+  var values = array<u32, 4>(0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u);  // 16 bytes
+  let q = four_bits(block + 2u, i);
+  return scale_at(block) * signed((values[q / 4u] >> (q % 4u * 8u)) & 0xffu);
+}
+
+// ---- blocks of 256, whose sub-blocks of 16 or 32 have scales of their own ----
+
+// Two bits: 32 bytes hold 128 values.
+fn two_bits(at: u32, i: u32) -> u32 {
+  return (byte_at(at + i / 128u * 32u + i % 32u) >> (i % 128u / 32u * 2u)) & 3u;
+}
+fn q2_k(block: u32, i: u32) -> f32 {
+  let scales = byte_at(block + i / 16u);
+  let scale = scale_at(block + 80u) * f32(scales & 15u);
+  let least = scale_at(block + 82u) * f32(scales >> 4u);
+  return scale * f32(two_bits(block + 16u, i)) - least;
+}
+fn q3_k(block: u32, i: u32) -> f32 {
+  let sub = i / 16u;
+  let low = (byte_at(block + 96u + sub % 8u) >> (sub / 8u * 4u)) & 15u;
+  let high = (byte_at(block + 104u + sub % 4u) >> (sub / 4u * 2u)) & 3u;
+  let scale = scale_at(block + 108u) * (f32(low | (high << 4u)) - 32.0);
+  let third = (byte_at(block + i % 32u) >> (i / 32u)) & 1u;
+  return scale * (f32(two_bits(block + 32u, i) | (third << 2u)) - 4.0);
+}
+
+// q4_k and q5_k: eight scales and offsets of six bits, those of the last four in two places.
+fn six_bits(at: u32, sub: u32, is_offset: u32) -> f32 {
+  if (sub < 4u) {
+    return f32(byte_at(at + is_offset * 4u + sub) & 63u);
+  }
+  let low = (byte_at(at + 4u + sub) >> (is_offset * 4u)) & 15u;
+  return f32(low | ((byte_at(at + is_offset * 4u + sub - 4u) >> 6u) << 4u));
+}
+fn scaled_of_32(block: u32, i: u32, q: u32) -> f32 {
+  let scale = scale_at(block) * six_bits(block + 4u, i / 32u, 0u);
+  let least = scale_at(block + 2u) * six_bits(block + 4u, i / 32u, 1u);
+  return scale * f32(q) - least;
+}
+fn four_of_64(at: u32, i: u32) -> u32 {
+  return (byte_at(at + i / 64u * 32u + i % 32u) >> (i % 64u / 32u * 4u)) & 15u;
+}
+fn q4_k(block: u32, i: u32) -> f32 {
+  return scaled_of_32(block, i, four_of_64(block + 16u, i));
+}
+fn q5_k(block: u32, i: u32) -> f32 {
+  let fifth = (byte_at(block + 16u + i % 32u) >> (i / 32u)) & 1u;
+  return scaled_of_32(block, i, four_of_64(block + 48u, i) | (fifth << 4u));
+}
+
+// q6_k: 64 bytes hold the low four bits of 128 values, 32 others their high two.
+fn q6_k(block: u32, i: u32) -> f32 {
+  let low = (byte_at(block + i / 128u * 64u + i % 64u) >> (i % 128u / 64u * 4u)) & 15u;
+  let high = two_bits(block + 128u, i);
+  let scale = scale_at(block + 208u) * signed(byte_at(block + 192u + i / 16u));
+  return scale * (f32(low | (high << 4u)) - 32.0);
+}

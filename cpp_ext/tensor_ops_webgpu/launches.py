@@ -1,0 +1,333 @@
+"""THE launch table: which kernel runs an op on these arrays, with which numbers, on how many work-groups."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+
+from tensor_ops_opencl.broadcasting import leading
+from tensor_ops_opencl.launches import BLOCK_BYTES, is_quantized
+
+# As dtypes.wgsl and formats.wgsl have them.
+_TYPES = {
+    "float32": 1,
+    "float16": 2,
+    "bfloat16": 3,
+    "bool": 4,
+    "uint8": 4,
+    "int32": 5,
+    "int64": 6,
+}
+FORMATS = {name: 16 + i for i, name in enumerate(BLOCK_BYTES)}
+_HALVES = ("float16", "bfloat16")
+_MOST_GROUPS = 65535
+_COUNTABLE = 2**32
+_GROUP = 256
+_REDUCTION = 8  # steps of a group's
+_FEW_ROWS = 4
+_FEW_VECTORS = 8
+_TILE = 64
+_KEYS = 128  # that attention takes at once
+_MOST_COLUMNS = 4 * _KEYS  # of v
+_FORMULAS = {"silu": 1, "swiglu": 1, "gelu": 2, "geglu": 2}
+_ERF = 3
+
+# Kernels whose invocations take pairs of a row: halves of a word may then be of two rows.
+_BY_ROW = (
+    "rms_norm",
+    "add_rms_norm",
+    "layer_norm",
+    "softmax",
+    "attention",
+    "matmul_tile",
+    "matmul_row",
+    "linear_row",
+)
+# Inputs that may be blocks.
+STORED = {"matmul_tile": "b", "linear_row": "b", "embedding": "table", "copy": "x"}
+STRIDED = {"softmax": ("mask",), "attention": ("q", "k", "v", "mask")}  # of NumPy's: made dense on the way
+ALIKE = {"attention": ("k", "v"), "apply_rope": ("cos", "sin")}  # in dtype, in shape
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, the memory that its bindings name, its numbers in the order of their struct, and its grid.
+
+    A binding's memory is an array parameter's name, a result's ("out" or "out0", "out1"), that of scratch
+    memory, or None for an array that was not given. `steps` are the most turns of loops an invocation makes.
+    """
+
+    kernel: str
+    inputs: Mapping[str, str | None]
+    outputs: Mapping[str, str]
+    numbers: Mapping[str, Any]
+    groups: int
+    group: int
+    steps: int
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Whether an input is blocks of a format: code for those takes long to compile."""
+        stored = STORED.get(self.kernel)
+        return stored is not None and self.numbers[f"{stored}_type"] >= min(FORMATS.values())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Kernels one after the other, and the bytes of the scratch memory that they name."""
+
+    launches: tuple[Launch, ...]
+    scratch: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a plan follows from: the op's name, its arrays and parameters by name, and the results."""
+
+    op: str
+    arrays: Mapping[str, Any]
+    parameters: Mapping[str, Any]
+    results: Mapping[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return next(iter(self.results.values())).shape
+
+    def has(self, name: str) -> bool:
+        array = self.arrays.get(name)
+        return array is not None and 0 not in array.shape
+
+    def number(self, name: str) -> np.float32:
+        """A parameter as a kernel takes it."""
+        with np.errstate(over="ignore"):  # beyond float32 is infinite, as it is to the other backends
+            return np.float32(self.parameters[name])
+
+    def launch(
+        self,
+        kernel: str,
+        inputs: Mapping[str, str],
+        tasks: int,
+        steps: int,
+        group: int = _GROUP,
+        **numbers: Any,
+    ) -> Launch:
+        """A launch that writes all results, in so many tasks of work-groups, each of so many steps.
+
+        Numbers that are ints are of 32 bits.
+        """
+        given = {binding: name if self.has(name) else None for binding, name in inputs.items()}
+        types = {f"{binding}_type": _type(self.arrays.get(name or "")) for binding, name in given.items()}
+        types |= {f"{name}_type": _type(out) for name, out in self.results.items()}
+        rest = {n: np.uint32(value) if isinstance(value, int) else value for n, value in numbers.items()}
+        outputs = {name: name for name in self.results}
+        groups = min(tasks, _MOST_GROUPS)
+        all_steps = _ceil(tasks, groups) * (steps + 1)
+        return Launch(kernel, given, outputs, types | rest, groups, group, all_steps)
+
+
+def _type(array: Any) -> np.uint32:
+    if array is None:
+        return np.uint32(0)
+    return np.uint32(FORMATS[array.format] if is_quantized(array) else _TYPES[array.dtype.name])
+
+
+def _alike(*names: str) -> dict[str, str]:
+    """Bindings that are called as the arrays are."""
+    return {name: name for name in names}
+
+
+def _elements(call: Call) -> Launch:
+    first, *second = call.arrays
+    erf = call.parameters.get("approximate") == "none"
+    inputs = {"x": first, "up": second[0] if second else ""}
+    return _flat(call, "elements", inputs, formula=_ERF if erf else _FORMULAS[call.op])
+
+
+def _flat(call: Call, kernel: str, inputs: Mapping[str, str], **numbers: Any) -> Launch:
+    """Invocations that each take a pair of elements, then the next beyond the grid."""
+    count = prod(call.shape)
+    return call.launch(kernel, inputs, _ceil(count, 2 * _GROUP), 1, count=count, **numbers)
+
+
+def _rows(call: Call, *inputs: str, **numbers: Any) -> Launch:
+    """A work-group per row."""
+    rows, d = prod(call.shape[:-1]), call.shape[-1]
+    group = 64 if d <= 1024 else _GROUP
+    steps = 3 * _ceil(d, group) + 2 * _REDUCTION  # the most: of layer_norm and softmax
+    return call.launch(call.op, _alike(*inputs), rows, steps, group, rows=rows, d=d, **numbers)
+
+
+def _rms_norm(call: Call) -> Launch:
+    return _rows(call, "x", "weight", eps=call.number("eps"))
+
+
+def _layer_norm(call: Call) -> Launch:
+    return _rows(call, "x", "weight", "bias", eps=call.number("eps"))
+
+
+def _add_rms_norm(call: Call) -> Launch:
+    return _rows(call, "x", "residual", "weight", eps=call.number("eps"))
+
+
+def _softmax(call: Call) -> Launch:
+    return _rows(call, "x", "mask", scale=call.number("scale"), **_start(call, "mask", call.shape[:-1], 1))
+
+
+def _start(call: Call, name: str, lead: Sequence[int], inner: int) -> dict[str, Any]:
+    """What NAME_start needs: the sizes of a result's leading axes, and an array's strides along them."""
+    fields = (f"{name}_{field}" for field in ("n1", "n2", "n3", "s0", "s1", "s2", "s3"))
+    return dict(zip(fields, map(int, leading(lead, call.arrays.get(name), inner)), strict=True))
+
+
+def _apply_rope(call: Call) -> Launch:
+    numbers = {"d": call.shape[-1], "r": call.arrays["cos"].shape[-1]}
+    numbers |= {"interleaved": int(call.parameters["interleaved"])}
+    numbers |= _start(call, "cos", call.shape[:-1], 1)
+    return _flat(call, "apply_rope", _alike("x", "cos", "sin"), **numbers)
+
+
+def _matmul(call: Call) -> Launch:
+    """A product per leading index; one tall product where all share a 2-D b."""
+    b = call.arrays["b"]
+    *lead, m, n = call.shape
+    batch, m = (1, prod(lead) * m) if len(b.shape) == 2 else (prod(lead), m)
+    return _product(call, _alike("a", "b"), batch, m, n, b.shape[-2])
+
+
+def _weighted_sum_rows(call: Call) -> Launch:
+    s, d = call.arrays["matrix"].shape
+    return _product(call, {"a": "weights", "b": "matrix"}, 1, 1, d, s)
+
+
+def _product(call: Call, inputs: Mapping[str, str], batch: int, m: int, n: int, k: int) -> Launch:
+    """a @ b: by columns for few rows, else by tiles."""
+    sizes = {"batch": batch, "m": m, "n": n, "k": k, "b_step": k * n if batch > 1 else 0}
+    if m <= _FEW_ROWS:
+        return call.launch("matmul_row", inputs, batch * m * _ceil(n, 64), _ceil(k, 8) + 8, **sizes)
+    return _tiles(call, {**inputs, "bias": ""}, sizes, 0, np.float32(1))
+
+
+def _tiles(
+    call: Call, inputs: Mapping[str, str], sizes: dict[str, int], transposed: int, scale: np.float32
+) -> Launch:
+    tasks = sizes["batch"] * _ceil(sizes["m"], _TILE) * _ceil(sizes["n"], _TILE)
+    steps = 13 * _ceil(sizes["k"], 16) + 4
+    return call.launch("matmul_tile", inputs, tasks, steps, **sizes, transposed=transposed, scale=scale)
+
+
+def _linear(call: Call) -> Launch:
+    return _transposed(call, "x", "weight", "bias", prod(call.shape[:-1]), np.float32(1))
+
+
+def _matmul_vec(call: Call) -> Launch:
+    return _transposed(call, "x", "w", "", 1, np.float32(1))
+
+
+def _attention_scores(call: Call) -> Launch:
+    return _transposed(call, "query", "keys", "", 1, call.number("scale"))
+
+
+def _transposed(call: Call, x: str, weight: str, bias: str, m: int, scale: np.float32) -> Launch:
+    """x @ weight^T: by pairs of the weight's rows for few rows of x, else by tiles."""
+    n, k = call.arrays[weight].shape
+    inputs = {"a": x, "b": weight, "bias": bias}
+    if m <= _FEW_VECTORS:
+        group = 64 if k <= 4096 else _GROUP
+        steps = _ceil(k, group) * (m + 4) + m * (1 + 2 * _REDUCTION)
+        return call.launch("linear_row", inputs, _ceil(n, 2), steps, group, m=m, n=n, k=k, scale=scale)
+    sizes = {"batch": 1, "m": m, "n": n, "k": k, "b_step": 0}
+    return _tiles(call, inputs, sizes, 1, scale)
+
+
+def _attention(call: Call) -> Launch:
+    *lead, heads, t, e = call.shape
+    q, k = call.arrays["q"], call.arrays["k"]
+    if e > _MOST_COLUMNS:
+        raise NotImplementedError(f"attention: v has rows of {e}, expected at most {_MOST_COLUMNS} on WebGPU")
+    d, (key_heads, s), rows = q.shape[-1], k.shape[-3:-1], prod(call.shape[:-1])
+    scale = call.parameters["scale"]
+    with np.errstate(over="ignore"):
+        floats = {
+            "scale": np.float32(1 / sqrt(d) if scale is None and d else scale or 0.0),
+            "softcap": np.float32(call.parameters["softcap"] or 0.0),
+        }
+    numbers = {"rows": rows, "heads": heads, "key_heads": key_heads, "t": t, "s": s, "d": d, "e": e, **floats}
+    numbers |= {"window": min(call.parameters["window"] or 0, s + t)}
+    numbers |= {"causal": int(call.parameters["causal"])}
+    numbers |= _start(call, "k", lead, 3) | _start(call, "v", lead, 3)
+    numbers |= _start(call, "mask", call.shape[:-1], 1)
+    of_keys = d + _REDUCTION + _ceil(e, 2 * _KEYS) * (_KEYS + 1) + 3
+    steps = _ceil(s, _KEYS) * of_keys + _REDUCTION + 4
+    return call.launch("attention", _alike("q", "k", "v", "mask"), rows, steps, _KEYS, **numbers)
+
+
+def _embedding(call: Call) -> Launch:
+    rows, d = call.arrays["table"].shape
+    return _flat(call, "embedding", _alike("ids", "table"), rows=rows, d=d)
+
+
+def _dequantize(call: Call) -> Launch:
+    return _flat(call, "copy", {"x": "q"})
+
+
+def _ceil(count: int, size: int) -> int:
+    return -(-count // size)
+
+
+KERNELS: dict[str, Callable[[Call], Launch]] = {
+    "rms_norm": _rms_norm,
+    "layer_norm": _layer_norm,
+    "add_rms_norm": _add_rms_norm,
+    "silu": _elements,
+    "gelu": _elements,
+    "swiglu": _elements,
+    "geglu": _elements,
+    "softmax": _softmax,
+    "apply_rope": _apply_rope,
+    "matmul": _matmul,
+    "matmul_vec": _matmul_vec,
+    "linear": _linear,
+    "attention": _attention,
+    "attention_scores": _attention_scores,
+    "weighted_sum_rows": _weighted_sum_rows,
+    "embedding": _embedding,
+    "dequantize": _dequantize,
+}
+
+
+def plan_of(call: Call) -> Plan:
+    """The launches of an op whose results are not empty.
+
+    NotImplementedError for an array with more values than a kernel can count.
+    """
+    for name, array in (*call.arrays.items(), *call.results.items()):
+        if (count := prod(array.shape)) >= _COUNTABLE:
+            found = f"{call.op}: {name} has {count} values"
+            raise NotImplementedError(f"{found}, expected less than 2^32, as WebGPU counts in 32 bits")
+    launch = KERNELS[call.op](call)
+    halves = [name for name, out in call.results.items() if out.dtype.name in _HALVES]
+    if not halves or launch.kernel not in _BY_ROW or call.shape[-1] % 2 == 0:
+        return Plan((launch,))
+    return _by_way_of_float32(call, launch)
+
+
+def _by_way_of_float32(call: Call, launch: Launch) -> Plan:
+    """Rows of an odd number of halves share words: they are float32 first, and narrowed all at once."""
+    wide = {name: f"wide_{name}" for name in launch.outputs}
+    types = {f"{name}_type": np.uint32(_TYPES["float32"]) for name in wide}
+    launches = [replace(launch, outputs=wide, numbers={**launch.numbers, **types})]
+    for name, out in call.results.items():
+        narrowing = Call("", {wide[name]: _Float32(out.shape)}, {}, {"out": out})
+        copied = _flat(narrowing, "copy", {"x": wide[name]})
+        launches.append(replace(copied, outputs={"out": name}))
+    return Plan(tuple(launches), {wide[n]: 4 * prod(out.shape) for n, out in call.results.items()})
+
+
+@dataclass(frozen=True)
+class _Float32:
+    """Scratch memory as an array."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype = np.dtype(np.float32)
