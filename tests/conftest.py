@@ -23,7 +23,7 @@ from airllm import tensor_ops  # noqa: E402, F401  the ops must be declared befo
 from airllm.backends import config, registry  # noqa: E402
 
 # What tests look for besides backends.
-TOOLS = {"oclgrind", "neon", "qemu-x86_64", "clang", "objdump", "real-data", "nvcc"}
+TOOLS = {"oclgrind", "neon", "qemu-x86_64", "clang", "objdump", "real-data", "nvcc", "mpi"}
 REQUIRED = [name for name in os.environ.get("AIRLLM_TEST_REQUIRE", "").split(",") if name]
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 SKIPPED = pytest.StashKey[bool]()

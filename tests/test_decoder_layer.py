@@ -268,7 +268,7 @@ WRONG = {
 @having
 @pytest.mark.parametrize("message", WRONG)
 def test_a_wrong_argument_is_refused(message, reached):
-    layer = FusedLayers(KernelBackend("cpp"), [layer_of(config(), 0)])._layers
+    layer = FusedLayers(KernelBackend("cpp"), [layer_of(config(), 0)]).prepared
     given = {
         "data": np.zeros((2, 2, 2, 12, 32), np.float32),
         "length": 0,

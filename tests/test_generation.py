@@ -92,8 +92,8 @@ def test_sequences_of_a_batch_end_on_their_own(engine):
 
 def test_a_batch_reads_the_weights_once_for_all(engine, monkeypatch):
     passes = []
-    forward = engine.model.forward
-    monkeypatch.setattr(engine.model, "forward", lambda t, c: passes.append(len(t)) or forward(t, c))
+    decode = engine.model.decode
+    monkeypatch.setattr(engine.model, "decode", lambda t, c: passes.append(len(t)) or decode(t, c))
     engine.generate([PROMPT, "a", "he"], 6)
     assert passes == [3] * 6
 
