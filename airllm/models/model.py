@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property
+from itertools import accumulate
 from os import PathLike
 from typing import Any
 
@@ -196,7 +197,7 @@ def _rows(tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[Rows]:
     """Where the tokens of each sequence stand among all."""
     for sequence, cache in zip(tokens, caches, strict=True):
         cache.room_for(len(sequence))
-    stops = np.cumsum([len(sequence) for sequence in tokens]).tolist()
+    stops = accumulate(map(len, tokens))
     return [Rows(stop - len(s), stop, c) for stop, s, c in zip(stops, tokens, caches, strict=True)]
 
 
