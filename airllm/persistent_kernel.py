@@ -15,6 +15,7 @@ import numpy as np
 from airllm.backends.kernel_backend import KernelBackend, init_backend, options_of, with_options
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.cache import Cache, ContextFull, token_bytes
+from airllm.models.fused import CACHE_DTYPES
 from airllm.models.hub import located
 from airllm.models.model import ExactOps, Model
 from airllm.models.processes import MpiProcesses
@@ -62,7 +63,10 @@ class PersistentKernel:
         cache_dtype: str | None = None,
         **options: Any,
     ):
-        _check(mode, world_size, mpi_rank, max_num_pages)
+        _check(mode, world_size, mpi_rank)
+        for name, value in {"max_num_pages": max_num_pages, "context": context}.items():
+            if value is not None:
+                _whole(name, value, 1)
         if num_workers is not None:
             options["num_workers"] = num_workers
         self._given = model
@@ -90,6 +94,8 @@ class PersistentKernel:
         if not self._model:
             return f"{self.backend}: not compiled"
         why_not = self._model.step.why_not
+        if self._cache and self._cache.dtype not in CACHE_DTYPES:
+            why_not = why_not or f"one call takes caches in {' and '.join(CACHE_DTYPES)} only"
         how = f"op by op: {why_not}" if why_not else f"one call a step, {self._ops.device()}"
         if self._processes:
             c = self._model.config
@@ -143,11 +149,11 @@ class PersistentKernel:
         model, cache = self._compiled()
         tokens = [int(token) for token in tokens]
         self._refuse(model, cache, tokens)
-        self._last = tokens[-1:]
-        tokens = model.pending(tokens, cache)
+        pending = model.pending(tokens, cache)
         chunk = model.residency.chunk
-        for start in range(0, len(tokens), chunk):
-            logits = model.decode([tokens[start : start + chunk]], [cache])
+        for start in range(0, len(pending), chunk):
+            logits = model.decode([pending[start : start + chunk]], [cache])
+        self._last = tokens[-1:]
         return logits[0]
 
     def __call__(self, token: int | None = None) -> np.ndarray:
@@ -214,7 +220,7 @@ class PersistentKernel:
             raise ContextFull(f"{found}, expected at most {cache.capacity} in all: {why}")
 
 
-def _check(mode: str, world_size: int, mpi_rank: int, max_num_pages: int | None) -> None:
+def _check(mode: str, world_size: int, mpi_rank: int) -> None:
     if mode not in MODES:
         raise ValueError(f"mode has value {mode!r}, expected one of {', '.join(map(repr, MODES))}")
     _whole("world_size", world_size, 1)
@@ -222,8 +228,6 @@ def _check(mode: str, world_size: int, mpi_rank: int, max_num_pages: int | None)
     if mpi_rank >= world_size:
         wanted = f"0 to {world_size - 1}: world_size={world_size}"
         raise ValueError(f"mpi_rank has value {mpi_rank}, expected {wanted}")
-    if max_num_pages is not None:
-        _whole("max_num_pages", max_num_pages, 1)
 
 
 def _whole(name: str, value: Any, least: int) -> None:

@@ -202,6 +202,7 @@ WRONG = {
     r"no option 'num_workers' on the backend 'python'": {"num_workers": 2},
     r"no option 'tile'": {"tile": 1},
     r"max_num_pages has value 0, expected a whole number from 1 on": {"max_num_pages": 0},
+    r"context has value 0, expected a whole number from 1 on": {"context": 0},
     r"world_size has value 0, expected a whole number from 1 on": {"world_size": 0},
     r"mpi_rank has value 2, expected 0 to 0: world_size=1": {"mpi_rank": 2},
     r"unknown backend 'gpu', expected one of": {"backend": "gpu"},
@@ -219,8 +220,31 @@ def test_a_wrong_option_is_refused(message):
 @having_cpp
 @pytest.mark.parametrize("workers", (0, True, 1.5))
 def test_workers_are_a_whole_number(workers):
-    with pytest.raises(ValueError, match="expected a whole number from 1 on"):
+    with pytest.raises(ValueError, match="num_workers has value .*, expected a whole number from 1 on"):
         PersistentKernel(model=LLAMA, backend="cpp", num_workers=workers)
+
+
+@having_cpp
+def test_the_plan_says_what_is_not_one_call():
+    with kernel_of(DATA / "qwen3", "cpp", cache_dtype="q8_0") as kernel:
+        assert "op by op: one call takes caches in f32 and f16 only" in kernel.plan
+        assert np.isfinite(kernel.step(1)).all()
+    with kernel_of(DATA / "mixtral", "cpp") as kernel:
+        assert "op by op: DecoderLayer: weights lack" in kernel.plan
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_loop_over_devices_and_backends(backend):
+    """As its users write it."""
+    devices = backends.get_backend_info(backend)["device_count"]
+    assert devices == 1
+    kernels = [
+        PersistentKernel(mode="decode", model=LLAMA, backend=backend, world_size=devices, mpi_rank=device)
+        for device in range(devices)
+    ]
+    for kernel in kernels:
+        kernel.compile()
+        assert all(np.isfinite(kernel()).all() for _ in range(10)) and kernel.length == 1
 
 
 def test_a_model_that_is_none():

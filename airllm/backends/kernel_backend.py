@@ -132,7 +132,7 @@ def _threads(number: Any, module: Any, what: str = "num_threads") -> int:
 
 
 def _with_workers(number: int) -> KernelBackend:
-    return CpuBackend(num_threads=number)
+    return CpuBackend(num_threads=_threads(number, registry.asked_for("cpp").module, "num_workers"))
 
 
 def _with_cutlass(wanted: bool) -> KernelBackend:

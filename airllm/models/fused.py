@@ -17,7 +17,7 @@ from airllm.models.decoder import Angles, Rows
 from airllm.models.layers import Layer
 from airllm.models.weights import Stored
 
-_CACHE_DTYPES = ("f32", "f16")
+CACHE_DTYPES = ("f32", "f16")
 
 
 class FusedLayers:
@@ -41,7 +41,7 @@ class FusedLayers:
         return (
             not self.why_not
             and rows[-1].stop <= self.most_rows
-            and all(part.cache.dtype in _CACHE_DTYPES for part in rows)
+            and all(part.cache.dtype in CACHE_DTYPES for part in rows)
         )
 
     def run(
