@@ -92,7 +92,9 @@ class CpuBackend(KernelBackend):
         self._threads = (
             (None if num_threads is None else _threads(num_threads, module)) if use_parallel else 1
         )
-        self._switched = f"use_simd={use_simd}, use_parallel={use_parallel}, num_threads={num_threads}"
+        self._switched = f"use_simd={use_simd}, use_parallel={use_parallel}"
+        if num_threads is not None:
+            self._switched += f", num_threads={num_threads}"
 
     def device(self) -> str:
         """The instruction set and threads it uses."""
