@@ -15,7 +15,7 @@ import numpy as np
 from airllm.backends.kernel_backend import KernelBackend, init_backend, options_of, with_options
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.cache import Cache, ContextFull, token_bytes
-from airllm.models.fused import CACHE_DTYPES
+from airllm.models.fused import CACHE_DTYPES, BoundStep
 from airllm.models.hub import located
 from airllm.models.model import ExactOps, Model
 from airllm.models.processes import MpiProcesses
@@ -78,7 +78,8 @@ class PersistentKernel:
         self._pages, self._context, self._cache_dtype = max_num_pages, context, cache_dtype
         self._model: Model | None = None
         self._cache: Cache | None = None
-        self._last: list[int] = []
+        self._bound: BoundStep | None = None
+        self._last: int | None = None
         self._closed = False
 
     # ---- what it is ----
@@ -142,7 +143,12 @@ class PersistentKernel:
 
         Compiles first if need be. Raises ContextFull, a ValueError, if there is no room for the token.
         """
-        return self.prefill([token])
+        bound = self._bound
+        if bound is None or self._cache is None or self._cache.length >= bound.until:
+            return self.prefill([token])
+        logits = bound(token)
+        self._last = token
+        return logits
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
         """Logits (vocabulary), float32, after the last of `tokens`, which come behind those before."""
@@ -153,7 +159,9 @@ class PersistentKernel:
         chunk = model.residency.chunk
         for start in range(0, len(pending), chunk):
             logits = model.decode([pending[start : start + chunk]], [cache])
-        self._last = tokens[-1:]
+        self._last = tokens[-1]
+        if self._bound is None or cache.length >= self._bound.until:
+            self._bound = model.bound(cache)
         return logits[0]
 
     def __call__(self, token: int | None = None) -> np.ndarray:
@@ -162,13 +170,15 @@ class PersistentKernel:
         """
         if token is not None:
             return self.step(token)
-        if self._cache and self._last:
-            self._cache.truncate(self._cache.length - 1)
-        return self.step(self._last[0] if self._last else 0)
+        if self._last is None:
+            return self.step(0)
+        cache = self._compiled()[1]
+        cache.truncate(cache.length - 1)
+        return self.step(self._last)
 
     def reset(self) -> None:
         """Forget the sequence."""
-        self._last = []
+        self._last = self._bound = None
         if self._cache:
             self._cache.truncate(0)
 
@@ -176,7 +186,7 @@ class PersistentKernel:
         """Let go of the model's file and of the sequence. A step afterwards raises RuntimeError."""
         if self._model:
             self._model.close()
-        self._model = self._cache = None
+        self._model = self._cache = self._bound = None
         self._closed = True
 
     def __enter__(self) -> PersistentKernel:

@@ -313,9 +313,9 @@ def test_threads_share_a_step(threads, target, reached):
     before = reached.switch(target.variant, threads)
     try:
         c = config(width=256, feed_forward=512, logit_softcap=2.0)
-        for batch in BATCHES.values():
-            compare_steps(c, batch)
-            compare_steps(c, batch, reduce=lambda change: None)
+        for batch in ("first token", "long", "unequal"):
+            compare_steps(c, BATCHES[batch])
+            compare_steps(c, BATCHES[batch], reduce=lambda change: None)
     finally:
         reached.switch(*before)
 

@@ -79,6 +79,21 @@ def test_stored_weights_in_one_call_and_op_by_op(name, tmp_path):
 
 
 @having_cpp
+@pytest.mark.parametrize("name", ("llama3", "gemma3", "phi3_long"))
+def test_steps_are_made_ready_some_at_a_time(name, monkeypatch):
+    """And again behind those, after a reset, and where a text becomes one that is turned by other angles."""
+    with kernel_of(DATA / name, "cpp") as kernel:
+        wanted = stepped(kernel)
+    monkeypatch.setattr("airllm.models.model._BOUND", 7)
+    with kernel_of(DATA / name, "cpp") as kernel:
+        for _ in range(2):
+            assert distance(stepped(kernel), wanted) < 1e-5
+            assert np.array_equal(kernel(), kernel())
+            kernel.reset()
+        assert distance(np.stack([kernel.step(token) for token in TEXT])[PROMPT - 1 :], wanted) < 1e-5
+
+
+@having_cpp
 def test_any_number_of_workers_gives_the_same(tmp_path):
     """Of a model that is large enough for two threads to be used."""
     path = tiny_models.write_gguf(K_MODEL, tmp_path / "model.gguf")

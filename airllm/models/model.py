@@ -16,7 +16,7 @@ from airllm.formats import Quantized
 from airllm.models.cache import Cache
 from airllm.models.config import config_of
 from airllm.models.decoder import Angles, Rows, decoder_layer
-from airllm.models.fused import FusedLayers, FusedStep
+from airllm.models.fused import BoundStep, FusedLayers, FusedStep
 from airllm.models.layers import Layer, open_norm, open_table
 from airllm.models.memory import MemoryEstimate, estimate
 from airllm.models.residency import Residency, open_layers, residency
@@ -24,6 +24,8 @@ from airllm.models.rotation import Rotation
 from airllm.models.shard import Processes, Shard
 from airllm.models.tensor_names import NamedTensors
 from airllm.models.weights import open_weights
+
+_BOUND = 512  # tokens for which a sequence's steps are made ready together
 
 
 class ExactOps:
@@ -138,6 +140,19 @@ class Model:
         for part, sequence in zip(rows, tokens, strict=True):
             part.cache.extend(sequence)
         return self.shard.gathered(logits) if self.shard else logits
+
+    def bound(self, cache: Cache) -> BoundStep | None:
+        """`decode` for the next tokens of one sequence, one by one, with less to do for each; None where a
+        step is not one call.
+        """
+        rows = [Rows(0, 1, cache)]
+        if self.shard or not (self.residency.whole and self.step.takes(rows)):
+            return None
+        self.residency.begin([(cache, 1)])
+        until = min(cache.capacity, cache.length + _BOUND)
+        for rotation in self._rotations:
+            until = rotation.same_until(until, cache.long)
+        return self.step.bound(cache, [rotation.at(0, until, cache.long) for rotation in self._rotations])
 
     def _begin(self, rows: list[Rows]) -> list[Angles]:
         """A pass begins; returns what turns its rows, for each of the model's rotations."""
