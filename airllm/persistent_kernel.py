@@ -143,10 +143,10 @@ class PersistentKernel:
 
         Compiles first if need be. Raises ContextFull, a ValueError, if there is no room for the token.
         """
-        bound = self._bound
-        if bound is None or self._cache is None or self._cache.length >= bound.until:
+        bound, cache = self._bound, self._cache
+        if not (bound and cache and bound.takes(cache)):
             return self.prefill([token])
-        logits = bound(token)
+        logits = bound.run(token, cache)[0]
         self._last = token
         return logits
 
@@ -160,8 +160,7 @@ class PersistentKernel:
         for start in range(0, len(pending), chunk):
             logits = model.decode([pending[start : start + chunk]], [cache])
         self._last = tokens[-1]
-        if self._bound is None or cache.length >= self._bound.until:
-            self._bound = model.bound(cache)
+        self._bound = model.bound(cache)
         return logits[0]
 
     def __call__(self, token: int | None = None) -> np.ndarray:

@@ -108,26 +108,29 @@ class FusedStep:
 
 
 class BoundStep:
-    """Steps of one sequence, a token each, until it has `until`: what stays the same is looked up once.
+    """Steps of one sequence, a token each: what stays the same from token to token is looked up once.
 
     Between two steps the weights have gone through the CPU's caches, so that any Python there runs ten times
     slower than when it is measured alone.
     """
 
     def __init__(self, run: Any, plan: Any, cache: Cache, tables: Sequence[tuple[np.ndarray, np.ndarray]]):
-        self._run, self._plan, self._cache, self._data = run, plan, cache, cache.data
+        self._run, self._plan, self._data, self._long = run, plan, cache.data, cache.long
         self._tables = [(cos[:, None], sin[:, None]) for cos, sin in tables]
-        self.until = min(len(cos) for cos, _ in tables)
+        self._until = min(len(cos) for cos, _ in tables)
 
-    def __call__(self, token: int) -> np.ndarray:
-        """Logits (vocabulary), float32, after `token`; the cache grows by it."""
-        cache = self._cache
+    def takes(self, cache: Cache) -> bool:
+        """Whether it is made ready for the next token of its sequence."""
+        return cache.length < self._until and cache.long == self._long
+
+    def run(self, token: int, cache: Cache) -> np.ndarray:
+        """Logits (1, vocabulary), float32, after `token`; the cache, which it is bound to, grows by it."""
         at = cache.length
         angles = [(cos[at : at + 1], sin[at : at + 1]) for cos, sin in self._tables]
         logits = self._run(self._plan, (token,), angles, ((0, 1, self._data, at),))
         cache.tokens.append(token)
         cache.length = at + 1
-        return logits[0]
+        return logits
 
 
 def _arguments(angles: Sequence[Angles], rows: Sequence[Rows]) -> tuple[list[Any], list[Any]]:

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 from os import PathLike
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -91,6 +92,7 @@ class Model:
             self.fused = FusedLayers(ops, self.layers)
             ends = (self.embedding, self.output_norm, self.output)
             self.step = FusedStep(ops, self.fused, self.config, *ends)
+            self._bound: WeakKeyDictionary[Cache, BoundStep] = WeakKeyDictionary()
             undo.pop_all()
 
     @cached_property
@@ -131,6 +133,8 @@ class Model:
 
         One call of the backend, where it has one for so few rows and all weights are there.
         """
+        if len(tokens) == 1 and len(tokens[0]) == 1 and (bound := self.bound(caches[0])):
+            return bound.run(tokens[0][0], caches[0])
         rows = _rows(tokens, caches)
         if not (self.residency.whole and self.step.takes(rows)):
             return self.logits(np.concatenate([state[-1:] for state in self.forward(tokens, caches)]))
@@ -142,17 +146,25 @@ class Model:
         return self.shard.gathered(logits) if self.shard else logits
 
     def bound(self, cache: Cache) -> BoundStep | None:
-        """`decode` for the next tokens of one sequence, one by one, with less to do for each; None where a
-        step is not one call.
+        """What makes the next step of a sequence, by one token; None where that is not one call, or there is
+        no room for it.
         """
-        rows = [Rows(0, 1, cache)]
-        if self.shard or not (self.residency.whole and self.step.takes(rows)):
+        bound = self._bound.get(cache)
+        if bound is None or not bound.takes(cache):
+            bound = self._bind(cache)
+            if bound:
+                self._bound[cache] = bound
+        return bound
+
+    def _bind(self, cache: Cache) -> BoundStep | None:
+        if self.shard or not (self.residency.whole and self.step.takes([Rows(0, 1, cache)])):
             return None
         self.residency.begin([(cache, 1)])
         until = min(cache.capacity, cache.length + _BOUND)
         for rotation in self._rotations:
             until = rotation.same_until(until, cache.long)
-        return self.step.bound(cache, [rotation.at(0, until, cache.long) for rotation in self._rotations])
+        tables = [rotation.at(0, until, cache.long) for rotation in self._rotations]
+        return self.step.bound(cache, tables) if cache.length < until else None
 
     def _begin(self, rows: list[Rows]) -> list[Angles]:
         """A pass begins; returns what turns its rows, for each of the model's rotations."""
