@@ -1,7 +1,8 @@
 """Tensor operations of large language models on whatever the machine has: NumPy, C++ SIMD, OpenCL, MLX, CUDA.
 
-`from airllm import tensor_ops` picks the backend; `from airllm import AutoModel` opens a model;
-`get_include()` and `get_cpp_flags()` are for C++ programs. This package itself imports nothing, so that its
+`from airllm import tensor_ops` picks the backend; `from airllm import AutoModel` opens a model, and so does
+`PersistentKernel`, to decode with it step by step; `get_include()` and `get_cpp_flags()` are for C++
+programs. This package itself imports nothing, so that its
 configuration can be read and written (`python setup.py configure_backend`) without NumPy.
 """
 
@@ -11,7 +12,12 @@ from typing import Any
 __version__ = "0.1.0"
 
 
-_WHERE = {"AutoModel": "auto_model", "get_cpp_flags": "cpp_program", "get_include": "cpp_program"}
+_WHERE = {
+    "AutoModel": "auto_model",
+    "PersistentKernel": "persistent_kernel",
+    "get_cpp_flags": "cpp_program",
+    "get_include": "cpp_program",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -132,6 +132,8 @@ class LayerWiseInferenceEngine:
         batch = [self.model.pending(*pair) for pair in zip(batch, caches, strict=True)]
         longest = max(map(len, batch))
         rounds = -(-longest // max(self.model.residency.chunk // len(batch), 1))
+        if rounds == 1 and not all_positions:
+            return list(self.model.decode(batch, caches))
         each = -(-longest // max(rounds, 1)) or 1
         hidden: list[list[np.ndarray]] = [[] for _ in batch]
         for start in range(0, longest, each):

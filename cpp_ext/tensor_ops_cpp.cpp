@@ -11,6 +11,7 @@
 
 #include "bindings/assign.h"
 #include "bindings/attention.h"
+#include "bindings/decode_step.h"
 #include "bindings/decoder.h"
 #include "bindings/elements.h"
 #include "bindings/formats.h"
@@ -32,7 +33,7 @@ constexpr char kRmsNorm[] = "rms_norm", kAddRmsNorm[] = "add_rms_norm", kLayerNo
                kWeightedSumRows[] = "weighted_sum_rows";
 constexpr char kLinear[] = "linear", kMatmulVec[] = "matmul_vec", kEmbedding[] = "embedding",
                kQuantize[] = "quantize", kDequantize[] = "dequantize", kDecoderLayers[] = "decoder_layers",
-               kAssign[] = "assign";
+               kAssign[] = "assign", kDecodeStep[] = "decode_step";
 
 PyMethodDef methods[] = {
     method<rms_norm, kRmsNorm>("rms_norm($module, x, weight, eps=1e-06, *, out=None)\n--\n\n"
@@ -84,6 +85,12 @@ PyMethodDef methods[] = {
         "data (layers, 2, kv_heads, capacity, head_dim), float16 or float32, which gets keys and values."),
     method<assign, kAssign>("assign($module, target, source)\n--\n\n"
                             "target[...] = source, float32, for a target of any of the floats."),
+    method<decode_step, kDecodeStep>(
+        "decode_step($module, plan, tokens, rotations, rows, reduce=None)\n--\n\n"
+        "Logits (sequences, vocabulary), float32, after the last row of each sequence, by a DecoderPlan.\n\n"
+        "tokens: up to `decoder_rows` ids, those of the rows; rotations and rows: as of decoder_layers().\n"
+        "reduce: where other processes have the rest of the model's heads and feed-forward parts, what adds\n"
+        "up an array (rows, width) of all of them in place, after each half of each layer."),
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -125,6 +132,12 @@ void define_decoder_layer(py::module_& m) {
            py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
            py::arg("window") = py::none(), py::arg("activation") = "silu", py::arg("interleaved") = false,
            py::arg("index") = 0, py::arg("rotation") = 0);
+  py::class_<DecoderPlan>(m, "DecoderPlan",
+                          "All that decode_step() needs of a model, checked once: DecoderLayers, stored "
+                          "tables embedding and output (vocabulary, width), and the norm between.")
+      .def(py::init<py::tuple, py::object, py::object, py::object, float, float, std::optional<float>>(),
+           py::arg("layers"), py::arg("embedding"), py::arg("output_norm"), py::arg("output"), py::kw_only(),
+           py::arg("norm_eps"), py::arg("embedding_scale") = 1.f, py::arg("logit_softcap") = py::none());
   m.attr("decoder_rows") = cpu::kDecodeRows;
 }
 

@@ -1,4 +1,6 @@
-"""Whole layers as one call against the composition of ops that defines them."""
+"""Whole layers, and whole steps, as one call against the composition of ops that defines them."""
+
+import dataclasses
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +14,7 @@ from airllm.formats import FORMATS, Quantized
 from airllm.models.cache import Cache
 from airllm.models.config import ModelConfig, Rope
 from airllm.models.decoder import Angles, Rows, decoder_layer
-from airllm.models.fused import FusedLayers
+from airllm.models.fused import FusedLayers, FusedStep
 from airllm.models.layers import Experts, Layer
 
 PYTHON = KernelBackend("python")
@@ -246,6 +248,165 @@ def test_a_weight_of_another_shape_is_refused(changed, reached):
     reached.silu(np.ones(1, np.float32))
 
 
+# ------------------------------------------------------------------------------------------------ whole steps
+
+VOCABULARY = 203  # no multiple of what threads share
+ENDS = {
+    "plain": {},
+    "scaled, capped": {"embedding_scale": 8.0, "logit_softcap": 1.5},
+}
+
+
+class Ends:
+    """What stands before and after two layers."""
+
+    def __init__(self, c: ModelConfig, name: str, spoil=None):
+        rng = np.random.default_rng(3)
+        self.config = c
+        self.embedding, self.output = (matrix(rng, (VOCABULARY, c.width), name) for _ in range(2))
+        self.norm = rng.uniform(0.5, 1.5, c.width).astype(np.float32)
+        self.layers = [layer_of(c, i, [name]) for i in range(2)]
+        if spoil:
+            spoil(self.embedding)
+
+    def step(self, ops) -> FusedStep:
+        made = FusedStep(
+            ops, FusedLayers(ops, self.layers), self.config, self.embedding, self.norm, self.output
+        )
+        assert not made.why_not
+        return made
+
+    def logits(self, ops, ids, angles, rows):
+        x = ops.embedding(np.array(ids), self.embedding).astype(np.float32) * self.config.embedding_scale
+        x = composed(ops, x.astype(np.float32), angles, rows, self.layers)
+        last = np.stack([part.of(x)[-1] for part in rows])
+        logits = ops.linear(ops.rms_norm(last, self.norm, self.config.norm_eps), self.output)
+        cap = self.config.logit_softcap
+        return np.tanh(logits / cap) * cap if cap else logits
+
+
+def compare_steps(c, batch, name="f32", expected_ops=PYTHON, within=2e-5, spoil=None, reduce=None):
+    ends = Ends(c, name, spoil)
+    _, angles, rows = batch_of(c, batch)
+    ids = np.random.default_rng(0).integers(0, VOCABULARY, rows[-1].stop).tolist()
+    ids[0] = 5  # the one that is spoiled
+    found = ends.step(KernelBackend("cpp")).run(ids, angles, rows, reduce)
+    assert found.shape == (len(rows), VOCABULARY) and found.dtype == np.float32
+    expected_rows = batch_of(c, batch)[2]
+    agree(found, ends.logits(expected_ops, ids, angles, expected_rows), within)
+    for part, other in zip(rows, expected_rows, strict=True):
+        agree(part.cache.data.astype(np.float32), other.cache.data.astype(np.float32), within)
+
+
+@having
+@pytest.mark.parametrize("kind", ENDS)
+@pytest.mark.parametrize("model", ("llama", "gemma", "small odd heads"))
+def test_a_step_goes_from_tokens_to_logits(model, kind, reached):
+    c = config(**MODELS[model] | ENDS[kind])
+    for batch in BATCHES.values():
+        compare_steps(c, batch)
+
+
+@having
+@pytest.mark.parametrize("threads", (2, 3))
+def test_threads_share_a_step(threads, target, reached):
+    before = reached.switch(target.variant, threads)
+    try:
+        c = config(width=256, feed_forward=512, logit_softcap=2.0)
+        for batch in ("first token", "long", "unequal"):
+            compare_steps(c, BATCHES[batch])
+            compare_steps(c, BATCHES[batch], reduce=lambda change: None)
+    finally:
+        reached.switch(*before)
+
+
+@having
+@pytest.mark.parametrize("name", ["f16", "bf16", *FORMATS])
+def test_a_step_with_stored_weights(name, reached):
+    block = FORMATS[name].values if name in FORMATS else 1
+    c = config(width=max(block, 96), feed_forward=max(2 * block, 160), heads=8, kv_heads=4)
+    # An activation at the edge between two codes may be rounded to either.
+    compare_steps(c, BATCHES["unequal"], name, KernelBackend("cpp"), 1e-2)
+
+
+@having
+@pytest.mark.parametrize("value", (np.nan, np.inf))
+def test_a_step_whose_embedding_is_not_finite(value, reached):
+    def spoil(table):
+        table[5, 3] = value
+
+    compare_steps(config(), BATCHES["unequal"], spoil=spoil)
+    compare_steps(config(), BATCHES["first token"], spoil=spoil)
+
+
+@having
+def test_what_half_a_layer_gives_is_added_up_where_it_is_asked_for(reached):
+    """As if there were a second process, whose part of each layer gives the same."""
+    c = config(post_norms=True)
+    halves = []
+
+    def double(change):
+        halves.append(change.shape)
+        change += change
+
+    ends = Ends(c, "f32")
+    step = ends.step(KernelBackend("cpp"))
+    _, angles, rows = batch_of(c, BATCHES["two"])
+    found = step.run([1, 2], angles, rows, double)
+    assert halves == [(2, c.width)] * 4
+    ends.layers = [dataclasses.replace(layer, reduce=double) for layer in ends.layers]
+    agree(found, ends.logits(PYTHON, [1, 2], angles, batch_of(c, BATCHES["two"])[2]), 2e-5)
+
+    def broken(change):
+        raise RuntimeError("the others are gone")
+
+    with pytest.raises(RuntimeError, match="the others are gone"):
+        step.run([1, 2], angles, rows, broken)
+    with pytest.raises(TypeError, match="decode_step: reduce has type int"):
+        step.run([1, 2], angles, rows, 3)
+
+
+WRONG_STEPS = {
+    f"tokens has value {VOCABULARY}, expected 0 to {VOCABULARY - 1}": [1, VOCABULARY],
+    "tokens has value -1": [-1, 1],
+    "tokens has 9 tokens, expected at most 8": [0] * 9,
+    "tokens is empty": [],
+    "rows has 2 rows, expected as many as come, 1|cos has shape": [1],
+    "integer|int": [1, "a"],
+}
+
+
+@having
+@pytest.mark.parametrize("message", WRONG_STEPS)
+def test_wrong_tokens_are_refused(message, reached):
+    _, angles, rows = batch_of(config(), BATCHES["two"])
+    with pytest.raises((ValueError, TypeError), match=message):
+        Ends(config(), "f32").step(KernelBackend("cpp")).run(WRONG_STEPS[message], angles, rows)
+    reached.silu(np.ones(1, np.float32))
+
+
+@having
+def test_a_plan_checks_its_tables(reached):
+    ends = Ends(config(), "f32")
+    right = ends.embedding, ends.norm, ends.output
+    for i, message in enumerate(
+        ("embedding has shape", "output has shape|embedding has shape", "output has")
+    ):
+        wrong = [each[..., :-1].copy() if i == at else each for at, each in enumerate(right)]
+        ends.embedding, ends.norm, ends.output = wrong
+        with pytest.raises(ValueError, match=f"DecoderPlan: ({message})"):
+            ends.step(KernelBackend("cpp"))
+    ends.embedding, ends.norm, ends.output = right
+    ends.layers = [layer_of(config(width=32), 0)]
+    with pytest.raises(
+        ValueError, match="layers has a layer of width 32, expected that of the embedding, 64"
+    ):
+        ends.step(KernelBackend("cpp"))
+    reached.silu(np.ones(1, np.float32))
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
 WRONG = {
     "x has shape": {"x": np.zeros((4, 65), np.float32)},
     "at most 8 rows": {"x": np.zeros((9, 64), np.float32)},
@@ -268,7 +429,7 @@ WRONG = {
 @having
 @pytest.mark.parametrize("message", WRONG)
 def test_a_wrong_argument_is_refused(message, reached):
-    layer = FusedLayers(KernelBackend("cpp"), [layer_of(config(), 0)])._layers
+    layer = FusedLayers(KernelBackend("cpp"), [layer_of(config(), 0)]).prepared
     given = {
         "data": np.zeros((2, 2, 2, 12, 32), np.float32),
         "length": 0,

@@ -77,6 +77,11 @@ def test_a_cpu_backend_without_its_parts():
     assert plain.device() == f"CPU ({cpp.baseline}, 1 thread)"
     assert repr(plain) == f"<CpuBackend(use_simd=False, use_parallel=False): {plain.device()}>"
     assert CpuBackend(use_parallel=False).device() == f"CPU ({cpp.variants()[0]}, 1 thread)"
+    three = CpuBackend(num_threads=3)
+    assert three.device() == f"CPU ({cpp.variants()[0]}, 3 threads)" and "num_threads=3" in repr(three)
+    for wrong in (0, True, 1.5, "2"):
+        with pytest.raises(ValueError, match="num_threads has value .*, expected a whole number from 1 on"):
+            CpuBackend(num_threads=wrong)
     big = np.tile(X, (2000, 1))
     assert_agrees(plain.softmax(big), OPS["softmax"].exact(big), np.float32)
     assert cpp.device() == line

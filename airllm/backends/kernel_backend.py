@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airllm import tensor_ops
@@ -77,19 +77,24 @@ class KernelBackend:
 
 
 class CpuBackend(KernelBackend):
-    """The C++ backend with a part of it switched off.
+    """The C++ backend with a part of it switched off, or a number of threads of its own.
 
     Without `use_simd`, kernels use only what every CPU of this architecture has (SSE2 on x86-64, whose
-    compilers know no other floating-point unit; NEON on ARM); without `use_parallel`, one thread.
+    compilers know no other floating-point unit; NEON on ARM); without `use_parallel`, one thread. ValueError
+    for a `num_threads` that is no whole number from 1 on, or more than 1 where there is no OpenMP.
     """
 
-    def __init__(self, use_simd: bool = True, use_parallel: bool = True):
+    def __init__(self, use_simd: bool = True, use_parallel: bool = True, num_threads: int | None = None):
         super().__init__("cpp")
         module: Any = self._backend.module
         self._switch, self._module_device = module.switch, module.device
         self._isa = None if use_simd else module.baseline
-        self._threads = None if use_parallel else 1
+        self._threads = (
+            (None if num_threads is None else _threads(num_threads, module)) if use_parallel else 1
+        )
         self._switched = f"use_simd={use_simd}, use_parallel={use_parallel}"
+        if num_threads is not None:
+            self._switched += f", num_threads={num_threads}"
 
     def device(self) -> str:
         """The instruction set and threads it uses."""
@@ -118,6 +123,54 @@ class CpuBackend(KernelBackend):
     def _within(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
         with self._switches():
             return function(*args, **kwargs)
+
+
+def _threads(number: Any, module: Any, what: str = "num_threads") -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise ValueError(f"{what} has value {number!r}, expected a whole number from 1 on")
+    if number > 1 and not module.has_openmp:
+        raise ValueError(f"{what} has value {number}, expected 1: tensor_ops_cpp was built without OpenMP")
+    return number
+
+
+def _with_workers(number: int) -> KernelBackend:
+    return CpuBackend(num_threads=_threads(number, registry.asked_for("cpp").module, "num_workers"))
+
+
+def _with_cutlass(wanted: bool) -> KernelBackend:
+    """cuBLAS's kernels are made with CUTLASS; the other products are this library's own."""
+    backend = KernelBackend("cuda")
+    found = backend.extension("get_cuda_info")()["matmul"]
+    if wanted and not found.startswith("cublas"):
+        raise ValueError(f"use_cutlass_kernel has value True, expected False or None: products are {found}")
+    return backend
+
+
+# What else can be said of a backend, and how it is made then.
+_OPTIONS: dict[str, dict[str, Callable[[Any], KernelBackend]]] = {
+    "cpp": {"num_workers": _with_workers},
+    "cuda": {"use_cutlass_kernel": _with_cutlass},
+}
+
+
+def options_of(name: str) -> tuple[str, ...]:
+    """The options that `with_options` knows of a backend."""
+    return tuple(_OPTIONS.get(name, ()))
+
+
+def with_options(name: str, options: Mapping[str, Any]) -> KernelBackend:
+    """The backend `name` as `options` want it, those that are None left aside. "cpp": `num_workers`, threads;
+    "cuda": `use_cutlass_kernel`, whether products of many rows must be cuBLAS's. ValueError for others.
+    """
+    known = _OPTIONS.get(name, {})
+    backend = None
+    for option, value in options.items():
+        if option not in known:
+            names = ", ".join(known) or "none"
+            raise ValueError(f"the backend {name!r} has no option {option!r}, it knows: {names}")
+        if value is not None:
+            backend = known[option](value)
+    return backend or KernelBackend(name)
 
 
 def init_backend(

@@ -48,6 +48,7 @@ def decoder_layer(ops: Any, x: np.ndarray, layer: Layer, angles: Angles, rows: S
     c = layer.config
     normed = ops.rms_norm(x, layer["attention.norm"], c.norm_eps)
     change = attention(ops, normed, layer, angles, rows)
+    layer.add_up(change)
     if c.post_norms:
         change = ops.rms_norm(change, layer["attention.post_norm"], c.norm_eps)
     x, normed = ops.add_rms_norm(x, change, layer["feed_forward.norm"], c.norm_eps)
@@ -56,6 +57,7 @@ def decoder_layer(ops: Any, x: np.ndarray, layer: Layer, angles: Angles, rows: S
         if layer.experts
         else feed_forward(ops, normed, c.activation, layer.weights)
     )
+    layer.add_up(change)
     if c.post_norms:
         change = ops.rms_norm(change, layer["feed_forward.post_norm"], c.norm_eps)
     return x + change

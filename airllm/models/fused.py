@@ -1,27 +1,31 @@
 """Whole decoder layers as one call, where a backend's module has one and the rows are few: decode.
 
 `decoder.decoder_layer` is the definition. A call of `FusedLayers.run` gives the same, with threads that stay
-together over all layers in place of one start of them for each op.
+together over all layers in place of one start of them for each op. `FusedStep.run` goes from tokens to
+logits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from airllm.models.cache import Cache
+from airllm.models.config import ModelConfig
 from airllm.models.decoder import Angles, Rows
 from airllm.models.layers import Layer
+from airllm.models.weights import Stored
 
-_CACHE_DTYPES = ("f32", "f16")
+CACHE_DTYPES = ("f32", "f16")
 
 
 class FusedLayers:
     """The layers of a model as a backend's module has prepared them; `why_not` says why there are none."""
 
     def __init__(self, ops: Any, layers: Sequence[Layer]):
-        self._layers: tuple[Any, ...] = ()
+        self.prepared: tuple[Any, ...] = ()
         self.why_not = ""
         prepare, self._run = ops.extension("DecoderLayer"), ops.extension("decoder_layers")
         if prepare is None:
@@ -29,7 +33,7 @@ class FusedLayers:
             return
         self.most_rows = ops.extension("decoder_rows")
         try:
-            self._layers = tuple(prepared(prepare, layer) for layer in layers)
+            self.prepared = tuple(prepared(prepare, layer) for layer in layers)
         except NotImplementedError as error:
             self.why_not = str(error)
 
@@ -38,7 +42,7 @@ class FusedLayers:
         return (
             not self.why_not
             and rows[-1].stop <= self.most_rows
-            and all(part.cache.dtype in _CACHE_DTYPES for part in rows)
+            and all(part.cache.dtype in CACHE_DTYPES for part in rows)
         )
 
     def run(
@@ -47,8 +51,90 @@ class FusedLayers:
         """`x` (rows, width), float32, goes through all layers, or those of `only`, in place; the rows' keys
         and values are put into their caches.
         """
-        parts = [(part.start, part.stop, part.cache.data, part.cache.length) for part in rows]
-        self._run(self._layers[only], x, [(each.cos, each.sin) for each in angles], parts)
+        self._run(self.prepared[only], x, *_arguments(angles, rows))
+
+
+class FusedStep:
+    """All of a model as a backend's module has planned it; `why_not` says why it has not.
+
+    `embedding` and `output` are stored (vocabulary, width), of which `output` may be a part.
+    """
+
+    def __init__(
+        self,
+        ops: Any,
+        layers: FusedLayers,
+        config: ModelConfig,
+        embedding: Stored,
+        output_norm: np.ndarray,
+        output: Stored,
+    ):
+        self._layers, self._plan = layers, None
+        plan, self._run = ops.extension("DecoderPlan"), ops.extension("decode_step")
+        if plan is not None and layers.prepared:
+            self._plan = plan(
+                layers.prepared,
+                embedding,
+                output_norm,
+                output,
+                norm_eps=config.norm_eps,
+                embedding_scale=config.embedding_scale,
+                logit_softcap=config.logit_softcap,
+            )
+
+    @property
+    def why_not(self) -> str:
+        return self._layers.why_not or ("" if self._plan else "the backend has no call for a whole step")
+
+    def takes(self, rows: Sequence[Rows]) -> bool:
+        """Whether one call goes from the tokens of these rows to logits."""
+        return not self.why_not and self._layers.takes(rows)
+
+    def run(
+        self,
+        tokens: list[int],
+        angles: Sequence[Angles],
+        rows: Sequence[Rows],
+        reduce: Callable[[np.ndarray], None] | None = None,
+    ) -> np.ndarray:
+        """Logits (sequences, vocabulary), float32, after each sequence's last row; keys and values are put
+        into the caches. `reduce` adds up, in place, what processes that share the layers have found.
+        """
+        return self._run(self._plan, tokens, *_arguments(angles, rows), reduce)
+
+    def bound(self, cache: Cache, tables: Sequence[tuple[np.ndarray, np.ndarray]]) -> BoundStep:
+        """For the tokens of one sequence, as many as the tables of cosines and sines have positions."""
+        return BoundStep(self._run, self._plan, cache, tables)
+
+
+class BoundStep:
+    """Steps of one sequence, a token each: what stays the same from token to token is looked up once.
+
+    Between two steps the weights have gone through the CPU's caches, so that any Python there runs ten times
+    slower than when it is measured alone.
+    """
+
+    def __init__(self, run: Any, plan: Any, cache: Cache, tables: Sequence[tuple[np.ndarray, np.ndarray]]):
+        self._run, self._plan, self._data, self._long = run, plan, cache.data, cache.long
+        self._tables = [(cos[:, None], sin[:, None]) for cos, sin in tables]
+        self._until = min(len(cos) for cos, _ in tables)
+
+    def takes(self, cache: Cache) -> bool:
+        """Whether it is made ready for the next token of its sequence."""
+        return cache.length < self._until and cache.long == self._long
+
+    def run(self, token: int, cache: Cache) -> np.ndarray:
+        """Logits (1, vocabulary), float32, after `token`; the cache, which it is bound to, grows by it."""
+        at = cache.length
+        angles = [(cos[at : at + 1], sin[at : at + 1]) for cos, sin in self._tables]
+        logits = self._run(self._plan, (token,), angles, ((0, 1, self._data, at),))
+        cache.extend([token])
+        return logits
+
+
+def _arguments(angles: Sequence[Angles], rows: Sequence[Rows]) -> tuple[list[Any], list[Any]]:
+    parts = [(part.start, part.stop, part.cache.data, part.cache.length) for part in rows]
+    return [(each.cos, each.sin) for each in angles], parts
 
 
 def prepared(prepare: Any, layer: Layer) -> Any:

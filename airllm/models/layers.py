@@ -22,12 +22,17 @@ _FLOATS = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Layer:
-    """Layer `index`: its weights by name ("attention.q", "feed_forward.norm", ...), and experts, if any."""
+    """Layer `index`: its weights by name ("attention.q", "feed_forward.norm", ...), and experts, if any.
+
+    Where processes share a model, each has a part of a layer, and `reduce` adds up, in place, what the parts
+    of all give.
+    """
 
     config: ModelConfig
     index: int
     weights: Mapping[str, Stored]
     experts: Experts | None = None
+    reduce: Callable[[np.ndarray], None] | None = None
 
     def __getitem__(self, name: str) -> Stored:
         return self.weights[name]
@@ -35,6 +40,11 @@ class Layer:
     def get(self, name: str) -> Stored | None:
         """The weight, or None where the model has no such."""
         return self.weights.get(name)
+
+    def add_up(self, change: np.ndarray) -> None:
+        """What this part of half a layer gives becomes, in place, what all parts give."""
+        if self.reduce:
+            self.reduce(change)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cached_property
+from itertools import accumulate
 from os import PathLike
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -15,13 +17,16 @@ from airllm.formats import Quantized
 from airllm.models.cache import Cache
 from airllm.models.config import config_of
 from airllm.models.decoder import Angles, Rows, decoder_layer
-from airllm.models.fused import FusedLayers
+from airllm.models.fused import BoundStep, FusedLayers, FusedStep
 from airllm.models.layers import Layer, open_norm, open_table
 from airllm.models.memory import MemoryEstimate, estimate
 from airllm.models.residency import Residency, open_layers, residency
 from airllm.models.rotation import Rotation
+from airllm.models.shard import Processes, Shard
 from airllm.models.tensor_names import NamedTensors
 from airllm.models.weights import open_weights
+
+_BOUND = 512  # tokens for which a sequence's steps are made ready together
 
 
 class ExactOps:
@@ -30,10 +35,13 @@ class ExactOps:
     """
 
     def __init__(self, ops: KernelBackend):
-        self._ops = ops
+        self.backend = ops
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._ops, name)
+        return getattr(self.backend, name)
+
+    def __repr__(self) -> str:
+        return f"{self.backend.name()} in float32"
 
     def extension(self, name: str) -> None:
         """None: whole layers as one call round activations."""
@@ -41,12 +49,16 @@ class ExactOps:
     def linear(self, x: np.ndarray, weight: Any, bias: np.ndarray | None = None) -> np.ndarray:
         """`tensor_ops.linear` of exactly the stored weight."""
         if isinstance(weight, Quantized):
-            weight = self._ops.dequantize(weight)
-        return self._ops.linear(x, weight, bias)
+            weight = self.backend.dequantize(weight)
+        return self.backend.linear(x, weight, bias)
 
 
 class Model:
-    """The decoder of an opened file: `config`, weights that are looked up layer by layer, `forward`."""
+    """The decoder of an opened file: `config`, weights that are looked up layer by layer, `forward`.
+
+    With `processes` this one has a part of each layer and of the output, and `config` is of that part; all
+    call the same methods with the same tokens, and get the same logits.
+    """
 
     residency: Residency
 
@@ -57,6 +69,7 @@ class Model:
         max_memory: int | None = None,
         context: int | None = None,
         cache_dtype: str = "f16",
+        processes: Processes | None = None,
     ):
         self.ops = ops
         with ExitStack() as undo:
@@ -72,7 +85,14 @@ class Model:
             unpacked = isinstance(ops, ExactOps)
             self.residency = residency(tensors, layers, max_memory, context, cache_dtype, unpacked)
             self.layers = self.residency.layers
+            self.shard = Shard(self.config, processes) if processes else None
+            if self.shard:
+                self.layers = [self.shard.layer(layer) for layer in self.layers]
+                self.output, self.config = self.shard.output(self.output), self.shard.config
             self.fused = FusedLayers(ops, self.layers)
+            ends = (self.embedding, self.output_norm, self.output)
+            self.step = FusedStep(ops, self.fused, self.config, *ends)
+            self._bound: WeakKeyDictionary[Cache, BoundStep] = WeakKeyDictionary()
             undo.pop_all()
 
     @cached_property
@@ -96,10 +116,9 @@ class Model:
     def forward(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[np.ndarray]:
         """The hidden state (tokens, width) of each sequence after the last layer; the caches grow by them."""
         rows = _rows(tokens, caches)
-        self.residency.begin([(part.cache, part.stop - part.start) for part in rows])
+        angles = self._begin(rows)
         x = self._embedded([token for sequence in tokens for token in sequence])
-        angles = [_angles(rotation, rows) for rotation in self._rotations]
-        fused = self.fused.takes(rows)
+        fused = self.fused.takes(rows) and not self.shard
         for some in self.residency.layer_parts():
             if fused:
                 self.fused.run(x, angles, rows, only=some)
@@ -108,6 +127,49 @@ class Model:
         for part, sequence in zip(rows, tokens, strict=True):
             part.cache.extend(sequence)
         return [part.of(x) for part in rows]
+
+    def decode(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> np.ndarray:
+        """Logits (sequences, vocabulary), float32, after each sequence's tokens; the caches grow by them.
+
+        One call of the backend, where it has one for so few rows and all weights are there.
+        """
+        if len(tokens) == 1 and len(tokens[0]) == 1 and (bound := self.bound(caches[0])):
+            return bound.run(tokens[0][0], caches[0])
+        rows = _rows(tokens, caches)
+        if not (self.residency.whole and self.step.takes(rows)):
+            return self.logits(np.concatenate([state[-1:] for state in self.forward(tokens, caches)]))
+        angles = self._begin(rows)
+        ids = [token for sequence in tokens for token in sequence]
+        logits = self.step.run(ids, angles, rows, self.shard.processes.add_up if self.shard else None)
+        for part, sequence in zip(rows, tokens, strict=True):
+            part.cache.extend(sequence)
+        return self.shard.gathered(logits) if self.shard else logits
+
+    def bound(self, cache: Cache) -> BoundStep | None:
+        """What makes the next step of a sequence, by one token; None where that is not one call, or there is
+        no room for it.
+        """
+        bound = self._bound.get(cache)
+        if bound is None or not bound.takes(cache):
+            bound = self._bind(cache)
+            if bound:
+                self._bound[cache] = bound
+        return bound
+
+    def _bind(self, cache: Cache) -> BoundStep | None:
+        if self.shard or not (self.residency.whole and self.step.takes([Rows(0, 1, cache)])):
+            return None
+        self.residency.begin([(cache, 1)])
+        until = min(cache.capacity, cache.length + _BOUND)
+        for rotation in self._rotations:
+            until = rotation.same_until(until, cache.long)
+        tables = [rotation.at(0, until, cache.long) for rotation in self._rotations]
+        return self.step.bound(cache, tables) if cache.length < until else None
+
+    def _begin(self, rows: list[Rows]) -> list[Angles]:
+        """A pass begins; returns what turns its rows, for each of the model's rotations."""
+        self.residency.begin([(part.cache, part.stop - part.start) for part in rows])
+        return [_angles(rotation, rows) for rotation in self._rotations]
 
     def pending(self, tokens: list[int], cache: Cache) -> list[int]:
         """What has to go through the layers for these tokens to follow those in `cache`: only they, or, where
@@ -136,9 +198,11 @@ class Model:
         logits = self._output_of(normed)
         if c.logit_softcap:
             logits = np.tanh(logits / c.logit_softcap, out=logits) * np.float32(c.logit_softcap)
-        return logits
+        return self.shard.gathered(logits) if self.shard else logits
 
     def _output_of(self, normed: np.ndarray) -> np.ndarray:
+        if self.residency.whole:
+            return self.ops.linear(normed, self.output)
         logits = np.empty((len(normed), 0), np.float32)
         for part in self.residency.output_parts():
             if part == slice(0, len(self.output)):
@@ -160,7 +224,7 @@ def _rows(tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[Rows]:
     """Where the tokens of each sequence stand among all."""
     for sequence, cache in zip(tokens, caches, strict=True):
         cache.room_for(len(sequence))
-    stops = np.cumsum([len(sequence) for sequence in tokens]).tolist()
+    stops = accumulate(map(len, tokens))
     return [Rows(stop - len(s), stop, c) for stop, s, c in zip(stops, tokens, caches, strict=True)]
 
 

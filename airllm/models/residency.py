@@ -35,12 +35,14 @@ _Expect = Callable[[int, Iterable[int]], None]
 class Residency(Protocol):
     """What the forward pass asks while it goes through the weights.
 
-    `chunk`: tokens that go through the layers together. `context`: most tokens of a sequence.
+    `chunk`: tokens that go through the layers together. `context`: most tokens of a sequence. `whole`: all
+    weights stay, so that a pass need not ask for them by parts.
     """
 
     chunk: int
     context: int
     layers: list[Layer]
+    whole: bool
 
     def begin(self, grows: Sequence[tuple[Cache, int]]) -> None:
         """A pass, in which these caches get so many tokens more."""
@@ -60,6 +62,8 @@ class Residency(Protocol):
 
 class Unlimited:
     """No budget: all weights are brought in by a thread, and stay."""
+
+    whole = True
 
     def __init__(self, tensors: NamedTensors, layers: list[Layer], context: int | None):
         self.layers, self._rows = layers, tensors.config.vocabulary
@@ -86,6 +90,8 @@ class Unlimited:
 
 class Limited:
     """Weights, keys and values and activations within a budget of bytes."""
+
+    whole = False
 
     def __init__(
         self,

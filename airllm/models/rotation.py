@@ -36,6 +36,10 @@ class Rotation:
         """Whether a text of so many tokens is turned as long ones are, from its first token on."""
         return self._short_until is not None and tokens > self._short_until
 
+    def same_until(self, tokens: int, long: bool) -> int:
+        """At most `tokens`: texts up to so many are turned alike."""
+        return min(tokens, self._short_until) if self._short_until and not long else tokens
+
     def at(self, start: int, stop: int, long: bool) -> tuple[np.ndarray, np.ndarray]:
         """Cosines and sines (stop - start, dim / 2) of these positions of a text, which `is_long` or not."""
         cos, sin = self._tables[long]

@@ -13,6 +13,31 @@ namespace [[gnu::visibility("hidden")]] ops {
   throw py::error_already_set();
 }
 
+// A vector (n) of float32, which the caller keeps.
+inline const float* float_vector(const Op& op, const char* name, PyObject* object, int64_t n) {
+  const Array a = array(op, name, object);
+  if (a.dtype != cpu::kFloat32)
+    op.wrong_type(name, std::string("has dtype ") + dtype_name(a.dtype), "float32");
+  if (a.ndim != 1 || a.size != n) op.wrong_shape(name, a, "(" + std::to_string(n) + ",)");
+  return reinterpret_cast<const float*>(a.data);
+}
+
+// The rows of a stored matrix; 0 for what is none.
+inline int64_t rows_of(const Op& op, const char* name, PyObject* object) {
+  const Stored weight = stored(op, name, object);
+  return weight.ndim == 2 ? weight.axis(2) : 0;
+}
+
+// A weight (n, k) without a bias, which the caller keeps.
+inline cpu::Matrix stored_matrix(const Op& op, const char* name, PyObject* object, int64_t n, int64_t k) {
+  const Stored weight = stored(op, name, object);
+  const py::ssize_t expected[] = {n, k};
+  if (weight.ndim != 2 || weight.axis(2) != n || weight.axis(1) != k || !n || !k)
+    op.wrong_value(name, "has shape " + weight.shape_text(),
+                   arguments::shape_text(2, expected) + " without zeros");
+  return {weight.format, weight.data(), n, k, nullptr};
+}
+
 // What a layer does, but for its weights.
 struct LayerNumbers {
   int64_t heads, kv_heads, head_dim;
@@ -79,8 +104,7 @@ class DecoderLayer {
   void read_feed_forward() {
     layer_.feed_forward_norm = floats("feed_forward.norm", given("feed_forward.norm"), layer_.width);
     const py::object gate = given("feed_forward.gate");
-    const Stored as_stored = stored(op_, "feed_forward.gate", gate.ptr());
-    layer_.feed_forward = as_stored.ndim == 2 ? as_stored.axis(2) : 0;
+    layer_.feed_forward = rows_of(op_, "feed_forward.gate", gate.ptr());
     layer_.gate = matrix("feed_forward.gate", gate, layer_.feed_forward, layer_.width);
     layer_.up = matrix("feed_forward.up", layer_.feed_forward, layer_.width);
     layer_.down = matrix("feed_forward.down", layer_.width, layer_.feed_forward);
@@ -102,12 +126,8 @@ class DecoderLayer {
   }
 
   const float* floats(const char* name, const py::object& object, int64_t n) {
-    const Array a = array(op_, name, object.ptr());
-    if (a.dtype != cpu::kFloat32)
-      op_.wrong_type(name, std::string("has dtype ") + dtype_name(a.dtype), "float32");
-    if (a.ndim != 1 || a.size != n) op_.wrong_shape(name, a, "(" + std::to_string(n) + ",)");
     kept_.push_back(object);
-    return reinterpret_cast<const float*>(a.data);
+    return float_vector(op_, name, object.ptr(), n);
   }
   const float* optional_floats(const std::string& name, int64_t n) {
     const py::object object = found(name);
@@ -118,13 +138,10 @@ class DecoderLayer {
     return matrix(name, given(name), n, k);
   }
   cpu::Matrix matrix(const std::string& name, const py::object& object, int64_t n, int64_t k) {
-    const Stored weight = stored(op_, name.c_str(), object.ptr());
-    const py::ssize_t expected[] = {n, k};
-    if (weight.ndim != 2 || weight.axis(2) != n || weight.axis(1) != k || !n || !k)
-      op_.wrong_value(name.c_str(), "has shape " + weight.shape_text(),
-                      arguments::shape_text(2, expected) + " without zeros");
     kept_.push_back(object);
-    return {weight.format, weight.data(), n, k, optional_floats(name + "_bias", n)};
+    cpu::Matrix read = stored_matrix(op_, name.c_str(), object.ptr(), n, k);
+    read.bias = optional_floats(name + "_bias", n);
+    return read;
   }
 
   static constexpr Op op_{"DecoderLayer"};
@@ -133,45 +150,55 @@ class DecoderLayer {
   std::list<py::object> kept_;
 };
 
+using Layers = std::vector<const cpu::DecoderLayer*>;
+
+// Calls take(item) for each item of a list or a tuple.
+template <class Take>
+void each(const Op& op, const char* name, PyObject* sequence, const Take& take) {
+  if (!PyTuple_Check(sequence) && !PyList_Check(sequence))
+    wrong_kind(op, name, sequence, "a list or a tuple");
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence); ++i)
+    take(PySequence_Fast_GET_ITEM(sequence, i));
+}
+
+// The layers in a list of DecoderLayers, which keeps them.
+inline Layers layers_of(const Op& op, PyObject* sequence) {
+  Layers layers;
+  each(op, "layers", sequence,
+       [&](PyObject* item) { layers.push_back(&py::cast<const DecoderLayer&>(py::handle(item)).get()); });
+  return layers;
+}
+
 // The arguments of a call, as it needs them.
 class DecoderArguments {
  public:
-  DecoderArguments(const Op& op, PyObject* layers, PyObject* x, PyObject* rotations, PyObject* rows)
-      : op_(op), x_(array(op, "x", x)) {
-    if (x_.dtype != cpu::kFloat32)
-      op.wrong_type("x", std::string("has dtype ") + dtype_name(x_.dtype), "float32");
-    if (x_.ndim != 2 || x_.shape[0] > cpu::kDecodeRows)
-      op.wrong_shape("x", x_, "(rows, width) with at most " + std::to_string(cpu::kDecodeRows) + " rows");
-    if (!has_flags(x, py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
-      op.wrong_value("x", "is read-only", "a writeable array");
-    each("rotations", rotations, [&](PyObject* item) { rotations_.push_back(rotation(item)); });
-    each("layers", layers, [&](PyObject* item) { layers_.push_back(layer(item)); });
-    each("rows", rows, [&](PyObject* item) { sequences_.push_back(sequence(item)); });
+  // `layers` must outlive these; so many rows come, each of `width`.
+  DecoderArguments(const Op& op, const Layers& layers, int64_t rows, int64_t width, PyObject* rotations,
+                   PyObject* sequences)
+      : op_(op), layers_(layers), rows_(rows), width_(width) {
+    each(op, "rotations", rotations, [&](PyObject* item) { rotations_.push_back(rotation(item)); });
+    for (const cpu::DecoderLayer* layer : layers) check(*layer);
+    each(op, "rows", sequences, [&](PyObject* item) { sequences_.push_back(sequence(item)); });
     const int64_t stop = sequences_.empty() ? 0 : sequences_.back().stop;
-    if (stop != x_.shape[0])
+    if (stop != rows)
       op.wrong_value("rows", "has " + std::to_string(stop) + " rows",
-                     "the rows of x, " + std::to_string(x_.shape[0]));
+                     "as many as come, " + std::to_string(rows));
   }
 
+  // All but what goes in and comes out.
   cpu::DecoderCall call() const {
-    return {layers_.data(),
-            static_cast<int64_t>(layers_.size()),
-            reinterpret_cast<float*>(x_.data),
-            x_.shape[0],
-            rotations_.data(),
-            sequences_.data(),
-            static_cast<int64_t>(sequences_.size())};
+    cpu::DecoderCall call{};
+    call.layers = layers_.data();
+    call.count = static_cast<int64_t>(layers_.size());
+    call.rows = rows_;
+    call.width = width_;
+    call.rotations = rotations_.data();
+    call.sequences = sequences_.data();
+    call.sequence_count = static_cast<int64_t>(sequences_.size());
+    return call;
   }
 
  private:
-  template <class Take>
-  void each(const char* name, PyObject* sequence, const Take& take) {
-    if (!PyTuple_Check(sequence) && !PyList_Check(sequence))
-      wrong_kind(op_, name, sequence, "a list or a tuple");
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence); ++i)
-      take(PySequence_Fast_GET_ITEM(sequence, i));
-  }
-
   void has_items(const char* name, PyObject* tuple, Py_ssize_t items, const char* expected) const {
     if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != items) wrong_kind(op_, name, tuple, expected);
   }
@@ -186,21 +213,18 @@ class DecoderArguments {
     const Array a = array(op_, name, object);
     if (a.dtype != cpu::kFloat32)
       op_.wrong_type(name, std::string("has dtype ") + dtype_name(a.dtype), "float32");
-    if (a.ndim != 3 || a.shape[0] != x_.shape[0] || a.shape[1] != 1)
-      op_.wrong_shape(name, a, "(rows, 1, pairs) with rows=" + std::to_string(x_.shape[0]));
+    if (a.ndim != 3 || a.shape[0] != rows_ || a.shape[1] != 1)
+      op_.wrong_shape(name, a, "(rows, 1, pairs) with rows=" + std::to_string(rows_));
     return a;
   }
 
-  const cpu::DecoderLayer* layer(PyObject* object) const {
-    const cpu::DecoderLayer& found = py::cast<const DecoderLayer&>(py::handle(object)).get();
-    if (found.width != x_.shape[1]) op_.wrong_shape("x", x_, "(rows, " + std::to_string(found.width) + ")");
+  void check(const cpu::DecoderLayer& found) const {
     if (found.rotation >= static_cast<int64_t>(rotations_.size()))
       op_.wrong_value("rotations", "has " + std::to_string(rotations_.size()) + " tables",
                       std::to_string(found.rotation + 1) + " or more, as a layer needs");
     if (2 * rotations_[found.rotation].pairs > found.head_dim)
       op_.wrong_value("rotations", "has " + std::to_string(rotations_[found.rotation].pairs) + " pairs",
                       "at most half of head_dim=" + std::to_string(found.head_dim));
-    return &found;
   }
 
   cpu::Sequence sequence(PyObject* object) const {
@@ -213,9 +237,9 @@ class DecoderArguments {
     const Array cache = keys_and_values(PyTuple_GET_ITEM(object, 2));
     const cpu::Sequence found{whole(0), whole(1), whole(3), cache.shape[3], cache.data, cache.dtype};
     const int64_t before = sequences_.empty() ? 0 : sequences_.back().stop;
-    if (found.start != before || found.stop <= found.start || found.stop > x_.shape[0])
+    if (found.start != before || found.stop <= found.start || found.stop > rows_)
       op_.wrong_value("rows", "has rows " + std::to_string(found.start) + " to " + std::to_string(found.stop),
-                      "those of x from " + std::to_string(before) + " on");
+                      "those from " + std::to_string(before) + " to " + std::to_string(rows_));
     if (found.length < 0 || found.length > found.capacity - found.tokens())
       op_.wrong_value("rows",
                       "has a length of " + std::to_string(found.length) + " and " +
@@ -243,40 +267,76 @@ class DecoderArguments {
   }
 
   const Op& op_;
-  const Array x_;
+  const Layers& layers_;
+  const int64_t rows_, width_;
   std::vector<cpu::Rotation> rotations_;
-  std::vector<const cpu::DecoderLayer*> layers_;
   std::vector<cpu::Sequence> sequences_;
 };
 
-inline void run_layers(const cpu::DecoderCall& call) {
-  const cpu::Kernels& kernels = *active.load();
-  int team = cpu::most_threads();
-  for (int64_t i = 0; i < call.count; ++i)
-    team = std::min(team, cpu::parts(call.layers[i]->weights() / 4, call.rows, 1));
-  const cpu::DecoderSizes sizes(kernels, call);
-  const cpu::DecoderMemory at(sizes, call.rows, team);
-  const cpu::Workspace memory(at.bytes(team));
-  std::memset(memory.data() + at.done, 0, at.shared.bytes - at.done);
-  auto* const begun = reinterpret_cast<cpu::Steps::Begun*>(memory.data() + at.begun);
-  cpu::Steps steps(team);
-  calls.fetch_add(1, std::memory_order_relaxed);
-  const py::gil_scoped_release unlocked;
-  cpu::on_team(team, [&](int me, int all) {
-    cpu::DecoderThread thread(kernels, call, sizes, at, memory.data(), me, all);
-    steps.run(static_cast<uint32_t>(call.count) * cpu::DecoderThread::kSteps, me, all, begun,
-              [&](uint32_t step, uint32_t share) { thread.run(step, share); });
-    if (me == 0) thread.finish();
-  });
+// A call on its way: its memory, and the threads that it may have.
+class DecoderRun {
+ public:
+  DecoderRun(const cpu::Kernels& kernels, const cpu::DecoderCall& call, const cpu::DecoderSizes& sizes)
+      : kernels_(kernels),
+        call_(call),
+        sizes_(sizes),
+        team_(cpu::parts(sizes.weights / 4, call.rows, 1)),
+        at_(sizes, call, team_),
+        memory_(at_.bytes(team_)) {
+    std::memset(memory_.data() + at_.done, 0, at_.begun - at_.done);
+    calls.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  // All threads go through the steps [first, last).
+  void go(uint32_t first, uint32_t last) {
+    auto* const begun = reinterpret_cast<cpu::Steps::Begun*>(memory_.data() + at_.begun);
+    std::memset(static_cast<void*>(begun), 0, cpu::Steps::bytes(team_));
+    cpu::Steps steps(team_);
+    const bool finish = !call_.ends && last == cpu::DecoderThread::steps(call_);
+    const py::gil_scoped_release unlocked;
+    cpu::on_team(team_, [&](int me, int all) {
+      cpu::DecoderThread thread(kernels_, call_, sizes_, at_, memory_.data(), me, all);
+      steps.run(last - first, me, all, begun,
+                [&](uint32_t step, uint32_t share) { thread.run(first + step, share); });
+      if (finish && me == 0) thread.finish();
+    });
+  }
+
+ private:
+  const cpu::Kernels& kernels_;
+  const cpu::DecoderCall& call_;
+  const cpu::DecoderSizes& sizes_;
+  const int team_;
+  const cpu::DecoderMemory at_;
+  const cpu::Workspace memory_;
+};
+
+inline Array rows_to_change(const Op& op, PyObject* object) {
+  const Array x = array(op, "x", object);
+  if (x.dtype != cpu::kFloat32)
+    op.wrong_type("x", std::string("has dtype ") + dtype_name(x.dtype), "float32");
+  if (x.ndim != 2 || x.shape[0] > cpu::kDecodeRows)
+    op.wrong_shape("x", x, "(rows, width) with at most " + std::to_string(cpu::kDecodeRows) + " rows");
+  if (!has_flags(object, py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
+    op.wrong_value("x", "is read-only", "a writeable array");
+  return x;
 }
 
 inline PyObject* decoder_layers(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
   static const char* const names[] = {"layers", "x", "rotations", "rows"};
   PyObject* values[4];
   place(op, values, names, 4, 4, args, given, keywords);
-  const DecoderArguments read(op, values[0], values[1], values[2], values[3]);
-  const cpu::DecoderCall call = read.call();
-  if (call.count && call.rows) run_layers(call);
+  const Array x = rows_to_change(op, values[1]);
+  const Layers layers = layers_of(op, values[0]);
+  for (const cpu::DecoderLayer* layer : layers)
+    if (layer->width != x.shape[1]) op.wrong_shape("x", x, "(rows, " + std::to_string(layer->width) + ")");
+  const DecoderArguments read(op, layers, x.shape[0], x.shape[1], values[2], values[3]);
+  cpu::DecoderCall call = read.call();
+  if (!call.count || !call.rows) Py_RETURN_NONE;
+  call.x = reinterpret_cast<float*>(x.data);
+  const cpu::Kernels& kernels = *active.load();
+  const cpu::DecoderSizes sizes(kernels, call.layers, call.count, nullptr);
+  DecoderRun(kernels, call, sizes).go(0, cpu::DecoderThread::steps(call));
   Py_RETURN_NONE;
 }
 

@@ -59,6 +59,7 @@ struct AttentionKernels {
                             int64_t rows, int64_t d);
   void (*widen[kMaskDTypes])(float* out, const void* x, int64_t n);  // of a mask's bool: 0 or -inf
   void (*narrow[kDTypes])(void* out, const float* x, int64_t n, float scale);
+  void (*cap)(float* x, int64_t n, float softcap);  // in place: softcap tanh(x / softcap)
 };
 
 }  // namespace cpu

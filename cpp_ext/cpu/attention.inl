@@ -29,6 +29,8 @@ struct Capped {
   }
 };
 
+void cap(float* x, int64_t n, float softcap) { map(x, n, Capped{softcap}, x); }
+
 struct Masked {  // where the mask says so a key is hidden, whatever its score
   INLINE Vec operator()(Vec score, Vec mask) const { return mask == kHidden ? mask : score + mask; }
 };
@@ -269,7 +271,7 @@ inline void exponentials_of_row(float* p, float* acc, float* top, float* sum, co
   const int64_t query = r / all.heads;
   const int64_t begin = smaller(keys, larger(0, query + all.low - key));
   const int64_t end = larger(begin, smaller(keys, query + all.high + 1 - key));
-  if (all.softcap != 0.f) map(p, keys, Capped{all.softcap}, p);
+  if (all.softcap != 0.f) cap(p, keys, all.softcap);
   if (head.mask) {
     float mask[kKeys];
     widen_mask(mask, all, head, r, key, keys);
@@ -580,4 +582,5 @@ constexpr AttentionKernels attention_kernels = {
     {add_weighted_rows<float>, add_weighted_rows<Float16>, add_weighted_rows<BFloat16>},
     {widen<float>, widen<Float16>, widen<BFloat16>, widen_bool},
     {narrow<float>, narrow<Float16>, narrow<BFloat16>},
+    cap,
 };

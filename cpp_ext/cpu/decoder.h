@@ -1,5 +1,6 @@
-// Whole decoder layers for a few rows: airllm/models/decoder.py is the definition. What stands here is what a
-// call is about; decoder_thread.h is how a thread does its share.
+// Whole decoder layers for a few rows, and the whole way from tokens to logits: airllm/models/decoder.py and
+// model.py are the definition. What stands here is what a call is about; decoder_thread.h is how a thread
+// does its share.
 #pragma once
 #include <cstdint>
 
@@ -53,12 +54,24 @@ struct Sequence {
   int64_t end() const { return length + tokens(); }
 };
 
-// x (rows, width) goes through the layers, one after the other; sequences get the keys and values.
+// What stands before the layers of a model, and after them.
+struct DecoderEnds {
+  Matrix embedding, output;  // (vocabulary, width)
+  const float* norm;
+  float eps, embedding_scale, softcap;  // softcap 0: none
+};
+
+// Rows go through the layers, one after the other; sequences get the keys and values. The rows are x (rows,
+// width), in place; or, where there are ends, those of tokens, and logits (sequences, vocabulary) come out,
+// of each sequence's last row.
 struct DecoderCall {
   const DecoderLayer* const* layers;
-  int64_t count;
+  int64_t count, rows, width;
   float* x;
-  int64_t rows;
+  const DecoderEnds* ends;  // or null
+  const int64_t* tokens;
+  float* logits;
+  float* change;  // (rows, width), where each half of a layer leaves what is to be added to x; or null
   const Rotation* rotations;
   const Sequence* sequences;
   int64_t sequence_count;

@@ -20,20 +20,19 @@ struct Pieces {
   int64_t floats(int64_t count) { return take(count * 4); }
 };
 
-// The largest of what the layers of a call need.
+// The largest of what some layers need, and what comes after them.
 struct DecoderSizes {
   int64_t width = 0, q = 0, kv = 0, feed_forward = 0, group = 0, head_dim = 0;
-  int64_t packed = 0;                // bytes of a packed row
-  int64_t longest = 0;               // values of a row of a weight
-  int64_t units = 0, unit_rows = 0;  // of attention: a sequence's key-value heads, and their rows of queries
-  int64_t attention = 0;             // floats
+  int64_t packed = 0;     // bytes of a packed row
+  int64_t longest = 0;    // values of a row of a weight
+  int64_t units = 0;      // of attention: key-value heads
+  int64_t attention = 0;  // floats
+  int64_t weights = 0;    // of the layer that has the fewest
 
-  DecoderSizes(const Kernels& kernels, const DecoderCall& call) {
-    for (int64_t i = 0; i < call.count; ++i) add(kernels, *call.layers[i]);
-    int64_t tokens = 0;
-    for (int64_t s = 0; s < call.sequence_count; ++s) tokens = std::max(tokens, call.sequences[s].tokens());
-    units *= call.sequence_count;
-    unit_rows = tokens * group;
+  DecoderSizes(const Kernels& kernels, const DecoderLayer* const* layers, int64_t count,
+               const DecoderEnds* ends) {
+    for (int64_t i = 0; i < count; ++i) add(kernels, *layers[i]);
+    if (ends) add(kernels, ends->output);
   }
 
  private:
@@ -45,14 +44,17 @@ struct DecoderSizes {
     group = std::max(group, layer.group());
     head_dim = std::max(head_dim, layer.head_dim);
     units = std::max(units, layer.kv_heads);
-    for (const Matrix& each : {layer.q, layer.k, layer.v, layer.output, layer.gate, layer.up, layer.down}) {
-      longest = std::max(longest, each.k);
-      packed = std::max({packed, kernels.stored.packed_bytes(each.format, each.k),
-                         kernels.stored.packed_bytes(kF32, each.k)});
-    }
+    weights = weights ? std::min(weights, layer.weights()) : layer.weights();
+    for (const Matrix& each : {layer.q, layer.k, layer.v, layer.output, layer.gate, layer.up, layer.down})
+      add(kernels, each);
     Attention all{};
     all.d = all.e = layer.head_dim;
     attention = std::max(attention, kernels.attention.workspace(all));
+  }
+  void add(const Kernels& kernels, const Matrix& matrix) {
+    longest = std::max(longest, matrix.k);
+    packed = std::max({packed, kernels.stored.packed_bytes(matrix.format, matrix.k),
+                       kernels.stored.packed_bytes(kF32, matrix.k)});
   }
 };
 
@@ -61,8 +63,12 @@ struct DecoderMemory {
   Pieces shared, own;
   int64_t q, k, v, seen, change, gate, up, x, middle, sums, done, begun;
   int64_t own_x, normed, packed, floats, turned, attention;
+  int64_t unit_rows = 0;  // of queries, that a sequence has with one key-value head
 
-  DecoderMemory(const DecoderSizes& sizes, int64_t rows, int team) {
+  DecoderMemory(const DecoderSizes& sizes, const DecoderCall& call, int team) {
+    const int64_t rows = call.rows, units = sizes.units * call.sequence_count;
+    for (int64_t s = 0; s < call.sequence_count; ++s)
+      unit_rows = std::max(unit_rows, call.sequences[s].tokens() * sizes.group);
     q = shared.floats(rows * sizes.q);
     k = shared.floats(rows * sizes.kv);
     v = shared.floats(rows * sizes.kv);
@@ -72,14 +78,14 @@ struct DecoderMemory {
     up = shared.floats(rows * sizes.feed_forward);
     x = shared.floats(rows * sizes.width);
     middle = shared.floats(rows * sizes.width);
-    sums = shared.floats((sizes.units + team) * sizes.unit_rows * (sizes.head_dim + 2));
-    done = shared.take(sizes.units * static_cast<int64_t>(sizeof(std::atomic<int>)));
+    sums = shared.floats((units + team) * unit_rows * (sizes.head_dim + 2));
+    done = shared.take(units * static_cast<int64_t>(sizeof(std::atomic<int>)));
     begun = shared.take(Steps::bytes(team));
     own_x = own.floats(rows * sizes.width);
     normed = own.floats(rows * sizes.width);
     packed = own.take(rows * sizes.packed);
     floats = own.floats(kUnpackedRows * sizes.longest);
-    turned = own.floats(sizes.unit_rows * sizes.head_dim);
+    turned = own.floats(unit_rows * sizes.head_dim);
     attention = own.floats(sizes.attention);
   }
 

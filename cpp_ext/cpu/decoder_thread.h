@@ -2,7 +2,8 @@
 //   q, k, v | attention | its output matrix | gate, up, their product | down
 // What is little work, norms and the packing of rows, every thread does for itself: that takes less time than
 // waiting for another to do it. A step reads nothing that it writes, and writes nothing that the one before
-// it, or the next one, does: what x is after a layer's first half, and after all of it, lie apart.
+// it, or the next one, does: what x is after a layer's first half, and after all of it, lie apart. Logits are
+// one step more, after all layers.
 #pragma once
 #include "decoder_attention.h"
 #include "decoder_memory.h"
@@ -14,12 +15,13 @@ class __attribute__((visibility("hidden"))) DecoderThread {
  public:
   DecoderThread(const Kernels& kernels, const DecoderCall& call, const DecoderSizes& sizes,
                 const DecoderMemory& at, char* memory, int me, int all)
-      : kernels_(kernels), call_(call), all_(all), slot_(sizes.unit_rows * (sizes.head_dim + 2)) {
+      : kernels_(kernels), call_(call), all_(all), slot_(at.unit_rows * (sizes.head_dim + 2)) {
     const auto shared = [&](int64_t offset) { return reinterpret_cast<float*>(memory + offset); };
     char* const mine = memory + at.shared.bytes + me * at.own.bytes;
     const auto own = [&](int64_t offset) { return reinterpret_cast<float*>(mine + offset); };
     q_ = shared(at.q), k_ = shared(at.k), v_ = shared(at.v), seen_ = shared(at.seen);
-    change_ = shared(at.change), gate_ = shared(at.gate), up_ = shared(at.up), sums_ = shared(at.sums);
+    change_ = call.change ? call.change : shared(at.change), gate_ = shared(at.gate), up_ = shared(at.up),
+    sums_ = shared(at.sums);
     x_ = shared(at.x), middle_ = shared(at.middle);
     done_ = reinterpret_cast<std::atomic<int>*>(memory + at.done);
     own_x_ = own(at.own_x), normed_ = own(at.normed), floats_ = own(at.floats), turned_ = own(at.turned);
@@ -27,43 +29,50 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   }
 
   static constexpr uint32_t kSteps = 5;
+  static constexpr uint32_t kFirstHalf = 3;  // of them
+
+  static uint32_t steps(const DecoderCall& call) {
+    return static_cast<uint32_t>(call.count) * kSteps + (call.ends ? 1 : 0);
+  }
 
   // One of a step's shares, each of which is done by one thread.
   void run(uint32_t step, uint32_t share) {
     const int64_t number = step / kSteps;
-    const DecoderLayer& layer = *call_.layers[number];
     const bool again = step == last_step_;  // its rows are packed
     last_step_ = step;
     share_ = share;
+    if (number == call_.count) return logits(again);
+    const DecoderLayer& layer = *call_.layers[number];
     switch (step % kSteps) {
-      case 0: {
-        const DecoderLayer* const before = number ? call_.layers[number - 1] : nullptr;
-        if (!again)
-          begin_half(layer, layer.attention_norm, number ? middle_ : call_.x, before,
-                     before ? before->feed_forward_post_norm : nullptr);
-        keep(layer, x_);
+      case 0:
+        if (!again) {
+          number ? add_layer(number - 1) : start();
+          normalize(layer.attention_norm, layer.eps, call_.rows);
+        }
+        keep(x_);
         return project(layer);
-      }
       case 1:
         return UnitParts(layer, call_, share_, all_).each([&](const UnitPart& part) { attend(layer, part); });
       case 2:
-        if (!again) input_ = {seen_, layer.output.k};
+        if (!again) input_ = {seen_, layer.output.k, call_.rows};
         return multiply(layer.output, change_);
       case 3:
-        if (!again) begin_half(layer, layer.feed_forward_norm, x_, &layer, layer.attention_post_norm);
-        keep(layer, middle_);
+        if (!again) {
+          add_change(x_, layer.attention_post_norm, layer.eps);
+          normalize(layer.feed_forward_norm, layer.eps, call_.rows);
+        }
+        keep(middle_);
         return gate(layer);
       default:
-        if (!again) input_ = {gate_, layer.down.k};
+        if (!again) input_ = {gate_, layer.down.k, call_.rows};
         return multiply(layer.down, change_);
     }
   }
 
   // After all steps, by one thread: x as the caller gets it.
   void finish() {
-    const DecoderLayer& last = *call_.layers[call_.count - 1];
-    add_change(last, middle_, last.feed_forward_post_norm);
-    std::copy_n(own_x_, call_.rows * last.width, call_.x);
+    add_layer(call_.count - 1);
+    std::copy_n(own_x_, call_.rows * call_.width, call_.x);
   }
 
  private:
@@ -73,7 +82,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   // Rows of x as products read them: packed for one format at a time.
   struct Input {
     const float* x;
-    int64_t k;
+    int64_t k, rows;
     Format packed_for = kFormats;
     Format packed_as = kFormats;
   };
@@ -85,34 +94,47 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     return {lines * share_ / all_ * kLine, std::min(n, lines * (share_ + 1) / all_ * kLine)};
   }
 
-  // x with what the half before, of a layer if there is one, has found, and its norm.
-  void begin_half(const DecoderLayer& layer, const float* weight, const float* x, const DecoderLayer* before,
-                  const float* post_norm) {
-    if (before)
-      add_change(*before, x, post_norm);
-    else
-      std::copy_n(x, call_.rows * layer.width, own_x_);
-    kernels_.rows.rms_norm[kFloat32][1](normed_, own_x_, weight, {call_.rows, layer.width, false}, layer.eps);
-    input_ = {normed_, layer.width};
+  // x before the first layer.
+  void start() {
+    if (!call_.ends) return void(std::copy_n(call_.x, call_.rows * call_.width, own_x_));
+    const Matrix& table = call_.ends->embedding;
+    const int64_t bytes = row_bytes(table.format, table.k);
+    for (int64_t i = 0; i < call_.rows; ++i)
+      kernels_.stored.dequantize(table.format, own_x_ + i * table.k, table.data + call_.tokens[i] * bytes,
+                                 table.k);
+    const float scale = call_.ends->embedding_scale;
+    for (int64_t i = 0; i < call_.rows * table.k; ++i) own_x_[i] *= scale;
   }
 
-  void add_change(const DecoderLayer& layer, const float* x, const float* post_norm) {
-    const int64_t values = call_.rows * layer.width;
+  // x after this layer.
+  void add_layer(int64_t number) {
+    const DecoderLayer& layer = *call_.layers[number];
+    add_change(middle_, layer.feed_forward_post_norm, layer.eps);
+  }
+
+  // x with what half a layer has found.
+  void add_change(const float* x, const float* post_norm, float eps) {
+    const int64_t values = call_.rows * call_.width;
     const float* change = change_;
     if (post_norm) {
-      kernels_.rows.rms_norm[kFloat32][1](normed_, change_, post_norm, {call_.rows, layer.width, false},
-                                          layer.eps);
+      kernels_.rows.rms_norm[kFloat32][1](normed_, change_, post_norm, {call_.rows, call_.width, false}, eps);
       change = normed_;
     }
     std::copy_n(x, values, own_x_);
     kernels_.stored.add_bias(kFloat32, reinterpret_cast<char*>(own_x_), change, 1, values);
   }
 
+  // The input of the next product.
+  void normalize(const float* weight, float eps, int64_t rows) {
+    kernels_.rows.rms_norm[kFloat32][1](normed_, own_x_, weight, {rows, call_.width, false}, eps);
+    input_ = {normed_, call_.width, rows};
+  }
+
   // This share's columns of x, for steps to come.
-  void keep(const DecoderLayer& layer, float* to) const {
-    const Range mine = share(layer.width);
+  void keep(float* to) const {
+    const Range mine = share(call_.width);
     if (mine.begin < mine.end)
-      for (int64_t at = 0; at < call_.rows * layer.width; at += layer.width)
+      for (int64_t at = 0; at < call_.rows * call_.width; at += call_.width)
         std::copy(own_x_ + at + mine.begin, own_x_ + at + mine.end, to + at + mine.begin);
   }
 
@@ -145,9 +167,27 @@ class __attribute__((visibility("hidden"))) DecoderThread {
       }
   }
 
+  // Of each sequence's last row.
+  void logits(bool again) {
+    const DecoderEnds& ends = *call_.ends;
+    if (!again) {
+      add_layer(call_.count - 1);
+      for (int64_t s = 0; s < call_.sequence_count; ++s)
+        std::copy_n(own_x_ + (call_.sequences[s].stop - 1) * call_.width, call_.width,
+                    own_x_ + s * call_.width);
+      normalize(ends.norm, ends.eps, call_.sequence_count);
+    }
+    const Range mine = share(ends.output.n);
+    multiply(ends.output, call_.logits, mine);
+    if (ends.softcap != 0.f && mine.begin < mine.end)
+      for (int64_t s = 0; s < call_.sequence_count; ++s)
+        kernels_.attention.cap(call_.logits + s * ends.output.n + mine.begin, mine.end - mine.begin,
+                               ends.softcap);
+  }
+
   void multiply(const Matrix& matrix, float* out) { multiply(matrix, out, share(matrix.n)); }
 
-  // Columns of out (rows, n) = input matrix^T + bias.
+  // Columns of out (the input's rows, n) = input matrix^T + bias.
   void multiply(const Matrix& matrix, float* out, Range columns) {
     if (columns.begin >= columns.end) return;
     pack(matrix.format);
@@ -155,7 +195,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     const LinearPart part{matrix.format,
                           kFloat32,
                           reinterpret_cast<char*>(out),
-                          call_.rows,
+                          input_.rows,
                           matrix.n,
                           matrix.k,
                           columns.begin,
@@ -179,7 +219,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   }
   bool pack_as(Format format) {
     const int64_t bytes = kernels_.stored.packed_bytes(format, input_.k);
-    for (int64_t i = 0; i < call_.rows; ++i)
+    for (int64_t i = 0; i < input_.rows; ++i)
       if (!kernels_.stored.pack(format, packed_ + i * bytes, input_.x + i * input_.k, input_.k)) return false;
     return true;
   }

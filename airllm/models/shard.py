@@ -1,0 +1,143 @@
+"""A model that processes share: each has some heads and a part of the feed-forward of every layer.
+
+After attention, and after the feed-forward part, what all have found is added up: twice a layer. The output
+matrix is cut by tokens of the vocabulary; the embedding and the norms are everyone's. (Shoeybi et al., 2019,
+arXiv:1909.08053.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from airllm.formats import FORMATS, Quantized
+from airllm.models.config import ModelConfig
+from airllm.models.layers import Experts, Layer
+from airllm.models.weights import Stored
+
+
+class Processes(Protocol):
+    """Those that share a model: this is number `rank` of `size`."""
+
+    rank: int
+    size: int
+
+    def add_up(self, array: np.ndarray) -> None:
+        """An array of float32 becomes the sum of those that all have, in place."""
+
+    def gather(self, part: np.ndarray, counts: list[int]) -> np.ndarray:
+        """The parts of all, float32, `counts` values each, one after the other."""
+
+
+class Shard:
+    """What one of `processes` has of a model; `config` is of that part. ValueError that says which numbers of
+    processes would do, if the model cannot be cut into so many equal parts.
+    """
+
+    def __init__(self, whole: ModelConfig, processes: Processes):
+        size = processes.size
+        if not _divides(whole, size):
+            would_do = ", ".join(str(n) for n in range(1, whole.heads + 1) if _divides(whole, n))
+            found = f"{whole.heads} heads, {whole.kv_heads} key-value heads and {_widths(whole)} wide"
+            raise ValueError(
+                f"world_size has value {size}, expected one of {would_do} for a model of {found}"
+            )
+        self.whole, self.processes = whole, processes
+        self.config = dataclasses.replace(
+            whole,
+            heads=whole.heads // size,
+            kv_heads=max(whole.kv_heads // size, 1),
+            feed_forward=whole.feed_forward // size,
+            expert_feed_forward=whole.expert_feed_forward // size,
+        )
+
+    def layer(self, layer: Layer) -> Layer:
+        """This process's part of a layer. Rows are views; columns, of two matrices, are copied."""
+        experts = layer.experts
+        if experts:
+            known = {field.name: getattr(experts, field.name) for field in dataclasses.fields(Experts)}
+            experts = ExpertsPart(**known | {"_found": {}}, part=self._expert)
+        weights = {name: self._cut(name, stored) for name, stored in layer.weights.items()}
+        if self.processes.rank and "attention.output_bias" in weights:
+            del weights["attention.output_bias"]  # to be added once
+        return Layer(self.config, layer.index, weights, experts, self.processes.add_up)
+
+    def output(self, table: Stored) -> Stored:
+        """This process's rows of the output matrix."""
+        counts = self._vocabulary()
+        start = sum(counts[: self.processes.rank])
+        return table[start : start + counts[self.processes.rank]]
+
+    def gathered(self, logits: np.ndarray) -> np.ndarray:
+        """(rows, vocabulary) of the parts that all have."""
+        counts = self._vocabulary()
+        return np.stack([self.processes.gather(row, counts) for row in logits])
+
+    def _vocabulary(self) -> list[int]:
+        size, n = self.processes.size, self.whole.vocabulary
+        return [n * (rank + 1) // size - n * rank // size for rank in range(size)]
+
+    def _cut(self, name: str, stored: Stored) -> Stored:
+        c, rank = self.config, self.processes.rank
+        kv_rank = rank * self.whole.kv_heads // self.processes.size // c.kv_heads
+        q, kv, wide = c.heads * c.head_dim, c.kv_heads * c.head_dim, c.feed_forward
+        part, _, rest = name.partition(".")
+        if part == "attention" and rest in ("q", "q_bias"):
+            return stored[rank * q : (rank + 1) * q]
+        if part == "attention" and rest in ("k", "v", "k_bias", "v_bias"):
+            return stored[kv_rank * kv : (kv_rank + 1) * kv]
+        if name == "attention.output":
+            return columns(name, stored, rank * q, (rank + 1) * q)
+        if part == "feed_forward" and not rest.endswith("norm"):
+            return self._of_feed_forward(name, stored, wide)
+        return stored
+
+    def _of_feed_forward(self, name: str, stored: Stored, wide: int) -> Stored:
+        start = self.processes.rank * wide
+        if name.endswith("down"):
+            return columns(name, stored, start, start + wide)
+        return stored[start : start + wide]
+
+    def _expert(self, weights: Mapping[str, Stored]) -> dict[str, Stored]:
+        wide = self.config.expert_feed_forward
+        return {name: self._of_feed_forward(name, stored, wide) for name, stored in weights.items()}
+
+
+@dataclass(frozen=True)
+class ExpertsPart(Experts):
+    """A process's part of each expert."""
+
+    part: Callable[[Mapping[str, Stored]], dict[str, Stored]] = dict
+
+    def _expert(self, number: int) -> dict[str, Stored]:
+        return self.part(super()._expert(number))
+
+
+def columns(name: str, stored: Stored, start: int, stop: int) -> Stored:
+    """Columns [start, stop) of a stored matrix, copied. ValueError where they do not begin and end with
+    blocks.
+    """
+    if not isinstance(stored, Quantized):
+        return np.ascontiguousarray(stored[:, start:stop])
+    of = FORMATS[stored.format]
+    if start % of.values or stop % of.values:
+        wanted = f"a multiple of {of.values}, the values in a block of {of.name}: use fewer processes"
+        raise ValueError(f"{name} has {stop - start} columns for each process, expected {wanted}")
+    first, last = (at // of.values * of.bytes for at in (start, stop))
+    return Quantized(np.ascontiguousarray(stored.data[:, first:last]), stored.format)
+
+
+def _divides(c: ModelConfig, size: int) -> bool:
+    """Whether so many processes can have equal parts; several may have the same key-value head."""
+    kv = c.kv_heads % size == 0 or size % c.kv_heads == 0
+    return c.heads % size == 0 and kv and not any(wide % size for wide in _widths(c))
+
+
+def _widths(c: ModelConfig) -> list[int]:
+    """Of the feed-forward parts that there are."""
+    moe = [c.is_moe(layer) for layer in range(c.layers)]
+    return [c.feed_forward] * (not all(moe)) + [c.expert_feed_forward] * any(moe)

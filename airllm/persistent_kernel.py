@@ -1,0 +1,282 @@
+"""`PersistentKernel(model="model.gguf")`, then `kernel.step(token) -> logits`: decoding as one call."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from airllm.backends.kernel_backend import KernelBackend, init_backend, options_of, with_options
+from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.models.cache import Cache, ContextFull, token_bytes
+from airllm.models.fused import CACHE_DTYPES, BoundStep
+from airllm.models.hub import located
+from airllm.models.model import ExactOps, Model
+from airllm.models.processes import MpiProcesses
+
+__all__ = ["PersistentKernel"]
+
+MODES = ("decode",)
+OPTIONS = ("max_num_pages", "context", "cache_dtype")  # of every backend
+
+
+class PersistentKernel:
+    """One sequence of a model, whose next logits are one call away.
+
+    `compile` plans a step once: weights checked and laid out, memory and threads known. On the C++ backend
+    `step(token)` then is one call, in which a team of threads that stays from step to step goes from the
+    token to the logits; on others it is the composition of their ops. `plan` says which, and why.
+
+    `model`: a path, a name as `AutoModel.from_pretrained` takes it, an engine, or a `Model`, whose file is
+    opened again. `backend`: must run here, or one of `fallback_backends`, tried in order; None for the
+    model's own, if it is an opened one, or the default backend. `world_size`, `mpi_rank`: so many processes,
+    started by `mpiexec`, share the model, and this is one of them: each has some heads and a part of the
+    feed-forward of all layers; all must take the same steps. `num_workers` (cpp): threads of a step; None for
+    all that there are, which processes on one machine share. `max_num_pages`: most pages of memory
+    (`mmap.PAGESIZE` bytes each) for keys and values. `context`: most tokens of the sequence, and
+    `cache_dtype` "f16", "f32" or "q8_0" for keys and values, as in `LayerWiseInferenceEngine`.
+    `use_cutlass_kernel` (cuda): True if products of many rows must be cuBLAS's, whose kernels are CUTLASS's.
+
+    ValueError for another mode, options that the backend does not know, a model that cannot be cut into
+    `world_size` parts, or processes that MPI has not started; BackendUnavailable, a ValueError too, if no
+    backend that was named runs here; what opening a model raises comes from `compile`.
+    """
+
+    def __init__(
+        self,
+        mode: str = "decode",
+        *,
+        model: str | PathLike[str] | LayerWiseInferenceEngine | Model,
+        backend: str | None = None,
+        fallback_backends: Sequence[str] = (),
+        world_size: int = 1,
+        mpi_rank: int = 0,
+        num_workers: int | None = None,
+        max_num_pages: int | None = None,
+        context: int | None = None,
+        cache_dtype: str | None = None,
+        **options: Any,
+    ):
+        _check(mode, world_size, mpi_rank)
+        for name, value in {"max_num_pages": max_num_pages, "context": context}.items():
+            if value is not None:
+                _whole(name, value, 1)
+        if num_workers is not None:
+            options["num_workers"] = num_workers
+        self._given = model
+        self._ops = _ops_of(model, backend, fallback_backends, options)
+        self._processes = MpiProcesses(world_size, mpi_rank) if world_size > 1 else None
+        if self._processes and num_workers is None and "num_workers" in options_of(self._ops.name()):
+            share = max(_processors() // self._processes.on_this_machine(), 1)
+            self._ops = with_options(self._ops.name(), {"num_workers": share})
+        self._pages, self._context, self._cache_dtype = max_num_pages, context, cache_dtype
+        self._model: Model | None = None
+        self._cache: Cache | None = None
+        self._bound: BoundStep | None = None
+        self._last: int | None = None
+        self._closed = False
+
+    # ---- what it is ----
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend that runs it."""
+        return self._ops.name()
+
+    @property
+    def plan(self) -> str:
+        """How a step is run: "cpp: one call a step ...", or "python: op by op" and why."""
+        if not self._model:
+            return f"{self.backend}: not compiled"
+        why_not = self._model.step.why_not
+        if self._cache and self._cache.dtype not in CACHE_DTYPES:
+            why_not = why_not or f"one call takes caches in {' and '.join(CACHE_DTYPES)} only"
+        how = f"op by op: {why_not}" if why_not else f"one call a step, {self._ops.device()}"
+        if self._processes:
+            c = self._model.config
+            part = f"{c.heads} heads and {c.kv_heads} key-value heads of each layer"
+            how += f"; process {self._processes.rank} of {self._processes.size}: {part}"
+        return f"{self.backend}: {how}"
+
+    @property
+    def length(self) -> int:
+        """Tokens of the sequence."""
+        return self._cache.length if self._cache else 0
+
+    @property
+    def capacity(self) -> int:
+        """Most tokens of the sequence: what the context and `max_num_pages` allow."""
+        return self._compiled()[1].capacity
+
+    def __repr__(self) -> str:
+        return f"<PersistentKernel {self.plan}>"
+
+    # ---- what it does ----
+
+    def compile(self) -> PersistentKernel:
+        """Open the model and plan the step; again, it does nothing. Returns the kernel."""
+        if self._closed:
+            raise RuntimeError("this PersistentKernel is closed: make another one")
+        if self._model:
+            return self
+        exact = isinstance(getattr(_opened(self._given), "ops", None), ExactOps)
+        ops = ExactOps(self._ops) if exact else self._ops
+        dtype = str(self._cache_dtype or getattr(self._given, "cache_dtype", "f16"))
+        context = self._context or getattr(self._given, "context", None)
+        model = Model(_path_of(self._given), ops, None, context, dtype, self._processes)
+        try:
+            self._cache = Cache(model.config, self._room(model, dtype), dtype)
+        except ValueError:
+            model.close()
+            raise
+        self._model = model
+        return self
+
+    def step(self, token: int) -> np.ndarray:
+        """Logits (vocabulary), float32, after `token`, which comes behind those before.
+
+        Compiles first if need be. Raises ContextFull, a ValueError, if there is no room for the token.
+        """
+        bound, cache = self._bound, self._cache
+        if not (bound and cache and bound.takes(cache)):
+            return self.prefill([token])
+        logits = bound.run(token, cache)[0]
+        self._last = token
+        return logits
+
+    def prefill(self, tokens: Sequence[int]) -> np.ndarray:
+        """Logits (vocabulary), float32, after the last of `tokens`, which come behind those before."""
+        model, cache = self._compiled()
+        tokens = [int(token) for token in tokens]
+        self._refuse(model, cache, tokens)
+        pending = model.pending(tokens, cache)
+        chunk = model.residency.chunk
+        for start in range(0, len(pending), chunk):
+            logits = model.decode([pending[start : start + chunk]], [cache])
+        self._last = tokens[-1]
+        self._bound = model.bound(cache)
+        return logits[0]
+
+    def __call__(self, token: int | None = None) -> np.ndarray:
+        """`step(token)`; without a token, the last step once more, at the same place, as benchmarks want it:
+        of token 0, if there was none.
+        """
+        if token is not None:
+            return self.step(token)
+        if self._last is None:
+            return self.step(0)
+        cache = self._compiled()[1]
+        cache.truncate(cache.length - 1)
+        return self.step(self._last)
+
+    def reset(self) -> None:
+        """Forget the sequence."""
+        self._last = self._bound = None
+        if self._cache:
+            self._cache.truncate(0)
+
+    def close(self) -> None:
+        """Let go of the model's file and of the sequence. A step afterwards raises RuntimeError."""
+        if self._model:
+            self._model.close()
+        self._model = self._cache = self._bound = None
+        self._closed = True
+
+    def __enter__(self) -> PersistentKernel:
+        return self.compile()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _compiled(self) -> tuple[Model, Cache]:
+        self.compile()
+        assert self._model and self._cache
+        return self._model, self._cache
+
+    def _room(self, model: Model, dtype: str) -> int:
+        """Most tokens of the sequence."""
+        context = model.residency.context
+        if self._pages is None:
+            return context
+        each = token_bytes(model.config, dtype)
+        room = self._pages * mmap.PAGESIZE // each
+        if not room:
+            wanted = f"{-(-each // mmap.PAGESIZE)} or more: a token's keys and values have {each} bytes"
+            raise ValueError(f"max_num_pages has value {self._pages}, expected {wanted}")
+        return min(context, room)
+
+    def _refuse(self, model: Model, cache: Cache, tokens: list[int]) -> None:
+        """Raises ValueError if these tokens cannot come next."""
+        vocabulary = model.config.vocabulary
+        if not tokens:
+            raise ValueError("step: tokens has 0 tokens, expected one or more")
+        if not 0 <= min(tokens) <= max(tokens) < vocabulary:
+            wrong = next(token for token in tokens if not 0 <= token < vocabulary)
+            raise ValueError(f"step: token has value {wrong}, expected 0 to {vocabulary - 1}")
+        if cache.length + len(tokens) > cache.capacity:
+            found = f"step: the sequence has {cache.length} tokens and would get {len(tokens)} more"
+            why = "the context (context=)"
+            if cache.capacity < model.residency.context:
+                why = f"max_num_pages={self._pages} pages of {mmap.PAGESIZE} bytes hold no more"
+            raise ContextFull(f"{found}, expected at most {cache.capacity} in all: {why}")
+
+
+def _check(mode: str, world_size: int, mpi_rank: int) -> None:
+    if mode not in MODES:
+        raise ValueError(f"mode has value {mode!r}, expected one of {', '.join(map(repr, MODES))}")
+    _whole("world_size", world_size, 1)
+    _whole("mpi_rank", mpi_rank, 0)
+    if mpi_rank >= world_size:
+        wanted = f"0 to {world_size - 1}: world_size={world_size}"
+        raise ValueError(f"mpi_rank has value {mpi_rank}, expected {wanted}")
+
+
+def _whole(name: str, value: Any, least: int) -> None:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name} has value {value!r}, expected a whole number from {least} on")
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _opened(model: Any) -> Any:
+    """The `Model` that was given, in an engine or by itself; a path is none."""
+    return model.model if isinstance(model, LayerWiseInferenceEngine) else model
+
+
+def _path_of(model: Any) -> Path:
+    model = _opened(model)
+    if not isinstance(model, Model):
+        return located(model)
+    if not model.residency.whole:
+        wanted = "one without max_memory: a PersistentKernel keeps all weights in memory"
+        raise ValueError(f"model has a budget of memory, expected {wanted}")
+    return model.weights.path
+
+
+def _ops_of(
+    model: Any, backend: str | None, fallbacks: Sequence[str], options: dict[str, Any]
+) -> KernelBackend:
+    model = _opened(model)
+    if not isinstance(model, (Model, str, PathLike)):
+        kind = type(model).__name__
+        raise TypeError(f"model has type {kind}, expected a path, a LayerWiseInferenceEngine or a Model")
+    own = None
+    if isinstance(model, Model) and backend is None:
+        own = model.ops.backend if isinstance(model.ops, ExactOps) else model.ops
+    found = own or init_backend(backend or "auto", fallbacks)
+    unknown = [name for name in options if name not in options_of(found.name())]
+    if unknown:
+        known = ", ".join((*OPTIONS, *options_of(found.name())))
+        what = f"no option {unknown[0]!r} on the backend {found.name()!r}"
+        raise ValueError(f"PersistentKernel has {what}, it knows: {known}")
+    return with_options(found.name(), options) if options else found

@@ -1,0 +1,127 @@
+// A whole step of decoding, from tokens to logits, as one call.
+#pragma once
+#include <array>
+
+#include "decoder.h"
+
+namespace [[gnu::visibility("hidden")]] ops {
+
+// What a step takes that stays the same from token to token, checked once: layers, what stands before and
+// after them, and how much memory they need.
+class DecoderPlan {
+ public:
+  DecoderPlan(py::tuple layers, py::object embedding, py::object output_norm, py::object output,
+              float norm_eps, float embedding_scale, std::optional<float> logit_softcap)
+      : kept_(std::move(layers)),
+        tables_{std::move(embedding), std::move(output_norm), std::move(output)},
+        layers_(layers_of(op_, kept_.ptr())),
+        ends_(read_ends(norm_eps, embedding_scale, logit_softcap.value_or(0.f))),
+        kernels_(active.load()),
+        sizes_(*kernels_, layers_.data(), static_cast<int64_t>(layers_.size()), &ends_) {
+    if (layers_.empty()) op_.wrong_value("layers", "has no layer", "one or more");
+    for (const cpu::DecoderLayer* layer : layers_)
+      if (layer->width != width())
+        op_.wrong_value("layers", "has a layer of width " + std::to_string(layer->width),
+                        "that of the embedding, " + std::to_string(width()));
+  }
+
+  const Layers& layers() const { return layers_; }
+  const cpu::DecoderEnds& ends() const { return ends_; }
+  int64_t width() const { return ends_.embedding.k; }
+
+  // What kernels need; those of another instruction set may need more than the ones it was planned for.
+  cpu::DecoderSizes sizes(const cpu::Kernels& kernels) const {
+    if (&kernels == kernels_) return sizes_;
+    return {kernels, layers_.data(), static_cast<int64_t>(layers_.size()), &ends_};
+  }
+
+ private:
+  cpu::DecoderEnds read_ends(float eps, float scale, float softcap) const {
+    PyObject *const embedding = tables_[0].ptr(), *const norm = tables_[1].ptr(),
+                    *const output = tables_[2].ptr();
+    const int64_t width = array(op_, "output_norm", norm).size;
+    return {stored_matrix(op_, "embedding", embedding, rows_of(op_, "embedding", embedding), width),
+            stored_matrix(op_, "output", output, rows_of(op_, "output", output), width),
+            float_vector(op_, "output_norm", norm, width),
+            eps,
+            scale,
+            softcap};
+  }
+
+  static constexpr Op op_{"DecoderPlan"};
+  const py::tuple kept_;
+  const std::array<py::object, 3> tables_;
+  const Layers layers_;
+  const cpu::DecoderEnds ends_;
+  const cpu::Kernels* const kernels_;
+  const cpu::DecoderSizes sizes_;
+};
+
+// Token ids, at most kDecodeRows of them.
+struct TokenIds {
+  std::array<int64_t, cpu::kDecodeRows> ids;
+  int64_t count = 0;
+
+  TokenIds(const Op& op, PyObject* list, int64_t vocabulary) {
+    each(op, "tokens", list, [&](PyObject* item) {
+      if (count == cpu::kDecodeRows)
+        op.wrong_value("tokens", "has " + std::to_string(PySequence_Fast_GET_SIZE(list)) + " tokens",
+                       "at most " + std::to_string(cpu::kDecodeRows));
+      const int64_t id = PyLong_AsLongLong(item);
+      if (id == -1 && PyErr_Occurred()) throw py::error_already_set();
+      if (id < 0 || id >= vocabulary)
+        op.wrong_value("tokens", "has value " + std::to_string(id), "0 to " + std::to_string(vocabulary - 1));
+      ids[count++] = id;
+    });
+    if (!count) op.wrong_value("tokens", "is empty", "one token or more");
+  }
+};
+
+// A new float32 array (rows, columns).
+inline results::Result new_floats(const Op& op, int64_t rows, int64_t columns) {
+  return result_of(op, nullptr, kNumpyFloat32, cpu::kFloat32, {rows, columns}, {});
+}
+
+// All steps, and reduce(change) after each half of a layer: this process has a share of the heads and of the
+// feed-forward part, and what all have found is to be added up.
+inline void run_reduced(const Op& op, DecoderRun& run, const cpu::DecoderCall& call, PyObject* reduce,
+                        PyObject* change) {
+  if (!PyCallable_Check(reduce)) wrong_kind(op, "reduce", reduce, "a function of an array, or None");
+  const py::function sum = py::reinterpret_borrow<py::function>(reduce);
+  uint32_t step = 0;
+  for (int64_t layer = 0; layer < call.count; ++layer)
+    for (const uint32_t half :
+         {cpu::DecoderThread::kFirstHalf, cpu::DecoderThread::kSteps - cpu::DecoderThread::kFirstHalf}) {
+      run.go(step, step + half);
+      sum(py::handle(change));
+      step += half;
+    }
+  run.go(step, cpu::DecoderThread::steps(call));
+}
+
+inline PyObject* decode_step(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  static const char* const names[] = {"plan", "tokens", "rotations", "rows", "reduce"};
+  PyObject* values[5];
+  place(op, values, names, 5, 4, args, given, keywords);
+  const auto& plan = py::cast<const DecoderPlan&>(py::handle(values[0]));
+  const TokenIds tokens(op, values[1], plan.ends().embedding.n);
+  const DecoderArguments read(op, plan.layers(), tokens.count, plan.width(), values[2], values[3]);
+  cpu::DecoderCall call = read.call();
+  results::Result logits = new_floats(op, call.sequence_count, plan.ends().output.n);
+  call.ends = &plan.ends();
+  call.tokens = tokens.ids.data();
+  call.logits = reinterpret_cast<float*>(logits.data);
+  const bool reduced = present(values[4]);
+  const results::Result change = new_floats(op, reduced ? call.rows : 0, call.width);
+  if (reduced) call.change = reinterpret_cast<float*>(change.data);
+  const cpu::Kernels& kernels = *active.load();
+  const cpu::DecoderSizes sizes = plan.sizes(kernels);
+  DecoderRun run(kernels, call, sizes);
+  if (reduced)
+    run_reduced(op, run, call, values[4], change.object);
+  else
+    run.go(0, cpu::DecoderThread::steps(call));
+  return logits.give();
+}
+
+}  // namespace ops
