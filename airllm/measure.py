@@ -27,7 +27,8 @@ from airllm.backends.devices import cpu_name, host_memory, usable_cores
 
 LIBRARIES = ("numpy", "torch", "pyopencl", "mlx", "wgpu")
 ROUNDS = 7
-PAUSE = 0.05
+PAUSE = 0.01
+AFTER_BLAS = 0.05  # seconds: the pause after products of NumPy's, whose threads spin for 20 to 40 ms
 SHORTEST_SAMPLE = 20e-6  # the clock itself costs some 50 ns: shorter calls are timed several at a time
 ENDLESS = 5.0  # seconds: beside these, warming up is nothing
 

@@ -24,6 +24,9 @@ from airllm.real_data import SOURCES, Data
 
 ROUNDS = 3
 LONGEST = 0.25  # seconds: a backend that is likely to take more for a call is left out at this size
+HOPELESS = (
+    8  # a backend that takes so many times the fastest's, and more than OVERHEAD, is left out from there on
+)
 OVERHEAD = 0.005  # seconds: what a call may take whatever its size
 NOISE = 1 << 20  # random numbers, repeated until arrays are full
 
@@ -95,18 +98,24 @@ def sizes_of(op: Op, plan: Plan) -> list[tuple[int, int]]:
 
 
 def measured(names: Sequence[str], op: Op, dtype: str, plan: Plan, data: Data) -> Iterable[tuning.Point]:
-    """What each size takes on each backend, those left out whose time at a smaller one foretells too long."""
+    """What each size takes on each backend, those left out whose time at a smaller one foretells too long, or
+    that no larger one can win.
+    """
     last: dict[str, tuple[float, int]] = {}  # seconds, steps
+    hopeless: set[str] = set()
     required = [operand.name for operand in op.operands if not operand.optional]
     for rows, cols in sizes_of(op, plan):
         case = case_of(op, rows, cols)
         arrays, steps = data.inputs(op, rows, cols, DTYPES[dtype], np.random.default_rng(0)), case.steps(op)
         quick = [name for name in names if not is_too_long(*last.get(name, (0, 1)), steps)]
+        quick = [name for name in quick if name not in hopeless]
         calls = {name: call for name in quick if (call := call_of(name, op, arrays, case.parameters))}
         if not calls:
             return
         times = timed_twice(calls, plan.seconds)
         last |= {name: (time.median / 1e6, steps) for name, time in times.items()}
+        limit = max(HOPELESS * min(time.median for time in times.values()), OVERHEAD * 1e6)
+        hopeless |= {name for name, time in times.items() if time.median > limit}
         yield tuning.Point({n: tuple(a.shape) for n, a in zip(required, arrays, strict=True)}, times)
 
 

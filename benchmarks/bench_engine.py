@@ -9,11 +9,11 @@ ik-llama-cpp-python; both stand in the table with their fused attention on or of
 
 Decode is 64 tokens, one by one, behind a prompt of 16; prefill is 512 tokens at once. The tokens are those of
 a real text and nothing is sampled. Each file is read from disk once, by airllm, as after a start of the
-machine: from then on it is in the page cache, in large pages, for all of them. A ratio is the median of what the rounds gave, each with both engines in
-the same seconds, for the first half of the rounds / the second. "of read": the file's tensors times tokens
-per second, as a share of the memory bandwidth that took its turn too. "budget": the layers are read from the
-file, within a quarter of its size. "start" is from nothing to the logits of the first token, the file being
-in the page cache.
+machine: from then on it is in the page cache, in large pages, for all of them. A ratio is the median of what
+the rounds gave, each with both engines in the same seconds, for the first half of the rounds / the second.
+"of read": the file's tensors times tokens per second, as a share of the memory bandwidth that took its turn
+too. "budget": the layers are read from the file, within a quarter of its size. "start" is from nothing to the
+logits of the first token, the file being in the page cache.
 """
 
 from __future__ import annotations

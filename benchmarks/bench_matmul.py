@@ -67,7 +67,7 @@ def measured(rows: int, width: int, dtype: str, data: Any, seconds: float) -> di
     calls["numpy"] = partial(MATMUL.define, a, b)
     if measure.optional("torch") and (peer := benchmark.torch_call("matmul", [a, b])):
         calls["torch"] = peer
-    times = measure.compare(calls, seconds)
+    times = measure.compare(calls, seconds, pause=measure.AFTER_BLAS)
     case = {"rows": rows, "width": width, "dtype": dtype, "bytes": b.nbytes + 2 * a.nbytes}
     return case | {name: vars(timing) for name, timing in times.items()}
 

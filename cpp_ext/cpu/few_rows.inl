@@ -6,6 +6,7 @@
 
 constexpr int64_t kFewRows = 8;
 constexpr int64_t kPiece = 1024;  // columns
+constexpr int64_t kPieceOfOneRow = 4 * kPiece;  // a row of b is read in longer streams
 constexpr int64_t kDepthOfSums = 512;
 constexpr int64_t kAtOnce = 8;  // rows of b, where a row is long: each is a stream from memory
 // A larger b lies in memory, and what is needed next is fetched; from caches that takes more time than it
@@ -94,6 +95,7 @@ void few_rows(float* totals, const void* a_, const void* b_, const FewRowsPart& 
   const T *const a = static_cast<const T*>(a_), *const b = static_cast<const T*>(b_);
   alignas(64) float sums[kFewRows * kPiece], of_a[kFewRows * kDepthOfSums];
   const int64_t width = part.n1 - part.n0, padded = part.m == 1 ? 1 : part.m <= 4 ? 4 : 8;
+  const int64_t piece = part.m == 1 ? kPieceOfOneRow : kPiece;
   const bool fetch = part.k * part.n * static_cast<int64_t>(sizeof(T)) > kInCache;
   __builtin_memset(totals, 0, sizeof(float) * part.m * width);
   for (int64_t i = part.m; i < padded; ++i)
@@ -101,8 +103,8 @@ void few_rows(float* totals, const void* a_, const void* b_, const FewRowsPart& 
   for (int64_t p = part.k0; p < part.k1; p += kDepthOfSums) {
     const int64_t depth = part.k1 - p < kDepthOfSums ? part.k1 - p : kDepthOfSums;
     for (int64_t i = 0; i < part.m; ++i) map(of_a + i * kDepthOfSums, depth, Same{}, a + i * part.k + p);
-    for (int64_t j = 0; j < width; j += kPiece) {
-      const int64_t n = width - j < kPiece ? width - j : kPiece;
+    for (int64_t j = 0; j < width; j += piece) {
+      const int64_t n = width - j < piece ? width - j : piece;
       const int64_t used = (n + LANES - 1) / LANES * LANES;
       for (int64_t i = 0; i < padded; ++i) __builtin_memset(sums + i * kPiece, 0, sizeof(float) * used);
       add_products(sums, of_a, b + p * part.n + part.n0 + j, part.n, part.m, depth, n, fetch);

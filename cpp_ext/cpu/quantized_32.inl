@@ -106,6 +106,38 @@ struct Rounding {
   Vec scales, inverses;
 };
 
+// Of each block the squares of what rounding changes, in steps.
+template <int kBlocks>
+INLINE Vec changes_by_rounding(const float* x, Vec inverses) {
+  float each[LANES];
+  store(each, inverses);
+  Vec changes[kBlocks];
+  for (int b = 0; b < kBlocks; ++b) {
+    changes[b] = Vec{};
+    for (int i = 0; i < 32; i += LANES) {
+      const Vec steps = load(x + 32 * b + i) * each[b * (LANES / kBlocks)];
+      const Vec change = steps - (steps + kRound - kRound);
+      changes[b] += change * change;
+    }
+  }
+  return all_joined<kBlocks>(changes, Plus{});
+}
+
+// In how many steps the largest of each block is to be: of four numbers the one that changes the block the
+// least, by a seventh less on average than 127 always would.
+template <int kBlocks>
+INLINE Vec best_steps(const float* x, Vec most) {
+  Vec best = Vec{} + 127.f, least = changes_by_rounding<kBlocks>(x, best / most);
+  for (float steps = 126.f; steps > 123.f; --steps) {
+    const float step = 127.f / steps;
+    const Vec change = changes_by_rounding<kBlocks>(x, steps / most) * (step * step);
+    const auto better = change < least;
+    least = better ? change : least;
+    best = better ? Vec{} + steps : best;
+  }
+  return best;
+}
+
 // *worst: the bits of the largest magnitude so far.
 template <int kBlocks>
 INLINE Rounding rounding_of(const float* x, Int* worst) {
@@ -117,8 +149,9 @@ INLINE Rounding rounding_of(const float* x, Int* worst) {
   const Int bits = all_joined<kBlocks>(sizes, Larger{});
   *worst = Larger{}(*worst, bits);
   const Vec most = (Vec)bits;
-  const auto tiny = most < 0x1p-119f;  // 127 / most would overflow
-  return {tiny ? Vec{} : most / 127.f, tiny ? Vec{} : 127.f / most};
+  const auto tiny = most < 0x1p-119f;  // steps / most would overflow
+  const Vec steps = best_steps<kBlocks>(x, most);
+  return {tiny ? Vec{} : most / steps, tiny ? Vec{} : steps / most};
 }
 
 // `group` gives the values of a group by its number.

@@ -37,13 +37,13 @@ inline void matmul_few_rows(const Kernels& kernels, const Product& p) {
       kernels.sum_parts[p.dtype](p.out + (i * p.n + begin) * size, totals + i * (end - begin), 1,
                                  end - begin);
   };
-  if (p.work() < kWorthAThread && p.m * p.n <= 2048) {
+  const int team = parts(p.work(), 1, std::max<int64_t>(p.work() * step / items, 1));
+  if (team == 1 && p.m * p.n <= 2048) {
     float totals[2048];
     part_of(totals, 0, items);
     if (!by_columns) kernels.sum_parts[p.dtype](p.out, totals, 1, p.m * p.n);
     return;
   }
-  const int team = parts(p.work(), 1, std::max<int64_t>(p.work() * step / items, 1));
   const Workspace totals(team * p.m * p.n * sizeof(float));
   const auto of_thread = [&](int i) { return reinterpret_cast<float*>(totals.data()) + i * p.m * p.n; };
   std::atomic<int> next{0};
