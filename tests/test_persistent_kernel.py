@@ -277,7 +277,7 @@ def test_too_few_pages_for_a_token(monkeypatch):
 
 
 def test_the_backend_is_the_named_one_a_fallback_or_the_default():
-    kernel = PersistentKernel(model=LLAMA, backend="rocm", fallback_backends=["mps", "python"])
+    kernel = PersistentKernel(model=LLAMA, backend="rocm", fallback_backends=["nki", "python"])
     assert kernel.backend == "python"
     before = backends.get_default_backend()
     try:
