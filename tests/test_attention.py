@@ -347,7 +347,9 @@ def test_writes_inside_out_only_and_leaves_inputs_alone(h, t, s, d, e, dtype, re
 @attends
 @by_dtype
 @pytest.mark.parametrize("h, t, s, d, e", [(3, 3, 5, 3, 7), (4, 1, 33, 16, 17), (2, 25, 140, 20, 33)])
-def test_out_of_heads_that_lie_beside_each_other(h, t, s, d, e, dtype, reached):
+def test_out_of_heads_that_lie_beside_each_other(h, t, s, d, e, dtype, target, reached):
+    if target.backend != "cpp":
+        pytest.skip("other backends fill such an out in Python")
     arrays = sample(h, 1, t, s, d, e, dtype=dtype)
     memory = np.full((2, t, h, e + 2), 7.5, dtype)
     out = memory[..., 1:-1].swapaxes(1, 2)

@@ -115,6 +115,7 @@ def test_a_wheel_carries_the_modules_and_the_kernel_text_alone(sdist, tmp_path):
     assert kernels and kernels <= set(names)
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == {
         "airllm",
+        "tensor_ops_mlx",
         "tensor_ops_opencl",
         "tensor_ops_webgpu",
         "tensor_ops_cpp.py",

@@ -14,7 +14,7 @@ import pytest
 from conftest import DTYPES, REQUIRED, assert_agrees
 
 import tensor_ops_webgpu as webgpu
-from airllm import tensor_ops
+from airllm import backends, tensor_ops
 from airllm.backends import registry
 from airllm.formats import Quantized
 from airllm.tensor_ops import OPS
@@ -127,7 +127,7 @@ def test_gpus_come_before_processors_which_are_used_only_when_asked_for(monkeypa
 
 @on_a_device
 def test_devices_tell_their_memory():
-    info = registry.get_backend_info("webgpu")
+    info = backends.get_backend_info("webgpu")
     assert info["available"] and info["device_count"] == len(webgpu.variants())
     assert info["max_memory"] > 1 << 27 and info["max_shared_memory"] >= 16384
 
@@ -140,6 +140,7 @@ def test_devices_tell_their_memory():
 def test_arrays_stay_on_the_device(name):
     dtype = DTYPES[KERNELS.index(name) % 3]
     args, optional = sample(name, dtype)
+    assert not registry.opened("webgpu").why_not  # which computes something at the first time
     there = [webgpu.to_device(a) for a in args]
     optional_there = {n: webgpu.to_device(a) for n, a in optional.items()}
     before = webgpu.copies(), webgpu.calls()

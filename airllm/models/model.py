@@ -71,7 +71,6 @@ class Model:
         cache_dtype: str = "f16",
         processes: Processes | None = None,
     ):
-        self.ops = ops
         with ExitStack() as undo:
             self.weights = undo.enter_context(open_weights(path))
             self.config = config_of(self.weights)
@@ -89,11 +88,16 @@ class Model:
             if self.shard:
                 self.layers = [self.shard.layer(layer) for layer in self.layers]
                 self.output, self.config = self.shard.output(self.output), self.shard.config
-            self.fused = FusedLayers(ops, self.layers)
-            ends = (self.embedding, self.output_norm, self.output)
-            self.step = FusedStep(ops, self.fused, self.config, *ends)
-            self._bound: WeakKeyDictionary[Cache, BoundStep] = WeakKeyDictionary()
+            self.use(ops)
             undo.pop_all()
+
+    def use(self, ops: Any) -> None:
+        """Run on these ops from now on, and on the calls for many of them at once that they have."""
+        self.ops = ops
+        self.fused = FusedLayers(ops, self.layers)
+        ends = (self.embedding, self.output_norm, self.output)
+        self.step = FusedStep(ops, self.fused, self.config, *ends)
+        self._bound: WeakKeyDictionary[Cache, BoundStep] = WeakKeyDictionary()
 
     @cached_property
     def fingerprint(self) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 
 from airllm.formats import Quantized
 from airllm.models.cache import Cache
-from airllm.models.fused import FusedLayers
 from airllm.models.model import Model
 from airllm.op import OPS
 
@@ -87,13 +86,13 @@ def profile(engine: Engine, rows: int = 1, passes: int = 16, context: int = 64) 
         raise ValueError(f"profile: rows and context have {context + rows} tokens, expected {wanted}")
     found = Profile(rows, passes, context)
     found.whole = _timed(engine, found)
-    model, ops, fused = engine.model, engine.model.ops, engine.model.fused
+    model, ops = engine.model, engine.model.ops
     watch = Watch(ops, model)
     try:
-        model.ops, model.fused = watch, FusedLayers(watch, model.layers)
+        model.use(watch)
         found.seconds = _timed(engine, found, watch.begin)
     finally:
-        model.ops, model.fused = ops, fused
+        model.use(ops)
     found.spent = sorted(watch.spent.values(), key=lambda each: -each.seconds)
     found.layers = watch.layers
     return found
