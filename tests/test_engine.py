@@ -88,8 +88,8 @@ def distance(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def spread(found: np.ndarray, wanted: np.ndarray) -> float:
-    """Root mean square of the differences, of that of the logits, of the middle token: one may well meet other
-    experts, and those after it see that.
+    """Root mean square of the differences, of that of the logits, of the middle token: one may well meet
+    other experts, and those after it see that.
     """
     return float(np.median(np.linalg.norm(found - wanted, axis=-1) / np.linalg.norm(wanted, axis=-1)))
 
