@@ -5,7 +5,7 @@
 // kDepthOfSums of k are added up apart, so that a long sum loses no more digits than a short one.
 
 constexpr int64_t kFewRows = 8;
-constexpr int64_t kPiece = 1024;  // columns
+constexpr int64_t kPiece = 1024;                // columns
 constexpr int64_t kPieceOfOneRow = 4 * kPiece;  // a row of b is read in longer streams
 constexpr int64_t kDepthOfSums = 512;
 constexpr int64_t kAtOnce = 8;  // rows of b, where a row is long: each is a stream from memory
