@@ -135,7 +135,7 @@ def compare(ops, c, batch, formats=("f32",), expected_ops=PYTHON, within=2e-5, d
         spoil(x)
     assert fused.takes(rows)
     expected_rows = batch_of(c, batch, dtype)[2]
-    expected = composed(expected_ops, x, angles, expected_rows, layers)
+    expected = composed(expected_ops, x, angles, expected_rows, list(map(with_exact_projections, layers)))
     apart = x.copy()
     for i in range(2):
         fused.run(apart, angles, batch_of(c, batch, dtype)[2], slice(i, i + 1))
@@ -144,6 +144,17 @@ def compare(ops, c, batch, formats=("f32",), expected_ops=PYTHON, within=2e-5, d
     agree(x, expected, within)
     for part, other in zip(rows, expected_rows, strict=True):
         agree(part.cache.data.astype(np.float32), other.cache.data.astype(np.float32), within)
+
+
+def with_exact_projections(layer):
+    """Of the products with stored weights those that give q, k and v are exact to 15 bits, not to 8."""
+    projections = {name: layer[f"attention.{name}"] for name in "qkv"}
+    floats = {
+        f"attention.{name}": weight.dequantize().astype(np.float32)
+        for name, weight in projections.items()
+        if isinstance(weight, Quantized)
+    }
+    return dataclasses.replace(layer, weights=layer.weights | floats)
 
 
 def agree(actual, expected, within):
@@ -182,14 +193,28 @@ def test_stored_weights(name, reached):
         exact = name not in FORMATS
         compare(KernelBackend("cpp"), c, batch, [name], within=2e-5 if exact else 0.07)
         # An activation at the edge between two codes may be rounded to either.
-        compare(KernelBackend("cpp"), c, batch, [name], KernelBackend("cpp"), 2e-5 if exact else 1e-2)
+        compare(KernelBackend("cpp"), c, batch, [name], KernelBackend("cpp"), 2e-5 if exact else 3e-2)
+
+
+@having
+@pytest.mark.parametrize("name", FORMATS)
+def test_queries_keys_and_values_are_not_rounded_to_8_bits(name, reached):
+    c = config(width=max(FORMATS[name].values, 96), feed_forward=FORMATS[name].values, heads=8)
+    for batch in (BATCHES["short"], BATCHES["unequal"]):
+        x, angles, rows = batch_of(c, batch)
+        FusedLayers(KernelBackend("cpp"), [layer_of(c, 0, [name])]).run(x, angles, rows)
+        x, angles, expected = batch_of(c, batch)
+        composed(PYTHON, x, angles, expected, [layer_of(c, 0, [name])])
+        for part, other in zip(rows, expected, strict=True):
+            agree(part.cache.data, other.cache.data, 2e-4)
+    reached.silu(np.ones(1, np.float32))
 
 
 @having
 def test_formats_may_differ_within_a_layer(reached):
     c = config(width=256, feed_forward=256, heads=8)
     for formats in (("q4_k", "q6_k", "f16"), ("q8_0", "q4_0", "q4_1", "f32")):
-        compare(KernelBackend("cpp"), c, BATCHES["two"], formats, KernelBackend("cpp"), 2e-3)
+        compare(KernelBackend("cpp"), c, BATCHES["two"], formats, KernelBackend("cpp"), 3e-2)
 
 
 @having
@@ -205,7 +230,7 @@ def test_what_int8_cannot_hold_is_as_in_the_ops(value, name, reached):
         x[1, 3 : 3 + (x.shape[1] if value == 1e-25 else 1)] = value
 
     compare(
-        KernelBackend("cpp"), config(), BATCHES["unequal"], [name], KernelBackend("cpp"), 2e-3, spoil=spoil
+        KernelBackend("cpp"), config(), BATCHES["unequal"], [name], KernelBackend("cpp"), 3e-2, spoil=spoil
     )
 
 
@@ -278,7 +303,8 @@ class Ends:
 
     def logits(self, ops, ids, angles, rows):
         x = ops.embedding(np.array(ids), self.embedding).astype(np.float32) * self.config.embedding_scale
-        x = composed(ops, x.astype(np.float32), angles, rows, self.layers)
+        layers = list(map(with_exact_projections, self.layers))
+        x = composed(ops, x.astype(np.float32), angles, rows, layers)
         last = np.stack([part.of(x)[-1] for part in rows])
         logits = ops.linear(ops.rms_norm(last, self.norm, self.config.norm_eps), self.output)
         cap = self.config.logit_softcap
@@ -326,7 +352,7 @@ def test_a_step_with_stored_weights(name, reached):
     block = FORMATS[name].values if name in FORMATS else 1
     c = config(width=max(block, 96), feed_forward=max(2 * block, 160), heads=8, kv_heads=4)
     # An activation at the edge between two codes may be rounded to either.
-    compare_steps(c, BATCHES["unequal"], name, KernelBackend("cpp"), 1e-2)
+    compare_steps(c, BATCHES["unequal"], name, KernelBackend("cpp"), 6e-2)
 
 
 @having

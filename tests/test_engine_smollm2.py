@@ -40,18 +40,16 @@ def test_a_cache_of_half_precision_costs_next_to_nothing(real_file, exact, refer
     assert (found.argmax(-1) == exact[:128].argmax(-1)).all()
 
 
-@pytest.mark.parametrize("step", (256, 1))
-def test_activations_of_8_bits(real_file, exact, reference, step):
+@pytest.mark.parametrize("step, far", ((256, 0.0026), (1, 0.002)))
+def test_activations_of_8_bits(real_file, exact, reference, step, far):
     """On this text llama.cpp 0.3.36 has a mean KL divergence of 0.0026 and the same token at 98.0 %."""
     ids = reference["ids"].tolist()
     with LayerWiseInferenceEngine(real_file) as engine:
         cache = engine.new_cache()
         found = [engine.forward(ids[at : at + step], cache, all_positions=True) for at in range(0, 256, step)]
     logits = np.concatenate(found)
-    assert divergence(exact, logits).mean() < 0.0033
-    # The same token, or one as likely: of two whose probabilities differ by 2 % either will do.
-    chosen = np.take_along_axis(exact, logits.argmax(-1)[:, None], -1)[:, 0]
-    assert (chosen > exact.max(-1) - 0.02).mean() >= 0.98
+    assert divergence(exact, logits).mean() < far
+    assert (logits.argmax(-1) == exact.argmax(-1)).mean() >= 0.98
 
 
 def test_token_ids_through_the_engine(real_file):

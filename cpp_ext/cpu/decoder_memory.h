@@ -23,7 +23,7 @@ struct Pieces {
 // The largest of what some layers need, and what comes after them.
 struct DecoderSizes {
   int64_t width = 0, q = 0, kv = 0, feed_forward = 0, group = 0, head_dim = 0;
-  int64_t packed = 0;     // bytes of a packed row
+  int64_t packed = 0;     // bytes of a packed row, and of what rounding leaves of it
   int64_t longest = 0;    // values of a row of a weight
   int64_t units = 0;      // of attention: key-value heads
   int64_t attention = 0;  // floats
@@ -53,7 +53,7 @@ struct DecoderSizes {
   }
   void add(const Kernels& kernels, const Matrix& matrix) {
     longest = std::max(longest, matrix.k);
-    packed = std::max({packed, kernels.stored.packed_bytes(matrix.format, matrix.k),
+    packed = std::max({packed, 2 * kernels.stored.packed_bytes(matrix.format, matrix.k),
                        kernels.stored.packed_bytes(kF32, matrix.k)});
   }
 };

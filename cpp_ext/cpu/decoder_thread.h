@@ -48,6 +48,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         if (!again) {
           number ? add_layer(number - 1) : start();
           normalize(layer.attention_norm, layer.eps, call_.rows);
+          input_.with_rests = true;
         }
         keep(x_);
         return project(layer);
@@ -79,10 +80,12 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   struct Range {
     int64_t begin, end;
   };
-  // Rows of x as products read them: packed for one format at a time.
+  // Rows of x as products read them: packed for one format at a time. With rests, what rounding to 8 bits
+  // leaves of a row is a row too, and a product exact to 15 bits.
   struct Input {
     const float* x;
     int64_t k, rows;
+    bool with_rests = false;
     Format packed_for = kFormats;
     Format packed_as = kFormats;
   };
@@ -138,7 +141,8 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         std::copy(own_x_ + at + mine.begin, own_x_ + at + mine.end, to + at + mine.begin);
   }
 
-  // q, k and v are one matrix to the threads.
+  // q, k and v are one matrix to the threads. What rounding does to these three is half of what it does to
+  // the logits, and they are a tenth of a model's weights.
   void project(const DecoderLayer& layer) {
     const Range mine = share(layer.q.n + 2 * layer.k.n);
     int64_t before = 0;
@@ -191,24 +195,32 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   void multiply(const Matrix& matrix, float* out, Range columns) {
     if (columns.begin >= columns.end) return;
     pack(matrix.format);
+    const int64_t most = has_rests() ? kDecodeRows / 2 : kDecodeRows;
+    for (int64_t row = 0; row < input_.rows; row += most)
+      multiply(matrix, out, columns, row, std::min(most, input_.rows - row));
+  }
+  void multiply(const Matrix& matrix, float* out, Range columns, int64_t row, int64_t rows) {
     const Format as = input_.packed_as;
+    const int64_t bytes = kernels_.stored.packed_bytes(as, matrix.k);
     const LinearPart part{matrix.format,
                           kFloat32,
-                          reinterpret_cast<char*>(out),
-                          input_.rows,
+                          reinterpret_cast<char*>(out + row * matrix.n),
+                          rows,
                           matrix.n,
                           matrix.k,
                           columns.begin,
                           columns.end,
                           matrix.data,
-                          packed_,
-                          kernels_.stored.packed_bytes(as, matrix.k),
-                          matrix.bias};
+                          packed_ + (has_rests() ? 2 * row : row) * bytes,
+                          bytes,
+                          matrix.bias,
+                          has_rests()};
     if (as == matrix.format)
       kernels_.stored.linear(part);
     else
       linear_unpacked(kernels_.stored, part, floats_);
   }
+  bool has_rests() const { return input_.with_rests && is_quantized(input_.packed_as); }
 
   // Rows that int8 blocks cannot hold, as those with a NaN, are packed as floats.
   void pack(Format format) {
@@ -219,8 +231,17 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   }
   bool pack_as(Format format) {
     const int64_t bytes = kernels_.stored.packed_bytes(format, input_.k);
+    const bool rests = input_.with_rests && is_quantized(format);
+    char* to = packed_;
+    const auto pack_row = [&](const float* x, float* rest) {
+      const bool held = kernels_.stored.pack(format, to, x, input_.k, rest);
+      to += bytes;
+      return held;
+    };
     for (int64_t i = 0; i < input_.rows; ++i)
-      if (!kernels_.stored.pack(format, packed_ + i * bytes, input_.x + i * input_.k, input_.k)) return false;
+      if (!pack_row(input_.x + i * input_.k, rests ? floats_ : nullptr) ||
+          (rests && !pack_row(floats_, nullptr)))
+        return false;
     return true;
   }
 

@@ -8,7 +8,7 @@ namespace cpu {
 // Most rows of x that a product takes at once: each weight is then read once.
 constexpr int64_t kDecodeRows = 8;
 
-// Columns [n0, n1) of out (m, n) = x (m, k) @ weight (n, k)^T + bias, m <= kDecodeRows.
+// Columns [n0, n1) of out (m, n) = x (m, k) @ weight (n, k)^T + bias, packed_rows() <= kDecodeRows.
 struct LinearPart {
   Format format;  // of the weight
   DType out_dtype;
@@ -18,6 +18,9 @@ struct LinearPart {
   const char* x;      // rows as pack() has written them
   int64_t x_bytes;    // of each
   const float* bias;  // or null
+  bool with_rests;    // after each row of x what rounding has left of it, as a row by itself
+
+  int64_t packed_rows() const { return with_rests ? 2 * m : m; }
 };
 
 struct StoredKernels {
@@ -28,12 +31,14 @@ struct StoredKernels {
   void (*widen)(DType dtype, float* out, const void* x, int64_t n);
   void (*add_bias)(DType dtype, char* out, const float* bias, int64_t rows, int64_t n);
   // A row of x, as linear() reads it beside weights of a format: packed_bytes() bytes, aligned to 64.
-  // False: it holds what int8 blocks cannot (NaN, infinities, nothing but tiny numbers).
+  // False: it holds what int8 blocks cannot (NaN, infinities, nothing but tiny numbers). To rest, if it is
+  // not null, goes x less what its blocks hold; it may be x.
   int64_t (*packed_bytes)(Format format, int64_t k);
-  bool (*pack)(Format format, char* to, const float* x, int64_t k);
+  bool (*pack)(Format format, char* to, const float* x, int64_t k, float* rest);
   void (*linear)(const LinearPart& part);
 };
 
+constexpr bool is_quantized(Format format) { return format > kBF16; }
 constexpr bool can_quantize(Format format) { return format >= kQ8_0 && format <= kQ5_1; }
 constexpr int64_t row_bytes(Format format, int64_t k) {
   return k / kBlocks[format].values * kBlocks[format].bytes;

@@ -1,9 +1,9 @@
 // Products of a few rows with weights as they are stored. Included once per instruction set.
 //
 // A format is a struct with
-//   packed_bytes(k), pack(to, x, k)   a row of x as it is read beside these weights
-//   kRows<M>                          R for a number of rows of x
-//   dots<R, M>(...)                   R rows of weights with M rows of x, each weight unpacked once
+//   packed_bytes(k), pack(to, x, k, rest)   a row of x as it is read beside these weights
+//   kRows<M>                                R for a number of rows of x
+//   dots<R, M>(...)                         R rows of weights with M rows of x, each weight unpacked once
 
 namespace stored {
 
@@ -67,7 +67,7 @@ INLINE void dots_of_tile(float (*sums)[R][kTile], const LinearPart& part, int64_
                          int64_t rows) {
   const int64_t row = row_bytes(part.format, part.k);
   Operands<R, M> at;
-  for (int i = 0; i < M; ++i) at.x[i] = part.x + smaller(m0 + i, part.m - 1) * part.x_bytes;
+  for (int i = 0; i < M; ++i) at.x[i] = part.x + smaller(m0 + i, part.packed_rows() - 1) * part.x_bytes;
   at.k = part.k;
   for (int64_t j = 0; j < rows; ++j) {
     for (int r = 0; r < R; ++r)
@@ -85,17 +85,26 @@ INLINE int64_t rows_of_tile(int64_t bytes) {
   return bytes * kTile <= kCached ? kTile : bytes < kCached ? kCached / bytes : 1;
 }
 
+// What comes of rows and of what rounding has left of them, one after the other, is a row's result.
+template <int R>
+INLINE void add_rests(float (*sums)[R][kTile], int64_t m) {
+  for (int64_t i = 0; i < m; ++i)
+    for (int r = 0; r < R; ++r) map(sums[i][r], kTile, AddBias{}, sums[2 * i][r], sums[2 * i + 1][r]);
+}
+
 // The weights are read at R places at once, at each of them in order: a row of x is then loaded once for R
 // rows, and memory is fastest where each thread reads a few long streams.
 template <class F, int M>
 void product(const LinearPart& part) {
   constexpr int R = F::template kRows<M>;
   const int64_t each = (part.n1 - part.n0 + R - 1) / R;
-  const int64_t tile = part.m <= M ? kTile : rows_of_tile(R * row_bytes(part.format, part.k));
+  const int64_t tile = part.packed_rows() <= M ? kTile : rows_of_tile(R * row_bytes(part.format, part.k));
   for (int64_t n = 0; n < each; n += tile) {
     float sums[M == 1 ? kOneByOne : kDecodeRows][R][kTile];
     const int64_t rows = smaller(each - n, tile);
-    for (int64_t m = 0; m < part.m; m += M) dots_of_tile<F, R, M>(sums + m, part, m, each, n, rows);
+    for (int64_t m = 0; m < part.packed_rows(); m += M)
+      dots_of_tile<F, R, M>(sums + m, part, m, each, n, rows);
+    if (part.with_rests) add_rests(sums, part.m);
     for (int64_t m = 0; m < part.m; ++m)
       for (int r = 0; r < R; ++r) {
         const int64_t at = part.n0 + r * each + n, here = smaller(rows, part.n1 - at);
@@ -108,7 +117,7 @@ void product(const LinearPart& part) {
 
 struct FewRows {
   int64_t (*packed_bytes)(int64_t k);
-  bool (*pack)(char* to, const float* x, int64_t k);
+  bool (*pack)(char* to, const float* x, int64_t k, float* rest);
   void (*one_by_one)(const LinearPart& part);
   void (*by_fours)(const LinearPart& part);
 };
@@ -126,14 +135,14 @@ constexpr FewRows few_rows_table[kFormats] = {
 
 void linear(const LinearPart& part) {
   const FewRows& kernels = few_rows_table[part.format];
-  (part.m <= kOneByOne ? kernels.one_by_one : kernels.by_fours)(part);
+  (part.packed_rows() <= kOneByOne ? kernels.one_by_one : kernels.by_fours)(part);
 }
 
 int64_t packed_bytes(Format format, int64_t k) {
   return (few_rows_table[format].packed_bytes(k) + 63) / 64 * 64;
 }
-bool pack(Format format, char* to, const float* x, int64_t k) {
-  return few_rows_table[format].pack(to, x, k);
+bool pack(Format format, char* to, const float* x, int64_t k, float* rest) {
+  return few_rows_table[format].pack(to, x, k, rest);
 }
 
 #include "quantized_values.inl"

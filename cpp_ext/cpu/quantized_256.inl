@@ -126,7 +126,7 @@ struct Order {
 template <class F>
 constexpr Order<F> order;
 
-inline bool pack_block256(Group256* group, const float* x, const int8_t* unit, float* largest) {
+inline bool pack_block256(Group256* group, const float* x, const int8_t* unit, float* largest, float* rest) {
   Vec size = Vec{};
   Int finite = Int{} - 1;
   for (int i = 0; i < 256; i += LANES) {
@@ -139,17 +139,19 @@ inline bool pack_block256(Group256* group, const float* x, const int8_t* unit, f
   *largest = most > *largest ? most : *largest;
   const bool tiny = most < 0x1p-119f;
   const float inverse = tiny ? 0.f : 127.f / most;
+  group->scale = tiny ? 0.f : most / 127.f;
   for (int place = 0; place < 16; ++place) {
-    const float* from = x + 16 * unit[place];
+    const int from = 16 * unit[place];
     Int sum = Int{};
     for (int i = 0; i < 16; i += LANES) {
-      const Int whole = (Int)(load(from + i) * inverse + kRound) - (int32_t)0x4b400000;
+      const Vec each = load(x + from + i), rounded = each * inverse + kRound;
+      const Int whole = (Int)rounded - (int32_t)0x4b400000;
+      if (rest) store(rest + from + i, each - (rounded - kRound) * group->scale);
       *reinterpret_cast<LanesOfBytesInMemory*>(group->values + 16 * place + i) = low_bytes(whole);
       sum += whole;
     }
     group->sums[unit[place]] = static_cast<int32_t>(across(to_float(sum), Plus{}));
   }
-  group->scale = tiny ? 0.f : most / 127.f;
   return true;
 }
 
@@ -205,11 +207,11 @@ struct Blocks256 {
 
   static int64_t packed_bytes(int64_t k) { return k / 256 * static_cast<int64_t>(sizeof(Group256)); }
 
-  static bool pack(char* to, const float* x, int64_t k) {
+  static bool pack(char* to, const float* x, int64_t k, float* rest) {
     float largest = 0.f;
     Group256* group = reinterpret_cast<Group256*>(to);
     for (int64_t i = 0; i < k; i += 256, ++group)
-      if (!pack_block256(group, x + i, order<F>.unit, &largest)) return false;
+      if (!pack_block256(group, x + i, order<F>.unit, &largest, rest ? rest + i : nullptr)) return false;
     return largest == 0.f || largest > 0x1p-60f;
   }
 

@@ -87,12 +87,15 @@ struct Larger {
   INLINE Int operator()(Int a, Int b) const { return a > b ? a : b; }
 };
 
-// One block of x, in steps of 1 / inverse, to its place in a group.
-INLINE void round_block(Values32* values, int place, const float* x, float inverse) {
+// One block of x, in steps of 1 / inverse, to its place in a group; to rest, if there is one, what rounding
+// leaves of it.
+INLINE void round_block(Values32* values, int place, const float* x, float scale, float inverse,
+                        float* rest) {
   for (int i = 0; i < 32; i += LANES) {
-    const Int whole = (Int)(load(x + i) * inverse + kRound);  // in the low bits
+    const Vec from = load(x + i), whole = from * inverse + kRound;  // in the low bits
     int8_t* const to = i < 16 ? values->first + 16 * place + i : values->second + 16 * place + i - 16;
-    *reinterpret_cast<LanesOfBytesInMemory*>(to) = low_bytes(whole);
+    *reinterpret_cast<LanesOfBytesInMemory*>(to) = low_bytes((Int)whole);
+    if (rest) store(rest + i, from - (whole - kRound) * scale);
   }
 }
 
@@ -156,11 +159,15 @@ INLINE Rounding rounding_of(const float* x, Int* worst) {
 
 // `group` gives the values of a group by its number.
 template <int kBlocks, class Group>
-INLINE void round_blocks(const Group& group, const float* x, const Rounding& by) {
-  float inverses[LANES];
+INLINE void round_blocks(const Group& group, const float* x, const Rounding& by, float* rest) {
+  float scales[LANES], inverses[LANES];
+  store(scales, by.scales);
   store(inverses, by.inverses);
-  for (int b = 0; b < kBlocks; ++b)
-    round_block(group(b / kGroup), b % kGroup, x + 32 * b, inverses[b * (LANES / kBlocks)]);
+  for (int b = 0; b < kBlocks; ++b) {
+    const int lane = b * (LANES / kBlocks);
+    round_block(group(b / kGroup), b % kGroup, x + 32 * b, scales[lane], inverses[lane],
+                rest ? rest + 32 * b : nullptr);
+  }
 }
 
 template <class Group>
@@ -170,9 +177,9 @@ INLINE void store_scales(Group* group, Vec scales, Int sums, int zero) {
   store(group->sums, to_float(sums) * scales);
 }
 
-void pack_group(Group32* group, const float* x, int zero, Int* worst) {
+void pack_group(Group32* group, const float* x, int zero, Int* worst, float* rest) {
   const Rounding by = rounding_of<kGroup>(x, worst);
-  round_blocks<kGroup>([=](int) { return &group->values; }, x, by);
+  round_blocks<kGroup>([=](int) { return &group->values; }, x, by, rest);
   store_scales(group, by.scales, sums_of_values(group->values), zero);
 }
 
@@ -183,15 +190,15 @@ INLINE void store_scales_of_four(Group32* groups, Vec scales, int zero,
    ...);
 }
 
-void pack_four(Group32* groups, const float* x, int zero, Int* worst) {
+void pack_four(Group32* groups, const float* x, int zero, Int* worst, float* rest) {
   const Rounding by = rounding_of<LANES>(x, worst);
-  round_blocks<LANES>([=](int g) { return &groups[g].values; }, x, by);
+  round_blocks<LANES>([=](int g) { return &groups[g].values; }, x, by, rest);
   store_scales_of_four(groups, by.scales, zero, std::make_integer_sequence<int, 4>{});
 }
 
-void pack_four(Groups32* groups, const float* x, int zero, Int* worst) {
+void pack_four(Groups32* groups, const float* x, int zero, Int* worst, float* rest) {
   const Rounding by = rounding_of<LANES>(x, worst);
-  round_blocks<LANES>([=](int g) { return groups->values + g; }, x, by);
+  round_blocks<LANES>([=](int g) { return groups->values + g; }, x, by, rest);
   Int sums[4];
   for (int g = 0; g < 4; ++g) sums[g] = sums_of_values(groups->values[g]);
   store_scales(groups, in_order_of_sums(by.scales, Lanes{}), sums_of_blocks(sums), zero);
@@ -199,19 +206,22 @@ void pack_four(Groups32* groups, const float* x, int zero, Int* worst) {
 
 // A row; the blocks from `lone` on are in groups by themselves. The last group overlaps the one before it,
 // and has zeros where that one has values.
-inline bool pack_row32(char* to, const float* x, int64_t k, int zero, int64_t lone) {
+inline bool pack_row32(char* to, const float* x, int64_t k, int zero, int64_t lone, float* rest) {
   const int64_t blocks = k / 32;
+  const auto rest_from = [=](int64_t b) { return rest ? rest + 32 * b : nullptr; };
   Int worst = Int{};
   int64_t b = 0;
   for (; b < lone; b += LANES, to += sizeof(Groups32))
-    pack_four(reinterpret_cast<Groups32*>(to), x + 32 * b, zero, &worst);
+    pack_four(reinterpret_cast<Groups32*>(to), x + 32 * b, zero, &worst, rest_from(b));
   for (; b + LANES <= blocks; b += LANES, to += 4 * sizeof(Group32))
-    pack_four(reinterpret_cast<Group32*>(to), x + 32 * b, zero, &worst);
+    pack_four(reinterpret_cast<Group32*>(to), x + 32 * b, zero, &worst, rest_from(b));
   for (; b < blocks; b += kGroup, to += sizeof(Group32)) {
     float last[32 * kGroup] = {};
     const int64_t here = smaller(blocks - b, kGroup), skipped = blocks < kGroup ? 0 : kGroup - here;
     for (int64_t i = 0; i < 32 * here; i += LANES) store(last + 32 * skipped + i, load(x + 32 * b + i));
-    pack_group(reinterpret_cast<Group32*>(to), last, zero, &worst);
+    pack_group(reinterpret_cast<Group32*>(to), last, zero, &worst, rest ? last : nullptr);
+    for (int64_t i = 0; rest && i < 32 * here; i += LANES)
+      store(rest + 32 * b + i, load(last + 32 * skipped + i));
   }
   const int32_t largest = all_joined<1>(&worst, Larger{})[0];
   return largest == 0 || (largest > 0x21800000 && largest < 0x7f800000);  // 2^-60, infinity
@@ -277,8 +287,8 @@ struct Blocks32 {
     return together / LANES * static_cast<int64_t>(sizeof(Groups32)) +
            groups * static_cast<int64_t>(sizeof(Group32));
   }
-  static bool pack(char* to, const float* x, int64_t k) {
-    return pack_row32(to, x, k, F::kZero, in_fours(k / 32));
+  static bool pack(char* to, const float* x, int64_t k, float* rest) {
+    return pack_row32(to, x, k, F::kZero, in_fours(k / 32), rest);
   }
 
   template <int R, int M>

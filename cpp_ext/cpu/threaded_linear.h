@@ -17,7 +17,8 @@ inline bool pack(const StoredKernels& kernels, const Linear& call, Format format
       kernels.widen(call.dtype, wide, x, call.k);
       x = reinterpret_cast<const char*>(wide);
     }
-    if (!kernels.pack(format, to + i * packed, reinterpret_cast<const float*>(x), call.k)) return false;
+    if (!kernels.pack(format, to + i * packed, reinterpret_cast<const float*>(x), call.k, nullptr))
+      return false;
   }
   return true;
 }
@@ -36,7 +37,8 @@ inline LinearPart part_of(const StoredKernels& kernels, const Linear& call, Form
           call.weight,
           packed,
           kernels.packed_bytes(packed_as, call.k),
-          call.bias};
+          call.bias,
+          false};
 }
 
 inline void unpacked_rows(const StoredKernels& kernels, const Linear& call, char* packed, float* wide) {

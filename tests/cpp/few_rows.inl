@@ -17,25 +17,34 @@ struct AlignedBytes {
   ~AlignedBytes() { std::free(data); }
 };
 
+void pack_row(const cpu::Kernels& kernels, cpu::Format format, char* to, const float* x, int64_t k,
+              float* rest) {
+  ++checks;
+  if (kernels.stored.pack(format, to, x, k, rest)) return;
+  ++failures;
+  std::printf("WRONG: %s refuses to pack a row for %s\n", kernels.isa, cpu::kBlocks[format].name);
+}
+
 template <class T>
-void pack_rows(const cpu::Kernels& kernels, cpu::Format format, char* to, const Block<T>& x, int64_t k) {
-  Block<float> wide(k);
-  for (int64_t i = 0; i < x.n / k; ++i, to += kernels.stored.packed_bytes(format, k)) {
+void pack_rows(const cpu::Kernels& kernels, cpu::Format format, char* to, const Block<T>& x, int64_t k,
+               bool with_rests) {
+  const int64_t bytes = kernels.stored.packed_bytes(format, k);
+  const Block<float> wide(k), rest(k);
+  for (int64_t i = 0; i < x.n / k; ++i, to += bytes) {
     kernels.stored.widen(Type<T>::dtype, wide.data.get(), x.data.get() + i * k, k);
-    ++checks;
-    if (kernels.stored.pack(format, to, wide.data.get(), k)) continue;
-    ++failures;
-    std::printf("WRONG: %s refuses to pack a row for %s\n", kernels.isa, cpu::kBlocks[format].name);
+    pack_row(kernels, format, to, wide.data.get(), k, with_rests ? rest.data.get() : nullptr);
+    if (with_rests) pack_row(kernels, format, to += bytes, rest.data.get(), k, rest.data.get());
   }
 }
 
 // In two parts, as two threads do it. The weight is a block of its exact size, which may end where a mapped
 // file does.
 template <class T>
-void check_linear(const cpu::Kernels& kernels, cpu::Format format, int64_t m, int64_t n, int64_t k) {
+void check_linear(const cpu::Kernels& kernels, cpu::Format format, int64_t m, int64_t n, int64_t k,
+                  bool with_rests = false) {
   const Block<uint8_t> weight = stored(format, n, k);
   const char* const bytes = reinterpret_cast<const char*>(weight.data.get());
-  const Block<T> x = exact_as_bytes<T>(m * k);
+  const Block<T> x = with_rests ? sample<T>(m * k) : exact_as_bytes<T>(m * k);
   const Block<float> bias = sample<float>(n);
   Block<float> values(n * k);
   kernels.stored.dequantize(format, values.data.get(), bytes, n * k);
@@ -46,17 +55,28 @@ void check_linear(const cpu::Kernels& kernels, cpu::Format format, int64_t m, in
       for (int64_t p = 0; p < k; ++p) exact[i * n + j] += value(x.data[i * k + p]) * values.data[j * k + p];
     }
   const int64_t packed = kernels.stored.packed_bytes(format, k);
-  const AlignedBytes rows(m * packed);
-  pack_rows(kernels, format, rows.data, x, k);
+  const AlignedBytes rows((with_rests ? 2 : 1) * m * packed);
+  pack_rows(kernels, format, rows.data, x, k, with_rests);
   Block<T> out(m * n);
-  cpu::LinearPart part{
-      format, Type<T>::dtype, reinterpret_cast<char*>(out.data.get()), m, n, k, 0, n / 3, bytes, rows.data,
-      packed, bias.data.get()};
+  cpu::LinearPart part{format,
+                       Type<T>::dtype,
+                       reinterpret_cast<char*>(out.data.get()),
+                       m,
+                       n,
+                       k,
+                       0,
+                       n / 3,
+                       bytes,
+                       rows.data,
+                       packed,
+                       bias.data.get(),
+                       with_rests};
   kernels.stored.linear(part);
   part.n0 = n / 3;
   part.n1 = n;
   kernels.stored.linear(part);
-  compare(kernels.isa, (std::string("linear ") + cpu::kBlocks[format].name).c_str(), out, exact);
+  compare(kernels.isa, (std::string("linear ") + cpu::kBlocks[format].name).c_str(), out, exact,
+          std::max(Type<T>::tolerance, with_rests ? 1e-4 : 0.));
 }
 
 // The same bytes by the two ways that there are to unpack them.
@@ -78,7 +98,7 @@ void check_refused(const cpu::Kernels& kernels, cpu::Format format) {
       const Block<float> x = exact_as_bytes<float>(k);
       x.data[at] = wrong;
       ++checks;
-      if (!kernels.stored.pack(format, packed.data, x.data.get(), k)) continue;
+      if (!kernels.stored.pack(format, packed.data, x.data.get(), k, nullptr)) continue;
       ++failures;
       std::printf("WRONG: %s packs %g for %s\n", kernels.isa, wrong, cpu::kBlocks[format].name);
     }
@@ -95,6 +115,8 @@ void check_few_rows(const cpu::Kernels& kernels) {
                       std::min<int64_t>(blocks * of, of == 1 ? blocks : 1184 / of * of));
     if (of == 1) check_linear<T>(kernels, format, 2, 7, 301);
     if (sizeof(T) == sizeof(float)) {
+      for (int64_t rows : {1, 2, 4}) check_linear<T>(kernels, format, rows, 37, of == 1 ? 96 : 3 * of, true);
+      check_linear<T>(kernels, format, 1, 8, of == 1 ? 96 : 1184 / of * of, true);
       check_dequantize(kernels, format);
       check_refused(kernels, format);
     }

@@ -98,7 +98,8 @@ Block<T> sample(int64_t n) {
 }
 
 template <class T>
-void compare(const char* isa, const char* what, const Block<T>& got, const Reals& exact) {
+void compare(const char* isa, const char* what, const Block<T>& got, const Reals& exact,
+             double within = Type<T>::tolerance) {
   double scale = 1e-30, worst = 0;
   for (double e : exact) scale = std::max(scale, std::fabs(e));
   for (int64_t i = 0; i < got.n; ++i) {
@@ -106,7 +107,7 @@ void compare(const char* isa, const char* what, const Block<T>& got, const Reals
     worst = error > worst || std::isnan(error) ? error : worst;
   }
   ++checks;
-  if (worst <= Type<T>::tolerance) return;
+  if (worst <= within) return;
   ++failures;
   std::printf("WRONG: %s %s, dtype %d, %lld elements: error %g\n", isa, what, Type<T>::dtype,
               static_cast<long long>(got.n), worst);
