@@ -364,8 +364,8 @@ MANUAL = (
     "c++ -O3 {} -shared -std=c++17 -fPIC $(python3 -m pybind11 --includes) "
     "-o tensor_ops_cpp$(python3-config --extension-suffix) tensor_ops_cpp.cpp"
 )
-# Their -O0 wins: what a target makes a compiler refuse, it refuses in half the time. What -O3 makes one warn of,
-# .ci/run looks for in what pip has built.
+# Their -O0 wins: what a target makes a compiler refuse, it refuses in half the time. What -O3 makes it warn
+# of, .ci/run looks for in what pip has built.
 TARGET = "-mavx2 -mfma" if os.uname().machine == "x86_64" else "-march=armv8-a+simd"
 MANUAL_FLAGS = ("-Wall -O0", f"{TARGET} -O0")
 

@@ -48,7 +48,8 @@ struct Block {
 inline Block running;  // one at a time: the runtime's lock is held
 
 // swapcontext would ask the system for the signal mask twice, and address sanitizer clears its record of the
-// whole stack there, which takes longer than the kernels. Nothing here needs either: a stack is never begun anew.
+// whole stack there, which takes longer than the kernels. Nothing here needs either: a stack is never begun
+// anew.
 __attribute__((noinline, noreturn, no_sanitize_address)) inline void go_to(Place& there) {
   __builtin_longjmp(there.words, 1);
 }
