@@ -75,24 +75,25 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(f"AIRLLM_TEST_REQUIRE names backends that cannot run here: {missing}", returncode=3)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Of a test's cases on one target at most MOST run, always the same ones: a table of dtypes by shapes by
-    lengths has hundreds. AIRLLM_TEST_ALL=1 runs them all.
+    lengths has hundreds, and to make items of them all takes longer than to run these. A case that is named
+    runs, and with AIRLLM_TEST_ALL=1 all do.
     """
-    if os.environ.get("AIRLLM_TEST_ALL"):
+    named = any("[" in argument for argument in metafunc.config.args)
+    if named or os.environ.get("AIRLLM_TEST_ALL") or "target" not in metafunc.fixturenames:
         return
-    groups: dict[tuple, list[pytest.Item]] = {}
-    for item in items:
-        given = item.callspec.params if hasattr(item, "callspec") else {}
-        if "target" in given:
-            which = (item.path, item.originalname, given["target"], given.get("op"))  # type: ignore[attr-defined]
-            groups.setdefault(tuple(map(str, which)), []).append(item)
-    left_out = set()
-    for (_, test, target, _), group in groups.items():
-        most = _most(test, target)
-        left_out |= set(sorted(group, key=lambda item: zlib.crc32(item.nodeid.encode()))[most:])
-    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-    items[:] = [item for item in items if item not in left_out]
+    test = metafunc.definition
+    groups: dict[tuple[str, str], list] = {}
+    for case in metafunc._calls:
+        groups.setdefault((str(case.params["target"]), str(case.params.get("op"))), []).append(case)
+    kept = set()
+    for (target, _), group in groups.items():
+        group.sort(key=lambda case: zlib.crc32(f"{test.nodeid}[{case.id}]".encode()))
+        kept |= set(map(id, group[: _most(test.name, target)]))
+    left = [case for case in metafunc._calls if id(case) in kept]
+    metafunc._calls[:] = left or metafunc._calls[:1]  # none at all would be a test without its arguments
 
 
 def _most(test: str, target: str) -> int:

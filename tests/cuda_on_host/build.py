@@ -16,7 +16,7 @@ sys.path.insert(0, str(CPP_EXT.parent))
 
 from cpp_ext.commands import cpp_build, cuda_probes, probes  # noqa: E402
 
-FLAGS = ["-O1", "-g", "-std=c++17", "-fPIC", "-fvisibility=hidden"]
+FLAGS = ["-O0", "-g1", "-std=c++17", "-fPIC", "-fvisibility=hidden"]
 
 
 def why_not() -> str:

@@ -23,18 +23,23 @@
 
 namespace on_host {
 
-enum class Waits { no, for_warp, for_block, forever };
+enum class Waits { no, for_warp, for_block, for_next_block };
+
+struct Place {
+  void* words[5];
+};
 
 struct Fiber {
-  ucontext_t context{};
-  std::vector<char> stack = std::vector<char>(256 * 1024);
+  ucontext_t context{};  // where it begins
+  Place place{};         // where it goes on
+  std::vector<char> stack;
   Waits waits = Waits::no;
 };
 
 struct Block {
   unsigned thread = 0, block = 0, threads = 0, blocks = 0;
   bool backwards = false;
-  ucontext_t scheduler{};
+  Place scheduler{};
   std::vector<Fiber> fibers;
   std::vector<float> shuffled;
   std::function<void()> body;
@@ -42,23 +47,43 @@ struct Block {
 
 inline Block running;  // one at a time: the runtime's lock is held
 
+// swapcontext would ask the system for the signal mask twice, and address sanitizer clears its record of the
+// whole stack there, which takes longer than the kernels. Nothing here needs either: a stack is never begun
+// anew.
+__attribute__((noinline, noreturn, no_sanitize_address)) inline void go_to(Place& there) {
+  __builtin_longjmp(there.words, 1);
+}
+
+__attribute__((noinline, no_sanitize_address)) inline void leave(Place& here, Place& there) {
+  if (__builtin_setjmp(here.words) == 0) go_to(there);
+}
+
+__attribute__((noinline, no_sanitize_address)) inline void begin(Place& here, Fiber& fiber) {
+  if (__builtin_setjmp(here.words) == 0) setcontext(&fiber.context);
+}
+
 inline void yield(Waits waits) {
   Fiber& self = running.fibers[running.thread];
   self.waits = waits;
-  swapcontext(&self.context, &running.scheduler);
+  leave(self.place, running.scheduler);
 }
 
+// A fiber is one thread of every block that runs.
 inline void fiber_main() {
-  running.body();
-  yield(Waits::forever);
+  for (;;) {
+    running.body();
+    yield(Waits::for_next_block);
+  }
 }
 
-inline void start(Fiber& fiber) {
+inline void run(Fiber& fiber) {
+  if (!fiber.stack.empty()) return leave(running.scheduler, fiber.place);
+  fiber.stack.resize(256 * 1024);
   getcontext(&fiber.context);
   fiber.context.uc_stack.ss_sp = fiber.stack.data();
   fiber.context.uc_stack.ss_size = fiber.stack.size();
-  fiber.waits = Waits::no;
   makecontext(&fiber.context, fiber_main, 0);
+  begin(running.scheduler, fiber);
 }
 
 // Runs every fiber that can run until it waits; false if there was none. Every other time the last one goes
@@ -70,7 +95,7 @@ inline bool run_ready() {
     const unsigned i = running.backwards ? running.threads - 1 - n : n;
     if (running.fibers[i].waits != Waits::no) continue;
     running.thread = i;
-    swapcontext(&running.scheduler, &running.fibers[i].context);
+    run(running.fibers[i]);
     any = true;
   }
   return any;
@@ -93,11 +118,11 @@ inline bool release_all() {
 }
 
 inline void run_block() {
-  for (unsigned i = 0; i < running.threads; ++i) start(running.fibers[i]);
+  for (unsigned i = 0; i < running.threads; ++i) running.fibers[i].waits = Waits::no;
   while (run_ready() || release_all()) {
   }
   for (unsigned i = 0; i < running.threads; ++i) {
-    if (running.fibers[i].waits == Waits::forever) continue;
+    if (running.fibers[i].waits == Waits::for_next_block) continue;
     std::fprintf(stderr, "block %u: thread %u waits at a barrier that others never reach\n", running.block,
                  i);
     std::abort();

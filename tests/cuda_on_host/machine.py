@@ -31,6 +31,7 @@ def clean_machine(monkeypatch):
     runtime.on_host_reset()
     cuda.select(None)
     gc.collect()
+    gc.freeze()  # what is there already need not be gone through again: that took longer than the checks
     Memory.release_all()
     before = runtime.on_host_live_blocks()
     yield
