@@ -220,7 +220,8 @@ def speed(
     """Time every backend, and PyTorch where it is installed, on the same arrays in the same seconds.
 
     `sizes` None is decode, prefill and large, as `limits` say. Each case may take its share of the time that
-    is left: where that is short, a figure has fewer rounds.
+    is left: where that is short, a figure has fewer rounds. What is little work comes first, so that the few
+    long calls take what all the others have left over.
     """
     cases = [
         (OPS[op], dtype, *size)
@@ -229,14 +230,15 @@ def speed(
         for size in sorted(sizes or (*limits.sizes, *(() if contracts(OPS[op]) else limits.large)))
     ]
     pace: dict[tuple[str, str, str], float] = {}
-    found: list[dict[str, Any]] = []
+    found: dict[int, list[dict[str, Any]]] = {}
     budget = measure.Budget(limits.total)
-    for done, (op, dtype, rows, cols) in enumerate(cases):
+    for done, i in enumerate(sorted(range(len(cases)), key=lambda i: work(cases[i][0], *cases[i][2:]))):
+        op, dtype, rows, cols = cases[i]
         on_progress(done, len(cases), f"{op.name} {rows}x{cols} {dtype}")
         share = replace(limits, total=budget.left() / (len(cases) - done))
-        found += _timed(names, op, dtype, rows, cols, data, share, pace)
+        found[i] = list(_timed(names, op, dtype, rows, cols, data, share, pace))
     on_progress(len(cases), len(cases), "")
-    return found
+    return [row for i in range(len(cases)) for row in found[i]]
 
 
 def work(op: Op, rows: int, cols: int) -> int:
