@@ -131,7 +131,8 @@ def _speed(result: Result) -> Iterator[str]:
         "<p>Median time of a call on NumPy arrays, all libraries taking turns in one process on one input: "
         f"{escape(result['data']['source'])}. GB/s counts every array read once and the result written once; "
         "the percentage is of the memory's copy bandwidth, and what lies above it comes out of caches. A "
-        f"device's time includes its copies. {escape(report.how_timed(result))}</p>"
+        f"device's time includes its copies. {report.rounds(result)} The ratios are those of the "
+        "fastest backend.</p>"
     )
     keys = "".join(f'<span><i style="color:{colours[n]}"></i>{escape(label(n))}</span>' for n in names)
     keys += '<span class="soft"><i class="dash"></i>copy bandwidth of the memory</span>'

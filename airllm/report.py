@@ -225,13 +225,14 @@ def _verdict(counts: tuple[int, int, float], numpy: bool) -> Text:
     return text + Text("  NumPy", style="dim") if numpy else text
 
 
-def how_timed(result: Result) -> str:
-    """What the figures of the speed tables are."""
-    rounds = [row["rounds"] for row in result["speed"] if "rounds" in row]
-    low, high = min(rounds, default=0), max(rounds, default=0)
-    told = f"Medians of {high if low == high else f'{low} to {high}'} rounds in turns"
-    told += f" (*: fewer than {FEW}, since the time was up or a call takes long)" if low < FEW else ""
-    return f"{told}. Rates and ratios are the fastest backend's; copy: share of the memory's copy bandwidth."
+def rounds(result: Result) -> str:
+    """In how many rounds the times were taken, as a sentence."""
+    found = [row["rounds"] for row in result["speed"] if "rounds" in row]
+    if not found:
+        return ""
+    low, high = min(found), max(found)
+    few = f" (*: fewer than {FEW}, since the time was up or a call takes long)" if low < FEW else ""
+    return f"Each time is the median of {high if low == high else f'{low} to {high}'} rounds{few}."
 
 
 def mark(row: Row) -> str:
