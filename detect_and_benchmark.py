@@ -1,7 +1,7 @@
 """Detect what this machine has, build its backends, check them, and time them on a real model's numbers.
 
-    python detect_and_benchmark.py            # everything: some minutes
-    python detect_and_benchmark.py --quick    # a minute
+    python detect_and_benchmark.py            # everything: ten minutes, and what the builds take
+    python detect_and_benchmark.py --quick    # less than a minute, once the C++ backend is built
     python detect_and_benchmark.py --tune     # also what `airllm tune` does
 
 Ends with tables on the terminal and, in benchmark_report/, the same as JSON and as one HTML page with plots.
@@ -14,19 +14,32 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
+import math
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from airllm.output import refuse_unwritable
+from airllm.progress import step
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from airllm import measure
+
 ROOT = Path(__file__).resolve().parent
 NEEDED = ("numpy", "ml_dtypes", "rich", "matplotlib")
+
+# Seconds of --quick, which promises a minute: for all but the builds and the page, and of those at most for
+# the download and for the checks, and for the timings at least, however slow the rest was.
+QUICK, QUICK_FETCH, QUICK_CHECKS, QUICK_TIMINGS = 40.0, 20.0, 12.0, 3.0
+TIMINGS = 480.0  # seconds, without --quick
+BEGAN = time.monotonic()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -61,16 +74,25 @@ def reported(options: argparse.Namespace) -> int:
     path = tuning.place()
     if options.tune and path is None:
         return refused(ValueError("AIRLLM_TUNING=off leaves --tune no file to write"))
+    json_path = options.json or options.output / "report.json"
+    html_path = options.html or options.output / "report.html"
+    try:
+        for each in (json_path, html_path, *([path] if options.tune and path else [])):
+            refuse_unwritable(each)
+    except OSError as error:
+        return refused(error)
     with tuning.ignored():  # what was measured before has no say in what is measured now
         result = run(console, options, asked)
         if options.tune and path:
             console.rule("Tune", align="left")
             names = benchmark.running(result["backends"])
             result["choice"] = tuned(console, options, asked["ops"], names, path)
-    json_path = options.json or options.output / "report.json"
-    html_path = options.html or options.output / "report.html"
-    report.write_json(result, json_path)
-    page.write(result, html_path)
+    try:
+        report.write_json(result, json_path)
+        with step(console, "Drawing the plots", counted=False):
+            page.write(result, html_path)
+    except OSError as error:
+        return refused(OSError(f"{error.filename}: the report cannot be written: {error.strerror}"))
     console.print(f"\nReport: {html_path}\nJSON:   {json_path}", soft_wrap=True)
     wrong = report.failures(result)
     for line in wrong:
@@ -83,7 +105,9 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="short timings of float32: done in a minute")
+    parser.add_argument(
+        "--quick", action="store_true", help="float32 alone, shorter timings: done in a minute"
+    )
     parser.add_argument(
         "--tune", action="store_true", help="measure too where each backend starts to win, for auto to use"
     )
@@ -138,8 +162,9 @@ def run(console: Console, options: argparse.Namespace, asked: dict[str, Any]) ->
     from airllm.backends.devices import usable_cores
 
     started, clock = time.strftime("%Y-%m-%d %H:%M:%S %z"), time.monotonic()
+    budget = measure.Budget(QUICK - (time.monotonic() - BEGAN) if options.quick else math.inf)
     console.rule("1/4  Detect", align="left")
-    capabilities = detected()
+    capabilities = detected(console)
     console.print(capabilities, markup=False, soft_wrap=True)
     console.rule("2/4  Build", align="left")
     result: dict[str, Any] = {
@@ -147,43 +172,71 @@ def run(console: Console, options: argparse.Namespace, asked: dict[str, Any]) ->
         "started": started,
         "command": " ".join(["python", *map(str, sys.argv)]),
     }
-    result |= {"capabilities": capabilities, "builds": [] if options.no_build else built(console)}
-    console.print(report.builds_table(result) if result["builds"] else "Not asked for (--no-build).")
+    builds_began = time.monotonic()
+    builds = [] if options.no_build else built(console, options.quick)
+    budget.extend(time.monotonic() - builds_began)
+    result |= {"capabilities": capabilities, "builds": builds}
+    console.print(report.builds_table(result) if builds else "Not asked for (--no-build).")
     try:
         backends.reload_backend()
     except ImportError as error:  # a forced backend that, the builds done, still cannot run
         sys.exit(f"detect_and_benchmark.py: {error}")
     with measure.threads(options.threads or usable_cores()) as threads:
         result["threads"] = threads
-        measured(console, options, asked, result)
+        asked = asked | {"dtypes": ["float32"] if options.quick and not options.dtypes else asked["dtypes"]}
+        checked(console, options, asked, result, budget)
+        timed(console, options, asked, result, budget)
     result["seconds"] = round(time.monotonic() - clock, 1)
     return result
 
 
-def measured(
-    console: Console, options: argparse.Namespace, asked: dict[str, Any], result: dict[str, Any]
+def checked(
+    console: Console,
+    options: argparse.Namespace,
+    asked: dict[str, Any],
+    result: dict[str, Any],
+    budget: measure.Budget,
 ) -> None:
-    """Steps 3 and 4, into `result`."""
-    from airllm import benchmark, measure, report
+    """Step 3, into `result`; the input data goes into `asked`, for step 4."""
+    from airllm import benchmark, report
 
     console.rule("3/4  Check", align="left")
-    data = input_data(console, options)
+    data = asked["data"] = input_data(console, options)
+    result["data"] = {"real": data.real, "source": data.source, "why_not": data.why_not}
     result["backends"] = benchmark.described(asked["backends"])
     console.print(report.backends_table(result))
-    names = benchmark.running(result["backends"])
-    with progress(console, "Checking") as advance:
-        result["tests"] = benchmark.check(names, asked["ops"], asked["dtypes"], data, advance)
+    what = benchmark.running(result["backends"]), asked["ops"], asked["dtypes"]
+    seconds = min(QUICK_CHECKS, budget.left() / 2) if options.quick else math.inf
+    with step(console, "Checking") as told:
+        result["tests"] = benchmark.check(*what, data, told, seconds)
+    result["checks_left_out"] = len(benchmark.cases_to_check(*what)) - len(result["tests"])
     console.print(report.tests_table(result))
+
+
+def timed(
+    console: Console,
+    options: argparse.Namespace,
+    asked: dict[str, Any],
+    result: dict[str, Any],
+    budget: measure.Budget,
+) -> None:
+    """Step 4, into `result`."""
+    from airllm import benchmark, measure, report
+
     console.rule("4/4  Benchmark", align="left")
-    result |= {"machine": measure.machine(), "bandwidth": vars(measure.bandwidth())}
-    result["data"] = {"real": data.real, "source": data.source, "why_not": data.why_not}
+    bandwidth = measure.bandwidth(seconds=0.1) if options.quick else measure.bandwidth()
+    result |= {"machine": measure.machine(), "bandwidth": vars(bandwidth)}
     console.print(report.machine_table(result))
-    timed = ["float32"] if options.quick and not options.dtypes else asked["dtypes"]
     limits = benchmark.QUICK if options.quick else benchmark.Limits()
-    with progress(console, "Timing") as advance:
-        result["speed"] = benchmark.speed(names, asked["ops"], timed, asked["sizes"], data, limits, advance)
+    limits = replace(limits, total=max(budget.left(), QUICK_TIMINGS) if options.quick else TIMINGS)
+    names = benchmark.running(result["backends"])
+    with step(console, "Timing") as told:
+        result["speed"] = benchmark.speed(
+            names, asked["ops"], asked["dtypes"], asked["sizes"], asked["data"], limits, told
+        )
     console.print(
-        "\nThe rates and ratios are the fastest backend's; copy: share of the memory's copy bandwidth."
+        f"\n{report.rounds(result)} The rates and ratios are the fastest backend's; copy: share of the "
+        "memory's copy bandwidth."
     )
     for table in report.speed_tables(result):
         report.show(console, table)
@@ -196,9 +249,9 @@ def tuned(
     from airllm import tune
 
     plan = tune.QUICK if options.quick else tune.FULL
-    with progress(console, "Measuring") as advance:
+    with step(console, "Measuring") as told:
         ops = [op for op in ops if op in tune.tunable()]
-        found = tune.tune(ops, names, plan, path, lambda done, total: advance(done, total, ""))
+        found = tune.tune(ops, names, plan, path, lambda done, total: told(done, total, ""))
     choice = tune.chosen_by(found)
     console.print("\n".join(tune.lines(choice)), markup=False, soft_wrap=True)
     console.print(f"Written to {path}; plots: {tune.draw(choice, path)}", soft_wrap=True)
@@ -208,27 +261,40 @@ def tuned(
 # ------------------------------------------------------------------------------------------------ steps
 
 
-def detected() -> str:
+def detected(console: Console) -> str:
     """What `setup.py test_capabilities` finds."""
-    found = setup("test_capabilities")
+    with step(console, "Looking for compilers, toolkits and devices", counted=False) as told:
+        found = setup("test_capabilities", told=told)
     return found.stdout.strip() or found.stderr.strip()
 
 
-def built(console: Console) -> list[dict[str, str]]:
-    """Build every backend whose tools are there; a missing tool is a reason, a failed build a failure."""
-    return [
-        build(console, *each)
-        for each in (("cpp", "build_ext", "--inplace"), ("cuda", "build_cuda"), ("opencl", "build_opencl"))
-    ]
+def built(console: Console, quick: bool) -> list[dict[str, str]]:
+    """Build every backend whose tools are there; a missing tool is a reason, a failed build a failure.
+
+    `quick` leaves out what takes longest and is of no use here now.
+    """
+    commands = (("cpp", "build_ext", "--inplace"), ("cuda", "build_cuda"), ("opencl", "build_opencl"))
+    return [build(console, *each, left_out=left_out(each[0]) if quick else "") for each in commands]
 
 
-def build(console: Console, name: str, *command: str) -> dict[str, str]:
+def left_out(name: str) -> str:
+    """Why --quick does not build a backend; "" if it does."""
+    from cpp_ext.commands import cuda_probes
+
+    if name == "opencl":
+        return "--quick: compiled when it is checked below; python setup.py build_opencl tries every device"
+    if name == "cuda" and not cuda_probes.driver():
+        return "--quick: compiling takes minutes, and there is no NVIDIA driver to run it with here"
+    return ""
+
+
+def build(console: Console, name: str, *command: str, left_out: str = "") -> dict[str, str]:
     """Run one setup.py command; its log is shown if it fails."""
-    if why := missing_for(name):
+    if why := missing_for(name) or left_out:
         return {"name": name, "state": "skipped", "detail": why}
     spoken, before, start = f"python setup.py {' '.join(command)}", newest(name), time.monotonic()
-    with console.status(spoken) if console.is_terminal else contextlib.nullcontext():
-        done = setup(*command)
+    with step(console, spoken, counted=False) as told:
+        done = setup(*command, told=told)
     if done.returncode:
         log = (done.stdout + done.stderr).strip() or f"{spoken}: exit status {done.returncode}"
         console.print(log, markup=False, soft_wrap=True)
@@ -255,11 +321,20 @@ def missing_for(name: str) -> str:
     return "; ".join(str(finding) for finding in needed if not finding)
 
 
-def setup(*command: str) -> subprocess.CompletedProcess[str]:
+def setup(*command: str, told: Callable[[int, int, str], None]) -> subprocess.CompletedProcess[str]:
     """Run a setup.py command as a user would, with its output kept."""
-    return subprocess.run(
-        [sys.executable, "setup.py", *command], cwd=ROOT, capture_output=True, text=True, errors="replace"
-    )
+    call, start = [sys.executable, "setup.py", *command], time.monotonic()
+    pipe = subprocess.PIPE
+    with subprocess.Popen(call, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, errors="replace") as process:
+        while True:
+            try:
+                output, log = process.communicate(timeout=1)
+                return subprocess.CompletedProcess(call, process.returncode, output, log)
+            except subprocess.TimeoutExpired:
+                told(0, 0, f"{' '.join(command)}: {time.monotonic() - start:.0f} s")
+            except BaseException:
+                process.kill()
+                raise
 
 
 def input_data(console: Console, options: argparse.Namespace) -> Any:
@@ -269,8 +344,9 @@ def input_data(console: Console, options: argparse.Namespace) -> Any:
     if options.no_real_data:
         data = real_data.random_data("--no-real-data was given")
     else:
-        with progress(console, "Fetching the real model's numbers") as advance:
-            data = real_data.load_or_random(on_progress=lambda done, total: advance(done, total, ""))
+        timeout = QUICK_FETCH if options.quick else 300
+        with step(console, "Fetching the real model's numbers") as told:
+            data = real_data.load_or_random(timeout, lambda done, total: told(done, total, ""))
     if data.real:
         console.print(f"Input: {data.source}")
     else:
@@ -278,23 +354,6 @@ def input_data(console: Console, options: argparse.Namespace) -> Any:
             f"NOT REAL INPUT: {data.source}, because: {data.why_not}", style="bold yellow", soft_wrap=True
         )
     return data
-
-
-@contextlib.contextmanager
-def progress(console: Console, what: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on a terminal; elsewhere one line that says what has begun."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    if not console.is_terminal:
-        console.print(f"{what} ...")
-        yield lambda done, total, text: None
-        return
-    columns = (TextColumn("{task.description:<36}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total, text: bar.update(
-            task, completed=done, total=total, description=text or what
-        )
 
 
 @contextlib.contextmanager

@@ -14,7 +14,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
+
+try:
+    import pytest
+except ModuleNotFoundError:
+    sys.exit('test_cpp_ext.py needs pytest: python -m pip install -e ".[test]"')
 
 sys.path.append(str(Path(__file__).resolve().parent / "cpp_ext"))
 

@@ -11,7 +11,7 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -123,13 +123,29 @@ class Check:
         return self.error is not None and self.error <= 1
 
 
+def cases_to_check(
+    names: Sequence[str], ops: Sequence[str], dtypes: Sequence[str]
+) -> list[tuple[str, Op, str, int, int]]:
+    """Backend, op, dtype, rows and columns of every check: one of each op on each backend comes first."""
+    return [(b, OPS[op], d, *size) for size in CHECKED for d in dtypes for b in names for op in ops]
+
+
 def check(
-    names: Sequence[str], ops: Sequence[str], dtypes: Sequence[str], data: Data, on_progress: OnProgress
+    names: Sequence[str],
+    ops: Sequence[str],
+    dtypes: Sequence[str],
+    data: Data,
+    on_progress: OnProgress,
+    seconds: float = math.inf,
 ) -> list[dict[str, Any]]:
-    """Compare every backend's every op with the definition in float64."""
-    cases = [(b, OPS[op], d, *size) for b in names for op in ops for d in dtypes for size in CHECKED]
-    found = []
+    """Compare every backend's every op with the definition in float64.
+
+    After `seconds` no other check begins, but each op of each backend is checked once.
+    """
+    cases, budget, found = cases_to_check(names, ops, dtypes), measure.Budget(seconds), []
     for done, (name, op, dtype, rows, cols) in enumerate(cases):
+        if done >= len(names) * len(ops) and not budget.left():
+            break
         on_progress(done, len(cases), f"{op.name} on {name}")
         found.append(_checked(name, op, dtype, rows, cols, data))
     on_progress(len(cases), len(cases), "")
@@ -179,13 +195,14 @@ def _error(answer: np.ndarray, exact: np.ndarray, dtype: np.dtype) -> float:
 
 @dataclass(frozen=True)
 class Limits:
-    """How long to measure: seconds for each call, the longest single call that is worth its time, and the
-    sizes, of which products leave out the `large` ones."""
+    """How long to measure: seconds for each call, the longest single call that is worth its time, the
+    sizes, of which products leave out the `large` ones, and about how many seconds all may take together."""
 
     seconds: float = 0.5
     longest: float = 4.0
     sizes: tuple[tuple[int, int], ...] = (*DECODE, *PREFILL)
     large: tuple[tuple[int, int], ...] = LARGE
+    total: float = math.inf
 
 
 QUICK = Limits(0.07, 0.5, (*DECODE, PREFILL[0]), ())
@@ -202,7 +219,9 @@ def speed(
 ) -> list[dict[str, Any]]:
     """Time every backend, and PyTorch where it is installed, on the same arrays in the same seconds.
 
-    `sizes` None is decode, prefill and large, as `limits` say.
+    `sizes` None is decode, prefill and large, as `limits` say. Each case may take its share of the time that
+    is left: where that is short, a figure has fewer rounds. What is little work comes first, so that the few
+    long calls take what all the others have left over.
     """
     cases = [
         (OPS[op], dtype, *size)
@@ -211,12 +230,15 @@ def speed(
         for size in sorted(sizes or (*limits.sizes, *(() if contracts(OPS[op]) else limits.large)))
     ]
     pace: dict[tuple[str, str, str], float] = {}
-    found: list[dict[str, Any]] = []
-    for done, (op, dtype, rows, cols) in enumerate(cases):
+    found: dict[int, list[dict[str, Any]]] = {}
+    budget = measure.Budget(limits.total)
+    for done, i in enumerate(sorted(range(len(cases)), key=lambda i: work(cases[i][0], *cases[i][2:]))):
+        op, dtype, rows, cols = cases[i]
         on_progress(done, len(cases), f"{op.name} {rows}x{cols} {dtype}")
-        found += _timed(names, op, dtype, rows, cols, data, limits, pace)
+        share = replace(limits, total=budget.left() / (len(cases) - done))
+        found[i] = list(_timed(names, op, dtype, rows, cols, data, share, pace))
     on_progress(len(cases), len(cases), "")
-    return found
+    return [row for i in range(len(cases)) for row in found[i]]
 
 
 def work(op: Op, rows: int, cols: int) -> int:
@@ -246,7 +268,7 @@ def _timed(
         elif call := call_of(name, op, arrays, parameters):
             calls[name] = call
     with quiet():
-        times = measure.compare(calls, limits.seconds)
+        times = measure.compare(calls, limits.seconds, within=limits.total)
     # One row of a product waits for memory; with more rows a step takes about an eighth of that.
     steps_paid = steps * (8 if contracts(op) and rows == 1 else 1)
     pace |= {(op.name, dtype, name): timing.median / steps_paid for name, timing in times.items()}

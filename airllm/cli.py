@@ -52,6 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:
     """Options may also stand between MODEL and PROMPT, where argparse gives an optional PROMPT up."""
     parser = _parser()
+    if not (sys.argv[1:] if arguments is None else arguments):
+        parser.print_help(sys.stderr)
+        parser.exit(2)
     options, rest = parser.parse_known_args(arguments)
     if len(rest) == 1 and not rest[0].startswith("-") and getattr(options, "prompt", rest) is None:
         options.prompt = rest.pop()
@@ -75,6 +78,8 @@ def _line(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         name = error.name.partition(".")[0]
         return f"this needs the package {name}, which is not installed: python -m pip install {name}"
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
     return str(error)
 
 
@@ -152,10 +157,12 @@ def profile(options: argparse.Namespace) -> int:
 def tune_backends(options: argparse.Namespace) -> int:
     """Where each backend starts to win, measured; `auto` uses it from the next start on."""
     from airllm.backends import tuning
+    from airllm.output import refuse_unwritable
 
     path = tuning.place()
     if path is None:
         raise Refused("AIRLLM_TUNING=off: there is no file to write")
+    refuse_unwritable(path)
     with tuning.ignored():  # a file that cannot be read is what this command is to replace
         from airllm import backends, benchmark, tune
         from airllm.progress import progress
@@ -278,7 +285,7 @@ def _parser() -> argparse.ArgumentParser:
     from airllm import __version__
 
     parser = argparse.ArgumentParser(prog="airllm", description="Run large language models on this machine.")
-    parser.add_argument("--version", action="version", version=f"airllm {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"airllm {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     made = _command(commands, "generate", generate, "the answer to a prompt")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import platform
 import sys
 import time
@@ -35,12 +36,13 @@ ENDLESS = 5.0  # seconds: beside these, warming up is nothing
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call: the median, the quartles around it, and from how many samples."""
+    """Seconds per call: the median, the quartiles around it, and of how many samples in how many rounds."""
 
     median: float
     low: float
     high: float
     samples: int
+    rounds: int = 1
 
     @property
     def spread(self) -> float:
@@ -48,30 +50,53 @@ class Timing:
         return (self.high - self.low) / self.median
 
     @classmethod
-    def of(cls, seconds: list[float]) -> Timing:
+    def of(cls, seconds: list[float], rounds: int = 1) -> Timing:
         low, median, high = np.percentile(seconds, (25, 50, 75))
-        return cls(float(median), float(low), float(high), len(seconds))
+        return cls(float(median), float(low), float(high), len(seconds), rounds)
+
+
+class Budget:
+    """Seconds that several things may take together: what one leaves over is there for the next."""
+
+    def __init__(self, seconds: float):
+        self._end = time.perf_counter() + seconds
+
+    def left(self) -> float:
+        """Seconds, 0 once all are spent."""
+        return max(0.0, self._end - time.perf_counter())
+
+    def extend(self, seconds: float) -> None:
+        self._end += seconds
 
 
 def compare(
-    calls: Mapping[str, Callable[[], Any]], seconds: float = 0.5, rounds: int = ROUNDS, pause: float = PAUSE
+    calls: Mapping[str, Callable[[], Any]],
+    seconds: float = 0.5,
+    rounds: int = ROUNDS,
+    pause: float = PAUSE,
+    within: float = math.inf,
 ) -> dict[str, Timing]:
     """Time each call, in turns; `seconds` is about what all samples of one call may take together.
 
     A call that takes longer than its share of a round still runs once in every round, but one that takes
     longer than `seconds` only in the first three, and one that takes longer than ENDLESS only once in all.
+    No round but the first begins after `within` seconds, and a call that takes as long as that by itself is
+    not repeated: the best of its calls to warm up is its only sample.
     """
-    taken: dict[str, list[float]] = {name: [] for name in calls}
+    budget = Budget(within)
+    blocks: dict[str, list[list[float]]] = {name: [] for name in calls}
     once = {name: _warm(call) for name, call in calls.items()}
     with _no_garbage_collection():
         for turn in range(rounds):
+            if turn and not budget.left():
+                break
             for name, call in calls.items():
-                if once[name] > ENDLESS:
-                    taken[name] = [once[name]]
+                if once[name] > min(ENDLESS, within):
+                    blocks[name] = [[once[name]]]
                 elif turn < 3 or once[name] <= seconds:
                     time.sleep(pause)
-                    taken[name] += _block(call, once[name], seconds / rounds)
-    return {name: Timing.of(samples) for name, samples in taken.items()}
+                    blocks[name].append(_block(call, once[name], seconds / rounds))
+    return {name: Timing.of(sum(each, []), len(each)) for name, each in blocks.items()}
 
 
 def _warm(call: Callable[[], Any]) -> float:

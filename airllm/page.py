@@ -96,7 +96,8 @@ def _tests(result: Result) -> Iterator[str]:
     yield (
         f"<p>Every backend against the definitions in float64: {', '.join(dtypes)} at {', '.join(sizes)}. "
         "The small figure is the largest error as a share of what is allowed: two steps of the dtype, and "
-        "eight of float32 at the size of the largest result. NumPy: it stands in for a kernel.</p>"
+        "eight of float32 at the size of the largest result. NumPy: it stands in for a kernel. "
+        f"{report.left_out(result)}</p>"
     )
     rows = []
     for op in dict.fromkeys(test["op"] for test in result["tests"]):
@@ -130,7 +131,8 @@ def _speed(result: Result) -> Iterator[str]:
         "<p>Median time of a call on NumPy arrays, all libraries taking turns in one process on one input: "
         f"{escape(result['data']['source'])}. GB/s counts every array read once and the result written once; "
         "the percentage is of the memory's copy bandwidth, and what lies above it comes out of caches. A "
-        "device's time includes its copies. The ratios are those of the fastest backend.</p>"
+        f"device's time includes its copies. {report.rounds(result)} The ratios are those of the "
+        "fastest backend.</p>"
     )
     keys = "".join(f'<span><i style="color:{colours[n]}"></i>{escape(label(n))}</span>' for n in names)
     keys += '<span class="soft"><i class="dash"></i>copy bandwidth of the memory</span>'
@@ -170,7 +172,8 @@ def _timed(row: Row, best: bool, result: Result) -> str:
     rates += f"<small>{figures(row['gb_s'])} GB/s, {share(row['gb_s'], result)}</small>"
     time = duration(row["median"])
     spread = f"±{50 * (row['high'] - row['low']) / row['median']:.0f} %, {row['samples']} samples"
-    return f'<span{" class=best" if best else ""} title="{spread}">{time}</span>{rates}'
+    spread += f" in {row['rounds']} rounds" if "rounds" in row else ""
+    return f'<span{" class=best" if best else ""} title="{spread}">{report.mark(row)}{time}</span>{rates}'
 
 
 def _choice(result: Result) -> Iterator[str]:

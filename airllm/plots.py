@@ -34,10 +34,8 @@ def plot(rows: list[Row], colours: dict[str, str], copy: float) -> str:
 
 def panels(name: str, titles: list[str], label: str, draw: Callable[[Any, str], None]) -> str:
     """A row of panels as an SVG element: `draw(axes, title)` draws each; `label` is that of their y axis."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
 
     style: dict[Any, Any] = {
         "svg.fonttype": "none",
@@ -46,16 +44,15 @@ def panels(name: str, titles: list[str], label: str, draw: Callable[[Any, str], 
         "axes.edgecolor": INK,
     }
     style |= dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
-    with matplotlib.rc_context(style):
-        figure, row = pyplot.subplots(1, len(titles), figsize=(10.6, 2.9), sharey=True, squeeze=False)
+    with rc_context(style):
+        figure = Figure(figsize=(10.6, 2.9))
+        row = figure.subplots(1, len(titles), sharey=True, squeeze=False)
         for axes, title in zip(row[0], titles, strict=True):
             draw(axes, title)
             axes.set_title(title, fontsize=10, loc="left")
         row[0][0].set_ylabel(label)
         figure.tight_layout(pad=0.4, w_pad=1.6)
-        text = _svg(figure)
-        pyplot.close(figure)
-    return text
+        return _svg(figure)
 
 
 def _panel(axes: Any, rows: list[Row], unit: str, colours: dict[str, str], copy: float) -> None:
@@ -78,7 +75,7 @@ def by_size(axes: Any, sizes: list[str]) -> None:
     low, high = axes.get_ylim()
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 60 * low else (1,)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_minor_formatter(lambda value, _: "")
+    axes.minorticks_off()
     axes.set_xticks(range(len(sizes)), sizes, fontsize=9)
     axes.set_xlim(-0.3, len(sizes) - 0.7)
     axes.grid(axis="y", color=INK, alpha=0.1)

@@ -1,20 +1,27 @@
-"""Progress of what takes long, for commands: a bar on a terminal, elsewhere a line that says what has begun.
-
-All of it goes to stderr: stdout is for results.
-"""
+"""Progress of what takes long: a bar on a terminal, elsewhere a line now and then that says how far it is."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Advance = Callable[[int, int], None]
+Told = Callable[[int, int, str], None]
+EVERY = 10.0  # seconds between two lines
 
 
 @contextlib.contextmanager
 def progress(what: str, unit_bytes: bool = True) -> Iterator[Advance]:
-    """Call what this gives with how much is done, and of how much. Nothing is shown before the first call."""
+    """Call what this gives with how much is done, and of how much; it goes to stderr.
+
+    Nothing is shown before the first call.
+    """
     shown: list[Advance] = []
     with contextlib.ExitStack() as stack:
 
@@ -36,11 +43,44 @@ def _bar(what: str, unit_bytes: bool) -> Iterator[Advance]:
     else:
         console = Console(stderr=True)
     if console is None or not console.is_terminal:
-        print(f"{what} ...", file=sys.stderr, flush=True)
-        yield lambda done, total: None
+        told = lines(what, lambda line: print(line, file=sys.stderr, flush=True))
+        yield lambda done, total: told(done, total, "")
         return
     count = DownloadColumn() if unit_bytes else MofNCompleteColumn()
     columns = ("{task.description}", BarColumn(), count, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bars:
         task = bars.add_task(what, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+@contextlib.contextmanager
+def step(console: Console, what: str, counted: bool = True) -> Iterator[Told]:
+    """A step of a longer run on its console. Call what this gives with how much is done, of how much, and at
+    what it is; if it cannot be `counted`, with zeros.
+    """
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    if not console.is_terminal:
+        yield lines(what, lambda line: console.print(line, markup=False, soft_wrap=True))
+        return
+    columns = [TextColumn("{task.description:<36}", markup=False), BarColumn(), TimeElapsedColumn()]
+    columns[2:2] = [TaskProgressColumn()] if counted else []
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total, text: bar.update(
+            task, completed=done, total=total or None, description=text or what
+        )
+
+
+def lines(what: str, say: Callable[[str], None]) -> Told:
+    """Says what has begun and then, at most every EVERY seconds, how far it is."""
+    say(f"{what} ...")
+    last = time.monotonic()
+
+    def told(done: int, total: int, text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= EVERY:
+            last = time.monotonic()
+            say("  " + ", ".join(filter(None, (f"{100 * done // total} %" if total else "", text))))
+
+    return told

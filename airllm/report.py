@@ -23,6 +23,7 @@ Row = dict[str, Any]
 
 LABELS = {"python": "NumPy", "torch": "PyTorch"}
 RATIOS = {"vs_numpy": "x NumPy", "vs_torch": "x PyTorch"}
+FEW = 3  # rounds: a figure of fewer is marked
 PLAIN_WIDTH = 120  # of a table that goes into a file or a pipe
 STATES = {
     "active": "green",
@@ -191,11 +192,15 @@ def tests_table(result: Result) -> RenderableType:
         table.add_row(
             op, *(_verdict(summary(result, op, name), stands_in(result, op, name)) for name in names)
         )
-    return titled(
-        "Checks against float64: passed/made, the largest error as a share of the allowed, and NumPy "
-        "where it stands in for a kernel",
-        table,
-    )
+    title = "Checks against float64: passed/made, the largest error as a share of the allowed, and NumPy "
+    title += "where it stands in for a kernel"
+    return titled(f"{title}. {left}" if (left := left_out(result)) else title, table)
+
+
+def left_out(result: Result) -> str:
+    """That the time was too short for all checks; "" if it was not."""
+    count = result.get("checks_left_out")
+    return f"Not made, as the time for checks was up: {count}, of larger sizes." if count else ""
 
 
 def summary(result: Result, op: str, backend: str) -> tuple[int, int, float]:
@@ -218,6 +223,21 @@ def _verdict(counts: tuple[int, int, float], numpy: bool) -> Text:
     passed, made, error = counts
     text = Text(f"{passed}/{made}  {error:.2f}", style="green" if passed == made else "bold red")
     return text + Text("  NumPy", style="dim") if numpy else text
+
+
+def rounds(result: Result) -> str:
+    """In how many rounds the times were taken, as a sentence."""
+    found = [row["rounds"] for row in result["speed"] if "rounds" in row]
+    if not found:
+        return ""
+    low, high = min(found), max(found)
+    few = f" (*: fewer than {FEW}, since the time was up or a call takes long)" if low < FEW else ""
+    return f"Each time is the median of {high if low == high else f'{low} to {high}'} rounds{few}."
+
+
+def mark(row: Row) -> str:
+    """Stands before a time that few rounds have given."""
+    return "*" if row.get("rounds", FEW) < FEW else ""
 
 
 def speed_tables(result: Result) -> Iterator[RenderableType]:
@@ -243,7 +263,7 @@ def _speed_table(rows: list[Row], result: Result) -> Table:
 def _time(row: Row | None, best: Row | None) -> Text:
     if row is None or "median" not in row:
         return Text("-")
-    return Text(duration(row["median"]), style="bold" if row is best else "")
+    return Text(mark(row) + duration(row["median"]), style="bold" if row is best else "")
 
 
 def _rates(row: Row | None, product: bool, peers: list[str], result: Result) -> list[str]:

@@ -1,6 +1,8 @@
 """The command `airllm`, on a tiny model, mostly in this process."""
 
+import errno
 import io
+import json
 import os
 import re
 import signal
@@ -10,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from airllm import cli, conversation, progress
+from airllm import cli, conversation, progress, tune
+from airllm.backends import config, information
 from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.output import refuse_unwritable
 from tests import speaking_model
 
 ROOT = Path(__file__).parents[1]
@@ -213,6 +217,54 @@ def test_info_of_a_model(folder, capsys):
     assert any("4 heads of 16, 2 for keys and values" in line for line in lines)
     assert any(re.match(rf" *float16 +{len(weights)} tensors, ", line) for line in lines)
     assert any(f"{sum(each.size for each in weights) / 1000:.1f} k in" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("file", "wish"),
+    (
+        ({"backend_priority": ["numpy", "cpp"]}, "the first that runs of python, cpp"),
+        ({"preferred_backend": "python"}, "python; if it cannot run, the first of cuda, mlx, "),
+        ({"force_backend": "python"}, "python and no other"),
+    ),
+)
+def test_info_says_what_was_configured_and_where(file, wish, tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(file))
+    line = information._configured(config.read(path))
+    assert line.startswith(wish) and line.endswith(f" ({path})") and "{" not in line
+
+
+def test_without_a_command_the_commands_are_listed(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run()
+    out, err = capsys.readouterr()
+    assert out == "" and "a model as a GGUF file in another format" in err
+    assert any(line.split()[:3] == ["cpp-flags", "what", "a"] for line in err.splitlines())
+
+
+def test_a_file_that_cannot_be_written_is_refused_first(folder, tmp_path, capsys, monkeypatch):
+    assert run("quantize", folder, tmp_path / "none" / "new.gguf", "--format=f16") == 1
+    assert f"new.gguf cannot be written: there is no folder {tmp_path / 'none'}" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("AIRLLM_TUNING", str(tmp_path / "file" / "tuning.json"))
+    monkeypatch.setattr(tune, "tune", lambda *_: pytest.fail("was measured all the same"))
+    assert run("tune", "--quick") == 1
+    assert capsys.readouterr().err.endswith(f"cannot be written: {tmp_path / 'file'} is no folder\n")
+
+
+def test_a_folder_without_permission_to_write(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)  # root may write everywhere
+    with pytest.raises(PermissionError, match="no permission to write into"):
+        refuse_unwritable(tmp_path / "new")
+
+
+def test_what_the_system_refuses_has_the_files_name_and_no_number(folder, tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "new.gguf"))
+
+    monkeypatch.setattr("airllm.models.quantize._written", full)
+    assert run("quantize", folder, tmp_path / "new.gguf") == 1
+    assert capsys.readouterr().err == f"airllm: {tmp_path / 'new.gguf'}: No space left on device\n"
 
 
 # ------------------------------------------------------------------------------------------------ progress

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,10 +14,11 @@ import numpy as np
 import pytest
 
 import detect_and_benchmark
-from airllm import benchmark, measure, report
+from airllm import benchmark, measure, progress, report
 from airllm.backends import available, config, tuning
 from airllm.cases import case_of, contracts
 from airllm.tensor_ops import OPS
+from cpp_ext.commands import cuda_probes
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTHING_BUILT = ("--quick", "--no-build", "--no-real-data")
@@ -75,7 +77,7 @@ def test_the_json_has_everything(ran):
     ]
     assert "python" in names
     checked = {(t["backend"], t["op"], t["dtype"], t["rows"], t["cols"]) for t in result["tests"]}
-    assert len(checked) == len(result["tests"]) == len(names) * 2 * 3 * len(benchmark.CHECKED)
+    assert len(checked) == len(result["tests"]) == len(names) * 2 * len(benchmark.CHECKED)
     assert all(test["passed"] and 0 <= test["error"] <= 1 for test in result["tests"])
     sides = {*names, *(["torch"] if "torch" in result["machine"]["versions"] else [])}
     timed = {(r["op"], r["rows"], r["cols"], r["implementation"]) for r in result["speed"]}
@@ -83,6 +85,7 @@ def test_the_json_has_everything(ran):
         (op, *size, s) for op in ("rms_norm", "matmul") for size in ((1, 64), (4, 128)) for s in sides
     }
     assert all(r["dtype"] == "float32" and r["median"] > 0 and r["gb_s"] > 0 for r in result["speed"])
+    assert all(1 <= r["rounds"] <= measure.ROUNDS for r in result["speed"]) and not result["checks_left_out"]
 
 
 def test_every_backend_that_does_not_run_has_its_reason(ran):
@@ -104,6 +107,7 @@ def test_output_in_a_pipe_is_plain_text_with_the_four_steps(ran):
     text = ran[0].stdout
     assert [step for step in ("1/4", "2/4", "3/4", "4/4") if step in text] == ["1/4", "2/4", "3/4", "4/4"]
     assert "\x1b" not in text and "\r" not in text and ran[0].stderr == ""
+    assert "Each time is the median of " in text
     assert "NOT REAL INPUT: random numbers" in text and "--no-real-data was given" in text
     assert str(ran[1] / "report.html") in text
 
@@ -192,9 +196,10 @@ def test_a_forced_backend_that_cannot_run_is_reported_with_its_reason(tmp_path):
 
 
 class Sized:
-    """Arrays of every size that take no memory."""
+    """Arrays of every size that take no memory; `size` is that of the last ones."""
 
     def inputs(self, op, rows, cols, dtype, rng):
+        self.size = rows, cols
         case = case_of(op, rows, cols)
         return [self.array(o, case, dtype) for o in op.operands if not o.optional]
 
@@ -212,31 +217,69 @@ def no_vulkan():
         yield
 
 
-def test_quick_timings_are_planned_for_less_than_a_minute(monkeypatch):
-    """By a clock of this test's own, on a machine where four backends and PyTorch are as slow as NumPy is on
-    an old one: 10 ns an element, 10 ns a hundred products, but 0.1 ms at least, or there would be millions of
-    calls. Building and the data come on top.
+@pytest.mark.parametrize("slower, seconds, most", [(1, 30, 32), (4, 30, 40), (4, 6, 24)])
+def test_quick_timings_end_in_time_on_a_busy_machine(slower, seconds, most, monkeypatch):
+    """By a clock of this test's own, on a machine where three backends are as slow as NumPy is on an old one,
+    10 ns an element, 10 ns a hundred products, 0.1 ms at least, and `slower` when it is busy. What goes over
+    the time is the first round of long calls, which is taken whatever happens.
     """
-    now = 0.0
+    now, data = 0.0, Sized()
 
     def passes(seconds):
         nonlocal now
         now += seconds
 
     def call_of(name, op, arrays, parameters):
-        rows, cols = sizes[len(calls) // len(names) % len(sizes)]
-        calls.append(op)
-        steps = benchmark.work(op, rows, cols)
-        seconds = max(1e-4, steps * (1e-10 if contracts(op) else 1e-8))
-        return lambda: passes(seconds)
+        seconds = benchmark.work(op, *data.size) * (1e-10 if contracts(op) else 1e-8)
+        return lambda: passes(slower * max(1e-4, seconds))
 
     monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: now, sleep=passes))
     monkeypatch.setattr(benchmark, "call_of", call_of)
     monkeypatch.setattr(measure, "optional", lambda name: None)
-    names, sizes, calls = [*config.IN_ORDER, "torch itself"], sorted(benchmark.QUICK.sizes), []
-    rows = benchmark.speed(names, list(OPS), ["float32"], None, Sized(), benchmark.QUICK, lambda *_: None)
-    assert len(rows) == len(names) * len(sizes) * len(OPS) and not any("skipped" in row for row in rows)
-    assert 10 < now < 45, "the rest of the minute is for the detection, the checks and the bandwidth"
+    names = config.IN_ORDER[-3:]
+    limits = replace(benchmark.QUICK, total=seconds)
+    rows = benchmark.speed(names, list(OPS), ["float32"], None, data, limits, lambda *_: None)
+    assert len(rows) == len(names) * len(benchmark.QUICK.sizes) * len(OPS)
+    assert now < most
+    timed = [row["rounds"] for row in rows if "rounds" in row]
+    assert min(timed) >= (report.FEW if slower == 1 else 1)
+    assert np.mean(timed) >= (6 if seconds == 30 else 1.5)
+
+
+def test_quick_leaves_out_the_builds_that_take_long_and_says_so(monkeypatch):
+    monkeypatch.setattr(detect_and_benchmark, "missing_for", lambda name: "")
+    done = subprocess.CompletedProcess([], 0, "", "")
+    monkeypatch.setattr(detect_and_benchmark, "setup", lambda *command, told: done)
+    without = cuda_probes.Finding("CUDA driver", why_not="no driver")
+    for driver, cuda in ((without, "skipped"), (cuda_probes.Finding("CUDA driver"), "up to date")):
+        monkeypatch.setattr(cuda_probes, "driver", lambda found=driver: found)
+        quick = detect_and_benchmark.built(report.console(), quick=True)
+        assert [each["state"] for each in quick] == ["up to date", cuda, "skipped"]
+        assert all("--quick" in each["detail"] for each in quick if each["state"] == "skipped")
+    full = detect_and_benchmark.built(report.console(), quick=False)
+    assert [each["state"] for each in full] == ["up to date", "up to date", "checked"]
+
+
+def test_what_takes_long_says_how_far_it_is_in_a_pipe_too(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "EVERY", 0)
+    with progress.step(report.console(), "Checking") as told:
+        told(1, 4, "silu on cpp")
+        told(0, 0, "build_ext: 3 s")
+    assert capsys.readouterr().out == "Checking ...\n  25 %, silu on cpp\n  build_ext: 3 s\n"
+
+
+def test_a_setup_command_that_takes_long_tells_its_time():
+    seen = []
+    done = detect_and_benchmark.setup("--version", told=lambda *at: seen.append(at))
+    assert done.returncode == 0 and done.stdout.strip()
+    assert all("--version: " in text for _, _, text in seen)
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_anything_long(tmp_path):
+    (tmp_path / "file").touch()
+    done = run(*NOTHING_BUILT, "--output", tmp_path / "file" / "report")
+    assert (done.returncode, done.stdout) == (2, "") and len(done.stderr.splitlines()) == 1
+    assert f"cannot be written: {tmp_path / 'file'} is no folder" in done.stderr
 
 
 BROKEN = """
@@ -290,7 +333,7 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(monkeypatch,
 
 
 def test_a_build_that_fails_shows_its_log_and_is_a_failure(monkeypatch, capsys):
-    def failing(*command):
+    def failing(*command, told):
         return subprocess.CompletedProcess(command, 1, "compiling\n", "kernels.inl:7: error: no such thing\n")
 
     monkeypatch.setattr(detect_and_benchmark, "setup", failing)

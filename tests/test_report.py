@@ -50,6 +50,21 @@ def test_a_call_longer_than_its_time_runs_three_times_only():
     assert timing.samples == 3 and len(ran) == 5
 
 
+def test_time_that_is_up_ends_a_comparison_after_its_first_round():
+    times = measure.compare({"a": lambda: busy(1e-3), "b": lambda: busy(1e-3)}, 0.05, within=0)
+    assert all(0 < time.rounds < measure.ROUNDS for time in times.values())
+    times = measure.compare({"a": lambda: busy(1e-3)}, 0.05)
+    assert times["a"].rounds == measure.ROUNDS
+
+
+def test_a_call_longer_than_the_time_for_all_is_not_repeated():
+    ran = []
+    calls = {"long": lambda: (ran.append(0), busy(0.11)), "short": lambda: busy(1e-4)}
+    times = measure.compare(calls, 0.05, within=0.1)
+    assert len(ran) == 2 and (times["long"].samples, times["long"].rounds) == (1, 1)
+    assert times["long"].median >= 0.11
+
+
 def test_quartiles():
     timing = measure.Timing.of([1.0, 2.0, 3.0, 4.0, 5.0])
     assert (timing.low, timing.median, timing.high, timing.samples) == (2, 3, 4, 5)
@@ -91,12 +106,13 @@ def model(real_file):
     return real_data.Model(real_file)
 
 
-def test_the_recorded_values_begin_with_the_embedding_of_the_text(data, model):
+def test_the_recorded_values_begin_with_the_embedding_of_the_text(data, model, real_file):
+    from gguf import GGUFReader
     from gguf.quants import dequantize
 
     text = " ".join((real_data.cache_dir() / real_data.TEXT).read_text().split())
     ids = model.tokenize(text)[: real_data.TOKENS]
-    table = model.tensors["token_embd.weight"]
+    table = next(t for t in GGUFReader(real_file).tensors if t.name == "token_embd.weight")
     rows = dequantize(table.data, table.tensor_type)[ids]
     assert np.array_equal(data.values["hidden"][: rows.size].reshape(rows.shape), rows)
 
@@ -289,6 +305,13 @@ def test_the_rounded_exact_result_passes(name, dtype, monkeypatch):
     monkeypatch.setattr(benchmark.backends, "kernel", kernel_that(exact))
     for size in benchmark.CHECKED:
         assert benchmark._checked("cpp", op, dtype, *size, real_data.random_data("a test")).passed
+
+
+def test_each_op_is_checked_once_however_little_time_there_is():
+    what = ["python"], ["silu", "gelu"], ["float32", "float16"]
+    found = benchmark.check(*what, real_data.random_data("a test"), lambda *_: None, seconds=0)
+    assert [each["op"] for each in found] == ["silu", "gelu"] and all(each["passed"] for each in found)
+    assert len(benchmark.cases_to_check(*what)) == 2 * 2 * len(benchmark.CHECKED)
 
 
 def test_speed_tells_ratios_and_rates_of_what_it_timed():
@@ -508,6 +531,20 @@ def test_ratios_are_those_of_the_fastest_backend(result):
 )
 def test_durations(seconds, shown):
     assert report.duration(seconds) == shown
+
+
+def test_what_there_was_no_time_for_is_said(result):
+    assert report.rounds(result) == report.left_out(result) == ""
+    for row in result["speed"]:
+        row["rounds"] = 7
+    result["speed"][0]["rounds"], result["checks_left_out"] = 1, 12
+    assert report.rounds(result).startswith("Each time is the median of 1 to 7 rounds (*: fewer than 3")
+    console = report.console(record=True)
+    console.print(report.tests_table(result))
+    for table in report.speed_tables(result):
+        report.show(console, table)
+    for text in (console.export_text(), Page(page.page(result)).text):
+        assert text.count("*0.64 ns") == 1 and "12, of larger sizes" in text
 
 
 def test_json_comes_back_as_it_was(result, tmp_path):

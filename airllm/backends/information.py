@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airllm.backends import routing
+from airllm.backends.config import Config
 from airllm.backends.registry import all_names, available, choice, definitions, opened
 
 
@@ -70,7 +71,7 @@ def print_backend_info() -> None:
     """Print which backend runs, which others could, and why the rest do not; then how ops were measured."""
     info = get_backend_info()
     print(f"Active backend: {info['backend']} ({info['device']})")
-    print(f"Configuration:  {info['config_source']}: {info['config']}")
+    print(f"Configuration:  {_configured(choice().config)}")
     for name in all_names():
         state = info["unavailable"].get(name)
         state = f"not available: {state}" if state else f"available: {info['devices'][name]}"
@@ -82,6 +83,19 @@ def print_backend_info() -> None:
         print(f"  {line}")
     for line in info["tuning"]["changed"]:
         print(f"  changed since it was measured (`airllm tune` measures again): {line}")
+
+
+def _configured(config: Config) -> str:
+    """The user's wish and where it stands."""
+    order = ", ".join(config.order)
+    if config.force_backend:
+        wish = f"{config.force_backend} and no other"
+    elif config.preferred_backend == "auto":
+        wish = f"the first that runs of {order}"
+    else:
+        wish = f"{config.preferred_backend}; if it cannot run, the first of {order}"
+    place = config.source if config.path is None or config.source == "AIRLLM_BACKEND" else config.path
+    return f"{wish} ({place})"
 
 
 def _routed() -> list[str]:

@@ -17,6 +17,7 @@ from airllm.models.gguf_from_folder import folder_source
 from airllm.models.gguf_writing import FLOATS, UINT32, Key, Planned, Source, in_pieces, nbytes_of, write_gguf
 from airllm.models.safetensors_folder import SafetensorsFolder
 from airllm.models.weights import Stored, open_weights
+from airllm.output import refuse_unwritable
 from airllm.real_data import OnProgress, unseen
 
 # What can be asked for -> our name, and ggml's number for a file that is mostly of it.
@@ -64,6 +65,9 @@ def quantize(source: Path, target: Path, format: str = "q4_0", on_progress: OnPr
         raise ValueError(f"format has value {format!r}, expected one of {', '.join(TARGETS)}")
     if target.exists():
         raise FileExistsError(f"{target} is there already: remove it, or choose another name")
+    if not target.parent.exists():
+        raise FileNotFoundError(f"{target} cannot be written: there is no folder {target.parent}")
+    refuse_unwritable(target)
     with open_weights(source) as weights:
         if isinstance(weights, GgufFile):
             architecture = str(weights.metadata.get("general.architecture", ""))

@@ -1,11 +1,23 @@
 """test_capabilities: what this machine can build and run, and what is missing for the rest."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from . import cuda_probes, probes
 from .probes import Finding
 
 HELP = "show which backends can be built and run here, and why not the others"
+
+
+# Of each backend, the probe that says whether it runs now.
+RUNNING = {
+    "cuda": lambda: probes.module("tensor_ops_cuda"),
+    "mlx": probes.mlx,
+    "opencl": lambda: probes.module("tensor_ops_opencl"),
+    "webgpu": probes.webgpu,
+    "cpp": lambda: probes.module("tensor_ops_cpp"),
+    "python": probes.numpy,
+}
 
 
 def add_options(parser) -> None:
@@ -43,16 +55,21 @@ class Capability:
 
 
 class Findings:
-    """All probes of this machine, made once."""
+    """All probes of this machine, made once, together: each waits for processes of its own."""
 
     def __init__(self):
-        self.cpu = probes.cpu()
-        self.compilers = probes.compilers()
-        self.cpp = probes.cpp_prerequisites()
-        self.openmp = probes.openmp(probes.cxx_command())
-        self.nvcc = cuda_probes.nvcc()
-        self.driver = cuda_probes.driver()
-        self.opencl = probes.opencl()
+        with ThreadPoolExecutor() as pool:
+            cpu, compilers = pool.submit(probes.cpu), pool.submit(probes.compilers)
+            cpp, openmp = (
+                pool.submit(probes.cpp_prerequisites),
+                pool.submit(probes.openmp, probes.cxx_command()),
+            )
+            nvcc, opencl = pool.submit(cuda_probes.nvcc), pool.submit(probes.opencl)
+            running = {name: pool.submit(probe) for name, probe in RUNNING.items()}
+            self.driver = cuda_probes.driver()
+        self.cpu, self.compilers, self.cpp = cpu.result(), compilers.result(), cpp.result()
+        self.openmp, self.nvcc, self.opencl = openmp.result(), nvcc.result(), opencl.result()
+        self.running = {name: found.result() for name, found in running.items()}
 
     def report(self) -> dict[str, list[str]]:
         """Section title -> lines."""
@@ -65,15 +82,14 @@ class Findings:
 
     def backends(self) -> list[Capability]:
         """Every backend, in the default order."""
-        cuda = probes.module("tensor_ops_cuda") if self.driver else self.driver
-        cpp, opencl = probes.module("tensor_ops_cpp"), probes.module("tensor_ops_opencl")
+        runs = self.running | ({} if self.driver else {"cuda": self.driver})
         return [
-            Capability("cuda", missing(self.nvcc, *self.cpp), cuda, "python setup.py build_cuda"),
-            Capability("mlx", (), probes.mlx(), ""),
-            Capability("opencl", missing(self.opencl), opencl, "python setup.py build_opencl"),
-            Capability("webgpu", (), probes.webgpu(), ""),
-            Capability("cpp", missing(*self.cpp), cpp, "python setup.py build_ext --inplace"),
-            Capability("python", (), probes.numpy(), ""),
+            Capability("cuda", missing(self.nvcc, *self.cpp), runs["cuda"], "python setup.py build_cuda"),
+            Capability("mlx", (), runs["mlx"], ""),
+            Capability("opencl", missing(self.opencl), runs["opencl"], "python setup.py build_opencl"),
+            Capability("webgpu", (), runs["webgpu"], ""),
+            Capability("cpp", missing(*self.cpp), runs["cpp"], "python setup.py build_ext --inplace"),
+            Capability("python", (), runs["python"], ""),
         ]
 
 

@@ -1,0 +1,18 @@
+"""Whether a file can be written, asked before the long work whose result it is to hold."""
+
+import os
+from pathlib import Path
+
+
+def refuse_unwritable(path: Path) -> None:
+    """OSError that says why, if `path` cannot be written; folders on the way to it may still be missing.
+
+    Nothing is made or changed: what only the attempt would show stays unseen.
+    """
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, expected the name of a file")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise NotADirectoryError(f"{path} cannot be written: {folder} is no folder")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise PermissionError(f"{path} cannot be written: no permission to write into {folder}")
