@@ -4,6 +4,7 @@
 // of 8 ms where something else keeps the cores busy, as the threads of NumPy's BLAS do after each product.
 // Here whoever asks for work to be done begins it at once, and waits for those only that have come to help.
 #pragma once
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -48,9 +50,10 @@ class __attribute__((visibility("hidden"))) Workers {
     job->call = [](const void* of, int me) { (*static_cast<const Work*>(of))(me); };
     job->left.store(0, std::memory_order_relaxed);
     job->places.store(team - 1, std::memory_order_release);
-    wake(team - 1);
+    wake(team - 1, job);
     work(0);
     const int came = team - 1 - job->places.exchange(0, std::memory_order_acq_rel);
+    if (!came) nobody_came(job);
     for (int looks = 0; job->left.load(std::memory_order_acquire) < came; ++looks)
       looks < kLooks ? pause_briefly() : void(sched_yield());  // it may wait for this very core
     job->taken.store(false, std::memory_order_release);
@@ -63,6 +66,11 @@ class __attribute__((visibility("hidden"))) Workers {
     std::atomic<int> left{0};    // threads that came and are done
     void (*call)(const void* work, int me);
     const void* work;
+  };
+
+  struct Thread {
+    pthread_t thread;
+    int kept_off;  // a processor, or -1
   };
 
   static constexpr int kJobs = 16;  // at a time: of as many threads of the program
@@ -92,6 +100,10 @@ class __attribute__((visibility("hidden"))) Workers {
   }
 
   [[noreturn]] void serve() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      threads_.push_back({pthread_self(), -1});
+    }
     for (;;) {
       const uint32_t posted = posted_.load();
       bool worked = false;
@@ -126,11 +138,39 @@ class __attribute__((visibility("hidden"))) Workers {
     --sleeping_;
   }
 
-  void wake(int threads) {
+  void wake(int threads, const Job* job) {
     ++posted_;
     if (!sleeping_.load()) return;
     const std::lock_guard<std::mutex> lock(mutex_);
+    keep_others_off(job);
     for (int i = std::min(threads, sleeping_.load()); i > 0; --i) wake_.notify_one();
+  }
+
+  // A thread that does not sleep may wait for this very core.
+  void nobody_came(const Job* job) {
+    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (lock) keep_others_off(job);
+  }
+
+  // Threads must not wait for the processor on which this one runs. The system may wake a thread where its
+  // waker is, and leave it behind it for milliseconds though other processors are idle: those of some virtual
+  // machines seem to it to share no cache. What its user has bound to a place stays there, and what works for
+  // another caller where it is.
+  void keep_others_off([[maybe_unused]] const Job* job) {
+#if defined(__linux__) && defined(_OPENMP)
+    cpu_set_t others;
+    const int here = sched_getcpu();
+    if (here < 0 || omp_get_proc_bind() != omp_proc_bind_false) return;
+    for (const Job& other : jobs_)
+      if (&other != job && other.taken.load(std::memory_order_relaxed)) return;
+    for (Thread& each : threads_) {
+      if (each.kept_off == here) continue;
+      if (sched_getaffinity(0, sizeof others, &others)) return;
+      CPU_CLR(here, &others);
+      if (!CPU_COUNT(&others) || pthread_setaffinity_np(each.thread, sizeof others, &others)) return;
+      each.kept_off = here;
+    }
+#endif
   }
 
   Job jobs_[kJobs];
@@ -138,6 +178,7 @@ class __attribute__((visibility("hidden"))) Workers {
   std::atomic<int> started_{0}, sleeping_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
+  std::vector<Thread> threads_;
 };
 
 }  // namespace cpu
