@@ -27,7 +27,7 @@ enum class Waits { no, for_warp, for_block, forever };
 
 struct Fiber {
   ucontext_t context{};
-  std::vector<char> stack = std::vector<char>(256 * 1024);
+  std::vector<char> stack = std::vector<char>(64 * 1024);
   Waits waits = Waits::no;
 };
 
@@ -169,6 +169,6 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
     return cudaErrorInvalidConfiguration;
   size_t i = 0;
   const std::tuple<Parameters...> values{*static_cast<Parameters*>(arguments[i++])...};  // in order: braces
-  on_host::enqueue(stream, [=] { on_host::run_grid(grid.x, block.x, [=] { std::apply(kernel, values); }); });
-  return cudaSuccess;
+  return on_host::enqueue(stream,
+                          [=] { on_host::run_grid(grid.x, block.x, [=] { std::apply(kernel, values); }); });
 }
