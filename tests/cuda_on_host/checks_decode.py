@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import os
 import re
 
 import numpy as np
@@ -99,6 +100,15 @@ def test_on_the_device_that_is_named(monkeypatch):
         monkeypatch.delenv("AIRLLM_CUDA_DEVICE")
         assert runtime.on_host_current_device() == 0
         assert distance(kernel.step(TEXT[0]), by_engine(DATA / "llama2", TEXT[:1])[0]) < 1e-4
+
+
+def test_a_forked_child_is_told():
+    with kernel_of(DATA / "llama2") as kernel:
+        kernel.step(1)
+        if not (child := os.fork()):
+            text = message(RuntimeError, kernel.step, 1)
+            os._exit(0 if "before fork()" in text else 1)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 # ---- what cannot be captured

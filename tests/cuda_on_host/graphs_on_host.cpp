@@ -91,41 +91,55 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
 
 // ---- for the tests, through ctypes
 
-// The error of a call within a capture; `ended` becomes that of the capture's end.
-EXPORT int on_host_captured(const char* call, int blocking, int* ended) {
-  cudaStream_t stream = nullptr;
-  cudaStreamCreateWithFlags(&stream, blocking ? cudaStreamDefault : cudaStreamNonBlocking);
-  static void* block = nullptr;
-  static char pageable[8], *pinned = nullptr;
-  static cudaEvent_t event = nullptr;
-  cudaMalloc(&block, 8);
-  cudaMallocHost(reinterpret_cast<void**>(&pinned), 8);
-  cudaEventCreateWithFlags(&event, 0);
-  cudaEventRecord(event, cudaStreamPerThread);
-  const auto copy = [](const void* from, cudaStream_t on) {
+// What the calls below are made with.
+struct Place {
+  explicit Place(unsigned flags) {
+    cudaStreamCreateWithFlags(&stream, flags);
+    cudaMalloc(&block, 8);
+    cudaMallocHost(&pinned, 8);
+    cudaEventCreateWithFlags(&event, 0);
+    cudaEventRecord(event, cudaStreamPerThread);
+  }
+  ~Place() { cudaFree(block), cudaFreeHost(pinned), cudaEventDestroy(event), cudaStreamDestroy(stream); }
+
+  cudaError_t copy(const void* from, cudaStream_t on) const {
     return cudaMemcpyAsync(block, from, 8, cudaMemcpyHostToDevice, on);
-  };
+  }
+  cudaError_t call(const std::string& name);
+
+  cudaStream_t stream = nullptr;
+  void *block = nullptr, *pinned = nullptr;
+  cudaEvent_t event = nullptr;
+  char pageable[8] = {};
+};
+
+cudaError_t Place::call(const std::string& name) {
   const std::map<std::string, std::function<cudaError_t()>> calls{
       {"synchronize the stream", [&] { return cudaStreamSynchronize(stream); }},
       {"synchronize the device", [] { return cudaDeviceSynchronize(); }},
       {"synchronize the legacy stream", [] { return cudaStreamSynchronize(cudaStreamLegacy); }},
       {"use the legacy stream", [&] { return copy(pinned, cudaStreamLegacy); }},
       {"use another stream", [&] { return copy(pageable, cudaStreamPerThread); }},
-      {"allocate", [] { return cudaMalloc(&block, 8); }},
-      {"allocate host memory", [] { return cudaMallocHost(reinterpret_cast<void**>(&pinned), 8); }},
-      {"free", [] { return cudaFree(block); }},
+      {"allocate", [&] { return cudaMalloc(&block, 8); }},
+      {"allocate host memory", [&] { return cudaMallocHost(&pinned, 8); }},
+      {"free", [&] { return cudaFree(block); }},
       {"copy pageable memory", [&] { return copy(pageable, stream); }},
       {"copy pinned memory", [&] { return copy(pinned, stream); }},
       {"wait for what is not captured", [&] { return cudaStreamWaitEvent(stream, event, 0); }},
       {"destroy the stream", [&] { return cudaStreamDestroy(stream); }},
   };
-  cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
-  const cudaError_t code = calls.at(call)();
+  return calls.at(name)();
+}
+
+// The error of a call while a stream captures; `ended` becomes that of the capture's end.
+EXPORT int on_host_captured(const char* call, int blocking, int* ended) {
+  Place place(blocking ? cudaStreamDefault : cudaStreamNonBlocking);
+  cudaStreamBeginCapture(place.stream, cudaStreamCaptureModeThreadLocal);
+  const cudaError_t code = place.call(call);
   cudaGraph_t graph = nullptr;
-  *ended = cudaStreamEndCapture(stream, &graph);
+  *ended = cudaStreamEndCapture(place.stream, &graph);
   if (graph) cudaGraphDestroy(graph);
   cudaGetLastError();
-  cudaFree(block), cudaFreeHost(pinned), cudaEventDestroy(event), cudaStreamDestroy(stream);
   return code;
 }
 
