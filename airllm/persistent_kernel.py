@@ -15,6 +15,7 @@ import numpy as np
 from airllm.backends.kernel_backend import KernelBackend, init_backend, options_of, with_options
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.cache import Cache, ContextFull, token_bytes
+from airllm.models.captured import CapturedStep, captured
 from airllm.models.fused import CACHE_DTYPES, BoundStep
 from airllm.models.hub import located
 from airllm.models.model import ExactOps, Model
@@ -31,7 +32,9 @@ class PersistentKernel:
 
     `compile` plans a step once: weights checked and laid out, memory and threads known. On the C++ backend
     `step(token)` then is one call, in which a team of threads that stays from step to step goes from the
-    token to the logits; on others it is the composition of their ops. `plan` says which, and why.
+    token to the logits. On CUDA it is one launch of a graph that was captured; weights, keys and values lie
+    on the device, and a prompt goes through token by token. Else it is the composition of the backend's ops.
+    `plan` says which, and why.
 
     `model`: a path, a name as `AutoModel.from_pretrained` takes it, an engine, or a `Model`, whose file is
     opened again. `backend`: must run here, or one of `fallback_backends`, tried in order; None for the
@@ -78,7 +81,9 @@ class PersistentKernel:
         self._pages, self._context, self._cache_dtype = max_num_pages, context, cache_dtype
         self._model: Model | None = None
         self._cache: Cache | None = None
-        self._bound: BoundStep | None = None
+        self._captured: CapturedStep | None = None
+        self._why_not_captured = ""
+        self._bound: BoundStep | CapturedStep | None = None
         self._last: int | None = None
         self._closed = False
 
@@ -94,15 +99,20 @@ class PersistentKernel:
         """How a step is run: "cpp: one call a step ...", or "python: op by op" and why."""
         if not self._model:
             return f"{self.backend}: not compiled"
-        why_not = self._model.step.why_not
-        if self._cache and self._cache.dtype not in CACHE_DTYPES:
-            why_not = why_not or f"one call takes caches in {' and '.join(CACHE_DTYPES)} only"
-        how = f"op by op: {why_not}" if why_not else f"one call a step, {self._ops.device()}"
+        how = self._how(self._model)
         if self._processes:
             c = self._model.config
             part = f"{c.heads} heads and {c.kv_heads} key-value heads of each layer"
             how += f"; process {self._processes.rank} of {self._processes.size}: {part}"
         return f"{self.backend}: {how}"
+
+    def _how(self, model: Model) -> str:
+        if self._captured:
+            return f"one launch of a captured graph a step, {self._ops.device()}"
+        why_not = self._why_not_captured or model.step.why_not
+        if self._cache and self._cache.dtype not in CACHE_DTYPES:
+            why_not = why_not or f"one call takes caches in {' and '.join(CACHE_DTYPES)} only"
+        return f"op by op: {why_not}" if why_not else f"one call a step, {self._ops.device()}"
 
     @property
     def length(self) -> int:
@@ -132,7 +142,8 @@ class PersistentKernel:
         model = Model(_path_of(self._given), ops, None, context, dtype, self._processes)
         try:
             self._cache = Cache(model.config, self._room(model, dtype), dtype)
-        except ValueError:
+            self._captured, self._why_not_captured = captured(model, self._cache)
+        except BaseException:
             model.close()
             raise
         self._model = model
@@ -156,11 +167,14 @@ class PersistentKernel:
         tokens = [int(token) for token in tokens]
         self._refuse(model, cache, tokens)
         pending = model.pending(tokens, cache)
-        chunk = model.residency.chunk
-        for start in range(0, len(pending), chunk):
-            logits = model.decode([pending[start : start + chunk]], [cache])
+        if self._captured:
+            logits, self._bound = self._captured.prefill(pending, cache), self._captured
+        else:
+            chunk = model.residency.chunk
+            for start in range(0, len(pending), chunk):
+                logits = model.decode([pending[start : start + chunk]], [cache])
+            self._bound = model.bound(cache)
         self._last = tokens[-1]
-        self._bound = model.bound(cache)
         return logits[0]
 
     def __call__(self, token: int | None = None) -> np.ndarray:
@@ -185,7 +199,7 @@ class PersistentKernel:
         """Let go of the model's file and of the sequence. A step afterwards raises RuntimeError."""
         if self._model:
             self._model.close()
-        self._model = self._cache = self._bound = None
+        self._model = self._cache = self._bound = self._captured = None
         self._closed = True
 
     def __enter__(self) -> PersistentKernel:

@@ -117,21 +117,10 @@ float read_all(py::object x) {
 }
 
 void define_decoder_layer(py::module_& m) {
-  py::class_<DecoderLayer>(m, "DecoderLayer",
-                           "A layer ready for decoder_layers(): its weights by name, as airllm.models.layers "
-                           "has them. NotImplementedError for weights that are none of it.")
-      .def(py::init([](const py::dict& weights, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                       float norm_eps, float attention_scale, std::optional<float> attention_softcap,
-                       std::optional<int64_t> window, const std::string& activation, bool interleaved,
-                       int64_t index, int64_t rotation) {
-             return new DecoderLayer(
-                 weights, {heads, kv_heads, head_dim, norm_eps, attention_scale, attention_softcap, window,
-                           activation, interleaved, index, rotation});
-           }),
-           py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
-           py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
-           py::arg("window") = py::none(), py::arg("activation") = "silu", py::arg("interleaved") = false,
-           py::arg("index") = 0, py::arg("rotation") = 0);
+  define_layer<DecoderLayer>(
+      m, "DecoderLayer",
+      "A layer ready for decoder_layers(): its weights by name, as airllm.models.layers "
+      "has them. NotImplementedError for weights that are none of it.");
   py::class_<DecoderPlan>(m, "DecoderPlan",
                           "All that decode_step() needs of a model, checked once: DecoderLayers, stored "
                           "tables embedding and output (vocabulary, width), and the norm between.")

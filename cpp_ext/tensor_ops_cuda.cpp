@@ -4,6 +4,7 @@
 
 #include "cuda/info.h"
 #include "cuda/ops_attention.h"
+#include "cuda/ops_decode.h"
 #include "cuda/ops_elements.h"
 #include "cuda/ops_matmul.h"
 #include "cuda/ops_rows.h"
@@ -76,6 +77,7 @@ PYBIND11_MODULE(tensor_ops_cuda, module) {
   });
   if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw py::error_already_set();
   define_device_array(module);
+  define_decoder_graph(module);
   module.def(
       "to_device", &to_device_of_python, py::arg("x"), py::kw_only(), py::arg("device") = py::none(),
       "A copy of a NumPy array, or of a Quantized, on a device: \"cuda:1\", 1, or AIRLLM_CUDA_DEVICE's if "
@@ -88,7 +90,9 @@ PYBIND11_MODULE(tensor_ops_cuda, module) {
   module.def("device_infos", &fields_of_devices,
              "Every device, in the fields of airllm.backends.DeviceInfo; RuntimeError if there is none.");
   module.def("get_cuda_info", &get_cuda_info, "What runs here, and if nothing does, why.");
-  module.def("calls", [] { return kernels_launched.load(); }, "Kernels launched by this process so far.");
+  module.def(
+      "calls", [] { return kernels_launched.load(); },
+      "Kernels launched by this process so far; a graph is one.");
   module.def("copies", [] { return copies_made.load(); }, "Copies between host and device so far.");
 }
 

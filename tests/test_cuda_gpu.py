@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from conftest import DTYPES, TOLERANCE, assert_agrees
 
-from airllm import tensor_ops
+from airllm import PersistentKernel, tensor_ops
 from airllm.backends import registry
 from airllm.formats import FORMATS, Quantized
 from airllm.tensor_ops import OPS
+from tests import tiny_models
 
 
 @pytest.fixture(scope="module")
@@ -238,3 +239,21 @@ def test_gpu_attention_and_linear_are_captured_into_a_graph(gpu):
     graph.replay()
     arrays = [a.cpu().numpy() for a in (torch.full((1, 1, 64), 0.64), keys, keys)]
     assert_agrees(y.cpu().numpy(), OPS["attention"].exact(*arrays), np.float32)
+
+
+@pytest.mark.parametrize("name", ("llama3", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "phi3_long"))
+@pytest.mark.parametrize("cache_dtype", ("f32", "f16"))
+def test_gpu_decoding_is_one_launch_a_step(gpu, name, cache_dtype):
+    """Beyond the windows, and beyond the text from which on Phi-3's is a long one."""
+    text, path = tiny_models.texts()[0], tiny_models.DATA / name
+    options = {"model": path, "context": 1024, "cache_dtype": cache_dtype}
+    with PersistentKernel(backend="python", **options) as kernel:
+        wanted = np.stack([kernel.step(token) for token in text])
+    with PersistentKernel(backend="cuda", **options) as kernel:
+        assert "one launch of a captured graph a step" in kernel.plan
+        kernel.step(text[0])
+        before = gpu.calls()
+        found = [kernel.step(token) for token in text[1:20]]
+        assert gpu.calls() - before == len(found)
+        found += [kernel.step(token) for token in text[20:]]
+    assert np.abs(np.stack(found) - wanted[1:]).max() / np.ptp(wanted) < 5e-3

@@ -26,6 +26,8 @@ from airllm.models.shard import Processes, Shard
 from airllm.models.tensor_names import NamedTensors
 from airllm.models.weights import open_weights
 
+Tables = list[tuple[np.ndarray, np.ndarray]]  # cosines and sines (positions, dim / 2) of each rotation
+
 _BOUND = 512  # tokens for which a sequence's steps are made ready together
 
 
@@ -164,11 +166,16 @@ class Model:
         if self.shard or not (self.residency.whole and self.step.takes([Rows(0, 1, cache)])):
             return None
         self.residency.begin([(cache, 1)])
-        until = min(cache.capacity, cache.length + _BOUND)
+        tables = self.tables(min(cache.capacity, cache.length + _BOUND), cache.long)
+        return self.step.bound(cache, tables) if cache.length < len(tables[0][0]) else None
+
+    def tables(self, until: int, long: bool) -> Tables:
+        """What turns the first positions of a text that `is_long` or not: `until` of them, or as many as
+        texts have that are turned alike.
+        """
         for rotation in self._rotations:
-            until = rotation.same_until(until, cache.long)
-        tables = [rotation.at(0, until, cache.long) for rotation in self._rotations]
-        return self.step.bound(cache, tables) if cache.length < until else None
+            until = rotation.same_until(until, long)
+        return [rotation.at(0, until, long) for rotation in self._rotations]
 
     def _begin(self, rows: list[Rows]) -> list[Angles]:
         """A pass begins; returns what turns its rows, for each of the model's rotations."""

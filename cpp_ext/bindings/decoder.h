@@ -1,17 +1,10 @@
 // Whole decoder layers as one call: cpu/decoder.h.
 #pragma once
-#include <list>
-#include <map>
-
 #include "../cpu/decoder_thread.h"
+#include "../layer_weights.h"
 #include "formats.h"
 
 namespace [[gnu::visibility("hidden")]] ops {
-
-[[noreturn]] inline void not_implemented(const Op& op, const std::string& what) {
-  PyErr_SetString(PyExc_NotImplementedError, (std::string(op.name) + ": " + what).c_str());
-  throw py::error_already_set();
-}
 
 // A vector (n) of float32, which the caller keeps.
 inline const float* float_vector(const Op& op, const char* name, PyObject* object, int64_t n) {
@@ -38,118 +31,21 @@ inline cpu::Matrix stored_matrix(const Op& op, const char* name, PyObject* objec
   return {weight.format, weight.data(), n, k, nullptr};
 }
 
-// What a layer does, but for its weights.
-struct LayerNumbers {
-  int64_t heads, kv_heads, head_dim;
-  float norm_eps, attention_scale;
-  std::optional<float> attention_softcap;
-  std::optional<int64_t> window;
-  std::string activation;
-  bool interleaved;
-  int64_t index, rotation;
+// Weights of a layer in host memory.
+struct HostWeights {
+  static constexpr Op op{"DecoderLayer"};
+
+  static int64_t size(const char* name, PyObject* object) { return array(op, name, object).size; }
+  static int64_t rows(const char* name, PyObject* object) { return rows_of(op, name, object); }
+  static const float* vector(const char* name, PyObject* object, int64_t n) {
+    return float_vector(op, name, object, n);
+  }
+  static cpu::Matrix matrix(const char* name, PyObject* object, int64_t n, int64_t k) {
+    return stored_matrix(op, name, object, n, k);
+  }
 };
 
-// A layer's weights and numbers, checked once; holds what they point into.
-class DecoderLayer {
- public:
-  DecoderLayer(const py::dict& weights, const LayerNumbers& numbers) {
-    for (const auto& [name, weight] : weights)
-      unread_[py::cast<std::string>(name)] = py::reinterpret_borrow<py::object>(weight);
-    read(numbers);
-    read_attention();
-    read_feed_forward();
-    if (!unread_.empty()) not_implemented(op_, "weights have '" + unread_.begin()->first + "'");
-  }
-
-  const cpu::DecoderLayer& get() const { return layer_; }
-
- private:
-  void read(const LayerNumbers& n) {
-    const auto positive = [&](const char* name, int64_t value) {
-      if (value < 1) op_.wrong_value(name, "has value " + std::to_string(value), "1 or more");
-      return value;
-    };
-    layer_.heads = positive("heads", n.heads);
-    layer_.kv_heads = positive("kv_heads", n.kv_heads);
-    layer_.head_dim = positive("head_dim", n.head_dim);
-    if (n.heads % n.kv_heads)
-      op_.wrong_value("heads", "has value " + std::to_string(n.heads),
-                      "a multiple of kv_heads=" + std::to_string(n.kv_heads));
-    layer_.window = n.window ? positive("window", *n.window) : 0;
-    layer_.index = positive("index", n.index + 1) - 1;
-    layer_.rotation = positive("rotation", n.rotation + 1) - 1;
-    layer_.eps = n.norm_eps;
-    layer_.scale = n.attention_scale;
-    layer_.softcap = n.attention_softcap.value_or(0.f);
-    static const char* const activations[] = {"silu", "gelu_tanh", "gelu"};
-    layer_.activation =
-        static_cast<cpu::Activation>(choice(op_, "activation", py::str(n.activation).ptr(), activations));
-    layer_.interleaved = n.interleaved;
-  }
-
-  void read_attention() {
-    const int64_t q = layer_.heads * layer_.head_dim, kv = layer_.kv_heads * layer_.head_dim;
-    const py::object norm = given("attention.norm");
-    layer_.width = array(op_, "attention.norm", norm.ptr()).size;
-    layer_.attention_norm = floats("attention.norm", norm, layer_.width);
-    layer_.q = matrix("attention.q", q, layer_.width);
-    layer_.k = matrix("attention.k", kv, layer_.width);
-    layer_.v = matrix("attention.v", kv, layer_.width);
-    layer_.output = matrix("attention.output", layer_.width, q);
-    layer_.q_norm = optional_floats("attention.q_norm", layer_.head_dim);
-    layer_.k_norm = optional_floats("attention.k_norm", layer_.head_dim);
-    layer_.attention_post_norm = optional_floats("attention.post_norm", layer_.width);
-  }
-
-  void read_feed_forward() {
-    layer_.feed_forward_norm = floats("feed_forward.norm", given("feed_forward.norm"), layer_.width);
-    const py::object gate = given("feed_forward.gate");
-    layer_.feed_forward = rows_of(op_, "feed_forward.gate", gate.ptr());
-    layer_.gate = matrix("feed_forward.gate", gate, layer_.feed_forward, layer_.width);
-    layer_.up = matrix("feed_forward.up", layer_.feed_forward, layer_.width);
-    layer_.down = matrix("feed_forward.down", layer_.width, layer_.feed_forward);
-    layer_.feed_forward_post_norm = optional_floats("feed_forward.post_norm", layer_.width);
-  }
-
-  // The weight of this name, or null.
-  py::object found(const std::string& name) {
-    const auto at = unread_.find(name);
-    if (at == unread_.end()) return {};
-    py::object weight = std::move(at->second);
-    unread_.erase(at);
-    return weight;
-  }
-  py::object given(const std::string& name) {
-    py::object weight = found(name);
-    if (!weight) not_implemented(op_, "weights lack '" + name + "'");
-    return weight;
-  }
-
-  const float* floats(const char* name, const py::object& object, int64_t n) {
-    kept_.push_back(object);
-    return float_vector(op_, name, object.ptr(), n);
-  }
-  const float* optional_floats(const std::string& name, int64_t n) {
-    const py::object object = found(name);
-    return object ? floats(name.c_str(), object, n) : nullptr;
-  }
-
-  cpu::Matrix matrix(const std::string& name, int64_t n, int64_t k) {
-    return matrix(name, given(name), n, k);
-  }
-  cpu::Matrix matrix(const std::string& name, const py::object& object, int64_t n, int64_t k) {
-    kept_.push_back(object);
-    cpu::Matrix read = stored_matrix(op_, name.c_str(), object.ptr(), n, k);
-    read.bias = optional_floats(name + "_bias", n);
-    return read;
-  }
-
-  static constexpr Op op_{"DecoderLayer"};
-  cpu::DecoderLayer layer_{};
-  std::map<std::string, py::object> unread_;
-  std::list<py::object> kept_;
-};
-
+using DecoderLayer = LayerWeights<HostWeights>;
 using Layers = std::vector<const cpu::DecoderLayer*>;
 
 // Calls take(item) for each item of a list or a tuple.

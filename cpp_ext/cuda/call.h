@@ -17,28 +17,6 @@ namespace airllm::cuda {
 // the GIL.
 using Launch = std::function<cudaError_t(cudaStream_t)>;
 
-// Waits for a stream, also when an exception leaves: until then memory of others may be in use.
-class Finish {
- public:
-  explicit Finish(cudaStream_t stream) : stream_(stream) {}
-  ~Finish() {
-    if (!done_ && cudaStreamSynchronize(stream_) != cudaSuccess) cudaGetLastError();  // one is under way
-  }
-  Finish(const Finish&) = delete;
-  Finish& operator=(const Finish&) = delete;
-
-  void now() {
-    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
-    done_ = true;
-  }
-  // Nothing is left that has to be waited for here.
-  void unneeded() { done_ = true; }
-
- private:
-  cudaStream_t stream_;
-  bool done_ = false;
-};
-
 // A strided array without what lies between its rows; an axis of stride 0 stays one row.
 inline void make_compact(Operand& x) {
   if (is_dense(x)) return;

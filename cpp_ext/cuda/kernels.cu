@@ -2,6 +2,7 @@
 #include <string>
 
 #include "launch_attention.h"
+#include "launch_decode.h"
 #include "launch_elements.h"
 #include "launch_matmul.h"
 #include "launch_rows.h"

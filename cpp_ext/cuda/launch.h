@@ -16,7 +16,7 @@ inline size_t size_of(DType dtype) {
   return sizes[int(dtype)];
 }
 
-// Kernels launched by this process so far, cuBLAS's products among them.
+// Kernels launched by this process so far, cuBLAS's products among them; a graph counts as one.
 inline std::atomic<int64_t> kernels_launched{0};
 
 // An array that a kernel reads whatever its type is, by the numbers of gpu_kernels/any.h.
@@ -141,7 +141,8 @@ struct Attention {
   void* out;  // contiguous, of q's dtype
   const void *q, *k, *v;
   AnyArray mask;
-  float* partial;  // of the size that attention_partial() says
+  float* partial;         // of the size that attention_partial() says
+  const int64_t* length;  // where the device finds the number of keys, of one query; null: it is shape.s
   DType dtype, kv_dtype;
   AttentionShape shape;
   AttentionStrides strides[4];  // of q, k, v, mask
@@ -154,6 +155,18 @@ struct Attention {
 int64_t attention_partial(const AttentionShape& shape);
 
 cudaError_t launch_attention(const Attention& attention, cudaStream_t stream);
+
+// ---- a step of decoding: what depends on the sequence's length is read where it lies on the device
+
+// Rows of x (heads, d), float32, become the rows number *position of a cache (heads, capacity, d).
+cudaError_t launch_put_rows(void* cache, DType dtype, const float* x, const int64_t* position, int64_t heads,
+                            int64_t capacity, int64_t d, cudaStream_t stream);
+
+// out = x * scale in float32; out may be x.
+cudaError_t launch_scale(float* out, const void* x, DType dtype, int64_t n, float scale, cudaStream_t stream);
+
+// x = cap * tanh(x / cap)
+cudaError_t launch_softcap(float* x, int64_t n, float cap, cudaStream_t stream);
 
 // The virtual architectures the kernels were compiled for, e.g. "75, 80, 90".
 const char* compiled_archs();

@@ -50,4 +50,26 @@ inline void order(cudaStream_t earlier, cudaStream_t later) {
   event.hold_back(later);
 }
 
+// Waits for a stream, also when an exception leaves: until then memory of others may be in use.
+class Finish {
+ public:
+  explicit Finish(cudaStream_t stream) : stream_(stream) {}
+  ~Finish() {
+    if (!done_ && cudaStreamSynchronize(stream_) != cudaSuccess) cudaGetLastError();  // one is under way
+  }
+  Finish(const Finish&) = delete;
+  Finish& operator=(const Finish&) = delete;
+
+  void now() {
+    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    done_ = true;
+  }
+  // Nothing is left that has to be waited for here.
+  void unneeded() { done_ = true; }
+
+ private:
+  cudaStream_t stream_;
+  bool done_ = false;
+};
+
 }  // namespace airllm::cuda

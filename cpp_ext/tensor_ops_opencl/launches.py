@@ -236,7 +236,7 @@ def _attention(call: Call) -> Plan:
     rows = batch * heads * t
     seen = min(s, call.parameters.get("window") or s)
     splits = max(1, min(_ceil(4 * call.compute_units, rows * across), _ceil(seen, _FEWEST_KEYS)))
-    arguments = (*memory, "partial" if splits > 1 else None, *_numbers(splits), *numbers)
+    arguments = (*memory, "partial" if splits > 1 else None, None, *_numbers(splits), *numbers)
     parts = Launch("attention", f"attention_row_{kind}", arguments, rows * across * splits, 128)
     if splits == 1:
         return Plan((parts,))

@@ -49,6 +49,7 @@ def module(folder: Path) -> Path:
     calls = {
         "kernels.o": [*cxx, *include, *kernels, "-c", str(CPP_EXT / "cuda" / "kernels.cu")],
         "runtime.o": [*cxx, *include, "-c", str(HERE / "runtime_on_host.cpp")],
+        "graphs.o": [*cxx, *include, "-c", str(HERE / "graphs_on_host.cpp")],
         "module.o": [*cxx, *include, "-c", str(CPP_EXT / "tensor_ops_cuda.cpp")],
     }
     with ThreadPoolExecutor(len(calls)) as pool:

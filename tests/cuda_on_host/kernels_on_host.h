@@ -194,6 +194,6 @@ cudaError_t cudaLaunchKernel(void (*kernel)(Parameters...), dim3 grid, dim3 bloc
     return cudaErrorInvalidConfiguration;
   size_t i = 0;
   const std::tuple<Parameters...> values{*static_cast<Parameters*>(arguments[i++])...};  // in order: braces
-  on_host::enqueue(stream, [=] { on_host::run_grid(grid.x, block.x, [=] { std::apply(kernel, values); }); });
-  return cudaSuccess;
+  return on_host::enqueue(stream,
+                          [=] { on_host::run_grid(grid.x, block.x, [=] { std::apply(kernel, values); }); });
 }

@@ -1,135 +1,7 @@
-#include "runtime_on_host.h"
-
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <deque>
-#include <map>
-#include <mutex>
-#include <string>
-#include <thread>
-#include <tuple>
-#include <vector>
+#include "state_on_host.h"
 
 namespace on_host {
 namespace {
-
-// A stream of a device; the per-thread stream is one for each host thread.
-using Key = std::tuple<int, std::uintptr_t, std::thread::id>;
-
-struct Moment {
-  Key stream;
-  uint64_t count;  // tasks of the stream that come before
-};
-
-struct Task {
-  std::function<void()> work;
-  std::vector<Moment> after;
-};
-
-struct Stream {
-  std::deque<Task> waiting;
-  uint64_t issued = 0, done = 0;
-};
-
-struct Allocation {
-  size_t bytes;
-  int device;
-};
-
-struct Failure {
-  int countdown;
-  cudaError_t code;
-};
-
-struct State {
-  std::recursive_mutex mutex;
-  std::map<Key, Stream> streams;
-  std::map<char*, Allocation> memory;
-  std::map<std::string, Failure> failures;
-  int devices = 2, driver = 13000, pools = 1;
-  size_t capacity = size_t(1) << 30;
-};
-
-State& state() {
-  static auto& made = *new State;
-  return made;
-}
-
-thread_local int current_device = 0;
-thread_local cudaError_t last_error = cudaSuccess;
-
-using Lock = std::lock_guard<std::recursive_mutex>;
-
-[[noreturn]] void stop(const char* what) {
-  std::fprintf(stderr, "CUDA stand-in: %s\n", what);
-  std::abort();
-}
-
-cudaError_t set(cudaError_t code) {
-  if (code != cudaSuccess) last_error = code;
-  return code;
-}
-
-Key key(cudaStream_t stream) {
-  auto number = reinterpret_cast<std::uintptr_t>(stream);
-  if (number == 0) number = 1;
-  return {current_device, number, number == 2 ? std::this_thread::get_id() : std::thread::id()};
-}
-
-void run_until(const Moment& moment) {
-  Stream& stream = state().streams[moment.stream];
-  while (stream.done < moment.count) {
-    Task task = std::move(stream.waiting.front());
-    stream.waiting.pop_front();
-    ++stream.done;
-    for (const Moment& before : task.after) run_until(before);
-    if (task.work) task.work();
-  }
-}
-
-void run_all(const Key& name) { run_until({name, state().streams[name].issued}); }
-
-void put(cudaStream_t stream, Task task) {
-  Stream& on = state().streams[key(stream)];
-  on.waiting.push_back(std::move(task));
-  ++on.issued;
-}
-
-// The allocation that a range lies in, or null.
-std::pair<char* const, Allocation>* allocation(const void* pointer) {
-  auto& memory = state().memory;
-  auto after = memory.upper_bound(static_cast<char*>(const_cast<void*>(pointer)));
-  if (after == memory.begin()) return nullptr;
-  auto& found = *--after;
-  return static_cast<const char*>(pointer) < found.first + found.second.bytes ? &found : nullptr;
-}
-
-void require_device_range(const void* pointer, size_t bytes) {
-  const auto* found = allocation(pointer);
-  const char* end = static_cast<const char*>(pointer) + bytes;
-  if (!found || end > found->first + found->second.bytes) stop("a copy leaves its device allocation");
-}
-
-cudaError_t allocate(void** pointer, size_t bytes) {
-  size_t used = bytes;
-  for (const auto& [address, found] : state().memory) used += found.bytes;
-  if (used > state().capacity) return set(cudaErrorMemoryAllocation);
-  char* made = static_cast<char*>(std::malloc(bytes));
-  std::memset(made, 0xff, bytes);  // NaN in every dtype: reading it shows
-  state().memory[made] = {bytes, current_device};
-  *pointer = made;
-  return cudaSuccess;
-}
-
-void release(void* pointer) {
-  const auto found = state().memory.find(static_cast<char*>(pointer));
-  if (found == state().memory.end()) stop("freed what is not allocated");
-  std::memset(pointer, 0xff, found->second.bytes);
-  state().memory.erase(found);
-  std::free(pointer);
-}
 
 struct EventMoment {
   bool recorded = false;
@@ -140,6 +12,7 @@ struct EventMoment {
 
 cudaError_t failing(const char* function) {
   Lock lock(state().mutex);
+  ++state().calls[function];
   const auto found = state().failures.find(function);
   if (found == state().failures.end() || --found->second.countdown > 0) return cudaSuccess;
   const cudaError_t code = found->second.code;
@@ -147,19 +20,15 @@ cudaError_t failing(const char* function) {
   return set(code);
 }
 
-void enqueue(cudaStream_t stream, std::function<void()> work) {
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
   Lock lock(state().mutex);
-  put(stream, {std::move(work), {}});
+  if (std::get<0>(key(stream)) != current_device) return set(cudaErrorInvalidResourceHandle);
+  return submit(stream, std::move(work));
 }
 
 }  // namespace on_host
 
 using namespace on_host;
-
-#define ENTER(function)                                         \
-  Lock lock(state().mutex);                                     \
-  if (const cudaError_t code = failing(#function)) return code; \
-  if (state().driver == 0) return set(cudaErrorInsufficientDriver)
 
 // ---- the runtime's functions
 
@@ -239,25 +108,49 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
   return cudaSuccess;
 }
 
-cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t) {
+// A device makes these two nodes of a graph that owns the memory; nothing here needs that.
+cudaError_t cudaMallocAsync(void** pointer, size_t bytes, cudaStream_t stream) {
   ENTER(cudaMallocAsync);
   if (!state().pools) return set(cudaErrorNotSupported);
+  if (const cudaError_t code = refused_in_capture(stream)) return code;
   return allocate(pointer, bytes);
 }
 
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   ENTER(cudaFreeAsync);
-  put(stream, {[pointer] { release(pointer); }, {}});
-  return cudaSuccess;
+  if (const cudaError_t code = refused_in_capture(stream)) return code;
+  return submit(stream, [pointer] { release(pointer); });
 }
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   ENTER(cudaMalloc);
+  if (const cudaError_t code = why_unsafe()) return code;
   return allocate(pointer, bytes);
+}
+
+cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
+  ENTER(cudaMallocHost);
+  if (const cudaError_t code = why_unsafe()) return code;
+  *pointer = std::malloc(bytes);
+  std::memset(*pointer, 0xff, bytes);
+  state().pinned[static_cast<char*>(*pointer)] = bytes;
+  return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void* pointer) {
+  ENTER(cudaFreeHost);
+  if (const cudaError_t code = why_unsafe()) return code;
+  cudaDeviceSynchronize();
+  if (!state().pinned.erase(static_cast<char*>(pointer))) stop("freed what is no pinned memory");
+  std::free(pointer);
+  return cudaSuccess;
 }
 
 cudaError_t cudaDeviceSynchronize() {
   ENTER(cudaDeviceSynchronize);
+  for (auto& [name, capture] : state().captures) {
+    if (std::get<0>(name) == current_device) return breaks(capture, cudaErrorStreamCaptureUnsupported);
+  }
   for (auto& [name, stream] : state().streams) {
     if (std::get<0>(name) == current_device) run_all(name);
   }
@@ -266,6 +159,7 @@ cudaError_t cudaDeviceSynchronize() {
 
 cudaError_t cudaFree(void* pointer) {
   ENTER(cudaFree);
+  if (const cudaError_t code = why_unsafe()) return code;
   cudaDeviceSynchronize();
   release(pointer);
   return cudaSuccess;
@@ -274,27 +168,28 @@ cudaError_t cudaFree(void* pointer) {
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   ENTER(cudaMemcpyAsync);
-  put(stream, {[=] {
-                 if (kind != cudaMemcpyHostToDevice) require_device_range(from, bytes);
-                 if (kind != cudaMemcpyDeviceToHost) require_device_range(to, bytes);
-                 std::memcpy(to, from, bytes);
-               },
-               {}});
-  return cudaSuccess;
+  const void* host = kind == cudaMemcpyHostToDevice ? from : kind == cudaMemcpyDeviceToHost ? to : nullptr;
+  if (host && !is_pinned(host, bytes)) {  // a graph would hold on to memory that may be gone when it runs
+    if (const cudaError_t code = refused_in_capture(stream)) return code;
+  }
+  return submit(stream, [=] {
+    if (kind != cudaMemcpyHostToDevice) require_device_range(from, bytes);
+    if (kind != cudaMemcpyDeviceToHost) require_device_range(to, bytes);
+    std::memcpy(to, from, bytes);
+  });
 }
 
 cudaError_t cudaMemsetAsync(void* pointer, int value, size_t bytes, cudaStream_t stream) {
   ENTER(cudaMemsetAsync);
-  put(stream, {[=] {
-                 require_device_range(pointer, bytes);
-                 std::memset(pointer, value, bytes);
-               },
-               {}});
-  return cudaSuccess;
+  return submit(stream, [=] {
+    require_device_range(pointer, bytes);
+    std::memset(pointer, value, bytes);
+  });
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   ENTER(cudaStreamSynchronize);
+  if (const cudaError_t code = refused_in_capture(stream)) return code;
   run_all(key(stream));
   return cudaSuccess;
 }
@@ -312,6 +207,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   ENTER(cudaEventRecord);
+  if (const cudaError_t code = refused_in_capture(stream)) return code;  // a device has events in graphs
   *reinterpret_cast<EventMoment*>(event) = {true, {key(stream), state().streams[key(stream)].issued}};
   return cudaSuccess;
 }
@@ -319,6 +215,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   ENTER(cudaStreamWaitEvent);
   const auto& found = *reinterpret_cast<EventMoment*>(event);
+  if (const cudaError_t code = why_unusable(stream)) return code;
+  if (Capture* capture = capture_of(stream)) return breaks(*capture, cudaErrorStreamCaptureIsolation);
   if (found.recorded) put(stream, {nullptr, {found.moment}});
   return cudaSuccess;
 }
@@ -333,11 +231,10 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 
 // ---- for the tests, through ctypes
 
-#define EXPORT __attribute__((visibility("default")))
-
 EXPORT void on_host_reset() {
   Lock lock(state().mutex);
   state().failures.clear();
+  state().calls.clear();
   state().devices = 2, state().driver = 13000, state().pools = 1;
   state().capacity = size_t(1) << 30;
   last_error = cudaSuccess;
@@ -357,10 +254,16 @@ EXPORT int on_host_unused_failures() { return int(state().failures.size()); }
 
 EXPORT int on_host_current_device() { return current_device; }
 
+EXPORT int on_host_calls(const char* function) {
+  Lock lock(state().mutex);
+  return state().calls[function];
+}
+
+// Blocks of memory, streams and graphs that are there.
 EXPORT size_t on_host_live_blocks() {
   Lock lock(state().mutex);
   for (auto& [name, stream] : state().streams) run_all(name);
-  return state().memory.size();
+  return state().memory.size() + state().pinned.size() + state().made.size() + size_t(state().graphs);
 }
 
 // Another library's memory, and its work on its own stream.
@@ -387,6 +290,7 @@ EXPORT void on_host_release(void* pointer) {
 
 EXPORT void on_host_enqueue(std::uintptr_t stream, int device, void (*work)(void*), void* argument) {
   const OnDevice guard(device);
+  if (capture_of(reinterpret_cast<cudaStream_t>(stream))) stop("another library's work in a capture");
   put(reinterpret_cast<cudaStream_t>(stream), {[=] { work(argument); }, {}});
 }
 

@@ -8,10 +8,10 @@
 
 namespace on_host {
 
-// The error that the test wants from this call of the function, or cudaSuccess.
+// Counts a call of the function; the error that the test wants from it, or cudaSuccess.
 cudaError_t failing(const char* function);
 
-// Puts work on a stream of the current device.
-void enqueue(cudaStream_t stream, std::function<void()> work);
+// Puts work on a stream of the current device, or into the graph that it captures.
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
 
 }  // namespace on_host
