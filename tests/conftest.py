@@ -21,6 +21,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     _programs = tempfile.mkdtemp(prefix="airllm-programs-")
     atexit.register(shutil.rmtree, _programs, ignore_errors=True)
     os.environ.update(POCL_CACHE_DIR=_programs, PYOPENCL_NO_CACHE="1")
+# pip would write there what tests expect it to print.
+os.environ.pop("PIP_LOG", None)
 # What was measured on this machine must not choose the kernels under test.
 os.environ["AIRLLM_TUNING"] = "off"
 

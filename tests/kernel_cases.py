@@ -268,6 +268,7 @@ def _products(rng, dtype):
         scores, rows = 0.5 * f64(weight) @ f64(query), f64(weights) @ f64(weight)
         yield Case("attention_scores", {"query": query, "keys": weight}, {"out": scores}, {"scale": 0.5})
         yield Case("weighted_sum_rows", {"weights": weights, "matrix": weight}, {"out": rows})
+    weight = normal(rng, (5, 38), dtype)  # two slices of a tile
     yield _linear(rng, other, weight, weight, 9, True)
 
 

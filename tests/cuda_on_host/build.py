@@ -73,6 +73,7 @@ def environment(folder: Path) -> dict[str, str]:
     """What a Python process needs to import the module from `folder`."""
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     options = {"ASAN_OPTIONS": "detect_leaks=0", "AIRLLM_CUDA_MATMUL": "tiled", "PYTHONPATH": path}
+    options["AIRLLM_TEST_REQUIRE"] = "cuda"  # pip's PoCL cannot be loaded beside address sanitizer
     preload = {"LD_PRELOAD": sanitizer()} if sanitizer() else {}
     return {**os.environ, **options, **preload}
 
