@@ -4,6 +4,7 @@ import functools
 import os
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -12,8 +13,8 @@ from pathlib import Path
 from cpp_ext.commands import cpp_build, probes, stamps
 
 ROOT = Path(__file__).resolve().parents[1]
-COMPILED_BEFORE = """#!/bin/sh
-case "$*" in *{source}*) ;; *) exec {cxx} "$@";; esac
+SETUP = [sys.executable, "-W", "error::DeprecationWarning", "setup.py"]
+COMPILED_BEFORE = """case "$*" in *{source}*) ;; *) exec {cxx} "$@";; esac
 for target; do :; done
 {cxx} "$@" -M && cp {module} "$target"
 """
@@ -60,10 +61,9 @@ def compiled_before(folder: Path) -> dict[str, str]:
     """Variables of a C++ compiler for tests of what surrounds a build: it reads the whole source, with the
     options it is given, and then gives the module that was compiled of the same already.
     """
-    compiler, cxx = folder / "compiler", shlex.join(probes.cxx_command())
-    compiler.write_text(COMPILED_BEFORE.format(source=cpp_build.SOURCE.name, cxx=cxx, module=cpp_module()))
-    compiler.chmod(0o755)
-    return {"CXX": str(compiler)}
+    cxx = shlex.join(probes.cxx_command())
+    text = COMPILED_BEFORE.format(source=cpp_build.SOURCE.name, cxx=cxx, module=cpp_module())
+    return {"CXX": str(script(folder / "compiler", text))}
 
 
 def empty_environment(folder: Path) -> Path:
@@ -88,3 +88,10 @@ def run(command: list[str] | str, cwd: Path, timeout=600, **changes: str) -> sub
 def said(answer: subprocess.CompletedProcess) -> str:
     """Everything a command wrote, for the message of an assertion."""
     return f"exit status {answer.returncode}\n{answer.stdout}\n{answer.stderr}"
+
+
+def script(path: Path, text: str) -> Path:
+    """A file that the shell runs."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path

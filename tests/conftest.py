@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+import checkouts
 import ml_dtypes
 import numpy as np
 import pytest
@@ -146,6 +147,22 @@ def reached(target: Target, request: pytest.FixtureRequest):
     assert ran > 0 or request.node.stash[SKIPPED], f"this test never reached a kernel of {target}"
 
 
+@pytest.fixture
+def variant(request: pytest.FixtureRequest):
+    """A device of OpenCL and a form of its kernels, selected."""
+    import tensor_ops_opencl
+
+    tensor_ops_opencl.select(request.param)
+    yield request.param
+    tensor_ops_opencl.select(None)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the checkout in which nothing is built."""
+    return checkouts.copy(tmp_path / "checkout")
+
+
 @pytest.fixture(scope="session")
 def real_file() -> Path:
     """SmolLM2-135M-Instruct as a GGUF file."""
@@ -155,6 +172,23 @@ def real_file() -> Path:
         if "real-data" in REQUIRED:
             raise
         pytest.skip(f"the real model cannot be had: {error}")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model that says random bytes."""
+    from tests import speaking_model
+
+    return speaking_model.write(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def engine(folder: Path):
+    """It, opened."""
+    from airllm.layer_engine import LayerWiseInferenceEngine
+
+    with LayerWiseInferenceEngine(folder) as found:
+        yield found
 
 
 @pytest.fixture

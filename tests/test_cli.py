@@ -14,23 +14,11 @@ import pytest
 
 from airllm import cli, conversation, progress, tune
 from airllm.backends import config, information
-from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.output import refuse_unwritable
 from tests import speaking_model
 
 ROOT = Path(__file__).parents[1]
 CHAT = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return speaking_model.write(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def engine(folder):
-    with LayerWiseInferenceEngine(folder) as found:
-        yield found
 
 
 @pytest.fixture

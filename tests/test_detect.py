@@ -352,7 +352,7 @@ def test_a_missing_tool_is_a_reason_and_no_failure(monkeypatch):
 
 
 def test_the_whole_run_in_a_copy_of_the_checkout(tmp_path):
-    """With what is built already, which setup.py leaves alone, and no nvcc: test_commands builds for CUDA."""
+    """With what is built already, which setup.py leaves alone, and no nvcc: test_builds builds for CUDA."""
     left_out = shutil.ignore_patterns(
         ".git", "__pycache__", "benchmark_report", ".*_cache", "*.egg-info", "venv"
     )

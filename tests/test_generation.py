@@ -20,17 +20,6 @@ from tests import speaking_model
 PROMPT = "the thin man in a hat"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return speaking_model.write(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def engine(folder):
-    with LayerWiseInferenceEngine(folder) as found:
-        yield found
-
-
 @pytest.fixture
 def scripted(engine, monkeypatch):
     """An engine whose model says what it is told to, after any prompt, and then ends."""

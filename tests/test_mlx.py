@@ -3,15 +3,14 @@
 That its ops are right is the part of the tables of all backends.
 """
 
-import os
 import shutil
 import sys
 import types
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
-from conftest import DTYPES, REQUIRED, TOLERANCE
+from conftest import REQUIRED, TOLERANCE
+from device_backends import across_a_fork, after_a_fork, every_dtype
 
 from airllm import backends, tensor_ops
 from airllm.backends import config, registry
@@ -45,7 +44,7 @@ def sample(op, dtype=np.float32):
     return op.sample(np.random.default_rng(1), dtype, batch, **AXES)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+@every_dtype
 @pytest.mark.parametrize("op", COMPUTED, ids=lambda op: op.name)
 def test_arrays_of_mlx_give_arrays_of_mlx_without_a_copy(op, dtype):
     args = sample(op, dtype)
@@ -90,7 +89,7 @@ def test_all_arrays_of_a_call_are_of_one_kind():
 
 
 @pytest.mark.skipif(runtime.on_gpu(), reason="no other backend reads the memory of Metal's arrays")
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+@every_dtype
 def test_another_backend_takes_them_too_and_gives_them_back_as_their_kind(dtype):
     given = mx.array(X.astype(dtype))
     result = tensor_ops.silu(given, backend="python")
@@ -188,21 +187,7 @@ def test_without_mlx_the_reason_has_the_remedy(monkeypatch):
         registry._opened.pop("mlx")
 
 
-def _silu_of_ones(results):
-    try:
-        results.put(str(tensor_ops_mlx.silu(np.ones(2, np.float32))))
-    except RuntimeError as error:
-        results.put(str(error))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@across_a_fork
 def test_a_forked_process_is_told_instead_of_waiting_for_ever():
     tensor_ops_mlx.silu(X)
-    fork = get_context("fork")
-    results = fork.SimpleQueue()
-    process = fork.Process(target=_silu_of_ones, args=(results,))
-    process.start()
-    process.join(60)
-    assert process.exitcode == 0
-    assert "forked" in results.get()
+    assert "forked" in after_a_fork(lambda: tensor_ops_mlx.silu(np.ones(2, np.float32)))

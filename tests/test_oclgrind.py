@@ -164,8 +164,8 @@ def run_case(program, queue, case, plan):
     """Launches half the work-groups that there is work for: they must go on to more of it."""
     import pyopencl as cl
 
+    from airllm.backends.kernel_function import memory_of
     from tensor_ops_opencl.host_arrays import _bytes
-    from tensor_ops_opencl.launches import memory_of
 
     def holding(array):
         return cl.Buffer(queue.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=_bytes(memory_of(array)))

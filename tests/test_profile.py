@@ -14,11 +14,6 @@ from tests import speaking_model
 LAYERS = speaking_model.LAYERS
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return speaking_model.write(tmp_path_factory.mktemp("model"))
-
-
 @pytest.mark.parametrize("rows", (1, 5))
 def test_all_ops_of_all_passes_are_counted(folder, rows):
     with LayerWiseInferenceEngine(folder) as engine:

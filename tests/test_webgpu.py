@@ -1,65 +1,39 @@
 """What is WebGPU's own: devices, arrays, limits. tests/test_ops.py runs the ops on every device."""
 
 import gc
-import os
-import subprocess
-import sys
 import threading
-from multiprocessing import get_context
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import DTYPES, REQUIRED, assert_agrees
+from conftest import DTYPES, assert_agrees
+from device_backends import (
+    across_a_fork,
+    after_a_fork,
+    assert_all_agree,
+    ran,
+    results,
+    sample,
+    sample_optional,
+)
 
 import tensor_ops_webgpu as webgpu
 from airllm import backends, tensor_ops
 from airllm.backends import registry
 from airllm.formats import Quantized
 from airllm.tensor_ops import OPS
-from tensor_ops_webgpu import devices, engine, launches, survey
+from tensor_ops_webgpu import devices, engine, launches
 
 NO_WEBGPU = webgpu.get_webgpu_info()["reason"]
-if NO_WEBGPU and "webgpu" in REQUIRED:
-    pytest.exit(f"AIRLLM_TEST_REQUIRE names webgpu, which cannot run here: {NO_WEBGPU}", returncode=3)
 on_a_device = pytest.mark.skipif(bool(NO_WEBGPU), reason=f"no WebGPU here: {NO_WEBGPU}")
-ROOT = Path(__file__).resolve().parents[1]
 KERNELS = [name for name in OPS if name in launches.KERNELS and name != "dequantize"]
-SIZES = {
-    "batch": (3,),
-    "d": 77,
-    "r": 2,
-    "m": 9,
-    "k": 33,
-    "n": 21,
-    "h": 4,
-    "g": 2,
-    "t": 5,
-    "s": 19,
-    "e": 7,
-    "v": 9,
-}
 
 
 def python(code, **env):
-    """Runs code in a process of its own; returns what it printed."""
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "cpp_ext"), *filter(None, sys.path)])
-    env = {**os.environ, "PYTHONPATH": paths, **env}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
+    """What code prints in a process of its own, which says nothing else."""
+    done = ran(code, **env)
+    assert done.stderr == ""
     return done.stdout.strip()
-
-
-def sample(op, dtype, seed=3, **sizes):
-    args = OPS[op].sample(np.random.default_rng(seed), dtype, **SIZES | sizes)
-    return args, OPS[op].sample_optional(np.random.default_rng(seed + 1), dtype, **SIZES | sizes)
-
-
-def assert_all_agree(found, exact, dtype):
-    several = isinstance(exact, tuple)
-    for a, b in zip(found if several else (found,), exact if several else (exact,), strict=True):
-        assert_agrees(np.asarray(a), b, np.dtype(dtype))
 
 
 # ---- devices ----
@@ -84,7 +58,7 @@ def test_says_why_it_cannot_run_without_a_device(kinds, monkeypatch):
     adapters = [type("Adapter", (), {"info": {"backend_type": kind}}) for kind in kinds]
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: adapters)
     devices.found.cache_clear()
-    monkeypatch.setattr(devices, "_choice", None)
+    monkeypatch.setattr(devices.choice, "_choice", None)
     assert "no WebGPU device here" in webgpu.get_webgpu_info()["reason"]
     with pytest.raises(RuntimeError, match="no WebGPU device here .GPUs come with"):
         webgpu.device()
@@ -117,12 +91,12 @@ def test_gpus_come_before_processors_which_are_used_only_when_asked_for(monkeypa
     monkeypatch.setattr(
         devices, "found", lambda: [devices.Device(adapter(k), i) for i, k in enumerate(kinds)]
     )
-    monkeypatch.setattr(devices, "_choice", None)
-    monkeypatch.setattr(survey.glob, "glob", lambda pattern: [pattern])  # as if there were a GPU's node
+    monkeypatch.setattr(devices.choice, "_choice", None)
+    monkeypatch.setattr("glob.glob", lambda pattern: [pattern])  # as if there were a GPU's node
     assert webgpu.device() == "2 DiscreteGPU (Vulkan), GPU" and webgpu.only_when_asked() == ""
-    devices.select("0")
+    webgpu.select("0")
     assert "ask for webgpu by name" in webgpu.only_when_asked()
-    monkeypatch.setattr(devices, "_choice", None)
+    monkeypatch.setattr(devices.choice, "_choice", None)
 
 
 @on_a_device
@@ -139,20 +113,21 @@ def test_devices_tell_their_memory():
 @pytest.mark.parametrize("name", KERNELS)
 def test_arrays_stay_on_the_device(name):
     dtype = DTYPES[KERNELS.index(name) % 3]
-    args, optional = sample(name, dtype)
+    args, optional = sample(name, dtype), sample_optional(name, dtype)
     assert not registry.opened("webgpu").why_not  # which computes something at the first time
     there = [webgpu.to_device(a) for a in args]
     optional_there = {n: webgpu.to_device(a) for n, a in optional.items()}
     before = webgpu.copies(), webgpu.calls()
     result = getattr(tensor_ops, name)(*there, **optional_there, backend="webgpu")
     assert webgpu.copies() == before[0] and webgpu.calls() > before[1]
-    assert_all_agree(result, OPS[name].exact(*args, **optional), dtype)
+    here = tuple(array.numpy() for array in results(result))
+    assert_all_agree(here, results(OPS[name].exact(*args, **optional)), dtype)
     assert webgpu.copies() == before[0] + len(OPS[name].outs)
 
 
 @on_a_device
 def test_a_chain_of_ops_makes_no_copies():
-    (x, weight), _ = sample("rms_norm", np.float32)
+    x, weight = sample("rms_norm", np.float32)
     there, scale = webgpu.to_device(x), webgpu.to_device(weight)
     before = webgpu.copies()
     result = webgpu.softmax(webgpu.silu(webgpu.rms_norm(there, scale)))
@@ -176,7 +151,7 @@ def test_a_quantized_weight_on_the_device():
 
 @on_a_device
 def test_a_result_may_be_an_input_of_any_op():
-    (a, b), _ = sample("matmul", np.float32, m=9, k=9, n=9)
+    a, b = sample("matmul", np.float32, m=9, k=9, n=9)
     there = webgpu.to_device(a)
     flat = there.reshape(-1)
     assert webgpu.matmul(there, webgpu.to_device(b), out=there) is there
@@ -231,7 +206,8 @@ def test_more_work_than_one_grid_holds(name, monkeypatch):
     monkeypatch.setattr(launches, "_MOST_GROUPS", 1)
     for rows in (4, 9):
         d = 40 if name == "attention" else 700
-        args, optional = sample(name, np.float32, batch=(rows, 3), m=rows * 40, d=d, n=150, s=70, t=2)
+        sizes = {"batch": (rows, 3), "m": rows * 40, "d": d, "n": 150, "s": 70, "t": 2}
+        args, optional = sample(name, np.float32, **sizes), sample_optional(name, np.float32, **sizes)
         exact = OPS[name].exact(*args, **optional)
         assert_all_agree(getattr(webgpu, name)(*args, **optional), exact, np.float32)
 
@@ -239,7 +215,7 @@ def test_more_work_than_one_grid_holds(name, monkeypatch):
 @on_a_device
 def test_what_a_device_does_not_take_is_computed_by_the_definition(monkeypatch):
     x = np.random.default_rng(0).standard_normal((4, 100)).astype(np.float32)
-    opened = engine.engine(devices.in_use())
+    opened = engine.engine(devices.choice.in_use())
     monkeypatch.setattr(opened, "limits", {"max-buffer-size": 1000, "max-storage-buffer-binding-size": 800})
     with pytest.raises(NotImplementedError, match="silu: x has 1600 bytes, expected at most 800: a limit of"):
         webgpu.silu(x)
@@ -261,7 +237,7 @@ def test_more_values_than_32_bits_count_are_refused(name):
 
 @on_a_device
 def test_loops_that_llvmpipe_would_end_early_are_refused(monkeypatch):
-    opened = engine.engine(devices.in_use())
+    opened = engine.engine(devices.choice.in_use())
     monkeypatch.setattr(opened, "most_steps", 65535)
     weights, matrix = np.ones(1 << 20, np.float32), np.ones((1 << 20, 2), np.float32)
     with pytest.raises(
@@ -273,7 +249,7 @@ def test_loops_that_llvmpipe_would_end_early_are_refused(monkeypatch):
 
 @on_a_device
 def test_a_kernel_that_does_not_compile_is_an_error_with_the_log(monkeypatch):
-    opened = engine.engine(devices.in_use())
+    opened = engine.engine(devices.choice.in_use())
     monkeypatch.setattr(opened, "_pipelines", {})
     monkeypatch.setattr(engine, "text", lambda launch: "fn main() { no_such_function(); }")
     with pytest.raises(RuntimeError, match=r"(?s)webgpu: 0 .* does not compile elements: .*no_such_function"):
@@ -282,7 +258,7 @@ def test_a_kernel_that_does_not_compile_is_an_error_with_the_log(monkeypatch):
 
 @on_a_device
 def test_freed_memory_is_used_again():
-    opened = engine.engine(devices.in_use())
+    opened = engine.engine(devices.choice.in_use())
     x, made = np.ones(1 << 16, np.float32), []
     real = opened.handle.create_buffer
     webgpu.silu(x)
@@ -318,25 +294,15 @@ def test_several_threads():
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     [t.start() for t in threads], [t.join() for t in threads]
-    for i, results in found.items():
-        for result in results:
+    for i, several in found.items():
+        for result in several:
             assert_agrees(result, OPS["softmax"].exact(inputs[i]), ml_dtypes.bfloat16)
     assert len(found) == 4
 
 
-def _asked(queue):
-    try:
-        queue.put(str(webgpu.silu(np.ones(3, np.float32))))
-    except RuntimeError as error:
-        queue.put(str(error))
-
-
 @on_a_device
+@across_a_fork
 def test_a_forked_process_is_refused():
     webgpu.silu(np.ones(3, np.float32))
-    context = get_context("fork")
-    queue = context.Queue()
-    child = context.Process(target=_asked, args=(queue,))
-    child.start()
-    assert "WebGPU was started before this process was forked" in queue.get(timeout=30)
-    child.join()
+    told = after_a_fork(lambda: webgpu.silu(np.ones(3, np.float32)))
+    assert "WebGPU was started before this process was forked" in told

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from airllm.arrays import device_of
+from airllm.backends.broadcasting import TooManyAxes
+from airllm.backends.kernel_call import ALIKE, STRIDED
 from airllm.formats import Quantized
 
 _MISSING: Any = object()
@@ -15,16 +17,10 @@ _MISSING: Any = object()
 class Arrays(Protocol):
     """What a backend does with arrays: NumPy's, and its own, which lie on a device.
 
-    `kind` is what its own are called in messages. `strided` names the arrays that kernels take with strides,
-    the last axis contiguous; all others are dense. `alike` names two arrays of an op that are of one dtype
-    (`attention`), or of one shape (`apply_rope`). A kernel that cannot take the result as a whole, but its
-    items along the first axis, one after the other, raises `too_many_axes`.
+    `kind` is what its own are called in messages.
     """
 
     kind: str
-    strided: Mapping[str, tuple[str, ...]]
-    alike: Mapping[str, tuple[str, str]]
-    too_many_axes: type[Exception]
 
     def are(self, value: Any) -> bool:
         """Whether it is an array of its own."""
@@ -36,7 +32,7 @@ class Arrays(Protocol):
         """An array where another one lies."""
 
     def dense(self, array: Any) -> Any:
-        """A C-contiguous array of the same values. `too_many_axes` if there cannot be one."""
+        """A C-contiguous array of the same values. TooManyAxes if there cannot be one."""
 
     def clear(self, out: Any) -> None:
         """Makes a result of its own zeros."""
@@ -44,7 +40,7 @@ class Arrays(Protocol):
     def run(
         self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Any]
     ) -> None:
-        """Computes results, none of which is empty, of arrays of its own."""
+        """Computes results, none of which is empty, of arrays of its own. TooManyAxes if not as a whole."""
 
     def run_host(
         self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Any]
@@ -133,7 +129,7 @@ def _compute(
     run = own.run if on_device else own.run_host
     try:
         run(name, arrays, parameters, results)
-    except own.too_many_axes:
+    except TooManyAxes:
         for i in range(outs[0].shape[0]):
             parts = {n: _item(a, len(outs[0].shape), i) for n, a in arrays.items()}
             _compute(own, name, parts, parameters, [out[i] for out in outs], on_device)
@@ -183,7 +179,7 @@ def _as_bool(array: Any) -> Any:
 
 def _taken(own: Arrays, op: Any, operand: Any, given: dict[str, Any], shape: tuple[int, ...]) -> Any:
     """The array as the kernels take it; ValueError if they cannot."""
-    array, strided = given[operand.name], operand.name in own.strided.get(op.name, ())
+    array, strided = given[operand.name], operand.name in STRIDED.get(op.name, ())
     if operand.kind == "mask":
         array = _mask(op, operand, array, given["k"].shape[-2] if "k" in given else shape[-1])
     if operand.kind == "own":
@@ -198,8 +194,8 @@ def _taken(own: Arrays, op: Any, operand: Any, given: dict[str, Any], shape: tup
         _check_dense(op, operand.name, memory_of(array))
     else:
         array = _dense_on_device(own, op, operand.name, array)
-    if op.name in own.alike and operand.name == own.alike[op.name][1]:
-        _check_alike(own, op, given)
+    if op.name in ALIKE and operand.name == ALIKE[op.name][1]:
+        _check_alike(op, given)
     return array
 
 
@@ -212,9 +208,9 @@ def _dense_in_rows(array: np.ndarray) -> np.ndarray:
     return array if whole and array.size else np.ascontiguousarray(array)
 
 
-def _check_alike(own: Arrays, op: Any, given: dict[str, Any]) -> None:
+def _check_alike(op: Any, given: dict[str, Any]) -> None:
     """A kernel takes two arrays of one dtype, or of one shape."""
-    (first, second), (a, b) = own.alike[op.name], (given[name] for name in own.alike[op.name])
+    (first, second), (a, b) = ALIKE[op.name], (given[name] for name in ALIKE[op.name])
     if op.name == "attention" and a.dtype != b.dtype:
         raise TypeError(f"{op.name}: {second} has dtype {b.dtype}, expected {a.dtype}, that of {first}")
     if op.name == "apply_rope" and a.shape != b.shape:
@@ -250,9 +246,9 @@ def _dense_on_device(own: Arrays, op: Any, name: str, array: Any) -> Any:
     """The array, or a copy of it where its strides are others."""
     try:
         if min(array.strides, default=0) < 0:
-            raise own.too_many_axes
+            raise TooManyAxes("negative strides")
         return own.dense(array)
-    except own.too_many_axes:
+    except TooManyAxes:
         _refuse_strides(op, name, array, "C-contiguous and aligned")
 
 

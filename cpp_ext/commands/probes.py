@@ -246,9 +246,11 @@ def opencl() -> Finding:
 
 # ---- what is built ----
 
+# What is written in Python needs the package airllm too, the installed one or else the one beside it.
 MODULE_PROGRAM = """
-import sys
+import os.path, sys
 sys.path.insert(0, sys.argv[1])
+sys.path.append(os.path.dirname(sys.argv[1]))
 import importlib
 print(importlib.import_module(sys.argv[2]).device())
 """

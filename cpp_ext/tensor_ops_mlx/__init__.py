@@ -11,8 +11,7 @@ forked after that raises RuntimeError ("spawn" works).
 
 from collections.abc import Callable
 
-from tensor_ops_mlx.runtime import device, device_infos, only_when_asked
-from tensor_ops_mlx.work import calls, copies
+from tensor_ops_mlx.runtime import calls, copies, device, device_infos, only_when_asked
 
 __all__ = ["calls", "copies", "device", "device_infos", "only_when_asked", "partial_formats"]
 

@@ -13,8 +13,7 @@ import numpy as np
 from airllm.arrays import is_dense
 from airllm.formats import Quantized
 from tensor_ops_mlx import operations
-from tensor_ops_mlx.runtime import on_gpu, opened
-from tensor_ops_mlx.work import count
+from tensor_ops_mlx.runtime import driver, on_gpu, opened
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _AS_THEY_ARE = ("matmul", "matmul_vec", "linear", "attention_scores", "weighted_sum_rows", "embedding")
@@ -111,7 +110,7 @@ def _computed(
         return [mx.zeros(shape, kind) for shape in shapes]
     kernel = _kernel(op.name, tuple(parameters.items()), on_gpu())
     results = kernel(**{o.name: _taken(op, o, given[o.name]) for o in op.operands if o.name in given})
-    count("call")
+    driver.launched.add()
     return [result.astype(kind) for result in op.each(results)]
 
 
@@ -128,7 +127,7 @@ def _kernel(name: str, parameters: tuple, compiled: bool) -> Callable:
 def _taken(op: Any, operand: Any, array: Any) -> Any:
     """An operand in MLX, in float32 where the op is computed so."""
     if isinstance(array, np.ndarray):
-        count("copy")
+        driver.copied.add()
         array = mx.array(array if min(array.strides, default=0) >= 0 else array.copy())
     is_number = operand.is_float or (operand.kind == "mask" and array.dtype != mx.bool_)
     return array.astype(mx.float32) if is_number and op.name not in _AS_THEY_ARE else array

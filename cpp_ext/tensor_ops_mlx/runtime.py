@@ -4,7 +4,9 @@ import os
 import sys
 from typing import Any
 
-_started_in: int | None = None
+from airllm.backends.driver import Driver
+
+driver = Driver("MLX")
 
 
 def opened() -> Any:
@@ -12,19 +14,23 @@ def opened() -> Any:
 
     RuntimeError in a process that was forked after the first call: the threads of MLX do not live on in it.
     """
-    global _started_in
-    if _started_in is None:
+    if not driver.started:
         # By default, MLX rounds the operands of float32 products to 10 bits on GPUs that gain by it.
         os.environ.setdefault("MLX_ENABLE_TF32", "0")
     import mlx.core as mx
 
-    _started_in = _started_in or os.getpid()
-    if _started_in != os.getpid():
-        raise RuntimeError(
-            "MLX was started before this process was forked and cannot run in it "
-            '(use multiprocessing.get_context("spawn"))'
-        )
+    driver.start()
     return mx
+
+
+def calls() -> int:
+    """Ops given to MLX so far in this process."""
+    return driver.launched.value
+
+
+def copies() -> int:
+    """NumPy arrays copied into MLX's memory so far. Results are NumPy's views of it, and not copied."""
+    return driver.copied.value
 
 
 def on_gpu() -> bool:

@@ -9,19 +9,10 @@ Importing this starts nothing: pyopencl is imported, and a device opened, by the
 Not across a fork: a process forked after that raises RuntimeError ("spawn" works).
 """
 
-from collections.abc import Callable
-
-from tensor_ops_opencl.engine import calls, copies
+from airllm.backends.kernel_module import functions_of
+from tensor_ops_opencl.devices import choice, driver
 from tensor_ops_opencl.launches import KERNELS
-from tensor_ops_opencl.survey import (
-    build_report,
-    device,
-    device_infos,
-    get_opencl_info,
-    only_when_asked,
-    select,
-    variants,
-)
+from tensor_ops_opencl.survey import build_report, device, device_infos, get_opencl_info, variants
 
 __all__ = [
     *KERNELS,
@@ -36,16 +27,6 @@ __all__ = [
     "variants",
 ]
 
-
-def __getattr__(name: str) -> Callable:
-    """The function of an op, made from its declaration when first asked for."""
-    if name not in KERNELS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tensor_ops_opencl.function import op_function
-
-    globals()[name] = made = op_function(name)
-    return made
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+calls, copies = driver.calls, driver.copies
+select, only_when_asked = choice.select, choice.only_when_asked
+__getattr__, __dir__ = functions_of(globals(), KERNELS)

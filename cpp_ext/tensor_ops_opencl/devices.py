@@ -1,16 +1,19 @@
 """Which OpenCL devices there are, and which one is to be used."""
 
-import os
 import re
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from airllm.backends.device_choice import DeviceChoice
+from airllm.backends.driver import Driver
 
 NONE_HERE = (
     'no OpenCL device here (pip install "pyopencl[pocl]" brings a CPU device; GPUs come with their driver)'
 )
+_GPU_NODES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg", "/dev/mali*")
 _GROUP = 256  # work-items of a matmul kernel's group; a device that has fewer runs the CPU form
+driver = Driver("OpenCL")
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def found() -> list[Device]:
     """Every device of every platform; RuntimeError if there is none, ImportError without pyopencl."""
     import pyopencl as cl
 
-    refuse_fork()
+    driver.start()
     try:
         platforms = cl.get_platforms()
     except cl.LogicError as error:  # the loader's way of saying that there are none
@@ -94,69 +97,13 @@ def _handles(platform: Any) -> Iterator[tuple[int, Any]]:
         return
 
 
-_started_in: int | None = None
-
-
-def refuse_fork() -> None:
-    """OpenCL's threads do not live on in a forked process, where its first call would wait for ever."""
-    global _started_in
-    _started_in = _started_in or os.getpid()
-    if _started_in != os.getpid():
-        raise RuntimeError(
-            "OpenCL was started before this process was forked and cannot run in it "
-            '(use multiprocessing.get_context("spawn"))'
-        )
-
-
 def forms(device: Device) -> list[Device]:
     """The device with its own form, and, where it can run that too, with the one for GPUs."""
     both = [device, Device(device.handle, device.platform, device.index, "gpu")]
     return both if device.form == "cpu" and device.handle.max_work_group_size >= _GROUP else both[:1]
 
 
-_choosing = threading.Lock()
-_choice: tuple[Device, str] | None = None
-
-
-def in_use() -> Device:
-    """The device that NumPy arrays are computed on, chosen once."""
-    return (_choice or _choose())[0]
-
-
-def chosen_by() -> str:
-    """What chose it: select(), AIRLLM_OPENCL_DEVICE, a key of a file, or "default"."""
-    return (_choice or _choose())[1]
-
-
-def select(name: str | None) -> None:
-    """Choose another device; None: choose again as configured."""
-    global _choice
-    _choice = (_chosen(name, "select()"), "select()") if name is not None else None
-
-
-def _choose() -> tuple[Device, str]:
-    global _choice
-    with _choosing:
-        if _choice is None:
-            wanted, source = _wanted()
-            _choice = _chosen(wanted, source), source
-        return _choice
-
-
-def _chosen(wanted: str, source: str) -> Device:
-    devices = found()
-    if not wanted:
-        return max(devices, key=Device.rank)
-    fitting = _fitting(wanted, devices)
-    if not fitting:
-        known = "; ".join(device.label for device in devices)
-        raise ValueError(
-            f"{source}: unknown OpenCL device {wanted!r}, expected an index or a part of: {known}"
-        )
-    return max(fitting, key=Device.rank)
-
-
-def _fitting(wanted: str, devices: list[Device]) -> list[Device]:
+def _fitting(wanted: str, devices: Sequence[Device]) -> Sequence[Device]:
     every = [form for device in devices for form in forms(device)]
     if exact := [device for device in every if device.label == wanted]:
         return exact
@@ -168,16 +115,14 @@ def _fitting(wanted: str, devices: list[Device]) -> list[Device]:
     return [device for device, name in names if wanted.lower() in name]
 
 
-def _wanted() -> tuple[str, str]:
-    """What the user named, and where; ("", "default") if nothing."""
-    named = os.environ.get("AIRLLM_OPENCL_DEVICE", "").strip()
-    return (named, "AIRLLM_OPENCL_DEVICE") if named else _configured()
-
-
 def _configured() -> tuple[str, str]:
+    """What a file names, and where; ("", "default") if nothing."""
     from airllm.backends import config
 
     settings = config.load_file()
     if settings.opencl_device is None:
         return "", "default"
     return settings.opencl_device, f"{settings.path}: opencl_device"
+
+
+choice = DeviceChoice("OpenCL", "AIRLLM_OPENCL_DEVICE", _GPU_NODES, found, _fitting, Device.rank, _configured)

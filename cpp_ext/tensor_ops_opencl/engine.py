@@ -1,41 +1,16 @@
-"""What is kept open on a device (context, queue, compiled kernels, freed buffers) and a count of its work."""
+"""What is kept open on a device (context, queue, compiled kernels, freed buffers)."""
 
 import functools
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tensor_ops_opencl.devices import Device, refuse_fork
+from tensor_ops_opencl.devices import Device, driver
 from tensor_ops_opencl.kernel_text import text
 from tensor_ops_opencl.launches import Launch
 
 OPTIONS = ("-cl-std=CL1.2",)
 _opening = threading.RLock()
-
-
-class Count:
-    """A number that several threads raise."""
-
-    def __init__(self) -> None:
-        self.value = 0
-        self._lock = threading.Lock()
-
-    def add(self) -> None:
-        with self._lock:
-            self.value += 1
-
-
-launched, copied = Count(), Count()
-
-
-def calls() -> int:
-    """Kernels launched so far in this process."""
-    return launched.value
-
-
-def copies() -> int:
-    """Copies made so far between the host's memory and a device's, in either direction."""
-    return copied.value
 
 
 class Program:
@@ -76,7 +51,7 @@ class Program:
         arguments = (memory[a] if isinstance(a, str) else a for a in launch.arguments)
         kernel = self.kernel(launch.family, launch.kernel)
         event = kernel(queue, *items, *arguments, wait_for=list(after) or None)
-        launched.add()
+        driver.launched.add()
         return event
 
 
@@ -107,12 +82,12 @@ def _engine(device: Device) -> Engine:
 def program(context: Any, device: Any, form: str) -> Program:
     """The program of a context's device, compiled once."""
     with _opening:
-        refuse_fork()
+        driver.start()
         return _program(context, device, form)
 
 
 def engine(device: Device) -> Engine:
     """The open device, opened once."""
     with _opening:
-        refuse_fork()
+        driver.start()
         return _engine(device)

@@ -8,15 +8,12 @@ import numpy as np
 
 from airllm.backends.kernel_function import kernel_function
 from tensor_ops_opencl import device_arrays, host_arrays
-from tensor_ops_opencl.broadcasting import TooManyAxes
-from tensor_ops_opencl.launches import ALIKE, STRIDED
 
 
 class _Arrays:
     """See `airllm.backends.kernel_function.Arrays`."""
 
-    too_many_axes = TooManyAxes
-    kind, strided, alike = "pyopencl Array", STRIDED, ALIKE
+    kind = "pyopencl Array"
     check = staticmethod(device_arrays.check_memory)
     clear = staticmethod(device_arrays.zeros)
     dense = staticmethod(device_arrays.dense)

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from tensor_ops_opencl import devices
-from tensor_ops_opencl.engine import Engine, copied, engine
-from tensor_ops_opencl.launches import Call, memory_of, plan_of
+from airllm.backends.kernel_function import memory_of
+from tensor_ops_opencl.devices import choice, driver
+from tensor_ops_opencl.engine import Engine, engine
+from tensor_ops_opencl.launches import Call, plan_of
 
 
 def run(
@@ -17,7 +18,7 @@ def run(
     results: Mapping[str, np.ndarray],
 ) -> None:
     """Computes an op's results, none of which is empty, on the device in use and waits for them."""
-    opened = engine(devices.in_use())
+    opened = engine(choice.in_use())
     if not opened.shares_memory:
         arrays = {name: _compact(array) for name, array in arrays.items()}
     program, memory = opened.program, _Memory(opened)
@@ -47,7 +48,7 @@ class _Memory:
 
             buffer = self.engine.pool.allocate(_span(array))
             cl.enqueue_copy(self.engine.queue, buffer, _bytes(array), is_blocking=False)
-            copied.add()
+            driver.copied.add()
             self.buffers.append((array, buffer))
         return buffer
 
@@ -69,7 +70,7 @@ class _Memory:
             mapped.base.release(queue)
         else:
             cl.enqueue_copy(queue, _bytes(out), buffer)
-            copied.add()
+            driver.copied.add()
 
     def _own(self, array: np.ndarray) -> Any:
         """The buffer that stands for exactly this memory, or one made upon it where the device shares it."""

@@ -1,30 +1,18 @@
 """THE launch table: which kernels run an op on these arrays, with which arguments, on how large a grid."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import prod, sqrt
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensor_ops_opencl.broadcasting import batched, element_strides, leading
+from airllm.backends import kernel_call
+from airllm.backends.broadcasting import batched, element_strides, leading
+from airllm.backends.kernel_call import BLOCK_BYTES, FORMATS, TYPES, KernelCall, ceil_div, is_quantized
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
-_TYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "bool": 4, "uint8": 4, "int32": 5, "int64": 6}  # any.h
-BLOCK_BYTES = {  # of the formats of formats.h
-    "q8_0": 34,
-    "q4_0": 18,
-    "q4_1": 20,
-    "q5_0": 22,
-    "q5_1": 24,
-    "q2_k": 84,
-    "q3_k": 110,
-    "q4_k": 144,
-    "q5_k": 176,
-    "q6_k": 210,
-    "iq4_nl": 18,
-}
-FORMATS = {"f32": 1, "f16": 2, "bf16": 3} | {name: 16 + i for i, name in enumerate(BLOCK_BYTES)}
+_STORED = {"f32": 1, "f16": 2, "bf16": 3} | FORMATS
 _PACK_BYTES = 16  # that a work-item of a row kernel reads at once
 _GROUP = 256
 _MOST_GROUPS = 2**16  # of element kernels, whose work-items go on to further packs
@@ -34,21 +22,6 @@ _MANY_QUERIES = 16  # from which attention goes by tiles
 _LONGEST_DOT = 512  # a tile's score is one sum of products
 _FEWEST_KEYS = 256  # that are worth a work-group of their own
 _SCRATCH_FLOATS = 22  # per group and step of k: cpu_matmul.inc
-
-
-# Arrays that kernels take with strides, the last axis contiguous. All others are dense.
-STRIDED = {"softmax": ("mask",), "attention": ("q", "k", "v", "mask")}
-ALIKE = {"attention": ("k", "v"), "apply_rope": ("cos", "sin")}  # in dtype, in shape
-
-
-def is_quantized(array: Any) -> bool:
-    """Whether it is blocks of a format instead of an array."""
-    return hasattr(array, "format") and hasattr(array, "data")
-
-
-def memory_of(array: Any) -> Any:
-    """The array that holds what is stored: a Quantized's blocks."""
-    return array.data if is_quantized(array) else array
 
 
 @dataclass(frozen=True)
@@ -66,23 +39,13 @@ class Launch:
     group: int = 1
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Kernels one after the other, and the bytes of the scratch memory that they name."""
-
-    launches: tuple[Launch, ...]
-    scratch: Mapping[str, int] = field(default_factory=dict)
+Plan: TypeAlias = kernel_call.Plan[Launch]
 
 
 @dataclass(frozen=True)
-class Call:
-    """What a plan follows from: the op's name, its arrays and parameters by name, the first result's shape,
-    and the device.
-    """
+class Call(KernelCall):
+    """What a plan follows from: the call, the first result's shape, and the device."""
 
-    op: str
-    arrays: Mapping[str, Any]
-    parameters: Mapping[str, Any]
     shape: tuple[int, ...]
     form: str
     compute_units: int
@@ -100,11 +63,6 @@ class Call:
         form = "cpu_" if self.form == "cpu" else ""
         return f"{form}{op or self.op}_{SHORT[self.first.dtype.name]}{suffix}"
 
-    def floats(self, *names: str) -> tuple:
-        """Parameters as a kernel takes them."""
-        with np.errstate(over="ignore"):  # beyond float32 is infinite, as it is to the other backends
-            return tuple(np.float32(self.parameters[name]) for name in names)
-
     def types(self, *names: str) -> tuple:
         """The types of arrays that a kernel reads whatever their type is; 0 for one that was not given."""
         return tuple(np.uint32(type_of(self.arrays.get(name))) for name in names)
@@ -113,13 +71,9 @@ class Call:
         """The names of arrays, None for those that were not given or are empty."""
         return tuple(name if self.has(name) else None for name in names)
 
-    def has(self, name: str) -> bool:
-        array = self.arrays.get(name)
-        return array is not None and 0 not in array.shape
-
 
 def type_of(array: Any) -> int:
-    return 0 if array is None else _TYPES[array.dtype.name]
+    return 0 if array is None else TYPES[array.dtype.name]
 
 
 def _elements(call: Call, op: str = "") -> Plan:
@@ -127,9 +81,9 @@ def _elements(call: Call, op: str = "") -> Plan:
     count = prod(call.shape)
     arguments = (*call.arrays, "out", np.uint64(count))
     if call.form == "cpu":
-        groups, group = min(_ceil(count, 4096), 4 * call.compute_units), 1
+        groups, group = min(ceil_div(count, 4096), 4 * call.compute_units), 1
     else:
-        groups, group = min(_ceil(count, call.pack * _GROUP), _MOST_GROUPS), _GROUP
+        groups, group = min(ceil_div(count, call.pack * _GROUP), _MOST_GROUPS), _GROUP
     return Plan((Launch("elements", call.kernel(op), arguments, groups, group),))
 
 
@@ -145,24 +99,24 @@ def _by_row(call: Call, kernel: str, memory: Sequence[Any], *numbers: Any) -> Pl
     arguments = (*memory, *_numbers(rows, dim), *numbers)
     if call.form == "cpu":
         return Plan((Launch("rows", kernel, arguments, rows),))
-    group = min(_GROUP, max(32, _power_of_two(_ceil(dim, call.pack))))
+    group = min(_GROUP, max(32, _power_of_two(ceil_div(dim, call.pack))))
     return Plan((Launch("rows", kernel, arguments, min(rows, 2**20), group),))
 
 
 def _rms_norm(call: Call) -> Plan:
     x, weight = (SHORT[call.arrays[name].dtype.name] for name in ("x", "weight"))
     kernel = call.kernel(suffix="" if x == weight else f"_weight_{weight}")
-    return _by_row(call, kernel, ("x", "weight", "out"), *call.floats("eps"))
+    return _by_row(call, kernel, ("x", "weight", "out"), call.number("eps"))
 
 
 def _layer_norm(call: Call) -> Plan:
     memory = (*call.given("x", "weight", "bias"), "out")
-    return _by_row(call, call.kernel(), memory, *call.floats("eps"), *call.types("weight", "bias"))
+    return _by_row(call, call.kernel(), memory, call.number("eps"), *call.types("weight", "bias"))
 
 
 def _add_rms_norm(call: Call) -> Plan:
     memory = ("x", "residual", "weight", "out0", "out1")
-    return _by_row(call, call.kernel(), memory, *call.floats("eps"), *call.types("weight"))
+    return _by_row(call, call.kernel(), memory, call.number("eps"), *call.types("weight"))
 
 
 def _softmax(call: Call) -> Plan:
@@ -170,7 +124,7 @@ def _softmax(call: Call) -> Plan:
     if mask is None and scale == 1.0:
         return _by_row(call, call.kernel(), ("x", "out"))
     memory = (*call.given("x", "mask"), "out")
-    numbers = (*call.floats("scale"), *call.types("mask"), *leading(call.shape[:-1], mask, 1))
+    numbers = (call.number("scale"), *call.types("mask"), *leading(call.shape[:-1], mask, 1))
     return _by_row(call, call.kernel("masked_softmax"), memory, *numbers)
 
 
@@ -185,7 +139,7 @@ def _apply_rope(call: Call) -> Plan:
         np.uint32(team),
         *leading(call.shape[:-1], call.arrays["cos"], 1),
     )
-    groups = min(_ceil(rows, group // team), 2**20)
+    groups = min(ceil_div(rows, group // team), 2**20)
     return Plan((Launch("rope", call.kernel(), arguments, groups, group),))
 
 
@@ -198,22 +152,22 @@ def _matmul(call: Call) -> Plan:
     arguments = ("a", "b", "out", *_numbers(batch, m, n, k))
     if call.form == "cpu":
         return _cpu_matmul(call, arguments, batch, m, n, k)
-    large = batch * _ceil(m, 128) * _ceil(n, 128)
+    large = batch * ceil_div(m, 128) * ceil_div(n, 128)
     if m <= _FEW_ROWS:
-        kernel, groups = call.kernel("matmul_row"), batch * m * _ceil(n, 32)
+        kernel, groups = call.kernel("matmul_row"), batch * m * ceil_div(n, 32)
     elif large >= 2 * call.compute_units:
         kernel, groups = call.kernel(suffix="_tile128"), large
     else:
-        kernel, groups = call.kernel(suffix="_tile64"), batch * _ceil(m, 64) * _ceil(n, 64)
+        kernel, groups = call.kernel(suffix="_tile64"), batch * ceil_div(m, 64) * ceil_div(n, 64)
     return Plan((Launch("matmul", kernel, arguments, groups, _GROUP),))
 
 
 def _cpu_matmul(call: Call, arguments: tuple, batch: int, m: int, n: int, k: int) -> Plan:
     most = 4 * call.compute_units
     if m <= _FEW_ROWS:
-        groups = min(batch * m * _ceil(n, 128), 4 * most)
+        groups = min(batch * m * ceil_div(n, 128), 4 * most)
         return Plan((Launch("matmul", call.kernel("matmul_row"), arguments, groups),))
-    groups = min(batch * _ceil(m, 240) * _ceil(n, 16), most)
+    groups = min(batch * ceil_div(m, 240) * ceil_div(n, 16), most)
     launch = Launch("matmul", call.kernel(), (*arguments, "scratch"), groups)
     return Plan((launch,), {"scratch": 4 * groups * k * _SCRATCH_FLOATS})
 
@@ -228,21 +182,21 @@ def _attention(call: Call) -> Plan:
     if call.form == "cpu":
         groups = min(batch * heads * t, 4 * call.compute_units)
         launch = Launch("attention", f"cpu_attention_{kind}", (*memory, "scratch", *numbers), groups)
-        return Plan((launch,), {"scratch": 4 * groups * (8 * _ceil(d, 8) + 8 * _ceil(e, 8))})
-    across = _ceil(e, 128)
+        return Plan((launch,), {"scratch": 4 * groups * (8 * ceil_div(d, 8) + 8 * ceil_div(e, 8))})
+    across = ceil_div(e, 128)
     if t >= _MANY_QUERIES and d <= _LONGEST_DOT:
-        groups = batch * heads * _ceil(t, 64) * across
+        groups = batch * heads * ceil_div(t, 64) * across
         return Plan((Launch("attention", f"attention_tile_{kind}", (*memory, *numbers), groups, _GROUP),))
     rows = batch * heads * t
     seen = min(s, call.parameters.get("window") or s)
-    splits = max(1, min(_ceil(4 * call.compute_units, rows * across), _ceil(seen, _FEWEST_KEYS)))
+    splits = max(1, min(ceil_div(4 * call.compute_units, rows * across), ceil_div(seen, _FEWEST_KEYS)))
     arguments = (*memory, "partial" if splits > 1 else None, None, *_numbers(splits), *numbers)
     parts = Launch("attention", f"attention_row_{kind}", arguments, rows * across * splits, 128)
     if splits == 1:
         return Plan((parts,))
     arguments = ("partial", "out", *_numbers(rows, e, splits), *call.types("q"))
     combine = Launch(
-        "attention", "attention_combine", arguments, min(_ceil(rows * e, _GROUP), _MOST_GROUPS), _GROUP
+        "attention", "attention_combine", arguments, min(ceil_div(rows * e, _GROUP), _MOST_GROUPS), _GROUP
     )
     return Plan((parts, combine), {"partial": 4 * rows * splits * (e + 2)})
 
@@ -255,16 +209,10 @@ def _attention_numbers(call: Call) -> tuple:
     d, groups, s = q.shape[-1], k.shape[-3], k.shape[-2]
     inner, outer = batched(lead, arrays, 3)
     strides = [n for array, steps in zip(arrays, outer, strict=True) for n in (*steps, *_own(array))]
-    scale = call.parameters["scale"]
-    with np.errstate(over="ignore"):
-        floats = (
-            np.float32(1 / sqrt(d) if scale is None and d else scale or 0.0),
-            np.float32(call.parameters["softcap"] or 0.0),
-        )
     return (
         *_numbers(prod(lead), inner, heads, groups, t, s, d, e, *strides),
         *(
-            *floats,
+            *call.scale_and_softcap(),
             np.uint64(min(call.parameters["window"] or 0, 2**62)),
             np.uint32(bool(call.parameters["causal"])),
         ),
@@ -286,7 +234,7 @@ def _matmul_vec(call: Call) -> Plan:
 
 
 def _attention_scores(call: Call) -> Plan:
-    return _product(call, "query", "keys", None, 1, *call.floats("scale"))
+    return _product(call, "query", "keys", None, 1, call.number("scale"))
 
 
 def _product(call: Call, x: str, weight: str, bias: str | None, m: int, scale: np.float32) -> Plan:
@@ -297,18 +245,19 @@ def _product(call: Call, x: str, weight: str, bias: str | None, m: int, scale: n
     memory = (*call.given(x, weight), bias if has_bias else None, "out")
     types = (*call.types(x), np.uint32(type_of(call.arrays[bias]) if bias and has_bias else 0))
     if m > _FEW_VECTORS and call.form == "gpu":
-        row_bytes = memory_of(stored).shape[-1] * memory_of(stored).dtype.itemsize
+        rows = stored.data if is_quantized(stored) else stored
+        row_bytes = rows.shape[-1] * rows.dtype.itemsize
         arguments = (
             *memory,
             *_numbers(m, n, k, row_bytes),
             scale,
             types[0],
-            np.uint32(FORMATS[name]),
+            np.uint32(_STORED[name]),
             types[1],
         )
-        return Plan((Launch("linear", "linear_tile", arguments, _ceil(m, 64) * _ceil(n, 64), _GROUP),))
-    group = 1 if call.form == "cpu" else min(128, max(32, _power_of_two(_ceil(k, 32))))
-    groups = min(_ceil(n, 2) * _ceil(m, 8), 2**20)
+        return Plan((Launch("linear", "linear_tile", arguments, ceil_div(m, 64) * ceil_div(n, 64), _GROUP),))
+    group = 1 if call.form == "cpu" else min(128, max(32, _power_of_two(ceil_div(k, 32))))
+    groups = min(ceil_div(n, 2) * ceil_div(m, 8), 2**20)
     arguments = (*memory, *_numbers(m, n, k), scale, *types)
     return Plan((Launch("linear", f"linear_{name}", arguments, groups, group),))
 
@@ -319,8 +268,8 @@ def _weighted_sum_rows(call: Call) -> Plan:
     arguments = ("weights", "matrix", "out", *_numbers(s, d), *call.types("weights"))
     kernel = f"weighted_sum_rows_{SHORT[matrix.dtype.name]}"
     if call.form == "cpu":
-        return Plan((Launch("matmul", f"cpu_{kernel}", arguments, _ceil(d, 32)),))
-    return Plan((Launch("matmul", kernel, arguments, _ceil(d, 32), _GROUP),))
+        return Plan((Launch("matmul", f"cpu_{kernel}", arguments, ceil_div(d, 32)),))
+    return Plan((Launch("matmul", kernel, arguments, ceil_div(d, 32), _GROUP),))
 
 
 def _embedding(call: Call) -> Plan:
@@ -334,24 +283,20 @@ def _embedding(call: Call) -> Plan:
 
 def _dequantize(call: Call) -> Plan:
     stored = call.arrays["q"]
-    blocks = memory_of(stored).size // BLOCK_BYTES[stored.format]
-    arguments = ("q", "out", *_numbers(blocks), np.uint32(_TYPES["float32"]))
+    blocks = stored.data.size // BLOCK_BYTES[stored.format]
+    arguments = ("q", "out", *_numbers(blocks), np.uint32(TYPES["float32"]))
     return _spread(call, "linear", f"dequantize_{stored.format}", arguments, prod(call.shape) // 16)
 
 
 def _spread(call: Call, family: str, kernel: str, arguments: tuple, items: int) -> Plan:
     """Work-items that each take an item, then the next beyond the grid."""
     if call.form == "cpu":
-        return Plan((Launch(family, kernel, arguments, min(_ceil(items, 256), 4 * call.compute_units)),))
-    return Plan((Launch(family, kernel, arguments, min(_ceil(items, _GROUP), _MOST_GROUPS), _GROUP),))
+        return Plan((Launch(family, kernel, arguments, min(ceil_div(items, 256), 4 * call.compute_units)),))
+    return Plan((Launch(family, kernel, arguments, min(ceil_div(items, _GROUP), _MOST_GROUPS), _GROUP),))
 
 
 def _numbers(*counts: int) -> tuple:
     return tuple(np.uint64(count) for count in counts)
-
-
-def _ceil(count: int, size: int) -> int:
-    return -(-count // size)
 
 
 def _power_of_two(count: int) -> int:

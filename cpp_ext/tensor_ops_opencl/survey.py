@@ -1,7 +1,5 @@
 """What a user can ask about OpenCL on this machine."""
 
-import glob
-import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -12,24 +10,11 @@ from tensor_ops_opencl.devices import Device
 from tensor_ops_opencl.engine import OPTIONS
 from tensor_ops_opencl.kernel_text import FAMILIES, FORMS, text
 
-_GPU_NODES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg", "/dev/mali*")
-_CPU_ONLY = "OpenCL has only CPU devices here, on which cpp is faster; ask for opencl by name to use it"
-
 
 def device() -> str:
     """The device in use, in one line; RuntimeError or ImportError with the reason if there is none."""
-    used = devices.in_use()
+    used = devices.choice.in_use()
     return f"{used.label}, {used.kind}, {used.handle.max_compute_units} compute units"
-
-
-def only_when_asked() -> str:
-    """Why the automatic order passes OpenCL over: no GPU. Starts no driver where there can be none."""
-    if sys.platform == "linux" and not any(map(glob.glob, _GPU_NODES)):
-        return _CPU_ONLY
-    try:
-        return _CPU_ONLY if devices.in_use().kind == "CPU" else ""
-    except (ImportError, RuntimeError, ValueError):
-        return ""  # device() says why
 
 
 def variants() -> list[str]:
@@ -37,27 +22,9 @@ def variants() -> list[str]:
     return [form.label for found in devices.found() for form in devices.forms(found)]
 
 
-def select(name: str | None) -> None:
-    """Use this device from now on, named as in AIRLLM_OPENCL_DEVICE or by variants(); None: as configured.
-
-    Raises ValueError, naming the known ones, if there is no such device.
-    """
-    devices.select(name)
-
-
 def get_opencl_info() -> dict[str, Any]:
     """Whether OpenCL runs here, why not, every platform and device, and which device is used and why."""
-    info: dict[str, Any] = {"available": False, "reason": "", "platforms": [], "device": "", "chosen_by": ""}
-    try:
-        import pyopencl
-
-        info["pyopencl"] = pyopencl.VERSION_TEXT
-        info["platforms"] = _platforms()
-        info["device"], info["chosen_by"] = devices.in_use().label, devices.chosen_by()
-        info["available"] = True
-    except Exception as error:  # a driver may raise anything at all
-        info["reason"] = str(error).strip() or type(error).__name__
-    return info
+    return devices.choice.information("pyopencl", "VERSION_TEXT", "platforms", _platforms)
 
 
 def _platforms() -> list[dict[str, Any]]:

@@ -8,19 +8,11 @@ Importing this starts nothing: wgpu is imported, and a device opened, by the fir
 Not across a fork: a process forked after that raises RuntimeError ("spawn" works).
 """
 
-from collections.abc import Callable
-
+from airllm.backends.kernel_module import functions_of
 from tensor_ops_webgpu.arrays import Array, to_device
-from tensor_ops_webgpu.engine import calls, copies
+from tensor_ops_webgpu.devices import choice, driver
 from tensor_ops_webgpu.launches import KERNELS
-from tensor_ops_webgpu.survey import (
-    device,
-    device_infos,
-    get_webgpu_info,
-    only_when_asked,
-    select,
-    variants,
-)
+from tensor_ops_webgpu.survey import device, device_infos, get_webgpu_info, variants
 
 __all__ = [
     *KERNELS,
@@ -36,16 +28,6 @@ __all__ = [
     "variants",
 ]
 
-
-def __getattr__(name: str) -> Callable:
-    """The function of an op, made from its declaration when first asked for."""
-    if name not in KERNELS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tensor_ops_webgpu.function import op_function
-
-    globals()[name] = made = op_function(name)
-    return made
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+calls, copies = driver.calls, driver.copies
+select, only_when_asked = choice.select, choice.only_when_asked
+__getattr__, __dir__ = functions_of(globals(), KERNELS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_ops_webgpu import devices
+from tensor_ops_webgpu.devices import choice
 from tensor_ops_webgpu.engine import Block, Engine, engine
 
 _DTYPES = ("float32", "float16", "bfloat16", "bool", "uint8", "int32", "int64")
@@ -98,5 +98,5 @@ def to_device(array: Any) -> Any:
         raise TypeError(f"to_device: array has type {type(array).__name__}, expected a NumPy array")
     if array.dtype.name not in _DTYPES:
         raise TypeError(f"to_device: array has dtype {array.dtype}, expected one of {', '.join(_DTYPES)}")
-    block = engine(devices.in_use()).upload(np.ascontiguousarray(array), "to_device: array")
+    block = engine(choice.in_use()).upload(np.ascontiguousarray(array), "to_device: array")
     return Array(Store(block), array.dtype, array.shape)

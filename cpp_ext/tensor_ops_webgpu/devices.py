@@ -5,18 +5,22 @@ import functools
 import os
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from airllm.backends.device_choice import DeviceChoice
+from airllm.backends.driver import Driver
 
 NONE_HERE = (
     "no WebGPU device here (GPUs come with their Vulkan, Metal or Direct3D driver; "
     "Debian's mesa-vulkan-drivers makes a device of the CPU)"
 )
+_GPU_NODES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/dxg", "/dev/mali*")
 _KINDS = {"DiscreteGPU": "GPU", "IntegratedGPU": "integrated GPU", "CPU": "CPU"}
 _RANKS = ("CPU", "other", "integrated GPU", "GPU")
 _FULL = ("Vulkan", "Metal", "D3D12")  # OpenGL's compute shaders fall short of WebGPU's
+driver = Driver("WebGPU")
 
 
 @dataclass(frozen=True)
@@ -67,63 +71,20 @@ def _quiet_drivers() -> Iterator[None]:
         del os.environ[name]
 
 
-_started_in: int | None = None
+def _found() -> Sequence[Device]:
+    """The same for a device to be opened; RuntimeError in a process forked after that."""
+    driver.start()
+    return found()
 
 
-def refuse_fork() -> None:
-    """A driver's threads and handles do not live on in a forked process."""
-    global _started_in
-    _started_in = _started_in or os.getpid()
-    if _started_in != os.getpid():
-        raise RuntimeError(
-            "WebGPU was started before this process was forked and cannot run in it "
-            '(use multiprocessing.get_context("spawn"))'
-        )
-
-
-_choosing = threading.Lock()
-_choice: tuple[Device, str] | None = None
-
-
-def in_use() -> Device:
-    """The device that NumPy arrays are computed on, chosen once."""
-    return _chosen_once()[0]
-
-
-def chosen_by() -> str:
-    """What chose it: select(), AIRLLM_WEBGPU_DEVICE or "default"."""
-    return _chosen_once()[1]
-
-
-def select(name: str | None) -> None:
-    """Choose another device; None: choose again as configured."""
-    global _choice
-    _choice = (_named(name, "select()"), "select()") if name is not None else None
-
-
-def _chosen_once() -> tuple[Device, str]:
-    global _choice
-    with _choosing:
-        if _choice is None:
-            refuse_fork()
-            source = "AIRLLM_WEBGPU_DEVICE"
-            wanted = os.environ.get(source, "").strip()
-            _choice = (_named(wanted, source), source) if wanted else (_best(found()), "default")
-        return _choice
-
-
-def _named(wanted: str, source: str) -> Device:
-    """The device of this index, label or part of a label; ValueError, naming all, if there is none."""
-    devices = found()
+def _fitting(wanted: str, devices: Sequence[Device]) -> Sequence[Device]:
+    """The device of this index or label, else those of which it is a part of the label."""
     fitting = [device for device in devices if wanted in (str(device.index), device.label)]
-    fitting = fitting or [device for device in devices if wanted.lower() in device.label.lower()]
-    if not fitting or not wanted:
-        known = "; ".join(device.label for device in devices)
-        raise ValueError(
-            f"{source}: unknown WebGPU device {wanted!r}, expected an index or a part of: {known}"
-        )
-    return _best(fitting)
+    if fitting or not wanted:
+        return fitting
+    return [device for device in devices if wanted.lower() in device.label.lower()]
 
 
-def _best(devices: Any) -> Device:
-    return max(devices, key=lambda device: _RANKS.index(device.kind))
+choice = DeviceChoice(
+    "WebGPU", "AIRLLM_WEBGPU_DEVICE", _GPU_NODES, _found, _fitting, lambda device: _RANKS.index(device.kind)
+)

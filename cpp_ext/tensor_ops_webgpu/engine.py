@@ -1,4 +1,4 @@
-"""What is kept open on a device (pipelines, freed buffers) and a count of its work."""
+"""What is kept open on a device (pipelines, freed buffers)."""
 
 import functools
 import threading
@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_ops_opencl.engine import Count
-from tensor_ops_webgpu.devices import Device, refuse_fork
+from tensor_ops_webgpu.devices import Device, driver
 from tensor_ops_webgpu.kernel_text import text
 from tensor_ops_webgpu.launches import Launch
 
@@ -19,17 +18,6 @@ _LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
 # Turns of all its loops after which Mesa's llvmpipe ends an invocation, without a word.
 _LLVMPIPE_STEPS = 65535
 _opening = threading.RLock()
-launched, copied = Count(), Count()
-
-
-def calls() -> int:
-    """Kernels launched so far in this process."""
-    return launched.value
-
-
-def copies() -> int:
-    """Copies made so far between the host's memory and a device's, in either direction."""
-    return copied.value
 
 
 class Block:
@@ -103,7 +91,7 @@ class Engine:
         if flat.size:
             with self.lock:
                 self.handle.queue.write_buffer(block.buffer, 0, flat)
-            copied.add()
+            driver.copied.add()
         return block
 
     def download(self, block: Block, out: np.ndarray) -> None:
@@ -111,7 +99,7 @@ class Engine:
         with self.lock:
             found = self.handle.queue.read_buffer(block.buffer, 0, -(-out.nbytes // 4) * 4)
         out.reshape(-1).view(np.uint8)[:] = np.frombuffer(found, np.uint8)[: out.nbytes]
-        copied.add()
+        driver.copied.add()
 
     # ---- kernels ----
 
@@ -134,7 +122,7 @@ class Engine:
             step.dispatch_workgroups(launch.groups)
             step.end()
             self.handle.queue.submit([encoder.finish()])
-        launched.add()
+        driver.launched.add()
 
     def _bound(self, pipeline: Any, launch: Launch, blocks: Mapping[str, Block]) -> Any:
         memory = [*launch.inputs.values(), *launch.outputs.values()]
@@ -183,5 +171,5 @@ def _engine(device: Device) -> Engine:
 def engine(device: Device) -> Engine:
     """The open device, opened once."""
     with _opening:
-        refuse_fork()
+        driver.start()
         return _engine(device)

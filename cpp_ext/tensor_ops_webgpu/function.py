@@ -7,18 +7,16 @@ from typing import Any
 import numpy as np
 
 from airllm.backends.kernel_function import kernel_function, memory_of
-from tensor_ops_opencl.broadcasting import TooManyAxes
-from tensor_ops_webgpu import devices
 from tensor_ops_webgpu.arrays import Array, Store
+from tensor_ops_webgpu.devices import choice
 from tensor_ops_webgpu.engine import Block, Engine, engine
-from tensor_ops_webgpu.launches import ALIKE, STRIDED, Call, plan_of
+from tensor_ops_webgpu.launches import Call, plan_of
 
 
 class _Arrays:
     """See `airllm.backends.kernel_function.Arrays`."""
 
-    too_many_axes = TooManyAxes
-    kind, strided, alike = "WebGPU Array", STRIDED, ALIKE
+    kind = "WebGPU Array"
 
     def are(self, value: Any) -> bool:
         return isinstance(value, Array)
@@ -55,7 +53,7 @@ class _Arrays:
     def run_host(
         self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Any]
     ) -> None:
-        opened = engine(devices.in_use())
+        opened = engine(choice.in_use())
         arrays = {n: np.ascontiguousarray(a) if type(a) is np.ndarray else a for n, a in arrays.items()}
         call = Call(op, arrays, parameters, results)
         blocks = {n: opened.upload(memory_of(a), f"{op}: {n}") for n, a in arrays.items() if call.has(n)}

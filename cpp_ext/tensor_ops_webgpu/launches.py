@@ -1,26 +1,16 @@
 """THE launch table: which kernel runs an op on these arrays, with which numbers, on how many work-groups."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import prod, sqrt
-from typing import Any
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from tensor_ops_opencl.broadcasting import leading
-from tensor_ops_opencl.launches import BLOCK_BYTES, is_quantized
+from airllm.backends import kernel_call
+from airllm.backends.broadcasting import leading
+from airllm.backends.kernel_call import FORMATS, TYPES, KernelCall, ceil_div, is_quantized
 
-# As dtypes.wgsl and formats.wgsl have them.
-_TYPES = {
-    "float32": 1,
-    "float16": 2,
-    "bfloat16": 3,
-    "bool": 4,
-    "uint8": 4,
-    "int32": 5,
-    "int64": 6,
-}
-FORMATS = {name: 16 + i for i, name in enumerate(BLOCK_BYTES)}
 _HALVES = ("float16", "bfloat16")
 _MOST_GROUPS = 65535
 _COUNTABLE = 2**32
@@ -47,8 +37,6 @@ _BY_ROW = (
 )
 # Inputs that may be blocks.
 STORED = {"matmul_tile": "b", "linear_row": "b", "embedding": "table", "copy": "x"}
-STRIDED = {"softmax": ("mask",), "attention": ("q", "k", "v", "mask")}  # of NumPy's: made dense on the way
-ALIKE = {"attention": ("k", "v"), "apply_rope": ("cos", "sin")}  # in dtype, in shape
 
 
 @dataclass(frozen=True)
@@ -74,35 +62,18 @@ class Launch:
         return stored is not None and self.numbers[f"{stored}_type"] >= min(FORMATS.values())
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Kernels one after the other, and the bytes of the scratch memory that they name."""
-
-    launches: tuple[Launch, ...]
-    scratch: Mapping[str, int] = field(default_factory=dict)
+Plan: TypeAlias = kernel_call.Plan[Launch]
 
 
 @dataclass(frozen=True)
-class Call:
-    """What a plan follows from: the op's name, its arrays and parameters by name, and the results."""
+class Call(KernelCall):
+    """What a plan follows from: the call, and the results by name."""
 
-    op: str
-    arrays: Mapping[str, Any]
-    parameters: Mapping[str, Any]
     results: Mapping[str, Any]
 
     @property
     def shape(self) -> tuple[int, ...]:
         return next(iter(self.results.values())).shape
-
-    def has(self, name: str) -> bool:
-        array = self.arrays.get(name)
-        return array is not None and 0 not in array.shape
-
-    def number(self, name: str) -> np.float32:
-        """A parameter as a kernel takes it."""
-        with np.errstate(over="ignore"):  # beyond float32 is infinite, as it is to the other backends
-            return np.float32(self.parameters[name])
 
     def launch(
         self,
@@ -123,14 +94,14 @@ class Call:
         rest = {n: np.uint32(value) if isinstance(value, int) else value for n, value in numbers.items()}
         outputs = {name: name for name in self.results}
         groups = min(tasks, _MOST_GROUPS)
-        all_steps = _ceil(tasks, groups) * (steps + 1)
+        all_steps = ceil_div(tasks, groups) * (steps + 1)
         return Launch(kernel, given, outputs, types | rest, groups, group, all_steps)
 
 
 def _type(array: Any) -> np.uint32:
     if array is None:
         return np.uint32(0)
-    return np.uint32(FORMATS[array.format] if is_quantized(array) else _TYPES[array.dtype.name])
+    return np.uint32(FORMATS[array.format] if is_quantized(array) else TYPES[array.dtype.name])
 
 
 def _alike(*names: str) -> dict[str, str]:
@@ -148,14 +119,14 @@ def _elements(call: Call) -> Launch:
 def _flat(call: Call, kernel: str, inputs: Mapping[str, str], **numbers: Any) -> Launch:
     """Invocations that each take a pair of elements, then the next beyond the grid."""
     count = prod(call.shape)
-    return call.launch(kernel, inputs, _ceil(count, 2 * _GROUP), 1, count=count, **numbers)
+    return call.launch(kernel, inputs, ceil_div(count, 2 * _GROUP), 1, count=count, **numbers)
 
 
 def _rows(call: Call, *inputs: str, **numbers: Any) -> Launch:
     """A work-group per row."""
     rows, d = prod(call.shape[:-1]), call.shape[-1]
     group = 64 if d <= 1024 else _GROUP
-    steps = 3 * _ceil(d, group) + 2 * _REDUCTION  # the most: of layer_norm and softmax
+    steps = 3 * ceil_div(d, group) + 2 * _REDUCTION  # the most: of layer_norm and softmax
     return call.launch(call.op, _alike(*inputs), rows, steps, group, rows=rows, d=d, **numbers)
 
 
@@ -205,15 +176,15 @@ def _product(call: Call, inputs: Mapping[str, str], batch: int, m: int, n: int, 
     """a @ b: by columns for few rows, else by tiles."""
     sizes = {"batch": batch, "m": m, "n": n, "k": k, "b_step": k * n if batch > 1 else 0}
     if m <= _FEW_ROWS:
-        return call.launch("matmul_row", inputs, batch * m * _ceil(n, 64), _ceil(k, 8) + 8, **sizes)
+        return call.launch("matmul_row", inputs, batch * m * ceil_div(n, 64), ceil_div(k, 8) + 8, **sizes)
     return _tiles(call, {**inputs, "bias": ""}, sizes, 0, np.float32(1))
 
 
 def _tiles(
     call: Call, inputs: Mapping[str, str], sizes: dict[str, int], transposed: int, scale: np.float32
 ) -> Launch:
-    tasks = sizes["batch"] * _ceil(sizes["m"], _TILE) * _ceil(sizes["n"], _TILE)
-    steps = 13 * _ceil(sizes["k"], 16) + 4
+    tasks = sizes["batch"] * ceil_div(sizes["m"], _TILE) * ceil_div(sizes["n"], _TILE)
+    steps = 13 * ceil_div(sizes["k"], 16) + 4
     return call.launch("matmul_tile", inputs, tasks, steps, **sizes, transposed=transposed, scale=scale)
 
 
@@ -235,8 +206,8 @@ def _transposed(call: Call, x: str, weight: str, bias: str, m: int, scale: np.fl
     inputs = {"a": x, "b": weight, "bias": bias}
     if m <= _FEW_VECTORS:
         group = 64 if k <= 4096 else _GROUP
-        steps = _ceil(k, group) * (m + 4) + m * (1 + 2 * _REDUCTION)
-        return call.launch("linear_row", inputs, _ceil(n, 2), steps, group, m=m, n=n, k=k, scale=scale)
+        steps = ceil_div(k, group) * (m + 4) + m * (1 + 2 * _REDUCTION)
+        return call.launch("linear_row", inputs, ceil_div(n, 2), steps, group, m=m, n=n, k=k, scale=scale)
     sizes = {"batch": 1, "m": m, "n": n, "k": k, "b_step": 0}
     return _tiles(call, inputs, sizes, 1, scale)
 
@@ -247,19 +218,15 @@ def _attention(call: Call) -> Launch:
     if e > _MOST_COLUMNS:
         raise NotImplementedError(f"attention: v has rows of {e}, expected at most {_MOST_COLUMNS} on WebGPU")
     d, (key_heads, s), rows = q.shape[-1], k.shape[-3:-1], prod(call.shape[:-1])
-    scale = call.parameters["scale"]
-    with np.errstate(over="ignore"):
-        floats = {
-            "scale": np.float32(1 / sqrt(d) if scale is None and d else scale or 0.0),
-            "softcap": np.float32(call.parameters["softcap"] or 0.0),
-        }
-    numbers = {"rows": rows, "heads": heads, "key_heads": key_heads, "t": t, "s": s, "d": d, "e": e, **floats}
+    scale, softcap = call.scale_and_softcap()
+    numbers = {"rows": rows, "heads": heads, "key_heads": key_heads, "t": t, "s": s, "d": d, "e": e}
+    numbers |= {"scale": scale, "softcap": softcap}
     numbers |= {"window": min(call.parameters["window"] or 0, s + t)}
     numbers |= {"causal": int(call.parameters["causal"])}
     numbers |= _start(call, "k", lead, 3) | _start(call, "v", lead, 3)
     numbers |= _start(call, "mask", call.shape[:-1], 1)
-    of_keys = d + _REDUCTION + _ceil(e, 2 * _KEYS) * (_KEYS + 1) + 3
-    steps = _ceil(s, _KEYS) * of_keys + _REDUCTION + 4
+    of_keys = d + _REDUCTION + ceil_div(e, 2 * _KEYS) * (_KEYS + 1) + 3
+    steps = ceil_div(s, _KEYS) * of_keys + _REDUCTION + 4
     return call.launch("attention", _alike("q", "k", "v", "mask"), rows, steps, _KEYS, **numbers)
 
 
@@ -270,10 +237,6 @@ def _embedding(call: Call) -> Launch:
 
 def _dequantize(call: Call) -> Launch:
     return _flat(call, "copy", {"x": "q"})
-
-
-def _ceil(count: int, size: int) -> int:
-    return -(-count // size)
 
 
 KERNELS: dict[str, Callable[[Call], Launch]] = {
@@ -316,7 +279,7 @@ def plan_of(call: Call) -> Plan:
 def _by_way_of_float32(call: Call, launch: Launch) -> Plan:
     """Rows of an odd number of halves share words: they are float32 first, and narrowed all at once."""
     wide = {name: f"wide_{name}" for name in launch.outputs}
-    types = {f"{name}_type": np.uint32(_TYPES["float32"]) for name in wide}
+    types = {f"{name}_type": np.uint32(TYPES["float32"]) for name in wide}
     launches = [replace(launch, outputs=wide, numbers={**launch.numbers, **types})]
     for name, out in call.results.items():
         narrowing = Call("", {wide[name]: _Float32(out.shape)}, {}, {"out": out})

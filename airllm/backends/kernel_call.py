@@ -1,0 +1,77 @@
+"""What the launch tables of backends share: a call as a plan of launches follows from it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+# Of the formats of formats.h and formats.wgsl, in the order of their numbers there.
+BLOCK_BYTES = {
+    "q8_0": 34,
+    "q4_0": 18,
+    "q4_1": 20,
+    "q5_0": 22,
+    "q5_1": 24,
+    "q2_k": 84,
+    "q3_k": 110,
+    "q4_k": 144,
+    "q5_k": 176,
+    "q6_k": 210,
+    "iq4_nl": 18,
+}
+FORMATS = {name: 16 + i for i, name in enumerate(BLOCK_BYTES)}
+# As any.h and dtypes.wgsl have them.
+TYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "bool": 4, "uint8": 4, "int32": 5, "int64": 6}
+# Arrays that kernels take with strides, the last axis contiguous. All others are dense.
+STRIDED: Mapping[str, tuple[str, ...]] = {"softmax": ("mask",), "attention": ("q", "k", "v", "mask")}
+ALIKE = {"attention": ("k", "v"), "apply_rope": ("cos", "sin")}  # in dtype, in shape
+
+L = TypeVar("L")
+
+
+@dataclass(frozen=True)
+class Plan(Generic[L]):
+    """Kernels one after the other, and the bytes of the scratch memory that they name."""
+
+    launches: tuple[L, ...]
+    scratch: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """An op's name, its arrays and its parameters by name."""
+
+    op: str
+    arrays: Mapping[str, Any]
+    parameters: Mapping[str, Any]
+
+    def has(self, name: str) -> bool:
+        """Whether an array was given and is not empty."""
+        array = self.arrays.get(name)
+        return array is not None and 0 not in array.shape
+
+    def number(self, name: str) -> np.float32:
+        """A parameter as a kernel takes it."""
+        with np.errstate(over="ignore"):  # beyond float32 is infinite, as it is to the other backends
+            return np.float32(self.parameters[name])
+
+    def scale_and_softcap(self) -> tuple[np.float32, np.float32]:
+        """Those of attention; 0 for no softcap."""
+        d, scale = self.arrays["q"].shape[-1], self.parameters["scale"]
+        with np.errstate(over="ignore"):
+            return (
+                np.float32(1 / sqrt(d) if scale is None and d else scale or 0.0),
+                np.float32(self.parameters["softcap"] or 0.0),
+            )
+
+
+def is_quantized(array: Any) -> bool:
+    """Whether it is blocks of a format instead of an array."""
+    return hasattr(array, "format") and hasattr(array, "data")
+
+
+def ceil_div(count: int, size: int) -> int:
+    """The quotient, rounded up."""
+    return -(-count // size)

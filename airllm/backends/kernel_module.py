@@ -1,0 +1,20 @@
+"""The module of a backend whose functions of ops are made from their declarations, when first asked for."""
+
+import importlib
+from collections.abc import Callable, Collection
+from typing import Any
+
+
+def functions_of(
+    module: dict[str, Any], ops: Collection[str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package, given by its globals, whose module `function` makes them."""
+    package = module["__name__"]
+
+    def find(name: str) -> Any:
+        if name not in ops:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module[name] = made = importlib.import_module(f"{package}.function").op_function(name)
+        return made
+
+    return find, lambda: sorted({*module, *module["__all__"]})

@@ -1,0 +1,187 @@
+"""How calls are timed, and how results are checked before."""
+
+import json
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from airllm import benchmark, measure, peer, real_data
+from airllm.cases import case_of
+from airllm.tensor_ops import OPS
+
+# ---- measure ----
+
+
+def busy(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+def test_a_median_is_never_less_than_the_work_takes():
+    times = measure.compare({"short": lambda: busy(1e-3), "long": lambda: busy(4e-3)}, seconds=0.05)
+    assert times["short"].median >= 1e-3 and times["long"].median >= 4e-3
+    assert all(t.low <= t.median <= t.high and t.samples >= measure.ROUNDS for t in times.values())
+
+
+def test_short_calls_are_timed_several_at_a_time():
+    calls = []
+    timing = measure.compare({"tiny": lambda: calls.append(0)}, seconds=0.02, pause=0)["tiny"]
+    assert 0 < timing.median < 20e-6
+    assert len(calls) > 10 * timing.samples
+
+
+def test_the_sides_of_a_comparison_take_turns():
+    ran = []
+    measure.compare({"a": lambda: ran.append("a"), "b": lambda: ran.append("b")}, seconds=0.01, pause=0)
+    turns = [side for i, side in enumerate(ran) if i == 0 or ran[i - 1] != side]
+    assert len(turns) >= 2 * measure.ROUNDS
+
+
+def test_a_call_longer_than_its_time_runs_three_times_only():
+    ran = []
+    timing = measure.compare({"long": lambda: (ran.append(0), busy(0.11))}, seconds=0.05)["long"]
+    assert timing.samples == 3 and len(ran) == 5
+
+
+def test_time_that_is_up_ends_a_comparison_after_its_first_round():
+    times = measure.compare({"a": lambda: busy(1e-3), "b": lambda: busy(1e-3)}, 0.05, within=0)
+    assert all(0 < time.rounds < measure.ROUNDS for time in times.values())
+    times = measure.compare({"a": lambda: busy(1e-3)}, 0.05)
+    assert times["a"].rounds == measure.ROUNDS
+
+
+def test_a_call_longer_than_the_time_for_all_is_not_repeated():
+    ran = []
+    calls = {"long": lambda: (ran.append(0), busy(0.11)), "short": lambda: busy(1e-4)}
+    times = measure.compare(calls, 0.05, within=0.1)
+    assert len(ran) == 2 and (times["long"].samples, times["long"].rounds) == (1, 1)
+    assert times["long"].median >= 0.11
+
+
+def test_quartiles():
+    timing = measure.Timing.of([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (timing.low, timing.median, timing.high, timing.samples) == (2, 3, 4, 5)
+    assert timing.spread == pytest.approx(2 / 3)
+
+
+def test_bandwidth_says_how_it_was_measured():
+    found = measure.bandwidth(nbytes=8 << 20, seconds=0.02)
+    assert 0.1 < found.copy < 1e5 and 0.1 < found.read < 1e5
+    assert "arrays of 8 MB" in found.how
+
+
+def test_threads_are_equal_and_go_back():
+    cpp = measure.optional("tensor_ops_cpp")
+    before = cpp.num_threads() if cpp else None
+    with measure.threads(1) as used:
+        assert set(used.values()) <= {1}
+        assert cpp is None or cpp.num_threads() == 1
+    assert cpp is None or cpp.num_threads() == before
+
+
+def test_the_machine_is_described_in_plain_values():
+    found = measure.machine()
+    assert json.loads(json.dumps(found)) == found
+    assert found["cpu"] and found["cores"] >= 1 and found["memory_gb"] > 0
+    assert found["versions"]["numpy"] == np.__version__
+
+
+# ---- checks ----
+
+
+def kernel_that(answer):
+    """In place of the registry's kernel(): every op of every backend is this function."""
+    return lambda op_name, backend_name: answer
+
+
+@pytest.mark.parametrize(
+    "answer, message",
+    [
+        (lambda x: np.zeros_like(x), ""),
+        (lambda x: np.full_like(x, np.nan), "NaN"),
+        (lambda x: x[..., :-1], "expected (2, 257) float32"),
+        (lambda x: x.astype(np.float64), "float64, expected"),
+        (lambda x: 1 / 0, "ZeroDivisionError"),
+        (lambda x: OPS["silu"].exact(x).astype(x.dtype) * np.float32(1.0001), ""),
+    ],
+    ids=["zeros", "nan", "shape", "dtype", "raises", "slightly wrong"],
+)
+def test_a_wrong_answer_fails_its_check(answer, message, monkeypatch):
+    monkeypatch.setattr(benchmark.backends, "kernel", kernel_that(answer))
+    found = benchmark._checked("cpp", OPS["silu"], "float32", 2, 257, real_data.random_data("a test"))
+    assert not found.passed and message in found.message
+
+
+@pytest.mark.parametrize("dtype", benchmark.DTYPES)
+@pytest.mark.parametrize("name", OPS)
+def test_the_rounded_exact_result_passes(name, dtype, monkeypatch):
+    op = OPS[name]
+
+    def exact(*arrays, **parameters):
+        result = op.exact(*arrays, **parameters)
+        if op.gives_quantized:
+            return result
+        rounded = [r.astype(op.result_dtype(arrays)) for r in op.each(result)]
+        return rounded[0] if len(rounded) == 1 else tuple(rounded)
+
+    monkeypatch.setattr(benchmark.backends, "kernel", kernel_that(exact))
+    for size in benchmark.CHECKED:
+        assert benchmark._checked("cpp", op, dtype, *size, real_data.random_data("a test")).passed
+
+
+def test_each_op_is_checked_once_however_little_time_there_is():
+    what = ["python"], ["silu", "gelu"], ["float32", "float16"]
+    found = benchmark.check(*what, real_data.random_data("a test"), lambda *_: None, seconds=0)
+    assert [each["op"] for each in found] == ["silu", "gelu"] and all(each["passed"] for each in found)
+    assert len(benchmark.cases_to_check(*what)) == 2 * 2 * len(benchmark.CHECKED)
+
+
+def test_speed_tells_ratios_and_rates_of_what_it_timed():
+    rows = benchmark.speed(
+        ["python"], ["silu", "matmul"], ["float32"], [(4, 64)], real_data.random_data("a test"),
+        benchmark.Limits(0.01), lambda done, total, text: None,
+    )  # fmt: skip
+    silu = next(row for row in rows if (row["op"], row["implementation"]) == ("silu", "python"))
+    assert silu["bytes"] == 2 * 4 * 64 * 4 and silu["gb_s"] == pytest.approx(
+        silu["bytes"] / silu["median"] / 1e9
+    )
+    assert silu["vs_numpy"] == 1 and "gflop_s" not in silu
+    matmul = next(row for row in rows if (row["op"], row["implementation"]) == ("matmul", "python"))
+    assert matmul["gflop_s"] == pytest.approx(2 * 4 * 64 * 64 / matmul["median"] / 1e9)
+
+
+def test_what_would_take_too_long_is_foretold_and_left_out(monkeypatch):
+    def slow(name, op, arrays, parameters):
+        return lambda: busy(1e-6 * arrays[0].size)
+
+    monkeypatch.setattr(benchmark, "call_of", slow)
+    rows = benchmark.speed(
+        ["python"], ["silu"], ["float32"], [(10000, 100), (1, 100)], real_data.random_data("a test"),
+        benchmark.Limits(0.01, longest=0.1), lambda done, total, text: None,
+    )  # fmt: skip
+    assert ["median" in row for row in rows if row["implementation"] == "python"] == [True, False]
+    assert "would take about 1 s" in rows[-1]["skipped"]
+
+
+def test_bfloat16_reaches_torch_unchanged():
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    x = np.array([1.5, -2.0], ml_dtypes.bfloat16)
+    tensor = peer.as_torch(x)
+    assert tensor.dtype == torch.bfloat16 and tensor.tolist() == [1.5, -2.0]
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_torch_computes_the_same_op(name):
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    op, parameters = OPS[name], case_of(OPS[name], 3, 64).parameters
+    arrays = real_data.random_data("a test").inputs(op, 3, 64, np.float32, np.random.default_rng(0))
+    call = peer.torch_call(name, arrays)
+    if "quantized" in {operand.kind for operand in (*op.operands, *op.outs)}:
+        assert call is None
+        return
+    exact = op.exact(*arrays, **parameters)
+    for found, expected in zip(op.each(call()), op.each(exact), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)
