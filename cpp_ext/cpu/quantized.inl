@@ -79,9 +79,11 @@ INLINE void dots_of_tile(float (*sums)[R][kTile], const LinearPart& part, int64_
   }
 }
 
-// Weights that several rows of x meet one after the other stay in the second-level cache meanwhile.
+// Weights that several rows of x meet one after the other stay in cache meanwhile: in the first level if that
+// is all that is done to them, in the second if four rows are multiplied at once.
+template <int M>
 INLINE int64_t rows_of_tile(int64_t bytes) {
-  constexpr int64_t kCached = 1 << 18;
+  constexpr int64_t kCached = M == 1 ? 1 << 14 : 1 << 18;
   return bytes * kTile <= kCached ? kTile : bytes < kCached ? kCached / bytes : 1;
 }
 
@@ -98,7 +100,7 @@ template <class F, int M>
 void product(const LinearPart& part) {
   constexpr int R = F::template kRows<M>;
   const int64_t each = (part.n1 - part.n0 + R - 1) / R;
-  const int64_t tile = part.packed_rows() <= M ? kTile : rows_of_tile(R * row_bytes(part.format, part.k));
+  const int64_t tile = part.packed_rows() <= M ? kTile : rows_of_tile<M>(R * row_bytes(part.format, part.k));
   for (int64_t n = 0; n < each; n += tile) {
     float sums[M == 1 ? kOneByOne : kDecodeRows][R][kTile];
     const int64_t rows = smaller(each - n, tile);
