@@ -3,10 +3,12 @@
 #pragma once
 #include <pybind11/stl.h>
 
+#include <array>
 #include <list>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "arguments.h"
 #include "cpu/decoder.h"
@@ -27,21 +29,35 @@ struct LayerNumbers {
   std::string activation;
   bool interleaved;
   int64_t index, rotation;
+  int64_t experts_used;
+  bool normalize_experts;
 };
 
+// Gate, up and down of each expert of a layer; none if it has none.
+using ExpertArrays = std::vector<std::array<py::object, 3>>;
+
 // A layer's weights and numbers, checked once; holds what they point into. `Weights` knows where a backend
-// has them: `op` begins its messages, size(), rows(), vector() and matrix() read an array.
+// has them: `op` begins its messages, size(), rows(), vector() and matrix() read an array; kExperts says
+// whether its layers may have experts.
 template <class Weights>
 class [[gnu::visibility("hidden")]] LayerWeights {
  public:
-  LayerWeights(const py::dict& weights, const LayerNumbers& numbers) {
+  LayerWeights(const py::dict& weights, const ExpertArrays& experts, const LayerNumbers& numbers) {
     for (const auto& [name, weight] : weights)
       unread_[py::cast<std::string>(name)] = py::reinterpret_borrow<py::object>(weight);
     read(numbers);
     read_attention();
-    read_feed_forward();
+    layer_.feed_forward_norm = floats("feed_forward.norm", given("feed_forward.norm"), layer_.width);
+    layer_.feed_forward_post_norm = optional_floats("feed_forward.post_norm", layer_.width);
+    if (experts.empty())
+      read_feed_forward();
+    else
+      read_experts(experts, numbers);
     if (!unread_.empty()) not_implemented(op_, "weights have '" + unread_.begin()->first + "'");
   }
+
+  LayerWeights(const LayerWeights&) = delete;
+  LayerWeights& operator=(const LayerWeights&) = delete;
 
   const cpu::DecoderLayer& get() const { return layer_; }
 
@@ -84,13 +100,41 @@ class [[gnu::visibility("hidden")]] LayerWeights {
   }
 
   void read_feed_forward() {
-    layer_.feed_forward_norm = floats("feed_forward.norm", given("feed_forward.norm"), layer_.width);
     const py::object gate = given("feed_forward.gate");
     layer_.feed_forward = Weights::rows("feed_forward.gate", gate.ptr());
     layer_.gate = matrix("feed_forward.gate", gate, layer_.feed_forward, layer_.width);
     layer_.up = matrix("feed_forward.up", layer_.feed_forward, layer_.width);
     layer_.down = matrix("feed_forward.down", layer_.width, layer_.feed_forward);
-    layer_.feed_forward_post_norm = optional_floats("feed_forward.post_norm", layer_.width);
+  }
+
+  void read_experts(const ExpertArrays& experts, const LayerNumbers& n) {
+    if (!Weights::kExperts) not_implemented(op_, "such a layer has no place for experts");
+    cpu::Experts& all = layer_.experts;
+    all.count = static_cast<int64_t>(experts.size());
+    if (n.experts_used < 1 || n.experts_used > all.count)
+      op_.wrong_value("experts_used", "has value " + std::to_string(n.experts_used),
+                      "1 to " + std::to_string(all.count));
+    all.used = n.experts_used;
+    all.normalize = n.normalize_experts;
+    all.router = matrix("experts.router", all.count, layer_.width);
+    layer_.feed_forward = Weights::rows("experts.0.gate", experts[0][0].ptr());
+    for (const auto& each : experts) read_expert("experts." + std::to_string(experts_.size()), each);
+    all.each = experts_.data();
+    all.kinds = kinds_.data();
+    all.kind_count = static_cast<int64_t>(kinds_.size());
+  }
+  void read_expert(const std::string& name, const std::array<py::object, 3>& arrays) {
+    const int64_t wide = layer_.feed_forward, narrow = layer_.width;
+    const cpu::Expert expert{matrix(name + ".gate", arrays[0], wide, narrow),
+                             matrix(name + ".up", arrays[1], wide, narrow),
+                             matrix(name + ".down", arrays[2], narrow, wide)};
+    for (const cpu::Matrix& each : {expert.gate, expert.up, expert.down}) add_kind(each);
+    experts_.push_back(expert);
+  }
+  void add_kind(const cpu::Matrix& matrix) {
+    for (const cpu::Matrix& known : kinds_)
+      if (known.format == matrix.format && known.k == matrix.k) return;
+    kinds_.push_back(matrix);
   }
 
   // The weight of this name, or null.
@@ -130,6 +174,8 @@ class [[gnu::visibility("hidden")]] LayerWeights {
   cpu::DecoderLayer layer_{};
   std::map<std::string, py::object> unread_;
   std::list<py::object> kept_;
+  std::vector<cpu::Expert> experts_;
+  std::vector<cpu::Matrix> kinds_;
 };
 
 // The class of a backend's layers as Python has it.
@@ -139,14 +185,18 @@ void define_layer(py::module_& module, const char* name, const char* doc) {
       .def(py::init([](const py::dict& weights, int64_t heads, int64_t kv_heads, int64_t head_dim,
                        float norm_eps, float attention_scale, std::optional<float> attention_softcap,
                        std::optional<int64_t> window, const std::string& activation, bool interleaved,
-                       int64_t index, int64_t rotation) {
-             return new Layer(weights, {heads, kv_heads, head_dim, norm_eps, attention_scale,
-                                        attention_softcap, window, activation, interleaved, index, rotation});
+                       int64_t index, int64_t rotation, const ExpertArrays& experts, int64_t experts_used,
+                       bool normalize_experts) {
+             return new Layer(
+                 weights, experts,
+                 {heads, kv_heads, head_dim, norm_eps, attention_scale, attention_softcap, window, activation,
+                  interleaved, index, rotation, experts_used, normalize_experts});
            }),
            py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
            py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
            py::arg("window") = py::none(), py::arg("activation") = "silu", py::arg("interleaved") = false,
-           py::arg("index") = 0, py::arg("rotation") = 0);
+           py::arg("index") = 0, py::arg("rotation") = 0, py::arg("experts") = py::tuple(),
+           py::arg("experts_used") = 0, py::arg("normalize_experts") = false);
 }
 
 }  // namespace arguments

@@ -120,7 +120,8 @@ void define_decoder_layer(py::module_& m) {
   define_layer<DecoderLayer>(
       m, "DecoderLayer",
       "A layer ready for decoder_layers(): its weights by name, as airllm.models.layers "
-      "has them. NotImplementedError for weights that are none of it.");
+      "has them, and (gate, up, down) of each of its experts. NotImplementedError for weights that are none "
+      "of it.");
   py::class_<DecoderPlan>(m, "DecoderPlan",
                           "All that decode_step() needs of a model, checked once: DecoderLayers, stored "
                           "tables embedding and output (vocabulary, width), and the norm between.")

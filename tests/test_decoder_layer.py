@@ -82,9 +82,11 @@ def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
     f = c.feed_forward
     shapes = {
         "attention.q": (q, c.width), "attention.k": (kv, c.width), "attention.v": (kv, c.width),
-        "attention.output": (c.width, q), "feed_forward.gate": (f, c.width), "feed_forward.up": (f, c.width),
-        "feed_forward.down": (c.width, f),
+        "attention.output": (c.width, q),
     }  # fmt: skip
+    if not c.is_moe(index):
+        parts = {"gate": (f, c.width), "up": (f, c.width), "down": (c.width, f)}
+        shapes |= {f"feed_forward.{name}": shape for name, shape in parts.items()}
     weights = {n: matrix(rng, s, formats[i % len(formats)]) for i, (n, s) in enumerate(shapes.items())}
     vectors = {"attention.norm": c.width, "feed_forward.norm": c.width}
     if c.qkv_bias:
@@ -96,7 +98,22 @@ def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
     if c.post_norms:
         vectors |= {"attention.post_norm": c.width, "feed_forward.post_norm": c.width}
     weights |= {n: rng.uniform(0.5, 1.5, size).astype(np.float32) for n, size in vectors.items()}
-    return Layer(c, index, weights)
+    if not c.is_moe(index):
+        return Layer(c, index, weights)
+    weights["experts.router"] = matrix(rng, (c.experts, c.width), "f32")
+    return Layer(c, index, weights, experts_of(c, index, formats))
+
+
+def experts_of(c: ModelConfig, index: int, formats=("f32",)) -> Experts:
+    rng, f = np.random.default_rng(index + 100), c.expert_feed_forward
+    shapes = {"gate": (f, c.width), "up": (f, c.width), "down": (c.width, f)}
+    found = {
+        number: {
+            n: matrix(rng, s, formats[(number + i) % len(formats)]) for i, (n, s) in enumerate(shapes.items())
+        }
+        for number in range(c.experts)
+    }
+    return Experts(None, c, index, _found=found)
 
 
 def batch_of(c: ModelConfig, batch, dtype="f32"):
@@ -240,16 +257,13 @@ def test_a_backend_with_a_part_switched_off(reached):
 
 
 @having
-def test_experts_are_left_to_the_composition(reached):
-    c = config(experts=4, experts_used=2, expert_feed_forward=32, moe_layers=(True, True))
-    weights = {
-        n: w for n, w in layer_of(c, 0).weights.items() if n.split(".")[1] not in ("gate", "up", "down")
-    }
-    weights["experts.router"] = np.zeros((4, 64), np.float32)
-    fused = FusedLayers(KernelBackend("cpp"), [Layer(c, 0, weights, Experts(None, c, 0))])
-    assert "feed_forward.gate" in fused.why_not
-    weights |= layer_of(c, 0).weights
-    assert "experts.router" in FusedLayers(KernelBackend("cpp"), [Layer(c, 0, weights)]).why_not
+def test_what_a_layer_has_no_place_for_is_left_to_the_composition(reached):
+    layer = layer_of(config(), 0)
+    for name, weights in {
+        "feed_forward.gate": {n: w for n, w in layer.weights.items() if n != "feed_forward.gate"},
+        "experts.router": {**layer.weights, "experts.router": np.zeros((4, 64), np.float32)},
+    }.items():
+        assert name in FusedLayers(KernelBackend("cpp"), [Layer(layer.config, 0, weights)]).why_not
     reached.silu(np.ones(1, np.float32))
 
 

@@ -22,14 +22,20 @@ CACHE_DTYPES = ("f32", "f16")
 
 
 class FusedLayers:
-    """The layers of a model as a backend's module has prepared them; `why_not` says why there are none."""
+    """The layers of a model as a backend's module has prepared them; `why_not` says why there are none.
 
-    def __init__(self, ops: Any, layers: Sequence[Layer]):
+    `whole`: all weights stay in memory. Of layers that do not, it must be known which experts are used.
+    """
+
+    def __init__(self, ops: Any, layers: Sequence[Layer], whole: bool = True):
         self.prepared: tuple[Any, ...] = ()
         self.why_not = ""
         prepare, self._run = ops.extension("DecoderLayer"), ops.extension("decoder_layers")
         if prepare is None:
             self.why_not = f"{ops} has no call for whole layers"
+            return
+        if not whole and any(layer.experts for layer in layers):
+            self.why_not = "experts come and go within a budget of memory"
             return
         self.most_rows = ops.extension("decoder_rows")
         try:
@@ -154,4 +160,18 @@ def prepared(prepare: Any, layer: Layer) -> Any:
         interleaved=rope.interleaved,
         index=layer.index,
         rotation=int(rope is c.local_rope),
+        **_experts(layer),
     )
+
+
+def _experts(layer: Layer) -> dict[str, Any]:
+    """What besides prepares a layer that has experts."""
+    if not layer.experts:
+        return {}
+    c = layer.config
+    each = map(layer.experts.look_up, range(c.experts))
+    return {
+        "experts": [(weights["gate"], weights["up"], weights["down"]) for weights in each],
+        "experts_used": c.experts_used,
+        "normalize_experts": c.normalize_experts,
+    }

@@ -96,7 +96,7 @@ class Model:
     def use(self, ops: Any) -> None:
         """Run on these ops from now on, and on the calls for many of them at once that they have."""
         self.ops = ops
-        self.fused = FusedLayers(ops, self.layers)
+        self.fused = FusedLayers(ops, self.layers, self.residency.whole)
         ends = (self.embedding, self.output_norm, self.output)
         self.step = FusedStep(ops, self.fused, self.config, *ends)
         self._bound: WeakKeyDictionary[Cache, BoundStep] = WeakKeyDictionary()

@@ -84,19 +84,19 @@ inline results::Result new_floats(const Op& op, int64_t rows, int64_t columns) {
 
 // All steps, and reduce(change) after each half of a layer: this process has a share of the heads and of the
 // feed-forward part, and what all have found is to be added up.
-inline void run_reduced(const Op& op, DecoderRun& run, const cpu::DecoderCall& call, PyObject* reduce,
-                        PyObject* change) {
+inline void run_reduced(const Op& op, DecoderRun& run, const cpu::DecoderCall& call,
+                        const cpu::DecoderSizes& sizes, PyObject* reduce, PyObject* change) {
   if (!PyCallable_Check(reduce)) wrong_kind(op, "reduce", reduce, "a function of an array, or None");
   const py::function sum = py::reinterpret_borrow<py::function>(reduce);
+  constexpr uint32_t kFirst = cpu::DecoderThread::kFirstHalf;
   uint32_t step = 0;
   for (int64_t layer = 0; layer < call.count; ++layer)
-    for (const uint32_t half :
-         {cpu::DecoderThread::kFirstHalf, cpu::DecoderThread::kSteps - cpu::DecoderThread::kFirstHalf}) {
+    for (const uint32_t half : {kFirst, cpu::DecoderThread::steps_per_layer(sizes) - kFirst}) {
       run.go(step, step + half);
       sum(py::handle(change));
       step += half;
     }
-  run.go(step, cpu::DecoderThread::steps(call));
+  run.go(step, cpu::DecoderThread::steps(call, sizes));
 }
 
 inline PyObject* decode_step(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
@@ -118,9 +118,9 @@ inline PyObject* decode_step(const Op& op, PyObject* const* args, Py_ssize_t giv
   const cpu::DecoderSizes sizes = plan.sizes(kernels);
   DecoderRun run(kernels, call, sizes);
   if (reduced)
-    run_reduced(op, run, call, values[4], change.object);
+    run_reduced(op, run, call, sizes, values[4], change.object);
   else
-    run.go(0, cpu::DecoderThread::steps(call));
+    run.go(0, cpu::DecoderThread::steps(call, sizes));
   return logits.give();
 }
 

@@ -34,6 +34,7 @@ inline cpu::Matrix stored_matrix(const Op& op, const char* name, PyObject* objec
 // Weights of a layer in host memory.
 struct HostWeights {
   static constexpr Op op{"DecoderLayer"};
+  static constexpr bool kExperts = true;
 
   static int64_t size(const char* name, PyObject* object) { return array(op, name, object).size; }
   static int64_t rows(const char* name, PyObject* object) { return rows_of(op, name, object); }
@@ -188,7 +189,7 @@ class DecoderRun {
     auto* const begun = reinterpret_cast<cpu::Steps::Begun*>(memory_.data() + at_.begun);
     std::memset(static_cast<void*>(begun), 0, cpu::Steps::bytes(team_));
     cpu::Steps steps(team_);
-    const bool finish = !call_.ends && last == cpu::DecoderThread::steps(call_);
+    const bool finish = !call_.ends && last == cpu::DecoderThread::steps(call_, sizes_);
     const py::gil_scoped_release unlocked;
     cpu::on_team(team_, [&](int me, int all) {
       cpu::DecoderThread thread(kernels_, call_, sizes_, at_, memory_.data(), me, all);
@@ -232,7 +233,7 @@ inline PyObject* decoder_layers(const Op& op, PyObject* const* args, Py_ssize_t 
   call.x = reinterpret_cast<float*>(x.data);
   const cpu::Kernels& kernels = *active.load();
   const cpu::DecoderSizes sizes(kernels, call.layers, call.count, nullptr);
-  DecoderRun(kernels, call, sizes).go(0, cpu::DecoderThread::steps(call));
+  DecoderRun(kernels, call, sizes).go(0, cpu::DecoderThread::steps(call, sizes));
   Py_RETURN_NONE;
 }
 

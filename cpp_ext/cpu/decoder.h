@@ -16,14 +16,30 @@ struct Matrix {
   const float* bias;  // or null
 };
 
+struct Expert {
+  Matrix gate, up, down;
+};
+
+// A layer's experts, of which each token goes to those that the router likes best; count 0: it has none.
+struct Experts {
+  Matrix router;       // (count, width)
+  const Expert* each;  // as many as `count`
+  int64_t count, used;
+  bool normalize;       // the shares of those that a token goes to add up to one
+  const Matrix* kinds;  // of their matrices, one for each format and length of a row that there is
+  int64_t kind_count;
+};
+
 enum Activation : int { kSilu, kGeluTanh, kGelu };
 
 // What a layer does to its rows; norms that it does not have are null.
 struct DecoderLayer {
-  Matrix q, k, v, output, gate, up, down;
+  Matrix q, k, v, output, gate, up, down;  // the last three: of a layer without experts
+  Experts experts;
   const float *attention_norm, *q_norm, *k_norm, *attention_post_norm;
   const float *feed_forward_norm, *feed_forward_post_norm;
-  int64_t width, heads, kv_heads, head_dim, feed_forward;
+  int64_t width, heads, kv_heads, head_dim;
+  int64_t feed_forward;       // or of each expert
   int64_t index;              // of its part of a cache
   int64_t rotation;           // which of the call's tables turns its queries and keys
   int64_t window;             // the last so many keys that a query sees; 0: all
@@ -32,8 +48,11 @@ struct DecoderLayer {
   bool interleaved;
 
   int64_t group() const { return heads / kv_heads; }
+  // That one token meets.
   int64_t weights() const {
-    return q.n * q.k + k.n * k.k + v.n * v.k + output.n * output.k + 3 * gate.n * gate.k;
+    const int64_t feed_forwards = experts.count ? experts.used : 1;
+    return q.n * q.k + k.n * k.k + v.n * v.k + output.n * output.k + experts.router.n * experts.router.k +
+           3 * feed_forwards * feed_forward * width;
   }
 };
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "decoder.h"
+#include "decoder_experts.h"
 #include "team.h"
 #include "unpacked.h"
 
@@ -22,7 +22,9 @@ struct Pieces {
 
 // The largest of what some layers need, and what comes after them.
 struct DecoderSizes {
-  int64_t width = 0, q = 0, kv = 0, feed_forward = 0, group = 0, head_dim = 0;
+  int64_t width = 0, q = 0, kv = 0, group = 0, head_dim = 0;
+  int64_t feed_forward = 0;  // of all experts that a token goes to
+  int64_t experts = 0, experts_used = 0;
   int64_t packed = 0;     // bytes of a packed row, and of what rounding leaves of it
   int64_t longest = 0;    // values of a row of a weight
   int64_t units = 0;      // of attention: key-value heads
@@ -40,13 +42,17 @@ struct DecoderSizes {
     width = std::max(width, layer.width);
     q = std::max(q, layer.q.n);
     kv = std::max(kv, layer.k.n);
-    feed_forward = std::max(feed_forward, layer.feed_forward);
+    feed_forward = std::max(feed_forward, layer.feed_forward * std::max<int64_t>(layer.experts.used, 1));
+    experts = std::max(experts, layer.experts.count);
+    experts_used = std::max(experts_used, layer.experts.used);
     group = std::max(group, layer.group());
     head_dim = std::max(head_dim, layer.head_dim);
     units = std::max(units, layer.kv_heads);
     weights = weights ? std::min(weights, layer.weights()) : layer.weights();
-    for (const Matrix& each : {layer.q, layer.k, layer.v, layer.output, layer.gate, layer.up, layer.down})
+    for (const Matrix& each :
+         {layer.q, layer.k, layer.v, layer.output, layer.gate, layer.up, layer.down, layer.experts.router})
       add(kernels, each);
+    for (int64_t i = 0; i < layer.experts.kind_count; ++i) add(kernels, layer.experts.kinds[i]);
     Attention all{};
     all.d = all.e = layer.head_dim;
     attention = std::max(attention, kernels.attention.workspace(all));
@@ -61,8 +67,8 @@ struct DecoderSizes {
 // Offsets in bytes: of what all threads read, and of what each thread has for itself.
 struct DecoderMemory {
   Pieces shared, own;
-  int64_t q, k, v, seen, change, gate, up, x, middle, sums, done, begun;
-  int64_t own_x, normed, packed, floats, turned, attention;
+  int64_t q, k, v, seen, change, router, gate, up, x, middle, sums, done, begun;
+  int64_t own_x, normed, packed, floats, turned, attention, choices, liking, order;
   int64_t unit_rows = 0;  // of queries, that a sequence has with one key-value head
 
   DecoderMemory(const DecoderSizes& sizes, const DecoderCall& call, int team) {
@@ -74,6 +80,7 @@ struct DecoderMemory {
     v = shared.floats(rows * sizes.kv);
     seen = shared.floats(rows * sizes.q);
     change = shared.floats(rows * sizes.width);
+    router = shared.floats(rows * sizes.experts);
     gate = shared.floats(rows * sizes.feed_forward);
     up = shared.floats(rows * sizes.feed_forward);
     x = shared.floats(rows * sizes.width);
@@ -87,6 +94,9 @@ struct DecoderMemory {
     floats = own.floats(kUnpackedRows * sizes.longest);
     turned = own.floats(unit_rows * sizes.head_dim);
     attention = own.floats(sizes.attention);
+    choices = own.take(rows * sizes.experts_used * static_cast<int64_t>(sizeof(Choice)));
+    liking = own.floats(sizes.experts);
+    order = own.take(sizes.experts * static_cast<int64_t>(sizeof(int32_t)));
   }
 
   int64_t bytes(int team) const { return shared.bytes + team * own.bytes; }

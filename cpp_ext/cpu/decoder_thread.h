@@ -1,5 +1,5 @@
-// A thread's way through the layers of a call. Five steps to a layer:
-//   q, k, v | attention | its output matrix | gate, up, their product | down
+// A thread's way through the layers of a call. Five steps to a layer, six if a layer of the call has experts:
+//   q, k, v | attention | its output matrix | router of experts | gate, up, their product | down
 // What is little work, norms and the packing of rows, every thread does for itself: that takes less time than
 // waiting for another to do it. A step reads nothing that it writes, and writes nothing that the one before
 // it, or the next one, does: what x is after a layer's first half, and after all of it, lie apart. Logits are
@@ -15,36 +15,42 @@ class __attribute__((visibility("hidden"))) DecoderThread {
  public:
   DecoderThread(const Kernels& kernels, const DecoderCall& call, const DecoderSizes& sizes,
                 const DecoderMemory& at, char* memory, int me, int all)
-      : kernels_(kernels), call_(call), all_(all), slot_(at.unit_rows * (sizes.head_dim + 2)) {
+      : kernels_(kernels),
+        call_(call),
+        per_layer_(steps_per_layer(sizes)),
+        all_(all),
+        slot_(at.unit_rows * (sizes.head_dim + 2)) {
     const auto shared = [&](int64_t offset) { return reinterpret_cast<float*>(memory + offset); };
     char* const mine = memory + at.shared.bytes + me * at.own.bytes;
     const auto own = [&](int64_t offset) { return reinterpret_cast<float*>(mine + offset); };
     q_ = shared(at.q), k_ = shared(at.k), v_ = shared(at.v), seen_ = shared(at.seen);
-    change_ = call.change ? call.change : shared(at.change), gate_ = shared(at.gate), up_ = shared(at.up),
-    sums_ = shared(at.sums);
+    change_ = call.change ? call.change : shared(at.change), router_ = shared(at.router);
+    gate_ = shared(at.gate), up_ = shared(at.up), sums_ = shared(at.sums);
     x_ = shared(at.x), middle_ = shared(at.middle);
     done_ = reinterpret_cast<std::atomic<int>*>(memory + at.done);
     own_x_ = own(at.own_x), normed_ = own(at.normed), floats_ = own(at.floats), turned_ = own(at.turned);
     attention_ = own(at.attention), packed_ = mine + at.packed;
+    routing_ = {reinterpret_cast<Choice*>(mine + at.choices), own(at.liking),
+                reinterpret_cast<int32_t*>(mine + at.order)};
   }
 
-  static constexpr uint32_t kSteps = 5;
-  static constexpr uint32_t kFirstHalf = 3;  // of them
-
-  static uint32_t steps(const DecoderCall& call) {
-    return static_cast<uint32_t>(call.count) * kSteps + (call.ends ? 1 : 0);
+  static constexpr uint32_t kFirstHalf = 3;  // of a layer's steps
+  static uint32_t steps_per_layer(const DecoderSizes& sizes) { return kFirstHalf + (sizes.experts ? 3 : 2); }
+  static uint32_t steps(const DecoderCall& call, const DecoderSizes& sizes) {
+    return static_cast<uint32_t>(call.count) * steps_per_layer(sizes) + (call.ends ? 1 : 0);
   }
 
   // One of a step's shares, each of which is done by one thread.
   void run(uint32_t step, uint32_t share) {
-    const int64_t number = step / kSteps;
+    const int64_t number = step / per_layer_;
     const bool again = step == last_step_;  // its rows are packed
+    const bool follows = step == last_step_ + 1;
     last_step_ = step;
     share_ = share;
     if (number == call_.count) return logits(again);
     const DecoderLayer& layer = *call_.layers[number];
-    switch (step % kSteps) {
-      case 0:
+    switch (stage_of(step % per_layer_)) {
+      case kProjections:
         if (!again) {
           number ? add_layer(number - 1) : start();
           normalize(layer.attention_norm, layer.eps, call_.rows);
@@ -52,19 +58,17 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         }
         keep(x_);
         return project(layer);
-      case 1:
+      case kAttention:
         return UnitParts(layer, call_, share_, all_).each([&](const UnitPart& part) { attend(layer, part); });
-      case 2:
+      case kOutput:
         if (!again) input_ = {seen_, layer.output.k, call_.rows};
         return multiply(layer.output, change_);
-      case 3:
-        if (!again) {
-          add_change(x_, layer.attention_post_norm, layer.eps);
-          normalize(layer.feed_forward_norm, layer.eps, call_.rows);
-        }
-        keep(middle_);
-        return gate(layer);
-      default:
+      case kRouter:
+        return layer.experts.count ? route(layer, again) : void();
+      case kGate:
+        return layer.experts.count ? gate_experts(layer, number, again || follows) : gate(layer, again);
+      case kDown:
+        if (layer.experts.count) return add_experts(layer, routing_of(number));
         if (!again) input_ = {gate_, layer.down.k, call_.rows};
         return multiply(layer.down, change_);
     }
@@ -77,8 +81,18 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   }
 
  private:
+  enum Stage : uint32_t { kProjections, kAttention, kOutput, kRouter, kGate, kDown };
+  Stage stage_of(uint32_t step) const {  // five steps have none for routers
+    return Stage(step < kRouter || per_layer_ > kDown ? step : step + 1);
+  }
+
   struct Range {
     int64_t begin, end;
+
+    // What of it is among n columns behind `before` others.
+    Range within(int64_t before, int64_t n) const {
+      return {std::clamp<int64_t>(begin - before, 0, n), std::clamp<int64_t>(end - before, 0, n)};
+    }
   };
   // Rows of x as products read them: packed for one format at a time. With rests, what rounding to 8 bits
   // leaves of a row is a row too, and a product exact to 15 bits.
@@ -147,9 +161,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     const Range mine = share(layer.q.n + 2 * layer.k.n);
     int64_t before = 0;
     const auto part = [&](const Matrix& matrix, float* out) {
-      multiply(matrix, out,
-               {std::clamp<int64_t>(mine.begin - before, 0, matrix.n),
-                std::clamp<int64_t>(mine.end - before, 0, matrix.n)});
+      multiply(matrix, out, mine.within(before, matrix.n));
       before += matrix.n;
     };
     part(layer.q, q_);
@@ -157,18 +169,89 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     part(layer.v, v_);
   }
 
-  void gate(const DecoderLayer& layer) {
-    const Range mine = share(layer.feed_forward);
-    multiply(layer.gate, gate_, mine);
-    multiply(layer.up, up_, mine);
+  // x after attention, and what the products of the feed-forward part begin with.
+  void begin_second_half(const DecoderLayer& layer) {
+    add_change(x_, layer.attention_post_norm, layer.eps);
+    normalize(layer.feed_forward_norm, layer.eps, call_.rows);
+  }
+
+  void gate(const DecoderLayer& layer, bool again) {
+    if (!again) begin_second_half(layer);
+    keep(middle_);
+    gate(layer, layer.gate, layer.up, share(layer.feed_forward), 0);
+  }
+
+  // Columns of gate_, of as many rows as the input has, from `first` on.
+  void gate(const DecoderLayer& layer, const Matrix& gate, const Matrix& up, Range mine, int64_t first) {
+    const int64_t before = first * layer.feed_forward;
+    multiply(gate, gate_ + before, mine);
+    multiply(up, up_ + before, mine);
     PairKernel* const product = layer.activation == kSilu
                                     ? kernels_.elements.swiglu[kFloat32]
                                     : kernels_.elements.geglu[layer.activation == kGelu][kFloat32];
     if (mine.begin < mine.end)
-      for (int64_t i = 0; i < call_.rows; ++i) {
-        float* const row = gate_ + i * layer.feed_forward + mine.begin;
-        product(row, row, up_ + i * layer.feed_forward + mine.begin, mine.end - mine.begin, false);
+      for (int64_t i = 0; i < input_.rows; ++i) {
+        const int64_t at = before + i * layer.feed_forward + mine.begin;
+        product(gate_ + at, gate_ + at, up_ + at, mine.end - mine.begin, false);
       }
+  }
+
+  void route(const DecoderLayer& layer, bool again) {
+    if (!again) begin_second_half(layer);
+    keep(middle_);
+    multiply(layer.experts.router, router_);
+  }
+
+  // Where the tokens go in this layer, whose router is done.
+  const Routing& routing_of(int64_t number) {
+    if (routed_ != number) routing_.find(kernels_.rows, call_.layers[number]->experts, router_, call_.rows);
+    routed_ = number;
+    return routing_;
+  }
+
+  // The experts that any token goes to are one matrix to the threads. `normed`: this thread has the input.
+  void gate_experts(const DecoderLayer& layer, int64_t number, bool normed) {
+    if (!normed) begin_second_half(layer);
+    const Routing& routing = routing_of(number);
+    const int64_t wide = layer.feed_forward;
+    const Range mine = share(routing.experts() * wide);
+    routing.each([&](const ExpertRows& rows) {
+      const Range columns = mine.within(rows.place * wide, wide);
+      if (columns.begin >= columns.end) return;
+      gather(rows);
+      const Expert& expert = layer.experts.each[rows.expert];
+      gate(layer, expert.gate, expert.up, columns, rows.first);
+    });
+  }
+
+  // The normed rows that go to an expert are the next input: all of them, or copies of some, for which own_x_
+  // has room since middle_ has what was there.
+  void gather(const ExpertRows& rows) {
+    const int64_t width = call_.width;
+    if (rows.count == call_.rows) {
+      if (input_.x != normed_) input_ = {normed_, width, rows.count};
+      return;
+    }
+    for (int64_t i = 0; i < rows.count; ++i)
+      std::copy_n(normed_ + rows.choices[i].token * width, width, own_x_ + i * width);
+    input_ = {own_x_, width, rows.count};
+  }
+
+  // This share's columns of what all experts have found, each by its share.
+  void add_experts(const DecoderLayer& layer, const Routing& routing) {
+    const Range mine = share(call_.width);
+    if (mine.begin >= mine.end) return;
+    for (int64_t i = 0; i < call_.rows; ++i)
+      std::fill_n(change_ + i * call_.width + mine.begin, mine.end - mine.begin, 0.f);
+    routing.each([&](const ExpertRows& rows) {
+      input_ = {gate_ + rows.first * layer.feed_forward, layer.feed_forward, rows.count};
+      multiply(layer.experts.each[rows.expert].down, own_x_, mine);
+      for (int64_t i = 0; i < rows.count; ++i) add_choice(rows.choices[i], own_x_ + i * call_.width, mine);
+    });
+  }
+  void add_choice(const Choice& choice, const float* found, Range columns) {
+    float* const to = change_ + choice.token * call_.width;
+    for (int64_t i = columns.begin; i < columns.end; ++i) to[i] += choice.share * found[i];
   }
 
   // Of each sequence's last row.
@@ -322,14 +405,17 @@ class __attribute__((visibility("hidden"))) DecoderThread {
 
   const Kernels& kernels_;
   const DecoderCall& call_;
+  const uint32_t per_layer_;
   const int64_t all_, slot_;
   int64_t share_ = 0;
   uint32_t last_step_ = UINT32_MAX;
   Input input_{};
-  float *q_, *k_, *v_, *seen_, *change_, *gate_, *up_, *x_, *middle_, *sums_;
+  float *q_, *k_, *v_, *seen_, *change_, *router_, *gate_, *up_, *x_, *middle_, *sums_;
   std::atomic<int>* done_;
   float *own_x_, *normed_, *floats_, *turned_, *attention_;
   char* packed_;
+  Routing routing_{};
+  int64_t routed_ = -1;  // the layer of which it is
 };
 
 }  // namespace cpu

@@ -126,6 +126,12 @@ def test_the_plan_says_what_goes_op_by_op(name, options, why):
         assert kernel.plan == f"cuda: op by op: {why}"
 
 
+def test_a_layer_on_a_device_has_no_place_for_experts(monkeypatch):
+    monkeypatch.setattr("airllm.models.captured._why_not", lambda model, cache: "")
+    with kernel_of(DATA / "mixtral") as kernel:
+        assert "DeviceLayer: such a layer has no place for experts" in kernel.plan
+
+
 def test_a_device_without_room_for_the_weights():
     runtime.on_host_machine(13000, 2, 1, 1 << 14)
     with kernel_of(DATA / "llama2") as kernel:
