@@ -122,6 +122,7 @@ void merge(const Attention& all, const AttentionHead& head, int64_t row, int64_t
 }
 
 // clang-format off: each needs those before it
+#include "attention_rows.inl"
 #include "attention_few_rows.inl"
 #include "attention_panels.inl"
 // clang-format on
@@ -153,7 +154,7 @@ void add_weighted_rows(float* out, const float* weights, const void* matrix, int
 constexpr AttentionKernels attention_kernels = {
     kFewQueryRows,
     kPanelRows,
-    {few_rows<float>, few_rows<Float16>, few_rows<BFloat16>},
+    {few_rows<float>, few_rows<Float16>, few_rows<BFloat16>, few_rows<Q8Block>},
     panel_rows,
     attention_workspace,
     merge,

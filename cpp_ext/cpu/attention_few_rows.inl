@@ -26,18 +26,6 @@ INLINE Vec joined(const Vec* v) {
   }
 }
 
-// Rows of keys or values, and those that are needed after them: while a kernel computes with the ones, the
-// memory fetches the others into the second-level cache.
-template <class T>
-struct Stream {
-  const T* rows;
-  int64_t stride;
-  const T* next;
-  int64_t next_stride;
-  INLINE const T* row(int64_t j) const { return rows + j * stride; }
-  INLINE void fetch(int64_t j, int64_t i) const { __builtin_prefetch(next + j * next_stride + i, 0, 2); }
-};
-
 // A value that several instructions use: loaded once, not by each of them, of which there can be only one or
 // two in a cycle.
 INLINE Vec once(Vec v) {
@@ -56,25 +44,23 @@ INLINE void dots(float* to, const float* q, int64_t q_stride, const Stream<T>& k
     Vec sum[kRows][4];
     for (int r = 0; r < kRows; ++r)
       for (int j = 0; j < 4; ++j) sum[r][j] = Vec{};
-    for (int64_t i = 0; i + LANES <= d; i += LANES) {
-      Vec part[4];
-      for (int j = 0; j < 4; ++j) {
-        part[j] = once(load(k.row(key + j) + i));
-        k.fetch(key + j, i);
+    k.fetch_rows(key, d);
+    for (int64_t i = 0; i + Stream<T>::kPiece <= d; i += Stream<T>::kPiece)
+      for (int x = 0; x < Stream<T>::kPiece; x += LANES) {
+        Vec part[4];
+        for (int j = 0; j < 4; ++j) {
+          part[j] = once(k.scaled(key, j, i, x));
+          k.fetch_piece(key + j, i);
+        }
+        for (int r = 0; r < kRows; ++r) {
+          const Vec query = load(q + r * q_stride + i + x);
+          for (int j = 0; j < 4; ++j) sum[r][j] += query * part[j];
+        }
       }
-      for (int r = 0; r < kRows; ++r) {
-        const Vec query = load(q + r * q_stride + i);
-        for (int j = 0; j < 4; ++j) sum[r][j] += query * part[j];
-      }
-    }
     for (int r = 0; r < kRows; ++r) sums[r][c] = joined<4, 1>(sum[r]);
   }
   for (int r = 0; r < kRows; ++r) store(to + r * kKeys + first, joined<LANES / 4, 4>(sums[r]));
 }
-
-struct Product {
-  INLINE Vec operator()(Vec a, Vec b) const { return a * b; }
-};
 
 // to[r][j] = q[r] . k[j] for all keys. Those that fill no vector are counted again with ones before them.
 template <int kRows, class T>
@@ -85,8 +71,7 @@ void dots_of_block(float* to, const float* q, int64_t q_stride, const Stream<T>&
   if (whole && whole == d) return;
   for (int r = 0; r < kRows; ++r)
     for (int64_t j = 0; j < keys; ++j) {
-      const float rest =
-          reduce(0.f, d - whole, Plus{}, Product{}, q + r * q_stride + whole, k.row(j) + whole);
+      const float rest = rest_of_dot(q + r * q_stride, k, j, whole, d);
       to[r * kKeys + j] = whole ? to[r * kKeys + j] + rest : rest;
     }
 }
@@ -98,11 +83,10 @@ INLINE void add_columns(float* acc, int64_t acc_stride, const float* p, const St
                         int64_t keys, int64_t part) {
   Vec sum[kRows][kVecs] = {};
   for (int64_t j = 0; j < keys; ++j) {
-    const T* const row = v.row(j) + i;
     Vec value[kVecs];
     for (int x = 0; x < kVecs; ++x) {
-      value[x] = once(part ? load(row, part) : load(row + x * LANES));
-      v.fetch(j, i + x * LANES);
+      value[x] = once(part ? v.values(j, i, part) : v.values(j, i + x * LANES));
+      v.fetch(j, i, x * LANES);
     }
     for (int r = 0; r < kRows; ++r)
       for (int x = 0; x < kVecs; ++x) sum[r][x] += p[r * kKeys + j] * value[x];
@@ -116,9 +100,11 @@ INLINE void add_columns(float* acc, int64_t acc_stride, const float* p, const St
 
 template <int kRows, class T>
 void add_block(float* acc, int64_t acc_stride, const float* p, const Stream<T>& v, int64_t e, int64_t keys) {
+  constexpr int kMost = Stream<T>::kTogether / LANES, kVecs = kValueVecs < kMost ? kValueVecs : kMost;
+  float weights[kRows * kKeys];
   int64_t i = 0;
-  for (; i + kValueVecs * LANES <= e; i += kValueVecs * LANES)
-    add_columns<kRows, kValueVecs>(acc, acc_stride, p, v, i, keys, 0);
+  for (; i + kVecs * LANES <= e; i += kVecs * LANES)
+    add_columns<kRows, kVecs>(acc, acc_stride, v.weights(weights, p, i, kRows, keys), v, i, keys, 0);
   for (; i + LANES <= e; i += LANES) add_columns<kRows, 1>(acc, acc_stride, p, v, i, keys, 0);
   if (i < e) add_columns<kRows, 1>(acc, acc_stride, p, v, i, keys, e - i);
 }
@@ -166,7 +152,8 @@ inline void exponentials_of_row(float* p, float* acc, float* top, float* sum, co
 template <class T>
 void few_rows(const Attention& all, const AttentionHead& head, const AttentionPart& part, float* workspace) {
   const int64_t q_stride = round_up(all.d, LANES), acc_stride = round_up(all.e, LANES);
-  float *const q = workspace, *const p = q + kFewQueryRows * q_stride, *const acc = p + kFewQueryRows * kKeys;
+  float *const q = workspace, *const p = q + kFewQueryRows * q_stride, *const acc = p + kFewQueryRows * kKeys,
+               *const scales = acc + kFewQueryRows * acc_stride;
   float top[kFewQueryRows], sum[kFewQueryRows] = {};
   for (int64_t r = 0; r < part.rows; ++r) {
     float* const row = q + r * q_stride;
@@ -182,15 +169,19 @@ void few_rows(const Attention& all, const AttentionHead& head, const AttentionPa
                                                                                      head.v) +
                                                                                  key * all.v_row;
     const int64_t ahead = key + kKeys < part.key_end ? kKeys * all.k_row : 0;
+    Stream<T> stream{k, all.k_row, v, all.v_row};
+    stream.prepare(scales, all.d, keys);
     for (int64_t r = 0; r < part.rows; r += kRowsAtOnce)
-      kDots<T>[smaller(part.rows - r, kRowsAtOnce)](p + r* kKeys, q + r* q_stride, q_stride,
-                                                    {k, all.k_row, v, all.v_row}, all.d, keys);
+      kDots<T>[smaller(part.rows - r, kRowsAtOnce)](p + r* kKeys, q + r* q_stride, q_stride, stream, all.d,
+                                                    keys);
     for (int64_t r = 0; r < part.rows; ++r)
       exponentials_of_row(p + r * kKeys, acc + r * acc_stride, top + r, sum + r, all, head, part.row + r, key,
                           keys);
+    stream = {v, all.v_row, k + ahead, all.k_row};
+    stream.prepare(scales, all.e, keys);
     for (int64_t r = 0; r < part.rows; r += kRowsAtOnce)
-      kAddBlock<T>[smaller(part.rows - r, kRowsAtOnce)](acc + r* acc_stride, acc_stride, p + r* kKeys,
-                                                        {v, all.v_row, k + ahead, all.k_row}, all.e, keys);
+      kAddBlock<T>[smaller(part.rows - r, kRowsAtOnce)](acc + r* acc_stride, acc_stride, p + r* kKeys, stream,
+                                                        all.e, keys);
   }
   for (int64_t r = 0; r < part.rows; ++r)
     finish_row(all, head, part, part.row + r, acc + r * acc_stride, top[r], sum[r]);

@@ -37,15 +37,15 @@ struct Dense {
   const float* data;
   int64_t stride;
 };
-inline Dense dense(float* to, const char* from, DType type, int64_t stride, int64_t rows, int64_t columns,
+inline Dense dense(float* to, const char* from, Format format, int64_t stride, int64_t rows, int64_t columns,
                    int64_t all_rows, int64_t all_columns) {
   const bool whole = rows == all_rows && columns == all_columns;
-  if (type == kFloat32 && whole && stride == columns && stride % kAliased != 0)
+  if (format == kF32 && whole && stride == columns && stride % kAliased != 0)
     return {reinterpret_cast<const float*>(from), stride};
   const int64_t to_stride = round_up(all_columns, LANES) + LANES;
   for (int64_t j = 0; j < all_rows; ++j, to += to_stride) {
     for (int64_t i = j < rows ? columns : 0; i < all_columns; ++i) to[i] = 0.f;
-    if (j < rows) kWiden[type](to, from + j * stride * bytes_of(type), columns);
+    if (j < rows) kWidenRow[format](to, from + j * stride * kBlocks[format].bytes, columns);
   }
   return {to - all_rows * to_stride, to_stride};
 }
@@ -172,14 +172,14 @@ struct Panel {
 
   void add_block(int64_t key) {
     const int64_t keys = smaller(kKeys, part.key_end - key), steps = round_up(keys, kSteps);
-    const int64_t size = bytes_of(all.kv_type);
+    const int64_t size = kBlocks[all.kv_format].bytes;
     Vec largest[kVecs], shrink[kVecs];
-    scores(dense(memory + at.k, head.k + key * all.k_row * size, all.kv_type, all.k_row, keys, all.d, steps,
+    scores(dense(memory + at.k, head.k + key * all.k_row * size, all.kv_format, all.k_row, keys, all.d, steps,
                  all.d),
            steps, largest);
     if (!open(key, steps)) restrict_scores(key, steps, largest);
     exponentials(steps, largest, shrink);
-    add_values(dense(memory + at.v, head.v + key * all.v_row * size, all.kv_type, all.v_row, keys, all.e,
+    add_values(dense(memory + at.v, head.v + key * all.v_row * size, all.kv_format, all.v_row, keys, all.e,
                      keys, round_up(all.e, kSteps)),
                keys, shrink);
   }
@@ -222,6 +222,7 @@ void panel_rows(const Attention& all, const AttentionHead& head, const Attention
 }
 
 int64_t attention_workspace(const Attention& all) {
-  const int64_t few = kFewQueryRows * (round_up(all.d, LANES) + kKeys + round_up(all.e, LANES));
+  const int64_t scales = round_up(larger(all.d, all.e), 32) / 32 * kKeys;
+  const int64_t few = kFewQueryRows * (round_up(all.d, LANES) + kKeys + round_up(all.e, LANES)) + scales;
   return larger(few, PanelMemory(all).total);
 }
