@@ -85,7 +85,7 @@ INLINE void add_columns(float* acc, int64_t acc_stride, const float* p, const St
   for (int64_t j = 0; j < keys; ++j) {
     Vec value[kVecs];
     for (int x = 0; x < kVecs; ++x) {
-      value[x] = once(part ? v.values(j, i, part) : v.values(j, i + x * LANES));
+      value[x] = once(v.values(j, i + x * LANES, part ? part : LANES));
       v.fetch(j, i, x * LANES);
     }
     for (int r = 0; r < kRows; ++r)

@@ -21,20 +21,19 @@ struct Stream {
   int64_t stride;
   const T* next;
   int64_t next_stride;
-  INLINE void prepare(float*, int64_t, int64_t) {}
   INLINE const T* row(int64_t j) const { return rows + j * stride; }
+  INLINE void prepare(float*, int64_t, int64_t) {}
+  // Of row j a vector from column i on, or n of its columns.
+  INLINE Vec values(int64_t j, int64_t i, int64_t n) const { return load(row(j) + i, n); }
+  // What these are multiplied with where p is to weigh them.
+  INLINE const float* weights(float*, const float* p, int64_t, int64_t, int64_t) const { return p; }
+  // Of row first + j vector x of the piece at column i.
+  INLINE Vec scaled(int64_t first, int j, int64_t i, int64_t) const { return load(row(first + j) + i); }
   INLINE void fetch(int64_t j, int64_t i, int64_t x) const {
     __builtin_prefetch(next + j * next_stride + i + x, 0, 2);
   }
   INLINE void fetch_piece(int64_t j, int64_t i) const { fetch(j, i, 0); }
   INLINE void fetch_rows(int64_t, int64_t) const {}
-  // Of row j a vector from column i on, or n columns.
-  INLINE Vec values(int64_t j, int64_t i) const { return load(row(j) + i); }
-  INLINE Vec values(int64_t j, int64_t i, int64_t n) const { return load(row(j) + i, n); }
-  // What such vectors of rows are multiplied with, where they are summed with p.
-  INLINE const float* weights(float*, const float* p, int64_t, int64_t, int64_t) const { return p; }
-  // Of row first + j a vector of the piece from column i on.
-  INLINE Vec scaled(int64_t first, int j, int64_t i, int64_t) const { return load(row(first + j) + i); }
 };
 
 INLINE Int widened(const char* p) {  // LANES bytes with a sign
@@ -49,7 +48,7 @@ struct Product {
   INLINE Vec operator()(Vec a, Vec b) const { return a * b; }
 };
 
-// The values of a row are not multiplied with their scales where what meets them can be.
+// Scales are unpacked for all rows at once. They meet the weights of values, which are fewer, not the values.
 template <>
 struct Stream<Q8Block> {
   static constexpr int64_t kPiece = 32, kTogether = 32;
@@ -62,15 +61,6 @@ struct Stream<Q8Block> {
         stride(blocks * stored::Q8_0::kBytes),
         next_stride(next_blocks * stored::Q8_0::kBytes),
         scales(nullptr) {}
-  static INLINE int64_t place(int64_t i) { return i + (i / 32 + 1) * 2; }  // behind so many scales
-  INLINE void fetch_piece(int64_t, int64_t) const {}
-  INLINE void fetch_rows(int64_t j, int64_t columns) const {  // four of them
-    for (int64_t r = j; r < j + 4; ++r)
-      for (int64_t i = 0; i < columns; i += 32) fetch(r, i, 0);
-  }
-  INLINE void fetch(int64_t j, int64_t i, int64_t x) const {
-    if (x == 0) __builtin_prefetch(next + j * next_stride + place(i), 0, 2);
-  }
   INLINE void prepare(float* to, int64_t columns, int64_t keys) {
     for (int64_t b = 0; b < columns / 32; ++b) {
       Float16 each[kKeys];
@@ -80,18 +70,27 @@ struct Stream<Q8Block> {
     }
     scales = to;
   }
-  INLINE Vec values(int64_t j, int64_t i) const {
+  static INLINE int64_t place(int64_t i) { return i + (i / 32 + 1) * 2; }  // behind so many scales
+  INLINE Vec values(int64_t j, int64_t i, int64_t) const {                 // a block is whole vectors
     return stored::to_float(widened(rows + j * stride + place(i)));
+  }
+  INLINE const float* weights(float* to, const float* p, int64_t i, int64_t rows_of_p, int64_t keys) const {
+    for (int64_t at = 0; i % 32 == 0 && at < rows_of_p * kKeys; at += kKeys)
+      map(to + at, keys, Product{}, p + at, scales + i / 32 * kKeys);
+    return to;
   }
   INLINE Vec scaled(int64_t first, int j, int64_t i, int64_t x) const {
     return stored::to_float(widened(rows + (first + j) * stride + place(i) + x)) *
            (scales + i / 32 * kKeys + first)[j];
   }
-  INLINE Vec values(int64_t j, int64_t i, int64_t n) const { return first_lanes(n, values(j, i)); }
-  INLINE const float* weights(float* to, const float* p, int64_t i, int64_t rows_of_p, int64_t keys) const {
-    for (int64_t at = 0; i % 32 == 0 && at < rows_of_p * kKeys; at += kKeys)
-      map(to + at, keys, Product{}, p + at, scales + i / 32 * kKeys);
-    return to;
+  INLINE void fetch(int64_t j, int64_t i, int64_t x) const {
+    if (x == 0) __builtin_prefetch(next + j * next_stride + place(i), 0, 2);
+  }
+  // Apart from the arithmetic on four rows: with four more addresses it would run out of registers.
+  INLINE void fetch_piece(int64_t, int64_t) const {}
+  INLINE void fetch_rows(int64_t j, int64_t columns) const {
+    for (int64_t r = j; r < j + 4; ++r)
+      for (int64_t i = 0; i < columns; i += 32) fetch(r, i, 0);
   }
 };
 
