@@ -16,7 +16,7 @@ from airllm.backends.kernel_backend import KernelBackend, init_backend, options_
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.cache import Cache, ContextFull, token_bytes
 from airllm.models.captured import CapturedStep, captured
-from airllm.models.fused import CACHE_DTYPES, BoundStep
+from airllm.models.fused import BoundStep
 from airllm.models.hub import located
 from airllm.models.model import ExactOps, Model
 from airllm.models.processes import MpiProcesses
@@ -110,8 +110,6 @@ class PersistentKernel:
         if self._captured:
             return f"one launch of a captured graph a step, {self._ops.device()}"
         why_not = self._why_not_captured or model.step.why_not
-        if self._cache and self._cache.dtype not in CACHE_DTYPES:
-            why_not = why_not or f"one call takes caches in {' and '.join(CACHE_DTYPES)} only"
         return f"op by op: {why_not}" if why_not else f"one call a step, {self._ops.device()}"
 
     @property

@@ -11,6 +11,7 @@
 
 #include "bindings/assign.h"
 #include "bindings/attention.h"
+#include "bindings/cached_attention.h"
 #include "bindings/decode_step.h"
 #include "bindings/decoder.h"
 #include "bindings/elements.h"
@@ -33,7 +34,7 @@ constexpr char kRmsNorm[] = "rms_norm", kAddRmsNorm[] = "add_rms_norm", kLayerNo
                kWeightedSumRows[] = "weighted_sum_rows";
 constexpr char kLinear[] = "linear", kMatmulVec[] = "matmul_vec", kEmbedding[] = "embedding",
                kQuantize[] = "quantize", kDequantize[] = "dequantize", kDecoderLayers[] = "decoder_layers",
-               kAssign[] = "assign", kDecodeStep[] = "decode_step";
+               kAssign[] = "assign", kDecodeStep[] = "decode_step", kCachedAttention[] = "cached_attention";
 
 PyMethodDef methods[] = {
     method<rms_norm, kRmsNorm>("rms_norm($module, x, weight, eps=1e-06, *, out=None)\n--\n\n"
@@ -82,7 +83,13 @@ PyMethodDef methods[] = {
         "decoder_layers($module, layers, x, rotations, rows)\n--\n\n"
         "Up to `decoder_rows` rows of x (rows, width), float32, go through DecoderLayers, in place.\n\n"
         "rotations: (cos, sin), each (rows, 1, pairs). rows: for each sequence (start, stop, data, length),\n"
-        "data (layers, 2, kv_heads, capacity, head_dim), float16 or float32, which gets keys and values."),
+        "data (layers, 2, kv_heads, capacity, head_dim), which gets keys and values: float16 or float32, or\n"
+        "uint8, whose rows are then blocks of q8_0."),
+    method<cached_attention, kCachedAttention>(
+        "cached_attention($module, q, kept, length, out, *, scale=None, softcap=None, window=None)\n--\n\n"
+        "attention(causal=True) of q (h, t, d), those of the last of `length` tokens, to keys and values "
+        "kept\n"
+        "(2, g, capacity, d), of floats, or of uint8, whose rows are then blocks of q8_0."),
     method<assign, kAssign>("assign($module, target, source)\n--\n\n"
                             "target[...] = source, float32, for a target of any of the floats."),
     method<decode_step, kDecodeStep>(

@@ -461,7 +461,9 @@ WRONG = {
     "a length of 9 and 4 rows": {"length": 9},
     "a length of -1": {"length": -1},
     "keys and values has shape": {"data": np.zeros((2, 2, 2, 12, 31), np.float32)},
-    "keys and values has dtype": {"data": np.zeros((2, 2, 2, 12, 32), np.uint8)},
+    "keys and values has dtype": {"data": np.zeros((2, 2, 2, 12, 32), np.int8)},
+    "keys and values has data of another kind": {"data": np.zeros((2, 2, 2, 12, 32), np.uint8)},
+    r"keys and values has shape \(2, 2, 2, 12, 64\)": {"data": np.zeros((2, 2, 2, 12, 68), np.uint8)},
     "a cache twice": {"rows": [(0, 2), (2, 4)]},
 }
 

@@ -242,9 +242,10 @@ def test_workers_are_a_whole_number(workers):
 
 
 @having_cpp
-def test_the_plan_says_what_is_not_one_call():
-    with kernel_of(DATA / "qwen3", "cpp", cache_dtype="q8_0") as kernel:
-        assert "op by op: one call takes caches in f32 and f16 only" in kernel.plan
+@pytest.mark.parametrize(("model", "cache_dtype"), [("qwen3", "q8_0"), ("mixtral", "f16")])
+def test_a_step_is_one_call_with_experts_and_caches_of_blocks(model, cache_dtype):
+    with kernel_of(DATA / model, "cpp", cache_dtype=cache_dtype) as kernel:
+        assert "one call a step" in kernel.plan
         assert np.isfinite(kernel.step(1)).all()
 
 

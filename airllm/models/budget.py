@@ -42,17 +42,25 @@ class Plan:
 
 
 class Budget:
-    """`limit` bytes for a model. `unpacked`: weights become float32 before they are multiplied.
+    """`limit` bytes for a model. `unpacked`: weights become float32 before they are multiplied;
+    `cache_unpacked`: so do a layer's keys and values.
 
     Raises MemoryBudgetError, with the smallest that can, for a limit too small.
     """
 
     def __init__(
-        self, units: Units, limit: int, context: int | None, dtype: str, unpacked: bool = False
+        self,
+        units: Units,
+        limit: int,
+        context: int | None,
+        dtype: str,
+        unpacked: bool = False,
+        cache_unpacked: bool = False,
     ) -> None:
         self._units, self.limit, self._dtype = units, limit, dtype
         self._config: ModelConfig = units.tensors.config
         self._exact = units.most_values if unpacked else 0
+        self._cache_unpacked = cache_unpacked
         # What lies together in the files stays together: it needs the fewest pages.
         self._order = sorted(range(len(units.streamed)), key=lambda unit: units.streamed[unit][0].place)
         self._stays = _costs(units.streamed, self._order)
@@ -125,7 +133,8 @@ class Budget:
         return self.limit - _SLACK - self._activations(tokens, longest) - caches
 
     def _activations(self, tokens: int, keys: int) -> int:
-        return activation_bytes(self._config, tokens, keys=keys, dtype=self._dtype, exact=self._exact)
+        cached = cache.layer_values(self._config, keys) if self._cache_unpacked else 0
+        return activation_bytes(self._config, tokens, unpacked=(self._exact, cached))
 
     def _cache(self, tokens: int) -> int:
         return cache.resident_bytes(self._config, tokens, tokens, self._dtype)

@@ -60,19 +60,24 @@ class Cache:
         keys: np.ndarray,
         values: np.ndarray,
         assign: Callable[[np.ndarray, np.ndarray], Any] | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Put those of new tokens (tokens, kv_heads, head_dim), float32, behind the others of a layer, and
-        return all that the layer has: (kv_heads, tokens, head_dim) each. `extend` makes them count.
-        `assign` may be a faster `numpy.copyto` for floats.
+    ) -> None:
+        """Put those of new tokens (tokens, kv_heads, head_dim), float32, behind the others of a layer.
+        `extend` makes them count. `assign` may be a faster `numpy.copyto` for floats.
         """
         end = self.length + len(keys)
         put = np.copyto if self.dtype == "q8_0" or assign is None else assign
         for kept, new in zip(self.data[layer], (keys, values), strict=True):
             put(kept[:, self.length : end], self._stored(new.swapaxes(0, 1)))
-        both = self.data[layer, :, :, :end]
-        if self.dtype == "q8_0":
-            both = Quantized(np.ascontiguousarray(both), "q8_0").dequantize()
-        return both[0], both[1]
+
+    def read(self, layer: int, tokens: int) -> np.ndarray:
+        """Keys and values of a layer's first tokens: (2, kv_heads, tokens, head_dim), of floats."""
+        kept = self.data[layer, :, :, :tokens]
+        if self.dtype != "q8_0":
+            return kept
+        floats = np.empty((*kept.shape[:-1], self.config.head_dim), np.float32)
+        for place in np.ndindex(kept.shape[:2]):  # what a head has lies together
+            tensor_ops.dequantize(Quantized(kept[place], "q8_0"), out=floats[place])
+        return floats
 
     def take(self, tokens: int) -> None:
         """Memory is taken for so many tokens more, whether or not they come to count."""
@@ -133,6 +138,11 @@ def resident_bytes(config: ModelConfig, capacity: int, tokens: int, dtype: str) 
     if tokens and run_bytes(config, capacity, dtype) % page:  # runs begin and end within a page
         pages += 1
     return min(runs(config) * pages * page, capacity * token_bytes(config, dtype) + page)
+
+
+def layer_values(config: ModelConfig, tokens: int) -> int:
+    """Of the keys and values that a layer has of so many tokens."""
+    return 2 * config.kv_heads * config.head_dim * tokens
 
 
 def token_bytes(config: ModelConfig, dtype: str) -> int:

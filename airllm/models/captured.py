@@ -14,10 +14,12 @@ import numpy as np
 
 from airllm.formats import Quantized
 from airllm.models.cache import Cache
-from airllm.models.fused import CACHE_DTYPES, prepared
+from airllm.models.fused import prepared
 from airllm.models.layers import Layer
 from airllm.models.model import Model, Tables
 from airllm.models.weights import Stored
+
+CACHE_DTYPES = ("f32", "f16")
 
 
 class CapturedStep:

@@ -78,18 +78,24 @@ def attention(ops: Any, x: np.ndarray, layer: Layer, angles: Angles, rows: Seque
     q, k = (ops.apply_rope(each, angles.cos, angles.sin, angles.interleaved) for each in (q, k))
     seen = np.empty_like(q)
     for part in rows:
-        keys, values = part.cache.append(layer.index, part.of(k), part.of(v), ops.extension("assign"))
-        ops.attention(
-            part.of(q).swapaxes(0, 1),
-            keys,
-            values,
-            causal=True,
-            scale=c.attention_scale,
-            softcap=c.attention_softcap,
-            window=c.windows[layer.index],
-            out=part.of(seen).swapaxes(0, 1),
-        )
+        part.cache.append(layer.index, part.of(k), part.of(v), ops.extension("assign"))
+        _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(seen).swapaxes(0, 1))
     return ops.linear(seen.reshape(len(x), -1), layer["attention.output"], layer.get("attention.output_bias"))
+
+
+def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray) -> None:
+    """Queries (heads, tokens, head_dim) of the last tokens, to the keys and values in the cache."""
+    c, length = layer.config, cache.length + q.shape[1]
+    options = {"scale": c.attention_scale, "softcap": c.attention_softcap, "window": c.windows[layer.index]}
+    if cache.dtype == "q8_0" and not unpacks_cache(ops, cache.dtype):
+        ops.extension("cached_attention")(q, cache.data[layer.index], length, out, **options)
+    else:
+        ops.attention(q, *cache.read(layer.index, length), causal=True, **options, out=out)
+
+
+def unpacks_cache(ops: Any, dtype: str) -> bool:
+    """Whether keys and values kept in this dtype become float32, all of a layer's, before they are used."""
+    return dtype == "q8_0" and ops.extension("cached_attention") is None
 
 
 def feed_forward(

@@ -18,8 +18,6 @@ from airllm.models.decoder import Angles, Rows
 from airllm.models.layers import Layer
 from airllm.models.weights import Stored
 
-CACHE_DTYPES = ("f32", "f16")
-
 
 class FusedLayers:
     """The layers of a model as a backend's module has prepared them; `why_not` says why there are none.
@@ -45,11 +43,7 @@ class FusedLayers:
 
     def takes(self, rows: Sequence[Rows]) -> bool:
         """Whether the layers are run by one call for these rows."""
-        return (
-            not self.why_not
-            and rows[-1].stop <= self.most_rows
-            and all(part.cache.dtype in CACHE_DTYPES for part in rows)
-        )
+        return not self.why_not and rows[-1].stop <= self.most_rows
 
     def run(
         self, x: np.ndarray, angles: Sequence[Angles], rows: Sequence[Rows], only: slice = slice(None)

@@ -6,6 +6,7 @@ One arithmetic for all who ask: the budget of `residency.py`, `engine.memory_est
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from airllm.backends.memory import MemoryEstimate
 from airllm.models.cache import resident_bytes
@@ -43,10 +44,10 @@ def weight_bytes(tensors: NamedTensors) -> int:
     return sum(tensors.span(name).nbytes for name in names)
 
 
-def activation_bytes(config: ModelConfig, tokens: int, *, keys: int, dtype: str, exact: int = 0) -> int:
+def activation_bytes(config: ModelConfig, tokens: int, *, unpacked: Sequence[int] = ()) -> int:
     """The most that results and workspaces take while `tokens` go through a layer together, and one of each
-    sequence through the output. `keys`: tokens that the longest sequence has by then. `exact`: values of the
-    largest matrix, if weights are unpacked to float32 before they are multiplied.
+    sequence through the output. `unpacked`: values of what becomes float32 before it is used, if anything
+    does: the largest matrix, the keys and values of a layer.
     """
     c = config
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
@@ -54,9 +55,8 @@ def activation_bytes(config: ModelConfig, tokens: int, *, keys: int, dtype: str,
     arrays = [*[tokens * c.width] * 5, *[tokens * q] * 4, *[tokens * kv] * 4, *[tokens * wide] * 3]
     if c.experts:
         arrays += [tokens * c.experts] * 4 + [tokens * c.width] * 3
-    arrays += [keys * kv] * 4 if dtype == "q8_0" else []  # a layer's keys and values, unpacked
     arrays += [c.vocabulary] * 2
-    return _WORKSPACES + sum(_kept(4 * values) for values in [*arrays, exact])
+    return _WORKSPACES + sum(_kept(4 * values) for values in [*arrays, *unpacked])
 
 
 def _kept(nbytes: int) -> int:
@@ -65,12 +65,18 @@ def _kept(nbytes: int) -> int:
 
 
 def estimate(
-    tensors: NamedTensors, context: int, dtype: str = "f16", tokens: int = 512, exact: int = 0
+    tensors: NamedTensors,
+    context: int,
+    dtype: str = "f16",
+    tokens: int = 512,
+    unpacked: Sequence[int] = (),
 ) -> MemoryEstimate:
-    """Of a file's model with one sequence of `context` tokens, `tokens` of which go through it at once."""
+    """Of a file's model with one sequence of `context` tokens, `tokens` of which go through it at once.
+    `unpacked` as for `activation_bytes`.
+    """
     c = tensors.config
     return MemoryEstimate(
         weights=weight_bytes(tensors),
         kv_cache=resident_bytes(c, context, context, dtype),
-        activations=activation_bytes(c, tokens, keys=context, dtype=dtype, exact=exact),
+        activations=activation_bytes(c, tokens, unpacked=unpacked),
     )

@@ -14,9 +14,9 @@ import numpy as np
 
 from airllm.backends.kernel_backend import KernelBackend
 from airllm.formats import Quantized
-from airllm.models.cache import Cache
+from airllm.models.cache import Cache, layer_values
 from airllm.models.config import config_of
-from airllm.models.decoder import Angles, Rows, decoder_layer
+from airllm.models.decoder import Angles, Rows, decoder_layer, unpacks_cache
 from airllm.models.fused import BoundStep, FusedLayers, FusedStep
 from airllm.models.layers import Layer, open_norm, open_table
 from airllm.models.memory import MemoryEstimate, estimate
@@ -83,8 +83,8 @@ class Model:
             self.output_norm = open_norm(tensors, "output_norm")
             ropes = (self.config.rope, self.config.local_rope)
             self._rotations = [Rotation(rope, self.config.context, tensors) for rope in ropes if rope]
-            unpacked = isinstance(ops, ExactOps)
-            self.residency = residency(tensors, layers, max_memory, context, cache_dtype, unpacked)
+            unpacked = isinstance(ops, ExactOps), unpacks_cache(ops, cache_dtype)
+            self.residency = residency(tensors, layers, max_memory, context, cache_dtype, *unpacked)
             self.layers = self.residency.layers
             self.shard = Shard(self.config, processes) if processes else None
             if self.shard:
@@ -112,7 +112,8 @@ class Model:
         """What the model takes without a budget, with one sequence of `context` tokens, `tokens` of which go
         through it at once.
         """
-        return estimate(self._tensors, context, cache_dtype, tokens)
+        cached = layer_values(self._tensors.config, context) if unpacks_cache(self.ops, cache_dtype) else 0
+        return estimate(self._tensors, context, cache_dtype, tokens, unpacked=[cached])
 
     def close(self) -> None:
         """Let go of the file."""

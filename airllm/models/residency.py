@@ -101,11 +101,12 @@ class Limited:
         context: int | None,
         cache_dtype: str,
         unpacked: bool,
+        cache_unpacked: bool,
     ):
         if not pages.SUPPORTED:
             raise RuntimeError("max_memory needs Linux, whose madvise lets go of parts of a mapped file")
         self._units = units_of(tensors)
-        self._budget = Budget(self._units, limit, context, cache_dtype, unpacked)
+        self._budget = Budget(self._units, limit, context, cache_dtype, unpacked, cache_unpacked)
         self.chunk, self.context = self._budget.chunk, self._budget.context
         self.layers = [_watched(layer, self._use, self._expect) for layer in layers]
         self._caches: WeakSet[Cache] = WeakSet()
@@ -236,11 +237,13 @@ def residency(
     context: int | None,
     cache_dtype: str,
     unpacked: bool,
+    cache_unpacked: bool,
 ) -> Residency:
     """How the weights of an opened model stay in memory: within `max_memory` bytes, if that is not None.
 
-    `unpacked`: they are unpacked to float32 before they are multiplied. Raises MemoryBudgetError.
+    `unpacked`: they are unpacked to float32 before they are multiplied; `cache_unpacked`: so are keys and
+    values. Raises MemoryBudgetError.
     """
     if max_memory is None:
         return Unlimited(tensors, layers, context)
-    return Limited(tensors, layers, max_memory, context, cache_dtype, unpacked)
+    return Limited(tensors, layers, max_memory, context, cache_dtype, unpacked, cache_unpacked)

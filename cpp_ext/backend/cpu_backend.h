@@ -220,7 +220,7 @@ inline cpu::Attention attention_of(const AttentionShape& shape, const AttentionO
   all.q_head = shape.queries * shape.dim;
   all.out_head = shape.queries * shape.value_dim;
   all.q_type = cpu::DType(q);
-  all.kv_type = cpu::DType(kv);
+  all.kv_format = cpu::Format(kv);
   all.scale = options.scale.value_or(1.f / std::sqrt(static_cast<float>(std::max<int64_t>(shape.dim, 1))));
   all.softcap = options.softcap.value_or(0.f);
   all.see(options.causal, options.window);

@@ -132,7 +132,7 @@ inline cpu::Attention attention_of(const AttentionArrays& arrays) {
   all.k_row = step(k, 2) / itemsize(k.dtype);
   all.v_row = step(v, 2) / itemsize(v.dtype);
   all.q_type = q.dtype;
-  all.kv_type = k.dtype;
+  all.kv_format = static_cast<cpu::Format>(k.dtype);
   return all;
 }
 
@@ -145,20 +145,24 @@ inline results::Result result_of(const Op& op, PyObject* out, const AttentionArr
           py::reinterpret_borrow<py::object>(out)};
 }
 
+inline void read_options(const Op& op, cpu::Attention& all, PyObject* scale, PyObject* softcap_, bool causal,
+                         PyObject* window) {
+  all.scale = optional_number(op, "scale", scale)
+                  .value_or(1.f / std::sqrt(static_cast<float>(std::max<int64_t>(all.d, 1))));
+  const std::optional<float> softcap = optional_number(op, "softcap", softcap_);
+  if (softcap && !(*softcap > 0))
+    op.wrong_value("softcap", "has value " + std::to_string(*softcap), "more than 0");
+  all.softcap = softcap.value_or(0.f);
+  all.see(causal, optional_count(op, "window", window));
+}
+
 inline PyObject* attention(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
   static const char* const names[] = {"q", "k", "v", "mask", "causal", "scale", "softcap", "window", "out"};
   PyObject* values[9];
   place(op, values, names, 8, 3, args, given, keywords);
   const AttentionArrays arrays(op, values[0], values[1], values[2], values[3]);
   cpu::Attention all = attention_of(arrays);
-  const bool causal = flag(op, "causal", values[4], false);
-  all.scale = optional_number(op, "scale", values[5])
-                  .value_or(1.f / std::sqrt(static_cast<float>(std::max<int64_t>(all.d, 1))));
-  const std::optional<float> softcap = optional_number(op, "softcap", values[6]);
-  if (softcap && !(*softcap > 0))
-    op.wrong_value("softcap", "has value " + std::to_string(*softcap), "more than 0");
-  all.softcap = softcap.value_or(0.f);
-  all.see(causal, optional_count(op, "window", values[7]));
+  read_options(op, all, values[5], values[6], flag(op, "causal", values[4], false), values[7]);
   const Array& mask = arrays.mask;
   const Input q{"q", &arrays.q, false}, k{"k", &arrays.k, false}, v{"v", &arrays.v, false},
       m{"mask", mask.object ? &mask : &arrays.q, false};

@@ -131,8 +131,8 @@ class DecoderArguments {
       if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
       return value;
     };
-    const Array cache = keys_and_values(PyTuple_GET_ITEM(object, 2));
-    const cpu::Sequence found{whole(0), whole(1), whole(3), cache.shape[3], cache.data, cache.dtype};
+    const Stored cache = keys_and_values(PyTuple_GET_ITEM(object, 2));
+    const cpu::Sequence found{whole(0), whole(1), whole(3), cache.shape[3], cache.array.data, cache.format};
     const int64_t before = sequences_.empty() ? 0 : sequences_.back().stop;
     if (found.start != before || found.stop <= found.start || found.stop > rows_)
       op_.wrong_value("rows", "has rows " + std::to_string(found.start) + " to " + std::to_string(found.stop),
@@ -147,16 +147,16 @@ class DecoderArguments {
         op_.wrong_value("rows", "has a cache twice", "one of its own for each sequence");
     return found;
   }
-  Array keys_and_values(PyObject* object) const {
-    const Array a = array(op_, "keys and values", object);
-    if (a.dtype == cpu::kBFloat16)
-      op_.wrong_type("keys and values", "has dtype bfloat16", "float32 or float16");
+  Stored keys_and_values(PyObject* object) const {
+    const Stored a = kept(op_, "keys and values", object);
+    if (a.format == cpu::kBF16)
+      op_.wrong_type("keys and values", "has dtype bfloat16", "float32, float16 or blocks of q8_0 in uint8");
     if (!has_flags(object, py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
       op_.wrong_value("keys and values", "is read-only", "a writeable array");
     for (const cpu::DecoderLayer* layer : layers_)
       if (a.ndim != 5 || a.shape[0] <= layer->index || a.shape[1] != 2 || a.shape[2] != layer->kv_heads ||
           a.shape[4] != layer->head_dim)
-        op_.wrong_shape("keys and values", a,
+        op_.wrong_value("keys and values", "has shape " + a.shape_text(),
                         "(layers, 2, " + std::to_string(layer->kv_heads) + ", capacity, " +
                             std::to_string(layer->head_dim) + ") with layers more than " +
                             std::to_string(layer->index));

@@ -55,13 +55,16 @@ inline cpu::Format format_named(const Op& op, PyObject* name, bool to_quantize) 
                  "one of " + names_of_formats(to_quantize));
 }
 
+constexpr int kNumpyUint8 = 2, kNumpyFloat32 = 11;
+
+inline bool is_uint8(PyObject* object) {
+  return is_array(object) &&
+         py::detail::array_descriptor_proxy(py::detail::array_proxy(object)->descr)->type_num == kNumpyUint8;
+}
+
 // The bytes of a Quantized, which its constructor has checked; here again, as memory depends on it.
 inline Array bytes(const Op& op, const char* name, PyObject* object, int64_t block) {
-  constexpr int kUint8 = 2;
-  const bool is_bytes =
-      is_array(object) &&
-      py::detail::array_descriptor_proxy(py::detail::array_proxy(object)->descr)->type_num == kUint8 &&
-      has_flags(object, py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_);
+  const bool is_bytes = is_uint8(object) && has_flags(object, py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_);
   Array a;
   if (is_bytes) {
     const auto* fields = py::detail::array_proxy(object);
@@ -77,17 +80,31 @@ inline Array bytes(const Op& op, const char* name, PyObject* object, int64_t blo
   return a;
 }
 
-inline Stored quantized(const Op& op, const char* name, PyObject* object) {
-  static PyObject* const data = PyUnicode_InternFromString("data");
-  static PyObject* const format = PyUnicode_InternFromString("format");
+inline Stored of_blocks(const Op& op, const char* name, PyObject* data, cpu::Format format) {
+  const cpu::Block& block = cpu::kBlocks[format];
   Stored stored;
-  stored.format = format_named(op, attribute(object, format).ptr(), false);
-  const cpu::Block& block = cpu::kBlocks[stored.format];
-  stored.array = bytes(op, name, attribute(object, data).ptr(), block.bytes);  // `object` holds it
+  stored.format = format;
+  stored.array = bytes(op, name, data, block.bytes);
   stored.ndim = stored.array.ndim;
   stored.shape.assign(stored.array.shape, stored.array.shape + stored.ndim);
   stored.shape.back() = stored.shape.back() / block.bytes * block.values;
   return stored;
+}
+
+inline Stored of_floats(const Op& op, const char* name, PyObject* object) {
+  Stored plain;
+  plain.array = array(op, name, object);
+  plain.format = static_cast<cpu::Format>(plain.array.dtype);
+  plain.ndim = plain.array.ndim;
+  plain.shape.assign(plain.array.shape, plain.array.shape + plain.ndim);
+  return plain;
+}
+
+inline Stored quantized(const Op& op, const char* name, PyObject* object) {
+  static PyObject* const data = PyUnicode_InternFromString("data");
+  static PyObject* const format = PyUnicode_InternFromString("format");
+  const cpu::Format found = format_named(op, attribute(object, format).ptr(), false);
+  return of_blocks(op, name, attribute(object, data).ptr(), found);  // `object` holds the data
 }
 
 inline bool is_quantized(PyObject* object) {
@@ -97,12 +114,12 @@ inline bool is_quantized(PyObject* object) {
 inline Stored stored(const Op& op, const char* name, PyObject* object) {
   if (is_quantized(object)) return quantized(op, name, object);
   if (!is_array(object)) wrong_kind(op, name, object, "a NumPy array or a Quantized");
-  Stored plain;
-  plain.array = array(op, name, object);
-  plain.format = static_cast<cpu::Format>(plain.array.dtype);
-  plain.ndim = plain.array.ndim;
-  plain.shape.assign(plain.array.shape, plain.array.shape + plain.ndim);
-  return plain;
+  return of_floats(op, name, object);
+}
+
+// Keys and values as a cache has them: floats, or bytes that are blocks of Q8_0.
+inline Stored kept(const Op& op, const char* name, PyObject* object) {
+  return is_uint8(object) ? of_blocks(op, name, object, cpu::kQ8_0) : of_floats(op, name, object);
 }
 
 // A result of a dtype that no argument need have.
@@ -114,8 +131,6 @@ inline results::Result result_of(const Op& op, PyObject* out, int numpy_type, DT
       py::reinterpret_steal<py::object>(py::detail::npy_api::get().PyArray_DescrFromType_(numpy_type));
   return results::new_result(descr.ptr(), dtype, ndim, shape.data());
 }
-
-constexpr int kNumpyUint8 = 2, kNumpyFloat32 = 11;
 
 inline PyObject* quantize(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
   static const char* const names[] = {"x", "format"};

@@ -3,18 +3,23 @@
 #include <optional>
 
 #include "dtypes.h"
+#include "formats.h"
 
 namespace cpu {
 
-// What the heads of a call have in common. Strides are in elements; the last axes are contiguous.
+constexpr int kCacheFormats = kQ8_0 + 1;  // in which keys and values may be kept: the floats, and Q8_0
+
+// What the heads of a call have in common. Strides are in elements, those of keys and values in blocks where
+// they are blocks; the last axes are contiguous.
 struct Attention {
   int64_t heads;       // query heads that share a key-value head
   int64_t t, s, d, e;  // queries, keys, length of a query, length of a value
   int64_t q_head, q_row, k_row, v_row, out_head, out_row;
   int64_t mask_head, mask_row, mask_key;  // mask_key is 1, or 0 for a mask that is the same for all keys
-  DType q_type, kv_type, mask_type;       // the result has the type of q
-  float scale, softcap;                   // softcap 0: none
-  int64_t low, high;                      // query i sees the keys j with i + low <= j <= i + high
+  DType q_type, mask_type;                // the result has the type of q
+  Format kv_format;
+  float scale, softcap;  // softcap 0: none
+  int64_t low, high;     // query i sees the keys j with i + low <= j <= i + high
 
   int64_t rows() const { return heads * t; }
 
@@ -45,7 +50,7 @@ using AttentionKernel = void(const Attention& all, const AttentionHead& head, co
 
 struct AttentionKernels {
   int64_t few, panel;                          // rows: up to `few` at once, or any number of panels
-  AttentionKernel* few_rows[kDTypes];          // reads keys and values as they lie: by their type
+  AttentionKernel* few_rows[kCacheFormats];    // reads keys and values as they lie: by their format
   AttentionKernel* panel_rows;                 // keys and values are used by many rows
   int64_t (*workspace)(const Attention& all);  // floats that a part needs
   // Writes rows [row, row + rows) from the sums of `parts` parts.

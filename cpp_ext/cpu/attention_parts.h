@@ -44,8 +44,8 @@ class __attribute__((visibility("hidden"))) AttentionParts {
       float* const sums = memory + team_ * workspace_ + panel * splits_ * size_ * (all_.e + 2);
       const AttentionHead at = head(panel / panels_);
       const AttentionPart part = cut(panels_ - 1 - panel % panels_, item % splits_, sums);
-      (few_ ? kernels_.few_rows[all_.kv_type] : kernels_.panel_rows)(all_, at, part,
-                                                                     memory + thread * workspace_);
+      (few_ ? kernels_.few_rows[all_.kv_format] : kernels_.panel_rows)(all_, at, part,
+                                                                       memory + thread * workspace_);
       if (splits_ > 1 && done[panel].fetch_add(1) == splits_ - 1)
         kernels_.merge(all_, at, part.row, part.rows, sums, splits_);
     });

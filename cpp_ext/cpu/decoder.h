@@ -67,7 +67,7 @@ struct Rotation {
 struct Sequence {
   int64_t start, stop, length, capacity;
   char* cache;
-  DType dtype;
+  Format format;  // one of kCacheFormats
 
   int64_t tokens() const { return stop - start; }
   int64_t end() const { return length + tokens(); }

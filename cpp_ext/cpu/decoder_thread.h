@@ -331,7 +331,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   void attend(const DecoderLayer& layer, const UnitPart& part) {
     const Sequence& sequence = *part.sequence;
     const int64_t d = layer.head_dim, group = layer.group(), rows = sequence.tokens() * group;
-    const int64_t head_bytes = sequence.capacity * d * itemsize(sequence.dtype);
+    const int64_t head_bytes = sequence.capacity * row_bytes(sequence.format, d);
     char* const keys = sequence.cache + (2 * layer.index * layer.kv_heads + part.head) * head_bytes;
     char* const values = keys + layer.kv_heads * head_bytes;
     if (part.has_new_keys()) append(layer, part, keys, values);
@@ -344,7 +344,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     float* const sums = part.parts > 1 ? sums_ + (part.number + part.first_thread) * slot_ : nullptr;
     float* const mine = sums + part.part * rows * (d + 2);
     for (int64_t row = 0; row < rows; row += kernels_.attention.few)
-      kernels_.attention.few_rows[sequence.dtype](
+      kernels_.attention.few_rows[sequence.format](
           all, head,
           {row, std::min(rows - row, kernels_.attention.few), part.begin, part.end,
            sums ? mine + row * (d + 2) : nullptr},
@@ -359,12 +359,13 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     all.heads = layer.group();
     all.t = sequence.tokens();
     all.s = sequence.end();
-    all.d = all.e = all.k_row = all.v_row = layer.head_dim;
+    all.d = all.e = layer.head_dim;
+    all.k_row = all.v_row = layer.head_dim / kBlocks[sequence.format].values;
     all.q_head = all.out_head = layer.head_dim;
     all.q_row = layer.group() * layer.head_dim;
     all.out_row = layer.heads * layer.head_dim;
     all.q_type = kFloat32;
-    all.kv_type = sequence.dtype;
+    all.kv_format = sequence.format;
     all.scale = layer.scale;
     all.softcap = layer.softcap;
     all.high = sequence.length;
@@ -393,13 +394,16 @@ class __attribute__((visibility("hidden"))) DecoderThread {
 
   void append(const DecoderLayer& layer, const UnitPart& part, char* keys, char* values) {
     const Sequence& sequence = *part.sequence;
-    const int64_t d = layer.head_dim, bytes = d * itemsize(sequence.dtype);
+    const int64_t d = layer.head_dim, bytes = row_bytes(sequence.format, d);
     turn(layer, sequence, k_ + part.head * d, layer.k.n, 1, layer.k_norm);
-    const auto narrow = kernels_.attention.narrow[sequence.dtype];
+    const auto put = [&](char* to, const float* from) {
+      if (sequence.format == kQ8_0) return kernels_.stored.quantize(kQ8_0, to, from, d);
+      kernels_.attention.narrow[sequence.format](to, from, d, 1.f);
+    };
     for (int64_t i = 0; i < sequence.tokens(); ++i) {
       const int64_t at = (sequence.length + i) * bytes;
-      narrow(keys + at, turned_ + i * d, d, 1.f);
-      narrow(values + at, v_ + (sequence.start + i) * layer.v.n + part.head * d, d, 1.f);
+      put(keys + at, turned_ + i * d);
+      put(values + at, v_ + (sequence.start + i) * layer.v.n + part.head * d);
     }
   }
 

@@ -1,7 +1,7 @@
 // The CPU kernels, written once. targets.h includes this file once per instruction set, with
 //   ISA    the namespace and name of the set
 //   LANES, VECTORS  how many floats its vectors hold, and how many such registers it has
-// and, where the set has instructions for them, WIDEN_F16/NARROW_F16, STREAM_F32/STREAM_16,
+// and, where the set has instructions for them, WIDEN_F16/NARROW_F16, WIDEN_I8, STREAM_F32/STREAM_16,
 // PERMUTES_HALVES, NARROW_BF16 and FRACTION/TIMES_2_TO_THE_FLOOR, inside a region that lets the compiler use
 // that set. Include nothing else from here: a header's inline functions would be compiled for the wrong CPU.
 
@@ -20,8 +20,8 @@ namespace {
 #include "codes.inl"
 #include "prefill.inl"
 #include "prefill_floats.inl"
-#include "attention.inl"
 #include "quantized.inl"
+#include "attention.inl"
 // clang-format on
 
 float read_all(const void* x, int64_t n) {

@@ -1,0 +1,55 @@
+// Attention to the keys and values that a cache has of a layer, as they are kept there.
+#pragma once
+#include "attention.h"
+#include "formats.h"
+
+namespace [[gnu::visibility("hidden")]] ops {
+
+// Of q (heads, t, d) to the first `length` tokens of kept (2, kv_heads, capacity, d).
+inline cpu::Attention attention_of(const Op& op, const Array& q, const Stored& kept, int64_t length) {
+  if (q.ndim != 3) op.wrong_shape("q", q, axes("h t d", {}));
+  cpu::Attention all{};
+  const int64_t h = q.axis(3), t = all.t = q.axis(2), d = all.d = all.e = q.axis(1);
+  if (kept.ndim != 4 || kept.shape[0] != 2 || !kept.shape[1] || h % kept.shape[1] || kept.shape[3] != d)
+    op.wrong_value(
+        "kept", "has shape " + kept.shape_text(),
+        "(2, g, capacity, " + std::to_string(d) + ") with h=" + std::to_string(h) + " a multiple of g");
+  if (length < t || length > kept.shape[2])
+    op.wrong_value("length", "has value " + std::to_string(length),
+                   std::to_string(t) + " to " + std::to_string(kept.shape[2]));
+  all.heads = h / kept.shape[1];
+  all.s = length;
+  all.q_head = step(q, 3) / itemsize(q.dtype);
+  all.q_row = step(q, 2) / itemsize(q.dtype);
+  all.k_row = all.v_row = d / cpu::kBlocks[kept.format].values;
+  all.q_type = q.dtype;
+  all.kv_format = kept.format;
+  return all;
+}
+
+// The last of `length` tokens attend, each to those before it and itself.
+inline PyObject* cached_attention(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  static const char* const names[] = {"q", "kept", "length", "out", "scale", "softcap", "window"};
+  PyObject* values[7];
+  place(op, values, names, 4, 4, args, given, keywords);
+  const Array q = strided(op, "q", values[0]);
+  const Stored cache = kept(op, "kept", values[1]);
+  cpu::Attention all = attention_of(op, q, cache, optional_count(op, "length", values[2]).value_or(0));
+  read_options(op, all, values[4], values[5], true, values[6]);
+  const Array out = checked_out(op, values[3], q.dtype, 3, q.shape,
+                                {{"q", &q, false}, {"kept", &cache.array, false}}, "out", true);
+  all.out_head = step(out, 3) / itemsize(out.dtype);
+  all.out_row = step(out, 2) / itemsize(out.dtype);
+  const int64_t heads = cache.shape[1], bytes = cache.shape[2] * cache.row_bytes();
+  const auto head = [&](int64_t i) -> cpu::AttentionHead {
+    const char* const keys = cache.data() + i * bytes;
+    const int64_t first = i * all.heads;
+    return {q.data + first * step(q, 3), keys, keys + heads * bytes, nullptr,
+            out.data + first * step(out, 3)};
+  };
+  if (out.size)
+    run(cpu::kWorthAThread, [&] { cpu::threaded::attention(active.load()->attention, all, heads, head); });
+  Py_RETURN_NONE;
+}
+
+}  // namespace ops
