@@ -5,6 +5,7 @@
 #undef VECTORS
 #undef WIDEN_F16
 #undef NARROW_F16
+#undef WIDEN_I8
 #undef NARROW_BF16
 #undef STREAM_F32
 #undef STREAM_16

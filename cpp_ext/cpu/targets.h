@@ -39,6 +39,13 @@
 #define STREAM_F32(p, v) _mm_stream_ps(p, (__m128)(v))
 #define STREAM_16(p, v) _mm_stream_si64((long long*)(p), (long long)(v))
 #define SUMS_OF_PAIRS(a, b) ((Int)_mm_madd_epi16((__m128i)(a), (__m128i)(b)))
+// Each byte becomes the upper one of a word, then of 32 bits.
+#define WIDEN_I8(p)                                                                                         \
+  ((Int)_mm_srai_epi32(                                                                                     \
+      _mm_unpacklo_epi16(                                                                                   \
+          _mm_setzero_si128(),                                                                              \
+          _mm_unpacklo_epi8(_mm_setzero_si128(), _mm_cvtsi32_si128(static_cast<int>(stored::four_at(p))))), \
+      24))
 #define KEEP_IN_REGISTER(v) __asm__("" : "+x"(v))
 #include "kernels.inl"
 
@@ -48,6 +55,7 @@ BEGIN_TARGET("avx2,fma,f16c")
 #define VECTORS 16
 #define WIDEN_F16(p) ((Vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p))))
 #define NARROW_F16(v) ((Bits16)_mm256_cvtps_ph((__m256)(v), _MM_FROUND_TO_NEAREST_INT))
+#define WIDEN_I8(p) ((Int)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p))))
 #define STREAM_F32(p, v) _mm256_stream_ps(p, (__m256)(v))
 #define STREAM_16(p, v) _mm_stream_si128((__m128i*)(p), (__m128i)(v))
 #define KEEP_IN_REGISTER(v) __asm__("" : "+x"(v))
@@ -104,6 +112,7 @@ END_TARGET
 #define VECTORS 32
 #define WIDEN_F16(p) ((Vec)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t*)(p)))))
 #define NARROW_F16(v) ((Bits16)vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)(v))))
+#define WIDEN_I8(p) ((Int)vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(stored::four_at(p))))))
 #define LOOK_UP(table, index) ((Sixteen)vqtbl1q_s8((int8x16_t)(table), (uint8x16_t)(index)))
 // A product of -128 with -127 and one more still fit an int16.
 #define DOT_I8_I8(sum, w, i)                                                                          \
