@@ -29,7 +29,7 @@ from airllm.backends.devices import cpu_name, host_memory, usable_cores
 LIBRARIES = ("numpy", "torch", "pyopencl", "mlx", "wgpu")
 ROUNDS = 7
 PAUSE = 0.01
-AFTER_BLAS = 0.05  # seconds: the pause after products of NumPy's, whose threads spin for 20 to 40 ms
+AFTER_BLAS = 0.15  # seconds: the pause after products of NumPy's, whose threads spin for 2^28 cycles
 SHORTEST_SAMPLE = 20e-6  # the clock itself costs some 50 ns: shorter calls are timed several at a time
 ENDLESS = 5.0  # seconds: beside these, warming up is nothing
 

@@ -10,13 +10,9 @@ namespace stored {
 #include "bytes.inl"
 
 constexpr int64_t kTile = 16;     // results of a stream that wait in float32
-constexpr int64_t kOneByOne = 2;  // so many rows of x are done sooner than four
-
 // Rows of weights at a time, where a format has no reason for another number.
 template <int M>
-constexpr int kWeightRows = M == 1          ? 4
-                            : VECTORS == 32 ? 2
-                                            : 1;
+constexpr int kWeightRows = M == 1 ? 4 : VECTORS == 32 ? 2 : 1;
 
 // Where the operands of dots() lie.
 template <int R, int M>
@@ -79,11 +75,9 @@ INLINE void dots_of_tile(float (*sums)[R][kTile], const LinearPart& part, int64_
   }
 }
 
-// Weights that several rows of x meet one after the other stay in cache meanwhile: in the first level if that
-// is all that is done to them, in the second if four rows are multiplied at once.
-template <int M>
+// Weights that several fours of rows of x meet one after the other stay in cache meanwhile.
 INLINE int64_t rows_of_tile(int64_t bytes) {
-  constexpr int64_t kCached = M == 1 ? 1 << 14 : 1 << 18;
+  constexpr int64_t kCached = 1 << 18;
   return bytes * kTile <= kCached ? kTile : bytes < kCached ? kCached / bytes : 1;
 }
 
@@ -100,9 +94,9 @@ template <class F, int M>
 void product(const LinearPart& part) {
   constexpr int R = F::template kRows<M>;
   const int64_t each = (part.n1 - part.n0 + R - 1) / R;
-  const int64_t tile = part.packed_rows() <= M ? kTile : rows_of_tile<M>(R * row_bytes(part.format, part.k));
+  const int64_t tile = part.packed_rows() <= M ? kTile : rows_of_tile(R * row_bytes(part.format, part.k));
   for (int64_t n = 0; n < each; n += tile) {
-    float sums[M == 1 ? kOneByOne : kDecodeRows][R][kTile];
+    float sums[M == 4 ? kDecodeRows : M][R][kTile];
     const int64_t rows = smaller(each - n, tile);
     for (int64_t m = 0; m < part.packed_rows(); m += M)
       dots_of_tile<F, R, M>(sums + m, part, m, each, n, rows);
@@ -120,12 +114,13 @@ void product(const LinearPart& part) {
 struct FewRows {
   int64_t (*packed_bytes)(int64_t k);
   bool (*pack)(char* to, const float* x, int64_t k, float* rest);
-  void (*one_by_one)(const LinearPart& part);
+  void (*one)(const LinearPart& part);
+  void (*two)(const LinearPart& part);
   void (*by_fours)(const LinearPart& part);
 };
 
 template <class F>
-constexpr FewRows few_rows_of = {F::packed_bytes, F::pack, product<F, 1>, product<F, 4>};
+constexpr FewRows few_rows_of = {F::packed_bytes, F::pack, product<F, 1>, product<F, 2>, product<F, 4>};
 
 constexpr FewRows few_rows_table[kFormats] = {
     few_rows_of<Floats<float>>,   few_rows_of<Floats<Float16>>,  few_rows_of<Floats<BFloat16>>,
@@ -137,7 +132,8 @@ constexpr FewRows few_rows_table[kFormats] = {
 
 void linear(const LinearPart& part) {
   const FewRows& kernels = few_rows_table[part.format];
-  (part.packed_rows() <= kOneByOne ? kernels.one_by_one : kernels.by_fours)(part);
+  const int64_t rows = part.packed_rows();
+  (rows == 1 ? kernels.one : rows == 2 ? kernels.two : kernels.by_fours)(part);
 }
 
 int64_t packed_bytes(Format format, int64_t k) {

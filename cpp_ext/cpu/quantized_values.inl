@@ -1,71 +1,70 @@
-// Stored values to float32, and back, bit for bit as `gguf` does it. The loops over a block are plain: their
-// bounds are known, and the compiler makes vectors of them. Every product in them is exact, so that adding to
-// it at once or after a rounding is the same.
+// Stored values to float32, and back, bit for bit as `gguf` does it. Codes are unpacked as for products. Every
+// product here is exact, so that adding to it at once or after a rounding is the same.
 
-using Byte = unsigned char;
-
-INLINE void decode(Q8_0, float* out, const char* p) {
-  const float scale = half_at(p);
-  for (int i = 0; i < 32; ++i) out[i] = scale * static_cast<signed char>(p[2 + i]);
-}
-
-// Nibbles, and a fifth bit each where there is one.
-INLINE void decode_nibbles(float* out, const char* p, uint32_t fifth, float scale, int zero, float offset) {
-  for (int i = 0; i < 16; ++i) {
-    const Byte both = static_cast<Byte>(p[i]);
-    const int low = (both & 15) | (fifth >> i << 4 & 16), high = both >> 4 | (fifth >> (i + 16) << 4 & 16);
-    out[i] = scale * static_cast<float>(low - zero) + offset;
-    out[i + 16] = scale * static_cast<float>(high - zero) + offset;
-  }
-}
-INLINE void decode(Q4_0, float* out, const char* p) { decode_nibbles(out, p + 2, 0, half_at(p), 8, -0.f); }
-INLINE void decode(Q4_1, float* out, const char* p) {
-  decode_nibbles(out, p + 4, 0, half_at(p), 0, half_at(p + 2));
-}
-INLINE void decode(Q5_0, float* out, const char* p) {
-  decode_nibbles(out, p + 6, four_at(p + 2), half_at(p), 16, -0.f);
-}
-INLINE void decode(Q5_1, float* out, const char* p) {
-  decode_nibbles(out, p + 8, four_at(p + 4), half_at(p), 0, half_at(p + 2));
-}
-INLINE void decode(IQ4_NL, float* out, const char* p) {
-  const float scale = half_at(p);
-  const Sixteen values = IQ4_NL::values();
-  for (int i = 0; i < 16; ++i) {
-    out[i] = scale * values[p[2 + i] & 15];
-    out[i + 16] = scale * values[p[2 + i] >> 4 & 15];
-  }
+// LANES bytes with a sign.
+INLINE Int widened(const char* p) {
+#ifdef WIDEN_I8
+  return WIDEN_I8(p);
+#else
+  return __builtin_convertvector(*reinterpret_cast<const LanesOfBytesInMemory*>(p), Int);
+#endif
 }
 
-// Blocks of 256, through the units of 16 that the products go by.
+// LANES values scale (code - zero) + offset.
+INLINE void decode_lanes(float* out, const char* codes, int zero, float scale, float offset) {
+  store(out, to_float(widened(codes) - zero) * scale + offset);
+}
+
+// kGroup blocks of 32.
 template <class F>
-INLINE void decode_units(float* out, const char* p) {
-  constexpr int zero = F::kZero;
+INLINE void decode_group(float* out, const char* p) {
+  const Pair q = F::unpack(p);
+  alignas(64) char codes[2][4 * LANES];
+  *reinterpret_cast<BytesInMemory*>(codes[0]) = q.first;
+  *reinterpret_cast<BytesInMemory*>(codes[1]) = q.second;
+  for (int b = 0; b < kGroup; ++b, p += F::kBytes, out += 32) {
+    const float scale = half_at(p), offset = F::kOffset ? half_at(p + 2) : -0.f;
+    for (int i = 0; i < 32; i += LANES)
+      decode_lanes(out + i, codes[i / 16] + 16 * b + i % 16, F::kSigned ? 0 : F::kZero, scale, offset);
+  }
+}
+
+template <class F>
+void decode_blocks32(float* out, const char* p, int64_t n) {
+  constexpr int64_t kValues = 32 * kGroup;
+  for (; n >= kValues; n -= kValues, out += kValues, p += kGroup * F::kBytes) decode_group<F>(out, p);
+  if (n <= 0) return;
+  char padded[kGroup * F::kBytes] = {};
+  float last[kValues];
+  __builtin_memcpy(padded, p, n / 32 * F::kBytes);
+  decode_group<F>(last, padded);
+  __builtin_memcpy(out, last, sizeof(float) * n);
+}
+
+// A block of 256.
+template <class F>
+INLINE void decode_block(float* out, const char* p) {
   const SubBlocks sub = F::sub_blocks(p);
   const float scale = half_at(p + F::kScale), offset_scale = half_at(p + F::kOffsetScale);
   for (int v = 0; v < F::kLowBytes / kStep; ++v) {
     const Bytes low = load_bytes(p + F::kLow + v * kStep), high = F::high(p, v);
     for (int f = 0; f < F::kFields; ++f) {
-      const Bytes q = unpacked<F>(low, high, f);
+      alignas(64) char codes[4 * LANES];
+      *reinterpret_cast<BytesInMemory*>(codes) = unpacked<F>(low, high, f);
       for (int piece = 0; piece < kGroup; ++piece) {
         const int unit = order<F>.unit[(v * F::kFields + f) * kGroup + piece];
-        const float of_unit = scale * sub.scales[unit];
         const float offset = F::kOffset ? -(offset_scale * sub.offsets[unit]) : -0.f;
-        for (int i = 0; i < 16; ++i)
-          out[16 * unit + i] = of_unit * static_cast<float>(q[16 * piece + i] - zero) + offset;
+        for (int i = 0; i < 16; i += LANES)
+          decode_lanes(out + 16 * unit + i, codes + 16 * piece + i, F::kZero, scale * sub.scales[unit],
+                       offset);
       }
     }
   }
 }
-INLINE void decode(Q2_K, float* out, const char* p) { decode_units<Q2_K>(out, p); }
-INLINE void decode(Q3_K, float* out, const char* p) { decode_units<Q3_K>(out, p); }
-INLINE void decode(Q4_K, float* out, const char* p) { decode_units<Q4_K>(out, p); }
-INLINE void decode(Q5_K, float* out, const char* p) { decode_units<Q5_K>(out, p); }
-INLINE void decode(Q6_K, float* out, const char* p) { decode_units<Q6_K>(out, p); }
 
-template <class F, int kValues>
-void decode_blocks(float* out, const char* p, int64_t n) {
-  for (int64_t i = 0; i < n; i += kValues, p += F::kBytes) decode(F{}, out + i, p);
+template <class F>
+void decode_blocks256(float* out, const char* p, int64_t n) {
+  for (; n; n -= 256, out += 256, p += F::kBytes) decode_block<F>(out, p);
 }
 
 template <class T>
@@ -86,27 +85,27 @@ void dequantize(Format format, float* out, const char* p, int64_t n) {
     case kBF16:
       return widen(static_cast<DType>(format), out, p, n);
     case kQ8_0:
-      return decode_blocks<Q8_0, 32>(out, p, n);
+      return decode_blocks32<Q8_0>(out, p, n);
     case kQ4_0:
-      return decode_blocks<Q4_0, 32>(out, p, n);
+      return decode_blocks32<Q4_0>(out, p, n);
     case kQ4_1:
-      return decode_blocks<Q4_1, 32>(out, p, n);
+      return decode_blocks32<Q4_1>(out, p, n);
     case kQ5_0:
-      return decode_blocks<Q5_0, 32>(out, p, n);
+      return decode_blocks32<Q5_0>(out, p, n);
     case kQ5_1:
-      return decode_blocks<Q5_1, 32>(out, p, n);
+      return decode_blocks32<Q5_1>(out, p, n);
     case kQ2_K:
-      return decode_blocks<Q2_K, 256>(out, p, n);
+      return decode_blocks256<Q2_K>(out, p, n);
     case kQ3_K:
-      return decode_blocks<Q3_K, 256>(out, p, n);
+      return decode_blocks256<Q3_K>(out, p, n);
     case kQ4_K:
-      return decode_blocks<Q4_K, 256>(out, p, n);
+      return decode_blocks256<Q4_K>(out, p, n);
     case kQ5_K:
-      return decode_blocks<Q5_K, 256>(out, p, n);
+      return decode_blocks256<Q5_K>(out, p, n);
     case kQ6_K:
-      return decode_blocks<Q6_K, 256>(out, p, n);
+      return decode_blocks256<Q6_K>(out, p, n);
     case kIQ4_NL:
-      return decode_blocks<IQ4_NL, 32>(out, p, n);
+      return decode_blocks32<IQ4_NL>(out, p, n);
     case kFormats:
       break;
   }

@@ -23,9 +23,18 @@ void rms_norm(void* out_, const void* x_, const void* weight_, const Rows& rows,
   T* out = static_cast<T*>(out_);
   const T* x = static_cast<const T*>(x_);
   const W* weight = static_cast<const W*>(weight_);
-  for (int64_t r = 0; r < rows.count; ++r, x += rows.dim, out += rows.dim) {
-    const float scale = rms_scale(sum(rows.dim, Square{}, x), rows, eps);
-    map(rows.stream, out, rows.dim, Normed{scale}, Ahead<T>{x, rows.dim}, weight);
+  const int64_t dim = rows.dim;
+  const bool together = rows.stream && can_stream_beside(out, dim);
+  float squares = rows.count ? sum(dim, Square{}, x) : 0.f;
+  for (int64_t r = 0; r < rows.count; ++r, x += dim, out += dim) {
+    const Normed normed{rms_scale(squares, rows, eps)};
+    const bool last = r + 1 == rows.count;
+    if (together && !last) {
+      squares = stream_beside_sum(out, dim, normed, Square{}, x + dim, x, weight);
+      continue;
+    }
+    map(rows.stream, out, dim, normed, Ahead<T>{x, dim}, weight);
+    if (!last) squares = sum(dim, Square{}, x + dim);
   }
   if (rows.stream) end_of_stream();
 }

@@ -275,13 +275,33 @@ INLINE float reduce(float neutral, int64_t n, const Join& join, const F& f, In..
 }
 
 // The sum of f(in[i]...): in blocks, so that a long one loses no more digits than a short one.
+constexpr int64_t kSummed = 512 * LANES;  // in a block: 128 additions to each of its partial sums
 template <class F, class... In>
 INLINE float sum(int64_t n, const F& f, In... in) {
-  constexpr int64_t kBlock = 512 * LANES;  // 128 additions to each of its partial sums
   double total = 0;
-  for (int64_t i = 0; i < n; i += kBlock)
-    total += reduce(0.f, n - i < kBlock ? n - i : kBlock, Plus{}, f, (in + i)...);
+  for (int64_t i = 0; i < n; i += kSummed)
+    total += reduce(0.f, n - i < kSummed ? n - i : kSummed, Plus{}, f, (in + i)...);
   return static_cast<float>(total);
+}
+
+// map(true, out, n, f, in...), and what sum(n, g, next) is, in one loop: `next`, which is not in the caches,
+// is read while `out` is written. For rows of whole steps, in one block.
+template <class T>
+INLINE bool can_stream_beside(const T* out, int64_t n) {
+  return unaligned(out) == 0 && n % (4 * LANES) == 0 && n <= kSummed;
+}
+template <class T, class F, class G, class... In>
+INLINE float stream_beside_sum(T* out, int64_t n, const F& f, const G& g, const T* next, In... in) {
+  constexpr int64_t kAhead = 2048 / sizeof(T);
+  Vec acc[4] = {};
+  for (int64_t i = 0; i < n; i += 4 * LANES)
+    for (int j = 0; j < 4; ++j) {
+      const int64_t at = i + j * LANES;
+      __builtin_prefetch(next + at + kAhead, 0, 2);
+      acc[j] += g(load(next + at));
+      stream(out + at, f(load(in + at)...));
+    }
+  return across((acc[0] + acc[1]) + (acc[2] + acc[3]), Plus{});
 }
 
 // 1.5 * 2^23: adding it leaves no room for a fraction, and the whole number in the low bits.
@@ -318,7 +338,7 @@ INLINE Vec exp2_of(Vec t, Vec shifted, Vec f) {
   p = p * f + 5.550733581e-2f;
   p = p * f + 2.402224243e-1f;
   p = p * f + 6.931470037e-1f;
-  p = (p * f + 1.f) * (Vec)(((Int)shifted << 23) + 0x3f800000);
+  p = (p * f + 1.f) * (Vec)(((Bits)shifted << 23) + 0x3f800000u);
   return t < -126.f ? Vec{} : p;
 }
 

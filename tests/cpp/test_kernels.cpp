@@ -236,6 +236,7 @@ void check_softmaxes(const cpu::Kernels& kernels, const cpu::Rows& rows) {
   const int64_t bytes = rows.dim * static_cast<int64_t>(sizeof(T));
   check_softmax<T, T>(kernels, "softmax", rows, mask, {}, plain, 0.3f);
   check_softmax<T, T>(kernels, "softmax, negative scale", rows, mask, {}, plain, -0.3f);
+  check_softmax<T, T>(kernels, "softmax, far apart", rows, mask, {}, plain, 1e30f);
   check_softmax<T, T>(kernels, "softmax, mask", rows, mask, {values_of(mask), bytes}, added, 0.3f);
   check_softmax<T, T>(kernels, "softmax, one mask", rows, mask, {values_of(mask), 0}, added, 0.3f);
   check_softmax<T, bool>(kernels, "softmax, bools", rows, keep, {{keep.data.get(), cpu::kBool}, rows.dim},
