@@ -5,7 +5,7 @@ struct Q8Block {
 };
 
 void widen_blocks(float* out, const void* x, int64_t n) {
-  stored::decode_blocks<stored::Q8_0, 32>(out, static_cast<const char*>(x), n);
+  stored::decode_blocks32<stored::Q8_0>(out, static_cast<const char*>(x), n);
 }
 // A row, by its format.
 constexpr void (*kWidenRow[kCacheFormats])(float*, const void*, int64_t) = {widen<float>, widen<Float16>,
@@ -36,14 +36,6 @@ struct Stream {
   INLINE void fetch_rows(int64_t, int64_t) const {}
 };
 
-INLINE Int widened(const char* p) {  // LANES bytes with a sign
-#ifdef WIDEN_I8
-  return WIDEN_I8(p);
-#else
-  return __builtin_convertvector(*reinterpret_cast<const stored::LanesOfBytesInMemory*>(p), Int);
-#endif
-}
-
 struct Product {
   INLINE Vec operator()(Vec a, Vec b) const { return a * b; }
 };
@@ -72,7 +64,7 @@ struct Stream<Q8Block> {
   }
   static INLINE int64_t place(int64_t i) { return i + (i / 32 + 1) * 2; }  // behind so many scales
   INLINE Vec values(int64_t j, int64_t i, int64_t) const {                 // a block is whole vectors
-    return stored::to_float(widened(rows + j * stride + place(i)));
+    return stored::to_float(stored::widened(rows + j * stride + place(i)));
   }
   INLINE const float* weights(float* to, const float* p, int64_t i, int64_t rows_of_p, int64_t keys) const {
     for (int64_t at = 0; i % 32 == 0 && at < rows_of_p * kKeys; at += kKeys)
@@ -80,7 +72,7 @@ struct Stream<Q8Block> {
     return to;
   }
   INLINE Vec scaled(int64_t first, int j, int64_t i, int64_t x) const {
-    return stored::to_float(widened(rows + (first + j) * stride + place(i) + x)) *
+    return stored::to_float(stored::widened(rows + (first + j) * stride + place(i) + x)) *
            (scales + i / 32 * kKeys + first)[j];
   }
   INLINE void fetch(int64_t j, int64_t i, int64_t x) const {
