@@ -9,10 +9,13 @@ namespace stored {
 
 #include "bytes.inl"
 
-constexpr int64_t kTile = 16;     // results of a stream that wait in float32
+constexpr int64_t kTile = 16;  // results of a stream that wait in float32
+
 // Rows of weights at a time, where a format has no reason for another number.
 template <int M>
-constexpr int kWeightRows = M == 1 ? 4 : VECTORS == 32 ? 2 : 1;
+constexpr int kWeightRows = M == 1          ? 4
+                            : VECTORS == 32 ? 2
+                                            : 1;
 
 // Where the operands of dots() lie.
 template <int R, int M>

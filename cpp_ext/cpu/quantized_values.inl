@@ -1,5 +1,5 @@
-// Stored values to float32, and back, bit for bit as `gguf` does it. Codes are unpacked as for products. Every
-// product here is exact, so that adding to it at once or after a rounding is the same.
+// Stored values to float32, and back, bit for bit as `gguf` does it. Codes are unpacked as for products.
+// Every product here is exact, so that adding to it at once or after a rounding is the same.
 
 // LANES bytes with a sign.
 INLINE Int widened(const char* p) {
