@@ -7,6 +7,7 @@
 #pragma once
 #include "decoder_attention.h"
 #include "decoder_memory.h"
+#include "decoder_products.h"
 #include "team.h"
 
 namespace cpu {
@@ -19,19 +20,19 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         call_(call),
         per_layer_(steps_per_layer(sizes)),
         all_(all),
-        slot_(at.unit_rows * (sizes.head_dim + 2)) {
+        slot_(at.unit_rows * (sizes.head_dim + 2)),
+        mine_(memory + at.shared.bytes + me * at.own.bytes),
+        products_(kernels.stored, mine_ + at.packed, own(at.floats)) {
     const auto shared = [&](int64_t offset) { return reinterpret_cast<float*>(memory + offset); };
-    char* const mine = memory + at.shared.bytes + me * at.own.bytes;
-    const auto own = [&](int64_t offset) { return reinterpret_cast<float*>(mine + offset); };
     q_ = shared(at.q), k_ = shared(at.k), v_ = shared(at.v), seen_ = shared(at.seen);
     change_ = call.change ? call.change : shared(at.change), router_ = shared(at.router);
     gate_ = shared(at.gate), up_ = shared(at.up), sums_ = shared(at.sums);
     x_ = shared(at.x), middle_ = shared(at.middle);
     done_ = reinterpret_cast<std::atomic<int>*>(memory + at.done);
-    own_x_ = own(at.own_x), normed_ = own(at.normed), floats_ = own(at.floats), turned_ = own(at.turned);
-    attention_ = own(at.attention), packed_ = mine + at.packed;
-    routing_ = {reinterpret_cast<Choice*>(mine + at.choices), own(at.liking),
-                reinterpret_cast<int32_t*>(mine + at.order)};
+    own_x_ = own(at.own_x), normed_ = own(at.normed), turned_ = own(at.turned);
+    attention_ = own(at.attention);
+    routing_ = {reinterpret_cast<Choice*>(mine_ + at.choices), own(at.liking),
+                reinterpret_cast<int32_t*>(mine_ + at.order)};
   }
 
   static constexpr uint32_t kFirstHalf = 3;  // of a layer's steps
@@ -53,15 +54,14 @@ class __attribute__((visibility("hidden"))) DecoderThread {
       case kProjections:
         if (!again) {
           number ? add_layer(number - 1) : start();
-          normalize(layer.attention_norm, layer.eps, call_.rows);
-          input_.with_rests = true;
+          normalize(layer.attention_norm, layer.eps, call_.rows, true);
         }
         keep(x_);
         return project(layer);
       case kAttention:
         return UnitParts(layer, call_, share_, all_).each([&](const UnitPart& part) { attend(layer, part); });
       case kOutput:
-        if (!again) input_ = {seen_, layer.output.k, call_.rows};
+        if (!again) products_.of({seen_, layer.output.k, call_.rows});
         return multiply(layer.output, change_);
       case kRouter:
         return layer.experts.count ? route(layer, again) : void();
@@ -69,7 +69,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         return layer.experts.count ? gate_experts(layer, number, again || follows) : gate(layer, again);
       case kDown:
         if (layer.experts.count) return add_experts(layer, routing_of(number));
-        if (!again) input_ = {gate_, layer.down.k, call_.rows};
+        if (!again) products_.of({gate_, layer.down.k, call_.rows});
         return multiply(layer.down, change_);
     }
   }
@@ -86,26 +86,10 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     return Stage(step < kRouter || per_layer_ > kDown ? step : step + 1);
   }
 
-  struct Range {
-    int64_t begin, end;
-
-    // What of it is among n columns behind `before` others.
-    Range within(int64_t before, int64_t n) const {
-      return {std::clamp<int64_t>(begin - before, 0, n), std::clamp<int64_t>(end - before, 0, n)};
-    }
-  };
-  // Rows of x as products read them: packed for one format at a time. With rests, what rounding to 8 bits
-  // leaves of a row is a row too, and a product exact to 15 bits.
-  struct Input {
-    const float* x;
-    int64_t k, rows;
-    bool with_rests = false;
-    Format packed_for = kFormats;
-    Format packed_as = kFormats;
-  };
+  float* own(int64_t offset) const { return reinterpret_cast<float*>(mine_ + offset); }
 
   // This share's of n columns: whole cache lines, but for the last.
-  Range share(int64_t n) const {
+  Columns share(int64_t n) const {
     constexpr int64_t kLine = 16;
     const int64_t lines = (n + kLine - 1) / kLine;
     return {lines * share_ / all_ * kLine, std::min(n, lines * (share_ + 1) / all_ * kLine)};
@@ -142,14 +126,14 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   }
 
   // The input of the next product.
-  void normalize(const float* weight, float eps, int64_t rows) {
+  void normalize(const float* weight, float eps, int64_t rows, bool with_rests = false) {
     kernels_.rows.rms_norm[kFloat32][1](normed_, own_x_, weight, {rows, call_.width, false}, eps);
-    input_ = {normed_, call_.width, rows};
+    products_.of({normed_, call_.width, rows, with_rests});
   }
 
   // This share's columns of x, for steps to come.
   void keep(float* to) const {
-    const Range mine = share(call_.width);
+    const Columns mine = share(call_.width);
     if (mine.begin < mine.end)
       for (int64_t at = 0; at < call_.rows * call_.width; at += call_.width)
         std::copy(own_x_ + at + mine.begin, own_x_ + at + mine.end, to + at + mine.begin);
@@ -158,10 +142,10 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   // q, k and v are one matrix to the threads. What rounding does to these three is half of what it does to
   // the logits, and they are a tenth of a model's weights.
   void project(const DecoderLayer& layer) {
-    const Range mine = share(layer.q.n + 2 * layer.k.n);
+    const Columns mine = share(layer.q.n + 2 * layer.k.n);
     int64_t before = 0;
     const auto part = [&](const Matrix& matrix, float* out) {
-      multiply(matrix, out, mine.within(before, matrix.n));
+      products_.multiply(matrix, out, mine.within(before, matrix.n));
       before += matrix.n;
     };
     part(layer.q, q_);
@@ -182,15 +166,15 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   }
 
   // Columns of gate_, of as many rows as the input has, from `first` on.
-  void gate(const DecoderLayer& layer, const Matrix& gate, const Matrix& up, Range mine, int64_t first) {
+  void gate(const DecoderLayer& layer, const Matrix& gate, const Matrix& up, Columns mine, int64_t first) {
     const int64_t before = first * layer.feed_forward;
-    multiply(gate, gate_ + before, mine);
-    multiply(up, up_ + before, mine);
+    products_.multiply(gate, gate_ + before, mine);
+    products_.multiply(up, up_ + before, mine);
     PairKernel* const product = layer.activation == kSilu
                                     ? kernels_.elements.swiglu[kFloat32]
                                     : kernels_.elements.geglu[layer.activation == kGelu][kFloat32];
     if (mine.begin < mine.end)
-      for (int64_t i = 0; i < input_.rows; ++i) {
+      for (int64_t i = 0; i < products_.input().rows; ++i) {
         const int64_t at = before + i * layer.feed_forward + mine.begin;
         product(gate_ + at, gate_ + at, up_ + at, mine.end - mine.begin, false);
       }
@@ -214,9 +198,9 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     if (!normed) begin_second_half(layer);
     const Routing& routing = routing_of(number);
     const int64_t wide = layer.feed_forward;
-    const Range mine = share(routing.experts() * wide);
+    const Columns mine = share(routing.experts() * wide);
     routing.each([&](const ExpertRows& rows) {
-      const Range columns = mine.within(rows.place * wide, wide);
+      const Columns columns = mine.within(rows.place * wide, wide);
       if (columns.begin >= columns.end) return;
       gather(rows);
       const Expert& expert = layer.experts.each[rows.expert];
@@ -229,27 +213,27 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   void gather(const ExpertRows& rows) {
     const int64_t width = call_.width;
     if (rows.count == call_.rows) {
-      if (input_.x != normed_) input_ = {normed_, width, rows.count};
+      if (products_.input().x != normed_) products_.of({normed_, width, rows.count});
       return;
     }
     for (int64_t i = 0; i < rows.count; ++i)
       std::copy_n(normed_ + rows.choices[i].token * width, width, own_x_ + i * width);
-    input_ = {own_x_, width, rows.count};
+    products_.of({own_x_, width, rows.count});
   }
 
   // This share's columns of what all experts have found, each by its share.
   void add_experts(const DecoderLayer& layer, const Routing& routing) {
-    const Range mine = share(call_.width);
+    const Columns mine = share(call_.width);
     if (mine.begin >= mine.end) return;
     for (int64_t i = 0; i < call_.rows; ++i)
       std::fill_n(change_ + i * call_.width + mine.begin, mine.end - mine.begin, 0.f);
     routing.each([&](const ExpertRows& rows) {
-      input_ = {gate_ + rows.first * layer.feed_forward, layer.feed_forward, rows.count};
-      multiply(layer.experts.each[rows.expert].down, own_x_, mine);
+      products_.of({gate_ + rows.first * layer.feed_forward, layer.feed_forward, rows.count});
+      products_.multiply(layer.experts.each[rows.expert].down, own_x_, mine);
       for (int64_t i = 0; i < rows.count; ++i) add_choice(rows.choices[i], own_x_ + i * call_.width, mine);
     });
   }
-  void add_choice(const Choice& choice, const float* found, Range columns) {
+  void add_choice(const Choice& choice, const float* found, Columns columns) {
     float* const to = change_ + choice.token * call_.width;
     for (int64_t i = columns.begin; i < columns.end; ++i) to[i] += choice.share * found[i];
   }
@@ -264,69 +248,15 @@ class __attribute__((visibility("hidden"))) DecoderThread {
                     own_x_ + s * call_.width);
       normalize(ends.norm, ends.eps, call_.sequence_count);
     }
-    const Range mine = share(ends.output.n);
-    multiply(ends.output, call_.logits, mine);
+    const Columns mine = share(ends.output.n);
+    products_.multiply(ends.output, call_.logits, mine);
     if (ends.softcap != 0.f && mine.begin < mine.end)
       for (int64_t s = 0; s < call_.sequence_count; ++s)
         kernels_.attention.cap(call_.logits + s * ends.output.n + mine.begin, mine.end - mine.begin,
                                ends.softcap);
   }
 
-  void multiply(const Matrix& matrix, float* out) { multiply(matrix, out, share(matrix.n)); }
-
-  // Columns of out (the input's rows, n) = input matrix^T + bias.
-  void multiply(const Matrix& matrix, float* out, Range columns) {
-    if (columns.begin >= columns.end) return;
-    pack(matrix.format);
-    const int64_t most = has_rests() ? kDecodeRows / 2 : kDecodeRows;
-    for (int64_t row = 0; row < input_.rows; row += most)
-      multiply(matrix, out, columns, row, std::min(most, input_.rows - row));
-  }
-  void multiply(const Matrix& matrix, float* out, Range columns, int64_t row, int64_t rows) {
-    const Format as = input_.packed_as;
-    const int64_t bytes = kernels_.stored.packed_bytes(as, matrix.k);
-    const LinearPart part{matrix.format,
-                          kFloat32,
-                          reinterpret_cast<char*>(out + row * matrix.n),
-                          rows,
-                          matrix.n,
-                          matrix.k,
-                          columns.begin,
-                          columns.end,
-                          matrix.data,
-                          packed_ + (has_rests() ? 2 * row : row) * bytes,
-                          bytes,
-                          matrix.bias,
-                          has_rests()};
-    if (as == matrix.format)
-      kernels_.stored.linear(part);
-    else
-      linear_unpacked(kernels_.stored, part, floats_);
-  }
-  bool has_rests() const { return input_.with_rests && is_quantized(input_.packed_as); }
-
-  // Rows that int8 blocks cannot hold, as those with a NaN, are packed as floats.
-  void pack(Format format) {
-    if (input_.packed_for == format) return;
-    input_.packed_for = format;
-    input_.packed_as = pack_as(format) ? format : kF32;
-    if (input_.packed_as != format) pack_as(kF32);
-  }
-  bool pack_as(Format format) {
-    const int64_t bytes = kernels_.stored.packed_bytes(format, input_.k);
-    const bool rests = input_.with_rests && is_quantized(format);
-    char* to = packed_;
-    const auto pack_row = [&](const float* x, float* rest) {
-      const bool held = kernels_.stored.pack(format, to, x, input_.k, rest);
-      to += bytes;
-      return held;
-    };
-    for (int64_t i = 0; i < input_.rows; ++i)
-      if (!pack_row(input_.x + i * input_.k, rests ? floats_ : nullptr) ||
-          (rests && !pack_row(floats_, nullptr)))
-        return false;
-    return true;
-  }
+  void multiply(const Matrix& matrix, float* out) { products_.multiply(matrix, out, share(matrix.n)); }
 
   void attend(const DecoderLayer& layer, const UnitPart& part) {
     const Sequence& sequence = *part.sequence;
@@ -411,13 +341,13 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   const DecoderCall& call_;
   const uint32_t per_layer_;
   const int64_t all_, slot_;
+  char* const mine_;  // memory that no other thread has
   int64_t share_ = 0;
   uint32_t last_step_ = UINT32_MAX;
-  Input input_{};
+  DecoderProducts products_;
   float *q_, *k_, *v_, *seen_, *change_, *router_, *gate_, *up_, *x_, *middle_, *sums_;
   std::atomic<int>* done_;
-  float *own_x_, *normed_, *floats_, *turned_, *attention_;
-  char* packed_;
+  float *own_x_, *normed_, *turned_, *attention_;
   Routing routing_{};
   int64_t routed_ = -1;  // the layer of which it is
 };
