@@ -44,11 +44,12 @@ inline void matmul_few_rows(const Kernels& kernels, const Product& p) {
     if (!by_columns) kernels.sum_parts[p.dtype](p.out, totals, 1, p.m * p.n);
     return;
   }
-  const Workspace totals(team * p.m * p.n * sizeof(float));
-  const auto of_thread = [&](int i) { return reinterpret_cast<float*>(totals.data()) + i * p.m * p.n; };
-  std::atomic<int> next{0};
-  parallel(items, step, team, [&](int64_t begin, int64_t end) { part_of(of_thread(next++), begin, end); });
-  if (!by_columns) kernels.sum_parts[p.dtype](p.out, of_thread(0), next, p.m * p.n);
+  const int64_t count = std::min(pieces(team, p.work()), (items + step - 1) / step);
+  const Workspace totals(count * p.m * p.n * sizeof(float));
+  const auto of_piece = [&](int64_t i) { return reinterpret_cast<float*>(totals.data()) + i * p.m * p.n; };
+  parallel(items, step, team, count,
+           [&](int64_t begin, int64_t end, int64_t i) { part_of(of_piece(i), begin, end); });
+  if (!by_columns) kernels.sum_parts[p.dtype](p.out, of_piece(0), count, p.m * p.n);
 }
 
 inline void matmul_many_rows(const Kernels& kernels, const Product& p) {

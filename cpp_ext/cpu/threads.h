@@ -71,21 +71,36 @@ void parallel_items(int64_t n, int team, const Work& work) {
   });
 }
 
-// Calls work(begin, end) for each of `team` parts of [0, n). `work` must not throw.
+// In how many pieces a team does its work, as of share(): one a thread, or several where it is long. A thread
+// that loses its core to another program keeps the others waiting for the piece that it has.
+inline int64_t pieces(int team, int64_t work) {
+  constexpr int64_t kLong = 1 << 20;  // some tenths of a millisecond
+  return team == 1 ? 1 : team * std::clamp<int64_t>(work / (team * kLong), 1, 8);
+}
+
+// Calls work(begin, end, number) for each of `pieces` parts of [0, n). `work` must not throw.
+template <class Work>
+void parallel(int64_t n, int64_t step, int team, int64_t pieces, const Work& work) {
+  const int64_t steps = (n + step - 1) / step;
+  parallel_items(pieces, team, [&](int64_t piece, int) {
+    const int64_t begin = steps * piece / pieces * step,
+                  end = std::min(n, steps * (piece + 1) / pieces * step);
+    if (begin < end) work(begin, end, piece);
+  });
+}
+
 template <class Work>
 void parallel(int64_t n, int64_t step, int team, const Work& work) {
-  const int64_t steps = (n + step - 1) / step;
-  parallel_items(team, team, [&](int64_t part, int) {
-    const int64_t begin = steps * part / team * step, end = std::min(n, steps * (part + 1) / team * step);
-    if (begin < end) work(begin, end);
-  });
+  parallel(n, step, team, team, [&](int64_t begin, int64_t end, int64_t) { work(begin, end); });
 }
 
 // The same with as many threads as are worth it, often this one alone. `cost`: as for parts().
 template <class Work>
 void share(int64_t n, int64_t cost, int64_t step, const Work& work) {
   if (n * cost < kWorthAThread) return work(0, n);
-  parallel(n, step, parts(n, cost, step), work);
+  const int team = parts(n, cost, step);
+  parallel(n, step, team, pieces(team, n * cost),
+           [&](int64_t begin, int64_t end, int64_t) { work(begin, end); });
 }
 
 }  // namespace cpu
