@@ -4,18 +4,20 @@ import dataclasses
 
 import numpy as np
 import pytest
-from test_decoder_layer import (
+from decoder_cases import (
     BATCHES,
     PYTHON,
-    Ends,
     agree,
     batch_of,
     compare,
+    compare_added_up_steps,
+    compare_shared_steps,
     compare_steps,
     composed,
     config,
     having,
     layer_of,
+    on_threads,
 )
 
 from airllm.backends.kernel_backend import KernelBackend
@@ -63,14 +65,10 @@ def test_experts_are_the_composition_of_ops(layers, reached):
 @pytest.mark.parametrize("threads", (2, 3))
 @pytest.mark.parametrize("layers", ("two of six", "behind a dense layer"))
 def test_threads_share_experts(threads, layers, target, reached):
-    """Three may be more than the machine has: some come late, and miss steps."""
     c = with_experts(**{"width": 256, "feed_forward": 418, "expert_feed_forward": 208} | LAYERS[layers])
-    before = reached.switch(target.variant, threads)
-    try:
+    with on_threads(target, reached, threads):
         for batch in SOME:
             compare(KernelBackend("cpp"), c, batch)
-    finally:
-        reached.switch(*before)
 
 
 @having
@@ -142,32 +140,15 @@ def test_a_step_goes_through_experts(layers, reached):
 @having
 @pytest.mark.parametrize("threads", (2, 3))
 def test_threads_share_a_step(threads, target, reached):
-    before = reached.switch(target.variant, threads)
-    try:
-        c = with_experts(width=256, feed_forward=512, expert_feed_forward=208, moe_layers=(True, False))
-        for batch in ("first token", "long", "unequal"):
-            compare_steps(c, BATCHES[batch])
-            compare_steps(c, BATCHES[batch], reduce=lambda change: None)
-    finally:
-        reached.switch(*before)
+    with on_threads(target, reached, threads):
+        compare_shared_steps(
+            with_experts(width=256, feed_forward=512, expert_feed_forward=208, moe_layers=(True, False))
+        )
 
 
 @having
 def test_what_the_experts_of_all_processes_give_is_added_up(reached):
-    """As if there were a second process, whose part of each layer gives the same."""
-    halves = []
-
-    def double(change):
-        halves.append(change.shape)
-        change += change
-
-    c = with_experts(moe_layers=(True, False), normalize_experts=True)
-    ends = Ends(c, "f32")
-    _, angles, rows = batch_of(c, BATCHES["two"])
-    found = ends.step(KernelBackend("cpp")).run([1, 2], angles, rows, double)
-    assert halves == [(2, c.width)] * 4
-    ends.layers = [dataclasses.replace(layer, reduce=double) for layer in ends.layers]
-    agree(found, ends.logits(PYTHON, [1, 2], angles, batch_of(c, BATCHES["two"])[2]), 2e-5)
+    compare_added_up_steps(with_experts(moe_layers=(True, False), normalize_experts=True))
 
 
 @having

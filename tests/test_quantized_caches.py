@@ -7,8 +7,19 @@ import sys
 import numpy as np
 import pytest
 from conftest import assert_agrees
+from decoder_cases import (
+    BATCHES,
+    CAPACITY,
+    PYTHON,
+    agree,
+    batch_of,
+    composed,
+    config,
+    having,
+    layer_of,
+    on_threads,
+)
 from test_attention import exact
-from test_decoder_layer import BATCHES, CAPACITY, PYTHON, agree, batch_of, composed, config, having, layer_of
 
 from airllm import tensor_ops
 from airllm.backends.kernel_backend import KernelBackend
@@ -87,12 +98,9 @@ def test_a_layer_reads_and_fills_blocks(model, reached):
 @pytest.mark.parametrize("model", ("64", "windows"))
 def test_threads_share_the_blocks(model, target, reached):
     c = config(**{"width": 256, "feed_forward": 512} | MODELS[model])
-    before = reached.switch(target.variant, 3)
-    try:
+    with on_threads(target, reached, 3):
         for batch in ("unequal", "blocks", "full"):
             compare(c, LENGTHS[batch])
-    finally:
-        reached.switch(*before)
 
 
 def sample(h, g, t, length, d, capacity):
@@ -119,11 +127,8 @@ def test_attention_to_blocks(h, g, d, t, length, reached):
 def test_threads_share_many_keys(target, reached):
     q, kept, (k, v) = sample(3, 1, 2, 6000, 64, 6000)
     out = np.empty((3, 2, 64), np.float32)
-    before = reached.switch(target.variant, 3)
-    try:
+    with on_threads(target, reached, 3):
         reached.cached_attention(q, kept.data, 6000, out)
-    finally:
-        reached.switch(*before)
     assert_agrees(out, exact(q, k, v, causal=True), np.float32)
 
 

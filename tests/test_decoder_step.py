@@ -1,0 +1,115 @@
+"""Whole steps, from tokens to logits, as one call against the composition of ops that defines them."""
+
+import numpy as np
+import pytest
+from decoder_cases import (
+    BATCHES,
+    MODELS,
+    VOCABULARY,
+    Ends,
+    batch_of,
+    compare_added_up_steps,
+    compare_shared_steps,
+    compare_steps,
+    config,
+    having,
+    layer_of,
+    on_threads,
+)
+
+from airllm.backends.kernel_backend import KernelBackend
+from airllm.formats import FORMATS
+
+ENDS = {
+    "plain": {},
+    "scaled, capped": {"embedding_scale": 8.0, "logit_softcap": 1.5},
+}
+
+
+@having
+@pytest.mark.parametrize("kind", ENDS)
+@pytest.mark.parametrize("model", ("llama", "gemma", "small odd heads"))
+def test_a_step_goes_from_tokens_to_logits(model, kind, reached):
+    c = config(**MODELS[model] | ENDS[kind])
+    for batch in BATCHES.values():
+        compare_steps(c, batch)
+
+
+@having
+@pytest.mark.parametrize("threads", (2, 3))
+def test_threads_share_a_step(threads, target, reached):
+    with on_threads(target, reached, threads):
+        compare_shared_steps(config(width=256, feed_forward=512, logit_softcap=2.0))
+
+
+@having
+@pytest.mark.parametrize("name", ["f16", "bf16", *FORMATS])
+def test_a_step_with_stored_weights(name, reached):
+    block = FORMATS[name].values if name in FORMATS else 1
+    c = config(width=max(block, 96), feed_forward=max(2 * block, 160), heads=8, kv_heads=4)
+    # An activation at the edge between two codes may be rounded to either.
+    compare_steps(c, BATCHES["unequal"], name, KernelBackend("cpp"), 6e-2)
+
+
+@having
+@pytest.mark.parametrize("value", (np.nan, np.inf))
+def test_a_step_whose_embedding_is_not_finite(value, reached):
+    def spoil(table):
+        table[5, 3] = value
+
+    compare_steps(config(), BATCHES["unequal"], spoil=spoil)
+    compare_steps(config(), BATCHES["first token"], spoil=spoil)
+
+
+@having
+def test_what_half_a_layer_gives_is_added_up_where_it_is_asked_for(reached):
+    c = config(post_norms=True)
+    step = compare_added_up_steps(c)
+    _, angles, rows = batch_of(c, BATCHES["two"])
+
+    def broken(change):
+        raise RuntimeError("the others are gone")
+
+    with pytest.raises(RuntimeError, match="the others are gone"):
+        step.run([1, 2], angles, rows, broken)
+    with pytest.raises(TypeError, match="decode_step: reduce has type int"):
+        step.run([1, 2], angles, rows, 3)
+
+
+WRONG_STEPS = {
+    f"tokens has value {VOCABULARY}, expected 0 to {VOCABULARY - 1}": [1, VOCABULARY],
+    "tokens has value -1": [-1, 1],
+    "tokens has 9 tokens, expected at most 8": [0] * 9,
+    "tokens is empty": [],
+    "rows has 2 rows, expected as many as come, 1|cos has shape": [1],
+    "integer|int": [1, "a"],
+}
+
+
+@having
+@pytest.mark.parametrize("message", WRONG_STEPS)
+def test_wrong_tokens_are_refused(message, reached):
+    _, angles, rows = batch_of(config(), BATCHES["two"])
+    with pytest.raises((ValueError, TypeError), match=message):
+        Ends(config(), "f32").step(KernelBackend("cpp")).run(WRONG_STEPS[message], angles, rows)
+    reached.silu(np.ones(1, np.float32))
+
+
+@having
+def test_a_plan_checks_its_tables(reached):
+    ends = Ends(config(), "f32")
+    right = ends.embedding, ends.norm, ends.output
+    for i, message in enumerate(
+        ("embedding has shape", "output has shape|embedding has shape", "output has")
+    ):
+        wrong = [each[..., :-1].copy() if i == at else each for at, each in enumerate(right)]
+        ends.embedding, ends.norm, ends.output = wrong
+        with pytest.raises(ValueError, match=f"DecoderPlan: ({message})"):
+            ends.step(KernelBackend("cpp"))
+    ends.embedding, ends.norm, ends.output = right
+    ends.layers = [layer_of(config(width=32), 0)]
+    with pytest.raises(
+        ValueError, match="layers has a layer of width 32, expected that of the embedding, 64"
+    ):
+        ends.step(KernelBackend("cpp"))
+    reached.silu(np.ones(1, np.float32))
