@@ -87,8 +87,8 @@ def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray
     """Queries (heads, tokens, head_dim) of the last tokens, to the keys and values in the cache."""
     c, length = layer.config, cache.length + q.shape[1]
     options = {"scale": c.attention_scale, "softcap": c.attention_softcap, "window": c.windows[layer.index]}
-    if cache.dtype == "q8_0" and not unpacks_cache(ops, cache.dtype):
-        ops.extension("cached_attention")(q, cache.data[layer.index], length, out, **options)
+    if attend := ops.extension("cached_attention"):
+        attend(q, cache.data[layer.index], length, out, **options)
     else:
         ops.attention(q, *cache.read(layer.index, length), causal=True, **options, out=out)
 
