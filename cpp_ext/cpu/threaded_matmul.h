@@ -45,11 +45,13 @@ inline void matmul_few_rows(const Kernels& kernels, const Product& p) {
     return;
   }
   const int64_t count = std::min(pieces(team, p.work()), (items + step - 1) / step);
-  const Workspace totals(count * p.m * p.n * sizeof(float));
-  const auto of_piece = [&](int64_t i) { return reinterpret_cast<float*>(totals.data()) + i * p.m * p.n; };
+  const Workspace totals((by_columns ? 1 : count) * p.m * p.n * sizeof(float));
+  const auto of_piece = [&](int64_t piece, int64_t begin) {
+    return reinterpret_cast<float*>(totals.data()) + (by_columns ? begin : piece * p.n) * p.m;
+  };
   parallel(items, step, team, count,
-           [&](int64_t begin, int64_t end, int64_t i) { part_of(of_piece(i), begin, end); });
-  if (!by_columns) kernels.sum_parts[p.dtype](p.out, of_piece(0), count, p.m * p.n);
+           [&](int64_t begin, int64_t end, int64_t piece) { part_of(of_piece(piece, begin), begin, end); });
+  if (!by_columns) kernels.sum_parts[p.dtype](p.out, of_piece(0, 0), count, p.m * p.n);
 }
 
 inline void matmul_many_rows(const Kernels& kernels, const Product& p) {
