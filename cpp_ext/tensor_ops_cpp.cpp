@@ -110,7 +110,7 @@ void copy_all(py::object out, py::object x) {
     op.wrong_type("x", std::string("has dtype ") + dtype_name(from.dtype), "float32");
   run(from.size, 1, 1024, [&](int64_t begin, int64_t end) {
     active.load()->copy(to.data + begin * 4, from.data + begin * 4, end - begin,
-                        to.nbytes() > cpu::kStreamedBytes);
+                        from.nbytes() + to.nbytes() > cpu::kCachedBytes);
   });
 }
 

@@ -110,7 +110,7 @@ def test_matmul_with_a_shared_b(shape, dtype, reached):
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.ops(*BY_ROW)
 def test_large_results_and_many_threads_worth_of_rows(op, dtype, reached):
-    """Above 16 MB results are written around the caches, and rows are unaligned to what that needs."""
+    """Results of large arrays are written around the caches, and rows are unaligned to what that needs."""
     x = np.random.default_rng(3).standard_normal((1100, 8191), np.float32).astype(dtype)
     rest = [np.linspace(-1, 1, 8191, dtype=np.float32)] if op.name == "rms_norm" else []
     actual = getattr(reached, op.name)(x, *rest)

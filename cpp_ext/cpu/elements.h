@@ -4,9 +4,9 @@
 
 namespace cpu {
 
-// `stream`: write around the caches. Right for results of more than kStreamedBytes, which
-// are gone from them before anyone reads them.
-constexpr int64_t kStreamedBytes = int64_t{16} << 20;
+// Bytes of an op's arrays, all of them, that a last cache of 32 MB holds beside other things. The results of
+// larger ones would be gone from it before anyone reads them: they are written around the caches (`stream`).
+constexpr int64_t kCachedBytes = int64_t{26} << 20;
 using MapKernel = void(void* out, const void* x, int64_t n, bool stream);
 using PairKernel = void(void* out, const void* a, const void* b, int64_t n, bool stream);
 

@@ -24,13 +24,14 @@ void rms_norm(void* out_, const void* x_, const void* weight_, const Rows& rows,
   const T* x = static_cast<const T*>(x_);
   const W* weight = static_cast<const W*>(weight_);
   const int64_t dim = rows.dim;
-  const bool together = rows.stream && can_stream_beside(out, dim);
+  constexpr int64_t kSoon = 2048 / sizeof(T);
+  const bool together = rows.stream && dim <= kSummed;
   float squares = rows.count ? sum(dim, Square{}, x) : 0.f;
   for (int64_t r = 0; r < rows.count; ++r, x += dim, out += dim) {
     const Normed normed{rms_scale(squares, rows, eps)};
     const bool last = r + 1 == rows.count;
     if (together && !last) {
-      squares = stream_beside_sum(out, dim, normed, Square{}, x + dim, x, weight);
+      squares = stream_beside(out, dim, normed, 0.f, Plus{}, Square{}, Ahead<T>{x + dim, kSoon}, x, weight);
       continue;
     }
     map(rows.stream, out, dim, normed, Ahead<T>{x, dim}, weight);
@@ -39,26 +40,72 @@ void rms_norm(void* out_, const void* x_, const void* weight_, const Rows& rows,
   if (rows.stream) end_of_stream();
 }
 
-// A sum that is written around the caches waits in `row` for its norm; one that stays in them is read again.
+// a + b as an array of T holds it.
 template <class T>
-void add_rms_norm(void* sum_, void* normed_, const void* x_, const void* residual_, AnyValues weight_,
-                  const Rows& rows, float eps) {
-  alignas(64) T row[kWaiting];
-  T *total = static_cast<T*>(sum_), *normed = static_cast<T*>(normed_);
-  const T *x = static_cast<const T*>(x_), *residual = static_cast<const T*>(residual_);
-  const Any weight(weight_);
-  const int64_t dim = rows.dim;
-  const bool waits = rows.stream && dim <= kWaiting;
-  for (int64_t r = 0; r < rows.count; ++r, x += dim, residual += dim, total += dim, normed += dim) {
-    T* const added = waits ? row : total;
-    double squares = 0;
-    for (int64_t i = 0; i < dim; i += kWaiting) {
-      squares += map_and_sum(added + i, waiting_from(i, dim), Plus{}, Square{}, Ahead<T>{x + i, dim},
-                             Ahead<T>{residual + i, dim});
+struct Added {
+  INLINE Vec operator()(Vec a, Vec b) const {
+    T held[LANES];
+    store(held, a + b);
+    return as_stored(held, a + b);
+  }
+};
+template <class T>
+struct SquareOfAdded {
+  INLINE Vec operator()(Vec a, Vec b) const { return Square{}(Added<T>{}(a, b)); }
+};
+
+template <class T>
+struct RowToAdd {
+  T *total, *normed;
+  const T *x, *residual;
+};
+
+// A row of both results in one loop, where their addresses agree: what is added is read once more, from the
+// second-level cache, and no sum is kept.
+template <class T>
+INLINE void add_and_stream(const RowToAdd<T>& row, Any weight, int64_t dim, const Normed& f) {
+  const auto at = [&](int64_t i, int64_t n, const auto& put) {
+    const Vec sum = Added<T>{}(load(row.x + i, n), load(row.residual + i, n));
+    put(row.total + i, sum);
+    put(row.normed + i, f(sum, load(weight + i, n)));
+  };
+  const WholeLines lines = whole_lines(row.total, dim);
+  for (int64_t i = lines.begin; i < lines.end; i += LANES) at(i, LANES, [](T* p, Vec v) { stream(p, v); });
+  const auto ends = [&](int64_t from, int64_t to) {
+    for (int64_t i = from, n; i < to; i += n) {
+      n = smaller(to - i, LANES);
+      at(i, n, [n](T* p, Vec v) { store(p, v, n); });
     }
-    const float scale = rms_scale(static_cast<float>(squares), rows, eps);
-    if (waits) map(true, total, dim, Same{}, static_cast<const T*>(added));
-    map(rows.stream, normed, dim, Normed{scale}, static_cast<const T*>(added), weight);
+  };
+  ends(0, lines.begin);
+  ends(lines.end, dim);
+}
+
+template <class T>
+INLINE void add_rms_norm_of(const RowToAdd<T>& row, Any weight, const Rows& rows, float eps) {
+  const int64_t dim = rows.dim;
+  const bool alike =
+      reinterpret_cast<uintptr_t>(row.total) % 64 == reinterpret_cast<uintptr_t>(row.normed) % 64;
+  if (rows.stream && alike) {
+    const float squares = sum(dim, SquareOfAdded<T>{}, row.x, row.residual);
+    return add_and_stream(row, weight, dim, Normed{rms_scale(squares, rows, eps)});
+  }
+  double squares = 0;
+  for (int64_t i = 0; i < dim; i += kWaiting)
+    squares += map_and_sum(row.total + i, waiting_from(i, dim), Plus{}, Square{}, Ahead<T>{row.x + i, dim},
+                           Ahead<T>{row.residual + i, dim});
+  const Normed f{rms_scale(static_cast<float>(squares), rows, eps)};
+  map(rows.stream, row.normed, dim, f, static_cast<const T*>(row.total), weight);
+}
+
+template <class T>
+void add_rms_norm(void* sum, void* normed, const void* x, const void* residual, AnyValues weight,
+                  const Rows& rows, float eps) {
+  RowToAdd<T> row{static_cast<T*>(sum), static_cast<T*>(normed), static_cast<const T*>(x),
+                  static_cast<const T*>(residual)};
+  for (int64_t r = 0; r < rows.count; ++r) {
+    add_rms_norm_of(row, Any(weight), rows, eps);
+    row = {row.total + rows.dim, row.normed + rows.dim, row.x + rows.dim, row.residual + rows.dim};
   }
   if (rows.stream) end_of_stream();
 }
@@ -157,27 +204,49 @@ struct MaskedRow {
   }
 };
 
+INLINE float finite_top(float top) {  // nothing but -inf: every exponential is zero
+  return top == -__builtin_inff() ? 0.f : top;
+}
+INLINE Scaled share_of(double sum) { return {sum == 0 ? 0.f : static_cast<float>(1 / sum)}; }
+
 // Exponentials wait in float32, in the first-level cache, for their sum. A row that is too long for that
 // computes them twice.
 template <class T, class Row>
 INLINE void softmax_row(T* out, const Row& row, int64_t dim, bool streamed) {
   alignas(64) float waiting[kWaiting];
   const bool again = dim > kWaiting;
-  const float lowest = -__builtin_inff();
-  float top = lowest;
+  float top = -__builtin_inff();
   for (int64_t i = 0; i < dim; i += kWaiting) {
     const float each = row.top(waiting, i, waiting_from(i, dim));
     top = each > top ? each : top;
   }
-  if (top == lowest) top = 0.f;  // nothing but -inf: every exponential is zero
+  top = finite_top(top);
   double sum = 0;
   for (int64_t i = 0; i < dim; i += kWaiting)
     sum += row.exponentials(waiting, i, waiting_from(i, dim), top, again);
-  const Scaled share{sum == 0 ? 0.f : static_cast<float>(1 / sum)};
+  const Scaled share = share_of(sum);
   for (int64_t i = 0; i < dim; i += kWaiting) {
     if (again) row.exponentials(waiting, i, waiting_from(i, dim), top, again);
     map(streamed, out + i, waiting_from(i, dim), share, static_cast<const float*>(waiting));
   }
+}
+
+// Rows from memory to memory: a row is written while the next one's greatest element is looked for.
+template <class T>
+void softmax_streamed(T* out, const T* x, const Rows& rows, float scale) {
+  alignas(64) float waiting[kWaiting];
+  const float* const exponentials = waiting;
+  const int64_t dim = rows.dim;
+  float top = GrowingRow<T>{x, dim, scale}.top(waiting, 0, dim);
+  for (int64_t r = 0; r < rows.count; ++r, x += dim, out += dim) {
+    const GrowingRow<T> row{x, dim, scale};
+    const Scaled share = share_of(row.exponentials(waiting, 0, dim, finite_top(top), false));
+    if (r + 1 < rows.count)
+      top = stream_beside(out, dim, share, -__builtin_inff(), Max{}, Same{}, x + dim, exponentials);
+    else
+      map(true, out, dim, share, exponentials);
+  }
+  end_of_stream();
 }
 
 template <class T>
@@ -186,6 +255,8 @@ void softmax(void* out_, const void* x_, AnyRows mask, const Rows& rows, float s
   const T* x = static_cast<const T*>(x_);
   const char* keep = static_cast<const char*>(mask.first.data);
   const bool growing = !keep && scale > 0.f && scale < __builtin_inff();
+  if (growing && rows.stream && rows.count && rows.dim <= kWaiting)
+    return softmax_streamed(out, x, rows, scale);
   for (int64_t r = 0; r < rows.count; ++r, x += rows.dim, out += rows.dim) {
     if (growing)
       softmax_row(out, GrowingRow<T>{x, rows.dim, scale}, rows.dim, rows.stream);

@@ -10,7 +10,7 @@ constexpr int64_t kElements = 1024;  // parts begin at multiples of this
 inline void map(MapKernel* kernel, DType dtype, char* out, const char* x, int64_t n) {
   const int64_t size = itemsize(dtype);
   share(n, 1, kElements, [&](int64_t begin, int64_t end) {
-    kernel(out + begin * size, x + begin * size, end - begin, n * size > kStreamedBytes);
+    kernel(out + begin * size, x + begin * size, end - begin, 2 * n * size > kCachedBytes);
   });
 }
 
@@ -18,7 +18,7 @@ inline void map(PairKernel* kernel, DType dtype, char* out, const char* a, const
   const int64_t size = itemsize(dtype);
   share(n, 1, kElements, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * size;
-    kernel(out + at, a + at, b + at, end - begin, n * size > kStreamedBytes);
+    kernel(out + at, a + at, b + at, end - begin, 3 * n * size > kCachedBytes);
   });
 }
 

@@ -13,8 +13,8 @@ struct AllRows {
 
   int64_t size() const { return count * dim; }
   int64_t row_bytes() const { return dim * itemsize(dtype); }
-  Rows part(int64_t begin, int64_t end) const {
-    return {end - begin, dim, count * row_bytes() > kStreamedBytes};
+  Rows part(int64_t begin, int64_t end, int arrays = 2) const {
+    return {end - begin, dim, arrays * count * row_bytes() > kCachedBytes};
   }
 };
 
@@ -37,7 +37,7 @@ inline void add_rms_norm(const Kernels& kernels, const AllRows& all, char* sum, 
   AddRmsNormKernel* const kernel = kernels.rows.add_rms_norm[all.dtype];
   share_rows(all, [&](int64_t begin, int64_t end) {
     const int64_t at = begin * all.row_bytes();
-    kernel(sum + at, normed + at, x + at, residual + at, weight, all.part(begin, end), eps);
+    kernel(sum + at, normed + at, x + at, residual + at, weight, all.part(begin, end, 4), eps);
   });
 }
 

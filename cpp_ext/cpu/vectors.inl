@@ -167,6 +167,7 @@ INLINE Vec load(Any in) {
   return dtype == kFloat16 ? load(in.as<Float16>()) : load(in.as<BFloat16>());
 }
 INLINE Vec load(Any in, int64_t n) {
+  if (n == LANES) return load(in);
   char part[4 * LANES] = {};
   const int64_t bytes = in.dtype == kFloat32 ? 4 * n : 2 * n;
   for (int64_t i = 0; i < bytes; ++i) part[i] = in.p[i];
@@ -192,37 +193,53 @@ INLINE Vec load(Bools in, int64_t n) {
 
 INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Elements before the first whose address is aligned to a vector.
+// Elements [begin, end) of an array, whole lines of the caches: what is written around them. The lines at
+// both ends, which neighbours or the last vector may touch, are left to the caches: to write to a line that
+// has just gone to memory is to wait for it to come back.
+struct WholeLines {
+  int64_t begin, end;
+};
 template <class T>
-INLINE int64_t unaligned(const T* p) {
-  return -(reinterpret_cast<uintptr_t>(p) / sizeof(T)) % LANES;
+INLINE WholeLines whole_lines(const T* out, int64_t n) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  const int64_t before = -(reinterpret_cast<uintptr_t>(out) / sizeof(T)) % kLine,
+                after = (n - before) % kLine;
+  const WholeLines lines{before ? before + kLine : 0, after ? n - after - kLine : n};
+  return lines.begin < lines.end ? lines : WholeLines{0, 0};
+}
+
+// Fetches the ends of a row like this one that follows it, to be written: the stores to them would otherwise
+// hold up those of all whole lines.
+template <class T>
+INLINE void fetch_ends_of_next(const WholeLines& lines, const T* out, int64_t n) {
+  const T* const next = out + n;
+  if (lines.begin) __builtin_prefetch(next + lines.begin - 1, 1);
+  if (lines.end < n) {
+    __builtin_prefetch(next + lines.end, 1);
+    __builtin_prefetch(next + n - 1, 1);
+  }
 }
 
 // out[i] = f(in[i]...). The last vector overlaps the one before it: its input is read before anything
-// is written, so that `out` may be an input. `streamed`: around the caches.
+// is written, so that `out` may be an input.
 template <class T, class F, class... In>
-INLINE void map(bool streamed, T* out, int64_t n, const F& f, In... in) {
+INLINE void map(T* out, int64_t n, const F& f, In... in) {
   if (n < LANES) return store(out, f(load(in, n)...), n);
-  int64_t i = streamed ? unaligned(out) : 0;
-  if (n < i + LANES) {
-    i = 0;
-    streamed = false;
-  }
-  if (i > 0) store(out, f(load(in, i)...), i);
   const Vec last = f(load(in + (n - LANES))...);
-  for (; i + LANES < n; i += LANES) {
-    const Vec v = f(load(in + i)...);
-    if (streamed)
-      stream(out + i, v);
-    else
-      store(out + i, v);
-  }
+  for (int64_t i = 0; i + LANES < n; i += LANES) store(out + i, f(load(in + i)...));
   store(out + n - LANES, last);
 }
 
+// The same; `streamed`: around the caches.
 template <class T, class F, class... In>
-INLINE void map(T* out, int64_t n, const F& f, In... in) {
-  map(false, out, n, f, in...);
+INLINE void map(bool streamed, T* out, int64_t n, const F& f, In... in) {
+  const WholeLines lines = streamed ? whole_lines(out, n) : WholeLines{0, 0};
+  fetch_ends_of_next(lines, out, n);
+  for (int64_t i = lines.begin; i < lines.end; i += LANES) stream(out + i, f(load(in + i)...));
+  for (int64_t from = 0, to = lines.begin;; from = lines.end, to = n) {
+    if (from < to) map(out + from, to - from, f, (in + from)...);
+    if (to == n) break;
+  }
 }
 
 struct Plus {
@@ -284,24 +301,24 @@ INLINE float sum(int64_t n, const F& f, In... in) {
   return static_cast<float>(total);
 }
 
-// map(true, out, n, f, in...), and what sum(n, g, next) is, in one loop: `next`, which is not in the caches,
-// is read while `out` is written. For rows of whole steps, in one block.
-template <class T>
-INLINE bool can_stream_beside(const T* out, int64_t n) {
-  return unaligned(out) == 0 && n % (4 * LANES) == 0 && n <= kSummed;
-}
-template <class T, class F, class G, class... In>
-INLINE float stream_beside_sum(T* out, int64_t n, const F& f, const G& g, const T* next, In... in) {
-  constexpr int64_t kAhead = 2048 / sizeof(T);
-  Vec acc[4] = {};
-  for (int64_t i = 0; i < n; i += 4 * LANES)
+// map(true, out, n, f, in...), and what reduce(neutral, n, join, g, next) is, of which most is read in the
+// same loop, while the memory is written to.
+template <class T, class F, class Join, class G, class Next, class... In>
+INLINE float stream_beside(T* out, int64_t n, const F& f, float neutral, const Join& join, const G& g,
+                           Next next, In... in) {
+  const WholeLines lines = whole_lines(out, n);
+  fetch_ends_of_next(lines, out, n);
+  Vec acc[4] = {set(neutral), set(neutral), set(neutral), set(neutral)};
+  int64_t i = lines.begin, read = 0;
+  for (; i + 4 * LANES <= lines.end; i += 4 * LANES, read += 4 * LANES)
     for (int j = 0; j < 4; ++j) {
-      const int64_t at = i + j * LANES;
-      __builtin_prefetch(next + at + kAhead, 0, 2);
-      acc[j] += g(load(next + at));
-      stream(out + at, f(load(in + at)...));
+      acc[j] = join(acc[j], g(load(next + read + j * LANES)));
+      stream(out + i + j * LANES, f(load(in + i + j * LANES)...));
     }
-  return across((acc[0] + acc[1]) + (acc[2] + acc[3]), Plus{});
+  map(out, lines.begin, f, in...);
+  map(out + i, n - i, f, (in + i)...);
+  const float rest = reduce(neutral, n - read, join, g, next + read);
+  return join(set(rest), set(across(join(join(acc[0], acc[1]), join(acc[2], acc[3])), join)))[0];
 }
 
 // 1.5 * 2^23: adding it leaves no room for a fraction, and the whole number in the low bits.
