@@ -153,9 +153,9 @@ class PersistentKernel:
         Compiles first if need be. Raises ContextFull, a ValueError, if there is no room for the token.
         """
         bound, cache = self._bound, self._cache
-        if not (bound and cache and bound.takes(cache)):
+        logits = bound.run(token, cache) if bound and cache else None
+        if logits is None:
             return self.prefill([token])
-        logits = bound.run(token, cache)[0]
         self._last = token
         return logits
 
@@ -170,10 +170,10 @@ class PersistentKernel:
         else:
             chunk = model.residency.chunk
             for start in range(0, len(pending), chunk):
-                logits = model.decode([pending[start : start + chunk]], [cache])
-            self._bound = model.bound(cache)
+                (logits,) = model.decode([pending[start : start + chunk]], [cache])
+            self._bound = model.bind(cache)
         self._last = tokens[-1]
-        return logits[0]
+        return logits
 
     def __call__(self, token: int | None = None) -> np.ndarray:
         """`step(token)`; without a token, the last step once more, at the same place, as benchmarks want it:

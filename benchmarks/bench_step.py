@@ -2,10 +2,10 @@
 
     python benchmarks/bench_step.py [--model smollm2] [--rounds 10]
 
-Tokens one by one behind a prompt, three ways in turn: `PersistentKernel.step`, `engine.forward`, and the
-layers as one call with embedding and output as ops. A clock on the one call of another kernel tells what is
-outside it: Python, and the bookkeeping of the cache. Each figure is the median of the first half of the
-rounds / of the second.
+Three ways decode the same tokens behind a prompt, each token by all of them in turn: `engine.forward`,
+`PersistentKernel.step`, and the layers as one call with embedding and output as ops. A fourth is a kernel
+with a clock on its one call, which tells what is outside it: Python, and the bookkeeping of the cache. Each
+figure is the median of the first half of the rounds / of the second.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ALIKE = 0.99  # of the engine's speed: rounds differ by more
 TOKENS = np.random.default_rng(0).integers(0, 1000, AFTER + DECODED).tolist()
 
 Round = dict[str, float]
-Way = tuple[str, Callable[[int], Any], Callable[[], None]]  # its step, and how a sequence begins anew
+Way = tuple[Callable[[int], Any], Callable[[], None]]  # a step, and how a sequence begins anew
 
 
 class Clocked(KernelBackend):
@@ -74,54 +74,54 @@ def main() -> None:
 
 
 def measured(path: Path, count: int) -> list[Round]:
-    """Tokens per second of each way, and the share of a token outside the call; the first round does not
-    count.
-    """
+    """What `figures_of` tells of each round; the first does not count."""
     clock = Clocked("cpp")
     with (
         LayerWiseInferenceEngine(path, backend="cpp", context=CONTEXT) as engine,
         PersistentKernel(model=engine) as kernel,
         PersistentKernel(model=Model(path, clock), context=CONTEXT) as watched,
     ):
-        cache, model = engine.new_cache(), engine.model
+        cache, other, model = engine.new_cache(), engine.new_cache(), engine.model
 
         def by_engine(token: int) -> None:
             engine.forward([token], cache)
 
         def by_ops(token: int) -> None:
-            model.logits(model.forward([[token]], [cache])[0])
+            model.logits(model.forward([[token]], [other])[0])
 
-        ways: list[Way] = [("kernel", kernel.step, kernel.reset)]
-        ways += [("engine", by_engine, lambda: cache.truncate(0)), ("ops", by_ops, lambda: cache.truncate(0))]
-        rounds = []
-        for i in range(count + 1):
-            first = i % len(ways)
-            rounds.append({way[0]: DECODED / seconds(*way[1:]) for way in ways[first:] + ways[:first]})
-            rounds[-1]["ratio"] = rounds[-1]["kernel"] / rounds[-1]["engine"]
-            rounds[-1]["outside"] = outside(watched, clock)
-    return rounds[1:]
+        ways: dict[str, Way] = {
+            "kernel": (kernel.step, kernel.reset),
+            "engine": (by_engine, lambda: cache.truncate(0)),
+            "ops": (by_ops, lambda: other.truncate(0)),
+            "watched": (watched.step, watched.reset),
+        }
+        return [figures_of(round_of(ways, clock)) for _ in range(count + 1)][1:]
 
 
-def seconds(step: Callable[[int], Any], reset: Callable[[], None]) -> float:
-    """Of the tokens behind the first ones."""
-    reset()
-    for token in TOKENS[:AFTER]:
-        step(token)
-    start = time.perf_counter()
-    for token in TOKENS[AFTER:]:
-        step(token)
-    return time.perf_counter() - start
-
-
-def outside(kernel: PersistentKernel, clock: Clocked) -> float:
-    """The share of the time that is not in the call."""
-    kernel.reset()
-    kernel.prefill(TOKENS[:AFTER])
+def round_of(ways: dict[str, Way], clock: Clocked) -> Round:
+    """Seconds of each way for all tokens behind the first ones, and of the clocked call."""
+    for step, reset in ways.values():
+        reset()
+        for token in TOKENS[:AFTER]:
+            step(token)
     clock.seconds = 0.0
-    start = time.perf_counter()
+    seconds = dict.fromkeys(ways, 0.0)
+    order = list(ways)
     for token in TOKENS[AFTER:]:
-        kernel.step(token)
-    return 1 - clock.seconds / (time.perf_counter() - start)
+        for name in order:
+            step, _ = ways[name]
+            start = time.perf_counter()
+            step(token)
+            seconds[name] += time.perf_counter() - start
+        order.append(order.pop(0))
+    return seconds | {"call": clock.seconds}
+
+
+def figures_of(seconds: Round) -> Round:
+    """Tokens per second of each way, the kernel's ratio to the engine, and the share outside the call."""
+    rates = {name: DECODED / taken for name, taken in seconds.items()}
+    ratio, outside = rates["kernel"] / rates["engine"], 1 - seconds["call"] / seconds["watched"]
+    return rates | {"ratio": ratio, "outside": outside}
 
 
 def row_of(name: str, rounds: list[Round]) -> list[str]:

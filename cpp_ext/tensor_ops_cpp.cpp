@@ -95,7 +95,8 @@ PyMethodDef methods[] = {
     method<decode_step, kDecodeStep>(
         "decode_step($module, plan, tokens, rotations, rows, reduce=None)\n--\n\n"
         "Logits (sequences, vocabulary), float32, after the last row of each sequence, by a DecoderPlan.\n\n"
-        "tokens: up to `decoder_rows` ids, those of the rows; rotations and rows: as of decoder_layers().\n"
+        "tokens: up to `decoder_rows` ids, those of the rows, or one id, whose logits are (vocabulary);\n"
+        "rotations and rows: as of decoder_layers().\n"
         "reduce: where other processes have the rest of the model's heads and feed-forward parts, what adds\n"
         "up an array (rows, width) of all of them in place, after each half of each layer."),
     {nullptr, nullptr, 0, nullptr},

@@ -36,6 +36,15 @@ def test_a_step_goes_from_tokens_to_logits(model, kind, reached):
 
 
 @having
+@pytest.mark.parametrize("token", (7, np.int64(7)))
+def test_a_token_by_itself_gives_logits_without_an_axis(token, reached):
+    step = Ends(config(), "f32").step(KernelBackend("cpp"))
+    listed, single = (step.run(tokens, *batch_of(config(), BATCHES["long"])[1:]) for tokens in ([7], token))
+    assert listed.shape == (1, VOCABULARY) and single.shape == (VOCABULARY,)
+    np.testing.assert_array_equal(single, listed[0])
+
+
+@having
 @pytest.mark.parametrize("threads", (2, 3))
 def test_threads_share_a_step(threads, target, reached):
     with on_threads(target, reached, threads):
@@ -81,6 +90,9 @@ WRONG_STEPS = {
     "tokens has value -1": [-1, 1],
     "tokens has 9 tokens, expected at most 8": [0] * 9,
     "tokens is empty": [],
+    "tokens has value -2": -2,
+    f"tokens has value {VOCABULARY + 1}": VOCABULARY + 1,
+    "tokens has type str": "a",
     "rows has 2 rows, expected as many as come, 1|cos has shape": [1],
     "integer|int": [1, "a"],
 }

@@ -34,13 +34,13 @@ class CapturedStep:
         tables = self._tables(cache)
         self._graph = _graph(model, tables, cache)
 
-    def takes(self, cache: Cache) -> bool:
-        """Whether it is made ready for the next token of its sequence."""
-        return cache.length < self._until and cache.long == self._long
-
-    def run(self, token: int, cache: Cache) -> np.ndarray:
-        """Logits (1, vocabulary), float32, after `token`; the cache, which it is made for, grows by it."""
-        logits = self._graph.step(token, cache.length)
+    def run(self, token: int, cache: Cache) -> np.ndarray | None:
+        """Logits (vocabulary), float32, after `token`; the cache, which it is made for, grows by it. None
+        where it is not made ready for the next token of the sequence.
+        """
+        if cache.length >= self._until or cache.long != self._long:
+            return None
+        logits = self._graph.step(token, cache.length)[0]
         cache.extend([token])
         return logits
 
@@ -50,6 +50,7 @@ class CapturedStep:
             self._graph.turn(self._tables(cache))
         for token in tokens:
             logits = self.run(token, cache)
+        assert logits is not None, "there is room for all of them"
         return logits
 
     def _tables(self, cache: Cache) -> Tables:

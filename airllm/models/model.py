@@ -28,7 +28,7 @@ from airllm.models.weights import open_weights
 
 Tables = list[tuple[np.ndarray, np.ndarray]]  # cosines and sines (positions, dim / 2) of each rotation
 
-_BOUND = 512  # tokens for which a sequence's steps are made ready together
+_BOUND = 256  # tokens for which a sequence's steps are made ready together
 
 
 class ExactOps:
@@ -140,8 +140,10 @@ class Model:
 
         One call of the backend, where it has one for so few rows and all weights are there.
         """
-        if len(tokens) == 1 and len(tokens[0]) == 1 and (bound := self.bound(caches[0])):
-            return bound.run(tokens[0][0], caches[0])
+        if len(tokens) == 1 and len(tokens[0]) == 1:
+            logits = self._next(tokens[0][0], caches[0])
+            if logits is not None:
+                return logits[None]
         rows = _rows(tokens, caches)
         if not (self.residency.whole and self.step.takes(rows)):
             return self.logits(np.concatenate([state[-1:] for state in self.forward(tokens, caches)]))
@@ -152,18 +154,19 @@ class Model:
             part.cache.extend(sequence)
         return self.shard.gathered(logits) if self.shard else logits
 
-    def bound(self, cache: Cache) -> BoundStep | None:
-        """What makes the next step of a sequence, by one token; None where that is not one call, or there is
-        no room for it.
-        """
+    def _next(self, token: int, cache: Cache) -> np.ndarray | None:
+        """Logits (vocabulary) after the next token of a sequence; None where that is not one call."""
         bound = self._bound.get(cache)
-        if bound is None or not bound.takes(cache):
-            bound = self._bind(cache)
-            if bound:
-                self._bound[cache] = bound
-        return bound
+        logits = bound.run(token, cache) if bound else None
+        if logits is None and (bound := self.bind(cache)):
+            self._bound[cache] = bound
+            logits = bound.run(token, cache)
+        return logits
 
-    def _bind(self, cache: Cache) -> BoundStep | None:
+    def bind(self, cache: Cache) -> BoundStep | None:
+        """What makes the next steps of a sequence, by a token each; None where that is not one call, or there
+        is no room for one.
+        """
         if self.shard or not (self.residency.whole and self.step.takes([Rows(0, 1, cache)])):
             return None
         self.residency.begin([(cache, 1)])

@@ -57,29 +57,38 @@ class DecoderPlan {
   const cpu::DecoderSizes sizes_;
 };
 
-// Token ids, at most kDecodeRows of them.
+// Token ids, at most kDecodeRows of them; or a single one.
 struct TokenIds {
   std::array<int64_t, cpu::kDecodeRows> ids;
   int64_t count = 0;
+  bool single;
 
-  TokenIds(const Op& op, PyObject* list, int64_t vocabulary) {
-    each(op, "tokens", list, [&](PyObject* item) {
+  TokenIds(const Op& op, PyObject* given, int64_t vocabulary) : single(PyIndex_Check(given)) {
+    if (single) {
+      add(op, given, vocabulary);
+      return;
+    }
+    each(op, "tokens", given, [&](PyObject* item) {
       if (count == cpu::kDecodeRows)
-        op.wrong_value("tokens", "has " + std::to_string(PySequence_Fast_GET_SIZE(list)) + " tokens",
+        op.wrong_value("tokens", "has " + std::to_string(PySequence_Fast_GET_SIZE(given)) + " tokens",
                        "at most " + std::to_string(cpu::kDecodeRows));
-      const int64_t id = PyLong_AsLongLong(item);
-      if (id == -1 && PyErr_Occurred()) throw py::error_already_set();
-      if (id < 0 || id >= vocabulary)
-        op.wrong_value("tokens", "has value " + std::to_string(id), "0 to " + std::to_string(vocabulary - 1));
-      ids[count++] = id;
+      add(op, item, vocabulary);
     });
     if (!count) op.wrong_value("tokens", "is empty", "one token or more");
   }
+
+ private:
+  void add(const Op& op, PyObject* item, int64_t vocabulary) {
+    const int64_t id = PyLong_AsLongLong(item);
+    if (id == -1 && PyErr_Occurred()) throw py::error_already_set();
+    if (id < 0 || id >= vocabulary)
+      op.wrong_value("tokens", "has value " + std::to_string(id), "0 to " + std::to_string(vocabulary - 1));
+    ids[count++] = id;
+  }
 };
 
-// A new float32 array (rows, columns).
-inline results::Result new_floats(const Op& op, int64_t rows, int64_t columns) {
-  return result_of(op, nullptr, kNumpyFloat32, cpu::kFloat32, {rows, columns}, {});
+inline results::Result new_floats(const Op& op, const std::vector<py::ssize_t>& shape) {
+  return result_of(op, nullptr, kNumpyFloat32, cpu::kFloat32, shape, {});
 }
 
 // All steps, and reduce(change) after each half of a layer: this process has a share of the heads and of the
@@ -107,18 +116,22 @@ inline PyObject* decode_step(const Op& op, PyObject* const* args, Py_ssize_t giv
   const TokenIds tokens(op, values[1], plan.ends().embedding.n);
   const DecoderArguments read(op, plan.layers(), tokens.count, plan.width(), values[2], values[3]);
   cpu::DecoderCall call = read.call();
-  results::Result logits = new_floats(op, call.sequence_count, plan.ends().output.n);
+  const int64_t vocabulary = plan.ends().output.n;
+  results::Result logits =
+      tokens.single ? new_floats(op, {vocabulary}) : new_floats(op, {call.sequence_count, vocabulary});
   call.ends = &plan.ends();
   call.tokens = tokens.ids.data();
   call.logits = reinterpret_cast<float*>(logits.data);
-  const bool reduced = present(values[4]);
-  const results::Result change = new_floats(op, reduced ? call.rows : 0, call.width);
-  if (reduced) call.change = reinterpret_cast<float*>(change.data);
+  std::optional<results::Result> change;
+  if (present(values[4])) {
+    change = new_floats(op, {call.rows, call.width});
+    call.change = reinterpret_cast<float*>(change->data);
+  }
   const cpu::Kernels& kernels = *active.load();
   const cpu::DecoderSizes sizes = plan.sizes(kernels);
   DecoderRun run(kernels, call, sizes);
-  if (reduced)
-    run_reduced(op, run, call, sizes, values[4], change.object);
+  if (change)
+    run_reduced(op, run, call, sizes, values[4], change->object);
   else
     run.go(0, cpu::DecoderThread::steps(call, sizes));
   return logits.give();
