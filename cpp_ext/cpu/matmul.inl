@@ -104,8 +104,12 @@ INLINE Vec plus_product(Vec sum, float a, Vec b) {
   return sum + a * b;
 }
 
+// Where the sums of a block stand: `first` ones are written, others added. What they were is fetched while a
+// tile is multiplied.
 template <int kPer>
-inline void tile(float* result, int64_t stride, const float* a, const float* b, int64_t depth) {
+inline void tile(float* result, int64_t stride, bool first, const float* a, const float* b, int64_t depth) {
+  for (int r = 0; r < kTileRows; ++r)
+    for (int v = 0; v < kTileVecs; ++v) __builtin_prefetch(result + r * stride + v * LANES, 1);
   Vec sum[kTileRows][kTileVecs] = {};
   for (int64_t p = 0; p < depth; ++p, a += kTileRows, b += kTileColumns) {
     Vec column[kTileVecs];
@@ -116,20 +120,39 @@ inline void tile(float* result, int64_t stride, const float* a, const float* b, 
   for (int r = 0; r < kTileRows; ++r)
     for (int v = 0; v < kTileVecs; ++v) {
       float* const to = result + r * stride + v * LANES;
-      store(to, load(to) + sum[r][v]);
+      store(to, first ? sum[r][v] : load(to) + sum[r][v]);
+    }
+}
+
+// Sums (rows, columns) of a block, float32. Tiles may reach beyond.
+struct Sums {
+  float* at;
+  int64_t stride, rows, columns;
+};
+
+template <int kPer>
+inline void tile_at(const Sums& sums, int64_t i, int64_t j, bool first, const float* a, const float* b,
+                    int64_t depth) {
+  float* const to = sums.at + i * sums.stride + j;
+  if (i + kTileRows <= sums.rows && j + kTileColumns <= sums.columns)
+    return tile<kPer>(to, sums.stride, first, a, b, depth);
+  alignas(64) float whole[kTileRows * kTileColumns];
+  tile<kPer>(whole, kTileColumns, true, a, b, depth);
+  for (int64_t r = 0; r < smaller(kTileRows, sums.rows - i); ++r)
+    for (int64_t c = 0, n; (n = smaller(smaller(kTileColumns, sums.columns - j) - c, LANES)) > 0;
+         c += LANES) {
+      float* const part = to + r * sums.stride + c;
+      const Vec sum = load(whole + r * kTileColumns + c);
+      store(part, first ? sum : load(part, n) + sum, n);
     }
 }
 
 // One block of the result: rows m <= kResultRows, columns n <= kColumns, all of k.
 template <int kPer, class T>
-inline void block(float* result, const T* a, const Panels& b, const MatmulPart& all, int64_t m, int64_t j0,
+inline void block(const Sums& sums, const T* a, const Panels& b, const MatmulPart& all, int64_t m, int64_t j0,
                   int64_t n, float* workspace) {
   float* unpacked_b = workspace;
   float* unpacked_a = unpacked_b + kDepth * kColumns;
-  const int64_t tiled_rows = (m + kTileRows - 1) / kTileRows * kTileRows;
-  for (int64_t i = 0; i < tiled_rows; ++i)
-    for (int64_t j = 0; j < n; j += kTileColumns)
-      for (int v = 0; v < kTileVecs; ++v) store(result + i * kColumns + j + v * LANES, Vec{});
   const int64_t elements = (all.k + kPer - 1) / kPer;
   for (int64_t p = 0; p < elements; p += kDepth) {
     const int64_t depth = elements - p < kDepth ? elements - p : kDepth;
@@ -139,22 +162,26 @@ inline void block(float* result, const T* a, const Panels& b, const MatmulPart& 
       unpack_a<kPer>(unpacked_a, a + i * all.k + p * kPer, all.k, rows, all.k - p * kPer, depth);
       for (int64_t j = 0; j < n; j += kTileColumns)
         for (int64_t r = 0; r < rows; r += kTileRows)
-          tile<kPer>(result + (i + r) * kColumns + j, kColumns, unpacked_a + r * depth,
-                     unpacked_b + j * depth, depth);
+          tile_at<kPer>(sums, i + r, j, p == 0, unpacked_a + r * depth, unpacked_b + j * depth, depth);
     }
   }
 }
 
+// In float32 the result is where its sums stand; others wait for them in the workspace.
 template <class T, int kPer = 1>
 void multiply(void* out, const void* a, const Panels& b, const MatmulPart& part, float* workspace) {
-  float* result = workspace + kDepth * kColumns + kRows * kDepth;
+  constexpr bool kInPlace = sizeof(T) == sizeof(float);
+  float* const waiting = workspace + kDepth * kColumns + kRows * kDepth;
   for (int64_t j = part.n0; j < part.n1; j += kColumns)
     for (int64_t i = part.m0; i < part.m1; i += kResultRows) {
       const int64_t n = part.n1 - j < kColumns ? part.n1 - j : kColumns;
       const int64_t m = part.m1 - i < kResultRows ? part.m1 - i : kResultRows;
-      block<kPer>(result, static_cast<const T*>(a) + i * part.k, b, part, m, j, n, workspace);
-      for (int64_t r = 0; r < m; ++r)
-        map(static_cast<T*>(out) + (i + r) * part.n + j, n, Same{}, result + r * kColumns);
+      T* const to = static_cast<T*>(out) + i * part.n + j;
+      Sums sums{waiting, kColumns, kResultRows, kColumns};
+      if constexpr (kInPlace) sums = {to, part.n, m, n};
+      block<kPer>(sums, static_cast<const T*>(a) + i * part.k, b, part, m, j, n, workspace);
+      if constexpr (!kInPlace)
+        for (int64_t r = 0; r < m; ++r) map(to + r * part.n, n, Same{}, waiting + r * kColumns);
     }
 }
 
