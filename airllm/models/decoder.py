@@ -60,7 +60,7 @@ def decoder_layer(ops: Any, x: np.ndarray, layer: Layer, angles: Angles, rows: S
     layer.add_up(change)
     if c.post_norms:
         change = ops.rms_norm(change, layer["feed_forward.post_norm"], c.norm_eps)
-    return x + change
+    return np.add(x, change, out=change)  # fresh memory would cost more than the sum
 
 
 def attention(ops: Any, x: np.ndarray, layer: Layer, angles: Angles, rows: Sequence[Rows]) -> np.ndarray:
@@ -75,8 +75,8 @@ def attention(ops: Any, x: np.ndarray, layer: Layer, angles: Angles, rows: Seque
     if c.qk_norm:
         q = ops.rms_norm(q, layer["attention.q_norm"], c.norm_eps)
         k = ops.rms_norm(k, layer["attention.k_norm"], c.norm_eps)
+    seen = q  # in whose memory, once they are turned, what they have seen is put
     q, k = (ops.apply_rope(each, angles.cos, angles.sin, angles.interleaved) for each in (q, k))
-    seen = np.empty_like(q)
     for part in rows:
         part.cache.append(layer.index, part.of(k), part.of(v), ops.extension("assign"))
         _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(seen).swapaxes(0, 1))
