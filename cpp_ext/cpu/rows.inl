@@ -58,54 +58,82 @@ template <class T>
 struct RowToAdd {
   T *total, *normed;
   const T *x, *residual;
+  INLINE RowToAdd operator+(int64_t i) const { return {total + i, normed + i, x + i, residual + i}; }
+  INLINE double squares(int64_t n) const { return sum(n, SquareOfAdded<T>{}, x, residual); }
 };
 
-// A row of both results in one loop, where their addresses agree: what is added is read once more, from the
-// second-level cache, and no sum is kept.
+// Writes `n` elements of both results: from a whole vector on around the caches.
 template <class T>
-INLINE void add_and_stream(const RowToAdd<T>& row, Any weight, int64_t dim, const Normed& f) {
-  const auto at = [&](int64_t i, int64_t n, const auto& put) {
-    const Vec sum = Added<T>{}(load(row.x + i, n), load(row.residual + i, n));
-    put(row.total + i, sum);
-    put(row.normed + i, f(sum, load(weight + i, n)));
-  };
+INLINE void put_added(const RowToAdd<T>& row, Any weight, const Normed& f, int64_t n, bool streamed) {
+  const Vec sum = Added<T>{}(load(row.x, n), load(row.residual, n)), scaled = f(sum, load(weight, n));
+  if (streamed) {
+    stream(row.total, sum);
+    stream(row.normed, scaled);
+  } else {
+    store(row.total, sum, n);
+    store(row.normed, scaled, n);
+  }
+}
+
+// A row of both results, and the squares of the next row's sum, which is read from memory meanwhile. No sum
+// is kept: to add once more, from the second-level cache, is less than to write and read it.
+template <bool kMore, class T>
+INLINE double stream_added(const RowToAdd<T>& row, Any weight, int64_t dim, const Normed& f) {
+  constexpr int64_t kSoon = 2048 / sizeof(T);
   const WholeLines lines = whole_lines(row.total, dim);
-  for (int64_t i = lines.begin; i < lines.end; i += LANES) at(i, LANES, [](T* p, Vec v) { stream(p, v); });
+  const RowToAdd<T> next = row + dim;
+  double squares = 0;
+  int64_t i = lines.begin, read = 0;
+  while (i + 4 * LANES <= lines.end) {
+    Vec acc[4] = {};
+    for (const int64_t end = smaller(lines.end, i + kSummed); i + 4 * LANES <= end; i += 4 * LANES)
+      for (int j = 0; j < 4; ++j, read += LANES) {
+        if constexpr (kMore)
+          acc[j] += SquareOfAdded<T>{}(load(Ahead<T>{next.x + read, kSoon}),
+                                       load(Ahead<T>{next.residual + read, kSoon}));
+        put_added(row + (i + j * LANES), weight + (i + j * LANES), f, LANES, true);
+      }
+    squares += across((acc[0] + acc[1]) + (acc[2] + acc[3]), Plus{});
+  }
   const auto ends = [&](int64_t from, int64_t to) {
-    for (int64_t i = from, n; i < to; i += n) {
-      n = smaller(to - i, LANES);
-      at(i, n, [n](T* p, Vec v) { store(p, v, n); });
-    }
+    for (int64_t at = from; at < to; at += LANES)
+      put_added(row + at, weight + at, f, smaller(to - at, LANES), false);
   };
   ends(0, lines.begin);
-  ends(lines.end, dim);
+  ends(i, dim);
+  return kMore ? squares + (next + read).squares(dim - read) : 0;
 }
 
 template <class T>
-INLINE void add_rms_norm_of(const RowToAdd<T>& row, Any weight, const Rows& rows, float eps) {
-  const int64_t dim = rows.dim;
-  const bool alike =
-      reinterpret_cast<uintptr_t>(row.total) % 64 == reinterpret_cast<uintptr_t>(row.normed) % 64;
-  if (rows.stream && alike) {
-    const float squares = sum(dim, SquareOfAdded<T>{}, row.x, row.residual);
-    return add_and_stream(row, weight, dim, Normed{rms_scale(squares, rows, eps)});
+INLINE void add_rms_norm_streamed(RowToAdd<T> row, Any weight, const Rows& rows, float eps) {
+  double squares = rows.count ? row.squares(rows.dim) : 0;
+  for (int64_t r = 0; r < rows.count; ++r, row = row + rows.dim) {
+    const Normed f{rms_scale(static_cast<float>(squares), rows, eps)};
+    if (r + 1 < rows.count)
+      squares = stream_added<true>(row, weight, rows.dim, f);
+    else
+      stream_added<false>(row, weight, rows.dim, f);
   }
-  double squares = 0;
-  for (int64_t i = 0; i < dim; i += kWaiting)
-    squares += map_and_sum(row.total + i, waiting_from(i, dim), Plus{}, Square{}, Ahead<T>{row.x + i, dim},
-                           Ahead<T>{row.residual + i, dim});
-  const Normed f{rms_scale(static_cast<float>(squares), rows, eps)};
-  map(rows.stream, row.normed, dim, f, static_cast<const T*>(row.total), weight);
+  end_of_stream();
 }
 
 template <class T>
-void add_rms_norm(void* sum, void* normed, const void* x, const void* residual, AnyValues weight,
+void add_rms_norm(void* total, void* normed, const void* x, const void* residual, AnyValues weight_,
                   const Rows& rows, float eps) {
-  RowToAdd<T> row{static_cast<T*>(sum), static_cast<T*>(normed), static_cast<const T*>(x),
+  RowToAdd<T> row{static_cast<T*>(total), static_cast<T*>(normed), static_cast<const T*>(x),
                   static_cast<const T*>(residual)};
-  for (int64_t r = 0; r < rows.count; ++r) {
-    add_rms_norm_of(row, Any(weight), rows, eps);
-    row = {row.total + rows.dim, row.normed + rows.dim, row.x + rows.dim, row.residual + rows.dim};
+  const int64_t dim = rows.dim;
+  const Any weight(weight_);
+  const auto offset = [](const T* p) { return reinterpret_cast<uintptr_t>(p) % 64; };
+  if (rows.stream && offset(row.total) == offset(row.normed))
+    return add_rms_norm_streamed(row, weight, rows, eps);
+  for (int64_t r = 0; r < rows.count; ++r, row = row + dim) {
+    double squares = 0;
+    for (int64_t i = 0; i < dim; i += kWaiting)
+      squares += map_and_sum(row.total + i, waiting_from(i, dim), Plus{}, Square{}, Ahead<T>{row.x + i, dim},
+                             Ahead<T>{row.residual + i, dim});
+    const Normed f{rms_scale(static_cast<float>(squares), rows, eps)};
+    map(rows.stream, row.normed, dim, f, static_cast<const T*>(row.total), weight);
   }
   if (rows.stream) end_of_stream();
 }
