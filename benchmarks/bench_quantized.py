@@ -62,7 +62,8 @@ def main() -> None:
     about += f" No ggml: {why_not}" if why_not else f" ggml of llama-cpp-python {ggml_peer.VERSION}."
     titles = ["case", "ours", "ggml", "ggml repacked", "GB/s", "GFLOP/s", "of read", "vs ggml", "verdict"]
     table = record.markdown(titles, [row_of(case) for case in zip(*passes, strict=True)])
-    record.write("quantized", about, table, {"threads": threads, "passes": passes}, options.output)
+    name = "_".join(["quantized", *cases])
+    record.write(name, about, table, {"threads": threads, "passes": passes}, options.output)
 
 
 def peer_or_reason() -> tuple[ggml_peer.Peer | None, str]:
