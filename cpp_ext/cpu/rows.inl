@@ -62,7 +62,7 @@ struct RowToAdd {
   INLINE double squares(int64_t n) const { return sum(n, SquareOfAdded<T>{}, x, residual); }
 };
 
-// Writes `n` elements of both results: from a whole vector on around the caches.
+// Writes `n` elements of both results. `streamed`: a whole vector of each, around the caches.
 template <class T>
 INLINE void put_added(const RowToAdd<T>& row, Any weight, const Normed& f, int64_t n, bool streamed) {
   const Vec sum = Added<T>{}(load(row.x, n), load(row.residual, n)), scaled = f(sum, load(weight, n));
