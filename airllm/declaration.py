@@ -34,11 +34,9 @@ class Declaration:
         names = ["out"] if len(outs) == 1 else [f"out[{i}]" for i in range(len(outs))]
         self.outs = tuple(Operand.declared(name, text) for name, text in zip(names, outs, strict=True))
         self.parameters = {name: p for name, p in given.items() if name not in axes}
-        self.signature = inspect.Signature([*given.values(), *self._keywords()])
-
-    def _keywords(self) -> list[inspect.Parameter]:
-        names = ["backend"] if self.gives_quantized else ["out", "backend"]
-        return [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in names]
+        self.keywords = ("backend",) if self.gives_quantized else ("out", "backend")
+        keywords = [inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=None) for k in self.keywords]
+        self.signature = inspect.Signature([*given.values(), *keywords])
 
     def __repr__(self) -> str:
         return f"<op {self.name}{self.signature}>"

@@ -10,12 +10,12 @@ the float64 truth and the random inputs of tests and benchmarks, and the bytes a
 `airllm.operands` says what the text of an array may be.
 """
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from airllm import made
 from airllm.arrays import as_kind_of, is_dense
 from airllm.backends import registry
 from airllm.canonical import alike, host_array, host_out
@@ -35,6 +35,18 @@ from airllm.operands import (
 __all__ = ["DTYPES", "OPS", "Op", "op"]
 
 OPS: dict[str, "Op"] = {}
+
+# The body of a public function. A plain call, with the arrays alone, takes the shortest way.
+_PUBLIC = """\
+    try:
+        chosen = registry.asked_for(backend) if backend else scoped() or registry.process_wide
+        if {plain}:
+            return {kernel}({required})
+        return {kernel}({all})
+    except (TypeError, ValueError, NotImplementedError):
+        pass  # not one for the kernel as it stands: prepare it, or say what is wrong with it
+    return prepared({{{named}}})
+"""
 
 
 def op(
@@ -62,30 +74,26 @@ class Op(Declaration):
 
     def function(self) -> Callable:
         """The public function: hands the arrays to the kernel in use, which rejects what it cannot take."""
-        name, scoped = self.name, registry.scoped_choice
+        names = list(self.signature.parameters)
+        required = [name for name, p in self.signature.parameters.items() if p.default is p.empty]
+        optional = [name for name in names if name not in (*required, "backend")]
+        body = _PUBLIC.format(
+            plain=" and ".join(f"{name} is {name}_" for name in optional) or "True",
+            kernel=f"chosen.kernels[{self.name!r}]",
+            required=", ".join(required),
+            all=", ".join([*required, *(f"{name}={name}" for name in optional)]),
+            named=", ".join(f"{name!r}: {name}" for name in names),
+        )
+        scope = {"registry": registry, "scoped": registry.scoped_choice, "prepared": self.prepared}
+        return made.function(self, self.keywords, body, scope, self.definition.__module__)
 
-        @functools.wraps(self.definition)
-        def call(*args, **kwargs):
-            backend = kwargs.pop("backend", None) if kwargs else None
-            try:
-                chosen = registry.asked_for(backend) if backend else scoped() or registry.process_wide
-                if kwargs:
-                    return chosen.kernels[name](*args, **kwargs)
-                return chosen.kernels[name](*args)  # without a dictionary: a sixth of a short call
-            except (TypeError, ValueError, NotImplementedError):
-                pass  # not one for the kernel as it stands: prepare it, or say what is wrong with it
-            return self.prepared(args, {**kwargs, "backend": backend})
-
-        call.__signature__ = self.signature  # type: ignore[attr-defined]
-        return call
-
-    def prepared(self, args: tuple, kwargs: dict) -> Any:
+    def prepared(self, arguments: dict[str, Any]) -> Any:
         """The call for arguments that no kernel takes as they are: strides, lists, float64, DLPack.
 
         A kernel that lacks a case, such as a format of stored weights, raises NotImplementedError: the
         definition computes it.
         """
-        arguments = self.bound(args, kwargs)
+        arguments = self.complete(arguments)
         named = arguments.pop("backend")
         backend, kernel = registry.current(named), registry.kernels(named)[self.name]
         out = arguments.pop("out", None)
@@ -160,7 +168,14 @@ class Op(Declaration):
             says = str(error).replace("missing a required argument: ", "missing required argument ")
             raise TypeError(f"{self.name}() {says}") from None
         bound.apply_defaults()
-        return bound.arguments | self.check_parameters(bound.arguments)
+        return self.complete(bound.arguments)
+
+    def complete(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """All arguments by name, with what is no array as its type; TypeError if one was not given."""
+        for name, value in arguments.items():
+            if value is made.MISSING:
+                raise TypeError(f"{self.name}() missing required argument '{name}'")
+        return arguments | self.check_parameters(arguments)
 
     def define(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """The definition as a kernel: float32 arithmetic (float64 for float64), the first array's dtype."""

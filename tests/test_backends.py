@@ -4,10 +4,13 @@ import asyncio
 import inspect
 import json
 import os
+import pickle
 import subprocess
 import sys
 import threading
 import time
+import traceback
+import typing
 from pathlib import Path
 
 import numpy as np
@@ -266,6 +269,25 @@ print(threading.active_count())
 """
     printed, errors, status = run(code)
     assert (printed, status) == ("1", 0), errors
+
+
+def test_an_op_is_a_function_of_its_module_with_its_text():
+    assert pickle.loads(pickle.dumps(tensor_ops.rms_norm)) is tensor_ops.rms_norm
+    assert typing.get_type_hints(tensor_ops.rms_norm) == {"eps": float}
+    with pytest.raises(TypeError, match="rms_norm: x has dtype <U4") as wrong:
+        tensor_ops.rms_norm("text", 1)
+    assert "prepared({" in "".join(traceback.format_tb(wrong.tb))  # the line, though it lies in no file
+
+
+def test_a_kernel_gets_the_arrays_and_whatever_else_was_given(monkeypatch):
+    def given(*args, **kwargs):
+        return args, kwargs
+
+    with tensor_ops.use_backend("python"):
+        monkeypatch.setitem(registry.kernels(), "rms_norm", given)
+        assert tensor_ops.rms_norm(1, weight=2) == ((1, 2), {})
+        assert tensor_ops.rms_norm(1, 2, 3.0) == ((1, 2), {"eps": 3.0, "out": None})
+        assert tensor_ops.rms_norm(1, 2, out=3) == ((1, 2), {"eps": 1e-6, "out": 3})
 
 
 def test_signatures_and_documentation_are_those_of_the_declaration():

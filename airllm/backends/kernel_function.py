@@ -1,17 +1,15 @@
 """The functions of a backend with arrays of its own: an op's declaration, its checks, the way to kernels."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
+from airllm import made
 from airllm.arrays import device_of
 from airllm.backends.broadcasting import TooManyAxes
 from airllm.backends.kernel_call import ALIKE, STRIDED
 from airllm.formats import Quantized
-
-_MISSING: Any = object()
 
 
 class Arrays(Protocol):
@@ -49,33 +47,13 @@ class Arrays(Protocol):
 
 
 def kernel_function(name: str, module: str, own: Arrays) -> Callable:
-    """`name(arrays..., parameters..., *, out=None)`, with defaults and documentation of the declaration.
-
-    A real `def` made from text, as dataclasses make theirs: Python itself then binds the arguments, in a
-    tenth of the time of inspect.Signature.bind.
-    """
+    """`name(arrays..., parameters..., *, out=None)`, with defaults and documentation of the declaration."""
     from airllm.tensor_ops import OPS
 
     op = OPS[name]
-    optional = {operand.name for operand in op.operands if operand.optional}
-    required = op.arrays.keys() - optional
-    text = "".join(
-        f"{name}={'missing' if name in required else repr(parameter.default)}, "
-        for name, parameter in op.signature.parameters.items()
-        if name not in ("out", "backend")
-    )
     given = f"({', '.join(op.arrays)},), ({''.join(f'{parameter}, ' for parameter in op.defaults)})"
-    scope: dict[str, Any] = {"call": _call, "own": own, "op": op, "missing": _MISSING}
-    exec(f"def {name}({text}*, out=None): return call(own, op, {given}, out)", scope)
-    made = scope[name]
-    made.__doc__, made.__module__, made.__signature__ = op.definition.__doc__, module, _signature(op)
-    return made
-
-
-def _signature(op: Any) -> inspect.Signature:
-    """What help() shows: the op's, without the choice of a backend."""
-    parameters = [parameter for name, parameter in op.signature.parameters.items() if name != "backend"]
-    return inspect.Signature(parameters)
+    body = f"    return call(own, op, {given}, out)"
+    return made.function(op, ["out"], body, {"call": _call, "own": own, "op": op}, module)
 
 
 def memory_of(array: Any) -> Any:
@@ -87,7 +65,7 @@ def _call(own: Arrays, op: Any, arrays: Sequence[Any], parameters: tuple, out: A
     """Checks all arguments, then computes; an empty result needs no device."""
     given = {o.name: a for o, a in zip(op.operands, arrays, strict=True) if a is not None or not o.optional}
     for name, array in given.items():
-        if array is _MISSING:
+        if array is made.MISSING:
             raise TypeError(f"{op.name}() missing required argument '{name}'")
     on_device = _on_device(own, op, given, out)
     if on_device:
@@ -101,11 +79,11 @@ def _call(own: Arrays, op: Any, arrays: Sequence[Any], parameters: tuple, out: A
         _check_dense(op, operand.name, result)
     if on_device:
         own.check(op, given, outs)
-    made = outs or [
+    results = outs or [
         _new(own, memory_of(next(iter(given.values()))), _dtype(op, given), shape) for shape in shapes
     ]
-    _compute(own, op.name, given, checked, made, on_device)
-    return out if out is not None else made[0] if len(made) == 1 else tuple(made)
+    _compute(own, op.name, given, checked, results, on_device)
+    return out if out is not None else op.one_or_all(results)
 
 
 def _several_shapes(op: Any, arrays: Sequence[Any], out: Any) -> list[tuple[int, ...]]:

@@ -48,20 +48,16 @@ definitions: dict[str, Callable] = {}
 def declare(op_name: str, definition: Callable) -> None:
     """Make `definition` what runs an op without a kernel, also where an earlier one of that name has run."""
     definitions[op_name] = definition
-    for kernels in (*(backend.kernels for backend in _opened.values()), *_tables.values()):
-        kernels.pop(op_name, None)
+    for backend in _opened.values():
+        if not backend.why_not:
+            backend.kernels[op_name] = _kernel(backend.module, op_name)
+    for table in _tables.values():
+        table.pop(op_name, None)
 
 
-class _Kernels(dict):
-    """Op name -> the function that runs it, found at the first call: the kernel, else the definition."""
-
-    def __init__(self, module: ModuleType | None):
-        super().__init__()
-        self._module = module
-
-    def __missing__(self, op_name: str) -> Callable:
-        self[op_name] = found = getattr(self._module, op_name, None) or definitions[op_name]
-        return found
+def _kernel(module: ModuleType | None, op_name: str) -> Callable:
+    """The function that runs an op: the backend's, else the definition."""
+    return getattr(module, op_name, None) or definitions[op_name]
 
 
 @dataclass(frozen=True)
@@ -116,13 +112,14 @@ def _open(name: str) -> Backend:
     try:
         module = module_of(name)
         if module is None:
-            return Backend(name, device=_numpy(), kernels=_Kernels(None))
+            return Backend(name, device=_numpy(), kernels=dict(definitions))
         device = module.device()
         answer = module.silu(np.ones(8, np.float32))
         np.testing.assert_allclose(answer, 0.7310586, rtol=1e-5, err_msg="silu(1) is wrong")
     except Exception as error:  # a driver may raise anything at all
         return Backend(name, why_not=reason_of(name, error), cause=error)
-    return Backend(name, module, device, kernels=_Kernels(module))
+    kernels = {op_name: _kernel(module, op_name) for op_name in definitions}
+    return Backend(name, module, device, kernels=kernels)
 
 
 def _numpy() -> str:

@@ -1,7 +1,6 @@
 """The public function of an op: its declaration's parameters and checks, and the way to MLX."""
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ import ml_dtypes
 import mlx.core as mx
 import numpy as np
 
+from airllm import made
 from airllm.arrays import is_dense
 from airllm.formats import Quantized
 from tensor_ops_mlx import operations
@@ -23,22 +23,14 @@ _WITHOUT_NUMBERS = ("apply_rope", "linear")  # which copy what they do not turn,
 
 def op_function(op: Any) -> Callable:
     """`name(arrays..., parameters..., *, out=None)`, with defaults and documentation of the declaration."""
-
-    @functools.wraps(op.definition)
-    def call(*args, **kwargs):
-        return _call(op, op.bound(args, kwargs))
-
-    parameters = [p for name, p in op.signature.parameters.items() if name != "backend"]
-    call.__module__ = "tensor_ops_mlx"
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return call
+    given = ", ".join(f"{name!r}: {name}" for name in [*op.arrays, *op.defaults, "out"])
+    body = f"    return call(op, op.complete({{{given}}}))"
+    return made.function(op, ["out"], body, {"call": _call, "op": op}, "tensor_ops_mlx")
 
 
 def _call(op: Any, arguments: dict[str, Any]) -> Any:
     """Checks all arguments, then computes."""
     opened()
-    if arguments.pop("backend") is not None:
-        raise TypeError(f"{op.name}() got an unexpected keyword argument 'backend'")
     out = arguments.pop("out")
     outs = [] if out is None else list(op.each(out))
     arrays = [arguments.pop(operand.name) for operand in op.operands]
