@@ -52,7 +52,7 @@ def declare(op_name: str, definition: Callable) -> None:
         if not backend.why_not:
             backend.kernels[op_name] = _kernel(backend.module, op_name)
     for table in _tables.values():
-        table.pop(op_name, None)
+        table.kernels[op_name] = table.kernel(op_name)
 
 
 def _kernel(module: ModuleType | None, op_name: str) -> Callable:
@@ -94,7 +94,7 @@ class _Choice:
 
     def __post_init__(self) -> None:
         # one attribute less on the way of every call
-        self.kernels = self.backend.kernels if self.table is None else self.table
+        self.kernels = (self.table or self.backend).kernels
 
 
 def module_of(name: str) -> ModuleType | None:

@@ -26,8 +26,8 @@ INDEX_KINDS = "iu"
 UNMEASURED = "not measured, the first that runs in the order"
 
 
-class Table(dict[str, Callable]):
-    """Op name -> the function that runs it where `usual` is what the order gives, made at the first call.
+class Table:
+    """What runs each op where `usual` is what the order gives: `kernels`, by the op's name.
 
     `order` are the backends that may run ops, of which those that win are opened when first needed.
     """
@@ -35,14 +35,22 @@ class Table(dict[str, Callable]):
     def __init__(
         self, tuning: Tuning, usual: Backend, order: Iterable[str], opened: Callable[[str], Backend]
     ):
-        super().__init__()
         self.tuning, self.usual, self.opened = tuning, usual, opened
         self.order = tuple(order)
         self.refused: dict[str, str] = {}  # measured backends that cannot be used, and why
+        self.kernels = {op_name: self.kernel(op_name) for op_name in usual.kernels}
 
-    def __missing__(self, op_name: str) -> Callable:
-        self[op_name] = made = self._made(op_name)
-        return made
+    def kernel(self, op_name: str) -> Callable:
+        """The usual one where none was faster, else one whose first call opens what was."""
+        if not any(self._faster(p) for points in self.tuning.ops.get(op_name, {}).values() for p in points):
+            return self.usual.kernels[op_name]
+
+        def first(*args: Any, **kwargs: Any) -> Any:
+            if self.kernels[op_name] is first:
+                self.kernels[op_name] = self._made(op_name)
+            return self.kernels[op_name](*args, **kwargs)
+
+        return first
 
     def _made(self, op_name: str) -> Callable:
         usual = self.usual.kernels[op_name]
