@@ -169,6 +169,7 @@ py::dict optimization_info() {
   info["has_avx512_vnni"] = has.avx512_vnni;
   info["has_avx512_bf16"] = has.avx512_bf16;
   info["has_neon"] = has.neon;
+  info["has_neon_dotprod"] = has.neon_dotprod;
   info["compiler"] = __VERSION__;
   return info;
 }

@@ -21,6 +21,8 @@
 #undef FOURS_OF_PAIRS
 #undef BY_BYTES
 #undef DOT_I8_I8
+#undef DOTS_AT_ONCE
+#undef DOT_OF_CODES
 #undef SUMS_OF_PAIRS
 #undef BYTES
 #undef LOOK_UP

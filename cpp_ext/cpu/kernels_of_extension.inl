@@ -8,7 +8,7 @@ namespace {
 // clang-format off: each needs those before it
 #include "vectors.inl"
 #include "transpose.inl"
-#ifdef DOT_U8_I8
+#if defined(DOT_U8_I8) || defined(DOT_I8_I8)
 #include "codes.inl"
 #include "prefill.inl"
 #include "quantized.inl"
@@ -25,7 +25,7 @@ namespace {
 constexpr Kernels extended() {
   Kernels all = BASE::kernels;
   all.isa = STRING(ISA);
-#ifdef DOT_U8_I8
+#if defined(DOT_U8_I8) || defined(DOT_I8_I8)
   all.prefill = with_bytes(all.prefill);
   all.stored = stored::stored_kernels;
 #endif

@@ -9,7 +9,12 @@
 //                        sum that the minimum is multiplied with
 //   columns (a panel)    codes [8][kByteColumns] of four bytes; for each group scales, then minima
 
-#if defined(DOT_U8_I8) || defined(PAIRS_U8_I8)
+#if defined(DOT_U8_I8)
+#define DOT_OF_CODES DOT_U8_I8
+#elif defined(DOTS_AT_ONCE)
+#define DOT_OF_CODES DOT_I8_I8
+#endif
+#if defined(DOT_OF_CODES) || defined(PAIRS_U8_I8)
 #define BY_BYTES
 #endif
 
@@ -41,12 +46,12 @@ constexpr int chunk_of_panel(int groups, bool mins) { return kByteColumns * (8 +
 // sum[r][v] += products of kGroup codes of each row and column
 template <int kGroup, int kLargest>
 INLINE void add_products(Int (&sum)[kByteRows][kByteVecs], const int32_t* x, const int32_t* w) {
-#ifdef DOT_U8_I8
+#ifdef DOT_OF_CODES
   for (int s = 0; s < kGroup / 4; ++s)
     for (int v = 0; v < kByteVecs; ++v) {
       const Int codes = load(w + s * kByteColumns + v * LANES);
       for (int r = 0; r < kByteRows; ++r)
-        sum[r][v] = DOT_U8_I8(sum[r][v], codes, Int{} + x[s * kByteRows + r]);
+        sum[r][v] = DOT_OF_CODES(sum[r][v], codes, Int{} + x[s * kByteRows + r]);
     }
 #else
   // Sums of pairs are 16 bits wide: so many of them fit.

@@ -14,6 +14,15 @@
 #elif defined(__aarch64__)
 #define AIRLLM_ARM
 #include <arm_neon.h>
+#if !defined(__clang__) || __clang_major__ >= 16 || defined(__ARM_FEATURE_DOTPROD)  // else it hides vdotq_s32
+#define AIRLLM_ARM_DOTPROD
+#endif
+#if defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
 #endif
 
 // A vector must not cross a call: that costs time, and depends on the caller's instruction set.
@@ -108,19 +117,28 @@ END_TARGET
 #elif defined(AIRLLM_ARM)
 
 #define ISA neon
-#define LANES 4
-#define VECTORS 32
-#define WIDEN_F16(p) ((Vec)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t*)(p)))))
-#define NARROW_F16(v) ((Bits16)vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)(v))))
-#define WIDEN_I8(p) ((Int)vmovl_s16(vget_low_s16(vmovl_s8(vcreate_s8(stored::four_at(p))))))
-#define LOOK_UP(table, index) ((Sixteen)vqtbl1q_s8((int8x16_t)(table), (uint8x16_t)(index)))
+#include "neon.inl"
 // A product of -128 with -127 and one more still fit an int16.
 #define DOT_I8_I8(sum, w, i)                                                                          \
   ((Int)vpadalq_s16((int32x4_t)(sum),                                                                 \
                     vmlal_high_s8(vmull_s8(vget_low_s8((int8x16_t)(w)), vget_low_s8((int8x16_t)(i))), \
                                   (int8x16_t)(w), (int8x16_t)(i))))
-#define KEEP_IN_REGISTER(v) __asm__("" : "+w"(v))
 #include "kernels.inl"
+
+#ifdef AIRLLM_ARM_DOTPROD
+#ifdef __clang__
+BEGIN_TARGET("dotprod")
+#else
+BEGIN_TARGET("arch=armv8.2-a+dotprod")
+#endif
+#define ISA neon_dotprod
+#define BASE neon
+#include "neon.inl"
+#define DOT_I8_I8(sum, w, i) ((Int)vdotq_s32((int32x4_t)(sum), (int8x16_t)(w), (int8x16_t)(i)))
+#define DOTS_AT_ONCE  // by one instruction: worth it for many rows too
+#include "kernels_of_extension.inl"
+END_TARGET
+#endif
 
 #else
 
@@ -141,8 +159,22 @@ namespace cpu {
 // What this CPU, and the operating system's saving of its registers, can run.
 struct Features {
   bool avx = false, avx2 = false, fma = false, f16c = false, avx512 = false, avx512_vnni = false,
-       avx512_bf16 = false, neon = false;
+       avx512_bf16 = false, neon = false, neon_dotprod = false;
 };
+
+#if defined(AIRLLM_ARM)
+inline bool has_dotprod() {
+#if defined(__linux__)
+  return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+#elif defined(__APPLE__)
+  int has = 0;
+  size_t size = sizeof has;
+  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) == 0 && has;
+#else
+  return false;
+#endif
+}
+#endif
 
 inline Features features() {
   Features has;
@@ -161,6 +193,7 @@ inline Features features() {
   has.avx512_bf16 = has.avx512_vnni && __builtin_cpu_supports("avx512bf16");
 #elif defined(AIRLLM_ARM)
   has.neon = true;  // part of the architecture
+  has.neon_dotprod = has_dotprod();
 #endif
   return has;
 }
@@ -182,6 +215,9 @@ inline std::vector<const Kernels*> supported() {
   if (wide) found.push_back(&avx2_16lanes::kernels);
 #endif
 #elif defined(AIRLLM_ARM)
+#ifdef AIRLLM_ARM_DOTPROD
+  if (features().neon_dotprod) found.push_back(&neon_dotprod::kernels);
+#endif
   found.push_back(&neon::kernels);
 #else
   found.push_back(&scalar::kernels);

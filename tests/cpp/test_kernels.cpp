@@ -2,6 +2,7 @@
 // in double precision. Every array is its own heap block of its exact size, so that AddressSanitizer sees
 // one element too far; without it, guard elements after the results do. Prints what ran; exits 1 on a
 // wrong value.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -307,7 +308,8 @@ Block<uint8_t> stored(cpu::Format format, int64_t n, int64_t k) {
   const int64_t blocks = n * k / cpu::kBlocks[format].values;
   Block<uint8_t> all(blocks * bytes);
   const Block<float> random = sample<float>(all.n), values = sample<float>(blocks);
-  for (int64_t i = 0; i < all.n; ++i) all.data[i] = static_cast<uint8_t>(random.data[i] * 63 + 128);
+  for (int64_t i = 0; i < all.n; ++i)
+    all.data[i] = static_cast<uint8_t>(static_cast<int>(random.data[i] * 63 + 128));
   for (int64_t b = 0; b < blocks; ++b)
     for (int at : found == scales.end() ? std::vector<int>{0} : found->second)
       all.data[b * bytes + at + 1] = 0x20 | (all.data[b * bytes + at + 1] & 0x83);
@@ -501,8 +503,11 @@ void check_where_workers_run() {
 
 }  // namespace
 
-int main() {
+// Of all instruction sets that run here, or of those that are named.
+int main(int count, char** names) {
   for (const cpu::Kernels* kernels : cpu::supported()) {
+    if (count > 1 && std::find(names + 1, names + count, std::string(kernels->isa)) == names + count)
+      continue;
     const int before = checks;
     check_all<float>(*kernels);
     check_all<Float16>(*kernels);
