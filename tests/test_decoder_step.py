@@ -93,8 +93,10 @@ WRONG_STEPS = {
     "tokens has value -2": -2,
     f"tokens has value {VOCABULARY + 1}": VOCABULARY + 1,
     "tokens has type str": "a",
+    "tokens has type ndarray, expected a list or a tuple": np.array([1, 2]),
     "rows has 2 rows, expected as many as come, 1|cos has shape": [1],
-    "integer|int": [1, "a"],
+    "tokens has type str, expected whole numbers": [1, "a"],
+    "tokens has type float, expected whole numbers": [1.0, 2],
 }
 
 

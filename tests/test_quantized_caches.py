@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from attention_cases import exact
 from conftest import assert_agrees
 from decoder_cases import (
     BATCHES,
@@ -19,7 +20,6 @@ from decoder_cases import (
     layer_of,
     on_threads,
 )
-from test_attention import exact
 
 from airllm import tensor_ops
 from airllm.backends.kernel_backend import KernelBackend

@@ -63,7 +63,8 @@ struct TokenIds {
   int64_t count = 0;
   bool single;
 
-  TokenIds(const Op& op, PyObject* given, int64_t vocabulary) : single(PyIndex_Check(given)) {
+  TokenIds(const Op& op, PyObject* given, int64_t vocabulary)
+      : single(PyIndex_Check(given) && !is_array(given)) {
     if (single) {
       add(op, given, vocabulary);
       return;
@@ -79,6 +80,7 @@ struct TokenIds {
 
  private:
   void add(const Op& op, PyObject* item, int64_t vocabulary) {
+    if (!PyIndex_Check(item) || is_array(item)) wrong_kind(op, "tokens", item, "whole numbers");
     const int64_t id = PyLong_AsLongLong(item);
     if (id == -1 && PyErr_Occurred()) throw py::error_already_set();
     if (id < 0 || id >= vocabulary)

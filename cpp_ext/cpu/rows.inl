@@ -5,6 +5,10 @@
 constexpr int64_t kWaiting = 8192;
 INLINE int64_t waiting_from(int64_t i, int64_t dim) { return smaller(dim - i, kWaiting); }
 
+// How far ahead of where it is read a row is fetched, while the one before it is written: half a page.
+template <class T>
+constexpr int64_t kSoon = 2048 / sizeof(T);
+
 struct Scaled {
   float scale;
   INLINE Vec operator()(Vec x) const { return x * scale; }
@@ -24,14 +28,14 @@ void rms_norm(void* out_, const void* x_, const void* weight_, const Rows& rows,
   const T* x = static_cast<const T*>(x_);
   const W* weight = static_cast<const W*>(weight_);
   const int64_t dim = rows.dim;
-  constexpr int64_t kSoon = 2048 / sizeof(T);
   const bool together = rows.stream && dim <= kSummed;
   float squares = rows.count ? sum(dim, Square{}, x) : 0.f;
   for (int64_t r = 0; r < rows.count; ++r, x += dim, out += dim) {
     const Normed normed{rms_scale(squares, rows, eps)};
     const bool last = r + 1 == rows.count;
     if (together && !last) {
-      squares = stream_beside(out, dim, normed, 0.f, Plus{}, Square{}, Ahead<T>{x + dim, kSoon}, x, weight);
+      squares =
+          stream_beside(out, dim, normed, 0.f, Plus{}, Square{}, Ahead<T>{x + dim, kSoon<T>}, x, weight);
       continue;
     }
     map(rows.stream, out, dim, normed, Ahead<T>{x, dim}, weight);
@@ -79,7 +83,6 @@ INLINE void put_added(const RowToAdd<T>& row, Any weight, const Normed& f, int64
 // is kept: to add once more, from the second-level cache, is less than to write and read it.
 template <bool kMore, class T>
 INLINE double stream_added(const RowToAdd<T>& row, Any weight, int64_t dim, const Normed& f) {
-  constexpr int64_t kSoon = 2048 / sizeof(T);
   const WholeLines lines = whole_lines(row.total, dim);
   const RowToAdd<T> next = row + dim;
   double squares = 0;
@@ -89,8 +92,8 @@ INLINE double stream_added(const RowToAdd<T>& row, Any weight, int64_t dim, cons
     for (const int64_t end = smaller(lines.end, i + kSummed); i + 4 * LANES <= end; i += 4 * LANES)
       for (int j = 0; j < 4; ++j, read += LANES) {
         if constexpr (kMore)
-          acc[j] += SquareOfAdded<T>{}(load(Ahead<T>{next.x + read, kSoon}),
-                                       load(Ahead<T>{next.residual + read, kSoon}));
+          acc[j] += SquareOfAdded<T>{}(load(Ahead<T>{next.x + read, kSoon<T>}),
+                                       load(Ahead<T>{next.residual + read, kSoon<T>}));
         put_added(row + (i + j * LANES), weight + (i + j * LANES), f, LANES, true);
       }
     squares += across((acc[0] + acc[1]) + (acc[2] + acc[3]), Plus{});
