@@ -290,6 +290,19 @@ def test_a_kernel_gets_the_arrays_and_whatever_else_was_given(monkeypatch):
         assert tensor_ops.rms_norm(1, 2, out=3) == ((1, 2), {"eps": 1e-6, "out": 3})
 
 
+def test_a_kernel_may_lack_a_parameter_that_has_its_default(monkeypatch):
+    def without_eps(x, weight, *, out):
+        out[...] = 7
+        return out
+
+    x, weight, out = np.ones((2, 8), np.float32), np.ones(8, np.float32), np.empty((2, 8), np.float32)
+    with tensor_ops.use_backend("python"):
+        monkeypatch.setitem(registry.kernels(), "rms_norm", without_eps)
+        assert tensor_ops.rms_norm(x, weight, out=out) is out and (out == 7).all()
+        with pytest.raises(TypeError, match="eps"):
+            tensor_ops.rms_norm(x, weight, 1e-5, out=out)
+
+
 def test_signatures_and_documentation_are_those_of_the_declaration():
     assert (
         str(inspect.signature(tensor_ops.rms_norm))
