@@ -26,6 +26,8 @@ class Declaration:
         given = inspect.signature(definition).parameters
         if unknown := set(axes) - set(given):
             raise TypeError(f"{self.name}: its arrays {sorted(unknown)} must be parameters of it")
+        if private := [name for name in given if name.startswith("_")]:
+            raise TypeError(f"{self.name}: its parameters {private} must not begin with an underscore")
         self.operands = tuple(
             Operand.declared(name, axes[name], parameter.default is None)
             for name, parameter in given.items()

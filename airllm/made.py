@@ -15,16 +15,21 @@ from airllm.declaration import Declaration
 MISSING: Any = object()
 
 
+def default(parameter: str) -> str:
+    """What a body calls the default of a parameter."""
+    return f"_default_{parameter}"
+
+
 def function(
     op: Declaration, keywords: Sequence[str], body: str, scope: Mapping[str, Any], module: str
 ) -> Callable:
     """`name(arrays..., parameters..., *, keywords...)` with this body, documented as the op is.
 
-    The body sees `scope`, and the default of each parameter under the parameter's name and "_".
+    The body sees `scope`, whose names begin with an underscore, as no parameter's does, and the defaults.
     """
     parameters = [p for n, p in op.signature.parameters.items() if n in keywords or p.kind != p.KEYWORD_ONLY]
-    defaults = {f"{p.name}_": MISSING if p.default is p.empty else p.default for p in parameters}
-    names = [f"{p.name}={p.name}_" for p in parameters]
+    defaults = {default(p.name): MISSING if p.default is p.empty else p.default for p in parameters}
+    names = [f"{p.name}={default(p.name)}" for p in parameters]
     if keywords:
         names.insert(len(parameters) - len(keywords), "*")
     text = f"def {op.name}({', '.join(names)}):\n{body}"

@@ -39,13 +39,13 @@ OPS: dict[str, "Op"] = {}
 # The body of a public function. A plain call, with the arrays alone, takes the shortest way.
 _PUBLIC = """\
     try:
-        chosen = registry.asked_for(backend) if backend else scoped() or registry.process_wide
+        _chosen = _registry.asked_for(backend) if backend else _scoped() or _registry.process_wide
         if {plain}:
             return {kernel}({required})
         return {kernel}({all})
     except (TypeError, ValueError, NotImplementedError):
         pass  # not one for the kernel as it stands: prepare it, or say what is wrong with it
-    return prepared({{{named}}})
+    return _prepared({{{named}}})
 """
 
 
@@ -78,13 +78,13 @@ class Op(Declaration):
         required = [name for name, p in self.signature.parameters.items() if p.default is p.empty]
         optional = [name for name in names if name not in (*required, "backend")]
         body = _PUBLIC.format(
-            plain=" and ".join(f"{name} is {name}_" for name in optional) or "True",
-            kernel=f"chosen.kernels[{self.name!r}]",
+            plain=" and ".join(f"{name} is {made.default(name)}" for name in optional) or "True",
+            kernel=f"_chosen.kernels[{self.name!r}]",
             required=", ".join(required),
             all=", ".join([*required, *(f"{name}={name}" for name in optional)]),
             named=", ".join(f"{name!r}: {name}" for name in names),
         )
-        scope = {"registry": registry, "scoped": registry.scoped_choice, "prepared": self.prepared}
+        scope = {"_registry": registry, "_scoped": registry.scoped_choice, "_prepared": self.prepared}
         return made.function(self, self.keywords, body, scope, self.definition.__module__)
 
     def prepared(self, arguments: dict[str, Any]) -> Any:

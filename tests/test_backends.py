@@ -311,6 +311,24 @@ def test_signatures_and_documentation_are_those_of_the_declaration():
     assert "root-mean-square" in tensor_ops.rms_norm.__doc__
 
 
+def test_a_declaration_that_cannot_be_is_refused():
+    from airllm.op import op
+
+    with pytest.raises(TypeError, match=r"halved: its arrays \['y'\] must be parameters of it"):
+
+        @op(y="...", out="...")
+        def halved(x):
+            return x / 2
+
+    with pytest.raises(TypeError, match=r"its parameters \['_by'\] must not begin with an underscore"):
+
+        @op(x="...", out="...")
+        def halved(x, _by: float = 2):
+            return x / _by
+
+    assert "halved" not in OPS
+
+
 def test_a_declaration_replaces_an_earlier_one(monkeypatch):
     """As when a notebook's cell is run again."""
     from airllm.op import op

@@ -52,8 +52,8 @@ def kernel_function(name: str, module: str, own: Arrays) -> Callable:
 
     op = OPS[name]
     given = f"({', '.join(op.arrays)},), ({''.join(f'{parameter}, ' for parameter in op.defaults)})"
-    body = f"    return call(own, op, {given}, out)"
-    return made.function(op, ["out"], body, {"call": _call, "own": own, "op": op}, module)
+    body = f"    return _call(_own, _op, {given}, out)"
+    return made.function(op, ["out"], body, {"_call": _call, "_own": own, "_op": op}, module)
 
 
 def memory_of(array: Any) -> Any:

@@ -3,9 +3,11 @@
 Where a configuration stands, and which one counts, is in `config`. Standard library only.
 """
 
+import functools
 import json
+import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 BUILT_IN = ("cuda", "mlx", "opencl", "webgpu", "cpp", "python")  # as the automatic order tries them
@@ -67,8 +69,23 @@ class Wrong(ValueError):
 
 def known_names() -> tuple[str, ...]:
     """The built-in backends, then those that installed distributions add by an entry point."""
-    added = {entry.name for entry in entry_points(group="airllm.backends")}
-    return (*BUILT_IN, *sorted(added.difference(BUILT_IN)))
+    return (*BUILT_IN, *sorted(added().keys() - set(BUILT_IN)))
+
+
+def added() -> dict[str, EntryPoint]:
+    """The backends of installed distributions, as found when first asked for or when the path changed."""
+    return _added(tuple(sys.path))
+
+
+@functools.lru_cache(maxsize=1)
+def _added(_path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Looking through what is installed takes milliseconds."""
+    return {entry.name: entry for entry in reversed(tuple(entry_points(group="airllm.backends")))}
+
+
+def forget_added() -> None:
+    """Look again for backends of installed distributions."""
+    _added.cache_clear()
 
 
 def in_full(order: tuple[str, ...]) -> tuple[str, ...]:
@@ -79,9 +96,7 @@ def in_full(order: tuple[str, ...]) -> tuple[str, ...]:
 def canonical(name: str) -> str:
     """The backend's own name for it or one of ALIASES; ConfigError that lists the known ones otherwise."""
     name = ALIASES.get(name, name)
-    if (
-        name in BUILT_IN or name in ABSENT or name in known_names()
-    ):  # looking through what is installed takes milliseconds
+    if name in BUILT_IN or name in ABSENT or name in known_names():
         return name
     raise ConfigError(f"unknown backend {name!r}, expected {_names()}")
 

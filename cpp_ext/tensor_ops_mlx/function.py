@@ -24,8 +24,8 @@ _WITHOUT_NUMBERS = ("apply_rope", "linear")  # which copy what they do not turn,
 def op_function(op: Any) -> Callable:
     """`name(arrays..., parameters..., *, out=None)`, with defaults and documentation of the declaration."""
     given = ", ".join(f"{name!r}: {name}" for name in [*op.arrays, *op.defaults, "out"])
-    body = f"    return call(op, op.complete({{{given}}}))"
-    return made.function(op, ["out"], body, {"call": _call, "op": op}, "tensor_ops_mlx")
+    body = f"    return _call(_op, _op.complete({{{given}}}))"
+    return made.function(op, ["out"], body, {"_call": _call, "_op": op}, "tensor_ops_mlx")
 
 
 def _call(op: Any, arguments: dict[str, Any]) -> Any:
