@@ -20,6 +20,13 @@ def default(parameter: str) -> str:
     return f"_default_{parameter}"
 
 
+def check_given(op_name: str, arguments: Mapping[str, Any]) -> None:
+    """TypeError if an argument that has no default was not given."""
+    for name, value in arguments.items():
+        if value is MISSING:
+            raise TypeError(f"{op_name}() missing required argument '{name}'")
+
+
 def function(
     op: Declaration, keywords: Sequence[str], body: str, scope: Mapping[str, Any], module: str
 ) -> Callable:

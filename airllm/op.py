@@ -172,9 +172,7 @@ class Op(Declaration):
 
     def complete(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """All arguments by name, with what is no array as its type; TypeError if one was not given."""
-        for name, value in arguments.items():
-            if value is made.MISSING:
-                raise TypeError(f"{self.name}() missing required argument '{name}'")
+        made.check_given(self.name, arguments)
         return arguments | self.check_parameters(arguments)
 
     def define(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:

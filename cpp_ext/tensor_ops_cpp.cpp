@@ -230,7 +230,7 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
       "release_memory", [] { return cpu::kept().release(); },
       "Return the freed result buffers that were kept to the system; their bytes.");
   m.def(
-      "route", route, py::arg("usual"), py::arg("names"), py::arg("tables"),
+      "route", route, py::arg("usual"), py::arg("arrays"), py::arg("tables"),
       "A function that hands calls to the kernels that airllm.backends.routing says; elsewhere to `usual`.");
   m.def("copy", copy_all, py::arg("out"), py::arg("x"),
         "Copy float32, as fast as this memory allows: a bandwidth probe.");

@@ -1,32 +1,10 @@
-"""What the tests of attention share: which targets have it, its definition in float64, and samples."""
+"""What the tests of attention share: the targets that have it, its definition in float64, and samples."""
 
 import numpy as np
-import pytest
-from conftest import DTYPES, assert_agrees, targets
+from conftest import assert_agrees
+from targets_with import on
 
-
-def having(op, but=""):
-    """Every target but those of a backend that is known to fall short; one whose module has no such kernel is
-    skipped, with the reason.
-    """
-    return pytest.mark.parametrize(
-        "target",
-        [
-            pytest.param(
-                target,
-                marks=pytest.mark.skipif(
-                    not hasattr(target.module, op), reason=f"tensor_ops_{target.backend} has no {op}"
-                ),
-                id=str(target),
-            )
-            for target in targets()
-            if target.backend != but
-        ],
-    )
-
-
-attends = having("attention")
-by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
+attends = on("attention")
 
 
 def visible(t, s, causal=False, window=None):

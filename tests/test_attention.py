@@ -3,12 +3,13 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from attention_cases import attends, by_dtype, check, exact, having, sample, visible
+from attention_cases import attends, check, exact, sample, visible
 from conftest import DTYPES, assert_agrees
+from targets_with import NAMES, of_dtype, on
 
 
 @attends
-@by_dtype
+@of_dtype
 @pytest.mark.parametrize("s", (1, 3, 8, 16, 17, 31, 127, 128, 129, 300))
 @pytest.mark.parametrize("t", (1, 2, 5, 16, 50))
 @pytest.mark.parametrize("h, g", [(1, 1), (9, 3), (8, 2), (7, 1)])
@@ -18,7 +19,7 @@ def test_agrees_with_definition(h, g, t, s, dtype, reached):
 
 
 @attends
-@by_dtype
+@of_dtype
 @pytest.mark.parametrize("d, e", [(1, 1), (3, 5), (8, 4), (16, 17), (33, 31), (64, 128), (80, 64), (256, 8)])
 @pytest.mark.parametrize("t", (1, 20))
 def test_any_length_of_queries_and_of_values(t, d, e, dtype, reached):
@@ -26,8 +27,8 @@ def test_any_length_of_queries_and_of_values(t, d, e, dtype, reached):
 
 
 @attends
-@pytest.mark.parametrize("kv_dtype", DTYPES, ids=lambda d: np.dtype(d).name)
-@by_dtype
+@pytest.mark.parametrize("kv_dtype", DTYPES, ids=NAMES.get)
+@of_dtype
 @pytest.mark.parametrize("t", (1, 20))
 def test_a_cache_of_another_dtype(t, dtype, kv_dtype, reached):
     check(reached, *sample(t=t, d=36, e=20, dtype=dtype, kv_dtype=kv_dtype))
@@ -116,7 +117,7 @@ def test_rows_without_a_key_give_zeros(t, reached):
 
 @attends
 @pytest.mark.parametrize("t", (2, 30))
-@by_dtype
+@of_dtype
 def test_a_mask_of_the_lowest_number_is_not_infinite(t, dtype, reached):
     """Many models mask so; where all keys have it, softmax gives each of them the same."""
     q, k, v = sample(t=t, dtype=dtype)
@@ -215,9 +216,9 @@ def test_parameters_by_place(reached):
 # Digits
 
 
-@having("attention", but="opencl")  # 1.6e-5, for the same reason
+@on("attention", but="opencl")  # 1.6e-5, for the same reason
 @pytest.mark.parametrize("t", (1, 20))
-@by_dtype
+@of_dtype
 def test_very_long_keys_keep_their_digits(t, dtype, reached):
     """Added one by one to a float32, 2^17 times 0.1 is off by 1e-4."""
     s = 1 << 17
@@ -232,7 +233,7 @@ def test_very_long_keys_keep_their_digits(t, dtype, reached):
 
 
 @attends
-@by_dtype
+@of_dtype
 @pytest.mark.parametrize("causal", (False, True))
 @pytest.mark.parametrize("t", (1, 40))
 @pytest.mark.parametrize("h, g", [(6, 6), (6, 2)])

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from attention_cases import attends, by_dtype, check, exact, sample
+from attention_cases import attends, check, exact, sample
 from conftest import assert_agrees
+from targets_with import of_dtype
 
 
 @attends
 @pytest.mark.parametrize("t", (1, 20, 50))
-@by_dtype
+@of_dtype
 def test_caches_and_projections_as_they_lie(t, dtype, reached):
     rng = np.random.default_rng(6)
     cache = (rng.standard_normal((2, 2, 3, 128, 24)) + 1).astype(dtype)  # k and v of the longest context
@@ -27,7 +28,7 @@ def test_caches_and_projections_as_they_lie(t, dtype, reached):
 
 @attends
 @pytest.mark.parametrize("t", (1, 20))
-@by_dtype
+@of_dtype
 def test_rows_that_share_their_place_in_a_cache(t, dtype, reached):
     rows = (np.random.default_rng(7).standard_normal((300, 2, 1, 1024)) + 1).astype(dtype)
     q = sample(2, 1, t, 1, 64, batch=(), dtype=dtype)[0]
@@ -47,7 +48,7 @@ def test_leading_axes_that_are_shared(t, reached):
 
 
 @attends
-@by_dtype
+@of_dtype
 @pytest.mark.parametrize(
     "h, t, s, d, e", [(1, 1, 1, 1, 1), (3, 3, 5, 3, 7), (4, 1, 33, 16, 17), (2, 25, 140, 20, 33)]
 )
@@ -66,7 +67,7 @@ def test_writes_inside_out_only_and_leaves_inputs_alone(h, t, s, d, e, dtype, re
 
 
 @attends
-@by_dtype
+@of_dtype
 @pytest.mark.parametrize("h, t, s, d, e", [(3, 3, 5, 3, 7), (4, 1, 33, 16, 17), (2, 25, 140, 20, 33)])
 def test_out_of_heads_that_lie_beside_each_other(h, t, s, d, e, dtype, target, reached):
     if target.backend != "cpp":

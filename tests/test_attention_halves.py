@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from attention_cases import by_dtype, having
 from conftest import DTYPES, assert_agrees
+from targets_with import NAMES, of_dtype, on
 
 
-@having("attention_scores")
-@pytest.mark.parametrize("kv_dtype", DTYPES, ids=lambda d: np.dtype(d).name)
-@by_dtype
+@on("attention_scores")
+@pytest.mark.parametrize("kv_dtype", DTYPES, ids=NAMES.get)
+@of_dtype
 @pytest.mark.parametrize("s, d", [(1, 1), (3, 17), (16, 64), (17, 5), (127, 80), (129, 64), (4099, 128)])
 def test_attention_scores(s, d, dtype, kv_dtype, reached):
     rng = np.random.default_rng(10)
@@ -23,9 +23,9 @@ def test_attention_scores(s, d, dtype, kv_dtype, reached):
     assert (memory[:16] == 7.5).all() and (memory[-16:] == 7.5).all()
 
 
-@having("weighted_sum_rows")
-@pytest.mark.parametrize("kv_dtype", DTYPES, ids=lambda d: np.dtype(d).name)
-@by_dtype
+@on("weighted_sum_rows")
+@pytest.mark.parametrize("kv_dtype", DTYPES, ids=NAMES.get)
+@of_dtype
 @pytest.mark.parametrize("s, d", [(1, 1), (3, 17), (16, 64), (17, 5), (127, 80), (129, 64), (4099, 130)])
 def test_weighted_sum_rows(s, d, dtype, kv_dtype, reached):
     rng = np.random.default_rng(11)
@@ -40,14 +40,14 @@ def test_weighted_sum_rows(s, d, dtype, kv_dtype, reached):
     assert (memory[:16] == 7.5).all() and (memory[-16:] == 7.5).all()
 
 
-@having("weighted_sum_rows", but="opencl")  # 3.9e-5 on 2^17 rows: their sum is one float32
+@on("weighted_sum_rows", but="opencl")  # 3.9e-5 on 2^17 rows: their sum is one float32
 def test_long_weighted_sums_keep_their_digits(reached):
     weights, matrix = np.full(1 << 20, 0.1, np.float32), np.ones((1 << 20, 5), np.float32)
     expected = np.full(5, weights[0].astype(np.float64) * (1 << 20))
     assert_agrees(reached.weighted_sum_rows(weights, matrix), expected, np.float32)
 
 
-@having("attention_scores")
+@on("attention_scores")
 def test_halves_of_nothing(target):
     none = np.ones((0, 4), np.float32)
     assert target.module.attention_scores(np.ones(4, np.float32), none).shape == (0,)
@@ -55,7 +55,7 @@ def test_halves_of_nothing(target):
     assert target.module.attention_scores(none[:, 0], np.ones((3, 0), np.float32)).tolist() == [0] * 3
 
 
-@having("attention_scores")
+@on("attention_scores")
 def test_halves_with_wrong_shapes(target):
     ones = np.ones((3, 4), np.float32)
     with pytest.raises(

@@ -64,9 +64,7 @@ def memory_of(array: Any) -> Any:
 def _call(own: Arrays, op: Any, arrays: Sequence[Any], parameters: tuple, out: Any) -> Any:
     """Checks all arguments, then computes; an empty result needs no device."""
     given = {o.name: a for o, a in zip(op.operands, arrays, strict=True) if a is not None or not o.optional}
-    for name, array in given.items():
-        if array is made.MISSING:
-            raise TypeError(f"{op.name}() missing required argument '{name}'")
+    made.check_given(op.name, given)
     on_device = _on_device(own, op, given, out)
     if on_device:
         given = {name: _as_bool(a) for name, a in given.items()}

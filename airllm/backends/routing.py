@@ -61,7 +61,7 @@ class Table:
         places = {dtype: self._places(op_name, dtypes[dtype], names) for dtype, names in winners.items()}
         points = next(iter(dtypes.values()))
         make = getattr(self.opened("cpp").module, "route", None) or route
-        return make(usual, deciding(points[0]), places)
+        return make(usual, len(deciding(points[0])), places)
 
     def _places(
         self, op_name: str, points: Sequence[Point], winners: Sequence[str]
@@ -188,20 +188,19 @@ def nearest(points: Sequence[Point]) -> np.ndarray:
     return np.argmin(distances, axis=-1)
 
 
-def route(
-    usual: Callable, names: Sequence[str], tables: Mapping[str, tuple[list[Callable], bytes]]
-) -> Callable:
-    """A function that hands calls to the kernels of `tables`.
+def route(usual: Callable, arrays: int, tables: Mapping[str, tuple[list[Callable], bytes]]) -> Callable:
+    """A function that hands calls to the kernels of `tables` by its first `arrays` arguments.
 
     It stands in for `tensor_ops_cpp.route`, which costs a tenth, where that is not built.
     """
 
     measured = {np.dtype(getattr(ml_dtypes, name, name)): table for name, table in tables.items()}
 
-    def kernel_of(args: tuple, kwargs: dict) -> Callable:
+    def kernel_of(args: tuple) -> Callable:
+        if len(args) < arrays:
+            return usual
         place, dtype = 0, None
-        for i, name in enumerate(names):
-            array = args[i] if i < len(args) else kwargs.get(name)
+        for array in args[:arrays]:
             if type(array) is not np.ndarray and type(array) is not np.memmap:
                 return usual
             place = place * OCTAVES + octave(array.size)
@@ -216,7 +215,7 @@ def route(
         return kernels[places[place]]
 
     def routed(*args: Any, **kwargs: Any) -> Any:
-        return kernel_of(args, kwargs)(*args, **kwargs)
+        return kernel_of(args)(*args, **kwargs)
 
     return routed
 

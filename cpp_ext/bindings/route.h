@@ -25,7 +25,7 @@ struct Winners {
 
 struct Routes {
   py::object usual;
-  std::vector<py::str> names;     // of the one or two arrays whose sizes decide
+  Py_ssize_t arrays;              // the first one or two, whose sizes decide
   Winners winners[cpu::kDTypes];  // no kernels: not measured
 };
 
@@ -33,16 +33,6 @@ struct Route {
   PyObject_HEAD vectorcallfunc call;
   Routes* routes;
 };
-
-// The array at a place of a vectorcall, or by its name; null if it is not NumPy's.
-inline PyObject* routed_array(const Routes& routes, size_t i, PyObject* const* args, Py_ssize_t given,
-                              PyObject* keywords) {
-  PyObject* found = static_cast<Py_ssize_t>(i) < given ? args[i] : nullptr;
-  const Py_ssize_t named = !found && keywords ? PyTuple_GET_SIZE(keywords) : 0;
-  for (Py_ssize_t j = 0; j < named; ++j)
-    if (PyUnicode_Compare(PyTuple_GET_ITEM(keywords, j), routes.names[i].ptr()) == 0) found = args[given + j];
-  return found && is_array(found) ? found : nullptr;
-}
 
 inline int octave(PyObject* array) {
   const auto* fields = py::detail::array_proxy(array);
@@ -52,18 +42,17 @@ inline int octave(PyObject* array) {
 }
 
 // Only arrays of one measured dtype are routed, beside whole numbers, which are places in another array.
-inline PyObject* kernel_of(const Routes& routes, PyObject* const* args, Py_ssize_t given,
-                           PyObject* keywords) {
+inline PyObject* kernel_of(const Routes& routes, PyObject* const* args, Py_ssize_t given) {
+  if (given < routes.arrays) return routes.usual.ptr();
   size_t at = 0;
   int dtype = -1;
-  for (size_t i = 0; i < routes.names.size(); ++i) {
-    PyObject* array = routed_array(routes, i, args, given, keywords);
-    if (!array) return routes.usual.ptr();
-    at = at * kOctaves + octave(array);
+  for (Py_ssize_t i = 0; i < routes.arrays; ++i) {
+    if (!is_array(args[i])) return routes.usual.ptr();
+    at = at * kOctaves + octave(args[i]);
     DType own;
-    const char kind = py::detail::array_descriptor_proxy(py::detail::array_proxy(array)->descr)->kind;
+    const char kind = py::detail::array_descriptor_proxy(py::detail::array_proxy(args[i])->descr)->kind;
     if (kind == 'i' || kind == 'u') continue;
-    if (!dtype_of(array, &own) || own == cpu::kBool || (dtype >= 0 && dtype != own))
+    if (!dtype_of(args[i], &own) || own == cpu::kBool || (dtype >= 0 && dtype != own))
       return routes.usual.ptr();
     dtype = own;
   }
@@ -74,8 +63,7 @@ inline PyObject* kernel_of(const Routes& routes, PyObject* const* args, Py_ssize
 
 inline PyObject* call_route(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
   const Routes& routes = *reinterpret_cast<Route*>(self)->routes;
-  PyObject* kernel = kernel_of(routes, args, PyVectorcall_NARGS(flags), keywords);
-  return PyObject_Vectorcall(kernel, args, flags, keywords);
+  return PyObject_Vectorcall(kernel_of(routes, args, PyVectorcall_NARGS(flags)), args, flags, keywords);
 }
 
 inline void free_route(PyObject* self) {
@@ -101,7 +89,7 @@ inline PyTypeObject* route_type() {
   return type;
 }
 
-inline void check(const Winners& winners, size_t arrays) {
+inline void check(const Winners& winners, int arrays) {
   const size_t expected = arrays == 1 ? kOctaves : kOctaves * kOctaves, kernels = winners.kernels.size();
   const auto outside = [&](char place) { return static_cast<uint8_t>(place) >= kernels; };
   if (winners.places.size() != expected)
@@ -117,17 +105,17 @@ inline DType dtype_named(const std::string& name) {
   throw py::value_error("route: tables has dtype '" + name + "', expected float32, float16 or bfloat16");
 }
 
-inline py::object route(py::object usual, const std::vector<py::str>& names, const py::dict& tables) {
-  if (names.empty() || names.size() > 2)
-    throw py::value_error("route: names has " + std::to_string(names.size()) + " arrays, expected 1 or 2");
+inline py::object route(py::object usual, int arrays, const py::dict& tables) {
+  if (arrays < 1 || arrays > 2)
+    throw py::value_error("route: arrays has value " + std::to_string(arrays) + ", expected 1 or 2");
   auto routes = std::make_unique<Routes>();
   routes->usual = std::move(usual);
-  routes->names = names;
+  routes->arrays = arrays;
   for (const auto& [name, table] : tables) {
     auto [kernels, places] = table.cast<std::pair<std::vector<py::object>, std::string>>();
     Winners& winners = routes->winners[dtype_named(name.cast<std::string>())];
     winners = {std::move(kernels), std::move(places)};
-    check(winners, names.size());
+    check(winners, arrays);
   }
   auto made = py::reinterpret_steal<py::object>(route_type()->tp_alloc(route_type(), 0));
   if (!made) throw py::error_already_set();

@@ -20,6 +20,9 @@
 #if defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#ifndef HWCAP_ASIMDDP  // headers older than Linux 4.15 do not name it
+#define HWCAP_ASIMDDP (1 << 20)
+#endif
 #elif defined(__APPLE__)
 #include <sys/sysctl.h>
 #endif
