@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "balance.h"
 #include "decoder_experts.h"
 #include "team.h"
 #include "unpacked.h"
@@ -67,7 +68,7 @@ struct DecoderSizes {
 // Offsets in bytes: of what all threads read, and of what each thread has for itself.
 struct DecoderMemory {
   Pieces shared, own;
-  int64_t q, k, v, seen, change, router, gate, up, x, middle, sums, done, begun;
+  int64_t q, k, v, seen, change, router, gate, up, x, middle, sums, begins, done, took, begun;
   int64_t own_x, normed, packed, floats, turned, attention, choices, liking, order;
   int64_t unit_rows = 0;  // of queries, that a sequence has with one key-value head
 
@@ -86,7 +87,9 @@ struct DecoderMemory {
     x = shared.floats(rows * sizes.width);
     middle = shared.floats(rows * sizes.width);
     sums = shared.floats((units + team) * unit_rows * (sizes.head_dim + 2));
+    begins = shared.floats(Balance::values(team));
     done = shared.take(units * static_cast<int64_t>(sizeof(std::atomic<int>)));
+    took = shared.take(team * static_cast<int64_t>(sizeof(ShareTicks)));
     begun = shared.take(Steps::bytes(team));
     own_x = own.floats(rows * sizes.width);
     normed = own.floats(rows * sizes.width);

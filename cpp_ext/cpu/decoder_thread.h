@@ -5,6 +5,8 @@
 // it, or the next one, does: what x is after a layer's first half, and after all of it, lie apart. Logits are
 // one step more, after all layers.
 #pragma once
+#include <cmath>
+
 #include "decoder_attention.h"
 #include "decoder_memory.h"
 #include "decoder_products.h"
@@ -28,7 +30,9 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     change_ = call.change ? call.change : shared(at.change), router_ = shared(at.router);
     gate_ = shared(at.gate), up_ = shared(at.up), sums_ = shared(at.sums);
     x_ = shared(at.x), middle_ = shared(at.middle);
+    begins_ = shared(at.begins);
     done_ = reinterpret_cast<std::atomic<int>*>(memory + at.done);
+    took_ = reinterpret_cast<ShareTicks*>(memory + at.took);
     own_x_ = own(at.own_x), normed_ = own(at.normed), turned_ = own(at.turned);
     attention_ = own(at.attention);
     routing_ = {reinterpret_cast<Choice*>(mine_ + at.choices), own(at.liking),
@@ -43,14 +47,35 @@ class __attribute__((visibility("hidden"))) DecoderThread {
 
   // One of a step's shares, each of which is done by one thread.
   void run(uint32_t step, uint32_t share) {
+    const uint64_t before = ticks();
+    work(step, share);
+    took_[share].of[stage_] += ticks() - before;
+  }
+
+  // After all steps, by one thread: x as the caller gets it.
+  void finish() {
+    add_layer(call_.count - 1);
+    std::copy_n(own_x_, call_.rows * call_.width, call_.x);
+  }
+
+ private:
+  enum Stage : uint32_t { kProjections, kAttention, kOutput, kRouter, kGate, kDown, kLogits };
+  static_assert(kLogits < kStepKinds);
+  Stage stage_of(int64_t number, uint32_t step) const {  // five steps have none for routers
+    if (number == call_.count) return kLogits;
+    return Stage(step < kRouter || per_layer_ > kDown ? step : step + 1);
+  }
+
+  void work(uint32_t step, uint32_t share) {
     const int64_t number = step / per_layer_;
     const bool again = step == last_step_;  // its rows are packed
     const bool follows = step == last_step_ + 1;
     last_step_ = step;
     share_ = share;
-    if (number == call_.count) return logits(again);
+    stage_ = stage_of(number, step % per_layer_);
+    if (stage_ == kLogits) return logits(again);
     const DecoderLayer& layer = *call_.layers[number];
-    switch (stage_of(step % per_layer_)) {
+    switch (stage_) {
       case kProjections:
         if (!again) {
           number ? add_layer(number - 1) : start();
@@ -71,19 +96,9 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         if (layer.experts.count) return add_experts(layer, routing_of(number));
         if (!again) products_.of({gate_, layer.down.k, call_.rows});
         return multiply(layer.down, change_);
+      case kLogits:
+        return;
     }
-  }
-
-  // After all steps, by one thread: x as the caller gets it.
-  void finish() {
-    add_layer(call_.count - 1);
-    std::copy_n(own_x_, call_.rows * call_.width, call_.x);
-  }
-
- private:
-  enum Stage : uint32_t { kProjections, kAttention, kOutput, kRouter, kGate, kDown };
-  Stage stage_of(uint32_t step) const {  // five steps have none for routers
-    return Stage(step < kRouter || per_layer_ > kDown ? step : step + 1);
   }
 
   float* own(int64_t offset) const { return reinterpret_cast<float*>(mine_ + offset); }
@@ -91,8 +106,10 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   // This share's of n columns: whole cache lines, but for the last.
   Columns share(int64_t n) const {
     constexpr int64_t kLine = 16;
-    const int64_t lines = (n + kLine - 1) / kLine;
-    return {lines * share_ / all_ * kLine, std::min(n, lines * (share_ + 1) / all_ * kLine)};
+    const auto lines = static_cast<float>((n + kLine - 1) / kLine);
+    const float* const begin = begins_ + stage_ * (all_ + 1) + share_;
+    const auto at = [=](float part) { return std::min<int64_t>(n, std::lrint(lines * part) * kLine); };
+    return {at(begin[0]), at(begin[1])};
   }
 
   // x before the first layer.
@@ -343,10 +360,12 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   const int64_t all_, slot_;
   char* const mine_;  // memory that no other thread has
   int64_t share_ = 0;
+  Stage stage_ = kProjections;
   uint32_t last_step_ = UINT32_MAX;
   DecoderProducts products_;
-  float *q_, *k_, *v_, *seen_, *change_, *router_, *gate_, *up_, *x_, *middle_, *sums_;
+  float *q_, *k_, *v_, *seen_, *change_, *router_, *gate_, *up_, *x_, *middle_, *sums_, *begins_;
   std::atomic<int>* done_;
+  ShareTicks* took_;
   float *own_x_, *normed_, *turned_, *attention_;
   Routing routing_{};
   int64_t routed_ = -1;  // the layer of which it is

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "../../cpp_ext/cpu/attention_parts.h"
+#include "../../cpp_ext/cpu/balance.h"
 #include "../../cpp_ext/cpu/targets.h"
 #include "../../cpp_ext/cpu/threads.h"
 
@@ -501,6 +502,49 @@ void check_where_workers_run() {
 #endif
 }
 
+// The size of each share of a kind of step.
+Reals sizes_of_shares(cpu::Balance& balance, int team, int kind) {
+  std::vector<float> begins(cpu::Balance::values(team));
+  balance.shares(begins.data(), team);
+  Reals sizes;
+  for (int i = 0, at = kind * (team + 1); i < team; ++i) sizes.push_back(begins[at + i + 1] - begins[at + i]);
+  return sizes;
+}
+
+// Calls whose shares take as long as they are large, times `costs`; other kinds take all alike.
+Reals sizes_after(cpu::Balance& balance, const Reals& costs, int calls) {
+  constexpr int kKind = 2;
+  const int team = static_cast<int>(costs.size());
+  std::vector<cpu::ShareTicks> took(costs.size());
+  for (int call = 0; call < calls; ++call) {
+    const Reals sizes = sizes_of_shares(balance, team, kKind);
+    for (int i = 0; i < team; ++i) took[i] = {{1000, 1000}}, took[i].of[kKind] = 1e6 * sizes[i] * costs[i];
+    balance.learn(took.data(), team);
+  }
+  return sizes_of_shares(balance, team, kKind);
+}
+
+bool near(const Reals& found, const Reals& expected, double tolerance) {
+  for (size_t i = 0; i < expected.size(); ++i)
+    if (!(std::fabs(found[i] - expected[i]) <= tolerance)) return false;
+  return found.size() == expected.size();
+}
+
+void check_balance() {
+  cpu::Balance balance;
+  const Reals thirds(3, 1. / 3);
+  expect(near(sizes_of_shares(balance, 3, 2), thirds, 1e-6), "balance, nothing known");
+  expect(near(sizes_after(balance, {1, 1, 1000}, 1), thirds, 1. / 40), "balance, one call");
+  expect(near(sizes_after(balance, {2, 1, 1}, 300), {.2, .4, .4}, 1e-3), "balance, a slow core");
+  for (int other : {0, 1, 3, cpu::kStepKinds - 1})
+    expect(near(sizes_of_shares(balance, 3, other), thirds, 1e-6), "balance, other kinds of steps");
+  expect(near(sizes_after(balance, {1, 1, 2}, 300), {.4, .4, .2}, 1e-3), "balance, another slow core");
+  const double least = .25 / 3;
+  expect(sizes_after(balance, {1, 1, 1e6}, 300)[2] > .9 * least, "balance, a core that is nearly still");
+  expect(near(sizes_of_shares(balance, 2, 2), {.5, .5}, 1e-6), "balance, another team");
+  expect(near(sizes_after(balance, {5}, 10), {1}, 0), "balance, one thread");
+}
+
 }  // namespace
 
 // Of all instruction sets that run here, or of those that are named.
@@ -518,6 +562,7 @@ int main(int count, char** names) {
   check_threads();
   check_workers();
   check_where_workers_run();
+  check_balance();
   std::printf("%d passed, %d failed\n", checks - failures, failures);
   return failures ? 1 : 0;
 }
