@@ -11,10 +11,11 @@ namespace stored {
 
 constexpr int64_t kTile = 16;  // results of a stream that wait in float32
 
-// Rows of weights at a time, where a format has no reason for another number.
-template <int M>
+// Rows of weights at a time: of those that there are registers for the number that was measured best.
+// `kBeside`: a format's own, beside several rows of x.
+template <int M, int kBeside = 2>
 constexpr int kWeightRows = M == 1          ? 4
-                            : VECTORS == 32 ? 2
+                            : VECTORS == 32 ? kBeside
                                             : 1;
 
 // Where the operands of dots() lie.

@@ -24,22 +24,22 @@ INLINE Pair fifth_bits(const char* p) {
 }
 
 struct Q8_0 {
-  static constexpr int kBytes = 34, kZero = kSignedZero;
+  static constexpr int kBytes = 34, kZero = kSignedZero, kBeside = kDotIsOneInstruction ? 4 : 2;
   static constexpr bool kSigned = true, kOffset = false;
   static INLINE Pair unpack(const char* p) { return {pieces<kBytes>(p + 2), pieces<kBytes>(p + 18)}; }
 };
 struct Q4_0 {
-  static constexpr int kBytes = 18, kZero = 8;
+  static constexpr int kBytes = 18, kZero = 8, kBeside = kDotIsOneInstruction ? 4 : 2;
   static constexpr bool kSigned = false, kOffset = false;
   static INLINE Pair unpack(const char* p) { return nibbles<kBytes>(p + 2); }
 };
 struct Q4_1 {
-  static constexpr int kBytes = 20, kZero = 0;
+  static constexpr int kBytes = 20, kZero = 0, kBeside = 2;
   static constexpr bool kSigned = false, kOffset = true;
   static INLINE Pair unpack(const char* p) { return nibbles<kBytes>(p + 4); }
 };
 struct Q5_0 {
-  static constexpr int kBytes = 22, kZero = 16;
+  static constexpr int kBytes = 22, kZero = 16, kBeside = 2;
   static constexpr bool kSigned = false, kOffset = false;
   static INLINE Pair unpack(const char* p) {
     const Pair low = nibbles<kBytes>(p + 6), high = fifth_bits<kBytes>(p + 2);
@@ -47,7 +47,7 @@ struct Q5_0 {
   }
 };
 struct Q5_1 {
-  static constexpr int kBytes = 24, kZero = 0;
+  static constexpr int kBytes = 24, kZero = 0, kBeside = 1;
   static constexpr bool kSigned = false, kOffset = true;
   static INLINE Pair unpack(const char* p) {
     const Pair low = nibbles<kBytes>(p + 8), high = fifth_bits<kBytes>(p + 4);
@@ -55,7 +55,7 @@ struct Q5_1 {
   }
 };
 struct IQ4_NL {
-  static constexpr int kBytes = 18, kZero = kSignedZero;
+  static constexpr int kBytes = 18, kZero = kSignedZero, kBeside = 2;
   static constexpr bool kSigned = true, kOffset = false;
   static INLINE Pair unpack(const char* p) {
     const Pair index = nibbles<kBytes>(p + 2);
@@ -279,7 +279,7 @@ struct Blocks32 {
   // Bringing sums together costs more than it saves where a vector has many lanes and a block only a scale.
   static constexpr bool kInFours = F::kOffset || LANES < 16;
   template <int M>
-  static constexpr int kRows = kInFours && M > 1 ? 1 : kWeightRows<M>;
+  static constexpr int kRows = kInFours && (M > 2 || (M > 1 && LANES < 16)) ? 1 : kWeightRows<M, F::kBeside>;
   static constexpr int64_t in_fours(int64_t blocks) { return kInFours ? blocks / LANES * LANES : 0; }
 
   static int64_t packed_bytes(int64_t k) {

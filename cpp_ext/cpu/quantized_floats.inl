@@ -5,7 +5,7 @@ template <class T>
 struct Floats {
   static constexpr int64_t kTerms = 256;
   template <int M>
-  static constexpr int kRows = kWeightRows<M>;
+  static constexpr int kRows = kWeightRows<M, 4>;
 
   static int64_t packed_bytes(int64_t k) { return 4 * k; }
   static bool pack(char* to, const float* x, int64_t k, float* rest) {
