@@ -226,8 +226,10 @@ def stored_lines(bench: Bench, dtypes: Sequence[str]) -> Iterator[list[str]]:
 # ---- the page
 
 
-def report(bench: Bench, names: Sequence[str], dtypes: Sequence[str]) -> str:
-    """The page for results/."""
+def report(
+    bench: Bench, names: Sequence[str], dtypes: Sequence[str], keep: Callable[[str], object] = len
+) -> str:
+    """The page for results/; `keep` gets it after each section, as far as it is."""
     info = bench.cuda.get_cuda_info()
     versus = [f"vs {name}" for name in bench.others]
     page = f"# CUDA: {bench.cuda.device()}\n\ndriver {info['driver_version']}, "
@@ -251,7 +253,9 @@ def report(bench: Bench, names: Sequence[str], dtypes: Sequence[str]) -> str:
         ),
     ]
     for titles, lines, wanted in sections:
-        page += "\n" + record.markdown([*titles, *versus], list(lines())) if wanted else ""
+        if wanted:
+            page += "\n" + record.markdown([*titles, *versus], list(lines()))
+            keep(page)
     return page
 
 
@@ -281,11 +285,10 @@ def main() -> None:
     except NotHere as error:
         parser.exit(1, f"bench_cuda.py: {error}\n")
     bench = Bench(cuda, found, bandwidth(found[0], options.rounds), options.rounds)
-    page = report(bench, names, dtypes)
     device = re.sub(r"\W+", "_", cuda.device().split(" (")[0]).strip("_").lower()
     options.output.mkdir(parents=True, exist_ok=True)
     path = options.output / f"cuda_{device}.md"
-    path.write_text(page, encoding="utf-8")
+    page = report(bench, names, dtypes, lambda page: path.write_text(page, encoding="utf-8"))
     print(f"\n{page}\nWritten to {path}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -88,7 +89,7 @@ class Cupy:
             "rms_norm": lambda x, weight: x / xp.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weight,
             "silu": lambda x: x / (1 + xp.exp(-x)),
             "gelu": lambda x: 0.5 * x * (1 + xp.tanh(0.7978845608 * (x + 0.044715 * x * x * x))),
-            "softmax": import_module("cupyx.scipy.special").softmax,
+            "softmax": partial(import_module("cupyx.scipy.special").softmax, axis=-1),
             "matmul": xp.matmul,
         }
         return known.get(name)

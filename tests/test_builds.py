@@ -265,8 +265,11 @@ def test_architectures_by_default_and_by_name(monkeypatch):
         "-gencode",
         "arch=compute_90,code=sm_90",
         "-gencode",
+        "arch=compute_75,code=compute_75",
+        "-gencode",
         "arch=compute_90,code=compute_90",
     ]
+    assert cuda_build.gencode(["90"])[2:] == ["-gencode", "arch=compute_90,code=compute_90"]
 
 
 def test_build_cuda_rebuilds_what_would_come_out_differently(building, toolkit, monkeypatch, capsys):

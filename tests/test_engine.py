@@ -16,7 +16,7 @@ from airllm.backends import registry
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models import model, residency
 from airllm.models.cache import ContextFull
-from tests import tiny_models
+from tests import tiny_gguf, tiny_models
 from tests.conftest import Target, targets
 from tests.tiny_models import AS_GGUF, DATA, FOLDERS, K_MODEL, LENGTHS, SHORT, VOCABULARY, reference
 
@@ -63,7 +63,7 @@ def path_of(tmp_path_factory: pytest.TempPathFactory) -> Path_of:
             return DATA / name
         path = folder / f"{name}.{kind}.gguf"
         if not path.exists():
-            tiny_models.write_gguf(name, path, "blocks" if kind == BLOCKS else "float")
+            tiny_gguf.write_gguf(name, path, "blocks" if kind == BLOCKS else "float")
         return path
 
     return find

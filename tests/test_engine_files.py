@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models import ModelFileError
-from tests import tiny_models
+from tests import tiny_gguf, tiny_models
 from tests.tiny_models import DATA, SHORT, reference
 
 EXACT = 2e-4
@@ -105,13 +105,10 @@ def refused(path: Path, message: str) -> None:
 def test_an_architecture_that_is_not_known(tmp_path):
     path = copy_of("llama2", tmp_path, lambda config: {**config, "model_type": "mamba"})
     refused(path, "config.json: key model_type has value 'mamba', expected one of llama, mistral, mixtral")
-    architectures, tiny_models._ARCHITECTURES["llama"] = dict(tiny_models._ARCHITECTURES), "mamba"
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tiny_models, "gguf_name", lambda config, name: name)
-            path = tiny_models.write_gguf("llama2", tmp_path / "mamba.gguf")
-    finally:
-        tiny_models._ARCHITECTURES.update(architectures)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(tiny_gguf._ARCHITECTURES, "llama", "mamba")
+        patch.setattr(tiny_gguf, "gguf_name", lambda config, name: name)
+        path = tiny_gguf.write_gguf("llama2", tmp_path / "mamba.gguf")
     refused(path, "key general.architecture has value 'mamba', expected one of llama, qwen2")
 
 
@@ -195,16 +192,16 @@ def test_stacks_of_another_number_of_experts(tmp_path, monkeypatch, count):
     config, tensors = tiny_models.read_folder("qwen3_moe")
     few = {k: v for k, v in tensors.items() if not k.startswith("model.layers.1.mlp.experts.5.down")}
     more = {**tensors, "model.layers.1.mlp.experts.6.down_proj.weight": np.zeros((32, 32), np.float32)}
-    monkeypatch.setattr(tiny_models, "read_folder", lambda name: (config, few if count == 5 else more))
-    path = tiny_models.write_gguf("qwen3_moe", tmp_path / "model.gguf")
+    monkeypatch.setattr(tiny_gguf, "read_folder", lambda name: (config, few if count == 5 else more))
+    path = tiny_gguf.write_gguf("qwen3_moe", tmp_path / "model.gguf")
     refused(path, rf"tensor blk.1.ffn_down_exps.weight has shape \({count}, 32, 32\), expected \(6, rows, co")
 
 
 def test_a_rotation_whose_factors_are_missing(tmp_path, monkeypatch):
     config, tensors = tiny_models.read_folder("phi3_long")
     del config["rope_parameters"]["short_factor"]
-    monkeypatch.setattr(tiny_models, "read_folder", lambda name: (config, tensors))
-    path = tiny_models.write_gguf("phi3_long", tmp_path / "model.gguf")
+    monkeypatch.setattr(tiny_gguf, "read_folder", lambda name: (config, tensors))
+    path = tiny_gguf.write_gguf("phi3_long", tmp_path / "model.gguf")
     refused(
         path, "tensor rope_factors_short.weight is missing, expected the factors of phi3.rope.scaling.type"
     )
@@ -213,7 +210,7 @@ def test_a_rotation_whose_factors_are_missing(tmp_path, monkeypatch):
 @pytest.mark.parametrize("stored", ("float", "blocks"))
 def test_gguf_files_cut_short(tmp_path, stored):
     """Wherever it is cut: one error that says what the file lacks."""
-    whole = tiny_models.write_gguf("gemma2", tmp_path / "model.gguf", stored).read_bytes()
+    whole = tiny_gguf.write_gguf("gemma2", tmp_path / "model.gguf", stored).read_bytes()
     path = tmp_path / "cut.gguf"
     for share in (0.999, 0.9, 0.6):
         path.write_bytes(whole[: int(share * len(whole))])

@@ -19,7 +19,7 @@ from airllm.backends import registry
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.cache import ContextFull
 from airllm.models.config import open_config
-from tests import tiny_models
+from tests import tiny_gguf, tiny_models
 from tests.conftest import REQUIRED
 from tests.tiny_models import AS_GGUF, DATA, FOLDERS, K_MODEL, VOCABULARY
 
@@ -62,7 +62,7 @@ def test_steps_give_the_logits_of_the_reference(name, backend):
 @pytest.mark.parametrize("name", (*AS_GGUF, K_MODEL))
 def test_stored_weights_in_one_call_and_op_by_op(name, tmp_path):
     """Both round activations to 8 bits; one call does not do so to those of queries, keys and values."""
-    path = tiny_models.write_gguf(name, tmp_path / "model.gguf", "blocks")
+    path = tiny_gguf.write_gguf(name, tmp_path / "model.gguf", "blocks")
     exact = composed(path, compute="float32")
 
     def far(logits):
@@ -98,7 +98,7 @@ def test_steps_are_made_ready_some_at_a_time(name, monkeypatch):
 @having_cpp
 def test_any_number_of_workers_gives_the_same(tmp_path):
     """Of a model that is large enough for two threads to be used."""
-    path = tiny_models.write_gguf(K_MODEL, tmp_path / "model.gguf")
+    path = tiny_gguf.write_gguf(K_MODEL, tmp_path / "model.gguf")
     logits = []
     for workers in (1, 2, 3):
         with kernel_of(path, "cpp", num_workers=workers) as kernel:

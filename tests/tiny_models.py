@@ -1,27 +1,19 @@
 """Tiny random models of every architecture, and what Hugging Face transformers computes with them.
 
 tests/references/tiny_models.py makes them, and the logits, with transformers; `tests/data/tiny_models` keeps
-them. The GGUF files are written here, from the folders, as llama.cpp's converter would: they need no PyTorch.
+them. tiny_gguf.py makes GGUF files of the folders.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import re
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gguf
 import ml_dtypes  # noqa: F401  lets NumPy know bfloat16
 import numpy as np
-from gguf import GGMLQuantizationType as Kind
 from safetensors import safe_open
-
-from airllm.formats import FORMATS
-from tests.stored import HALVES, with_halves
 
 DATA = Path(__file__).parent / "data" / "tiny_models"
 LOGITS = DATA / "logits.npz"
@@ -37,8 +29,12 @@ FOLDERS = (*AS_GGUF, "qwen2_window", "qwen3_moe_some")
 K_MODEL = (
     "llama_k"  # only a GGUF file: its matrices are random blocks, in formats whose quantizer nobody has here
 )
-_BLOCKS = (Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1)
-_K_BLOCKS = ("q4_k", "q6_k", "q5_k", "iq4_nl", "q3_k", "q2_k")
+K_CONFIG = {
+    "vocab_size": VOCABULARY, "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 128,
+    "rms_norm_eps": 1e-5, "tie_word_embeddings": True,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+}  # fmt: skip
 
 
 def texts() -> list[list[int]]:
@@ -59,9 +55,6 @@ def reference(name: str, stored: str = "float") -> list[np.ndarray]:
         return np.split(kept[f"{name}.{stored}"], np.cumsum(LENGTHS)[:-1])
 
 
-# --------------------------------------------------------------------------------------- from folder to GGUF
-
-
 def read_folder(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """config.json, and all tensors as float32."""
     tensors: dict[str, np.ndarray] = {}
@@ -69,191 +62,3 @@ def read_folder(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         with safe_open(path, framework="numpy") as file:
             tensors |= {each: file.get_tensor(each).astype(np.float32) for each in file.keys()}  # noqa: SIM118
     return json.loads((DATA / name / "config.json").read_text()), tensors
-
-
-def write_gguf(name: str, path: Path, stored: str = "float") -> Path:
-    """A folder as a GGUF file, matrices in float32 or, if `stored` is "blocks", in several block formats."""
-    if name == K_MODEL:
-        return _write_k_model(path)
-    config, tensors = read_folder(name)
-    architecture = _ARCHITECTURES[config["model_type"]]
-    writer = gguf.GGUFWriter(path, architecture)
-    _write_config(writer, config)
-    _write_vocabulary(writer)
-    for each, values in _converted(config, tensors):
-        kind = block_kind(each, values.shape) if stored == "blocks" else Kind.F32
-        data = gguf.quants.quantize(values, kind)
-        writer.add_tensor(each, data, raw_dtype=kind)
-    return _written(writer, path)
-
-
-def block_kind(name: str, shape: tuple[int, ...]) -> Kind:
-    """The format of a tensor: vectors and routers of experts stay float32, as llama.cpp leaves them."""
-    if len(shape) == 1 or "ffn_gate_inp" in name:
-        return Kind.F32
-    return _BLOCKS[zlib.crc32(name.encode()) % len(_BLOCKS)]
-
-
-def gguf_name(config: dict[str, Any], name: str) -> str:
-    """How a GGUF file calls a tensor of a folder: an expert has the name of its stack."""
-    architecture = _ARCHITECTURES[config["model_type"]]
-    kind = next(kind for kind, text in gguf.MODEL_ARCH_NAMES.items() if text == architecture)
-    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
-    found = names.get_name(_EXPERT.sub(r"\1.\3", name), try_suffixes=(".weight", ".bias"))
-    assert found, name
-    return found
-
-
-_ARCHITECTURES = {
-    "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
-    "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3",
-}  # fmt: skip
-_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
-
-
-def _converted(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    for name, values in _stacked(tensors).items():
-        yield gguf_name(config, name), _as_llama_cpp_has_it(config, name, values)
-    rope = config["rope_parameters"]
-    if rope.get("rope_type") == "llama3":
-        yield "rope_freqs.weight", _llama3_factors(config)
-    for side in ("long", "short"):
-        if factors := rope.get(f"{side}_factor"):
-            yield f"rope_factors_{side}.weight", np.array(factors, np.float32)
-
-
-def _stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Experts, which lie one by one in folders, as one tensor."""
-    whole: dict[str, np.ndarray] = {}
-    stacks: dict[str, dict[int, np.ndarray]] = {}
-    for name, values in tensors.items():
-        if match := _EXPERT.fullmatch(name):
-            stacks.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = values
-        else:
-            whole[name] = values
-    return whole | {name: np.stack([parts[i] for i in sorted(parts)]) for name, parts in stacks.items()}
-
-
-def _as_llama_cpp_has_it(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
-    architecture = _ARCHITECTURES[config["model_type"]]
-    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
-    which = name.split(".")[-2]
-    if architecture == "llama" and which in heads:  # for the rotation of neighbouring pairs
-        parts = values.reshape(heads[which], 2, -1, *values.shape[1:])
-        return parts.swapaxes(1, 2).reshape(values.shape)
-    if architecture.startswith("gemma") and name.endswith("norm.weight"):
-        return values + 1
-    return values
-
-
-def _llama3_factors(config: dict[str, Any]) -> np.ndarray:
-    rope = config["rope_parameters"]
-    dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    waves = 2 * math.pi * rope["rope_theta"] ** (np.arange(0, dim, 2) / dim)
-    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-    turns = rope["original_max_position_embeddings"] / waves
-    smooth = (turns - low) / (high - low)
-    between = 1 / ((1 - smooth) / rope["factor"] + smooth)
-    return np.where(turns > high, 1, np.where(turns < low, rope["factor"], between)).astype(np.float32)
-
-
-def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
-    heads = config["num_attention_heads"]
-    head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_vocab_size(VOCABULARY)
-    if "head_dim" in config:
-        writer.add_key_length(head_dim)
-        writer.add_value_length(head_dim)
-    if config["model_type"] != "mixtral" and config.get("sliding_window"):
-        writer.add_sliding_window(config["sliding_window"])
-    if config["model_type"] == "gemma2":
-        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
-        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
-    if experts := config.get("num_local_experts"):
-        writer.add_expert_count(experts)
-        writer.add_expert_used_count(config["num_experts_per_tok"])
-    if "moe_intermediate_size" in config:
-        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
-    _write_rope(writer, config, head_dim)
-
-
-def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_dim: int) -> None:
-    rope = config["rope_parameters"]
-    if near := rope.get("sliding_attention"):
-        writer.add_rope_freq_base_swa(near["rope_theta"])
-    rope = rope.get("full_attention", rope)
-    writer.add_rope_freq_base(rope["rope_theta"])
-    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
-    kind = rope["rope_type"]
-    if kind in ("linear", "yarn"):
-        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
-        writer.add_rope_scaling_factor(rope["factor"])
-    if config["model_type"] == "phi3" or kind == "yarn":
-        before = rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings"))
-        writer.add_rope_scaling_orig_ctx_len(before)
-    if kind == "longrope":  # the converter writes no type for these
-        stretch = config["max_position_embeddings"] / before
-        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(stretch) / math.log(before)))
-
-
-def _write_vocabulary(writer: gguf.GGUFWriter) -> None:
-    """A byte-level one: the letters from "!" on, and two that are merged of others."""
-    letters = [chr(33 + i) for i in range(VOCABULARY - 4)]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list([*letters, "Ġ", "AB", "ABC", "<end>"])
-    writer.add_token_types([gguf.TokenType.NORMAL] * (VOCABULARY - 1) + [gguf.TokenType.CONTROL])
-    writer.add_token_merges(["A B", "AB C"])
-    writer.add_eos_token_id(VOCABULARY - 1)
-
-
-def _written(writer: gguf.GGUFWriter, path: Path) -> Path:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-# -------------------------------------------------------------------------------------- blocks of 256 values
-
-K_CONFIG = {
-    "vocab_size": VOCABULARY, "hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 128,
-    "rms_norm_eps": 1e-5, "tie_word_embeddings": True,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
-}  # fmt: skip
-
-
-def k_tensors() -> Iterator[tuple[str, str, np.ndarray]]:
-    """Name in a GGUF file, format, and data: the matrices of K_MODEL."""
-    shapes = {"attn_q": 256, "attn_k": 128, "attn_v": 128, "attn_output": 256, "ffn_gate": 256, "ffn_up": 256,
-              "ffn_down": 256}  # fmt: skip
-    names = {"token_embd.weight": VOCABULARY} | {f"blk.0.{name}.weight": n for name, n in shapes.items()}
-    for i, (name, rows) in enumerate(names.items()):
-        of = FORMATS[form := _K_BLOCKS[i % len(_K_BLOCKS)]]
-        count = 256 // of.values
-        data = random_bits(f"{K_MODEL}.{name}", rows * count * of.bytes).reshape(rows, count, of.bytes)
-        ones = np.ones((rows, count, len(HALVES[form])))
-        spread = gguf.quants.dequantize(
-            with_halves(data, form, ones).reshape(rows, -1), Kind(of.ggml_type)
-        ).std()
-        yield name, form, with_halves(data, form, ones / 12 / spread).reshape(rows, -1)
-
-
-def _write_k_model(path: Path) -> Path:
-    writer = gguf.GGUFWriter(path, "llama")
-    _write_config(writer, {**K_CONFIG, "model_type": "llama"})
-    _write_vocabulary(writer)
-    for name, form, data in k_tensors():
-        writer.add_tensor(name, data, raw_dtype=Kind(FORMATS[form].ggml_type))
-    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
-        writer.add_tensor(f"{name}.weight", np.ones(256, np.float32))
-    return _written(writer, path)

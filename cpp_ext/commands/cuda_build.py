@@ -64,9 +64,11 @@ def split(text: str) -> list[str]:
 
 
 def gencode(archs: Sequence[str]) -> list[str]:
-    """nvcc's options for machine code of each architecture, and PTX of the last for GPUs newer than all."""
+    """nvcc's options for machine code of each architecture, and for PTX that the driver compiles: of the last
+    for GPUs newer than all, of the first for those between them.
+    """
     codes = [f"arch=compute_{arch},code=sm_{arch}" for arch in archs]
-    codes.append(f"arch=compute_{archs[-1]},code=compute_{archs[-1]}")
+    codes += [f"arch=compute_{arch},code=compute_{arch}" for arch in dict.fromkeys((archs[0], archs[-1]))]
     return [option for code in codes for option in ("-gencode", code)]
 
 

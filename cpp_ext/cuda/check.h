@@ -36,6 +36,7 @@ inline const char* remedy(cudaError_t code) {
     case cudaErrorStreamCaptureUnsupported:
     case cudaErrorStreamCaptureImplicit:
     case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureIsolation:
       return "while a graph is captured, keep to arrays and out= of the library that captures it";
     default:
       return "";

@@ -19,12 +19,18 @@ inline StoredArray stored_array(const Operand& x) {
 
 constexpr int64_t kFewRows = 8;  // up to here reading the weight is what takes time
 
-// The weight as floats of x's dtype: as it lies if it is that, else unpacked into `scratch`.
+// The weight as floats of x's dtype: as it lies if it is that, else in `scratch`.
 inline const void* unpacked(const Linear& a, Memory& scratch, int device, cudaStream_t stream) {
-  if (a.weight.format < cpu::kQ8_0) return a.weight.data;
+  const bool quantized = a.weight.format >= cpu::kQ8_0;
+  if (!quantized && DType(a.weight.format) == a.dtype) return a.weight.data;
   scratch = Memory(size_t(a.n * a.k) * size_of(a.dtype), device, stream);
-  const int64_t blocks = a.n * a.k / cpu::kBlocks[a.weight.format].values;
-  check(launch_dequantize(scratch.data(), a.dtype, a.weight, blocks, stream), "the launch of dequantize");
+  if (quantized) {
+    const int64_t blocks = a.n * a.k / cpu::kBlocks[a.weight.format].values;
+    check(launch_dequantize(scratch.data(), a.dtype, a.weight, blocks, stream), "the launch of dequantize");
+  } else {
+    const AnyArray weight{a.weight.data, kAnyF32 + uint32_t(a.weight.format)};
+    check(launch_convert(scratch.data(), a.dtype, weight, a.n * a.k, stream), "the launch of convert");
+  }
   return scratch.data();
 }
 
@@ -38,8 +44,10 @@ inline cudaError_t multiply_by_cublas(const Linear& a, Cublas& cublas, int devic
 
 inline cudaError_t multiply(const Linear& a, Cublas* cublas, int device, cudaStream_t stream) {
   if (a.m <= kFewRows) return launch_linear_of_few_rows(a, stream);
-  const bool same = a.weight.format >= cpu::kQ8_0 || DType(a.weight.format) == a.dtype;
-  if (cublas && same && a.k != 0) return multiply_by_cublas(a, *cublas, device, stream);
+  // Floats of another dtype are widened, and never narrowed.
+  const bool quantized = a.weight.format >= cpu::kQ8_0, wide = a.dtype == DType::f32;
+  const bool convertible = quantized || wide || DType(a.weight.format) == a.dtype;
+  if (cublas && convertible && a.k != 0) return multiply_by_cublas(a, *cublas, device, stream);
   return launch_linear_by_tiles(a, stream);
 }
 

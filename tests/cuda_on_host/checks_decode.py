@@ -15,7 +15,7 @@ from airllm import PersistentKernel
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.cache import ContextFull
 from airllm.models.rotation import Rotation
-from tests import tiny_models
+from tests import tiny_gguf, tiny_models
 from tests.tiny_models import DATA
 
 TEXT = tiny_models.texts()[0]
@@ -67,7 +67,7 @@ def test_a_step_is_one_launch_and_gives_the_logits_of_the_engine(name):
 @pytest.mark.parametrize("cache_dtype", ("f32", "f16"))
 def test_stored_weights_and_a_sequence_that_goes_back(cache_dtype, tmp_path):
     """A llama GGUF file, whose rotation is of neighbours: a prompt, a repeated step, and all once more."""
-    path = tiny_models.write_gguf("llama2", tmp_path / "model.gguf", "blocks")
+    path = tiny_gguf.write_gguf("llama2", tmp_path / "model.gguf", "blocks")
     wanted, far = by_engine(path, TEXT[:4]), 1e-4 if cache_dtype == "f32" else 2e-3
     with kernel_of(path, cache_dtype=cache_dtype) as kernel:
         assert distance(kernel.prefill(TEXT[:3]), wanted[2]) < far

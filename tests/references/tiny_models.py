@@ -27,7 +27,7 @@ from gguf import GGMLQuantizationType as Kind
 from safetensors import safe_open
 
 from airllm.formats import FORMATS
-from tests import tiny_models
+from tests import tiny_gguf, tiny_models
 from tests.tiny_models import DATA, FOLDERS, K_CONFIG, K_MODEL, LOGITS, SHORT, VOCABULARY
 
 SIZES = {
@@ -157,7 +157,7 @@ def in_blocks(name: str) -> Any:
     model = model_of(name)
     config, tensors = tiny_models.read_folder(name)
     for each, values in tensors.items():
-        kind = tiny_models.block_kind(tiny_models.gguf_name(config, each), values.shape)
+        kind = tiny_gguf.block_kind(tiny_gguf.gguf_name(config, each), values.shape)
         if kind != Kind.F32:
             values[:] = gguf.quants.dequantize(gguf.quants.quantize(values, kind), kind)
     return _loaded(model, tensors)
@@ -183,7 +183,7 @@ def k_model() -> Any:
     heads = {"attn_q": K_CONFIG["num_attention_heads"], "attn_k": K_CONFIG["num_key_value_heads"]}
     norms = ("norm", "layers.0.input_layernorm", "layers.0.post_attention_layernorm")
     tensors = {f"model.{each}.weight": np.ones(256, np.float32) for each in norms}
-    for name, form, data in tiny_models.k_tensors():
+    for name, form, data in tiny_gguf.k_tensors():
         which = name.split(".")[-2]
         values = gguf.quants.dequantize(data, Kind(FORMATS[form].ggml_type))
         if which in heads:  # from neighbouring pairs to halves
