@@ -226,9 +226,7 @@ def stored_lines(bench: Bench, dtypes: Sequence[str]) -> Iterator[list[str]]:
 # ---- the page
 
 
-def report(
-    bench: Bench, names: Sequence[str], dtypes: Sequence[str], keep: Callable[[str], object] = len
-) -> str:
+def report(bench: Bench, names: Sequence[str], dtypes: Sequence[str], keep: Callable[[str], object]) -> str:
     """The page for results/; `keep` gets it after each section, as far as it is."""
     info = bench.cuda.get_cuda_info()
     versus = [f"vs {name}" for name in bench.others]

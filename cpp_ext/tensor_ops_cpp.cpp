@@ -225,6 +225,9 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
         "process's); returns the two before.");
   m.def("num_threads", [] { return cpu::threads().load(); }, "Most threads that an op uses.");
   m.def("set_num_threads", cpu::set_num_threads, py::arg("n"), "Use at most n threads in an op.");
+  m.def(
+      "thread_shares", [] { return cpu::Balance::all().sizes(); },
+      "How the threads of the last team shared the steps of decoding, a list for each kind of step.");
   m.def("calls", [] { return calls.load(); }, "Kernels run so far in this process.");
   m.def(
       "release_memory", [] { return cpu::kept().release(); },

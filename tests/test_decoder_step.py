@@ -54,11 +54,13 @@ def test_threads_share_a_step(threads, target, reached):
 @having
 def test_a_step_gives_the_same_bits_however_threads_share_it(target, reached):
     """How large each thread's share is follows from the time that the shares took before."""
-    c = config(width=256, feed_forward=512)
+    c = config(width=256, feed_forward=1024)
     step = Ends(c, "q8_0").step(KernelBackend("cpp"))
     with on_threads(target, reached, 3):
         logits = [step.run([7], *batch_of(c, BATCHES["long"])[1:]) for _ in range(60)]
     assert len({each.tobytes() for each in logits}) == 1
+    shares = np.array(target.module.thread_shares())
+    assert shares.shape[1] == 3 and np.allclose(shares.sum(1), 1) and np.abs(shares - 1 / 3).max() > 1e-3
 
 
 @having

@@ -142,6 +142,8 @@ def test_the_two_routes_tell_all_sizes_alike():
     for wrong in ({"float64": table["float32"]}, {"float32": (kernels, b"\0")}, {"float32": ([], bytes(48))}):
         with pytest.raises(ValueError, match="route: tables has"):
             native.route(len, 1, wrong)
+    with pytest.raises(ValueError, match="route: arrays has value 3, expected 1 or 2"):
+        native.route(len, 3, table)
 
 
 def test_where_the_first_of_the_order_wins_its_kernel_is_bound_itself(tuned):

@@ -170,12 +170,6 @@ class DecoderArguments {
   std::vector<cpu::Sequence> sequences_;
 };
 
-// Of this process's threads: they are the same whatever the layers are.
-inline cpu::Balance& balance() {
-  static cpu::Balance all;
-  return all;
-}
-
 // A call on its way: its memory, and the threads that it may have.
 class DecoderRun {
  public:
@@ -187,7 +181,7 @@ class DecoderRun {
         at_(sizes, call, team_),
         memory_(at_.bytes(team_)) {
     std::memset(memory_.data() + at_.done, 0, at_.begun - at_.done);
-    balance().shares(reinterpret_cast<float*>(memory_.data() + at_.begins), team_);
+    cpu::Balance::all().shares(reinterpret_cast<float*>(memory_.data() + at_.begins), team_);
     calls.fetch_add(1, std::memory_order_relaxed);
   }
 
@@ -196,15 +190,16 @@ class DecoderRun {
     auto* const begun = reinterpret_cast<cpu::Steps::Begun*>(memory_.data() + at_.begun);
     std::memset(static_cast<void*>(begun), 0, cpu::Steps::bytes(team_));
     cpu::Steps steps(team_);
-    const bool ends = last == cpu::DecoderThread::steps(call_, sizes_);
+    const bool complete = last == cpu::DecoderThread::steps(call_, sizes_);
     const py::gil_scoped_release unlocked;
     cpu::on_team(team_, [&](int me, int all) {
       cpu::DecoderThread thread(kernels_, call_, sizes_, at_, memory_.data(), me, all);
       steps.run(last - first, me, all, begun,
                 [&](uint32_t step, uint32_t share) { thread.run(first + step, share); });
-      if (ends && !call_.ends && me == 0) thread.finish();
+      if (complete && !call_.ends && me == 0) thread.finish();
     });
-    if (ends) balance().learn(reinterpret_cast<cpu::ShareTicks*>(memory_.data() + at_.took), team_);
+    const auto* const took = reinterpret_cast<const cpu::ShareTicks*>(memory_.data() + at_.took);
+    if (complete) cpu::Balance::all().learn(took, team_, call_.count);
   }
 
  private:

@@ -1,4 +1,5 @@
-// How much of a step each thread of a team gets: less where its core is slow, or busy with something else.
+// How many of a step's columns each thread of a team gets: fewer where its core is slow, or busy with
+// something else.
 //
 // A step takes as long as its slowest share. Equal shares wait for the slowest core: now and then on every
 // machine, always on those with cores of two kinds. Many small shares, for whoever is free, cost more than
@@ -7,7 +8,6 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -30,7 +30,7 @@ inline uint64_t ticks() {
 #endif
 }
 
-constexpr int kStepKinds = 8;  // each kind of step is balanced for itself
+constexpr int kStepKinds = 8;  // each kind of step that is cut by columns is balanced for itself
 
 // What one share of all steps of a call took, on a cache line of its own.
 struct alignas(64) ShareTicks {
@@ -39,28 +39,52 @@ struct alignas(64) ShareTicks {
 
 class __attribute__((visibility("hidden"))) Balance {
  public:
+  // Of this process's threads, whatever they work on. Never destroyed: one may be at work when it ends.
+  static Balance& all() {
+    static Balance* const balance = new Balance;
+    return *balance;
+  }
+
   // Where the shares of each kind of step begin, and the last one ends: from 0 to 1, (kStepKinds, team + 1).
   static int64_t values(int team) { return kStepKinds * (team + 1); }
   void shares(float* begins, int team) {
+    const auto put = [&](const auto& size) {
+      for (int kind = 0; kind < kStepKinds; ++kind) {
+        float at = 0;
+        for (int share = 0; share < team; at += size(kind, share++)) *begins++ = at;
+        *begins++ = 1;
+      }
+    };
+    // A forked child, which has one thread, must not wait for a lock that its parent's other threads held.
+    if (team == 1) return put([](int, int) { return 1.f; });
     const std::lock_guard<std::mutex> lock(mutex_);
     start(team);
-    for (int kind = 0; kind < kStepKinds; ++kind) {
-      float at = 0;
-      for (int share = 0; share < team; at += size(kind, share++)) *begins++ = at;
-      *begins++ = 1;
-    }
+    put([&](int kind, int share) { return size(kind, share); });
   }
 
-  // What the shares took.
-  void learn(const ShareTicks* took, int team) {
+  // How large they are now, a row for each kind of step; none before the first call of a team.
+  std::vector<std::vector<float>> sizes() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::vector<std::vector<float>> rows;
+    for (auto from = sizes_.begin(); from != sizes_.end(); from += team_)
+      rows.emplace_back(from, from + team_);
+    return rows;
+  }
+
+  // What the shares took in a call of so many layers.
+  void learn(const ShareTicks* took, int team, int64_t layers) {
+    if (team == 1) return;
     const std::lock_guard<std::mutex> lock(mutex_);
     start(team);
-    for (int kind = 0; kind < kStepKinds; ++kind) fit(took, kind);
+    const float rate = std::min(kMostRate, kRate * static_cast<float>(layers));
+    for (int kind = 0; kind < kStepKinds; ++kind) fit(took, kind, rate);
   }
 
  private:
-  // A thread that lost its core for a moment is not slow: one call changes a share by a fortieth at most.
-  static constexpr float kRate = .1f, kMostFaster = 1.25f, kLeast = .25f;  // the last: of an equal share
+  // A thread that lost its core for a moment is not slow: one call changes a share by a twentieth at most,
+  // and one layer by much less.
+  static constexpr float kRate = .004f, kMostRate = .1f, kMostFaster = 1.25f;
+  static constexpr float kLeast = .25f;  // of an equal share
 
   // Equal ones, if those that there are have other threads.
   void start(int team) {
@@ -71,7 +95,7 @@ class __attribute__((visibility("hidden"))) Balance {
 
   float& size(int kind, int share) { return sizes_[static_cast<size_t>(kind * team_ + share)]; }
 
-  void fit(const ShareTicks* took, int kind) {
+  void fit(const ShareTicks* took, int kind, float rate) {
     float all = 0, sizes = 0;
     for (int share = 0; share < team_; ++share) all += static_cast<float>(took[share].of[kind]);
     if (all == 0) return;  // there was no such step
@@ -79,7 +103,7 @@ class __attribute__((visibility("hidden"))) Balance {
     for (int share = 0; share < team_; ++share) {
       const float mine = static_cast<float>(took[share].of[kind]);
       const float faster = std::clamp(mean / std::max(mine, 1.f), 1 / kMostFaster, kMostFaster);
-      sizes += size(kind, share) = std::max(size(kind, share) * (1 + kRate * (faster - 1)), least);
+      sizes += size(kind, share) = std::max(size(kind, share) * (1 + rate * (faster - 1)), least);
     }
     for (int share = 0; share < team_; ++share) size(kind, share) /= sizes;
   }

@@ -26,24 +26,20 @@ INLINE Bytes field(Bytes v, int shift, int mask) { return (Bytes)((Words)v >> sh
 // dot_signed() takes w of -128 to 127, and adds kSignedZero times the sum of x as well.
 #if defined(DOT_U8_I8)
 constexpr int kSignedZero = 128;
-constexpr bool kDotIsOneInstruction = true;
 INLINE Int dot_small(Int sum, Bytes u, Bytes x) { return DOT_U8_I8(sum, u, x); }
 INLINE Int dot_signed(Int sum, Bytes w, Bytes x) {
   return DOT_U8_I8(sum, w ^ (int8_t)-128, x);  // w + 128, which is positive
 }
 #elif defined(PAIRS_U8_I8)
 constexpr int kSignedZero = 0;
-constexpr bool kDotIsOneInstruction = false;
 INLINE Int dot_small(Int sum, Bytes u, Bytes x) { return sum + FOURS_OF_PAIRS(PAIRS_U8_I8(u, x)); }
 INLINE Int dot_signed(Int sum, Bytes w, Bytes x) { return sum + FOURS_OF_PAIRS(PAIRS_I8_I8(w, x)); }
 #elif defined(DOT_I8_I8)
 constexpr int kSignedZero = 0;
-constexpr bool kDotIsOneInstruction = true;
 INLINE Int dot_small(Int sum, Bytes u, Bytes x) { return DOT_I8_I8(sum, u, x); }
 INLINE Int dot_signed(Int sum, Bytes w, Bytes x) { return DOT_I8_I8(sum, w, x); }
 #else
 constexpr int kSignedZero = 0;
-constexpr bool kDotIsOneInstruction = false;
 #ifndef SUMS_OF_PAIRS  // of the products of int16
 INLINE Int sums_of_pairs(Shorts a, Shorts b) {
   const Int ai = (Int)a, bi = (Int)b;

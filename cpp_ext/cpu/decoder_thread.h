@@ -103,13 +103,18 @@ class __attribute__((visibility("hidden"))) DecoderThread {
 
   float* own(int64_t offset) const { return reinterpret_cast<float*>(mine_ + offset); }
 
-  // This share's of n columns: whole cache lines, but for the last.
+  // This share's of n columns: whole cache lines, but for the last. Where they are few, the shares are equal:
+  // a line more or less is then more than what threads differ by.
   Columns share(int64_t n) const {
-    constexpr int64_t kLine = 16;
-    const auto lines = static_cast<float>((n + kLine - 1) / kLine);
-    const float* const begin = begins_ + stage_ * (all_ + 1) + share_;
-    const auto at = [=](float part) { return std::min<int64_t>(n, std::lrint(lines * part) * kLine); };
-    return {at(begin[0]), at(begin[1])};
+    constexpr int64_t kLine = 16, kManyLines = 16;
+    const int64_t lines = (n + kLine - 1) / kLine;
+    const float* const begins = begins_ + stage_ * (all_ + 1);
+    const auto begin = [&](int64_t share) {
+      const int64_t line = lines < kManyLines * all_ ? lines * share / all_
+                                                     : std::lrint(static_cast<float>(lines) * begins[share]);
+      return std::min(n, line * kLine);
+    };
+    return {begin(share_), begin(share_ + 1)};
   }
 
   // x before the first layer.

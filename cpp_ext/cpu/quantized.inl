@@ -11,8 +11,7 @@ namespace stored {
 
 constexpr int64_t kTile = 16;  // results of a stream that wait in float32
 
-// Rows of weights at a time: of those that there are registers for the number that was measured best.
-// `kBeside`: a format's own, beside several rows of x.
+// Rows of weights at a time. `kBeside`, what a format has beside several rows of x, was measured on AVX-512.
 template <int M, int kBeside = 2>
 constexpr int kWeightRows = M == 1          ? 4
                             : VECTORS == 32 ? kBeside

@@ -23,13 +23,19 @@ INLINE Pair fifth_bits(const char* p) {
   return {(Bytes)(first != 0) & (int8_t)16, (Bytes)(second != 0) & (int8_t)16};
 }
 
+#ifdef DOT_U8_I8
+constexpr int kMostBeside = 4;
+#else  // what a dot product of bytes takes on the way has the registers
+constexpr int kMostBeside = 2;
+#endif
+
 struct Q8_0 {
-  static constexpr int kBytes = 34, kZero = kSignedZero, kBeside = kDotIsOneInstruction ? 4 : 2;
+  static constexpr int kBytes = 34, kZero = kSignedZero, kBeside = kMostBeside;
   static constexpr bool kSigned = true, kOffset = false;
   static INLINE Pair unpack(const char* p) { return {pieces<kBytes>(p + 2), pieces<kBytes>(p + 18)}; }
 };
 struct Q4_0 {
-  static constexpr int kBytes = 18, kZero = 8, kBeside = kDotIsOneInstruction ? 4 : 2;
+  static constexpr int kBytes = 18, kZero = 8, kBeside = kMostBeside;
   static constexpr bool kSigned = false, kOffset = false;
   static INLINE Pair unpack(const char* p) { return nibbles<kBytes>(p + 2); }
 };

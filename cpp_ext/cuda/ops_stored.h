@@ -18,6 +18,7 @@ inline StoredArray stored_array(const Operand& x) {
 // ---- products
 
 constexpr int64_t kFewRows = 8;  // up to here reading the weight is what takes time
+constexpr int64_t kMostWidened = int64_t{1} << 29;
 
 // The weight as floats of x's dtype: as it lies if it is that, else in `scratch`.
 inline const void* unpacked(const Linear& a, Memory& scratch, int device, cudaStream_t stream) {
@@ -44,10 +45,11 @@ inline cudaError_t multiply_by_cublas(const Linear& a, Cublas& cublas, int devic
 
 inline cudaError_t multiply(const Linear& a, Cublas* cublas, int device, cudaStream_t stream) {
   if (a.m <= kFewRows) return launch_linear_of_few_rows(a, stream);
-  // Floats of another dtype are widened, and never narrowed.
-  const bool quantized = a.weight.format >= cpu::kQ8_0, wide = a.dtype == DType::f32;
-  const bool convertible = quantized || wide || DType(a.weight.format) == a.dtype;
-  if (cublas && convertible && a.k != 0) return multiply_by_cublas(a, *cublas, device, stream);
+  const bool quantized = a.weight.format >= cpu::kQ8_0;
+  const bool ready = quantized || DType(a.weight.format) == a.dtype;
+  // Floats of another dtype are never narrowed, and widened where the copy is not too large.
+  const bool widened = a.dtype == DType::f32 && a.n * a.k * int64_t(sizeof(float)) <= kMostWidened;
+  if (cublas && (ready || widened) && a.k != 0) return multiply_by_cublas(a, *cublas, device, stream);
   return launch_linear_by_tiles(a, stream);
 }
 

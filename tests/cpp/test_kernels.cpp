@@ -512,14 +512,14 @@ Reals sizes_of_shares(cpu::Balance& balance, int team, int kind) {
 }
 
 // Calls whose shares take as long as they are large, times `costs`; other kinds take all alike.
-Reals sizes_after(cpu::Balance& balance, const Reals& costs, int calls) {
+Reals sizes_after(cpu::Balance& balance, const Reals& costs, int calls, int layers = 30) {
   constexpr int kKind = 2;
   const int team = static_cast<int>(costs.size());
   std::vector<cpu::ShareTicks> took(costs.size());
   for (int call = 0; call < calls; ++call) {
     const Reals sizes = sizes_of_shares(balance, team, kKind);
     for (int i = 0; i < team; ++i) took[i] = {{1000, 1000}}, took[i].of[kKind] = 1e6 * sizes[i] * costs[i];
-    balance.learn(took.data(), team);
+    balance.learn(took.data(), team, layers);
   }
   return sizes_of_shares(balance, team, kKind);
 }
@@ -534,7 +534,8 @@ void check_balance() {
   cpu::Balance balance;
   const Reals thirds(3, 1. / 3);
   expect(near(sizes_of_shares(balance, 3, 2), thirds, 1e-6), "balance, nothing known");
-  expect(near(sizes_after(balance, {1, 1, 1000}, 1), thirds, 1. / 40), "balance, one call");
+  expect(near(sizes_after(balance, {1, 1, 1000}, 1, 1), thirds, 1e-3), "balance, a call of one layer");
+  expect(near(sizes_after(balance, {1, 1, 1000}, 1), thirds, 1. / 3 / 20), "balance, one call");
   expect(near(sizes_after(balance, {2, 1, 1}, 300), {.2, .4, .4}, 1e-3), "balance, a slow core");
   for (int other : {0, 1, 3, cpu::kStepKinds - 1})
     expect(near(sizes_of_shares(balance, 3, other), thirds, 1e-6), "balance, other kinds of steps");

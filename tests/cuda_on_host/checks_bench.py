@@ -52,7 +52,10 @@ def small(monkeypatch):
 
 def test_every_op_has_its_lines(small):
     names = [name for name in OPS if hasattr(cuda, name)]
-    page = bench_cuda.report(bench_cuda.Bench(cuda, [OwnArrays()], 1e9, 1), names, ["float32", "float16"])
+    kept = []
+    bench = bench_cuda.Bench(cuda, [OwnArrays()], 1e9, 1)
+    page = bench_cuda.report(bench, names, ["float32", "float16"], kept.append)
+    assert len(kept) == 4 and kept[-1] == page and all(map(page.startswith, kept))
     for name in set(names) - {"matmul", "linear", "attention", "dequantize"}:
         assert re.search(rf"^\| {name} float16 2x64 +\|", page, re.M), name
     for matmul in ("cublas", "tiled"):

@@ -223,9 +223,10 @@ def test_a_cublas_asked_for_by_name_that_is_missing():
     script = "import sys, importlib.util as u\n"
     script += f"s = u.spec_from_file_location('tensor_ops_cuda', {cuda.__file__!r})\n"
     script += f"sys.path.remove({module!r}); m = u.module_from_spec(s); sys.modules['tensor_ops_cuda'] = m\n"
-    script += "s.loader.exec_module(m)\nimport ctypes, numpy\nsys.path.clear()\n"
-    script += "try: ctypes.CDLL('libcublas.so.13')\nexcept OSError: pass\n"
-    script += f"else: sys.exit('the loader finds one')\n{code}"
+    script += "s.loader.exec_module(m)\nimport ctypes, numpy\nsys.path.clear(); sys.prefix = ''\n"
+    script += "for version in (13, 12):\n"
+    script += "    try: ctypes.CDLL(f'libcublas.so.{version}')\n    except OSError: pass\n"
+    script += f"    else: sys.exit('the loader finds one')\n{code}"
     environment = {**os.environ, "AIRLLM_CUDA_MATMUL": "cublas", "CUDA_PATH": "", "CUDA_HOME": ""}
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     if "the loader finds one" in answer.stderr:
