@@ -111,9 +111,6 @@ struct Linear {
 cudaError_t launch_linear_of_few_rows(const Linear& linear, cudaStream_t stream);
 cudaError_t launch_linear_by_tiles(const Linear& linear, cudaStream_t stream);
 
-// out (count) = x, of another dtype.
-cudaError_t launch_convert(void* out, DType dtype, AnyArray x, int64_t count, cudaStream_t stream);
-
 // out (m, n) += bias, for products that have none of their own.
 cudaError_t launch_add_bias(void* out, DType dtype, AnyArray bias, int64_t m, int64_t n, cudaStream_t stream);
 

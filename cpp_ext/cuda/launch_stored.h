@@ -10,12 +10,6 @@ KERNEL void add_bias(void* out, const void* bias, U64 count, U64 n, U32 out_type
     store_any(out, out_type, i, load_any(out, out_type, i) + load_any(bias, bias_type, i % n));
 }
 
-// cuBLAS multiplies what is of one dtype.
-KERNEL void convert(void* out, const void* x, U64 count, U32 out_type, U32 x_type) {
-  for (U64 i = GRP * (U64)LSIZE + (U64)LID; i < count; i += GROUPS * (U64)LSIZE)
-    store_any(out, out_type, i, load_any(x, x_type, i));
-}
-
 namespace airllm::cuda {
 namespace {
 
@@ -56,11 +50,6 @@ cudaError_t launch_linear_by_tiles(const Linear& a, cudaStream_t stream) {
   return run(linear_tile, grid, stream, a.x, a.weight.data, a.bias.data, a.out, Size(a.m), Size(a.n),
              Size(a.k), Size(a.weight.row_bytes), a.scale, any_type(a.dtype), format_number(a.weight.format),
              a.bias.type);
-}
-
-cudaError_t launch_convert(void* out, DType dtype, AnyArray x, int64_t count, cudaStream_t stream) {
-  const Grid grid = grid_of_elements(count, DType::f32);
-  return run(convert, grid, stream, out, x.data, Size(count), any_type(dtype), x.type);
 }
 
 cudaError_t launch_add_bias(void* out, DType dtype, AnyArray bias, int64_t m, int64_t n,

@@ -20,7 +20,7 @@ inline StoredArray stored_array(const Operand& x) {
 constexpr int64_t kFewRows = 8;  // up to here reading the weight is what takes time
 constexpr int64_t kMostWidened = int64_t{1} << 29;
 
-// The weight as floats of x's dtype: as it lies if it is that, else in `scratch`.
+// The weight as floats of the dtype of x: as it lies if it is that, else in `scratch`.
 inline const void* unpacked(const Linear& a, Memory& scratch, int device, cudaStream_t stream) {
   const bool quantized = a.weight.format >= cpu::kQ8_0;
   if (!quantized && DType(a.weight.format) == a.dtype) return a.weight.data;
@@ -29,8 +29,9 @@ inline const void* unpacked(const Linear& a, Memory& scratch, int device, cudaSt
     const int64_t blocks = a.n * a.k / cpu::kBlocks[a.weight.format].values;
     check(launch_dequantize(scratch.data(), a.dtype, a.weight, blocks, stream), "the launch of dequantize");
   } else {
-    const AnyArray weight{a.weight.data, kAnyF32 + uint32_t(a.weight.format)};
-    check(launch_convert(scratch.data(), a.dtype, weight, a.n * a.k, stream), "the launch of convert");
+    float* const floats = static_cast<float*>(scratch.data());
+    check(launch_scale(floats, a.weight.data, DType(a.weight.format), a.n * a.k, 1.0f, stream),
+          "the launch of scale");
   }
   return scratch.data();
 }
