@@ -5,9 +5,10 @@
 constexpr int64_t kWaiting = 8192;
 INLINE int64_t waiting_from(int64_t i, int64_t dim) { return smaller(dim - i, kWaiting); }
 
-// How far ahead of where it is read a row is fetched, while the one before it is written: half a page.
+// How far ahead of where rows are read for the last time what follows them is fetched: beyond the next row,
+// which is read by then, for all but the longest.
 template <class T>
-constexpr int64_t kSoon = 2048 / sizeof(T);
+constexpr int64_t kSoon = 32768 / sizeof(T);
 
 struct Scaled {
   float scale;
@@ -28,18 +29,9 @@ void rms_norm(void* out_, const void* x_, const void* weight_, const Rows& rows,
   const T* x = static_cast<const T*>(x_);
   const W* weight = static_cast<const W*>(weight_);
   const int64_t dim = rows.dim;
-  const bool together = rows.stream && dim <= kSummed;
-  float squares = rows.count ? sum(dim, Square{}, x) : 0.f;
   for (int64_t r = 0; r < rows.count; ++r, x += dim, out += dim) {
-    const Normed normed{rms_scale(squares, rows, eps)};
-    const bool last = r + 1 == rows.count;
-    if (together && !last) {
-      squares =
-          stream_beside(out, dim, normed, 0.f, Plus{}, Square{}, Ahead<T>{x + dim, kSoon<T>}, x, weight);
-      continue;
-    }
-    map(rows.stream, out, dim, normed, Ahead<T>{x, dim}, weight);
-    if (!last) squares = sum(dim, Square{}, x + dim);
+    const Normed normed{rms_scale(sum(dim, Square{}, x), rows, eps)};
+    map(rows.stream, out, dim, normed, Ahead<T>{x, kSoon<T>}, weight);
   }
   if (rows.stream) end_of_stream();
 }
@@ -66,25 +58,15 @@ struct RowToAdd {
   INLINE double squares(int64_t n) const { return sum(n, SquareOfAdded<T>{}, x, residual); }
 };
 
-// Writes `n` elements of both results. `streamed`: a whole vector of each, around the caches.
-template <class T>
-INLINE void put_added(const RowToAdd<T>& row, Any weight, const Normed& f, int64_t n, bool streamed) {
-  const Vec sum = Added<T>{}(load(row.x, n), load(row.residual, n)), scaled = f(sum, load(weight, n));
-  if (streamed) {
-    stream(row.total, sum);
-    stream(row.normed, scaled);
-  } else {
-    store(row.total, sum, n);
-    store(row.normed, scaled, n);
-  }
-}
-
 // A row of both results, and the squares of the next row's sum, which is read from memory meanwhile. No sum
 // is kept: to add once more, from the second-level cache, is less than to write and read it.
 template <bool kMore, class T>
 INLINE double stream_added(const RowToAdd<T>& row, Any weight, int64_t dim, const Normed& f) {
   const WholeLines lines = whole_lines(row.total, dim);
   const RowToAdd<T> next = row + dim;
+  const auto sum_at = [&](int64_t at) __attribute__((always_inline)) {
+    return Added<T>{}(load(row.x + at), load(row.residual + at));
+  };
   double squares = 0;
   int64_t i = lines.begin, read = 0;
   while (i + 4 * LANES <= lines.end) {
@@ -94,16 +76,17 @@ INLINE double stream_added(const RowToAdd<T>& row, Any weight, int64_t dim, cons
         if constexpr (kMore)
           acc[j] += SquareOfAdded<T>{}(load(Ahead<T>{next.x + read, kSoon<T>}),
                                        load(Ahead<T>{next.residual + read, kSoon<T>}));
-        put_added(row + (i + j * LANES), weight + (i + j * LANES), f, LANES, true);
+        const Vec sum = sum_at(i + j * LANES);
+        stream(row.total + i + j * LANES, sum);
+        stream(row.normed + i + j * LANES, f(sum, load(weight + i + j * LANES)));
       }
     squares += across((acc[0] + acc[1]) + (acc[2] + acc[3]), Plus{});
   }
-  const auto ends = [&](int64_t from, int64_t to) {
-    for (int64_t at = from; at < to; at += LANES)
-      put_added(row + at, weight + at, f, smaller(to - at, LANES), false);
-  };
-  ends(0, lines.begin);
-  ends(i, dim);
+  at_ends({lines.begin, i}, dim, [&](int64_t at, int64_t first, int64_t end) __attribute__((always_inline)) {
+    const Vec sum = sum_at(at);
+    store_lanes(row.total + at, sum, first, end);
+    store_lanes(row.normed + at, f(sum, load(weight + at)), first, end);
+  });
   return kMore ? squares + (next + read).squares(dim - read) : 0;
 }
 
@@ -128,7 +111,7 @@ void add_rms_norm(void* total, void* normed, const void* x, const void* residual
   const int64_t dim = rows.dim;
   const Any weight(weight_);
   const auto offset = [](const T* p) { return reinterpret_cast<uintptr_t>(p) % 64; };
-  if (rows.stream && offset(row.total) == offset(row.normed))
+  if (rows.stream && dim >= kLine<T> && offset(row.total) == offset(row.normed))
     return add_rms_norm_streamed(row, weight, rows, eps);
   for (int64_t r = 0; r < rows.count; ++r, row = row + dim) {
     double squares = 0;
@@ -175,9 +158,9 @@ void layer_norm(void* out_, const void* x_, AnyValues weight, AnyValues bias, co
   for (int64_t r = 0; r < rows.count; ++r, x += dim, out += dim) {
     const Standardized f = standardized(x, dim, eps);
     if (bias.data)
-      map(rows.stream, out, dim, f, Ahead<T>{x, dim}, Any(weight), Any(bias));
+      map(rows.stream, out, dim, f, Ahead<T>{x, kSoon<T>}, Any(weight), Any(bias));
     else
-      map(rows.stream, out, dim, f, Ahead<T>{x, dim}, Any(weight));
+      map(rows.stream, out, dim, f, Ahead<T>{x, kSoon<T>}, Any(weight));
   }
   if (rows.stream) end_of_stream();
 }
@@ -202,11 +185,9 @@ struct GrowingRow {
   const T* x;
   int64_t dim;
   float scale;
-  INLINE float top(float*, int64_t at, int64_t n) const {
-    return reduce(-__builtin_inff(), n, Max{}, Same{}, x + at);
-  }
+  INLINE float top(float*, int64_t at, int64_t n) const { return greatest(x + at, n); }
   NOINLINE float exponentials(float* waiting, int64_t at, int64_t n, float top, bool) const {
-    return map_and_sum(waiting, n, ExpFrom{top, scale * kLog2E}, Same{}, Ahead<T>{x + at, dim});
+    return map_and_sum(waiting, n, ExpFrom{top, scale * kLog2E}, Same{}, Ahead<T>{x + at, kSoon<T>});
   }
 };
 
@@ -262,21 +243,59 @@ INLINE void softmax_row(T* out, const Row& row, int64_t dim, bool streamed) {
   }
 }
 
-// Rows from memory to memory: a row is written while the next one's greatest element is looked for.
+// The exponentials of a row on their way from memory to memory. Those in whole lines of `out` wait at their
+// own places, those at its ends in vectors of their own: what was stored a moment ago is read in the same
+// pieces, or the load would wait for all stores before it.
+template <class T>
+struct OnTheirWay {
+  const int64_t dim;
+  float sum;
+  alignas(64) float room[kWaiting + LANES];
+  Vec ends[2 * kLine<T> / LANES];
+
+  // Writes a row to `out`, while the exponentials of x take its place; or does one of both.
+  template <bool kWrite, bool kExp>
+  INLINE void pass(const WholeLines& lines, T* out, const T* x, ExpFrom exp) {
+    float* const waiting = room + (-lines.begin & (LANES - 1));
+    const Scaled share = share_of(sum);
+    Vec sums[4] = {};
+    const auto at_vector = [&](int64_t at, int j) __attribute__((always_inline)) {
+      Vec v;
+      if constexpr (kExp) v = exp(load(Ahead<T>{x + at, kSoon<T>}));
+      if constexpr (kWrite) stream(out + at, share(load(waiting + at)));
+      if constexpr (kExp) store(waiting + at, v), sums[j] += v;
+    };
+    int64_t i = lines.begin;
+    for (; i + 4 * LANES <= lines.end; i += 4 * LANES)
+      for (int j = 0; j < 4; ++j) at_vector(i + j * LANES, j);
+    for (; i < lines.end; i += LANES) at_vector(i, 0);
+    Vec* kept = ends;
+    at_ends(lines, dim, [&](int64_t at, int64_t first, int64_t end) __attribute__((always_inline)) {
+      if constexpr (kWrite) store_lanes(out + at, share(*kept), first, end);
+      if constexpr (kExp) *kept = exp(load(x + at)), sums[1] += lanes(first, end, *kept);
+      ++kept;
+    });
+    if constexpr (kExp) sum = across((sums[0] + sums[1]) + (sums[2] + sums[3]), Plus{});
+  }
+};
+
+// Each row is written while the next one is read, where their lines begin at the same places.
 template <class T>
 void softmax_streamed(T* out, const T* x, const Rows& rows, float scale) {
-  alignas(64) float waiting[kWaiting];
-  const float* const exponentials = waiting;
   const int64_t dim = rows.dim;
-  float top = GrowingRow<T>{x, dim, scale}.top(waiting, 0, dim);
+  OnTheirWay<T> row{dim, 0, {}, {}};
   for (int64_t r = 0; r < rows.count; ++r, x += dim, out += dim) {
-    const GrowingRow<T> row{x, dim, scale};
-    const Scaled share = share_of(row.exponentials(waiting, 0, dim, finite_top(top), false));
-    if (r + 1 < rows.count)
-      top = stream_beside(out, dim, share, -__builtin_inff(), Max{}, Same{}, x + dim, exponentials);
-    else
-      map(true, out, dim, share, exponentials);
+    const WholeLines lines = whole_lines(out, dim), before = whole_lines(out - dim, dim);
+    const ExpFrom exp{finite_top(greatest(x, dim)), scale * kLog2E};
+    fetch_end_of_next(lines, out, dim);
+    if (r && lines.begin == before.begin) {
+      row.template pass<true, true>(lines, out - dim, x, exp);
+    } else {
+      if (r) row.template pass<true, false>(before, out - dim, x, exp);
+      row.template pass<false, true>(lines, out, x, exp);
+    }
   }
+  row.template pass<true, false>(whole_lines(out - dim, dim), out - dim, x, {0});
   end_of_stream();
 }
 
@@ -286,7 +305,7 @@ void softmax(void* out_, const void* x_, AnyRows mask, const Rows& rows, float s
   const T* x = static_cast<const T*>(x_);
   const char* keep = static_cast<const char*>(mask.first.data);
   const bool growing = !keep && scale > 0.f && scale < __builtin_inff();
-  if (growing && rows.stream && rows.count && rows.dim <= kWaiting)
+  if (growing && rows.stream && rows.count && rows.dim >= kLine<T> && rows.dim <= kWaiting)
     return softmax_streamed(out, x, rows, scale);
   for (int64_t r = 0; r < rows.count; ++r, x += rows.dim, out += rows.dim) {
     if (growing)

@@ -115,12 +115,20 @@ INLINE Vec load(const T* p, int64_t n) {
   for (int64_t i = 0; i < n; ++i) part[i] = p[i];
   return load(part);
 }
+// Lanes [first, end), without a touch of what is beside them.
+template <class T>
+INLINE void store_lanes(T* p, Vec v, int64_t first, int64_t end) {
+  T part[LANES];
+  store(part, v);
+  for (int64_t i = first; i < end; ++i) {
+    __asm__("");  // not by memcpy, which would read several of them at once: that waits for the store above
+    p[i] = part[i];
+  }
+}
 template <class T>
 INLINE void store(T* p, Vec v, int64_t n) {
   if (n == LANES) return store(p, v);
-  T part[LANES];
-  store(part, v);
-  for (int64_t i = 0; i < n; ++i) p[i] = part[i];
+  store_lanes(p, v, 0, n);
 }
 
 // An input that fetches what is needed next into the second-level cache: the memory works while a kernel
@@ -193,30 +201,35 @@ INLINE Vec load(Bools in, int64_t n) {
 
 INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Elements [begin, end) of an array, whole lines of the caches: what is written around them. The lines at
-// both ends, which neighbours or the last vector may touch, are left to the caches: to write to a line that
-// has just gone to memory is to wait for it to come back.
+// Elements [begin, end) of a row, whole lines of the caches: what is written around them. The lines at both
+// ends, which it shares with its neighbours, are left to the caches: to write a part of a line is to read it
+// first.
 struct WholeLines {
   int64_t begin, end;
 };
 template <class T>
+constexpr int64_t kLine = 64 / sizeof(T);
+template <class T>
 INLINE WholeLines whole_lines(const T* out, int64_t n) {
-  constexpr int64_t kLine = 64 / sizeof(T);
-  const int64_t before = -(reinterpret_cast<uintptr_t>(out) / sizeof(T)) % kLine,
-                after = (n - before) % kLine;
-  const WholeLines lines{before ? before + kLine : 0, after ? n - after - kLine : n};
-  return lines.begin < lines.end ? lines : WholeLines{0, 0};
+  const int64_t before = -(reinterpret_cast<uintptr_t>(out) / sizeof(T)) & (kLine<T> - 1);
+  return {before, n - (n - before) % kLine<T>};
 }
 
-// Fetches the ends of a row like this one that follows it, to be written: the stores to them would otherwise
-// hold up those of all whole lines.
+// Fetches the line that the row after this one shares with its successor, to be written: a store that waits
+// for its line would hold up all those around the caches.
 template <class T>
-INLINE void fetch_ends_of_next(const WholeLines& lines, const T* out, int64_t n) {
-  const T* const next = out + n;
-  if (lines.begin) __builtin_prefetch(next + lines.begin - 1, 1);
-  if (lines.end < n) {
-    __builtin_prefetch(next + lines.end, 1);
-    __builtin_prefetch(next + n - 1, 1);
+INLINE void fetch_end_of_next(const WholeLines& lines, const T* out, int64_t n) {
+  if (lines.end < n) __builtin_prefetch(out + 2 * n - 1, 1);
+}
+
+// Calls visit(at, first, end) for vectors at the elements `at` of which lanes [first, end) are outside of
+// `lines`, in a row of n elements, at least a line.
+template <class Visit>
+INLINE void at_ends(const WholeLines& lines, int64_t n, const Visit& visit) {
+  for (int64_t i = 0; i < lines.begin; i += LANES) visit(i, int64_t{0}, smaller(lines.begin - i, LANES));
+  for (int64_t i = lines.end; i < n; i += LANES) {
+    const int64_t at = smaller(i, n - LANES);
+    visit(at, i - at, int64_t{LANES});
   }
 }
 
@@ -230,14 +243,16 @@ INLINE void map(T* out, int64_t n, const F& f, In... in) {
   store(out + n - LANES, last);
 }
 
-// The same; `streamed`: around the caches. Several vectors are read before the first is written: a load whose
-// address has the lower 12 bits of a store that is on its way waits for it (three times as long, in all, for
-// arrays that lie 48 bytes beyond each other).
+// The same, of which whole lines are `streamed` around the caches. Several vectors are read before the first
+// is written: a load whose address has the lower 12 bits of a store that is on its way waits for it (three
+// times as long, in all, for arrays that lie 48 bytes beyond each other). Nothing that was stored a moment
+// ago is read in other pieces: that would wait for all stores before it, too.
 template <class T, class F, class... In>
 INLINE void map(bool streamed, T* out, int64_t n, const F& f, In... in) {
+  if (!streamed || n < kLine<T>) return map(out, n, f, in...);
   constexpr int64_t kTogether = 4;
-  const WholeLines lines = streamed ? whole_lines(out, n) : WholeLines{0, 0};
-  fetch_ends_of_next(lines, out, n);
+  const WholeLines lines = whole_lines(out, n);
+  fetch_end_of_next(lines, out, n);
   int64_t i = lines.begin;
   for (; i + kTogether * LANES <= lines.end; i += kTogether * LANES) {
     Vec v[kTogether];
@@ -245,10 +260,9 @@ INLINE void map(bool streamed, T* out, int64_t n, const F& f, In... in) {
     for (int j = 0; j < kTogether; ++j) stream(out + i + j * LANES, v[j]);
   }
   for (; i < lines.end; i += LANES) stream(out + i, f(load(in + i)...));
-  for (int64_t from = 0, to = lines.begin;; from = lines.end, to = n) {
-    if (from < to) map(out + from, to - from, f, (in + from)...);
-    if (to == n) break;
-  }
+  at_ends(lines, n, [&](int64_t at, int64_t first, int64_t end) __attribute__((always_inline)) {
+    store_lanes(out + at, f(load(in + at)...), first, end);
+  });
 }
 
 struct Plus {
@@ -286,6 +300,9 @@ INLINE float across(Vec v, const Join& join) {
 INLINE Vec first_lanes(int64_t n, Vec v, float otherwise = 0.f) {
   return counted(Lanes{}) < static_cast<int32_t>(n) ? v : set(otherwise);
 }
+INLINE Vec lanes(int64_t first, int64_t end, Vec v) {
+  return counted(Lanes{}) < static_cast<int32_t>(first) ? Vec{} : first_lanes(end, v);
+}
 
 // join of `neutral` and f(in[i]...) over all i; joining with `neutral` must change nothing.
 template <class Join, class F, class... In>
@@ -300,6 +317,20 @@ INLINE float reduce(float neutral, int64_t n, const Join& join, const F& f, In..
   return across(join(join(acc[0], acc[1]), join(acc[2], acc[3])), join);
 }
 
+// The greatest of n > 0 elements. Vectors overlap at both ends, so that none of those between them crosses
+// lines.
+template <class T>
+INLINE float greatest(const T* in, int64_t n) {
+  if (n < LANES) return reduce(-__builtin_inff(), n, Max{}, Same{}, in);
+  Vec acc[4];
+  for (Vec& each : acc) each = load(in);
+  int64_t i = -(reinterpret_cast<uintptr_t>(in) / sizeof(T)) & (LANES - 1);
+  for (; i + 4 * LANES <= n; i += 4 * LANES)
+    for (int j = 0; j < 4; ++j) acc[j] = Max{}(acc[j], load(in + i + j * LANES));
+  for (; i < n; i += LANES) acc[0] = Max{}(acc[0], load(in + smaller(i, n - LANES)));
+  return across(Max{}(Max{}(acc[0], acc[1]), Max{}(acc[2], acc[3])), Max{});
+}
+
 // The sum of f(in[i]...): in blocks, so that a long one loses no more digits than a short one.
 constexpr int64_t kSummed = 512 * LANES;  // in a block: 128 additions to each of its partial sums
 template <class F, class... In>
@@ -308,26 +339,6 @@ INLINE float sum(int64_t n, const F& f, In... in) {
   for (int64_t i = 0; i < n; i += kSummed)
     total += reduce(0.f, n - i < kSummed ? n - i : kSummed, Plus{}, f, (in + i)...);
   return static_cast<float>(total);
-}
-
-// map(true, out, n, f, in...), and what reduce(neutral, n, join, g, next) is, of which most is read in the
-// same loop, while the memory is written to.
-template <class T, class F, class Join, class G, class Next, class... In>
-INLINE float stream_beside(T* out, int64_t n, const F& f, float neutral, const Join& join, const G& g,
-                           Next next, In... in) {
-  const WholeLines lines = whole_lines(out, n);
-  fetch_ends_of_next(lines, out, n);
-  Vec acc[4] = {set(neutral), set(neutral), set(neutral), set(neutral)};
-  int64_t i = lines.begin, read = 0;
-  for (; i + 4 * LANES <= lines.end; i += 4 * LANES, read += 4 * LANES)
-    for (int j = 0; j < 4; ++j) {
-      acc[j] = join(acc[j], g(load(next + read + j * LANES)));
-      stream(out + i + j * LANES, f(load(in + i + j * LANES)...));
-    }
-  map(out, lines.begin, f, in...);
-  map(out + i, n - i, f, (in + i)...);
-  const float rest = reduce(neutral, n - read, join, g, next + read);
-  return join(set(rest), set(across(join(join(acc[0], acc[1]), join(acc[2], acc[3])), join)))[0];
 }
 
 // 1.5 * 2^23: adding it leaves no room for a fraction, and the whole number in the low bits.

@@ -115,6 +115,13 @@ void compare(const char* isa, const char* what, const Block<T>& got, const Reals
               static_cast<long long>(got.n), worst);
 }
 
+void expect(bool holds, const char* what) {
+  ++checks;
+  if (holds) return;
+  ++failures;
+  std::printf("WRONG: %s\n", what);
+}
+
 template <class T>
 void check_map(const char* isa, const char* what, cpu::MapKernel* kernel, double (*exact)(double),
                int64_t n) {
@@ -414,6 +421,7 @@ void check_elements(const cpu::Kernels& kernels, int64_t n) {
 }
 
 #include "attention.inl"
+#include "streams.inl"
 
 template <class T>
 void check_all(const cpu::Kernels& kernels) {
@@ -422,6 +430,7 @@ void check_all(const cpu::Kernels& kernels) {
     check_rows<T>(kernels, 3, n);
   }
   check_rows<T>(kernels, 1, 8193);
+  check_streams<T>(kernels);
   check_stored<T>(kernels);
   check_few_rows<T>(kernels);
   check_attentions<T>(kernels);
@@ -445,13 +454,6 @@ void check_threads() {
         return void(std::printf("WRONG: parallel over %lld items\n", static_cast<long long>(n)));
       }
   }
-}
-
-void expect(bool holds, const char* what) {
-  ++checks;
-  if (holds) return;
-  ++failures;
-  std::printf("WRONG: %s\n", what);
 }
 
 // Work is done though no thread comes to help, and more callers than there are jobs have theirs done.
