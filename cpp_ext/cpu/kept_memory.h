@@ -12,8 +12,9 @@
 
 namespace cpu {
 
-constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kLarge = size_t{1} << 20;       // from here on a buffer is kept
+constexpr size_t kHugePage = size_t{2} << 20, kCacheLine = 64;
+constexpr size_t kLarge = size_t{128} << 10;     // from here on a buffer is kept, for malloc may give it back
+constexpr size_t kStep = size_t{64} << 10;       // of the sizes below half a huge page
 constexpr size_t kMostKept = size_t{512} << 20;  // bytes in free buffers, for the process
 
 struct Buffer {
@@ -25,20 +26,23 @@ struct Buffer {
 class Kept {
  public:
   Buffer take(size_t bytes) {
-    bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+    const bool huge = bytes >= kHugePage / 2;
+    const size_t step = huge ? kHugePage : kStep;
+    bytes = (bytes + step - 1) / step * step;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       for (auto it = free_.rbegin(); it != free_.rend(); ++it)
         if (it->bytes == bytes) {
           const Buffer found = *it;
           free_.erase(std::next(it).base());
+          total_ -= bytes;
           return found;
         }
     }
     void* data = nullptr;
-    if (posix_memalign(&data, kHugePage, bytes)) throw std::bad_alloc();
+    if (posix_memalign(&data, huge ? kHugePage : kCacheLine, bytes)) throw std::bad_alloc();
 #ifdef MADV_HUGEPAGE
-    madvise(data, bytes, MADV_HUGEPAGE);
+    if (huge) madvise(data, bytes, MADV_HUGEPAGE);
 #endif
     return {data, bytes};
   }
@@ -51,15 +55,14 @@ class Kept {
     } catch (const std::bad_alloc&) {
       return std::free(buffer.data);
     }
-    size_t total = 0;
-    for (const Buffer& b : free_) total += b.bytes;
-    while (total > kMostKept) total -= drop_oldest();
+    total_ += buffer.bytes;
+    while (total_ > kMostKept) drop_oldest();
   }
 
   size_t release() {
     const std::lock_guard<std::mutex> lock(mutex_);
-    size_t total = 0;
-    while (!free_.empty()) total += drop_oldest();
+    const size_t total = total_;
+    while (!free_.empty()) drop_oldest();
     return total;
   }
 
@@ -68,15 +71,15 @@ class Kept {
   void unlock() { mutex_.unlock(); }
 
  private:
-  size_t drop_oldest() {
-    const Buffer oldest = free_.front();
-    std::free(oldest.data);
+  void drop_oldest() {
+    std::free(free_.front().data);
+    total_ -= free_.front().bytes;
     free_.erase(free_.begin());
-    return oldest.bytes;
   }
 
   std::mutex mutex_;
   std::vector<Buffer> free_;
+  size_t total_ = 0;  // bytes in free_
 };
 
 inline Kept& kept() {
