@@ -183,7 +183,6 @@ struct ScaledIf {
 template <class T>
 struct GrowingRow {
   const T* x;
-  int64_t dim;
   float scale;
   INLINE float top(float*, int64_t at, int64_t n) const { return greatest(x + at, n); }
   NOINLINE float exponentials(float* waiting, int64_t at, int64_t n, float top, bool) const {
@@ -309,7 +308,7 @@ void softmax(void* out_, const void* x_, AnyRows mask, const Rows& rows, float s
     return softmax_streamed(out, x, rows, scale);
   for (int64_t r = 0; r < rows.count; ++r, x += rows.dim, out += rows.dim) {
     if (growing)
-      softmax_row(out, GrowingRow<T>{x, rows.dim, scale}, rows.dim, rows.stream);
+      softmax_row(out, GrowingRow<T>{x, scale}, rows.dim, rows.stream);
     else
       softmax_row(out, MaskedRow<T>{x, keep, mask.first.dtype, scale}, rows.dim, rows.stream);
     if (keep) keep += mask.step;
