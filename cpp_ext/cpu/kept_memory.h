@@ -13,9 +13,10 @@
 namespace cpu {
 
 constexpr size_t kHugePage = size_t{2} << 20, kCacheLine = 64;
-constexpr size_t kLarge = size_t{128} << 10;     // from here on a buffer is kept, for malloc may give it back
+constexpr size_t kLarge = size_t{128} << 10;     // of a result that is kept: malloc may give its pages back
 constexpr size_t kStep = size_t{64} << 10;       // of the sizes below half a huge page
 constexpr size_t kMostKept = size_t{512} << 20;  // bytes in free buffers, for the process
+constexpr size_t kMostBuffers = 512;             // of them, for they are looked through
 
 struct Buffer {
   void* data;
@@ -56,7 +57,7 @@ class Kept {
       return std::free(buffer.data);
     }
     total_ += buffer.bytes;
-    while (total_ > kMostKept) drop_oldest();
+    while (total_ > kMostKept || free_.size() > kMostBuffers) drop_oldest();
   }
 
   size_t release() {

@@ -5,8 +5,8 @@
 constexpr int64_t kWaiting = 8192;
 INLINE int64_t waiting_from(int64_t i, int64_t dim) { return smaller(dim - i, kWaiting); }
 
-// How far ahead of where rows are read for the last time what follows them is fetched: beyond the next row,
-// which is read by then, for all but the longest.
+// How many elements ahead of where rows are read for the last time memory is asked for: those that follow are
+// in the second-level cache when their turn comes, of a row of up to 32 KB all.
 template <class T>
 constexpr int64_t kSoon = 32768 / sizeof(T);
 
@@ -67,6 +67,11 @@ INLINE double stream_added(const RowToAdd<T>& row, Any weight, int64_t dim, cons
   const auto sum_at = [&](int64_t at) __attribute__((always_inline)) {
     return Added<T>{}(load(row.x + at), load(row.residual + at));
   };
+  const auto stream_at = [&](int64_t at) __attribute__((always_inline)) {
+    const Vec sum = sum_at(at);
+    stream(row.total + at, sum);
+    stream(row.normed + at, f(sum, load(weight + at)));
+  };
   double squares = 0;
   int64_t i = lines.begin, read = 0;
   while (i + 4 * LANES <= lines.end) {
@@ -76,13 +81,12 @@ INLINE double stream_added(const RowToAdd<T>& row, Any weight, int64_t dim, cons
         if constexpr (kMore)
           acc[j] += SquareOfAdded<T>{}(load(Ahead<T>{next.x + read, kSoon<T>}),
                                        load(Ahead<T>{next.residual + read, kSoon<T>}));
-        const Vec sum = sum_at(i + j * LANES);
-        stream(row.total + i + j * LANES, sum);
-        stream(row.normed + i + j * LANES, f(sum, load(weight + i + j * LANES)));
+        stream_at(i + j * LANES);
       }
     squares += across((acc[0] + acc[1]) + (acc[2] + acc[3]), Plus{});
   }
-  at_ends({lines.begin, i}, dim, [&](int64_t at, int64_t first, int64_t end) __attribute__((always_inline)) {
+  for (; i < lines.end; i += LANES) stream_at(i);
+  at_ends(lines, dim, [&](int64_t at, int64_t first, int64_t end) __attribute__((always_inline)) {
     const Vec sum = sum_at(at);
     store_lanes(row.total + at, sum, first, end);
     store_lanes(row.normed + at, f(sum, load(weight + at)), first, end);
@@ -252,6 +256,9 @@ struct OnTheirWay {
   alignas(64) float room[kWaiting + LANES];
   Vec ends[2 * kLine<T> / LANES];
 
+  INLINE explicit OnTheirWay(int64_t dim_)
+      : dim(dim_), sum(0) {}  // the others are filled before they are read
+
   // Writes a row to `out`, while the exponentials of x take its place; or does one of both.
   template <bool kWrite, bool kExp>
   INLINE void pass(const WholeLines& lines, T* out, const T* x, ExpFrom exp) {
@@ -278,19 +285,20 @@ struct OnTheirWay {
   }
 };
 
-// Each row is written while the next one is read, where their lines begin at the same places.
+// Each row is written while the next one is read, where lines begin at the same places in both.
 template <class T>
 void softmax_streamed(T* out, const T* x, const Rows& rows, float scale) {
   const int64_t dim = rows.dim;
-  OnTheirWay<T> row{dim, 0, {}, {}};
+  const bool alike = dim % kLine<T> == 0;
+  OnTheirWay<T> row(dim);
   for (int64_t r = 0; r < rows.count; ++r, x += dim, out += dim) {
-    const WholeLines lines = whole_lines(out, dim), before = whole_lines(out - dim, dim);
+    const WholeLines lines = whole_lines(out, dim);
     const ExpFrom exp{finite_top(greatest(x, dim)), scale * kLog2E};
     fetch_end_of_next(lines, out, dim);
-    if (r && lines.begin == before.begin) {
+    if (r && alike) {
       row.template pass<true, true>(lines, out - dim, x, exp);
     } else {
-      if (r) row.template pass<true, false>(before, out - dim, x, exp);
+      if (r) row.template pass<true, false>(whole_lines(out - dim, dim), out - dim, x, exp);
       row.template pass<false, true>(lines, out, x, exp);
     }
   }

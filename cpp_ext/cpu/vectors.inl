@@ -118,6 +118,7 @@ INLINE Vec load(const T* p, int64_t n) {
 // Lanes [first, end), without a touch of what is beside them.
 template <class T>
 INLINE void store_lanes(T* p, Vec v, int64_t first, int64_t end) {
+  if (end - first == LANES) return store(p, v);
   T part[LANES];
   store(part, v);
   for (int64_t i = first; i < end; ++i) {
@@ -127,7 +128,6 @@ INLINE void store_lanes(T* p, Vec v, int64_t first, int64_t end) {
 }
 template <class T>
 INLINE void store(T* p, Vec v, int64_t n) {
-  if (n == LANES) return store(p, v);
   store_lanes(p, v, 0, n);
 }
 
@@ -245,8 +245,8 @@ INLINE void map(T* out, int64_t n, const F& f, In... in) {
 
 // The same, of which whole lines are `streamed` around the caches. Several vectors are read before the first
 // is written: a load whose address has the lower 12 bits of a store that is on its way waits for it (three
-// times as long, in all, for arrays that lie 48 bytes beyond each other). Nothing that was stored a moment
-// ago is read in other pieces: that would wait for all stores before it, too.
+// times as long, in all, for arrays that lie 48 bytes beyond each other). What is at its ends is
+// computed from the inputs again: to read vectors back in other pieces would wait for all stores before them.
 template <class T, class F, class... In>
 INLINE void map(bool streamed, T* out, int64_t n, const F& f, In... in) {
   if (!streamed || n < kLine<T>) return map(out, n, f, in...);

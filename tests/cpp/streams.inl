@@ -79,6 +79,8 @@ void check_streams(const cpu::Kernels& kernels, int64_t dim, int64_t at) {
 
 template <class T>
 void check_streams(const cpu::Kernels& kernels) {
-  for (int64_t dim : {31, 32, 64, 65, 100, 192, 1024})
+  for (int64_t dim : {16, 17, 31, 32, 64, 65, 100, 192, 1024})
     for (int64_t at = 0; at < Placed<T>::kLine; ++at) check_streams<T>(kernels, dim, at);
+  for (int64_t dim : {8192, 8292})  // all that softmax keeps; more than is summed in one piece
+    check_streams<T>(kernels, dim, 3);
 }
