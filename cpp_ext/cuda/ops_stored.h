@@ -20,7 +20,8 @@ inline StoredArray stored_array(const Operand& x) {
 constexpr int64_t kFewRows = 8;  // up to here reading the weight is what takes time
 constexpr int64_t kMostWidened = int64_t{1} << 29;
 
-// The weight as floats of the dtype of x: as it lies if it is that, else in `scratch`.
+// The weight as floats of the dtype of x: as it lies if it is that, else in `scratch`. Of other floats only
+// float32 is made (multiply() below asks for no other).
 inline const void* unpacked(const Linear& a, Memory& scratch, int device, cudaStream_t stream) {
   const bool quantized = a.weight.format >= cpu::kQ8_0;
   if (!quantized && DType(a.weight.format) == a.dtype) return a.weight.data;
