@@ -154,7 +154,7 @@ def test_a_later_build_replaces_the_note(tmp_path, monkeypatch):
     note = tmp_path / "tensor_ops_cpp.py"
     answer = checkouts.run([sys.executable, str(note)], tmp_path)
     assert re.search(r"^ImportError: no compiler$", answer.stderr, re.MULTILINE)
-    monkeypatch.setattr(cpp_build, "command", lambda: ["touch"])
+    monkeypatch.setattr(cpp_build, "calls", lambda: (["touch"], ["touch"]))
     monkeypatch.setattr(cpp_build, "finish", lambda call, target: target.touch())
     cpp_build.build(tmp_path)
     assert not note.exists()

@@ -1,6 +1,7 @@
-"""How tensor_ops_cpp is built: one compiler call on one file, without a build system.
+"""How tensor_ops_cpp is built, without a build system.
 
-The same call as the manual one of BACKEND_GUIDE.md, plus OpenMP where the compiler has it.
+As the manual call of BACKEND_GUIDE.md does it, plus OpenMP where the compiler has it. But that call compiles
+the kernels for one instruction set after the other; here those that take long are files of their own.
 """
 
 import os
@@ -8,12 +9,14 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import CommandError, probes, stamps
 
 NAME = "tensor_ops_cpp"
-SOURCE = probes.CPP_EXT / "tensor_ops_cpp.cpp"
+SOURCES = [probes.CPP_EXT / name for name in ("tensor_ops_cpp.cpp", "cpu/avx512.cpp", "cpu/avx2.cpp")]
 FLAGS = ["-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-DNDEBUG"]
 SHARED = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
 
@@ -24,13 +27,14 @@ def build(folder: Path, force: bool = False) -> Path:
     Raises CommandError that lists everything missing, or that carries the compiler's first error.
     """
     target = folder / (NAME + probes.EXT_SUFFIX)
-    call = command()
-    made_of = stamps.digest(recipe(call), sources())
+    (compiler, linker), libraries = calls(), user_flags("LDFLAGS")
+    made_of = stamps.digest(recipe([*compiler, *linker, *libraries]), sources())
     if not force and stamps.is_current(target, made_of):
         print(f"{NAME}: {target} is up to date")
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    finish(call, target)
+    with tempfile.TemporaryDirectory(prefix="airllm-objects-") as objects:
+        finish([*linker, *compiled(compiler, Path(objects)), *libraries], target)
     stamps.keep(target, made_of)
     (folder / f"{NAME}.py").unlink(missing_ok=True)  # the note an earlier install without a compiler left
     return target
@@ -39,11 +43,23 @@ def build(folder: Path, force: bool = False) -> Path:
 def sources() -> list[Path]:
     """Every file whose change makes a rebuild necessary, this recipe among them."""
     parts = sorted(f for folder in ("bindings", "cpu") for f in (probes.CPP_EXT / folder).glob("*.*"))
-    return [SOURCE, *sorted(probes.CPP_EXT.glob("*.h")), *parts, Path(__file__)]
+    return [*SOURCES[:1], *sorted(probes.CPP_EXT.glob("*.h")), *parts, Path(__file__)]
 
 
-def command() -> list[str]:
-    """The compiler call, less its output."""
+def compiled(call: list[str], folder: Path) -> list[str]:
+    """The objects of all sources, made in `folder` by as many calls at once as there are processors."""
+
+    def made(source: Path) -> str:
+        target = folder / f"{source.stem}.o"
+        finish([*call, str(source)], target)
+        return str(target)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(made, SOURCES))
+
+
+def calls() -> tuple[list[str], list[str]]:
+    """The compiler's calls that compile a source and that link objects, less those, libraries and output."""
     missing = [finding for finding in probes.cpp_prerequisites() if not finding]
     if missing:
         reasons = "\n".join(f"  {finding}" for finding in missing)
@@ -53,8 +69,9 @@ def command() -> list[str]:
     threads = ["-fopenmp"] if openmp else []
     if not openmp:
         print(f"{NAME}: building without threads: {openmp}", file=sys.stderr)
-    users = user_flags("CPPFLAGS", "CFLAGS", "CXXFLAGS", "LDFLAGS")
-    return [*cxx, *FLAGS, *threads, *SHARED, *includes(), *users, str(SOURCE)]
+    preprocessor, options = user_flags("CPPFLAGS"), user_flags("CFLAGS", "CXXFLAGS")
+    compiler = [*cxx, *FLAGS, *threads, "-DAIRLLM_SETS_APART", *includes(), *preprocessor, *options, "-c"]
+    return compiler, [*cxx, *threads, *SHARED, *options]
 
 
 def recipe(call: list[str]) -> list[str]:

@@ -5,43 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels.h"
-
-#if defined(AIRLLM_PLAIN_VECTORS)  // as on an architecture that is not known here; for tests
-#elif defined(__x86_64__)
-#define AIRLLM_X86
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#define AIRLLM_ARM
-#include <arm_neon.h>
-#if !defined(__clang__) || __clang_major__ >= 16 || defined(__ARM_FEATURE_DOTPROD)  // else it hides vdotq_s32
-#define AIRLLM_ARM_DOTPROD
-#endif
-#if defined(__linux__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#ifndef HWCAP_ASIMDDP  // headers older than Linux 4.15 do not name it
-#define HWCAP_ASIMDDP (1 << 20)
-#endif
-#elif defined(__APPLE__)
-#include <sys/sysctl.h>
-#endif
-#endif
-
-// A vector must not cross a call: that costs time, and depends on the caller's instruction set.
-#define INLINE inline __attribute__((always_inline))
-#define NOINLINE __attribute__((noinline))  // for what is called once a row, from several places
-#pragma GCC diagnostic ignored "-Wpsabi"    // so none of the ABI's rules about them applies
-#define STRING_(x) #x
-#define STRING(x) STRING_(x)
-#ifdef __clang__
-#define BEGIN_TARGET(set) \
-  _Pragma(STRING(clang attribute push(__attribute__((target(set))), apply_to = function)))
-#define END_TARGET _Pragma("clang attribute pop")
-#else
-#define BEGIN_TARGET(set) _Pragma("GCC push_options") _Pragma(STRING(GCC target(set)))
-#define END_TARGET _Pragma("GCC pop_options")
-#endif
+#include "target.h"
 
 #if defined(AIRLLM_X86)
 
@@ -61,60 +25,9 @@
 #define KEEP_IN_REGISTER(v) __asm__("" : "+x"(v))
 #include "kernels.inl"
 
-BEGIN_TARGET("avx2,fma,f16c")
-#define ISA avx2
-#define LANES 8
-#define VECTORS 16
-#define WIDEN_F16(p) ((Vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p))))
-#define NARROW_F16(v) ((Bits16)_mm256_cvtps_ph((__m256)(v), _MM_FROUND_TO_NEAREST_INT))
-#define WIDEN_I8(p) ((Int)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(p))))
-#define STREAM_F32(p, v) _mm256_stream_ps(p, (__m256)(v))
-#define STREAM_16(p, v) _mm_stream_si128((__m128i*)(p), (__m128i)(v))
-#define KEEP_IN_REGISTER(v) __asm__("" : "+x"(v))
-#define PAIRS_U8_I8(u, i) ((Pairs)_mm256_maddubs_epi16((__m256i)(u), (__m256i)(i)))
-#define PAIRS_I8_I8(w, x) \
-  PAIRS_U8_I8(_mm256_abs_epi8((__m256i)(w)), _mm256_sign_epi8((__m256i)(x), (__m256i)(w)))
-#define BYTES "avx2_bytes.inl"
-#define FOURS_OF_PAIRS(p) ((Int)_mm256_madd_epi16((__m256i)(p), _mm256_set1_epi16(1)))
-#include "kernels.inl"
-
-#ifdef AIRLLM_TEST_TARGETS  // the 16-lane source on 8-lane instructions: for CPUs without AVX-512
-#define ISA avx2_16lanes
-#define LANES 16
-#define VECTORS 16
-#include "kernels.inl"
-#endif
-END_TARGET
-
-#ifndef AIRLLM_WITHOUT_AVX512  // for programs that would rather compile in half the time
-BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
-#define ISA avx512
-#include "avx512.inl"
-#define PAIRS_U8_I8(u, i) ((Pairs)_mm512_maddubs_epi16((__m512i)(u), (__m512i)(i)))
-#define PAIRS_I8_I8(w, x)            \
-  PAIRS_U8_I8(                       \
-      _mm512_abs_epi8((__m512i)(w)), \
-      _mm512_mask_sub_epi8((__m512i)(x), _mm512_movepi8_mask((__m512i)(w)), __m512i{}, (__m512i)(x)))
-#define FOURS_OF_PAIRS(p) ((Int)_mm512_madd_epi16((__m512i)(p), _mm512_set1_epi16(1)))
-#include "kernels.inl"
-END_TARGET
-
-BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
-#define ISA avx512_vnni
-#define BASE avx512
-#include "avx512.inl"
-#define DOT_U8_I8(sum, u, i) ((Int)_mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(u), (__m512i)(i)))
-#include "kernels_of_extension.inl"
-END_TARGET
-
-BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,f16c")
-#define ISA avx512_bf16
-#define BASE avx512_vnni
-#include "avx512.inl"
-#define NARROW_BF16(v) ((Bits16)_mm512_maskz_cvtneps_pbh(0xffff, (__m512)(v)))
-#define DOT_BF16(sum, a, b) ((Vec)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b)))
-#include "kernels_of_extension.inl"
-END_TARGET
+#ifndef AIRLLM_SETS_APART
+#include "sets_avx2.inl"
+#include "sets_avx512.inl"
 #endif
 
 #elif defined(AIRLLM_ARM)

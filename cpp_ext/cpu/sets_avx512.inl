@@ -1,0 +1,31 @@
+// The kernels for the sets that have AVX-512.
+#ifndef AIRLLM_WITHOUT_AVX512  // for programs that would rather compile in half the time
+BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
+#define ISA avx512
+#include "avx512.inl"
+#define PAIRS_U8_I8(u, i) ((Pairs)_mm512_maddubs_epi16((__m512i)(u), (__m512i)(i)))
+#define PAIRS_I8_I8(w, x)            \
+  PAIRS_U8_I8(                       \
+      _mm512_abs_epi8((__m512i)(w)), \
+      _mm512_mask_sub_epi8((__m512i)(x), _mm512_movepi8_mask((__m512i)(w)), __m512i{}, (__m512i)(x)))
+#define FOURS_OF_PAIRS(p) ((Int)_mm512_madd_epi16((__m512i)(p), _mm512_set1_epi16(1)))
+#include "kernels.inl"
+END_TARGET
+
+BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
+#define ISA avx512_vnni
+#define BASE avx512
+#include "avx512.inl"
+#define DOT_U8_I8(sum, u, i) ((Int)_mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(u), (__m512i)(i)))
+#include "kernels_of_extension.inl"
+END_TARGET
+
+BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,f16c")
+#define ISA avx512_bf16
+#define BASE avx512_vnni
+#include "avx512.inl"
+#define NARROW_BF16(v) ((Bits16)_mm512_maskz_cvtneps_pbh(0xffff, (__m512)(v)))
+#define DOT_BF16(sum, a, b) ((Vec)_mm512_dpbf16_ps((__m512)(sum), (__m512bh)(a), (__m512bh)(b)))
+#include "kernels_of_extension.inl"
+END_TARGET
+#endif
