@@ -17,7 +17,7 @@ def get_cpp_flags(*, compile: bool = True, link: bool = True, openmp: bool = Tru
     """Options for g++ or clang++, to stand behind a program's own sources.
 
     `compile`: the language standard, optimization, threads and the folder of the header. `link`: threads, and
-    the source file of the backends and their kernels. It takes most of a minute to compile: a program of
+    the source file of the backends and their kernels. It takes a minute or more to compile: a program of
     many files makes one object file of it. Without `openmp`, for a compiler that has none, an op runs on the
     thread that calls it. Options that come after these win.
     """

@@ -55,8 +55,8 @@ def passes(*command, **environment):
 
 def test_no_bad_access_and_no_undefined_behaviour(tmp_path):
     needs("cpp", CXX, "no C++ compiler")
-    # unoptimized, or the checks take the compiler twice as long, and find no more; what is undefined stops the
-    # program instead of being put in words, a fifth of that time, and the address sanitizer names its line
+    # unoptimized, or the checks take the compiler twice as long, and find no more; what is undefined stops
+    # the program instead of being put in words, a fifth of that time: the address sanitizer names its line
     checks = ["-fsanitize=address,undefined", "-fsanitize-undefined-trap-on-error"]
     program = compiled(tmp_path, CXX, "-O0", "-g1", *checks, "-fopenmp")
     passes(program, ASAN_OPTIONS="handle_sigill=1", OMP_NUM_THREADS="2")
