@@ -13,45 +13,58 @@ INLINE __m512i joined(__m256i low, __m256i high) {
 }
 
 template <int kStride>
+INLINE __m256i two_pieces(const char* p) {
+  return _mm256_inserti128_si256(_mm256_castsi128_si256((__m128i)load_sixteen(p)),
+                                 (__m128i)load_sixteen(p + kStride), 1);
+}
+template <int kStride>
 INLINE Bytes pieces(const char* p) {
-  const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256((__m128i)load_sixteen(p)),
-                                              (__m128i)load_sixteen(p + kStride), 1);
-  const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256((__m128i)load_sixteen(p + 2 * kStride)),
-                                               (__m128i)load_sixteen(p + 3 * kStride), 1);
-  return (Bytes)joined(low, high);
+  return (Bytes)joined(two_pieces<kStride>(p), two_pieces<kStride>(p + 2 * kStride));
+}
+template <int kStride>
+INLINE Bytes pieces(HalfGroup group) {
+  return (Bytes)joined(two_pieces<kStride>(group.p), __m256i{});
 }
 
-// A word of each of four blocks, four times. Read as two halves of the group, the second of which begins
-// with the third block; a half's second word must lie in its first 64 bytes.
+// A word of each of four blocks, four times. Read as two halves of the group; a half's second word must lie
+// in its first 64 bytes.
 template <int kStride>
-INLINE __m256i words_of_blocks(const char* p) {
+INLINE __m256i words_of_halves(const char* p, const char* half) {
   constexpr short kNext = kStride / 2;
   if constexpr (kStride + 2 <= 32) {
     constexpr short kFar = 16 + kNext;
     const __m256i index =
         _mm256_setr_epi16(0, 0, 0, 0, kNext, kNext, kNext, kNext, 16, 16, 16, 16, kFar, kFar, kFar, kFar);
     return _mm256_permutex2var_epi16(_mm256_loadu_si256((const __m256i*)p), index,
-                                     _mm256_loadu_si256((const __m256i*)(p + 2 * kStride)));
+                                     _mm256_loadu_si256((const __m256i*)half));
   } else {
     constexpr short kFar = 32 + kNext;
     const __m256i index =
         _mm256_setr_epi16(0, 0, 0, 0, kNext, kNext, kNext, kNext, 32, 32, 32, 32, kFar, kFar, kFar, kFar);
-    const __m512i words = _mm512_permutex2var_epi16(_mm512_loadu_si512(p), joined(index, index),
-                                                    _mm512_loadu_si512(p + 2 * kStride));
+    const __m512i words =
+        _mm512_permutex2var_epi16(_mm512_loadu_si512(p), joined(index, index), _mm512_loadu_si512(half));
     return (__m256i)__builtin_shufflevector(words, words, 0, 1, 2, 3);
   }
 }
-
 template <int kStride>
-INLINE Bytes eights(const char* p) {
+INLINE __m256i words_of_blocks(const char* p) {
+  return words_of_halves<kStride>(p, p + 2 * kStride);
+}
+template <int kStride>
+INLINE __m256i words_of_blocks(HalfGroup group) {
+  return words_of_halves<kStride>(group.p, group.p);
+}
+
+template <int kStride, class Group>
+INLINE Bytes eights(Group p) {
   const __m512i each = _mm512_maskz_cvtepu16_epi32(0xffff, words_of_blocks<kStride>(p));
   const __m512i index =
       _mm512_maskz_broadcast_i32x4(0xffff, _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1));
   return (Bytes)_mm512_shuffle_epi8(each, index);
 }
 
-template <int kStride>
-INLINE Vec halves(const char* p) {
+template <int kStride, class Group>
+INLINE Vec halves(Group p) {
   return (Vec)_mm512_maskz_cvtph_ps(0xffff, words_of_blocks<kStride>(p));
 }
 

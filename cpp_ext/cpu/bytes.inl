@@ -62,6 +62,12 @@ INLINE uint16_t word_at(const char* p) {
 // In a group of LANES / 4 blocks of kStride bytes, each has 16 bytes, four lanes, of a vector.
 constexpr int kGroup = LANES / 4;
 
+// The first half of a group of four. Whatever stands for the other two blocks, x has zeros there.
+struct HalfGroup {
+  const char* p;
+  INLINE HalfGroup operator+(int bytes) const { return {p + bytes}; }
+};
+
 // Two float16 of each of LANES blocks, in the order of sums_of_blocks().
 struct Halves {
   Vec first, second;
@@ -105,29 +111,38 @@ INLINE V from_table(Sixteen table, V index) {
   return index;
 }
 
-// 16 bytes of each block.
 template <int kStride>
-INLINE Bytes pieces(const char* p) {
+INLINE const char* block_at(const char* p, int number) {
+  return p + number * kStride;
+}
+template <int kStride>
+INLINE const char* block_at(HalfGroup half, int number) {
+  return half.p + number % 2 * kStride;
+}
+
+// 16 bytes of each block.
+template <int kStride, class Group>
+INLINE Bytes pieces(Group p) {
   alignas(64) char all[4 * LANES];
-  for (int g = 0; g < kGroup; ++g) __builtin_memcpy(all + 16 * g, p + g * kStride, 16);
+  for (int g = 0; g < kGroup; ++g) __builtin_memcpy(all + 16 * g, block_at<kStride>(p, g), 16);
   return load_bytes(all);
 }
 
 // Two bytes of each block, both repeated eight times.
-template <int kStride>
-INLINE Bytes eights(const char* p) {
+template <int kStride, class Group>
+INLINE Bytes eights(Group p) {
   alignas(64) uint64_t all[LANES / 2];
   for (int b = 0; b < LANES / 2; ++b)
-    all[b] = 0x0101010101010101u * static_cast<unsigned char>(p[b / 2 * kStride + b % 2]);
+    all[b] = 0x0101010101010101u * static_cast<unsigned char>(block_at<kStride>(p, b / 2)[b % 2]);
   return load_bytes(all);
 }
 
 // A float16 of each block, in its four lanes.
-template <int kStride>
-INLINE Vec halves(const char* p) {
+template <int kStride, class Group>
+INLINE Vec halves(Group p) {
   if constexpr (kGroup == 1) return set(half_at(p));
   alignas(64) Float16 all[LANES];
-  for (int i = 0; i < LANES; ++i) all[i].bits = word_at(p + i / 4 * kStride);
+  for (int i = 0; i < LANES; ++i) all[i].bits = word_at(block_at<kStride>(p, i / 4));
   return load(all);
 }
 

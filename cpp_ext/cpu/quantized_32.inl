@@ -9,15 +9,15 @@ struct Pair {  // values 0-15 and 16-31 of a group's blocks
   Bytes first, second;
 };
 
-template <int kStride>
-INLINE Pair nibbles(const char* p) {
+template <int kStride, class Group>
+INLINE Pair nibbles(Group p) {
   const Bytes both = pieces<kStride>(p);
   return {both & (int8_t)15, field(both, 4, 15)};
 }
 
 // 16 in the bytes whose bit, of 32 for each block, is set.
-template <int kStride>
-INLINE Pair fifth_bits(const char* p) {
+template <int kStride, class Group>
+INLINE Pair fifth_bits(Group p) {
   const Bytes place = (Bytes)(Longs{} + 0x8040201008040201u);
   const Bytes first = eights<kStride>(p) & place, second = eights<kStride>(p + 2) & place;
   return {(Bytes)(first != 0) & (int8_t)16, (Bytes)(second != 0) & (int8_t)16};
@@ -32,22 +32,32 @@ constexpr int kMostBeside = 2;
 struct Q8_0 {
   static constexpr int kBytes = 34, kZero = kSignedZero, kBeside = kMostBeside;
   static constexpr bool kSigned = true, kOffset = false;
-  static INLINE Pair unpack(const char* p) { return {pieces<kBytes>(p + 2), pieces<kBytes>(p + 18)}; }
+  template <class Group>
+  static INLINE Pair unpack(Group p) {
+    return {pieces<kBytes>(p + 2), pieces<kBytes>(p + 18)};
+  }
 };
 struct Q4_0 {
   static constexpr int kBytes = 18, kZero = 8, kBeside = kMostBeside;
   static constexpr bool kSigned = false, kOffset = false;
-  static INLINE Pair unpack(const char* p) { return nibbles<kBytes>(p + 2); }
+  template <class Group>
+  static INLINE Pair unpack(Group p) {
+    return nibbles<kBytes>(p + 2);
+  }
 };
 struct Q4_1 {
   static constexpr int kBytes = 20, kZero = 0, kBeside = 2;
   static constexpr bool kSigned = false, kOffset = true;
-  static INLINE Pair unpack(const char* p) { return nibbles<kBytes>(p + 4); }
+  template <class Group>
+  static INLINE Pair unpack(Group p) {
+    return nibbles<kBytes>(p + 4);
+  }
 };
 struct Q5_0 {
   static constexpr int kBytes = 22, kZero = 16, kBeside = 2;
   static constexpr bool kSigned = false, kOffset = false;
-  static INLINE Pair unpack(const char* p) {
+  template <class Group>
+  static INLINE Pair unpack(Group p) {
     const Pair low = nibbles<kBytes>(p + 6), high = fifth_bits<kBytes>(p + 2);
     return {low.first | high.first, low.second | high.second};
   }
@@ -55,7 +65,8 @@ struct Q5_0 {
 struct Q5_1 {
   static constexpr int kBytes = 24, kZero = 0, kBeside = 1;
   static constexpr bool kSigned = false, kOffset = true;
-  static INLINE Pair unpack(const char* p) {
+  template <class Group>
+  static INLINE Pair unpack(Group p) {
     const Pair low = nibbles<kBytes>(p + 8), high = fifth_bits<kBytes>(p + 4);
     return {low.first | high.first, low.second | high.second};
   }
@@ -63,7 +74,8 @@ struct Q5_1 {
 struct IQ4_NL {
   static constexpr int kBytes = 18, kZero = kSignedZero, kBeside = 2;
   static constexpr bool kSigned = true, kOffset = false;
-  static INLINE Pair unpack(const char* p) {
+  template <class Group>
+  static INLINE Pair unpack(Group p) {
     const Pair index = nibbles<kBytes>(p + 2);
     return {from_table(values(), index.first), from_table(values(), index.second)};
   }
@@ -88,6 +100,10 @@ struct Groups32 {  // four, with a lane for each block
   int32_t corrections[LANES];
   float scales[LANES], sums[LANES];
 };
+
+// Whether a row that ends with so many blocks ends with half a group.
+constexpr bool kHalves = kGroup == 4;
+INLINE bool is_half(int64_t blocks) { return kHalves && blocks == kGroup / 2; }
 
 struct Larger {
   INLINE Int operator()(Int a, Int b) const { return a > b ? a : b; }
@@ -210,8 +226,8 @@ void pack_four(Groups32* groups, const float* x, int zero, Int* worst, float* re
   store_scales(groups, in_order_of_sums(by.scales, Lanes{}), sums_of_blocks(sums), zero);
 }
 
-// A row; the blocks from `lone` on are in groups by themselves. The last group overlaps the one before it,
-// and has zeros where that one has values.
+// A row; the blocks from `lone` on are in groups by themselves. The last group is half of one, or overlaps
+// the one before it and has zeros where that one has values.
 inline bool pack_row32(char* to, const float* x, int64_t k, int zero, int64_t lone, float* rest) {
   const int64_t blocks = k / 32;
   const auto rest_from = [=](int64_t b) { return rest ? rest + 32 * b : nullptr; };
@@ -223,7 +239,8 @@ inline bool pack_row32(char* to, const float* x, int64_t k, int zero, int64_t lo
     pack_four(reinterpret_cast<Group32*>(to), x + 32 * b, zero, &worst, rest_from(b));
   for (; b < blocks; b += kGroup, to += sizeof(Group32)) {
     float last[32 * kGroup] = {};
-    const int64_t here = smaller(blocks - b, kGroup), skipped = blocks < kGroup ? 0 : kGroup - here;
+    const int64_t here = smaller(blocks - b, kGroup),
+                  skipped = blocks < kGroup || is_half(here) ? 0 : kGroup - here;
     for (int64_t i = 0; i < 32 * here; i += LANES) store(last + 32 * skipped + i, load(x + 32 * b + i));
     pack_group(reinterpret_cast<Group32*>(to), last, zero, &worst, rest ? last : nullptr);
     for (int64_t i = 0; rest && i < 32 * here; i += LANES)
@@ -253,8 +270,8 @@ INLINE Int correction(const Group& x) {
 }
 
 // A row's group at w.
-template <class F, int M>
-INLINE void add_group(Vec (&sums)[M], const char* w, const char* const (&x)[M]) {
+template <class F, class Group, int M>
+INLINE void add_group(Vec (&sums)[M], Group w, const char* const (&x)[M]) {
   const Pair q = F::unpack(w);
   const Vec scale = halves<F::kBytes>(w), offset = F::kOffset ? halves<F::kBytes>(w + 2) : Vec{};
   for (int m = 0; m < M; ++m) {
@@ -319,10 +336,15 @@ struct Blocks32 {
       for (int r = 0; r < R; ++r) add_groups<F>(sums[r], w[r] + b * F::kBytes, x);
       for (int m = 0; m < M; ++m) x[m] += sizeof(Groups32);
     }
-    for (; b < blocks; b += kGroup) {
-      const int64_t at = smaller(b, blocks - kGroup) * F::kBytes;
-      for (int r = 0; r < R; ++r) add_group<F>(sums[r], w[r] + at, x);
+    for (; b + kGroup <= blocks; b += kGroup) {
+      for (int r = 0; r < R; ++r) add_group<F>(sums[r], w[r] + b * F::kBytes, x);
       for (int m = 0; m < M; ++m) x[m] += sizeof(Group32);
+    }
+    if (is_half(blocks - b)) {
+      if constexpr (kHalves)
+        for (int r = 0; r < R; ++r) add_group<F>(sums[r], HalfGroup{w[r] + b * F::kBytes}, x);
+    } else if (b < blocks) {
+      for (int r = 0; r < R; ++r) add_group<F>(sums[r], w[r] + (blocks - kGroup) * F::kBytes, x);
     }
   }
 

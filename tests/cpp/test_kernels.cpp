@@ -46,13 +46,13 @@ struct Type;
 template <>
 struct Type<float> {
   static constexpr DType dtype = cpu::kFloat32;
-  static constexpr double tolerance = 1e-5;
+  static constexpr double tolerance = 1e-5, step = 0x1p-149;  // between the least numbers
   static float made(double v) { return static_cast<float>(v); }
 };
 template <>
 struct Type<Float16> {
   static constexpr DType dtype = cpu::kFloat16;
-  static constexpr double tolerance = 2e-3;
+  static constexpr double tolerance = 2e-3, step = 0x1p-24;
   static Float16 made(double v) {  // truncates: any value will do for an input
     if (v == 0) return {0};
     int exponent;
@@ -66,7 +66,7 @@ struct Type<Float16> {
 template <>
 struct Type<BFloat16> {
   static constexpr DType dtype = cpu::kBFloat16;
-  static constexpr double tolerance = 1e-2;
+  static constexpr double tolerance = 1e-2, step = 0x1p-133;
   static BFloat16 made(double v) {
     const auto f = static_cast<float>(v);
     uint32_t bits;
@@ -105,7 +105,8 @@ void compare(const char* isa, const char* what, const Block<T>& got, const Reals
   double scale = 1e-30, worst = 0;
   for (double e : exact) scale = std::max(scale, std::fabs(e));
   for (int64_t i = 0; i < got.n; ++i) {
-    const double error = std::fabs(value(got.data[i]) - exact[i]) / scale;
+    const double difference = std::fabs(value(got.data[i]) - exact[i]);
+    const double error = difference <= Type<T>::step / 2 ? 0 : difference / scale;
     worst = error > worst || std::isnan(error) ? error : worst;
   }
   ++checks;
