@@ -163,6 +163,20 @@ def test_build_ext_rebuilds_what_would_come_out_differently(building, monkeypatc
     assert (compiles(), compiles()) == (True, False)
 
 
+def test_no_file_is_compiled_after_one_that_failed(monkeypatch, tmp_path):
+    begun = []
+
+    def fails(call, target):
+        begun.append(call)
+        raise CommandError("no")
+
+    monkeypatch.setattr(cpp_build, "finish", fails)
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    with pytest.raises(CommandError, match="^no$"):
+        cpp_build.compiled(["cxx"], tmp_path)
+    assert len(begun) == 1 < len(cpp_build.SOURCES)
+
+
 def test_a_copy_of_a_checkout_keeps_what_is_built(building, monkeypatch, capsys):
     """Also pip's builds, each of which has pybind11 in a folder of its own."""
 

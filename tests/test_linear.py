@@ -114,6 +114,17 @@ def test_a_bias_of_any_float_is_added(name, rows, dtype, reached):
         assert np.abs(difference).max() <= 2 * TOLERANCE[np.dtype(dtype)] * scale
 
 
+@storing("linear", ("q8_0", "q4_1"))
+def test_an_infinite_scale_makes_its_row_infinite(name, reached):
+    """Also beside lanes that stand for no block: zero times infinity would be NaN."""
+    of, count = FORMATS[name], 6
+    data = np.full((count, count, of.bytes), 0x11, np.uint8)
+    data[..., : of.bytes % 16] = 0  # the scales, and offsets
+    data[range(count), range(count), :2] = np.frombuffer(np.float16(np.inf).tobytes(), np.uint8)
+    weight = Quantized(data.reshape(count, -1), name)
+    assert (reached.linear(np.ones((1, count * of.values), np.float32), weight) == np.inf).all()
+
+
 @storing("linear")
 def test_long_rows_keep_their_digits(name, reached):
     k = 1 << 16

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -42,16 +43,26 @@ def build(folder: Path, force: bool = False) -> Path:
 
 def sources() -> list[Path]:
     """Every file whose change makes a rebuild necessary, this recipe among them."""
+    # the other sources are in cpu/
     parts = sorted(f for folder in ("bindings", "cpu") for f in (probes.CPP_EXT / folder).glob("*.*"))
-    return [*SOURCES[:1], *sorted(probes.CPP_EXT.glob("*.h")), *parts, Path(__file__)]
+    return [SOURCES[0], *sorted(probes.CPP_EXT.glob("*.h")), *parts, Path(__file__)]
 
 
 def compiled(call: list[str], folder: Path) -> list[str]:
-    """The objects of all sources, made in `folder` by as many calls at once as there are processors."""
+    """The objects of all sources, made in `folder` by as many calls at once as there are processors.
+
+    None is begun after one has failed.
+    """
+    failed = threading.Event()
 
     def made(source: Path) -> str:
         target = folder / f"{source.stem}.o"
-        finish([*call, str(source)], target)
+        try:
+            if not failed.is_set():
+                finish([*call, str(source)], target)
+        except CommandError:
+            failed.set()
+            raise
         return str(target)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -59,7 +70,7 @@ def compiled(call: list[str], folder: Path) -> list[str]:
 
 
 def calls() -> tuple[list[str], list[str]]:
-    """The compiler's calls that compile a source and that link objects, less those, libraries and output."""
+    """Two calls of the compiler, less their files and output: to compile a source, and to link objects."""
     missing = [finding for finding in probes.cpp_prerequisites() if not finding]
     if missing:
         reasons = "\n".join(f"  {finding}" for finding in missing)

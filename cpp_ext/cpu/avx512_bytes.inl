@@ -67,6 +67,10 @@ template <int kStride, class Group>
 INLINE Vec halves(Group p) {
   return (Vec)_mm512_maskz_cvtph_ps(0xffff, words_of_blocks<kStride>(p));
 }
+template <int kStride>
+INLINE Vec halves(HalfGroup group) {
+  return (Vec)_mm512_maskz_cvtph_ps(0x00ff, words_of_blocks<kStride>(group));
+}
 
 // In which of the loads of 64 bytes that cover 16 blocks a word lies, and where: the first words of the
 // blocks for the lower 16 lanes, the second ones for the upper. The last load ends where the blocks end.

@@ -62,7 +62,8 @@ INLINE uint16_t word_at(const char* p) {
 // In a group of LANES / 4 blocks of kStride bytes, each has 16 bytes, four lanes, of a vector.
 constexpr int kGroup = LANES / 4;
 
-// The first half of a group of four. Whatever stands for the other two blocks, x has zeros there.
+// The first half of a group of four. For the other two blocks any codes stand, as x has zeros there, and
+// scales of zero.
 struct HalfGroup {
   const char* p;
   INLINE HalfGroup operator+(int bytes) const { return {p + bytes}; }
@@ -143,6 +144,12 @@ INLINE Vec halves(Group p) {
   if constexpr (kGroup == 1) return set(half_at(p));
   alignas(64) Float16 all[LANES];
   for (int i = 0; i < LANES; ++i) all[i].bits = word_at(block_at<kStride>(p, i / 4));
+  return load(all);
+}
+template <int kStride>
+INLINE Vec halves(HalfGroup group) {
+  alignas(64) Float16 all[LANES] = {};
+  for (int i = 0; i < LANES / 2; ++i) all[i].bits = word_at(group.p + i / 4 * kStride);
   return load(all);
 }
 

@@ -1,4 +1,4 @@
-// Forgets what targets.h said about an instruction set, so that it can say it about the next one.
+// Forgets what was said about an instruction set, so that it can be said about the next one.
 #undef ISA
 #undef BASE
 #undef LANES

@@ -1,4 +1,5 @@
-// The CPU kernels, written once. targets.h includes this file once per instruction set, with
+// The CPU kernels, written once. targets.h and sets_*.inl include this file once per set of instructions,
+// with
 //   ISA    the namespace and name of the set
 //   LANES, VECTORS  how many floats its vectors hold, and how many such registers it has
 // and, where the set has instructions for them, WIDEN_F16/NARROW_F16, WIDEN_I8, STREAM_F32/STREAM_16,

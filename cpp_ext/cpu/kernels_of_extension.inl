@@ -1,5 +1,5 @@
 // Instruction sets that add a few instructions to a whole one, BASE: the kernels that gain by them are
-// compiled again, all others are BASE's. Included by targets.h as kernels.inl is.
+// compiled again, all others are BASE's. Included as kernels.inl is.
 
 namespace cpu {
 namespace ISA {

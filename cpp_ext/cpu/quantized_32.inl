@@ -101,7 +101,7 @@ struct Groups32 {  // four, with a lane for each block
   float scales[LANES], sums[LANES];
 };
 
-// Whether a row that ends with so many blocks ends with half a group.
+// Whether so many blocks, what whole groups leave of a row, are half a group.
 constexpr bool kHalves = kGroup == 4;
 INLINE bool is_half(int64_t blocks) { return kHalves && blocks == kGroup / 2; }
 

@@ -39,7 +39,7 @@
 #define END_TARGET _Pragma("GCC pop_options")
 #endif
 
-#if defined(AIRLLM_X86) && defined(AIRLLM_SETS_APART)  // avx2.cpp and avx512.cpp are linked to their user
+#if defined(AIRLLM_X86) && defined(AIRLLM_SETS_APART)  // in avx2.cpp and avx512.cpp, for others
 namespace cpu {
 namespace avx2 {
 extern const Kernels kernels;

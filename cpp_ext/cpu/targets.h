@@ -1,5 +1,6 @@
-// Compiles kernels.inl for each instruction set, and tells which of the sets this CPU runs.
-// One binary runs on every CPU of its architecture: nothing here depends on compiler flags.
+// Compiles kernels.inl for each instruction set, but for those that AIRLLM_SETS_APART leaves to files of
+// their own, and tells which of the sets this CPU runs. One binary runs on every CPU of its architecture:
+// nothing here depends on compiler flags.
 #pragma once
 #include <atomic>
 #include <string>

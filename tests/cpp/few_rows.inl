@@ -111,7 +111,7 @@ void check_few_rows(const cpu::Kernels& kernels) {
     const int64_t of = cpu::kBlocks[format].values;
     for (const auto& [m, n, blocks] :
          {std::tuple(1, 5, 1), std::tuple(3, 21, 2), std::tuple(8, 5, 3), std::tuple(1, 70, 5),
-          std::tuple(2, 9, 6), std::tuple(5, 9, 18), std::tuple(1, 6, 37)})
+          std::tuple(2, 9, 6), std::tuple(1, 5, 6), std::tuple(5, 9, 18), std::tuple(1, 6, 37)})
       check_linear<T>(kernels, format, m, n,
                       std::min<int64_t>(blocks * of, of == 1 ? blocks : 1184 / of * of));
     if (of == 1) check_linear<T>(kernels, format, 2, 7, 301);
