@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 import sysconfig
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import checkouts
@@ -164,17 +165,21 @@ def test_build_ext_rebuilds_what_would_come_out_differently(building, monkeypatc
 
 
 def test_no_file_is_compiled_after_one_that_failed(monkeypatch, tmp_path):
+    first, second, *_ = map(str, cpp_build.SOURCES)
     begun = []
 
-    def fails(call, target):
-        begun.append(call)
-        raise CommandError("no")
+    def finish(call, target):
+        begun.append(call[-1])
+        if call[-1] == first:
+            time.sleep(0.3)
+        else:
+            raise CommandError("no")
 
-    monkeypatch.setattr(cpp_build, "finish", fails)
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(cpp_build, "finish", finish)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
     with pytest.raises(CommandError, match="^no$"):
         cpp_build.compiled(["cxx"], tmp_path)
-    assert len(begun) == 1 < len(cpp_build.SOURCES)
+    assert sorted(begun) == sorted([first, second])
 
 
 def test_a_copy_of_a_checkout_keeps_what_is_built(building, monkeypatch, capsys):
