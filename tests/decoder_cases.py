@@ -54,6 +54,7 @@ BATCHES = {
     "from nothing": [(0, 7)],
     "two": [(0, 1), (300, 1)],
     "unequal": [(70, 2), (0, 1), (31, 5)],
+    "sixteen": [(7 * i, 1) for i in range(16)],
 }
 
 

@@ -130,7 +130,7 @@ def test_a_weight_of_another_shape_is_refused(changed, reached):
 
 WRONG = {
     "x has shape": {"x": np.zeros((4, 65), np.float32)},
-    "at most 8 rows": {"x": np.zeros((9, 64), np.float32)},
+    "at most 16 rows": {"x": np.zeros((17, 64), np.float32)},
     "x has dtype float16": {"x": np.zeros((4, 64), np.float16)},
     "x is read-only": {"x": np.broadcast_to(np.float32(0), (1, 1)).repeat(4, 0).repeat(64, 1)},
     "cos has shape": {"cos": np.zeros((3, 1, 16), np.float32)},

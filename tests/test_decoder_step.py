@@ -100,7 +100,7 @@ def test_what_half_a_layer_gives_is_added_up_where_it_is_asked_for(reached):
 WRONG_STEPS = {
     f"tokens has value {VOCABULARY}, expected 0 to {VOCABULARY - 1}": [1, VOCABULARY],
     "tokens has value -1": [-1, 1],
-    "tokens has 9 tokens, expected at most 8": [0] * 9,
+    "tokens has 17 tokens, expected at most 16": [0] * 17,
     "tokens is empty": [],
     "tokens has value -2": -2,
     f"tokens has value {VOCABULARY + 1}": VOCABULARY + 1,

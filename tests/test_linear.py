@@ -8,7 +8,7 @@ from conftest import DTYPES, TOLERANCE, assert_agrees, targets
 
 from airllm.formats import FORMATS, Quantized
 
-ROWS = (1, 3, 4, 5, 8, 20)
+ROWS = (1, 3, 4, 5, 8, 13, 16, 20)
 BLOCKS = (1, 2, 3, 5, 6, 9)  # in a row: around a group of 1, 2 or 4, half a group of 4
 
 
@@ -61,7 +61,7 @@ def test_whole_numbers_that_int8_holds_lose_nothing(count, name, reached):
     """Every block of x has 127 times its scale in it, which makes the others whole steps of it."""
     k, block = count * FORMATS[name].values, FORMATS[name].values
     rng = np.random.default_rng(count)
-    for rows in (1, 2, 5, 8):
+    for rows in (1, 2, 5, 8, 16):
         weight = stored.blocks(name, (35, k), rows)
         steps = rng.integers(-127, 128, (rows, k))
         steps[:, ::block] = 127

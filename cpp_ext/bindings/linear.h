@@ -29,7 +29,7 @@ inline void multiply_stored(const Array& out, const Array& x, const Stored& weig
   const cpu::threaded::Linear call{x.dtype,      out.data, x.data, weight.format, weight.data(), bias,
                                    out.size / n, n,        k};
   const bool floats = call.format == cpu::kF32 && call.dtype == cpu::kFloat32;
-  if (floats && k && call.m > cpu::kDecodeRows) return linear_by_numpy(out, x, call);
+  if (floats && k && call.m > cpu::rows_as_stored(call.format)) return linear_by_numpy(out, x, call);
   run(call.work(), [&] { cpu::threaded::linear(*active.load(), call); });
 }
 

@@ -2,6 +2,18 @@
 
 INLINE float half_at(const char* p) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(word_at(p)))); }
 
+// Bytes as words; GCC would convert four at a time.
+INLINE EightWords words_of(uint64_t eight) {
+  return (EightWords)_mm_cvtepi8_epi16(_mm_cvtsi64_si128((long long)eight));
+}
+INLINE EightWords words_at(const char* p) {
+  return (EightWords)_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i*)p));
+}
+INLINE EightWords first_words_of(Sixteen v) { return (EightWords)_mm_cvtepi8_epi16((__m128i)v); }
+INLINE EightWords last_words_of(Sixteen v) {
+  return (EightWords)_mm_cvtepi8_epi16(_mm_unpackhi_epi64((__m128i)v, (__m128i)v));
+}
+
 INLINE LanesOfBytes low_bytes(Int v) {  // GCC would take each lane out by itself
   const __m128i index = _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
   const __m256i fours = _mm256_shuffle_epi8((__m256i)v, _mm256_broadcastsi128_si256(index));
@@ -9,9 +21,6 @@ INLINE LanesOfBytes low_bytes(Int v) {  // GCC would take each lane out by itsel
   return (LanesOfBytes)_mm_cvtsi128_si64(both);
 }
 
-INLINE Sixteen looked_up(Sixteen table, Sixteen index) {
-  return (Sixteen)_mm_shuffle_epi8((__m128i)table, (__m128i)index);
-}
 INLINE Bytes from_table(Sixteen table, Bytes index) {
   return (Bytes)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256((__m128i)table), (__m256i)index);
 }
@@ -58,9 +67,18 @@ INLINE Halves halves_of_blocks(const char* p) {
           (Vec)_mm256_cvtph_ps(word_of_blocks<kStride>(p + 2))};
 }
 
-INLINE Bytes shifted_pair(const char* p, int, int shift, int) { return field(load_bytes(p), shift, 255); }
-
-INLINE Int scales_of_lanes(Sixteen scales, const int8_t* index) {
-  const __m128i taken = _mm_shuffle_epi8((__m128i)scales, _mm_loadl_epi64((const __m128i*)index));
-  return (Int)_mm256_cvtepi8_epi32(taken);
+INLINE Bytes moved_bits(const char* p, int, int from, int, int to) {
+  const Words v = (Words)load_bytes(p);
+  return (Bytes)(from > to ? v >> (from - to) : v << (to - from));
 }
+
+INLINE Shorts in_all_pieces(EightWords words) { return (Shorts)_mm256_broadcastsi128_si256((__m128i)words); }
+INLINE Shorts in_half_of_pieces(EightWords first, EightWords second) {
+  return (Shorts)_mm256_inserti128_si256(_mm256_castsi128_si256((__m128i)first), (__m128i)second, 1);
+}
+INLINE Shorts words_of_pieces(Shorts words, const int8_t* index) {
+  return (Shorts)_mm256_shuffle_epi8((__m256i)words, _mm256_load_si256((const __m256i*)index));
+}
+
+INLINE Int in_first_lanes(FourInts four) { return (Int)_mm256_zextsi128_si256((__m128i)four); }
+INLINE Vec in_first_lanes(FourFloats four) { return (Vec)_mm256_zextps128_ps256((__m128)four); }

@@ -15,4 +15,12 @@
 #define STREAM_F32(p, v) _mm512_stream_ps(p, (__m512)(v))
 #define STREAM_16(p, v) _mm256_stream_si256((__m256i*)(p), (__m256i)(v))
 #define BYTES "avx512_bytes.inl"
+#define LOOK_UP(table, index) _mm_shuffle_epi8((__m128i)(table), (__m128i)(index))
 #define KEEP_IN_REGISTER(v) __asm__("" : "+v"(v))
+#define PAIRS_U8_I8(u, i) ((Pairs)_mm512_maddubs_epi16((__m512i)(u), (__m512i)(i)))
+#define PAIRS_I8_I8(w, x)            \
+  PAIRS_U8_I8(                       \
+      _mm512_abs_epi8((__m512i)(w)), \
+      _mm512_mask_sub_epi8((__m512i)(x), _mm512_movepi8_mask((__m512i)(w)), __m512i{}, (__m512i)(x)))
+#define SUMS_OF_PAIRS(a, b) ((Int)_mm512_madd_epi16((__m512i)(a), (__m512i)(b)))
+#define FOURS_OF_PAIRS(p) SUMS_OF_PAIRS(p, _mm512_set1_epi16(1))

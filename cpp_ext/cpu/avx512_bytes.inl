@@ -6,6 +6,18 @@ INLINE Bytes from_table(Sixteen table, Bytes index) {
   return (Bytes)_mm512_shuffle_epi8(_mm512_maskz_broadcast_i32x4(0xffff, (__m128i)table), (__m512i)index);
 }
 
+// Bytes as words; GCC would convert four at a time.
+INLINE EightWords words_of(uint64_t eight) {
+  return (EightWords)_mm_cvtepi8_epi16(_mm_cvtsi64_si128((long long)eight));
+}
+INLINE EightWords words_at(const char* p) {
+  return (EightWords)_mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i*)p));
+}
+INLINE EightWords first_words_of(Sixteen v) { return (EightWords)_mm_cvtepi8_epi16((__m128i)v); }
+INLINE EightWords last_words_of(Sixteen v) {
+  return (EightWords)_mm_cvtepi8_epi16(_mm_unpackhi_epi64((__m128i)v, (__m128i)v));
+}
+
 INLINE LanesOfBytes low_bytes(Int v) { return (LanesOfBytes)_mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)v); }
 
 INLINE __m512i joined(__m256i low, __m256i high) {
@@ -104,13 +116,22 @@ INLINE Halves halves_of_blocks(const char* p) {
   return {(Vec)_mm512_maskz_cvtph_ps(0xffff, first), (Vec)_mm512_maskz_cvtph_ps(0xffff, second)};
 }
 
-INLINE Bytes shifted_pair(const char* p, int, int shift, int other_shift) {
+INLINE Bytes moved_bits(const char* p, int, int from, int other_from, int to) {
   const __m512i twice = _mm512_maskz_broadcast_i64x4(0xff, _mm256_loadu_si256((const __m256i*)p));
-  const __m512i shifts = joined(_mm256_set1_epi16((short)shift), _mm256_set1_epi16((short)other_shift));
-  return (Bytes)_mm512_srlv_epi16(twice, shifts);
+  const __m512i by = joined(_mm256_set1_epi32((from - to) & 31), _mm256_set1_epi32((other_from - to) & 31));
+  return (Bytes)_mm512_maskz_rorv_epi32(0xffff, twice, by);
 }
 
-INLINE Int scales_of_lanes(Sixteen scales, const int8_t* index) {
-  const __m128i taken = _mm_shuffle_epi8((__m128i)scales, _mm_loadu_si128((const __m128i*)index));
-  return (Int)_mm512_maskz_cvtepi8_epi32(0xffff, taken);
+INLINE Shorts in_all_pieces(EightWords words) {
+  return (Shorts)_mm512_maskz_broadcast_i32x4(0xffff, (__m128i)words);
 }
+INLINE Shorts in_half_of_pieces(EightWords first, EightWords second) {
+  return (Shorts)joined(_mm256_broadcastsi128_si256((__m128i)first),
+                        _mm256_broadcastsi128_si256((__m128i)second));
+}
+INLINE Shorts words_of_pieces(Shorts words, const int8_t* index) {
+  return (Shorts)_mm512_shuffle_epi8((__m512i)words, _mm512_load_si512(index));
+}
+
+INLINE Int in_first_lanes(FourInts four) { return (Int)_mm512_zextsi128_si512((__m128i)four); }
+INLINE Vec in_first_lanes(FourFloats four) { return (Vec)_mm512_zextps128_ps512((__m128)four); }

@@ -12,8 +12,15 @@ typedef int8_t LanesOfBytes __attribute__((vector_size(LANES)));
 typedef int8_t LanesOfBytesInMemory __attribute__((vector_size(LANES), aligned(1), may_alias));
 typedef int32_t IntInMemory __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
+typedef int16_t EightWords __attribute__((vector_size(16)));
+typedef int16_t EightWordsInMemory __attribute__((vector_size(16), aligned(2), may_alias));
+typedef uint16_t EightUnsigned __attribute__((vector_size(16)));
+typedef int32_t FourInts __attribute__((vector_size(16)));
+typedef float FourFloats __attribute__((vector_size(16)));
+
 INLINE Bytes load_bytes(const void* p) { return *static_cast<const BytesInMemory*>(p); }
 INLINE Sixteen load_sixteen(const void* p) { return *static_cast<const SixteenInMemory*>(p); }
+INLINE EightWords load_words(const void* p) { return *static_cast<const EightWordsInMemory*>(p); }
 INLINE Int load_int(const void* p) { return *static_cast<const IntInMemory*>(p); }
 INLINE void store_int(void* p, Int v) { *static_cast<IntInMemory*>(p) = v; }
 INLINE Vec to_float(Int v) { return __builtin_convertvector(v, Vec); }
@@ -55,6 +62,19 @@ INLINE Int dot_signed(Int sum, Bytes w, Bytes x) {
 INLINE Int dot_small(Int sum, Bytes u, Bytes x) { return dot_signed(sum, u, x); }
 #endif
 
+// The products of eight words, two of them added up in each.
+INLINE FourInts fours_of_words(EightWords a, EightWords b) {
+#if defined(AIRLLM_X86)
+  return (FourInts)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#elif defined(AIRLLM_ARM)
+  return (FourInts)vpaddq_s32(vmull_s16(vget_low_s16((int16x8_t)a), vget_low_s16((int16x8_t)b)),
+                              vmull_high_s16((int16x8_t)a, (int16x8_t)b));
+#else
+  const FourInts ai = (FourInts)a, bi = (FourInts)b;
+  return (ai << 16 >> 16) * (bi << 16 >> 16) + (ai >> 16) * (bi >> 16);
+#endif
+}
+
 INLINE uint16_t word_at(const char* p) {
   return static_cast<uint16_t>(static_cast<unsigned char>(p[0]) | static_cast<unsigned char>(p[1]) << 8);
 }
@@ -91,6 +111,20 @@ INLINE float half_at(const char* p) {
 
 // The low byte of each lane.
 INLINE LanesOfBytes low_bytes(Int v) { return __builtin_convertvector(v, LanesOfBytes); }
+
+// Bytes as words.
+typedef int8_t Eight __attribute__((vector_size(8)));
+typedef int8_t EightInMemory __attribute__((vector_size(8), aligned(1), may_alias));
+INLINE EightWords words_of(uint64_t eight) { return __builtin_convertvector((Eight)eight, EightWords); }
+INLINE EightWords words_at(const char* p) {
+  return __builtin_convertvector(*reinterpret_cast<const EightInMemory*>(p), EightWords);
+}
+INLINE EightWords first_words_of(Sixteen v) {
+  return __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), EightWords);
+}
+INLINE EightWords last_words_of(Sixteen v) {
+  return __builtin_convertvector(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15), EightWords);
+}
 
 // Bytes of a table, in the order of the indices.
 INLINE Sixteen looked_up(Sixteen table, Sixteen index) {
@@ -163,23 +197,29 @@ INLINE Halves halves_of_blocks(const char* p) {
   return {load(first), load(second)};
 }
 
-// 32 bytes, or as many of them as a vector holds from byte 16 * `half` on, shifted right; for 16 lanes
-// twice, by each of the shifts.
-INLINE Bytes shifted_pair(const char* p, int half, int shift, int other_shift) {
+// 32 bytes, or as many of them as a vector holds from byte 16 * `half` on, each with its bit `from` moved to
+// bit `to`; for 16 lanes twice, the second time with the bit `other_from`. What is in the other bits is left
+// open.
+INLINE Bytes moved_bits(const char* p, int half, int from, int other_from, int to) {
+  const auto move = [=](Bytes v, int bit) {
+    return bit > to ? (Bytes)((Words)v >> (bit - to)) : (Bytes)((Words)v << (to - bit));
+  };
+  if (LANES == 4) return move(load_bytes(p + 16 * half), from);
   alignas(64) char all[4 * LANES];
-  if (LANES == 4) return field(load_bytes(p + 16 * half), shift, 255);
   for (int i = 0; i < 4 * LANES; i += 32) __builtin_memcpy(all + i, p, 32);
-  Bytes v = load_bytes(all);
-  for (int i = 0; i < 4 * LANES; ++i)
-    all[i] = static_cast<char>(static_cast<unsigned char>(v[i]) >> (i < 32 ? shift : other_shift));
+  alignas(64) const Bytes first = move(load_bytes(all), from), second = move(load_bytes(all), other_from);
+  __builtin_memcpy(all, &first, 32);
+  if (LANES == 16) __builtin_memcpy(all + 32, reinterpret_cast<const char*>(&second) + 32, 32);
   return load_bytes(all);
 }
 
-// One of 16 bytes for every four lanes, sign-extended.
-INLINE Int scales_of_lanes(Sixteen scales, const int8_t* index) {
-  Int found;
-  for (int i = 0; i < LANES; ++i) found[i] = scales[index[i]];
-  return found;
+// Others are zero.
+template <class Four>
+INLINE auto in_first_lanes(Four four) {
+  alignas(64) decltype(four[0] + four[0]) all[LANES] = {};
+  __builtin_memcpy(all, &four, sizeof four);
+  typedef decltype(four[0] + four[0]) Lanes __attribute__((vector_size(4 * LANES)));
+  return *reinterpret_cast<const Lanes*>(all);
 }
 
 #endif

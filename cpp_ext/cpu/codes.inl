@@ -20,17 +20,32 @@ struct Coding {
   static constexpr bool kMins = kMinsOf;
 };
 
+// GCC takes loops over bytes that may overlap apart, so 16 of them are a vector here.
+typedef uint8_t Codes __attribute__((vector_size(16)));
+typedef uint8_t CodesInMemory __attribute__((vector_size(16), aligned(1), may_alias));
+INLINE Codes load_codes(const uint8_t* p) { return *reinterpret_cast<const CodesInMemory*>(p); }
+INLINE void store(uint8_t* p, Codes v) { *reinterpret_cast<CodesInMemory*>(p) = v; }
+
 // 16 values in the low halves of bytes, then 16 in the high ones
 INLINE void nibbles(uint8_t* to, const uint8_t* q) {
-  for (int i = 0; i < 16; ++i) to[i] = q[i] & 15;
-  for (int i = 0; i < 16; ++i) to[16 + i] = q[i] >> 4;
+  const Codes both = load_codes(q);
+  store(to, both & (uint8_t)15);
+  store(to + 16, both >> 4);
 }
 
-// The fifth bits of 32 values, from a word.
+// The fifth bits of 32 values, from a word: each byte of it is repeated for eight values, which keep a bit
+// each; adding makes that the highest one.
 INLINE void fifth_bits(uint8_t* to, const uint8_t* bits) {
-  uint32_t word;
-  __builtin_memcpy(&word, bits, 4);
-  for (int i = 0; i < 32; ++i) to[i] |= (word >> i & 1) << 4;
+  constexpr uint64_t kEach = 0x0101010101010101u;
+  for (int i = 0; i < 4; ++i) {
+    const uint64_t bit = bits[i] * kEach & 0x8040201008040201u;
+    const uint64_t highest = ((bit & 0x7f * kEach) + 0x7f * kEach) | bit;
+    const uint64_t fifth = highest >> 3 & 0x10 * kEach;
+    uint64_t eight;
+    __builtin_memcpy(&eight, to + 8 * i, 8);
+    eight |= fifth;
+    __builtin_memcpy(to + 8 * i, &eight, 8);
+  }
 }
 
 // Codes of a whole byte are signed where the dot products want that.
@@ -80,14 +95,25 @@ struct Q5_1 : Coding<kQ5_1, 32, 31, 0, true> {
   }
 };
 
+// Of 16 levels, by their numbers.
+INLINE Codes looked_up(Codes levels, Codes numbers) {
+#ifdef LOOK_UP
+  return (Codes)LOOK_UP(levels, numbers);
+#else
+  Codes found;
+  for (int i = 0; i < 16; ++i) found[i] = levels[numbers[i]];
+  return found;
+#endif
+}
+
 struct IQ4_NL : Coding<kIQ4_NL, 32, kSigned, kSignedOffset> {
   INLINE static void codes(uint8_t* to, const uint8_t* block, int) {
-    static constexpr int8_t kLevels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                           1,    13,   25,  38,  53,  69,  89,  113};
-    for (int i = 0; i < 16; ++i) {
-      to[i] = static_cast<uint8_t>(kLevels[block[2 + i] & 15]) ^ kSignedOffset;
-      to[16 + i] = static_cast<uint8_t>(kLevels[block[2 + i] >> 4]) ^ kSignedOffset;
-    }
+    typedef int8_t Levels __attribute__((vector_size(16)));
+    const Codes levels =
+        (Codes)Levels{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    const Codes both = load_codes(block + 2), of_codes = levels ^ (uint8_t)kSignedOffset;
+    store(to, looked_up(of_codes, both & (uint8_t)15));
+    store(to + 16, looked_up(of_codes, both >> 4));
   }
   INLINE static void scales(float* scale, float*, const uint8_t* block, int) { *scale = half(block); }
 };

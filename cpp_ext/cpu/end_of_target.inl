@@ -24,6 +24,7 @@
 #undef DOTS_AT_ONCE
 #undef DOT_OF_CODES
 #undef SUMS_OF_PAIRS
+#undef ADD_SUMS_OF_PAIRS
 #undef BYTES
 #undef LOOK_UP
 #undef HALF

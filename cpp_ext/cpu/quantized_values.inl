@@ -44,19 +44,19 @@ void decode_blocks32(float* out, const char* p, int64_t n) {
 // A block of 256.
 template <class F>
 INLINE void decode_block(float* out, const char* p) {
-  const SubBlocks sub = F::sub_blocks(p);
+  const SubBlocks<F::kUnit> sub = F::sub_blocks(p);
   const float scale = half_at(p + F::kScale), offset_scale = half_at(p + F::kOffsetScale);
   for (int v = 0; v < F::kLowBytes / kStep; ++v) {
-    const Bytes low = load_bytes(p + F::kLow + v * kStep), high = F::high(p, v);
+    const Bytes low = load_bytes(p + F::kLow + v * kStep);
     for (int f = 0; f < F::kFields; ++f) {
       alignas(64) char codes[4 * LANES];
-      *reinterpret_cast<BytesInMemory*>(codes) = unpacked<F>(low, high, f);
+      *reinterpret_cast<BytesInMemory*>(codes) = unpacked<F>(low, p, v, f);
       for (int piece = 0; piece < kGroup; ++piece) {
-        const int unit = order<F>.unit[(v * F::kFields + f) * kGroup + piece];
-        const float offset = F::kOffset ? -(offset_scale * sub.offsets[unit]) : -0.f;
+        const int place = (v * F::kFields + f) * kGroup + piece, number = order<F>.sub_block[place];
+        const float by = scale * sub.scales[number / 8][number % 8];
+        const float offset = F::kOffset ? -(offset_scale * sub.offsets[number / 8][number % 8]) : -0.f;
         for (int i = 0; i < 16; i += LANES)
-          decode_lanes(out + 16 * unit + i, codes + 16 * piece + i, F::kZero, scale * sub.scales[unit],
-                       offset);
+          decode_lanes(out + 16 * order<F>.unit[place] + i, codes + 16 * piece + i, F::kZero, by, offset);
       }
     }
   }

@@ -13,7 +13,9 @@ BEGIN_TARGET("avx2,fma,f16c")
 #define PAIRS_I8_I8(w, x) \
   PAIRS_U8_I8(_mm256_abs_epi8((__m256i)(w)), _mm256_sign_epi8((__m256i)(x), (__m256i)(w)))
 #define BYTES "avx2_bytes.inl"
-#define FOURS_OF_PAIRS(p) ((Int)_mm256_madd_epi16((__m256i)(p), _mm256_set1_epi16(1)))
+#define LOOK_UP(table, index) _mm_shuffle_epi8((__m128i)(table), (__m128i)(index))
+#define SUMS_OF_PAIRS(a, b) ((Int)_mm256_madd_epi16((__m256i)(a), (__m256i)(b)))
+#define FOURS_OF_PAIRS(p) SUMS_OF_PAIRS(p, _mm256_set1_epi16(1))
 #include "kernels.inl"
 
 #ifdef AIRLLM_TEST_TARGETS  // the 16-lane source on 8-lane instructions: for CPUs without AVX-512

@@ -3,12 +3,6 @@
 BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 #define ISA avx512
 #include "avx512.inl"
-#define PAIRS_U8_I8(u, i) ((Pairs)_mm512_maddubs_epi16((__m512i)(u), (__m512i)(i)))
-#define PAIRS_I8_I8(w, x)            \
-  PAIRS_U8_I8(                       \
-      _mm512_abs_epi8((__m512i)(w)), \
-      _mm512_mask_sub_epi8((__m512i)(x), _mm512_movepi8_mask((__m512i)(w)), __m512i{}, (__m512i)(x)))
-#define FOURS_OF_PAIRS(p) ((Int)_mm512_madd_epi16((__m512i)(p), _mm512_set1_epi16(1)))
 #include "kernels.inl"
 END_TARGET
 
@@ -17,6 +11,7 @@ BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")
 #define BASE avx512
 #include "avx512.inl"
 #define DOT_U8_I8(sum, u, i) ((Int)_mm512_dpbusd_epi32((__m512i)(sum), (__m512i)(u), (__m512i)(i)))
+#define ADD_SUMS_OF_PAIRS(sum, a, b) ((Int)_mm512_dpwssd_epi32((__m512i)(sum), (__m512i)(a), (__m512i)(b)))
 #include "kernels_of_extension.inl"
 END_TARGET
 

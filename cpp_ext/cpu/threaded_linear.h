@@ -47,7 +47,7 @@ inline void unpacked_rows(const StoredKernels& kernels, const Linear& call, char
   linear_unpacked(kernels, part_of(kernels, call, kF32, packed), reinterpret_cast<float*>(floats.data()));
 }
 
-// Up to eight rows of x: every weight is read once, as it is stored.
+// Few rows of x: every weight is read once, as it is stored.
 inline void linear_few_rows(const StoredKernels& kernels, const Linear& call) {
   const int64_t room =
       std::max(kernels.packed_bytes(call.format, call.k), kernels.packed_bytes(kF32, call.k));
@@ -70,7 +70,7 @@ inline void add_bias(const StoredKernels& kernels, const Linear& call) {
 
 inline void linear(const Kernels& kernels, const Linear& call) {
   if (!call.m || !call.n) return;
-  if (call.k && call.m <= kDecodeRows) return linear_few_rows(kernels.stored, call);
+  if (call.k && call.m <= rows_as_stored(call.format)) return linear_few_rows(kernels.stored, call);
   prefill(kernels, call);
   add_bias(kernels.stored, call);
 }
