@@ -129,7 +129,7 @@ INLINE EightWords last_words_of(Sixteen v) {
 // Bytes of a table, in the order of the indices.
 INLINE Sixteen looked_up(Sixteen table, Sixteen index) {
 #ifdef LOOK_UP
-  return LOOK_UP(table, index);
+  return (Sixteen)LOOK_UP(table, index);
 #else
   Sixteen found;
   for (int i = 0; i < 16; ++i) found[i] = table[index[i]];
