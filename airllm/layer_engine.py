@@ -13,7 +13,7 @@ import numpy as np
 
 from airllm.backends.kernel_backend import init_backend
 from airllm.models import generation
-from airllm.models.cache import Cache
+from airllm.models.cache import Cache, token_id
 from airllm.models.generation import Prompt, Statistics
 from airllm.models.memory import MemoryEstimate, parse_size
 from airllm.models.model import ExactOps, Model
@@ -123,7 +123,8 @@ class LayerWiseInferenceEngine:
         single = not tokens or not isinstance(tokens[0], (list, tuple, np.ndarray))
         batch = [tokens] if single else tokens
         caches = [self.new_cache() for _ in batch] if cache is None else [cache] if single else list(cache)
-        results = self._forward([list(map(int, t)) for t in batch], caches, all_positions)
+        ids = [[token_id(token, "forward") for token in sequence] for sequence in batch]
+        results = self._forward(ids, caches, all_positions)
         return results[0] if single else results
 
     def _forward(self, batch: list[list[int]], caches: list[Cache], all_positions: bool) -> list[np.ndarray]:

@@ -246,6 +246,33 @@ def test_a_sequence_in_a_file_goes_on(model, tmp_path):
         engine.new_cache("talk")
 
 
+@pytest.mark.parametrize("backend", ("auto", "python"))
+def test_a_file_has_the_tokens_of_every_kind_of_pass(tmp_path, backend):
+    """Alone, several at once, several sequences together, after a truncation, after opening again."""
+    text = tiny_models.texts()[0]
+    options = {"kv_cache_dir": tmp_path, "context": 64, "cache_dtype": "f32", "backend": backend}
+    with LayerWiseInferenceEngine(tiny_models.DATA / "llama3", **options) as engine:
+        a, b = engine.new_cache("a"), engine.new_cache("b")
+        for part in ([0], [1], [2, 3], [4], [5]):
+            engine.forward([text[i] for i in part], a)
+        for part in ([0, 1], [2], [3]):
+            engine.forward([text[i] for i in part], b)
+        engine.forward([text[6:7], text[4:6]], [a, b])
+        a.truncate(5)
+        engine.forward(text[5:6], a)
+        del a, b
+        for name, length in (("a", 6), ("b", 6)):
+            cache = engine.new_cache(name)
+            assert cache.tokens == text[:length]
+            engine.forward(text[length : length + 1], cache)
+            del cache
+            cache = engine.new_cache(name)
+            assert cache.tokens == text[: length + 1]
+            found, expected = engine.forward(text[7:9], cache), engine.forward(text[:9])
+            assert np.abs(found - expected).max() < 1e-4 * np.ptp(expected)
+            del cache
+
+
 def test_a_process_that_ends_anywhere_leaves_whole_tokens(tmp_path):
     cache = FileCache(tiny_config(), 10, "f16", tmp_path, "a", "me")
     new = np.ones((2, 1, 2, 32), np.float32)

@@ -209,6 +209,17 @@ def test_a_token_that_the_model_does_not_have(token, backend):
         kernel.step(token)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("token", (1.5, [1], None, "1"))
+def test_a_token_that_is_no_whole_number(token, backend):
+    with kernel_of(LLAMA, backend) as kernel:
+        for _ in range(2):  # the first step goes another way than the next
+            with pytest.raises(TypeError, match="step: token has type .*, expected a whole number"):
+                kernel.step(token)
+            kernel.step(np.int64(1))
+        assert kernel._cache.tokens == [1, 1]
+
+
 # ------------------------------------------------------------------------------------------------ its options
 
 WRONG = {

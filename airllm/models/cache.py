@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,15 @@ class Cache:
         if self.dtype != "q8_0":
             return new
         return tensor_ops.quantize(np.ascontiguousarray(new), "q8_0").data
+
+
+def token_id(token: Any, where: str) -> int:
+    """A token as Python's int. TypeError for what is no whole number, as 1.5 or [1] is none."""
+    try:
+        return index(token)
+    except TypeError:
+        kind = type(token).__name__
+        raise TypeError(f"{where}: token has type {kind}, expected a whole number") from None
 
 
 def row_items(config: ModelConfig, dtype: str) -> int:
