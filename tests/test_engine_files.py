@@ -4,6 +4,7 @@ import gc
 import json
 import re
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from airllm import model_info
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models import ModelFileError
 from tests import tiny_gguf, tiny_models
@@ -179,6 +181,42 @@ def test_rotations_that_lack_something(tmp_path, name, key, value, message):
         return {**config, "rope_parameters": {**config["rope_parameters"], key: value}}
 
     refused(copy_of(name, tmp_path, change), message)
+
+
+def test_a_rotation_that_cannot_be_computed(tmp_path):
+    def change(config):
+        return {**config, "rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1.0}}
+
+    refused(copy_of("llama2", tmp_path, change), "the rotation of positions cannot be computed")
+
+
+def test_factors_of_another_length(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiny_gguf, "_llama3_factors", lambda config: np.ones(7, np.float32))
+    path = tiny_gguf.write_gguf("llama3", tmp_path / "model.gguf")
+    refused(path, r"tensor rope_freqs.weight has shape \(7,\), expected \(8,\)")
+
+
+@pytest.mark.parametrize("stored", ("folder", "gguf"))
+def test_experts_that_only_a_number_says_are_no_work(tmp_path, monkeypatch, stored):
+    count = 100_000  # names of so many would take tens of megabytes
+
+    def change(config):
+        return {**config, "num_experts": count, "num_local_experts": count}
+
+    if stored == "folder":
+        path, message = copy_of("qwen3_moe", tmp_path, change), f"has .* tensors, expected {3 * count} of exp"
+    else:
+        config, tensors = tiny_models.read_folder("qwen3_moe")
+        monkeypatch.setattr(tiny_gguf, "read_folder", lambda name: (change(config), tensors))
+        path, message = tiny_gguf.write_gguf("qwen3_moe", tmp_path / "model.gguf"), "has shape .*, expected"
+    tracemalloc.start()
+    try:
+        refused(path, message)
+        with pytest.raises(ModelFileError, match=message):
+            list(model_info.lines(path))
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_expert_that_is_missing_is_missed_at_once(tmp_path):

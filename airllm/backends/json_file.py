@@ -6,6 +6,7 @@ Standard library only.
 import json
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,20 @@ def _parsed(path: Path, text: str, expected: str) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    for key in (names := [key for key, _ in pairs]):
-        if names.count(key) > 1:
-            raise Wrong(key, f"has the key {key!r} twice, expected it once")
-    return dict(pairs)
+    if len(found := dict(pairs)) < len(pairs):
+        key = repeated(key for key, _ in pairs)
+        raise Wrong(key, f"has the key {key!r} twice, expected it once")
+    return found
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """The first name that has stood before."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def line_of(text: str, *keys: str | int, item: Any = None) -> int:

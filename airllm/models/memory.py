@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from airllm.backends.memory import MemoryEstimate
 from airllm.models.cache import resident_bytes
 from airllm.models.config import ModelConfig
-from airllm.models.tensor_names import NamedTensors, layer_names, shared_names
+from airllm.models.tensor_names import NamedTensors, shared_names
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -40,8 +40,8 @@ def parse_size(size: int | str, what: str = "max_memory") -> int:
 def weight_bytes(tensors: NamedTensors) -> int:
     """Of all tensors that the model uses, as they are stored; an expert counts like any other."""
     c = tensors.config
-    names = shared_names(c) + [name for layer in range(c.layers) for name in layer_names(c, layer)]
-    return sum(tensors.span(name).nbytes for name in names)
+    by_layer = (tensors.layer_names(layer) for layer in range(c.layers))
+    return sum(tensors.span(name).nbytes for names in (shared_names(c), *by_layer) for name in names)
 
 
 def activation_bytes(config: ModelConfig, tokens: int, *, unpacked: Sequence[int] = ()) -> int:

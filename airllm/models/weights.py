@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from airllm.backends.json_file import repeated
 from airllm.formats import Quantized
 
 Stored = np.ndarray | Quantized
@@ -118,8 +119,7 @@ def parse_json(path: Path, text: bytes, place: str = "") -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = repeated(name for name, _ in pairs)
             raise ModelFileError(path, place, f"has {twice!r} twice", "each name once")
         return found
 
