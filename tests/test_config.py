@@ -5,10 +5,41 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from airllm.backends import config
+from airllm.backends import config, json_file
+from airllm.backends.values import Wrong
+from airllm.models.weights import ModelFileError, parse_json
+
+class Counted(str):
+    """A key that counts how often it is compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_a_key_that_stands_twice_is_found_in_one_pass(monkeypatch):
+    """A header with a hundred thousand names must not take minutes."""
+    names = [f"k{i}" for i in range(2000)] + ["k1999"]
+
+    def loads(text: str, object_pairs_hook: Callable) -> object:
+        return object_pairs_hook([(Counted(name), 1) for name in names])
+
+    monkeypatch.setattr(json, "loads", loads)
+    monkeypatch.setattr(Counted, "compared", 0)
+    with pytest.raises(ModelFileError, match="has 'k1999' twice"):
+        parse_json(Path("x"), b"")
+    with pytest.raises(Wrong, match="has the key 'k1999' twice"):
+        json_file.json.loads("", object_pairs_hook=json_file._once)
+    assert Counted.compared < 5 * len(names)
+
 
 ORDER = ["cuda", "opencl", "cpp", "python"]
 ORDER_OF_KEYS = ["preferred_backend", "backend_priority", "force_backend"]

@@ -2,7 +2,10 @@
 
 import json
 import threading
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -238,7 +241,7 @@ def test_a_folder_with_sentence_pieces(tmp_path):
     ("files", "message"),
     (
         ({"tokenizer.json": "{"}, "tokenizer.json is no JSON"),
-        ({"tokenizer.json": "{}"}, "tokenizer.json: the tokenizer cannot be read"),
+        ({"tokenizer.json": "{}"}, "tokenizer.json: the tokenizer cannot be used"),
         (
             {"tokenizer_config.json": '{"bos_token": "nobody"}'},
             "bos_token is 'nobody', expected a token of tok",
@@ -259,6 +262,61 @@ def test_a_broken_folder_says_where(tmp_path, files, message):
         (tmp_path / name).write_text(text)
     with pytest.raises(ModelFileError, match=message):
         open_tokenizer(tmp_path)
+
+
+def bytes_tokenizer(folder: Path, change: Callable[[dict], object]) -> None:
+    """A tokenizer.json that says something else after `change`."""
+    whole = tokenizers.Tokenizer(models.BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")]))
+    whole.decoder = decoders.ByteLevel()
+    description = json.loads(whole.to_str())
+    change(description)
+    (folder / "tokenizer.json").write_text(json.dumps(description))
+
+
+@pytest.mark.parametrize("largest", (100_000, (1 << 32) - 1))
+def test_a_large_id_in_a_small_file_takes_no_memory(tmp_path, largest):
+    bytes_tokenizer(tmp_path, lambda whole: whole["model"]["vocab"].update(z=largest))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelFileError, match=f"has a token with id {largest}, expected at most .* bytes"):
+            open_tokenizer(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_gap_in_the_ids_is_nothing_wrong(tmp_path):
+    bytes_tokenizer(tmp_path, lambda whole: whole["model"]["vocab"].update(z=99))
+    tokenizer = open_tokenizer(tmp_path)
+    assert len(tokenizer) == 100 and tokenizer.decode(tokenizer.encode("abz")) == "abz"
+
+
+def test_a_panic_of_the_package_is_an_error_of_the_file(tmp_path):
+    """A prefix that is longer than what it is a prefix of: the Rust code slices beyond the text."""
+    bytes_tokenizer(tmp_path, lambda whole: whole["model"].update(continuing_subword_prefix="abcdef"))
+    with pytest.raises(ModelFileError, match=r"tokenizer.json: the tokenizer cannot be used \(.*range"):
+        open_tokenizer(tmp_path)
+
+
+def test_a_text_that_the_file_makes_impossible_is_an_error_of_the_file(tmp_path):
+    def words(whole):
+        whole["model"] = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[nothing]"}
+
+    bytes_tokenizer(tmp_path, words)
+    tokenizer = open_tokenizer(tmp_path)
+    with pytest.raises(ModelFileError, match="tokenizer.json: the tokenizer cannot be used .*Missing"):
+        tokenizer.encode("b")
+
+
+def test_an_interrupt_within_the_package_stays_one(tmp_path, monkeypatch):
+    bytes_tokenizer(tmp_path, dict)
+    monkeypatch.setattr(tokenizers, "Tokenizer", SimpleNamespace(from_file=interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        open_tokenizer(tmp_path)
+
+
+def interrupted(path: str) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_folder_with_another_decoder_is_refused(tmp_path):
