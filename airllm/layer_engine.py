@@ -218,8 +218,9 @@ class LayerWiseInferenceEngine:
     ) -> str:
         """The model's answer to `messages`, such as `[{"role": "user", "content": "Hi"}]`.
 
-        They become a text by the model's own chat template; `template_values` are what else that one knows,
-        such as `{"enable_thinking": False}`. `options` are those of `generate`. Raises ChatTemplateError, a
+        They become a text by the model's own chat template; a content may also be None, or a list of parts
+        such as `{"type": "text", "text": "Hi"}`. `template_values` are what else the template knows, such as
+        `{"enable_thinking": False}`. `options` are those of `generate`. Raises ChatTemplateError, a
         ValueError, if there is no template or it refuses the messages.
         """
         answer = self.stream_chat(messages, max_new_tokens, template_values=template_values, **options)

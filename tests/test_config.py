@@ -14,6 +14,7 @@ from airllm.backends import config, json_file
 from airllm.backends.values import Wrong
 from airllm.models.weights import ModelFileError, parse_json
 
+
 class Counted(str):
     """A key that counts how often it is compared."""
 

@@ -57,7 +57,10 @@ from tests.config_files import folder, gguf_file
         (
             {
                 "rope_parameters": {
-                    "rope_type": "llama3", "factor": 2.0, "low_freq_factor": 2.0, "high_freq_factor": 2,
+                    "rope_type": "llama3",
+                    "factor": 2.0,
+                    "low_freq_factor": 2.0,
+                    "high_freq_factor": 2,
                 }
             },
             "key rope_parameters.low_freq_factor is too large, expected less than high_freq_factor, which is",

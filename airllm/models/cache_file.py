@@ -107,7 +107,7 @@ class FileCache(Cache):
             self._file.truncate(0)
             _take_room(self._file, nbytes)
             self._file.seek(0)
-            self._file.write((_START.pack(_MAGIC, _VERSION, len(identity)) + _NO_TOKENS + identity))
+            self._file.write(_START.pack(_MAGIC, _VERSION, len(identity)) + _NO_TOKENS + identity)
             self._file.flush()
         except OSError as error:
             with contextlib.suppress(OSError):
