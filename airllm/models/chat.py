@@ -136,8 +136,9 @@ class ChatTemplate:
         try:
             self._template = self._sandbox.from_string(source)
         except Exception as error:  # Python's compiler, too, has limits, which Jinja hands on as they are
-            jinja = isinstance(error, jinja2.TemplateSyntaxError)
-            where = f"{self.place}, line {error.lineno}," if jinja else self.place
+            where = self.place
+            if isinstance(error, jinja2.TemplateSyntaxError):
+                where += f", line {error.lineno},"
             raise ModelFileError(path, where, f"is no Jinja template ({_one_line(error)})") from None
 
     def render(
@@ -182,7 +183,7 @@ class ChatTemplate:
     def _said(self, message: dict[str, Any]) -> dict[str, Any]:
         """A message as the template takes it: most know texts alone."""
         content = message.get("content")
-        if _is_parts(content) and not self._takes_parts:
+        if isinstance(content, list) and _is_parts(content) and not self._takes_parts:
             return {**message, "content": "\n".join(part["text"] for part in content)}
         if content is None and not (message.get("tool_calls") and self._takes_none):
             return {**message, "content": ""}
@@ -218,14 +219,14 @@ def _checked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             raise TypeError(f"chat: messages[{i}] has type {type(message).__name__}, expected a dict")
         if not isinstance(message.get("role"), str):
             raise ValueError(f"chat: messages[{i}] has role {message.get('role')!r}, expected a str")
-        if _is_parts(content := message.get("content")):
+        if isinstance(content := message.get("content"), list) and _is_parts(content):
             _check_parts(i, content)
     return [dict(message) for message in messages]
 
 
-def _is_parts(content: Any) -> bool:
-    """Whether a content is OpenAI's list of parts; what else it may be is for the template to know."""
-    return isinstance(content, list) and all(isinstance(part, Mapping) and "type" in part for part in content)
+def _is_parts(content: list[Any]) -> bool:
+    """Whether these are OpenAI's parts of a content; what else they may be is for the template to know."""
+    return all(isinstance(part, Mapping) and "type" in part for part in content)
 
 
 def _check_parts(message: int, parts: list[Mapping[str, Any]]) -> None:

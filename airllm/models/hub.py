@@ -49,7 +49,10 @@ def located(
     `/file.gguf`, or a part of the name, such as `:Q4_0`) for a GGUF file in one; or `smollm2`, a small model
     for first tries. `revision` and `token` are for Hugging Face.
     """
-    path = Path(name).expanduser()
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:  # ~nobody
+        raise ModelNotFound(f"{name}: {error}") from None
     if path.exists():
         return path
     if name == SMOLLM2:
@@ -62,10 +65,12 @@ def located(
 
 
 def _smollm2(on_progress: OnProgress) -> Path:
-    path = real_data.cache_dir() / real_data.GGUF
-    if path.is_file() and path.stat().st_size == real_data.GGUF_BYTES:  # its hash was checked when it came
-        return path
     try:
+        path = real_data.cache_dir() / real_data.GGUF
+        if (
+            path.is_file() and path.stat().st_size == real_data.GGUF_BYTES
+        ):  # its hash was checked when it came
+            return path
         return real_data.fetch(on_progress=on_progress)
     except real_data.Unavailable as error:
         raise ModelNotFound(f"{SMOLLM2}: {error}") from error
