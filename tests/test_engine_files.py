@@ -16,6 +16,9 @@ from safetensors.numpy import load_file, save_file
 from airllm import model_info
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models import ModelFileError
+from airllm.models.chat import open_chat_template
+from airllm.models.config import open_config
+from airllm.models.tokenizer import open_tokenizer
 from tests import tiny_gguf, tiny_models
 from tests.tiny_models import DATA, SHORT, reference
 
@@ -256,6 +259,48 @@ def test_gguf_files_cut_short(tmp_path, stored):
     for size in (0, 3, 20, 100, 1000):
         path.write_bytes(whole[:size])
         refused(path, "empty|expected")
+
+
+# ------------------------------------------------------------------------------------------ what folders hold
+
+
+def gguf_folder(folder: Path, *names: str) -> Path:
+    folder.mkdir()
+    made = tiny_gguf.write_gguf("llama3", folder / names[0])
+    for name in names[1:]:
+        shutil.copy(made, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("others", ((), ("mmproj-m.gguf", "config.json", "README.md")))
+def test_a_folder_with_one_gguf_file_is_that_file(tmp_path, others):
+    folder = gguf_folder(tmp_path / "folder", "m.gguf", *others)
+    expected = logits_of(folder / "m.gguf", TEXTS[0])
+    assert np.array_equal(logits_of(folder, TEXTS[0]), expected)
+    assert open_config(folder) == open_config(folder / "m.gguf")
+    assert len(open_tokenizer(folder)) == tiny_models.VOCABULARY and open_chat_template(folder) is None
+
+
+def test_a_folder_with_several_gguf_files_names_them(tmp_path):
+    folder = gguf_folder(tmp_path / "folder", "b.gguf", "a.gguf")
+    refused(folder, "folder holds the GGUF files a.gguf, b.gguf, expected one, or the path of one of them")
+
+
+def test_a_folder_with_safetensors_is_read_by_them(tmp_path):
+    path = copy_of("llama2", tmp_path)
+    expected = logits_of(path, TEXTS[0])
+    tiny_gguf.write_gguf("llama3", path / "other.gguf")
+    assert np.array_equal(logits_of(path, TEXTS[0]), expected)
+
+
+@pytest.mark.parametrize("method", ("awq", "gptq", "fp8"))
+def test_a_quantized_folder_is_refused_by_name(tmp_path, method):
+    changed = {"quantization_config": {"quant_method": method, "bits": 4}}
+    path = copy_of("llama2", tmp_path, lambda config: {**config, **changed})
+    message = f"config.json: key quantization_config has quant_method '{method}', which is not supported"
+    refused(path, f"{message}, expected safetensors in float32")
+    with pytest.raises(ModelFileError, match=message):
+        next(model_info.lines(path))
 
 
 def test_shards_cut_short_or_gone(tmp_path):

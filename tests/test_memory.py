@@ -275,6 +275,21 @@ def test_a_file_has_the_tokens_of_every_kind_of_pass(tmp_path, backend):
             del cache
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    (
+        *(({"context": n}, "context has value .*, expected a whole number from 1 to 16777216")
+          for n in (0, -1, 2**60, 1.5, True, "x")),
+        ({"compute": "x"}, "compute has value 'x', expected one of stored, float32"),
+        ({"cache_dtype": "x"}, "cache_dtype has value 'x', expected one of f32, f16, q8_0"),
+        ({"max_memory": "9" * 400 + "GB"}, "max_memory has value '9.*, expected a number and B, KB"),
+    ),
+)  # fmt: skip
+def test_options_of_the_engine_that_cannot_be(options, message):
+    with pytest.raises(ValueError, match=message):
+        LayerWiseInferenceEngine(tiny_models.DATA / "llama3", backend="python", **options)
+
+
 def test_a_process_that_ends_anywhere_leaves_whole_tokens(tmp_path):
     cache = FileCache(tiny_config(), 10, "f16", tmp_path, "a", "me")
     new = np.ones((2, 1, 2, 32), np.float32)

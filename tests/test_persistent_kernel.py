@@ -234,7 +234,7 @@ WRONG = {
     r"no option 'num_workers' on the backend 'python'": {"num_workers": 2},
     r"no option 'tile'": {"tile": 1},
     r"max_num_pages has value 0, expected a whole number from 1 on": {"max_num_pages": 0},
-    r"context has value 0, expected a whole number from 1 on": {"context": 0},
+    r"context has value 0, expected a whole number from 1 to 16777216": {"context": 0},
     r"world_size has value 0, expected a whole number from 1 on": {"world_size": 0},
     r"mpi_rank has value 2, expected 0 to 0: world_size=1": {"mpi_rank": 2},
     r"unknown backend 'gpu', expected one of": {"backend": "gpu"},

@@ -25,7 +25,7 @@ import jinja2.runtime
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airllm.models.gguf_file import GgufFile
-from airllm.models.weights import ModelFileError, read_json
+from airllm.models.weights import ModelFileError, model_path, read_json
 
 _GGUF_KEY = "tokenizer.chat_template"
 _MOST_STEPS = 4_000_000  # turns of loops, and calls: some seconds
@@ -245,7 +245,7 @@ def _one_line(error: Exception) -> str:
 
 def open_chat_template(path: str | PathLike[str], name: str = "default") -> ChatTemplate | None:
     """The template of a GGUF file or Hugging Face folder, or None if it has none of this name."""
-    path = Path(path)
+    path = model_path(path)
     if path.is_dir():
         return folder_chat_template(path, name)
     with GgufFile(path) as file:

@@ -53,6 +53,10 @@ def folder_config(folder: Path) -> ModelConfig:
     """The configuration in a folder's config.json."""
     path = folder / "config.json"
     whole = Values(path, read_json(path))
+    if quantized := whole.get("quantization_config", (dict,), "an object", None):
+        found = f"has quant_method {quantized.get('quant_method')!r}, which is not supported"
+        wanted = "safetensors in float32, float16 or bfloat16; take a GGUF file for fewer bits"
+        raise whole.error("quantization_config", found, wanted)
     kind = whole.text("model_type")
     if kind not in _MODEL_TYPES:
         raise whole.error("model_type", f"has value {kind!r}", f"one of {', '.join(_MODEL_TYPES)}")

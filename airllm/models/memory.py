@@ -27,7 +27,7 @@ def parse_size(size: int | str, what: str = "max_memory") -> int:
     if isinstance(size, bool) or not isinstance(size, (int, str)):
         raise TypeError(f"{what} has type {type(size).__name__}, expected bytes or a text such as '512MB'")
     if isinstance(size, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", size)
+        match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([a-zA-Z]*)\s*", size)
         if not match or match[2].lower() not in _UNITS:
             wanted = "a number and B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB or TiB (of 1024)"
             raise ValueError(f"{what} has value {size!r}, expected {wanted}")

@@ -97,7 +97,8 @@ class SafetensorsFolder:
             self._shards = dict.fromkeys(self._file(SINGLE).places, SINGLE)
         else:
             there = sorted(entry.name for entry in self.path.iterdir() if entry.is_file())
-            raise ModelFileError(self.path, "", f"holds {known(there) or 'no files'}", f"{SINGLE} or {INDEX}")
+            wanted = f"{SINGLE} or {INDEX}, or a GGUF file"
+            raise ModelFileError(self.path, "", f"holds {known(there) or 'no files'}", wanted)
 
     def names(self) -> list[str]:
         """The names of all tensors."""

@@ -20,7 +20,7 @@ from airllm.models.gguf_file import GgufFile
 from airllm.models.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from airllm.models.sentencepiece import SentencePiece
 from airllm.models.vocabulary import Kind, Vocabulary
-from airllm.models.weights import ModelFileError, known, read_json
+from airllm.models.weights import ModelFileError, known, model_path, read_json
 
 Encode = Callable[[str, bool], list[int]]
 
@@ -116,7 +116,7 @@ class Decoder:
 
 def open_tokenizer(path: str | PathLike[str]) -> Tokenizer:
     """The tokenizer of a GGUF file or of a Hugging Face folder. Raises ModelFileError or OSError."""
-    path = Path(path)
+    path = model_path(path)
     if path.is_dir():
         return folder_tokenizer(path)
     with GgufFile(path) as file:
