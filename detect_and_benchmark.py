@@ -73,7 +73,7 @@ def reported(options: argparse.Namespace) -> int:
     console = report.console()
     path = tuning.place()
     if options.tune and path is None:
-        return refused(ValueError("AIRLLM_TUNING=off leaves --tune no file to write"))
+        return refused(ValueError(f"{tuning.why_no_place()}: that leaves --tune no file to write"))
     json_path = options.json or options.output / "report.json"
     html_path = options.html or options.output / "report.html"
     try:

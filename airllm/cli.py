@@ -160,7 +160,7 @@ def tune_backends(options: argparse.Namespace) -> int:
 
     path = tuning.place()
     if path is None:
-        raise Refused("AIRLLM_TUNING=off: there is no file to write")
+        raise Refused(f"{tuning.why_no_place()}: there is no file to write")
     refuse_unwritable(path)
     with tuning.ignored():  # a file that cannot be read is what this command is to replace
         from airllm import backends, benchmark, tune

@@ -13,7 +13,7 @@ import numpy as np
 
 from airllm.backends.kernel_backend import init_backend
 from airllm.models import generation
-from airllm.models.cache import Cache
+from airllm.models.cache import Cache, check_context, check_dtype, token_id
 from airllm.models.generation import Prompt, Statistics
 from airllm.models.memory import MemoryEstimate, parse_size
 from airllm.models.model import ExactOps, Model
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LayerWiseInferenceEngine"]
 
+COMPUTE = ("stored", "float32")
+
 
 class LayerWiseInferenceEngine:
     """A model of a GGUF file or Hugging Face folder, run layer by layer on this machine's best backend.
@@ -33,7 +35,9 @@ class LayerWiseInferenceEngine:
     model's own limit, at most 8192, if None). `cache_dtype`: "f16", "f32" or "q8_0" for keys and values.
     `max_memory`: bytes, or "512MB", that weights, keys and values and activations may take, beside what
     Python takes; layers that do not fit are read for every token. `kv_cache_dir`: a folder in which
-    keys and values are files: see `new_cache`.
+    keys and values are files, each at once as large as the whole context takes: see `new_cache`.
+    A model's files are mapped into memory: leave them as they are while the engine is open. One that is made
+    shorter meanwhile ends the process (SIGBUS); to put another in its place, rename that over it.
     After a text is made, `statistics` has numbers of it.
     Raises MemoryBudgetError for a budget too small, ModelFileError for a broken or unsupported file, OSError
     for one that cannot be opened.
@@ -50,6 +54,11 @@ class LayerWiseInferenceEngine:
         max_memory: int | str | None = None,
         kv_cache_dir: str | PathLike[str] | None = None,
     ):
+        if compute not in COMPUTE:
+            raise ValueError(f"compute has value {compute!r}, expected one of {', '.join(COMPUTE)}")
+        if context is not None:
+            check_context(context)
+        check_dtype(cache_dtype)
         self.path = Path(path)
         self.backend = init_backend(backend)
         ops = self.backend if compute == "stored" else ExactOps(self.backend)
@@ -90,7 +99,8 @@ class LayerWiseInferenceEngine:
     def new_cache(self, name: str | None = None) -> Cache:
         """An empty sequence. With `kv_cache_dir` its keys and values are in a file there, which goes with it;
         under a `name` it stays, and the sequence in it goes on when that name is asked for again: its
-        tokens are in `cache.tokens`. Raises CacheFileError for a file that is not of this model and context.
+        tokens are in `cache.tokens`. Raises CacheFileError for a file that is not of this model and context,
+        OSError if the disk has no room for it.
         """
         if self.kv_cache_dir is None:
             if name is not None:
@@ -123,7 +133,8 @@ class LayerWiseInferenceEngine:
         single = not tokens or not isinstance(tokens[0], (list, tuple, np.ndarray))
         batch = [tokens] if single else tokens
         caches = [self.new_cache() for _ in batch] if cache is None else [cache] if single else list(cache)
-        results = self._forward([list(map(int, t)) for t in batch], caches, all_positions)
+        ids = [[token_id(token, "forward") for token in sequence] for sequence in batch]
+        results = self._forward(ids, caches, all_positions)
         return results[0] if single else results
 
     def _forward(self, batch: list[list[int]], caches: list[Cache], all_positions: bool) -> list[np.ndarray]:
@@ -178,7 +189,10 @@ class LayerWiseInferenceEngine:
         likeliest tokens; the likeliest ones of that probability together; those at least this times as likely
         as the likeliest. `repetition_penalty`: above 1 makes tokens that are there less likely. Their order
         is transformers': see `airllm.models.sampling`. `seed`: the same gives the same text; each prompt of a
-        list draws as it would alone. `stop`: a text, or several, before which the answer ends.
+        list has random numbers of its own, those it would have alone. Its logits may differ from those it
+        would have alone, since kernels round otherwise for many rows than for few: with stored quantized
+        weights so much that the text may become another, also at temperature 0; hardly with
+        compute="float32". `stop`: a text, or several, before which the answer ends.
 
         The keys and values of a single prompt are kept: what the next one has in common with it, from its
         beginning, is not computed again. `statistics` says what was done, and why the text ended. Raises
@@ -217,8 +231,9 @@ class LayerWiseInferenceEngine:
     ) -> str:
         """The model's answer to `messages`, such as `[{"role": "user", "content": "Hi"}]`.
 
-        They become a text by the model's own chat template; `template_values` are what else that one knows,
-        such as `{"enable_thinking": False}`. `options` are those of `generate`. Raises ChatTemplateError, a
+        They become a text by the model's own chat template; a content may also be None, or a list of parts
+        such as `{"type": "text", "text": "Hi"}`. `template_values` are what else the template knows, such as
+        `{"enable_thinking": False}`. `options` are those of `generate`. Raises ChatTemplateError, a
         ValueError, if there is no template or it refuses the messages.
         """
         answer = self.stream_chat(messages, max_new_tokens, template_values=template_values, **options)

@@ -14,7 +14,7 @@ import numpy as np
 
 from airllm.backends.kernel_backend import KernelBackend, init_backend, options_of, with_options
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.models.cache import Cache, ContextFull, token_bytes
+from airllm.models.cache import Cache, ContextFull, check_context, token_bytes, token_id
 from airllm.models.captured import CapturedStep, captured
 from airllm.models.fused import BoundStep
 from airllm.models.hub import located
@@ -67,9 +67,10 @@ class PersistentKernel:
         **options: Any,
     ):
         _check(mode, world_size, mpi_rank)
-        for name, value in {"max_num_pages": max_num_pages, "context": context}.items():
-            if value is not None:
-                _whole(name, value, 1)
+        if max_num_pages is not None:
+            _whole("max_num_pages", max_num_pages, 1)
+        if context is not None:
+            check_context(context)
         if num_workers is not None:
             options["num_workers"] = num_workers
         self._given = model
@@ -153,6 +154,7 @@ class PersistentKernel:
         Compiles first if need be. Raises ContextFull, a ValueError, if there is no room for the token.
         """
         bound, cache = self._bound, self._cache
+        token = token_id(token, "step")
         logits = bound.run(token, cache) if bound and cache else None
         if logits is None:
             return self.prefill([token])
@@ -162,7 +164,7 @@ class PersistentKernel:
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
         """Logits (vocabulary), float32, after the last of `tokens`, which come behind those before."""
         model, cache = self._compiled()
-        tokens = [int(token) for token in tokens]
+        tokens = [token_id(token, "step") for token in tokens]
         self._refuse(model, cache, tokens)
         pending = model.pending(tokens, cache)
         if self._captured:

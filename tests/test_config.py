@@ -5,10 +5,42 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from airllm.backends import config
+from airllm.backends import config, json_file, tuning
+from airllm.backends.values import Wrong
+from airllm.models.weights import ModelFileError, parse_json
+
+
+class Counted(str):
+    """A key that counts how often it is compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_a_key_that_stands_twice_is_found_in_one_pass(monkeypatch):
+    """A header with a hundred thousand names must not take minutes."""
+    names = [f"k{i}" for i in range(2000)] + ["k1999"]
+
+    def loads(text: str, object_pairs_hook: Callable) -> object:
+        return object_pairs_hook([(Counted(name), 1) for name in names])
+
+    monkeypatch.setattr(json, "loads", loads)
+    monkeypatch.setattr(Counted, "compared", 0)
+    with pytest.raises(ModelFileError, match="has 'k1999' twice"):
+        parse_json(Path("x"), b"")
+    with pytest.raises(Wrong, match="has the key 'k1999' twice"):
+        json_file.json.loads("", object_pairs_hook=json_file._once)
+    assert Counted.compared < 5 * len(names)
+
 
 ORDER = ["cuda", "opencl", "cpp", "python"]
 ORDER_OF_KEYS = ["preferred_backend", "backend_priority", "force_backend"]
@@ -213,6 +245,7 @@ KNOWN = (
             ":2: has the key 'force_backend' twice, expected it once",
         ),
         ("[" * 100000, ": is nested too deeply"),
+        ('{"x": ' + "1" * 5000 + "}", ": is not JSON: Exceeds the limit"),
     ],
 )
 def test_what_a_file_may_not_say_names_file_line_and_key(places, text, message):
@@ -356,7 +389,75 @@ def test_a_reader_never_sees_half_a_file(places):
     assert readings > 20
 
 
+def test_two_that_change_a_file_lose_nothing_of_each_other(tmp_path, monkeypatch):
+    """Another begins to write while one has read the file and not written yet."""
+    path, begun = tmp_path / "backend.json", []
+    config.write(path, preferred_backend="cpp")
+    opened = config._opened
+
+    def meanwhile(asked: Path) -> config._File:
+        found = opened(asked)
+        if not begun:
+            begun.append(threading.Thread(target=config.write, args=(path,), kwargs={"force_backend": "cpp"}))
+            begun[0].start()
+            begun[0].join(0.3)  # without a lock it is through in no time
+        return found
+
+    monkeypatch.setattr(config, "_opened", meanwhile)
+    config.write(path, opencl_device="0")
+    begun[0].join()
+    found = config.read(path)
+    assert (found.preferred_backend, found.force_backend, found.opencl_device) == ("cpp", "cpp", "0")
+    assert os.listdir(tmp_path) == ["backend.json"]
+
+
+def test_half_a_character_in_anothers_key_stays(tmp_path):
+    path = tmp_path / "backend.json"
+    path.write_text('{"\\ud800": "\\udfff"}')
+    config.write(path, preferred_backend="cpp")
+    assert json.loads(path.read_text(encoding="utf-8"))["\ud800"] == "\udfff"
+    config.reset(path)
+    assert json.loads(path.read_text(encoding="utf-8"))["\ud800"] == "\udfff"
+
+
 # ---- the module itself ----
+
+
+@pytest.mark.parametrize("platformdirs", (True, False))
+def test_a_user_without_a_home(tmp_path, platformdirs):
+    """As in containers that run as any number: no HOME, and no entry of that number in passwd."""
+    program = f"""
+import os, pwd, sys
+def nobody(uid):
+    raise KeyError(uid)
+pwd.getpwuid = nobody
+if not {platformdirs}:
+    sys.modules["platformdirs"] = None
+from airllm import real_data, tensor_ops
+from airllm.backends import config, tuning
+assert tensor_ops.get_backend() == "python" and config.user_file() is None
+try:
+    real_data.cache_dir()
+except real_data.Unavailable as error:
+    assert "AIRLLM_CACHE_DIR may name another folder" in str(error)
+config.CHECKOUT = config.Path({str(tmp_path)!r})
+assert config.load_file().source == "defaults" and tuning.place() is None and tuning.load() is None
+print(tuning.why_no_place())
+"""
+    left = {"PATH": os.environ["PATH"], "PYTHONPATH": str(config.CHECKOUT), "AIRLLM_BACKEND": "python"}
+    answer = subprocess.run([sys.executable, "-c", program], env=left, capture_output=True, text=True)
+    assert (answer.stdout, answer.stderr) == (
+        "this user has no home folder, and AIRLLM_TUNING names no file\n",
+        "",
+    )
+
+
+@pytest.mark.parametrize("variable", ("AIRLLM_CONFIG", "AIRLLM_TUNING"))
+def test_a_file_in_the_home_of_nobody(monkeypatch, variable):
+    monkeypatch.delenv("AIRLLM_TUNING")  # which says `off` for all tests
+    monkeypatch.setenv(variable, "~nobody-of-this-name/x.json")
+    with pytest.raises(config.ConfigError, match=f"{variable}=~nobody-of-this-name/x.json: "):
+        tuning.load()
 
 
 def test_config_needs_only_the_standard_library(tmp_path):

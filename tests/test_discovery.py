@@ -1,5 +1,6 @@
 """Which backends there are, on which devices, with how much memory, and how one is asked for."""
 
+import io
 import re
 import sys
 import types
@@ -76,6 +77,17 @@ def test_the_summary_has_the_layout_of_its_document(made_up, capsys):
     at = lines.index("✗ NKI (Neuron)")
     assert lines[at + 1].startswith("    Error: ")
     assert lines[-2] == "" and lines[-1].startswith("Recommended backend: ")
+
+
+def test_a_terminal_of_few_characters_gets_others(made_up, monkeypatch):
+    """As in POSIX's locale."""
+    printed = io.TextIOWrapper(io.BytesIO(), "ascii", write_through=True)
+    monkeypatch.setattr(sys, "stdout", printed)
+    backends.print_backend_summary()
+    backends.list_backends(verbose=True)
+    lines = printed.buffer.getvalue().decode("ascii").splitlines()
+    for mark in ("+ NumPy (CPU)", "+ made_up (other)", "- NKI (Neuron)"):
+        assert lines.count(mark) == 2
 
 
 def test_info_of_one_backend(made_up):

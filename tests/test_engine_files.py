@@ -4,6 +4,7 @@ import gc
 import json
 import re
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from airllm import model_info
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models import ModelFileError
+from airllm.models.chat import open_chat_template
+from airllm.models.config import open_config
+from airllm.models.tokenizer import open_tokenizer
 from tests import tiny_gguf, tiny_models
 from tests.tiny_models import DATA, SHORT, reference
 
@@ -181,6 +186,42 @@ def test_rotations_that_lack_something(tmp_path, name, key, value, message):
     refused(copy_of(name, tmp_path, change), message)
 
 
+def test_a_rotation_that_cannot_be_computed(tmp_path):
+    def change(config):
+        return {**config, "rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1.0}}
+
+    refused(copy_of("llama2", tmp_path, change), "the rotation of positions cannot be computed")
+
+
+def test_factors_of_another_length(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiny_gguf, "_llama3_factors", lambda config: np.ones(7, np.float32))
+    path = tiny_gguf.write_gguf("llama3", tmp_path / "model.gguf")
+    refused(path, r"tensor rope_freqs.weight has shape \(7,\), expected \(8,\)")
+
+
+@pytest.mark.parametrize("stored", ("folder", "gguf"))
+def test_experts_that_only_a_number_says_are_no_work(tmp_path, monkeypatch, stored):
+    count = 100_000  # names of so many would take tens of megabytes
+
+    def change(config):
+        return {**config, "num_experts": count, "num_local_experts": count}
+
+    if stored == "folder":
+        path, message = copy_of("qwen3_moe", tmp_path, change), f"has .* tensors, expected {3 * count} of exp"
+    else:
+        config, tensors = tiny_models.read_folder("qwen3_moe")
+        monkeypatch.setattr(tiny_gguf, "read_folder", lambda name: (change(config), tensors))
+        path, message = tiny_gguf.write_gguf("qwen3_moe", tmp_path / "model.gguf"), "has shape .*, expected"
+    tracemalloc.start()
+    try:
+        refused(path, message)
+        with pytest.raises(ModelFileError, match=message):
+            list(model_info.lines(path))
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
 def test_an_expert_that_is_missing_is_missed_at_once(tmp_path):
     name = "model.layers.0.mlp.experts.5.up_proj.weight"
     path = with_tensors(copy_of("qwen3_moe", tmp_path), lambda t: {k: v for k, v in t.items() if k != name})
@@ -218,6 +259,48 @@ def test_gguf_files_cut_short(tmp_path, stored):
     for size in (0, 3, 20, 100, 1000):
         path.write_bytes(whole[:size])
         refused(path, "empty|expected")
+
+
+# ------------------------------------------------------------------------------------------ what folders hold
+
+
+def gguf_folder(folder: Path, *names: str) -> Path:
+    folder.mkdir()
+    made = tiny_gguf.write_gguf("llama3", folder / names[0])
+    for name in names[1:]:
+        shutil.copy(made, folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("others", ((), ("mmproj-m.gguf", "config.json", "README.md")))
+def test_a_folder_with_one_gguf_file_is_that_file(tmp_path, others):
+    folder = gguf_folder(tmp_path / "folder", "m.gguf", *others)
+    expected = logits_of(folder / "m.gguf", TEXTS[0])
+    assert np.array_equal(logits_of(folder, TEXTS[0]), expected)
+    assert open_config(folder) == open_config(folder / "m.gguf")
+    assert len(open_tokenizer(folder)) == tiny_models.VOCABULARY and open_chat_template(folder) is None
+
+
+def test_a_folder_with_several_gguf_files_names_them(tmp_path):
+    folder = gguf_folder(tmp_path / "folder", "b.gguf", "a.gguf")
+    refused(folder, "folder holds the GGUF files a.gguf, b.gguf, expected one, or the path of one of them")
+
+
+def test_a_folder_with_safetensors_is_read_by_them(tmp_path):
+    path = copy_of("llama2", tmp_path)
+    expected = logits_of(path, TEXTS[0])
+    tiny_gguf.write_gguf("llama3", path / "other.gguf")
+    assert np.array_equal(logits_of(path, TEXTS[0]), expected)
+
+
+@pytest.mark.parametrize("method", ("awq", "gptq", "fp8"))
+def test_a_quantized_folder_is_refused_by_name(tmp_path, method):
+    changed = {"quantization_config": {"quant_method": method, "bits": 4}}
+    path = copy_of("llama2", tmp_path, lambda config: {**config, **changed})
+    message = f"config.json: key quantization_config has quant_method '{method}', which is not supported"
+    refused(path, f"{message}, expected safetensors in float32")
+    with pytest.raises(ModelFileError, match=message):
+        next(model_info.lines(path))
 
 
 def test_shards_cut_short_or_gone(tmp_path):

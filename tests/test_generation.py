@@ -215,6 +215,10 @@ def test_wrong_tokens(engine):
         engine.generate("")
     with pytest.raises(ValueError, match=f"prompt has token 999, expected 0 to {speaking_model.WORDS - 1}"):
         engine.generate([1, 999])
+    with pytest.raises(TypeError, match="prompt: token has type float, expected a whole number"):
+        engine.generate([1, 2.5])
+    with pytest.raises(TypeError, match="forward: token has type str, expected a whole number"):
+        engine.forward([1, "2"])
 
 
 # ------------------------------------------------------------------------------------------------ chat

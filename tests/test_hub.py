@@ -36,6 +36,20 @@ REPOSITORIES = {
 }
 
 
+def test_a_path_in_the_home_of_nobody():
+    with pytest.raises(ModelNotFound, match="~nobody-of-this-name/m.gguf: "):
+        located("~nobody-of-this-name/m.gguf")
+
+
+def test_smollm2_without_a_home(monkeypatch):
+    def nowhere():
+        raise real_data.Unavailable("no home")
+
+    monkeypatch.setattr(real_data, "cache_dir", nowhere)
+    with pytest.raises(ModelNotFound, match="smollm2: no home"):
+        located("smollm2")
+
+
 @pytest.fixture
 def fetched(tmp_path, monkeypatch) -> list[str]:
     """A Hugging Face of folders; lists what was fetched of it."""

@@ -1,6 +1,7 @@
 """Memory: what a model needs by estimate and by measurement, and models within a budget."""
 
 import dataclasses
+import errno
 import json
 import os
 import subprocess
@@ -235,8 +236,9 @@ def test_a_sequence_in_a_file_goes_on(model, tmp_path):
         del cache
         assert engine.new_cache("talk").tokens == PROMPT[:4]
         assert [file.name for file in (tmp_path / "kv").iterdir()] == ["talk.kv"]  # unnamed ones are gone
-        with pytest.raises(ValueError, match="expected a file's name"):
-            engine.new_cache("../talk")
+        for name in ("../talk", "ta\0lk", ".talk", ""):
+            with pytest.raises(ValueError, match="expected a file's name"):
+                engine.new_cache(name)
     with (
         LayerWiseInferenceEngine(model, **options | {"context": 65}) as engine,
         pytest.raises(CacheFileError, match='belongs to .*"capacity": 64.* expected .*"capacity": 65'),
@@ -244,6 +246,48 @@ def test_a_sequence_in_a_file_goes_on(model, tmp_path):
         engine.new_cache("talk")
     with LayerWiseInferenceEngine(model) as engine, pytest.raises(ValueError, match="without kv_cache_dir"):
         engine.new_cache("talk")
+
+
+@pytest.mark.parametrize("backend", ("auto", "python"))
+def test_a_file_has_the_tokens_of_every_kind_of_pass(tmp_path, backend):
+    """Alone, several at once, several sequences together, after a truncation, after opening again."""
+    text = tiny_models.texts()[0]
+    options = {"kv_cache_dir": tmp_path, "context": 64, "cache_dtype": "f32", "backend": backend}
+    with LayerWiseInferenceEngine(tiny_models.DATA / "llama3", **options) as engine:
+        a, b = engine.new_cache("a"), engine.new_cache("b")
+        for part in ([0], [1], [2, 3], [4], [5]):
+            engine.forward([text[i] for i in part], a)
+        for part in ([0, 1], [2], [3]):
+            engine.forward([text[i] for i in part], b)
+        engine.forward([text[6:7], text[4:6]], [a, b])
+        a.truncate(5)
+        engine.forward(text[5:6], a)
+        del a, b
+        for name, length in (("a", 6), ("b", 6)):
+            cache = engine.new_cache(name)
+            assert cache.tokens == text[:length]
+            engine.forward(text[length : length + 1], cache)
+            del cache
+            cache = engine.new_cache(name)
+            assert cache.tokens == text[: length + 1]
+            found, expected = engine.forward(text[7:9], cache), engine.forward(text[:9])
+            assert np.abs(found - expected).max() < 1e-4 * np.ptp(expected)
+            del cache
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    (
+        *(({"context": n}, "context has value .*, expected a whole number from 1 to 16777216")
+          for n in (0, -1, 2**60, 1.5, True, "x")),
+        ({"compute": "x"}, "compute has value 'x', expected one of stored, float32"),
+        ({"cache_dtype": "x"}, "cache_dtype has value 'x', expected one of f32, f16, q8_0"),
+        ({"max_memory": "9" * 400 + "GB"}, "max_memory has value '9.*, expected a number and B, KB"),
+    ),
+)  # fmt: skip
+def test_options_of_the_engine_that_cannot_be(options, message):
+    with pytest.raises(ValueError, match=message):
+        LayerWiseInferenceEngine(tiny_models.DATA / "llama3", backend="python", **options)
 
 
 def test_a_process_that_ends_anywhere_leaves_whole_tokens(tmp_path):
@@ -273,6 +317,7 @@ def changed(path: Path, at: int, to: bytes) -> None:
         (lambda path: changed(path, 40, b"?"), "belongs to .*expected"),
         (lambda path: os.truncate(path, 5000), "has 5000 bytes, expected"),
         (lambda path: os.truncate(path, 7), "begins with"),
+        (lambda path: os.truncate(path, 12), "has 12 bytes, expected"),
     ),
 )
 def test_broken_files_of_caches(tmp_path, damage, message):
@@ -287,6 +332,43 @@ def test_broken_files_of_caches(tmp_path, damage, message):
     assert FileCache(tiny_config(), 10, "f16", tmp_path, "a", "another").tokens == []
     with pytest.raises(CacheFileError, match='"model": "another".*expected .*"model": "me"'):
         FileCache(tiny_config(), 10, "f16", tmp_path, "a", "me")
+
+
+def without_fallocate(number: int):
+    def posix_fallocate(file: int, offset: int, nbytes: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return posix_fallocate
+
+
+@pytest.mark.parametrize("name", ("a", None))
+@pytest.mark.parametrize("fallocate", (True, False))
+def test_all_of_a_cache_has_room_on_the_disk(tmp_path, monkeypatch, fallocate, name):
+    """A page of the map without would end the process when the disk is full."""
+    if not fallocate:
+        monkeypatch.setattr(os, "posix_fallocate", without_fallocate(errno.EOPNOTSUPP), raising=False)
+    cache = FileCache(tiny_config(), 3000, "f16", tmp_path, name, "me")
+    there = os.fstat(cache._file.fileno())
+    assert there.st_blocks * 512 >= there.st_size > cache.data.nbytes > 1 << 20
+
+
+def test_a_cache_that_the_disk_has_no_room_for(tmp_path, monkeypatch):
+    with monkeypatch.context() as full:
+        full.setattr(os, "posix_fallocate", without_fallocate(errno.ENOSPC), raising=False)
+        for name in ("a", None):
+            with pytest.raises(OSError, match=r"No space left on device, for a cache of \d+ bytes") as error:
+                FileCache(tiny_config(), 10, "f16", tmp_path, name, "me")
+            assert error.value.errno == errno.ENOSPC and error.value.filename.endswith(".kv")
+            assert not list(tmp_path.iterdir())
+    assert FileCache(tiny_config(), 10, "f16", tmp_path, "a", "me").tokens == []
+
+
+def test_a_file_whose_making_was_cut_off_is_made_again(tmp_path):
+    (tmp_path / "a.kv").write_bytes(bytes(5000))
+    cache = FileCache(tiny_config(), 10, "f16", tmp_path, "a", "me")
+    cache.extend([7])
+    del cache
+    assert FileCache(tiny_config(), 10, "f16", tmp_path, "a", "me").tokens == [7]
 
 
 # -------------------------------------------------------------------------------------------------- experts

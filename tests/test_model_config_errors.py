@@ -33,6 +33,38 @@ from tests.config_files import folder, gguf_file
         ({"rms_norm_eps": -1.0}, "key rms_norm_eps has value -1.0, expected a number above 0"),
         ({"rms_norm_eps": float("nan")}, "key rms_norm_eps has value nan, expected a number above 0"),
         ({"rope_theta": float("inf")}, "key rope_theta has value inf, expected a number above 0"),
+        ({"rms_norm_eps": 10**400}, "key rms_norm_eps has value 1000.*, expected a number above 0"),
+        (
+            {"num_attention_heads": 128, "num_key_value_heads": 128},
+            "key head_dim is missing, expected it, where 128 heads share a width of 64",
+        ),
+        (
+            {"partial_rotary_factor": 1e308},
+            "key partial_rotary_factor makes 16777216 values turn, expected an even number of at most",
+        ),
+        (
+            {"rope_parameters": {"rope_type": {}}},
+            r"key rope_parameters.rope_type has value \{\}, expected one of default, linear",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_fast": "x"}},
+            "key rope_parameters.beta_fast has value 'x', expected a number above 0",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "mscale": []}},
+            r"key rope_parameters.mscale has value \[\], expected a number above 0",
+        ),
+        (
+            {
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "factor": 2.0,
+                    "low_freq_factor": 2.0,
+                    "high_freq_factor": 2,
+                }
+            },
+            "key rope_parameters.low_freq_factor is too large, expected less than high_freq_factor, which is",
+        ),
         ({"hidden_act": "relu"}, "key hidden_act has value 'relu', expected one of silu, swish, gelu_py"),
         ({"mlp_bias": True}, "key mlp_bias is true, expected false"),
         ({"tie_word_embeddings": 1}, "key tie_word_embeddings has value 1, expected true or false"),
@@ -103,6 +135,11 @@ def test_a_folder_without_configuration(tmp_path):
             "llama.attention.head_count_kv has value 3, expected a div",
         ),
         ("llama", {"attention.value_length": 8}, "llama.attention.value_length differs from key_length, exp"),
+        (
+            "llama",
+            {"attention.head_count": 65, "attention.key_length": "left out"},
+            "llama.attention.key_length is missing, expected it, where 65 heads share a width of 64",
+        ),
         ("llama", {"rope.dimension_count": 18}, "llama.rope.dimension_count makes 18 values turn, expected"),
         (
             "llama",

@@ -1,5 +1,6 @@
 """Decoding as one call: the engine's logits, whatever the backend, the threads and the processes."""
 
+import dataclasses
 import importlib.util
 import json
 import mmap
@@ -9,9 +10,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import airllm
 from airllm import PersistentKernel, backends
@@ -19,6 +22,7 @@ from airllm.backends import registry
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.cache import ContextFull
 from airllm.models.config import open_config
+from airllm.models.shard import Shard
 from tests import tiny_gguf, tiny_models
 from tests.conftest import REQUIRED
 from tests.tiny_models import AS_GGUF, DATA, FOLDERS, K_MODEL, VOCABULARY
@@ -209,6 +213,17 @@ def test_a_token_that_the_model_does_not_have(token, backend):
         kernel.step(token)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("token", (1.5, [1], None, "1"))
+def test_a_token_that_is_no_whole_number(token, backend):
+    with kernel_of(LLAMA, backend) as kernel:
+        for _ in range(2):  # the first step goes another way than the next
+            with pytest.raises(TypeError, match="step: token has type .*, expected a whole number"):
+                kernel.step(token)
+            kernel.step(np.int64(1))
+        assert kernel._cache.tokens == [1, 1]
+
+
 # ------------------------------------------------------------------------------------------------ its options
 
 WRONG = {
@@ -219,7 +234,7 @@ WRONG = {
     r"no option 'num_workers' on the backend 'python'": {"num_workers": 2},
     r"no option 'tile'": {"tile": 1},
     r"max_num_pages has value 0, expected a whole number from 1 on": {"max_num_pages": 0},
-    r"context has value 0, expected a whole number from 1 on": {"context": 0},
+    r"context has value 0, expected a whole number from 1 to 16777216": {"context": 0},
     r"world_size has value 0, expected a whole number from 1 on": {"world_size": 0},
     r"mpi_rank has value 2, expected 0 to 0: world_size=1": {"mpi_rank": 2},
     r"unknown backend 'gpu', expected one of": {"backend": "gpu"},
@@ -329,6 +344,41 @@ def test_processes_give_the_logits_of_one(size, backend):
         assert f"mpi_rank has value {(rank + 1) % size}, expected {rank}" in refused
     for refused in told["wrong_size"]:
         assert f"world_size has value {size + 1}, expected {size}" in refused
+
+
+def nine_heads(path: Path) -> Path:
+    """A model with nine heads over three key-value heads, as SmolLM2 has them."""
+    config, tensors = tiny_models.read_folder("llama2")
+    random, width = np.random.default_rng(1), config["hidden_size"]
+    for name in list(tensors):
+        for part, heads in {"q_proj": 9, "k_proj": 3, "v_proj": 3, "o_proj": 9}.items():
+            if part in name:
+                shape = (heads * 8, width) if part != "o_proj" else (width, heads * 8)
+                tensors[name] = random.standard_normal(shape, np.float32) / 8
+    path.mkdir()
+    save_file(tensors, path / "model.safetensors")
+    heads = {"num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 8}
+    (path / "config.json").write_text(json.dumps({**config, **heads}))
+    return path
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_key_value_heads_need_not_be_shared_out_evenly(tmp_path, backend):
+    told = mpiexec(2, backend, str(nine_heads(tmp_path / "nine")))["models"]["nine"]
+    assert told["far"] < 1e-5 and told["alike"] == 1
+    assert "process 0 of 2: 3 heads and 1 key-value" in told["plan"]
+
+
+def test_every_head_is_some_process_s():
+    whole = open_config(LLAMA)
+    for size, parts in {2: [(3, 1), (6, 2)], 3: [(3, 1)] * 3, 9: [(1, 1)] * 9}.items():
+        nine = dataclasses.replace(whole, heads=9, kv_heads=3, feed_forward=36)
+        shards = [Shard(nine, SimpleNamespace(rank=rank, size=size)) for rank in range(size)]
+        assert [(shard.config.heads, shard.config.kv_heads) for shard in shards] == parts
+    with pytest.raises(
+        ValueError, match="world_size has value 4, expected one of 1, 2, 3, 9 for a model of 9"
+    ):
+        Shard(nine, SimpleNamespace(rank=0, size=4))
 
 
 def test_processes_must_have_been_started():

@@ -123,9 +123,40 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(source, tmp_path, m
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(gguf_writing._Data, "tofile", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"No space left on device, while it was written: '.*new.gguf'"):
         quantize(source, tmp_path / "new.gguf", "q4_0")
     assert os.listdir(tmp_path) == ["source.gguf"]
+
+
+@pytest.mark.parametrize("room", (100, 5000))
+def test_nothing_is_left_where_closing_the_file_fails_too(source, tmp_path, room):
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))  # as a disk that is full
+    try:
+        with pytest.raises(OSError, match=r"File too large, while it was written: '.*new.gguf'"):
+            quantize(source, tmp_path / "new.gguf", "f32")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path) == ["source.gguf"]
+
+
+@pytest.mark.parametrize("links", (True, False))
+def test_two_that_write_one_file_do_not_meet(source, tmp_path, monkeypatch, links):
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *paths: os.stat(tmp_path / "nothing"))
+    target, made = tmp_path / "new.gguf", []
+
+    def meanwhile(done: int, total: int) -> None:
+        if not made:
+            made.append(b"")
+            quantize(source, target, "q4_0")
+            made[0] = target.read_bytes()
+
+    with pytest.raises(FileExistsError, match="new.gguf was written by another meanwhile"):
+        quantize(source, target, "f32", meanwhile)
+    assert target.read_bytes() == made[0] != b""
+    assert sorted(os.listdir(tmp_path)) == ["new.gguf", "source.gguf"]
 
 
 def test_the_command(source, tmp_path, capsys):

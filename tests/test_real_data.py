@@ -1,5 +1,7 @@
 """The real model's numbers, and what stands in where it cannot be had."""
 
+import errno
+import os
 import sys
 
 import numpy as np
@@ -109,6 +111,49 @@ def test_short_recordings_are_repeated_until_the_array_is_full():
     data = real_data.Data("a test", values={"gate": np.arange(5, dtype=np.float32)})
     (x,) = data.inputs(OPS["silu"], 4, 9, np.float32, np.random.default_rng(0))
     assert x.shape == (4, 9) and np.array_equal(np.diff(x.ravel()) % 5, np.ones(35))
+
+
+@pytest.fixture
+def recording(tmp_path, monkeypatch):
+    """The place of the recorded values, which are quickly made here."""
+    monkeypatch.setenv("AIRLLM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(real_data, "fetch", lambda *rest: tmp_path / "model")
+    monkeypatch.setattr(real_data, "_recorded", lambda path: {"gate": np.arange(99, dtype=np.float32)})
+    assert real_data.load().values["gate"][7] == 7
+    (found,) = tmp_path.iterdir()
+    return found
+
+
+@pytest.mark.parametrize(
+    "damage",
+    (
+        lambda whole: b"",
+        lambda whole: whole[: len(whole) // 2],
+        lambda whole: b"no archive",
+        lambda whole: whole.replace(np.float32(50).tobytes(), b"else"),
+        lambda whole: whole.replace(b"{'descr'", b"{{{{{{{{"),
+    ),
+)
+def test_a_broken_recording_is_made_again(recording, damage):
+    whole = recording.read_bytes()
+    recording.write_bytes(damage(whole))
+    assert np.array_equal(real_data.load().values["gate"], np.arange(99))
+    with np.load(recording) as stored:
+        assert list(stored) == ["gate"]
+
+
+def test_a_recording_that_the_disk_has_no_room_for_leaves_nothing(recording, monkeypatch):
+    def full(file, **values):
+        file.write(b"some of it")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    recording.unlink()
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(
+        real_data.Unavailable, match="npz could not be written: .*No space left.*AIRLLM_CACHE"
+    ):
+        real_data.load()
+    assert not list(recording.parent.iterdir())
 
 
 # A pip of our own, found before the real one, says what a download may say.

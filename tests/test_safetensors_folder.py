@@ -143,6 +143,9 @@ HEADERS = {
     "fraction": (f'{{"x": {entry(shape=(2.0,))}}}', r"tensor x has shape \[2.0\], expected"),
     "truth": (f'{{"x": {entry(shape=(True,))}}}', r"tensor x has shape \[True\], expected"),
     "dimensions": (f'{{"x": {entry(shape=(1,) * 99)}}}', r"tensor x has shape \[1, 1.*, expected at most 8"),
+    "huge together and empty": (
+        f'{{"x": {entry(shape=(1 << 47, 1 << 47, 0), offsets=(0, 0))}}}', "tensor x has shape"
+    ),
     "huge and empty": (f'{{"x": {entry(shape=(0, 1 << 62), offsets=(0, 0))}}}', "tensor x has shape"),
     "offsets": (f'{{"x": {entry(offsets=(8, 0))}}}', r"tensor x has data_offsets \[8, 0\], expected a start"),
     "three": (f'{{"x": {entry(offsets=(0, 4, 8))}}}', "tensor x has data_offsets"),

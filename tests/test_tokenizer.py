@@ -2,14 +2,19 @@
 
 import json
 import threading
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import jinja2
 import numpy as np
 import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from airllm.models import ModelFileError
+from airllm.models import chat as chat_module
 from airllm.models.chat import ChatTemplate, ChatTemplateError, open_chat_template
 from airllm.models.tokenizer import Tokenizer, gguf_tokenizer, open_tokenizer
 from tests import tokenizer_files
@@ -238,7 +243,7 @@ def test_a_folder_with_sentence_pieces(tmp_path):
     ("files", "message"),
     (
         ({"tokenizer.json": "{"}, "tokenizer.json is no JSON"),
-        ({"tokenizer.json": "{}"}, "tokenizer.json: the tokenizer cannot be read"),
+        ({"tokenizer.json": "{}"}, "tokenizer.json: the tokenizer cannot be used"),
         (
             {"tokenizer_config.json": '{"bos_token": "nobody"}'},
             "bos_token is 'nobody', expected a token of tok",
@@ -259,6 +264,61 @@ def test_a_broken_folder_says_where(tmp_path, files, message):
         (tmp_path / name).write_text(text)
     with pytest.raises(ModelFileError, match=message):
         open_tokenizer(tmp_path)
+
+
+def bytes_tokenizer(folder: Path, change: Callable[[dict], object]) -> None:
+    """A tokenizer.json that says something else after `change`."""
+    whole = tokenizers.Tokenizer(models.BPE(vocab={"a": 0, "b": 1, "ab": 2}, merges=[("a", "b")]))
+    whole.decoder = decoders.ByteLevel()
+    description = json.loads(whole.to_str())
+    change(description)
+    (folder / "tokenizer.json").write_text(json.dumps(description))
+
+
+@pytest.mark.parametrize("largest", (100_000, (1 << 32) - 1))
+def test_a_large_id_in_a_small_file_takes_no_memory(tmp_path, largest):
+    bytes_tokenizer(tmp_path, lambda whole: whole["model"]["vocab"].update(z=largest))
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelFileError, match=f"has a token with id {largest}, expected at most .* bytes"):
+            open_tokenizer(tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_gap_in_the_ids_is_nothing_wrong(tmp_path):
+    bytes_tokenizer(tmp_path, lambda whole: whole["model"]["vocab"].update(z=99))
+    tokenizer = open_tokenizer(tmp_path)
+    assert len(tokenizer) == 100 and tokenizer.decode(tokenizer.encode("abz")) == "abz"
+
+
+def test_a_panic_of_the_package_is_an_error_of_the_file(tmp_path):
+    """A prefix that is longer than what it is a prefix of: the Rust code slices beyond the text."""
+    bytes_tokenizer(tmp_path, lambda whole: whole["model"].update(continuing_subword_prefix="abcdef"))
+    with pytest.raises(ModelFileError, match=r"tokenizer.json: the tokenizer cannot be used \(.*range"):
+        open_tokenizer(tmp_path)
+
+
+def test_a_text_that_the_file_makes_impossible_is_an_error_of_the_file(tmp_path):
+    def words(whole):
+        whole["model"] = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[nothing]"}
+
+    bytes_tokenizer(tmp_path, words)
+    tokenizer = open_tokenizer(tmp_path)
+    with pytest.raises(ModelFileError, match="tokenizer.json: the tokenizer cannot be used .*Missing"):
+        tokenizer.encode("b")
+
+
+def test_an_interrupt_within_the_package_stays_one(tmp_path, monkeypatch):
+    bytes_tokenizer(tmp_path, dict)
+    monkeypatch.setattr(tokenizers, "Tokenizer", SimpleNamespace(from_file=interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        open_tokenizer(tmp_path)
+
+
+def interrupted(path: str) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_folder_with_another_decoder_is_refused(tmp_path):
@@ -324,6 +384,127 @@ def test_what_templates_use(source, expected):
 def test_a_template_cannot_reach_out(source):
     with pytest.raises(ChatTemplateError, match="model.gguf: the chat template fails on the messages: "):
         template(source).render(HI)
+
+
+@pytest.mark.parametrize(
+    "source",
+    (
+        "{% for i in range(9) %}{{ loop.index }}/{{ loop.length }}{{ ',' if not loop.last }}{% endfor %}",
+        "{% for i in range(9) if i % 2 %}{{ loop.previtem }}{{ i }}{{ loop.nextitem }}{% endfor %}",
+        "{% for i in [] %}{{ i }}{% else %}none{% endfor %}",
+        "{% for k, v in {'a': 1, 'b': 2}.items() %}{{ k }}{{ v }}{{ loop.revindex }}{% endfor %}",
+        "{% for i in [1, [2, [3]]] recursive %}{{ loop(i) if i is iterable else i }};{% endfor %}",
+        "{% macro f(x) %}<{{ x }}{{ caller() }}>{% endmacro %}{% call f(2) %}in{% endcall %}",
+        "{{ 3 * 4 }}{{ 'ab' * 2 }}{{ 2 * 'ab' }}{{ 2 ** 10 }}{{ 1.5 ** 2 }}{{ [0] * 3 }}",
+    ),
+)
+def test_counting_changes_nothing(source):
+    plain = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"]).from_string(source)
+    assert template(source).render(HI) == plain.render(messages=HI) != ""
+
+
+LOOP, END = "{% for a in range(99999) %}", "{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    (
+        LOOP * 2 + END * 2,
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+        "{% for a in [range(9)] recursive %}{{ loop([a] * 9) if loop.depth < 40 }}{% endfor %}",
+        LOOP + "x" * 9999 + END,
+        "{{ lipsum(n=1000000) }}",
+        "{{ 9 ** (9 ** 9) }}",
+        "{% set n = namespace(x=9) %}{% for i in range(99) %}{% set n.x = n.x * n.x %}{% endfor %}",
+        "{{ 'abc' * 99999999 }}",
+    ),
+)
+def test_a_template_ends(source, monkeypatch):
+    monkeypatch.setattr(chat_module, "_MOST_STEPS", 20_000)  # of what takes seconds, the first part
+    with pytest.raises(
+        ChatTemplateError, match="model.gguf: the chat template (fails on|does not end)"
+    ) as error:
+        template(source).render(HI)
+    assert "\n" not in str(error.value)
+
+
+def test_what_may_be_done_is_of_each_rendering(monkeypatch):
+    monkeypatch.setattr(chat_module, "_MOST_STEPS", 100)
+    made = template("{% for i in range(60) %}{% endfor %}{{ messages | length }}")
+    assert [made.render(HI) for _ in range(5)] == ["1"] * 5
+
+
+def test_texts_that_no_tokenizer_takes_are_refused():
+    with pytest.raises(ChatTemplateError, match="fails on the messages: UnicodeEncodeError: .*surrogates"):
+        template("{{ messages[0].content }}").render([{"role": "user", "content": "\udcff"}])
+
+
+PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+JOINED = "{% for m in messages %}{{ '<' + m.content + '>' }}{% endfor %}"
+PRINTED = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
+TAKING = (
+    "{% for m in messages %}<{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}>{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "expected"),
+    (
+        (JOINED, None, "<>"),
+        (PRINTED, None, "<>"),
+        (JOINED, PARTS, "<one\ntwo>"),
+        (PRINTED, PARTS, "<one\ntwo>"),
+        (TAKING, PARTS, "<onetwo>"),
+        (JOINED, [], "<>"),
+        (PRINTED, {"a": 1}, "<{'a': 1}>"),
+        (PRINTED, [1], "<[1]>"),
+    ),
+)
+def test_contents_as_clients_of_openai_write_them(source, content, expected):
+    messages = [{"role": "user", "content": content}]
+    assert template(source).render(messages) == expected
+    assert messages == [{"role": "user", "content": content}]
+
+
+def test_calls_of_tools_come_without_a_content():
+    call = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "f"}}]}
+    asks = (
+        "{% for m in messages %}{% if m.content is none %}{{ m.tool_calls[0].function.name }}"
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+    )
+    assert template(asks).render([{**call, "content": None}]) == "f"
+    adds = "{% for m in messages %}{{ m.content + m.tool_calls[0].function.name }}{% endfor %}"
+    for message in (call, {**call, "content": None}):
+        assert template(adds).render([message]) == "f"
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    (
+        ({"type": "image_url", "image_url": {"url": "x"}}, r"part of type 'image_url', expected 'text'"),
+        ({"type": "text"}, "part with text of type NoneType, expected a str"),
+    ),
+)
+def test_parts_that_are_no_text_are_refused(part, message):
+    with pytest.raises(ValueError, match=rf"chat: messages\[1\] has a {message}"):
+        template(TAKING).render([*HI, {"role": "user", "content": [*PARTS, part]}])
+
+
+@pytest.mark.parametrize(
+    "source",
+    (
+        "{% for a in [1] %}" * 21 + END * 21,
+        "{% if a %}" * 100 + "{% endif %}" * 100,
+        "{% break %}",
+        "{{ " + "1" * 5000 + " }}",
+        "{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}",
+    ),
+)
+def test_what_cannot_be_compiled_is_no_template(source):
+    with pytest.raises(ModelFileError, match="model.gguf: the chat template is no Jinja template") as error:
+        template(source)
+    assert "\n" not in str(error.value)
 
 
 def test_errors_of_templates():

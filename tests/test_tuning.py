@@ -1,6 +1,7 @@
 """The choice by measured size: tuning.json, the route of a call, the words for it, and `airllm tune`."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -282,6 +283,14 @@ BROKEN = [
      r"ops.silu.float32\[1\].us.cudda is an unknown backend, expected one of machine.backends: cuda, mlx"),
     (lambda v: v["ops"]["silu"]["float32"][1]["us"].update(cuda=[1, 0, 1]),
      r"ops.silu.float32\[1\].us.cuda has a list, expected three times above 0"),
+    (lambda v: v["ops"]["silu"]["float32"][1]["us"].update(cuda=[10**400, 1, 1]),
+     r"ops.silu.float32\[1\].us.cuda has a list, expected three times above 0"),
+    (lambda v: v["ops"]["silu"]["float32"][0]["arrays"].update(x=[10**30]),
+     r"ops.silu.float32\[0\].arrays.x is a shape of more values than an array has, expected at most"),
+    (lambda v: v["ops"]["silu"]["float32"][1].update(arrays={"y": [1, 64]}),
+     r"ops.silu.float32\[1\].arrays has y, expected x, as before"),
+    (lambda v: v["ops"]["silu"].update(float16=[{**SILU[0], "arrays": {"x": [1], "y": [1]}}]),
+     r"ops.silu.float16\[0\].arrays has x, y, expected x, as before"),
     (lambda v: v["ops"]["silu"]["float32"][0]["arrays"].update(x=[-1]), r"arrays.x has a list, expected"),
     (lambda v: v["ops"]["silu"]["float32"][0].update(us={}), r"float32\[0\] has no arrays or no times"),
 ]  # fmt: skip
@@ -365,6 +374,32 @@ def test_the_command_measures_writes_and_draws(only_quick_backends, tmp_path, mo
         assert [list(p.times) for p in points] == [only_quick_backends] * 2
     page = (tmp_path / "tuning.html").read_text()
     assert page.count("<svg") == 2 and "(4, 64)" not in page and "4×64" in page
+
+
+def test_two_that_tune_at_once_keep_each_others_ops(tmp_path, monkeypatch):
+    """Another begins to write while one has read the file and not written yet."""
+    path, begun = tmp_path / "tuning.json", []
+    machine = tuning.this_machine({"cpp": "x"})
+
+    def write(op):
+        points = (tuning.Point({"x": (1, 2)}, {"cpp": tuning.Time(1, 1, 1)}),)
+        tuning.write(path, machine, "today", {op: {"float32": points}})
+
+    def meanwhile(asked):
+        found = read(asked)
+        if not begun:
+            begun.append(threading.Thread(target=write, args=("gelu",)))
+            begun[0].start()
+            begun[0].join(0.3)  # without a lock it is through in no time
+        return found
+
+    write("silu")
+    read = tuning.read
+    monkeypatch.setattr(tuning, "read", meanwhile)
+    write("softmax")
+    begun[0].join()
+    assert set(read(path).ops) == {"silu", "gelu", "softmax"}
+    assert [file.name for file in tmp_path.iterdir()] == ["tuning.json"]
 
 
 def test_the_command_refuses_what_it_cannot_do(monkeypatch, capsys):

@@ -126,17 +126,19 @@ def write(path: Path | str, **changes: Any) -> Config:
     Nothing is written if the result would not be a valid configuration.
     """
     path = Path(os.path.realpath(path))
-    old = _opened(path) if path.exists() else _File(path, dict(DEFAULTS), "")
-    return _store(_File(path, {**old.values, **changes}, ""))
+    with json_file.one_writer(path):
+        old = _opened(path) if path.exists() else _File(path, dict(DEFAULTS), "")
+        return _store(_File(path, {**old.values, **changes}, ""))
 
 
 def reset(path: Path | str) -> Config:
     """Writes DEFAULTS into a file, also one that cannot be understood; keys that are not airllm's stay."""
     path = Path(os.path.realpath(path))
     others: dict[str, Any] = {}
-    with contextlib.suppress(ConfigError):
-        others = {key: value for key, value in _opened(path).values.items() if _is_foreign(key)}
-    return _store(_File(path, {**others, **DEFAULTS}, ""))
+    with json_file.one_writer(path):
+        with contextlib.suppress(ConfigError):
+            others = {key: value for key, value in _opened(path).values.items() if _is_foreign(key)}
+        return _store(_File(path, {**others, **DEFAULTS}, ""))
 
 
 def _store(file: _File) -> Config:
@@ -149,13 +151,30 @@ def _store(file: _File) -> Config:
 # ---- precedence ----
 
 
-def user_file() -> Path:
-    """backend.json in the user's configuration folder."""
+def user_file() -> Path | None:
+    """backend.json in the user's configuration folder; None for a user without a home, as some containers
+    have.
+    """
+    try:
+        return _user_folder() / "backend.json"
+    except RuntimeError:  # of platformdirs and of pathlib alike
+        return None
+
+
+def _user_folder() -> Path:
     try:
         from platformdirs import user_config_path
     except ImportError:  # the rule that platformdirs follows on Linux
-        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "airllm" / "backend.json"
-    return user_config_path("airllm", appauthor=False) / "backend.json"
+        return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "airllm"
+    return user_config_path("airllm", appauthor=False)
+
+
+def named_file(variable: str, name: str) -> Path:
+    """The file that an environment variable names. ConfigError for `~nobody/...`."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{variable}={name}: {error}") from None
 
 
 def checkout_file() -> Path | None:
@@ -167,7 +186,7 @@ def effective_file() -> tuple[str, Path | None]:
     """Which file holds and why, as `source` and `path` of Config; ConfigError if AIRLLM_CONFIG names none."""
     named = os.environ.get("AIRLLM_CONFIG")
     if named:
-        path = Path(named).expanduser()
+        path = named_file("AIRLLM_CONFIG", named)
         if not path.exists():
             raise ConfigError(f"AIRLLM_CONFIG={named}: there is no such file")
         return "AIRLLM_CONFIG", path

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from airllm.backends import config, registry
@@ -92,16 +93,26 @@ def best_available_backend() -> str:
 def list_backends(verbose: bool = False) -> list[str]:
     """Names of the backends that run here; if `verbose`, prints each known one with its devices too."""
     if verbose:
-        print("\n".join(line for each in discover_backends() for line in _lines(each)))
+        _print(line for each in discover_backends() for line in _lines(each))
     return get_available_backends()
 
 
 def print_backend_summary() -> None:
     """Print every backend with its devices and their memory, or why it does not run; then the best."""
     print("=== Available Backends ===")
-    print("\n".join(line for each in discover_backends() for line in _lines(each)))
+    _print(line for each in discover_backends() for line in _lines(each))
     print()
     print(f"Recommended backend: {LABELS.get(best := best_available_backend(), (best, ''))[0]}")
+
+
+def _print(lines: Iterable[str]) -> None:
+    """On a terminal of few characters (POSIX's locale) the marks are + and -, and what it lacks is a ?."""
+    text, encoding = "\n".join(lines), sys.stdout.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = text.replace("✓", "+").replace("✗", "-").encode(encoding, "replace").decode(encoding)
+    print(text)
 
 
 def _lines(found: DiscoveredBackend) -> list[str]:

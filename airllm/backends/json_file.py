@@ -3,9 +3,11 @@
 Standard library only.
 """
 
+import contextlib
 import json
 import os
 import secrets
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +37,28 @@ def _parsed(path: Path, text: str, expected: str) -> dict[str, Any]:
         raise ConfigError(f"{path}:{line}: {wrong}") from None
     except RecursionError as error:
         raise ConfigError(f"{path}: is nested too deeply: {error}") from None
+    except ValueError as error:  # a number of more digits than Python takes
+        raise ConfigError(f"{path}: is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}:1: has {shown(values)}, expected an object with {expected}")
     return values
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    for key in (names := [key for key, _ in pairs]):
-        if names.count(key) > 1:
-            raise Wrong(key, f"has the key {key!r} twice, expected it once")
-    return dict(pairs)
+    if len(found := dict(pairs)) < len(pairs):
+        key = repeated(key for key, _ in pairs)
+        raise Wrong(key, f"has the key {key!r} twice, expected it once")
+    return found
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """The first name that has stood before."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def line_of(text: str, *keys: str | int, item: Any = None) -> int:
@@ -89,6 +103,22 @@ def text_of(values: dict[str, Any]) -> str:
     return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
 
+@contextlib.contextmanager
+def one_writer(path: Path) -> Iterator[None]:
+    """In here no other process or thread that asks in this way changes files of the folder of `path`: what is
+    read, changed and written loses nothing of another's. The folder is locked, so that no file for a lock
+    stays behind; not where the system cannot lock folders (Windows, some network file systems).
+    """
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl
+
+            folder = os.open(path.parent, os.O_RDONLY)
+            held.callback(os.close, folder)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+
+
 def write(path: Path, text: str) -> None:
     """Replaces a file: readers see the old one or the new one, never a part. ConfigError if it cannot be
     written.
@@ -103,7 +133,8 @@ def _replace(path: Path, text: str) -> None:
     """Writes a file beside `path` and renames it over `path` once it is on the disk."""
     half = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        with open(half, "x", encoding="utf-8") as file:
+        # half of a character, which a string of JSON may have, is written as JSON's escape, "\\ud800"
+        with open(half, "x", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

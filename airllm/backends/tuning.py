@@ -10,7 +10,8 @@ import functools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from airllm.backends import config, json_file
 from airllm.backends.devices import cpu_name
 from airllm.backends.values import ConfigError, shown
 
+_LARGEST = sys.maxsize  # values of an array
 DTYPES = ("float32", "float16", "bfloat16")
 KEYS = ("about", "measured", "machine", "ops")
 ABOUT = "how long ops take on each backend of this machine, in us (median, quartiles): airllm tune"
@@ -90,12 +92,20 @@ def this_machine(devices: Mapping[str, str]) -> Machine:
 
 
 def place() -> Path | None:
-    """Where the file is, or is to be; None if AIRLLM_TUNING is `off`."""
+    """Where the file is, or is to be; None where there is none: see `why_no_place`."""
     named = os.environ.get("AIRLLM_TUNING", "").strip()
     if named:
-        return None if named == "off" else Path(named).expanduser()
+        return None if named == "off" else config.named_file("AIRLLM_TUNING", named)
     _, path = config.effective_file()
-    return (path or config.checkout_file() or config.user_file()).with_name("tuning.json")
+    beside = path or config.checkout_file() or config.user_file()
+    return beside.with_name("tuning.json") if beside else None
+
+
+def why_no_place() -> str:
+    """Why `place` gives None."""
+    if os.environ.get("AIRLLM_TUNING", "").strip() == "off":
+        return "AIRLLM_TUNING=off"
+    return "this user has no home folder, and AIRLLM_TUNING names no file"
 
 
 @contextlib.contextmanager
@@ -141,16 +151,16 @@ def write(path: Path, machine: Machine, measured: str, ops: Mapping[str, Any]) -
     Other ops stay, if they were measured on the same machine, and so do keys that are not airllm's.
     """
     path = Path(os.path.realpath(path))
-    others: dict[str, Any] = {}
-    with contextlib.suppress(ConfigError, FileNotFoundError):
-        old = read(path)
-        others = {
-            key: value for key, value in json.loads(path.read_text("utf-8-sig")).items() if key not in KEYS
-        }
-        if old.machine == machine:
-            ops = {**old.ops, **ops}
     path.parent.mkdir(parents=True, exist_ok=True)
-    json_file.write(path, _laid_out({**_values(machine, measured, ops), **others}, 4) + "\n")
+    others: dict[str, Any] = {}
+    with json_file.one_writer(path):
+        with contextlib.suppress(ConfigError, FileNotFoundError):
+            old = read(path)
+            values = json.loads(path.read_text("utf-8-sig"))
+            others = {key: value for key, value in values.items() if key not in KEYS}
+            if old.machine == machine:
+                ops = {**old.ops, **ops}
+        json_file.write(path, _laid_out({**_values(machine, measured, ops), **others}, 4) + "\n")
     return read(path)
 
 
@@ -234,7 +244,17 @@ class _Reader:
             if not self.of(points, list, keys):
                 raise self.refuse(keys, "is empty, expected what was measured at one size at least")
             found[dtype] = tuple(self.point(p, machine, (*keys, i)) for i, p in enumerate(points))
+        self.refuse_other_arrays(op, found)
         return found
+
+    def refuse_other_arrays(self, op: str, dtypes: Mapping[str, Sequence[Point]]) -> None:
+        """An op has the same arrays at all sizes."""
+        names = next((list(points[0].arrays) for points in dtypes.values()), [])
+        for dtype, points in dtypes.items():
+            for i, point in enumerate(points):
+                if list(point.arrays) != names:
+                    says = f"has {', '.join(point.arrays)}, expected {', '.join(names)}, as before"
+                    raise self.refuse(("ops", op, dtype, i, "arrays"), says)
 
     def point(self, value: Any, machine: Machine, keys: tuple[str | int, ...]) -> Point:
         self.of(value, dict, keys)
@@ -255,10 +275,14 @@ class _Reader:
     def shape(self, value: Any, keys: tuple[str | int, ...]) -> tuple[int, ...]:
         if not isinstance(value, list) or not all(type(n) is int and n >= 0 for n in value):
             raise self.refuse(keys, f"has {shown(value)}, expected a shape: a list of whole numbers")
+        if math.prod(value) > _LARGEST:
+            raise self.refuse(
+                keys, f"is a shape of more values than an array has, expected at most {_LARGEST}"
+            )
         return tuple(value)
 
     def time(self, value: Any, keys: tuple[str | int, ...]) -> Time:
         good = isinstance(value, list) and len(value) == 3
-        if not good or not all(type(n) in (int, float) and math.isfinite(n) and n > 0 for n in value):
+        if not good or not all(type(n) in (int, float) and 0 < n <= sys.float_info.max for n in value):
             raise self.refuse(keys, f"has {shown(value)}, expected three times above 0: median, quartiles")
         return Time(*value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from airllm import tensor_ops
 from airllm.formats import FORMATS, Quantized
 from airllm.models.config import ModelConfig
+from airllm.models.config_values import MOST
 
 # The dtype in which keys and values are kept; q8_0 in blocks of 32, as ggml has them.
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -108,10 +110,31 @@ class Cache:
         return tensor_ops.quantize(np.ascontiguousarray(new), "q8_0").data
 
 
+def check_context(context: Any) -> None:
+    """Raises ValueError for a number of tokens that no sequence can have."""
+    whole = isinstance(context, (int, np.integer)) and not isinstance(context, bool)
+    if not whole or not 1 <= context <= MOST:
+        raise ValueError(f"context has value {context!r}, expected a whole number from 1 to {MOST}")
+
+
+def check_dtype(dtype: Any) -> None:
+    """Raises ValueError for what no cache has."""
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise ValueError(f"cache_dtype has value {dtype!r}, expected one of {', '.join(_DTYPES)}")
+
+
+def token_id(token: Any, where: str) -> int:
+    """A token as Python's int. TypeError for what is no whole number, as 1.5 or [1] is none."""
+    try:
+        return index(token)
+    except TypeError:
+        kind = type(token).__name__
+        raise TypeError(f"{where}: token has type {kind}, expected a whole number") from None
+
+
 def row_items(config: ModelConfig, dtype: str) -> int:
     """Items of the cache's dtype that keep a head's key of one token. ValueError for one that cannot be."""
-    if dtype not in _DTYPES:
-        raise ValueError(f"cache_dtype has value {dtype!r}, expected one of {', '.join(_DTYPES)}")
+    check_dtype(dtype)
     if dtype != "q8_0":
         return config.head_dim
     of = FORMATS["q8_0"]

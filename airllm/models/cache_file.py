@@ -3,14 +3,20 @@
 A header, the ids of the tokens, then the keys and values as `Cache.data` has them. The header says whose they
 are, in everything that would make them useless, and how many tokens are complete. That number is written
 last, so that a process may end at any moment; where the machine may lose power, call `flush`.
+
+The file has all its room on the disk before it is mapped, and its header last: to write into a map that the
+disk has no room for would end the process (SIGBUS).
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import mmap
+import os
 import struct
 import tempfile
 from pathlib import Path
@@ -28,6 +34,9 @@ _MAGIC, _VERSION = b"airllmKV", 1
 _START = struct.Struct("<8sII")  # magic, version, bytes of the identity
 _LENGTH = struct.Struct("<QQ")  # tokens; whether their keys were turned as those of a long text
 _LENGTH_AT, _IDENTITY_AT, _HEADER = 16, 32, 4096
+_NO_TOKENS = _LENGTH.pack(0, False)
+_ZEROS = bytes(1 << 20)
+_NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of file systems that cannot set room aside
 _SAMPLE = 256  # bytes of a tensor that tell it from another
 
 
@@ -44,15 +53,16 @@ class FileCache(Cache):
     Without a name, it is a file that goes away with the cache.
 
     `whose`: `fingerprint` of the model. Raises CacheFileError for a file that is something else, ValueError
-    for a name that is none, OSError.
+    for a name that is none, OSError, also where the disk has no room for all of it.
     """
 
     def __init__(
         self, config: ModelConfig, capacity: int, dtype: str, folder: Path, name: str | None, whose: str
     ):
-        if name is not None and (not name or Path(name).name != name or name.startswith(".")):
+        if name is not None and (not name or Path(name).name != name or name[0] == "." or "\0" in name):
             raise ValueError(f"name of a cache has value {name!r}, expected a file's name, without folders")
         self.path, self._whose = folder / f"{name or 'unnamed'}{SUFFIX}", whose
+        self._named = name is not None
         folder.mkdir(parents=True, exist_ok=True)
         self._file: Any = _opened(self.path) if name else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         super().__init__(config, capacity, dtype)
@@ -86,22 +96,37 @@ class FileCache(Cache):
     def _set_aside(self, nbytes: int) -> tuple[mmap.mmap, int]:
         start = _HEADER + -(-4 * self.capacity // _HEADER) * _HEADER
         identity = self._identity()
-        if not self._file.seek(0, 2):
-            self._file.truncate(start + nbytes)  # pages of it come to be as they are written
-            self._file.seek(0)
-            self._file.write(_START.pack(_MAGIC, _VERSION, len(identity)))
-            self._file.seek(_IDENTITY_AT)
-            self._file.write(identity)
-            self._file.flush()
+        if not self._header().strip(b"\0"):  # a file that is new, or whose making was cut off
+            self._make(start + nbytes, identity)
         self._check(start + nbytes, identity)
         return mmap.mmap(self._file.fileno(), start + nbytes), start
 
-    def _check(self, nbytes: int, identity: bytes) -> None:
-        found = self._file.seek(0, 2)
+    def _make(self, nbytes: int, identity: bytes) -> None:
+        """A file without tokens; none stays behind if the disk has no room for it."""
+        try:
+            self._file.truncate(0)
+            _take_room(self._file, nbytes)
+            self._file.seek(0)
+            self._file.write(_START.pack(_MAGIC, _VERSION, len(identity)) + _NO_TOKENS + identity)
+            self._file.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            if self._named:
+                self.path.unlink(missing_ok=True)
+            why = f"{error.strerror}, for a cache of {nbytes} bytes"
+            raise OSError(error.errno, why, str(self.path)) from None
+
+    def _header(self) -> bytes:
         self._file.seek(0)
-        header = self._file.read(_HEADER)
+        return self._file.read(_HEADER)
+
+    def _check(self, nbytes: int, identity: bytes) -> None:
+        found, header = self._file.seek(0, 2), self._header()
         if header[: len(_MAGIC)] != _MAGIC:
             raise CacheFileError(self.path, f"begins with {header[:8]!r}", f"{_MAGIC!r}: no file of a cache")
+        if len(header) < _IDENTITY_AT:
+            raise CacheFileError(self.path, f"has {found} bytes", f"{nbytes}")
         _, version, length = _START.unpack_from(header)
         if version != _VERSION:
             raise CacheFileError(self.path, f"has version {version}", f"{_VERSION}")
@@ -135,14 +160,32 @@ def fingerprint(tensors: NamedTensors) -> str:
 
 def _opened(path: Path) -> BinaryIO:
     """For this process alone."""
-    path.touch()
-    file = path.open("r+b")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise CacheFileError(path, "is in use", "a file that no other cache is open on") from None
-    return file
+    while True:
+        path.touch()
+        with contextlib.ExitStack() as undo:
+            file = undo.enter_context(path.open("r+b"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise CacheFileError(path, "is in use", "a file that no other cache is open on") from None
+            # another, whose making failed, may have removed it meanwhile
+            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                undo.pop_all()
+                return file
+
+
+def _take_room(file: BinaryIO, nbytes: int) -> None:
+    """A new file gets so many zeros. OSError, ENOSPC among them, if the disk has no room for them."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            return os.posix_fallocate(file.fileno(), 0, nbytes)
+        except OSError as error:
+            if error.errno not in _NO_FALLOCATE:
+                raise
+    file.seek(0)
+    for at in range(0, nbytes, len(_ZEROS)):
+        file.write(_ZEROS[: nbytes - at])
+    file.flush()
 
 
 def _text(identity: bytes) -> str:

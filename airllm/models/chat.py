@@ -2,14 +2,17 @@
 
 A template is a program that came with a download, so it runs in Jinja's sandbox for untrusted ones: no
 attribute of Python's insides, nothing changed, ranges of at most 100000. It finds what the templates of
-Hugging Face models use.
+Hugging Face models use. It also ends: turns of its loops, calls and the length of its text are counted, since
+loops and calls are all by which a template can go on. What one of its expressions takes in memory is not.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,12 +21,17 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
+import jinja2.runtime
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airllm.models.gguf_file import GgufFile
-from airllm.models.weights import ModelFileError, read_json
+from airllm.models.weights import ModelFileError, model_path, read_json
 
 _GGUF_KEY = "tokenizer.chat_template"
+_MOST_STEPS = 4_000_000  # turns of loops, and calls: some seconds
+_MOST_TEXT = 1 << 26  # characters
+_MOST_BITS = 1 << 16  # of a whole number that a product or a power makes
+_MARK = "\u2063mark\u2063"  # nothing that a template has in it
 
 
 class ChatTemplateError(ValueError):
@@ -49,9 +57,70 @@ def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, 
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
+class _Left(threading.local):
+    """What a rendering, which a thread has for itself, may still do."""
+
+    steps = _MOST_STEPS
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Counts the turns of loops, and calls."""
+
+    intercepted_binops = frozenset(("*", "**"))
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self.left = _Left()
+        self.filters["counted"] = jinja2.pass_context(lambda context, items: self._counted(items))
+
+    def _generate(self, source: jinja2.nodes.Template, *rest: Any, **more: Any) -> str:
+        for loop in source.find_all(jinja2.nodes.For):
+            loop.iter = jinja2.nodes.Filter(loop.iter, "counted", [], [], None, None, lineno=loop.lineno)
+            loop.iter.set_environment(self)
+        return super()._generate(source, *rest, **more)
+
+    def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        self._step()
+        if isinstance(obj, jinja2.runtime.LoopContext) and args:  # a recursive loop, one level down
+            args = (self._counted(args[0]), *args[1:])
+        return super().call(context, obj, *args, **kwargs)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if _is_large(operator, left, right):
+            raise OverflowError(f"the result of {operator} is too large")
+        return super().call_binop(context, operator, left, right)
+
+    def _counted(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            self._step()
+            yield item
+
+    def _step(self) -> None:
+        self.left.steps -= 1
+        if self.left.steps < 0:
+            raise _TooLong(f"more than {_MOST_STEPS} turns of loops and calls")
+
+
+class _TooLong(RuntimeError):
+    """A template that goes on and on."""
+
+
+def _is_large(operator: str, left: Any, right: Any) -> bool:
+    """Whether a product or a power would take very long, or very much memory, in one step."""
+    if not isinstance(right, int):
+        left, right = right, left
+    if not isinstance(right, int):
+        return False
+    if isinstance(left, int):
+        bits = left.bit_length()
+        return (bits * right if operator == "**" else bits + right.bit_length()) > _MOST_BITS
+    return operator == "*" and isinstance(left, Sequence) and len(left) * right > _MOST_TEXT
+
+
+def _environment() -> _Sandbox:
     extensions: list[Any] = ["jinja2.ext.loopcontrols", _Generation]
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    made = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    del made.globals["lipsum"]  # as many words as it is asked for
     made.filters["tojson"] = _to_json
     made.globals["raise_exception"] = _raise
     made.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
@@ -63,13 +132,14 @@ class ChatTemplate:
 
     def __init__(self, source: str, path: Path, place: str = "", **names: str):
         self.source, self.path, self.place = source, path, place or "the chat template"
-        self._names = names
+        self._names, self._sandbox = names, _environment()
         try:
-            self._template = _environment().from_string(source)
-        except (jinja2.TemplateError, RecursionError) as error:
-            line = getattr(error, "lineno", None)
-            where = self.place if line is None else f"{self.place}, line {line},"
-            raise ModelFileError(path, where, f"is no Jinja template ({error})") from None
+            self._template = self._sandbox.from_string(source)
+        except Exception as error:  # Python's compiler, too, has limits, which Jinja hands on as they are
+            where = self.place
+            if isinstance(error, jinja2.TemplateSyntaxError):
+                where += f", line {error.lineno},"
+            raise ModelFileError(path, where, f"is no Jinja template ({_one_line(error)})") from None
 
     def render(
         self,
@@ -84,17 +154,61 @@ class ChatTemplate:
         template's reason if it does not take these messages. Encode the text with `add_bos=False`: a template
         that wants a bos token writes it.
         """
-        checked = _checked(messages)
-        given = {"tools": tools, "documents": None, **self._names, **variables}
+        checked = [self._said(message) for message in _checked(messages)]
+        given = {"tools": tools, **variables, "add_generation_prompt": add_generation_prompt}
         try:
-            return self._template.render(
-                messages=checked, add_generation_prompt=add_generation_prompt, **given
-            )
+            return self._text(checked, given)
         except ChatTemplateError as error:
-            raise ChatTemplateError(f"{self.path}: {self.place} refuses the messages: {error}") from None
+            why = f"refuses the messages: {_one_line(error)}"
+            raise ChatTemplateError(f"{self.path}: {self.place} {why}") from None
+        except _TooLong as error:
+            raise ChatTemplateError(f"{self.path}: {self.place} does not end: {error}") from None
         except Exception as error:  # whatever a program from a file may run into
-            what = f"{type(error).__name__}: {error}"
-            raise ChatTemplateError(f"{self.path}: {self.place} fails on the messages: {what}") from error
+            why = f"fails on the messages: {type(error).__name__}: {_one_line(error)}"
+            raise ChatTemplateError(f"{self.path}: {self.place} {why}") from error
+
+    def _text(self, messages: list[dict[str, Any]], given: dict[str, Any]) -> str:
+        self._sandbox.left.steps = _MOST_STEPS
+        pieces, length = [], 0
+        known = {"documents": None, **self._names, **given}
+        for piece in self._template.generate(messages=messages, **known):
+            pieces.append(piece)
+            length += len(piece)
+            if length > _MOST_TEXT:
+                raise _TooLong(f"a text of more than {_MOST_TEXT} characters")
+        text = "".join(pieces)
+        text.encode()  # half a character, which no tokenizer takes, is an error of what made it
+        return text
+
+    def _said(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A message as the template takes it: most know texts alone."""
+        content = message.get("content")
+        if isinstance(content, list) and _is_parts(content) and not self._takes_parts:
+            return {**message, "content": "\n".join(part["text"] for part in content)}
+        if content is None and not (message.get("tool_calls") and self._takes_none):
+            return {**message, "content": ""}
+        return message
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether the template puts together the texts of OpenAI's parts itself."""
+        text = self._tried({"role": "user", "content": [{"type": "text", "text": _MARK}]})
+        return _MARK in text and "{'" not in text  # a list that was printed
+
+    @cached_property
+    def _takes_none(self) -> bool:
+        """Whether the template has a place for calls of tools without a text."""
+        call = {"type": "function", "id": "123456789", "function": {"name": _MARK, "arguments": {}}}
+        user = {"role": "user", "content": "x"}
+        text = self._tried(user, {"role": "assistant", "content": None, "tool_calls": [call]})
+        return _MARK in text and "None" not in text
+
+    def _tried(self, *messages: dict[str, Any]) -> str:
+        """The text of these messages; none if the template fails on them."""
+        try:
+            return self._text(list(messages), {"tools": None, "add_generation_prompt": False})
+        except Exception:
+            return ""
 
 
 def _checked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -105,12 +219,33 @@ def _checked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             raise TypeError(f"chat: messages[{i}] has type {type(message).__name__}, expected a dict")
         if not isinstance(message.get("role"), str):
             raise ValueError(f"chat: messages[{i}] has role {message.get('role')!r}, expected a str")
+        if isinstance(content := message.get("content"), list) and _is_parts(content):
+            _check_parts(i, content)
     return [dict(message) for message in messages]
+
+
+def _is_parts(content: list[Any]) -> bool:
+    """Whether these are OpenAI's parts of a content; what else they may be is for the template to know."""
+    return all(isinstance(part, Mapping) and "type" in part for part in content)
+
+
+def _check_parts(message: int, parts: list[Mapping[str, Any]]) -> None:
+    for part in parts:
+        if part["type"] != "text":
+            found = f"chat: messages[{message}] has a part of type {part['type']!r}"
+            raise ValueError(f"{found}, expected 'text': models here read nothing else")
+        if not isinstance(part.get("text"), str):
+            kind = type(part.get("text")).__name__
+            raise ValueError(f"chat: messages[{message}] has a part with text of type {kind}, expected a str")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def open_chat_template(path: str | PathLike[str], name: str = "default") -> ChatTemplate | None:
     """The template of a GGUF file or Hugging Face folder, or None if it has none of this name."""
-    path = Path(path)
+    path = model_path(path)
     if path.is_dir():
         return folder_chat_template(path, name)
     with GgufFile(path) as file:

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
-from airllm.models.weights import WeightFile, open_weights
+from airllm.models.weights import WeightFile, model_path, open_weights
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,9 @@ def open_config(path: str | PathLike[str]) -> ModelConfig:
     """The configuration of a GGUF file or of a Hugging Face folder. Raises ModelFileError or OSError."""
     from airllm.models.folder_config import folder_config
 
-    if Path(path).is_dir():
-        return folder_config(Path(path))
+    path = model_path(path)
+    if path.is_dir():
+        return folder_config(path)
     with open_weights(path) as weights:
         return config_of(weights)
 

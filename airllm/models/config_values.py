@@ -9,7 +9,7 @@ from typing import Any
 from airllm.models.config import ModelConfig
 from airllm.models.weights import ModelFileError
 
-_MOST = 1 << 24  # of any size: beyond what exists, far below what could exhaust memory
+MOST = 1 << 24  # of any size: beyond what exists; what of it is in memory, the file's own size bounds
 MOST_LAYERS = 4096
 PATTERN = {"gemma2": 2, "gemma3": 6}  # every so many-th layer looks at everything, the others have a window
 
@@ -33,7 +33,7 @@ class Values:
             raise self.error(key, f"has value {value!r}", wanted)
         return value
 
-    def whole(self, key: str, default: Any = ..., most: int = _MOST) -> Any:
+    def whole(self, key: str, default: Any = ..., most: int = MOST) -> Any:
         """A whole number from 1 on."""
         value = self.get(key, (int,), wanted := f"a whole number from 1 to {most}", default)
         if value is not default and not 1 <= value <= most:
@@ -42,10 +42,16 @@ class Values:
 
     def number(self, key: str, default: Any = ...) -> Any:
         """A number above 0."""
-        value = self.get(key, (int, float), "a number above 0", default)
-        if value is not default and not 0 < value < float("inf"):
-            raise self.error(key, f"has value {value}", "a number above 0")
-        return value if value is None else float(value)
+        value = self.get(key, (int, float), wanted := "a number above 0", default)
+        if value is default:
+            return value if value is None else float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            number = float("inf")
+        if not 0 < number < float("inf"):
+            raise self.error(key, f"has value {value}", wanted)
+        return number
 
     def flag(self, key: str, default: Any = ...) -> bool:
         return self.get(key, (bool,), "true or false", default)
@@ -68,6 +74,13 @@ class Values:
         """The values of an object, if there is one."""
         values = self.get(key, (dict,), "an object", None)
         return values and Values(self.path, {f"{key}.{k}": v for k, v in values.items()}, f"{key}.")
+
+
+def head_dim_of(values: Values, key: str, width: int, heads: int, otherwise: int | None = None) -> int:
+    """The values of a head; where the file does not say, `otherwise`, or its part of the width."""
+    if (found := values.whole(key, otherwise or width // heads)) < 1:
+        raise values.error(key, "is missing", f"it, where {heads} heads share a width of {width}")
+    return found
 
 
 def checked(values: Values, keys: Mapping[str, str], config: ModelConfig) -> ModelConfig:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from airllm.models.config import ModelConfig, Rope
-from airllm.models.config_values import MOST_LAYERS, PATTERN, Values, checked, every
+from airllm.models.config_values import MOST, MOST_LAYERS, PATTERN, Values, checked, every, head_dim_of
 from airllm.models.weights import read_json
 
 _KEYS = {
@@ -53,6 +53,10 @@ def folder_config(folder: Path) -> ModelConfig:
     """The configuration in a folder's config.json."""
     path = folder / "config.json"
     whole = Values(path, read_json(path))
+    if quantized := whole.get("quantization_config", (dict,), "an object", None):
+        found = f"has quant_method {quantized.get('quant_method')!r}, which is not supported"
+        wanted = "safetensors in float32, float16 or bfloat16; take a GGUF file for fewer bits"
+        raise whole.error("quantization_config", found, wanted)
     kind = whole.text("model_type")
     if kind not in _MODEL_TYPES:
         raise whole.error("model_type", f"has value {kind!r}", f"one of {', '.join(_MODEL_TYPES)}")
@@ -61,7 +65,7 @@ def folder_config(folder: Path) -> ModelConfig:
     gemma = name.startswith("gemma")
     width, heads = values.whole("hidden_size"), values.whole("num_attention_heads")
     layers = values.whole("num_hidden_layers", most=MOST_LAYERS)
-    head_dim = values.whole("head_dim", _HEAD_DIMS.get(name, width // heads))
+    head_dim = head_dim_of(values, "head_dim", width, heads, _HEAD_DIMS.get(name))
     if values.flag("mlp_bias", False):
         raise values.error("mlp_bias", "is true", "false: feed-forward biases are not known here")
     if values.flag("use_bidirectional_attention", False):
@@ -195,30 +199,40 @@ def _rope(
     given = new or values.below("rope_scaling")
     part = values.number("partial_rotary_factor", 1.0)
     if given is None:
-        return Rope(theta, int(head_dim * part))
+        return Rope(theta, _turned(head_dim, part))
     part = given.number("partial_rotary_factor", part)
     theta = given.number("rope_theta", theta)
     plain = {key.removeprefix(given.under): value for key, value in given.values.items()}
     kind = plain.get("rope_type", plain.get("type", "default"))
-    if kind not in scalings:
+    if not isinstance(kind, str) or kind not in scalings:
         raise given.error("rope_type", f"has value {kind!r}", f"one of {', '.join(scalings)}")
     kind = scalings[kind]
     if kind == "default":
-        return Rope(theta, int(head_dim * part))
+        return Rope(theta, _turned(head_dim, part))
     left_out = ("rope_theta", "partial_rotary_factor", "type")
     scaling = {key: value for key, value in plain.items() if key not in left_out} | {"rope_type": kind}
     if kind != "linear":
         length = values.whole("original_max_position_embeddings", values.whole("max_position_embeddings"))
         scaling.setdefault("original_max_position_embeddings", length)
-    _check_scaling(given, kind, int(head_dim * part))
-    return Rope(theta, int(head_dim * part), scaling=scaling)
+    _check_scaling(given, kind, turned := _turned(head_dim, part))
+    return Rope(theta, turned, scaling=scaling)
+
+
+def _turned(head_dim: int, part: float) -> int:
+    """How many values of a head a part of them is. `checked` refuses too many."""
+    return int(min(head_dim * part, MOST))
 
 
 def _check_scaling(given: Values, kind: str, turned: int) -> None:
     for key in _NUMBERS[kind]:
         given.number(key)
-    for key in ("attention_factor", "original_max_position_embeddings"):
+    for key in ("attention_factor", "original_max_position_embeddings", "beta_fast", "beta_slow"):
         given.number(key, None)
+    for key in ("mscale", "mscale_all_dim"):
+        if given.values.get(f"{given.under}{key}") != 0:  # which says that it has none
+            given.number(key, None)
+    if kind == "llama3" and given.number("low_freq_factor") >= (high := given.number("high_freq_factor")):
+        raise given.error("low_freq_factor", "is too large", f"less than high_freq_factor, which is {high}")
     for key in ("short_factor", "long_factor") if kind == "longrope" else ():
         factors = given.get(key, (list,), wanted := f"{turned // 2} numbers above 0", ...)
         if len(factors) != turned // 2 or any(type(f) not in (int, float) or f <= 0 for f in factors):

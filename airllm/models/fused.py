@@ -130,7 +130,7 @@ class BoundStep:
         if not self._from <= at < self._until or cache.long != self._long:
             return None
         logits = self._run(self._plan, token, self._angles[at - self._from], ((0, 1, self._data, at),))
-        cache.tokens.append(token)
+        cache.extend([token])
         return logits
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from airllm.models.cache import Cache, ContextFull
+from airllm.models.cache import Cache, ContextFull, token_id
 from airllm.models.sampling import Sampler, Sampling
 from airllm.models.stop_strings import StopStrings
 from airllm.models.tokenizer import Tokenizer
@@ -96,7 +96,9 @@ def request(max_new_tokens: int | None = 512, stop: str | Sequence[str] = (), **
 def encoded(engine: Engine, prompt: Prompt, name: str = "prompt") -> list[int]:
     """A prompt as tokens. ValueError if there are none, or one is none; ContextFull for too many."""
     vocabulary = len(engine.tokenizer)
-    tokens = engine.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(token) for token in prompt]
+    tokens = (
+        engine.tokenizer.encode(prompt) if isinstance(prompt, str) else [token_id(t, name) for t in prompt]
+    )
     if not tokens:
         raise ValueError(f"{name} has no tokens, expected one or more: this model begins without any")
     if not 0 <= min(tokens) <= max(tokens) < vocabulary:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from airllm.models.config import ModelConfig, Rope
-from airllm.models.config_values import MOST_LAYERS, PATTERN, Values, checked, every
+from airllm.models.config_values import MOST_LAYERS, PATTERN, Values, checked, every, head_dim_of
 from airllm.models.gguf_file import GgufFile
 from airllm.models.weights import ModelFileError
 
@@ -41,7 +41,7 @@ def gguf_config(file: GgufFile) -> ModelConfig:
     values = Values(file.path, file.metadata, f"{name}.")
     width, heads = values.whole("embedding_length"), values.whole("attention.head_count")
     layers = values.whole("block_count", most=MOST_LAYERS)
-    head_dim = values.whole("attention.key_length", width // heads)
+    head_dim = head_dim_of(values, "attention.key_length", width, heads)
     if values.whole("attention.value_length", head_dim) != head_dim:
         raise values.error("attention.value_length", "differs from key_length", f"{head_dim}")
     experts = 0 if values.values.get(f"{name}.expert_count") == 0 else values.whole("expert_count", 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -72,31 +74,54 @@ def nbytes_of(shape: Sequence[int], format: str) -> int:
 def write_gguf(
     path: Path, architecture: str, keys: Iterable[Key], tensors: Sequence[Planned], on_progress: OnProgress
 ) -> None:
-    """Write a file, which has its name only when it is whole. `on_progress` is told of bytes."""
-    from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
+    """Write a file, which has its name only when it is whole. `on_progress` is told of bytes. OSError with
+    the file's name where it cannot be written, FileExistsError if another has taken the name meanwhile.
+    """
+    from gguf import GGUFWriter
 
-    partial = path.with_name(path.name + ".partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
     writer = GGUFWriter(partial, architecture)
+    try:
+        _write(writer, keys, tensors, on_progress)
+        to_disk(partial)
+        _give_name(partial, path)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, f"{error.strerror}, while it was written", str(path)) from None
+    finally:
+        with contextlib.suppress(OSError):  # of what was still to be written
+            writer.close()
+        partial.unlink(missing_ok=True)
+
+
+def _write(writer: Any, keys: Iterable[Key], tensors: Sequence[Planned], on_progress: OnProgress) -> None:
+    from gguf import GGMLQuantizationType, GGUFValueType
+
     total = sum(tensor.nbytes for tensor in tensors)
     done = _Counted(lambda n: on_progress(n, total))
-    try:
-        for key in keys:
-            writer.add_key_value(key.name, key.value, *map(GGUFValueType, key.types))
-        for tensor in tensors:
-            kind = GGMLQuantizationType(tensor.ggml_type)
-            # a dtype that is not uint8: the shape is in values, whatever the format
-            writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), tensor.nbytes, kind)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-        for tensor in tensors:
-            writer.write_tensor_data(_Data(tensor, done))  # type: ignore[arg-type]
-        writer.close()
-        to_disk(partial)
-        os.replace(partial, path)
-    finally:
-        writer.close()
-        partial.unlink(missing_ok=True)
+    for key in keys:
+        writer.add_key_value(key.name, key.value, *map(GGUFValueType, key.types))
+    for tensor in tensors:
+        kind = GGMLQuantizationType(tensor.ggml_type)
+        # a dtype that is not uint8: the shape is in values, whatever the format
+        writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), tensor.nbytes, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for tensor in tensors:
+        writer.write_tensor_data(_Data(tensor, done))
+    writer.close()
+
+
+def _give_name(partial: Path, path: Path) -> None:
+    """Never in place of another file, which may have been written at the same time."""
+    with contextlib.suppress(OSError):  # a file system without links, or there is such a file
+        os.link(partial, path)
+        return
+    if path.exists():
+        raise FileExistsError(f"{path} was written by another meanwhile, which is left as it is")
+    os.replace(partial, path)
 
 
 class _Counted:

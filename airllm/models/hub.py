@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airllm import real_data
+from airllm.models.weights import is_in_parts, is_text_model
 from airllm.real_data import OnProgress, unseen
 
 SMOLLM2 = "smollm2"
@@ -29,7 +30,6 @@ _NEEDED = [
     "model-*-of-*.safetensors",
 ]
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?:[:/](?P<file>[^:]+))?", re.ASCII)
-_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
 class ModelNotFound(FileNotFoundError):
@@ -49,7 +49,10 @@ def located(
     `/file.gguf`, or a part of the name, such as `:Q4_0`) for a GGUF file in one; or `smollm2`, a small model
     for first tries. `revision` and `token` are for Hugging Face.
     """
-    path = Path(name).expanduser()
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:  # ~nobody
+        raise ModelNotFound(f"{name}: {error}") from None
     if path.exists():
         return path
     if name == SMOLLM2:
@@ -62,10 +65,12 @@ def located(
 
 
 def _smollm2(on_progress: OnProgress) -> Path:
-    path = real_data.cache_dir() / real_data.GGUF
-    if path.is_file() and path.stat().st_size == real_data.GGUF_BYTES:  # its hash was checked when it came
-        return path
     try:
+        path = real_data.cache_dir() / real_data.GGUF
+        if (
+            path.is_file() and path.stat().st_size == real_data.GGUF_BYTES
+        ):  # its hash was checked when it came
+            return path
         return real_data.fetch(on_progress=on_progress)
     except real_data.Unavailable as error:
         raise ModelNotFound(f"{SMOLLM2}: {error}") from error
@@ -99,7 +104,7 @@ def _gguf(hub: Any, repo: str, part: str, access: dict[str, Any]) -> Path:
     if part.endswith(".gguf") and part != ".gguf":
         return Path(hub.hf_hub_download(repo, part, **access))
     files = [name for name in hub.list_repo_files(repo, **access) if name.endswith(".gguf")]
-    files = [name for name in files if "mmproj" not in name and not _PART.search(name)]
+    files = [name for name in files if is_text_model(name) and not is_in_parts(name)]
     found = [name for name in files if part.lower() in name.lower()]
     if len(found) == 1:
         return Path(hub.hf_hub_download(repo, found[0], **access))

@@ -14,7 +14,7 @@ import numpy as np
 
 from airllm.formats import Quantized
 from airllm.models.config import ModelConfig
-from airllm.models.tensor_names import NamedTensors, layer_names
+from airllm.models.tensor_names import NamedTensors
 from airllm.models.weights import ModelFileError, Stored
 
 _FLOATS = ("float32", "float16", "bfloat16")
@@ -75,19 +75,19 @@ class Experts:
         wide, narrow = self.config.expert_feed_forward, self.config.width
         shapes = {"gate": (wide, narrow), "up": (wide, narrow), "down": (narrow, wide)}
         name = f"layers.{self.layer}.experts.{number}"
-        return {part: _checked(self.tensors, f"{name}.{part}", shape) for part, shape in shapes.items()}
+        return {part: checked_tensor(self.tensors, f"{name}.{part}", shape) for part, shape in shapes.items()}
 
 
 def open_layer(tensors: NamedTensors, index: int) -> Layer:
     """The weights of a layer. Raises ModelFileError for one that is missing or has another shape."""
     config = tensors.config
     before = f"layers.{index}."
-    names = [name.removeprefix(before) for name in layer_names(config, index)]
+    names = [name.removeprefix(before) for name in tensors.layer_names(index)]
     shapes, weights = _shapes(config), dict[str, Stored]()
     for name in names:
         if name.startswith("experts.") and name != "experts.router":
             continue
-        weights |= dict(_parts(config, name, _checked(tensors, before + name, shapes[name])))
+        weights |= dict(_parts(config, name, checked_tensor(tensors, before + name, shapes[name])))
     return Layer(config, index, weights, _open_experts(tensors, index) if config.is_moe(index) else None)
 
 
@@ -101,12 +101,12 @@ def _open_experts(tensors: NamedTensors, index: int) -> Experts:
 
 def open_norm(tensors: NamedTensors, name: str) -> np.ndarray:
     """Weights of a norm, float32, with what the file left off added."""
-    return _norm(tensors.config, _checked(tensors, name, (tensors.config.width,)))
+    return _norm(tensors.config, checked_tensor(tensors, name, (tensors.config.width,)))
 
 
 def open_table(tensors: NamedTensors, name: str) -> Stored:
     """The embedding of tokens, or the output matrix: a row of `width` for each token."""
-    return _checked(tensors, name, (tensors.config.vocabulary, tensors.config.width))
+    return checked_tensor(tensors, name, (tensors.config.vocabulary, tensors.config.width))
 
 
 def _shapes(c: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -157,7 +157,8 @@ def _norm(c: ModelConfig, stored: Stored) -> np.ndarray:
     return np.asarray(stored, np.float32) + np.float32(c.norm_offset)
 
 
-def _checked(tensors: NamedTensors, name: str, shape: tuple[int, ...]) -> Stored:
+def checked_tensor(tensors: NamedTensors, name: str, shape: tuple[int, ...]) -> Stored:
+    """The tensor. Raises ModelFileError if it is missing, has another shape or cannot be used."""
     stored, place = tensors.tensor(name), f"tensor {tensors.file_name(name)}"
     if stored.shape != shape:
         wanted = f"{shape}, as the model's configuration says"

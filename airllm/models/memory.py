@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from airllm.backends.memory import MemoryEstimate
 from airllm.models.cache import resident_bytes
 from airllm.models.config import ModelConfig
-from airllm.models.tensor_names import NamedTensors, layer_names, shared_names
+from airllm.models.tensor_names import NamedTensors, shared_names
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -27,7 +27,7 @@ def parse_size(size: int | str, what: str = "max_memory") -> int:
     if isinstance(size, bool) or not isinstance(size, (int, str)):
         raise TypeError(f"{what} has type {type(size).__name__}, expected bytes or a text such as '512MB'")
     if isinstance(size, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", size)
+        match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([a-zA-Z]*)\s*", size)
         if not match or match[2].lower() not in _UNITS:
             wanted = "a number and B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB or TiB (of 1024)"
             raise ValueError(f"{what} has value {size!r}, expected {wanted}")
@@ -40,8 +40,8 @@ def parse_size(size: int | str, what: str = "max_memory") -> int:
 def weight_bytes(tensors: NamedTensors) -> int:
     """Of all tensors that the model uses, as they are stored; an expert counts like any other."""
     c = tensors.config
-    names = shared_names(c) + [name for layer in range(c.layers) for name in layer_names(c, layer)]
-    return sum(tensors.span(name).nbytes for name in names)
+    by_layer = (tensors.layer_names(layer) for layer in range(c.layers))
+    return sum(tensors.span(name).nbytes for names in (shared_names(c), *by_layer) for name in names)
 
 
 def activation_bytes(config: ModelConfig, tokens: int, *, unpacked: Sequence[int] = ()) -> int:

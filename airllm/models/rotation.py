@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from airllm.models.config import Rope
+from airllm.models.layers import checked_tensor
 from airllm.models.tensor_names import NamedTensors
+from airllm.models.weights import ModelFileError
+from airllm.rope import frequencies
 from airllm.tensor_ops import rope_table
 
 _STEP = 512  # positions: a table grows by whole steps
@@ -22,15 +25,30 @@ class Rotation:
 
     def __init__(self, rope: Rope, context: int, tensors: NamedTensors):
         self.rope = rope
-        scaling = dict(rope.scaling or {})
         self._short_until: int | None = None
-        if scaling.get("rope_type") == "longrope":
-            self._short_until = int(scaling["original_max_position_embeddings"])
-            self._scalings = [_longrope(scaling, side, context, tensors) for side in ("short", "long")]
-        else:
-            self._scalings = [_stored_factors(tensors) or scaling]
+        try:
+            self._scalings = list(self._scaled(dict(rope.scaling or {}), context, tensors))
+            for scaling in self._scalings:
+                frequencies(rope.dim, rope.theta, scaling)
+        except ModelFileError:
+            raise
+        except (ValueError, TypeError, ArithmeticError) as error:  # of numbers that nobody has thought of
+            place, found = "the rotation of positions", f"cannot be computed ({error})"
+            raise ModelFileError(tensors.weights.path, place, found) from None
         empty = np.empty((0, rope.dim // 2), np.float32)
         self._tables = [(empty, empty) for _ in self._scalings]
+
+    def _scaled(
+        self, scaling: dict[str, Any], context: int, tensors: NamedTensors
+    ) -> Iterator[dict[str, Any]]:
+        """What stretches short texts, and long ones, if they differ."""
+        pairs = self.rope.dim // 2
+        if scaling.get("rope_type") != "longrope":
+            yield _stored_factors(tensors, pairs) or scaling
+            return
+        self._short_until = int(scaling["original_max_position_embeddings"])
+        for side in ("short", "long"):
+            yield _longrope(scaling, side, context, tensors, pairs)
 
     def is_long(self, tokens: int) -> bool:
         """Whether a text of so many tokens is turned as long ones are, from its first token on."""
@@ -50,16 +68,19 @@ class Rotation:
         return cos[start:stop], sin[start:stop]
 
 
-def _stored_factors(tensors: NamedTensors) -> dict[str, Any] | None:
+def _stored_factors(tensors: NamedTensors, pairs: int) -> dict[str, Any] | None:
     """Llama 3 in a GGUF file: the angles' divisors are a tensor."""
     if "rope_factors" not in tensors:
         return None
-    return {"rope_type": "factors", "factors": np.asarray(tensors.tensor("rope_factors"), np.float64)}
+    factors = checked_tensor(tensors, "rope_factors", (pairs,))
+    return {"rope_type": "factors", "factors": np.asarray(factors, np.float64)}
 
 
-def _longrope(scaling: dict[str, Any], side: str, context: int, tensors: NamedTensors) -> dict[str, Any]:
+def _longrope(
+    scaling: dict[str, Any], side: str, context: int, tensors: NamedTensors, pairs: int
+) -> dict[str, Any]:
     name = f"rope_factors_{side}"
-    factors = tensors.tensor(name) if name in tensors else scaling[f"{side}_factor"]
+    factors = checked_tensor(tensors, name, (pairs,)) if name in tensors else scaling[f"{side}_factor"]
     factors = np.asarray(factors, np.float64)
     return {"rope_type": "factors", "factors": factors, "attention_factor": longrope_warmth(scaling, context)}
 

@@ -97,7 +97,8 @@ class SafetensorsFolder:
             self._shards = dict.fromkeys(self._file(SINGLE).places, SINGLE)
         else:
             there = sorted(entry.name for entry in self.path.iterdir() if entry.is_file())
-            raise ModelFileError(self.path, "", f"holds {known(there) or 'no files'}", f"{SINGLE} or {INDEX}")
+            wanted = f"{SINGLE} or {INDEX}, or a GGUF file"
+            raise ModelFileError(self.path, "", f"holds {known(there) or 'no files'}", wanted)
 
     def names(self) -> list[str]:
         """The names of all tensors."""
@@ -181,7 +182,8 @@ def _place(path: Path, name: str, entry: Any, start: int, size: int) -> _Place:
     dtype, shape, span = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise ModelFileError(path, place, f"has dtype {dtype!r}", f"one of {', '.join(_DTYPES)}")
-    if not _whole_numbers(shape) or len(shape) > _MOST_DIMENSIONS or max(shape, default=0) >> 48:
+    # an empty array, too, has the sizes of its other axes multiplied by NumPy
+    if not _whole_numbers(shape) or len(shape) > _MOST_DIMENSIONS or prod(max(n, 1) for n in shape) >> 48:
         raise ModelFileError(path, place, f"has shape {shape!r}", f"at most {_MOST_DIMENSIONS} whole numbers")
     if not _whole_numbers(span) or len(span) != 2 or span[0] > span[1]:
         raise ModelFileError(path, place, f"has data_offsets {span!r}", "a start and an end")

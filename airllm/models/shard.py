@@ -34,8 +34,9 @@ class Processes(Protocol):
 
 
 class Shard:
-    """What one of `processes` has of a model; `config` is of that part. ValueError that says which numbers of
-    processes would do, if the model cannot be cut into so many equal parts.
+    """What one of `processes` has of a model; `config` is of that part. Key-value heads, with the heads that
+    read them, may be shared out unevenly; the rest is in equal parts. ValueError that says which numbers of
+    processes would do, if the model cannot be cut so.
     """
 
     def __init__(self, whole: ModelConfig, processes: Processes):
@@ -47,10 +48,11 @@ class Shard:
                 f"world_size has value {size}, expected one of {would_do} for a model of {found}"
             )
         self.whole, self.processes = whole, processes
+        self._heads, self._kv_heads = _heads_of(whole, processes.rank, size)
         self.config = dataclasses.replace(
             whole,
-            heads=whole.heads // size,
-            kv_heads=max(whole.kv_heads // size, 1),
+            heads=len(self._heads),
+            kv_heads=len(self._kv_heads),
             feed_forward=whole.feed_forward // size,
             expert_feed_forward=whole.expert_feed_forward // size,
         )
@@ -68,32 +70,26 @@ class Shard:
 
     def output(self, table: Stored) -> Stored:
         """This process's rows of the output matrix."""
-        counts = self._vocabulary()
-        start = sum(counts[: self.processes.rank])
-        return table[start : start + counts[self.processes.rank]]
+        mine = _part(self.whole.vocabulary, self.processes.rank, self.processes.size)
+        return table[mine.start : mine.stop]
 
     def gathered(self, logits: np.ndarray) -> np.ndarray:
         """(rows, vocabulary) of the parts that all have."""
-        counts = self._vocabulary()
+        size = self.processes.size
+        counts = [len(_part(self.whole.vocabulary, rank, size)) for rank in range(size)]
         return np.stack([self.processes.gather(row, counts) for row in logits])
 
-    def _vocabulary(self) -> list[int]:
-        size, n = self.processes.size, self.whole.vocabulary
-        return [n * (rank + 1) // size - n * rank // size for rank in range(size)]
-
     def _cut(self, name: str, stored: Stored) -> Stored:
-        c, rank = self.config, self.processes.rank
-        kv_rank = rank * self.whole.kv_heads // self.processes.size // c.kv_heads
-        q, kv, wide = c.heads * c.head_dim, c.kv_heads * c.head_dim, c.feed_forward
+        q, kv = (_rows(heads, self.config.head_dim) for heads in (self._heads, self._kv_heads))
         part, _, rest = name.partition(".")
         if part == "attention" and rest in ("q", "q_bias"):
-            return stored[rank * q : (rank + 1) * q]
+            return stored[q]
         if part == "attention" and rest in ("k", "v", "k_bias", "v_bias"):
-            return stored[kv_rank * kv : (kv_rank + 1) * kv]
+            return stored[kv]
         if name == "attention.output":
-            return columns(name, stored, rank * q, (rank + 1) * q)
+            return columns(name, stored, q.start, q.stop)
         if part == "feed_forward" and not rest.endswith("norm"):
-            return self._of_feed_forward(name, stored, wide)
+            return self._of_feed_forward(name, stored, self.config.feed_forward)
         return stored
 
     def _of_feed_forward(self, name: str, stored: Stored, wide: int) -> Stored:
@@ -126,15 +122,34 @@ def columns(name: str, stored: Stored, start: int, stop: int) -> Stored:
     of = FORMATS[stored.format]
     if start % of.values or stop % of.values:
         wanted = f"a multiple of {of.values}, the values in a block of {of.name}: use fewer processes"
-        raise ValueError(f"{name} has {stop - start} columns for each process, expected {wanted}")
+        raise ValueError(f"{name} has {stop - start} columns for this process, expected {wanted}")
     first, last = (at // of.values * of.bytes for at in (start, stop))
     return Quantized(np.ascontiguousarray(stored.data[:, first:last]), stored.format)
 
 
 def _divides(c: ModelConfig, size: int) -> bool:
-    """Whether so many processes can have equal parts; several may have the same key-value head."""
-    kv = c.kv_heads % size == 0 or size % c.kv_heads == 0
-    return c.heads % size == 0 and kv and not any(wide % size for wide in _widths(c))
+    """Whether so many processes can have parts; several may have the same key-value head."""
+    alike = size % c.kv_heads == 0 and c.heads % size == 0
+    return (size <= c.kv_heads or alike) and not any(wide % size for wide in _widths(c))
+
+
+def _heads_of(c: ModelConfig, rank: int, size: int) -> tuple[range, range]:
+    """The heads of a process, and the key-value heads that they read."""
+    if size > c.kv_heads:
+        kv = rank * c.kv_heads // size
+        return _part(c.heads, rank, size), range(kv, kv + 1)
+    kv_heads, each = _part(c.kv_heads, rank, size), c.heads // c.kv_heads
+    return range(kv_heads.start * each, kv_heads.stop * each), kv_heads
+
+
+def _part(count: int, rank: int, size: int) -> range:
+    """Which of so many a process has: as many as the others, or one more or less."""
+    return range(count * rank // size, count * (rank + 1) // size)
+
+
+def _rows(heads: range, head_dim: int) -> slice:
+    """Of a matrix, those of these heads."""
+    return slice(heads.start * head_dim, heads.stop * head_dim)
 
 
 def _widths(c: ModelConfig) -> list[int]:

@@ -104,6 +104,12 @@ class NamedTensors:
         found = (p for p in _PREFIXES if f"{p}embed_tokens.weight" in weights)
         self._prefix = next(found, "model.")
 
+    def layer_names(self, layer: int) -> list[str]:
+        """Our names of all tensors of a layer. Raises ModelFileError for more experts than the file has."""
+        if self.config.is_moe(layer):
+            self._refuse_too_many_experts(layer)
+        return layer_names(self.config, layer)
+
     def file_name(self, name: str) -> str:
         """How the file calls this tensor."""
         return self._split(name)[0]
@@ -132,6 +138,15 @@ class NamedTensors:
 
     def __contains__(self, name: str) -> bool:
         return self.file_name(name) in self.weights
+
+    def _refuse_too_many_experts(self, layer: int) -> None:
+        """Each of them has names, so that their number may not be only what a key says."""
+        needed, there = 3 * self.config.experts, len(self.weights.names())
+        if self._gguf:
+            self.tensor(f"layers.{layer}.experts.0.gate")  # of a stack of so many
+        elif needed > there:
+            found = f"has {there} tensors"
+            raise ModelFileError(self.weights.path, f"layer {layer}", found, f"{needed} of experts alone")
 
     def _split(self, name: str) -> tuple[str, int | None]:
         """The file's name, and which of its parts it is if it is a stack."""

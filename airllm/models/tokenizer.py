@@ -7,8 +7,9 @@ before it and put together after it is ours, so that all vocabularies behave the
 from __future__ import annotations
 
 import codecs
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from airllm.models.gguf_file import GgufFile
 from airllm.models.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from airllm.models.sentencepiece import SentencePiece
 from airllm.models.vocabulary import Kind, Vocabulary
-from airllm.models.weights import ModelFileError, known, read_json
+from airllm.models.weights import ModelFileError, known, model_path, read_json
 
 Encode = Callable[[str, bool], list[int]]
 
@@ -115,7 +116,7 @@ class Decoder:
 
 def open_tokenizer(path: str | PathLike[str]) -> Tokenizer:
     """The tokenizer of a GGUF file or of a Hugging Face folder. Raises ModelFileError or OSError."""
-    path = Path(path)
+    path = model_path(path)
     if path.is_dir():
         return folder_tokenizer(path)
     with GgufFile(path) as file:
@@ -132,6 +133,23 @@ def gguf_tokenizer(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
     if model not in _MODELS:
         raise keys.error("model", f"has value {model!r}", f"one of {', '.join(_MODELS)}")
     return _MODELS[model](keys)
+
+
+@contextlib.contextmanager
+def _package_errors(path: Path, place: str, expected: str = "") -> Iterator[None]:
+    """What the package `tokenizers` raises of a file becomes a ModelFileError: nothing narrower than
+    Exception, and where its Rust code panics, a BaseException that it does not name. A TypeError is the
+    caller's.
+    """
+    try:
+        yield
+    except (TypeError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        why = " ".join(str(error).split())
+        raise ModelFileError(path, place, f"cannot be used ({why})", expected) from None
 
 
 class _Keys:
@@ -215,10 +233,8 @@ def _merging(keys: _Keys, vocabulary: Vocabulary, before: PreTokenizer) -> Calla
         if cut < 0 or cut == len(merge) - 1:
             raise keys.error("merges", f"has {merge!r} as item {i}", "two pieces with a space between")
         pairs.append((merge[:cut], merge[cut + 1 :]))
-    try:
+    with _package_errors(keys.path, "key tokenizer.ggml.merges", "merges of tokens to tokens"):
         model = models.BPE(vocab=vocabulary.ids, merges=pairs, ignore_merges=before.whole_pieces)
-    except Exception as error:  # the package raises nothing narrower: a merge names what is no token
-        raise keys.error("merges", f"cannot be used ({error})", "merges of tokens to tokens") from None
     merging = Merging(model)
     merging.pre_tokenizer = before.build()
     return lambda text: merging.encode(text, add_special_tokens=False).ids
@@ -272,26 +288,24 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
 
     path = folder / "tokenizer.json"
     description = read_json(path)
-    try:
+    with _package_errors(path, "the tokenizer"):
         whole = Whole.from_file(str(path))
-    except Exception as error:  # the package raises nothing narrower
-        raise ModelFileError(path, "the tokenizer", f"cannot be read ({error})") from None
-    whole.no_padding()
-    whole.no_truncation()
+        whole.no_padding()
+        whole.no_truncation()
     decoders = _types(description.get("decoder"))
     letters = "ByteLevel" in decoders
     if not letters and not decoders & {"ByteFallback", "Metaspace"}:
         wanted = "ByteLevel, ByteFallback or Metaspace"
         raise ModelFileError(path, "decoder", f"is of type {known(sorted(decoders)) or None}", wanted)
-    vocabulary = _folder_vocabulary(whole, description, letters)
+    vocabulary = _folder_vocabulary(path, whole, description, letters)
     special = _named_tokens(folder, vocabulary)
     return Tokenizer(
         vocabulary,
-        _whole_encode(whole),
+        _whole_encode(path, whole),
         bos_id=special.get("bos_token"),
         eos_id=special.get("eos_token"),
         stop_ids=_generation_stops(folder, len(vocabulary)),
-        add_bos=_begins_with(whole, special.get("bos_token")),
+        add_bos=_begins_with(path, whole, special.get("bos_token")),
         space_prefix="Strip" in decoders or "Metaspace" in decoders,
     )
 
@@ -303,9 +317,12 @@ def _types(part: Any) -> set[str]:
     return {str(part.get("type"))}.union(*(_types(each) for each in part.get("decoders") or ()))
 
 
-def _folder_vocabulary(whole: Any, description: dict[str, Any], letters: bool) -> Vocabulary:
+def _folder_vocabulary(path: Path, whole: Any, description: dict[str, Any], letters: bool) -> Vocabulary:
     ids = whole.get_vocab(with_added_tokens=True)
     count = max(ids.values(), default=-1) + 1
+    if count > (most := path.stat().st_size):  # a list has a place for each id up to the largest
+        wanted = f"at most {most - 1} in a file of {most} bytes"
+        raise ModelFileError(path, "the tokenizer", f"has a token with id {count - 1}", wanted)
     texts, kinds = [""] * count, [int(Kind.UNUSED)] * count
     for text, i in ids.items():
         texts[i], kinds[i] = text, Kind.BYTE if not letters and _is_byte(text) else Kind.NORMAL
@@ -315,11 +332,11 @@ def _folder_vocabulary(whole: Any, description: dict[str, Any], letters: bool) -
     return Vocabulary(texts, kinds, letters)
 
 
-def _whole_encode(whole: Any) -> Encode:
+def _whole_encode(path: Path, whole: Any) -> Encode:
     lock = threading.Lock()  # whether control tokens are cut out is a state of the package's object
 
     def encode(text: str, special: bool) -> list[int]:
-        with lock:
+        with lock, _package_errors(path, "the tokenizer"):
             whole.encode_special_tokens = not special
             return list(whole.encode(text, add_special_tokens=False).ids)
 
@@ -353,5 +370,6 @@ def _generation_stops(folder: Path, count: int) -> list[int]:
     return ids
 
 
-def _begins_with(whole: Any, bos: int | None) -> bool:
-    return bos is not None and whole.encode("", add_special_tokens=True).ids[:1] == [bos]
+def _begins_with(path: Path, whole: Any, bos: int | None) -> bool:
+    with _package_errors(path, "the tokenizer"):
+        return bos is not None and whole.encode("", add_special_tokens=True).ids[:1] == [bos]

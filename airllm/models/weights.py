@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from os import PathLike
@@ -13,9 +14,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from airllm.backends.json_file import repeated
 from airllm.formats import Quantized
 
 Stored = np.ndarray | Quantized
+_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
 class ModelFileError(ValueError):
@@ -74,7 +77,34 @@ def open_weights(path: str | PathLike[str]) -> WeightFile:
     from airllm.models.gguf_file import GgufFile
     from airllm.models.safetensors_folder import SafetensorsFolder
 
-    return SafetensorsFolder(path) if Path(path).is_dir() else GgufFile(path)
+    path = model_path(path)
+    return SafetensorsFolder(path) if path.is_dir() else GgufFile(path)
+
+
+def model_path(path: str | PathLike[str]) -> Path:
+    """A GGUF file, or a Hugging Face folder; of a folder without safetensors the GGUF file in it. Raises
+    ModelFileError if that has several.
+    """
+    path = Path(path)
+    if not path.is_dir() or any(path.glob("model*.safetensors*")):
+        return path
+    files = sorted(file.name for file in path.glob("*.gguf") if is_text_model(file.name))
+    whole = [name for name in files if not is_in_parts(name)]
+    if len(whole) > 1:
+        wanted = f"one, or the path of one of them, such as {path / whole[0]}"
+        raise ModelFileError(path, "", f"holds the GGUF files {known(whole)}", wanted)
+    found = whole or files  # of one in parts the first, which says how to join them
+    return path / found[0] if found else path
+
+
+def is_text_model(name: str) -> bool:
+    """Whether a GGUF file of this name is more than the part for images of another."""
+    return "mmproj" not in name
+
+
+def is_in_parts(name: str) -> bool:
+    """Whether a GGUF file of this name is a part of a model."""
+    return bool(_PART.search(name))
 
 
 def mapped(path: Path) -> mmap.mmap:
@@ -118,8 +148,7 @@ def parse_json(path: Path, text: bytes, place: str = "") -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = repeated(name for name, _ in pairs)
             raise ModelFileError(path, place, f"has {twice!r} twice", "each name once")
         return found
 
