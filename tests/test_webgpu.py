@@ -127,7 +127,6 @@ def test_where_no_gpu_computes_the_processor_is_left_to_those_who_ask_and_the_re
     devices.choice._reasons.clear()
     with pytest.raises(RuntimeError, match=r"^2 Dis.* cannot be used: .*; 1 Int.*; 0 CPU .*too old$"):
         webgpu.device()
-    assert webgpu.get_webgpu_info()["reason"].startswith("2 DiscreteGPU (Vulkan) cannot be used")
 
 
 @on_a_device

@@ -278,12 +278,14 @@ def _exception(answer: subprocess.CompletedProcess) -> str:
 # ---- what is built ----
 
 # What is written in Python needs the package airllm too, the installed one or else the one beside it.
+# The device comes first: without NumPy nothing can be tried, and it is not what is missing.
 MODULE_PROGRAM = """
 import importlib, json, os.path, sys
 sys.path.insert(0, sys.argv[1])
 sys.path.append(os.path.dirname(sys.argv[1]))
 try:
     module = importlib.import_module(sys.argv[2])
+    module.device()
     from airllm.backends import proof
     print(json.dumps(["", proof.proved(module)]))
 except Exception as error:
