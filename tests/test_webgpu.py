@@ -114,14 +114,19 @@ def test_a_device_that_does_not_compute_is_passed_over_and_never_used_by_name(th
     assert webgpu.device() == "1 IntegratedGPU (Vulkan), integrated GPU" and webgpu.only_when_asked() == ""
     assert webgpu.variants() == ["0 CPU (Vulkan)", "1 IntegratedGPU (Vulkan)"]
     assert webgpu.unusable() == {"2 DiscreteGPU (Vulkan)": "error: it is too old"}
-    with pytest.raises(RuntimeError, match=r"^select\(\)=2: 2 DiscreteGPU .* cannot be used: error: it is too old$"):
+    with pytest.raises(
+        RuntimeError, match=r"^select\(\)=2: 2 DiscreteGPU .* cannot be used: error: it is too old$"
+    ):
         webgpu.select("2")
 
 
 def test_where_no_gpu_computes_the_processor_is_left_to_those_who_ask_and_the_reasons_are_said(three):
     three |= {"DiscreteGPU", "IntegratedGPU"}
     said = webgpu.only_when_asked()
-    assert said.startswith("WebGPU has only CPU devices here") and said.count("GPU (Vulkan): error: it is too old") == 2
+    assert (
+        said.startswith("WebGPU has only CPU devices here")
+        and said.count("GPU (Vulkan): error: it is too old") == 2
+    )
     three.add("CPU")
     devices.choice._choice = None
     devices.choice._reasons.clear()

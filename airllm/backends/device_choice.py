@@ -32,8 +32,8 @@ class DeviceChoice(Generic[D]):
     """The choice among the devices of one backend, which errors call `title`.
 
     `found` gives every device, or raises what says why there is none. `fitting` are those that a name may
-    mean. Of these, and of all where nothing is named, the one that sorts last by `rank` is taken of those that
-    compute: `silu` is that op on a device, which compiles and runs it, or raises why it does not. A name
+    mean. Of these, and of all where nothing is named, the one that sorts last by `rank` is taken among those
+    that compute: `silu` is that op on a device, which compiles and runs it, or raises why it does not. A name
     comes from select(), from `variable` of the environment, or from `configured`, which gives it with its
     source, ("", "default") where there is none. `nodes` are patterns of files, of which Linux has one where
     there is a GPU.
@@ -92,7 +92,7 @@ class DeviceChoice(Generic[D]):
         return {device.label: why for device in self.found() if (why := self.why_not(device))}
 
     def asked_for(self) -> Sequence[D]:
-        """The devices that a variable of the environment or a file may mean; none if nothing is named there."""
+        """The devices that a variable of the environment or a file may mean, none if they name nothing."""
         wanted, source = self._wanted()
         return self._meant(wanted, source) if wanted else ()
 
@@ -105,10 +105,11 @@ class DeviceChoice(Generic[D]):
         try:
             if self.in_use().kind != "CPU":
                 return ""
-            broken = [f"{d.label}: {why}" for d in self.found() if d.kind != "CPU" and (why := self.why_not(d))]
+            others = [device for device in self.found() if device.kind != "CPU"]
+            reasons = [f"{device.label}: {self.why_not(device)}" for device in others]
         except (ImportError, RuntimeError, ValueError):
             return ""  # device() says why
-        return "; ".join([cpu_only, *broken])
+        return "; ".join([cpu_only, *reasons])
 
     def information(
         self, package: str, version: str, listed: str, described: Callable[[], list]

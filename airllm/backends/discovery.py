@@ -57,7 +57,7 @@ def _discovered(name: str) -> DiscoveredBackend:
         return DiscoveredBackend(name, reason=opened.why_not)
     try:
         devices = tuple(devices_of(opened.module))
-        broken = getattr(opened.module, "unusable", dict)()
+        broken: dict[str, str] = getattr(opened.module, "unusable", dict)()
     except Exception as error:  # a driver may raise anything at all
         return DiscoveredBackend(name, reason=registry.reason_of(name, error))
     unusable = tuple(f"{label} cannot be used: {why}" for label, why in broken.items())

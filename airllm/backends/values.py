@@ -14,7 +14,10 @@ BUILT_IN = ("cuda", "mlx", "opencl", "webgpu", "cpp", "python")  # as the automa
 IN_ORDER = ("cuda", "opencl", "cpp", "python")  # what a configuration says that leaves it at that
 _APPLE = sys.platform == "darwin"
 ALIASES = {
-    **{"cpu": "cpp", "openmp": "cpp", "numpy": "python", "onednn": "mkldnn"},
+    "cpu": "cpp",
+    "openmp": "cpp",
+    "numpy": "python",
+    "onednn": "mkldnn",
     **({"mps": "mlx", "metal": "mlx"} if _APPLE else {"mps": "metal"}),
 }
 # What a backend is called in a summary, and what it runs on.
@@ -47,7 +50,9 @@ ABSENT = {
     "openblas": f"OpenBLAS is a library, not a backend: {_PRODUCTS}",
 }
 if not _APPLE:
-    ABSENT["metal"] = "Metal is for Apple's GPUs, of which there is none here: mlx, by that name, runs on the CPU"
+    ABSENT["metal"] = (
+        "Metal is for Apple's GPUs, of which there is none here; mlx runs on the CPU by its own name"
+    )
 DEFAULTS: dict[str, Any] = {
     "preferred_backend": "auto",
     "backend_priority": list(IN_ORDER),

@@ -224,7 +224,7 @@ def _kernel_says(key: str) -> str:
 # ---- OpenCL ----
 
 GET_OPENCL = (
-    'pip install -e ".[opencl]", and a driver: the GPU\'s, or for CPUs Debian\'s pocl-opencl-icd; clinfo lists them'
+    'pip install -e ".[opencl]", and a driver: of the GPU, or Debian: pocl-opencl-icd for the CPU; see clinfo'
 )
 # Tells of a device before it is tried, and what came of it afterwards: a driver may end the process.
 OPENCL_PROGRAM = """
@@ -260,7 +260,7 @@ def _devices_of_opencl() -> tuple[str, list[tuple[str, str]], str]:
     tried: list[tuple[str, str]] = []
     while True:
         command = [sys.executable, "-c", OPENCL_PROGRAM, str(CPP_EXT), str(len(tried))]
-        answer = answer_of(command, timeout=600, cwd=sys.prefix)  # some drivers' first compilation takes minutes
+        answer = answer_of(command, timeout=600, cwd=sys.prefix)
         told = [json.loads(line[6:]) for line in answer.stdout.splitlines() if line.startswith("told: ")]
         version, found = next(iter(told), ""), told[1:]
         tried += zip(found[::2], found[1::2], strict=False)

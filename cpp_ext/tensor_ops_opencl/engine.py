@@ -12,8 +12,8 @@ from tensor_ops_opencl.launches import Launch
 
 OPTIONS = ("-cl-std=CL1.2",)
 _OLD_POCL = (
-    "this PoCL, {version}, is older than the CPU; Debian: apt-get install pocl-opencl-icd; a GPU comes with its "
-    "driver; pip uninstall pocl-binary-distribution takes PyPI's PoCL away; on a CPU cpp is faster in any case"
+    "this PoCL, {version}, is older than the CPU; Debian: apt-get install pocl-opencl-icd; a GPU comes with "
+    "its driver; pip uninstall pocl-binary-distribution takes PyPI's PoCL away; on a CPU cpp is faster anyway"
 )
 _opening = threading.RLock()
 
