@@ -22,6 +22,8 @@ except ModuleNotFoundError:
 
 sys.path.append(str(Path(__file__).resolve().parent / "cpp_ext"))
 
+from airllm.backends import proof
+
 MODULES = ("cpp", "opencl", "cuda")
 CHOSEN = os.environ.get("AIRLLM_TEST_EXT", "")
 INFO = {"cpp": "get_optimization_info", "opencl": "get_opencl_info", "cuda": "get_cuda_info"}
@@ -30,7 +32,7 @@ INFO = {"cpp": "get_optimization_info", "opencl": "get_opencl_info", "cuda": "ge
 def why_not(name):
     """Why a backend's module cannot be tested here; empty if it can."""
     try:
-        importlib.import_module(f"tensor_ops_{name}").device()
+        proof.proved(importlib.import_module(f"tensor_ops_{name}"))
     except Exception as error:  # a driver may raise anything
         return f"{type(error).__name__}: {error}"
     return ""

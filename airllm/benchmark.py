@@ -167,7 +167,8 @@ def _checked(name: str, op: Op, dtype: str, rows: int, cols: int, data: Data) ->
         if (found.shape, found.dtype) != (exact.shape, wanted):
             expected = f"{exact.shape} {wanted}"
             return Check(*case, None, f"result is {found.shape} {found.dtype}, expected {expected}")
-    error = max(_error(a, e, wanted) for a, e in zip(answers, exacts, strict=True))
+    sizes = _summed(op, arrays, parameters) or [np.max(np.abs(e), initial=0) for e in exacts]
+    error = max(_error(*each, wanted) for each in zip(answers, exacts, sizes, strict=True))
     return Check(*case, error) if math.isfinite(error) else Check(*case, None, "result has NaN or infinities")
 
 
@@ -178,14 +179,26 @@ def _values(result: Any) -> list[np.ndarray]:
     return [np.asarray(each) for each in (result if isinstance(result, tuple) else (result,))]
 
 
-def _error(answer: np.ndarray, exact: np.ndarray, dtype: np.dtype) -> float:
+def _summed(op: Op, arrays: Sequence[Any], parameters: dict[str, Any]) -> list[np.ndarray]:
+    """What the sums of a product would be if no terms cancelled; nothing for other ops.
+
+    In whatever order terms are added, each partial sum is rounded at most at this size, however small the
+    result is in the end.
+    """
+    if not contracts(op) or op.name == "attention":
+        return []
+    values = (a.dequantize() if isinstance(a, Quantized) else a for a in arrays)
+    exact = op.exact(*(None if a is None else np.abs(a) for a in values), **parameters)
+    return [np.abs(each) for each in _values(exact)]
+
+
+def _error(answer: np.ndarray, exact: np.ndarray, size: Any, dtype: np.dtype) -> float:
     """Largest difference as a share of what is allowed.
 
-    Allowed are two steps of the result's dtype, and eight of float32 at the size of the largest result, which
-    is what a float32 sum of thousands of terms leaves.
+    Allowed are two steps of the result's dtype, and eight of float32 at the size of what was added, which is
+    what a float32 sum of thousands of terms leaves.
     """
     steps = ml_dtypes.finfo(dtype)
-    size = float(np.max(np.abs(exact), initial=0))
     allowed = 2 * float(steps.eps) * np.abs(exact) + 8 * 2**-23 * size + float(steps.smallest_subnormal)
     return float(np.max(np.abs(answer.astype(np.float64) - exact) / allowed, initial=0))
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ class Refused(Exception):
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line; returns the exit status."""
     options = _parsed(arguments)
+    warnings.formatwarning = _note
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a letter is no reason to stop
     try:
@@ -46,6 +48,12 @@ def main(arguments: list[str] | None = None) -> int:
     except _expected() as error:
         print(f"airllm: {_line(error)}", file=sys.stderr)
         return 1
+
+
+def _note(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
+    """A warning as a line for users: where the code stands that gave it tells them nothing."""
+    text = " ".join(str(message).split())
+    return f"{text if text.startswith('airllm') else f'airllm: {category.__name__}: {text}'}\n"
 
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:

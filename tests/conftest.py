@@ -109,8 +109,10 @@ def _most(test: str, target: str) -> int:
 def pytest_report_header() -> list[str]:
     lines = [f"airllm: kernels under test: {', '.join(map(str, targets())) or 'none'}"]
     for name in registry.config.known_names():
-        if why := registry.opened(name).why_not:
-            lines.append(f"airllm: NOT tested: {name}: {why.splitlines()[0]}")
+        opened = registry.opened(name)
+        broken = {} if opened.why_not else getattr(opened.module, "unusable", dict)()
+        whys = [opened.why_not] if opened.why_not else [f"{label}: {why}" for label, why in broken.items()]
+        lines += [f"airllm: NOT tested: {name}: {why}" for why in whys]
     return lines
 
 

@@ -270,3 +270,24 @@ def test_version(capsys):
     with pytest.raises(SystemExit) as exit:
         run("--version")
     assert exit.value.code == 0 and capsys.readouterr().out.startswith("airllm 0.")
+
+
+def test_a_warning_is_one_plain_line():
+    code = "import warnings; from airllm import cli, model_info\n"
+    code += "def lines(path):\n  for _ in 'ab': warnings.warn('airllm: measured\\nelsewhere')\n  return []\n"
+    code += "model_info.lines, cli._path = lines, str; cli.main(['info', 'x'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stderr == "airllm: measured elsewhere\n" and done.stdout == ""
+
+
+def test_info_tells_the_order_in_the_file_and_what_it_stands_for(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "backend.json"
+    file.write_text("{}")
+    monkeypatch.setenv("AIRLLM_CONFIG", str(file))
+    settings = config.load_file()
+    assert information._configured(settings) == (
+        "the first that runs of cuda, mlx, opencl, webgpu, cpp, python; "
+        f"cuda, opencl, cpp, python, as shipped, stands for all ({file})"
+    )
+    file.write_text('{"backend_priority": ["cpp", "python"]}')
+    assert information._configured(config.load_file()) == f"the first that runs of cpp, python ({file})"

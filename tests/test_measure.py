@@ -2,6 +2,7 @@
 
 import json
 import time
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -130,6 +131,24 @@ def test_the_rounded_exact_result_passes(name, dtype, monkeypatch):
     monkeypatch.setattr(benchmark.backends, "kernel", kernel_that(exact))
     for size in benchmark.CHECKED:
         assert benchmark._checked("cpp", op, dtype, *size, real_data.random_data("a test")).passed
+
+
+@pytest.mark.parametrize("passed", (True, False), ids=["one by one", "of half precision"])
+def test_a_product_whose_terms_cancel_is_held_against_what_was_added(passed, monkeypatch):
+    """Added one by one in float32 is right, though it is far off beside what is left in the end."""
+    rng = np.random.default_rng(5)
+    query, keys = rng.standard_normal(513, np.float32), rng.standard_normal((2, 513), np.float32)
+    keys[:, 0] -= (keys.astype(np.float64) @ query) / query[0]  # what is left is what this is rounded by
+
+    def scores(query, keys, scale=1.0):
+        dtype = np.float32 if passed else np.float16
+        terms = keys.astype(dtype) * query.astype(dtype)
+        return np.cumsum(terms, axis=1, dtype=np.float32)[:, -1]
+
+    monkeypatch.setattr(benchmark.backends, "kernel", kernel_that(scores))
+    data = SimpleNamespace(inputs=lambda *_: [query, keys])
+    found = benchmark._checked("cpp", OPS["attention_scores"], "float32", 2, 513, data)
+    assert found.error is not None and found.passed == passed
 
 
 def test_each_op_is_checked_once_however_little_time_there_is():

@@ -3,6 +3,7 @@
 That its ops are right is the part of the tables of all backends.
 """
 
+import importlib.util
 import shutil
 import sys
 import types
@@ -13,7 +14,7 @@ from conftest import REQUIRED, TOLERANCE
 from device_backends import across_a_fork, after_a_fork, every_dtype
 
 from airllm import backends, tensor_ops
-from airllm.backends import config, registry
+from airllm.backends import config, registry, values
 from airllm.formats import FORMATS, Quantized
 from airllm.tensor_ops import OPS
 
@@ -142,9 +143,35 @@ def test_compiled_as_for_a_gpu_it_is_the_same(name, monkeypatch):
 # ---- names, order, devices ----
 
 
-def test_mps_and_metal_are_mlx():
-    assert registry.opened("mps") is registry.opened("metal") is registry.opened("mlx")
-    assert backends.init_backend(backends.BackendPreference.Metal).name() == "mlx"
+def values_of(platform, monkeypatch):
+    """The module of names as it is on another system."""
+    monkeypatch.setattr(sys, "platform", platform)
+    spec = importlib.util.spec_from_file_location("values_elsewhere", values.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_mps_and_metal_are_mlx_on_a_mac_alone(monkeypatch):
+    for name in ("mps", "metal"):
+        assert values_of("darwin", monkeypatch).canonical(name) == "mlx"
+        assert values_of("linux", monkeypatch).canonical(name) == "metal"
+    assert "metal" not in values_of("darwin", monkeypatch).ABSENT
+    assert "Apple" in values_of("linux", monkeypatch).ABSENT["metal"]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="Metal is there")
+def test_where_metal_is_not_it_gives_way_to_the_next_and_mlx_goes_by_its_own_name():
+    assert not backends.is_backend_available("mps") and not backends.is_backend_available("metal")
+    assert backends.is_backend_available("mlx") and backends.init_backend("mlx").name() == "mlx"
+    assert "metal" not in backends.list_backends() and "Apple" in backends.get_backend_info("mps")["reason"]
+    assert next(each.reason for each in backends.discover_backends() if each.name == "metal")
+    assert backends.init_backend("mps", fallback_backends=["metal", "cpu"]).name() == "cpp"
+    assert backends.init_backend(backends.BackendPreference.Metal).name() == backends.get_backend()
+    with pytest.raises(
+        backends.BackendUnavailable, match="Metal is for Apple's GPUs, of which there is none here"
+    ):
+        backends.init_backend("mps")
 
 
 def test_a_cpu_is_no_reason_to_take_it_and_an_apple_gpu_is(monkeypatch):
@@ -181,7 +208,7 @@ def test_without_mlx_the_reason_has_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlx.core", None)
     monkeypatch.delitem(registry._opened, "mlx")
     try:
-        info = backends.get_backend_info("metal")
+        info = backends.get_backend_info("mlx")
         assert not info["available"] and 'pip install "mlx[cpu]"' in info["reason"]
     finally:
         registry._opened.pop("mlx")

@@ -40,7 +40,7 @@ def test_says_why_it_cannot_run_without_a_device(platforms, monkeypatch):
     info = opencl.get_opencl_info()
     assert not info["available"] and info["platforms"] == []
     for asked in (opencl.device, opencl.variants, lambda: list(opencl.build_report())):
-        with pytest.raises(RuntimeError, match="no OpenCL device here .pip install") as raised:
+        with pytest.raises(RuntimeError, match="no OpenCL device here .GPUs come with") as raised:
             asked()
         assert str(raised.value) == info["reason"]
     with pytest.raises(RuntimeError, match="no OpenCL device here"):
@@ -78,10 +78,24 @@ def test_info_describes_every_device():
     json.dumps(info)
 
 
+def compiles(device):
+    """Whether a driver compiles anything at all."""
+    import pyopencl as cl
+
+    try:
+        cl.Program(cl.Context([device.handle]), "kernel void nothing(void) {}").build(cache_dir=False)
+    except cl.RuntimeError:
+        return False
+    return True
+
+
 @on_a_device
-def test_every_kernel_compiles_for_every_device():
-    reports = list(opencl.build_report())
-    assert len(reports) == 2 * len({v.split()[0] for v in VARIANTS})
+def test_every_kernel_compiles_for_every_device_whose_driver_compiles():
+    from tensor_ops_opencl import devices
+
+    able = {device.label for device in devices.found() if compiles(device)}
+    reports = [report for report in opencl.build_report() if report["label"] in able]
+    assert len(reports) == 2 * len(able) > 0 and able == {v for v in VARIANTS if "gpu kernels" not in v}
     for report in reports:
         assert report["ok"], report["log"]
         assert len(report["kernels"]) > 10 and report["seconds"] > 0
@@ -96,6 +110,7 @@ def test_a_failed_build_is_reported_with_its_log(monkeypatch):
     )
     for report in opencl.build_report():
         assert not report["ok"] and "undeclared" in report["log"]
+        assert "\n" not in report["reason"] and "undeclared" in report["reason"]
 
 
 @on_a_device
@@ -137,7 +152,7 @@ def test_the_default_is_a_gpu_or_the_newest_driver(monkeypatch):
 
     monkeypatch.delenv("AIRLLM_OPENCL_DEVICE", raising=False)
     opencl.select(None)
-    ranks = {device.label: device.rank() for device in devices.found()}
+    ranks = {device.label: device.rank() for device in devices.choice.working()}
     assert ranks[opencl.get_opencl_info()["device"]] == max(ranks.values())
 
 
@@ -152,7 +167,7 @@ def test_the_backend_can_be_asked_for_by_name():
     code = (
         "from airllm import tensor_ops as t; import tensor_ops_opencl as o; print(t.get_backend(), o.calls())"
     )
-    assert python(code, AIRLLM_BACKEND="opencl") == "opencl 1"
+    assert python(code, AIRLLM_BACKEND="opencl") == "opencl 2"  # the device was tried, and then the backend
 
 
 @on_a_device

@@ -82,21 +82,56 @@ def test_a_device_is_chosen_by_index_or_name(monkeypatch):
     assert webgpu.get_webgpu_info()["chosen_by"] == "default"
 
 
-@on_a_device
-def test_gpus_come_before_processors_which_are_used_only_when_asked_for(monkeypatch):
+@pytest.fixture
+def three(monkeypatch):
+    """A machine with a processor and two GPUs, and the kinds that do not compute: a set to add to."""
+
     def adapter(kind):
         return type("Adapter", (), {"info": {"adapter_type": kind, "device": kind, "backend_type": "Vulkan"}})
 
-    kinds = ("CPU", "IntegratedGPU", "DiscreteGPU")
-    monkeypatch.setattr(
-        devices, "found", lambda: [devices.Device(adapter(k), i) for i, k in enumerate(kinds)]
-    )
-    monkeypatch.setattr(devices.choice, "_choice", None)
+    def silu(device, x):
+        if device.name in broken:
+            raise RuntimeError(f"log of {device.name}\n  error: it is too old\nmore")
+        return x / (1 + np.exp(-x))
+
+    kinds, broken = ("CPU", "IntegratedGPU", "DiscreteGPU"), set()
+    found = [devices.Device(adapter(kind), i) for i, kind in enumerate(kinds)]
+    monkeypatch.setattr(devices, "found", lambda: found)
+    for name, value in {"silu": silu, "_choice": None, "_reasons": {}}.items():
+        monkeypatch.setattr(devices.choice, name, value)
     monkeypatch.setattr("glob.glob", lambda pattern: [pattern])  # as if there were a GPU's node
+    return broken
+
+
+def test_gpus_come_before_processors_which_are_used_only_when_asked_for(three):
     assert webgpu.device() == "2 DiscreteGPU (Vulkan), GPU" and webgpu.only_when_asked() == ""
     webgpu.select("0")
     assert "ask for webgpu by name" in webgpu.only_when_asked()
-    monkeypatch.setattr(devices.choice, "_choice", None)
+
+
+def test_a_device_that_does_not_compute_is_passed_over_and_never_used_by_name(three):
+    three.add("DiscreteGPU")
+    assert webgpu.device() == "1 IntegratedGPU (Vulkan), integrated GPU" and webgpu.only_when_asked() == ""
+    assert webgpu.variants() == ["0 CPU (Vulkan)", "1 IntegratedGPU (Vulkan)"]
+    assert webgpu.unusable() == {"2 DiscreteGPU (Vulkan)": "error: it is too old"}
+    with pytest.raises(
+        RuntimeError, match=r"^select\(\)=2: 2 DiscreteGPU .* cannot be used: error: it is too old$"
+    ):
+        webgpu.select("2")
+
+
+def test_where_no_gpu_computes_the_processor_is_left_to_those_who_ask_and_the_reasons_are_said(three):
+    three |= {"DiscreteGPU", "IntegratedGPU"}
+    said = webgpu.only_when_asked()
+    assert (
+        said.startswith("WebGPU has only CPU devices here")
+        and said.count("GPU (Vulkan): error: it is too old") == 2
+    )
+    three.add("CPU")
+    devices.choice._choice = None
+    devices.choice._reasons.clear()
+    with pytest.raises(RuntimeError, match=r"^2 Dis.* cannot be used: .*; 1 Int.*; 0 CPU .*too old$"):
+        webgpu.device()
 
 
 @on_a_device

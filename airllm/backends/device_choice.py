@@ -1,4 +1,4 @@
-"""The one of a backend's devices that is used: chosen once, by a name or as the best one."""
+"""The one of a backend's devices that is used: chosen once, by a name or as the best one that computes."""
 
 import glob
 import importlib
@@ -8,6 +8,10 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from airllm.backends import proof, reasons
 
 
 class Chosen(Protocol):
@@ -28,7 +32,8 @@ class DeviceChoice(Generic[D]):
     """The choice among the devices of one backend, which errors call `title`.
 
     `found` gives every device, or raises what says why there is none. `fitting` are those that a name may
-    mean, of which the one that sorts last by `rank` is taken, as it is of all where nothing is named. A name
+    mean. Of these, and of all where nothing is named, the one that sorts last by `rank` is taken among those
+    that compute: `silu` is that op on a device, which compiles and runs it, or raises why it does not. A name
     comes from select(), from `variable` of the environment, or from `configured`, which gives it with its
     source, ("", "default") where there is none. `nodes` are patterns of files, of which Linux has one where
     there is a GPU.
@@ -40,9 +45,11 @@ class DeviceChoice(Generic[D]):
     found: Callable[[], Sequence[D]]
     fitting: Callable[[str, Sequence[D]], Sequence[D]]
     rank: Callable[[D], Any]
+    silu: Callable[[D, np.ndarray], np.ndarray]
     configured: Callable[[], tuple[str, str]] = lambda: ("", "default")
     _choice: tuple[D, str] | None = field(default=None, init=False)
-    _choosing: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _choosing: threading.RLock = field(default_factory=threading.RLock, init=False)
+    _reasons: dict[D, str] = field(default_factory=dict, init=False)
 
     def in_use(self) -> D:
         """The device that NumPy arrays are computed on, chosen once."""
@@ -55,9 +62,39 @@ class DeviceChoice(Generic[D]):
     def select(self, name: str | None) -> None:
         """Use this device from now on, named as in the environment or by variants(); None: as configured.
 
-        Raises ValueError, naming the known ones, if there is no such device.
+        Raises ValueError, naming the known ones, if there is no such device, RuntimeError with the reason if
+        it does not compute.
         """
         self._choice = (self._named(name, "select()"), "select()") if name is not None else None
+
+    def why_not(self, device: D) -> str:
+        """Why a device does not compute, in a line; "" if it does. Tried once in a process."""
+        with self._choosing:
+            if device not in self._reasons:
+                self._reasons[device] = self._tried(device)
+            return self._reasons[device]
+
+    def _tried(self, device: D) -> str:
+        try:
+            proof.prove(lambda x: self.silu(device, x))
+        except Exception as error:  # a driver may raise anything at all
+            return reasons.reason(error)
+        return ""
+
+    def working(self) -> list[D]:
+        """The devices that compute; RuntimeError with the reason of each if none does."""
+        devices = self.found()
+        self._best(devices)
+        return [device for device in devices if not self.why_not(device)]
+
+    def unusable(self) -> dict[str, str]:
+        """The devices that do not compute, by label, and why."""
+        return {device.label: why for device in self.found() if (why := self.why_not(device))}
+
+    def asked_for(self) -> Sequence[D]:
+        """The devices that a variable of the environment or a file may mean, none if they name nothing."""
+        wanted, source = self._wanted()
+        return self._meant(wanted, source) if wanted else ()
 
     def only_when_asked(self) -> str:
         """Why an automatic order passes it over: no GPU. Starts no driver where there can be none."""
@@ -66,9 +103,13 @@ class DeviceChoice(Generic[D]):
         if sys.platform == "linux" and not any(map(glob.glob, self.nodes)):
             return cpu_only
         try:
-            return cpu_only if self.in_use().kind == "CPU" else ""
+            if self.in_use().kind != "CPU":
+                return ""
+            others = [device for device in self.found() if device.kind != "CPU"]
+            reasons = [f"{device.label}: {self.why_not(device)}" for device in others]
         except (ImportError, RuntimeError, ValueError):
             return ""  # device() says why
+        return "; ".join([cpu_only, *reasons])
 
     def information(
         self, package: str, version: str, listed: str, described: Callable[[], list]
@@ -84,24 +125,38 @@ class DeviceChoice(Generic[D]):
             info["device"], info["chosen_by"] = self.in_use().label, self.chosen_by()
             info["available"] = True
         except Exception as error:  # a driver may raise anything at all
-            info["reason"] = str(error).strip() or type(error).__name__
+            info["reason"] = reasons.reason(error)
         return info
 
     def _choose(self) -> tuple[D, str]:
         with self._choosing:
             if self._choice is None:
-                named = os.environ.get(self.variable, "").strip()
-                wanted, source = (named, self.variable) if named else self.configured()
-                device = self._named(wanted, source) if wanted else max(self.found(), key=self.rank)
+                wanted, source = self._wanted()
+                device = self._named(wanted, source) if wanted else self._best(self.found())
                 self._choice = device, source
             return self._choice
 
+    def _wanted(self) -> tuple[str, str]:
+        """The name of the device to use, "" for the best one, and what says so."""
+        named = os.environ.get(self.variable, "").strip()
+        return (named, self.variable) if named else self.configured()
+
     def _named(self, wanted: str, source: str) -> D:
+        return self._best(self._meant(wanted, source), f"{source}={wanted}: ")
+
+    def _meant(self, wanted: str, source: str) -> Sequence[D]:
         devices = self.found()
-        fitting = self.fitting(wanted, devices)
-        if not fitting:
-            known = "; ".join(device.label for device in devices)
-            raise ValueError(
-                f"{source}: unknown {self.title} device {wanted!r}, expected an index or a part of: {known}"
-            )
-        return max(fitting, key=self.rank)
+        if fitting := self.fitting(wanted, devices):
+            return fitting
+        known = "; ".join(device.label for device in devices)
+        raise ValueError(
+            f"{source}: unknown {self.title} device {wanted!r}, expected an index or a part of: {known}"
+        )
+
+    def _best(self, devices: Sequence[D], asked: str = "") -> D:
+        """The one that is used of some devices: the best that computes. RuntimeError if none does."""
+        in_order = sorted(devices, key=self.rank, reverse=True)
+        if works := next((device for device in in_order if not self.why_not(device)), None):
+            return works
+        reasons = "; ".join(f"{device.label} cannot be used: {self.why_not(device)}" for device in in_order)
+        raise RuntimeError(f"{asked}{reasons}")

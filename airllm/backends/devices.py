@@ -30,13 +30,13 @@ class DeviceInfo:
 
 
 def devices_of(module: ModuleType | None) -> list[DeviceInfo]:
-    """What a backend's module says in `device_infos()`, a dictionary for each device; the host if it has no
-    such function. Starts no device. Raises what the module raises where there is none.
+    """What a backend's module says in `device_infos()`, a dictionary for each device, with its `index` if
+    that is not its place there; the host if it has no such function. Raises what the module raises.
     """
     told = getattr(module, "device_infos", None)
     if told is None:
         return [host_device()]
-    return [DeviceInfo(index=index, **facts) for index, facts in enumerate(told())]
+    return [DeviceInfo(**{"index": index} | facts) for index, facts in enumerate(told())]
 
 
 def host_device() -> DeviceInfo:

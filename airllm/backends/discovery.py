@@ -30,11 +30,12 @@ class BackendPreference(enum.Enum):
 
 @dataclass(frozen=True)
 class DiscoveredBackend:
-    """A backend and its devices, or the `reason` for which it has none here."""
+    """A backend and its devices, or the `reason` for which it has none here; why others are `unusable`."""
 
     name: str
     devices: tuple[DeviceInfo, ...] = ()
     reason: str = ""
+    unusable: tuple[str, ...] = ()
 
     @property
     def available(self) -> bool:
@@ -47,20 +48,21 @@ class DiscoveredBackend:
 
 
 def discover_backends() -> list[DiscoveredBackend]:
-    """Every known backend with its devices, or why it has none. Starts no device that is not in use: that a
-    device is there is not yet that it computes, which `is_backend_available` tries.
-    """
+    """Every known backend with its devices that compute, or why it has none. Opens each of them, once."""
     return [_discovered(name) for name in (*config.known_names(), *ABSENT)]
 
 
 def _discovered(name: str) -> DiscoveredBackend:
-    if reason := registry.known_reason(name):
-        return DiscoveredBackend(name, reason=reason)
+    opened = registry.opened(name)
+    if opened.why_not:
+        return DiscoveredBackend(name, reason=opened.why_not)
     try:
-        devices = tuple(devices_of(registry.module_of(name)))
+        devices = tuple(devices_of(opened.module))
+        broken: dict[str, str] = getattr(opened.module, "unusable", dict)()
     except Exception as error:  # a driver may raise anything at all
         return DiscoveredBackend(name, reason=registry.reason_of(name, error))
-    return DiscoveredBackend(name, devices, "" if devices else "it has no device here")
+    unusable = tuple(f"{label} cannot be used: {why}" for label, why in broken.items())
+    return DiscoveredBackend(name, devices, "" if devices else "it has no device here", unusable)
 
 
 def get_available_backends() -> list[str]:
@@ -118,7 +120,8 @@ def _print(lines: Iterable[str]) -> None:
 def _lines(found: DiscoveredBackend) -> list[str]:
     if not found.available:
         return [f"✗ {found.title}", f"    Error: {found.reason}"]
-    return [f"✓ {found.title}", *(f"    [{d.index}] {d.name}: {_memory(d)}" for d in found.devices)]
+    devices = [f"    [{d.index}] {d.name}: {_memory(d)}" for d in found.devices]
+    return [f"✓ {found.title}", *devices, *(f"    {line}" for line in found.unusable)]
 
 
 def _memory(device: DeviceInfo) -> str:

@@ -94,6 +94,8 @@ def _configured(config: Config) -> str:
         wish = f"the first that runs of {order}"
     else:
         wish = f"{config.preferred_backend}; if it cannot run, the first of {order}"
+    if config.order != config.backend_priority:
+        wish += f"; {', '.join(config.backend_priority)}, as shipped, stands for all"
     place = config.source if config.path is None or config.source == "AIRLLM_BACKEND" else config.path
     return f"{wish} ({place})"
 

@@ -12,7 +12,14 @@ from typing import Any
 
 BUILT_IN = ("cuda", "mlx", "opencl", "webgpu", "cpp", "python")  # as the automatic order tries them
 IN_ORDER = ("cuda", "opencl", "cpp", "python")  # what a configuration says that leaves it at that
-ALIASES = {"cpu": "cpp", "openmp": "cpp", "numpy": "python", "mps": "mlx", "metal": "mlx", "onednn": "mkldnn"}
+_APPLE = sys.platform == "darwin"
+ALIASES = {
+    "cpu": "cpp",
+    "openmp": "cpp",
+    "numpy": "python",
+    "onednn": "mkldnn",
+    **({"mps": "mlx", "metal": "mlx"} if _APPLE else {"mps": "metal"}),
+}
 # What a backend is called in a summary, and what it runs on.
 LABELS = {
     "cuda": ("CUDA", "CUDA"),
@@ -28,6 +35,7 @@ LABELS = {
     "mkl": ("MKL", "CPU"),
     "mkldnn": ("oneDNN", "CPU"),
     "openblas": ("OpenBLAS", "CPU"),
+    "metal": ("Metal", "Metal"),
 }
 # Names that other systems know, which are no backend of this one, and why.
 _PRODUCTS = "float32 matrix products are NumPy's, by the BLAS that print_backend_info() names"
@@ -41,6 +49,10 @@ ABSENT = {
     "mkldnn": f"oneDNN is a library, not a backend: {_PRODUCTS}, and it gains nothing over that",
     "openblas": f"OpenBLAS is a library, not a backend: {_PRODUCTS}",
 }
+if not _APPLE:
+    ABSENT["metal"] = (
+        "Metal is for Apple's GPUs, of which there is none here; mlx runs on the CPU by its own name"
+    )
 DEFAULTS: dict[str, Any] = {
     "preferred_backend": "auto",
     "backend_priority": list(IN_ORDER),

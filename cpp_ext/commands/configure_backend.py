@@ -80,6 +80,8 @@ def show(path: Path) -> None:
     print(f"  Force backend: {settings.force_backend}")
     print(f"  Priority order: {', '.join(settings.backend_priority)}")
     print(f"\nConfiguration file: {path}")
+    if settings.order != settings.backend_priority:
+        print(f"(this order, as shipped, stands for all: {', '.join(settings.order)})", file=sys.stderr)
     if not path.exists():
         print("(the file does not exist: these are the defaults)", file=sys.stderr)
     if os.environ.get("AIRLLM_BACKEND"):

@@ -18,6 +18,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from airllm.backends.reasons import one_line
+
 CPP_EXT = Path(__file__).resolve().parents[1]
 CHECKOUT = CPP_EXT.parent
 EXT_SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
@@ -119,6 +121,8 @@ OPENMP_PROGRAM = "#include <omp.h>\nint main() { return omp_get_max_threads() > 
 
 def openmp(command: list[str]) -> Finding:
     """Whether this compiler compiles and links an OpenMP program with -fopenmp."""
+    if not (found := compiler(command)):
+        return Finding("OpenMP", why_not=found.why_not, remedy=found.remedy)
     with tempfile.TemporaryDirectory() as folder:
         answer = _compile_program(command, OPENMP_PROGRAM, Path(folder), ["-fopenmp"])
     if answer.returncode == 0:
@@ -219,40 +223,73 @@ def _kernel_says(key: str) -> str:
 
 # ---- OpenCL ----
 
-GET_OPENCL = 'pip install -e ".[opencl]" (brings PoCL, a CPU device); Debian: pocl-opencl-icd; see clinfo'
+GET_OPENCL = (
+    'pip install -e ".[opencl]", and a driver: of the GPU, or Debian: pocl-opencl-icd for the CPU; see clinfo'
+)
+# Tells of a device before it is tried, and what came of it afterwards: a driver may end the process.
 OPENCL_PROGRAM = """
-import json, pyopencl as cl
-try:
-    devices = [(p.name, d.name.strip(), d.version) for p in cl.get_platforms() for d in p.get_devices()]
-except cl.Error as error:
-    raise SystemExit(f"no OpenCL platform: {error}")
-print(json.dumps([cl.VERSION_TEXT, devices]))
+import json, os.path, sys
+sys.path.insert(0, sys.argv[1])
+sys.path.append(os.path.dirname(sys.argv[1]))
+import pyopencl as cl
+from tensor_ops_opencl import devices
+tell = lambda *words: print("told:", json.dumps(" ".join(words)), flush=True)
+tell("pyopencl", cl.VERSION_TEXT)
+for device in devices.found()[int(sys.argv[2]):]:
+    tell(device.label)
+    tell(devices.choice.why_not(device))
 """
 
 
 def opencl() -> Finding:
-    """pyopencl with its devices as details; asked in a process of its own, for drivers may crash."""
-    answer = answer_of([sys.executable, "-c", OPENCL_PROGRAM])
-    if answer.returncode:
-        reason = last_line(answer.stderr) or f"asking for devices ends with status {answer.returncode}"
-        reason = reason.removeprefix("ModuleNotFoundError: ")
-        return Finding("OpenCL", why_not=reason, remedy=GET_OPENCL)
-    version, devices = json.loads(last_line(answer.stdout))
-    names = tuple(f"{platform_name}: {device} ({level})" for platform_name, device, level in devices)
-    if not names:
-        return Finding("OpenCL", why_not="no OpenCL platform has a device", remedy=GET_OPENCL)
-    return Finding("OpenCL", version=f"pyopencl {version}", details=names)
+    """pyopencl with every device as a detail, if one of them computes."""
+    version, tried, reason = _devices_of_opencl()
+    details = tuple(f"{name} cannot be used: {why}" if why else name for name, why in tried)
+    if any(not why for _, why in tried):
+        return Finding("OpenCL", version=version, details=details)
+    if tried:
+        return Finding("OpenCL", why_not="; ".join(details))
+    return Finding("OpenCL", why_not=reason, remedy=GET_OPENCL)
+
+
+def _devices_of_opencl() -> tuple[str, list[tuple[str, str]], str]:
+    """pyopencl's version, each device with why it does not compute, and why there is no further one.
+
+    They are tried in a process of its own, in another one after each that has ended it.
+    """
+    tried: list[tuple[str, str]] = []
+    while True:
+        command = [sys.executable, "-c", OPENCL_PROGRAM, str(CPP_EXT), str(len(tried))]
+        answer = answer_of(command, timeout=600, cwd=sys.prefix)
+        told = [json.loads(line[6:]) for line in answer.stdout.splitlines() if line.startswith("told: ")]
+        version, found = next(iter(told), ""), told[1:]
+        tried += zip(found[::2], found[1::2], strict=False)
+        if len(found) % 2 == 0:
+            return version, tried, _exception(answer)
+        tried.append((found[-1], f"its driver ends the process with status {answer.returncode}"))
+
+
+def _exception(answer: subprocess.CompletedProcess) -> str:
+    """What a program of Python that failed says, without the name of an exception that is in the message."""
+    reason = last_line(answer.stderr) or f"asking for devices ends with status {answer.returncode}"
+    return reason.removeprefix("ModuleNotFoundError: ").removeprefix("RuntimeError: ")
 
 
 # ---- what is built ----
 
 # What is written in Python needs the package airllm too, the installed one or else the one beside it.
+# The device comes first: without NumPy nothing can be tried, and it is not what is missing.
 MODULE_PROGRAM = """
-import os.path, sys
+import importlib, json, os.path, sys
 sys.path.insert(0, sys.argv[1])
 sys.path.append(os.path.dirname(sys.argv[1]))
-import importlib
-print(importlib.import_module(sys.argv[2]).device())
+try:
+    module = importlib.import_module(sys.argv[2])
+    module.device()
+    from airllm.backends import proof
+    print(json.dumps(["", proof.proved(module)]))
+except Exception as error:
+    print(json.dumps([type(error).__name__, str(error)]))
 """
 
 
@@ -260,14 +297,21 @@ NOT_BUILT = "it is not built"
 
 
 def module(name: str, folder: Path = CPP_EXT) -> Finding:
-    """A backend module with its device as version, or why it cannot be imported or finds none."""
+    """A backend module with its device as version, which has computed right, or why it does not.
+
+    In a process of its own, for drivers may crash.
+    """
     command = [sys.executable, "-c", MODULE_PROGRAM, str(folder), name]
-    answer = answer_of(command, cwd=sys.prefix)  # not in the checkout, whose folders would be importable too
-    if answer.returncode == 0:
-        return Finding(name, version=last_line(answer.stdout))
-    kind, _, reason = last_line(answer.stderr).partition(": ")
-    missing = kind == "ModuleNotFoundError" and f"'{name}'" in reason
-    return Finding(name, why_not=NOT_BUILT if missing else reason or f"ends with status {answer.returncode}")
+    # Not in the checkout, whose folders would be importable; and which backend is configured does not count.
+    answer = answer_of(command, timeout=600, cwd=sys.prefix, env={**os.environ, "AIRLLM_BACKEND": "python"})
+    if answer.returncode:
+        reason = last_line(answer.stderr) or f"ends with status {answer.returncode}"
+        return Finding(name, why_not=reason)
+    kind, told = json.loads(last_line(answer.stdout))
+    if not kind:
+        return Finding(name, version=told)
+    missing = kind == "ModuleNotFoundError" and f"'{name}'" in told
+    return Finding(name, why_not=NOT_BUILT if missing else one_line(told) or kind)
 
 
 def mlx() -> Finding:

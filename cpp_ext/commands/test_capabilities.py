@@ -75,7 +75,7 @@ class Findings:
         """Section title -> lines."""
         return {
             "CPU": cpu_lines(self.cpu),
-            "C++": [str(finding) for finding in (*self.compilers, *self.cpp[1:], self.openmp)],
+            "C++": _different(*self.compilers, *self.cpp[1:], self.openmp),
             "CUDA": cuda_lines(self.nvcc, self.driver),
             "OpenCL": [str(self.opencl), *self.opencl.details],
         }
@@ -91,6 +91,11 @@ class Findings:
             Capability("cpp", missing(*self.cpp), runs["cpp"], "python setup.py build_ext --inplace"),
             Capability("python", (), runs["python"], ""),
         ]
+
+
+def _different(*findings: Finding) -> list[str]:
+    """A line for each, one where several say the same: without a compiler there is no OpenMP either."""
+    return list(dict.fromkeys(map(str, findings)))
 
 
 def missing(*findings: Finding) -> tuple[Finding, ...]:

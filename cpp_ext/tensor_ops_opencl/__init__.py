@@ -24,9 +24,10 @@ __all__ = [
     "get_opencl_info",
     "only_when_asked",
     "select",
+    "unusable",
     "variants",
 ]
 
 calls, copies = driver.calls, driver.copies
-select, only_when_asked = choice.select, choice.only_when_asked
+select, only_when_asked, unusable = choice.select, choice.only_when_asked, choice.unusable
 __getattr__, __dir__ = functions_of(globals(), KERNELS)

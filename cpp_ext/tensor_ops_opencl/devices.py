@@ -5,11 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from airllm.backends.device_choice import DeviceChoice
 from airllm.backends.driver import Driver
 
 NONE_HERE = (
-    'no OpenCL device here (pip install "pyopencl[pocl]" brings a CPU device; GPUs come with their driver)'
+    "no OpenCL device here (GPUs come with their driver; Debian's pocl-opencl-icd makes a device of the CPU)"
 )
 _GPU_NODES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg", "/dev/mali*")
 _GROUP = 256  # work-items of a matmul kernel's group; a device that has fewer runs the CPU form
@@ -125,4 +127,15 @@ def _configured() -> tuple[str, str]:
     return settings.opencl_device, f"{settings.path}: opencl_device"
 
 
-choice = DeviceChoice("OpenCL", "AIRLLM_OPENCL_DEVICE", _GPU_NODES, found, _fitting, Device.rank, _configured)
+def _silu(device: Device, x: np.ndarray) -> np.ndarray:
+    from tensor_ops_opencl import host_arrays
+    from tensor_ops_opencl.engine import Engine
+
+    out = np.empty_like(x)  # by an engine of its own: most devices are listed and never used
+    host_arrays.run_on(Engine(device), "silu", {"x": x}, {}, {"out": out})
+    return out
+
+
+choice = DeviceChoice(
+    "OpenCL", "AIRLLM_OPENCL_DEVICE", _GPU_NODES, found, _fitting, Device.rank, _silu, _configured
+)

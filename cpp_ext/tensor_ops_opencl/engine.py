@@ -5,12 +5,31 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airllm.backends import reasons
 from tensor_ops_opencl.devices import Device, driver
 from tensor_ops_opencl.kernel_text import text
 from tensor_ops_opencl.launches import Launch
 
 OPTIONS = ("-cl-std=CL1.2",)
+_OLD_POCL = (
+    "this PoCL, {version}, is older than the CPU; Debian: apt-get install pocl-opencl-icd; a GPU comes with "
+    "its driver; pip uninstall pocl-binary-distribution takes PyPI's PoCL away; on a CPU cpp is faster anyway"
+)
 _opening = threading.RLock()
+
+
+def why_not_built(device: Any, error: Exception) -> str:
+    """Why a device does not compile the kernels, in a line, with the remedy where there is one."""
+    found = f"OpenCL kernels do not compile: {reasons.one_line(_log_of(str(error)))}"
+    if "unknown target CPU" in found:
+        found += f" ({_OLD_POCL.format(version=' '.join(device.platform.version.split()[2:4]))})"
+    return found
+
+
+def _log_of(message: str) -> str:
+    """The compiler's log in what pyopencl says of a build; all that it says where there is none."""
+    log = message.partition("Build on <")[2].partition("\n")[2].partition("(options:")[0]
+    return log if log.strip() else message
 
 
 class Program:
@@ -26,14 +45,17 @@ class Program:
         self._own = threading.local()
 
     def built(self, family: str) -> Any:
-        """The compiled family."""
+        """The compiled family; RuntimeError with the reason if the device does not take it."""
         if family not in self._built:
             with self._building:
                 if family not in self._built:
                     import pyopencl as cl
 
                     program = cl.Program(self.context, text(self.form, family))
-                    self._built[family] = program.build(options=list(OPTIONS), devices=[self.device])
+                    try:
+                        self._built[family] = program.build(options=list(OPTIONS), devices=[self.device])
+                    except cl.Error as error:
+                        raise RuntimeError(why_not_built(self.device, error)) from error
         return self._built[family]
 
     def kernel(self, family: str, name: str) -> Any:
@@ -64,7 +86,7 @@ class Engine:
 
         self.context = cl.Context([device.handle])
         self.queue = cl.CommandQueue(self.context, device.handle)
-        self.program = program(self.context, device.handle, device.form)
+        self.program = Program(self.context, device.handle, device.form)
         self.pool = MemoryPool(ImmediateAllocator(self.queue))
         self.shares_memory = bool(device.handle.type & cl.device_type.CPU)
 

@@ -18,7 +18,17 @@ def run(
     results: Mapping[str, np.ndarray],
 ) -> None:
     """Computes an op's results, none of which is empty, on the device in use and waits for them."""
-    opened = engine(choice.in_use())
+    run_on(engine(choice.in_use()), op, arrays, parameters, results)
+
+
+def run_on(
+    opened: Engine,
+    op: str,
+    arrays: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    results: Mapping[str, np.ndarray],
+) -> None:
+    """The same on an open device."""
     if not opened.shares_memory:
         arrays = {name: _compact(array) for name, array in arrays.items()}
     program, memory = opened.program, _Memory(opened)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tensor_ops_opencl import devices
 from tensor_ops_opencl.devices import Device
-from tensor_ops_opencl.engine import OPTIONS
+from tensor_ops_opencl.engine import OPTIONS, why_not_built
 from tensor_ops_opencl.kernel_text import FAMILIES, FORMS, text
 
 
@@ -18,12 +18,15 @@ def device() -> str:
 
 
 def variants() -> list[str]:
-    """Every device here, and every CPU device once more with the GPUs' kernels: names for select()."""
-    return [form.label for found in devices.found() for form in devices.forms(found)]
+    """Every device that computes, and CPU devices once more with the GPUs' kernels: names for select()."""
+    return [form.label for found in devices.choice.working() for form in devices.forms(found)]
 
 
 def get_opencl_info() -> dict[str, Any]:
-    """Whether OpenCL runs here, why not, every platform and device, and which device is used and why."""
+    """Whether OpenCL runs here, why not, every platform and device, and which device is used and why.
+
+    A device that does not compute has a "reason".
+    """
     return devices.choice.information("pyopencl", "VERSION_TEXT", "platforms", _platforms)
 
 
@@ -51,31 +54,36 @@ def _described(found: Device) -> dict[str, Any]:
         "compute_units": handle.max_compute_units,
         "work_group_size": handle.max_work_group_size,
         "kernels": found.form,
+        "reason": devices.choice.why_not(found),
     }
 
 
 def device_infos() -> list[dict[str, Any]]:
-    """Every device, in the fields of `airllm.backends.DeviceInfo`; what memory is free is not told."""
+    """The devices that compute, in the fields of `airllm.backends.DeviceInfo`; free memory is not told."""
+    every = devices.found()
     return [
         {
+            "index": every.index(found),
             "name": found.handle.name.strip(),
             "total_memory": found.handle.global_mem_size,
             "unified_memory": bool(found.handle.host_unified_memory),
             "compute_units": found.handle.max_compute_units,
             "max_shared_memory": found.handle.local_mem_size,
         }
-        for found in devices.found()
+        for found in devices.choice.working()
     ]
 
 
 def build_report() -> Iterator[dict[str, Any]]:
     """Compiles every kernel of every form for every device; yields, for each, whether it worked and the log.
 
-    Raises ImportError without pyopencl, RuntimeError without a device.
+    "asked": the device was asked for by name. "reason": why it did not work, in a line. Raises ImportError
+    without pyopencl, RuntimeError without a device, ValueError if a device was asked for that is not there.
     """
+    asked = devices.choice.asked_for()
     for found in devices.found():
         for form in FORMS:
-            yield _build(found, form)
+            yield _build(found, form) | {"asked": found in asked}
 
 
 def _build(found: Device, form: str) -> dict[str, Any]:
@@ -83,6 +91,7 @@ def _build(found: Device, form: str) -> dict[str, Any]:
     import pyopencl as cl
 
     report: dict[str, Any] = {
+        "label": found.label,
         "device": found.handle.name.strip(),
         "platform": found.handle.platform.name,
         "version": found.handle.platform.version,
@@ -90,6 +99,7 @@ def _build(found: Device, form: str) -> dict[str, Any]:
         "kernels": [],
         "ok": False,
         "log": "",
+        "reason": "",
     }
     start = time.perf_counter()
     try:
@@ -99,7 +109,9 @@ def _build(found: Device, form: str) -> dict[str, Any]:
         logs = [program.get_build_info(found.handle, cl.program_build_info.LOG) for program in programs]
         report.update(kernels=sorted(kernels), log="\n".join(logs).strip(), ok=True)
     except cl.Error as error:
-        report["log"] = str(error).strip()
+        report.update(log=str(error).strip(), reason=why_not_built(found.handle, error))
+    if report["ok"] and (why := devices.choice.why_not(found)):  # it compiles, and does not compute
+        report.update(ok=False, log=why, reason=why)
     report["seconds"] = time.perf_counter() - start
     return report
 

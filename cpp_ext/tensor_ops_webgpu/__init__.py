@@ -25,9 +25,10 @@ __all__ = [
     "only_when_asked",
     "select",
     "to_device",
+    "unusable",
     "variants",
 ]
 
 calls, copies = driver.calls, driver.copies
-select, only_when_asked = choice.select, choice.only_when_asked
+select, only_when_asked, unusable = choice.select, choice.only_when_asked, choice.unusable
 __getattr__, __dir__ = functions_of(globals(), KERNELS)

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from airllm.backends.device_choice import DeviceChoice
 from airllm.backends.driver import Driver
 
@@ -85,6 +87,17 @@ def _fitting(wanted: str, devices: Sequence[Device]) -> Sequence[Device]:
     return [device for device in devices if wanted.lower() in device.label.lower()]
 
 
-choice = DeviceChoice(
-    "WebGPU", "AIRLLM_WEBGPU_DEVICE", _GPU_NODES, _found, _fitting, lambda device: _RANKS.index(device.kind)
-)
+def _rank(device: Device) -> int:
+    return _RANKS.index(device.kind)
+
+
+def _silu(device: Device, x: np.ndarray) -> np.ndarray:
+    from tensor_ops_webgpu.engine import engine
+    from tensor_ops_webgpu.function import run_on
+
+    out = np.empty_like(x)
+    run_on(engine(device), "silu", {"x": x}, {}, {"out": out})
+    return out
+
+
+choice = DeviceChoice("WebGPU", "AIRLLM_WEBGPU_DEVICE", _GPU_NODES, _found, _fitting, _rank, _silu)

@@ -53,13 +53,23 @@ class _Arrays:
     def run_host(
         self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Any]
     ) -> None:
-        opened = engine(choice.in_use())
-        arrays = {n: np.ascontiguousarray(a) if type(a) is np.ndarray else a for n, a in arrays.items()}
-        call = Call(op, arrays, parameters, results)
-        blocks = {n: opened.upload(memory_of(a), f"{op}: {n}") for n, a in arrays.items() if call.has(n)}
-        made = _computed(opened, call, blocks)
-        for name, out in results.items():
-            opened.download(made[name], out)
+        run_on(engine(choice.in_use()), op, arrays, parameters, results)
+
+
+def run_on(
+    opened: Engine,
+    op: str,
+    arrays: Mapping[str, Any],
+    parameters: Mapping[str, Any],
+    results: Mapping[str, Any],
+) -> None:
+    """Computes an op's results from NumPy arrays on an open device, and waits for them."""
+    arrays = {n: np.ascontiguousarray(a) if type(a) is np.ndarray else a for n, a in arrays.items()}
+    call = Call(op, arrays, parameters, results)
+    blocks = {n: opened.upload(memory_of(a), f"{op}: {n}") for n, a in arrays.items() if call.has(n)}
+    made = _computed(opened, call, blocks)
+    for name, out in results.items():
+        opened.download(made[name], out)
 
 
 def _computed(opened: Engine, call: Call, blocks: Mapping[str, Block]) -> dict[str, Block]:

@@ -13,12 +13,15 @@ def device() -> str:
 
 
 def variants() -> list[str]:
-    """Every device here: names for select()."""
-    return [found.label for found in devices.found()]
+    """Every device that computes: names for select()."""
+    return [found.label for found in devices.choice.working()]
 
 
 def get_webgpu_info() -> dict[str, Any]:
-    """Whether WebGPU runs here, why not, every device, and which one is used and why."""
+    """Whether WebGPU runs here, why not, every device, and which one is used and why.
+
+    A device that does not compute has a "reason".
+    """
     return devices.choice.information("wgpu", "__version__", "devices", _devices)
 
 
@@ -35,16 +38,17 @@ def _described(found: Device) -> dict[str, Any]:
         "driver": info["description"],
         "buffer_bytes": limits["max-buffer-size"],
         "binding_bytes": limits["max-storage-buffer-binding-size"],
+        "reason": devices.choice.why_not(found),
     }
 
 
 def device_infos() -> list[dict[str, Any]]:
-    """Every device, in the fields of `airllm.backends.DeviceInfo`.
+    """The devices that compute, in the fields of `airllm.backends.DeviceInfo`.
 
     WebGPU tells no device's memory. One that shares the host's has that; of one with memory of its own,
     `total_memory` is the largest buffer that it takes.
     """
-    return [_facts(found) for found in devices.found()]
+    return [_facts(found) for found in devices.choice.working()]
 
 
 def _facts(found: Device) -> dict[str, Any]:
@@ -53,6 +57,7 @@ def _facts(found: Device) -> dict[str, Any]:
     limits, shares = found.adapter.limits, found.kind != "GPU"
     total, free = host_memory() if shares else (limits["max-buffer-size"], None)
     return {
+        "index": found.index,
         "name": found.name,
         "total_memory": total,
         "free_memory": free,

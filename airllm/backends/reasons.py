@@ -1,0 +1,16 @@
+"""Why something does not run, in one line. Standard library only."""
+
+
+def reason(error: BaseException) -> str:
+    """Why something does not run, in one line, when trying it has raised `error`."""
+    return one_line(str(error)) or type(error).__name__
+
+
+def one_line(text: str) -> str:
+    """What a message says: the line of a compiler's log that has the error, else all of its lines."""
+    return error_line(text) or "; ".join(line for each in text.splitlines() if (line := each.strip()))
+
+
+def error_line(log: str) -> str:
+    """The first line of a compiler's log that has an error, "" if none has."""
+    return next((line.strip() for line in log.splitlines() if "error:" in line), "")
