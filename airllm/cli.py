@@ -163,7 +163,7 @@ def tune_backends(options: argparse.Namespace) -> int:
         raise Refused("AIRLLM_TUNING=off: there is no file to write")
     refuse_unwritable(path)
     with tuning.ignored():  # a file that cannot be read is what this command is to replace
-        from airllm import backends, benchmark, tune
+        from airllm import backends, benchmark, engine_backend, tune
         from airllm.progress import progress
 
         names = backends.get_available_backends()
@@ -173,6 +173,7 @@ def tune_backends(options: argparse.Namespace) -> int:
         print(f"airllm: {says}", file=sys.stderr)
     with progress("Measuring", unit_bytes=False) as advance:
         found = tune.tune(ops, names, tune.QUICK if options.quick else tune.FULL, path, advance)
+    engine_backend.forget()
     choice = tune.chosen_by(found)
     print("\n".join([*tune.lines(choice), f"Written to {path}"]))
     try:
