@@ -312,7 +312,7 @@ def test_words_have_no_narrow_column_and_paths_are_broken():
 @pytest.mark.parametrize(
     ("log", "line"),
     (
-        ("compiling\nx.inl:7: error: no such thing\n note\n(options: -I /x)", "x.inl:7: error: no such thing"),
+        ("c++\nx.inl:7: error: no such thing\n note\n(options: -I /x)", "x.inl:7: error: no such thing"),
         ("a\n  error: unknown target CPU\nBuild log\n(options: -cl-std=CL1.2)", "error: unknown target CPU"),
         ("Traceback\n  File x\nRuntimeError: broken\n", "RuntimeError: broken"),
         ("0 errors\n/usr/lib/error/x\nended", "ended"),
