@@ -25,7 +25,7 @@ from airllm.models.speed import rate
 
 BEGIN, PROMPT, ANSWER = 16, 512, 64  # tokens: before the first, of a prompt, of an answer
 SLOW = 20.0  # tokens a second: a backend that makes fewer gets a prompt and an answer that are shorter
-SHORT_PROMPT, SECONDS, LEAST = 64, 4.0, 8
+SHORT_PROMPT, SECONDS, LEAST = 64, 4.0, 2
 TIMES = 20  # a backend so many times slower than the fastest is not timed
 LIMIT = 120.0  # seconds of a process
 ROUNDS = 5

@@ -10,13 +10,13 @@ again from its JSON.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -32,6 +32,7 @@ LABELS = {"python": "NumPy", "torch": "PyTorch"}
 RATIOS = {"vs_numpy": "x NumPy", "vs_torch": "x PyTorch"}
 FEW = 3  # rounds: a figure of fewer is marked
 NOISY = 0.5  # spread, the quartiles' distance as a share of the median: a figure of more is marked
+FAR = 0.5  # the best time, as a share of the median: a figure with less is marked too
 FOR_ALL = "float32"  # the dtype of a figure that stands for many
 # In a compiler's or Python's output; not "0 errors", not an option or a file of that name.
 _ERROR = re.compile(r"(?<![\w/.-])(fatal )?(error|ERROR)\b\s*[:\[]|^\w*(Error|Exception): |: error ")
@@ -103,12 +104,6 @@ def ratios(result: Result, backend: str, peer: str) -> list[float]:
     return [row[key] for row in mine if key in row]
 
 
-def mean_ratio(result: Result, backend: str, peer: str) -> float | None:
-    """Their geometric mean."""
-    found = ratios(result, backend, peer)
-    return math.exp(sum(map(math.log, found)) / len(found)) if found else None
-
-
 def active(result: Result) -> str:
     """The backend that runs ops by default, "" if it was not among those asked for."""
     return next((each["name"] for each in result["backends"] if each["state"] == "active"), "")
@@ -138,10 +133,10 @@ def headline(result: Result) -> list[tuple[str, str]]:
             found.append((size(round(row["memory"]["median"])), "of memory at most"))
     name = active(result)
     for peer, implementation in (("numpy", "python"), ("torch", "torch")):
-        if name != implementation and (count := len(ratios(result, name, peer))):
-            mean, shown = mean_ratio(result, name, peer) or 0.0, LABELS[implementation]
-            told = f"the speed of {shown}: ops on {name} in {FOR_ALL}, geometric mean of {count}"
-            found.append((f"{figures(mean)}×", told))
+        if name != implementation and (each := ratios(result, name, peer)):
+            low, median, high = (f"{figures(value)}×" for value in np.percentile(each, (25, 50, 75)))
+            told = f"the speed of {LABELS[implementation]}: ops on {name} in {FOR_ALL}"
+            found.append((median, f"{told}, the median of {len(each)} (half of them: {low} to {high})"))
     return found
 
 
@@ -150,7 +145,7 @@ def doubts(result: Result) -> list[str]:
     found = [result["others"]["busy"]] if result.get("others", {}).get("busy") else []
     timed = [row for row in result["speed"] if "median" in row]
     if noisy := sum(map(is_noisy, timed)):
-        found.append(f"{noisy} of {len(timed)} times of ops vary by more than {NOISY:.0%} (marked ~)")
+        found.append(f"{noisy} of {len(timed)} times of ops vary much (marked ~)")
     return found
 
 
@@ -327,14 +322,22 @@ def rounds(result: Result) -> str:
         return ""
     low, high = min(found), max(found)
     few = f" (*: fewer than {FEW}, since the time was up or a call takes long)" if low < FEW else ""
-    noisy = f" ~: the middle half of its calls is spread over more than {NOISY:.0%} of it."
+    noisy = (
+        f" ~: the middle half of its calls is spread over more than {NOISY:.0%} of it, or its best call took "
+    )
+    noisy += f"less than {FAR:.0%} of it."
     told = f"Each time is the median of {high if low == high else f'{low} to {high}'} rounds{few}."
     return told + (noisy if any(map(is_noisy, result["speed"])) else "")
 
 
 def is_noisy(row: Row) -> bool:
-    """Whether a time varies so much that its median says little."""
-    return "median" in row and (row["high"] - row["low"]) > NOISY * row["median"]
+    """Whether a time varies so much that its median says little, or the call was far faster once."""
+    if "median" not in row:
+        return False
+    return (
+        row["high"] - row["low"] > NOISY * row["median"]
+        or row.get("best", row["median"]) < FAR * row["median"]
+    )
 
 
 def mark(row: Row) -> str:

@@ -70,7 +70,7 @@ def test_a_backend_that_is_far_slower_or_fails_is_not_timed(programs):
 
 def test_a_slow_machine_gets_few_tokens(programs):
     assert model_benchmark.lengths(200) == (PROMPT, ANSWER)
-    assert model_benchmark.lengths(4) == (64, 16) and model_benchmark.lengths(0.1) == (64, 8)
+    assert model_benchmark.lengths(4) == (64, 16) and model_benchmark.lengths(0.1) == (64, 2)
     started = programs({"python": 4.0})
     measured(None, ["python"], 2, unseen, rounds=1)
     assert started[-1] == ("python", 64, 16)
