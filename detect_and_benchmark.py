@@ -351,7 +351,7 @@ def left_out(name: str) -> str:
 def build(
     console: Console, name: str, *command: str, left_out: str = "", optional: bool = False
 ) -> dict[str, str]:
-    """Run one setup.py command; its log is shown if it fails, which is a failure if it is not `optional`."""
+    """Run one setup.py command. That it fails is a failure, with its log, or a reason if it is `optional`."""
     if why := missing_for(name) or left_out:
         return {"name": name, "state": "skipped", "detail": why}
     spoken, before, start = f"python setup.py {' '.join(command)}", newest(name), time.monotonic()
@@ -361,9 +361,10 @@ def build(
         done = setup(*command, told=told)
     if done.returncode:
         log = (done.stdout + done.stderr).strip() or f"{spoken}: exit status {done.returncode}"
+        if optional:
+            return {"name": name, "state": "unavailable", "detail": f"{report.error_in(log)} ({spoken})"}
         console.print(log, markup=False, soft_wrap=True)
-        state = "unavailable" if optional else "failed"
-        return {"name": name, "state": state, "detail": report.error_in(log)}
+        return {"name": name, "state": "failed", "detail": report.error_in(log)}
     changed = "built" if newest(name) > before else "up to date"
     state = "checked" if name == "opencl" else changed
     return {"name": name, "state": state, "detail": f"{spoken}, {time.monotonic() - start:.1f} s"}

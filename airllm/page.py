@@ -83,7 +83,7 @@ def _backends(result: Result) -> Iterator[str]:
     yield "<h2>Backends</h2>"
     colours = {"active": "good", "available": "good", "passed over": "warn", "wrong": "bad"}
     rows = []
-    for each in result["backends"]:
+    for each in report.by_state(result):
         told = escape(each["device"])
         if each["reason"]:
             told += f'<div class="soft">{escape(each["reason"])}</div>'

@@ -104,6 +104,12 @@ def ratios(result: Result, backend: str, peer: str) -> list[float]:
     return [row[key] for row in mine if key in row]
 
 
+def by_state(result: Result) -> list[Row]:
+    """The backends, those first that are of most use."""
+    order = ("active", "available", "wrong", "passed over", "unavailable")
+    return sorted(result["backends"], key=lambda each: order.index(each["state"]))
+
+
 def active(result: Result) -> str:
     """The backend that runs ops by default, "" if it was not among those asked for."""
     return next((each["name"] for each in result["backends"] if each["state"] == "active"), "")
@@ -233,7 +239,7 @@ def builds_table(result: Result) -> RenderableType:
 
 def backends_table(result: Result) -> RenderableType:
     table = table_of("Backend", "State", "Device, or why it does not run")
-    for backend in result["backends"]:
+    for backend in by_state(result):
         told = "\n".join(filter(None, (backend["device"], backend["reason"])))
         table.add_row(backend["name"], _coloured(backend["state"], STATES), Text(told))
     return titled("Backends", table)

@@ -361,7 +361,7 @@ POCL_LOG = """0:0 a processor
     ((None, "auto", "unavailable"), ("opencl,cpp", "auto", "failed"), (None, "opencl", "failed")),
 )
 def test_a_device_that_takes_no_kernel_is_a_failure_only_where_it_was_asked_for(
-    backends, configured, state, monkeypatch, tmp_path
+    backends, configured, state, monkeypatch, tmp_path, capsys
 ):
     file = tmp_path / "backend.json"
     file.write_text(json.dumps({"preferred_backend": configured}))
@@ -376,9 +376,11 @@ def test_a_device_that_takes_no_kernel_is_a_failure_only_where_it_was_asked_for(
     options = SimpleNamespace(quick=False, backends=backends)
     builds = detect_and_benchmark.built(report.console(), options)
     reason = "rms_norm: error: unknown target CPU 'generic'"
-    assert builds[-1] == {"name": "opencl", "state": state, "detail": reason}
+    detail = reason if state == "failed" else f"{reason} (python setup.py build_opencl)"
+    assert builds[-1] == {"name": "opencl", "state": state, "detail": detail}
     told = report.failures({"builds": builds, "backends": [], "tests": []})
     assert told == ([f"build: opencl: {reason}"] if state == "failed" else [])
+    assert ("(options: -cl-std" in capsys.readouterr().out) == (state == "failed")
 
 
 def test_a_missing_tool_is_a_reason_and_no_failure(monkeypatch):

@@ -115,6 +115,16 @@ def test_the_page_shows_every_backend_with_its_reason_and_a_plot_for_each_op(res
     assert "4.00×" in found.text and "2.00×" in found.text and "4 of 4" in found.text
 
 
+def test_backends_that_run_come_before_those_that_do_not(result):
+    names = ["cpp", "python", "opencl", "cuda"]
+    assert [each["name"] for each in report.by_state(result)] == names
+    lines = text_of(report.backends_table(result)).splitlines()
+    assert [line.split()[0] for line in lines if line[:1].islower() and "  " in line] == names
+    text = Page(page.page(result)).text
+    places = [text.index(told) for told in ("a CPU (avx2)", "NumPy 2", "a PoCL", "no <driver>")]
+    assert places == sorted(places)
+
+
 def test_the_page_loads_nothing(result):
     found = Page(page.page(result))
     assert not {"script", "img", "iframe", "link"} & set(found.tags)
