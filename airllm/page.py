@@ -12,6 +12,8 @@ from airllm.page_frame import framed, table
 from airllm.plots import colours_of, plot
 from airllm.report import Result, Row, duration, figures, label, share
 
+RATIOS = {"vs_numpy": "vs NumPy", "vs_torch": "vs PyTorch"}
+
 
 def write(result: Result, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,16 +175,19 @@ def _op(op: str, rows: list[Row], colours: dict[str, str], result: Result) -> It
 
 
 def _speed_table(rows: list[Row], result: Result) -> str:
-    names = report.implementations(rows)
-    titles = [rows[0]["dtype"], *map(label, names), "vs NumPy"]
-    titles += ["vs PyTorch"] if any("vs_torch" in row for row in rows) else []
+    """The first backend, the ratios, then the rest: on a telephone the first columns are all that is seen."""
+    first, *others = report.implementations(rows)
+    peers = {key: title for key, title in RATIOS.items() if any(key in row for row in rows)}
     lines = []
     for case, found in report.cases(rows):
         best = report.fastest(found)
-        cells = [_timed(found.get(name, {}), found.get(name) is best, result) for name in names]
-        peers = ["vs_numpy", "vs_torch"][: len(titles) - len(names) - 1]
-        ratios = [f"{figures(best[peer])}×" if best and peer in best else "" for peer in peers]
-        lines.append([f"{case['rows']} × {case['cols']}", *cells, *ratios])
+        ratios = [f"{figures(best[key])}×" if best and key in best else "" for key in peers]
+        cells = {
+            name: _timed(found.get(name, {}), found.get(name) is best, result) for name in (first, *others)
+        }
+        size = f"{case['rows']} × {case['cols']}"
+        lines.append([size, cells[first], *ratios, *(cells[name] for name in others)])
+    titles = [rows[0]["dtype"], label(first), *peers.values(), *map(label, others)]
     return table(titles, lines, ("first", "n"))
 
 

@@ -33,6 +33,7 @@ RATIOS = {"vs_numpy": "x NumPy", "vs_torch": "x PyTorch"}
 FEW = 3  # rounds: a figure of fewer is marked
 NOISY = 0.5  # spread, the quartiles' distance as a share of the median: a figure of more is marked
 FAR = 0.5  # the best time, as a share of the median: a figure with less is marked too
+MANY = 0.1  # of the times: if more of them are marked so, all are to be doubted
 FOR_ALL = "float32"  # the dtype of a figure that stands for many
 # In a compiler's or Python's output; not "0 errors", not an option or a file of that name.
 _ERROR = re.compile(r"(?<![\w/.-])(fatal )?(error|ERROR)\b\s*[:\[]|^\w*(Error|Exception): |: error ")
@@ -150,7 +151,7 @@ def doubts(result: Result) -> list[str]:
     """Why the figures may not be what this machine gives when it is left alone, a sentence each."""
     found = [result["others"]["busy"]] if result.get("others", {}).get("busy") else []
     timed = [row for row in result["speed"] if "median" in row]
-    if noisy := sum(map(is_noisy, timed)):
+    if (noisy := sum(map(is_noisy, timed))) > MANY * len(timed):
         found.append(f"{noisy} of {len(timed)} times of ops vary much (marked ~)")
     return found
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import detect_and_benchmark
-from airllm import benchmark, measure, progress, report
+from airllm import benchmark, measure, model_benchmark, progress, real_data, report
 from airllm.backends import available, config, tuning
 from airllm.cases import case_of, contracts
 from airllm.tensor_ops import OPS
@@ -348,6 +348,29 @@ def test_a_build_that_fails_shows_its_log_and_is_a_failure(monkeypatch, capsys):
     assert build == {"name": "cpp", "state": "failed", "detail": "kernels.inl:7: error: no such thing"}
     assert "compiling" in capsys.readouterr().out
     assert report.failures({"builds": [build], "backends": [], "tests": []})
+
+
+def test_the_model_runs_on_the_backends_that_auto_may_take_and_that_are_right(monkeypatch):
+    asked = []
+    monkeypatch.setattr(real_data, "fetch", lambda timeout: Path("a model"))
+    monkeypatch.setattr(
+        model_benchmark, "measured", lambda *given, **limits: asked.append((given, limits)) or ["row"]
+    )
+    states = {"python": "available", "cuda": "unavailable", "mlx": "available", "opencl": "passed over"}
+    result = {
+        "backends": [{"name": n, "state": s} for n, s in (states | {"cpp": "active"}).items()],
+        "tests": [{"backend": "mlx", "passed": False}, {"backend": "cpp", "passed": True}],
+        "data": {"why_not": ""},
+    }
+    what = report.console(), SimpleNamespace(quick=True, threads=3), result, measure.Budget(6)
+    assert detect_and_benchmark.model_timed(*what)["rows"] == ["row"]
+    (path, names, threads, _), limits = asked.pop()
+    assert (path, names, threads) == (Path("a model"), ["cpp", "python"], 3)
+    assert limits["rounds"] == 3 and 2 < limits["within"] <= 3  # half of what is left
+    result["backends"] = [{"name": "cuda", "state": "unavailable"}]
+    assert detect_and_benchmark.model_timed(*what)["why_not"].startswith("no backend that was asked for")
+    result["data"] = {"why_not": "no network"}
+    assert detect_and_benchmark.model_timed(*what)["why_not"] == "no network" and not asked
 
 
 POCL_LOG = """0:0 a processor

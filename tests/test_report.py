@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airllm import page, page_frame, plots, report
+from airllm import page, page_frame, plots, report, tuning_page
 
 
 def row(op, dtype, size, name, median, **more):
@@ -265,6 +265,23 @@ def test_the_model_comes_first_and_ops_stand_for_many_in_float32_alone(result):
         assert "206 ±3 % (64 tokens)" in shown and "far slower: about 0.9 tokens/s" in shown
 
 
+def test_on_a_telephone_the_backend_and_its_ratios_are_seen_first(result):
+    rows = [each for each in result["speed"] if each["op"] == "matmul" and each["dtype"] == "float16"]
+    table = Page(page._speed_table(rows, result)).text
+    assert table.startswith("float16cppvs NumPyvs PyTorchopenclNumPyPyTorch1 × 64") and "4.00×2.00×" in table
+
+
+def test_pages_say_that_one_dtype_is_not_all(result):
+    assert "alone: --quick and --dtypes leave out others" not in Page(page.page(result)).text
+    result["speed"] = [each for each in result["speed"] if each["dtype"] == "float32"]
+    assert "Timed in float32 alone: --quick and --dtypes leave out others" in Page(page.page(result)).text
+    measured = {"op": "silu", "shapes": [[1, 64]], "us": {"cpp": [1.0, 0.9, 1.1]}, "winner": "cpp"}
+    for dtypes, said in ((("float32",), True), (("float32", "float16"), False)):
+        choice = {"rows": [measured | {"dtype": dtype} for dtype in dtypes]}
+        text = "".join(tuning_page.section(choice))
+        assert ("Measured in float32 alone, as --quick does" in text) == said
+
+
 def test_without_float32_no_figure_stands_for_many(result):
     result["speed"] = [each for each in result["speed"] if each["dtype"] == "float16"]
     result["model"] |= {"rows": [], "why_not": "--no-real-data was given"}
@@ -282,9 +299,10 @@ def test_a_busy_machine_and_times_that_vary_are_said_before_any_figure(result):
     assert report.doubts(result) == []
     assert "Figures to doubt" not in Page(page.page(result)).text
     result["others"]["busy"] = "the machine is busy: other programs take 1.5 of its 2 cores"
-    result["speed"][0] |= {"low": 0.4e-9, "high": 1.4e-9}
+    for row in result["speed"][:3]:
+        row |= {"low": 0.4 * row["median"], "high": 1.4 * row["median"]}
     busy, varies = report.doubts(result)
-    assert busy.startswith("the machine is busy") and varies == "1 of 24 times of ops vary much (marked ~)"
+    assert busy.startswith("the machine is busy") and varies == "3 of 24 times of ops vary much (marked ~)"
     text = Page(page.page(result)).text
     assert text.index("Figures to doubt: the machine is busy") < text.index("206 tokens/s")
     for shown in (text, text_of(*report.speed_tables(result))):
