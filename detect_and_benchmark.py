@@ -38,6 +38,7 @@ NEEDED = ("numpy", "ml_dtypes", "rich", "matplotlib")
 # Seconds of --quick, which promises a minute: for all but the builds and the page, and of those at most for
 # the download and for the checks, and for the timings at least, however slow the rest was.
 QUICK, QUICK_FETCH, QUICK_CHECKS, QUICK_TIMINGS = 40.0, 20.0, 12.0, 3.0
+QUICK_MODEL, QUICK_ROUNDS = 8.0, 3  # of the model: seconds after which no round begins, and most rounds
 TIMINGS = 480.0  # seconds, without --quick
 BEGAN = time.monotonic()
 
@@ -93,11 +94,23 @@ def reported(options: argparse.Namespace) -> int:
             page.write(result, html_path)
     except OSError as error:
         return refused(OSError(f"{error.filename}: the report cannot be written: {error.strerror}"))
+    say_headline(console, result)
     console.print(f"\nReport: {html_path}\nJSON:   {json_path}", soft_wrap=True)
     wrong = report.failures(result)
     for line in wrong:
         console.print(f"FAILED {line}", style="bold red", markup=False, soft_wrap=True)
     return 1 if wrong else 0
+
+
+def say_headline(console: Console, result: dict[str, Any]) -> None:
+    """The figures that matter most, at the end of a long output, and why to doubt them."""
+    from airllm import report
+
+    console.rule("In short", align="left")
+    for figure, what in report.headline(result):
+        console.print(f"{figure:>16}  {what}", markup=False, soft_wrap=True)
+    for doubt in report.doubts(result):
+        console.print(f"Figures to doubt: {doubt}", style="bold yellow", markup=False, soft_wrap=True)
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
@@ -173,7 +186,7 @@ def run(console: Console, options: argparse.Namespace, asked: dict[str, Any]) ->
         "command": " ".join(["python", *map(str, sys.argv)]),
     }
     builds_began = time.monotonic()
-    builds = [] if options.no_build else built(console, options.quick)
+    builds = [] if options.no_build else built(console, options)
     budget.extend(time.monotonic() - builds_began)
     result |= {"capabilities": capabilities, "builds": builds}
     console.print(report.builds_table(result) if builds else "Not asked for (--no-build).")
@@ -220,10 +233,15 @@ def timed(
     result: dict[str, Any],
     budget: measure.Budget,
 ) -> None:
-    """Step 4, into `result`."""
-    from airllm import benchmark, measure, report
+    """Step 4, into `result`: the model first."""
+    from airllm import benchmark, load, measure, report
 
     console.rule("4/4  Benchmark", align="left")
+    if says := load.busy_now():
+        console.print(f"Warning: {says}", style="bold yellow", markup=False, soft_wrap=True)
+    others = load.OtherPrograms()
+    result["model"] = model_timed(console, options, result, budget)
+    console.print(report.model_table(result))
     bandwidth = measure.bandwidth(seconds=0.1) if options.quick else measure.bandwidth()
     result |= {"machine": measure.machine(), "bandwidth": vars(bandwidth)}
     console.print(report.machine_table(result))
@@ -234,12 +252,41 @@ def timed(
         result["speed"] = benchmark.speed(
             names, asked["ops"], asked["dtypes"], asked["sizes"], asked["data"], limits, told
         )
+    result["others"] = {"cores": round(taken := others.cores(), 2), "busy": load.busy(taken)}
     console.print(
         f"\n{report.rounds(result)} The rates and ratios are the fastest backend's; copy: share of the "
         "memory's copy bandwidth."
     )
     for table in report.speed_tables(result):
         report.show(console, table)
+
+
+def model_timed(
+    console: Console, options: argparse.Namespace, result: dict[str, Any], budget: measure.Budget
+) -> dict[str, Any]:
+    """The real model on the backends that `auto` may take and that have passed their checks."""
+    from airllm import model_benchmark, real_data
+    from airllm.backends.devices import usable_cores
+
+    found: dict[str, Any] = {"name": "SmolLM2-135M-Instruct, Q4_1", "rows": [], "why_not": ""}
+    if result["data"]["why_not"]:
+        return found | {"why_not": result["data"]["why_not"]}
+    wrong = {test["backend"] for test in result["tests"] if not test["passed"]}
+    states = {each["name"]: each["state"] for each in result["backends"] if each["name"] not in wrong}
+    names = [name for state in ("active", "available") for name in states if states[name] == state]
+    if not names:
+        return found | {"why_not": "no backend that was asked for runs here by default and passed its checks"}
+    limits: dict[str, Any] = {}
+    if options.quick:
+        limits = {"rounds": QUICK_ROUNDS, "within": min(QUICK_MODEL, budget.left() / 2)}
+    try:
+        with step(console, "Timing the model") as told:
+            path = real_data.fetch(QUICK_FETCH if options.quick else 300)
+            threads = options.threads or usable_cores()
+            found["rows"] = model_benchmark.measured(path, names, threads, told, **limits)
+    except real_data.Unavailable as error:
+        found["why_not"] = str(error)
+    return found
 
 
 def tuned(
@@ -268,13 +315,26 @@ def detected(console: Console) -> str:
     return found.stdout.strip() or found.stderr.strip()
 
 
-def built(console: Console, quick: bool) -> list[dict[str, str]]:
+def built(console: Console, options: argparse.Namespace) -> list[dict[str, str]]:
     """Build every backend whose tools are there; a missing tool is a reason, a failed build a failure.
 
-    `quick` leaves out what takes longest and is of no use here now.
+    A device of OpenCL that takes no kernel is a reason too, unless OpenCL was asked for by name. --quick
+    leaves out what takes longest and is of no use here now.
     """
+    from airllm.backends import config
+
+    settings = config.load()
+    named = {settings.force_backend, settings.preferred_backend, *(options.backends or "").split(",")}
     commands = (("cpp", "build_ext", "--inplace"), ("cuda", "build_cuda"), ("opencl", "build_opencl"))
-    return [build(console, *each, left_out=left_out(each[0]) if quick else "") for each in commands]
+    return [
+        build(
+            console,
+            *each,
+            left_out=left_out(each[0]) if options.quick else "",
+            optional=each[0] == "opencl" and "opencl" not in named,
+        )
+        for each in commands
+    ]
 
 
 def left_out(name: str) -> str:
@@ -288,8 +348,10 @@ def left_out(name: str) -> str:
     return ""
 
 
-def build(console: Console, name: str, *command: str, left_out: str = "") -> dict[str, str]:
-    """Run one setup.py command; its log is shown if it fails."""
+def build(
+    console: Console, name: str, *command: str, left_out: str = "", optional: bool = False
+) -> dict[str, str]:
+    """Run one setup.py command. That it fails is a failure, with its log, or a reason if it is `optional`."""
     from airllm.backends import reasons
 
     if why := missing_for(name) or left_out:
@@ -299,8 +361,11 @@ def build(console: Console, name: str, *command: str, left_out: str = "") -> dic
         done = setup(*command, told=told)
     if done.returncode:
         log = (done.stdout + done.stderr).strip() or f"{spoken}: exit status {done.returncode}"
+        why = reasons.error_line(log) or log.splitlines()[-1].strip()
+        if optional:
+            return {"name": name, "state": "unavailable", "detail": f"{why} ({spoken})"}
         console.print(log, markup=False, soft_wrap=True)
-        return {"name": name, "state": "failed", "detail": reasons.error_line(log) or log.splitlines()[-1]}
+        return {"name": name, "state": "failed", "detail": why}
     changed = "built" if newest(name) > before else "up to date"
     state = "checked" if name == "opencl" else changed
     return {"name": name, "state": state, "detail": f"{spoken}, {time.monotonic() - start:.1f} s"}

@@ -97,7 +97,10 @@ def _described(backend: backends.Backend, info: dict[str, Any]) -> dict[str, str
 
 
 def running(described_backends: list[dict[str, str]]) -> list[str]:
-    return [each["name"] for each in described_backends if each["state"] not in ("unavailable", "wrong")]
+    """The names of those that run, the one in use first and then those that `auto` may take."""
+    states = ("active", "available", "passed over")
+    found = [each for each in described_backends if each["state"] in states]
+    return [each["name"] for each in sorted(found, key=lambda each: states.index(each["state"]))]
 
 
 # ------------------------------------------------------------------------------------------------ correctness

@@ -171,16 +171,17 @@ def tune_backends(options: argparse.Namespace) -> int:
         raise Refused(f"{tuning.why_no_place()}: there is no file to write")
     refuse_unwritable(path)
     with tuning.ignored():  # a file that cannot be read is what this command is to replace
-        from airllm import backends, benchmark, tune
+        from airllm import backends, benchmark, engine_backend, load, tune
         from airllm.progress import progress
 
         names = backends.get_available_backends()
     with asked():
         ops = benchmark.chosen("op", options.ops, tune.tunable())
-    if says := tune.busy():
+    if says := load.busy_now():
         print(f"airllm: {says}", file=sys.stderr)
     with progress("Measuring", unit_bytes=False) as advance:
         found = tune.tune(ops, names, tune.QUICK if options.quick else tune.FULL, path, advance)
+    engine_backend.forget()
     choice = tune.chosen_by(found)
     print("\n".join([*tune.lines(choice), f"Written to {path}"]))
     try:

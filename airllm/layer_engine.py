@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from airllm.backends.kernel_backend import init_backend
+from airllm.engine_backend import Opening, chosen
 from airllm.models import generation
 from airllm.models.cache import Cache, check_context, check_dtype, token_id
 from airllm.models.generation import Prompt, Statistics
 from airllm.models.memory import MemoryEstimate, parse_size
-from airllm.models.model import ExactOps, Model
+from airllm.models.model import Model
 from airllm.models.tokenizer import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
@@ -28,11 +29,13 @@ COMPUTE = ("stored", "float32")
 
 
 class LayerWiseInferenceEngine:
-    """A model of a GGUF file or Hugging Face folder, run layer by layer on this machine's best backend.
+    """A model of a GGUF file or Hugging Face folder, run layer by layer on this machine's fastest backend.
 
-    `backend`: a name, or "auto". `compute`: "stored" multiplies quantized weights as they are, activations
-    rounded to 8 bits beside them; "float32" is exact and slow. `context`: most tokens of a sequence (the
-    model's own limit, at most 8192, if None). `cache_dtype`: "f16", "f32" or "q8_0" for keys and values.
+    `backend`: a name, or "auto": what is configured by name, else the fastest for this model, which is
+    measured once where there is a device to choose; `backend_choice` says which, why, and the speeds.
+    `compute`: "stored" multiplies quantized weights as they are, activations rounded to 8 bits beside them;
+    "float32" is exact and slow. `context`: most tokens of a sequence (the model's own limit, at most 8192, if
+    None). `cache_dtype`: "f16", "f32" or "q8_0" for keys and values.
     `max_memory`: bytes, or "512MB", that weights, keys and values and activations may take, beside what
     Python takes; layers that do not fit are read for every token. `kv_cache_dir`: a folder in which
     keys and values are files, each at once as large as the whole context takes: see `new_cache`.
@@ -60,10 +63,11 @@ class LayerWiseInferenceEngine:
             check_context(context)
         check_dtype(cache_dtype)
         self.path = Path(path)
-        self.backend = init_backend(backend)
-        ops = self.backend if compute == "stored" else ExactOps(self.backend)
         limit = None if max_memory is None else parse_size(max_memory)
-        self._model: Model | None = Model(path, ops, limit, context, cache_dtype)
+        opening = Opening(path, compute != "stored", limit, context, cache_dtype)
+        self.backend_choice = chosen(opening, backend)
+        self.backend = init_backend(self.backend_choice.name)
+        self._model: Model | None = opening.model(self.backend)
         self.config = self._model.config
         self.context = self._model.residency.context
         self.cache_dtype = cache_dtype

@@ -36,13 +36,16 @@ ENDLESS = 5.0  # seconds: beside these, warming up is nothing
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call: the median, the quartiles around it, and of how many samples in how many rounds."""
+    """Seconds per call: the median, the quartiles around it, and of how many samples in how many rounds; and
+    the `best` of them.
+    """
 
     median: float
     low: float
     high: float
     samples: int
     rounds: int = 1
+    best: float = 0.0
 
     @property
     def spread(self) -> float:
@@ -51,8 +54,8 @@ class Timing:
 
     @classmethod
     def of(cls, seconds: list[float], rounds: int = 1) -> Timing:
-        low, median, high = np.percentile(seconds, (25, 50, 75))
-        return cls(float(median), float(low), float(high), len(seconds), rounds)
+        best, low, median, high = map(float, np.percentile(seconds, (0, 25, 50, 75)))
+        return cls(median, low, high, len(seconds), rounds, best)
 
 
 class Budget:

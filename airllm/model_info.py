@@ -7,23 +7,41 @@ from collections.abc import Iterator
 from math import prod
 from pathlib import Path
 
+from airllm import engine_backend
 from airllm.formats import Quantized
 from airllm.models.budget import CONTEXT
 from airllm.models.cache import token_bytes
 from airllm.models.config import ModelConfig, config_of
 from airllm.models.memory import estimate
+from airllm.models.speed import fastest, rate
 from airllm.models.tensor_names import NamedTensors
 from airllm.models.weights import WeightFile, open_weights
 
 
 def lines(path: Path) -> Iterator[str]:
-    """Architecture, sizes and the formats of the tensors. Raises ModelFileError or OSError."""
+    """Architecture, sizes and the formats of the tensors, and the backend that an engine takes. Raises
+    ModelFileError or OSError.
+    """
     with open_weights(path) as weights:
         config = config_of(weights)
         yield f"Model:       {path}"
         yield from _architecture(config)
         yield from _formats(weights)
         yield from _memory(NamedTensors(weights, config))
+    yield from _backend(path)
+
+
+def _backend(path: Path) -> Iterator[str]:
+    """What an engine runs on with its own settings, why, and how fast each backend was that could be it."""
+    opening = engine_backend.Opening(path)
+    found = engine_backend.chosen(opening)
+    speeds = found.speeds or engine_backend.beside_processor(opening, found.name)
+    yield f"Backend:     {found.name}: {found.why}"
+    for name, speed in speeds.items():
+        yield f"  {name:<9}  {speed}"
+    if not found.speeds and speeds and (faster := fastest(speeds)) != found.name:
+        times = speeds[faster].tokens_per_second / max(speeds[found.name].tokens_per_second, 1e-9)
+        yield f"  {faster} makes {rate(times)} times as many tokens: backend auto takes the fastest"
 
 
 def _architecture(c: ModelConfig) -> Iterator[str]:

@@ -12,6 +12,8 @@ from airllm.page_frame import framed, table
 from airllm.plots import colours_of, plot
 from airllm.report import Result, Row, duration, figures, label, share
 
+RATIOS = {"vs_numpy": "vs NumPy", "vs_torch": "vs PyTorch"}
+
 
 def write(result: Result, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -20,7 +22,7 @@ def write(result: Result, path: Path) -> None:
 
 def page(result: Result) -> str:
     """The whole page as text."""
-    sections = (_head, _notes, _cards, _backends, _tests, _speed, _choice, _machine)
+    sections = (_head, _notes, _cards, _model, _backends, _speed, _choice, _tests, _machine)
     body = "\n".join(part for section in sections for part in section(result))
     footer = f"Made by <code>{escape(result['command'])}</code>; its JSON file has all figures."
     return framed(f"airllm on {result['machine']['cpu']}", body, footer)
@@ -43,6 +45,9 @@ def _notes(result: Result) -> Iterator[str]:
             f'<div class="note"><b>Timed on {escape(data["source"])}, not on a real model\'s.</b> '
             f"{escape(data['why_not'])}</div>"
         )
+    if unsure := report.doubts(result):
+        told = "; ".join(unsure)
+        yield f'<div class="note"><b>Figures to doubt:</b> {escape(told)}.</div>'
     if wrong := report.failures(result):
         items = "".join(f"<li>{escape(line)}</li>" for line in wrong[:20])
         items += f"<li>and {len(wrong) - 20} more</li>" if len(wrong) > 20 else ""
@@ -50,40 +55,50 @@ def _notes(result: Result) -> Iterator[str]:
 
 
 def _cards(result: Result) -> Iterator[str]:
-    active = next((each for each in result["backends"] if each["state"] == "active"), None)
-    tests = result["tests"]
-    cards = [(active["name"], f"runs by default: {active['device']}")] if active else []
+    tests, cards = result["tests"], report.headline(result)
     cards.append((f"{sum(t['passed'] for t in tests)} of {len(tests)}", "checks against float64 passed"))
     cards.append((f"{result['bandwidth']['copy']:.1f} GB/s", "copy bandwidth of this machine's memory"))
-    for peer in ("numpy", "torch"):
-        name = active["name"] if active else ""
-        if name not in report.LABELS and (mean := report.mean_ratio(result, name, peer)):
-            shown = {"numpy": "NumPy", "torch": "PyTorch"}[peer]
-            cards.append(
-                (f"{figures(mean)}×", f"the speed of {shown}: {name}, geometric mean of everything timed")
-            )
     items = "".join(f'<div class="card"><b>{escape(b)}</b><small>{escape(s)}</small></div>' for b, s in cards)
     yield f'<div class="cards">{items}</div>'
+
+
+def _model(result: Result) -> Iterator[str]:
+    model = result.get("model")
+    if not model:
+        return
+    yield "<h2>A model</h2>"
+    if not model["rows"]:
+        yield f"<p>None was timed: {escape(model['why_not'])}.</p>"
+        return
+    yield (
+        f"<p>{escape(report.model_title(model))}. Each round is a program of its own, the backends taking "
+        "turns. The first token: from the start of the program, with a short prompt, the file being in the "
+        "page cache. Memory: the most that the program took, the weights among it. *: fewer than "
+        f"{report.FEW} rounds, since the time was up.</p>"
+    )
+    titles = ["Backend", "Answer", "Prompt", "First token", "Memory", "Rounds"]
+    rows = [[escape(row["backend"]), *map(escape, report.model_cells(row))] for row in model["rows"]]
+    yield table(titles, rows, ("first", "told"))
 
 
 def _backends(result: Result) -> Iterator[str]:
     yield "<h2>Backends</h2>"
     colours = {"active": "good", "available": "good", "passed over": "warn", "wrong": "bad"}
     rows = []
-    for each in result["backends"]:
+    for each in report.by_state(result):
         told = escape(each["device"])
         if each["reason"]:
             told += f'<div class="soft">{escape(each["reason"])}</div>'
         state = f'<span class="{colours.get(each["state"], "soft")}">{escape(each["state"])}</span>'
         rows.append([escape(each["name"]), state, told])
-    yield table(["Backend", "State", "Device, or why it does not run"], rows, ("first", "state", ""))
+    yield table(["Backend", "State", "Device, or why it does not run"], rows, ("first", "state", "told"))
     if result["builds"]:
         rows = [[escape(b["name"]), _state(b["state"]), escape(b["detail"])] for b in result["builds"]]
-        yield table(["Build", "State", "Detail"], rows, ("first", "state", ""))
+        yield table(["Build", "State", "Detail"], rows, ("first", "state", "told"))
 
 
 def _state(state: str) -> str:
-    colour = {"failed": "bad", "skipped": "warn"}.get(state, "good")
+    colour = {"failed": "bad", "skipped": "warn", "unavailable": "warn"}.get(state, "good")
     return f'<span class="{colour}">{escape(state)}</span>'
 
 
@@ -126,19 +141,27 @@ def _speed(result: Result) -> Iterator[str]:
         return
     names = report.implementations(result["speed"])
     colours = colours_of(names)
-    yield "<h2>Speed</h2>"
+    yield "<h2>Speed of ops</h2>"
     yield (
         "<p>Median time of a call on NumPy arrays, all libraries taking turns in one process on one input: "
         f"{escape(result['data']['source'])}. GB/s counts every array read once and the result written once; "
         "the percentage is of the memory's copy bandwidth, and what lies above it comes out of caches. A "
         f"device's time includes its copies. {report.rounds(result)} The ratios are those of the "
-        "fastest backend.</p>"
+        f"fastest backend.{_only(result)}</p>"
     )
     keys = "".join(f'<span><i style="color:{colours[n]}"></i>{escape(label(n))}</span>' for n in names)
     keys += '<span class="soft"><i class="dash"></i>copy bandwidth of the memory</span>'
     yield f'<div class="legend">{keys}</div>'
     for op, rows in groupby(result["speed"], key=lambda row: row["op"]):
         yield from _op(op, list(rows), colours, result)
+
+
+def _only(result: Result) -> str:
+    """That only one dtype was timed, which else looks as if there were no other; "" if that is not so."""
+    dtypes = {row["dtype"] for row in result["speed"]}
+    return f" Timed in {next(iter(dtypes))} alone: --quick and --dtypes leave out others." * (
+        len(dtypes) == 1
+    )
 
 
 def _op(op: str, rows: list[Row], colours: dict[str, str], result: Result) -> Iterator[str]:
@@ -152,16 +175,19 @@ def _op(op: str, rows: list[Row], colours: dict[str, str], result: Result) -> It
 
 
 def _speed_table(rows: list[Row], result: Result) -> str:
-    names = report.implementations(rows)
-    titles = [rows[0]["dtype"], *map(label, names), "vs NumPy"]
-    titles += ["vs PyTorch"] if any("vs_torch" in row for row in rows) else []
+    """The first backend, the ratios, then the rest: on a telephone the first columns are all that is seen."""
+    first, *others = report.implementations(rows)
+    peers = {key: title for key, title in RATIOS.items() if any(key in row for row in rows)}
     lines = []
     for case, found in report.cases(rows):
         best = report.fastest(found)
-        cells = [_timed(found.get(name, {}), found.get(name) is best, result) for name in names]
-        peers = ["vs_numpy", "vs_torch"][: len(titles) - len(names) - 1]
-        ratios = [f"{figures(best[peer])}×" if best and peer in best else "" for peer in peers]
-        lines.append([f"{case['rows']} × {case['cols']}", *cells, *ratios])
+        ratios = [f"{figures(best[key])}×" if best and key in best else "" for key in peers]
+        cells = {
+            name: _timed(found.get(name, {}), found.get(name) is best, result) for name in (first, *others)
+        }
+        size = f"{case['rows']} × {case['cols']}"
+        lines.append([size, cells[first], *ratios, *(cells[name] for name in others)])
+    titles = [rows[0]["dtype"], label(first), *peers.values(), *map(label, others)]
     return table(titles, lines, ("first", "n"))
 
 
@@ -171,9 +197,9 @@ def _timed(row: Row, best: bool, result: Result) -> str:
     rates = f"<small>{figures(row['gflop_s'])} GFLOP/s</small>" if "gflop_s" in row else ""
     rates += f"<small>{figures(row['gb_s'])} GB/s, {share(row['gb_s'], result)}</small>"
     time = duration(row["median"])
-    spread = f"±{50 * (row['high'] - row['low']) / row['median']:.0f} %, {row['samples']} samples"
-    spread += f" in {row['rounds']} rounds" if "rounds" in row else ""
-    return f'<span{" class=best" if best else ""} title="{spread}">{report.mark(row)}{time}</span>{rates}'
+    samples = f"{row['samples']} samples" + (f" in {row['rounds']} rounds" if "rounds" in row else "")
+    told = f'<span{" class=best" if best else ""} title="{samples}">{report.mark(row)}{time}</span>'
+    return f"{told}<small>{report.spread(row)}</small>{rates}"
 
 
 def _choice(result: Result) -> Iterator[str]:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 COLOURS = {"python": "#8b929c", "torch": "#e8743b", "cpp": "#2f80ed", "opencl": "#1fa37c", "cuda": "#9057d6"}
 OTHER_COLOURS = ("#d6457b", "#b8912a", "#4aa8c4")
 MARKERS = "osD^vP*X"
+PANEL = (4.5, 3.2)  # inches: shown as wide as a telephone, or a third of a page
+TEXT = 12  # points: in a panel of that width about as many pixels
+UPRIGHT = 26  # letters of the names of sizes, with blanks between them: more do not fit beside each other
+SLANTED = 0.05  # inches of height that a letter of theirs takes then
 INK = "#010203"  # stands for the page's own text colour until the SVG is written
 
 
@@ -33,26 +37,39 @@ def plot(rows: list[Row], colours: dict[str, str], copy: float) -> str:
 
 
 def panels(name: str, titles: list[str], label: str, draw: Callable[[Any, str], None]) -> str:
-    """A row of panels as an SVG element: `draw(axes, title)` draws each; `label` is that of their y axis."""
+    """An SVG element for each title, with one y axis, that a page puts beside each other or, where it is
+    narrow, below: `draw(axes, title)` draws each; `label` is that of the y axis.
+    """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    style: dict[Any, Any] = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": name,
-        "font.size": 10,
-        "axes.edgecolor": INK,
-    }
+    style: dict[Any, Any] = {"svg.fonttype": "none", "font.size": TEXT, "axes.edgecolor": INK}
     style |= dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK)
     with rc_context(style):
-        figure = Figure(figsize=(10.6, 2.9))
-        row = figure.subplots(1, len(titles), sharey=True, squeeze=False)
-        for axes, title in zip(row[0], titles, strict=True):
+        figures = {title: Figure(figsize=PANEL, layout="constrained") for title in titles}
+        for title, figure in figures.items():
+            axes = figure.subplots()
             draw(axes, title)
-            axes.set_title(title, fontsize=10, loc="left")
-        row[0][0].set_ylabel(label)
-        figure.tight_layout(pad=0.4, w_pad=1.6)
-        return _svg(figure)
+            axes.set_title(title, fontsize=TEXT, loc="left")
+            axes.set_ylabel(label)
+        _same_height([figure.axes[0] for figure in figures.values()])
+        drawn = []
+        for title, figure in figures.items():
+            with rc_context({"svg.hashsalt": f"{name} {title}"}):
+                drawn.append(_svg(figure))
+        return "".join(drawn)
+
+
+def _same_height(panels: list[Any]) -> None:
+    """A logarithmic y axis from the lowest to the highest of all."""
+    from matplotlib.ticker import LogLocator
+
+    low, high = zip(*(axes.get_ylim() for axes in panels), strict=True)
+    for axes in panels:
+        axes.set_ylim(min(low), max(high))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(high) < 60 * min(low) else (1,)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.minorticks_off()
 
 
 def _panel(axes: Any, rows: list[Row], unit: str, colours: dict[str, str], copy: float) -> None:
@@ -69,14 +86,13 @@ def _panel(axes: Any, rows: list[Row], unit: str, colours: dict[str, str], copy:
 
 def by_size(axes: Any, sizes: list[str]) -> None:
     """Axes of which x are the sizes, in order, and y is logarithmic."""
-    from matplotlib.ticker import LogLocator
-
     axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 60 * low else (1,)))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.minorticks_off()
-    axes.set_xticks(range(len(sizes)), sizes, fontsize=9)
+    axes.set_xticks(range(len(sizes)), sizes)
+    if len("  ".join(sizes)) > UPRIGHT:
+        axes.tick_params(axis="x", rotation=35)
+        axes.figure.set_figheight(PANEL[1] + SLANTED * max(map(len, sizes)))
+        for text in axes.get_xticklabels():
+            text.set(ha="right", rotation_mode="anchor")
     axes.set_xlim(-0.3, len(sizes) - 0.7)
     axes.grid(axis="y", color=INK, alpha=0.1)
     axes.tick_params(which="both", length=0)

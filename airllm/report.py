@@ -1,5 +1,8 @@
 """Results of a run as tables for a terminal, as JSON, and as one HTML page that holds everything it shows.
 
+What a user came for is first: how fast a model answers here. Then come the ops, in float32 where one figure
+stands for many.
+
 All three are drawn from the same dict (see `benchmark` and `detect_and_benchmark.py`), so a page can be made
 again from its JSON.
 """
@@ -7,16 +10,19 @@ again from its JSON.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+
+from airllm.model_info import size
+from airllm.models.speed import rate
 
 Result = dict[str, Any]
 Row = dict[str, Any]
@@ -24,6 +30,11 @@ Row = dict[str, Any]
 LABELS = {"python": "NumPy", "torch": "PyTorch"}
 RATIOS = {"vs_numpy": "x NumPy", "vs_torch": "x PyTorch"}
 FEW = 3  # rounds: a figure of fewer is marked
+NOISY = 0.5  # spread, the quartiles' distance as a share of the median: a figure of more is marked
+FAR = 0.5  # the best time, as a share of the median: a figure with less is marked too
+MANY = 0.1  # of the times: if more of them are marked so, all are to be doubted
+FOR_ALL = "float32"  # the dtype of a figure that stands for many
+# In a compiler's or Python's output; not "0 errors", not an option or a file of that name.
 PLAIN_WIDTH = 120  # of a table that goes into a file or a pipe
 STATES = {
     "active": "green",
@@ -37,6 +48,7 @@ BUILD_STATES = {
     "up to date": "green",
     "checked": "green",
     "skipped": "yellow",
+    "unavailable": "yellow",
     "failed": "red",
 }
 
@@ -50,9 +62,9 @@ def label(implementation: str) -> str:
 
 def duration(seconds: float) -> str:
     """Three figures and the unit that suits them: "56.3 us"."""
-    for unit, size in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{figures(seconds / size)} {unit}"
+    for unit, one in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= one:
+            return f"{figures(seconds / one)} {unit}"
     return f"{figures(seconds / 1e-9)} ns"
 
 
@@ -79,19 +91,67 @@ def fastest(found: dict[str, Row]) -> Row | None:
 
 
 def implementations(rows: Iterable[Row]) -> list[str]:
-    """The peers first, then the backends, in the order in which they were timed."""
+    """The backends first, in the order in which they were timed, then what they are compared with."""
     names = list(dict.fromkeys(row["implementation"] for row in rows))
-    return sorted(names, key=lambda name: list(LABELS).index(name) if name in LABELS else len(LABELS))
+    return sorted(names, key=lambda name: list(LABELS).index(name) if name in LABELS else -1)
 
 
-def mean_ratio(result: Result, backend: str, peer: str) -> float | None:
-    """Geometric mean, over everything timed, of how many times faster than a peer a backend is."""
-    found = [
-        row[f"vs_{peer}"]
-        for row in result["speed"]
-        if row["implementation"] == backend and f"vs_{peer}" in row
-    ]
-    return math.exp(sum(map(math.log, found)) / len(found)) if found else None
+def ratios(result: Result, backend: str, peer: str) -> list[float]:
+    """How many times faster than a peer a backend is, in each case of FOR_ALL."""
+    key = f"vs_{peer}"
+    mine = (row for row in result["speed"] if row["implementation"] == backend and row["dtype"] == FOR_ALL)
+    return [row[key] for row in mine if key in row]
+
+
+def by_state(result: Result) -> list[Row]:
+    """The backends, those first that are of most use."""
+    order = ("active", "available", "wrong", "passed over", "unavailable")
+    return sorted(result["backends"], key=lambda each: order.index(each["state"]))
+
+
+def active(result: Result) -> str:
+    """The backend that runs ops by default, "" if it was not among those asked for."""
+    return next((each["name"] for each in result["backends"] if each["state"] == "active"), "")
+
+
+def spread(figure: Row) -> str:
+    """How far the middle half of what was measured lies around a median."""
+    return f"±{50 * (figure['high'] - figure['low']) / figure['median']:.0f} %"
+
+
+def headline(result: Result) -> list[tuple[str, str]]:
+    """The figures of the run that matter most, the first first, and what each is."""
+    found = []
+    model = result.get("model") or {}
+    rows = [row for row in model.get("rows", ()) if "answer" in row]
+    if rows:
+        row = rows[0]
+        found += [
+            (
+                f"{rate(row['answer']['median'])} tokens/s",
+                f"an answer of {model['name']} on {row['backend']}",
+            ),
+            (f"{rate(row['prompt']['median'])} tokens/s", f"a prompt of {row['prompt_tokens']} tokens"),
+            (duration(row["first_token"]["median"]), "to the first token, from the start of the program"),
+        ]
+        if "memory" in row:
+            found.append((size(round(row["memory"]["median"])), "of memory at most"))
+    name = active(result)
+    for peer, implementation in (("numpy", "python"), ("torch", "torch")):
+        if name != implementation and (each := ratios(result, name, peer)):
+            low, median, high = (f"{figures(value)}×" for value in np.percentile(each, (25, 50, 75)))
+            told = f"the speed of {LABELS[implementation]}: ops on {name} in {FOR_ALL}"
+            found.append((median, f"{told}, the median of {len(each)} (half of them: {low} to {high})"))
+    return found
+
+
+def doubts(result: Result) -> list[str]:
+    """Why the figures may not be what this machine gives when it is left alone, a sentence each."""
+    found = [result["others"]["busy"]] if result.get("others", {}).get("busy") else []
+    timed = [row for row in result["speed"] if "median" in row]
+    if (noisy := sum(map(is_noisy, timed))) > MANY * len(timed):
+        found.append(f"{noisy} of {len(timed)} times of ops vary much (marked ~)")
+    return found
 
 
 def failures(result: Result) -> list[str]:
@@ -172,10 +232,39 @@ def builds_table(result: Result) -> RenderableType:
 
 def backends_table(result: Result) -> RenderableType:
     table = table_of("Backend", "State", "Device, or why it does not run")
-    for backend in result["backends"]:
+    for backend in by_state(result):
         told = "\n".join(filter(None, (backend["device"], backend["reason"])))
         table.add_row(backend["name"], _coloured(backend["state"], STATES), Text(told))
     return titled("Backends", table)
+
+
+def model_table(result: Result) -> RenderableType:
+    model = result["model"]
+    if not model["rows"]:
+        return Text(f"No model was timed: {model['why_not']}")
+    table = table_of("Backend", "Answer", "Prompt", "First token", "Memory", f"Rounds (*: fewer than {FEW})")
+    for row in model["rows"]:
+        table.add_row(row["backend"], *model_cells(row))
+    return titled(model_title(model), table)
+
+
+def model_title(model: Row) -> str:
+    """What the rows of the model's table are."""
+    return f"{model['name']}: tokens a second, the median and the middle half of the rounds around it"
+
+
+def model_cells(row: Row) -> list[str]:
+    """What a backend makes of the model, or in the first one why that was not measured."""
+    if "answer" not in row:
+        return [row["why_not"], "", "", "", ""]
+    few = "*" if row["rounds"] < FEW else ""
+    varies = {key: f" {spread(row[key])}" * (row["rounds"] > 1) for key in ("answer", "prompt")}
+    rates = [
+        f"{few}{rate(row[key]['median'])}{varies[key]} ({row[count]} tokens)"
+        for key, count in (("answer", "new_tokens"), ("prompt", "prompt_tokens"))
+    ]
+    memory = size(round(row["memory"]["median"])) if "memory" in row else ""
+    return [*rates, duration(row["first_token"]["median"]), memory, str(row["rounds"])]
 
 
 def _coloured(state: str, colours: dict[str, str]) -> Text:
@@ -232,12 +321,27 @@ def rounds(result: Result) -> str:
         return ""
     low, high = min(found), max(found)
     few = f" (*: fewer than {FEW}, since the time was up or a call takes long)" if low < FEW else ""
-    return f"Each time is the median of {high if low == high else f'{low} to {high}'} rounds{few}."
+    noisy = (
+        f" ~: the middle half of its calls is spread over more than {NOISY:.0%} of it, or its best call took "
+    )
+    noisy += f"less than {FAR:.0%} of it."
+    told = f"Each time is the median of {high if low == high else f'{low} to {high}'} rounds{few}."
+    return told + (noisy if any(map(is_noisy, result["speed"])) else "")
+
+
+def is_noisy(row: Row) -> bool:
+    """Whether a time varies so much that its median says little, or the call was far faster once."""
+    if "median" not in row:
+        return False
+    return (
+        row["high"] - row["low"] > NOISY * row["median"]
+        or row.get("best", row["median"]) < FAR * row["median"]
+    )
 
 
 def mark(row: Row) -> str:
-    """Stands before a time that few rounds have given."""
-    return "*" if row.get("rounds", FEW) < FEW else ""
+    """Stands before a time that few rounds have given, or that varies much."""
+    return ("*" if row.get("rounds", FEW) < FEW else "") + ("~" if is_noisy(row) else "")
 
 
 def speed_tables(result: Result) -> Iterator[RenderableType]:

@@ -6,7 +6,6 @@ copies is in its times. The backends take turns, as `airllm.measure` says. The t
 
 from __future__ import annotations
 
-import os
 import time as clock
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -138,14 +137,6 @@ def timed(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, tuni
 def is_too_long(seconds: float, steps: int, next_steps: int) -> bool:
     """Whether a call is likely to take too long; what is short is mostly the same at any size."""
     return seconds > OVERHEAD and seconds * next_steps / steps > LONGEST
-
-
-def busy() -> str:
-    """What other programs do to the times, "" if they leave the cores alone."""
-    load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
-    if load <= cores / 2:
-        return ""
-    return f"the machine is busy (a load of {load:.1f} on {cores} cores): times may not hold"
 
 
 def chosen_by(found: tuning.Tuning) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def write(choice: Choice, path: Path) -> None:
     body = [
         "<h1>Where each backend wins</h1>",
         f'<p class="soft">{escape(about)}</p>',
-        table(["Backend", "Device"], devices),
+        table(["Backend", "Device"], devices, ("first", "told")),
         *section(choice),
     ]
     footer = f"Made by <code>airllm tune</code> from <code>{escape(choice['file'])}</code>."
@@ -39,12 +39,22 @@ def section(choice: Choice) -> Iterator[str]:
     yield (
         "<p>Median time of a call on NumPy arrays, copies to a device and back included. Filled points are "
         "what <code>auto</code> takes: the first backend of the order, unless another one is faster by a "
-        "tenth and by more than both vary. A call takes what holds at the nearest measured size.</p>"
+        "tenth and by more than both vary. A call takes what holds at the nearest measured size."
+        f"{_only(rows)}</p>"
     )
     keys = "".join(f'<span><i style="color:{colour}"></i>{escape(n)}</span>' for n, colour in colours.items())
     yield f'<div class="legend">{keys}</div>'
     for op, found in groupby(rows, key=lambda row: row["op"]):
         yield from _op(op, list(found), colours)
+
+
+def _only(rows: list[Row]) -> str:
+    """That only one dtype was measured, which else looks as if there were no other; "" if that is not so."""
+    dtypes = {row["dtype"] for row in rows}
+    found = next(iter(dtypes), "")
+    return f" Measured in {found} alone, as --quick does: others take the first of the order." * (
+        len(dtypes) == 1
+    )
 
 
 def _op(op: str, rows: list[Row], colours: dict[str, str]) -> Iterator[str]:
@@ -69,8 +79,12 @@ def _panel(axes: Any, rows: list[Row], colours: dict[str, str]) -> None:
             axes.scatter(*zip(*found, strict=True), s=22, marker=marker, color="none", edgecolor=colour)
         if taken:
             axes.scatter(*zip(*taken, strict=True), s=44, marker=marker, color=colour, zorder=3)
-    by_size(axes, ["\n".join("×".join(map(str, shape)) for shape in row["shapes"]) for row in rows])
-    axes.tick_params(axis="x", labelsize=6)
+    by_size(axes, [_sizes(row) for row in rows])
+
+
+def _sizes(row: Row) -> str:
+    """The shapes of a row, that of arrays of one shape once."""
+    return ", ".join(dict.fromkeys("×".join(map(str, shape)) for shape in row["shapes"]))
 
 
 def _times(rows: list[Row], names: list[str]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import detect_and_benchmark
-from airllm import benchmark, measure, progress, report
+from airllm import benchmark, measure, model_benchmark, progress, real_data, report
 from airllm.backends import available, config, tuning
 from airllm.cases import case_of, contracts
 from airllm.tensor_ops import OPS
@@ -107,7 +107,8 @@ def test_output_in_a_pipe_is_plain_text_with_the_four_steps(ran):
     text = ran[0].stdout
     assert [step for step in ("1/4", "2/4", "3/4", "4/4") if step in text] == ["1/4", "2/4", "3/4", "4/4"]
     assert "\x1b" not in text and "\r" not in text and ran[0].stderr == ""
-    assert "Each time is the median of " in text
+    assert "Each time is the median of " in text and text.index("In short") > text.index("x NumPy") > 0
+    assert "No model was timed: --no-real-data was given" in text
     assert "NOT REAL INPUT: random numbers" in text and "--no-real-data was given" in text
     assert str(ran[1] / "report.html") in text
 
@@ -134,6 +135,11 @@ def test_the_real_models_numbers_are_used_and_named(real_file, tmp_path):
     assert [each["name"] for each in result["backends"]] == ["python"]
     assert {row["dtype"] for row in result["speed"]} == {"float16"}
     assert set(result["threads"].values()) == {1}
+    (row,) = result["model"]["rows"]
+    assert (
+        row["backend"] == "python" and row["answer"]["median"] > 0 and "tokens/s  an answer of" in done.stdout
+    )
+    assert "<h2>A model</h2>" in page.read_text()
     assert not (tmp_path / "benchmark_report").exists()
 
 
@@ -253,10 +259,10 @@ def test_quick_leaves_out_the_builds_that_take_long_and_says_so(monkeypatch):
     without = cuda_probes.Finding("CUDA driver", why_not="no driver")
     for driver, cuda in ((without, "skipped"), (cuda_probes.Finding("CUDA driver"), "up to date")):
         monkeypatch.setattr(cuda_probes, "driver", lambda found=driver: found)
-        quick = detect_and_benchmark.built(report.console(), quick=True)
+        quick = detect_and_benchmark.built(report.console(), SimpleNamespace(quick=True, backends=None))
         assert [each["state"] for each in quick] == ["up to date", cuda, "skipped"]
         assert all("--quick" in each["detail"] for each in quick if each["state"] == "skipped")
-    full = detect_and_benchmark.built(report.console(), quick=False)
+    full = detect_and_benchmark.built(report.console(), SimpleNamespace(quick=False, backends=None))
     assert [each["state"] for each in full] == ["up to date", "up to date", "checked"]
 
 
@@ -342,6 +348,62 @@ def test_a_build_that_fails_shows_its_log_and_is_a_failure(monkeypatch, capsys):
     assert build == {"name": "cpp", "state": "failed", "detail": "kernels.inl:7: error: no such thing"}
     assert "compiling" in capsys.readouterr().out
     assert report.failures({"builds": [build], "backends": [], "tests": []})
+
+
+def test_the_model_runs_on_the_backends_that_auto_may_take_and_that_are_right(monkeypatch):
+    asked = []
+    monkeypatch.setattr(real_data, "fetch", lambda timeout: Path("a model"))
+    monkeypatch.setattr(
+        model_benchmark, "measured", lambda *given, **limits: asked.append((given, limits)) or ["row"]
+    )
+    states = {"python": "available", "cuda": "unavailable", "mlx": "available", "opencl": "passed over"}
+    result = {
+        "backends": [{"name": n, "state": s} for n, s in (states | {"cpp": "active"}).items()],
+        "tests": [{"backend": "mlx", "passed": False}, {"backend": "cpp", "passed": True}],
+        "data": {"why_not": ""},
+    }
+    what = report.console(), SimpleNamespace(quick=True, threads=3), result, measure.Budget(6)
+    assert detect_and_benchmark.model_timed(*what)["rows"] == ["row"]
+    (path, names, threads, _), limits = asked.pop()
+    assert (path, names, threads) == (Path("a model"), ["cpp", "python"], 3)
+    assert limits["rounds"] == 3 and 2 < limits["within"] <= 3  # half of what is left
+    result["backends"] = [{"name": "cuda", "state": "unavailable"}]
+    assert detect_and_benchmark.model_timed(*what)["why_not"].startswith("no backend that was asked for")
+    result["data"] = {"why_not": "no network"}
+    assert detect_and_benchmark.model_timed(*what)["why_not"] == "no network" and not asked
+
+
+POCL_LOG = """0:0 a processor
+  rms_norm: error: unknown target CPU 'generic'
+(options: -cl-std=CL1.2 -I /somewhere/pyopencl/cl)
+"""
+
+
+@pytest.mark.parametrize(
+    ("backends", "configured", "state"),
+    ((None, "auto", "unavailable"), ("opencl,cpp", "auto", "failed"), (None, "opencl", "failed")),
+)
+def test_a_device_that_takes_no_kernel_is_a_failure_only_where_it_was_asked_for(
+    backends, configured, state, monkeypatch, tmp_path, capsys
+):
+    file = tmp_path / "backend.json"
+    file.write_text(json.dumps({"preferred_backend": configured}))
+    monkeypatch.setenv("AIRLLM_CONFIG", str(file))
+    monkeypatch.setattr(detect_and_benchmark, "missing_for", lambda name: "")
+
+    def setup(*command, told):
+        failed = command[0] == "build_opencl"
+        return subprocess.CompletedProcess(command, int(failed), POCL_LOG * failed, "")
+
+    monkeypatch.setattr(detect_and_benchmark, "setup", setup)
+    options = SimpleNamespace(quick=False, backends=backends)
+    builds = detect_and_benchmark.built(report.console(), options)
+    reason = "rms_norm: error: unknown target CPU 'generic'"
+    detail = reason if state == "failed" else f"{reason} (python setup.py build_opencl)"
+    assert builds[-1] == {"name": "opencl", "state": state, "detail": detail}
+    told = report.failures({"builds": builds, "backends": [], "tests": []})
+    assert told == ([f"build: opencl: {reason}"] if state == "failed" else [])
+    assert ("(options: -cl-std" in capsys.readouterr().out) == (state == "failed")
 
 
 def test_a_missing_tool_is_a_reason_and_no_failure(monkeypatch):

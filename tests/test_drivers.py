@@ -11,6 +11,7 @@ import pytest
 from conftest import REQUIRED
 from device_backends import ran
 
+from airllm.backends.reasons import error_line
 from cpp_ext.commands import probes
 
 HERE = Path(__file__).resolve().parent
@@ -186,3 +187,17 @@ def test_the_others_are_tested_where_one_does_not_work(beside):
     done = pytest_run(ONE, AIRLLM_TEST_REQUIRE="opencl")
     assert done.returncode == 0 and "1 passed" in done.stdout, checkouts.said(done)
     assert f"airllm: NOT tested: opencl: {BROKEN}: {REASON}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    (
+        ("c++\nx.inl:7: error: no such thing\n note\n(options: -I /x)", "x.inl:7: error: no such thing"),
+        ("a\n  error: unknown target CPU\nBuild log\n(options: -cl-std=CL1.2)", "error: unknown target CPU"),
+        ("Traceback\n  File x\nRuntimeError: broken\n", "RuntimeError: broken"),
+        ("0 errors\n/usr/lib/error/x\nended", ""),
+        ("", ""),
+    ),
+)  # fmt: skip
+def test_the_reason_in_a_log_is_the_line_that_names_the_error(log, line):
+    assert error_line(log) == line

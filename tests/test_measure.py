@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from airllm import benchmark, measure, peer, real_data
+from airllm import benchmark, load, measure, peer, real_data
 from airllm.cases import case_of
 from airllm.tensor_ops import OPS
 
@@ -204,3 +204,44 @@ def test_torch_computes_the_same_op(name):
     exact = op.exact(*arrays, **parameters)
     for found, expected in zip(op.each(call()), op.each(exact), strict=True):
         np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+STAT = """cpu  9 9 9 9 9 9 9 9 0 0
+cpu0 {0} 0 100 5000 900 0 0 50 77 0
+cpu1 100 0 100 5000 900 0 0 50 77 0
+cpu2 {1} 0 100 5000 900 0 0 50 77 0
+intr 5
+"""
+
+
+@pytest.fixture
+def stat(monkeypatch, tmp_path):
+    """A machine of three processors, two of which are this process's, with a clock of the test's."""
+    seen = SimpleNamespace(now=0.0, own=0.0, file=tmp_path / "stat")
+    zeros = dict.fromkeys(("user", "children_user", "children_system"), 0.0)
+    monkeypatch.setattr(load, "STAT", seen.file)
+    monkeypatch.setattr(load, "time", SimpleNamespace(monotonic=lambda: seen.now))
+    monkeypatch.setattr(load.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(load.os, "sysconf", lambda _: 100)
+    monkeypatch.setattr(load.os, "times", lambda: SimpleNamespace(system=seen.own, **zeros))
+    monkeypatch.setattr(load.os, "getloadavg", lambda: (1.25, 0, 0), raising=False)
+    return seen
+
+
+def test_other_programs_are_what_is_not_ones_own(stat):
+    stat.file.write_text(STAT.format(1000, 0))
+    others = load.OtherPrograms()
+    stat.now, stat.own = 4.0, 1.5
+    stat.file.write_text(STAT.format(1000 + 350, 90000))  # 3.5 s on a processor of ours, 900 s on another
+    assert others.cores() == pytest.approx((3.5 - 1.5) / 4)
+    stat.own = 3.6
+    assert others.cores() == 0
+
+
+def test_where_no_processor_is_told_of_the_load_at_first_counts(stat):
+    assert load.OtherPrograms().cores() == 1.25
+
+
+def test_a_machine_is_busy_when_others_take_a_quarter_of_it(monkeypatch):
+    monkeypatch.setattr(load, "usable_cores", lambda: 4)
+    assert load.busy(1.0) == "" and "other programs take 1.1 of its 4 cores" in load.busy(1.1)

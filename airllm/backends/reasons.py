@@ -1,5 +1,10 @@
 """Why something does not run, in one line. Standard library only."""
 
+import re
+
+# What compilers and Python write; not an option or a path with that word in it.
+_ERROR = re.compile(r"(?<![\w/.-])(fatal )?(error|ERROR)\b\s*[:\[]|^\w*(Error|Exception): |: error ")
+
 
 def reason(error: BaseException) -> str:
     """Why something does not run, in one line, when trying it has raised `error`."""
@@ -12,5 +17,5 @@ def one_line(text: str) -> str:
 
 
 def error_line(log: str) -> str:
-    """The first line of a compiler's log that has an error, "" if none has."""
-    return next((line.strip() for line in log.splitlines() if "error:" in line), "")
+    """The first line of a log that names an error, "" if none does."""
+    return next((line for each in log.splitlines() if _ERROR.search(line := each.strip())), "")

@@ -81,7 +81,8 @@ class Backend:
 class _Choice:
     """The backend in use, why it is, and why those before it in the order are not.
 
-    With a `table`, that is what runs the calls that were not measured.
+    With a `table`, that is what runs the calls that were not measured. `named`: it was asked for by name, not
+    found in the order.
     """
 
     backend: Backend
@@ -89,6 +90,7 @@ class _Choice:
     passed_over: dict[str, str]
     why: str
     table: routing.Table | None = None
+    named: bool = False
     kernels: dict[str, Callable] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -175,7 +177,7 @@ def asked_for(name: str, undo: str = "ask for another backend") -> Backend:
     return backend
 
 
-def _passed_over(name: str) -> str:
+def why_passed_over(name: str) -> str:
     """Why the automatic order does not take a backend: it cannot run, or is no gain unless asked for."""
     with contextlib.suppress(Exception):  # what fails here fails in opened() too, which keeps the reason
         hook = getattr(module_of(name), "only_when_asked", None)
@@ -187,12 +189,12 @@ def _passed_over(name: str) -> str:
 def _choose(settings: config.Config) -> _Choice:
     if name := settings.force_backend:
         backend = asked_for(name, config.how_to_unforce(settings))
-        return _Choice(backend, settings, {}, f"{settings.source} forces it")
+        return _Choice(backend, settings, {}, f"{settings.source} forces it", named=True)
     passed_over: dict[str, str] = {}
     if settings.preferred_backend != "auto":
         backend = opened(settings.preferred_backend)
         if not backend.why_not:
-            return _Choice(backend, settings, passed_over, f"{settings.source} prefers it")
+            return _Choice(backend, settings, passed_over, f"{settings.source} prefers it", named=True)
         passed_over[backend.name] = backend.why_not
     backend = _first(settings.order, passed_over)
     if settings.preferred_backend != "auto":
@@ -235,7 +237,7 @@ def _first(order: Iterable[str], passed_over: dict[str, str]) -> Backend:
     """The first of an order that runs here and is a gain; `passed_over` takes those before it, and why."""
     for name in order:
         if name not in passed_over:
-            if not (reason := _passed_over(name)):
+            if not (reason := why_passed_over(name)):
                 return opened(name)
             passed_over[name] = reason
     return opened("python")
@@ -271,7 +273,7 @@ def kernels(name: str | None = None) -> dict[str, Callable]:
 def _chosen_by_name(name: str) -> _Choice:
     if name == "auto":
         return _choose(config.load())
-    return _Choice(asked_for(name), process_wide.config, {}, "asked for by name")
+    return _Choice(asked_for(name), process_wide.config, {}, "asked for by name", named=True)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from itertools import accumulate
@@ -134,6 +134,22 @@ class Model:
         for part, sequence in zip(rows, tokens, strict=True):
             part.cache.extend(sequence)
         return [part.of(x) for part in rows]
+
+    def layer_by_layer(self, token: int, cache: Cache) -> Generator[np.ndarray]:
+        """The hidden state (1, width) of a sequence's next token after each layer, which goes through it only
+        when that is asked for. The cache does not grow.
+        """
+        rows = _rows([[token]], [cache])
+        angles = self._begin(rows)
+        x = self._embedded([token])
+        fused = self.fused.takes(rows) and not self.shard
+        for some in self.residency.layer_parts():
+            for at in range(some.start, some.stop):
+                if fused:
+                    self.fused.run(x, angles, rows, only=slice(at, at + 1))
+                else:
+                    x = self._through_layers(self.layers[at : at + 1], x, angles, rows)
+                yield x
 
     def decode(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> np.ndarray:
         """Logits (sequences, vocabulary), float32, after each sequence's tokens; the caches grow by them.
