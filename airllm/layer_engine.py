@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from airllm.backends.kernel_backend import init_backend
-from airllm.models import generation
+from airllm.backends.kernel_backend import init_backend, with_threads
+from airllm.extras import needed
+from airllm.models import generation, turns
 from airllm.models.cache import Cache
-from airllm.models.generation import Prompt, Statistics
+from airllm.models.generation import OnPrompt, Prompt, Statistics
 from airllm.models.memory import MemoryEstimate, parse_size
 from airllm.models.model import ExactOps, Model
+from airllm.models.recommended import recommended_sampling
 from airllm.models.tokenizer import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ class LayerWiseInferenceEngine:
     model's own limit, at most 8192, if None). `cache_dtype`: "f16", "f32" or "q8_0" for keys and values.
     `max_memory`: bytes, or "512MB", that weights, keys and values and activations may take, beside what
     Python takes; layers that do not fit are read for every token. `kv_cache_dir`: a folder in which
-    keys and values are files: see `new_cache`.
+    keys and values are files: see `new_cache`. `threads`: of the backend "cpp", for this engine alone; as
+    many as AIRLLM_NUM_THREADS says, or the processors, if None.
     After a text is made, `statistics` has numbers of it.
     Raises MemoryBudgetError for a budget too small, ModelFileError for a broken or unsupported file, OSError
     for one that cannot be opened.
@@ -49,9 +52,12 @@ class LayerWiseInferenceEngine:
         cache_dtype: str = "f16",
         max_memory: int | str | None = None,
         kv_cache_dir: str | PathLike[str] | None = None,
+        threads: int | None = None,
     ):
         self.path = Path(path)
         self.backend = init_backend(backend)
+        if threads is not None:
+            self.backend = with_threads(self.backend, threads)
         ops = self.backend if compute == "stored" else ExactOps(self.backend)
         limit = None if max_memory is None else parse_size(max_memory)
         self._model: Model | None = Model(path, ops, limit, context, cache_dtype)
@@ -72,14 +78,24 @@ class LayerWiseInferenceEngine:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer, opened when first asked for."""
-        return open_tokenizer(self.path)
+        with needed("models"):
+            return open_tokenizer(self.path)
 
     @cached_property
     def chat_template(self) -> ChatTemplate | None:
         """The model's chat template, None if it has none; opened when first asked for."""
-        from airllm.models.chat import open_chat_template
+        with needed("models"):
+            from airllm.models.chat import open_chat_template
 
-        return open_chat_template(self.path)
+            return open_chat_template(self.path)
+
+    @cached_property
+    def recommended_sampling(self) -> dict[str, Any]:
+        """Options of `generate` that the model's makers recommend, from generation_config.json or the
+        `general.sampling` keys of a GGUF file; empty where there are none. Nothing uses them unless told to:
+        `engine.generate(prompt, **engine.recommended_sampling)`. The commands of `airllm` do.
+        """
+        return recommended_sampling(self.path)
 
     def memory_estimate(self, tokens: int = 512) -> MemoryEstimate:
         """What the model takes in memory without a budget, with one sequence as long as `context`, when at
@@ -105,28 +121,43 @@ class LayerWiseInferenceEngine:
 
     @overload
     def forward(
-        self, tokens: list[int], cache: Cache | None = ..., all_positions: bool = ...
+        self,
+        tokens: list[int],
+        cache: Cache | None = ...,
+        all_positions: bool = ...,
+        on_progress: OnPrompt | None = ...,
     ) -> np.ndarray: ...
 
     @overload
     def forward(
-        self, tokens: list[list[int]], cache: Sequence[Cache] | None = ..., all_positions: bool = ...
+        self,
+        tokens: list[list[int]],
+        cache: Sequence[Cache] | None = ...,
+        all_positions: bool = ...,
+        on_progress: OnPrompt | None = ...,
     ) -> list[np.ndarray]: ...
 
-    def forward(self, tokens, cache=None, all_positions=False):
+    def forward(self, tokens, cache=None, all_positions=False, on_progress=None):
         """Logits after `tokens`: (vocabulary), or (tokens, vocabulary) if `all_positions`, float32.
 
         `tokens` is a list of ids, which come after those in `cache`, or begin a sequence if there is none. A
         list of such lists, with a list of as many caches, is a batch: the layers' weights are read once for
-        all of them. Its result is a list.
+        all of them. Its result is a list. `on_progress` is called with how many tokens are done, and of how
+        many, where they go through the layers in several parts.
         """
         single = not tokens or not isinstance(tokens[0], (list, tuple, np.ndarray))
         batch = [tokens] if single else tokens
         caches = [self.new_cache() for _ in batch] if cache is None else [cache] if single else list(cache)
-        results = self._forward([list(map(int, t)) for t in batch], caches, all_positions)
+        results = self._forward([list(map(int, t)) for t in batch], caches, all_positions, on_progress)
         return results[0] if single else results
 
-    def _forward(self, batch: list[list[int]], caches: list[Cache], all_positions: bool) -> list[np.ndarray]:
+    def _forward(
+        self,
+        batch: list[list[int]],
+        caches: list[Cache],
+        all_positions: bool,
+        on_progress: OnPrompt | None = None,
+    ) -> list[np.ndarray]:
         """In rounds that all sequences share, equally long: kernels may round otherwise for a few tokens."""
         asked = list(map(len, batch))
         batch = [self.model.pending(*pair) for pair in zip(batch, caches, strict=True)]
@@ -137,6 +168,8 @@ class LayerWiseInferenceEngine:
         each = -(-longest // max(rounds, 1)) or 1
         hidden: list[list[np.ndarray]] = [[] for _ in batch]
         for start in range(0, longest, each):
+            if on_progress:
+                on_progress(sum(min(start, len(tokens)) for tokens in batch), sum(map(len, batch)))
             going = [i for i, tokens in enumerate(batch) if len(tokens) > start]
             parts = [batch[i][start : start + each] for i in going]
             states = self.model.forward(parts, [caches[i] for i in going])
@@ -168,6 +201,7 @@ class LayerWiseInferenceEngine:
         repetition_penalty=1.0,
         seed=None,
         stop=(),
+        on_prompt=None,
     ):
         """The text that comes after `prompt`, without it.
 
@@ -179,20 +213,24 @@ class LayerWiseInferenceEngine:
         as the likeliest. `repetition_penalty`: above 1 makes tokens that are there less likely. Their order
         is transformers': see `airllm.models.sampling`. `seed`: the same gives the same text; each prompt of a
         list draws as it would alone. `stop`: a text, or several, before which the answer ends.
+        Unless you say otherwise the text is the likeliest one, whatever the model's makers recommend: see
+        `recommended_sampling`. `on_prompt(done, of)` is called while a long prompt is read.
 
         The keys and values of a single prompt are kept: what the next one has in common with it, from its
         beginning, is not computed again. `statistics` says what was done, and why the text ended. Raises
-        ContextFull, a ValueError, for a prompt longer than `context`; a text that fills it just ends.
+        ContextFull, a ValueError, for a prompt longer than `context`; a text that fills it just ends. Warns
+        with BeyondTraining of a text longer than those that the model was made for.
         """
         wanted = generation.request(
             max_new_tokens,
-            stop,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
             min_p=min_p,
             repetition_penalty=repetition_penalty,
             seed=seed,
+            stop=stop,
+            on_prompt=on_prompt,
         )
         if not generation.is_batch(prompt):
             return "".join(self._stream(generation.encoded(self, prompt), wanted))
@@ -213,16 +251,18 @@ class LayerWiseInferenceEngine:
         max_new_tokens: int | None = 512,
         *,
         template_values: Mapping[str, Any] | None = None,
+        drop_oldest: bool = False,
         **options: Any,
     ) -> str:
         """The model's answer to `messages`, such as `[{"role": "user", "content": "Hi"}]`.
 
         They become a text by the model's own chat template; `template_values` are what else that one knows,
         such as `{"enable_thinking": False}`. `options` are those of `generate`. Raises ChatTemplateError, a
-        ValueError, if there is no template or it refuses the messages.
+        ValueError, if there is no template or it refuses the messages, and ContextFull for messages longer
+        than `context`. With `drop_oldest` those are answered to without their oldest turns: see `fitting`.
         """
-        answer = self.stream_chat(messages, max_new_tokens, template_values=template_values, **options)
-        return "".join(answer)
+        options |= {"template_values": template_values, "drop_oldest": drop_oldest}
+        return "".join(self.stream_chat(messages, max_new_tokens, **options))
 
     def stream_chat(
         self,
@@ -230,17 +270,43 @@ class LayerWiseInferenceEngine:
         max_new_tokens: int | None = 512,
         *,
         template_values: Mapping[str, Any] | None = None,
+        drop_oldest: bool = False,
         **options: Any,
     ) -> Iterator[str]:
         """`chat`, piece by piece as the answer comes."""
-        from airllm.models.chat import ChatTemplateError
-
         wanted = generation.request(max_new_tokens, **options)
+        if drop_oldest:
+            messages = self.fitting(messages, max_new_tokens, template_values)
+        tokens = self._conversation(messages, template_values)
+        return self._stream(generation.encoded(self, tokens, "the conversation"), wanted)
+
+    def fitting(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        max_new_tokens: int | None = 512,
+        template_values: Mapping[str, Any] | None = None,
+    ) -> Sequence[Mapping[str, Any]]:
+        """`messages` that leave room for an answer: all, if they do; else the system prompt and the newest
+        turns. Room is `max_new_tokens`, at most a quarter of `context`. Once that is short an eighth of the
+        context is freed beyond it, so that the next questions begin alike. The last turn always stays.
+        """
+        most = self.context - turns.room_for_answer(self.context, max_new_tokens)
+
+        def tokens(some: Sequence[Mapping[str, Any]]) -> int:
+            return len(self._conversation(some, template_values))
+
+        return turns.fitting(messages, tokens, most, spare=self.context // 8)
+
+    def _conversation(
+        self, messages: Sequence[Mapping[str, Any]], template_values: Mapping[str, Any] | None
+    ) -> list[int]:
+        """The tokens of messages, by the chat template."""
         if self.chat_template is None:
+            from airllm.models.chat import ChatTemplateError
+
             raise ChatTemplateError(f"{self.path} has no chat template: use generate")
         text = self.chat_template.render(messages, **(template_values or {}))
-        tokens = self.tokenizer.encode(text, add_bos=False)
-        return self._stream(generation.encoded(self, tokens, "the conversation"), wanted)
+        return self.tokenizer.encode(text, add_bos=False)
 
     def _stream(self, tokens: list[int], wanted: generation.Request) -> Iterator[str]:
         return generation.stream(self, self._kept, tokens, wanted, self._done)
