@@ -35,7 +35,7 @@ def test_folders(tmp_path, file, expected):
 @pytest.mark.parametrize(
     ("file", "message"),
     (
-        ({"temperature": -1}, "generation_config.json: key temperature has value -1, expected a number from 0"),
+        ({"temperature": -1}, "config.json: key temperature has value -1, expected a number from 0 on"),
         ({"top_p": "much"}, "key top_p has value 'much', expected a number"),
         ({"top_k": 1.5}, "key top_k has value 1.5, expected a whole number"),
         ({"do_sample": "yes"}, "key do_sample has value 'yes', expected true or false"),

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -72,7 +73,7 @@ class Engine(Protocol):
     def new_cache(self) -> Cache: ...
 
     def forward(
-        self, tokens: list[list[int]], cache: Sequence[Cache], **options: Any
+        self, tokens: list[list[int]], cache: Sequence[Cache], *, on_progress: OnPrompt | None = None
     ) -> list[np.ndarray]: ...
 
 
@@ -247,8 +248,8 @@ def rounds(engine: Engine, sequences: list[Continuation], done: Done) -> Generat
                 states = [sequences[i].pending for i in going], [sequences[i].cache for i in going]
                 watch.see(*states)
                 on_prompt = None if first else sequences[0].wanted.on_prompt
-                told = {"on_progress": on_prompt} if on_prompt else {}
-                for i, logits in zip(going, engine.forward(*states, **told), strict=True):
+                logits_of = partial(engine.forward, on_progress=on_prompt) if on_prompt else engine.forward
+                for i, logits in zip(going, logits_of(*states), strict=True):
                     pieces[i] = sequences[i].take(logits)
             finally:
                 seconds += time.perf_counter() - start

@@ -63,7 +63,7 @@ class Tokenizer:
             raise TypeError(f"encode: text has type {type(text).__name__}, expected a str")
         if (wrong := _half(text)) >= 0:
             found = f"text has {text[wrong]!r} as character {wrong}"
-            raise ValueError(f"encode: {found}, expected Unicode (bytes that were no UTF-8 become such halves)")
+            raise ValueError(f"{found}, expected Unicode: bytes that are no UTF-8 become such halves")
         ids = self._encode(text, special)
         if (self.add_bos if add_bos is None else add_bos) and self.bos_id is not None:
             ids = [self.bos_id, *ids]

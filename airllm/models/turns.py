@@ -20,7 +20,8 @@ def fitting(messages: Messages, tokens: Callable[[Messages], int], most: int, sp
     """
     if tokens(messages) <= most:
         return messages
-    standing = next((i for i, each in enumerate(messages) if each.get("role") not in _STANDING), len(messages))
+    others = (i for i, each in enumerate(messages) if each.get("role") not in _STANDING)
+    standing = next(others, len(messages))
     turns = [i for i in range(standing, len(messages)) if messages[i].get("role") == "user"]
 
     def without(turn: int) -> Messages:
