@@ -112,6 +112,8 @@ class Wrapped:
             self._at += len(self._space)
         self._out.write(self._word)
         self._at += width
+        if self._at > self._columns():  # a word longer than a line, which the terminal has broken
+            self._at %= self._columns()
         self._word = self._space = ""
 
 

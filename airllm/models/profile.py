@@ -82,8 +82,9 @@ def profile(engine: Engine, rows: int = 1, passes: int = 16, context: int = 64) 
                 f"profile: {name} has value {value}, expected {0 if name == 'context' else 1} or more"
             )
     if context + rows > engine.context:
-        wanted = f"at most {engine.context - context}: the engine has room for {engine.context} tokens"
-        raise ValueError(f"profile: rows has value {rows}, expected {wanted}, {context} of them before these")
+        wanted = f"at most the {engine.context} of this engine's context"
+        found = f"rows={rows} after context={context} are {context + rows} tokens"
+        raise ValueError(f"profile: {found}, expected {wanted}")
     found = Profile(rows, passes, context)
     found.whole = _timed(engine, found)
     model, ops = engine.model, engine.model.ops
