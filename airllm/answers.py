@@ -60,8 +60,8 @@ class Wrapped:
         self._at, self._code = 0, False
 
     def add(self, text: str) -> None:
-        for letter in text:
-            self._take(letter)
+        for letter in text.replace("\r", ""):
+            self._take("\ufffd" if _is_control(letter) else letter)
         self._out.flush()
 
     def finish(self) -> None:
@@ -115,6 +115,11 @@ class Wrapped:
         if self._at > self._columns():  # a word longer than a line, which the terminal has broken
             self._at %= self._columns()
         self._word = self._space = ""
+
+
+def _is_control(letter: str) -> bool:
+    """Whether a terminal might do something else than show it: no model steers it."""
+    return letter not in "\n\t" and (letter < " " or "\x7f" <= letter <= "\x9f")
 
 
 def _width(letter: str) -> int:

@@ -19,6 +19,7 @@ from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.supported import model_types
 from airllm.output import refuse_unwritable
 from tests import speaking_model
+from tests.tiny_gguf import write_gguf
 
 ROOT = Path(__file__).parents[1]
 CHAT = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
@@ -149,6 +150,14 @@ def test_all_missing_packages_are_named_with_the_command_that_installs_them(
     names = ", ".join(extras.MODULES["models"])
     expected = f'this needs the packages {names}, which are not installed: pip install -e ".[models]"'
     assert capsys.readouterr().err == f"airllm: {expected}\n"
+
+
+def test_a_gguf_file_is_quantized_without_the_packages_of_templates(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.delitem(sys.modules, "airllm.models.chat", raising=False)
+    monkeypatch.delitem(sys.modules, "airllm.models.gguf_from_folder", raising=False)
+    source = write_gguf("llama3", tmp_path / "a.gguf")
+    assert run("quantize", source, tmp_path / "b.gguf", "--format=q8_0") == 0, capsys.readouterr().err
 
 
 def test_a_missing_package_in_python(engine, monkeypatch):

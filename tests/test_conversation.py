@@ -300,6 +300,32 @@ def test_words_do_not_break_at_the_edge(text, expected, pieces):
     assert wrapped(text, 8, pieces) == expected
 
 
+WAIT = """
+import time
+from airllm.progress import Waiting
+with Waiting("A short one"):
+    pass
+with Waiting("Opening x") as wait:
+    time.sleep(1)
+    wait.advance(3, 7)
+    time.sleep(0.4)
+print("done")
+"""
+
+
+def test_a_wait_is_told_on_a_terminal_after_a_moment_and_how_far_it_is(tmp_path):
+    with terminal("-c", WAIT, state=tmp_path, module=False) as screen:
+        seen = screen.until("done")
+    assert "Opening x" in seen and "3 of 7 tokens" in seen and "A short one" not in seen
+
+
+def test_a_model_does_not_steer_the_terminal():
+    assert (
+        wrapped("a\x1b[2J\x07 b\x9b1m\r\n```\n\x1b]0;x\tb", 80)
+        == "a\ufffd[2J\ufffd b\ufffd1m\n```\n\ufffd]0;x\tb"
+    )
+
+
 def test_nothing_is_said_of_a_wait_without_a_terminal(capsys):
     with progress.Waiting("Opening") as wait:
         wait.advance(1, 2)
@@ -310,7 +336,7 @@ def test_nothing_is_said_of_a_wait_without_a_terminal(capsys):
 class Terminal:
     """`airllm` at a terminal of its own."""
 
-    def __init__(self, *arguments: object, state: Path):
+    def __init__(self, *arguments: object, state: Path, module: bool = True):
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
         environment = {
@@ -320,9 +346,15 @@ class Terminal:
             "AIRLLM_BACKEND": "python",
             "TERM": "xterm",
         }
-        command = [sys.executable, "-m", "airllm", *map(str, arguments)]
+        command = [sys.executable, *["-m", "airllm"][: 2 * module], *map(str, arguments)]
         self.process = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # Ctrl-C there is a signal
         )
         os.close(slave)
         self.seen = ""
@@ -359,8 +391,8 @@ class Terminal:
 
 
 @contextmanager
-def terminal(*arguments: object, state: Path):
-    found = Terminal(*arguments, state=state)
+def terminal(*arguments: object, state: Path, module: bool = True):
+    found = Terminal(*arguments, state=state, module=module)
     try:
         yield found
     finally:
@@ -394,3 +426,35 @@ def test_a_terminal(tmp_path):
         screen.type("\x1b[A")
         screen.until(f"/save {saved}"[:12])
     assert (tmp_path / "state" / "history").stat().st_mode & 0o077 == 0
+
+
+def test_what_is_typed_while_an_answer_comes_is_not_in_it_and_waits_for_its_turn(tmp_path):
+    folder = speaking_model.write(tmp_path / "model")
+    with terminal("chat", folder, "-n", 40, "--context=400", "--seed=1", state=tmp_path) as screen:
+        screen.until(PROMPT)
+        screen.type("hi\r")
+        screen.until("\x1b[?2004l")  # the line was read: an answer comes
+        screen.type("zqzq\r")
+        answer = screen.until(PROMPT)
+        assert "context " in answer and "zq" not in answer
+        screen.until("zqzq")  # not sent: a line of the next entry
+        screen.type("\x03")
+        screen.until(PROMPT)
+        screen.type("/bye\r")
+        assert screen.process.wait(20) == 0
+
+
+def test_ctrl_c_stops_an_answer_and_keeps_it(tmp_path):
+    folder = speaking_model.write(tmp_path / "model")
+    saved = tmp_path / "talk.json"
+    with terminal("chat", folder, "-n", 9000, "--context=9999", "--seed=1", state=tmp_path) as screen:
+        screen.until(PROMPT)
+        screen.type("hi\r")
+        screen.until("\x1b[?2004l")
+        screen.until("\r\n")  # of the answer's first lines
+        screen.type("\x03")
+        assert "ended by: interrupted" in screen.until(PROMPT)
+        screen.type(f"/save {saved}\r")
+        screen.until("messages are in")
+    answer = json.loads(saved.read_text())["messages"][1]
+    assert answer["role"] == "assistant" and answer["content"]

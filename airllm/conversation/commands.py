@@ -195,7 +195,7 @@ COMMANDS = (
     Command(("undo",), "", "take the last question and its answer back", _undo),
     Command(("clear",), "", "begin again; the system prompt stays", _clear),
     Command(("system",), "[TEXT]", 'show or set what the model is told first; "" for nothing', _system),
-    Command(("set",), "[NAME VALUE]", "show or set how answers are made, such as temperature 0.7", _set),
+    Command(("set",), "[NAME VALUE]", "show or set how answers are made: temperature 0.7", _set),
     Command(("save",), "FILE", "write the conversation to a file", _save),
     Command(("load",), "FILE", "go on from one that was saved", _load),
     Command(("stats",), "", "speed of the last answer, and how full the context is", _stats),

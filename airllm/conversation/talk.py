@@ -63,12 +63,12 @@ class Talk:
         answer = _Kept(stream)
         answers.show(answer.pieces(), wait)
         print(flush=True)
-        self.note(answers.short(self.engine))
         done = self.engine.statistics
-        if answer.text or (done and done.reason != INTERRUPTED):
-            self.messages = [*fits, {"role": "assistant", "content": answer.text}]
-        else:
+        if not answer.text and done and done.reason == INTERRUPTED:
             self.note("[nothing was answered: the question is taken back]")
+            return
+        self.messages = [*fits, {"role": "assistant", "content": answer.text}]
+        self.note(answers.short(self.engine))
 
     def retry(self) -> None:
         """Answer the last question again."""
