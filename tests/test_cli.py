@@ -9,15 +9,18 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from airllm import cli, command_line, conversation, extras, progress, tune
+from airllm import piped as piped_text
 from airllm.backends import config, information
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.supported import model_types
 from airllm.output import refuse_unwritable
+from airllm.piped import with_stdin
 from tests import speaking_model
 from tests.tiny_gguf import write_gguf
 
@@ -213,40 +216,67 @@ def piped(*arguments: object, **how) -> subprocess.CompletedProcess:
 
 
 def test_what_is_piped_follows_the_prompt(folder, engine):
-    asked = ["generate", folder, "he", "--raw", "-q", "-n", 5]
-    for stdin, prompt in ((b"the thin\nman\n", "he\n\nthe thin\nman\n"), (b"", "he"), (b" \n", "he")):
-        done = piped(*asked, input=stdin)
-        assert done.stderr == b""
-        assert done.stdout.decode() == engine.generate(prompt, 5) + "\n"
+    done = piped("generate", folder, "he", "--raw", "-q", "-n", 5, input=b"the thin\nman\n")
+    expected = engine.generate("he\n\nthe thin\nman\n", 5) + "\n"
+    assert (done.returncode, done.stdout.decode(), done.stderr) == (0, expected, b"")
 
 
-def test_what_a_file_has_follows_the_prompt_and_nothing_is_waited_for(folder, engine, tmp_path):
-    (tmp_path / "notes").write_text("the thin")
-    with open(tmp_path / "notes") as file:
-        done = piped("generate", folder, "he", "--raw", "-q", "-n", 5, stdin=file)
-    assert done.stdout.decode() == engine.generate("he\n\nthe thin", 5) + "\n"
-    alone = engine.generate("he", 5) + "\n"
-    done = piped("generate", folder, "he", "--raw", "-q", "-n", 5, stdin=subprocess.DEVNULL)
-    assert done.stdout.decode() == alone
-    done = piped("generate", folder, "he", "--raw", "-q", "-n", 5, preexec_fn=lambda: os.close(0))
-    assert (done.stdout.decode(), done.stderr) == (alone, b"")
-    master, slave = os.openpty()  # a terminal at which nobody types
-    done = piped("generate", folder, "he", "--raw", "-q", "-n", 5, stdin=slave)
-    assert done.stdout.decode() == alone
-    os.close(master)
-    os.close(slave)
+def descriptor(kind: str, path: Path, data: bytes) -> int | None:
+    """What a process may find as its stdin."""
+    if kind == "closed":
+        return None
+    if kind == "pipe":
+        there, here = os.pipe()
+        os.write(here, data)
+        os.close(here)
+        return there
+    if kind == "terminal":
+        return os.openpty()[1]  # at which nobody types
+    path.write_bytes(data)
+    return os.open(path if kind == "file" else os.devnull, os.O_RDONLY)
 
 
 @pytest.mark.parametrize(
-    ("stdin", "message"),
+    ("kind", "data", "prompt", "expected"),
     (
-        (b"", "there is no prompt: give one, or pipe a text to stdin"),
-        (b"a \xff\xfe", "stdin has byte 0xff, expected text in UTF-8"),
+        ("pipe", b"a\nb\n", "Sum:", "Sum:\n\na\nb\n"),
+        ("file", b"a\nb\n", "Sum:", "Sum:\n\na\nb\n"),
+        ("pipe", b"", "Sum:", "Sum:"),
+        ("pipe", b" \n", "Sum:", "Sum:"),
+        ("file", b"", "Sum:", "Sum:"),
+        ("null", b"", "Sum:", "Sum:"),
+        ("terminal", b"", "Sum:", "Sum:"),
+        ("closed", b"", "Sum:", "Sum:"),
+        ("pipe", b" a\n", None, " a\n"),
+        ("pipe", b" a\n", "-", " a\n"),
+        ("null", b"", None, None),
+        ("closed", b"", "-", None),
+        ("pipe", b"a \xff", "Sum:", "stdin has byte 0xff, expected text in UTF-8"),
+        ("file", b"\xfe", None, "stdin has byte 0xfe, expected text in UTF-8"),
     ),
 )
-def test_stdin_without_a_prompt_in_it(folder, stdin, message):
-    done = piped("generate", folder, input=stdin)
-    assert (done.returncode, done.stdout, done.stderr.decode()) == (1, b"", f"airllm: {message}\n")
+def test_what_stdin_adds_to_a_prompt(monkeypatch, tmp_path, kind, data, prompt, expected):
+    number = descriptor(kind, tmp_path / "notes", data)
+    stdin = None if number is None else os.fdopen(number, encoding="utf-8", errors="surrogateescape")
+    monkeypatch.setattr(sys, "stdin", stdin)
+    if expected is None or expected.startswith("stdin"):
+        with pytest.raises(command_line.Refused, match=expected or "there is no prompt: give one, or pipe"):
+            with_stdin(prompt)
+    else:
+        assert with_stdin(prompt) == expected
+
+
+def test_a_pipe_that_stays_open_is_waited_for_and_that_is_said(monkeypatch, capsys):
+    there, here = os.pipe()
+    monkeypatch.setattr(piped_text, "_PATIENCE", 0.05)
+    monkeypatch.setattr(sys, "stdin", os.fdopen(there, encoding="utf-8"))
+    later = threading.Timer(0.3, lambda: (os.write(here, b"late"), os.close(here)))
+    later.start()
+    assert with_stdin("a") == "a\n\nlate"
+    later.join()
+    assert (
+        capsys.readouterr().err == "airllm: waiting for the end of stdin (</dev/null where there is none)\n"
+    )
 
 
 def test_bytes_that_are_no_text_are_a_line(folder):

@@ -430,10 +430,11 @@ def test_a_terminal(tmp_path):
 
 def test_what_is_typed_while_an_answer_comes_is_not_in_it_and_waits_for_its_turn(tmp_path):
     folder = speaking_model.write(tmp_path / "model")
-    with terminal("chat", folder, "-n", 40, "--context=400", "--seed=1", state=tmp_path) as screen:
+    with terminal("chat", folder, "-n", 250, "--context=400", "--seed=1", state=tmp_path) as screen:
         screen.until(PROMPT)
         screen.type("hi\r")
-        screen.until("\x1b[?2004l")  # the line was read: an answer comes
+        screen.until("\x1b[?2004l")
+        screen.until("\r\n")  # of the answer's first lines
         screen.type("zqzq\r")
         answer = screen.until(PROMPT)
         assert "context " in answer and "zq" not in answer
