@@ -98,7 +98,8 @@ def generate(options: argparse.Namespace) -> int:
         with asked(options):
             pieces = _pieces(engine, prompt, options, {**sampling, "on_prompt": wait.advance})
         if options.json:
-            text, interrupted = _whole(pieces)
+            with wait:
+                text, interrupted = _whole(pieces)
             found = {"model": options.model, "text": text, **facts(engine), "sampling": sampling}
             print(json.dumps(found), flush=True)
         else:

@@ -210,7 +210,12 @@ def test_a_reader_that_has_enough_and_ctrl_c(folder):
 
 def piped(*arguments: object, **how) -> subprocess.CompletedProcess:
     """The command as a shell starts it."""
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'cpp_ext'}", "AIRLLM_BACKEND": "python"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'cpp_ext'}",
+        "AIRLLM_BACKEND": "python",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-m", "airllm", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, env=environment, timeout=60, **how)
 
@@ -392,6 +397,16 @@ def test_ctrl_c_breaks_off_an_answer_and_keeps_what_was_said(engine, capsys, typ
     assert not conversation.converse(engine, None, {})
     assert capsys.readouterr().out == "so \nso \n"
     assert [each["content"] for each in asked[1]] == ["a", "so ", "b"]
+
+
+def test_a_reader_of_a_conversation_that_has_enough(folder):
+    command = [sys.executable, "-m", "airllm", "chat", str(folder), "-n", "20"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'cpp_ext'}", "AIRLLM_BACKEND": "python"}
+    there, here = os.pipe()
+    os.close(there)
+    done = subprocess.run(command, input=b"hi\nhe\n", stdout=here, stderr=subprocess.PIPE, env=environment)
+    os.close(here)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_chat_needs_a_template(tmp_path, capsys, typed):

@@ -344,6 +344,7 @@ class Terminal:
             "PYTHONPATH": f"{ROOT}:{ROOT / 'cpp_ext'}",
             "AIRLLM_HISTORY": str(state / "history"),
             "AIRLLM_BACKEND": "python",
+            "OPENBLAS_NUM_THREADS": "1",
             "TERM": "xterm",
         }
         command = [sys.executable, *["-m", "airllm"][: 2 * module], *map(str, arguments)]
@@ -430,7 +431,7 @@ def test_a_terminal(tmp_path):
 
 def test_what_is_typed_while_an_answer_comes_is_not_in_it_and_waits_for_its_turn(tmp_path):
     folder = speaking_model.write(tmp_path / "model")
-    with terminal("chat", folder, "-n", 250, "--context=400", "--seed=1", state=tmp_path) as screen:
+    with terminal("chat", folder, "-n", 150, "--context=400", "--seed=1", state=tmp_path) as screen:
         screen.until(PROMPT)
         screen.type("hi\r")
         screen.until("\x1b[?2004l")

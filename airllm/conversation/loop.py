@@ -36,6 +36,8 @@ def converse(
             try:
                 if not _done(talk, entry):
                     break
+            except BrokenPipeError:  # who read the answers has read enough
+                raise
             except (ValueError, OSError) as error:  # what was said stays, and the conversation goes on
                 failed = True
                 text = _reason(error)
