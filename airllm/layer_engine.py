@@ -18,7 +18,7 @@ from airllm.models.cache import Cache
 from airllm.models.generation import OnPrompt, Prompt, Statistics
 from airllm.models.memory import MemoryEstimate, parse_size
 from airllm.models.model import ExactOps, Model
-from airllm.models.recommended import recommended_sampling
+from airllm.models.recommended import recommended_by
 from airllm.models.tokenizer import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class LayerWiseInferenceEngine:
         `general.sampling` keys of a GGUF file; empty where there are none. Nothing uses them unless told to:
         `engine.generate(prompt, **engine.recommended_sampling)`. The commands of `airllm` do.
         """
-        return recommended_sampling(self.path)
+        return recommended_by(self.model.weights)
 
     def memory_estimate(self, tokens: int = 512) -> MemoryEstimate:
         """What the model takes in memory without a budget, with one sequence as long as `context`, when at

@@ -14,7 +14,7 @@ from airllm.models.budget import CONTEXT
 from airllm.models.cache import token_bytes
 from airllm.models.config import ModelConfig, config_of
 from airllm.models.memory import estimate
-from airllm.models.recommended import as_text, recommended_sampling
+from airllm.models.recommended import as_text, recommended_by
 from airllm.models.tensor_names import NamedTensors
 from airllm.models.weights import WeightFile, open_weights
 
@@ -31,7 +31,7 @@ def facts(path: Path) -> dict[str, Any]:
             "context": context,
             "formats": [asdict(each) for each in _formats(weights)],
             "memory": asdict(estimate(NamedTensors(weights, config), context)),
-            "recommended_sampling": recommended_sampling(path),
+            "recommended_sampling": recommended_by(weights),
         }
 
 
@@ -43,7 +43,7 @@ def lines(path: Path) -> Iterator[str]:
         yield from _architecture(config)
         yield from _format_lines(_formats(weights))
         yield from _memory(NamedTensors(weights, config))
-    yield f"Sampling:    {as_text(recommended_sampling(path)) or 'the model recommends nothing'}"
+        yield f"Sampling:    {as_text(recommended_by(weights)) or 'the model recommends nothing'}"
 
 
 def _architecture(c: ModelConfig) -> Iterator[str]:

@@ -6,8 +6,8 @@ import gguf
 import pytest
 
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.models import ModelFileError
-from airllm.models.recommended import as_text, recommended_sampling
+from airllm.models import ModelFileError, open_weights
+from airllm.models.recommended import as_text, recommended_by, recommended_sampling
 
 
 @pytest.mark.parametrize(
@@ -58,6 +58,8 @@ def test_gguf_files(tmp_path):
     writer.write_tensors_to_file()
     writer.close()
     found = recommended_sampling(path)
+    with open_weights(path) as weights:
+        assert recommended_by(weights) == found
     assert found == {"temperature": 0.5, "top_k": 20, "repetition_penalty": 1.25}
     assert as_text(found) == "temperature 0.5, top-k 20, repetition-penalty 1.25"
 

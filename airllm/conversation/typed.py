@@ -171,7 +171,7 @@ def _history() -> Any:
 @contextlib.contextmanager
 def keys_unseen() -> Iterator[None]:
     """What is typed while an answer comes does not show in it; it is there when the next entry is typed."""
-    if sys.stdin is None or not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty() or os.name != "posix":
         yield
         return
     import termios

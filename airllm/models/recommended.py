@@ -10,7 +10,7 @@ from typing import Any
 from airllm.models.config_values import Values
 from airllm.models.gguf_file import GgufFile
 from airllm.models.sampling import Sampling
-from airllm.models.weights import read_json
+from airllm.models.weights import WeightFile, read_json
 
 # Names of `Sampling` -> keys of generation_config.json, keys of a GGUF file.
 _KEYS = {
@@ -32,7 +32,14 @@ def recommended_sampling(path: str | PathLike[str]) -> dict[str, Any]:
         file = path / "generation_config.json"
         return _found(Values(file, read_json(file)), 0) if file.is_file() else {}
     with GgufFile(path) as opened:
-        return _found(Values(path, opened.metadata), 1)
+        return recommended_by(opened)
+
+
+def recommended_by(weights: WeightFile) -> dict[str, Any]:
+    """The same of a model whose weights are open: a GGUF file need not be read again."""
+    if isinstance(weights, GgufFile):
+        return _found(Values(weights.path, weights.metadata), 1)
+    return recommended_sampling(weights.path)
 
 
 def _found(values: Values, kind: int) -> dict[str, Any]:
