@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import shlex
 import sys
@@ -17,26 +18,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airllm import command_line
+from airllm.command_line import Refused, in_options
 
 if TYPE_CHECKING:
     from airllm.layer_engine import LayerWiseInferenceEngine
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
-_ENGINE = ("backend", "compute", "context", "cache_dtype", "max_memory")
-
-
-class Refused(Exception):
-    """What the user asked for cannot be; the message is all that is shown."""
+_ENGINE = ("backend", "threads", "compute", "context", "cache_dtype", "max_memory")
+# How tokens are drawn where neither the command line nor the model's files say it.
+_DRAWN: dict[str, dict[str, Any]] = {"generate": {}, "chat": {"temperature": 0.7, "top_p": 0.95}}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line; returns the exit status."""
-    options = _parsed(arguments)
-    warnings.formatwarning = _note
+    options = command_line.parsed(sys.argv[1:] if arguments is None else arguments)
+    if sys.stdout is None:  # closed by who started this
+        print("airllm: stdout is closed, expected a terminal, a file or a pipe", file=sys.stderr)
+        return 1
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a letter is no reason to stop
     try:
-        status = _COMMANDS[options.command](options)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warned  # type: ignore[assignment]
+            status = _COMMANDS[options.command](options)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -46,28 +50,14 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except _expected() as error:
-        print(f"airllm: {_line(error)}", file=sys.stderr)
+        print(f"airllm: {_line(error, options)}", file=sys.stderr)
         return 1
 
 
-def _note(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
-    """A warning as a line for users: where the code stands that gave it tells them nothing."""
-    text = " ".join(str(message).split())
-    return f"{text if text.startswith('airllm') else f'airllm: {category.__name__}: {text}'}\n"
-
-
-def _parsed(arguments: list[str] | None) -> argparse.Namespace:
-    """Options may also stand between MODEL and PROMPT, where argparse gives an optional PROMPT up."""
-    parser = command_line.parser()
-    if not (sys.argv[1:] if arguments is None else arguments):
-        parser.print_help(sys.stderr)
-        parser.exit(2)
-    options, rest = parser.parse_known_args(arguments)
-    if len(rest) == 1 and not rest[0].startswith("-") and getattr(options, "prompt", rest) is None:
-        options.prompt = rest.pop()
-    if rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    return options
+def _warned(message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """A warning is a line, without the place in the code that it comes from."""
+    text = " ".join(str(message).split()).removeprefix("airllm: ")
+    print(f"airllm: {text}", file=sys.stderr)
 
 
 def _expected() -> tuple[type[Exception], ...]:
@@ -81,13 +71,16 @@ def _expected() -> tuple[type[Exception], ...]:
     return Refused, ModelFileError, *errors, ConfigError, OSError, ImportError
 
 
-def _line(error: Exception) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        name = error.name.partition(".")[0]
-        return f"this needs the package {name}, which is not installed: python -m pip install {name}"
+def _line(error: Exception, options: argparse.Namespace) -> str:
+    from airllm import extras
+    from airllm.models import ModelFileError
+
+    if isinstance(error, ModuleNotFoundError) and error.name and not isinstance(error, extras.MissingExtra):
+        return extras.message(error.name.partition(".")[0])
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
-    return str(error)
+    asked_for = isinstance(error, ValueError) and not isinstance(error, ModelFileError)
+    return in_options(str(error), options) if asked_for else str(error)
 
 
 # ------------------------------------------------------------------------------------------------ commands
@@ -95,24 +88,55 @@ def _line(error: Exception) -> str:
 
 def generate(options: argparse.Namespace) -> int:
     """The answer to a prompt, or the text that goes on from it."""
-    prompt = options.prompt
-    if prompt is None or prompt == "-":
-        prompt = sys.stdin.read()
+    from airllm.answers import facts, show
+    from airllm.piped import with_stdin
+    from airllm.progress import Waiting
+
+    prompt = with_stdin(options.prompt)
     with opened(options) as engine:
-        with asked():
-            pieces = _pieces(engine, prompt, options)
-        interrupted = show(pieces)
-        print(flush=True)
-        tell(engine, options)
+        wait = Waiting("Reading the prompt", options.quiet)
+        sampling = _sampling(engine, options)
+        with asked(options):
+            pieces = _pieces(engine, prompt, options, {**sampling, "on_prompt": wait.advance})
+        if options.json:
+            with wait:
+                text, interrupted = _whole(pieces)
+            found = {"model": options.model, "text": text, **facts(engine), "sampling": sampling}
+            print(json.dumps(found), flush=True)
+        else:
+            interrupted = show(pieces, wait)
+            print(flush=True)
+            tell(engine, options)
     return 130 if interrupted else 0
 
 
-def _pieces(engine: LayerWiseInferenceEngine, prompt: str, options: argparse.Namespace) -> Iterator[str]:
+def _pieces(
+    engine: LayerWiseInferenceEngine, prompt: str, options: argparse.Namespace, wanted: dict[str, Any]
+) -> Iterator[str]:
     """A model made for conversations, asked without its template, most often ends before it has begun."""
-    wanted = {"stop": options.stop, **_chosen(options, _SAMPLING)}
+    wanted = {"stop": options.stop, **wanted}
     if options.raw or engine.chat_template is None:
         return engine.stream(prompt, options.max_new_tokens, **wanted)
     return engine.stream_chat([{"role": "user", "content": prompt}], options.max_new_tokens, **wanted)
+
+
+def _sampling(engine: LayerWiseInferenceEngine, options: argparse.Namespace) -> dict[str, Any]:
+    """As asked for; else as the model's files recommend; else as the command does it."""
+    recommended = engine.recommended_sampling
+    drawn = {} if "temperature" in recommended else _DRAWN[options.command]
+    return {**drawn, **recommended, **_chosen(options, _SAMPLING)}
+
+
+def _whole(pieces: Iterator[str]) -> tuple[str, bool]:
+    """The text, and whether Ctrl-C has broken it off."""
+    text = ""
+    with contextlib.closing(pieces):  # type: ignore[type-var]
+        try:
+            for piece in pieces:
+                text += piece
+        except KeyboardInterrupt:
+            return text, True
+    return text, False
 
 
 def chat(options: argparse.Namespace) -> int:
@@ -120,28 +144,39 @@ def chat(options: argparse.Namespace) -> int:
     from airllm.conversation import converse
 
     with opened(options) as engine:
-        converse(
-            engine,
-            options.system,
-            lambda messages: engine.stream_chat(
-                messages, options.max_new_tokens, stop=options.stop, **_chosen(options, _SAMPLING)
-            ),
-            lambda: tell(engine, options),
-        )
-    return 0
+        settings = {"max_new_tokens": options.max_new_tokens, "stop": options.stop}
+        settings |= _sampling(engine, options)
+        with asked(options):
+            failed = converse(
+                engine, options.system, settings, options.quiet, lambda text: in_options(text, options)
+            )
+    return 1 if failed else 0
 
 
 def info(options: argparse.Namespace) -> int:
     """What runs on this machine, or what a model is made of."""
     if options.model is None:
-        from airllm.tensor_ops import print_backend_info
+        return _info_of_this_machine(options.json)
+    from airllm.model_info import facts, lines
 
-        print_backend_info()
+    path = _path(options.model)
+    if options.json:
+        print(json.dumps(facts(path)))
         return 0
-    from airllm.model_info import lines
-
-    for line in lines(_path(options.model)):
+    for line in lines(path):
         print(line)
+    return 0
+
+
+def _info_of_this_machine(as_json: bool) -> int:
+    from airllm.models.supported import model_types
+    from airllm.tensor_ops import get_backend_info, print_backend_info
+
+    if as_json:
+        print(json.dumps({**get_backend_info(), "model_types": model_types()}, default=str))
+        return 0
+    print_backend_info()
+    print(f"Models:         {', '.join(model_types())}")
     return 0
 
 
@@ -150,7 +185,7 @@ def profile(options: argparse.Namespace) -> int:
     from airllm.models.profile import lines, profile
 
     with opened(options) as engine:
-        with asked():
+        with asked(options, context="after"):
             found = profile(engine, options.rows, options.passes, options.after)
         print(
             f"{engine.path.name} on {engine.backend.name()} ({engine.backend.device()}): ms in a pass of "
@@ -175,7 +210,7 @@ def tune_backends(options: argparse.Namespace) -> int:
         from airllm.progress import progress
 
         names = backends.get_available_backends()
-    with asked():
+    with asked(options):
         ops = benchmark.chosen("op", options.ops, tune.tunable())
     if says := load.busy_now():
         print(f"airllm: {says}", file=sys.stderr)
@@ -187,7 +222,7 @@ def tune_backends(options: argparse.Namespace) -> int:
     try:
         print(f"Plots: {tune.draw(choice, path)}")
     except ModuleNotFoundError as error:
-        print(f"airllm: no plots: {_line(error)}", file=sys.stderr)
+        print(f"airllm: no plots: {_line(error, options)}", file=sys.stderr)
     return 0
 
 
@@ -198,7 +233,7 @@ def quantize(options: argparse.Namespace) -> int:
     from airllm.progress import progress
 
     source, target = _path(options.model), Path(options.out)
-    with asked(), progress(f"Writing {target.name}") as advance:
+    with asked(options), progress(f"Writing {target.name}") as advance:
         done = quantize(source, target, options.format, advance)
     print(f"{done.path}: {size(done.nbytes)}, from weights of {size(done.before)}")
     if done.twice:
@@ -240,21 +275,27 @@ _COMMANDS = {
 def opened(options: argparse.Namespace) -> Iterator[LayerWiseInferenceEngine]:
     """The engine that the options describe."""
     from airllm.layer_engine import LayerWiseInferenceEngine
+    from airllm.progress import Waiting
 
     path = _path(options.model)
-    with asked():
+    waiting = Waiting(f"Opening {options.model}", getattr(options, "quiet", False))
+    with asked(options), waiting:
         engine = LayerWiseInferenceEngine(path, **_chosen(options, _ENGINE))
     with engine:
         yield engine
 
 
 @contextlib.contextmanager
-def asked() -> Iterator[None]:
-    """A ValueError in here is about what the user has asked for."""
+def asked(options: argparse.Namespace, **others: str) -> Iterator[None]:
+    """A ValueError in here is about what the user has asked for, by options; `others`: see `in_options`."""
+    from airllm.models import ModelFileError
+
     try:
         yield
+    except ModelFileError:
+        raise
     except ValueError as error:
-        raise Refused(str(error)) from error
+        raise Refused(in_options(str(error), options, **others)) from error
 
 
 def _path(model: str) -> Any:
@@ -271,27 +312,9 @@ def _chosen(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, An
     return {name: value for name, value in given.items() if value is not None}
 
 
-def show(pieces: Iterator[str]) -> bool:
-    """Print text as it comes; whether Ctrl-C has broken it off."""
-    with contextlib.closing(pieces):  # type: ignore[type-var]
-        try:
-            for piece in pieces:
-                print(piece, end="", flush=True)
-        except KeyboardInterrupt:
-            return True
-    return False
-
-
 def tell(engine: LayerWiseInferenceEngine, options: argparse.Namespace) -> None:
-    """How fast it was and where, on stderr."""
-    done = engine.statistics
-    if options.quiet or done is None:
-        return
-    computed = done.prompt_tokens - done.cached_tokens
-    where = engine.backend.device()
-    print(
-        f"[{done.new_tokens} tokens, {done.tokens_per_second:.1f} tokens/s; first after "
-        f"{done.seconds_to_first_token:.2f} s ({computed} tokens of prompt computed); "
-        f"ended by: {done.reason}; {engine.backend.name()}: {where}]",
-        file=sys.stderr,
-    )
+    """How fast it was, on stderr."""
+    from airllm.answers import short
+
+    if not options.quiet and engine.statistics:
+        print(short(engine), file=sys.stderr)

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from airllm.backends.kernel_backend import init_backend
+from airllm.backends.kernel_backend import init_backend, with_threads
 from airllm.engine_backend import Opening, chosen
-from airllm.models import generation
+from airllm.extras import needed
+from airllm.models import generation, turns
 from airllm.models.cache import Cache, check_context, check_dtype, token_id
-from airllm.models.generation import Prompt, Statistics
+from airllm.models.generation import OnPrompt, Prompt, Statistics
 from airllm.models.memory import MemoryEstimate, parse_size
 from airllm.models.model import Model
+from airllm.models.recommended import recommended_by
 from airllm.models.tokenizer import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
@@ -38,7 +40,9 @@ class LayerWiseInferenceEngine:
     None). `cache_dtype`: "f16", "f32" or "q8_0" for keys and values.
     `max_memory`: bytes, or "512MB", that weights, keys and values and activations may take, beside what
     Python takes; layers that do not fit are read for every token. `kv_cache_dir`: a folder in which
-    keys and values are files, each at once as large as the whole context takes: see `new_cache`.
+    keys and values are files, each at once as large as the whole context takes: see `new_cache`. `threads`:
+    of the backend "cpp", for this engine alone; as many as AIRLLM_NUM_THREADS says, or the processors, if
+    None.
     A model's files are mapped into memory: leave them as they are while the engine is open. One that is made
     shorter meanwhile ends the process (SIGBUS); to put another in its place, rename that over it.
     After a text is made, `statistics` has numbers of it.
@@ -56,6 +60,7 @@ class LayerWiseInferenceEngine:
         cache_dtype: str = "f16",
         max_memory: int | str | None = None,
         kv_cache_dir: str | PathLike[str] | None = None,
+        threads: int | None = None,
     ):
         if compute not in COMPUTE:
             raise ValueError(f"compute has value {compute!r}, expected one of {', '.join(COMPUTE)}")
@@ -67,6 +72,8 @@ class LayerWiseInferenceEngine:
         opening = Opening(path, compute != "stored", limit, context, cache_dtype)
         self.backend_choice = chosen(opening, backend)
         self.backend = init_backend(self.backend_choice.name)
+        if threads is not None:
+            self.backend = with_threads(self.backend, threads)
         self._model: Model | None = opening.model(self.backend)
         self.config = self._model.config
         self.context = self._model.residency.context
@@ -85,14 +92,24 @@ class LayerWiseInferenceEngine:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer, opened when first asked for."""
-        return open_tokenizer(self.path)
+        with needed("models"):
+            return open_tokenizer(self.path)
 
     @cached_property
     def chat_template(self) -> ChatTemplate | None:
         """The model's chat template, None if it has none; opened when first asked for."""
-        from airllm.models.chat import open_chat_template
+        with needed("models"):
+            from airllm.models.chat import open_chat_template
 
-        return open_chat_template(self.path)
+            return open_chat_template(self.path)
+
+    @cached_property
+    def recommended_sampling(self) -> dict[str, Any]:
+        """Options of `generate` that the model's makers recommend, from generation_config.json or the
+        `general.sampling` keys of a GGUF file; empty where there are none. Nothing uses them unless told to:
+        `engine.generate(prompt, **engine.recommended_sampling)`. The commands of `airllm` do.
+        """
+        return recommended_by(self.model.weights)
 
     def memory_estimate(self, tokens: int = 512) -> MemoryEstimate:
         """What the model takes in memory without a budget, with one sequence as long as `context`, when at
@@ -119,29 +136,44 @@ class LayerWiseInferenceEngine:
 
     @overload
     def forward(
-        self, tokens: list[int], cache: Cache | None = ..., all_positions: bool = ...
+        self,
+        tokens: list[int],
+        cache: Cache | None = ...,
+        all_positions: bool = ...,
+        on_progress: OnPrompt | None = ...,
     ) -> np.ndarray: ...
 
     @overload
     def forward(
-        self, tokens: list[list[int]], cache: Sequence[Cache] | None = ..., all_positions: bool = ...
+        self,
+        tokens: list[list[int]],
+        cache: Sequence[Cache] | None = ...,
+        all_positions: bool = ...,
+        on_progress: OnPrompt | None = ...,
     ) -> list[np.ndarray]: ...
 
-    def forward(self, tokens, cache=None, all_positions=False):
+    def forward(self, tokens, cache=None, all_positions=False, on_progress=None):
         """Logits after `tokens`: (vocabulary), or (tokens, vocabulary) if `all_positions`, float32.
 
         `tokens` is a list of ids, which come after those in `cache`, or begin a sequence if there is none. A
         list of such lists, with a list of as many caches, is a batch: the layers' weights are read once for
-        all of them. Its result is a list.
+        all of them. Its result is a list. `on_progress` is called with how many tokens are done, and of how
+        many, where they go through the layers in several parts.
         """
         single = not tokens or not isinstance(tokens[0], (list, tuple, np.ndarray))
         batch = [tokens] if single else tokens
         caches = [self.new_cache() for _ in batch] if cache is None else [cache] if single else list(cache)
         ids = [[token_id(token, "forward") for token in sequence] for sequence in batch]
-        results = self._forward(ids, caches, all_positions)
+        results = self._forward(ids, caches, all_positions, on_progress)
         return results[0] if single else results
 
-    def _forward(self, batch: list[list[int]], caches: list[Cache], all_positions: bool) -> list[np.ndarray]:
+    def _forward(
+        self,
+        batch: list[list[int]],
+        caches: list[Cache],
+        all_positions: bool,
+        on_progress: OnPrompt | None = None,
+    ) -> list[np.ndarray]:
         """In rounds that all sequences share, equally long: kernels may round otherwise for a few tokens."""
         asked = list(map(len, batch))
         batch = [self.model.pending(*pair) for pair in zip(batch, caches, strict=True)]
@@ -152,6 +184,8 @@ class LayerWiseInferenceEngine:
         each = -(-longest // max(rounds, 1)) or 1
         hidden: list[list[np.ndarray]] = [[] for _ in batch]
         for start in range(0, longest, each):
+            if on_progress:
+                on_progress(sum(min(start, len(tokens)) for tokens in batch), sum(map(len, batch)))
             going = [i for i, tokens in enumerate(batch) if len(tokens) > start]
             parts = [batch[i][start : start + each] for i in going]
             states = self.model.forward(parts, [caches[i] for i in going])
@@ -183,6 +217,7 @@ class LayerWiseInferenceEngine:
         repetition_penalty=1.0,
         seed=None,
         stop=(),
+        on_prompt=None,
     ):
         """The text that comes after `prompt`, without it.
 
@@ -196,21 +231,25 @@ class LayerWiseInferenceEngine:
         list has random numbers of its own, those it would have alone. Its logits may differ from those it
         would have alone, since kernels round otherwise for many rows than for few: with stored quantized
         weights so much that the text may become another, also at temperature 0; hardly with
-        compute="float32". `stop`: a text, or several, before which the answer ends.
+        compute="float32". `stop`: a text, or several, before which the answer ends. Unless you say otherwise
+        the text is the likeliest one, whatever the model's makers recommend: see `recommended_sampling`.
+        `on_prompt(done, of)` is called while a long prompt is read.
 
         The keys and values of a single prompt are kept: what the next one has in common with it, from its
         beginning, is not computed again. `statistics` says what was done, and why the text ended. Raises
-        ContextFull, a ValueError, for a prompt longer than `context`; a text that fills it just ends.
+        ContextFull, a ValueError, for a prompt longer than `context`; a text that fills it just ends. Warns
+        with BeyondTraining of a text longer than those that the model was made for.
         """
         wanted = generation.request(
             max_new_tokens,
-            stop,
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
             min_p=min_p,
             repetition_penalty=repetition_penalty,
             seed=seed,
+            stop=stop,
+            on_prompt=on_prompt,
         )
         if not generation.is_batch(prompt):
             return "".join(self._stream(generation.encoded(self, prompt), wanted))
@@ -231,6 +270,7 @@ class LayerWiseInferenceEngine:
         max_new_tokens: int | None = 512,
         *,
         template_values: Mapping[str, Any] | None = None,
+        drop_oldest: bool = False,
         **options: Any,
     ) -> str:
         """The model's answer to `messages`, such as `[{"role": "user", "content": "Hi"}]`.
@@ -238,10 +278,11 @@ class LayerWiseInferenceEngine:
         They become a text by the model's own chat template; a content may also be None, or a list of parts
         such as `{"type": "text", "text": "Hi"}`. `template_values` are what else the template knows, such as
         `{"enable_thinking": False}`. `options` are those of `generate`. Raises ChatTemplateError, a
-        ValueError, if there is no template or it refuses the messages.
+        ValueError, if there is no template or it refuses the messages, and ContextFull for messages longer
+        than `context`. With `drop_oldest` those are answered to without their oldest turns: see `fitting`.
         """
-        answer = self.stream_chat(messages, max_new_tokens, template_values=template_values, **options)
-        return "".join(answer)
+        options |= {"template_values": template_values, "drop_oldest": drop_oldest}
+        return "".join(self.stream_chat(messages, max_new_tokens, **options))
 
     def stream_chat(
         self,
@@ -249,17 +290,43 @@ class LayerWiseInferenceEngine:
         max_new_tokens: int | None = 512,
         *,
         template_values: Mapping[str, Any] | None = None,
+        drop_oldest: bool = False,
         **options: Any,
     ) -> Iterator[str]:
         """`chat`, piece by piece as the answer comes."""
-        from airllm.models.chat import ChatTemplateError
-
         wanted = generation.request(max_new_tokens, **options)
+        if drop_oldest:
+            messages = self.fitting(messages, max_new_tokens, template_values)
+        tokens = self._conversation(messages, template_values)
+        return self._stream(generation.encoded(self, tokens, "the conversation"), wanted)
+
+    def fitting(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        max_new_tokens: int | None = 512,
+        template_values: Mapping[str, Any] | None = None,
+    ) -> Sequence[Mapping[str, Any]]:
+        """`messages` that leave room for an answer: all, if they do; else the system prompt and the newest
+        turns. Room is `max_new_tokens`, at most a quarter of `context`. Once that is short an eighth of the
+        context is freed beyond it, so that the next questions begin alike. The last turn always stays.
+        """
+        most = self.context - turns.room_for_answer(self.context, max_new_tokens)
+
+        def tokens(some: Sequence[Mapping[str, Any]]) -> int:
+            return len(self._conversation(some, template_values))
+
+        return turns.fitting(messages, tokens, most, spare=self.context // 8)
+
+    def _conversation(
+        self, messages: Sequence[Mapping[str, Any]], template_values: Mapping[str, Any] | None
+    ) -> list[int]:
+        """The tokens of messages, by the chat template."""
         if self.chat_template is None:
+            from airllm.models.chat import ChatTemplateError
+
             raise ChatTemplateError(f"{self.path} has no chat template: use generate")
         text = self.chat_template.render(messages, **(template_values or {}))
-        tokens = self.tokenizer.encode(text, add_bos=False)
-        return self._stream(generation.encoded(self, tokens, "the conversation"), wanted)
+        return self.tokenizer.encode(text, add_bos=False)
 
     def _stream(self, tokens: list[int], wanted: generation.Request) -> Iterator[str]:
         return generation.stream(self, self._kept, tokens, wanted, self._done)

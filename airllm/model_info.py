@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from airllm import engine_backend
 from airllm.formats import Quantized
@@ -13,9 +15,26 @@ from airllm.models.budget import CONTEXT
 from airllm.models.cache import token_bytes
 from airllm.models.config import ModelConfig, config_of
 from airllm.models.memory import estimate
+from airllm.models.recommended import recommended_by
 from airllm.models.speed import fastest, rate
 from airllm.models.tensor_names import NamedTensors
 from airllm.models.weights import WeightFile, open_weights
+
+
+def facts(path: Path) -> dict[str, Any]:
+    """What a model is made of, for a program. Raises ModelFileError or OSError."""
+    with open_weights(path) as weights:
+        config = config_of(weights)
+        context = min(config.context, CONTEXT)
+        return {
+            "path": str(path),
+            "config": asdict(config),
+            "trained_context": config.trained_context,
+            "context": context,
+            "formats": [asdict(each) for each in _formats(weights)],
+            "memory": asdict(estimate(NamedTensors(weights, config), context)),
+            "recommended_sampling": recommended_by(weights),
+        }
 
 
 def lines(path: Path) -> Iterator[str]:
@@ -26,7 +45,7 @@ def lines(path: Path) -> Iterator[str]:
         config = config_of(weights)
         yield f"Model:       {path}"
         yield from _architecture(config)
-        yield from _formats(weights)
+        yield from _format_lines(_formats(weights))
         yield from _memory(NamedTensors(weights, config))
     yield from _backend(path)
 
@@ -52,7 +71,8 @@ def _architecture(c: ModelConfig) -> Iterator[str]:
         yield f"Experts:     {moe}, in {sum(c.moe_layers)} layers"
     yield f"Feed-forward:{c.feed_forward:>5}, {c.activation}"
     yield f"Vocabulary:  {c.vocabulary} tokens{', one matrix in and out' if c.tied_embeddings else ''}"
-    yield f"Context:     {c.context} tokens"
+    used = f"; {CONTEXT} unless you ask for more with --context" if c.trained_context > CONTEXT else ""
+    yield f"Context:     {c.trained_context} tokens{used}"
 
 
 def _memory(tensors: NamedTensors) -> Iterator[str]:
@@ -60,7 +80,7 @@ def _memory(tensors: NamedTensors) -> Iterator[str]:
     context = min(tensors.config.context, CONTEXT)
     needed = estimate(tensors, context)
     each = size(token_bytes(tensors.config, "f16"))
-    yield f"Memory:      {size(needed.total_bytes)} with a context of {context}, or less with max_memory:"
+    yield f"Memory:      {size(needed.total_bytes)} with a context of {context}, or less with --max-memory:"
     yield f"  {size(needed.weights)} of weights, {size(needed.activations)} of activations,"
     yield f"  {size(needed.kv_cache)} of keys and values in f16, {each} for a token"
 
@@ -70,7 +90,18 @@ def _windows(c: ModelConfig) -> str:
     return f"; a window of {max(windowed)} tokens in {len(windowed)} layers" if windowed else ""
 
 
-def _formats(weights: WeightFile) -> Iterator[str]:
+@dataclass(frozen=True)
+class Format:
+    """What of a model is stored in one format."""
+
+    name: str
+    tensors: int
+    values: int
+    bytes: int
+
+
+def _formats(weights: WeightFile) -> list[Format]:
+    """The largest first."""
     tensors, values, nbytes = Counter[str](), Counter[str](), Counter[str]()
     for name in weights.names():
         tensor = weights.tensor(name)
@@ -78,11 +109,16 @@ def _formats(weights: WeightFile) -> Iterator[str]:
         tensors[kind] += 1
         values[kind] += prod(tensor.shape)
         nbytes[kind] += tensor.nbytes
-    yield f"Weights:     {count(values.total())} in {size(nbytes.total())}"
-    for kind, number in nbytes.most_common():
-        each = f"{number * 8 / values[kind]:.2f} bits each"
-        what = f"{tensors[kind]} tensors"
-        yield f"  {kind:<9}  {what:>12}, {count(values[kind]):>8} in {size(number):>8}, {each}"
+    return [Format(kind, tensors[kind], values[kind], number) for kind, number in nbytes.most_common()]
+
+
+def _format_lines(formats: list[Format]) -> Iterator[str]:
+    values, nbytes = sum(each.values for each in formats), sum(each.bytes for each in formats)
+    yield f"Weights:     {count(values)} in {size(nbytes)}"
+    for each in formats:
+        bits = f"{each.bytes * 8 / each.values:.2f} bits each"
+        what = f"{each.tensors} tensors"
+        yield f"  {each.name:<9}  {what:>12}, {count(each.values):>8} in {size(each.bytes):>8}, {bits}"
 
 
 def size(number: int) -> str:

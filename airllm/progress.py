@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
 
 Advance = Callable[[int, int], None]
 Told = Callable[[int, int, str], None]
 EVERY = 10.0  # seconds between two lines
+_MOMENT = 0.7  # seconds for which nothing is said
 
 
 @contextlib.contextmanager
@@ -51,6 +55,49 @@ def _bar(what: str, unit_bytes: bool) -> Iterator[Advance]:
     with Progress(*columns, console=console, transient=True) as bars:
         task = bars.add_task(what, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
+
+
+class Waiting:
+    """`with Waiting("Opening"):` says on a terminal, after a moment, what is waited for, until it is there.
+
+    Call `advance` with how much is done, and of how much, where that is known.
+    """
+
+    def __init__(self, what: str, quiet: bool = False):
+        self._what = what
+        self._bars = None if quiet or not sys.stderr.isatty() else _spinner()
+        self._task = None if self._bars is None else self._bars.add_task(what, total=None, count="")
+        self._timer: threading.Timer | None = None
+
+    def advance(self, done: int, total: int) -> None:
+        if self._bars is not None and self._task is not None:
+            self._bars.update(self._task, completed=done, total=total, count=f"{done} of {total} tokens")
+
+    def __enter__(self) -> Waiting:
+        if self._bars is not None:
+            self._timer = threading.Timer(_MOMENT, self._bars.start)
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._timer is not None and self._bars is not None:
+            self._timer.cancel()
+            self._timer.join()
+            self._bars.stop()
+
+
+def _spinner() -> Progress | None:
+    """A line of a terminal that turns, with how much is done as soon as it is known; None without rich."""
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+    except ImportError:
+        return None
+    columns = (SpinnerColumn(), "{task.description}", BarColumn(), TextColumn("{task.fields[count]}"))
+    return Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False)
 
 
 @contextlib.contextmanager

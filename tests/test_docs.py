@@ -12,6 +12,7 @@ import pytest
 from airllm import real_data
 from airllm.backends import available, opened
 from airllm.backends.values import BUILT_IN
+from airllm.models.supported import model_types
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "BACKEND_GUIDE.md", "BACKEND_CONFIG.md")
@@ -106,6 +107,13 @@ def test_the_environment_variables_of_the_guide_are_those_of_the_code():
     used = {name for file in files for name in re.findall(read, file.read_text())}
     documented = set(re.findall(r"AIRLLM_\w+", "".join((ROOT / name).read_text() for name in DOCUMENTS)))
     assert used and used <= documented, used - documented
+
+
+def test_the_models_of_the_readme_are_those_that_run():
+    listed = re.search(
+        r"Models of these types run[^:]*: ((?:`\w+`(?:, |\.))+)", (ROOT / "README.md").read_text()
+    )
+    assert listed and re.findall(r"`(\w+)`", listed[1]) == model_types()
 
 
 def test_the_backends_of_the_table_are_those_that_are_known():

@@ -5,6 +5,7 @@ The model says random bytes, so nearly all its characters are broken off: the wo
 
 import signal
 import time
+import warnings
 from contextlib import contextmanager
 
 import numpy as np
@@ -221,6 +222,59 @@ def test_wrong_tokens(engine):
         engine.forward([1, "2"])
 
 
+@pytest.mark.parametrize("text", ("\udcff\udcfe", "good \ud83d"))
+def test_text_that_is_no_unicode_is_refused(engine, text):
+    for use in (engine.generate, engine.stream, engine.tokenizer.encode):
+        with pytest.raises(ValueError, match=r"text has '\\ud[cb8].*' as character [05], expected Unicode"):
+            use(text)
+    with pytest.raises(ValueError, match="expected Unicode"):
+        engine.chat([{"role": "user", "content": text}])
+
+
+def test_a_text_beyond_what_the_model_was_made_for_warns_once(folder):
+    with LayerWiseInferenceEngine(folder, context=100) as engine, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine.generate([5] * 60, 5)  # 64 at the end, the last one being not computed
+        warnings.simplefilter("always")
+        for prompt, count in ((60, 9), (90, 5)):
+            with pytest.warns(generation.BeyondTraining) as caught:
+                engine.generate([5] * prompt, count)
+            found = max(prompt, speaking_model.CONTEXT + 1)
+            (text,) = [str(each.message) for each in caught]
+            assert f"has {found} tokens now, and the model was made for at most 64" in text
+            assert "\n" not in text
+        with pytest.warns(generation.BeyondTraining) as caught:
+            engine.generate([[5] * 70, [6] * 80], 3)
+        assert len(caught) == 1
+
+
+def test_a_long_prompt_says_how_far_it_is(engine):
+    engine.model.residency.chunk = 8
+    seen = []
+    expected = engine.generate([7] * 20, 4)
+    engine._kept.clear()
+    assert engine.generate([7] * 20, 4, on_prompt=lambda *at: seen.append(at)) == expected
+    assert seen == [(0, 20), (7, 20), (14, 20)]  # three parts, equally long; of single tokens nothing is said
+    seen.clear()
+    engine.generate([[7] * 20, [8] * 3], 4, on_prompt=lambda *at: seen.append(at))
+    assert seen[0] == (0, 23) and seen[-1][1] == 23 and seen == sorted(seen)
+
+
+def test_threads_of_one_engine(folder):
+    with LayerWiseInferenceEngine(folder, backend="cpp", threads=1) as engine:
+        other = LayerWiseInferenceEngine(folder, backend="cpp", threads=3)
+        assert engine.backend.device().endswith(", 1 thread)")
+        assert other.backend.device().endswith(", 3 threads)")
+        text = engine.generate(PROMPT, 9)
+        assert text == other.generate(PROMPT, 9)
+        other.close()
+    for wrong in (0, -1, 1.5, "2", True):
+        with pytest.raises(ValueError, match="threads has value .*, expected a whole number from 1 on"):
+            LayerWiseInferenceEngine(folder, backend="cpp", threads=wrong)
+    with pytest.raises(ValueError, match="threads has value 2, expected none with the backend python"):
+        LayerWiseInferenceEngine(folder, backend="python", threads=2)
+
+
 # ------------------------------------------------------------------------------------------------ chat
 
 
@@ -237,6 +291,25 @@ def test_chat_without_a_template_says_so(tmp_path):
     engine = LayerWiseInferenceEngine(tmp_path)
     with pytest.raises(ChatTemplateError, match="has no chat template: use generate"):
         engine.chat([{"role": "user", "content": "hi"}])
+
+
+def test_a_conversation_that_is_too_long_goes_on_without_its_oldest_turns_if_told(engine):
+    talk = [
+        {"role": "system", "content": "be"},
+        *({"role": role, "content": "a b"} for _ in range(2) for role in ("user", "assistant")),
+        {"role": "user", "content": "hi"},
+    ]
+    assert len(engine._conversation(talk, None)) > engine.context
+    with pytest.raises(ContextFull, match="the conversation has"):
+        engine.chat(talk, 4)
+    expected = engine.chat([talk[0], talk[-1]], 4)
+    assert engine.chat(talk, 4, drop_oldest=True) == expected
+    assert "".join(engine.stream_chat(talk, 4, drop_oldest=True)) == expected
+    assert engine.fitting(talk, 4) == [talk[0], talk[-1]]
+    assert engine.fitting([talk[0], talk[-1]], 4) == [talk[0], talk[-1]]
+    long = [{"role": "user", "content": "a " * 60}]
+    with pytest.raises(ContextFull, match="the conversation has"):  # one question may be too long by itself
+        engine.chat(long, 4, drop_oldest=True)
 
 
 # ------------------------------------------------------------------------------------------------ kept

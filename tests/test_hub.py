@@ -63,21 +63,20 @@ def fetched(tmp_path, monkeypatch) -> list[str]:
             (tmp_path / repo / name).touch()
         return tmp_path / repo
 
-    def listed(repo: str, **access) -> list[str]:
+    def listed(repo: str) -> list[str]:
         if repo not in REPOSITORIES:
-            raise ConnectionError("404\nRepository not found")
+            raise LookupError("404\nRepository not found")
         return REPOSITORIES[repo]
 
     def snapshot_download(repo: str, allow_patterns: list[str], **access) -> str:
         names = [name for name in listed(repo) if any(fnmatch(name, p) for p in allow_patterns)]
         return str(here(repo, names, **access))
 
-    def hf_hub_download(repo: str, name: str, **access) -> str:
-        return str(here(repo, [name], **access) / name)
+    def model_info(repo: str, **access) -> SimpleNamespace:
+        assert set(access) == {"revision", "token"}
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in listed(repo)])
 
-    fake = SimpleNamespace(
-        snapshot_download=snapshot_download, hf_hub_download=hf_hub_download, list_repo_files=listed
-    )
+    fake = SimpleNamespace(snapshot_download=snapshot_download, model_info=model_info)
     monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
     monkeypatch.chdir(tmp_path)
     return got
@@ -101,6 +100,12 @@ def test_of_a_repository_only_what_is_needed_is_fetched(fetched, tmp_path):
         ("owner/ggufs:q4_0", "tiny.Q4_0.gguf"),
         ("owner/one.gguf-files", "sub/one.gguf"),
         ("owner/one.gguf-files/sub/one.gguf", "sub/one.gguf"),
+        ("owner/ggufs:Q8_0.gguf", "tiny.Q8_0.gguf"),
+        ("hf.co/owner/ggufs:Q8_0", "tiny.Q8_0.gguf"),
+        ("https://huggingface.co/owner/ggufs:Q8_0", "tiny.Q8_0.gguf"),
+        ("https://huggingface.co/owner/ggufs/blob/main/tiny.Q8_0.gguf", "tiny.Q8_0.gguf"),
+        ("https://huggingface.co/owner/ggufs/resolve/main/tiny.Q8_0.gguf?download=true", "tiny.Q8_0.gguf"),
+        ("https://huggingface.co/owner/one.gguf-files/tree/main/", "sub/one.gguf"),
     ),
 )
 def test_gguf_files_of_a_repository(fetched, tmp_path, name, file):
@@ -116,6 +121,7 @@ def test_gguf_files_of_a_repository(fetched, tmp_path, name, file):
             "owner/ggufs",
             r"has the GGUF files tiny.Q4_0.gguf, tiny.Q8_0.gguf, expected one of them by name, as",
         ),
+        ("owner/ggufs:none.gguf", r"has the GGUF files tiny.Q4_0.gguf, tiny.Q8_0.gguf, expected one"),
         ("owner/ggufs:Q6_K", r"has the GGUF files tiny.Q4_0.gguf, tiny.Q8_0.gguf, expected one"),
         ("owner/pytorch", r"has no safetensors and no GGUF file in one part"),
         ("owner/none", r"owner/none: could not be fetched from Hugging Face: 404 Repository not found$"),
@@ -124,6 +130,68 @@ def test_gguf_files_of_a_repository(fetched, tmp_path, name, file):
 def test_repositories_that_will_not_do(fetched, name, message):
     with pytest.raises(ModelNotFound, match=message):
         located(name)
+
+
+def test_an_address_may_name_a_revision(fetched, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        hub, "_fetched", lambda repo, file, access: seen.append((repo, file, access["revision"]))
+    )
+    located("https://huggingface.co/owner/plain/tree/v2")
+    located("hf.co/owner/plain", revision="v3")
+    located("http://www.hf.co/owner/plain/")
+    assert seen == [("owner/plain", None, "v2"), ("owner/plain", None, "v3"), ("owner/plain", None, None)]
+
+
+class ConnectError(Exception):
+    """As the network library of huggingface_hub calls it."""
+
+
+def test_without_a_network_it_is_a_line_and_what_is_here_is_used(fetched, tmp_path, monkeypatch):
+    fake = sys.modules["huggingface_hub"]
+    snapshot_download = fake.snapshot_download
+
+    def offline(*args, local_files_only=False, **access):
+        if local_files_only or "allow_patterns" in access:
+            if (tmp_path / args[0]).is_dir():  # huggingface_hub answers with what it has
+                return str(tmp_path / args[0])
+            try:
+                raise ConnectError("[Errno -2] Name or service not known")
+            except ConnectError as error:
+                text = "Got: ConnectError: [Errno -2]\nAn error happened while trying. Please check."
+                raise FileNotFoundError(text) from error
+        raise ConnectError("[Errno -2] Name or service not known")
+
+    fake.snapshot_download = fake.model_info = offline
+    for name in ("owner/plain", "owner/ggufs:Q4_0", "owner/ggufs:tiny.Q4_0.gguf"):
+        with pytest.raises(ModelNotFound) as caught:
+            located(name)
+        repo = name.partition(":")[0]
+        why = "is not in the cache here, and Hugging Face cannot be reached"
+        assert str(caught.value) == f"{repo}: {why}: [Errno -2] Name or service not known"
+    snapshot_download("owner/ggufs", allow_patterns=["tiny.Q4*"], revision=None, token=None)
+    assert located("owner/ggufs:q4_0") == tmp_path / "owner/ggufs/tiny.Q4_0.gguf"
+
+
+def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "Llama-3.2-1B.Q4_0.gguf").touch()
+    (tmp_path / "models" / "notes.txt").touch()
+    for name, meant in (
+        ("smollm", "smollm2"),
+        ("SmolLM2", "smollm2"),
+        ("model", "models"),
+        ("models/llama-3.2-1b.q4_0", "models/Llama-3.2-1B.Q4_0.gguf"),
+    ):
+        with pytest.raises(
+            ModelNotFound, match=rf"no such file or folder \(did you mean {meant}\?\), expected"
+        ):
+            located(f"./{name}" if "/" in name else name)
+    for name in ("gpt", "./models/note.gguf"):
+        with pytest.raises(ModelNotFound) as caught:
+            located(name)
+        assert "did you mean" not in str(caught.value) and "or smollm2" in str(caught.value)
 
 
 def no_network(*args, **kwargs):
@@ -138,7 +206,7 @@ def test_a_path_never_touches_the_network(monkeypatch, tmp_path, name):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(hub, "_fetched", no_network)
     monkeypatch.setattr(hub.real_data, "fetch", no_network)
-    with pytest.raises(ModelNotFound, match="no such file or folder, expected a GGUF file"):
+    with pytest.raises(ModelNotFound, match="no such file or folder, expected the path of a GGUF file"):
         located(name)
     (tmp_path / "owner" / "plain").mkdir(parents=True)
     (tmp_path / "smollm2").touch()
@@ -148,7 +216,7 @@ def test_a_path_never_touches_the_network(monkeypatch, tmp_path, name):
 
 def test_without_huggingface_hub_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(ModelNotFound, match=r"to fetch it from Hugging Face, install python -m pip install"):
+    with pytest.raises(ModelNotFound, match=r'to fetch it from Hugging Face: pip install .*\[hub\]"$'):
         located("owner/name")
 
 

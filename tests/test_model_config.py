@@ -82,3 +82,22 @@ def test_the_real_model(real_file):
 def test_rotations_of_gemma3(tmp_path):
     config = open_config(folder(tmp_path, **FOLDERS["gemma3_text"][0]))
     assert [config.rope_of(i).theta for i in range(7)] == [1e4] * 5 + [1e6, 1e4]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "tokens"),
+    (
+        (None, 32768),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}, 32768),
+        ({"rope_type": "linear", "factor": 8.0}, 32768),  # such files say the length after stretching
+        (
+            {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+             "original_max_position_embeddings": 8192},
+            65536,
+        ),
+    ),
+)  # fmt: skip
+def test_the_longest_text_counts_what_the_rotation_is_stretched_to(tmp_path, scaling, tokens):
+    values = {"model_type": "llama", "max_position_embeddings": 32768, "rope_scaling": scaling}
+    assert open_config(folder(tmp_path, **values)).trained_context == tokens

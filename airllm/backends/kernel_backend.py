@@ -153,6 +153,14 @@ _OPTIONS: dict[str, dict[str, Callable[[Any], KernelBackend]]] = {
 }
 
 
+def with_threads(backend: KernelBackend, threads: int) -> KernelBackend:
+    """The same backend with so many threads. ValueError for one that has none of its own."""
+    if backend.name() != "cpp":
+        found = f"threads has value {threads!r}, expected none with the backend {backend.name()}"
+        raise ValueError(f"{found}: only cpp has threads that can be counted")
+    return CpuBackend(num_threads=_threads(threads, registry.asked_for("cpp").module, "threads"))
+
+
 def options_of(name: str) -> tuple[str, ...]:
     """The options that `with_options` knows of a backend."""
     return tuple(_OPTIONS.get(name, ()))

@@ -72,6 +72,15 @@ class ModelConfig:
         """The rotation in this layer."""
         return self.local_rope if self.local_rope and self.windows[layer] else self.rope
 
+    @property
+    def trained_context(self) -> int:
+        """Tokens of the longest text that the model was made for: with a stretched rotation, those it is
+        stretched to, which some files say as the length before and a factor.
+        """
+        scaling = self.rope.scaling or {}
+        before, factor = scaling.get("original_max_position_embeddings", 0), scaling.get("factor", 1)
+        return max(self.context, int(before * factor))
+
     def is_moe(self, layer: int) -> bool:
         """Whether this layer's feed-forward part is a choice of experts."""
         return bool(self.moe_layers) and self.moe_layers[layer]

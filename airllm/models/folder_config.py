@@ -26,7 +26,7 @@ _GEMMA3 = {
     "max_position_embeddings": 131072,
 }
 # model_type -> architecture
-_MODEL_TYPES = {
+MODEL_TYPES = {
     "llama": "llama",
     "mistral": "llama",
     "mixtral": "llama",
@@ -58,10 +58,10 @@ def folder_config(folder: Path) -> ModelConfig:
         wanted = "safetensors in float32, float16 or bfloat16; take a GGUF file for fewer bits"
         raise whole.error("quantization_config", found, wanted)
     kind = whole.text("model_type")
-    if kind not in _MODEL_TYPES:
-        raise whole.error("model_type", f"has value {kind!r}", f"one of {', '.join(_MODEL_TYPES)}")
+    if kind not in MODEL_TYPES:
+        raise whole.error("model_type", f"has value {kind!r}", f"one of {', '.join(MODEL_TYPES)}")
     values = (_text_part(whole) if kind == "gemma3" else None) or whole
-    name = _MODEL_TYPES[kind]
+    name = MODEL_TYPES[kind]
     gemma = name.startswith("gemma")
     width, heads = values.whole("hidden_size"), values.whole("num_attention_heads")
     layers = values.whole("num_hidden_layers", most=MOST_LAYERS)
@@ -155,7 +155,7 @@ def _windows(values: Values, kind: str, layers: int) -> tuple[int | None, ...]:
         first = values.get("max_window_layers", (int,), "a whole number", 28)
         return tuple(window if i >= first else None for i in range(layers))
     pattern = values.whole("sliding_window_pattern", values.whole("_sliding_window_pattern", 0))
-    return every(pattern or PATTERN.get(_MODEL_TYPES[kind], 0), window, layers)
+    return every(pattern or PATTERN.get(MODEL_TYPES[kind], 0), window, layers)
 
 
 def _typed_windows(
@@ -173,7 +173,7 @@ def _ropes(values: Values, kind: str, head_dim: int) -> tuple[Rope, Rope | None]
     new = values.below("rope_parameters")
     if kind == "phi3":
         return _rope(values, new, values.number("rope_theta", 1e4), head_dim, _PHI3_SCALINGS), None
-    gemma3 = _MODEL_TYPES[kind] == "gemma3"
+    gemma3 = MODEL_TYPES[kind] == "gemma3"
     if not gemma3:
         return _rope(values, new, values.number("rope_theta", _THETAS.get(kind, 1e4)), head_dim), None
     both = values.get("rope_parameters", (dict,), "an object", {})

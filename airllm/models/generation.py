@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from airllm.models.cache import Cache, ContextFull, token_id
+from airllm.models.config import ModelConfig
 from airllm.models.sampling import Sampler, Sampling
 from airllm.models.stop_strings import StopStrings
 from airllm.models.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 Done = Callable[["Statistics"], None]
+OnPrompt = Callable[[int, int], None]
 
 # Why a text ended.
 END, STOP, LENGTH, CONTEXT, INTERRUPTED = "end", "stop", "length", "context", "interrupted"
+
+
+class BeyondTraining(UserWarning):
+    """A text is longer than those that the model was made for."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +65,16 @@ class Engine(Protocol):
     context: int
 
     @property
+    def config(self) -> ModelConfig: ...
+
+    @property
     def tokenizer(self) -> Tokenizer: ...
 
     def new_cache(self) -> Cache: ...
 
-    def forward(self, tokens: list[list[int]], cache: Sequence[Cache]) -> list[np.ndarray]: ...
+    def forward(
+        self, tokens: list[list[int]], cache: Sequence[Cache], *, on_progress: OnPrompt | None = None
+    ) -> list[np.ndarray]: ...
 
 
 @dataclass(frozen=True)
@@ -71,9 +84,15 @@ class Request:
     max_new_tokens: int | None
     stop: tuple[str, ...]
     sampling: Sampling
+    on_prompt: OnPrompt | None = None
 
 
-def request(max_new_tokens: int | None = 512, stop: str | Sequence[str] = (), **sampling: Any) -> Request:
+def request(
+    max_new_tokens: int | None = 512,
+    stop: str | Sequence[str] = (),
+    on_prompt: OnPrompt | None = None,
+    **sampling: Any,
+) -> Request:
     """The options of a call, checked; those of `Sampling` by name."""
     if max_new_tokens is not None:
         if not isinstance(max_new_tokens, (int, np.integer)) or isinstance(max_new_tokens, bool):
@@ -87,7 +106,7 @@ def request(max_new_tokens: int | None = 512, stop: str | Sequence[str] = (), **
             raise TypeError(f"stop has an item of type {type(each).__name__}, expected a str")
         if not each:
             raise ValueError("stop has an empty text, expected texts of one character or more")
-    return Request(max_new_tokens, stops, Sampling(**sampling))
+    return Request(max_new_tokens, stops, Sampling(**sampling), on_prompt)
 
 
 # ------------------------------------------------------------------------------------------------ prompts
@@ -222,13 +241,17 @@ def rounds(engine: Engine, sequences: list[Continuation], done: Done) -> Generat
     however it ends; the time between the passes, which is the caller's, does not count.
     """
     seconds = first = 0.0
+    watch = _TrainedContext(engine.config.trained_context)
     try:
         while going := [i for i, sequence in enumerate(sequences) if not sequence.reason]:
             start = time.perf_counter()
             pieces = [""] * len(sequences)
             try:
                 states = [sequences[i].pending for i in going], [sequences[i].cache for i in going]
-                for i, logits in zip(going, engine.forward(*states), strict=True):
+                watch.see(*states)
+                on_prompt = None if first else sequences[0].wanted.on_prompt
+                logits_of = partial(engine.forward, on_progress=on_prompt) if on_prompt else engine.forward
+                for i, logits in zip(going, logits_of(*states), strict=True):
                     pieces[i] = sequences[i].take(logits)
             finally:
                 seconds += time.perf_counter() - start
@@ -236,6 +259,24 @@ def rounds(engine: Engine, sequences: list[Continuation], done: Done) -> Generat
             yield pieces
     finally:
         done(_statistics(sequences, first or seconds, seconds))
+
+
+class _TrainedContext:
+    """Warns when a sequence becomes longer than `most`, once."""
+
+    def __init__(self, most: int):
+        self._most = most
+        self._warned = False
+
+    def see(self, tokens: list[list[int]], caches: list[Cache]) -> None:
+        """These tokens are about to follow what is in these caches."""
+        if self._warned:
+            return
+        longest = max(cache.length + len(new) for new, cache in zip(tokens, caches, strict=True))
+        if longest > self._most:
+            self._warned = True
+            found = f"the text has {longest} tokens now, and the model was made for at most {self._most}"
+            warnings.warn(f"{found}: what it says from here on may make no sense", BeyondTraining, 2)
 
 
 def _statistics(sequences: list[Continuation], first: float, seconds: float) -> Statistics:

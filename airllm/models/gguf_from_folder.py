@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from airllm.formats import Quantized
-from airllm.models.chat import folder_chat_template
 from airllm.models.config import ModelConfig, Rope
 from airllm.models.config_values import PATTERN, every
 from airllm.models.gguf_config import gguf_config
@@ -30,6 +29,8 @@ from airllm.rope import frequencies
 
 def folder_source(folder: SafetensorsFolder, config: ModelConfig) -> tuple[list[Key], list[Source]]:
     """The keys and tensors. Raises ModelFileError for a model that cannot be said in a GGUF file."""
+    from airllm.models.chat import folder_chat_template  # needs a package that GGUF files do without
+
     sources = list(_sources(folder, config))
     keys = list(_config_keys(folder.path, config))
     _check(folder.path, config, keys, sources)

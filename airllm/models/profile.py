@@ -83,7 +83,8 @@ def profile(engine: Engine, rows: int = 1, passes: int = 16, context: int = 64) 
             )
     if context + rows > engine.context:
         wanted = f"at most the {engine.context} of this engine's context"
-        raise ValueError(f"profile: rows and context have {context + rows} tokens, expected {wanted}")
+        what = f"rows={rows} after context={context} are {context + rows} tokens"
+        raise ValueError(f"profile: {what}, expected {wanted}")
     found = Profile(rows, passes, context)
     found.whole = _timed(engine, found)
     model, ops = engine.model, engine.model.ops

@@ -62,6 +62,9 @@ class Tokenizer:
         """
         if not isinstance(text, str):
             raise TypeError(f"encode: text has type {type(text).__name__}, expected a str")
+        if (wrong := _half(text)) >= 0:
+            found = f"text has {text[wrong]!r} as character {wrong}"
+            raise ValueError(f"{found}, expected Unicode: bytes that are no UTF-8 become such halves")
         ids = self._encode(text, special)
         if (self.add_bos if add_bos is None else add_bos) and self.bos_id is not None:
             ids = [self.bos_id, *ids]
@@ -91,6 +94,15 @@ class Tokenizer:
     def id_of(self, text: str) -> int | None:
         """Id of the token with exactly this text."""
         return self.vocabulary.ids.get(text)
+
+
+def _half(text: str) -> int:
+    """Where the first half of a surrogate pair is, which is no character; -1 if there is none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return error.start
+    return -1
 
 
 class Decoder:

@@ -1,0 +1,181 @@
+"""An answer on its way to the screen, and what is said of it afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TextIO
+
+from airllm.progress import Waiting
+
+if TYPE_CHECKING:
+    from airllm.layer_engine import LayerWiseInferenceEngine
+    from airllm.models.generation import Statistics
+
+_FENCE = "```"
+_LOOK = 40  # letters of a line that are looked at for a fence
+
+
+def show(pieces: Iterator[str], wait: Waiting | None = None) -> bool:
+    """Print text as it comes; whether Ctrl-C has broken it off. `wait` shows that the first is waited for."""
+    text = Wrapped(sys.stdout) if sys.stdout.isatty() else _Plain(sys.stdout)
+    with contextlib.closing(pieces):  # type: ignore[type-var]
+        try:
+            with wait or contextlib.nullcontext():
+                text.add(next(pieces, ""))
+            for piece in pieces:
+                text.add(piece)
+        except KeyboardInterrupt:
+            return True
+        finally:
+            text.finish()
+    return False
+
+
+class _Plain:
+    """Text as it is."""
+
+    def __init__(self, out: TextIO):
+        self._out = out
+
+    def add(self, text: str) -> None:
+        print(text, end="", file=self._out, flush=True)
+
+    def finish(self) -> None:
+        pass
+
+
+class Wrapped:
+    """Text whose words do not break at the edge of the screen: a word goes out when it has ended.
+
+    Lines of code between fences, and words that are longer than a line, are left to the terminal.
+    """
+
+    def __init__(self, out: TextIO, columns: Callable[[], int] | None = None):
+        self._out = out
+        self._columns = columns or (lambda: shutil.get_terminal_size().columns)
+        self._word = self._space = self._line = ""
+        self._at, self._code = 0, False
+
+    def add(self, text: str) -> None:
+        for letter in text.replace("\r", ""):
+            self._take("\ufffd" if _is_control(letter) else letter)
+        self._out.flush()
+
+    def finish(self) -> None:
+        """What was held back, at the end of the text."""
+        self._put_word()
+        self._out.write(self._space)
+        self._space = ""
+        self._out.flush()
+
+    def _take(self, letter: str) -> None:
+        if letter == "\n":
+            self._end_line()
+            return
+        if self._code or self._is_fence():
+            self._put_word()
+            self._out.write(self._space + letter)
+            self._space = ""
+        elif letter.isspace():
+            self._put_word()
+            self._space += letter
+        else:
+            if _width(letter) > 1:  # words of such letters have no spaces between them
+                self._put_word()
+            self._word += letter
+        self._line = (self._line + letter)[:_LOOK]
+
+    def _is_fence(self) -> bool:
+        return self._line.lstrip().startswith(_FENCE)
+
+    def _end_line(self) -> None:
+        self._put_word()
+        if self._is_fence():
+            self._code = not self._code
+        self._out.write(self._space + "\n")
+        self._line = self._space = ""
+        self._at = 0
+
+    def _put_word(self) -> None:
+        if not self._word:
+            return
+        width = sum(map(_width, self._word))
+        room = self._columns() - self._at
+        if self._at and len(self._space) + width > room and width <= self._columns():
+            self._out.write("\n")
+            self._at = 0
+        else:
+            self._out.write(self._space)
+            self._at += len(self._space)
+        self._out.write(self._word)
+        self._at += width
+        if self._at > self._columns():  # a word longer than a line, which the terminal has broken
+            self._at %= self._columns()
+        self._word = self._space = ""
+
+
+def _is_control(letter: str) -> bool:
+    """Whether a terminal might do something else than show it: no model steers it."""
+    return letter not in "\n\t" and (letter < " " or "\x7f" <= letter <= "\x9f")
+
+
+def _width(letter: str) -> int:
+    """Columns of a terminal."""
+    if letter.isascii():
+        return 1
+    from prompt_toolkit.utils import get_cwidth
+
+    return get_cwidth(letter)
+
+
+# ------------------------------------------------------------------------------------------------ statistics
+
+
+def facts(engine: LayerWiseInferenceEngine) -> dict[str, Any]:
+    """What a program may want to know of the last text."""
+    done = engine.statistics
+    if done is None:
+        return {}
+    return {
+        "finish_reason": done.reason,
+        "prompt_tokens": done.prompt_tokens,
+        "cached_tokens": done.cached_tokens,
+        "new_tokens": done.new_tokens,
+        "context": engine.context,
+        "seconds_to_first_token": round(done.seconds_to_first_token, 6),
+        "seconds": round(done.seconds, 6),
+        "tokens_per_second": round(done.tokens_per_second, 3),
+        "backend": engine.backend.name(),
+        "device": engine.backend.device(),
+    }
+
+
+def short(engine: LayerWiseInferenceEngine) -> str:
+    """Speed and how full the context is, in less than a line."""
+    done = engine.statistics
+    if done is None:
+        return ""
+    why = "" if done.reason == "end" else f"; ended by: {done.reason}"
+    speed = f"{done.new_tokens} tokens, {done.tokens_per_second:.1f} tokens/s"
+    return f"[{speed}; context {_used(done, engine)}{why}]"
+
+
+def _used(done: Statistics, engine: LayerWiseInferenceEngine) -> str:
+    return f"{min(done.prompt_tokens + done.new_tokens, engine.context)} of {engine.context}"
+
+
+def long(engine: LayerWiseInferenceEngine) -> Iterator[str]:
+    """All that is known, in lines."""
+    done = engine.statistics
+    if done is None:
+        yield "Nothing was answered yet."
+        return
+    computed = done.prompt_tokens - done.cached_tokens
+    yield f"Answer:  {done.new_tokens} tokens, {done.tokens_per_second:.1f} tokens/s; ended by: {done.reason}"
+    yield f"Prompt:  {done.prompt_tokens} tokens, of which {computed} were computed"
+    yield f"Time:    {done.seconds_to_first_token:.2f} s to the first token, {done.seconds:.2f} s in all"
+    yield f"Context: {_used(done, engine)} tokens"
+    yield f"Engine:  {engine.path.name} on {engine.backend.name()}: {engine.backend.device()}"

@@ -1,0 +1,62 @@
+"""Messages and commands, one after the other, until the end of input."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from airllm.command_line import Refused
+from airllm.conversation import commands, typed
+from airllm.conversation.talk import Talk
+from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.models.cache import ContextFull
+
+
+def converse(
+    engine: LayerWiseInferenceEngine,
+    system: str | None,
+    settings: dict[str, Any],
+    quiet: bool = False,
+    words: Callable[[str], str] = str,
+) -> bool:
+    """Answer what comes from stdin; whether some of it could not be. `settings` are options of `stream_chat`;
+    `words` says a message of the library in those of the command line.
+    """
+    if engine.chat_template is None:
+        raise Refused(f"{engine.path} has no chat template: use generate")
+    talk = Talk(engine, system, settings, quiet)
+    terminal = sys.stdin is not None and sys.stdin.isatty()
+    if terminal and not quiet:
+        where = f"{engine.path.name} on {engine.backend.name()}, a context of {engine.context} tokens"
+        talk.say(f"{where}.\n/help lists the commands, Ctrl-D leaves.")
+    failed = False
+    with typed.keys_unseen():
+        for entry in typed.entries(terminal, commands.names()):
+            try:
+                if not _done(talk, entry):
+                    break
+            except BrokenPipeError:  # who read the answers has read enough
+                raise
+            except (ValueError, OSError) as error:  # what was said stays, and the conversation goes on
+                failed = True
+                text = _reason(error)
+                talk.say(f"airllm: {words(text) if isinstance(error, ContextFull) else text}")
+    return failed
+
+
+def _done(talk: Talk, entry: str) -> bool:
+    """Whether the conversation goes on after this entry."""
+    command = typed.command_of(entry)
+    if command is not None:
+        return commands.run(talk, *command)
+    text = typed.text_of(entry)
+    if text.strip():
+        talk.ask(text)
+    return True
+
+
+def _reason(error: ValueError | OSError) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

@@ -1,0 +1,65 @@
+"""Packages that a plain install leaves out: which extra brings them, and the command that installs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+_DISTRIBUTION = "airllm-tensor-ops"
+_CHECKOUT = Path(__file__).resolve().parents[1]
+# The modules that extras of pyproject.toml bring; `all` and `test` are made of these.
+MODULES = {
+    "models": ("tokenizers", "jinja2", "rich", "gguf", "prompt_toolkit"),
+    "hub": ("huggingface_hub",),
+    "report": ("matplotlib", "threadpoolctl"),
+    "mpi": ("mpi4py",),
+}
+
+
+class MissingExtra(ModuleNotFoundError):
+    """Packages are not installed that an extra of this one brings; the message has the command for it."""
+
+
+@contextmanager
+def needed(extra: str) -> Iterator[None]:
+    """A package of `extra` that is missing in here is a MissingExtra."""
+    try:
+        yield
+    except MissingExtra:
+        raise
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in MODULES[extra]:
+            raise
+        raise MissingExtra(message(package), name=error.name) from error
+
+
+def message(package: str) -> str:
+    """What to do about a package that cannot be found: all that its extra lacks, and one command."""
+    extra = _extra_of(package)
+    if extra is None:
+        return f"this needs the package {package}, which is not installed: python -m pip install {package}"
+    missing = [name for name in MODULES[extra] if name == package or not _is_there(name)]
+    some = f"packages {', '.join(missing)}, which are" if len(missing) > 1 else f"package {package}, which is"
+    return f"this needs the {some} not installed: {command(extra)}"
+
+
+def command(extra: str) -> str:
+    """What installs an extra: of this checkout, or of the installed distribution."""
+    if not (_CHECKOUT / "pyproject.toml").is_file():
+        return f'pip install "{_DISTRIBUTION}[{extra}]"'
+    here = "." if Path.cwd() == _CHECKOUT else _CHECKOUT
+    return f'pip install -e "{here}[{extra}]"'
+
+
+def _extra_of(package: str) -> str | None:
+    return next((extra for extra, modules in MODULES.items() if package in modules), None)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ValueError:  # what stands in its place has no origin
+        return False

@@ -1,0 +1,40 @@
+"""What of a conversation fits into a context: its newest turns."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+Messages = Sequence[Mapping[str, Any]]
+
+_STANDING = ("system", "developer")  # roles whose first messages hold for the whole conversation
+
+
+def fitting(messages: Messages, tokens: Callable[[Messages], int], most: int, spare: int = 0) -> Messages:
+    """`messages`, if they are at most `most` tokens; else without their oldest turns, so many that they are
+    `spare` tokens less, and the next few questions need not begin anew.
+
+    A turn is a question and what answers it. What stands before the first, the system prompt, always stays,
+    and so does the last turn, however long it is.
+    """
+    if tokens(messages) <= most:
+        return messages
+    others = (i for i, each in enumerate(messages) if each.get("role") not in _STANDING)
+    standing = next(others, len(messages))
+    turns = [i for i in range(standing, len(messages)) if messages[i].get("role") == "user"]
+
+    def without(turn: int) -> Messages:
+        return [*messages[:standing], *messages[turn:]]
+
+    later = turns[1:]
+    if not later:
+        return messages
+    first = bisect_left(later, True, key=lambda turn: tokens(without(turn)) <= most - spare)
+    return without(later[min(first, len(later) - 1)])
+
+
+def room_for_answer(context: int, max_new_tokens: int | None) -> int:
+    """Tokens that are kept free: the answer's, but no more than a quarter of the context."""
+    quarter = context // 4
+    return quarter if max_new_tokens is None else min(max_new_tokens, quarter)
