@@ -123,6 +123,9 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
     engine.add_argument("--compute", choices=("stored", "float32"), help="float32: exact and slow")
     engine.add_argument("--context", type=int, metavar="N", help="most tokens of prompt and text together")
     engine.add_argument(
-        "--cache-dtype", choices=("f16", "f32", "q8_0"), help="of keys and values; default: f16"
+        "--cache-dtype",
+        type=str.lower,
+        choices=("f16", "f32", "q8_0"),
+        help="of keys and values; default: f16",
     )
     engine.add_argument("--max-memory", metavar="SIZE", help="most that the model may take, such as 512MB")

@@ -13,7 +13,7 @@ import numpy as np
 
 from airllm.backends.kernel_backend import init_backend
 from airllm.models import generation
-from airllm.models.cache import Cache
+from airllm.models.cache import Cache, dtype_named
 from airllm.models.generation import Prompt, Statistics
 from airllm.models.memory import MemoryEstimate, parse_size
 from airllm.models.model import ExactOps, Model
@@ -52,12 +52,12 @@ class LayerWiseInferenceEngine:
     ):
         self.path = Path(path)
         self.backend = init_backend(backend)
+        self.cache_dtype = dtype_named(cache_dtype)
         ops = self.backend if compute == "stored" else ExactOps(self.backend)
         limit = None if max_memory is None else parse_size(max_memory)
-        self._model: Model | None = Model(path, ops, limit, context, cache_dtype)
+        self._model: Model | None = Model(path, ops, limit, context, self.cache_dtype)
         self.config = self._model.config
         self.context = self._model.residency.context
-        self.cache_dtype = cache_dtype
         self.kv_cache_dir = None if kv_cache_dir is None else Path(kv_cache_dir)
         self._kept = generation.PromptCache(self.new_cache)
         self.statistics: Statistics | None = None

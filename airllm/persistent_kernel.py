@@ -14,7 +14,7 @@ import numpy as np
 
 from airllm.backends.kernel_backend import KernelBackend, init_backend, options_of, with_options
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.models.cache import Cache, ContextFull, token_bytes
+from airllm.models.cache import Cache, ContextFull, dtype_named, token_bytes
 from airllm.models.captured import CapturedStep, captured
 from airllm.models.fused import BoundStep
 from airllm.models.hub import located
@@ -135,7 +135,7 @@ class PersistentKernel:
             return self
         exact = isinstance(getattr(_opened(self._given), "ops", None), ExactOps)
         ops = ExactOps(self._ops) if exact else self._ops
-        dtype = str(self._cache_dtype or getattr(self._given, "cache_dtype", "f16"))
+        dtype = dtype_named(self._cache_dtype or getattr(self._given, "cache_dtype", "f16"))
         context = self._context or getattr(self._given, "context", None)
         model = Model(_path_of(self._given), ops, None, context, dtype, self._processes)
         try:

@@ -54,7 +54,7 @@ def test_show_prints_what_the_document_prints_and_needs_no_package(checkout):
         (["--backend", "cuda"], "cuda", None, "cuda, opencl, cpp, python"),
         (["--backend=opencl"], "opencl", None, "cuda, opencl, cpp, python"),
         (["--backend=python"], "python", None, "cuda, opencl, cpp, python"),
-        (["--backend=numpy"], "python", None, "cuda, opencl, cpp, python"),
+        (["--backend=NumPy"], "python", None, "cuda, opencl, cpp, python"),
         (["--backend=auto"], "auto", None, "cuda, opencl, cpp, python"),
         (["--backend=cuda", "--force"], "cuda", "cuda", "cuda, opencl, cpp, python"),
         (["--priority=opencl,cuda,cpp,python"], "auto", None, "opencl, cuda, cpp, python"),

@@ -115,6 +115,25 @@ def test_a_preference_gives_way_and_a_name_does_not():
         backends.is_backend_available("cud")
 
 
+def test_a_backend_is_named_in_letters_of_any_case(made_up):
+    x = np.linspace(-2, 2, 9, dtype=np.float32)
+    assert backends.is_backend_available("NumPy") and backends.is_backend_available("Made_Up")
+    assert backends.get_backend_info("NUMPY")["name"] == "python"
+    assert backends.init_backend("NKI", ["Python"]).name() == "python"
+    assert np.array_equal(tensor_ops.silu(x, backend="Python"), tensor_ops.silu(x, backend="python"))
+    with tensor_ops.use_backend("PYTHON") as chosen:
+        assert chosen.name == "python" == backends.init_backend("Auto").name()
+    before = backends.get_backend()
+    try:
+        for set_it in (backends.set_backend, backends.set_default_backend):
+            set_it("Python")
+            assert backends.get_backend() == "python"
+            set_it("AUTO")
+            assert backends.get_backend() == before
+    finally:
+        tensor_ops.set_backend(before)
+
+
 def test_a_reason_is_never_empty():
     assert DiscoveredBackend("x").available  # so an empty list of devices needs one
     found = registry.reason_of("x", RuntimeError(""))

@@ -192,6 +192,16 @@ def test_pages_bound_keys_and_values():
     assert kernel_of(LLAMA, context=3, max_num_pages=99).capacity == 3
 
 
+def test_names_have_letters_of_any_case():
+    with LayerWiseInferenceEngine(LLAMA, backend="Python", cache_dtype="F32") as engine:
+        assert engine.backend.name() == "python" and engine.new_cache().data.dtype == np.float32
+        wanted = engine.forward(TEXT[:3])
+    with kernel_of(LLAMA, "NumPy", cache_dtype="F32") as kernel:
+        assert distance(kernel.prefill(TEXT[:3]), wanted) < 1e-5
+    with pytest.raises(ValueError, match="cache_dtype has value 'F64', expected one of f32, f16, q8_0"):
+        LayerWiseInferenceEngine(LLAMA, cache_dtype="F64")
+
+
 def test_what_is_closed_or_not_compiled():
     kernel = PersistentKernel(model=LLAMA, backend="python")
     assert "not compiled" in repr(kernel) and kernel.length == 0

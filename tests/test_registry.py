@@ -12,6 +12,7 @@ import pytest
 from conftest import REQUIRED
 
 import airllm
+from airllm.backends.values import ALIASES, BUILT_IN, canonical
 from airllm.op import OPS
 from airllm.tensor_ops import Quantized
 
@@ -19,6 +20,8 @@ ROOT = Path(__file__).parents[1]
 HEADER = "airllm/backend/backends.h"
 CXX = shutil.which("g++")
 NO_AVX512 = "-DAIRLLM_WITHOUT_AVX512"
+# Every name that a backend has in Python, and some in letters of another case.
+NAMES = [*BUILT_IN, *ALIASES, "CPU", "OpenMP", "NumPy", "CUDA"]
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 
 
@@ -37,9 +40,10 @@ def compiled(program: Path, source: str, flags: list[str]) -> Path:
     return program
 
 
-def run(program: Path, **environment: str) -> subprocess.CompletedProcess:
+def run(program: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRLLM_")}
-    return subprocess.run([program], capture_output=True, text=True, env={**kept, **environment}, timeout=300)
+    command = [program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**kept, **environment}, timeout=300)
 
 
 def printed(done: subprocess.CompletedProcess) -> dict[str, np.ndarray]:
@@ -62,12 +66,19 @@ def example(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory):
+def named(tmp_path_factory):
     """tests/cpp/test_registry.cpp, under ThreadSanitizer, which does not understand OpenMP."""
     flags = [*airllm.get_cpp_flags(openmp=False), "-fsanitize=thread", "-DAIRLLM_PLAIN_VECTORS"]
-    done = run(compiled(tmp_path_factory.mktemp("checked") / "checked", "tests/cpp/test_registry.cpp", flags))
+    program = compiled(tmp_path_factory.mktemp("checked") / "checked", "tests/cpp/test_registry.cpp", flags)
+    done = run(program, *NAMES)
     assert done.stderr == "" and "WRONG" not in done.stdout, done.stdout[-2000:] + done.stderr[-8000:]
-    return printed(done)
+    return done
+
+
+@pytest.fixture(scope="module")
+def checked(named):
+    """The results of the ops that it prints."""
+    return printed(named)
 
 
 def numbers(*shape: int, first: int) -> np.ndarray:
@@ -139,6 +150,15 @@ def test_the_program_needs_no_python(example):
 def test_checks_backends_of_a_program_and_several_threads(checked):
     """The program itself fails on a wrong message, answer or race; this is that it came to its end."""
     assert len(checked) == 18
+
+
+def test_a_backend_has_the_names_that_it_has_in_python(named):
+    """But for those of libraries, which are no backends. There its own name for the C++ backend is cpu."""
+    found = dict(re.findall(r"^name (\w+): (\w+)$", named.stdout, re.M))
+    assert set(found) == set(NAMES)
+    for name, backend in found.items():
+        own = canonical(name)
+        assert backend == {"cpp": "cpu", "mkldnn": "none"}.get(own, own), name
 
 
 def test_elements(checked):

@@ -79,7 +79,7 @@ def get_default_backend() -> str:
 
 def set_default_backend(name: str) -> None:
     """Run ops on this backend where none is named. BackendUnavailable if it cannot run here."""
-    if name != "auto":
+    if not config.is_auto(name):
         _asked_for(name)
     registry.set_backend(name)
 
@@ -142,11 +142,11 @@ def preferred(preference: BackendPreference | str, fallbacks: Sequence[str] = ()
     """The name of the backend to take. BackendUnavailable with every reason if none runs here."""
     if isinstance(preference, BackendPreference):
         preference, fallbacks = _in_order(preference, fallbacks)
-    if preference == "auto":
+    if config.is_auto(preference):
         return registry.get_backend()
     reasons = {}
     for name in (preference, *fallbacks):
-        if name == "auto":
+        if config.is_auto(name):
             return registry.get_backend()
         if not (reason := registry.opened(name).why_not):
             return registry.opened(name).name

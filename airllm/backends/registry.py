@@ -278,7 +278,7 @@ def kernels(name: str | None = None) -> dict[str, Callable]:
 
 
 def _chosen_by_name(name: str) -> _Choice:
-    if name == "auto":
+    if config.is_auto(name):
         return _choose(config.load())
     return _Choice(asked_for(name), process_wide.config, {}, "asked for by name")
 

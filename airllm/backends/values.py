@@ -12,6 +12,7 @@ from typing import Any
 
 BUILT_IN = ("cuda", "mlx", "opencl", "webgpu", "cpp", "python")  # as the automatic order tries them
 IN_ORDER = ("cuda", "opencl", "cpp", "python")  # what a configuration says that leaves it at that
+AUTO = "auto"
 ALIASES = {"cpu": "cpp", "openmp": "cpp", "numpy": "python", "mps": "mlx", "metal": "mlx", "onednn": "mkldnn"}
 # What a backend is called in a summary, and what it runs on.
 LABELS = {
@@ -42,7 +43,7 @@ ABSENT = {
     "openblas": f"OpenBLAS is a library, not a backend: {_PRODUCTS}",
 }
 DEFAULTS: dict[str, Any] = {
-    "preferred_backend": "auto",
+    "preferred_backend": AUTO,
     "backend_priority": list(IN_ORDER),
     "force_backend": None,
 }
@@ -93,11 +94,22 @@ def in_full(order: tuple[str, ...]) -> tuple[str, ...]:
     return BUILT_IN if order == IN_ORDER else order
 
 
+def is_auto(name: Any) -> bool:
+    """Whether it is the word for the automatic choice."""
+    return isinstance(name, str) and name.lower() == AUTO
+
+
 def canonical(name: str) -> str:
-    """The backend's own name for it or one of ALIASES; ConfigError that lists the known ones otherwise."""
-    name = ALIASES.get(name, name)
-    if name in BUILT_IN or name in ABSENT or name in known_names():
-        return name
+    """The backend's own name for it or one of ALIASES, in letters of any case; ConfigError that lists the
+    known ones otherwise.
+    """
+    folded = str(name).lower()
+    folded = ALIASES.get(folded, folded)
+    if folded in BUILT_IN or folded in ABSENT:
+        return folded
+    for known in known_names():  # of which other distributions may write theirs as they like
+        if known.lower() == folded:
+            return known
     raise ConfigError(f"unknown backend {name!r}, expected {_names()}")
 
 
@@ -119,7 +131,7 @@ def _name(value: Any, *others: str) -> str:
 
 
 def _preferred(value: Any) -> str:
-    return "auto" if value == "auto" else _name(value, "auto")
+    return AUTO if is_auto(value) else _name(value, AUTO)
 
 
 def _force(value: Any) -> str | None:

@@ -32,7 +32,7 @@ class Cache:
     """
 
     def __init__(self, config: ModelConfig, capacity: int, dtype: str = "f16"):
-        self.config, self.capacity, self.dtype = config, capacity, dtype
+        self.config, self.capacity, self.dtype = config, capacity, (dtype := dtype_named(dtype))
         self.tokens: list[int] = []
         self.long = False  # whether its keys were turned as those of a long text: Rotation.is_long
         self._most = 0  # tokens that were ever there
@@ -108,11 +108,16 @@ class Cache:
         return tensor_ops.quantize(np.ascontiguousarray(new), "q8_0").data
 
 
+def dtype_named(name: str) -> str:
+    """The dtype of a cache under its own name, for one in letters of any case. ValueError that lists them."""
+    if str(name).lower() not in _DTYPES:
+        raise ValueError(f"cache_dtype has value {name!r}, expected one of {', '.join(_DTYPES)}")
+    return name.lower()
+
+
 def row_items(config: ModelConfig, dtype: str) -> int:
     """Items of the cache's dtype that keep a head's key of one token. ValueError for one that cannot be."""
-    if dtype not in _DTYPES:
-        raise ValueError(f"cache_dtype has value {dtype!r}, expected one of {', '.join(_DTYPES)}")
-    if dtype != "q8_0":
+    if dtype_named(dtype) != "q8_0":
         return config.head_dim
     of = FORMATS["q8_0"]
     if config.head_dim % of.values:
