@@ -43,10 +43,11 @@ class DeviceChoice(Generic[D]):
     configured: Callable[[], tuple[str, str]] = lambda: ("", "default")
     _choice: tuple[D, str] | None = field(default=None, init=False)
     _choosing: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _of_thread: threading.local = field(default_factory=threading.local, init=False)
 
     def in_use(self) -> D:
-        """The device that NumPy arrays are computed on, chosen once."""
-        return (self._choice or self._choose())[0]
+        """The device that NumPy arrays are computed on: this thread's, else the one that is chosen once."""
+        return getattr(self._of_thread, "device", None) or (self._choice or self._choose())[0]
 
     def chosen_by(self) -> str:
         """What chose it: "select()", a variable of the environment, a key of a file, or "default"."""
@@ -58,6 +59,10 @@ class DeviceChoice(Generic[D]):
         Raises ValueError, naming the known ones, if there is no such device.
         """
         self._choice = (self._named(name, "select()"), "select()") if name is not None else None
+
+    def use_device(self, index: int | None) -> None:
+        """In this thread, use the device of this index in `device_infos()`; None: that of all others."""
+        self._of_thread.device = None if index is None else self.found()[index]
 
     def only_when_asked(self) -> str:
         """Why an automatic order passes it over: no GPU. Starts no driver where there can be none."""

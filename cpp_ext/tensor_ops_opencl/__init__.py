@@ -24,9 +24,10 @@ __all__ = [
     "get_opencl_info",
     "only_when_asked",
     "select",
+    "use_device",
     "variants",
 ]
 
 calls, copies = driver.calls, driver.copies
-select, only_when_asked = choice.select, choice.only_when_asked
+select, use_device, only_when_asked = choice.select, choice.use_device, choice.only_when_asked
 __getattr__, __dir__ = functions_of(globals(), KERNELS)
