@@ -78,6 +78,7 @@ def _add_cpp_flags(commands: Any) -> None:
     made.add_argument("--compile", action="store_true", help="only the options to compile with")
     made.add_argument("--link", action="store_true", help="only what to link: the backends' source file")
     made.add_argument("--include", action="store_true", help="only the folder of the header")
+    made.add_argument("--cmake-dir", action="store_true", help="only the folder for CMake's airllm_DIR")
     made.add_argument("--no-openmp", dest="openmp", action="store_false", help="without OpenMP's threads")
 
 

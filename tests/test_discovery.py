@@ -11,7 +11,7 @@ import pytest
 from airllm import backends, tensor_ops
 from airllm.backends import devices, registry
 from airllm.backends.discovery import DiscoveredBackend
-from airllm.backends.values import ABSENT, BUILT_IN
+from airllm.backends.values import ABSENT, ALIASES, BUILT_IN
 
 
 def _module(infos):
@@ -92,8 +92,11 @@ def test_lists_and_defaults(capsys):
     names = backends.get_available_backends()
     assert "python" in names and all(map(backends.is_backend_available, names))
     assert backends.list_backends() == names and not capsys.readouterr().out
-    backends.list_backends(verbose=True)
-    assert "✓ NumPy (CPU)" in capsys.readouterr().out
+    assert backends.list_backends(verbose=True) == names
+    listed = capsys.readouterr().out.splitlines()
+    assert {"✓ python, numpy: NumPy (CPU)", "✗ nki: NKI (Neuron)"} <= set(listed)
+    named = [line[2:].partition(":")[0].split(", ") for line in listed if line[0] in "✓✗"]
+    assert {each for names in named for each in names} >= {*BUILT_IN, *ABSENT, *ALIASES}
     before = backends.get_default_backend()
     try:
         backends.set_default_backend("python")

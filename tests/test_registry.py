@@ -1,5 +1,6 @@
 """The C++ registry: programs that use it, compiled as a user would, and what they compute."""
 
+import json
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import checkouts
 import numpy as np
 import pytest
 from conftest import REQUIRED
@@ -60,9 +62,8 @@ def example(tmp_path_factory):
     command = [sys.executable, "-m", "airllm", "cpp-flags"]
     flags = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert flags == airllm.get_cpp_flags()
-    return compiled(
-        tmp_path_factory.mktemp("example") / "registry", "examples/registry.cpp", [*flags, NO_AVX512]
-    )
+    program = tmp_path_factory.mktemp("example") / "registry"
+    return compiled(program, "examples/registry.cpp", [*flags, NO_AVX512, "-save-temps=obj"])
 
 
 @pytest.fixture(scope="module")
@@ -206,6 +207,58 @@ def test_attention_over_keys_with_room_for_more(checked):
     mask = (np.arange(21) % 3 != 1).reshape(3, 7)
     exact = OPS["attention"].exact(q, k, v, mask, causal=True, scale=0.5, softcap=20.0, window=5)
     close(checked["attention"], exact)
+
+
+LAUNCHER = """for argument; do case "$last" in -o) object=$argument;; esac; last=$argument; done
+case "$*" in
+  *backends.cpp) "$@" -M && cp {compiled} "$object";;
+  *) exec "$@";;
+esac
+"""
+
+
+def cmake(*arguments: str, cwd: Path) -> str:
+    """What CMake says."""
+    if not shutil.which("cmake"):
+        assert "cmake" not in REQUIRED, "AIRLLM_TEST_REQUIRE names cmake, and there is no such program"
+        pytest.skip("no cmake")
+    done = subprocess.run(["cmake", *arguments], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_cmake_finds_the_backends_and_builds_the_program_of_the_guide(example, tmp_path):
+    """With what was compiled for the example already, where CMake has the backends compiled."""
+    compiler()
+    guide = (ROOT / "BACKEND_GUIDE.md").read_text()
+    for name, language in (("main.cpp", "cpp"), ("CMakeLists.txt", "cmake")):
+        (text,) = re.findall(rf"```{language}\n(.*?)```", guide, re.S)
+        (tmp_path / name).write_text(text)
+    compiled_before = example.with_name("registry-backends.o")
+    launcher = checkouts.script(tmp_path / "launcher", LAUNCHER.format(compiled=compiled_before))
+    command = [sys.executable, "-m", "airllm", "cpp-flags", "--cmake-dir"]
+    folder = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    assert folder == airllm.get_cmake_dir()
+    where = (f"-Dairllm_DIR={folder}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}")
+    cmake("-B", "build", *where, "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", cwd=tmp_path)
+    (calls,) = (
+        each["command"].split()
+        for each in json.loads((tmp_path / "build" / "compile_commands.json").read_text())
+        if each["file"].endswith("backends.cpp")
+    )
+    assert {"-O3", "-fopenmp", f"-I{airllm.get_include()}", airllm.get_cpp_flags()[-1]} <= set(calls)
+    cmake("--build", "build", cwd=tmp_path)
+    assert run(tmp_path / "build" / "main").stdout.startswith("cpu\n")
+
+
+@pytest.mark.parametrize("asked, fits", (("0.1", "TRUE"), (airllm.__version__, "TRUE"), ("99", "")))
+def test_cmake_is_told_the_version(asked, fits, tmp_path):
+    file = Path(airllm.get_cmake_dir()) / "airllm-config-version.cmake"
+    (tmp_path / "asks.cmake").write_text(
+        f"set(PACKAGE_FIND_VERSION {asked})\ninclude({file})\n"
+        'message("${PACKAGE_VERSION}:${PACKAGE_VERSION_COMPATIBLE}")\n'
+    )
+    assert cmake("-P", "asks.cmake", cwd=tmp_path).strip() == f"{airllm.__version__}:{fits}"
 
 
 def test_the_flags_come_in_halves():

@@ -29,6 +29,7 @@ from airllm.backends.values import (  # noqa: F401  others know all of these by 
     in_full,
     is_auto,
     known_names,
+    names_of,
     order,
     preference,
     shown,

@@ -90,24 +90,27 @@ def best_available_backend() -> str:
 
 
 def list_backends(verbose: bool = False) -> list[str]:
-    """Names of the backends that run here; if `verbose`, prints each known one with its devices too."""
+    """Names of the backends that run here; if `verbose`, prints each known one, under the names that it may
+    be asked for by, with its devices too.
+    """
     if verbose:
-        print("\n".join(line for each in discover_backends() for line in _lines(each)))
+        for each in discover_backends():
+            print("\n".join(_lines(each, f"{', '.join(config.names_of(each.name))}: {each.title}")))
     return get_available_backends()
 
 
 def print_backend_summary() -> None:
     """Print every backend with its devices and their memory, or why it does not run; then the best."""
     print("=== Available Backends ===")
-    print("\n".join(line for each in discover_backends() for line in _lines(each)))
+    print("\n".join(line for each in discover_backends() for line in _lines(each, each.title)))
     print()
     print(f"Recommended backend: {LABELS.get(best := best_available_backend(), (best, ''))[0]}")
 
 
-def _lines(found: DiscoveredBackend) -> list[str]:
+def _lines(found: DiscoveredBackend, heading: str) -> list[str]:
     if not found.available:
-        return [f"✗ {found.title}", f"    Error: {found.reason}"]
-    return [f"✓ {found.title}", *(f"    [{d.index}] {d.name}: {_memory(d)}" for d in found.devices)]
+        return [f"✗ {heading}", f"    Error: {found.reason}"]
+    return [f"✓ {heading}", *(f"    [{d.index}] {d.name}: {_memory(d)}" for d in found.devices)]
 
 
 def _memory(device: DeviceInfo) -> str:

@@ -113,6 +113,11 @@ def canonical(name: str) -> str:
     raise ConfigError(f"unknown backend {name!r}, expected {_names()}")
 
 
+def names_of(backend: str) -> list[str]:
+    """What a backend may be called: its own name, then others."""
+    return [backend, *(alias for alias, own in ALIASES.items() if own == backend)]
+
+
 def _names(*others: str) -> str:
     aliases = ", ".join(f"{alias} = {backend}" for alias, backend in ALIASES.items() if backend not in ABSENT)
     return f"one of: {', '.join([*others, *known_names()])} ({aliases})"
