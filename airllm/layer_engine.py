@@ -7,19 +7,21 @@ from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
 from airllm.backends.kernel_backend import init_backend
 from airllm.models import generation
 from airllm.models.cache import Cache, dtype_named
-from airllm.models.generation import Prompt, Statistics
+from airllm.models.generation import Options, Prompt, Statistics
 from airllm.models.memory import MemoryEstimate, parse_size
 from airllm.models.model import ExactOps, Model
 from airllm.models.tokenizer import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack  # typing's from Python 3.11 on
+
     from airllm.models.chat import ChatTemplate
 
 __all__ = ["LayerWiseInferenceEngine"]
@@ -113,7 +115,12 @@ class LayerWiseInferenceEngine:
         self, tokens: list[list[int]], cache: Sequence[Cache] | None = ..., all_positions: bool = ...
     ) -> list[np.ndarray]: ...
 
-    def forward(self, tokens, cache=None, all_positions=False):
+    def forward(
+        self,
+        tokens: list[int] | list[list[int]],
+        cache: Cache | Sequence[Cache] | None = None,
+        all_positions: bool = False,
+    ) -> np.ndarray | list[np.ndarray]:
         """Logits after `tokens`: (vocabulary), or (tokens, vocabulary) if `all_positions`, float32.
 
         `tokens` is a list of ids, which come after those in `cache`, or begin a sequence if there is none. A
@@ -121,8 +128,9 @@ class LayerWiseInferenceEngine:
         all of them. Its result is a list.
         """
         single = not tokens or not isinstance(tokens[0], (list, tuple, np.ndarray))
-        batch = [tokens] if single else tokens
-        caches = [self.new_cache() for _ in batch] if cache is None else [cache] if single else list(cache)
+        batch: Any = [tokens] if single else tokens
+        given: Any = [cache] if single else cache
+        caches = [self.new_cache() for _ in batch] if cache is None else list(given)
         results = self._forward([list(map(int, t)) for t in batch], caches, all_positions)
         return results[0] if single else results
 
@@ -149,26 +157,28 @@ class LayerWiseInferenceEngine:
         return [rows[len(rows) - count :] for rows, count in zip(each_of, asked, strict=True)]
 
     @overload
-    def generate(self, prompt: Prompt, max_new_tokens: int | None = ..., **options: Any) -> str: ...
+    def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str too: the first one counts
+        self, prompt: Prompt, max_new_tokens: int | None = ..., **options: Unpack[Options]
+    ) -> str: ...
 
     @overload
     def generate(
-        self, prompt: Sequence[Prompt], max_new_tokens: int | None = ..., **options: Any
+        self, prompt: Sequence[Prompt], max_new_tokens: int | None = ..., **options: Unpack[Options]
     ) -> list[str]: ...
 
     def generate(
         self,
-        prompt,
-        max_new_tokens=512,
+        prompt: Prompt | Sequence[Prompt],
+        max_new_tokens: int | None = 512,
         *,
-        temperature=0.0,
-        top_k=0,
-        top_p=1.0,
-        min_p=0.0,
-        repetition_penalty=1.0,
-        seed=None,
-        stop=(),
-    ):
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+    ) -> str | list[str]:
         """The text that comes after `prompt`, without it.
 
         `prompt`: a text, or token ids; the texts of special tokens become those tokens. A list of prompts
@@ -195,11 +205,14 @@ class LayerWiseInferenceEngine:
             seed=seed,
         )
         if not generation.is_batch(prompt):
-            return "".join(self._stream(generation.encoded(self, prompt), wanted))
-        prompts = [generation.encoded(self, each, f"prompt {i}") for i, each in enumerate(prompt)]
+            return "".join(self._stream(generation.encoded(self, cast("Prompt", prompt)), wanted))
+        each_of = enumerate(cast("Sequence[Prompt]", prompt))
+        prompts = [generation.encoded(self, each, f"prompt {i}") for i, each in each_of]
         return generation.batch(self, prompts, wanted, self._done) if prompts else []
 
-    def stream(self, prompt: Prompt, max_new_tokens: int | None = 512, **options: Any) -> Iterator[str]:
+    def stream(
+        self, prompt: Prompt, max_new_tokens: int | None = 512, **options: Unpack[Options]
+    ) -> Iterator[str]:
         """`generate`, piece by piece as the text comes: whole characters, and nothing of a stop string.
 
         `options` are those of `generate`. Leave off when you like: close the iterator, or let it go.
@@ -213,7 +226,7 @@ class LayerWiseInferenceEngine:
         max_new_tokens: int | None = 512,
         *,
         template_values: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> str:
         """The model's answer to `messages`, such as `[{"role": "user", "content": "Hi"}]`.
 
@@ -230,7 +243,7 @@ class LayerWiseInferenceEngine:
         max_new_tokens: int | None = 512,
         *,
         template_values: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Iterator[str]:
         """`chat`, piece by piece as the answer comes."""
         from airllm.models.chat import ChatTemplateError
@@ -254,6 +267,12 @@ class LayerWiseInferenceEngine:
             self._model.close()
         self._model = None
         self._kept.clear()
+
+    def __repr__(self) -> str:
+        if self._model is None:
+            return f"<LayerWiseInferenceEngine {self.path.name}: closed>"
+        what = f"{self.config.in_short}, {self.backend.device()}, context {self.context}"
+        return f"<LayerWiseInferenceEngine {self.path.name}: {what}>"
 
     def __enter__(self) -> LayerWiseInferenceEngine:
         return self

@@ -86,11 +86,13 @@ _WHERE = {
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import_module("airllm.tensor_ops")  # a backend shows that it runs by answering an op
-    return getattr(import_module(f"airllm.backends.{_MODULE_OF[name]}"), name)
+if not TYPE_CHECKING:  # for which it would have any name there is
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import_module("airllm.tensor_ops")  # a backend shows that it runs by answering an op
+        return getattr(import_module(f"airllm.backends.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

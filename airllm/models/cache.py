@@ -49,6 +49,10 @@ class Cache:
         """Tokens that are there."""
         return len(self.tokens)
 
+    def __repr__(self) -> str:
+        room = f"{self.length} of {self.capacity} tokens, {self.dtype}, {self.config.layers} layers"
+        return f"<{type(self).__name__}: {room}>"
+
     def _set_aside(self, nbytes: int) -> tuple[mmap.mmap, int]:
         """Memory, and where in it so many bytes are for keys and values."""
         private = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}

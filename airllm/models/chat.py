@@ -71,6 +71,9 @@ class ChatTemplate:
             where = self.place if line is None else f"{self.place}, line {line},"
             raise ModelFileError(path, where, f"is no Jinja template ({error})") from None
 
+    def __repr__(self) -> str:
+        return f"<ChatTemplate: {len(self.source)} characters, {self.place} of {self.path}>"
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 
@@ -18,6 +18,19 @@ from airllm.models.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 Done = Callable[["Statistics"], None]
+
+
+class Options(TypedDict, total=False):
+    """What `generate` knows besides the prompt and `max_new_tokens`, for those that hand it on."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    seed: int | None
+    stop: str | Sequence[str]
+
 
 # Why a text ended.
 END, STOP, LENGTH, CONTEXT, INTERRUPTED = "end", "stop", "length", "context", "interrupted"
