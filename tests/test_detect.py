@@ -397,6 +397,10 @@ def test_benchmark_py_reports_the_active_backend():
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Active backend: python (NumPy")
     assert all(f"  {name} " in done.stdout for name in ("rms_norm", "silu", "gelu"))
+    done = run("--help", script="benchmarks/benchmark.py")
+    assert done.returncode == 0 and done.stdout.startswith("usage: benchmark.py"), done.stderr
+    assert "configure_backend --backend=cpp" in done.stdout and "Active backend" not in done.stdout
+    assert run("cpp", script="benchmarks/benchmark.py").returncode == 2
 
 
 def test_every_example_runs():

@@ -1,7 +1,6 @@
 """What those who write programs see of the package: types, in mypy and in help(), and objects printed."""
 
 import importlib.metadata
-import importlib.util
 import inspect
 import os
 import pydoc
@@ -42,10 +41,8 @@ with AutoModel.from_pretrained("model.gguf", context=9) as model:
 
 def lacks() -> str:
     """What is not installed of what the next test needs."""
-    if not importlib.util.find_spec("mypy"):
-        return "mypy"
-    installed = any(importlib.metadata.packages_distributions().get("airllm", ()))
-    return "" if installed else "airllm"
+    packages = importlib.metadata.packages_distributions()
+    return next((name for name in ("mypy", "airllm") if name not in packages), "")
 
 
 @pytest.mark.skipif(bool(lacks()), reason=f"{lacks()} is not installed")
