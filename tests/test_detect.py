@@ -392,6 +392,10 @@ def test_the_dispatch_benchmark_gives_the_hop(tmp_path):
     assert "| hop |" in done.stdout and "| silu |" in done.stdout
 
 
+def test_backends_are_chosen_in_letters_of_any_case():
+    assert benchmark.chosen_backends("CPU, numpy,OpenCL") == ["cpp", "python", "opencl"]
+
+
 def test_benchmark_py_reports_the_active_backend():
     done = run(script="benchmarks/benchmark.py", AIRLLM_BACKEND="python")
     assert done.returncode == 0, done.stderr
