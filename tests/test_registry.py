@@ -253,12 +253,18 @@ def test_cmake_finds_the_backends_and_builds_the_program_of_the_guide(example, t
 
 @pytest.mark.parametrize("asked, fits", (("0.1", "TRUE"), (airllm.__version__, "TRUE"), ("99", "")))
 def test_cmake_is_told_the_version(asked, fits, tmp_path):
-    file = Path(airllm.get_cmake_dir()) / "airllm-config-version.cmake"
-    (tmp_path / "asks.cmake").write_text(
-        f"set(PACKAGE_FIND_VERSION {asked})\ninclude({file})\n"
-        'message("${PACKAGE_VERSION}:${PACKAGE_VERSION_COMPATIBLE}")\n'
-    )
-    assert cmake("-P", "asks.cmake", cwd=tmp_path).strip() == f"{airllm.__version__}:{fits}"
+    """In a checkout, and in a package that is installed."""
+    folder = Path(airllm.get_cmake_dir())
+    installed = tmp_path / "airllm"
+    shutil.copytree(folder, installed / "cpp_ext" / "cmake")
+    for name in ("__init__.py", "cpp_program.py"):
+        shutil.copy(ROOT / "airllm" / name, installed)
+    for place in (folder, installed / "cpp_ext" / "cmake"):
+        (tmp_path / "asks.cmake").write_text(
+            f"set(PACKAGE_FIND_VERSION {asked})\ninclude({place}/airllm-config-version.cmake)\n"
+            'message("${PACKAGE_VERSION}:${PACKAGE_VERSION_COMPATIBLE}")\n'
+        )
+        assert cmake("-P", "asks.cmake", cwd=tmp_path).strip() == f"{airllm.__version__}:{fits}"
 
 
 def test_the_flags_come_in_halves():
