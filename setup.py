@@ -4,6 +4,10 @@ python setup.py build_ext --inplace | build_cuda | build_opencl | test_capabilit
 """
 
 import sys
+
+if sys.version_info < (3, 10):  # noqa: UP036  pip asks this file before it knows what pyproject.toml requires
+    sys.exit(f"airllm needs Python 3.10 or newer, this is {sys.version.split()[0]} ({sys.executable})")
+
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # pip runs this file without

@@ -134,7 +134,9 @@ def test_cpp_flags():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", choices=MODULES, help="test this backend alone; it must be built")
+    parser.add_argument(
+        "--backend", type=str.lower, choices=MODULES, help="test this backend alone; it must be built"
+    )
     chosen = parser.parse_args().backend
     reasons = {name: why_not(name) for name in ([chosen] if chosen else MODULES)}
     for name, reason in reasons.items():

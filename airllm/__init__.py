@@ -1,30 +1,81 @@
 """Tensor operations of large language models on whatever the machine has: NumPy, C++ SIMD, OpenCL, MLX, CUDA.
 
 `from airllm import tensor_ops` picks the backend; `from airllm import AutoModel` opens a model, and so does
-`PersistentKernel`, to decode with it step by step; `get_include()` and `get_cpp_flags()` are for C++
-programs. This package itself imports nothing, so that its
-configuration can be read and written (`python setup.py configure_backend`) without NumPy.
+`PersistentKernel`, to decode with it step by step. `get_available_backends()` and the other functions about
+backends are those of `airllm.backends`; `get_include()`, `get_cpp_flags()` and `get_cmake_dir()` are for C++
+programs. This package itself imports nothing, so that its configuration can be read and written
+(`python setup.py configure_backend`) without NumPy.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what _WHERE says, for programs that read types; isort would split what is one import
+    # isort: off
+    from airllm.auto_model import AutoModel as AutoModel
+    from airllm.backends import (
+        BackendPreference as BackendPreference,
+        BackendUnavailable as BackendUnavailable,
+        CpuBackend as CpuBackend,
+        KernelBackend as KernelBackend,
+        best_available_backend as best_available_backend,
+        discover_backends as discover_backends,
+        estimate_inference_memory as estimate_inference_memory,
+        get_available_backends as get_available_backends,
+        get_backend_info as get_backend_info,
+        get_default_backend as get_default_backend,
+        init_backend as init_backend,
+        init_backend_with_memory_check as init_backend_with_memory_check,
+        is_backend_available as is_backend_available,
+        list_backends as list_backends,
+        print_backend_summary as print_backend_summary,
+        set_default_backend as set_default_backend,
+    )
+    from airllm.cpp_program import (
+        get_cmake_dir as get_cmake_dir,
+        get_cpp_flags as get_cpp_flags,
+        get_include as get_include,
+    )
+    from airllm.layer_engine import LayerWiseInferenceEngine as LayerWiseInferenceEngine
+    from airllm.persistent_kernel import PersistentKernel as PersistentKernel
 
 __version__ = "0.1.0"
 
-
+# Module -> what of it is to be had here, loaded when it is first used.
 _WHERE = {
-    "AutoModel": "auto_model",
-    "PersistentKernel": "persistent_kernel",
-    "get_cpp_flags": "cpp_program",
-    "get_include": "cpp_program",
+    "airllm.auto_model": ("AutoModel",),
+    "airllm.layer_engine": ("LayerWiseInferenceEngine",),
+    "airllm.persistent_kernel": ("PersistentKernel",),
+    "airllm.cpp_program": ("get_cmake_dir", "get_cpp_flags", "get_include"),
+    "airllm.backends": (
+        "BackendPreference",
+        "BackendUnavailable",
+        "CpuBackend",
+        "KernelBackend",
+        "best_available_backend",
+        "discover_backends",
+        "estimate_inference_memory",
+        "get_available_backends",
+        "get_backend_info",
+        "get_default_backend",
+        "init_backend",
+        "init_backend_with_memory_check",
+        "is_backend_available",
+        "list_backends",
+        "print_backend_summary",
+        "set_default_backend",
+    ),
 }
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"airllm.{_WHERE[name]}"), name)
+if not TYPE_CHECKING:  # for which it would have any name there is
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_MODULE_OF[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_WHERE])
+    return sorted([*globals(), *_MODULE_OF])

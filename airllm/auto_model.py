@@ -25,6 +25,9 @@ _ELSEWHERE = {
 class AutoModel:
     """Opens a model by path or by its name on Hugging Face."""
 
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise TypeError('AutoModel(...) opens no model: call AutoModel.from_pretrained("smollm2")')
+
     @classmethod
     def from_pretrained(
         cls,

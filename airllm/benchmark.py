@@ -69,9 +69,8 @@ def chosen_backends(text: str | None) -> list[str]:
     """Names of backends (aliases too), all known ones for None. Raises WrongName."""
     if text is None:
         return list(config.known_names())
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    known = [*config.known_names(), *config.ALIASES]
-    return [config.canonical(name) for name in chosen("backend", ",".join(names), known)]
+    known = [name.lower() for name in (*config.known_names(), *config.ALIASES)]
+    return [config.canonical(name) for name in chosen("backend", text.lower(), known)]
 
 
 # ------------------------------------------------------------------------------------------------ backends

@@ -246,10 +246,10 @@ def quantize(options: argparse.Namespace) -> int:
 
 def cpp_flags(options: argparse.Namespace) -> int:
     """What a C++ program is compiled and linked with."""
-    from airllm.cpp_program import get_cpp_flags, get_include
+    from airllm.cpp_program import get_cmake_dir, get_cpp_flags, get_include
 
-    if options.include:
-        print(get_include())
+    if options.include or options.cmake_dir:
+        print(get_include() if options.include else get_cmake_dir())
         return 0
     both = options.compile == options.link
     flags = get_cpp_flags(compile=both or options.compile, link=both or options.link, openmp=options.openmp)

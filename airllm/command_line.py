@@ -211,6 +211,7 @@ def _add_cpp_flags(commands: Any) -> None:
     made.add_argument("--compile", action="store_true", help="only the options to compile with")
     made.add_argument("--link", action="store_true", help="only what to link: the backends' source file")
     made.add_argument("--include", action="store_true", help="only the folder of the header")
+    made.add_argument("--cmake-dir", action="store_true", help="only the folder for CMake's airllm_DIR")
     made.add_argument("--no-openmp", dest="openmp", action="store_false", help="without OpenMP's threads")
 
 
@@ -278,6 +279,9 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         help="most tokens of prompt and text together; default: the model's, at most 8192",
     )
     engine.add_argument(
-        "--cache-dtype", choices=("f16", "f32", "q8_0"), help="of keys and values; default: f16"
+        "--cache-dtype",
+        type=str.lower,
+        choices=("f16", "f32", "q8_0"),
+        help="of keys and values; default: f16",
     )
     engine.add_argument("--max-memory", metavar="SIZE", help="most that the model may take, such as 512MB")

@@ -1,6 +1,7 @@
 """How a C++ program uses the backends without Python: its header, and what to compile and link.
 
     g++ main.cpp $(python -m airllm cpp-flags) -o main
+    cmake -B build -Dairllm_DIR=$(python -m airllm cpp-flags --cmake-dir)    # for find_package(airllm)
 
 `cpp_ext/include/airllm/backend/backends.h` is the header. Standard library only.
 """
@@ -11,6 +12,11 @@ from pathlib import Path
 def get_include() -> str:
     """The folder to give to a C++ compiler as -I, for `#include <airllm/backend/backends.h>`."""
     return str(_sources() / "include")
+
+
+def get_cmake_dir() -> str:
+    """The folder with airllm-config.cmake, to give to CMake as airllm_DIR, for `find_package(airllm)`."""
+    return str(_sources() / "cmake")
 
 
 def get_cpp_flags(*, compile: bool = True, link: bool = True, openmp: bool = True) -> list[str]:

@@ -255,12 +255,14 @@ def names(packing: bool = False) -> str:
 
 
 def format_named(name: Any, what: str = "Quantized") -> Format:
-    """The format of this name; ValueError, or TypeError for what is no name, that lists them all."""
+    """The format of this name, in letters of any case; ValueError, or TypeError for what is no name, that
+    lists them all.
+    """
     if not isinstance(name, str):
         raise TypeError(f"{what}: format has type {type(name).__name__}, expected one of {names()}")
-    if name not in FORMATS:
+    if name.lower() not in FORMATS:
         raise ValueError(f"{what}: format has value '{name}', expected one of {names()}")
-    return FORMATS[name]
+    return FORMATS[name.lower()]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -278,6 +280,7 @@ class Quantized:
 
     def __post_init__(self) -> None:
         of = format_named(self.format)
+        object.__setattr__(self, "format", of.name)
         on_device = bool(device_of(self.data))
         if not isinstance(self.data, np.ndarray) and not on_device:
             raise TypeError(f"Quantized: data has type {type(self.data).__name__}, expected a NumPy array")

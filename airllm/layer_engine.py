@@ -7,7 +7,7 @@ from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
@@ -15,14 +15,16 @@ from airllm.backends.kernel_backend import init_backend, with_threads
 from airllm.engine_backend import Opening, chosen
 from airllm.extras import needed
 from airllm.models import generation, turns
-from airllm.models.cache import Cache, check_context, check_dtype, token_id
-from airllm.models.generation import OnPrompt, Prompt, Statistics
+from airllm.models.cache import Cache, check_context, dtype_named, token_id
+from airllm.models.generation import OnPrompt, Options, Prompt, Statistics
 from airllm.models.memory import MemoryEstimate, parse_size
 from airllm.models.model import Model
 from airllm.models.recommended import recommended_by
 from airllm.models.tokenizer import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack  # typing's from Python 3.11 on
+
     from airllm.models.chat import ChatTemplate
 
 __all__ = ["LayerWiseInferenceEngine"]
@@ -66,10 +68,10 @@ class LayerWiseInferenceEngine:
             raise ValueError(f"compute has value {compute!r}, expected one of {', '.join(COMPUTE)}")
         if context is not None:
             check_context(context)
-        check_dtype(cache_dtype)
         self.path = Path(path)
+        self.cache_dtype = dtype_named(cache_dtype)
         limit = None if max_memory is None else parse_size(max_memory)
-        opening = Opening(path, compute != "stored", limit, context, cache_dtype)
+        opening = Opening(path, compute != "stored", limit, context, self.cache_dtype)
         self.backend_choice = chosen(opening, backend)
         self.backend = init_backend(self.backend_choice.name)
         if threads is not None:
@@ -77,7 +79,6 @@ class LayerWiseInferenceEngine:
         self._model: Model | None = opening.model(self.backend)
         self.config = self._model.config
         self.context = self._model.residency.context
-        self.cache_dtype = cache_dtype
         self.kv_cache_dir = None if kv_cache_dir is None else Path(kv_cache_dir)
         self._kept = generation.PromptCache(self.new_cache)
         self.statistics: Statistics | None = None
@@ -152,7 +153,13 @@ class LayerWiseInferenceEngine:
         on_progress: OnPrompt | None = ...,
     ) -> list[np.ndarray]: ...
 
-    def forward(self, tokens, cache=None, all_positions=False, on_progress=None):
+    def forward(
+        self,
+        tokens: list[int] | list[list[int]],
+        cache: Cache | Sequence[Cache] | None = None,
+        all_positions: bool = False,
+        on_progress: OnPrompt | None = None,
+    ) -> np.ndarray | list[np.ndarray]:
         """Logits after `tokens`: (vocabulary), or (tokens, vocabulary) if `all_positions`, float32.
 
         `tokens` is a list of ids, which come after those in `cache`, or begin a sequence if there is none. A
@@ -161,8 +168,9 @@ class LayerWiseInferenceEngine:
         many, where they go through the layers in several parts.
         """
         single = not tokens or not isinstance(tokens[0], (list, tuple, np.ndarray))
-        batch = [tokens] if single else tokens
-        caches = [self.new_cache() for _ in batch] if cache is None else [cache] if single else list(cache)
+        batch: Any = [tokens] if single else tokens
+        given: Any = [cache] if single else cache
+        caches = [self.new_cache() for _ in batch] if cache is None else list(given)
         ids = [[token_id(token, "forward") for token in sequence] for sequence in batch]
         results = self._forward(ids, caches, all_positions, on_progress)
         return results[0] if single else results
@@ -198,27 +206,29 @@ class LayerWiseInferenceEngine:
         return [rows[len(rows) - count :] for rows, count in zip(each_of, asked, strict=True)]
 
     @overload
-    def generate(self, prompt: Prompt, max_new_tokens: int | None = ..., **options: Any) -> str: ...
+    def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str too: the first one counts
+        self, prompt: Prompt, max_new_tokens: int | None = ..., **options: Unpack[Options]
+    ) -> str: ...
 
     @overload
     def generate(
-        self, prompt: Sequence[Prompt], max_new_tokens: int | None = ..., **options: Any
+        self, prompt: Sequence[Prompt], max_new_tokens: int | None = ..., **options: Unpack[Options]
     ) -> list[str]: ...
 
     def generate(
         self,
-        prompt,
-        max_new_tokens=512,
+        prompt: Prompt | Sequence[Prompt],
+        max_new_tokens: int | None = 512,
         *,
-        temperature=0.0,
-        top_k=0,
-        top_p=1.0,
-        min_p=0.0,
-        repetition_penalty=1.0,
-        seed=None,
-        stop=(),
-        on_prompt=None,
-    ):
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+        on_prompt: OnPrompt | None = None,
+    ) -> str | list[str]:
         """The text that comes after `prompt`, without it.
 
         `prompt`: a text, or token ids; the texts of special tokens become those tokens. A list of prompts
@@ -252,11 +262,14 @@ class LayerWiseInferenceEngine:
             on_prompt=on_prompt,
         )
         if not generation.is_batch(prompt):
-            return "".join(self._stream(generation.encoded(self, prompt), wanted))
-        prompts = [generation.encoded(self, each, f"prompt {i}") for i, each in enumerate(prompt)]
+            return "".join(self._stream(generation.encoded(self, cast("Prompt", prompt)), wanted))
+        each_of = enumerate(cast("Sequence[Prompt]", prompt))
+        prompts = [generation.encoded(self, each, f"prompt {i}") for i, each in each_of]
         return generation.batch(self, prompts, wanted, self._done) if prompts else []
 
-    def stream(self, prompt: Prompt, max_new_tokens: int | None = 512, **options: Any) -> Iterator[str]:
+    def stream(
+        self, prompt: Prompt, max_new_tokens: int | None = 512, **options: Unpack[Options]
+    ) -> Iterator[str]:
         """`generate`, piece by piece as the text comes: whole characters, and nothing of a stop string.
 
         `options` are those of `generate`. Leave off when you like: close the iterator, or let it go.
@@ -271,7 +284,7 @@ class LayerWiseInferenceEngine:
         *,
         template_values: Mapping[str, Any] | None = None,
         drop_oldest: bool = False,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> str:
         """The model's answer to `messages`, such as `[{"role": "user", "content": "Hi"}]`.
 
@@ -281,8 +294,10 @@ class LayerWiseInferenceEngine:
         ValueError, if there is no template or it refuses the messages, and ContextFull for messages longer
         than `context`. With `drop_oldest` those are answered to without their oldest turns: see `fitting`.
         """
-        options |= {"template_values": template_values, "drop_oldest": drop_oldest}
-        return "".join(self.stream_chat(messages, max_new_tokens, **options))
+        answer = self.stream_chat(
+            messages, max_new_tokens, template_values=template_values, drop_oldest=drop_oldest, **options
+        )
+        return "".join(answer)
 
     def stream_chat(
         self,
@@ -291,7 +306,7 @@ class LayerWiseInferenceEngine:
         *,
         template_values: Mapping[str, Any] | None = None,
         drop_oldest: bool = False,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> Iterator[str]:
         """`chat`, piece by piece as the answer comes."""
         wanted = generation.request(max_new_tokens, **options)
@@ -340,6 +355,12 @@ class LayerWiseInferenceEngine:
             self._model.close()
         self._model = None
         self._kept.clear()
+
+    def __repr__(self) -> str:
+        if self._model is None:
+            return f"<LayerWiseInferenceEngine {self.path.name}: closed>"
+        what = f"{self.config.in_short}, {self.backend.device()}, context {self.context}"
+        return f"<LayerWiseInferenceEngine {self.path.name}: {what}>"
 
     def __enter__(self) -> LayerWiseInferenceEngine:
         return self

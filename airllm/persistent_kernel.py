@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -14,12 +14,13 @@ import numpy as np
 
 from airllm.backends.kernel_backend import KernelBackend, init_backend, options_of, with_options
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.models.cache import Cache, ContextFull, check_context, token_bytes, token_id
+from airllm.models.cache import Cache, ContextFull, check_context, dtype_named, token_bytes, token_id
 from airllm.models.captured import CapturedStep, captured
 from airllm.models.fused import BoundStep
 from airllm.models.hub import located
 from airllm.models.model import ExactOps, Model
-from airllm.models.processes import MpiProcesses
+from airllm.models.processes import MpiProcesses, mpi_processes
+from airllm.models.ranks import Group, Rank, joined
 
 __all__ = ["PersistentKernel"]
 
@@ -38,16 +39,18 @@ class PersistentKernel:
 
     `model`: a path, a name as `AutoModel.from_pretrained` takes it, an engine, or a `Model`, whose file is
     opened again. `backend`: must run here, or one of `fallback_backends`, tried in order; None for the
-    model's own, if it is an opened one, or the default backend. `world_size`, `mpi_rank`: so many processes,
-    started by `mpiexec`, share the model, and this is one of them: each has some heads and a part of the
-    feed-forward of all layers; all must take the same steps. `num_workers` (cpp): threads of a step; None for
-    all that there are, which processes on one machine share. `max_num_pages`: most pages of memory
-    (`mmap.PAGESIZE` bytes each) for keys and values. `context`: most tokens of the sequence, and
-    `cache_dtype` "f16", "f32" or "q8_0" for keys and values, as in `LayerWiseInferenceEngine`.
+    model's own, if it is an opened one, or the default backend. `world_size`, `mpi_rank`: so many kernels
+    share the model, and this is one of them: each has some heads and a part of the feed-forward of all
+    layers; all must take the same steps. They are in processes that `mpiexec` has started, one in each; else
+    all in this one: each then has a thread, on the device of its rank where the backend has several, and the
+    first that is called computes the step of all. `num_workers` (cpp): threads of a step; None for all that
+    there are, which kernels on one machine share. `max_num_pages`: most pages of memory (`mmap.PAGESIZE`
+    bytes each) for keys and values. `context`: most tokens of the sequence, and `cache_dtype` "f16", "f32" or
+    "q8_0" for keys and values, as in `LayerWiseInferenceEngine`.
     `use_cutlass_kernel` (cuda): True if products of many rows must be cuBLAS's, whose kernels are CUTLASS's.
 
     ValueError for another mode, options that the backend does not know, a model that cannot be cut into
-    `world_size` parts, or processes that MPI has not started; BackendUnavailable, a ValueError too, if no
+    `world_size` parts, or kernels that are missing of so many; BackendUnavailable, a ValueError too, if no
     backend that was named runs here; what opening a model raises comes from `compile`.
     """
 
@@ -67,15 +70,21 @@ class PersistentKernel:
         **options: Any,
     ):
         _check(mode, world_size, mpi_rank)
-        if max_num_pages is not None:
-            _whole("max_num_pages", max_num_pages, 1)
-        if context is not None:
-            check_context(context)
         if num_workers is not None:
             options["num_workers"] = num_workers
         self._given = model
         self._ops = _ops_of(model, backend, fallback_backends, options)
-        self._processes = MpiProcesses(world_size, mpi_rank) if world_size > 1 else None
+        # After the backend: what it lacks may be why they have no sensible value.
+        if max_num_pages is not None:
+            _whole("max_num_pages", max_num_pages, 1)
+        if context is not None:
+            check_context(context)
+        self._group: Group | None = None
+        self._processes: MpiProcesses | Rank | None = None
+        if world_size > 1:
+            of = str(model) if isinstance(model, (str, PathLike)) else id(model)
+            sizes = (context, cache_dtype, max_num_pages, *sorted(options.items()))
+            self._processes = self._sharing(world_size, mpi_rank, (of, self._ops.name(), world_size, sizes))
         if self._processes and num_workers is None and "num_workers" in options_of(self._ops.name()):
             share = max(_processors() // self._processes.on_this_machine(), 1)
             self._ops = with_options(self._ops.name(), {"num_workers": share})
@@ -83,10 +92,18 @@ class PersistentKernel:
         self._model: Model | None = None
         self._cache: Cache | None = None
         self._captured: CapturedStep | None = None
+        self._device = ""
         self._why_not_captured = ""
         self._bound: BoundStep | CapturedStep | None = None
         self._last: int | None = None
         self._closed = False
+
+    def _sharing(self, size: int, rank: int, key: Hashable) -> MpiProcesses | Rank:
+        """Those that share the model: processes, or the kernels of this one of which `key` is the same."""
+        if found := mpi_processes(size, rank):
+            return found
+        self._group = joined(key, size, rank, self, _placed_by(self._ops))
+        return Rank(rank, size, self._group.meeting)
 
     # ---- what it is ----
 
@@ -104,14 +121,16 @@ class PersistentKernel:
         if self._processes:
             c = self._model.config
             part = f"{c.heads} heads and {c.kv_heads} key-value heads of each layer"
-            how += f"; process {self._processes.rank} of {self._processes.size}: {part}"
+            which = f"{self._processes.rank} of {self._processes.size}"
+            how += f"; part {which} on {self._device}" if self._group else f"; process {which}"
+            how += f": {part}"
         return f"{self.backend}: {how}"
 
     def _how(self, model: Model) -> str:
         if self._captured:
-            return f"one launch of a captured graph a step, {self._ops.device()}"
+            return f"one launch of a captured graph a step, {self._device}"
         why_not = self._why_not_captured or model.step.why_not
-        return f"op by op: {why_not}" if why_not else f"one call a step, {self._ops.device()}"
+        return f"op by op: {why_not}" if why_not else f"one call a step, {self._device}"
 
     @property
     def length(self) -> int:
@@ -132,11 +151,16 @@ class PersistentKernel:
         """Open the model and plan the step; again, it does nothing. Returns the kernel."""
         if self._closed:
             raise RuntimeError("this PersistentKernel is closed: make another one")
-        if self._model:
-            return self
+        if self._group:
+            self._group.prepare()
+        elif not self._model:
+            self._open()
+        return self
+
+    def _open(self) -> None:
         exact = isinstance(getattr(_opened(self._given), "ops", None), ExactOps)
         ops = ExactOps(self._ops) if exact else self._ops
-        dtype = str(self._cache_dtype or getattr(self._given, "cache_dtype", "f16"))
+        dtype = dtype_named(str(self._cache_dtype or getattr(self._given, "cache_dtype", "f16")))
         context = self._context or getattr(self._given, "context", None)
         model = Model(_path_of(self._given), ops, None, context, dtype, self._processes)
         try:
@@ -145,8 +169,9 @@ class PersistentKernel:
         except BaseException:
             model.close()
             raise
+        device = self._ops.extension("device")  # that of this thread
+        self._device = device() if device else self._ops.device()
         self._model = model
-        return self
 
     def step(self, token: int) -> np.ndarray:
         """Logits (vocabulary), float32, after `token`, which comes behind those before.
@@ -163,8 +188,13 @@ class PersistentKernel:
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
         """Logits (vocabulary), float32, after the last of `tokens`, which come behind those before."""
-        model, cache = self._compiled()
-        tokens = [token_id(token, "step") for token in tokens]
+        self.compile()
+        tokens = [token_id(token, "prefill") for token in tokens]
+        return self._shared_step("prefill", tokens) if self._group else self._prefill(tokens)
+
+    def _prefill(self, tokens: list[int]) -> np.ndarray:
+        model, cache = self._model, self._cache
+        assert model and cache
         self._refuse(model, cache, tokens)
         pending = model.pending(tokens, cache)
         if self._captured:
@@ -183,20 +213,40 @@ class PersistentKernel:
         """
         if token is not None:
             return self.step(token)
-        if self._last is None:
-            return self.step(0)
-        cache = self._compiled()[1]
-        cache.truncate(cache.length - 1)
-        return self.step(self._last)
+        self.compile()
+        return self._shared_step("repeat") if self._group else self._repeat()
+
+    def _repeat(self) -> np.ndarray:
+        token, cache = self._last, self._cache
+        if token is not None and cache:
+            cache.truncate(cache.length - 1)
+        return self._prefill([token or 0]) if self._group else self.step(token or 0)
 
     def reset(self) -> None:
         """Forget the sequence."""
+        if self._group and self._model:
+            self._shared_step("reset")
+        else:
+            self._reset()
+
+    def _reset(self) -> None:
         self._last = self._bound = None
         if self._cache:
             self._cache.truncate(0)
 
+    def _shared_step(self, name: str, *arguments: Any) -> Any:
+        """A step of all kernels that share the model in this process."""
+        assert self._group and self._processes
+        return self._group.take(self._processes.rank, name, *arguments)
+
+    def carry_out(self, name: str, *arguments: Any) -> Any:
+        """For `airllm.models.ranks`: this kernel's part of what it is asked for."""
+        return getattr(self, f"_{name}")(*arguments)
+
     def close(self) -> None:
         """Let go of the model's file and of the sequence. A step afterwards raises RuntimeError."""
+        if self._group and self._processes:
+            self._group.leave(self._processes.rank)
         if self._model:
             self._model.close()
         self._model = self._cache = self._bound = self._captured = None
@@ -260,6 +310,13 @@ def _whole(name: str, value: Any, least: int) -> None:
 
 def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _placed_by(ops: KernelBackend) -> Callable[[int], None]:
+    """What puts the thread of a rank on a device, where the backend can use several at once."""
+    use, infos = ops.extension("use_device"), ops.extension("device_infos")
+    places = [info.get("index", i) for i, info in enumerate(infos())] if use and infos else []
+    return lambda rank: use(places[rank % len(places)]) if places else None
 
 
 def _opened(model: Any) -> Any:

@@ -204,7 +204,8 @@ def embedding(ids, table):
 @op(x="... k", out="... k : quantized")
 def quantize(x, format: str):
     """`x` in one of ggml's formats of blocks ("q8_0", "q4_0", ...), each row on its own, as a Quantized."""
-    return Quantized(format_named(format, "quantize").encode(x), format)
+    of = format_named(format, "quantize")
+    return Quantized(of.encode(x), of.name)
 
 
 @op(q="... k : quantized", out="... k")

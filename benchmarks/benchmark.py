@@ -4,6 +4,7 @@ python setup.py configure_backend --backend=cpp
 python benchmarks/benchmark.py
 """
 
+import argparse
 import sys
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ ROWS, COLS = 128, 4096
 
 
 def main() -> None:
+    form = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=form).parse_args()
     info = tensor_ops.get_backend_info()
     print(f"Active backend: {info['backend']} ({info['device']})")
     print(f"Available backends: {', '.join(info['available_backends'])}")

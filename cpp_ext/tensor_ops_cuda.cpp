@@ -85,6 +85,8 @@ PYBIND11_MODULE(tensor_ops_cuda, module) {
   module.def("device", &device_line,
              "The device that NumPy arrays are computed on; RuntimeError if there is none.");
   module.def("variants", &variants, "Names of the devices, for select().");
+  module.def("use_device", &use_device, py::arg("index"),
+             "Compute this thread's NumPy arrays on the device of this index; None: as select() says.");
   module.def("select", &select, py::arg("name"),
              "Compute NumPy arrays on this device from now on; None: on AIRLLM_CUDA_DEVICE, else the first.");
   module.def("device_infos", &fields_of_devices,

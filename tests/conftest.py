@@ -32,7 +32,7 @@ from airllm.backends import config, registry
 from airllm.op import OPS
 
 # What tests look for besides backends.
-TOOLS = {"oclgrind", "neon", "qemu-x86_64", "clang", "objdump", "real-data", "nvcc", "mpi"}
+TOOLS = {"oclgrind", "neon", "qemu-x86_64", "clang", "objdump", "real-data", "nvcc", "mpi", "cmake"}
 REQUIRED = [name for name in os.environ.get("AIRLLM_TEST_REQUIRE", "").split(",") if name]
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 SKIPPED = pytest.StashKey[bool]()

@@ -342,3 +342,13 @@ def test_a_declaration_replaces_an_earlier_one(monkeypatch):
         for name in available():
             assert scaled(X, backend=name)[0] == factor
     del OPS["scaled"]
+
+
+def test_a_remedy_is_one_that_there_is(monkeypatch):
+    """Where airllm was installed there is no setup.py; other backends' remedies are the same."""
+    missing = ModuleNotFoundError("No module named 'tensor_ops_cuda'")
+    assert registry.reason_of("cuda", missing).endswith(" (python setup.py build_cuda)")
+    monkeypatch.setattr(registry.config, "checkout_file", lambda: None)
+    reasons = [registry.reason_of(name, missing) for name in registry.REMEDIES]
+    assert not any("setup.py" in reason for reason in reasons)
+    assert "AIRLLM_WITH_CUDA=1 pip install ." in reasons[1] and "pip install wgpu" in reasons[-1]

@@ -1,5 +1,6 @@
 """Every command of setup.py and every example of BACKEND_CONFIG.md, run as a user runs them, in copies."""
 
+import ast
 import json
 import os
 import re
@@ -57,7 +58,7 @@ def test_show_prints_what_the_document_prints_and_needs_no_package(checkout):
         (["--backend", "cuda"], "cuda", None, "cuda, opencl, cpp, python"),
         (["--backend=opencl"], "opencl", None, "cuda, opencl, cpp, python"),
         (["--backend=python"], "python", None, "cuda, opencl, cpp, python"),
-        (["--backend=numpy"], "python", None, "cuda, opencl, cpp, python"),
+        (["--backend=NumPy"], "python", None, "cuda, opencl, cpp, python"),
         (["--backend=auto"], "auto", None, "cuda, opencl, cpp, python"),
         (["--backend=cuda", "--force"], "cuda", "cuda", "cuda, opencl, cpp, python"),
         (["--priority=opencl,cuda,cpp,python"], "auto", None, "opencl, cuda, cpp, python"),
@@ -414,3 +415,13 @@ def test_an_unbuilt_backend_names_its_command():
     unbuilt = probes.Finding("m", why_not=probes.NOT_BUILT)
     row = test_capabilities.Capability("cpp", (), unbuilt, "python setup.py build_ext --inplace").row()
     assert row == ("cpp", "yes", "no", "it is not built: python setup.py build_ext --inplace")
+
+
+def test_an_old_python_is_told_in_one_line(tmp_path):
+    """pip runs setup.py before it knows which Python the project requires; so do those who build in place."""
+    old = "import runpy, sys; sys.version, sys.version_info = '3.9.18 (main)', (3, 9, 18)"
+    code = f"{old}; runpy.run_path({str(checkouts.ROOT / 'setup.py')!r}, run_name='__main__')"
+    answer = checkouts.run([sys.executable, "-c", code], tmp_path)
+    assert answer.returncode == 1 and answer.stdout == ""
+    assert answer.stderr == f"airllm needs Python 3.10 or newer, this is 3.9.18 ({sys.executable})\n"
+    ast.parse((checkouts.ROOT / "setup.py").read_text(), feature_version=(3, 6))

@@ -127,6 +127,9 @@ def test_an_installed_package_does_not_look_for_a_checkout(places):
         ("cpp,cuda", "auto", ["cpp", "cuda"], None),  # a list is an order to try
         (" cpu , numpy ", "auto", ["cpp", "python"], None),
         ("auto", "auto", ["opencl", "python"], None),
+        ("CPU", "opencl", ["opencl", "python"], "cpp"),  # in letters of any case
+        ("Cpp,CUDA", "auto", ["cpp", "cuda"], None),
+        ("AUTO", "auto", ["opencl", "python"], None),
         ("  ", "opencl", ["opencl", "python"], "cuda"),  # as good as unset
     ],
 )
@@ -153,6 +156,14 @@ def test_aliases_become_the_names_of_backends(places):
     places["checkout"].write_text('{"preferred_backend": "numpy", "backend_priority": ["openmp", "numpy"]}')
     assert config.load().as_dict()["backend_priority"] == ["cpp", "python"]
     assert config.load().preferred_backend == "python"
+
+
+def test_names_have_letters_of_any_case(places):
+    config.write(places["checkout"], backend_priority=["OpenCL", "NumPy"], force_backend="CPP")
+    assert config.load() == config.Config("auto", ("opencl", "python"), "cpp", "checkout", places["checkout"])
+    assert config.preference("Auto") == "auto" and config.preference("Metal") == "mlx"
+    with pytest.raises(config.ConfigError, match="backend_priority has 'CPU' twice"):
+        config.write(places["checkout"], backend_priority=["cpp", "CPU"])
 
 
 @pytest.mark.parametrize("value, device", [(1, "1"), (0, "0"), ("0:1", "0:1"), (" PoCL ", "PoCL")])
@@ -292,12 +303,12 @@ def test_backends_of_other_distributions_are_known(places, monkeypatch, tmp_path
     info = tmp_path / "other-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Name: other\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[airllm.backends]\ntpu = other_tpu\n")
+    (info / "entry_points.txt").write_text("[airllm.backends]\nTpu = other_tpu\n")
     with pytest.raises(config.ConfigError, match="unknown backend 'tpu'"):
         config.canonical("tpu")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert config.canonical("tpu") == "tpu"
-    assert config.known_names() == (*config.BUILT_IN, "tpu")
+    assert {config.canonical(name) for name in ("tpu", "Tpu", "TPU")} == {"Tpu"}
+    assert config.known_names() == (*config.BUILT_IN, "Tpu")
 
 
 # ---- writing ----

@@ -454,11 +454,19 @@ def test_the_dispatch_benchmark_gives_the_hop(tmp_path):
     assert "| hop |" in done.stdout and "| silu |" in done.stdout
 
 
+def test_backends_are_chosen_in_letters_of_any_case():
+    assert benchmark.chosen_backends("CPU, numpy,OpenCL") == ["cpp", "python", "opencl"]
+
+
 def test_benchmark_py_reports_the_active_backend():
     done = run(script="benchmarks/benchmark.py", AIRLLM_BACKEND="python")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Active backend: python (NumPy")
     assert all(f"  {name} " in done.stdout for name in ("rms_norm", "silu", "gelu"))
+    done = run("--help", script="benchmarks/benchmark.py")
+    assert done.returncode == 0 and done.stdout.startswith("usage: benchmark.py"), done.stderr
+    assert "configure_backend --backend=cpp" in done.stdout and "Active backend" not in done.stdout
+    assert run("cpp", script="benchmarks/benchmark.py").returncode == 2
 
 
 def test_every_example_runs():

@@ -12,7 +12,7 @@ import pytest
 from airllm import backends, tensor_ops
 from airllm.backends import devices, registry
 from airllm.backends.discovery import DiscoveredBackend
-from airllm.backends.values import ABSENT, BUILT_IN
+from airllm.backends.values import ABSENT, ALIASES, BUILT_IN
 
 
 def _module(infos):
@@ -104,8 +104,11 @@ def test_lists_and_defaults(capsys):
     names = backends.get_available_backends()
     assert "python" in names and all(map(backends.is_backend_available, names))
     assert backends.list_backends() == names and not capsys.readouterr().out
-    backends.list_backends(verbose=True)
-    assert "✓ NumPy (CPU)" in capsys.readouterr().out
+    assert backends.list_backends(verbose=True) == names
+    listed = capsys.readouterr().out.splitlines()
+    assert {"✓ python, numpy: NumPy (CPU)", "✗ nki: NKI (Neuron)"} <= set(listed)
+    named = [line[2:].partition(":")[0].split(", ") for line in listed if line[0] in "✓✗"]
+    assert {each for names in named for each in names} >= {*BUILT_IN, *ABSENT, *ALIASES}
     before = backends.get_default_backend()
     try:
         backends.set_default_backend("python")
@@ -125,6 +128,25 @@ def test_a_preference_gives_way_and_a_name_does_not():
             backends.init_backend("nki")
     with pytest.raises(ValueError, match="unknown backend 'cud', expected one of: cuda"):
         backends.is_backend_available("cud")
+
+
+def test_a_backend_is_named_in_letters_of_any_case(made_up):
+    x = np.linspace(-2, 2, 9, dtype=np.float32)
+    assert backends.is_backend_available("NumPy") and backends.is_backend_available("Made_Up")
+    assert backends.get_backend_info("NUMPY")["name"] == "python"
+    assert backends.init_backend("NKI", ["Python"]).name() == "python"
+    assert np.array_equal(tensor_ops.silu(x, backend="Python"), tensor_ops.silu(x, backend="python"))
+    with tensor_ops.use_backend("PYTHON") as chosen:
+        assert chosen.name == "python" == backends.init_backend("Auto").name()
+    before = backends.get_backend()
+    try:
+        for set_it in (backends.set_backend, backends.set_default_backend):
+            set_it("Python")
+            assert backends.get_backend() == "python"
+            set_it("AUTO")
+            assert backends.get_backend() == before
+    finally:
+        tensor_ops.set_backend(before)
 
 
 def test_a_reason_is_never_empty():

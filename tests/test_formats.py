@@ -258,6 +258,22 @@ def test_a_quantized_is_a_thin_readable_value():
         q.format = "q4_0"
 
 
+@pytest.mark.parametrize("target", [t for t in targets() if hasattr(t.module, "quantize")], ids=str)
+def test_a_format_is_named_in_letters_of_any_case(target):
+    x = np.linspace(-1, 1, 64, dtype=np.float32)
+    wanted = tensor_ops.quantize(x, "q8_0", backend="python")
+    made = target.module.quantize(x, "Q8_0")
+    assert made.format == "q8_0" and np.array_equal(made.data, wanted.data)
+    with pytest.raises(ValueError, match=r"format has value '\\ud800', expected one of q8_0"):
+        target.module.quantize(x, "\ud800")
+    for backend in (target.backend, "python"):
+        made = tensor_ops.quantize(x, "Q8_0", backend=backend)
+        assert made.format == "q8_0" and np.array_equal(made.data, wanted.data)
+    same = Quantized(wanted.data, "Q8_0")
+    assert same.format == "q8_0" and same.shape == (64,)
+    assert np.array_equal(tensor_ops.dequantize(same, backend=target.backend), wanted.dequantize())
+
+
 @pytest.mark.parametrize(
     "index", (0, -1, slice(1, 3), (2, 1), (slice(None), 1), ..., [0, 3], (..., 2)), ids=str
 )

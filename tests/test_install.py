@@ -26,7 +26,7 @@ print(json.dumps([info["backend"], round(answer, 5), info["unavailable"].get("cp
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """A checkout in which nothing has been built."""
-    return checkouts.copy(tmp_path_factory.mktemp("install") / "checkout")
+    return checkouts.copy(tmp_path_factory.mktemp("install") / "airllm")
 
 
 def pip(python: Path, *arguments: str, **changes: str) -> None:
@@ -56,9 +56,18 @@ def test_an_editable_install_uses_the_checkout(checkout, tmp_path):
     backend, answer, why_not, where = used(python, tmp_path)
     assert (backend, answer, why_not) == ("cpp", 0.73106, "")
     assert Path(where).is_relative_to(checkout)
+    check_beside_the_clone(python, checkout)
     direct = checkouts.run([str(python), "-c", "import tensor_ops_cpp as t; print(t.__file__)"], tmp_path)
     assert direct.stdout == f"{checkout}/cpp_ext/tensor_ops_cpp{probes.EXT_SUFFIX}\n"
     check_cpp_program(python, tmp_path, checkout)
+
+
+def check_beside_the_clone(python: Path, clone: Path) -> None:
+    """In the folder that the clone is in, where `airllm` is the clone's name too, and no package."""
+    assert clone.name == "airllm" and not (clone / "__init__.py").exists()
+    code = "import airllm.cli; from airllm import AutoModel, tensor_ops; print(airllm.__file__)"
+    answer = checkouts.run([str(python), "-c", code], clone.parent, PYTHONPATH="")
+    assert answer.stdout == f"{clone}/airllm/__init__.py\n", checkouts.said(answer)
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +96,7 @@ def test_a_wheel_from_the_sdist_works_in_an_empty_environment(sdist, tmp_path):
     backend, answer, why_not, where = used(python, tmp_path)
     assert (backend, answer, why_not) == ("cpp", 0.73106, "")
     assert Path(where).is_relative_to(tmp_path / "venv")
+    assert_remedies_fit(python, tmp_path)
     find = "import tensor_ops_opencl.kernel_text as k; print(k.folder()); print(k.text('gpu', 'rows') > '')"
     text = checkouts.run([str(python), "-c", find], tmp_path)
     assert text.stdout.splitlines()[1:] == ["True"], checkouts.said(text)
@@ -94,9 +104,29 @@ def test_a_wheel_from_the_sdist_works_in_an_empty_environment(sdist, tmp_path):
     check_cpp_program(python, tmp_path, tmp_path / "venv")
 
 
+def assert_remedies_fit(python: Path, folder: Path) -> None:
+    """What is to be done for a backend that is not there can be done: a wheel has no setup.py."""
+    code = """
+from airllm import backends
+for name in ("cuda", "opencl"):
+    print(backends.get_backend_info(name)["reason"])
+try:
+    backends.set_backend("cuda")
+except ImportError as error:
+    print(error)
+"""
+    answer = checkouts.run([str(python), "-c", code], folder, PYTHONPATH="")
+    assert answer.stdout.count("AIRLLM_WITH_CUDA=1 pip install .") == 2, checkouts.said(answer)
+    assert "setup.py" not in answer.stdout and "pip install pyopencl" in answer.stdout
+
+
 def check_cpp_program(python: Path, folder: Path, place: Path) -> None:
     """A C++ program finds the header, and all that the source file of the backends includes, in `place`."""
     flags = checkouts.run([str(python), "-m", "airllm", "cpp-flags"], folder, PYTHONPATH="").stdout.split()
+    cmake = checkouts.run([str(python), "-m", "airllm", "cpp-flags", "--cmake-dir"], folder, PYTHONPATH="")
+    assert (
+        cmake.stdout.startswith(str(place)) and (Path(cmake.stdout.strip()) / "airllm-config.cmake").is_file()
+    )
     example = str(checkouts.ROOT / "examples" / "registry.cpp")
     answer = checkouts.run(["g++", "-MM", example, *flags], folder)
     assert answer.returncode == 0, checkouts.said(answer)
@@ -120,6 +150,7 @@ def test_a_wheel_carries_the_modules_and_the_kernel_text_alone(sdist, tmp_path):
         "tensor_ops_webgpu",
         "tensor_ops_cpp.py",
     }
+    assert {"airllm/py.typed", "airllm/cpp_ext/cmake/airllm-config.cmake"} <= set(names)
 
 
 def kernel_text() -> list[Path]:
@@ -132,7 +163,7 @@ def test_without_a_compiler_the_install_succeeds_and_says_why_there_is_no_cpp(sd
     backend, answer, why_not, _ = used(python, tmp_path)
     assert (backend, answer) == ("python", 0.73106)
     assert "no C++ compiler on PATH" in why_not and "apt-get install g++" in why_not
-    assert "python setup.py build_ext --inplace" in why_not
+    assert "then repeat the pip install" in why_not and "setup.py" not in why_not  # which a wheel has not
 
 
 def test_airllm_with_cpp_makes_a_missing_compiler_an_error(sdist, tmp_path):
@@ -165,7 +196,7 @@ def test_the_sdist_has_what_a_build_needs_and_no_build_products(sdist):
         names = {name.partition("/")[2] for name in archive.getnames()}
     for needed in ("setup.py", "backend.json", "LICENSE", "README.md", "cpp_ext/tensor_ops_cuda.cpp"):
         assert needed in names
-    for folder in ("commands", "cpu", "cuda", "gpu_kernels", "tensor_ops_opencl", "tensor_ops_webgpu"):
-        inside = {name for name in checkouts.files() if name.startswith(f"cpp_ext/{folder}/")}
-        assert inside and inside <= names
+    for named in ("BACKEND_GUIDE.md", "tests/conftest.py", "test_cpp_ext.py", "detect_and_benchmark.py"):
+        assert named in names
+    assert set(checkouts.files()) <= names  # all of a clone's commands work
     assert not [name for name in names if name.endswith((".so", ".pyc", ".o", "tensor_ops_cpp.py"))]

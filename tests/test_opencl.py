@@ -1,6 +1,7 @@
 """Which devices OpenCL has here, and which one is used. tests/test_ops.py runs the ops on every one."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -154,6 +155,27 @@ def test_the_default_is_a_gpu_or_the_newest_driver(monkeypatch):
     opencl.select(None)
     ranks = {device.label: device.rank() for device in devices.choice.working()}
     assert ranks[opencl.get_opencl_info()["device"]] == max(ranks.values())
+
+
+@on_a_device
+def test_a_thread_may_use_a_device_of_its_own():
+    """As kernels of one process do that share a model; others go on with what was selected for all."""
+    opencl.select(VARIANTS[-1])
+    try:
+        ours, seen = opencl.device(), []
+
+        def look() -> None:
+            for index in (0, None):
+                opencl.use_device(index)
+                seen.append(opencl.device())
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        assert opencl.device() == ours == seen[1] and ours.startswith(VARIANTS[-1])
+        assert opencl.device_infos()[0]["name"] in seen[0] and not seen[0].startswith(VARIANTS[-1])
+    finally:
+        opencl.select(None)
 
 
 @on_a_device

@@ -17,12 +17,13 @@ import pytest
 from safetensors.numpy import save_file
 
 import airllm
-from airllm import PersistentKernel, backends
+from airllm import PersistentKernel, backends, persistent_kernel
 from airllm.backends import registry
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.cache import ContextFull
 from airllm.models.config import open_config
 from airllm.models.shard import Shard
+from airllm.op import OPS
 from tests import tiny_gguf, tiny_models
 from tests.conftest import REQUIRED
 from tests.tiny_models import AS_GGUF, DATA, FOLDERS, K_MODEL, VOCABULARY
@@ -194,6 +195,16 @@ def test_pages_bound_keys_and_values():
         ):
             kernel.step(1)
     assert kernel_of(LLAMA, context=3, max_num_pages=99).capacity == 3
+
+
+def test_names_have_letters_of_any_case():
+    with LayerWiseInferenceEngine(LLAMA, backend="Python", cache_dtype="F32") as engine:
+        assert engine.backend.name() == "python" and engine.new_cache().data.dtype == np.float32
+        wanted = engine.forward(TEXT[:3])
+    with kernel_of(LLAMA, "NumPy", cache_dtype="F32") as kernel:
+        assert distance(kernel.prefill(TEXT[:3]), wanted) < 1e-5
+    with pytest.raises(ValueError, match="cache_dtype has value 'F64', expected one of f32, f16, q8_0"):
+        LayerWiseInferenceEngine(LLAMA, cache_dtype="F64")
 
 
 def test_what_is_closed_or_not_compiled():
@@ -384,7 +395,151 @@ def test_every_head_is_some_process_s():
 def test_processes_must_have_been_started():
     if not importlib.util.find_spec("mpi4py"):
         pytest.skip("mpi4py is missing")
+
+
+# ------------------------------------------------------------------------------------------------ one process
+
+
+@pytest.fixture
+def without_mpi(monkeypatch):
+    """As where mpi4py is not installed, or has started this process alone."""
+    monkeypatch.setattr(persistent_kernel, "mpi_processes", lambda size, rank: None)
+
+
+def shared_by(size: int, name="llama3", backend="python", **options) -> list[PersistentKernel]:
+    made = {"model": DATA / name, "backend": backend, "cache_dtype": "f32", **options}
+    return [PersistentKernel(world_size=size, mpi_rank=rank, **made) for rank in range(size)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("size", SHARED)
+def test_kernels_of_one_process_share_a_model(size, backend, without_mpi):
+    """Called in turn, they give the logits of one that has it all, with the same bits each."""
+    for name in SHARED[size] if backend == "cpp" else SHARED[size][:1]:
+        with kernel_of(DATA / name, backend) as alone:
+            wanted = stepped(alone)
+        kernels = shared_by(size, name, backend)
+        found = [[kernel.prefill(TEXT[:PROMPT]) for kernel in kernels]]
+        found += [[kernel.step(token) for kernel in kernels] for token in TEXT[PROMPT:]]
+        together = np.array(found).swapaxes(0, 1)
+        assert distance(together[0], wanted) < 1e-5
+        assert all(np.array_equal(each, together[0]) for each in together)
+        assert {kernel.length for kernel in kernels} == {len(TEXT)}
+        for rank, kernel in enumerate(kernels):
+            assert f"part {rank} of {size} on " in kernel.plan
+            assert ("one call" in kernel.plan) == (backend == "cpp")
+            kernel.close()
+
+
+def test_they_may_be_called_by_threads_and_each_by_itself(without_mpi):
+    kernels = shared_by(2)
+    found: list = [None, None]
+
+    def run(i: int) -> None:
+        found[i] = stepped(kernels[i])
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert np.array_equal(*found)
+    repeated = [[kernel() for _ in range(5)] for kernel in kernels]  # the second one's were computed before
+    assert all(np.array_equal(each, found[0][-1]) for each in [*repeated[0], *repeated[1]])
+    for kernel in kernels:
+        kernel.reset()
+    assert np.array_equal(stepped(kernels[1]), found[0]) and np.array_equal(stepped(kernels[0]), found[0])
+
+
+def test_all_must_be_there_and_take_the_same_steps(without_mpi, monkeypatch):
+    first = PersistentKernel(model=LLAMA, backend="python", world_size=2)
+    with pytest.raises(ValueError, match="no kernel of mpi_rank 1, expected one of each: .*mpiexec -n 2"):
+        first.compile()
+    second = PersistentKernel(model=LLAMA, backend="python", world_size=2, mpi_rank=1)
+    first.step(1)
     with pytest.raises(
-        ValueError, match="world_size has value 2, expected 1, as many as MPI has started: run `mpiexec"
+        ValueError, match=r"mpi_rank=1 would take prefill\(\[2\]\), expected prefill\(\[1\]\)"
     ):
-        PersistentKernel(model=LLAMA, backend="python", world_size=2)
+        second.step(2)
+    second.step(1)
+    monkeypatch.setattr("airllm.models.ranks._KEPT", 3 * 4 * VOCABULARY)  # of three that wait
+    for _ in range(5):
+        second.step(3)
+    with pytest.raises(
+        ValueError, match="mpi_rank=0 is 5 steps behind, expected all kernels to take the same"
+    ):
+        first.step(3)
+    second.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        second.step(3)
+
+
+def test_others_do_not_go_on_without_one_that_is_closed(without_mpi):
+    first, second = shared_by(2)
+    wanted = first.step(1)
+    first.close()
+    assert np.array_equal(second.step(1), wanted)  # computed before
+    with pytest.raises(RuntimeError, match="broke off .that of mpi_rank=0 is closed.: make others"):
+        second.step(2)
+
+
+def test_what_all_refuse_is_refused_to_each_and_changes_nothing(without_mpi):
+    kernels = shared_by(2, context=2)
+    for kernel in kernels:
+        kernel.prefill([1, 2])
+    for _ in range(2):
+        for kernel in kernels:
+            with pytest.raises(ContextFull, match="has 2 tokens and would get 1 more"):
+                kernel.step(3)
+    wanted = kernel_of(LLAMA).prefill([4])
+    for kernel in kernels:
+        kernel.reset()
+        assert distance(kernel.step(4), wanted) < 1e-5
+    kernels = shared_by(3)
+    with pytest.raises(ValueError, match="world_size has value 3, expected one of 1, 2, 4 for a model"):
+        kernels[2].compile()
+
+
+def test_one_that_fails_ends_it_for_all(without_mpi, monkeypatch):
+    kernels = shared_by(2)
+    for kernel in kernels:
+        kernel.step(1)
+    monkeypatch.setattr(kernels[1]._model, "decode", lambda *_: 1 / 0)  # the other one waits for its part
+    for kernel in kernels:
+        with pytest.raises(ZeroDivisionError):
+            kernel.step(2)
+    for kernel in kernels:
+        with pytest.raises(
+            RuntimeError, match="broke off .ZeroDivisionError: division by zero.: make others"
+        ):
+            kernel.step(2)
+
+
+def test_each_is_on_a_device_of_its_own(fake, without_mpi):
+    """The loop over devices of those who have several; more kernels than devices share them."""
+    here, used = threading.local(), set()
+
+    def swiglu(gate, up, *, out=None):
+        used.add(here.index)
+        return OPS["swiglu"].define(gate, up, out=out)
+
+    fake(
+        "twin",
+        swiglu=swiglu,
+        use_device=lambda index: setattr(here, "index", index),
+        device=lambda: f"twin {getattr(here, 'index', '?')}",
+        device_infos=lambda: [{"name": f"twin {i}", "total_memory": 1} for i in range(2)],
+    )
+    devices = backends.get_backend_info("twin")["device_count"]
+    kernels = shared_by(devices, backend="twin")
+    with kernel_of(LLAMA) as alone:
+        assert distance(np.stack([kernel.step(7) for kernel in kernels])[1], alone.step(7)) < 1e-5
+    assert used == {0, 1}
+    assert ["on twin 0:" in kernels[0].plan, "on twin 1:" in kernels[1].plan] == [True, True]
+    assert "on twin 1:" in [kernel.compile() for kernel in shared_by(4, backend="twin")][3].plan
+
+
+def test_a_process_that_mpi_has_not_started_is_alone():
+    code = "from airllm.models.processes import mpi_processes; print(mpi_processes(2, 0))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "None\n", done.stderr

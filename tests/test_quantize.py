@@ -161,9 +161,11 @@ def test_two_that_write_one_file_do_not_meet(source, tmp_path, monkeypatch, link
 
 def test_the_command(source, tmp_path, capsys):
     target = tmp_path / "new.gguf"
-    assert cli.main(["quantize", str(source), str(target), "--format", "q8_0"]) == 0
+    assert cli.main(["quantize", str(source), str(target), "--format", "Q8_0"]) == 0
     out, err = capsys.readouterr()
     assert out.startswith(f"{target}: ") and err == "Writing new.gguf ...\n"
+    with GgufFile(target) as made:
+        assert made.metadata["general.file_type"] == 7
     for arguments, message in (
         ([str(source), str(target)], "is there already: remove it"),
         (

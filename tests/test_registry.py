@@ -1,5 +1,6 @@
 """The C++ registry: programs that use it, compiled as a user would, and what they compute."""
 
+import json
 import os
 import re
 import shutil
@@ -7,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import checkouts
 import numpy as np
 import pytest
 from conftest import REQUIRED
 
 import airllm
+from airllm.backends.values import ALIASES, BUILT_IN, canonical
 from airllm.op import OPS
 from airllm.tensor_ops import Quantized
 
@@ -19,6 +22,8 @@ ROOT = Path(__file__).parents[1]
 HEADER = "airllm/backend/backends.h"
 CXX = shutil.which("g++")
 NO_AVX512 = "-DAIRLLM_WITHOUT_AVX512"
+# Every name that a backend has in Python, and some in letters of another case.
+NAMES = [*BUILT_IN, *ALIASES, "CPU", "OpenMP", "NumPy", "CUDA"]
 WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 
 
@@ -37,9 +42,10 @@ def compiled(program: Path, source: str, flags: list[str]) -> Path:
     return program
 
 
-def run(program: Path, **environment: str) -> subprocess.CompletedProcess:
+def run(program: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AIRLLM_")}
-    return subprocess.run([program], capture_output=True, text=True, env={**kept, **environment}, timeout=300)
+    command = [program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env={**kept, **environment}, timeout=300)
 
 
 def printed(done: subprocess.CompletedProcess) -> dict[str, np.ndarray]:
@@ -56,18 +62,24 @@ def example(tmp_path_factory):
     command = [sys.executable, "-m", "airllm", "cpp-flags"]
     flags = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert flags == airllm.get_cpp_flags()
-    return compiled(
-        tmp_path_factory.mktemp("example") / "registry", "examples/registry.cpp", [*flags, NO_AVX512]
-    )
+    program = tmp_path_factory.mktemp("example") / "registry"
+    return compiled(program, "examples/registry.cpp", [*flags, NO_AVX512, "-save-temps=obj"])
 
 
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory):
+def named(tmp_path_factory):
     """tests/cpp/test_registry.cpp, under ThreadSanitizer, which does not understand OpenMP."""
     flags = [*airllm.get_cpp_flags(openmp=False), "-fsanitize=thread", "-DAIRLLM_PLAIN_VECTORS"]
-    done = run(compiled(tmp_path_factory.mktemp("checked") / "checked", "tests/cpp/test_registry.cpp", flags))
+    program = compiled(tmp_path_factory.mktemp("checked") / "checked", "tests/cpp/test_registry.cpp", flags)
+    done = run(program, *NAMES)
     assert done.stderr == "" and "WRONG" not in done.stdout, done.stdout[-2000:] + done.stderr[-8000:]
-    return printed(done)
+    return done
+
+
+@pytest.fixture(scope="module")
+def checked(named):
+    """The results of the ops that it prints."""
+    return printed(named)
 
 
 def numbers(*shape: int, first: int) -> np.ndarray:
@@ -141,6 +153,15 @@ def test_checks_backends_of_a_program_and_several_threads(checked):
     assert len(checked) == 18
 
 
+def test_a_backend_has_the_names_that_it_has_in_python(named):
+    """But for those of libraries, which are no backends. There its own name for the C++ backend is cpu."""
+    found = dict(re.findall(r"^name (\w+): (\w+)$", named.stdout, re.M))
+    assert set(found) == set(NAMES)
+    for name, backend in found.items():
+        own = canonical(name)
+        assert backend == {"cpp": "cpu", "mkldnn": "none"}.get(own, own), name
+
+
 def test_elements(checked):
     x, y = numbers(50, first=1), numbers(50, first=2)
     close(checked["silu"], OPS["silu"].exact(x))
@@ -186,6 +207,64 @@ def test_attention_over_keys_with_room_for_more(checked):
     mask = (np.arange(21) % 3 != 1).reshape(3, 7)
     exact = OPS["attention"].exact(q, k, v, mask, causal=True, scale=0.5, softcap=20.0, window=5)
     close(checked["attention"], exact)
+
+
+LAUNCHER = """for argument; do case "$last" in -o) object=$argument;; esac; last=$argument; done
+case "$*" in
+  *backends.cpp) "$@" -M && cp {compiled} "$object";;
+  *) exec "$@";;
+esac
+"""
+
+
+def cmake(*arguments: str, cwd: Path) -> str:
+    """What CMake says."""
+    if not shutil.which("cmake"):
+        assert "cmake" not in REQUIRED, "AIRLLM_TEST_REQUIRE names cmake, and there is no such program"
+        pytest.skip("no cmake")
+    done = subprocess.run(["cmake", *arguments], cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_cmake_finds_the_backends_and_builds_the_program_of_the_guide(example, tmp_path):
+    """With what was compiled for the example already, where CMake has the backends compiled."""
+    compiler()
+    guide = (ROOT / "BACKEND_GUIDE.md").read_text()
+    for name, language in (("main.cpp", "cpp"), ("CMakeLists.txt", "cmake")):
+        (text,) = re.findall(rf"```{language}\n(.*?)```", guide, re.S)
+        (tmp_path / name).write_text(text)
+    compiled_before = example.with_name("registry-backends.o")
+    launcher = checkouts.script(tmp_path / "launcher", LAUNCHER.format(compiled=compiled_before))
+    command = [sys.executable, "-m", "airllm", "cpp-flags", "--cmake-dir"]
+    folder = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    assert folder == airllm.get_cmake_dir()
+    where = (f"-Dairllm_DIR={folder}", f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}")
+    cmake("-B", "build", *where, "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", cwd=tmp_path)
+    (calls,) = (
+        each["command"].split()
+        for each in json.loads((tmp_path / "build" / "compile_commands.json").read_text())
+        if each["file"].endswith("backends.cpp")
+    )
+    assert {"-O3", "-fopenmp", f"-I{airllm.get_include()}", airllm.get_cpp_flags()[-1]} <= set(calls)
+    cmake("--build", "build", cwd=tmp_path)
+    assert run(tmp_path / "build" / "main").stdout.startswith("cpu\n")
+
+
+@pytest.mark.parametrize("asked, fits", (("0.1", "TRUE"), (airllm.__version__, "TRUE"), ("99", "")))
+def test_cmake_is_told_the_version(asked, fits, tmp_path):
+    """In a checkout, and in a package that is installed."""
+    folder = Path(airllm.get_cmake_dir())
+    installed = tmp_path / "airllm"
+    shutil.copytree(folder, installed / "cpp_ext" / "cmake")
+    for name in ("__init__.py", "cpp_program.py"):
+        shutil.copy(ROOT / "airllm" / name, installed)
+    for place in (folder, installed / "cpp_ext" / "cmake"):
+        (tmp_path / "asks.cmake").write_text(
+            f"set(PACKAGE_FIND_VERSION {asked})\ninclude({place}/airllm-config-version.cmake)\n"
+            'message("${PACKAGE_VERSION}:${PACKAGE_VERSION_COMPATIBLE}")\n'
+        )
+        assert cmake("-P", "asks.cmake", cwd=tmp_path).strip() == f"{airllm.__version__}:{fits}"
 
 
 def test_the_flags_come_in_halves():

@@ -5,7 +5,53 @@ needs only the standard library.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what _WHERE says, for programs that read types; isort would split what is one import
+    # isort: off
+    from airllm.backends.devices import DeviceInfo as DeviceInfo
+    from airllm.backends.discovery import (
+        BackendPreference as BackendPreference,
+        BackendUnavailable as BackendUnavailable,
+        best_available_backend as best_available_backend,
+        discover_backends as discover_backends,
+        get_available_backends as get_available_backends,
+        get_default_backend as get_default_backend,
+        is_backend_available as is_backend_available,
+        list_backends as list_backends,
+        print_backend_summary as print_backend_summary,
+        set_default_backend as set_default_backend,
+    )
+    from airllm.backends.information import (
+        explain as explain,
+        get_backend_info as get_backend_info,
+        print_backend_info as print_backend_info,
+    )
+    from airllm.backends.kernel_backend import (
+        CpuBackend as CpuBackend,
+        KernelBackend as KernelBackend,
+        init_backend as init_backend,
+    )
+    from airllm.backends.memory import (
+        MemoryEstimate as MemoryEstimate,
+        estimate_inference_memory as estimate_inference_memory,
+        init_backend_with_memory_check as init_backend_with_memory_check,
+    )
+    from airllm.backends.registry import (
+        Backend as Backend,
+        available as available,
+        current as current,
+        get_backend as get_backend,
+        kernel as kernel,
+        opened as opened,
+        reload_backend as reload_backend,
+        set_backend as set_backend,
+        use_backend as use_backend,
+    )
+    from airllm.backends.support import (
+        print_support_matrix as print_support_matrix,
+        support_matrix as support_matrix,
+    )
 
 _WHERE = {
     "devices": ("DeviceInfo",),
@@ -40,11 +86,13 @@ _WHERE = {
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import_module("airllm.tensor_ops")  # a backend shows that it runs by answering an op
-    return getattr(import_module(f"airllm.backends.{_MODULE_OF[name]}"), name)
+if not TYPE_CHECKING:  # for which it would have any name there is
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import_module("airllm.tensor_ops")  # a backend shows that it runs by answering an op
+        return getattr(import_module(f"airllm.backends.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 from airllm.backends import json_file
 from airllm.backends.values import (  # noqa: F401  others know all of these by this module's name
     ALIASES,
+    AUTO,
     BUILT_IN,
     CHECKS,
     DEFAULTS,
@@ -26,7 +27,9 @@ from airllm.backends.values import (  # noqa: F401  others know all of these by 
     Wrong,
     canonical,
     in_full,
+    is_auto,
     known_names,
+    names_of,
     order,
     preference,
     shown,
@@ -60,7 +63,7 @@ class Config:
         return {key: _plain(getattr(self, key)) for key in KEYS}
 
 
-BY_DEFAULT = Config("auto", IN_ORDER, None, source="defaults", path=None)
+BY_DEFAULT = Config(AUTO, IN_ORDER, None, source="defaults", path=None)
 
 
 def _plain(value: Any) -> Any:
@@ -209,11 +212,11 @@ def load() -> Config:
 
 def _overridden(config: Config, wanted: str) -> Config:
     """A name is strict, as force_backend is; a list is an order to try; auto undoes preference and force."""
-    changes: dict[str, Any] = {"preferred_backend": "auto", "force_backend": None}
+    changes: dict[str, Any] = {"preferred_backend": AUTO, "force_backend": None}
     try:
         if "," in wanted:
             changes["backend_priority"] = order(wanted)
-        elif wanted != "auto":
+        elif not is_auto(wanted):
             changes = {"force_backend": canonical(wanted)}
     except ConfigError as error:
         raise ConfigError(f"AIRLLM_BACKEND={wanted}: {error}") from None

@@ -50,10 +50,11 @@ class DeviceChoice(Generic[D]):
     _choice: tuple[D, str] | None = field(default=None, init=False)
     _choosing: threading.RLock = field(default_factory=threading.RLock, init=False)
     _reasons: dict[D, str] = field(default_factory=dict, init=False)
+    _of_thread: threading.local = field(default_factory=threading.local, init=False)
 
     def in_use(self) -> D:
-        """The device that NumPy arrays are computed on, chosen once."""
-        return (self._choice or self._choose())[0]
+        """The device that NumPy arrays are computed on: this thread's, else the one that is chosen once."""
+        return getattr(self._of_thread, "device", None) or (self._choice or self._choose())[0]
 
     def chosen_by(self) -> str:
         """What chose it: "select()", a variable of the environment, a key of a file, or "default"."""
@@ -95,6 +96,10 @@ class DeviceChoice(Generic[D]):
         """The devices that a variable of the environment or a file may mean, none if they name nothing."""
         wanted, source = self._wanted()
         return self._meant(wanted, source) if wanted else ()
+
+    def use_device(self, index: int | None) -> None:
+        """In this thread, use the device of this index in `device_infos()`; None: that of all others."""
+        self._of_thread.device = None if index is None else self.found()[index]
 
     def only_when_asked(self) -> str:
         """Why an automatic order passes it over: no GPU. Starts no driver where there can be none."""

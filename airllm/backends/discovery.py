@@ -82,7 +82,7 @@ def get_default_backend() -> str:
 
 def set_default_backend(name: str) -> None:
     """Run ops on this backend where none is named. BackendUnavailable if it cannot run here."""
-    if name != "auto":
+    if not config.is_auto(name):
         _asked_for(name)
     registry.set_backend(name)
 
@@ -93,16 +93,18 @@ def best_available_backend() -> str:
 
 
 def list_backends(verbose: bool = False) -> list[str]:
-    """Names of the backends that run here; if `verbose`, prints each known one with its devices too."""
+    """Names of the backends that run here; if `verbose`, prints each known one, under the names that it may
+    be asked for by, with its devices too.
+    """
     if verbose:
-        _print(line for each in discover_backends() for line in _lines(each))
+        _print(line for each in discover_backends() for line in _lines(each, _names(each)))
     return get_available_backends()
 
 
 def print_backend_summary() -> None:
     """Print every backend with its devices and their memory, or why it does not run; then the best."""
     print("=== Available Backends ===")
-    _print(line for each in discover_backends() for line in _lines(each))
+    _print(line for each in discover_backends() for line in _lines(each, each.title))
     print()
     print(f"Recommended backend: {LABELS.get(best := best_available_backend(), (best, ''))[0]}")
 
@@ -117,11 +119,15 @@ def _print(lines: Iterable[str]) -> None:
     print(text)
 
 
-def _lines(found: DiscoveredBackend) -> list[str]:
+def _names(found: DiscoveredBackend) -> str:
+    return f"{', '.join(config.names_of(found.name))}: {found.title}"
+
+
+def _lines(found: DiscoveredBackend, heading: str) -> list[str]:
     if not found.available:
-        return [f"✗ {found.title}", f"    Error: {found.reason}"]
+        return [f"✗ {heading}", f"    Error: {found.reason}"]
     devices = [f"    [{d.index}] {d.name}: {_memory(d)}" for d in found.devices]
-    return [f"✓ {found.title}", *devices, *(f"    {line}" for line in found.unusable)]
+    return [f"✓ {heading}", *devices, *(f"    {line}" for line in found.unusable)]
 
 
 def _memory(device: DeviceInfo) -> str:
@@ -156,11 +162,11 @@ def preferred(preference: BackendPreference | str, fallbacks: Sequence[str] = ()
     """The name of the backend to take. BackendUnavailable with every reason if none runs here."""
     if isinstance(preference, BackendPreference):
         preference, fallbacks = _in_order(preference, fallbacks)
-    if preference == "auto":
+    if config.is_auto(preference):
         return registry.get_backend()
     reasons = {}
     for name in (preference, *fallbacks):
-        if name == "auto":
+        if config.is_auto(name):
             return registry.get_backend()
         if not (reason := registry.opened(name).why_not):
             return registry.opened(name).name

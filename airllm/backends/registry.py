@@ -34,6 +34,13 @@ REMEDIES = {
     "webgpu": "pip install wgpu",
 }
 
+# Where airllm was installed, and no setup.py is there to build with.
+REMEDIES_WHERE_INSTALLED = {
+    "cpp": "install a C++ compiler (Debian: g++ python3-dev), then install airllm again, from its sources",
+    "cuda": "install airllm from its sources, where the CUDA toolkit is: AIRLLM_WITH_CUDA=1 pip install .",
+    "opencl": "pip install pyopencl, and an OpenCL driver",
+}
+
 NOT_MEASURED = "the first that runs in the order; `airllm tune` measures which one is the fastest"
 
 _lock = threading.RLock()
@@ -131,8 +138,14 @@ def _numpy() -> str:
 
 def reason_of(name: str, error: Exception) -> str:
     """Why a backend cannot run here, in one line, when trying it has raised `error`."""
-    remedy = f" ({REMEDIES[name]})" if isinstance(error, ModuleNotFoundError) and name in REMEDIES else ""
+    remedy = f" ({remedy_for(name)})" if isinstance(error, ModuleNotFoundError) and name in REMEDIES else ""
     return reasons.reason(error) + remedy
+
+
+def remedy_for(name: str) -> str:
+    """What makes a backend run that is not built or installed here."""
+    here = REMEDIES if config.checkout_file() else REMEDIES | REMEDIES_WHERE_INSTALLED
+    return here.get(name, "see its documentation")
 
 
 def opened(name: str) -> Backend:
@@ -171,7 +184,7 @@ def asked_for(name: str, undo: str = "ask for another backend") -> Backend:
         raise ImportError(
             f"{backend.cause if isinstance(backend.cause, ModuleNotFoundError) else backend.why_not}\n"
             f"The backend {backend.name!r} was asked for by name and cannot run here. Either:\n"
-            f"  1. Build the backend: {REMEDIES.get(backend.name, 'see its documentation')}\n"
+            f"  1. Build the backend: {remedy_for(backend.name)}\n"
             f"  2. {undo}"
         ) from backend.cause
     return backend
@@ -271,7 +284,7 @@ def kernels(name: str | None = None) -> dict[str, Callable]:
 
 
 def _chosen_by_name(name: str) -> _Choice:
-    if name == "auto":
+    if config.is_auto(name):
         return _choose(config.load())
     return _Choice(asked_for(name), process_wide.config, {}, "asked for by name", named=True)
 

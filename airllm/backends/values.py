@@ -20,6 +20,7 @@ ALIASES = {
     "onednn": "mkldnn",
     **({"mps": "mlx", "metal": "mlx"} if _APPLE else {"mps": "metal"}),
 }
+AUTO = "auto"
 # What a backend is called in a summary, and what it runs on.
 LABELS = {
     "cuda": ("CUDA", "CUDA"),
@@ -54,7 +55,7 @@ if not _APPLE:
         "Metal is for Apple's GPUs, of which there is none here; mlx runs on the CPU by its own name"
     )
 DEFAULTS: dict[str, Any] = {
-    "preferred_backend": "auto",
+    "preferred_backend": AUTO,
     "backend_priority": list(IN_ORDER),
     "force_backend": None,
 }
@@ -105,12 +106,28 @@ def in_full(order: tuple[str, ...]) -> tuple[str, ...]:
     return BUILT_IN if order == IN_ORDER else order
 
 
+def is_auto(name: Any) -> bool:
+    """Whether it is the word for the automatic choice."""
+    return isinstance(name, str) and name.lower() == AUTO
+
+
 def canonical(name: str) -> str:
-    """The backend's own name for it or one of ALIASES; ConfigError that lists the known ones otherwise."""
-    name = ALIASES.get(name, name)
-    if name in BUILT_IN or name in ABSENT or name in known_names():
-        return name
+    """The backend's own name for it or one of ALIASES, in letters of any case; ConfigError that lists the
+    known ones otherwise.
+    """
+    folded = str(name).lower()
+    folded = ALIASES.get(folded, folded)
+    if folded in BUILT_IN or folded in ABSENT:
+        return folded
+    for known in known_names():  # of which other distributions may write theirs as they like
+        if known.lower() == folded:
+            return known
     raise ConfigError(f"unknown backend {name!r}, expected {_names()}")
+
+
+def names_of(backend: str) -> list[str]:
+    """What a backend may be called: its own name, then others."""
+    return [backend, *(alias for alias, own in ALIASES.items() if own == backend)]
 
 
 def _names(*others: str) -> str:
@@ -131,7 +148,7 @@ def _name(value: Any, *others: str) -> str:
 
 
 def _preferred(value: Any) -> str:
-    return "auto" if value == "auto" else _name(value, "auto")
+    return AUTO if is_auto(value) else _name(value, AUTO)
 
 
 def _force(value: Any) -> str | None:

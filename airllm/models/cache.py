@@ -34,7 +34,7 @@ class Cache:
     """
 
     def __init__(self, config: ModelConfig, capacity: int, dtype: str = "f16"):
-        self.config, self.capacity, self.dtype = config, capacity, dtype
+        self.config, self.capacity, self.dtype = config, capacity, (dtype := dtype_named(dtype))
         self.tokens: list[int] = []
         self.long = False  # whether its keys were turned as those of a long text: Rotation.is_long
         self._most = 0  # tokens that were ever there
@@ -50,6 +50,10 @@ class Cache:
     def length(self) -> int:
         """Tokens that are there."""
         return len(self.tokens)
+
+    def __repr__(self) -> str:
+        room = f"{self.length} of {self.capacity} tokens, {self.dtype}, {self.config.layers} layers"
+        return f"<{type(self).__name__}: {room}>"
 
     def _set_aside(self, nbytes: int) -> tuple[mmap.mmap, int]:
         """Memory, and where in it so many bytes are for keys and values."""
@@ -117,12 +121,6 @@ def check_context(context: Any) -> None:
         raise ValueError(f"context has value {context!r}, expected a whole number from 1 to {MOST}")
 
 
-def check_dtype(dtype: Any) -> None:
-    """Raises ValueError for what no cache has."""
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise ValueError(f"cache_dtype has value {dtype!r}, expected one of {', '.join(_DTYPES)}")
-
-
 def token_id(token: Any, where: str) -> int:
     """A token as Python's int. TypeError for what is no whole number, as 1.5 or [1] is none."""
     try:
@@ -132,10 +130,16 @@ def token_id(token: Any, where: str) -> int:
         raise TypeError(f"{where}: token has type {kind}, expected a whole number") from None
 
 
+def dtype_named(name: Any) -> str:
+    """The dtype of a cache under its own name, for one in letters of any case. ValueError that lists them."""
+    if not isinstance(name, str) or name.lower() not in _DTYPES:
+        raise ValueError(f"cache_dtype has value {name!r}, expected one of {', '.join(_DTYPES)}")
+    return name.lower()
+
+
 def row_items(config: ModelConfig, dtype: str) -> int:
     """Items of the cache's dtype that keep a head's key of one token. ValueError for one that cannot be."""
-    check_dtype(dtype)
-    if dtype != "q8_0":
+    if dtype_named(dtype) != "q8_0":
         return config.head_dim
     of = FORMATS["q8_0"]
     if config.head_dim % of.values:

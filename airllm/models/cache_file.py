@@ -77,6 +77,9 @@ class FileCache(Cache):
         super().extend(ids.tolist())
         self.long = bool(long)
 
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, {self.path}>"
+
     def extend(self, tokens: list[int]) -> None:
         self._ids[self.length : self.length + len(tokens)] = tokens
         super().extend(tokens)

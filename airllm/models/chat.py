@@ -141,6 +141,9 @@ class ChatTemplate:
                 where += f", line {error.lineno},"
             raise ModelFileError(path, where, f"is no Jinja template ({_one_line(error)})") from None
 
+    def __repr__(self) -> str:
+        return f"<ChatTemplate: {len(self.source)} characters, {self.place} of {self.path}>"
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

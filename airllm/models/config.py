@@ -7,6 +7,8 @@ pairs (`rope.interleaved`), and Gemma's folders store norm weights less one (`no
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -68,6 +70,15 @@ class ModelConfig:
     normalize_experts: bool = True
     moe_layers: tuple[bool, ...] = ()
 
+    @property
+    def in_short(self) -> str:
+        """What it is, such as "llama, 30 layers of 576"."""
+        return f"{self.architecture}, {self.layers} layers of {self.width}"
+
+    def __repr__(self) -> str:
+        """What is not the default; of one value in all layers, that one and how often."""
+        return f"ModelConfig({', '.join(_shown(self, field) for field in _said(self))})"
+
     def rope_of(self, layer: int) -> Rope:
         """The rotation in this layer."""
         return self.local_rope if self.local_rope and self.windows[layer] else self.rope
@@ -84,6 +95,21 @@ class ModelConfig:
     def is_moe(self, layer: int) -> bool:
         """Whether this layer's feed-forward part is a choice of experts."""
         return bool(self.moe_layers) and self.moe_layers[layer]
+
+
+def _said(config: ModelConfig) -> list[str]:
+    """Fields that must be given, and those that have another value than by default."""
+    every = dataclasses.fields(config)
+    return [field.name for field in every if getattr(config, field.name) != field.default]
+
+
+def _shown(config: ModelConfig, name: str) -> str:
+    value = getattr(config, name)
+    if isinstance(value, tuple) and len(value) > 1:
+        runs = [(each, len(list(run))) for each, run in itertools.groupby(value)]
+        if len(runs) < len(value):
+            return f"{name}=" + " + ".join(f"({each},)" + f" * {n}" * (n > 1) for each, n in runs)
+    return f"{name}={value!r}"
 
 
 def open_config(path: str | PathLike[str]) -> ModelConfig:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 
@@ -22,6 +22,20 @@ from airllm.models.tokenizer import Tokenizer
 Prompt = str | Sequence[int]
 Done = Callable[["Statistics"], None]
 OnPrompt = Callable[[int, int], None]
+
+
+class Options(TypedDict, total=False):
+    """What `generate` knows besides the prompt and `max_new_tokens`, for those that hand it on."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    seed: int | None
+    stop: str | Sequence[str]
+    on_prompt: OnPrompt | None
+
 
 # Why a text ended.
 END, STOP, LENGTH, CONTEXT, INTERRUPTED = "end", "stop", "length", "context", "interrupted"

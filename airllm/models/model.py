@@ -115,6 +115,9 @@ class Model:
         cached = layer_values(self._tensors.config, context) if unpacks_cache(self.ops, cache_dtype) else 0
         return estimate(self._tensors, context, cache_dtype, tokens, unpacked=[cached])
 
+    def __repr__(self) -> str:
+        return f"<Model {self.weights.path.name}: {self.config.in_short}, {self.ops!r}>"
+
     def close(self) -> None:
         """Let go of the file."""
         self.residency.close()

@@ -6,6 +6,16 @@ from typing import Any
 
 import numpy as np
 
+
+def mpi_processes(size: int, rank: int) -> MpiProcesses | None:
+    """Those that MPI has started, of which this is the `rank`-th; None where there is only this one."""
+    try:
+        alone = _mpi().COMM_WORLD.Get_size() == 1
+    except ImportError:
+        return None
+    return None if alone else MpiProcesses(size, rank)
+
+
 _HOW = "run `mpiexec -n {size} python -m mpi4py program.py`, which starts {size} of it"
 
 

@@ -61,8 +61,9 @@ def quantize(source: Path, target: Path, format: str = "q4_0", on_progress: OnPr
     unknown format, ModelFileError or OSError for a model that cannot be read, or not be said in a GGUF file,
     and FileExistsError if `target` is there.
     """
-    if format not in TARGETS:
+    if format.lower() not in TARGETS:
         raise ValueError(f"format has value {format!r}, expected one of {', '.join(TARGETS)}")
+    format = format.lower()
     if target.exists():
         raise FileExistsError(f"{target} is there already: remove it, or choose another name")
     if not target.parent.exists():

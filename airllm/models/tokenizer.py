@@ -54,6 +54,10 @@ class Tokenizer:
         """Size of the vocabulary."""
         return len(self.vocabulary)
 
+    def __repr__(self) -> str:
+        ids = f"bos_id={self.bos_id}, eos_id={self.eos_id}, stop_ids={sorted(self.stop_ids)}"
+        return f"<Tokenizer: {len(self)} tokens, {ids}, add_bos={self.add_bos}>"
+
     def encode(self, text: str, special: bool = True, add_bos: bool | None = None) -> list[int]:
         """Token ids of `text`.
 

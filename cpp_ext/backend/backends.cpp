@@ -21,6 +21,17 @@ class AbsentBackend : public Backend {
   std::string name_, reason_;
 };
 
+// After BackendType::CPU, as that goes on.
+constexpr const char* kInPythonAlone[] = {"mlx", "webgpu", "python"};
+// Other names for a backend, as Python has them in airllm/backends/values.py.
+constexpr std::pair<const char*, const char*> kAliases[] = {
+    {"cpp", "cpu"}, {"openmp", "cpu"}, {"metal", "mlx"}, {"mps", "mlx"}, {"numpy", "python"}};
+
+std::unique_ptr<Backend> in_python_alone(const std::string& name) {
+  const std::string as = name == "python" ? "NumPy" : "tensor_ops_" + name;
+  return std::make_unique<AbsentBackend>(name, "it is reached from Python alone, as " + as);
+}
+
 }  // namespace
 
 int64_t row_bytes(const char* format, int64_t k) {
@@ -29,10 +40,9 @@ int64_t row_bytes(const char* format, int64_t k) {
 }
 
 BackendRegistry::BackendRegistry() {
-  for (const char* name : {"cuda", "opencl"})
-    backends_.push_back(std::make_unique<AbsentBackend>(
-        name, "it is reached from Python alone, as tensor_ops_" + std::string(name)));
+  for (const char* name : {"cuda", "opencl"}) backends_.push_back(in_python_alone(name));
   backends_.push_back(std::make_unique<CpuBackend>());
+  for (const char* name : kInPythonAlone) backends_.push_back(in_python_alone(name));
   for (size_t i = 0; i < backends_.size(); ++i) backends_[i]->type_ = BackendType(i);
 }
 
@@ -67,8 +77,15 @@ Backend* BackendRegistry::get_backend(const std::string& name) const {
 }
 
 Backend* BackendRegistry::find(const std::string& name) const {
+  if (Backend* const backend = named(name)) return backend;
+  for (const auto& [alias, own] : kAliases)
+    if (cpu::same_name(name, alias)) return named(own);
+  return nullptr;
+}
+
+Backend* BackendRegistry::named(const std::string& name) const {
   for (const auto& backend : backends_)
-    if (backend->get_name() == name) return backend.get();
+    if (cpu::same_name(backend->get_name(), name)) return backend.get();
   return nullptr;
 }
 
@@ -105,8 +122,8 @@ void BackendRegistry::set_default_backend(const std::string& name) {
 BackendType BackendRegistry::add(std::unique_ptr<Backend> backend) {
   if (!backend) throw std::invalid_argument("add: backend has a null pointer, expected a Backend");
   const std::lock_guard<std::mutex> lock(mutex_);
-  Backend* const before = find(backend->get_name());
-  if (before && before->is_available())
+  Backend *const before = named(backend->get_name()), *const found = find(backend->get_name());
+  if (found && found->is_available())
     throw std::invalid_argument("add: name has value '" + backend->get_name() +
                                 "', expected one that no available backend has");
   if (!before) backends_.emplace_back();

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "../cpu/dtypes.h"
+#include "../cpu/names.h"
 #include "../cpu/quantized.h"
 
 namespace airllm::backend {
@@ -76,7 +77,7 @@ class Checks {
     std::string known;
     for (int f = 0; f < cpu::kFormats; ++f) {
       if (to_quantize && !cpu::can_quantize(cpu::Format(f))) continue;
-      if (name && name == std::string(cpu::kBlocks[f].name)) return cpu::Format(f);
+      if (name && cpu::same_name(name, cpu::kBlocks[f].name)) return cpu::Format(f);
       known += (known.empty() ? "" : ", ") + std::string(cpu::kBlocks[f].name);
     }
     wrong("format", "value '" + std::string(name ? name : "") + "'", "one of " + known);

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "../cpu/names.h"
 #include "../cpu/threaded_formats.h"
 #include "run.h"
 
@@ -43,13 +44,16 @@ inline std::string names_of_formats(bool to_quantize) {
   return names;
 }
 
-// The block format of this name; ValueError that lists those there are.
+// The block format of this name, in letters of any case; ValueError that lists those there are.
 inline cpu::Format format_named(const Op& op, PyObject* name, bool to_quantize) {
   if (!PyUnicode_Check(name)) wrong_kind(op, "format", name, "a str");
-  for (int f = cpu::kQ8_0; f < cpu::kFormats; ++f) {
+  Py_ssize_t length = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(name, &length);
+  if (!text) PyErr_Clear();  // half a surrogate pair, which no name has
+  for (int f = cpu::kQ8_0; text && f < cpu::kFormats; ++f) {
     const auto format = static_cast<cpu::Format>(f);
     if (to_quantize && !cpu::can_quantize(format)) continue;
-    if (PyUnicode_CompareWithASCIIString(name, cpu::kBlocks[f].name) == 0) return format;
+    if (cpu::same_name({text, static_cast<size_t>(length)}, cpu::kBlocks[f].name)) return format;
   }
   op.wrong_value("format", "has value " + std::string(py::repr(name)),
                  "one of " + names_of_formats(to_quantize));

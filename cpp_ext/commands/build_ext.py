@@ -68,6 +68,8 @@ raise ImportError({reason!r})
 
 def leave_note(folder: Path, reason: str) -> None:
     """Writes a tensor_ops_cpp.py whose import tells why there is no compiled one."""
-    remedy = "Install what is missing, then repeat the pip install (or: python setup.py build_ext --inplace)"
+    remedy = "Install what is missing, then repeat the pip install"
+    if folder == probes.CPP_EXT:
+        remedy += " (or: python setup.py build_ext --inplace)"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{cpp_build.NAME}.py").write_text(NOTE.format(reason=f"{reason}\n{remedy}"), encoding="utf-8")

@@ -15,6 +15,7 @@ from . import (
     configure_backend,
     cpp_build,
     cuda_build,
+    editable_wheel,
     test_capabilities,
 )
 
@@ -71,6 +72,10 @@ def run_with_setuptools(argv: list[str]) -> None:
     from setuptools.command import build_ext as original
 
     classes = {name: setuptools_command(name, command) for name, command in COMMANDS.items()}
+    if find_spec("setuptools.command.editable_wheel"):  # pip asks only those for it that have it
+        from setuptools.command import editable_wheel as original_editable
+
+        classes["editable_wheel"] = editable_wheel.from_setuptools(original_editable.editable_wheel)
     setup(
         license="Apache-2.0",
         ext_modules=[Extension(name, []) for name in (cpp_build.NAME, cuda_build.NAME)],

@@ -37,7 +37,7 @@ def changes(options) -> dict:
     """The keys that the options change; UsageError for options that do not go together."""
     if options.reset and (options.backend or options.force or options.priority is not None):
         raise UsageError("--reset stands alone: it undoes what the other options set")
-    if options.force and (not options.backend or options.backend == "auto"):
+    if options.force and (not options.backend or config.is_auto(options.backend)):
         raise UsageError("--force needs the name of a backend, such as --backend=cuda --force")
     if not (options.show or options.reset or options.backend is not None or options.priority is not None):
         raise UsageError("nothing to do, expected --show, --backend=NAME, --priority=LIST or --reset")

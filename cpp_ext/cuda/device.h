@@ -109,11 +109,13 @@ inline int parse_device(const std::string& text, const char* source) {
                            (count > 1 ? " ... " + device_name(count - 1) : ""));
 }
 
-inline std::atomic<int> selected_device{-1};  // by select(); -1: the environment's or the first
+inline std::atomic<int> selected_device{-1};    // by select(); -1: the environment's or the first
+inline thread_local int device_of_thread = -1;  // by use_device(); -1: that of all threads
 
 // The device that NumPy arrays are computed on.
 inline int default_device() {
   require_devices();
+  if (device_of_thread >= 0) return device_of_thread;
   if (selected_device >= 0) return selected_device;
   const char* asked = std::getenv("AIRLLM_CUDA_DEVICE");
   return asked && *asked ? parse_device(asked, "AIRLLM_CUDA_DEVICE") : 0;

@@ -40,6 +40,11 @@ inline void select(const py::object& name) {
   selected_device = name.is_none() ? -1 : parse_device(py::str(name), "select(): name");
 }
 
+// In this thread, the device of this index; None: that of all others.
+inline void use_device(const py::object& index) {
+  device_of_thread = index.is_none() ? -1 : parse_device(py::str(index), "use_device(): index");
+}
+
 // Only of the device in use: asking makes a context, which takes time and memory on the others.
 inline py::object free_memory(int device) {
   if (device != default_device()) return py::none();

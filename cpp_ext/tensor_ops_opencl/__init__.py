@@ -25,9 +25,11 @@ __all__ = [
     "only_when_asked",
     "select",
     "unusable",
+    "use_device",
     "variants",
 ]
 
 calls, copies = driver.calls, driver.copies
-select, only_when_asked, unusable = choice.select, choice.only_when_asked, choice.unusable
+select, use_device = choice.select, choice.use_device
+only_when_asked, unusable = choice.only_when_asked, choice.unusable
 __getattr__, __dir__ = functions_of(globals(), KERNELS)

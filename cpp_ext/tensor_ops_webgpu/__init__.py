@@ -24,11 +24,13 @@ __all__ = [
     "get_webgpu_info",
     "only_when_asked",
     "select",
+    "use_device",
     "to_device",
     "unusable",
     "variants",
 ]
 
 calls, copies = driver.calls, driver.copies
-select, only_when_asked, unusable = choice.select, choice.only_when_asked, choice.unusable
+select, use_device = choice.select, choice.use_device
+only_when_asked, unusable = choice.only_when_asked, choice.unusable
 __getattr__, __dir__ = functions_of(globals(), KERNELS)

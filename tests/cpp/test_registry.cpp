@@ -1,5 +1,6 @@
 // The C++ registry as a program uses it. Exits 1 with a line for each check that fails; prints the results of
-// every op, which tests/test_registry.py compares with the definitions.
+// every op, which tests/test_registry.py compares with the definitions. Arguments are names of backends: it
+// prints which one each of them is.
 #include <airllm/backend/backends.h>
 
 #include <atomic>
@@ -76,10 +77,10 @@ void check_registry(BackendRegistry& registry) {
   check(registry.get_available_backends() == std::vector<BackendType>{BackendType::CPU},
         "available backends");
   check(registry.get_backend("cpu") == registry.get_backend(BackendType::CPU), "by name and by type");
-  check(!registry.get_backend("tpu") && !registry.get_backend(BackendType(99)) &&
-            !registry.get_backend(BackendType(-1)),
+  check(!registry.get_backend("tpu") && !registry.get_backend("") && !registry.get_backend("cp") &&
+            !registry.get_backend(BackendType(99)) && !registry.get_backend(BackendType(-1)),
         "null for what is not known");
-  for (const char* name : {"cuda", "opencl"})
+  for (const char* name : {"cuda", "opencl", "mlx", "webgpu", "python"})
     check(registry.get_backend(name) && !registry.get_backend(name)->is_available(), "there, with a reason");
   const std::string reason = registry.get_backend("cuda")->why_not();
   check_throws<std::runtime_error>("backend 'cuda' cannot run here: " + reason,
@@ -87,8 +88,15 @@ void check_registry(BackendRegistry& registry) {
   check_throws<std::runtime_error>("backend 'cuda' cannot run here: " + reason,
                                    [&] { registry.set_default_backend("cuda"); });
   check_throws<std::invalid_argument>(
-      "set_default_backend: name has value 'tpu', expected one of cuda, opencl, cpu",
+      "set_default_backend: name has value 'tpu', expected one of cuda, opencl, cpu, mlx, webgpu, python",
       [&] { registry.set_default_backend("tpu"); });
+}
+
+void print_names(const BackendRegistry& registry, int count, char** names) {
+  for (int i = 0; i < count; ++i) {
+    const Backend* backend = registry.get_backend(names[i]);
+    std::printf("name %s: %s\n", names[i], backend ? backend->get_name().c_str() : "none");
+  }
 }
 
 void check_added(BackendRegistry& registry) {
@@ -105,6 +113,13 @@ void check_added(BackendRegistry& registry) {
   check_throws<std::invalid_argument>(
       "add: name has value 'doubling', expected one that no available backend has",
       [&] { registry.add(std::make_unique<Doubling>("doubling")); });
+  check_throws<std::invalid_argument>(
+      "add: name has value 'OpenMP', expected one that no available backend has",
+      [&] { registry.add(std::make_unique<Doubling>("OpenMP")); });
+  Backend* const absent_mlx = registry.get_backend("mlx");
+  check(registry.add(std::make_unique<Doubling>("metal", "no Mac")) > BackendType::ADDED &&
+            registry.get_backend("Metal")->why_not() == "no Mac" && registry.get_backend("mps") == absent_mlx,
+        "a name of its own goes before another name of one that cannot run");
   check_throws<std::invalid_argument>("add: backend has a null pointer, expected a Backend",
                                       [&] { registry.add(nullptr); });
   registry.set_default_backend("doubling");
@@ -215,7 +230,7 @@ Floats linear(const Backend& cpu, int64_t m, const char* format) {
 void print_products(const Backend& cpu) {
   print("matmul", product(cpu, 3));
   print("matmul 33", product(cpu, 33));
-  print("linear q4_0", linear(cpu, 3, "q4_0"));
+  print("linear q4_0", linear(cpu, 3, "Q4_0"));
   print("linear q4_0 33", linear(cpu, 33, "q4_0"));
   Floats out(33 * 20);
   cpu.linear(out.data(), numbers(33 * 64, 1).data(), numbers(20 * 64, 2).data(), numbers(20, 3).data(), 33,
@@ -269,9 +284,10 @@ void check_threads(BackendRegistry& registry) {
 
 }  // namespace
 
-int main() {
+int main(int count, char** arguments) {
   BackendRegistry& registry = BackendRegistry::get_instance();
   check_registry(registry);
+  print_names(registry, count - 1, arguments + 1);
   check_added(registry);
   Backend& cpu = *registry.get_backend("cpu");
   check_arguments(cpu);

@@ -11,7 +11,7 @@ from arrays import runtime
 from machine import clean_machine, message  # noqa: F401
 
 import tensor_ops_cuda as cuda
-from airllm import PersistentKernel
+from airllm import PersistentKernel, backends
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.cache import ContextFull
 from airllm.models.rotation import Rotation
@@ -100,6 +100,24 @@ def test_on_the_device_that_is_named(monkeypatch):
         monkeypatch.delenv("AIRLLM_CUDA_DEVICE")
         assert runtime.on_host_current_device() == 0
         assert distance(kernel.step(TEXT[0]), by_engine(DATA / "llama2", TEXT[:1])[0]) < 1e-4
+
+
+def test_a_kernel_for_each_device(monkeypatch):
+    """In one process: each has a part of the model, and all the logits."""
+    monkeypatch.setattr("airllm.persistent_kernel.mpi_processes", lambda size, rank: None)
+    num_devices = backends.get_backend_info("cuda").get("device_count", 1)
+    kernels = []
+    for device_id in range(num_devices):
+        kernels.append(
+            PersistentKernel(
+                mode="decode", backend="cuda", world_size=num_devices, mpi_rank=device_id,
+                model=DATA / "llama3", cache_dtype="f32",
+            )
+        )  # fmt: skip
+    found = np.array([[kernel.step(token) for kernel in kernels] for token in TEXT[:3]])
+    wanted = by_engine(DATA / "llama3", TEXT[:3])
+    assert all(distance(found[:, rank], wanted) < 1e-4 for rank in range(num_devices))
+    assert [f"part {rank} of 2 on Stand-in {rank} " in kernels[rank].plan for rank in (0, 1)] == [True, True]
 
 
 def test_a_forked_child_is_told():

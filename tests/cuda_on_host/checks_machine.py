@@ -232,3 +232,22 @@ def test_a_cublas_asked_for_by_name_that_is_missing():
     if "the loader finds one" in answer.stderr:
         pytest.skip("a cuBLAS of this machine's own, which has no use for memory that is the host's")
     assert "AIRLLM_CUDA_MATMUL is 'cublas', but no libcublas.so.13 or .12 was found" in answer.stderr
+
+
+def test_a_thread_may_use_a_device_of_its_own():
+    """As kernels of one process do that share a model."""
+    seen = []
+
+    def look() -> None:
+        cuda.use_device(1)
+        seen.append(cuda.device())
+        assert np.allclose(cuda.silu(np.ones(8, np.float32)), 0.7310586)
+        cuda.use_device(None)
+        seen.append(cuda.device())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert [line[:10] for line in [*seen, cuda.device()]] == ["Stand-in 1", "Stand-in 0", "Stand-in 0"]
+    with pytest.raises(RuntimeError, match=r"use_device\(\): index is '2', expected cuda:0 ... cuda:1"):
+        cuda.use_device(2)

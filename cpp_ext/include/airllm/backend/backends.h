@@ -80,7 +80,7 @@ struct AttentionOptions {
 };
 
 // From ADDED on: the backends that add() has taken.
-enum class BackendType : int { CUDA, OPENCL, CPU, ADDED };
+enum class BackendType : int { CUDA, OPENCL, CPU, MLX, WEBGPU, PYTHON, ADDED };
 
 // One backend. A class of a program's own says get_name() and why_not(), and has the ops that it can do; the
 // others throw. Pointers are to memory of the host, sizes count elements; float32, float16 and bfloat16 are
@@ -149,7 +149,8 @@ class BackendRegistry {
   std::vector<BackendType> get_available_backends() const;
   // All that are known, whether they run or not.
   std::vector<BackendType> get_backends() const;
-  // Null if there is none such. One that is there may be unable to run: is_available().
+  // Null if there is none such. One that is there may be unable to run: is_available(). Names are those of
+  // get_name() and Python's, in letters of any case: "cpu", "cpp" and "openmp" are one.
   Backend* get_backend(BackendType type) const;
   Backend* get_backend(const std::string& name) const;
   // The one that was set, else the preferred one. std::runtime_error with all reasons if none runs here.
@@ -163,7 +164,8 @@ class BackendRegistry {
 
  private:
   BackendRegistry();
-  Backend* find(const std::string& name) const;
+  Backend* find(const std::string& name) const;   // by any of its names
+  Backend* named(const std::string& name) const;  // by its own
 
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Backend>> backends_, replaced_;

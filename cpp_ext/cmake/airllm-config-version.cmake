@@ -1,0 +1,13 @@
+# The version of the Python package that this lies in, or beside: find_package(airllm 0.1).
+foreach(_airllm_package "${CMAKE_CURRENT_LIST_DIR}/../.." "${CMAKE_CURRENT_LIST_DIR}/../../airllm")
+  if(EXISTS "${_airllm_package}/cpp_program.py")
+    file(STRINGS "${_airllm_package}/__init__.py" _airllm_line REGEX "^__version__ = ")
+  endif()
+endforeach()
+string(REGEX REPLACE "^__version__ = \"(.*)\"$" "\\1" PACKAGE_VERSION "${_airllm_line}")
+if(NOT PACKAGE_VERSION VERSION_LESS PACKAGE_FIND_VERSION)
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+endif()
+if(PACKAGE_VERSION VERSION_EQUAL PACKAGE_FIND_VERSION)
+  set(PACKAGE_VERSION_EXACT TRUE)
+endif()

@@ -1,0 +1,17 @@
+// Names that a user gives: of backends and of formats, in letters of any case.
+#pragma once
+#include <algorithm>
+#include <string_view>
+
+namespace cpu {
+
+inline char folded(char letter) {
+  return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+}
+
+inline bool same_name(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](char x, char y) { return folded(x) == folded(y); });
+}
+
+}  // namespace cpu
