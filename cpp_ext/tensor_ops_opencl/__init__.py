@@ -24,10 +24,12 @@ __all__ = [
     "get_opencl_info",
     "only_when_asked",
     "select",
+    "try_again",
     "unusable",
     "variants",
 ]
 
 calls, copies = driver.calls, driver.copies
-select, only_when_asked, unusable = choice.select, choice.only_when_asked, choice.unusable
+select, only_when_asked = choice.select, choice.only_when_asked
+unusable, try_again = choice.unusable, choice.try_again
 __getattr__, __dir__ = functions_of(globals(), KERNELS)
