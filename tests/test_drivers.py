@@ -111,6 +111,11 @@ def test_build_opencl_fails_where_no_device_compiles(alone):
     assert "do not compile for any device here" in err and "error: another line" in err  # the whole log
 
 
+def test_the_unit_tests_of_modules_say_so_too(alone):
+    code = "import test_cpp_ext as t; print(json.dumps(t.why_not('opencl')))"
+    assert told(code) == f"RuntimeError: {REFUSED}"
+
+
 def test_detect_and_benchmark_takes_it_for_a_missing_driver(alone):
     import detect_and_benchmark
 

@@ -125,13 +125,29 @@ def test_where_no_gpu_computes_the_processor_is_left_to_those_who_ask_and_the_re
     said = webgpu.only_when_asked()
     assert (
         said.startswith("WebGPU has only CPU devices here")
-        and said.count("GPU (Vulkan): error: it is too old") == 2
+        and said.count("GPU (Vulkan) cannot be used: error: it is too old") == 2
     )
     three.add("CPU")
     devices.choice._choice = None
     devices.choice._reasons.clear()
     with pytest.raises(RuntimeError, match=r"^2 Dis.* cannot be used: .*; 1 Int.*; 0 CPU .*too old$"):
         webgpu.device()
+
+
+def test_what_did_not_compute_is_tried_again_after_a_reload(three, monkeypatch):
+    three |= {"DiscreteGPU", "IntegratedGPU", "CPU"}
+    monkeypatch.setitem(registry._opened, "webgpu", registry._open("webgpu"))
+    assert not backends.is_backend_available("webgpu")
+    three.clear()
+    assert not backends.is_backend_available("webgpu")
+    monkeypatch.setattr(webgpu, "silu", OPS["silu"].define, raising=False)
+    before = backends.get_backend()
+    try:
+        backends.reload_backend()
+        assert backends.is_backend_available("webgpu") and not webgpu.unusable()
+    finally:
+        registry._opened.pop("webgpu", None)
+        backends.set_default_backend(before)
 
 
 @on_a_device

@@ -75,6 +75,11 @@ class DeviceChoice(Generic[D]):
                 self._reasons[device] = self._tried(device)
             return self._reasons[device]
 
+    def try_again(self) -> None:
+        """Forgets why devices did not compute: what was short of memory then may not be now."""
+        with self._choosing:
+            self._reasons = {device: why for device, why in self._reasons.items() if not why}
+
     def _tried(self, device: D) -> str:
         try:
             proof.prove(lambda x: self.silu(device, x))
@@ -110,11 +115,10 @@ class DeviceChoice(Generic[D]):
         try:
             if self.in_use().kind != "CPU":
                 return ""
-            others = [device for device in self.found() if device.kind != "CPU"]
-            reasons = [f"{device.label}: {self.why_not(device)}" for device in others]
+            broken = self.unusable()
         except (ImportError, RuntimeError, ValueError):
             return ""  # device() says why
-        return "; ".join([cpu_only, *reasons])
+        return "; ".join([cpu_only, *(f"{label} cannot be used: {why}" for label, why in broken.items())])
 
     def information(
         self, package: str, version: str, listed: str, described: Callable[[], list]
@@ -163,5 +167,5 @@ class DeviceChoice(Generic[D]):
         in_order = sorted(devices, key=self.rank, reverse=True)
         if works := next((device for device in in_order if not self.why_not(device)), None):
             return works
-        reasons = "; ".join(f"{device.label} cannot be used: {self.why_not(device)}" for device in in_order)
-        raise RuntimeError(f"{asked}{reasons}")
+        refused = "; ".join(f"{device.label} cannot be used: {self.why_not(device)}" for device in in_order)
+        raise RuntimeError(f"{asked}{refused}")

@@ -314,6 +314,7 @@ def reload_backend() -> str:
     with _lock:
         for name in [name for name, backend in _opened.items() if backend.why_not]:
             del _opened[name]
+            getattr(sys.modules.get(f"tensor_ops_{name}"), "try_again", lambda: None)()
         _tables.clear()
     importlib.invalidate_caches()
     values.forget_added()

@@ -24,12 +24,13 @@ __all__ = [
     "get_opencl_info",
     "only_when_asked",
     "select",
+    "try_again",
     "unusable",
     "use_device",
     "variants",
 ]
 
 calls, copies = driver.calls, driver.copies
-select, use_device = choice.select, choice.use_device
+select, use_device, try_again = choice.select, choice.use_device, choice.try_again
 only_when_asked, unusable = choice.only_when_asked, choice.unusable
 __getattr__, __dir__ = functions_of(globals(), KERNELS)

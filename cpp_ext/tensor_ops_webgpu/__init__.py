@@ -26,11 +26,12 @@ __all__ = [
     "select",
     "use_device",
     "to_device",
+    "try_again",
     "unusable",
     "variants",
 ]
 
 calls, copies = driver.calls, driver.copies
-select, use_device = choice.select, choice.use_device
+select, use_device, try_again = choice.select, choice.use_device, choice.try_again
 only_when_asked, unusable = choice.only_when_asked, choice.unusable
 __getattr__, __dir__ = functions_of(globals(), KERNELS)
