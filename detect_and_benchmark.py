@@ -293,12 +293,13 @@ def tuned(
     console: Console, options: argparse.Namespace, ops: list[str], names: list[str], path: Path
 ) -> dict[str, Any]:
     """Measure where each backend starts to win and write it down, as `airllm tune` does."""
-    from airllm import tune
+    from airllm import engine_backend, tune
 
     plan = tune.QUICK if options.quick else tune.FULL
     with step(console, "Measuring") as told:
         ops = [op for op in ops if op in tune.tunable()]
         found = tune.tune(ops, names, plan, path, lambda done, total: told(done, total, ""))
+    engine_backend.forget()
     choice = tune.chosen_by(found)
     console.print("\n".join(tune.lines(choice)), markup=False, soft_wrap=True)
     console.print(f"Written to {path}; plots: {tune.draw(choice, path)}", soft_wrap=True)

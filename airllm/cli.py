@@ -216,13 +216,13 @@ def tune_backends(options: argparse.Namespace) -> int:
         print(f"airllm: {says}", file=sys.stderr)
     with progress("Measuring", unit_bytes=False) as advance:
         found = tune.tune(ops, names, tune.QUICK if options.quick else tune.FULL, path, advance)
-    engine_backend.forget()
     choice = tune.chosen_by(found)
     print("\n".join([*tune.lines(choice), f"Written to {path}"]))
     try:
         print(f"Plots: {tune.draw(choice, path)}")
     except ModuleNotFoundError as error:
         print(f"airllm: no plots: {_line(error, options)}", file=sys.stderr)
+    engine_backend.forget()
     return 0
 
 

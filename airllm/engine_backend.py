@@ -158,7 +158,8 @@ def cache_file() -> Path:
 
 def forget() -> None:
     """Measure every model again when it is opened next."""
-    cache_file().unlink(missing_ok=True)
+    with suppress(FileNotFoundError, NotADirectoryError):  # where nothing can be kept, nothing is
+        cache_file().unlink()
 
 
 def _key(opening: Opening, devices: Sequence[str], host: str) -> str:

@@ -114,12 +114,13 @@ def test_output_in_a_pipe_is_plain_text_with_the_four_steps(ran):
 
 
 def test_the_real_models_numbers_are_used_and_named(real_file, tmp_path):
+    name = "cpp" if "cpp" in available() else "python"
     page, data = tmp_path / "page.html", tmp_path / "data.json"
     options = (
         "--quick",
         "--no-build",
         "--backends",
-        "numpy",
+        name,
         "--ops",
         "silu",
         "--sizes",
@@ -132,13 +133,11 @@ def test_the_real_models_numbers_are_used_and_named(real_file, tmp_path):
     result = json.loads(data.read_text())
     assert result["data"]["real"] and "SmolLM2-135M-Instruct" in result["data"]["source"]
     assert "SmolLM2-135M-Instruct" in done.stdout and "SmolLM2-135M-Instruct" in page.read_text()
-    assert [each["name"] for each in result["backends"]] == ["python"]
+    assert [each["name"] for each in result["backends"]] == [name]
     assert {row["dtype"] for row in result["speed"]} == {"float16"}
     assert set(result["threads"].values()) == {1}
     (row,) = result["model"]["rows"]
-    assert (
-        row["backend"] == "python" and row["answer"]["median"] > 0 and "tokens/s  an answer of" in done.stdout
-    )
+    assert row["backend"] == name and row["answer"]["median"] > 0 and "tokens/s  an answer of" in done.stdout
     assert "<h2>A model</h2>" in page.read_text()
     assert not (tmp_path / "benchmark_report").exists()
 

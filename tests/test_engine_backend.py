@@ -169,6 +169,13 @@ def test_where_nothing_can_be_kept_it_is_measured_each_time(machine, folder, tmp
         assert found.name == "cpp" and "measured now, and at the next time again: " in found.why
 
 
+def test_where_nothing_can_be_kept_nothing_is_forgotten(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "none"):
+        monkeypatch.setenv("AIRLLM_CACHE_DIR", str(folder))
+        engine_backend.forget()
+
+
 def test_a_device_that_cannot_run_the_model_is_not_taken(machine, folder, capsys):
     def failing(*args, **options):
         raise RuntimeError("CL_OUT_OF_RESOURCES")
