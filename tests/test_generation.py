@@ -321,14 +321,18 @@ def passed(engine: LayerWiseInferenceEngine, prompt, count: int, **options) -> t
 
 
 @pytest.mark.parametrize("options", ({}, {"temperature": 1.0, "seed": 3}))
-@pytest.mark.parametrize("window", (None, 8))
-def test_a_common_beginning_is_not_computed_again(tmp_path, options, window):
+@pytest.mark.parametrize(("window", "kv_cache_dir"), ((None, None), (8, None), (None, "kv")))
+def test_a_common_beginning_is_not_computed_again(tmp_path, options, window, kv_cache_dir):
     changes = {"model_type": "mistral", "sliding_window": window} if window else {}
     speaking_model.write(tmp_path, **changes)
     begin = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
     prompts = [begin, begin, begin[:6], [*begin[:7], 99, 98], begin[:1], [1, *begin], [*begin, 3, 4]]
-    with LayerWiseInferenceEngine(tmp_path) as engine:
+    kept = kv_cache_dir and tmp_path / kv_cache_dir
+    with LayerWiseInferenceEngine(tmp_path, kv_cache_dir=kept) as engine:
         found = [passed(engine, prompt, 10, **options) for prompt in prompts]
+        if kept:  # also tokens that went through the layers alone are in the file
+            cache = engine._kept._kept
+            assert cache.length > 14 and cache._ids[: cache.length].tolist() == cache.tokens
     for prompt, (text, _) in zip(prompts, found, strict=True):
         with LayerWiseInferenceEngine(tmp_path) as fresh:
             assert fresh.generate(prompt, 10, **options) == text
