@@ -112,9 +112,9 @@ class Cache:
         return tensor_ops.quantize(np.ascontiguousarray(new), "q8_0").data
 
 
-def dtype_named(name: str) -> str:
+def dtype_named(name: Any) -> str:
     """The dtype of a cache under its own name, for one in letters of any case. ValueError that lists them."""
-    if str(name).lower() not in _DTYPES:
+    if not isinstance(name, str) or name.lower() not in _DTYPES:
         raise ValueError(f"cache_dtype has value {name!r}, expected one of {', '.join(_DTYPES)}")
     return name.lower()
 
