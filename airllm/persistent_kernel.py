@@ -160,7 +160,7 @@ class PersistentKernel:
     def _open(self) -> None:
         exact = isinstance(getattr(_opened(self._given), "ops", None), ExactOps)
         ops = ExactOps(self._ops) if exact else self._ops
-        dtype = dtype_named(str(self._cache_dtype or getattr(self._given, "cache_dtype", "f16")))
+        dtype = dtype_named(self._cache_dtype or getattr(self._given, "cache_dtype", "f16"))
         context = self._context or getattr(self._given, "context", None)
         model = Model(_path_of(self._given), ops, None, context, dtype, self._processes)
         try:

@@ -154,12 +154,14 @@ def test_checks_backends_of_a_program_and_several_threads(checked):
 
 
 def test_a_backend_has_the_names_that_it_has_in_python(named):
-    """But for those of libraries, which are no backends. There its own name for the C++ backend is cpu."""
+    """But for those of libraries, which are no backends. The C++ backend's own name is cpu there, and Metal is
+    known everywhere.
+    """
     found = dict(re.findall(r"^name (\w+): (\w+)$", named.stdout, re.M))
     assert set(found) == set(NAMES)
     for name, backend in found.items():
         own = canonical(name)
-        assert backend == {"cpp": "cpu", "mkldnn": "none"}.get(own, own), name
+        assert backend == {"cpp": "cpu", "mkldnn": "none", "metal": "mlx"}.get(own, own), name
 
 
 def test_elements(checked):

@@ -61,7 +61,7 @@ def quantize(source: Path, target: Path, format: str = "q4_0", on_progress: OnPr
     unknown format, ModelFileError or OSError for a model that cannot be read, or not be said in a GGUF file,
     and FileExistsError if `target` is there.
     """
-    if format.lower() not in TARGETS:
+    if str(format).lower() not in TARGETS:
         raise ValueError(f"format has value {format!r}, expected one of {', '.join(TARGETS)}")
     format = format.lower()
     if target.exists():
