@@ -300,6 +300,30 @@ def test_words_do_not_break_at_the_edge(text, expected, pieces):
     assert wrapped(text, 8, pieces) == expected
 
 
+def test_where_what_was_typed_is_kept(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("AIRLLM_HISTORY", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    if sys.platform == "linux":
+        assert typed.history_file() == tmp_path / "airllm" / "chat_history"
+    monkeypatch.setenv("AIRLLM_HISTORY", str(tmp_path / "mine"))
+    assert typed.history_file() == tmp_path / "mine"
+    monkeypatch.setenv("AIRLLM_HISTORY", "off")
+    assert typed.history_file() is None
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("AIRLLM_HISTORY", str(tmp_path / "file" / "history"))
+    typed._history().append_string("a")  # in memory
+    assert "what is typed is not kept for the next time: " in capsys.readouterr().err
+
+
+def test_without_a_home_nothing_is_kept(monkeypatch, capsys):
+    for name in ("AIRLLM_HISTORY", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it does without HOME and passwd
+    typed._history().append_string("a")
+    err = capsys.readouterr().err
+    assert not Path("~").exists() and "is not kept for the next time: " in err and "home" in err
+
+
 WAIT = """
 import time
 from airllm.progress import Waiting

@@ -147,7 +147,10 @@ def history_file() -> Path | None:
         return Path(named)
     from platformdirs import user_state_path
 
-    return user_state_path("airllm", appauthor=False) / "chat_history"
+    path = user_state_path("airllm", appauthor=False) / "chat_history"
+    if not path.is_absolute():
+        raise OSError("there is no home directory")
+    return path
 
 
 def _history() -> Any:
@@ -159,7 +162,7 @@ def _history() -> Any:
             return InMemoryHistory()
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600))
-    except (OSError, RuntimeError) as error:  # no home, or no right to write there
+    except (OSError, RuntimeError) as error:  # RuntimeError: platformdirs knows no home
         print(f"airllm: what is typed is not kept for the next time: {error}", file=sys.stderr)
         return InMemoryHistory()
     return FileHistory(str(path))

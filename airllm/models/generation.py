@@ -255,17 +255,18 @@ def rounds(engine: Engine, sequences: list[Continuation], done: Done) -> Generat
     however it ends; the time between the passes, which is the caller's, does not count.
     """
     seconds = first = 0.0
-    watch = _TrainedContext(engine.config.trained_context)
+    trained, told = engine.config.trained_context, sequences[0].wanted.on_prompt
+    watch = _TrainedContext(trained) if engine.context > trained else None
+    forward = partial(engine.forward, on_progress=told) if told else engine.forward
     try:
         while going := [i for i, sequence in enumerate(sequences) if not sequence.reason]:
             start = time.perf_counter()
             pieces = [""] * len(sequences)
             try:
                 states = [sequences[i].pending for i in going], [sequences[i].cache for i in going]
-                watch.see(*states)
-                on_prompt = None if first else sequences[0].wanted.on_prompt
-                logits_of = partial(engine.forward, on_progress=on_prompt) if on_prompt else engine.forward
-                for i, logits in zip(going, logits_of(*states), strict=True):
+                if watch:
+                    watch.see(*states)
+                for i, logits in zip(going, forward(*states), strict=True):
                     pieces[i] = sequences[i].take(logits)
             finally:
                 seconds += time.perf_counter() - start
