@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from airllm import engine_backend
 from airllm.backends.kernel_backend import KernelBackend, init_backend, options_of, with_options
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.cache import Cache, ContextFull, check_context, dtype_named, token_bytes, token_id
@@ -334,6 +335,14 @@ def _path_of(model: Any) -> Path:
     return model.weights.path
 
 
+def _fastest(path: str | PathLike[str]) -> KernelBackend:
+    """The first of the order, if that keeps the weights where it computes; else what an engine would take."""
+    first = init_backend("auto")
+    if first.extension("DecoderGraph"):
+        return first
+    return init_backend(engine_backend.chosen(engine_backend.Opening(located(path))).name)
+
+
 def _ops_of(
     model: Any, backend: str | None, fallbacks: Sequence[str], options: dict[str, Any]
 ) -> KernelBackend:
@@ -344,7 +353,8 @@ def _ops_of(
     own = None
     if isinstance(model, Model) and backend is None:
         own = model.ops.backend if isinstance(model.ops, ExactOps) else model.ops
-    found = own or init_backend(backend or "auto", fallbacks)
+    named = backend is not None or bool(fallbacks)
+    found = own or (init_backend(backend or "auto", fallbacks) if named else _fastest(model))
     unknown = [name for name in options if name not in options_of(found.name())]
     if unknown:
         known = ", ".join((*OPTIONS, *options_of(found.name())))

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from airllm import backends, cli, engine_backend, tensor_ops, tune
+from airllm import PersistentKernel, backends, cli, engine_backend, tensor_ops, tune
 from airllm.backends import registry
 from airllm.engine_backend import Opening
 from airllm.layer_engine import LayerWiseInferenceEngine
@@ -65,6 +65,18 @@ def test_a_device_runs_the_models_that_it_makes_faster(machine, folder, seconds,
         assert found.speeds["cuda"].at_most
         assert found.speeds["cuda"].tokens_per_second == pytest.approx(per_second * PRODUCTS / (PRODUCTS - 1))
     assert tensor_ops.get_backend() == "cuda"  # ops that are called by themselves stay where they were
+
+
+@pytest.mark.parametrize(
+    ("seconds", "parts", "taken"),
+    ((1.0, {}, "cpp"), (0.001, {}, "cuda"), (1.0, {"DecoderGraph": object}, "cuda")),
+    ids=("slow", "fast", "keeps the weights"),
+)
+def test_a_persistent_kernel_is_not_put_on_a_slower_device_either(machine, folder, seconds, parts, taken):
+    machine.has("cuda", seconds, **parts)
+    tensor_ops.reload_backend()
+    assert PersistentKernel(model=folder).backend == taken
+    assert PersistentKernel(model=folder, backend="cuda").backend == "cuda"
 
 
 def test_of_several_devices_the_fastest_is_taken(machine, folder, monkeypatch):
