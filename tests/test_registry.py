@@ -154,8 +154,8 @@ def test_checks_backends_of_a_program_and_several_threads(checked):
 
 
 def test_a_backend_has_the_names_that_it_has_in_python(named):
-    """But for those of libraries, which are no backends. The C++ backend's own name is cpu there, and Metal is
-    known everywhere.
+    """But for those of libraries, which are no backends. The own name of the C++ backend is cpu there, and
+    Metal is known everywhere.
     """
     found = dict(re.findall(r"^name (\w+): (\w+)$", named.stdout, re.M))
     assert set(found) == set(NAMES)
