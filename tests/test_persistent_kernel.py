@@ -380,7 +380,7 @@ def test_key_value_heads_need_not_be_shared_out_evenly(tmp_path, backend):
     assert "process 0 of 2: 3 heads and 1 key-value" in told["plan"]
 
 
-def test_every_head_is_some_process_s():
+def test_every_head_belongs_to_a_process():
     whole = open_config(LLAMA)
     for size, parts in {2: [(3, 1), (6, 2)], 3: [(3, 1)] * 3, 9: [(1, 1)] * 9}.items():
         nine = dataclasses.replace(whole, heads=9, kv_heads=3, feed_forward=36)
