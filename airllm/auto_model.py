@@ -40,8 +40,8 @@ class AutoModel:
         **options: Any,
     ) -> LayerWiseInferenceEngine:
         """An engine for the model `name`: a GGUF file or a folder here, which never touches the network; or
-        `owner/repository` of Hugging Face, `owner/repository:file.gguf` for a GGUF file in one, of which what
-        is needed is fetched once; or `smollm2`.
+        `owner/repository` of Hugging Face, `owner/repository:file.gguf` or `:Q4_K_M` for a GGUF file in one
+        (or an address, `hf.co/...`), of which what is needed is fetched once; or `smollm2`.
 
         `options` are those of `LayerWiseInferenceEngine`; `revision` and `token` (or `hf_token`) are for
         Hugging Face; `max_seq_len` is another name for `context`. Unlike AirLLM's, `generate` of what comes

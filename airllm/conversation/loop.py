@@ -10,7 +10,10 @@ from airllm.command_line import Refused
 from airllm.conversation import commands, typed
 from airllm.conversation.talk import Talk
 from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.models.budget import MemoryBudgetError
 from airllm.models.cache import ContextFull
+
+_OF_OPTIONS = (ContextFull, MemoryBudgetError)  # what the command line has set, and no command here
 
 
 def converse(
@@ -41,7 +44,7 @@ def converse(
             except (ValueError, OSError) as error:  # what was said stays, and the conversation goes on
                 failed = True
                 text = _reason(error)
-                talk.say(f"airllm: {words(text) if isinstance(error, ContextFull) else text}")
+                talk.say(f"airllm: {words(text) if isinstance(error, _OF_OPTIONS) else text}")
     return failed
 
 
