@@ -290,8 +290,6 @@ def left_out(name: str) -> str:
 
 def build(console: Console, name: str, *command: str, left_out: str = "") -> dict[str, str]:
     """Run one setup.py command; its log is shown if it fails."""
-    from airllm.backends import reasons
-
     if why := missing_for(name) or left_out:
         return {"name": name, "state": "skipped", "detail": why}
     spoken, before, start = f"python setup.py {' '.join(command)}", newest(name), time.monotonic()
@@ -300,7 +298,7 @@ def build(console: Console, name: str, *command: str, left_out: str = "") -> dic
     if done.returncode:
         log = (done.stdout + done.stderr).strip() or f"{spoken}: exit status {done.returncode}"
         console.print(log, markup=False, soft_wrap=True)
-        return {"name": name, "state": "failed", "detail": reasons.error_line(log) or log.splitlines()[-1]}
+        return {"name": name, "state": "failed", "detail": log.splitlines()[-1]}
     changed = "built" if newest(name) > before else "up to date"
     state = "checked" if name == "opencl" else changed
     return {"name": name, "state": state, "detail": f"{spoken}, {time.monotonic() - start:.1f} s"}
