@@ -392,11 +392,6 @@ def test_every_head_belongs_to_a_process():
         Shard(nine, SimpleNamespace(rank=0, size=4))
 
 
-def test_processes_must_have_been_started():
-    if not importlib.util.find_spec("mpi4py"):
-        pytest.skip("mpi4py is missing")
-
-
 # ------------------------------------------------------------------------------------------------ one process
 
 
