@@ -49,6 +49,9 @@ def alike(op: Declaration, arrays: Sequence[Any], shapes: Shapes) -> list[Any]:
         if a is None or isinstance(a, Quantized):
             found.append(a)
             continue
+        a = a.reshape(operand.in_full(a.shape))
+        if operand.kind == "mask":
+            a = with_last_axis(a, shapes.sizes[operand.axes[-1]])
         if operand.kind == "own":
             first = operand is _owned(op)[0]
             keep = first and weights_only and not wide  # kernels take float32 weights
@@ -58,6 +61,11 @@ def alike(op: Declaration, arrays: Sequence[Any], shapes: Shapes) -> list[Any]:
             dtype = _dtype_of_other(operand, a.dtype, wide, others)
         found.append(np.require(a, dtype, ["C", "ALIGNED"]))
     return found
+
+
+def with_last_axis(mask: np.ndarray, length: int) -> np.ndarray:
+    """A mask as kernels take it: they broadcast it along all axes but the last."""
+    return mask if mask.shape[-1:] == (length,) else np.broadcast_to(mask, (*mask.shape[:-1], length))
 
 
 def _owned(op: Declaration) -> list[Operand]:

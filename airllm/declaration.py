@@ -21,8 +21,10 @@ class Declaration:
         axes: Mapping[str, str],
         outs: Sequence[str],
         requirements: Sequence[Requirement] = (),
+        computes: bool = True,
     ):
         self.name, self.definition, self.requirements = definition.__name__, definition, requirements
+        self.computes = computes
         given = inspect.signature(definition).parameters
         if unknown := set(axes) - set(given):
             raise TypeError(f"{self.name}: its arrays {sorted(unknown)} must be parameters of it")
@@ -80,13 +82,13 @@ class Declaration:
     # Checks
 
     def check(self, arrays: Sequence[Any], out: Any = None) -> tuple[int, ...]:
-        """The (first) result's shape; TypeError or ValueError, naming the argument, if one is wrong.
+        """The (first) result's shape; TypeError or ValueError, naming the argument that a kernel cannot take.
 
         `arrays` has one entry per array parameter, None for one left out (the last ones may be missing). They
         need `shape` and `dtype` only, so that a backend can check arrays of its own kind.
         """
         outs = None if out is None else self.each(out)
-        return self.checked(self._padded(arrays), outs, float64=False).of(self.outs[0])
+        return self.checked(self._padded(arrays), outs, of_kernel=True).of(self.outs[0])
 
     def out_shapes(self, arrays: Sequence[Any]) -> list[tuple[int, ...]]:
         """Shapes of all results."""
@@ -108,21 +110,24 @@ class Declaration:
     def _padded(self, arrays: Sequence[Any]) -> list[Any]:
         return [*arrays, *[None] * (len(self.operands) - len(arrays))]
 
-    def shapes(self, arrays: Sequence[Any]) -> Shapes:
-        shapes = Shapes(self.name, self.requirements)
+    def shapes(self, arrays: Sequence[Any], in_full: bool = False) -> Shapes:
+        shapes = Shapes(self.name, self.requirements, in_full)
         for operand, value in zip(self.operands, arrays, strict=True):
             if value is not None:
                 shapes.add(operand, value)
         return shapes
 
-    def checked(self, arrays: Sequence[Any], outs: Sequence[Any] | None, float64: bool) -> Shapes:
+    def checked(self, arrays: Sequence[Any], outs: Sequence[Any] | None, of_kernel: bool = False) -> Shapes:
+        """The checks of arrays as a call may have them, or as a kernel takes them: without float64, the op's
+        own in dtypes that go together, no axis left out.
+        """
         for operand, value in zip(self.operands, arrays, strict=True):
             if value is None and operand.optional:
                 continue
-            operand.check_type(self.name, value, float64)
-            if not float64 and operand.kind == "own":
+            operand.check_type(self.name, value, float64=not of_kernel)
+            if of_kernel and operand.kind == "own":
                 self._check_agrees(operand, value.dtype, arrays)
-        shapes = self.shapes(arrays)
+        shapes = self.shapes(arrays, in_full=of_kernel)
         for operand, value in zip(self.operands, arrays, strict=True):
             operand.check_range(self.name, value, shapes.sizes)
         for target, out in zip(outs or (), self.outs, strict=False):

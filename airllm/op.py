@@ -50,19 +50,24 @@ _PUBLIC = """\
 
 
 def op(
-    *, out: str | tuple[str, ...], requires: Mapping[str, Callable] | None = None, **axes: str
+    *,
+    out: str | tuple[str, ...],
+    requires: Mapping[str, Callable] | None = None,
+    computes: bool = True,
+    **axes: str,
 ) -> Callable[[Callable], Callable]:
     """Declare an op. The keywords are the axes of its array parameters, and of `out`, its result or results.
 
     An array whose default is None may be left out. `requires` says in words, and as functions of axes, what
     their sizes must be to each other. The decorated function gets arrays of one dtype, float32 or float64
-    (stored weights unpacked to it), and returns that dtype.
+    (stored weights unpacked to it), and returns that dtype. That of an op that `computes` nothing, but moves
+    values, gets arrays as they are stored, and returns the values it moves.
     """
 
     def declare(definition: Callable) -> Callable:
         outs = (out,) if isinstance(out, str) else out
         rules = [Requirement(text, holds) for text, holds in (requires or {}).items()]
-        declared = OPS[definition.__name__] = Op(definition, axes, outs, rules)
+        declared = OPS[definition.__name__] = Op(definition, axes, outs, rules, computes)
         registry.declare(declared.name, declared.define)
         return declared.function()
 
@@ -99,14 +104,14 @@ class Op(Declaration):
         out = arguments.pop("out", None)
         given = [arguments.pop(operand.name) for operand in self.operands]
         if self._on_device(backend, given, out):
-            return self._called(kernel, given, arguments, out)
+            return self._called_on_device(kernel, given, arguments, out)
         arrays = [host_array(self, o, value) for o, value in zip(self.operands, given, strict=True)]
         targets = (
             None
             if out is None
             else [host_out(self, t, o) for t, o in zip(self.each(out), self.outs, strict=True)]
         )
-        shapes = self.checked(arrays, targets, float64=True)
+        shapes = self.checked(arrays, targets)
         if any(a.dtype == FLOAT64 for o, a in self.floats(arrays)):
             kernel = self.define  # float64 is never narrowed
         ready, dtype = alike(self, arrays, shapes), self.result_dtype(arrays)
@@ -114,10 +119,10 @@ class Op(Declaration):
 
         def run(kernel: Callable) -> Any:
             if direct:
-                self._called(kernel, ready, arguments, self.one_or_all(targets or ()))
+                self._called(kernel, ready, arguments, self.one_or_all(self._in_full(targets or (), shapes)))
                 return out
             result = self._called(kernel, ready, arguments, None)
-            return self._delivered(result, dtype, out, targets, given[0])
+            return self._delivered(self._without_dropped(result, shapes), dtype, out, targets, given[0])
 
         try:
             return run(kernel)
@@ -137,6 +142,28 @@ class Op(Declaration):
                     return True
                 raise TypeError(f"{self.name}: {name} has device {device}, expected host memory")
         return False
+
+    def _called_on_device(self, kernel: Callable, given: Sequence[Any], arguments: dict, out: Any) -> Any:
+        """The same with arrays of a device's memory, which their own library reshapes."""
+        if not any(o.droppable for o in self.operands):
+            return self._called(kernel, given, arguments, out)
+        shapes = self.shapes(given)
+        ready = [a.reshape(o.in_full(a.shape)) for o, a in zip(self.operands, given, strict=True)]
+        outs = None if out is None else self.one_or_all(self._in_full(self.each(out), shapes))
+        result = self._called(kernel, ready, arguments, outs)
+        return self._without_dropped(result, shapes) if out is None else out
+
+    def _in_full(self, results: Sequence[Any], shapes: Shapes) -> Sequence[Any]:
+        """Results as a kernel writes them: with the axes that were left out, in the same memory."""
+        if not shapes.dropped:
+            return results
+        return [r.reshape(shapes.in_full_of(o)) for o, r in zip(self.outs, results, strict=True)]
+
+    def _without_dropped(self, result: Any, shapes: Shapes) -> Any:
+        if not shapes.dropped:
+            return result
+        pairs = zip(self.outs, self.each(result), strict=True)
+        return self.one_or_all([r.reshape(shapes.of(o)) for o, r in pairs])
 
     def _called(self, kernel: Callable, arrays: Sequence[Any], arguments: dict, out: Any) -> Any:
         """Calls a kernel as the public function is called, with its own defaults for what has them."""
@@ -181,7 +208,7 @@ class Op(Declaration):
         arguments.pop("backend"), arguments.pop("out", None)
         arrays = [arguments.pop(operand.name) for operand in self.operands]
         targets = None if out is None else self.each(out)
-        shapes = self.checked(arrays, targets, float64=True)
+        shapes = self.checked(arrays, targets)
         wide = FLOAT64 if any(a.dtype == FLOAT64 for _, a in self.floats(arrays)) else FLOAT32
         result = self._computed(arrays, wide, arguments, shapes)
         return self._delivered(result, self.result_dtype(arrays), out, targets)
@@ -194,15 +221,17 @@ class Op(Declaration):
         arguments.pop("backend"), arguments.pop("out", None)
         arrays = [arguments.pop(operand.name) for operand in self.operands]
         arrays = [a if a is None or isinstance(a, Quantized) else np.asarray(a) for a in arrays]
-        return self._computed(arrays, FLOAT64, arguments, self.shapes(arrays))
+        result = self._computed(arrays, FLOAT64, arguments, self.shapes(arrays))
+        return result if self.computes else result.astype(FLOAT64)
 
     def _computed(self, arrays: Sequence[Any], wide: np.dtype, arguments: dict, shapes: Shapes) -> Any:
         results = [] if self.gives_quantized else [shapes.of(out) for out in self.outs]
         if results and all(0 in shape for shape in results):  # a reduction over nothing has no NumPy answer
             return self.one_or_all([np.empty(shape, wide) for shape in results])
-        widened = {o.name: _widened(o, a, wide) for o, a in zip(self.operands, arrays, strict=True)}
+        pairs = zip(self.operands, arrays, strict=True)
+        given = {o.name: _widened(o, a, wide) if self.computes else a for o, a in pairs}
         with np.errstate(all="ignore"):  # exp(-x) overflows on its way to the right answer
-            result = self.definition(**widened, **arguments)
+            result = self.definition(**given, **arguments)
         return result if isinstance(result, tuple | Quantized) else np.asarray(result)
 
 

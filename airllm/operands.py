@@ -1,7 +1,8 @@
 """How an op takes its arrays: named axes, dtypes, and what broadcasts.
 
 An array is declared by a line of text: its axes, "..." for any number of leading ones, and after a colon its
-kind, where it is not one of the op's own floats.
+kind, where it is not one of the op's own floats. An axis with a "?" may be left out, as in the signatures of
+NumPy's ufuncs: "... m? k" is a matrix, or several, or a vector (k).
 
     "... d"                floats of one dtype, that of the first array; a weight, which has no "...", may
                            be float32 too. Leading axes broadcast as in NumPy
@@ -39,12 +40,14 @@ class Operand:
     kind: str = "own"
     of: str = ""  # the axis whose length an index stays below
     optional: bool = False
+    droppable: frozenset[str] = frozenset()  # the axes that a vector is without
 
     @classmethod
     def declared(cls, name: str, text: str, optional: bool = False) -> "Operand":
         axes, _, kind = text.partition(":")
         kind, _, of = kind.strip().partition(" of ")
-        return cls(name, tuple(axes.split()), kind or "own", of, optional)
+        droppable = frozenset(axis[:-1] for axis in axes.split() if axis.endswith("?"))
+        return cls(name, tuple(axes.replace("?", "").split()), kind or "own", of, optional, droppable)
 
     @property
     def inner(self) -> tuple[str, ...]:
@@ -61,6 +64,24 @@ class Operand:
 
     def __str__(self) -> str:
         return f"({' '.join(self.axes)})"
+
+    def dropped(self, ndim: int) -> frozenset[str]:
+        """The axes that an array of so many axes is without."""
+        return self.droppable if ndim == len(self.inner) - len(self.droppable) else frozenset()
+
+    def in_full(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """A shape with one element along each axis that it is without."""
+        if not (dropped := self.dropped(len(shape))):
+            return tuple(shape)
+        sizes = iter(shape)
+        return tuple(1 if axis in dropped else next(sizes) for axis in self.inner)
+
+    def expected(self, ndim: int) -> str:
+        """The axes that an array of so many should have, for a message."""
+        vector = f"({' '.join(axis for axis in self.inner if axis not in self.droppable)})"
+        if self.dropped(ndim):
+            return vector
+        return f"{self} or {vector}" if self.droppable and ndim < len(self.inner) else str(self)
 
     def check_type(self, op: str, value: Any, float64: bool) -> None:
         """TypeError unless `value` is an array (of any library, or a Quantized where that may be)."""
@@ -123,15 +144,24 @@ class Requirement:
 
 
 class Shapes:
-    """The sizes of an op's axes, learned from one array after the other."""
+    """The sizes of an op's axes, learned from one array after the other.
 
-    def __init__(self, op: str, requirements: Sequence[Requirement] = ()):
-        self.op, self.requirements = op, requirements
+    `in_full`: of arrays that have all axes, as kernels take them; else some may be left out.
+    """
+
+    def __init__(self, op: str, requirements: Sequence[Requirement] = (), in_full: bool = False):
+        self.op, self.requirements, self.in_full = op, requirements, in_full
         self.sizes: dict[str, int] = {}
         self.batch: tuple[int, ...] = ()
+        self.dropped: frozenset[str] = frozenset()
 
     def of(self, operand: Operand) -> tuple[int, ...]:
         """The shape of a result."""
+        inner = (self.sizes[axis] for axis in operand.inner if axis not in self.dropped)
+        return (*(self.batch if operand.leads else ()), *inner)
+
+    def in_full_of(self, operand: Operand) -> tuple[int, ...]:
+        """The same with the axes that were left out, of one element each."""
         return (*(self.batch if operand.leads else ()), *(self.sizes[axis] for axis in operand.inner))
 
     def add(self, operand: Operand, value: Any) -> None:
@@ -140,7 +170,8 @@ class Shapes:
         fits = self._broadcasts(shape, operand) if operand.kind == "mask" else self._matches(shape, operand)
         if not fits:
             where = f" with {before}" if before else ""
-            raise ValueError(f"{self.op}: {operand.name} has shape {shape}, expected {operand}{where}")
+            expected = operand if self.in_full else operand.expected(len(shape))
+            raise ValueError(f"{self.op}: {operand.name} has shape {shape}, expected {expected}{where}")
         for requirement in self.requirements:
             axes = requirement.axes
             if set(axes) & set(operand.inner) and all(axis in self.sizes for axis in axes):
@@ -165,6 +196,8 @@ class Shapes:
         return _broadcast(shape, full) == full
 
     def _matches(self, shape: tuple[int, ...], operand: Operand) -> bool:
+        if not self.in_full and (dropped := operand.dropped(len(shape))):
+            shape, self.dropped = operand.in_full(shape), self.dropped | dropped
         lead = len(shape) - len(operand.inner)
         if lead < 0 or (lead > 0 and not operand.leads):
             return False

@@ -91,13 +91,7 @@ def softmax(x, scale: float = 1.0, mask=None):
 
     A `mask` of bool keeps what is True; one of floats is added to x * scale. `out` may be `x` itself.
     """
-    x = x * scale
-    if mask is not None:
-        x = np.where(mask, x, -np.inf) if mask.dtype == np.bool_ else x + mask
-    top = np.max(x, axis=-1, keepdims=True, initial=-np.inf)
-    e = np.exp(x - np.where(top == -np.inf, 0, top))
-    total = np.sum(e, axis=-1, keepdims=True)
-    return e / np.where(total == 0, 1, total)
+    return _softmax_in_place(x * scale, mask)
 
 
 @op(
@@ -123,9 +117,12 @@ def apply_rope(x, cos, sin, interleaved: bool = False):
     return turned
 
 
-@op(a="... m k", b="... k n", out="... m n")
+@op(a="... m? k", b="... k n?", out="... m? n?")
 def matmul(a, b):
-    """Matrix product of the last two axes; leading axes broadcast as in NumPy. `out` must not overlap."""
+    """Matrix product of the last two axes; leading axes broadcast as in NumPy. `out` must not overlap.
+
+    A vector (k) is taken as NumPy takes it: as a row `a`, or a column `b`, whose axis the result is without.
+    """
     return np.matmul(a, b)
 
 
@@ -172,15 +169,18 @@ def attention(
     it. A `mask` of bool keeps what is True; one of floats is added to the scores. A query without a key
     gives zeros. Any strides will do, if the last axis is contiguous.
     """
-    t, d = q.shape[-2:]
+    *batch, h, t, d = q.shape
     g, s = k.shape[-3:-1]
-    k, v = (np.repeat(a, q.shape[-3] // max(g, 1), axis=-3) for a in (k, v))
-    scores = q @ np.swapaxes(k, -1, -2) * (1 / math.sqrt(d) if scale is None else scale)
+    of_groups = (*batch, g, h // g * t)  # the rows of all heads that share keys and values
+    scores = (q.reshape(*of_groups, d) @ np.swapaxes(k, -1, -2)).reshape(*batch, h, t, s)
+    scores *= 1 / math.sqrt(max(d, 1)) if scale is None else scale
     if softcap is not None:
         scores = softcap * np.tanh(scores / softcap)
-    after = np.arange(s) - np.arange(s - t, s)[:, None]  # how many positions a key comes after a query
-    hidden = (causal & (after > 0)) | (window is not None and after <= -window)
-    return OPS["softmax"].definition(np.where(hidden, -np.inf, scores), mask=mask) @ v
+    if causal or window is not None:
+        after = np.arange(s) - np.arange(s - t, s)[:, None]  # how many positions a key comes after a query
+        hidden = (causal & (after > 0)) | (window is not None and after <= -window)
+        np.copyto(scores, -np.inf, where=hidden)
+    return (_softmax_in_place(scores, mask).reshape(*of_groups, s) @ v).reshape(*batch, h, t, v.shape[-1])
 
 
 @op(query="d", keys="s d : any float", out="s")
@@ -195,10 +195,11 @@ def weighted_sum_rows(weights, matrix):
     return weights @ matrix
 
 
-@op(ids="... : index of v", table="v d : stored", out="... d")
+@op(ids="... : index of v", table="v d : stored", out="... d", computes=False)
 def embedding(ids, table):
     """The rows `ids` of `table`, which is of floats, or Quantized (the result is float32 then)."""
-    return table[ids]
+    rows = table[ids]
+    return rows.dequantize() if isinstance(rows, Quantized) else rows
 
 
 @op(x="... k", out="... k : quantized")
@@ -228,6 +229,20 @@ def rope_table(
     turns, factor = frequencies(dim, theta, scaling)
     angles = np.asarray(positions, np.float64)[..., None] * turns
     return (np.cos(angles) * factor).astype(np.float32), (np.sin(angles) * factor).astype(np.float32)
+
+
+def _softmax_in_place(x: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    """softmax(x + mask), in the memory of `x`: fresh memory for each step costs more than the step."""
+    if mask is not None and mask.dtype == np.bool_:
+        np.copyto(x, -np.inf, where=~mask)
+    elif mask is not None:
+        x += mask
+    top = np.max(x, axis=-1, keepdims=True, initial=-np.inf)
+    x -= np.where(top == -np.inf, 0, top)
+    np.exp(x, out=x)
+    total = np.sum(x, axis=-1, keepdims=True)
+    x /= np.where(total == 0, 1, total)
+    return x
 
 
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])

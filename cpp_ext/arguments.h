@@ -12,6 +12,7 @@
 #include <string>
 
 #include "cpu/kernels.h"
+#include "interpreter.h"
 
 namespace arguments {
 
@@ -198,8 +199,7 @@ inline std::string text_of(PyObject* object, const char* attribute) {
 // shape.
 inline bool is_array(PyObject* object) {
   if (Py_TYPE(object) == py::detail::npy_api::get().PyArray_Type_) return true;
-  static const PyObject* const mapped =
-      py::object(py::module_::import("numpy").attr("memmap")).release().ptr();
+  const PyObject* const mapped = kept_object([] { return py::module_::import("numpy").attr("memmap"); });
   return reinterpret_cast<PyObject*>(Py_TYPE(object)) == mapped;
 }
 
@@ -323,23 +323,6 @@ inline std::array<PyObject*, N> several_outs(const Op& op, PyObject* out) {
       wrong_kind(op, ("out[" + std::to_string(i) + "]").c_str(), each[i], "a NumPy array");
   }
   return each;
-}
-
-// What a Python function may throw, as Python's own error; for the outermost frame of a native function.
-template <class F>
-inline PyObject* python_call(const F& body) noexcept {
-  try {
-    return body();
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (const py::builtin_exception& error) {
-    error.set_error();
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-  }
-  return nullptr;
 }
 
 }  // namespace arguments

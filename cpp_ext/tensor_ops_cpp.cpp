@@ -174,14 +174,31 @@ py::dict optimization_info() {
   return info;
 }
 
-// This thread's instruction set and threads; none, and 0, mean the process's. Returns those before.
-py::tuple switch_thread(const std::optional<std::string>& isa, const std::optional<int>& threads) {
-  const cpu::Kernels* before = active.switch_to(isa ? cpu::kernels_named(*isa) : nullptr);
-  const int before_threads = std::exchange(cpu::own_threads(), cpu::kOpenMP ? threads.value_or(0) : 0);
-  return py::make_tuple(before ? py::cast(std::string(before->isa)) : py::none(), before_threads);
+using Isa = std::optional<std::string>;
+using Threads = std::optional<int64_t>;
+
+// What a thread asks for; none means the process's.
+const cpu::Kernels* own_kernels(const Isa& isa) { return isa ? cpu::kernels_named(*isa) : nullptr; }
+int own_threads(const Threads& n) { return n ? cpu::checked_threads("threads", *n) : 0; }
+
+// This thread's instruction set and threads. Returns those before.
+py::tuple switch_thread(const Isa& isa, const Threads& threads) {
+  const int wanted = own_threads(threads);
+  const cpu::Kernels* const before = active.switch_to(own_kernels(isa));
+  const int before_threads = std::exchange(cpu::own_threads(), wanted);
+  return py::make_tuple(before ? Isa(before->isa) : Isa(),
+                        before_threads ? Threads(before_threads) : Threads());
 }
 
-// What `choose` gives; a choice of the environment that cannot be fails the import.
+// Between a switch and the switch back there is no line of Python, at which a signal's handler may raise.
+py::object within(const Isa& isa, const Threads& threads, const py::function& function, const py::args& args,
+                  const py::kwargs& kwargs) {
+  const Switched switched(own_kernels(isa), own_threads(threads));
+  return steal(unless_ended([&] { return PyObject_Call(function.ptr(), args.ptr(), kwargs.ptr()); }));
+}
+
+// What `choose` gives. A choice of the environment that cannot be fails the import, with the variable's name
+// first: airllm/backends/values.py knows it by that.
 template <class Choose>
 auto at_import(const Choose& choose) {
   try {
@@ -196,12 +213,14 @@ auto at_import(const Choose& choose) {
 PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.doc() = "CPU kernels for airllm, chosen for this CPU when the module loads (AIRLLM_CPU_ISA overrides).";
   at_import(cpu::choose_threads);
+  const cpu::Kernels* const chosen = at_import(cpu::chosen_kernels);
   cpu::run_alone_after_fork();
   cpu::keep_through_fork();
   if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
-  use(m, at_import(cpu::chosen_kernels));
+  use(m, chosen);
   const cpu::Features has = cpu::features();
   m.attr("has_openmp") = cpu::kOpenMP;
+  m.attr("most_threads") = cpu::kMostThreads;
   m.attr("has_fma") = has.fma;
   m.attr("has_avx") = has.avx;
   m.attr("has_avx2") = has.avx2;
@@ -223,6 +242,10 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.def("switch", switch_thread, py::arg("isa").none(true), py::arg("threads").none(true),
         "Use this instruction set and at most so many threads for the ops of this thread (None: the "
         "process's); returns the two before.");
+  m.def("within", within,
+        "within(isa, threads, function, *args, **kwargs): what the function gives, its ops on this "
+        "instruction set\n"
+        "and at most so many threads, as of switch().");
   m.def("num_threads", [] { return cpu::threads().load(); }, "Most threads that an op uses.");
   m.def("set_num_threads", cpu::set_num_threads, py::arg("n"), "Use at most n threads in an op.");
   m.def(

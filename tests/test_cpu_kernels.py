@@ -127,19 +127,25 @@ def test_vectors_are_multiplied_and_added_at_once(binary):
         assert re.search(instruction, re.sub(r"\s+", " ", text)), f"no {instruction}"
 
 
-def python(code, **environment):
+def started(code, *arguments, **environment):
+    """A fresh interpreter that has run this."""
     paths = os.pathsep.join([str(ROOT), str(ROOT / "cpp_ext"), *sys.path])
     environment = {**os.environ, "PYTHONPATH": paths, **environment}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120
-    )
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+
+
+def python(code, *arguments, **environment):
+    done = started(code, *arguments, **environment)
     return done.stdout.strip(), done.stderr
 
 
 def test_the_environment_chooses_an_instruction_set_that_exists(binary):
     code = "import tensor_ops_cpp as c; print(c.simd_level, c.device())"
     for isa in opened("cpp").module.variants():
-        assert python(code, AIRLLM_CPU_ISA=isa)[0].startswith(f"{isa} CPU ({isa}, ")
+        for name in (isa, isa.upper()):
+            assert python(code, AIRLLM_CPU_ISA=name)[0].startswith(f"{isa} CPU ({isa}, ")
+    assert python(code, AIRLLM_CPU_ISA="")[0] == python(code)[0] != ""
     errors = python(code, AIRLLM_CPU_ISA="mmx")[1]
     assert "ImportError: AIRLLM_CPU_ISA: this CPU has no kernels for 'mmx'; it has: " in errors
     assert opened("cpp").module.variants()[-1] in errors
@@ -162,9 +168,21 @@ def test_a_cpu_without_avx_runs_the_same_binary(binary):
 def test_threads_are_counted_set_and_come_from_the_environment(binary):
     code = "import tensor_ops_cpp as c; print(c.num_threads())"
     assert python(code, AIRLLM_NUM_THREADS="1")[0] == "1"
+    assert python(code, AIRLLM_NUM_THREADS="")[0] == python(code)[0] != ""
+    assert python(code, AIRLLM_NUM_THREADS="4096")[0] == "4096"
+    assert python(code, OMP_NUM_THREADS="100000")[0] == "4096"
     module = opened("cpp").module
-    with pytest.raises(ValueError, match="n has value 0, expected 1 or more"):
-        module.set_num_threads(0)
+    for wrong in (0, -3, 4097, 100000):
+        expected = f"n has value {wrong}, expected a whole number from 1 to 4096"
+        with pytest.raises(ValueError, match=expected):
+            module.set_num_threads(wrong)
+        with pytest.raises(ValueError, match=expected.replace("n has", "threads has")):
+            module.switch(None, wrong)
+        with pytest.raises(ValueError, match=expected.replace("n has", "threads has")):
+            module.within(None, wrong, module.device)
+    with pytest.raises(ValueError, match="this CPU has no kernels for 'mmx'"):
+        module.switch("mmx", 1)
+    assert module.switch(None, None) == (None, None)
 
 
 def test_a_forked_child_computes(binary):
@@ -193,10 +211,155 @@ with multiprocessing.get_context("fork").Pool(1) as pool:
     assert python(code)[0] == "True"
 
 
-@pytest.mark.parametrize("wrong", ("8x", "all", "0", "-1", ""))
-def test_a_number_of_threads_that_is_none_fails_the_import(wrong, binary):
-    errors = python("import tensor_ops_cpp", AIRLLM_NUM_THREADS=wrong)[1]
-    assert f"ImportError: AIRLLM_NUM_THREADS has value '{wrong}', expected a whole number from 1" in errors
+WRONG_SETTINGS = {
+    "AIRLLM_NUM_THREADS": ("8x", "0", "-3", "100000", "99999999999999999999"),
+    "AIRLLM_CPU_ISA": ("foo",),
+}
+
+
+@pytest.mark.parametrize("variable, value", [(n, v) for n, values in WRONG_SETTINGS.items() for v in values])
+def test_a_setting_that_cannot_be_fails_the_import(variable, value, binary):
+    """That of airllm too, whose automatic choice would else compute with NumPy, a hundred times slower."""
+    says = {
+        "AIRLLM_NUM_THREADS": f"has value '{value}', expected a whole number from 1 to 4096\n",
+        "AIRLLM_CPU_ISA": f": this CPU has no kernels for '{value}'; it has: ",
+    }[variable]
+    says = f"{variable}{'' if says.startswith(':') else ' '}{says}"
+    code = "import airllm.tensor_ops; print('imported')"
+    printed, errors = python(code, AIRLLM_BACKEND="cpp,python", **{variable: value})
+    assert printed == "" and f"\nairllm.backends.config.ConfigError: {says}" in errors
+    assert f"\nImportError: {says}" in errors  # of the module, of which airllm's error comes
+
+
+LIMITED = """
+import os, resource, sys, time, numpy as np, tensor_ops_cpp as c
+c.set_num_threads(8)
+threads = lambda: len(os.listdir("/proc/self/task"))
+x = np.ones((1024, 1024), np.float32)
+out = np.empty_like(x)
+before = threads()
+used = int([line for line in open("/proc/self/status") if line.startswith("VmSize")][0].split()[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[1]), resource.RLIM_INFINITY))
+for _ in range(40):  # more than there are places for callers
+    c.silu(x, out=out)
+few = threads() - before
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+assert abs(out - 0.7310586).max() < 1e-6
+time.sleep(1.01)
+c.silu(x, out=out)
+print(few < 7, threads() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits and counts of threads as on Linux")
+@pytest.mark.parametrize("room", (1 << 20, 20 << 20))  # for none, and for some
+def test_an_op_does_without_threads_that_cannot_be_made(room, binary):
+    """And has them as soon as they can be."""
+    printed, errors = python(LIMITED, room)
+    assert printed == "True 7" and not errors, errors
+
+
+DAEMON = """
+import sys, threading, time, numpy as np, tensor_ops_cpp as c
+x, out = np.ones((400, 400), np.float32), np.empty((400, 400), np.float32)
+calls = {
+    "gelu": lambda: c.gelu(x, out=out),
+    "matmul": lambda: c.matmul(x, x, out=out),
+    "weighted_sum_rows": lambda: c.weighted_sum_rows(x[0], x, out=out[0]),
+    "quantize": lambda: c.quantize(x[:, :384].copy(), "q8_0"),
+    "within": lambda: c.within(None, 1, c.gelu, x, out=out),
+}
+def forever(call):
+    while True:
+        call()
+for _ in range(2):
+    threading.Thread(target=forever, args=(calls[sys.argv[1]],), daemon=True).start()
+time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("call", ("gelu", "matmul", "weighted_sum_rows", "quantize", "within"))
+def test_a_daemon_thread_within_an_op_does_not_end_the_program_wrongly(call, binary):
+    """Python 3.10 to 3.13 unwind its stack when they end; nothing of that may stop the process."""
+    for _ in range(3):
+        done = started(DAEMON, call)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_threads_may_be_the_first_to_quantize_together(binary):
+    """What is looked up once must not be waited for with the interpreter's lock in hand."""
+    code = """
+import sys, threading, numpy as np, tensor_ops_cpp as c
+sys.setswitchinterval(1e-6)
+all_there = threading.Barrier(8)
+def first():
+    all_there.wait()
+    c.quantize(np.ones((4, 64), np.float32), "q8_0")
+threads = [threading.Thread(target=first) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print("done")
+"""
+    assert python(code) == ("done", "")
+
+
+def test_threads_that_wait_leave_the_processors_alone(binary):
+    code = """
+import time, numpy as np, tensor_ops_cpp as c
+c.set_num_threads(2)
+x = np.ones((512, 4096), np.float32)
+c.silu(x)
+time.sleep(0.1)
+before = time.process_time()
+time.sleep(0.4)
+print(time.process_time() - before)
+"""
+    printed, errors = python(code, OMP_WAIT_POLICY="active")
+    assert float(printed) < 0.1, errors  # of 0.4 seconds of a processor
+
+
+def test_threads_run_on_the_places_of_openmp(binary):
+    if not hasattr(os, "sched_getaffinity") or len(mine := sorted(os.sched_getaffinity(0))) < 2:
+        pytest.skip("needs two processors of Linux's")
+    code = """
+import os, numpy as np, tensor_ops_cpp as c
+c.set_num_threads(2)
+before = set(os.listdir("/proc/self/task"))
+x = np.ones((512, 4096), np.float32)
+for _ in range(20):
+    c.silu(x, out=x)
+print([sorted(os.sched_getaffinity(int(task))) for task in set(os.listdir("/proc/self/task")) - before])
+"""
+    places = f"{{{mine[0]}}},{{{mine[1]}}}"
+    for policy in ("close", "spread"):
+        printed, errors = python(code, OMP_PLACES=places, OMP_PROC_BIND=policy)
+        assert printed == str([[mine[1]]]), errors
+
+
+CHANGED_IDS = """
+import threading, numpy as np, tensor_ops_cpp as c
+table, ids = np.ones((100, 64), np.float32), np.zeros(200000, np.int64)
+out = np.empty((len(ids), 64), np.float32)
+go_on = True
+def change():
+    while go_on:
+        ids[-1] = 1 << 40
+        ids[-1] = 0
+thread = threading.Thread(target=change)
+thread.start()
+for _ in range(60):
+    try:
+        c.embedding(ids, table, out=out)
+    except ValueError as error:
+        assert "embedding: ids has value 1099511627776, expected 0 to 99" in str(error)
+go_on = False
+thread.join()
+print((out == 1).all())
+"""
+
+
+def test_ids_that_another_thread_changes_are_read_once(binary):
+    assert python(CHANGED_IDS) == ("True", "")
 
 
 def test_a_result_too_large_to_keep_drops_no_other(binary):

@@ -1,5 +1,8 @@
 """Whole steps, from tokens to logits, as one call against the composition of ops that defines them."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from decoder_cases import (
@@ -95,6 +98,25 @@ def test_what_half_a_layer_gives_is_added_up_where_it_is_asked_for(reached):
         step.run([1, 2], angles, rows, broken)
     with pytest.raises(TypeError, match="decode_step: reduce has type int"):
         step.run([1, 2], angles, rows, 3)
+
+
+@having
+def test_the_arrays_of_a_step_are_there_whatever_becomes_of_their_lists(reached):
+    step = Ends(config(), "f32").step(KernelBackend("cpp"))
+    arguments = [(each.cos, each.sin) for each in batch_of(config(), BATCHES["long"])[1]]
+    cache = batch_of(config(), BATCHES["long"])[2][0].cache
+    rows = [(0, 1, cache.data.copy(), cache.length)]
+    kept = [weakref.ref(array) for array in (rows[0][2], *(array for pair in arguments for array in pair))]
+    seen = []
+
+    def reduce(change):
+        rows.clear(), arguments.clear(), gc.collect()
+        seen.extend(ref() is not None for ref in kept)
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        reached.decode_step(step._plan, 3, arguments, rows, reduce)
+    assert len(seen) >= 3 and all(seen)
 
 
 WRONG_STEPS = {

@@ -263,7 +263,7 @@ def test_a_wrong_option_is_refused(message):
 @having_cpp
 @pytest.mark.parametrize("workers", (0, True, 1.5))
 def test_workers_are_a_whole_number(workers):
-    with pytest.raises(ValueError, match="num_workers has value .*, expected a whole number from 1 on"):
+    with pytest.raises(ValueError, match="num_workers has value .*, expected a whole number from 1 to 4096"):
         PersistentKernel(model=LLAMA, backend="cpp", num_workers=workers)
 
 

@@ -1,9 +1,10 @@
 """The ops as methods of an object, on one backend, whatever the rest of the process uses."""
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from airllm import tensor_ops
 from airllm.backends import registry
@@ -16,12 +17,19 @@ class KernelBackend:
     """Every op of `airllm.tensor_ops` as a method, on the backend `name`.
 
     `be.rms_norm(x, weight)` returns a new array, `be.rms_norm_into(x, weight, out)` writes to `out`, which
-    may be `x` where the op says so. Safe to use from several threads. Raises ImportError with the reason if
-    the backend cannot run here, ValueError if there is none of that name.
+    may be `x` where the op says so; `softmax`, `softmax_view`, `rmsnorm` and `apply_rope` change `x` itself.
+    Safe to use from several threads; a copy or a pickle of it is the same backend. Raises ImportError with
+    the reason if the backend cannot run here, ValueError if there is none of that name.
     """
+
+    # What its methods take and give, of one axis and of two.
+    Tensor1 = Tensor2 = np.ndarray
 
     def __init__(self, name: str):
         self._backend = registry.asked_for(name)
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        return type(self), (self.name(),)
 
     def name(self) -> str:
         """The backend's name."""
@@ -31,8 +39,9 @@ class KernelBackend:
         """The device it runs on, in a line."""
         return self._backend.device
 
-    def is_available(self) -> bool:
-        """True: an object of a backend that cannot run is never made."""
+    @staticmethod
+    def is_available() -> bool:
+        """Whether one can be made here: always, since NumPy runs everywhere."""
         return True
 
     def extension(self, name: str) -> Any:
@@ -56,11 +65,23 @@ class KernelBackend:
 
     def rmsnorm(self, x: Any, weight: Any, eps: float = 1e-6) -> Any:
         """`rms_norm` in place."""
-        return self.rms_norm(x, weight, eps, out=x)
+        return self._call(tensor_ops.rms_norm, x, weight, eps, out=_changeable("rms_norm", x))
+
+    def softmax(self, x: Any, scale: float = 1.0, mask: Any = None) -> Any:
+        """`softmax` in place; `softmax_into` leaves `x` as it is."""
+        return self._call(tensor_ops.softmax, x, scale, mask, out=_changeable("softmax", x))
 
     def softmax_view(self, view: Any) -> Any:
         """`softmax` in place, of a view into a larger array."""
-        return self.softmax(view, out=view)
+        return self.softmax(view)
+
+    def apply_rope(self, x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Any:
+        """`apply_rope` in place; `apply_rope_into` leaves `x` as it is."""
+        return self._call(tensor_ops.apply_rope, x, cos, sin, interleaved, out=_changeable("apply_rope", x))
+
+    def weighted_sum_rows(self, weights: Any, matrix: Any, out: Any = None) -> Any:
+        """`weighted_sum_rows` into `out`, a new array if that is None."""
+        return self._call(tensor_ops.weighted_sum_rows, weights, matrix, out=out)
 
     def compute_attention_scores(self, query: Any, keys: Any, scores: Any, scale: float) -> Any:
         """`attention_scores` into `scores`."""
@@ -70,7 +91,7 @@ class KernelBackend:
         return op(*args, backend=self.name(), **kwargs)
 
     def _into(self, op: Callable, *args: Any, **kwargs: Any) -> Any:
-        """The last argument is `out`, unless it is given by name."""
+        """The last argument is `out`, unless it is given by name; None is a new array."""
         if "out" not in kwargs:
             *args, kwargs["out"] = args  # type: ignore[assignment]
         return self._call(op, *args, **kwargs)
@@ -81,53 +102,62 @@ class CpuBackend(KernelBackend):
 
     Without `use_simd`, kernels use only what every CPU of this architecture has (SSE2 on x86-64, whose
     compilers know no other floating-point unit; NEON on ARM); without `use_parallel`, one thread. ValueError
-    for a `num_threads` that is no whole number from 1 on, or more than 1 where there is no OpenMP.
+    for a `num_threads` that is no whole number from 1 to 4096, or more than 1 where there is no OpenMP.
     """
 
     def __init__(self, use_simd: bool = True, use_parallel: bool = True, num_threads: int | None = None):
         super().__init__("cpp")
         module: Any = self._backend.module
-        self._switch, self._module_device = module.switch, module.device
-        self._isa = None if use_simd else module.baseline
-        self._threads = (
-            (None if num_threads is None else _threads(num_threads, module)) if use_parallel else 1
-        )
-        self._switched = f"use_simd={use_simd}, use_parallel={use_parallel}"
-        if num_threads is not None:
-            self._switched += f", num_threads={num_threads}"
+        self.use_simd, self.use_parallel = use_simd, use_parallel
+        self.num_threads = None if num_threads is None else _threads(num_threads, module)
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        return type(self), (self.use_simd, self.use_parallel, self.num_threads)
+
+    @staticmethod
+    def is_available() -> bool:
+        """Whether the C++ backend runs here."""
+        return not registry.opened("cpp").why_not
 
     def device(self) -> str:
         """The instruction set and threads it uses."""
-        with self._switches():
-            return self._module_device()
+        module: Any = self._backend.module
+        return self._within(module.device)
 
     def __repr__(self) -> str:
-        return f"<CpuBackend({self._switched}): {self.device()}>"
+        threads = "" if self.num_threads is None else f", num_threads={self.num_threads}"
+        options = f"use_simd={self.use_simd}, use_parallel={self.use_parallel}{threads}"
+        return f"<CpuBackend({options}): {self.device()}>"
 
     def extension(self, name: str) -> Any:
         """The same, on the part that is on."""
         found = super().extension(name)
         return functools.partial(self._within, found) if callable(found) else found
 
-    @contextlib.contextmanager
-    def _switches(self) -> Iterator[None]:
-        before = self._switch(self._isa, self._threads)
-        try:
-            yield
-        finally:
-            self._switch(*before)
-
     def _call(self, op: Callable, *args: Any, **kwargs: Any) -> Any:
         return self._within(super()._call, op, *args, **kwargs)
 
     def _within(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
-        with self._switches():
-            return function(*args, **kwargs)
+        module: Any = self._backend.module
+        isa = None if self.use_simd else module.baseline
+        threads = self.num_threads if self.use_parallel else 1
+        return module.within(isa, threads, function, *args, **kwargs)
+
+
+def _changeable(op: str, x: Any) -> Any:
+    """`x`, as the `out` of an op in place; TypeError or ValueError if it cannot be changed."""
+    expected = f"expected an array that is changed in place ({op}_into writes elsewhere)"
+    if not hasattr(x, "dtype"):
+        raise TypeError(f"{op}: x has type {type(x).__name__}, {expected}")
+    if isinstance(x, np.ndarray) and not x.flags.writeable:
+        raise ValueError(f"{op}: x is read-only, {expected}")
+    return x
 
 
 def _threads(number: Any, module: Any, what: str = "num_threads") -> int:
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise ValueError(f"{what} has value {number!r}, expected a whole number from 1 on")
+    most = module.most_threads
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= most:
+        raise ValueError(f"{what} has value {number!r}, expected a whole number from 1 to {most}")
     if number > 1 and not module.has_openmp:
         raise ValueError(f"{what} has value {number}, expected 1: tensor_ops_cpp was built without OpenMP")
     return number

@@ -9,6 +9,7 @@ from airllm import made
 from airllm.arrays import device_of
 from airllm.backends.broadcasting import TooManyAxes
 from airllm.backends.kernel_call import ALIKE, STRIDED
+from airllm.canonical import with_last_axis
 from airllm.formats import Quantized
 
 
@@ -97,6 +98,8 @@ def _compute(
         return
     names = ["out"] if len(outs) == 1 else [f"out{i}" for i in range(len(outs))]
     results = dict(zip(names, outs, strict=True))
+    if name == "attention" and arrays["k"].shape[-1] == 0 < arrays["k"].shape[-2]:
+        raise NotImplementedError("attention: k has d=0, expected 1 or more")  # no sum: an average of v
     nothing = any(0 in array.shape for array in arrays.values())
     if nothing and name not in ("apply_rope", "linear"):  # which copy what they do not turn, and add a bias
         for out in outs:
@@ -198,7 +201,7 @@ def _mask(op: Any, operand: Any, array: Any, length: int) -> Any:
     if array.ndim and array.shape[-1] == length:
         return array
     if isinstance(array, np.ndarray):
-        return np.ascontiguousarray(np.broadcast_to(array, (*array.shape[:-1], length)))
+        return np.ascontiguousarray(with_last_axis(array, length))
     expected = f"{operand} with {operand.axes[-1]}={length}"
     raise ValueError(f"{op.name}: mask has shape {tuple(array.shape)}, expected {expected}")
 

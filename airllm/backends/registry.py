@@ -123,6 +123,8 @@ def _open(name: str) -> Backend:
             return Backend(name, device=_numpy(), kernels=dict(definitions))
         device = proof.proved(module)
     except Exception as error:  # a driver may raise anything at all
+        if values.is_of_a_setting(error):  # a mistake of the user's, which must not go unnoticed
+            raise config.ConfigError(str(error)) from error
         return Backend(name, why_not=reason_of(name, error), cause=error)
     kernels = {op_name: _kernel(module, op_name) for op_name in definitions}
     return Backend(name, module, device, kernels=kernels)

@@ -61,6 +61,7 @@ DEFAULTS: dict[str, Any] = {
 }
 KEYS = tuple(DEFAULTS)
 OPTIONAL = ("opencl_device",)  # not written into a new file: OpenCL chooses by itself
+SETTINGS = ("AIRLLM_CPU_ISA", "AIRLLM_NUM_THREADS")  # of the environment, read where a backend is imported
 
 
 class ConfigError(ValueError):
@@ -75,6 +76,11 @@ class Wrong(ValueError):
     def __init__(self, item: Any, message: str):
         super().__init__(message)
         self.item = item
+
+
+def is_of_a_setting(error: Exception) -> bool:
+    """Whether a backend's import says that one of SETTINGS cannot be; it names that first."""
+    return isinstance(error, ImportError) and str(error).startswith(SETTINGS)
 
 
 # ---- names ----

@@ -76,7 +76,7 @@ def attention(ops: Any, x: np.ndarray, layer: Layer, angles: Angles, rows: Seque
         q = ops.rms_norm(q, layer["attention.q_norm"], c.norm_eps)
         k = ops.rms_norm(k, layer["attention.k_norm"], c.norm_eps)
     seen = q  # in whose memory, once they are turned, what they have seen is put
-    q, k = (ops.apply_rope(each, angles.cos, angles.sin, angles.interleaved) for each in (q, k))
+    q, k = (ops.apply_rope_into(each, angles.cos, angles.sin, angles.interleaved, None) for each in (q, k))
     for part in rows:
         part.cache.append(layer.index, part.of(k), part.of(v), ops.extension("assign"))
         _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(seen).swapaxes(0, 1))

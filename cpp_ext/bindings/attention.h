@@ -245,7 +245,7 @@ inline PyObject* weighted_sum_rows(const Op& op, PyObject* const* args, Py_ssize
   std::vector<float> sums(each * parts);
   calls.fetch_add(1, std::memory_order_relaxed);
   {
-    const py::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     cpu::parallel_items(parts, team, [&](int64_t part, int) {
       const int64_t row = part * rows;
       kernels.add_rows[matrix.dtype](

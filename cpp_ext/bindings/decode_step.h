@@ -14,7 +14,7 @@ class DecoderPlan {
               float norm_eps, float embedding_scale, std::optional<float> logit_softcap)
       : kept_(std::move(layers)),
         tables_{std::move(embedding), std::move(output_norm), std::move(output)},
-        layers_(layers_of(op_, kept_.ptr())),
+        layers_(layers_of(kept_)),
         ends_(read_ends(norm_eps, embedding_scale, logit_softcap.value_or(0.f))),
         kernels_(active.load()),
         sizes_(*kernels_, layers_.data(), static_cast<int64_t>(layers_.size()), &ends_) {
@@ -69,12 +69,11 @@ struct TokenIds {
       add(op, given, vocabulary);
       return;
     }
-    each(op, "tokens", given, [&](PyObject* item) {
-      if (count == cpu::kDecodeRows)
-        op.wrong_value("tokens", "has " + std::to_string(PySequence_Fast_GET_SIZE(given)) + " tokens",
-                       "at most " + std::to_string(cpu::kDecodeRows));
-      add(op, item, vocabulary);
-    });
+    const py::tuple items = items_of(op, "tokens", given);
+    if (items.size() > cpu::kDecodeRows)
+      op.wrong_value("tokens", "has " + std::to_string(items.size()) + " tokens",
+                     "at most " + std::to_string(cpu::kDecodeRows));
+    for (const py::handle item : items) add(op, item.ptr(), vocabulary);
     if (!count) op.wrong_value("tokens", "is empty", "one token or more");
   }
 
@@ -98,13 +97,12 @@ inline results::Result new_floats(const Op& op, const std::vector<py::ssize_t>& 
 inline void run_reduced(const Op& op, DecoderRun& run, const cpu::DecoderCall& call,
                         const cpu::DecoderSizes& sizes, PyObject* reduce, PyObject* change) {
   if (!PyCallable_Check(reduce)) wrong_kind(op, "reduce", reduce, "a function of an array, or None");
-  const py::function sum = py::reinterpret_borrow<py::function>(reduce);
   constexpr uint32_t kFirst = cpu::DecoderThread::kFirstHalf;
   uint32_t step = 0;
   for (int64_t layer = 0; layer < call.count; ++layer)
     for (const uint32_t half : {kFirst, cpu::DecoderThread::steps_per_layer(sizes) - kFirst}) {
       run.go(step, step + half);
-      sum(py::handle(change));
+      steal(unless_ended([&] { return PyObject_CallOneArg(reduce, change); }));
       step += half;
     }
   run.go(step, cpu::DecoderThread::steps(call, sizes));

@@ -49,20 +49,17 @@ struct HostWeights {
 using DecoderLayer = LayerWeights<HostWeights>;
 using Layers = std::vector<const cpu::DecoderLayer*>;
 
-// Calls take(item) for each item of a list or a tuple.
-template <class Take>
-void each(const Op& op, const char* name, PyObject* sequence, const Take& take) {
+// The items of a list or a tuple, which are there as long as this is, whatever becomes of the list.
+inline py::tuple items_of(const Op& op, const char* name, PyObject* sequence) {
   if (!PyTuple_Check(sequence) && !PyList_Check(sequence))
     wrong_kind(op, name, sequence, "a list or a tuple");
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(sequence); ++i)
-    take(PySequence_Fast_GET_ITEM(sequence, i));
+  return steal(PySequence_Tuple(sequence));
 }
 
-// The layers in a list of DecoderLayers, which keeps them.
-inline Layers layers_of(const Op& op, PyObject* sequence) {
+// The layers in a tuple of DecoderLayers, which keeps them.
+inline Layers layers_of(const py::tuple& items) {
   Layers layers;
-  each(op, "layers", sequence,
-       [&](PyObject* item) { layers.push_back(&py::cast<const DecoderLayer&>(py::handle(item)).get()); });
+  for (const py::handle item : items) layers.push_back(&py::cast<const DecoderLayer&>(item).get());
   return layers;
 }
 
@@ -72,10 +69,14 @@ class DecoderArguments {
   // `layers` must outlive these; so many rows come, each of `width`.
   DecoderArguments(const Op& op, const Layers& layers, int64_t rows, int64_t width, PyObject* rotations,
                    PyObject* sequences)
-      : op_(op), layers_(layers), rows_(rows), width_(width) {
-    each(op, "rotations", rotations, [&](PyObject* item) { rotations_.push_back(rotation(item)); });
+      : op_(op),
+        layers_(layers),
+        rows_(rows),
+        width_(width),
+        kept_{items_of(op, "rotations", rotations), items_of(op, "rows", sequences)} {
+    for (const py::handle item : kept_[0]) rotations_.push_back(rotation(item.ptr()));
     for (const cpu::DecoderLayer* layer : layers) check(*layer);
-    each(op, "rows", sequences, [&](PyObject* item) { sequences_.push_back(sequence(item)); });
+    for (const py::handle item : kept_[1]) sequences_.push_back(sequence(item.ptr()));
     const int64_t stop = sequences_.empty() ? 0 : sequences_.back().stop;
     if (stop != rows)
       op.wrong_value("rows", "has " + std::to_string(stop) + " rows",
@@ -166,6 +167,7 @@ class DecoderArguments {
   const Op& op_;
   const Layers& layers_;
   const int64_t rows_, width_;
+  const std::array<py::tuple, 2> kept_;  // what the pointers below lead to
   std::vector<cpu::Rotation> rotations_;
   std::vector<cpu::Sequence> sequences_;
 };
@@ -191,7 +193,7 @@ class DecoderRun {
     std::memset(static_cast<void*>(begun), 0, cpu::Steps::bytes(team_));
     cpu::Steps steps(team_);
     const bool complete = last == cpu::DecoderThread::steps(call_, sizes_);
-    const py::gil_scoped_release unlocked;
+    const Unlocked unlocked;
     cpu::on_team(team_, [&](int me, int all) {
       cpu::DecoderThread thread(kernels_, call_, sizes_, at_, memory_.data(), me, all);
       steps.run(last - first, me, all, begun,
@@ -227,7 +229,8 @@ inline PyObject* decoder_layers(const Op& op, PyObject* const* args, Py_ssize_t 
   PyObject* values[4];
   place(op, values, names, 4, 4, args, given, keywords);
   const Array x = rows_to_change(op, values[1]);
-  const Layers layers = layers_of(op, values[0]);
+  const py::tuple kept = items_of(op, "layers", values[0]);
+  const Layers layers = layers_of(kept);
   for (const cpu::DecoderLayer* layer : layers)
     if (layer->width != x.shape[1]) op.wrong_shape("x", x, "(rows, " + std::to_string(layer->width) + ")");
   const DecoderArguments read(op, layers, x.shape[0], x.shape[1], values[2], values[3]);

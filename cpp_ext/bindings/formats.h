@@ -25,15 +25,11 @@ struct Stored {
 
 // Kept for the life of the process; imported when a Quantized may be there, since not every user has one.
 inline PyObject* quantized_type() {
-  static PyObject* const type =
-      py::object(py::module_::import("airllm.formats").attr("Quantized")).release().ptr();
-  return type;
+  return kept_object([] { return py::module_::import("airllm.formats").attr("Quantized"); });
 }
 
 inline py::object attribute(PyObject* object, PyObject* name) {
-  PyObject* const found = PyObject_GetAttr(object, name);
-  if (!found) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(found);
+  return steal(PyObject_GetAttr(object, name));
 }
 
 inline std::string names_of_formats(bool to_quantize) {
@@ -151,7 +147,9 @@ inline PyObject* quantize(const Op& op, PyObject* const* args, Py_ssize_t given,
   run(x.size * 16,
       [&] { cpu::threaded::quantize(active.load()->stored, format, data.data, x.dtype, x.data, x.size); });
   const py::object made = py::reinterpret_steal<py::object>(data.give());
-  return py::reinterpret_borrow<py::object>(quantized_type())(made, block.name).release().ptr();
+  const py::str name(block.name);
+  PyObject* const of_it[] = {made.ptr(), name.ptr()};
+  return unless_ended([&] { return PyObject_Vectorcall(quantized_type(), of_it, 2, nullptr); });
 }
 
 inline PyObject* dequantize(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
@@ -171,7 +169,8 @@ inline PyObject* dequantize(const Op& op, PyObject* const* args, Py_ssize_t give
 
 // Whole numbers of 32 or 64 bits.
 struct Ids {
-  Array array;
+  Array array;  // of their bytes: to tell whether memory overlaps
+  int64_t count = 1;
   bool wide;
   int64_t operator[](int64_t i) const {
     return wide ? reinterpret_cast<const int64_t*>(array.data)[i]
@@ -192,17 +191,23 @@ inline Ids ids_of(const Op& op, const char* name, PyObject* object) {
   ids.array.data = fields->data;
   ids.array.ndim = fields->nd;
   ids.array.shape = reinterpret_cast<const py::ssize_t*>(fields->dimensions);
-  for (int i = 0; i < fields->nd; ++i) ids.array.size *= ids.array.shape[i];
+  for (int i = 0; i < fields->nd; ++i) ids.count *= ids.array.shape[i];
+  ids.array.dtype = cpu::kBool;  // a byte each
+  ids.array.size = ids.count * dtype.itemsize();
   if (!has_flags(object,
                  py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_))
     wrong_strides(op, name, ids.array, "C-contiguous");
   return ids;
 }
 
-inline void check_ids(const Op& op, const Ids& ids, int64_t rows) {
-  for (int64_t i = 0; i < ids.array.size; ++i)
-    if (ids[i] < 0 || ids[i] >= rows)
-      op.wrong_value("ids", "has value " + std::to_string(ids[i]), "0 to " + std::to_string(rows - 1));
+// A copy, so that what was checked is what is used: another thread may change the ids at any time.
+inline std::vector<int64_t> checked_ids(const Op& op, const Ids& ids, int64_t rows) {
+  std::vector<int64_t> found(ids.count);
+  for (int64_t i = 0; i < ids.count; ++i) found[i] = ids[i];
+  for (const int64_t id : found)
+    if (id < 0 || id >= rows)
+      op.wrong_value("ids", "has value " + std::to_string(id), "0 to " + std::to_string(rows - 1));
+  return found;
 }
 
 inline PyObject* embedding(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
@@ -212,20 +217,20 @@ inline PyObject* embedding(const Op& op, PyObject* const* args, Py_ssize_t given
   const Ids ids = ids_of(op, "ids", values[0]);
   const Stored table = stored(op, "table", values[1]);
   if (table.ndim != 2) op.wrong_value("table", "has shape " + table.shape_text(), "(v d)");
-  check_ids(op, ids, table.axis(2));
+  const std::vector<int64_t> rows = checked_ids(op, ids, table.axis(2));
   std::vector<py::ssize_t> shape(ids.array.shape, ids.array.shape + ids.array.ndim);
   shape.push_back(table.axis(1));
-  const Input input{"table", &table.array, false};
-  results::Result out = table.is_quantized()
-                            ? result_of(op, values[2], kNumpyFloat32, cpu::kFloat32, shape, {input})
-                            : results::result(op, values[2], table.array, static_cast<int>(shape.size()),
-                                              shape.data(), {input});
+  const Input of_ids{"ids", &ids.array, false}, of_table{"table", &table.array, false};
+  results::Result out =
+      table.is_quantized() ? result_of(op, values[2], kNumpyFloat32, cpu::kFloat32, shape, {of_ids, of_table})
+                           : results::result(op, values[2], table.array, static_cast<int>(shape.size()),
+                                             shape.data(), {of_ids, of_table});
   if (!out.size) return out.give();
   const int64_t d = table.axis(1), from = table.row_bytes(), to = d * itemsize(out.dtype);
   const cpu::StoredKernels& kernels = active.load()->stored;
-  run(ids.array.size, d, 1, [&](int64_t begin, int64_t end) {
+  run(ids.count, d, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const char* const row = table.data() + ids[i] * from;
+      const char* const row = table.data() + rows[i] * from;
       if (table.is_quantized())
         kernels.dequantize(table.format, reinterpret_cast<float*>(out.data + i * to), row, d);
       else

@@ -7,28 +7,20 @@
 
 namespace [[gnu::visibility("hidden")]] ops {
 
-inline py::object steal(PyObject* made) {
-  if (!made) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(made);
-}
-
-inline PyObject* of_numpy(const char* name) {
-  return py::object(py::module_::import("numpy").attr(name)).release().ptr();
-}
-
 // A dense float32 product is NumPy's BLAS: a second one in the process would fight it for the cores.
 // Where it overflows it is infinite, without a warning, as on every backend.
 inline void numpy_matmul(PyObject* a, PyObject* b, PyObject* out) {
-  static PyObject* const matmul = of_numpy("matmul");
-  static PyObject* const errstate = of_numpy("errstate");
-  static PyObject* const all = py::make_tuple("all").release().ptr();
+  PyObject* const matmul = kept_object([] { return py::module_::import("numpy").attr("matmul"); });
+  PyObject* const errstate = kept_object([] { return py::module_::import("numpy").attr("errstate"); });
+  PyObject* const all = kept_object([] { return py::make_tuple("all"); });
   static PyObject* const ignore = py::str("ignore").release().ptr();
   static PyObject* const enter = PyUnicode_InternFromString("__enter__");
   static PyObject* const exit = PyUnicode_InternFromString("__exit__");
   const py::object quiet = steal(PyObject_Vectorcall(errstate, &ignore, 0, all));
   steal(PyObject_CallMethodNoArgs(quiet.ptr(), enter));
   PyObject* const operands[] = {a, b, out};
-  const auto same = py::reinterpret_steal<py::object>(PyObject_Vectorcall(matmul, operands, 3, nullptr));
+  const auto same = py::reinterpret_steal<py::object>(
+      unless_ended([&] { return PyObject_Vectorcall(matmul, operands, 3, nullptr); }));
   {
     const py::error_scope failed;  // keeps the error while errstate is left
     PyObject* const none[] = {quiet.ptr(), Py_None, Py_None, Py_None};

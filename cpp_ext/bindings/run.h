@@ -33,13 +33,31 @@ class Active {
 inline Active active;
 inline std::atomic<uint64_t> calls{0};  // kernels run so far
 
+// A scope in which this thread's ops use another instruction set (null: the process's) and at most so many
+// threads (0: as the process does).
+class Switched {
+ public:
+  Switched(const cpu::Kernels* kernels, int threads)
+      : kernels_(active.switch_to(kernels)), threads_(std::exchange(cpu::own_threads(), threads)) {}
+  ~Switched() {
+    active.switch_to(kernels_);
+    cpu::own_threads() = threads_;
+  }
+  Switched(const Switched&) = delete;
+  Switched& operator=(const Switched&) = delete;
+
+ private:
+  const cpu::Kernels* const kernels_;
+  const int threads_;
+};
+
 // Runs a kernel, without the interpreter's lock where its work, in elements of an elementwise op, is long
 // enough for another thread to use it.
 template <class Call>
 inline void run(int64_t work, const Call& call) {
   calls.fetch_add(1, std::memory_order_relaxed);
   if (work < cpu::kWorthAThread) return call();
-  const py::gil_scoped_release unlocked;
+  const Unlocked unlocked;
   call();
 }
 

@@ -10,9 +10,13 @@
 
 namespace cpu {
 
+// More than any machine has processors; a larger number is a mistake.
+constexpr int kMostThreads = 4096;
+
 inline int default_threads() {
 #ifdef _OPENMP
-  return omp_get_max_threads();  // OMP_NUM_THREADS, or the processors this process may use
+  // OMP_NUM_THREADS, or the processors this process may use
+  return std::min(omp_get_max_threads(), kMostThreads);
 #else
   return 1;
 #endif

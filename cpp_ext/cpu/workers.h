@@ -1,8 +1,9 @@
-// Threads that wait for work: OpenMP's, in a region that never ends.
+// Threads that wait for work. OpenMP says how many there are and on which places they run.
 //
-// A region for each op would end when its last thread has had a core, and that may take a scheduler's slice
-// of 8 ms where something else keeps the cores busy, as the threads of NumPy's BLAS do after each product.
-// Here whoever asks for work to be done begins it at once, and waits for those only that have come to help.
+// They are none of its own: a region for each op would end when its last thread has had a core, and that may
+// take a scheduler's slice of 8 ms where something else keeps the cores busy, as the threads of NumPy's BLAS
+// do after each product; and where no more threads can be made, OpenMP's runtime ends the process. Here
+// whoever asks for work to be done begins it at once, and waits for those only that have come to help.
 #pragma once
 #include <pthread.h>
 #include <sched.h>
@@ -13,6 +14,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -70,13 +72,17 @@ class __attribute__((visibility("hidden"))) Workers {
 
   struct Thread {
     pthread_t thread;
-    int kept_off;  // a processor, or -1
+    bool bound;  // to a place of OpenMP's
+#ifdef __linux__
+    cpu_set_t first, now;  // where it may run
+#endif
   };
 
   static constexpr int kJobs = 16;  // at a time: of as many threads of the program
   static constexpr int kLooks = 1000;
   static constexpr std::chrono::microseconds kAwake{
       200};  // after work: between ops, and not into what follows
+  static constexpr std::chrono::seconds kUntilNextTry{1};  // to make threads where there can be no more
 
   Job* free_job() {
     for (Job& job : jobs_)
@@ -85,25 +91,59 @@ class __attribute__((visibility("hidden"))) Workers {
     return nullptr;
   }
 
-  void start(int threads) {
+  // As many threads as can be made: an op is done without the others too.
+  void start(int threads) noexcept {
     if (started_.load(std::memory_order_relaxed) >= threads) return;
     const std::lock_guard<std::mutex> lock(mutex_);
-    const int more = threads - started_.load(std::memory_order_relaxed);
-    if (more <= 0) return;
-    started_.store(threads, std::memory_order_relaxed);
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_try_) return;
 #ifdef _OPENMP
-    std::thread([this, more] {
-#pragma omp parallel num_threads(more + 1)
-      if (omp_get_thread_num()) serve();
-    }).detach();
+    try {
+      for (int number = started_ + 1; number <= threads; ++number) {
+        std::thread made([this] { serve(); });
+        const pthread_t thread = made.native_handle();
+        made.detach();
+        started_.store(number, std::memory_order_relaxed);
+        threads_.push_back(placed(thread, number, threads));
+      }
+    } catch (const std::exception&) {  // std::system_error, std::bad_alloc
+      next_try_ = now + kUntilNextTry;
+    }
 #endif
   }
 
-  [[noreturn]] void serve() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      threads_.push_back({pthread_self(), -1});
+#ifdef _OPENMP
+  // Where a thread begins: on the place that OpenMP would have for its number, the caller's being 0.
+  static Thread placed(pthread_t thread, [[maybe_unused]] int number, [[maybe_unused]] int threads) {
+    Thread made{};
+    made.thread = thread;
+#ifdef __linux__
+    const int places = omp_get_num_places();
+    made.bound = places > 0 && omp_get_proc_bind() != omp_proc_bind_false;
+    if (made.bound) {
+      const bool spread = omp_get_proc_bind() == omp_proc_bind_spread && threads < places;
+      const cpu_set_t place = processors_of((spread ? number * places / (threads + 1) : number) % places);
+      pthread_setaffinity_np(thread, sizeof place, &place);
     }
+    pthread_getaffinity_np(thread, sizeof made.first, &made.first);
+    made.now = made.first;
+#endif
+    return made;
+  }
+
+#ifdef __linux__
+  static cpu_set_t processors_of(int place) {
+    std::vector<int> processors(omp_get_place_num_procs(place));
+    omp_get_place_proc_ids(place, processors.data());
+    cpu_set_t found;
+    CPU_ZERO(&found);
+    for (const int processor : processors) CPU_SET(processor, &found);
+    return found;
+  }
+#endif
+#endif
+
+  [[noreturn]] void serve() {
     for (;;) {
       const uint32_t posted = posted_.load();
       bool worked = false;
@@ -158,17 +198,18 @@ class __attribute__((visibility("hidden"))) Workers {
   // another caller where it is.
   void keep_others_off([[maybe_unused]] const Job* job) {
 #if defined(__linux__) && defined(_OPENMP)
-    cpu_set_t others;
+    cpu_set_t callers;
     const int here = sched_getcpu();
-    if (here < 0 || omp_get_proc_bind() != omp_proc_bind_false) return;
+    if (here < 0 || sched_getaffinity(0, sizeof callers, &callers)) return;
     for (const Job& other : jobs_)
       if (&other != job && other.taken.load(std::memory_order_relaxed)) return;
     for (Thread& each : threads_) {
-      if (each.kept_off == here) continue;
-      if (sched_getaffinity(0, sizeof others, &others)) return;
+      if (each.bound) continue;
+      // A caller that is bound to one processor says nothing of where others may run.
+      cpu_set_t others = CPU_COUNT(&callers) > 1 ? callers : each.first;
       CPU_CLR(here, &others);
-      if (!CPU_COUNT(&others) || pthread_setaffinity_np(each.thread, sizeof others, &others)) return;
-      each.kept_off = here;
+      if (!CPU_COUNT(&others) || CPU_EQUAL(&others, &each.now)) continue;
+      if (!pthread_setaffinity_np(each.thread, sizeof others, &others)) each.now = others;
     }
 #endif
   }
@@ -179,6 +220,7 @@ class __attribute__((visibility("hidden"))) Workers {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<Thread> threads_;
+  std::chrono::steady_clock::time_point next_try_{};
 };
 
 }  // namespace cpu

@@ -157,7 +157,7 @@ inline int64_t stored_bytes(const Operand& x) {
 
 inline void Call::run_on_copies(const Launch& launch) {
   const int device = default_device();
-  py::gil_scoped_release released;
+  const arguments::Unlocked released;
   DeviceGuard guard(device);
   const cudaStream_t stream = thread_stream();
   std::vector<Memory> memory;
@@ -184,7 +184,7 @@ inline void Call::run_on_copies(const Launch& launch) {
 // Runs on the first input's stream, after the work that made the other arrays and before what follows on
 // theirs.
 inline void Call::run_where_arrays_lie(const Launch& launch) {
-  py::gil_scoped_release released;
+  const arguments::Unlocked released;
   DeviceGuard guard(first().device);
   const cudaStream_t stream = first().home;
   std::vector<Operand*> all;

@@ -118,7 +118,7 @@ class DeviceArray {
   }
 
   void copy_to_host(void* to) const {
-    py::gil_scoped_release released;
+    const arguments::Unlocked released;
     DeviceGuard guard(device);
     copy(to, data(), bytes(), cudaMemcpyDeviceToHost, home_stream());
     check(cudaStreamSynchronize(home_stream()), "cudaStreamSynchronize");
@@ -201,7 +201,7 @@ inline py::capsule export_dlpack(const DeviceArray& self, const py::object& stre
 
 // A host array's copy on the device. The array is done with when this returns.
 inline std::unique_ptr<DeviceArray> to_device(const Operand& array, int device) {
-  py::gil_scoped_release released;
+  const arguments::Unlocked released;
   DeviceGuard guard(device);
   auto made = std::make_unique<DeviceArray>(array.dtype, array.shape, device);
   if (made->bytes() == 0) return made;

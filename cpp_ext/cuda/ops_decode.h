@@ -152,7 +152,7 @@ class DecoderGraph {
     within("position", position, positions_);
     const py::object logits = new_numpy(numpy_dtype(DType::f32), {1, step_->plan().vocabulary()});
     auto* const to = reinterpret_cast<float*>(py::detail::array_proxy(logits.ptr())->data);
-    py::gil_scoped_release released;
+    const arguments::Unlocked released;
     step_->run(token, position, to);
     return logits;
   }

@@ -96,6 +96,8 @@ def _computed(
     op: Any, given: Mapping[str, Any], parameters: Mapping[str, Any], shapes: Sequence[tuple], dtype: np.dtype
 ) -> list[Any]:
     """The results as MLX's arrays, not yet waited for."""
+    if op.name == "attention" and given["k"].shape[-1] == 0 < given["k"].shape[-2]:
+        raise NotImplementedError("attention: k has d=0, expected 1 or more")  # no sum: an average of v
     kind = getattr(mx, dtype.name)
     nothing = any(0 in array.shape for array in given.values()) and op.name not in _WITHOUT_NUMBERS
     if nothing or 0 in shapes[0]:  # a sum over nothing is zero

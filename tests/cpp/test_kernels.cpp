@@ -483,25 +483,46 @@ void check_workers() {
   expect(sum == 1001000, "parallel of many callers");
 }
 
-// A thread that was asleep is not woken behind its caller, on the same processor.
-void check_where_workers_run() {
 #if defined(__linux__) && defined(_OPENMP)
-  cpu_set_t mine;
-  if (sched_getaffinity(0, sizeof mine, &mine) || CPU_COUNT(&mine) == 1) return;
-  std::atomic<bool> kept_off{false};
-  for (int tries = 0; tries < 500 && !kept_off; ++tries) {
+// Whether a worker comes to run where it should, after some jobs for which it has slept.
+template <class Should>
+bool comes_to_run(const Should& should) {
+  std::atomic<bool> does{false};
+  for (int tries = 0; tries < 500 && !does; ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     std::atomic<bool> came{false};
     cpu::on_team(2, [&](int me, int) {
       cpu_set_t its;
       if (me) {
-        kept_off = !sched_getaffinity(0, sizeof its, &its) && CPU_COUNT(&its) == CPU_COUNT(&mine) - 1;
+        does = !sched_getaffinity(0, sizeof its, &its) && should(its);
         came = true;
       }
       for (int looks = 0; !me && !came && looks < 100; ++looks) std::this_thread::yield();
     });
   }
-  expect(kept_off, "a worker is kept off its caller's processor");
+  return does;
+}
+#endif
+
+// A thread that was asleep is not woken behind its caller, on the same processor.
+void check_where_workers_run() {
+#if defined(__linux__) && defined(_OPENMP)
+  cpu_set_t mine;
+  if (sched_getaffinity(0, sizeof mine, &mine) || CPU_COUNT(&mine) == 1) return;
+  const auto others = [&](const cpu_set_t& its) { return CPU_COUNT(&its) == CPU_COUNT(&mine) - 1; };
+  expect(comes_to_run(others), "a worker is kept off its caller's processor");
+  for (int here = 0, seen = 0; here < CPU_SETSIZE && seen < 2; ++here) {
+    if (!CPU_ISSET(here, &mine)) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(here, &one);
+    if (sched_setaffinity(0, sizeof one, &one)) return;
+    ++seen;
+    const auto elsewhere = [&](const cpu_set_t& its) { return !CPU_ISSET(here, &its); };
+    expect(comes_to_run(elsewhere), "a worker leaves the processor to which its caller is bound");
+  }
+  sched_setaffinity(0, sizeof mine, &mine);
+  expect(comes_to_run(others), "a worker follows a caller that is bound no longer");
 #endif
 }
 
