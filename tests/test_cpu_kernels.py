@@ -62,6 +62,15 @@ def test_no_bad_access_and_no_undefined_behaviour(tmp_path):
     passes(program, ASAN_OPTIONS="handle_sigill=1", OMP_NUM_THREADS="2")
 
 
+def test_threads_share_work_without_a_race(tmp_path):
+    needs("cpp", CXX, "no C++ compiler")
+    source, program = ROOT / "tests" / "cpp" / "test_workers.cpp", tmp_path / "test_workers"
+    flags = ["-std=c++17", "-Wall", "-O1", "-g1", "-fopenmp", "-fsanitize=thread", f"-I{ROOT / 'cpp_ext'}"]
+    subprocess.run([CXX, *flags, str(source), "-o", str(program)], check=True, timeout=120)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
 def test_neon_kernels_on_an_emulated_arm(tmp_path):
     compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64-static")
     needs("neon", compiler and emulator, "aarch64-linux-gnu-g++ or qemu-aarch64-static is not installed")

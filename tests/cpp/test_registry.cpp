@@ -164,7 +164,8 @@ void check_arguments(Backend& cpu) {
         [&] { cpu.attention(a, b, b, b, {1, 3, 2, 1, 1, 4, 4}); });
   wrong("attention: capacity has value 1, expected 0, or keys=2 or more",
         [&] { cpu.attention(a, b, b, b, {1, 2, 2, 1, 2, 4, 4, 1}); });
-  wrong("set_num_threads: n has value 0, expected 1 or more", [&] { cpu.set_num_threads(0); });
+  wrong("set_num_threads: n has value 0, expected a whole number from 1 to 4096",
+        [&] { cpu.set_num_threads(0); });
   cpu.silu(nullptr, nullptr, 0);
   cpu.rms_norm(nullptr, nullptr, b, 0, 4);
   check(row_bytes("q4_k", 512) == 288, "bytes of a row");
