@@ -15,7 +15,7 @@ from airllm.models.budget import CONTEXT
 from airllm.models.cache import token_bytes
 from airllm.models.config import ModelConfig, config_of
 from airllm.models.memory import estimate
-from airllm.models.recommended import recommended_by
+from airllm.models.recommended import as_text, recommended_by
 from airllm.models.speed import fastest, rate
 from airllm.models.tensor_names import NamedTensors
 from airllm.models.weights import WeightFile, open_weights
@@ -47,6 +47,7 @@ def lines(path: Path) -> Iterator[str]:
         yield from _architecture(config)
         yield from _format_lines(_formats(weights))
         yield from _memory(NamedTensors(weights, config))
+        yield f"Sampling:    {as_text(recommended_by(weights)) or 'the model recommends nothing'}"
     yield from _backend(path)
 
 

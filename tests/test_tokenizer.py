@@ -435,8 +435,13 @@ def test_what_may_be_done_is_of_each_rendering(monkeypatch):
 
 
 def test_texts_that_no_tokenizer_takes_are_refused():
+    half = [{"role": "user", "content": "a\udcff"}]
+    parts = [{"role": "user", "content": [{"type": "text", "text": "a\udcff"}]}]
+    for messages in (half, parts):
+        with pytest.raises(ValueError, match=r"messages\[0\]: .* has '.udcff' as character 1, expected Uni"):
+            template("{{ messages[0].content }}").render(messages)
     with pytest.raises(ChatTemplateError, match="fails on the messages: UnicodeEncodeError: .*surrogates"):
-        template("{{ messages[0].content }}").render([{"role": "user", "content": "\udcff"}])
+        template(r"{{ '\udcff' }}").render(HI)
 
 
 PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]

@@ -25,6 +25,7 @@ import jinja2.runtime
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airllm.models.gguf_file import GgufFile
+from airllm.models.tokenizer import check_unicode
 from airllm.models.weights import ModelFileError, model_path, read_json
 
 _GGUF_KEY = "tokenizer.chat_template"
@@ -222,7 +223,10 @@ def _checked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             raise TypeError(f"chat: messages[{i}] has type {type(message).__name__}, expected a dict")
         if not isinstance(message.get("role"), str):
             raise ValueError(f"chat: messages[{i}] has role {message.get('role')!r}, expected a str")
-        if isinstance(content := message.get("content"), list) and _is_parts(content):
+        content = message.get("content")
+        if isinstance(content, str):
+            check_unicode(f"chat: messages[{i}]: content", content)
+        elif isinstance(content, list) and _is_parts(content):
             _check_parts(i, content)
     return [dict(message) for message in messages]
 
@@ -240,6 +244,7 @@ def _check_parts(message: int, parts: list[Mapping[str, Any]]) -> None:
         if not isinstance(part.get("text"), str):
             kind = type(part.get("text")).__name__
             raise ValueError(f"chat: messages[{message}] has a part with text of type {kind}, expected a str")
+        check_unicode(f"chat: messages[{message}]: a part", part["text"])
 
 
 def _one_line(error: Exception) -> str:

@@ -66,9 +66,7 @@ class Tokenizer:
         """
         if not isinstance(text, str):
             raise TypeError(f"encode: text has type {type(text).__name__}, expected a str")
-        if (wrong := _half(text)) >= 0:
-            found = f"text has {text[wrong]!r} as character {wrong}"
-            raise ValueError(f"{found}, expected Unicode: bytes that are no UTF-8 become such halves")
+        check_unicode("text", text)
         ids = self._encode(text, special)
         if (self.add_bos if add_bos is None else add_bos) and self.bos_id is not None:
             ids = [self.bos_id, *ids]
@@ -100,13 +98,13 @@ class Tokenizer:
         return self.vocabulary.ids.get(text)
 
 
-def _half(text: str) -> int:
-    """Where the first half of a surrogate pair is, which is no character; -1 if there is none."""
+def check_unicode(what: str, text: str) -> None:
+    """Raises ValueError for a text with half of a surrogate pair, which is no character."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        return error.start
-    return -1
+        found = f"{what} has {text[error.start]!r} as character {error.start}"
+        raise ValueError(f"{found}, expected Unicode: bytes that are no UTF-8 become such halves") from None
 
 
 class Decoder:
