@@ -101,7 +101,7 @@ def test_options_of_generate(folder, engine, capsys, typed):
         (["--repetition-penalty=0"], "--repetition-penalty has value 0.0"),
         (["--seed=-1"], "--seed has value -1"),
         (["--stop="], "--stop has an empty text"),
-        (["--threads=0", "--backend=cpp"], "--threads has value 0, expected a whole number from 1 on"),
+        (["--threads=0", "--backend=cpp"], "--threads has value 0, expected a whole number from 1 to"),
         (["--context=4"], "the context of this engine (--context)"),
     ),
 )

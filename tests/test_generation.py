@@ -269,7 +269,7 @@ def test_threads_of_one_engine(folder):
         assert text == other.generate(PROMPT, 9)
         other.close()
     for wrong in (0, -1, 1.5, "2", True):
-        with pytest.raises(ValueError, match="threads has value .*, expected a whole number from 1 on"):
+        with pytest.raises(ValueError, match="threads has value .*, expected a whole number from 1 to"):
             LayerWiseInferenceEngine(folder, backend="cpp", threads=wrong)
     with pytest.raises(ValueError, match="threads has value 2, expected none with the backend python"):
         LayerWiseInferenceEngine(folder, backend="python", threads=2)

@@ -66,7 +66,9 @@ def test_steps_give_the_logits_of_the_reference(name, backend):
 @having_cpp
 @pytest.mark.parametrize("name", (*AS_GGUF, K_MODEL))
 def test_stored_weights_in_one_call_and_op_by_op(name, tmp_path):
-    """Both round activations to 8 bits; one call does not do so to those of queries, keys and values."""
+    """Both round activations to 8 bits; one call does not do so to those of queries, keys and values. By that
+    a token of a mixture may come to the other of two experts that the router likes nearly alike.
+    """
     path = tiny_gguf.write_gguf(name, tmp_path / "model.gguf", "blocks")
     exact = composed(path, compute="float32")
 
@@ -74,7 +76,7 @@ def test_stored_weights_in_one_call_and_op_by_op(name, tmp_path):
         return np.linalg.norm(logits - exact) / np.linalg.norm(exact)
 
     with kernel_of(path, "cpp") as kernel:
-        assert far(stepped(kernel)) < 1.02 * far(composed(path)) < 0.05
+        assert far(stepped(kernel)) < 1.02 * far(composed(path)) < 0.06
 
 
 def composed(path, **options):

@@ -145,14 +145,14 @@ class Watch:
         """None: ops are watched one by one."""
 
     def __getattr__(self, name: str) -> Any:
-        call = getattr(self._ops, name)
-        if name not in OPS:
+        call, op = getattr(self._ops, name), name.removesuffix("_into")
+        if op not in OPS:
             return call
 
         def timed(*args: Any, **options: Any) -> Any:
             start = time.perf_counter()
             result = call(*args, **options)
-            self._note(name, args, time.perf_counter() - start)
+            self._note(op, args, time.perf_counter() - start)
             return result
 
         setattr(self, name, timed)
