@@ -22,6 +22,8 @@ from decoder_cases import (
 
 from airllm.backends.kernel_backend import KernelBackend
 from airllm.formats import FORMATS
+from airllm.layer_engine import LayerWiseInferenceEngine
+from tests import speaking_model
 
 ENDS = {
     "plain": {},
@@ -160,4 +162,23 @@ def test_a_plan_checks_its_tables(reached):
         ValueError, match="layers has a layer of width 32, expected that of the embedding, 64"
     ):
         ends.step(KernelBackend("cpp"))
+    reached.silu(np.ones(1, np.float32))
+
+
+@having
+@pytest.mark.parametrize(("sequences", "calls"), ((16, [16]), (17, [16, 1]), (48, [16, 16, 16]), (49, [])))
+def test_more_sequences_than_a_call_takes_go_in_a_few(sequences, calls, reached, tmp_path):
+    """Beyond, op by op: unpacking the weights once costs less than reading them so many times."""
+    speaking_model.write(tmp_path)
+    prompts, tokens = [[3 + i % 9, 5] for i in range(sequences)], [[4 + i % 7] for i in range(sequences)]
+    with LayerWiseInferenceEngine(tmp_path, backend="cpp", cache_dtype="f32") as engine:
+        caches, made, step = [engine.new_cache() for _ in prompts], [], engine.model.step
+        engine.forward(prompts, caches)
+        run = step._run
+        step._run = lambda plan, ids, *rest: (made.append(np.size(ids)), run(plan, ids, *rest))[1]
+        found = engine.forward(tokens, caches)
+        assert made == calls and {cache.length for cache in caches} == {3}
+        for logits, prompt, token in zip(found, prompts, tokens, strict=True):
+            alone = engine.forward(prompt + token)
+            assert np.abs(logits - alone).max() < 1e-4 * np.ptp(alone)
     reached.silu(np.ones(1, np.float32))

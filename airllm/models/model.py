@@ -157,7 +157,7 @@ class Model:
     def decode(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> np.ndarray:
         """Logits (sequences, vocabulary), float32, after each sequence's tokens; the caches grow by them.
 
-        One call of the backend, where it has one for so few rows and all weights are there.
+        One call of the backend, where it has one for so few rows and all weights are there, or a few calls.
         """
         if len(tokens) == 1 and len(tokens[0]) == 1:
             logits = self._next(tokens[0][0], caches[0])
@@ -165,6 +165,8 @@ class Model:
                 return logits[None]
         rows = _rows(tokens, caches)
         if not (self.residency.whole and self.step.takes(rows)):
+            if self.residency.whole and (parts := self.step.parts(rows)):
+                return np.concatenate([self.decode(tokens[part], caches[part]) for part in parts])
             return self.logits(np.concatenate([state[-1:] for state in self.forward(tokens, caches)]))
         angles = self._begin(rows)
         ids = [token for sequence in tokens for token in sequence]
