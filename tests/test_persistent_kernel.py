@@ -75,8 +75,9 @@ def test_stored_weights_in_one_call_and_op_by_op(name, tmp_path):
     def far(logits):
         return np.linalg.norm(logits - exact) / np.linalg.norm(exact)
 
+    most = {"mixtral": 0.06}.get(name, 0.05)
     with kernel_of(path, "cpp") as kernel:
-        assert far(stepped(kernel)) < 1.02 * far(composed(path)) < 0.06
+        assert far(stepped(kernel)) < 1.02 * far(composed(path)) < most
 
 
 def composed(path, **options):
