@@ -169,14 +169,14 @@ def info(options: argparse.Namespace) -> int:
 
 
 def _info_of_this_machine(as_json: bool) -> int:
-    from airllm.models.supported import model_types
+    from airllm.architectures import types_of_folders
     from airllm.tensor_ops import get_backend_info, print_backend_info
 
     if as_json:
-        print(json.dumps({**get_backend_info(), "model_types": model_types()}, default=str))
+        print(json.dumps({**get_backend_info(), "model_types": types_of_folders()}, default=str))
         return 0
     print_backend_info()
-    print(f"Models:         {', '.join(model_types())}")
+    print(f"Models:         {', '.join(types_of_folders())}")
     return 0
 
 

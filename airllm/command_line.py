@@ -128,9 +128,11 @@ def _end(made: argparse.ArgumentParser) -> str:
     command = made.prog.partition(" ")[2]
     parts = [f"examples:\n{textwrap.indent(textwrap.dedent(_EXAMPLES[command]).strip(), '  ')}\n"]
     if command in ("", "generate", "chat", "info", "profile", "quantize"):
-        from airllm.models.supported import model_types
+        from airllm.architectures import types_of_folders
 
-        types = textwrap.fill(f"model types that run: {', '.join(model_types())}", 79, subsequent_indent="  ")
+        types = textwrap.fill(
+            f"model types that run: {', '.join(types_of_folders())}", 79, subsequent_indent="  "
+        )
         parts += [_MODELS, types]
     return "\n".join(parts)
 

@@ -19,11 +19,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from airllm.architectures import config_of
 from airllm.backends import registry, tuning, values
 from airllm.backends.kernel_backend import KernelBackend, init_backend
 from airllm.formats import Quantized
 from airllm.models import speed
-from airllm.models.config import config_of
 from airllm.models.model import ExactOps, Model
 from airllm.models.speed import Speed
 from airllm.models.weights import open_weights

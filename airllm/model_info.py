@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from airllm import engine_backend
+from airllm.architectures import config_of
+from airllm.architectures.config import ModelConfig
+from airllm.architectures.tensor_names import NamedTensors
 from airllm.formats import Quantized
 from airllm.models.budget import CONTEXT
 from airllm.models.cache import token_bytes
-from airllm.models.config import ModelConfig, config_of
 from airllm.models.memory import estimate
 from airllm.models.recommended import as_text, recommended_by
 from airllm.models.speed import fastest, rate
-from airllm.models.tensor_names import NamedTensors
 from airllm.models.weights import WeightFile, open_weights
 
 

@@ -1,6 +1,7 @@
 """Rotary position embeddings: the angles, and the ways in which models stretch them to longer texts."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,15 @@ def _yarn_warmth(factor: float, scaling: dict[str, Any]) -> float:
     if scaling.get("mscale") and scaling.get("mscale_all_dim"):
         return warmth(scaling["mscale"]) / warmth(scaling["mscale_all_dim"])
     return warmth(1.0)
+
+
+def longrope_attention_factor(scaling: Mapping[str, Any], context: int) -> float:
+    """The factor on cosine and sine of a model that "longrope" stretches to `context` positions."""
+    before = scaling["original_max_position_embeddings"]
+    stretch = scaling.get("factor") or context / before
+    if (given := scaling.get("attention_factor")) is not None:
+        return given
+    return 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(before))
 
 
 _SCALED = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn, "factors": _factors}

@@ -42,6 +42,8 @@ using ExpertArrays = std::vector<std::array<py::object, 3>>;
 template <class Weights>
 class [[gnu::visibility("hidden")]] LayerWeights {
  public:
+  static constexpr bool kExperts = Weights::kExperts;
+
   LayerWeights(const py::dict& weights, const ExpertArrays& experts, const LayerNumbers& numbers) {
     for (const auto& [name, weight] : weights)
       unread_[py::cast<std::string>(name)] = py::reinterpret_borrow<py::object>(weight);
@@ -178,9 +180,36 @@ class [[gnu::visibility("hidden")]] LayerWeights {
   std::vector<cpu::Matrix> kinds_;
 };
 
+// The traits of a model (ModelConfig.traits) that a module's layers and ends know: one that has another is
+// computed op by op. The constants are what all layers of LayerWeights know.
+using Traits = std::initializer_list<const char*>;
+inline constexpr Traits kLayerTraits = {"activation=gelu",
+                                        "activation=gelu_tanh",
+                                        "attention_softcap",
+                                        "local_rope",
+                                        "output_bias",
+                                        "post_norms",
+                                        "qk_norm=head",
+                                        "qkv_bias",
+                                        "windows"};
+inline constexpr Traits kExpertTraits = {"expert_feed_forward", "experts", "experts_used", "moe_layers",
+                                         "normalize_experts"};
+inline constexpr Traits kEndTraits = {"embedding_scale", "logit_softcap"};
+
+inline py::frozenset set_of(Traits some, Traits more = {}) {
+  py::set all;
+  for (const Traits& traits : {some, more})
+    for (const char* trait : traits) all.add(trait);
+  return all;
+}
+
 // The class of a backend's layers as Python has it.
 template <class Layer>
 void define_layer(py::module_& module, const char* name, const char* doc) {
+  py::dict traits;
+  traits["layers"] = set_of(kLayerTraits, Layer::kExperts ? kExpertTraits : Traits{});
+  traits["ends"] = set_of(kEndTraits);
+  module.attr("decoder_traits") = traits;
   py::class_<Layer>(module, name, doc)
       .def(py::init([](const py::dict& weights, int64_t heads, int64_t kv_heads, int64_t head_dim,
                        float norm_eps, float attention_scale, std::optional<float> attention_softcap,

@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from airllm.models.config import ModelConfig, Rope
+from airllm.architectures.config import ModelConfig, Rope
 
 # A small model in the words of both kinds of file; each architecture adds its own below.
 SIZES = {
@@ -62,7 +62,7 @@ GEMMA = {
     "tied_embeddings": True,
 }
 GEMMA2 = {**GEMMA, "architecture": "gemma2", "attention_softcap": 50.0, "logit_softcap": 30.0}
-GEMMA3 = {**GEMMA, "architecture": "gemma3", "qk_norm": True, "attention_scale": 1 / 16}
+GEMMA3 = {**GEMMA, "architecture": "gemma3", "qk_norm": "head", "attention_scale": 1 / 16}
 EXPERTS = {"experts": 8, "experts_used": 2, "moe_layers": (True,) * 7}
 FOLDERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "llama": ({"model_type": "llama"}, {}),
@@ -98,18 +98,18 @@ FOLDERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "qwen3": (
         {"model_type": "qwen3", "head_dim": 32, "layer_types": ["full_attention"] * 7},
-        {"architecture": "qwen3", "qk_norm": True, "head_dim": 32, "rope": Rope(1e4, 32),
+        {"architecture": "qwen3", "qk_norm": "head", "head_dim": 32, "rope": Rope(1e4, 32),
          "attention_scale": 1 / sqrt(32)},
     ),
     "qwen3_moe": (
         {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
          "norm_topk_prob": True, "mlp_only_layers": []},
-        {**EXPERTS, "architecture": "qwen3moe", "qk_norm": True, "expert_feed_forward": 48},
+        {**EXPERTS, "architecture": "qwen3moe", "qk_norm": "head", "expert_feed_forward": 48},
     ),
     "qwen3_moe, some layers": (
         {"model_type": "qwen3_moe", "num_local_experts": 8, "num_experts_per_tok": 2,
          "moe_intermediate_size": 48, "mlp_only_layers": [1], "decoder_sparse_step": 2},
-        {**EXPERTS, "architecture": "qwen3moe", "qk_norm": True, "expert_feed_forward": 48,
+        {**EXPERTS, "architecture": "qwen3moe", "qk_norm": "head", "expert_feed_forward": 48,
          "normalize_experts": False, "moe_layers": (False, False, False, True, False, True, False)},
     ),
     "gemma2": (
@@ -161,13 +161,13 @@ GGUFS: dict[str, tuple[str, dict[str, Any], list[str], dict[str, Any]]] = {
     ),
     "qwen3": (
         "qwen3", {"attention.key_length": 32, "attention.value_length": 32}, ["output.weight"],
-        {"architecture": "qwen3", "qk_norm": True, "head_dim": 32, "rope": Rope(1e4, 32),
+        {"architecture": "qwen3", "qk_norm": "head", "head_dim": 32, "rope": Rope(1e4, 32),
          "attention_scale": 1 / sqrt(32)},
     ),
     "qwen3moe": (
         "qwen3moe", {"expert_count": 8, "expert_used_count": 2, "expert_feed_forward_length": 48},
         ["output.weight"],
-        {**EXPERTS, "architecture": "qwen3moe", "qk_norm": True, "expert_feed_forward": 48},
+        {**EXPERTS, "architecture": "qwen3moe", "qk_norm": "head", "expert_feed_forward": 48},
     ),
     "gemma2": (
         "gemma2", {"attention.sliding_window": 99, "attn_logit_softcapping": 50.0,

@@ -12,10 +12,10 @@ import stored
 from conftest import targets
 
 from airllm import tensor_ops
+from airllm.architectures.config import ModelConfig, Rope
 from airllm.backends.kernel_backend import KernelBackend
 from airllm.formats import FORMATS, Quantized
 from airllm.models.cache import Cache
-from airllm.models.config import ModelConfig, Rope
 from airllm.models.decoder import Angles, Rows, decoder_layer
 from airllm.models.fused import FusedLayers, FusedStep
 from airllm.models.layers import Experts, Layer
@@ -31,7 +31,7 @@ MODELS = {
     "neighbours": {"rope": Rope(10000.0, 32, interleaved=True)},
     "qwen2": {"qkv_bias": True},
     "bias of the output": {"output_bias": True, "qkv_bias": True},
-    "qwen3": {"qk_norm": True, "head_dim": 64, "rope": Rope(1e6, 64)},
+    "qwen3": {"qk_norm": "head", "head_dim": 64, "rope": Rope(1e6, 64)},
     "gemma": {
         "post_norms": True,
         "attention_softcap": 20.0,

@@ -16,9 +16,9 @@ import pytest
 
 from airllm import cli, command_line, conversation, extras, progress, tune
 from airllm import piped as piped_text
+from airllm.architectures import types_of_folders
 from airllm.backends import config, information
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.models.supported import model_types
 from airllm.output import refuse_unwritable
 from airllm.piped import with_stdin
 from tests import speaking_model
@@ -426,7 +426,7 @@ def test_info_of_this_machine(capsys):
     assert "\nModels:         llama, mistral, " in out
     assert run("info", "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert "python" in found["available_backends"] and found["model_types"] == model_types()
+    assert "python" in found["available_backends"] and found["model_types"] == types_of_folders()
 
 
 def test_info_of_a_model(folder, capsys):
@@ -525,7 +525,7 @@ def test_help_has_examples_that_can_be_understood_and_what_a_model_is(command, c
             assert command_line.parsed(words).command == (command or words[0])
     if command not in ("tune", "cpp-flags"):
         assert "owner/repository:Q4_K_M" in out and "hf.co/" in out
-        assert f"model types that run: {', '.join(model_types())}"[:60] in out
+        assert f"model types that run: {', '.join(types_of_folders())}"[:60] in out
 
 
 def test_version(capsys):

@@ -20,10 +20,10 @@ from decoder_cases import (
     on_threads,
 )
 
+from airllm.architectures.config import ModelConfig
 from airllm.backends.kernel_backend import KernelBackend
 from airllm.formats import FORMATS, Quantized
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.models.config import ModelConfig
 from airllm.models.fused import FusedLayers
 from airllm.models.layers import Experts, Layer
 from airllm.models.pages import SUPPORTED

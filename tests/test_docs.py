@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from airllm import real_data
+from airllm.architectures import types_of_folders
 from airllm.backends import available, opened
 from airllm.backends.values import BUILT_IN
-from airllm.models.supported import model_types
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "BACKEND_GUIDE.md", "BACKEND_CONFIG.md")
@@ -113,7 +113,7 @@ def test_the_models_of_the_readme_are_those_that_run():
     listed = re.search(
         r"Models of these types run[^:]*: ((?:`\w+`(?:, |\.))+)", (ROOT / "README.md").read_text()
     )
-    assert listed and re.findall(r"`(\w+)`", listed[1]) == model_types()
+    assert listed and re.findall(r"`(\w+)`", listed[1]) == types_of_folders()
 
 
 def test_the_backends_of_the_table_are_those_that_are_known():

@@ -14,10 +14,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from airllm import model_info
+from airllm.architectures import open_config
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models import ModelFileError
 from airllm.models.chat import open_chat_template
-from airllm.models.config import open_config
 from airllm.models.tokenizer import open_tokenizer
 from tests import tiny_gguf, tiny_models
 from tests.tiny_models import DATA, SHORT, reference
@@ -109,12 +109,12 @@ def refused(path: Path, message: str) -> None:
 
 def test_an_architecture_that_is_not_known(tmp_path):
     path = copy_of("llama2", tmp_path, lambda config: {**config, "model_type": "mamba"})
-    refused(path, "config.json: key model_type has value 'mamba', expected one of llama, mistral, mixtral")
+    refused(path, "config.json: key model_type has value 'mamba', expected one of gemma, gemma2, gemma3")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(tiny_gguf._ARCHITECTURES, "llama", "mamba")
         patch.setattr(tiny_gguf, "gguf_name", lambda config, name: name)
         path = tiny_gguf.write_gguf("llama2", tmp_path / "mamba.gguf")
-    refused(path, "key general.architecture has value 'mamba', expected one of llama, qwen2")
+    refused(path, "key general.architecture has value 'mamba', expected one of gemma, gemma2, gemma3")
 
 
 LAYER = "model.layers.1."

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from airllm.architectures.config import ModelConfig, Rope
 from airllm.backends import (
     BackendPreference,
     estimate_inference_memory,
@@ -21,7 +22,6 @@ from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.budget import MemoryBudgetError
 from airllm.models.cache import Cache, ContextFull
 from airllm.models.cache_file import CacheFileError, FileCache
-from airllm.models.config import ModelConfig, Rope
 from airllm.models.memory import parse_size
 from airllm.models.pages import SUPPORTED
 from tests import large_model, tiny_models

@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from airllm.architectures import config_of, open_config
+from airllm.architectures.config import ModelConfig, Rope
+from airllm.architectures.tensor_names import NamedTensors, layer_names, shared_names
 from airllm.models import open_weights
-from airllm.models.config import ModelConfig, Rope, config_of, open_config
-from airllm.models.tensor_names import NamedTensors, layer_names, shared_names
 from tests.config_files import BASE, FOLDERS, GGUFS, SIZES, folder, gguf_file
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from airllm.architectures import open_config
 from airllm.models import ModelFileError
-from airllm.models.config import open_config
 from tests.config_files import folder, gguf_file
 
 
@@ -12,7 +12,7 @@ from tests.config_files import folder, gguf_file
     (
         (
             {"model_type": "mamba"},
-            "key model_type has value 'mamba', expected one of llama, mistral, mixtral",
+            "key model_type has value 'mamba', expected one of gemma, gemma2, gemma3, granite, llama",
         ),
         ({"model_type": "left out"}, "key model_type is missing, expected a text"),
         ({"model_type": ["llama"]}, r"key model_type has value \['llama'\], expected a text"),
@@ -116,7 +116,7 @@ def test_a_folder_without_configuration(tmp_path):
         (
             "mamba",
             {},
-            "general.architecture has value 'mamba', expected one of llama, qwen2, qwen3, qwen3moe",
+            "general.architecture has value 'mamba', expected one of gemma, gemma2, gemma3, granite, llama",
         ),
         ("llama", {"block_count": "left out"}, "llama.block_count is missing, expected a whole number"),
         (

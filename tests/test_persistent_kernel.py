@@ -18,10 +18,10 @@ from safetensors.numpy import save_file
 
 import airllm
 from airllm import PersistentKernel, backends, persistent_kernel
+from airllm.architectures import open_config
 from airllm.backends import registry
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.cache import ContextFull
-from airllm.models.config import open_config
 from airllm.models.shard import Shard
 from airllm.op import OPS
 from tests import tiny_gguf, tiny_models

@@ -22,11 +22,11 @@ from decoder_cases import (
 )
 
 from airllm import tensor_ops
+from airllm.architectures.config import Rope
 from airllm.backends.kernel_backend import KernelBackend
 from airllm.formats import Quantized
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.cache import Cache
-from airllm.models.config import Rope
 from airllm.models.decoder import Rows
 from airllm.models.fused import FusedLayers
 from tests.tiny_models import DATA
@@ -35,7 +35,7 @@ MODELS = {
     "32": {},
     "64": {"head_dim": 64, "rope": Rope(1e4, 64), "heads": 9, "kv_heads": 3},
     "96": {"head_dim": 96, "rope": Rope(1e4, 96), "heads": 8, "kv_heads": 2},
-    "128": {"head_dim": 128, "rope": Rope(1e4, 128), "heads": 5, "kv_heads": 1, "qk_norm": True},
+    "128": {"head_dim": 128, "rope": Rope(1e4, 128), "heads": 5, "kv_heads": 1, "qk_norm": "head"},
     "windows": {"windows": (5, 130)},
     "capped": {"attention_softcap": 2.0, "heads": 2},
 }

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from airllm.architectures import config_of
+from airllm.architectures.tensor_names import NamedTensors, layer_names, shared_names
 from airllm.formats import Quantized
 from airllm.models import ModelFileError, open_weights
-from airllm.models.config import config_of
-from airllm.models.tensor_names import NamedTensors, layer_names, shared_names
 from tests.config_files import FOLDERS, GGUF_SIZES, GGUFS, folder, gguf_file
 
 _ATTENTION = ["input_layernorm", *(f"self_attn.{part}_proj" for part in "qkvo")]

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from airllm import AutoModel, PersistentKernel
+from airllm.architectures.config import ModelConfig, Rope
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.models.config import ModelConfig, Rope
 from tests import tiny_models
 
 LLAMA = tiny_models.DATA / "llama3"
@@ -103,8 +103,8 @@ def test_a_configuration_is_shown_without_defaults_and_repetitions():
     config = ModelConfig(
         architecture="gemma3", layers=30, width=576, heads=9, kv_heads=3, head_dim=64, feed_forward=1536,
         vocabulary=49152, context=8192, rope=Rope(1e5, 64), norm_eps=1e-5, activation="silu",
-        attention_scale=0.125, windows=(512,) * 5 + (None,) * 24 + (512,), qk_norm=True,
+        attention_scale=0.125, windows=(512,) * 5 + (None,) * 24 + (512,), qk_norm="head",
     )  # fmt: skip
-    assert "windows=(512,) * 5 + (None,) * 24 + (512,), qk_norm=True)" in repr(config)
+    assert "windows=(512,) * 5 + (None,) * 24 + (512,), qk_norm='head')" in repr(config)
     assert "moe_layers" not in repr(config) and "post_norms" not in repr(config)
     assert eval(repr(config), {"ModelConfig": ModelConfig, "Rope": Rope}) == config

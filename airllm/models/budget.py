@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from airllm.architectures.config import ModelConfig
 from airllm.models import cache
-from airllm.models.config import ModelConfig
 from airllm.models.memory import activation_bytes
 from airllm.models.pages import AROUND, Piece, common, gaps, merged, resident_bytes
 from airllm.models.units import Units

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from airllm import tensor_ops
+from airllm.architectures.config import ModelConfig
+from airllm.architectures.values import MOST
 from airllm.formats import FORMATS, Quantized
-from airllm.models.config import ModelConfig
-from airllm.models.config_values import MOST
 
 # The dtype in which keys and values are kept; q8_0 in blocks of 32, as ggml has them.
 _DTYPES: dict[str, np.dtype[Any]] = {

@@ -24,10 +24,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from airllm.architectures.config import ModelConfig
+from airllm.architectures.tensor_names import NamedTensors, layer_names, shared_names
 from airllm.formats import Quantized
 from airllm.models.cache import Cache
-from airllm.models.config import ModelConfig
-from airllm.models.tensor_names import NamedTensors, layer_names, shared_names
 
 SUFFIX = ".kv"
 _MAGIC, _VERSION = b"airllmKV", 1

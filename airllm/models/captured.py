@@ -14,7 +14,7 @@ import numpy as np
 
 from airllm.formats import Quantized
 from airllm.models.cache import Cache
-from airllm.models.fused import prepared
+from airllm.models.fused import ends, prepared
 from airllm.models.layers import Layer
 from airllm.models.model import Model, Tables
 from airllm.models.weights import Stored
@@ -86,7 +86,7 @@ def _why_not(model: Model, cache: Cache) -> str:
 def _graph(model: Model, tables: Tables, cache: Cache) -> Any:
     """The backend's graph of a step, with a copy of all weights on the device."""
     c, ops = model.config, model.ops
-    to_device, layer_on_device = ops.extension("to_device"), ops.extension("DeviceLayer")
+    to_device = ops.extension("to_device")
 
     def moved(stored: Stored) -> Any:
         dense = isinstance(stored, Quantized)
@@ -94,7 +94,7 @@ def _graph(model: Model, tables: Tables, cache: Cache) -> Any:
 
     def layer_moved(layer: Layer) -> Any:
         weights = {name: moved(stored) for name, stored in layer.weights.items()}
-        return prepared(layer_on_device, dataclasses.replace(layer, weights=weights))
+        return prepared(ops, "DeviceLayer", dataclasses.replace(layer, weights=weights))
 
     embedding = moved(model.embedding)
     return ops.extension("DecoderGraph")(
@@ -105,7 +105,5 @@ def _graph(model: Model, tables: Tables, cache: Cache) -> Any:
         tables,
         capacity=cache.capacity,
         cache_dtype=cache.dtype,
-        norm_eps=c.norm_eps,
-        embedding_scale=c.embedding_scale,
-        logit_softcap=c.logit_softcap,
+        **ends(ops, c),
     )

@@ -1,8 +1,7 @@
 """A decoder layer: the mathematics of every model this library runs, written with its own ops.
 
-Llama, Mistral, Qwen 2 and 3, Gemma 2 and 3, Phi-3, Mixtral and Qwen3-MoE are one function here. What they do
-not share is in the configuration (windows, soft caps, activation, scales) or in what weights there are:
-biases, norms of q and k, norms after each half, a router of experts.
+All architectures (`airllm/architectures/`) are one function here. What they do not share is in the
+configuration: windows, scales, soft caps, the activation, which norms there are, layers without a rotation.
 
 The rows of `x` are tokens of one or several sequences, one after the other. Only attention knows them apart.
 """
@@ -15,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from airllm.architectures.config import QueryTemperature
 from airllm.models.cache import Cache
 from airllm.models.layers import Layer
+from airllm.models.weights import Stored
 
 
 @dataclass(frozen=True)
@@ -40,53 +41,84 @@ class Angles:
     interleaved: bool
 
 
-def decoder_layer(ops: Any, x: np.ndarray, layer: Layer, angles: Angles, rows: Sequence[Rows]) -> np.ndarray:
+def decoder_layer(
+    ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None, rows: Sequence[Rows]
+) -> np.ndarray:
     """`x` (rows, width), float32, after this layer; the rows' keys and values are put into their caches.
 
-    `ops` has the tensor operations as methods: a `KernelBackend`.
+    `ops` has the tensor operations as methods: a `KernelBackend`. `angles`: None where nothing is rotated.
     """
     c = layer.config
-    normed = ops.rms_norm(x, layer["attention.norm"], c.norm_eps)
-    change = attention(ops, normed, layer, angles, rows)
-    layer.add_up(change)
-    if c.post_norms:
-        change = ops.rms_norm(change, layer["attention.post_norm"], c.norm_eps)
-    x, normed = ops.add_rms_norm(x, change, layer["feed_forward.norm"], c.norm_eps)
-    change = (
-        experts(ops, normed, layer)
-        if layer.experts
-        else feed_forward(ops, normed, c.activation, layer.weights)
-    )
-    layer.add_up(change)
-    if c.post_norms:
-        change = ops.rms_norm(change, layer["feed_forward.post_norm"], c.norm_eps)
+    normed = ops.rms_norm(x, layer["attention.norm"], c.norm_eps) if c.pre_norms else x
+    change = _finish_half(ops, attention(ops, normed, layer, angles, rows), layer, "attention")
+    if c.pre_norms:
+        x, normed = ops.add_rms_norm(x, change, layer["feed_forward.norm"], c.norm_eps)
+    else:
+        x = normed = np.add(x, change, out=change)
+    change = experts(ops, normed, layer) if layer.experts else feed_forward(ops, normed, layer)
+    change = _finish_half(ops, change, layer, "feed_forward")
     return np.add(x, change, out=change)  # fresh memory would cost more than the sum
 
 
-def attention(ops: Any, x: np.ndarray, layer: Layer, angles: Angles, rows: Sequence[Rows]) -> np.ndarray:
+def _finish_half(ops: Any, change: np.ndarray, layer: Layer, half: str) -> np.ndarray:
+    """What half a layer adds to the hidden state, of what it has computed."""
+    c = layer.config
+    layer.add_up(change)
+    if c.post_norms:
+        change = ops.rms_norm(change, layer[f"{half}.post_norm"], c.norm_eps)
+    if c.residual_scale != 1:
+        change *= np.float32(c.residual_scale)
+    return change
+
+
+def attention(
+    ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None, rows: Sequence[Rows]
+) -> np.ndarray:
     """Each token attends to those before it in its sequence."""
     c = layer.config
     q, k, v = (
-        ops.linear(x, layer[f"attention.{each}"], layer.get(f"attention.{each}_bias")).reshape(
-            len(x), -1, c.head_dim
-        )
-        for each in "qkv"
+        ops.linear(x, layer[f"attention.{each}"], layer.get(f"attention.{each}_bias")) for each in "qkv"
     )
-    if c.qk_norm:
-        q = ops.rms_norm(q, layer["attention.q_norm"], c.norm_eps)
-        k = ops.rms_norm(k, layer["attention.k_norm"], c.norm_eps)
-    seen = q  # in whose memory, once they are turned, what they have seen is put
-    q, k = (ops.apply_rope_into(each, angles.cos, angles.sin, angles.interleaved, None) for each in (q, k))
+    if c.qk_norm == "row":
+        q, k = _norm_queries_and_keys(ops, q, k, layer)
+    q, k, v = (each.reshape(len(x), -1, c.head_dim) for each in (q, k, v))
+    if c.qk_norm == "head":
+        q, k = _norm_queries_and_keys(ops, q, k, layer)
+    attended = q  # the output of attention takes the memory of the queries, once those are rotated elsewhere
+    if angles:
+        q, k = (ops.apply_rope_into(e, angles.cos, angles.sin, angles.interleaved, None) for e in (q, k))
+    else:
+        attended = np.empty_like(q)
+    if c.query_temperature:
+        q *= _temperatures(c.query_temperature, rows)
     for part in rows:
         part.cache.append(layer.index, part.of(k), part.of(v), ops.extension("assign"))
-        _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(seen).swapaxes(0, 1))
-    return ops.linear(seen.reshape(len(x), -1), layer["attention.output"], layer.get("attention.output_bias"))
+        _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
+    return ops.linear(
+        attended.reshape(len(x), -1), layer["attention.output"], layer.get("attention.output_bias")
+    )
+
+
+def _norm_queries_and_keys(
+    ops: Any, q: np.ndarray, k: np.ndarray, layer: Layer
+) -> tuple[np.ndarray, np.ndarray]:
+    eps = layer.config.norm_eps
+    return (
+        ops.rms_norm(q, layer["attention.q_norm"], eps),
+        ops.rms_norm(k, layer["attention.k_norm"], eps),
+    )
+
+
+def _temperatures(of: QueryTemperature, rows: Sequence[Rows]) -> np.ndarray:
+    """The factor (rows, 1, 1) on each row's queries, by its position in its sequence."""
+    at = np.concatenate([part.cache.length + np.arange(part.stop - part.start) for part in rows])
+    return (1 + of.scale * np.log1p(at // of.length)).astype(np.float32)[:, None, None]
 
 
 def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray) -> None:
     """Queries (heads, tokens, head_dim) of the last tokens, to the keys and values in the cache."""
     c, length = layer.config, cache.length + q.shape[1]
-    options = {"scale": c.attention_scale, "softcap": c.attention_softcap, "window": c.windows[layer.index]}
+    options = {"scale": c.attention_scale, "softcap": c.attention_softcap, "window": c.window(layer.index)}
     if attend := ops.extension("cached_attention"):
         attend(q, cache.data[layer.index], length, out, **options)
     else:
@@ -98,32 +130,44 @@ def unpacks_cache(ops: Any, dtype: str) -> bool:
     return dtype == "q8_0" and ops.extension("cached_attention") is None
 
 
-def feed_forward(
-    ops: Any, x: np.ndarray, activation: str, weights: Any, prefix: str = "feed_forward."
-) -> np.ndarray:
+def feed_forward(ops: Any, x: np.ndarray, layer: Layer, part: str = "feed_forward") -> np.ndarray:
+    """The layer's own feed-forward part, or its shared expert."""
+    names = ("gate", "up", "down")
+    return gated(ops, x, layer.config.activation, *(layer[f"{part}.{name}"] for name in names))
+
+
+def gated(ops: Any, x: np.ndarray, activation: str, gate: Stored, up: Stored, down: Stored) -> np.ndarray:
     """down(act(gate(x)) * up(x))"""
-    gate, up = (ops.linear(x, weights[prefix + each]) for each in ("gate", "up"))
-    both = ops.swiglu(gate, up) if activation == "silu" else ops.geglu(gate, up, _GELU[activation])
-    return ops.linear(both, weights[prefix + "down"])
+    a, b = ops.linear(x, gate), ops.linear(x, up)
+    both = ops.swiglu(a, b) if activation == "silu" else ops.geglu(a, b, _GELU[activation])
+    return ops.linear(both, down)
 
 
 _GELU = {"gelu_tanh": "tanh", "gelu": "none"}
 
 
 def experts(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
-    """For each token the experts that the router likes best, weighted; no other is read."""
+    """For each token the experts that the router chooses, weighted; no other is read."""
     c = layer.config
     assert layer.experts
-    liking = ops.softmax(ops.linear(x, layer["experts.router"]))
-    best = np.argsort(-liking, axis=-1, kind="stable")[:, : c.experts_used]
-    share = np.take_along_axis(liking, best, axis=-1)
+    probabilities = ops.softmax(ops.linear(x, layer["experts.router"]))
+    chosen = np.argsort(-probabilities, axis=-1, kind="stable")[:, : c.experts_used]
+    weights = np.take_along_axis(probabilities, chosen, axis=-1)
     if c.normalize_experts:
-        share /= share.sum(axis=-1, keepdims=True)
-    total = np.zeros_like(x)
-    used = np.unique(best).tolist()
+        weights /= weights.sum(axis=-1, keepdims=True)
+    total = _shared_expert(ops, x, layer) if c.shared_expert else np.zeros_like(x)
+    used = np.unique(chosen).tolist()
     layer.experts.expect(layer.index, used)
     for number in used:
-        tokens, place = np.nonzero(best == number)
-        result = feed_forward(ops, x[tokens], c.activation, layer.experts[number], prefix="")
-        total[tokens] += share[tokens, place][:, None] * result
+        tokens, place = np.nonzero(chosen == number)
+        result = gated(ops, x[tokens], c.activation, **layer.experts[number])
+        total[tokens] += weights[tokens, place][:, None] * result
     return total
+
+
+def _shared_expert(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
+    """The expert that every token takes, weighted by the sigmoid of a gate of its own."""
+    weight = (
+        np.tanh(ops.linear(x, layer["shared_expert.router"]) / 2) / 2 + 0.5
+    )  # the sigmoid, without overflow
+    return weight * feed_forward(ops, x, layer, "shared_expert")

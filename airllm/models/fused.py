@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from airllm.architectures.config import ModelConfig
 from airllm.models.cache import Cache
-from airllm.models.config import ModelConfig
 from airllm.models.decoder import Angles, Rows
 from airllm.models.layers import Layer
 from airllm.models.weights import Stored
@@ -32,8 +32,8 @@ class FusedLayers:
     def __init__(self, ops: Any, layers: Sequence[Layer], whole: bool = True):
         self.prepared: tuple[Any, ...] = ()
         self.why_not = ""
-        prepare, self._run = ops.extension("DecoderLayer"), ops.extension("decoder_layers")
-        if prepare is None:
+        self._run = ops.extension("decoder_layers")
+        if self._run is None:
             self.why_not = f"{ops} has no call for whole layers"
             return
         if not whole and any(layer.experts for layer in layers):
@@ -41,7 +41,7 @@ class FusedLayers:
             return
         self.most_rows = ops.extension("decoder_rows")
         try:
-            self.prepared = tuple(prepared(prepare, layer) for layer in layers)
+            self.prepared = tuple(prepared(ops, "DecoderLayer", layer) for layer in layers)
         except NotImplementedError as error:
             self.why_not = str(error)
 
@@ -75,20 +75,14 @@ class FusedStep:
     ):
         self._layers, self._plan = layers, None
         plan, self._run = ops.extension("DecoderPlan"), ops.extension("decode_step")
-        if plan is not None and layers.prepared:
-            self._plan = plan(
-                layers.prepared,
-                embedding,
-                output_norm,
-                output,
-                norm_eps=config.norm_eps,
-                embedding_scale=config.embedding_scale,
-                logit_softcap=config.logit_softcap,
-            )
-
-    @property
-    def why_not(self) -> str:
-        return self._layers.why_not or ("" if self._plan else "the backend has no call for a whole step")
+        self.why_not = layers.why_not
+        if self.why_not or plan is None:
+            self.why_not = self.why_not or "the backend has no call for a whole step"
+            return
+        try:
+            self._plan = plan(layers.prepared, embedding, output_norm, output, **ends(ops, config))
+        except NotImplementedError as error:
+            self.why_not = str(error)
 
     def takes(self, rows: Sequence[Rows]) -> bool:
         """Whether one call goes from the tokens of these rows to logits."""
@@ -151,35 +145,64 @@ def _arguments(angles: Sequence[Angles], rows: Sequence[Rows]) -> tuple[list[Any
     return [(each.cos, each.sin) for each in angles], parts
 
 
-def prepared(prepare: Any, layer: Layer) -> Any:
-    """A layer as `tensor_ops_cpp.DecoderLayer` has it. Raises NotImplementedError where that lacks a part."""
+def why_not_native(ops: Any, config: ModelConfig, part: str) -> str:
+    """Which traits of a model's "layers" or "ends" the backend's native ones do not know; "" if they know
+    all. A model that has others runs op by op.
+    """
+    unknown = sorted(config.traits(part) - ops.extension("decoder_traits")[part])
+    return f"native {part} of {ops.name()} do not know {', '.join(unknown)}" if unknown else ""
+
+
+def prepared(ops: Any, kind: str, layer: Layer) -> Any:
+    """A layer as the class `kind` of the backend's module has it. Raises NotImplementedError where that lacks
+    a part.
+    """
     c = layer.config
     rope = c.rope_of(layer.index)
-    return prepare(
+    return ops.extension(kind)(
         layer.weights,
         heads=c.heads,
         kv_heads=c.kv_heads,
         head_dim=c.head_dim,
         norm_eps=c.norm_eps,
         attention_scale=c.attention_scale,
-        attention_softcap=c.attention_softcap,
-        window=c.windows[layer.index],
-        activation=c.activation,
-        interleaved=rope.interleaved,
+        interleaved=c.rope.interleaved,
         index=layer.index,
-        rotation=int(rope is c.local_rope),
-        **_experts(layer),
+        rotation=int(rope is not None and rope is c.local_rope),
+        **_told(ops, c, "layers", layer.index),
+        **({"experts": _experts(layer)} if layer.experts else {}),
     )
 
 
-def _experts(layer: Layer) -> dict[str, Any]:
-    """What besides prepares a layer that has experts."""
-    if not layer.experts:
-        return {}
-    c = layer.config
-    each = map(layer.experts.look_up, range(c.experts))
-    return {
-        "experts": [(weights["gate"], weights["up"], weights["down"]) for weights in each],
-        "experts_used": c.experts_used,
-        "normalize_experts": c.normalize_experts,
-    }
+def ends(ops: Any, config: ModelConfig) -> dict[str, Any]:
+    """What a native step is told of a model before its first layer and after its last."""
+    return {"norm_eps": config.norm_eps, **_told(ops, config, "ends")}
+
+
+# trait -> the argument by which a native layer, or step, that knows it is told of it. Of other traits it sees
+# weights, or angles.
+_ARGUMENTS = {
+    "activation": "activation",
+    "attention_softcap": "attention_softcap",
+    "experts_used": "experts_used",
+    "normalize_experts": "normalize_experts",
+    "windows": "window",
+    "embedding_scale": "embedding_scale",
+    "logit_softcap": "logit_softcap",
+}
+
+
+def _told(ops: Any, config: ModelConfig, part: str, layer: int = 0) -> dict[str, Any]:
+    """The values of the traits that the native part knows. NotImplementedError if the model has others."""
+    if why_not := why_not_native(ops, config, part):
+        raise NotImplementedError(why_not)
+    known = {trait.partition("=")[0] for trait in ops.extension("decoder_traits")[part]}
+    found = {argument: getattr(config, trait) for trait, argument in _ARGUMENTS.items() if trait in known}
+    return {name: value[layer] if isinstance(value, tuple) else value for name, value in found.items()}
+
+
+def _experts(layer: Layer) -> list[tuple[Stored, Stored, Stored]]:
+    """Gate, up and down of each."""
+    assert layer.experts
+    each = map(layer.experts.look_up, range(layer.config.experts))
+    return [(weights["gate"], weights["up"], weights["down"]) for weights in each]

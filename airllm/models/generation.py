@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypedDict
 
 import numpy as np
 
+from airllm.architectures.config import ModelConfig
 from airllm.models.cache import Cache, ContextFull, token_id
-from airllm.models.config import ModelConfig
 from airllm.models.sampling import Sampler, Sampling
 from airllm.models.stop_strings import StopStrings
 from airllm.models.tokenizer import Tokenizer

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from airllm.architectures.config import ModelConfig, Rope
+from airllm.architectures.families import architecture_named
+from airllm.architectures.read_gguf import gguf_config, written_keys
+from airllm.architectures.tensor_names import NamedTensors, gguf_name, layer_names, shared_names
 from airllm.formats import Quantized
-from airllm.models.config import ModelConfig, Rope
-from airllm.models.config_values import PATTERN, every
-from airllm.models.gguf_config import gguf_config
 from airllm.models.gguf_tokenizer_keys import tokenizer_keys
 from airllm.models.gguf_writing import ARRAY, BOOL, FLOAT32, STRING, UINT32, Key, Source
-from airllm.models.rotation import longrope_warmth
 from airllm.models.safetensors_folder import SafetensorsFolder
-from airllm.models.tensor_names import NamedTensors, gguf_name, layer_names, shared_names
 from airllm.models.weights import ModelFileError, Stored
 from airllm.rope import frequencies
 
@@ -45,77 +45,12 @@ def folder_source(folder: SafetensorsFolder, config: ModelConfig) -> tuple[list[
 
 def _config_keys(folder: Path, c: ModelConfig) -> Iterator[Key]:
     yield Key("general.name", folder.resolve().name, STRING)
-    for name, value in _values(c).items():
+    for name, value in written_keys(c).items():
         types = (*ARRAY, *BOOL) if isinstance(value, list) else _TYPES[type(value)]
         yield Key(f"{c.architecture}.{name}", value, types)
 
 
 _TYPES: dict[type, tuple[int, ...]] = {bool: BOOL, int: UINT32, float: FLOAT32, str: STRING}
-
-
-def _values(c: ModelConfig) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "block_count": c.layers,
-        "context_length": c.context,
-        "embedding_length": c.width,
-        "feed_forward_length": c.feed_forward,
-        "attention.head_count": c.heads,
-        "attention.head_count_kv": c.kv_heads,
-        "attention.key_length": c.head_dim,
-        "attention.value_length": c.head_dim,
-        "attention.layer_norm_rms_epsilon": c.norm_eps,
-        "vocab_size": c.vocabulary,
-        "rope.freq_base": c.rope.theta,
-        "rope.dimension_count": c.rope.dim,
-    }
-    if c.local_rope:
-        found["rope.freq_base_swa"] = c.local_rope.theta
-    if not math.isclose(c.attention_scale, c.head_dim**-0.5):
-        found["attention.scale"] = c.attention_scale
-    if c.attention_softcap:
-        found["attn_logit_softcapping"] = c.attention_softcap
-    if c.logit_softcap:
-        found["final_logit_softcapping"] = c.logit_softcap
-    return found | _window_values(c) | _expert_values(c) | _scaling_values(c)
-
-
-def _window_values(c: ModelConfig) -> dict[str, Any]:
-    window = max((window for window in c.windows if window), default=None)
-    if window is None:
-        return {}
-    regular = c.windows == every(PATTERN.get(c.architecture, 0), window, c.layers)
-    pattern = {} if regular else {"attention.sliding_window_pattern": [bool(each) for each in c.windows]}
-    return {"attention.sliding_window": window} | pattern
-
-
-def _expert_values(c: ModelConfig) -> dict[str, Any]:
-    if not c.experts:
-        return {}
-    return {
-        "expert_count": c.experts,
-        "expert_used_count": c.experts_used,
-        "expert_feed_forward_length": c.expert_feed_forward,
-        "expert_weights_norm": c.normalize_experts,
-    }
-
-
-def _scaling_values(c: ModelConfig) -> dict[str, Any]:
-    """The factors of Llama 3 and of longrope are tensors."""
-    scaling = dict(c.rope.scaling or {})
-    kind = scaling.get("rope_type")
-    if kind not in ("linear", "yarn", "longrope"):
-        return {}
-    if kind == "longrope":
-        given = {"attn_factor": longrope_warmth(scaling, c.context)}
-    else:
-        names = {"factor": "factor"}
-        if kind == "yarn":
-            names |= {"attention_factor": "yarn_attn_factor"}
-            names |= {f"beta_{side}": f"yarn_beta_{side}" for side in ("fast", "slow")}
-        given = {name: float(scaling[key]) for key, name in names.items() if scaling.get(key) is not None}
-    if kind != "linear":
-        given["original_context_length"] = int(scaling["original_max_position_embeddings"])
-    return {f"rope.scaling.{name}": value for name, value in ({"type": kind} | given).items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,14 +61,11 @@ class _Read:
     metadata: dict[str, Any]
     tensors: dict[str, Source]
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.tensors
-
 
 def _check(folder: Path, config: ModelConfig, keys: Iterable[Key], sources: Iterable[Source]) -> None:
     metadata = {key.name: np.array(key.value) if len(key.types) > 1 else key.value for key in keys}
     metadata["general.architecture"] = config.architecture
-    read = gguf_config(_Read(folder, metadata, {each.name: each for each in sources}))  # type: ignore[arg-type]
+    read = gguf_config(_Read(folder, metadata, {each.name: each for each in sources}))
     for field in dataclasses.fields(ModelConfig):
         wanted, found = getattr(config, field.name), getattr(read, field.name)
         if field.name == "norm_offset" or _same(wanted, found):
@@ -167,23 +99,24 @@ def _same_rope(wanted: Rope, found: Rope) -> bool:
 
 
 def _sources(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[Source]:
-    tensors = NamedTensors(folder, c)
+    tensors, architecture = NamedTensors(folder, c), architecture_named(c.architecture)
     for name in shared_names(c):
-        yield _source(tensors, name, gguf_name(name), c)
+        yield _source(tensors, name, gguf_name(architecture, name), c)
     if (c.rope.scaling or {}).get("rope_type") == "llama3":
         yield _llama3_factors(c)
     yield from _longrope_factors(c)
     for layer in range(c.layers):
-        names = layer_names(c, layer)
-        yield from (
-            _source(tensors, n, gguf_name(n), c) for n in names if ".experts." not in n or "router" in n
-        )
-        if c.is_moe(layer):
-            for part in ("gate", "up", "down"):
-                yield _stack(tensors, layer, part, c)
+        for name in layer_names(c, layer):
+            if not (experts := re.fullmatch(r"layers\.\d+\.experts\.(\d+)\.\w+", name)):
+                yield _source(tensors, name, gguf_name(architecture, name), c, architecture.rotary.neighbours)
+            elif experts[1] == "0":
+                yield _stack(tensors, name, gguf_name(architecture, name), c)
 
 
-def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig) -> Source:
+def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig, neighbours: bool = False) -> Source:
+    """`neighbours`: the rows of q and k are put in the order in which those that turn together are
+    neighbours.
+    """
     stored = tensors.tensor(name)
     assert not isinstance(stored, Quantized)
     if name.endswith("norm") and c.norm_offset:
@@ -192,10 +125,11 @@ def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig) -> Sour
             gguf, np.asarray(stored, np.float32), lambda: [np.asarray(stored, np.float32) + offset]
         )
     part = name.rpartition(".")[2].removesuffix("_bias")
-    if c.architecture == "llama" and ".attention." in name and part in ("q", "k"):
+    if neighbours and ".attention." in name and part in ("q", "k"):
         heads = c.heads if part == "q" else c.kv_heads
         return Source.of(gguf, stored, lambda: [_neighbours(stored, heads)])
-    return Source.of(gguf, stored, lambda: [stored])
+    flat = stored[0] if stored.ndim == 2 and len(stored) == 1 else stored  # a gate of one row
+    return Source.of(gguf, flat, lambda: [flat])
 
 
 def _neighbours(stored: np.ndarray, heads: int) -> np.ndarray:
@@ -204,14 +138,15 @@ def _neighbours(stored: np.ndarray, heads: int) -> np.ndarray:
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(stored.shape)
 
 
-def _stack(tensors: NamedTensors, layer: int, part: str, c: ModelConfig) -> Source:
-    names = [f"layers.{layer}.experts.{i}.{part}" for i in range(c.experts)]
-    first = tensors.tensor(names[0])
+def _stack(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig) -> Source:
+    """The matrices of all experts, of which `name` is the first's, as one tensor."""
+    names = [name.replace(".experts.0.", f".experts.{i}.") for i in range(c.experts)]
+    first = tensors.tensor(name)
 
     def parts() -> Iterator[Stored]:
         return (tensors.tensor(name) for name in names)
 
-    whole = Source.of(gguf_name(names[0]), first, parts)
+    whole = Source.of(gguf, first, parts)
     return dataclasses.replace(whole, shape=(c.experts, *first.shape), nbytes=c.experts * first.nbytes)
 
 

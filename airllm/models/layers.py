@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from airllm.architectures.config import ModelConfig
+from airllm.architectures.tensor_names import NamedTensors
 from airllm.formats import Quantized
-from airllm.models.config import ModelConfig
-from airllm.models.tensor_names import NamedTensors
 from airllm.models.weights import ModelFileError, Stored
 
 _FLOATS = ("float32", "float16", "bfloat16")
@@ -120,8 +120,8 @@ def _shapes(c: ModelConfig) -> dict[str, tuple[int, ...]]:
         "attention.q_bias": (q,),
         "attention.k_bias": (kv,),
         "attention.v_bias": (kv,),
-        "attention.q_norm": (c.head_dim,),
-        "attention.k_norm": (c.head_dim,),
+        "attention.q_norm": (q if c.qk_norm == "row" else c.head_dim,),
+        "attention.k_norm": (kv if c.qk_norm == "row" else c.head_dim,),
         "attention.output": (c.width, q),
         "attention.output_bias": (c.width,),
         "attention.post_norm": (c.width,),
@@ -132,6 +132,10 @@ def _shapes(c: ModelConfig) -> dict[str, tuple[int, ...]]:
         "feed_forward.down": (c.width, c.feed_forward),
         "feed_forward.post_norm": (c.width,),
         "experts.router": (c.experts, c.width),
+        "shared_expert.router": (1, c.width),
+        "shared_expert.gate": (c.shared_expert, c.width),
+        "shared_expert.up": (c.shared_expert, c.width),
+        "shared_expert.down": (c.width, c.shared_expert),
     }
 
 
@@ -160,6 +164,8 @@ def _norm(c: ModelConfig, stored: Stored) -> np.ndarray:
 def checked_tensor(tensors: NamedTensors, name: str, shape: tuple[int, ...]) -> Stored:
     """The tensor. Raises ModelFileError if it is missing, has another shape or cannot be used."""
     stored, place = tensors.tensor(name), f"tensor {tensors.file_name(name)}"
+    if stored.shape == shape[1:] and shape[0] == 1 and isinstance(stored, np.ndarray):
+        stored = stored[None]  # a matrix of one row, which GGUF files have as a vector
     if stored.shape != shape:
         wanted = f"{shape}, as the model's configuration says"
         raise ModelFileError(tensors.weights.path, place, f"has shape {stored.shape}", wanted)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from airllm.architectures.config import ModelConfig
+from airllm.architectures.tensor_names import NamedTensors, shared_names
 from airllm.backends.memory import MemoryEstimate
 from airllm.models.cache import resident_bytes
-from airllm.models.config import ModelConfig
-from airllm.models.tensor_names import NamedTensors, shared_names
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}

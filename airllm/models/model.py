@@ -12,10 +12,11 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from airllm.architectures import config_of
+from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends.kernel_backend import KernelBackend
 from airllm.formats import Quantized
 from airllm.models.cache import Cache, layer_values
-from airllm.models.config import config_of
 from airllm.models.decoder import Angles, Rows, decoder_layer, unpacks_cache
 from airllm.models.fused import BoundStep, FusedLayers, FusedStep
 from airllm.models.layers import Layer, open_norm, open_table
@@ -23,7 +24,6 @@ from airllm.models.memory import MemoryEstimate, estimate
 from airllm.models.residency import Residency, open_layers, residency
 from airllm.models.rotation import Rotation
 from airllm.models.shard import Processes, Shard
-from airllm.models.tensor_names import NamedTensors
 from airllm.models.weights import open_weights
 
 Tables = list[tuple[np.ndarray, np.ndarray]]  # cosines and sines (positions, dim / 2) of each rotation
@@ -223,8 +223,9 @@ class Model:
         self, layers: Sequence[Layer], x: np.ndarray, angles: list[Angles], rows: list[Rows]
     ) -> np.ndarray:
         for layer in layers:
-            local = self.config.rope_of(layer.index) is self.config.local_rope
-            x = decoder_layer(self.ops, x, layer, angles[local], rows)
+            rope = self.config.rope_of(layer.index)
+            turned = angles[rope is self.config.local_rope] if rope else None
+            x = decoder_layer(self.ops, x, layer, turned, rows)
         return x
 
     def logits(self, hidden: np.ndarray) -> np.ndarray:
@@ -234,6 +235,8 @@ class Model:
         logits = self._output_of(normed)
         if c.logit_softcap:
             logits = np.tanh(logits / c.logit_softcap, out=logits) * np.float32(c.logit_softcap)
+        if c.logit_scale != 1:
+            logits *= np.float32(c.logit_scale)
         return self.shard.gathered(logits) if self.shard else logits
 
     def _output_of(self, normed: np.ndarray) -> np.ndarray:

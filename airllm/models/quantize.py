@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 
 from airllm import tensor_ops
+from airllm.architectures import config_of
 from airllm.formats import FORMATS, Quantized
-from airllm.models.config import config_of
 from airllm.models.gguf_file import GgufFile
 from airllm.models.gguf_from_folder import folder_source
 from airllm.models.gguf_writing import FLOATS, UINT32, Key, Planned, Source, in_pieces, nbytes_of, write_gguf

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from airllm.models.config_values import Values
+from airllm.architectures.values import Values
 from airllm.models.gguf_file import GgufFile
 from airllm.models.sampling import Sampling
 from airllm.models.weights import WeightFile, read_json

@@ -19,13 +19,13 @@ from itertools import groupby
 from typing import Protocol
 from weakref import WeakSet
 
+from airllm.architectures.tensor_names import NamedTensors
 from airllm.models import pages
 from airllm.models.budget import CHUNK, CONTEXT, Budget
 from airllm.models.cache import Cache
 from airllm.models.layers import Layer, open_layer
 from airllm.models.pages import Mapped, let_go
 from airllm.models.read_ahead import Reader
-from airllm.models.tensor_names import NamedTensors
 from airllm.models.units import layer_pieces, units_of
 
 _Use = Callable[[int, int], None]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from airllm.models.config import Rope
+from airllm.architectures.config import Rope
+from airllm.architectures.tensor_names import NamedTensors
 from airllm.models.layers import checked_tensor
-from airllm.models.tensor_names import NamedTensors
 from airllm.models.weights import ModelFileError
-from airllm.rope import frequencies
+from airllm.rope import frequencies, longrope_attention_factor
 from airllm.tensor_ops import rope_table
 
 _STEP = 512  # positions: a table grows by whole steps
@@ -82,13 +81,5 @@ def _longrope(
     name = f"rope_factors_{side}"
     factors = checked_tensor(tensors, name, (pairs,)) if name in tensors else scaling[f"{side}_factor"]
     factors = np.asarray(factors, np.float64)
-    return {"rope_type": "factors", "factors": factors, "attention_factor": longrope_warmth(scaling, context)}
-
-
-def longrope_warmth(scaling: Mapping[str, Any], context: int) -> float:
-    """The factor on cosine and sine of a model that is stretched to `context`."""
-    before = scaling["original_max_position_embeddings"]
-    stretch = scaling.get("factor") or context / before
-    if (given := scaling.get("attention_factor")) is not None:
-        return given
-    return 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(before))
+    attention_factor = longrope_attention_factor(scaling, context)
+    return {"rope_type": "factors", "factors": factors, "attention_factor": attention_factor}

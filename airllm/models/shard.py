@@ -14,8 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
+from airllm.architectures.config import ModelConfig
 from airllm.formats import FORMATS, Quantized
-from airllm.models.config import ModelConfig
 from airllm.models.layers import Experts, Layer
 from airllm.models.weights import Stored
 
@@ -41,6 +41,9 @@ class Shard:
 
     def __init__(self, whole: ModelConfig, processes: Processes):
         size = processes.size
+        if whole.qk_norm == "row":
+            found = "takes the norm of all of q and k at once, which no process has"
+            raise ValueError(f"world_size has value {size}, expected 1: {whole.architecture} {found}")
         if not _divides(whole, size):
             would_do = ", ".join(str(n) for n in range(1, whole.heads + 1) if _divides(whole, n))
             found = f"{whole.heads} heads, {whole.kv_heads} key-value heads and {_widths(whole)} wide"
@@ -55,6 +58,7 @@ class Shard:
             kv_heads=len(self._kv_heads),
             feed_forward=whole.feed_forward // size,
             expert_feed_forward=whole.expert_feed_forward // size,
+            shared_expert=whole.shared_expert // size,
         )
 
     def layer(self, layer: Layer) -> Layer:
@@ -90,6 +94,8 @@ class Shard:
             return columns(name, stored, q.start, q.stop)
         if part == "feed_forward" and not rest.endswith("norm"):
             return self._of_feed_forward(name, stored, self.config.feed_forward)
+        if part == "shared_expert" and rest != "router":
+            return self._of_feed_forward(name, stored, self.config.shared_expert)
         return stored
 
     def _of_feed_forward(self, name: str, stored: Stored, wide: int) -> Stored:
@@ -155,4 +161,5 @@ def _rows(heads: range, head_dim: int) -> slice:
 def _widths(c: ModelConfig) -> list[int]:
     """Of the feed-forward parts that there are."""
     moe = [c.is_moe(layer) for layer in range(c.layers)]
-    return [c.feed_forward] * (not all(moe)) + [c.expert_feed_forward] * any(moe)
+    experts = [c.expert_feed_forward] + [c.shared_expert] * (c.shared_expert > 0)
+    return [c.feed_forward] * (not all(moe)) + experts * any(moe)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
+from airllm.architectures.tensor_names import NamedTensors, layer_names
 from airllm.models.pages import Mapped, Piece, merged, resident_bytes
-from airllm.models.tensor_names import NamedTensors, layer_names
 from airllm.models.weights import ModelFileError, Span
 
 _ROWS = 64  # of the output matrix: a part of it has a multiple of so many

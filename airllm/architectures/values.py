@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airllm.models.config import ModelConfig
+from airllm.architectures.config import ModelConfig
 from airllm.models.weights import ModelFileError
 
 MOST = 1 << 24  # of any size: beyond what exists; what of it is in memory, the file's own size bounds
 MOST_LAYERS = 4096
-PATTERN = {"gemma2": 2, "gemma3": 6}  # every so many-th layer looks at everything, the others have a window
 
 
 class Values:
@@ -59,32 +58,31 @@ class Values:
     def text(self, key: str, default: Any = ...) -> Any:
         return self.get(key, (str,), "a text", default)
 
-    def one_of(self, key: str, known: Mapping[str, Any], default: Any = ...) -> Any:
-        """What a text stands for."""
-        value = self.text(key, default)
+    def one_of(self, key: str, default: Any = ..., *, known: Mapping[str, Any]) -> Any:
+        """What a text stands for, or the default."""
+        value = self.text(key, None if default is not ... else ...)
+        if value is None:
+            return default
         if value not in known:
             raise self.error(key, f"has value {value!r}", f"one of {', '.join(known)}")
         return known[value]
 
-    def unless_null(self, key: str, default: Any) -> Any:
-        """The default where the key is left out; None where it is there and null."""
-        return None if self.under + key in self.values else default
+    def raw(self, key: str) -> Any:
+        """What is there, unchecked; None if nothing is."""
+        return self.values.get(self.under + key)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether the key is there, be it null."""
+        return self.under + key in self.values
 
     def below(self, key: str) -> Values | None:
         """The values of an object, if there is one."""
-        values = self.get(key, (dict,), "an object", None)
-        return values and Values(self.path, {f"{key}.{k}": v for k, v in values.items()}, f"{key}.")
+        values, under = self.get(key, (dict,), "an object", None), f"{self.under}{key}."
+        return Values(self.path, {under + k: v for k, v in values.items()}, under) if values else None
 
 
-def head_dim_of(values: Values, key: str, width: int, heads: int, otherwise: int | None = None) -> int:
-    """The values of a head; where the file does not say, `otherwise`, or its part of the width."""
-    if (found := values.whole(key, otherwise or width // heads)) < 1:
-        raise values.error(key, "is missing", f"it, where {heads} heads share a width of {width}")
-    return found
-
-
-def checked(values: Values, keys: Mapping[str, str], config: ModelConfig) -> ModelConfig:
-    """What no single value can tell; `keys`: how the file calls what is said here."""
+def checked(values: Values, keys: Mapping[str, str], rope_dim: str, config: ModelConfig) -> ModelConfig:
+    """What no single value can tell; `keys`: how the file calls what is said here, and the rotated values."""
 
     def refuse(field: str, expected: str) -> ModelFileError:
         return values.error(keys[field], f"has value {getattr(config, field)}", expected)
@@ -95,12 +93,7 @@ def checked(values: Values, keys: Mapping[str, str], config: ModelConfig) -> Mod
         raise refuse("head_dim", "an even number")
     if config.rope.dim % 2 or config.rope.dim > config.head_dim:
         found = f"makes {config.rope.dim} values turn"
-        raise values.error(keys["rope_dim"], found, f"an even number of at most {config.head_dim}")
+        raise values.error(rope_dim, found, f"an even number of at most {config.head_dim}")
     if config.experts_used > config.experts:
         raise refuse("experts_used", f"at most the {config.experts} experts")
     return config
-
-
-def every(pattern: int, window: int | None, layers: int) -> tuple[int | None, ...]:
-    """A window in all layers but every `pattern`-th; in all of them for 0."""
-    return tuple(None if pattern and (i + 1) % pattern == 0 else window for i in range(layers))

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import re
 
-from airllm.models.config import ModelConfig
+from airllm.architectures.config import ModelConfig
+from airllm.architectures.declaration import Architecture
+from airllm.architectures.families import architecture_named
+from airllm.architectures.read_folder import architecture_of_folder
 from airllm.models.gguf_file import GgufFile
 from airllm.models.weights import ModelFileError, Span, Stored, WeightFile
 
@@ -46,39 +49,45 @@ _LAYER = {
     "experts.gate": ("ffn_gate_exps.weight", "mlp.experts.{expert}.gate_proj.weight"),
     "experts.up": ("ffn_up_exps.weight", "mlp.experts.{expert}.up_proj.weight"),
     "experts.down": ("ffn_down_exps.weight", "mlp.experts.{expert}.down_proj.weight"),
+    "shared_expert.router": ("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"),
+    "shared_expert.gate": ("ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"),
+    "shared_expert.up": ("ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"),
+    "shared_expert.down": ("ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"),
 }
-_GEMMA = {"feed_forward.norm": "pre_feedforward_layernorm.weight"}
-_MIXTRAL = {
-    "experts.router": "block_sparse_moe.gate.weight",
-    "experts.gate": "block_sparse_moe.experts.{expert}.w1.weight",
-    "experts.up": "block_sparse_moe.experts.{expert}.w3.weight",
-    "experts.down": "block_sparse_moe.experts.{expert}.w2.weight",
-}
-_OTHER_FOLDER_NAMES = {"gemma2": _GEMMA, "gemma3": _GEMMA, "llama": _MIXTRAL}
 # Where the language model stands in a folder, alone or beside a part for images, and its output there.
 _PREFIXES = {"model.": "", "language_model.model.": "language_model.", "model.language_model.": ""}
 
 
 def layer_names(config: ModelConfig, layer: int) -> list[str]:
     """Our names of all tensors of a layer."""
-    attention = ["qkv"] if config.fused else ["q", "k", "v"]
-    attention += ["q_bias", "k_bias", "v_bias"] if config.qkv_bias else []
-    attention += ["q_norm", "k_norm"] if config.qk_norm else []
-    attention += ["norm", "output"] + (["output_bias"] if config.output_bias else [])
-    feed_forward = ["norm"]
-    experts: list[str] = []
-    if config.is_moe(layer):
-        experts = [
-            "router",
-            *(f"{i}.{part}" for i in range(config.experts) for part in ("gate", "up", "down")),
-        ]
-    else:
-        feed_forward += ["gate_up", "down"] if config.fused else ["gate", "up", "down"]
-    if config.post_norms:
-        attention.append("post_norm")
-        feed_forward.append("post_norm")
-    parts = {"attention": attention, "feed_forward": feed_forward, "experts": experts}
-    return [f"layers.{layer}.{part}.{name}" for part, names in parts.items() for name in names]
+    c, moe = config, config.is_moe(layer)
+    parts: dict[str, list[tuple[bool, str]]] = {
+        "attention": [
+            (not c.fused, "q k v"),
+            (c.fused, "qkv"),
+            (c.qkv_bias, "q_bias k_bias v_bias"),
+            (bool(c.qk_norm), "q_norm k_norm"),
+            (c.pre_norms, "norm"),
+            (True, "output"),
+            (c.output_bias, "output_bias"),
+            (c.post_norms, "post_norm"),
+        ],
+        "feed_forward": [
+            (c.pre_norms, "norm"),
+            (not moe and not c.fused, "gate up down"),
+            (not moe and c.fused, "gate_up down"),
+            (c.post_norms, "post_norm"),
+        ],
+        "experts": [(moe, "router"), *((moe, f"{i}.gate {i}.up {i}.down") for i in range(c.experts))],
+        "shared_expert": [(moe and c.shared_expert > 0, "router gate up down")],
+    }
+    return [
+        f"layers.{layer}.{part}.{name}"
+        for part, some in parts.items()
+        for there, names in some
+        if there
+        for name in names.split()
+    ]
 
 
 def shared_names(config: ModelConfig) -> list[str]:
@@ -86,13 +95,13 @@ def shared_names(config: ModelConfig) -> list[str]:
     return ["token_embedding", "output_norm"] + ([] if config.tied_embeddings else ["output"])
 
 
-def gguf_name(name: str) -> str:
+def gguf_name(architecture: Architecture, name: str) -> str:
     """How a GGUF file calls one of our names; the experts of a layer are parts of one tensor."""
     if name in _WHOLE:
         return _WHOLE[name][0]
     _, layer, part = name.split(".", 2)
     part = re.sub(r"^experts\.\d+\.", "experts.", part)
-    return f"blk.{layer}.{_LAYER[part][0]}"
+    return f"blk.{layer}.{architecture.gguf_names.get(part, _LAYER[part][0])}"
 
 
 class NamedTensors:
@@ -101,6 +110,9 @@ class NamedTensors:
     def __init__(self, weights: WeightFile, config: ModelConfig):
         self.weights, self.config = weights, config
         self._gguf = isinstance(weights, GgufFile)
+        self._architecture = (
+            architecture_named(config.architecture) if self._gguf else architecture_of_folder(weights.path)
+        )
         found = (p for p in _PREFIXES if f"{p}embed_tokens.weight" in weights)
         self._prefix = next(found, "model.")
 
@@ -158,10 +170,9 @@ class NamedTensors:
             raise KeyError(name)
         layer, part = int(match[1]), match[2]
         expert = re.fullmatch(r"experts\.(\d+)\.(\w+)", part)
-        key = f"experts.{expert[2]}" if expert else part
-        gguf, folder = _LAYER[key]
         if self._gguf:
-            return f"blk.{layer}.{gguf}", int(expert[1]) if expert else None
-        folder = _OTHER_FOLDER_NAMES.get(self.config.architecture, {}).get(key, folder)
+            return gguf_name(self._architecture, name), int(expert[1]) if expert else None
+        key = f"experts.{expert[2]}" if expert else part
+        folder = self._architecture.folder_names.get(key, _LAYER[key][1])
         number = expert[1] if expert else ""
         return f"{self._prefix}layers.{layer}.{folder.format(expert=number)}", None

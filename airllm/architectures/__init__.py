@@ -1,0 +1,32 @@
+"""Which models run here, and what each is made of: a family is declared once, in a file of its name.
+
+`declaration.py` has the words of a declaration, `keys.py` and `tensor_names.py` what files call things,
+`read_folder.py` and `read_gguf.py` make a `ModelConfig` of a declaration and a file.
+"""
+
+from __future__ import annotations
+
+from os import PathLike
+
+from airllm.architectures.config import ModelConfig
+from airllm.architectures.families import declared, model_types_of, types_of_folders
+from airllm.architectures.read_folder import folder_config
+from airllm.architectures.read_gguf import gguf_config
+from airllm.models.gguf_file import GgufFile
+from airllm.models.weights import WeightFile, model_path, open_weights
+
+__all__ = ["config_of", "declared", "model_types_of", "open_config", "types_of_folders"]
+
+
+def open_config(path: str | PathLike[str]) -> ModelConfig:
+    """The configuration of a GGUF file or of a Hugging Face folder. Raises ModelFileError or OSError."""
+    path = model_path(path)
+    if path.is_dir():
+        return folder_config(path)
+    with open_weights(path) as weights:
+        return config_of(weights)
+
+
+def config_of(weights: WeightFile) -> ModelConfig:
+    """The configuration that belongs to opened weights."""
+    return gguf_config(weights) if isinstance(weights, GgufFile) else folder_config(weights.path)

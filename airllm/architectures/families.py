@@ -1,0 +1,59 @@
+"""All architectures: each `Architecture` that a module of this package declares."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+
+from airllm import architectures
+from airllm.architectures.declaration import Architecture
+
+
+@cache
+def declared() -> tuple[Architecture, ...]:
+    """By the alphabet; after each of GGUF's its variants, which only folders tell apart."""
+    found: dict[int, Architecture] = {}
+    for module in pkgutil.iter_modules(architectures.__path__, f"{architectures.__name__}."):
+        values = vars(importlib.import_module(module.name)).values()
+        found |= {id(value): value for value in values if isinstance(value, Architecture)}
+    return tuple(sorted(found.values(), key=lambda each: (each.name, not each.in_gguf, each.title)))
+
+
+def of_gguf(name: str) -> Architecture | None:
+    """The one that GGUF files call so."""
+    return next((each for each in declared() if each.in_gguf and each.name == name), None)
+
+
+def architecture_named(name: str) -> Architecture:
+    """The one that a configuration was read by, or its family's."""
+    found = of_gguf(name)
+    if found is None:
+        raise KeyError(name)
+    return found
+
+
+def of_model_type(name: str) -> Architecture | None:
+    """The one that folders call so."""
+    return next((each for each in declared() if name in each.model_types), None)
+
+
+def with_part(name: str) -> list[Architecture]:
+    """Those that are the `text_config` of models of this type."""
+    return [each for each in declared() if name in each.parts_of]
+
+
+def gguf_architectures() -> list[str]:
+    """`general.architecture` of GGUF files, of all that run."""
+    return [each.name for each in declared() if each.in_gguf]
+
+
+def types_of_folders() -> list[str]:
+    """`model_type` of config.json, of all that run."""
+    return list(dict.fromkeys(name for each in declared() for name in model_types_of(each)))
+
+
+def model_types_of(architecture: Architecture) -> list[str]:
+    """Those by which people know it: a part for text alone goes by the whole model's."""
+    own = [name for name in architecture.model_types if not name.endswith("_text")]
+    return [*own, *(name for name in architecture.parts_of if name not in own)]

@@ -1,0 +1,147 @@
+"""The numbers of a model: one row for each, with what GGUF files and config.json call it.
+
+Read and written by these rows alone. Windows and rotations, which are more than a number, have the same in
+`windows.py` and `ropes.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isclose, sqrt
+from typing import Any
+
+from airllm.architectures.config import ModelConfig
+from airllm.architectures.declaration import Architecture
+from airllm.architectures.values import MOST_LAYERS, Values
+
+Found = Mapping[str, Any]
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+def inverse(value: float) -> float:
+    return 1 / value
+
+
+@dataclass(frozen=True)
+class Key:
+    """A number in files.
+
+    `gguf`: its key there, after the architecture's name. `folder`: its key in config.json, or several, of
+    which the last is meant where there is none. "": such files do not say it. `check` reads it from `Values`.
+    `default`: a value or a function of the numbers read before, which raises ValueError with what is
+    expected; ... where a file must say it. `of_gguf`, `of_folder`: our number, made of theirs; that of GGUF
+    files is its own inverse. `null`: JSON's null means None, not the default. `implied`: written only where
+    it is not its default. `moe`: of models with experts alone. `all`: every architecture may have it, others
+    name it among their `numbers`.
+    """
+
+    gguf: str = ""
+    folder: str | tuple[str, ...] = ""
+    check: Callable[..., Any] = Values.whole
+    default: Any = ...
+    of_gguf: Callable[[Any], Any] = same
+    of_folder: Callable[[Any], Any] = same
+    null: bool = False
+    implied: bool = False
+    moe: bool = False
+    all: bool = True
+
+    def read_gguf(self, values: Values, default: Any, found: Found) -> Any:
+        return self._read(values, self.gguf, self.of_gguf, default, found)
+
+    def read_folder(self, values: Values, default: Any, found: Found) -> Any:
+        names = (self.folder,) if isinstance(self.folder, str) else self.folder
+        name = next((each for each in names if each in values), names[-1])
+        return self._read(values, name, self.of_folder, default, found)
+
+    def _read(self, values: Values, name: str, ours: Callable, default: Any, found: Found) -> Any:
+        value = self.check(values, name, ... if default is ... else None) if name else None
+        if value is not None:
+            return ours(value)
+        if self.null and name in values:
+            return None
+        try:
+            return default(found) if callable(default) else default
+        except ValueError as expected:
+            raise values.error(name, "is missing", str(expected)) from None
+
+
+def number_of(name: str) -> Callable[[Found], Any]:
+    """The default that is another number."""
+    return lambda found: found[name]
+
+
+def _share_of_width(found: Found) -> int:
+    if found["width"] < found["heads"]:
+        raise ValueError(f"it, where {found['heads']} heads share a width of {found['width']}")
+    return found["width"] // found["heads"]
+
+
+_scale = partial(Key, check=Values.number, default=1.0, implied=True, all=False)
+_softcap = partial(Key, check=Values.number, default=None, null=True, implied=True)
+_expert = partial(Key, moe=True)
+KEYS: dict[str, Key] = {
+    "layers": Key("block_count", "num_hidden_layers", partial(Values.whole, most=MOST_LAYERS)),
+    "width": Key("embedding_length", "hidden_size"),
+    "heads": Key("attention.head_count", "num_attention_heads"),
+    "kv_heads": Key("attention.head_count_kv", "num_key_value_heads", default=number_of("heads")),
+    "head_dim": Key("attention.key_length", "head_dim", default=_share_of_width),
+    "feed_forward": Key("feed_forward_length", "intermediate_size"),
+    "vocabulary": Key("vocab_size", "vocab_size"),
+    "context": Key("context_length", "max_position_embeddings"),
+    "norm_eps": Key("attention.layer_norm_rms_epsilon", "rms_norm_eps", Values.number),
+    "activation": Key("", "hidden_act", partial(Values.one_of, known=ACTIVATIONS), default="silu"),
+    "attention_scale": Key(
+        "attention.scale", "", Values.number, default=lambda f: 1 / sqrt(f["head_dim"]), implied=True
+    ),
+    "attention_softcap": _softcap("attn_logit_softcapping", "attn_logit_softcapping", all=False),
+    "logit_softcap": _softcap("final_logit_softcapping", "final_logit_softcapping", all=False),
+    "embedding_scale": _scale("embedding_scale", "embedding_multiplier"),
+    "residual_scale": _scale("residual_scale", "residual_multiplier"),
+    "logit_scale": _scale("logit_scale", "logits_scaling", of_gguf=inverse, of_folder=inverse),
+    "experts": _expert("expert_count", ("num_local_experts", "num_experts")),
+    "experts_used": _expert("expert_used_count", "num_experts_per_tok"),
+    "expert_feed_forward": _expert(
+        "expert_feed_forward_length", "moe_intermediate_size", default=number_of("feed_forward")
+    ),
+    "normalize_experts": _expert("expert_weights_norm", "norm_topk_prob", Values.flag, default=True),
+    "shared_expert": _expert(
+        "expert_shared_feed_forward_length", "shared_expert_intermediate_size", default=0, all=False
+    ),
+}
+
+
+def keys_of(architecture: Architecture) -> Iterator[tuple[str, Key]]:
+    """All numbers, with an architecture's own names, meanings and defaults. Those that it has not have no
+    names in its files.
+    """
+    for name, key in KEYS.items():
+        own = dict(architecture.keys.get(name, {}))
+        if name in architecture.defaults:
+            own["default"] = architecture.defaults[name]
+        if not (key.all or name in architecture.numbers):
+            own |= {"gguf": "", "folder": ""}
+        yield name, replace(key, **own)
+
+
+def written(architecture: Architecture, config: ModelConfig) -> Iterator[tuple[str, Any]]:
+    """The keys of a GGUF file, after the architecture's name, and what they say of a model."""
+    found = vars(config)
+    for name, key in keys_of(architecture):
+        default = architecture.gguf_defaults.get(name, key.default)
+        value = found[name]
+        if not key.gguf or value is None or (key.moe and not config.experts):
+            continue
+        if key.implied and _is(value, default(found) if callable(default) else default):
+            continue
+        yield key.gguf, key.of_gguf(value)
+
+
+def _is(value: float, default: float | None) -> bool:
+    return default is not None and isclose(value, default)

@@ -1,0 +1,21 @@
+"""OLMo 2 (Walsh et al., 2025): norms after each half only, and of all of q and k before they are heads. OLMo
+3 has windows too; GGUF files call both olmo2.
+"""
+
+from airllm.architectures.declaration import Architecture, Norms, Rotary, Window
+
+OLMO2 = Architecture(
+    name="olmo2",
+    title="OLMo 2",
+    model_types=("olmo2",),
+    norms=Norms(before=False, after=True, q_and_k="row"),
+    rotary=Rotary(local_unscaled=True),
+    window=Window(all_but_every=4),
+    folder_defaults={"norm_eps": 1e-5},
+)
+OLMO3 = OLMO2.but(
+    title="OLMo 3",
+    model_types=("olmo3",),
+    rotary=Rotary(theta=5e5, local_unscaled=True),
+    window=Window(default=4096, all_but_every=4),
+)

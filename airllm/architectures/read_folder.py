@@ -1,0 +1,98 @@
+"""The configuration of a model in a Hugging Face folder's config.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from airllm.architectures.config import ModelConfig
+from airllm.architectures.declaration import Architecture
+from airllm.architectures.families import of_model_type, types_of_folders, with_part
+from airllm.architectures.keys import keys_of
+from airllm.architectures.ropes import ROPE_DIM, drop_unused, folder_ropes
+from airllm.architectures.values import Values, checked
+from airllm.architectures.windows import folder_windows
+from airllm.models.weights import read_json
+
+# Flags that must not be set, and what is expected instead.
+_REFUSED = {
+    "mlp_bias": "false: feed-forward biases are not known here",
+    "use_bidirectional_attention": "false: a model that writes text",
+}
+
+
+def folder_config(folder: Path) -> ModelConfig:
+    """The configuration in a folder's config.json."""
+    whole = _open(folder)
+    architecture, values = _text_part(whole)
+    for flag, wanted in _REFUSED.items():
+        if values.flag(flag, False):
+            raise values.error(flag, "is true", wanted)
+    found = _numbers(architecture, values)
+    layers, norms = found["layers"], architecture.norms
+    ropes = folder_ropes(architecture, values, found["head_dim"], layers)
+    windows = folder_windows(architecture, values, ropes.get("nope_layers", ()), layers)
+    config = ModelConfig(
+        **found,
+        **drop_unused(ropes, windows),
+        architecture=architecture.name,
+        windows=windows,
+        pre_norms=norms.before,
+        post_norms=norms.after,
+        qk_norm=norms.q_and_k,
+        norm_offset=norms.folder_less,
+        qkv_bias=_has_bias(values, architecture.biases.qkv),
+        output_bias=_has_bias(values, architecture.biases.output),
+        fused=architecture.fused,
+        tied_embeddings=whole.flag(
+            "tie_word_embeddings", values.flag("tie_word_embeddings", architecture.tied)
+        ),
+        moe_layers=architecture.experts(values, layers) if architecture.experts else (),
+    )
+    return checked(
+        values, {name: _name(key.folder) for name, key in keys_of(architecture)}, ROPE_DIM["folder"], config
+    )
+
+
+def architecture_of_folder(folder: Path) -> Architecture:
+    """What its config.json says. Raises ModelFileError for a model that does not run here."""
+    return _text_part(_open(folder))[0]
+
+
+def _open(folder: Path) -> Values:
+    path = folder / "config.json"
+    whole = Values(path, read_json(path))
+    if quantized := whole.get("quantization_config", (dict,), "an object", None):
+        found = f"has quant_method {quantized.get('quant_method')!r}, which is not supported"
+        wanted = "safetensors in float32, float16 or bfloat16; take a GGUF file for fewer bits"
+        raise whole.error("quantization_config", found, wanted)
+    return whole
+
+
+def _text_part(whole: Values) -> tuple[Architecture, Values]:
+    """The part that writes text, of a model that may also see, and its architecture."""
+    values, kind = whole, whole.text("model_type")
+    if parts := with_part(kind):
+        values = whole.below("text_config") or whole
+        kind = values.text("model_type", kind)
+        kind = parts[0].model_types[0] if kind == whole.raw("model_type") else kind
+    if (found := of_model_type(kind)) is None:
+        raise values.error("model_type", f"has value {kind!r}", f"one of {', '.join(types_of_folders())}")
+    return found, values
+
+
+def _numbers(architecture: Architecture, values: Values) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, key in keys_of(architecture):
+        if not key.moe or architecture.experts:
+            default = architecture.folder_defaults.get(name, key.default)
+            found[name] = key.read_folder(values, default, found)
+    return found
+
+
+def _has_bias(values: Values, said: tuple[str, bool] | bool) -> bool:
+    return said if isinstance(said, bool) else values.flag(*said)
+
+
+def _name(names: str | tuple[str, ...]) -> str:
+    return names if isinstance(names, str) else names[0]

@@ -1,0 +1,95 @@
+"""The configuration of a model in a GGUF file's metadata, and the metadata of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from airllm.architectures.config import ModelConfig
+from airllm.architectures.declaration import Architecture
+from airllm.architectures.families import architecture_named, gguf_architectures, of_gguf
+from airllm.architectures.keys import KEYS, keys_of, written
+from airllm.architectures.ropes import ROPE_DIM, drop_unused, gguf_ropes, written_ropes
+from airllm.architectures.tensor_names import gguf_name
+from airllm.architectures.values import Values, checked
+from airllm.architectures.windows import gguf_windows, written_windows
+from airllm.models.weights import ModelFileError
+
+
+class GgufHead(Protocol):
+    """What of a GGUF file its configuration is read from: an opened one, or one that is to be written."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def metadata(self) -> Mapping[str, Any]: ...
+
+    @property
+    def tensors(self) -> Mapping[str, Any]: ...
+
+
+def gguf_config(file: GgufHead) -> ModelConfig:
+    """The configuration in a GGUF file's metadata."""
+    architecture = _architecture(file)
+    values = Values(file.path, file.metadata, f"{architecture.name}.")
+    found = _numbers(architecture, values, {"vocabulary": _vocabulary(file, values)})
+    layers, norms = found["layers"], architecture.norms
+    if values.whole("attention.value_length", found["head_dim"]) != found["head_dim"]:
+        raise values.error("attention.value_length", "differs from key_length", f"{found['head_dim']}")
+    ropes = gguf_ropes(architecture, values, file.tensors, found["head_dim"], layers)
+    windows = gguf_windows(architecture, values, layers)
+    config = ModelConfig(
+        **found,
+        **drop_unused(ropes, windows),
+        architecture=architecture.name,
+        windows=windows,
+        pre_norms=norms.before,
+        post_norms=norms.after,
+        qk_norm=norms.q_and_k,
+        qkv_bias=gguf_name(architecture, "layers.0.attention.q_bias") in file.tensors,
+        output_bias=gguf_name(architecture, "layers.0.attention.output_bias") in file.tensors,
+        fused=architecture.fused,
+        tied_embeddings=gguf_name(architecture, "output") not in file.tensors,
+        moe_layers=(True,) * layers if found.get("experts") else (),
+    )
+    return checked(values, {name: key.gguf for name, key in keys_of(architecture)}, ROPE_DIM["gguf"], config)
+
+
+def written_keys(config: ModelConfig) -> dict[str, Any]:
+    """The keys of a model, after its architecture's name, that `gguf_config` reads."""
+    architecture = architecture_named(config.architecture)
+    found = dict(written(architecture, config)) | {"attention.value_length": config.head_dim}
+    return found | written_ropes(config) | written_windows(architecture, config)
+
+
+def _architecture(file: GgufHead) -> Architecture:
+    general = Values(file.path, file.metadata)
+    name = general.text("general.architecture")
+    if (found := of_gguf(name)) is None:
+        wanted = f"one of {', '.join(gguf_architectures())}"
+        raise general.error("general.architecture", f"has value {name!r}", wanted)
+    return found
+
+
+def _numbers(architecture: Architecture, values: Values, found: dict[str, Any]) -> dict[str, Any]:
+    """Also what the keys say. Those of experts only where there are some: files may say that there are 0."""
+    for name, key in keys_of(architecture):
+        if name in found or (key.moe and not values.raw(KEYS["experts"].gguf)):
+            continue
+        default = architecture.gguf_defaults.get(name, key.default)
+        found[name] = key.read_gguf(values, default, found)
+    return found
+
+
+def _vocabulary(file: GgufHead, values: Values) -> int:
+    """As many as the embedding has rows: `vocab_size` is optional, and may leave out padding."""
+    if "token_embd.weight" not in file.tensors:
+        raise ModelFileError(file.path, "tensor token_embd.weight", "is missing", "the embedding of tokens")
+    shape = file.tensors["token_embd.weight"].shape
+    width = values.whole("embedding_length")
+    if len(shape) != 2 or shape[1] != width:
+        wanted = f"(tokens, {width}), as key {values.under}embedding_length says"
+        raise ModelFileError(file.path, "tensor token_embd.weight", f"has shape {shape}", wanted)
+    return shape[0]

@@ -1,0 +1,220 @@
+"""The rotation of positions, and what scales queries by position: what files say of it, both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+from airllm.architectures.config import ModelConfig, QueryTemperature, Rope
+from airllm.architectures.declaration import Architecture, Rotary
+from airllm.architectures.values import MOST, Values
+from airllm.architectures.windows import Windows
+from airllm.models.weights import ModelFileError
+from airllm.rope import longrope_attention_factor
+
+ROPE_DIM = {"gguf": "rope.dimension_count", "folder": "partial_rotary_factor"}
+LENGTH = "original_max_position_embeddings"
+_FACTORS = "rope_factors_"
+_TEMPERATURE = "llama_4_scaling_beta"
+# what GGUF files call the numbers of a scaling, after rope.scaling., and those that a file must say
+_GGUF_NAMES = {
+    "linear": {"factor": "factor"},
+    "yarn": {
+        "factor": "factor",
+        "attention_factor": "yarn_attn_factor",
+        "beta_fast": "yarn_beta_fast",
+        "beta_slow": "yarn_beta_slow",
+        "mscale_all_dim": "yarn_log_multiplier",  # beside an mscale of 1
+    },
+    "longrope": {"attention_factor": "attn_factor"},
+}
+_REQUIRED = {
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+    "longrope": (),
+}
+_NO_NUMBERS_OF_SCALING = ("rope_theta", "partial_rotary_factor", "type", _TEMPERATURE)
+
+
+def drop_unused(ropes: dict[str, Any], windows: Windows) -> dict[str, Any]:
+    """The same fields, without a rotation of layers with a window that no layer has or that is no other."""
+    unused = not any(windows) or ropes.get("local_rope") == ropes["rope"]
+    return {name: value for name, value in ropes.items() if name != "local_rope" or not unused}
+
+
+# ------------------------------------------------------------------------------------------- config.json
+
+
+def folder_ropes(architecture: Architecture, values: Values, head_dim: int, layers: int) -> dict[str, Any]:
+    """The fields of ModelConfig that concern positions. Newer files have it all in `rope_parameters`."""
+    rule = architecture.rotary
+    new = values.below("rope_parameters")
+    theta = values.number("rope_theta", rule.theta)
+    given: Values | None
+    if rule.local_theta is None and not rule.local_unscaled:
+        given = new or values.below("rope_scaling")
+        found: dict[str, Any] = {"rope": _folder_rope(values, given, theta, head_dim, rule)}
+    else:
+        found = _two_folder_ropes(values, new, theta, head_dim, rule)
+        given = None
+    if rule.none_every:
+        found["nope_layers"] = _folder_nope(values, rule, layers)
+    if rule.temperature:
+        found["query_temperature"] = _folder_temperature(values, given)
+    return found
+
+
+def _two_folder_ropes(
+    values: Values, new: Values | None, theta: float, head_dim: int, rule: Rotary
+) -> dict[str, Any]:
+    """Of layers without and with a window. `new`: an object for each of both, or one."""
+    wide, near = (new and new.below(each) for each in ("full_attention", "sliding_attention"))
+    rope = _folder_rope(
+        values, wide or (None if near else new) or values.below("rope_scaling"), theta, head_dim, rule
+    )
+    local = values.number("rope_local_base_freq", rule.local_theta or rope.theta)
+    return {"rope": rope, "local_rope": Rope(near.number("rope_theta", local) if near else local, rope.dim)}
+
+
+def _folder_rope(values: Values, given: Values | None, theta: float, head_dim: int, rule: Rotary) -> Rope:
+    """`given`: an object of rope_parameters, or rope_scaling; without one, rope_theta stands alone."""
+    part = values.number("partial_rotary_factor", 1.0)
+    if given is None:
+        return Rope(theta, _turned(head_dim, part))
+    turned = _turned(head_dim, given.number("partial_rotary_factor", part))
+    theta = given.number("rope_theta", theta)
+    said = (given.raw(key) for key in ("rope_type", "type"))
+    kind = next((each for each in said if each is not None), "default")
+    if not isinstance(kind, str) or kind not in rule.scalings:
+        raise given.error("rope_type", f"has value {kind!r}", f"one of {', '.join(rule.scalings)}")
+    kind = rule.scalings[kind]
+    if kind == "default":
+        return Rope(theta, turned)
+    plain = {key.removeprefix(given.under): value for key, value in given.values.items()}
+    scaling = {key: value for key, value in plain.items() if key not in _NO_NUMBERS_OF_SCALING}
+    scaling["rope_type"] = kind
+    if kind != "linear":
+        scaling.setdefault(LENGTH, values.whole(LENGTH, values.whole("max_position_embeddings")))
+    _check_scaling(given, kind, turned)
+    return Rope(theta, turned, scaling=scaling)
+
+
+def _turned(head_dim: int, part: float) -> int:
+    """How many values of a head a part of them is. `checked` refuses too many."""
+    return int(min(head_dim * part, MOST))
+
+
+def _check_scaling(given: Values, kind: str, turned: int) -> None:
+    for key in _REQUIRED[kind]:
+        given.number(key)
+    for key in ("attention_factor", LENGTH, "beta_fast", "beta_slow"):
+        given.number(key, None)
+    for key in ("mscale", "mscale_all_dim"):
+        if given.raw(key) != 0:  # which says that it has none
+            given.number(key, None)
+    if kind == "llama3" and given.number("low_freq_factor") >= (high := given.number("high_freq_factor")):
+        raise given.error("low_freq_factor", "is too large", f"less than high_freq_factor, which is {high}")
+    for key in ("short_factor", "long_factor") if kind == "longrope" else ():
+        factors = given.get(key, (list,), wanted := f"{turned // 2} numbers above 0", ...)
+        if len(factors) != turned // 2 or any(type(f) not in (int, float) or f <= 0 for f in factors):
+            raise given.error(key, f"has {len(factors)} items", wanted)
+
+
+def _folder_nope(values: Values, rule: Rotary, layers: int) -> tuple[bool, ...]:
+    """`no_rope_layers` has a 1 for each layer that is rotated, whatever its name says."""
+    rotated = values.get("no_rope_layers", (list,), wanted := f"{layers} of 0 and 1", None)
+    if rotated is None:
+        return _none_every(values.whole("no_rope_layer_interval", rule.none_every), layers)
+    if len(rotated) < layers or any(each not in (0, 1) for each in rotated):
+        raise values.error("no_rope_layers", f"has {len(rotated)} items", wanted)
+    return tuple(not each for each in rotated[:layers])
+
+
+def _none_every(every: int, layers: int) -> tuple[bool, ...]:
+    return tuple((i + 1) % every == 0 for i in range(layers))
+
+
+def _folder_temperature(values: Values, given: Values | None) -> QueryTemperature | None:
+    if given is None or (scale := given.number(_TEMPERATURE, None)) is None:
+        return None
+    return QueryTemperature(scale, given.whole(LENGTH, values.whole("max_position_embeddings")))
+
+
+# -------------------------------------------------------------------------------------------------- GGUF
+
+
+def gguf_ropes(
+    architecture: Architecture, values: Values, tensors: Container[str], head_dim: int, layers: int
+) -> dict[str, Any]:
+    """The fields of ModelConfig that concern positions."""
+    rule = architecture.rotary
+    dim = values.whole(ROPE_DIM["gguf"], head_dim)
+    theta = values.number("rope.freq_base", rule.theta)
+    scaling = _gguf_scaling(values, tensors)
+    found: dict[str, Any] = {"rope": Rope(theta, dim, interleaved=rule.neighbours, scaling=scaling)}
+    if rule.local_theta is not None or rule.local_unscaled:
+        found["local_rope"] = Rope(values.number("rope.freq_base_swa", rule.local_theta or theta), dim)
+    if rule.none_every:
+        found["nope_layers"] = _none_every(rule.none_every, layers)
+    if rule.temperature and (scale := values.number("attention.temperature_scale", None)) is not None:
+        length = values.whole("rope.scaling.original_context_length", values.whole("context_length"))
+        found["query_temperature"] = QueryTemperature(scale, length)
+    return found
+
+
+def _gguf_scaling(values: Values, tensors: Container[str]) -> dict[str, Any] | None:
+    """In config.json's words. Llama 3's and Phi-3's factors are tensors, not keys."""
+    known = {"none": None} | {each: each for each in _GGUF_NAMES}
+    kind = values.one_of("rope.scaling.type", known[_left_out(values, tensors)], known=known)
+    if kind is None:
+        return None
+    if kind == "longrope":
+        _check_factors(values, tensors)
+    found: dict[str, Any] = {"rope_type": kind}
+    for ours, theirs in _GGUF_NAMES[kind].items():
+        required = ... if ours in _REQUIRED[kind] else None
+        name = f"rope.scaling.{theirs}"
+        if values.raw(name) != 0 and (value := values.number(name, required)) is not None:
+            found[ours] = value
+    if "mscale_all_dim" in found:
+        found["mscale"] = 1.0
+    if kind != "linear":
+        length = values.whole("rope.scaling.original_context_length", values.whole("context_length"))
+        found[LENGTH] = length
+    return found
+
+
+def _left_out(values: Values, tensors: Container[str]) -> str:
+    """The scaling that a file without rope.scaling.type means: converters write none for Phi-3."""
+    if f"{_FACTORS}long.weight" in tensors:
+        return "longrope"
+    return "linear" if "rope.scaling.factor" in values else "none"
+
+
+def _check_factors(values: Values, tensors: Container[str]) -> None:
+    for side in ("short", "long"):
+        if (name := f"{_FACTORS}{side}.weight") not in tensors:
+            wanted = f"the factors of {values.under}rope.scaling.type longrope"
+            raise ModelFileError(values.path, f"tensor {name}", "is missing", wanted)
+
+
+def written_ropes(config: ModelConfig) -> dict[str, Any]:
+    """The same keys, of a model. The factors of Llama 3 and of longrope are tensors."""
+    found: dict[str, Any] = {"rope.freq_base": config.rope.theta, ROPE_DIM["gguf"]: config.rope.dim}
+    if config.local_rope:
+        found["rope.freq_base_swa"] = config.local_rope.theta
+    if config.query_temperature:
+        found["attention.temperature_scale"] = config.query_temperature.scale
+    scaling = dict(config.rope.scaling or {})
+    if (kind := scaling.get("rope_type")) not in _GGUF_NAMES:
+        return found
+    if kind == "longrope":
+        scaling["attention_factor"] = longrope_attention_factor(scaling, config.context)
+    given: dict[str, Any] = {"type": kind}
+    for ours, theirs in _GGUF_NAMES[kind].items():
+        if scaling.get(ours):
+            given[theirs] = float(scaling[ours])
+    if kind != "linear":
+        given["original_context_length"] = int(scaling[LENGTH])
+    return found | {f"rope.scaling.{name}": value for name, value in given.items()}

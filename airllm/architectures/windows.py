@@ -1,0 +1,73 @@
+"""Which layers see a window of the last tokens alone, and how wide: what files say of it, both ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from airllm.architectures.config import ModelConfig
+from airllm.architectures.declaration import Architecture, Window
+from airllm.architectures.values import Values
+
+Windows = tuple[int | None, ...]
+_WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
+_FOLDER_PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
+
+
+def all_but_every(pattern: int, window: int | None, layers: int) -> Windows:
+    """A window in all layers but every `pattern`-th; in all of them for 0."""
+    return tuple(None if pattern and (i + 1) % pattern == 0 else window for i in range(layers))
+
+
+def folder_windows(
+    architecture: Architecture, values: Values, nope: tuple[bool, ...], layers: int
+) -> Windows:
+    """As config.json says. `nope`: the layers that rotate nothing."""
+    rule = architecture.window
+    if rule is None:
+        return (None,) * layers
+    width = values.whole("sliding_window", None if "sliding_window" in values else rule.default)
+    if rule.switch and not values.flag(rule.switch, False):
+        return (None,) * layers
+    types = values.get("layer_types", (list,), "a list of texts", None) if rule.listed else None
+    if types is not None:
+        return _listed(values, types, width, layers)
+    if rule.nope_only:
+        return tuple(width if each else None for each in nope)
+    if rule.first is not None:
+        first = values.get("max_window_layers", (int,), "a whole number", rule.first)
+        return tuple(width if i >= first else None for i in range(layers))
+    pattern = next((found for key in _FOLDER_PATTERNS if (found := values.whole(key, 0))), 0)
+    return all_but_every(pattern or rule.all_but_every, width, layers)
+
+
+def _listed(values: Values, types: list[Any], width: int | None, layers: int) -> Windows:
+    known = {"full_attention": None, "sliding_attention": width}
+    if len(types) != layers or any(type(each) is not str or each not in known for each in types):
+        wanted = f"{layers} of {', '.join(known)}"
+        raise values.error("layer_types", f"has {len(types)} items {sorted(set(map(str, types)))}", wanted)
+    return tuple(known[each] for each in types)
+
+
+def gguf_windows(architecture: Architecture, values: Values, layers: int) -> Windows:
+    """As a GGUF file's keys say."""
+    rule = architecture.window or Window()
+    width = None if values.raw(_WINDOW) == 0 else values.whole(_WINDOW, rule.in_gguf)
+    pattern = values.raw(_PATTERN)
+    if not isinstance(pattern, np.ndarray):
+        return all_but_every(values.whole(_PATTERN, rule.all_but_every), width, layers)
+    if len(pattern) != layers:
+        raise values.error(_PATTERN, f"has {len(pattern)} items", f"{layers}, one for each layer")
+    return tuple(width if windowed else None for windowed in pattern)
+
+
+def written_windows(architecture: Architecture, config: ModelConfig) -> dict[str, Any]:
+    """The same keys, of a model."""
+    rule = architecture.window or Window()
+    width = max((each for each in config.windows if each), default=None)
+    if width is None:
+        return {}
+    if config.windows == all_but_every(rule.all_but_every, width, config.layers):
+        return {_WINDOW: width}
+    return {_WINDOW: width, _PATTERN: [bool(each) for each in config.windows]}
