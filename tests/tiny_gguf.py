@@ -28,7 +28,7 @@ def write_gguf(name: str, path: Path, stored: str = "float") -> Path:
     config, tensors = read_folder(name)
     architecture = _ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, architecture)
-    _write_config(writer, config)
+    _write_config(writer, _text_part(config))
     _write_vocabulary(writer)
     for each, values in _converted(config, tensors):
         kind = block_kind(each, values.shape) if stored == "blocks" else Kind.F32
@@ -48,8 +48,9 @@ def gguf_name(config: dict[str, Any], name: str) -> str:
     """How a GGUF file calls a tensor of a folder: an expert has the name of its stack."""
     architecture = _ARCHITECTURES[config["model_type"]]
     kind = next(kind for kind, text in gguf.MODEL_ARCH_NAMES.items() if text == architecture)
-    names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
-    found = names.get_name(_EXPERT.sub(r"\1.\3", name), try_suffixes=(".weight", ".bias"))
+    names = gguf.get_tensor_name_map(kind, _text_part(config)["num_hidden_layers"])
+    plain = _EXPERT.sub(r"\1.\3", name.replace("language_model.", ""))
+    found = names.get_name(plain, try_suffixes=(".weight", ".bias"))
     assert found, name
     return found
 
@@ -57,13 +58,29 @@ def gguf_name(config: dict[str, Any], name: str) -> str:
 _ARCHITECTURES = {
     "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3",
+    "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2", "qwen2_moe": "qwen2moe",
+    "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl", "seed_oss": "seed_oss", "ministral3": "mistral3",
+    "mistral3": "mistral3", "gemma": "gemma",
 }  # fmt: skip
+_NEIGHBOURS = ("llama", "granite", "smollm3", "mistral3")  # whose rope turns neighbouring values of a head
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
+_IMAGES = ("visual.", "model.visual.", "vision_tower.", "multi_modal_projector.")
+
+
+def _text_part(config: dict[str, Any]) -> dict[str, Any]:
+    return {**config, **config.get("text_config", {}), "model_type": config["model_type"]}
+
+
+def is_text(name: str) -> bool:
+    """Whether a GGUF file has this tensor of a folder; parts for images are files of their own."""
+    return not name.startswith(_IMAGES)
 
 
 def _converted(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    config = _text_part(config)
     for name, values in _stacked(tensors).items():
-        yield gguf_name(config, name), _as_llama_cpp_has_it(config, name, values)
+        if is_text(name):
+            yield gguf_name(config, name), _as_llama_cpp_has_it(config, name, values)
     rope = config["rope_parameters"]
     if rope.get("rope_type") == "llama3":
         yield "rope_freqs.weight", _llama3_factors(config)
@@ -88,7 +105,7 @@ def _as_llama_cpp_has_it(config: dict[str, Any], name: str, values: np.ndarray) 
     architecture = _ARCHITECTURES[config["model_type"]]
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     which = name.split(".")[-2]
-    if architecture == "llama" and which in heads:  # for the rotation of neighbouring pairs
+    if architecture in _NEIGHBOURS and which in heads:
         parts = values.reshape(heads[which], 2, -1, *values.shape[1:])
         return parts.swapaxes(1, 2).reshape(values.shape)
     if architecture.startswith("gemma") and name.endswith("norm.weight"):
@@ -110,6 +127,7 @@ def _llama3_factors(config: dict[str, Any]) -> np.ndarray:
 def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    kind = config["model_type"]
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -121,16 +139,27 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if "head_dim" in config:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
-    if config["model_type"] != "mixtral" and config.get("sliding_window"):
+    if kind != "mixtral" and config.get("sliding_window"):
         writer.add_sliding_window(config["sliding_window"])
-    if config["model_type"] == "gemma2":
+    if kind == "olmo3":
+        writer.add_sliding_window_pattern([each == "sliding_attention" for each in config["layer_types"]])
+    if kind == "granite":
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+    if kind == "gemma2":
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
-    if experts := config.get("num_local_experts"):
+    if experts := config.get("num_local_experts", config.get("num_experts")):
         writer.add_expert_count(experts)
         writer.add_expert_used_count(config["num_experts_per_tok"])
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if kind == "qwen3_vl":
+        writer.add_num_deepstack_layers(len(config["vision_config"]["deepstack_visual_indexes"]))
     _write_rope(writer, config, head_dim)
 
 
@@ -145,6 +174,14 @@ def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_dim: int) 
     if kind in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
         writer.add_rope_scaling_factor(rope["factor"])
+    if sections := rope.get("mrope_section"):
+        writer.add_rope_dimension_sections([*sections, 0])
+    if "llama_4_scaling_beta" in rope:
+        for write, key in ((writer.add_rope_scaling_yarn_beta_fast, "beta_fast"),
+                           (writer.add_rope_scaling_yarn_beta_slow, "beta_slow"),
+                           (writer.add_rope_scaling_yarn_log_mul, "mscale_all_dim"),
+                           (writer.add_attn_temperature_scale, "llama_4_scaling_beta")):  # fmt: skip
+            write(rope[key])
     if config["model_type"] == "phi3" or kind == "yarn":
         before = rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings"))
         writer.add_rope_scaling_orig_ctx_len(before)

@@ -26,6 +26,11 @@ AS_GGUF = (
     "phi3_long", "mixtral", "qwen3_moe",
 )  # fmt: skip
 FOLDERS = (*AS_GGUF, "qwen2_window", "qwen3_moe_some")
+NEW_AS_GGUF = (
+    "granite", "granite_tied", "smollm3", "olmo2", "olmo3", "qwen2_moe", "qwen2_5_vl", "qwen3_vl", "seed_oss",
+    "ministral3", "mistral3", "mistral_small", "gemma",
+)  # fmt: skip
+NEW_FOLDERS = (*NEW_AS_GGUF, "smollm3_window", "qwen2_moe_some", "seed_oss_bias")
 K_MODEL = (
     "llama_k"  # only a GGUF file: its matrices are random blocks, in formats whose quantizer nobody has here
 )

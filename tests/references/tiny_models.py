@@ -28,7 +28,7 @@ from safetensors import safe_open
 
 from airllm.formats import FORMATS
 from tests import tiny_gguf, tiny_models
-from tests.tiny_models import DATA, FOLDERS, K_CONFIG, K_MODEL, LOGITS, SHORT, VOCABULARY
+from tests.tiny_models import DATA, K_CONFIG, K_MODEL, LOGITS, SHORT, VOCABULARY
 
 SIZES = {
     "vocab_size": VOCABULARY,
@@ -53,6 +53,14 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 100.0, "original_max_position
             "partial_rotary_factor": 0.75}  # fmt: skip
 GEMMA3_ROPES = {"full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 8.0},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 100.0}}  # fmt: skip
+MULTIPLIERS = {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.125,
+               "logits_scaling": 8.0}  # fmt: skip
+SHARED_EXPERT = {"num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
+TEMPERATURE = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0,
+               "original_max_position_embeddings": 16, "mscale": 1.0, "mscale_all_dim": 1.0,
+               "llama_4_scaling_beta": 0.5}  # fmt: skip
+PIXTRAL = {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 1,
+           "head_dim": 16, "patch_size": 2, "image_size": 8}  # fmt: skip
 # name -> transformers' class, dtype in the folder, configuration
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama2": ("Llama", "float32", {"num_attention_heads": 2, "num_hidden_layers": 2}),
@@ -91,7 +99,63 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen3_moe_some": ("Qwen3Moe", "float16", {
         **HEADS_16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
         "num_hidden_layers": 4, "mlp_only_layers": [1], "decoder_sparse_step": 2, "norm_topk_prob": False}),
+    "granite": ("Granite", "bfloat16", {**MULTIPLIERS, "num_hidden_layers": 2}),
+    "granite_tied": ("Granite", "float16", {
+        **MULTIPLIERS, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2,
+        "attention_bias": True, "tie_word_embeddings": True}),
+    "smollm3": ("SmolLM3", "bfloat16", {
+        "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 5, "intermediate_size": 32,
+        "tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}),
+    "smollm3_window": ("SmolLM3", "float16", {
+        "num_attention_heads": 2, "num_hidden_layers": 3, "intermediate_size": 32, "attention_bias": True,
+        "no_rope_layers": [0, 1, 0], "use_sliding_window": True, "sliding_window": 8}),
+    "olmo2": ("Olmo2", "bfloat16", {"hidden_size": 64, "num_hidden_layers": 2,
+                                    "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
+    "olmo3": ("Olmo3", "float16", {
+        "num_hidden_layers": 4, "intermediate_size": 32, "sliding_window": 8,
+        "rope_parameters": {"full_attention": YARN,
+                            "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}}}),
+    "qwen2_moe": ("Qwen2Moe", "bfloat16", {
+        **SHARED_EXPERT, "num_attention_heads": 2, "num_key_value_heads": 1, "num_experts": 4,
+        "num_hidden_layers": 2}),
+    "qwen2_moe_some": ("Qwen2Moe", "float16", {
+        **SHARED_EXPERT, "num_experts": 3, "num_hidden_layers": 4, "mlp_only_layers": [1],
+        "decoder_sparse_step": 2, "norm_topk_prob": True, "qkv_bias": False, "use_sliding_window": True,
+        "sliding_window": 8}),
+    "qwen2_5_vl": ("Qwen2_5_VL", "bfloat16", {
+        "text_config": {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2,
+                        "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0,
+                                            "mrope_section": [4, 2, 2]}},
+        "vision_config": {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 1,
+                          "patch_size": 2, "out_hidden_size": 32, "fullatt_block_indexes": [0]}}),
+    "qwen3_vl": ("Qwen3VL", "bfloat16", {
+        "text_config": {**HEADS_16, "num_hidden_layers": 2,
+                        "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0,
+                                            "mrope_interleaved": True, "mrope_section": [3, 3, 2]}},
+        "vision_config": {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 1,
+                          "patch_size": 2, "out_hidden_size": 32, "num_position_embeddings": 16,
+                          "deepstack_visual_indexes": [0]}}),
+    "seed_oss": ("SeedOss", "bfloat16", {**HEADS_16, "num_hidden_layers": 2, "attention_bias": True}),
+    "seed_oss_bias": ("SeedOss", "float16", {
+        "num_hidden_layers": 2, "head_dim": None, "num_attention_heads": 2, "attention_bias": False,
+        "attention_out_bias": True, "tie_word_embeddings": True}),
+    "ministral3": ("Ministral3", "bfloat16", {
+        **HEADS_16, "num_hidden_layers": 2, "tie_word_embeddings": True, "rope_parameters": TEMPERATURE}),
+    "mistral3": ("Mistral3", "bfloat16", {
+        "text_config": {"model_type": "ministral3", **HEADS_16, "num_hidden_layers": 2,
+                        "rope_parameters": {**TEMPERATURE, "mscale_all_dim": 0.5}},
+        "vision_config": PIXTRAL}),
+    "mistral_small": ("Mistral3", "float16", {
+        "text_config": {"model_type": "mistral", **HEADS_16, "num_hidden_layers": 2, "sliding_window": None,
+                        "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}},
+        "vision_config": PIXTRAL}),
+    "gemma": ("Gemma", "bfloat16", {
+        **HEADS_16, "num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2,
+        "tie_word_embeddings": True}),
 }  # fmt: skip
+SEEING = ("Qwen2_5_VL", "Qwen3VL", "Mistral3")  # they see images too; their text part has a config of its own
+FOLDERS = (*tiny_models.FOLDERS, *tiny_models.NEW_FOLDERS)
+AS_GGUF = (*tiny_models.AS_GGUF, *tiny_models.NEW_AS_GGUF)
 SHARDED = {"llama3": "40KB", "mixtral": "30KB"}
 CLOSE = 1e-5  # of the logits' range: what another machine's float32 may differ by
 
@@ -100,7 +164,12 @@ def model_of(name: str) -> torch.nn.Module:
     """The model with its random weights, float32."""
     kind, _, values = MODELS[name]
     config = getattr(transformers, f"{kind}TextConfig" if kind == "Gemma3" else f"{kind}Config")
-    model = _empty(kind, config(**{**SIZES, **values}))
+    if kind in SEEING:
+        text = {**SIZES, **values["text_config"]}
+        values = {"tie_word_embeddings": text["tie_word_embeddings"], **values, "text_config": text}
+    else:
+        values = {**SIZES, **values}
+    model = _empty(kind, config(**values))
     gemma = kind.startswith("Gemma")
     with torch.no_grad():
         for each, parameter in model.named_parameters():
@@ -110,7 +179,7 @@ def model_of(name: str) -> torch.nn.Module:
 
 
 def _empty(kind: str, config: Any) -> Any:
-    model = getattr(transformers, f"{kind}ForCausalLM")
+    model = getattr(transformers, f"{kind}For{'ConditionalGeneration' if kind in SEEING else 'CausalLM'}")
     config._attn_implementation = "eager"  # the only one that has soft caps
     return model(config).to(torch.float32).eval()
 
@@ -157,6 +226,8 @@ def in_blocks(name: str) -> Any:
     model = model_of(name)
     config, tensors = tiny_models.read_folder(name)
     for each, values in tensors.items():
+        if not tiny_gguf.is_text(each):
+            continue
         kind = tiny_gguf.block_kind(tiny_gguf.gguf_name(config, each), values.shape)
         if kind != Kind.F32:
             values[:] = gguf.quants.dequantize(gguf.quants.quantize(values, kind), kind)
@@ -203,7 +274,7 @@ def save(name: str, folder: Path) -> None:
 
 def all_logits() -> dict[str, np.ndarray]:
     found = {f"{name}.float": logits_of(model_of(name)) for name in FOLDERS}
-    found |= {f"{name}.blocks": logits_of(in_blocks(name)) for name in tiny_models.AS_GGUF}
+    found |= {f"{name}.blocks": logits_of(in_blocks(name)) for name in AS_GGUF}
     return found | {f"{K_MODEL}.blocks": logits_of(k_model())}
 
 

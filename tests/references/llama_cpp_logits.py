@@ -1,0 +1,58 @@
+"""Check that llama.cpp gives the tiny models' GGUF files the logits that transformers gives their folders.
+
+    npm install --omit=optional --ignore-scripts node-llama-cpp @node-llama-cpp/linux-x64
+    python -m tests.references.llama_cpp_logits FOLDER_WITH_NODE_MODULES [NAME ...]
+
+So the keys, names and layouts of tests/tiny_gguf.py are llama.cpp's. Only float32 files: it computes with
+activations of 8 bits where weights are in blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from tests import tiny_gguf, tiny_models
+
+CLOSE = 1e-5  # of the logits' range
+# What it computes otherwise, as far as that shows. It has gelu as a table of float16 ...
+GELU = 1e-3
+# ... its qwen2vl has another epsilon in norms ...
+APART = {"gemma": GELU, "gemma2": GELU, "gemma3": GELU, "qwen2_5_vl": 1e-4}
+# ... and it leaves out their windows, or takes the long factors by the context's size.
+OTHERWISE = ("mistral", "phi3", "phi3_long")
+
+
+def logits(node_folder: Path, names: tuple[str, ...]) -> dict[str, list[np.ndarray]]:
+    """llama.cpp's, of each text."""
+    with tempfile.TemporaryDirectory() as scratch:
+        files = {name: str(tiny_gguf.write_gguf(name, Path(scratch) / f"{name}.gguf")) for name in names}
+        request = Path(scratch) / "request.json"
+        request.write_text(json.dumps({"files": files, "texts": tiny_models.texts()}))
+        script = shutil.copy(Path(__file__).with_suffix(".mjs"), node_folder)
+        subprocess.run(["node", script, request, result := Path(scratch) / "result.json"], check=True)
+        os.unlink(script)
+        found = json.loads(result.read_text())
+    return {name: [np.array(each) for each in found[name]] for name in names}
+
+
+def main(node_folder: Path, names: tuple[str, ...]) -> None:
+    """Raises where one differs by too much."""
+    for name, found in logits(node_folder, names).items():
+        wanted = tiny_models.reference(name)
+        far = max(float(np.abs(a - b).max() / np.ptp(b)) for a, b in zip(found, wanted, strict=True))
+        print(f"{name}: {far:.1e} of the logits' range")
+        if not far < (limit := APART.get(name, CLOSE)):
+            raise ValueError(f"{name} differs by {far:.1e} of the logits' range, expected less than {limit}")
+
+
+if __name__ == "__main__":
+    known = (*tiny_models.AS_GGUF, *tiny_models.NEW_AS_GGUF)
+    main(Path(sys.argv[1]), tuple(sys.argv[2:]) or tuple(name for name in known if name not in OTHERWISE))
