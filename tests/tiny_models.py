@@ -15,22 +15,23 @@ import ml_dtypes  # noqa: F401  lets NumPy know bfloat16
 import numpy as np
 from safetensors import safe_open
 
+from airllm.architectures import declared
+from airllm.architectures.declaration import Tiny
+
 DATA = Path(__file__).parent / "data" / "tiny_models"
 LOGITS = DATA / "logits.npz"
 VOCABULARY = 80
 # Tokens of the texts; the second begins the first. Windows are shorter; beyond SHORT, longrope is long.
 LENGTHS = (40, SHORT := 24, 3)
+# name -> model_type, and the model, as the architectures declare them
+DECLARED: dict[str, tuple[str, Tiny]] = {
+    name: (tiny.model_type or each.model_types[0], tiny)
+    for each in declared()
+    for name, tiny in each.tiny.items()
+}
+FOLDERS = tuple(DECLARED)
 # Folders that GGUF files can be made of. The others have windows or dense layers that those cannot say.
-AS_GGUF = (
-    "llama2", "llama3", "llama_linear", "mistral", "smollm2", "qwen2", "qwen3", "gemma2", "gemma3", "phi3",
-    "phi3_long", "mixtral", "qwen3_moe",
-)  # fmt: skip
-FOLDERS = (*AS_GGUF, "qwen2_window", "qwen3_moe_some")
-NEW_AS_GGUF = (
-    "granite", "granite_tied", "smollm3", "olmo2", "olmo3", "qwen2_moe", "qwen2_5_vl", "qwen3_vl", "seed_oss",
-    "ministral3", "mistral3", "mistral_small", "gemma",
-)  # fmt: skip
-NEW_FOLDERS = (*NEW_AS_GGUF, "smollm3_window", "qwen2_moe_some", "seed_oss_bias")
+AS_GGUF = tuple(name for name, (_, tiny) in DECLARED.items() if tiny.gguf)
 K_MODEL = (
     "llama_k"  # only a GGUF file: its matrices are random blocks, in formats whose quantizer nobody has here
 )

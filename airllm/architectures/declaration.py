@@ -79,12 +79,14 @@ class Biases:
 @dataclass(frozen=True)
 class Tiny:
     """A tiny model that the tests run and transformers computes: `values` of its config.json beyond the sizes
-    that all have. `gguf`: GGUF files can say all of it.
+    that all have. `gguf`: GGUF files can say all of it. `model_type`: where it is not the architecture's
+    first.
     """
 
     values: Mapping[str, Any]
     dtype: str = "bfloat16"
     gguf: bool = True
+    model_type: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

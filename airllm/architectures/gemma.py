@@ -39,6 +39,17 @@ GEMMA1 = Architecture(
     keys={"activation": {"of_folder": lambda said: "gelu_tanh"}},  # whatever old files call it
     defaults={"activation": "gelu_tanh", "embedding_scale": lambda found: sqrt(found["width"])},
     folder_defaults={"norm_eps": 1e-6, "kv_heads": 16, "head_dim": 256},
+    tiny={
+        "gemma": Tiny(
+            {
+                "head_dim": 16,
+                "num_attention_heads": 2,
+                "num_key_value_heads": 1,
+                "num_hidden_layers": 2,
+                "tie_word_embeddings": True,
+            }
+        ),
+    },
 )
 GEMMA2 = Architecture(
     name="gemma2",
@@ -71,7 +82,7 @@ GEMMA2 = Architecture(
                 "final_logit_softcapping": 3.0,
                 "tie_word_embeddings": True,
             }
-        )
+        ),
     },
 )
 GEMMA3 = GEMMA2.but(
@@ -102,6 +113,6 @@ GEMMA3 = GEMMA2.but(
                 "tie_word_embeddings": True,
                 "rope_parameters": _ROPES,
             }
-        )
+        ),
     },
 )

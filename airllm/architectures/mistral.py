@@ -6,12 +6,34 @@ from airllm.architectures.declaration import Rotary, Tiny, Window
 from airllm.architectures.llama import LLAMA
 from airllm.architectures.values import Values
 
+_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "original_max_position_embeddings": 16,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.5,
+}
+_PIXTRAL = {
+    "num_hidden_layers": 1,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_attention_heads": 1,
+    "head_dim": 16,
+    "patch_size": 2,
+    "image_size": 8,
+}
 MISTRAL = LLAMA.but(
     title="Mistral 7B, Nemo, Small 3",
     model_types=("mistral",),
     parts_of=("mistral3",),
-    window=Window(default=4096, listed=True),
-    tiny={"mistral": Tiny({"head_dim": 16, "sliding_window": 8}, "float16")},
+    window=Window(default=4096),
+    tiny={
+        "mistral": Tiny({"head_dim": 16, "sliding_window": 8}, "float16"),
+    },
 )
 
 
@@ -46,7 +68,7 @@ MIXTRAL = MISTRAL.but(
                 "num_experts_per_tok": 2,
                 "sliding_window": None,
             }
-        )
+        ),
     },
 )
 MINISTRAL3 = MISTRAL.but(
@@ -57,4 +79,35 @@ MINISTRAL3 = MISTRAL.but(
     rotary=Rotary(theta=1e6, neighbours=True, temperature=True),
     window=Window(),
     folder_defaults={"norm_eps": 1e-5, "kv_heads": 8, "head_dim": 128},
+    tiny={
+        "ministral3": Tiny(
+            {"head_dim": 16, "num_hidden_layers": 2, "tie_word_embeddings": True, "rope_parameters": _YARN}
+        ),
+        "mistral3": Tiny(
+            {
+                "text_config": {
+                    "model_type": "ministral3",
+                    "head_dim": 16,
+                    "num_hidden_layers": 2,
+                    "rope_parameters": {**_YARN, "mscale_all_dim": 0.5},
+                },
+                "vision_config": _PIXTRAL,
+            },
+            model_type="mistral3",
+        ),
+        "mistral_small": Tiny(
+            {
+                "text_config": {
+                    "model_type": "mistral",
+                    "head_dim": 16,
+                    "num_hidden_layers": 2,
+                    "sliding_window": None,
+                    "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+                },
+                "vision_config": _PIXTRAL,
+            },
+            "float16",
+            model_type="mistral3",
+        ),
+    },
 )

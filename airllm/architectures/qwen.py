@@ -11,6 +11,19 @@ _YARN = {
     "factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+_SHARED_EXPERT = {
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 64,
+}
+_VISION = {
+    "depth": 1,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_heads": 1,
+    "patch_size": 2,
+    "out_hidden_size": 32,
+}
 # Positions in text, height and width, which are one and the same for text.
 _MULTI_AXIS = SCALINGS | {"mrope": "default"}
 
@@ -52,6 +65,24 @@ QWEN2VL = QWEN2.but(
     parts_of=("qwen2_vl", "qwen2_5_vl"),
     rotary=Rotary(theta=1e6, scalings=_MULTI_AXIS),
     folder_defaults={"norm_eps": 1e-5},
+    tiny={
+        "qwen2_5_vl": Tiny(
+            {
+                "text_config": {
+                    "num_attention_heads": 2,
+                    "num_key_value_heads": 1,
+                    "num_hidden_layers": 2,
+                    "rope_parameters": {
+                        "rope_type": "default",
+                        "rope_theta": 1000.0,
+                        "mrope_section": [4, 2, 2],
+                    },
+                },
+                "vision_config": {**_VISION, "fullatt_block_indexes": [0]},
+            },
+            model_type="qwen2_5_vl",
+        ),
+    },
 )
 QWEN2MOE = QWEN2.but(
     "qwen2moe",
@@ -63,6 +94,32 @@ QWEN2MOE = QWEN2.but(
     biases=Biases(qkv=("qkv_bias", True), output=False),
     folder_defaults={"norm_eps": 1e-6, "expert_feed_forward": ...},
     defaults={"normalize_experts": False},
+    tiny={
+        "qwen2_moe": Tiny(
+            {
+                **_SHARED_EXPERT,
+                "num_attention_heads": 2,
+                "num_key_value_heads": 1,
+                "num_experts": 4,
+                "num_hidden_layers": 2,
+            }
+        ),
+        "qwen2_moe_some": Tiny(
+            {
+                **_SHARED_EXPERT,
+                "num_experts": 3,
+                "num_hidden_layers": 4,
+                "mlp_only_layers": [1],
+                "decoder_sparse_step": 2,
+                "norm_topk_prob": True,
+                "qkv_bias": False,
+                "use_sliding_window": True,
+                "sliding_window": 8,
+            },
+            "float16",
+            gguf=False,
+        ),
+    },
 )
 QWEN3 = QWEN2.but(
     "qwen3",
@@ -71,7 +128,9 @@ QWEN3 = QWEN2.but(
     norms=Norms(q_and_k="head"),
     biases=Biases(),
     folder_defaults={"norm_eps": 1e-6, "head_dim": 128},
-    tiny={"qwen3": Tiny({"head_dim": 32, "num_hidden_layers": 2, "rope_parameters": _YARN})},
+    tiny={
+        "qwen3": Tiny({"head_dim": 32, "num_hidden_layers": 2, "rope_parameters": _YARN}),
+    },
 )
 QWEN3VL = QWEN3.but(
     "qwen3vl",
@@ -79,6 +138,24 @@ QWEN3VL = QWEN3.but(
     model_types=("qwen3_vl_text",),
     parts_of=("qwen3_vl",),
     rotary=Rotary(theta=5e5, scalings=_MULTI_AXIS),
+    tiny={
+        "qwen3_vl": Tiny(
+            {
+                "text_config": {
+                    "head_dim": 16,
+                    "num_hidden_layers": 2,
+                    "rope_parameters": {
+                        "rope_type": "default",
+                        "rope_theta": 1000.0,
+                        "mrope_interleaved": True,
+                        "mrope_section": [3, 3, 2],
+                    },
+                },
+                "vision_config": {**_VISION, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+            },
+            model_type="qwen3_vl",
+        ),
+    },
 )
 QWEN3MOE = QWEN3.but(
     "qwen3moe",

@@ -1,6 +1,6 @@
 """SmolLM3 (Hugging Face, 2025): Llama without a rotation in every fourth layer. SmolLM 1 and 2 are Llama."""
 
-from airllm.architectures.declaration import Rotary, Window
+from airllm.architectures.declaration import Rotary, Tiny, Window
 from airllm.architectures.llama import LLAMA
 
 SMOLLM3 = LLAMA.but(
@@ -11,4 +11,29 @@ SMOLLM3 = LLAMA.but(
     window=Window(switch="use_sliding_window", nope_only=True),
     tied=True,
     folder_defaults={"norm_eps": 1e-6, "kv_heads": 4},
+    tiny={
+        "smollm3": Tiny(
+            {
+                "num_attention_heads": 2,
+                "num_key_value_heads": 1,
+                "num_hidden_layers": 5,
+                "intermediate_size": 32,
+                "tie_word_embeddings": True,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+            }
+        ),
+        "smollm3_window": Tiny(
+            {
+                "num_attention_heads": 2,
+                "num_hidden_layers": 3,
+                "intermediate_size": 32,
+                "attention_bias": True,
+                "no_rope_layers": [0, 1, 0],
+                "use_sliding_window": True,
+                "sliding_window": 8,
+            },
+            "float16",
+            gguf=False,
+        ),
+    },
 )

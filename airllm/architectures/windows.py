@@ -25,11 +25,9 @@ def folder_windows(
 ) -> Windows:
     """As config.json says. `nope`: the layers that rotate nothing."""
     rule = architecture.window
-    if rule is None:
+    if rule is None or (rule.switch and not values.flag(rule.switch, False)):
         return (None,) * layers
     width = values.whole("sliding_window", None if "sliding_window" in values else rule.default)
-    if rule.switch and not values.flag(rule.switch, False):
-        return (None,) * layers
     types = values.get("layer_types", (list,), "a list of texts", None) if rule.listed else None
     if types is not None:
         return _listed(values, types, width, layers)

@@ -54,5 +54,5 @@ def main(node_folder: Path, names: tuple[str, ...]) -> None:
 
 
 if __name__ == "__main__":
-    known = (*tiny_models.AS_GGUF, *tiny_models.NEW_AS_GGUF)
+    known = tiny_models.AS_GGUF
     main(Path(sys.argv[1]), tuple(sys.argv[2:]) or tuple(name for name in known if name not in OTHERWISE))
