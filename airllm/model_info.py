@@ -13,9 +13,11 @@ from airllm import engine_backend
 from airllm.architectures import config_of
 from airllm.architectures.config import ModelConfig
 from airllm.architectures.tensor_names import NamedTensors
+from airllm.backends.kernel_backend import KernelBackend
 from airllm.formats import Quantized
 from airllm.models.budget import CONTEXT
 from airllm.models.cache import token_bytes
+from airllm.models.fused import why_not_native, why_op_by_op
 from airllm.models.memory import estimate
 from airllm.models.recommended import as_text, recommended_by
 from airllm.models.speed import fastest, rate
@@ -49,20 +51,31 @@ def lines(path: Path) -> Iterator[str]:
         yield from _format_lines(_formats(weights))
         yield from _memory(NamedTensors(weights, config))
         yield f"Sampling:    {as_text(recommended_by(weights)) or 'the model recommends nothing'}"
-    yield from _backend(path)
+    yield from _backend(path, config)
 
 
-def _backend(path: Path) -> Iterator[str]:
-    """What an engine runs on with its own settings, why, and how fast each backend was that could be it."""
+def _backend(path: Path, config: ModelConfig) -> Iterator[str]:
+    """What an engine runs on with its own settings, why, how a token goes through the layers there, and how
+    fast each backend was that could be it.
+    """
     opening = engine_backend.Opening(path)
     found = engine_backend.chosen(opening)
     speeds = found.speeds or engine_backend.beside_processor(opening, found.name)
     yield f"Backend:     {found.name}: {found.why}"
+    yield f"Decode:      {_decode(KernelBackend(found.name), config)}"
     for name, speed in speeds.items():
         yield f"  {name:<9}  {speed}"
     if not found.speeds and speeds and (faster := fastest(speeds)) != found.name:
         times = speeds[faster].tokens_per_second / max(speeds[found.name].tokens_per_second, 1e-9)
         yield f"  {faster} makes {rate(times)} times as many tokens: backend auto takes the fastest"
+
+
+def _decode(ops: KernelBackend, config: ModelConfig) -> str:
+    """Whether a token is one native call, or why not."""
+    if why_not := why_op_by_op(ops, config):
+        return f"op by op: {why_not}"
+    why_not = why_not_native(ops, config, "ends")
+    return "all layers in one call" + (f", the rest op by op: {why_not}" if why_not else "")
 
 
 def _architecture(c: ModelConfig) -> Iterator[str]:

@@ -31,6 +31,10 @@ struct LayerNumbers {
   int64_t index, rotation;
   int64_t experts_used;
   bool normalize_experts;
+  float residual_scale;
+  std::optional<std::pair<float, int64_t>> query_temperature;  // scale, and the length from which it counts
+  bool pre_norms;
+  std::string qk_norm;
 };
 
 // Gate, up and down of each expert of a layer; none if it has none.
@@ -42,14 +46,13 @@ using ExpertArrays = std::vector<std::array<py::object, 3>>;
 template <class Weights>
 class [[gnu::visibility("hidden")]] LayerWeights {
  public:
-  static constexpr bool kExperts = Weights::kExperts;
-
   LayerWeights(const py::dict& weights, const ExpertArrays& experts, const LayerNumbers& numbers) {
     for (const auto& [name, weight] : weights)
       unread_[py::cast<std::string>(name)] = py::reinterpret_borrow<py::object>(weight);
     read(numbers);
-    read_attention();
-    layer_.feed_forward_norm = floats("feed_forward.norm", given("feed_forward.norm"), layer_.width);
+    read_attention(numbers.pre_norms);
+    if (numbers.pre_norms)
+      layer_.feed_forward_norm = floats("feed_forward.norm", given("feed_forward.norm"), layer_.width);
     layer_.feed_forward_post_norm = optional_floats("feed_forward.post_norm", layer_.width);
     if (experts.empty())
       read_feed_forward();
@@ -75,9 +78,9 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     if (n.heads % n.kv_heads)
       op_.wrong_value("heads", "has value " + std::to_string(n.heads),
                       "a multiple of kv_heads=" + std::to_string(n.kv_heads));
-    layer_.window = n.window ? positive("window", *n.window) : 0;
+    layer_.window = n.window ? positive("windows", *n.window) : 0;
     layer_.index = positive("index", n.index + 1) - 1;
-    layer_.rotation = positive("rotation", n.rotation + 1) - 1;
+    layer_.rotation = positive("rotation", n.rotation + 2) - 2;
     layer_.eps = n.norm_eps;
     layer_.scale = n.attention_scale;
     layer_.softcap = n.attention_softcap.value_or(0.f);
@@ -85,20 +88,29 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     layer_.activation =
         static_cast<cpu::Activation>(choice(op_, "activation", py::str(n.activation).ptr(), activations));
     layer_.interleaved = n.interleaved;
+    layer_.residual_scale = n.residual_scale;
+    static const char* const normed[] = {"", "head", "row"};
+    layer_.norms_whole_rows = choice(op_, "qk_norm", py::str(n.qk_norm).ptr(), normed) == 2;
+    if (n.query_temperature) {
+      layer_.temperature = n.query_temperature->first;
+      layer_.temperature_length = positive("query_temperature", n.query_temperature->second);
+    }
   }
 
-  void read_attention() {
+  void read_attention(bool pre_norms) {
     const int64_t q = layer_.heads * layer_.head_dim, kv = layer_.kv_heads * layer_.head_dim;
-    const py::object norm = given("attention.norm");
-    layer_.width = Weights::size("attention.norm", norm.ptr());
-    layer_.attention_norm = floats("attention.norm", norm, layer_.width);
+    const char* const first = pre_norms ? "attention.norm" : "attention.post_norm";
+    const py::object norm = given(first);
+    layer_.width = Weights::size(first, norm.ptr());
+    const float* const weights = floats(first, norm, layer_.width);
+    layer_.attention_norm = pre_norms ? weights : nullptr;
+    layer_.attention_post_norm = pre_norms ? optional_floats("attention.post_norm", layer_.width) : weights;
     layer_.q = matrix("attention.q", q, layer_.width);
     layer_.k = matrix("attention.k", kv, layer_.width);
     layer_.v = matrix("attention.v", kv, layer_.width);
     layer_.output = matrix("attention.output", layer_.width, q);
-    layer_.q_norm = optional_floats("attention.q_norm", layer_.head_dim);
-    layer_.k_norm = optional_floats("attention.k_norm", layer_.head_dim);
-    layer_.attention_post_norm = optional_floats("attention.post_norm", layer_.width);
+    layer_.q_norm = optional_floats("attention.q_norm", layer_.norms_whole_rows ? q : layer_.head_dim);
+    layer_.k_norm = optional_floats("attention.k_norm", layer_.norms_whole_rows ? kv : layer_.head_dim);
   }
 
   void read_feed_forward() {
@@ -183,18 +195,15 @@ class [[gnu::visibility("hidden")]] LayerWeights {
 // The traits of a model (ModelConfig.traits) that a module's layers and ends know: one that has another is
 // computed op by op. The constants are what all layers of LayerWeights know.
 using Traits = std::initializer_list<const char*>;
-inline constexpr Traits kLayerTraits = {"activation=gelu",
-                                        "activation=gelu_tanh",
-                                        "attention_softcap",
-                                        "local_rope",
-                                        "output_bias",
-                                        "post_norms",
-                                        "qk_norm=head",
-                                        "qkv_bias",
-                                        "windows"};
-inline constexpr Traits kExpertTraits = {"expert_feed_forward", "experts", "experts_used", "moe_layers",
-                                         "normalize_experts"};
+inline constexpr Traits kLayerTraits = {
+    "activation=gelu", "activation=gelu_tanh", "attention_softcap", "local_rope", "output_bias",
+    "post_norms",      "qk_norm=head",         "qkv_bias",          "windows"};
 inline constexpr Traits kEndTraits = {"embedding_scale", "logit_softcap"};
+
+// Those that one backend knows beyond these.
+struct MoreTraits {
+  Traits layers, ends;
+};
 
 inline py::frozenset set_of(Traits some, Traits more = {}) {
   py::set all;
@@ -205,27 +214,30 @@ inline py::frozenset set_of(Traits some, Traits more = {}) {
 
 // The class of a backend's layers as Python has it.
 template <class Layer>
-void define_layer(py::module_& module, const char* name, const char* doc) {
+void define_layer(py::module_& module, const char* name, const char* doc, const MoreTraits& more = {}) {
   py::dict traits;
-  traits["layers"] = set_of(kLayerTraits, Layer::kExperts ? kExpertTraits : Traits{});
-  traits["ends"] = set_of(kEndTraits);
+  traits["layers"] = set_of(kLayerTraits, more.layers);
+  traits["ends"] = set_of(kEndTraits, more.ends);
   module.attr("decoder_traits") = traits;
   py::class_<Layer>(module, name, doc)
       .def(py::init([](const py::dict& weights, int64_t heads, int64_t kv_heads, int64_t head_dim,
                        float norm_eps, float attention_scale, std::optional<float> attention_softcap,
                        std::optional<int64_t> window, const std::string& activation, bool interleaved,
                        int64_t index, int64_t rotation, const ExpertArrays& experts, int64_t experts_used,
-                       bool normalize_experts) {
-             return new Layer(
-                 weights, experts,
-                 {heads, kv_heads, head_dim, norm_eps, attention_scale, attention_softcap, window, activation,
-                  interleaved, index, rotation, experts_used, normalize_experts});
+                       bool normalize_experts, float residual_scale,
+                       std::optional<std::pair<float, int64_t>> query_temperature, bool pre_norms,
+                       const std::string& qk_norm) {
+             return new Layer(weights, experts,
+                              {heads, kv_heads, head_dim, norm_eps, attention_scale, attention_softcap,
+                               window, activation, interleaved, index, rotation, experts_used,
+                               normalize_experts, residual_scale, query_temperature, pre_norms, qk_norm});
            }),
            py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
            py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
-           py::arg("window") = py::none(), py::arg("activation") = "silu", py::arg("interleaved") = false,
+           py::arg("windows") = py::none(), py::arg("activation") = "silu", py::arg("interleaved") = false,
            py::arg("index") = 0, py::arg("rotation") = 0, py::arg("experts") = py::tuple(),
-           py::arg("experts_used") = 0, py::arg("normalize_experts") = false);
+           py::arg("experts_used") = 0, py::arg("normalize_experts") = false, py::arg("residual_scale") = 1.f,
+           py::arg("query_temperature") = py::none(), py::arg("pre_norms") = true, py::arg("qk_norm") = "");
 }
 
 }  // namespace arguments

@@ -129,13 +129,18 @@ void define_decoder_layer(py::module_& m) {
       m, "DecoderLayer",
       "A layer ready for decoder_layers(): its weights by name, as airllm.models.layers "
       "has them, and (gate, up, down) of each of its experts. NotImplementedError for weights that are none "
-      "of it.");
+      "of it.",
+      {{"expert_feed_forward", "experts", "experts_used", "moe_layers", "nope_layers", "normalize_experts",
+        "pre_norms", "qk_norm=row", "query_temperature", "residual_scale"},
+       {"logit_scale"}});
   py::class_<DecoderPlan>(m, "DecoderPlan",
                           "All that decode_step() needs of a model, checked once: DecoderLayers, stored "
                           "tables embedding and output (vocabulary, width), and the norm between.")
-      .def(py::init<py::tuple, py::object, py::object, py::object, float, float, std::optional<float>>(),
+      .def(py::init<py::tuple, py::object, py::object, py::object, float, float, std::optional<float>,
+                    float>(),
            py::arg("layers"), py::arg("embedding"), py::arg("output_norm"), py::arg("output"), py::kw_only(),
-           py::arg("norm_eps"), py::arg("embedding_scale") = 1.f, py::arg("logit_softcap") = py::none());
+           py::arg("norm_eps"), py::arg("embedding_scale") = 1.f, py::arg("logit_softcap") = py::none(),
+           py::arg("logit_scale") = 1.f);
   m.attr("decoder_rows") = cpu::kDecodeRows;
 }
 

@@ -12,7 +12,7 @@ import stored
 from conftest import targets
 
 from airllm import tensor_ops
-from airllm.architectures.config import ModelConfig, Rope
+from airllm.architectures.config import ModelConfig, QueryTemperature, Rope
 from airllm.backends.kernel_backend import KernelBackend
 from airllm.formats import FORMATS, Quantized
 from airllm.models.cache import Cache
@@ -43,6 +43,19 @@ MODELS = {
     "gelu": {"activation": "gelu"},
     "half of a head is turned": {"rope": Rope(10000.0, 16), "heads": 6, "kv_heads": 6},
     "one key-value head": {"heads": 9, "kv_heads": 1},
+    "granite": {"residual_scale": 0.25, "attention_scale": 0.1},
+    "a layer without a rotation": {"nope_layers": (False, True)},
+    "norms of whole rows, and after each half": {"qk_norm": "row", "pre_norms": False, "post_norms": True},
+    "temperature": {"query_temperature": QueryTemperature(0.5, 16)},
+    "all of these": {
+        "residual_scale": 0.25,
+        "nope_layers": (True, False),
+        "qk_norm": "row",
+        "post_norms": True,
+        "query_temperature": QueryTemperature(2.0, 3),
+        "windows": (None, 20),
+        "local_rope": Rope(500.0, 32),
+    },
     "small odd heads": {"heads": 5, "kv_heads": 5, "head_dim": 6, "rope": Rope(10000.0, 6)},
 }
 # Lengths before, and new tokens, of each sequence.
@@ -92,13 +105,15 @@ def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
         parts = {"gate": (f, c.width), "up": (f, c.width), "down": (c.width, f)}
         shapes |= {f"feed_forward.{name}": shape for name, shape in parts.items()}
     weights = {n: matrix(rng, s, formats[i % len(formats)]) for i, (n, s) in enumerate(shapes.items())}
-    vectors = {"attention.norm": c.width, "feed_forward.norm": c.width}
+    vectors = {"attention.norm": c.width, "feed_forward.norm": c.width} if c.pre_norms else {}
     if c.qkv_bias:
         vectors |= {"attention.q_bias": q, "attention.k_bias": kv, "attention.v_bias": kv}
     if c.output_bias:
         vectors |= {"attention.output_bias": c.width}
     if c.qk_norm:
-        vectors |= {"attention.q_norm": c.head_dim, "attention.k_norm": c.head_dim}
+        row = c.qk_norm == "row"
+        sizes = {"q": q if row else c.head_dim, "k": kv if row else c.head_dim}
+        vectors |= {f"attention.{name}_norm": size for name, size in sizes.items()}
     if c.post_norms:
         vectors |= {"attention.post_norm": c.width, "feed_forward.post_norm": c.width}
     weights |= {n: rng.uniform(0.5, 1.5, size).astype(np.float32) for n, size in vectors.items()}
@@ -141,8 +156,9 @@ def batch_of(c: ModelConfig, batch, dtype="f32"):
 
 def composed(ops, x, angles, rows, layers):
     for layer in layers:
-        local = layer.config.rope_of(layer.index) is layer.config.local_rope
-        x = decoder_layer(ops, x, layer, angles[int(local)], rows)
+        rope = layer.config.rope_of(layer.index)
+        turned = angles[rope is layer.config.local_rope] if rope else None
+        x = decoder_layer(ops, x, layer, turned, rows)
     return x
 
 
@@ -223,7 +239,7 @@ class Ends:
         last = np.stack([part.of(x)[-1] for part in rows])
         logits = ops.linear(ops.rms_norm(last, self.norm, self.config.norm_eps), self.output)
         cap = self.config.logit_softcap
-        return np.tanh(logits / cap) * cap if cap else logits
+        return (np.tanh(logits / cap) * cap if cap else logits) * np.float32(self.config.logit_scale)
 
 
 def compare_steps(c, batch, name="f32", expected_ops=PYTHON, within=2e-5, spoil=None, reduce=None):

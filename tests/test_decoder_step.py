@@ -28,12 +28,13 @@ from tests import speaking_model
 ENDS = {
     "plain": {},
     "scaled, capped": {"embedding_scale": 8.0, "logit_softcap": 1.5},
+    "logits scaled": {"embedding_scale": 3.0, "logit_scale": 0.125},
 }
 
 
 @having
 @pytest.mark.parametrize("kind", ENDS)
-@pytest.mark.parametrize("model", ("llama", "gemma", "small odd heads"))
+@pytest.mark.parametrize("model", ("llama", "gemma", "small odd heads", "all of these"))
 def test_a_step_goes_from_tokens_to_logits(model, kind, reached):
     c = config(**MODELS[model] | ENDS[kind])
     for batch in BATCHES.values():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airllm import real_data
-from airllm.architectures import types_of_folders
+from airllm.architectures import declared, table
 from airllm.backends import available, opened
 from airllm.backends.values import BUILT_IN
 
@@ -110,10 +110,10 @@ def test_the_environment_variables_of_the_guide_are_those_of_the_code():
 
 
 def test_the_models_of_the_readme_are_those_that_run():
-    listed = re.search(
-        r"Models of these types run[^:]*: ((?:`\w+`(?:, |\.))+)", (ROOT / "README.md").read_text()
-    )
-    assert listed and re.findall(r"`(\w+)`", listed[1]) == types_of_folders()
+    rows = [f"| {' | '.join(row)} |" for row in table()]
+    listed = (ROOT / "README.md").read_text().partition("These models run")[2].split("\n\n")[1].splitlines()
+    assert listed[2:] == rows
+    assert all(name in listed[i] for i, each in enumerate(declared(), 2) for name in (each.title, each.name))
 
 
 def test_the_backends_of_the_table_are_those_that_are_known():

@@ -53,6 +53,14 @@ def types_of_folders() -> list[str]:
     return list(dict.fromkeys(name for each in declared() for name in model_types_of(each)))
 
 
+def table() -> list[tuple[str, str, str]]:
+    """For people: title, types of folders, and architecture of GGUF files, of each that is declared."""
+    return [
+        (each.title, ", ".join(f"`{name}`" for name in model_types_of(each)) or "-", f"`{each.name}`")
+        for each in declared()
+    ]
+
+
 def model_types_of(architecture: Architecture) -> list[str]:
     """Those by which people know it: a part for text alone goes by the whole model's."""
     own = [name for name in architecture.model_types if not name.endswith("_text")]

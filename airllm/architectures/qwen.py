@@ -193,6 +193,6 @@ QWEN3MOE = QWEN3.but(
 )
 QWEN3VLMOE = QWEN3MOE.but(
     "qwen3vlmoe",
-    title="Qwen 3-VL with experts, for text; folders, which have experts as stacks, do not run yet",
-    model_types=(),
+    title="Qwen 3-VL with experts, for text",
+    model_types=(),  # folders have all experts of a layer in one tensor, which is not read
 )

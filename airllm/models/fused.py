@@ -7,6 +7,7 @@ logits.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,13 +32,11 @@ class FusedLayers:
 
     def __init__(self, ops: Any, layers: Sequence[Layer], whole: bool = True):
         self.prepared: tuple[Any, ...] = ()
-        self.why_not = ""
         self._run = ops.extension("decoder_layers")
-        if self._run is None:
-            self.why_not = f"{ops} has no call for whole layers"
-            return
+        self.why_not = why_op_by_op(ops, layers[0].config)
         if not whole and any(layer.experts for layer in layers):
-            self.why_not = "experts come and go within a budget of memory"
+            self.why_not = self.why_not or "experts come and go within a budget of memory"
+        if self.why_not:
             return
         self.most_rows = ops.extension("decoder_rows")
         try:
@@ -145,6 +144,13 @@ def _arguments(angles: Sequence[Angles], rows: Sequence[Rows]) -> tuple[list[Any
     return [(each.cos, each.sin) for each in angles], parts
 
 
+def why_op_by_op(ops: Any, config: ModelConfig) -> str:
+    """Why the layers of a model are not one call on these ops; "" if they are."""
+    if ops.extension("decoder_layers") is None:
+        return f"{ops} has no call for whole layers"
+    return why_not_native(ops, config, "layers")
+
+
 def why_not_native(ops: Any, config: ModelConfig, part: str) -> str:
     """Which traits of a model's "layers" or "ends" the backend's native ones do not know; "" if they know
     all. A model that has others runs op by op.
@@ -168,7 +174,7 @@ def prepared(ops: Any, kind: str, layer: Layer) -> Any:
         attention_scale=c.attention_scale,
         interleaved=c.rope.interleaved,
         index=layer.index,
-        rotation=int(rope is not None and rope is c.local_rope),
+        rotation=int(rope is c.local_rope) if rope else -1,
         **_told(ops, c, "layers", layer.index),
         **({"experts": _experts(layer)} if layer.experts else {}),
     )
@@ -179,16 +185,21 @@ def ends(ops: Any, config: ModelConfig) -> dict[str, Any]:
     return {"norm_eps": config.norm_eps, **_told(ops, config, "ends")}
 
 
-# trait -> the argument by which a native layer, or step, that knows it is told of it. Of other traits it sees
-# weights, or angles.
-_ARGUMENTS = {
-    "activation": "activation",
-    "attention_softcap": "attention_softcap",
-    "experts_used": "experts_used",
-    "normalize_experts": "normalize_experts",
-    "windows": "window",
-    "embedding_scale": "embedding_scale",
-    "logit_softcap": "logit_softcap",
+# What a native layer, or step, that knows a trait is told of it, as the argument of the same name (of a
+# tuple its item for the layer). Other traits it sees by weights or angles.
+_ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
+    "activation": lambda c, layer: c.activation,
+    "attention_softcap": lambda c, layer: c.attention_softcap,
+    "experts_used": lambda c, layer: c.experts_used,
+    "normalize_experts": lambda c, layer: c.normalize_experts,
+    "pre_norms": lambda c, layer: c.pre_norms,
+    "qk_norm": lambda c, layer: c.qk_norm,
+    "query_temperature": lambda c, layer: c.query_temperature and dataclasses.astuple(c.query_temperature),
+    "residual_scale": lambda c, layer: c.residual_scale,
+    "windows": lambda c, layer: c.window(layer),
+    "embedding_scale": lambda c, layer: c.embedding_scale,
+    "logit_scale": lambda c, layer: c.logit_scale,
+    "logit_softcap": lambda c, layer: c.logit_softcap,
 }
 
 
@@ -197,8 +208,7 @@ def _told(ops: Any, config: ModelConfig, part: str, layer: int = 0) -> dict[str,
     if why_not := why_not_native(ops, config, part):
         raise NotImplementedError(why_not)
     known = {trait.partition("=")[0] for trait in ops.extension("decoder_traits")[part]}
-    found = {argument: getattr(config, trait) for trait, argument in _ARGUMENTS.items() if trait in known}
-    return {name: value[layer] if isinstance(value, tuple) else value for name, value in found.items()}
+    return {name: value(config, layer) for name, value in _ARGUMENTS.items() if name in known}
 
 
 def _experts(layer: Layer) -> list[tuple[Stored, Stored, Stored]]:

@@ -11,11 +11,11 @@ namespace [[gnu::visibility("hidden")]] ops {
 class DecoderPlan {
  public:
   DecoderPlan(py::tuple layers, py::object embedding, py::object output_norm, py::object output,
-              float norm_eps, float embedding_scale, std::optional<float> logit_softcap)
+              float norm_eps, float embedding_scale, std::optional<float> logit_softcap, float logit_scale)
       : kept_(std::move(layers)),
         tables_{std::move(embedding), std::move(output_norm), std::move(output)},
         layers_(layers_of(kept_)),
-        ends_(read_ends(norm_eps, embedding_scale, logit_softcap.value_or(0.f))),
+        ends_(read_ends(norm_eps, embedding_scale, logit_softcap.value_or(0.f), logit_scale)),
         kernels_(active.load()),
         sizes_(*kernels_, layers_.data(), static_cast<int64_t>(layers_.size()), &ends_) {
     if (layers_.empty()) op_.wrong_value("layers", "has no layer", "one or more");
@@ -36,7 +36,7 @@ class DecoderPlan {
   }
 
  private:
-  cpu::DecoderEnds read_ends(float eps, float scale, float softcap) const {
+  cpu::DecoderEnds read_ends(float eps, float scale, float softcap, float logit_scale) const {
     PyObject *const embedding = tables_[0].ptr(), *const norm = tables_[1].ptr(),
                     *const output = tables_[2].ptr();
     const int64_t width = array(op_, "output_norm", norm).size;
@@ -45,7 +45,8 @@ class DecoderPlan {
             float_vector(op_, "output_norm", norm, width),
             eps,
             scale,
-            softcap};
+            softcap,
+            logit_scale};
   }
 
   static constexpr Op op_{"DecoderPlan"};

@@ -117,6 +117,7 @@ class DecoderArguments {
   }
 
   void check(const cpu::DecoderLayer& found) const {
+    if (found.rotation < 0) return;
     if (found.rotation >= static_cast<int64_t>(rotations_.size()))
       op_.wrong_value("rotations", "has " + std::to_string(rotations_.size()) + " tables",
                       std::to_string(found.rotation + 1) + " or more, as a layer needs");

@@ -2,6 +2,7 @@
 // model.py are the definition. What stands here is what a call is about; decoder_thread.h is how a thread
 // does its share.
 #pragma once
+#include <cmath>
 #include <cstdint>
 
 #include "kernels.h"
@@ -41,13 +42,22 @@ struct DecoderLayer {
   int64_t width, heads, kv_heads, head_dim;
   int64_t feed_forward;       // or of each expert
   int64_t index;              // of its part of a cache
-  int64_t rotation;           // which of the call's tables turns its queries and keys
+  int64_t rotation;           // which of the call's tables turns its queries and keys; -1: none
   int64_t window;             // the last so many keys that a query sees; 0: all
   float eps, scale, softcap;  // softcap 0: none
+  float residual_scale;       // of what each half adds to x
+  float temperature;          // queries at p are scaled by 1 + temperature * log(1 + p / temperature_length)
+  int64_t temperature_length;
   Activation activation;
   bool interleaved;
+  bool norms_whole_rows;  // of q and k, not of their heads
 
   int64_t group() const { return heads / kv_heads; }
+  // Of the queries at a position.
+  float temperature_at(int64_t position) const {
+    if (temperature == 0.f) return 1.f;
+    return 1.f + temperature * std::log1p(static_cast<float>(position / temperature_length));
+  }
   // That one token meets.
   int64_t weights() const {
     const int64_t feed_forwards = experts.count ? experts.used : 1;
@@ -78,6 +88,7 @@ struct DecoderEnds {
   Matrix embedding, output;  // (vocabulary, width)
   const float* norm;
   float eps, embedding_scale, softcap;  // softcap 0: none
+  float logit_scale = 1.f;
 };
 
 // Rows go through the layers, one after the other; sequences get the keys and values. The rows are x (rows,

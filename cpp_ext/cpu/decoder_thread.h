@@ -132,23 +132,33 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   // x after this layer.
   void add_layer(int64_t number) {
     const DecoderLayer& layer = *call_.layers[number];
-    add_change(middle_, layer.feed_forward_post_norm, layer.eps);
+    add_change(middle_, layer.feed_forward_post_norm, layer);
   }
 
   // x with what half a layer has found.
-  void add_change(const float* x, const float* post_norm, float eps) {
+  void add_change(const float* x, const float* post_norm, const DecoderLayer& layer) {
     const int64_t values = call_.rows * call_.width;
     const float* change = change_;
     if (post_norm) {
-      kernels_.rows.rms_norm[kFloat32][1](normed_, change_, post_norm, {call_.rows, call_.width, false}, eps);
+      kernels_.rows.rms_norm[kFloat32][1](normed_, change_, post_norm, {call_.rows, call_.width, false},
+                                          layer.eps);
+      change = normed_;
+    }
+    if (layer.residual_scale != 1.f) {
+      scale(normed_, change, values, layer.residual_scale);
       change = normed_;
     }
     std::copy_n(x, values, own_x_);
     kernels_.stored.add_bias(kFloat32, reinterpret_cast<char*>(own_x_), change, 1, values);
   }
 
-  // The input of the next product.
+  static void scale(float* to, const float* from, int64_t n, float by) {
+    for (int64_t i = 0; i < n; ++i) to[i] = from[i] * by;
+  }
+
+  // The input of the next product; x itself without a weight.
   void normalize(const float* weight, float eps, int64_t rows, bool with_rests = false) {
+    if (!weight) return products_.of({own_x_, call_.width, rows, with_rests});
     kernels_.rows.rms_norm[kFloat32][1](normed_, own_x_, weight, {rows, call_.width, false}, eps);
     products_.of({normed_, call_.width, rows, with_rests});
   }
@@ -177,7 +187,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
 
   // x after attention, and what the products of the feed-forward part begin with.
   void begin_second_half(const DecoderLayer& layer) {
-    add_change(x_, layer.attention_post_norm, layer.eps);
+    add_change(x_, layer.attention_post_norm, layer);
     normalize(layer.feed_forward_norm, layer.eps, call_.rows);
   }
 
@@ -272,10 +282,12 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     }
     const Columns mine = share(ends.output.n);
     products_.multiply(ends.output, call_.logits, mine);
-    if (ends.softcap != 0.f && mine.begin < mine.end)
-      for (int64_t s = 0; s < call_.sequence_count; ++s)
-        kernels_.attention.cap(call_.logits + s * ends.output.n + mine.begin, mine.end - mine.begin,
-                               ends.softcap);
+    if (mine.begin >= mine.end) return;
+    for (int64_t s = 0; s < call_.sequence_count; ++s) {
+      float* const found = call_.logits + s * ends.output.n + mine.begin;
+      if (ends.softcap != 0.f) kernels_.attention.cap(found, mine.end - mine.begin, ends.softcap);
+      if (ends.logit_scale != 1.f) scale(found, found, mine.end - mine.begin, ends.logit_scale);
+    }
   }
 
   void multiply(const Matrix& matrix, float* out) { products_.multiply(matrix, out, share(matrix.n)); }
@@ -287,7 +299,11 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     char* const keys = sequence.cache + (2 * layer.index * layer.kv_heads + part.head) * head_bytes;
     char* const values = keys + layer.kv_heads * head_bytes;
     if (part.has_new_keys()) append(layer, part, keys, values);
-    turn(layer, sequence, q_ + part.head * group * d, layer.q.n, group, layer.q_norm);
+    turn(layer, sequence, {q_, layer.q.n, layer.q_norm}, part.head * group, group);
+    for (int64_t i = 0; layer.temperature != 0.f && i < sequence.tokens(); ++i) {
+      float* const queries = turned_ + i * group * d;
+      scale(queries, queries, group * d, layer.temperature_at(sequence.length + i));
+    }
     const int64_t width = layer.heads * d;
     float* const out = seen_ + sequence.start * width + part.head * group * d;
     const AttentionHead head{reinterpret_cast<const char*>(turned_), keys, values, nullptr,
@@ -325,29 +341,59 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     return all;
   }
 
-  // Some heads of each token of a sequence, of rows of `width`, to turned_ (tokens, heads, head_dim).
-  void turn(const DecoderLayer& layer, const Sequence& sequence, const float* from, int64_t width,
-            int64_t heads, const float* weight) {
-    const Rotation& angles = call_.rotations[layer.rotation];
+  // Queries, or keys, of all rows (rows, width), and the weight of their norm, or null.
+  struct Projected {
+    const float* values;
+    int64_t width;
+    const float* norm;
+  };
+
+  // Some heads of each token of a sequence, from the first on, to turned_ (tokens, heads, head_dim).
+  void turn(const DecoderLayer& layer, const Sequence& sequence, const Projected& from, int64_t first,
+            int64_t heads) {
     const Rows rows{heads, layer.head_dim, false};
+    const int64_t begin = first * layer.head_dim, values = heads * layer.head_dim;
     for (int64_t i = 0; i < sequence.tokens(); ++i) {
       const int64_t row = sequence.start + i;
-      const float* head = from + row * width;
-      float* const to = turned_ + i * heads * layer.head_dim;
-      if (weight) {
-        kernels_.rows.rms_norm[kFloat32][1](to, head, weight, rows, layer.eps);
+      const float* head = from.values + row * from.width + begin;
+      float* const to = turned_ + i * values;
+      if (from.norm) {
+        if (layer.norms_whole_rows) {
+          const float by = inverse_rms(from.values + row * from.width, from.width, layer.eps);
+          for (int64_t j = 0; j < values; ++j) to[j] = head[j] * by * from.norm[begin + j];
+        } else {
+          kernels_.rows.rms_norm[kFloat32][1](to, head, from.norm, rows, layer.eps);
+        }
         head = to;
       }
+      if (layer.rotation < 0) {
+        if (head != to) std::copy_n(head, values, to);
+        continue;
+      }
+      const Rotation& angles = call_.rotations[layer.rotation];
       kernels_.rows.rope[layer.interleaved][kFloat32](
           to, head, {{angles.cos + row * angles.pairs, kFloat32}, 0},
           {{angles.sin + row * angles.pairs, kFloat32}, 0}, rows, angles.pairs);
     }
   }
 
+  // 1 / sqrt(mean of squares + eps). Sums of several lanes, as compilers make vectors of.
+  static float inverse_rms(const float* x, int64_t n, float eps) {
+    constexpr int64_t kLanes = 16;
+    float sums[kLanes] = {};
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+      for (int64_t j = 0; j < kLanes; ++j) sums[j] += x[i + j] * x[i + j];
+    double sum = 0;
+    for (; i < n; ++i) sum += x[i] * x[i];
+    for (const float each : sums) sum += each;
+    return static_cast<float>(1 / std::sqrt(sum / static_cast<double>(n) + eps));
+  }
+
   void append(const DecoderLayer& layer, const UnitPart& part, char* keys, char* values) {
     const Sequence& sequence = *part.sequence;
     const int64_t d = layer.head_dim, bytes = row_bytes(sequence.format, d);
-    turn(layer, sequence, k_ + part.head * d, layer.k.n, 1, layer.k_norm);
+    turn(layer, sequence, {k_, layer.k.n, layer.k_norm}, part.head, 1);
     const auto put = [&](char* to, const float* from) {
       if (sequence.format == kQ8_0) return kernels_.stored.quantize(kQ8_0, to, from, d);
       kernels_.attention.narrow[sequence.format](to, from, d, 1.f);

@@ -1,0 +1,180 @@
+"""Declarations of architectures, and that no trait of a model is ever left out in silence."""
+
+import dataclasses
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from decoder_cases import BATCHES, Ends, batch_of, config, layer_of
+
+from airllm import architectures
+from airllm.architectures import declared, open_config, table, types_of_folders
+from airllm.architectures.config import ModelConfig, QueryTemperature, Rope
+from airllm.architectures.declaration import Architecture, Tiny
+from airllm.architectures.families import of_gguf, of_model_type
+from airllm.architectures.keys import KEYS, keys_of
+from airllm.backends.kernel_backend import KernelBackend
+from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.models.fused import FusedLayers, FusedStep, why_not_native
+from tests import tiny_gguf
+from tests.tiny_models import DATA, DECLARED, FOLDERS, reference, texts
+
+ROOT = Path(__file__).parent.parent
+
+NATIVE = {"layers", "ends"}
+OTHERS: dict[str, Any] = {  # another value of each field that is a trait
+    "activation": "gelu", "windows": (5, None), "local_rope": Rope(5.0, 32), "nope_layers": (True, False),
+    "query_temperature": QueryTemperature(1.0, 8), "embedding_scale": 2.0, "residual_scale": 2.0,
+    "logit_scale": 2.0, "attention_softcap": 3.0, "logit_softcap": 3.0, "qkv_bias": True, "output_bias": True,
+    "qk_norm": "row", "pre_norms": False, "post_norms": True, "experts": 4, "experts_used": 2,
+    "expert_feed_forward": 8,
+    "normalize_experts": False, "shared_expert": 8, "moe_layers": (True, False),
+}  # fmt: skip
+
+
+def traits_of(c: ModelConfig) -> set[str]:
+    return {trait.partition("=")[0] for part in NATIVE for trait in c.traits(part)}
+
+
+def test_every_field_that_layers_or_ends_depend_on_is_a_trait():
+    fields = {f.name: f.metadata.get("of", "layers") for f in dataclasses.fields(ModelConfig)}
+    assert {name for name, part in fields.items() if part in NATIVE} == set(OTHERS)
+    assert traits_of(config()) == set()
+    for name, value in OTHERS.items():
+        assert traits_of(config(**{name: value})) == {name}
+
+
+@dataclasses.dataclass(frozen=True)
+class Newer(ModelConfig):
+    """A model with a number that is not known yet."""
+
+    new_scale: float = 1.0
+
+
+@pytest.fixture
+def cpp() -> KernelBackend:
+    ops = KernelBackend("cpp")
+    if ops.extension("decoder_traits") is None:
+        pytest.skip("the C++ backend is not built")
+    return ops
+
+
+def test_a_new_number_is_never_ignored(cpp):
+    newer = Newer(**vars(config()) | {"new_scale": 2.0})
+    fused = FusedLayers(cpp, [dataclasses.replace(layer_of(config(), 0), config=newer)])
+    assert fused.why_not == "native layers of cpp do not know new_scale" and not fused.prepared
+    _, _, rows = batch_of(config(), BATCHES["short"])
+    assert not fused.takes(rows)
+    same = Newer(**vars(config()))
+    assert not FusedLayers(cpp, [dataclasses.replace(layer_of(config(), 0), config=same)]).why_not
+
+
+def test_a_number_of_the_ends_keeps_only_the_ends_from_being_native(cpp, monkeypatch):
+    ends = Ends(config(logit_scale=0.5), "f32")
+    traits = cpp.extension("decoder_traits")
+    less = {**traits, "ends": traits["ends"] - {"logit_scale"}}
+    found = KernelBackend.extension
+    monkeypatch.setattr(
+        KernelBackend, "extension", lambda ops, name: less if name == "decoder_traits" else found(ops, name)
+    )
+    layers = FusedLayers(cpp, ends.layers)
+    step = FusedStep(cpp, layers, ends.config, ends.embedding, ends.norm, ends.output)
+    assert not layers.why_not and step.why_not == "native ends of cpp do not know logit_scale"
+
+
+def test_what_is_known_natively_exists(cpp):
+    """A name that no configuration has would be a trait that is never refused."""
+    for part, known in cpp.extension("decoder_traits").items():
+        fields = {f.name for f in dataclasses.fields(ModelConfig) if f.metadata.get("of", "layers") == part}
+        assert {trait.partition("=")[0] for trait in known} <= fields
+        assert why_not_native(cpp, config(), part) == ""
+
+
+@pytest.mark.parametrize("each", declared(), ids=lambda each: each.title)
+def test_a_declaration_says_what_there_is(each: Architecture):
+    assert set(each.keys) | set(each.numbers) <= set(KEYS)
+    assert set(each.defaults) | set(each.folder_defaults) | set(each.gguf_defaults) <= set(KEYS)
+    assert of_gguf(each.name) and (not each.in_gguf or of_gguf(each.name) is each)
+    assert all(of_model_type(name) is each for name in each.model_types)
+    names = [key.gguf for _, key in keys_of(each) if key.gguf]
+    assert len(names) == len(set(names))
+
+
+def test_each_architecture_has_a_tiny_model_or_is_another_by_name():
+    """One without is the same as another but for its name, in the places where that is tested."""
+    without = {each.title for each in declared() if not each.tiny}
+    assert without == {"Qwen 3-VL with experts, for text"}
+    assert {path.name for path in DATA.iterdir() if path.is_dir()} == set(FOLDERS)
+    assert all(isinstance(tiny, Tiny) for each in declared() for tiny in each.tiny.values())
+    assert len(table()) == len(declared())
+
+
+ALIASES = {  # a folder, the name in a GGUF file that stands for the same
+    "qwen3_moe": "qwen3vlmoe",
+    "qwen3": "qwen3vl",
+    "qwen2": "qwen2vl",
+    "mistral_small": "llama",
+}
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_a_gguf_file_by_another_name_is_the_same_model(tmp_path, name, monkeypatch):
+    kind = DECLARED[name][0]
+    monkeypatch.setitem(tiny_gguf._ARCHITECTURES, kind, ALIASES[name])
+    with opened(tiny_gguf.write_gguf(name, tmp_path / "model.gguf")) as engine:
+        assert engine.config.architecture == ALIASES[name]
+        agrees(engine, name)
+
+
+def test_a_model_that_sees_with_a_flat_configuration(tmp_path):
+    """As the first files of Qwen 2-VL have it."""
+    path = copy_of("qwen2", tmp_path, model_type="qwen2_vl", rms_norm_eps=1e-5)
+    config = json.loads((path / "config.json").read_text())
+    theta = config.pop("rope_parameters")["rope_theta"]
+    rope = {"rope_theta": theta, "rope_scaling": {"type": "mrope", "mrope_section": [4, 2, 2]}}
+    (path / "config.json").write_text(json.dumps(config | rope))
+    with opened(path) as engine:
+        agrees(engine, "qwen2")
+
+
+def test_the_guide_adds_an_architecture(tmp_path, monkeypatch):
+    """Its file alone makes a model run from a folder and from a GGUF file, and stand in the lists."""
+    section = (ROOT / "BACKEND_GUIDE.md").read_text().partition("## Adding an architecture")[2]
+    (tmp_path / "acme.py").write_text(re.search(r"```python\n(.*?)```", section, re.S)[1])
+    monkeypatch.setattr(architectures, "__path__", [*architectures.__path__, str(tmp_path)])
+    declared.cache_clear()
+    try:
+        path = copy_of("qwen3", tmp_path, model_type="acme", residual_multiplier=1.0)
+        with opened(path) as engine:
+            assert engine.config.architecture == "acme"
+            agrees(engine, "qwen3")
+        assert ("Acme 1", "`acme`", "`acme`") in table() and "acme" in types_of_folders()
+        assert (
+            open_config(copy_of("qwen3", tmp_path, model_type="acme", residual_multiplier=0.5)).residual_scale
+            == 0.5
+        )
+    finally:
+        sys.modules.pop("airllm.architectures.acme", None)
+        declared.cache_clear()
+
+
+def opened(path: Path) -> LayerWiseInferenceEngine:
+    return LayerWiseInferenceEngine(path, backend="python", cache_dtype="f32")
+
+
+def agrees(engine: LayerWiseInferenceEngine, name: str) -> None:
+    for text, wanted in zip(texts(), reference(name), strict=True):
+        found = engine.forward(text, all_positions=True)
+        assert np.abs(found - wanted).max() < 2e-4 * np.ptp(wanted)
+
+
+def copy_of(name: str, tmp_path: Path, **changes: Any) -> Path:
+    path = shutil.copytree(DATA / name, tmp_path / name, dirs_exist_ok=True)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | changes))
+    return path
