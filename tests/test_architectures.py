@@ -21,8 +21,7 @@ from airllm.architectures.keys import KEYS, keys_of
 from airllm.backends.kernel_backend import KernelBackend
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.fused import FusedLayers, FusedStep, why_not_native
-from tests import tiny_gguf
-from tests.tiny_models import DATA, DECLARED, FOLDERS, reference, texts
+from tests.tiny_models import DATA, FOLDERS, reference, texts
 
 ROOT = Path(__file__).parent.parent
 
@@ -112,34 +111,6 @@ def test_each_architecture_has_a_tiny_model_or_is_another_by_name():
     assert {path.name for path in DATA.iterdir() if path.is_dir()} == set(FOLDERS)
     assert all(isinstance(tiny, Tiny) for each in declared() for tiny in each.tiny.values())
     assert len(table()) == len(declared())
-
-
-ALIASES = {  # a folder, the name in a GGUF file that stands for the same
-    "qwen3_moe": "qwen3vlmoe",
-    "qwen3": "qwen3vl",
-    "qwen2": "qwen2vl",
-    "mistral_small": "llama",
-}
-
-
-@pytest.mark.parametrize("name", ALIASES)
-def test_a_gguf_file_by_another_name_is_the_same_model(tmp_path, name, monkeypatch):
-    kind = DECLARED[name][0]
-    monkeypatch.setitem(tiny_gguf._ARCHITECTURES, kind, ALIASES[name])
-    with opened(tiny_gguf.write_gguf(name, tmp_path / "model.gguf")) as engine:
-        assert engine.config.architecture == ALIASES[name]
-        agrees(engine, name)
-
-
-def test_a_model_that_sees_with_a_flat_configuration(tmp_path):
-    """As the first files of Qwen 2-VL have it."""
-    path = copy_of("qwen2", tmp_path, model_type="qwen2_vl", rms_norm_eps=1e-5)
-    config = json.loads((path / "config.json").read_text())
-    theta = config.pop("rope_parameters")["rope_theta"]
-    rope = {"rope_theta": theta, "rope_scaling": {"type": "mrope", "mrope_section": [4, 2, 2]}}
-    (path / "config.json").write_text(json.dumps(config | rope))
-    with opened(path) as engine:
-        agrees(engine, "qwen2")
 
 
 def test_the_guide_adds_an_architecture(tmp_path, monkeypatch):

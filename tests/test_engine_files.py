@@ -73,8 +73,10 @@ def in_older_words(config: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "name", ("llama2", "llama3", "llama_linear", "qwen3", "gemma2", "gemma3", "phi3_long")
-)
+    "name",
+    ("llama2", "llama3", "llama_linear", "qwen3", "gemma2", "gemma3", "phi3_long", "granite", "smollm3",
+     "smollm3_window", "olmo2", "qwen2_moe", "qwen2_moe_some", "seed_oss", "ministral3", "gemma"),
+)  # fmt: skip
 def test_older_words(tmp_path, name):
     assert far(copy_of(name, tmp_path, in_older_words), name) < EXACT
 
@@ -87,6 +89,60 @@ def test_phi3_had_other_words_for_longrope(tmp_path, word):
 
     path = copy_of("phi3_long", tmp_path, change)
     assert far(path, "phi3_long") < EXACT and far(path, "phi3_long", 1) < EXACT
+
+
+def test_smollm3_says_no_layers_without_rope(tmp_path):
+    """Every fourth has none then."""
+    path = copy_of(
+        "smollm3", tmp_path, lambda config: {k: v for k, v in config.items() if "no_rope" not in k}
+    )
+    assert far(path, "smollm3") < EXACT
+
+
+@pytest.mark.parametrize("name", ("mistral3", "mistral_small", "qwen3_vl"))
+def test_a_part_for_text_in_older_words(tmp_path, name):
+    def change(config):
+        sections = {
+            k: v for k, v in config["text_config"]["rope_parameters"].items() if k.startswith("mrope")
+        }
+        text = in_older_words(config["text_config"])
+        if sections:  # positions of text are the same in all of them
+            text["rope_scaling"] = {**sections, "rope_type": "default"}
+        return {**config, "text_config": text}
+
+    assert far(copy_of(name, tmp_path, change), name) < EXACT
+
+
+@pytest.mark.parametrize("model_type", ("qwen2_vl", "qwen2_5_vl"))
+def test_qwen_vl_had_no_part_for_text(tmp_path, model_type):
+    def change(config):
+        text = in_older_words(config.pop("text_config"))
+        scaling = {"type": "mrope", "mrope_section": [4, 2, 2]}
+        return {**text, **config, "model_type": model_type, "rope_scaling": scaling}
+
+    assert far(copy_of("qwen2_5_vl", tmp_path, change), "qwen2_5_vl") < EXACT
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "architecture"),
+    (
+        ("qwen3_moe", "qwen3_moe", "qwen3vlmoe"),
+        ("qwen2", "qwen2", "qwen2vl"),
+        ("qwen3", "qwen3", "qwen3vl"),
+        ("mistral_small", "mistral3", "llama"),
+    ),
+)
+def test_the_same_by_another_architecture_of_gguf(tmp_path, monkeypatch, name, kind, architecture):
+    monkeypatch.setitem(tiny_gguf._ARCHITECTURES, kind, architecture)
+    assert far(tiny_gguf.write_gguf(name, tmp_path / "model.gguf"), name) < EXACT
+
+
+def test_the_gate_of_a_shared_expert_as_a_vector(tmp_path, monkeypatch):
+    """As converters wrote it in 2024."""
+    config, tensors = tiny_models.read_folder("qwen2_moe")
+    vectors = {k: v[0] if "shared_expert_gate" in k else v for k, v in tensors.items()}
+    monkeypatch.setattr(tiny_gguf, "read_folder", lambda name: (config, vectors))
+    assert far(tiny_gguf.write_gguf("qwen2_moe", tmp_path / "model.gguf"), "qwen2_moe") < EXACT
 
 
 @pytest.mark.parametrize("prefix", ("language_model.model.", "model.language_model."))

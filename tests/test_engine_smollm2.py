@@ -1,7 +1,5 @@
 """A real model, SmolLM2-135M-Instruct in Q4_1, against transformers with the same weights dequantized."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -53,7 +51,7 @@ def test_activations_of_8_bits(real_file, exact, reference, step, far):
 
 
 def test_token_ids_through_the_engine(real_file):
-    wanted = json.loads(tokenizer_files.REFERENCE.read_text())["ids"]["smollm"]
+    wanted = tokenizer_files.reference()["smollm"]
     with LayerWiseInferenceEngine(real_file) as engine:
         for text, ids in zip(tokenizer_files.hard_texts(), wanted, strict=True):
             assert engine.tokenizer.encode(text) == ids[0], text

@@ -57,7 +57,10 @@ def test_steps_give_the_logits_of_the_reference(name, backend):
     with kernel_of(DATA / name, backend) as kernel:
         found = stepped(kernel)
         assert kernel.length == len(TEXT)
-        native = backend == "cpp" and not kernel.config.shared_expert
+        native = backend == "cpp" and name not in (
+            "qwen2_moe",
+            "qwen2_moe_some",
+        )  # a shared expert runs op by op
         assert ("one call" in kernel.plan) == native
     short = min(24, len(TEXT)) - PROMPT  # a shorter text's rotations differ, and so does its reference
     assert distance(found[:short], wanted[1][PROMPT - 1 : PROMPT - 1 + short]) < 2e-4

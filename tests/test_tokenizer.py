@@ -16,12 +16,16 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from airllm.models import ModelFileError
 from airllm.models import chat as chat_module
 from airllm.models.chat import ChatTemplate, ChatTemplateError, open_chat_template
+from airllm.models.gguf_tokenizer_keys import PROBES, cut
+from airllm.models.pre_tokenizers import PRE_TOKENIZERS
 from airllm.models.tokenizer import Tokenizer, gguf_tokenizer, open_tokenizer
+from airllm.models.vocabulary import Kind, Vocabulary
 from tests import tokenizer_files
 
 HERE = Path("model.gguf")
 TEXTS = tokenizer_files.hard_texts()
-REFERENCE = json.loads(tokenizer_files.REFERENCE.read_text())["ids"]
+REFERENCE = tokenizer_files.reference()
+CUTS = tokenizer_files.pieces()
 PIECES = "sentence pieces"
 
 
@@ -70,6 +74,20 @@ def test_ids_equal_llama_cpp(name, request):
         assert found == [expected[0], expected[-1]], text
 
 
+@pytest.mark.parametrize("name", CUTS)
+def test_texts_are_cut_as_the_makers_do(name):
+    pre_tokenizer = PRE_TOKENIZERS[name].build()
+    for text, expected in zip(TEXTS, CUTS[name], strict=True):
+        assert [end for _, (_, end) in pre_tokenizer.pre_tokenize_str(text)] == expected, text
+
+
+def test_texts_tell_the_pre_tokenizers_apart():
+    """Those of the conversion of folders, so that no folder gets another's name."""
+    kinds = list(dict.fromkeys(PRE_TOKENIZERS.values()))
+    found = [(kind.whole_pieces, *(str(cut(kind.build(), text)) for text in PROBES)) for kind in kinds]
+    assert len(set(found)) == len(kinds)
+
+
 def test_a_folder_gives_the_same_ids(real_file, smollm, tmp_path):
     tokenizer = open_tokenizer(folder_like_smollm(tmp_path))
     for text, expected in zip(TEXTS, REFERENCE["smollm"], strict=True):
@@ -80,6 +98,51 @@ def test_a_folder_gives_the_same_ids(real_file, smollm, tmp_path):
     assert len(tokenizer) == len(smollm) == 49152
     assert (tokenizer.bos_id, tokenizer.eos_id, tokenizer.add_bos) == (1, 2, False)
     assert tokenizer.stop_ids == {0, 2, 5}
+
+
+@pytest.mark.parametrize(
+    ("name", "behaviour"),
+    (("dbrx", "isolated"), ("llama-bpe", "isolated"), ("gpt-4o", "removed"), ("tekken", "isolated"),
+     ("qwen35", "isolated"), ("seed-coder", "removed")),
+)  # fmt: skip
+def test_a_folder_of_each_family_gives_the_same_ids(name, behaviour, real_file, tmp_path):
+    """Their tokenizer.json has one pattern, cut out or what is not cut out removed, and whole pieces."""
+    folder_like_smollm(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    whole = tokenizers.Tokenizer.from_file(str(path))
+    kind = PRE_TOKENIZERS[name]
+    split = pre_tokenizers.Split(tokenizers.Regex(*kind.patterns), behaviour, invert=behaviour == "removed")
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=False)
+    whole.pre_tokenizer = pre_tokenizers.Sequence([split, letters])
+    whole.model.ignore_merges = kind.whole_pieces
+    whole.post_processor = processors.ByteLevel(trim_offsets=False)
+    whole.save(str(path))
+    tokenizer = open_tokenizer(tmp_path)
+    for text, expected in zip(TEXTS, REFERENCE[name], strict=True):
+        found = [tokenizer.encode(text, special) for special in (True, False)]
+        assert found == [expected[0], expected[-1]], text
+        assert tokenizer.decode(found[0], special=True) == text
+
+
+def ends_of(*texts: str) -> set[str]:
+    """Those of a vocabulary with these control tokens that end a text."""
+    vocabulary = Vocabulary(texts, [Kind.CONTROL] * len(texts), letters=True)
+    return {texts[i] for i in vocabulary.ends()}
+
+
+@pytest.mark.parametrize("end", (
+    "<|end|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<turn|>", "<|tool_response>", "<eos>",
+    "[e~[", "[EOT]", "[EOS]", "<end_of_utterance>", "<|im_end|>", "<|eot_id|>",
+))  # fmt: skip
+def test_what_ends_a_text(end):
+    assert ends_of("<|start|>", end, "<s>") == {end}
+
+
+@pytest.mark.parametrize("pair", (("<|return|>", "<|call|>"), ("<|flush|>", "<|calls|>")))
+def test_a_part_of_a_turn_ends_no_text(pair):
+    """gpt-oss and Solar end their thoughts by <|end|>, before the answer."""
+    assert ends_of("<|end|>", *pair) == set(pair)
+    assert ends_of("<|end|>", pair[0]) == {"<|end|>", pair[0]}
 
 
 def test_the_real_tokenizer(smollm):

@@ -14,9 +14,13 @@ from airllm.models.vocabulary import Kind
 
 DATA = Path(__file__).parent / "data"
 REFERENCE = DATA / "llama_cpp_tokens.json"
+PIECES = DATA / "pieces.json"
 
 # SmolLM2's vocabulary under these pre-tokenizers ...
-BYTE_PAIRS = ("smollm", "default", "gpt-2", "starcoder", "llama-bpe", "qwen2", "tekken", "deepseek-v3")
+BYTE_PAIRS = (
+    "smollm", "default", "gpt-2", "starcoder", "llama-bpe", "qwen2", "tekken", "deepseek-v3", "dbrx",
+    "gpt-4o", "qwen35", "seed-coder", "deepseek-coder", "falcon", "viking",
+)  # fmt: skip
 # ... and a SentencePiece vocabulary with these keys.
 SENTENCE_PIECES: dict[str, dict[str, Any]] = {
     "sentence pieces": {},
@@ -28,6 +32,32 @@ NAMES = (*BYTE_PAIRS, *SENTENCE_PIECES)
 
 def hard_texts() -> list[str]:
     return json.loads((DATA / "hard_texts.json").read_text())
+
+
+def reference() -> dict[str, list[Any]]:
+    """llama.cpp's ids: by name, of each text with and, where they differ, without control tokens."""
+    return _whole(json.loads(REFERENCE.read_text())["ids"])
+
+
+def pieces() -> dict[str, list[list[int]]]:
+    """Where the makers' tokenizers cut: by a pre-tokenizer's name, the ends of each text's pieces."""
+    return _whole(json.loads(PIECES.read_text()))
+
+
+def shared(found: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """What files hold of it: where an earlier name has the same of a text, that name."""
+    names = list(found)
+    return {
+        name: [next((old for old in names[:at] if found[old][i] == one), one) for i, one in enumerate(each)]
+        for at, (name, each) in enumerate(found.items())
+    }
+
+
+def _whole(file: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for name, each in file.items():
+        found[name] = [found[one][i] if isinstance(one, str) else one for i, one in enumerate(each)]
+    return found
 
 
 @cache

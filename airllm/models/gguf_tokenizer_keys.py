@@ -15,7 +15,7 @@ from airllm.models.vocabulary import SPACE, Kind
 from airllm.models.weights import ModelFileError, read_json
 
 # What tokenizers differ in: digits, contractions, cases, spaces, line ends, marks, scripts.
-_PROBES = (
+PROBES = (
     "Hello  world\n\n  tabs\tand\t\tmore 12345 1 22 333 4444. I'm, YOU'RE don't; we'll!",
     "   leading, trailing   ",
     "naïve café ÀÉ straße 漢字かな交じり文 한국어 русский язык हिन्दी العربية עברית ไทย",
@@ -79,13 +79,13 @@ def _pre_tokenizer(path: Path, whole_pieces: bool) -> str:
     if own is not None:
         for name, known in PRE_TOKENIZERS.items():
             built = known.build()
-            if known.whole_pieces == whole_pieces and all(_cut(own, t) == _cut(built, t) for t in _PROBES):
+            if known.whole_pieces == whole_pieces and all(cut(own, t) == cut(built, t) for t in PROBES):
                 return name
     wanted = f"one that cuts texts like one of {', '.join(PRE_TOKENIZERS)}"
     raise ModelFileError(path, "pre_tokenizer", "cuts texts in a way that is not known", wanted)
 
 
-def _cut(pre_tokenizer: Any, text: str) -> list[str]:
+def cut(pre_tokenizer: Any, text: str) -> list[str]:
     return [piece for piece, _ in pre_tokenizer.pre_tokenize_str(text)]
 
 
@@ -113,7 +113,7 @@ def _check(path: Path, tokenizer: Tokenizer, keys: list[Key]) -> None:
     special = [
         text for i, text in enumerate(tokenizer.vocabulary.texts) if tokenizer.vocabulary.is_special(i)
     ]
-    for text in (*_PROBES, *(f"x {each}\ny {each} z" for each in special[:8])):
+    for text in (*PROBES, *(f"x {each}\ny {each} z" for each in special[:8])):
         before, after = tokenizer.encode(text), made.encode(text)
         if before != after:
             found = f"would give {text[:40]!r} other ids in a GGUF file"

@@ -12,17 +12,26 @@ _SUFFIXES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
-def _gpt4(digits: str) -> str:
-    """The pattern of GPT-4, which its descendants vary in the digits that stay together."""
-    return rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+def _gpt4(digits: str, letters: str = r"\p{L}", line_ends: str = r"[\r\n]*") -> str:
+    """The pattern of GPT-4, which its descendants vary in the digits that stay together, in what is a letter
+    and in the line ends that stay with the signs before them.
+    """
+    words, signs = rf"[^\r\n\p{{L}}\p{{N}}]?[{letters}]+", rf" ?[^\s{letters}\p{{N}}]+{line_ends}"
+    return rf"{_SUFFIXES}|{words}|{digits}|{signs}|{_SPACES}"
 
 
-_TEKKEN = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _SPACES
+def _gpt4o(digits: str, suffixes: str = "", but: str = "", line_ends: str = r"[\r\n/]*") -> str:
+    """The pattern of GPT-4o, which cuts words before capitals. `but`: letters that it leaves out."""
+    start, both = r"[^\r\n\p{L}\p{N}]?", rf"\p{{Lm}}\p{{Lo}}\p{{M}}{but}"
+    upper, lower = rf"[\p{{Lu}}\p{{Lt}}{both}]", rf"[\p{{Ll}}{both}]"
+    words = rf"{start}{upper}*{lower}+{suffixes}|{start}{upper}+{lower}*{suffixes}"
+    return rf"{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+{line_ends}|{_SPACES}"
+
+
+_DEEPSEEK_V3 = (
+    r"[!-/:-@\[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + _SPACES
 )
-_DEEPSEEK_V3 = r"[!-/:-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + _SPACES
+_KIMI_K2 = r"\p{Han}+|" + _gpt4o(r"\p{N}{1,3}", f"{_SUFFIXES}?", r"&&[^\p{Han}]", r"[\r\n]*")
 
 
 @dataclass(frozen=True)
@@ -44,20 +53,29 @@ class PreTokenizer:
         return pre_tokenizers.Sequence([*splits, bytes_as_letters])
 
 
-_DIGITS_THEN_GPT2 = PreTokenizer((r"\p{N}", _GPT2))
-_LLAMA3 = PreTokenizer((_gpt4(r"\p{N}{1,3}"),), whole_pieces=True, add_bos=True)
-_QWEN2 = PreTokenizer((_gpt4(r"\p{N}"),))
-
-PRE_TOKENIZERS = {
+_BY_NAMES = {
     "default": PreTokenizer((r"[\p{P}$+<=>^~|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
-    "gpt-2": PreTokenizer((_GPT2,)),
-    "smollm": _DIGITS_THEN_GPT2,
-    "starcoder": _DIGITS_THEN_GPT2,
-    "llama-bpe": _LLAMA3,
-    "llama3": _LLAMA3,
-    "llama-v3": _LLAMA3,
-    "qwen2": _QWEN2,
-    "deepseek-r1-qwen": _QWEN2,
-    "tekken": PreTokenizer((_TEKKEN,), whole_pieces=True, add_bos=True),
-    "deepseek-v3": PreTokenizer((r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK_V3)),
+    "falcon": PreTokenizer((r"[\p{P}$+<=>^~|`]+", _GPT2, "[0-9][0-9][0-9]")),
+    "gpt-2 phi-2 mpt olmo exaone4 mellum modern-bert a.x-4.0 granite-docling trillion": PreTokenizer(
+        (_GPT2,)
+    ),
+    "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2": PreTokenizer((r"\p{N}", _GPT2)),
+    "llama-bpe llama3 llama-v3 lfm2 falcon3 falcon-h1 pixtral midm-2.0": PreTokenizer(
+        (_gpt4(r"\p{N}{1,3}"),), whole_pieces=True, add_bos=True
+    ),
+    "dbrx smaug-bpe glm4 chatglm-bpe": PreTokenizer((_gpt4(r"\p{N}{1,3}"),)),
+    "qwen2 deepseek-r1-qwen hunyuan megrez stablelm2 solar-open grok-2 kormo": PreTokenizer(
+        (_gpt4(r"\p{N}"),)
+    ),
+    "qwen35": PreTokenizer((_gpt4(r"\p{N}", letters=r"\p{L}\p{M}"),)),
+    "seed-coder": PreTokenizer((_gpt4(r"\p{N}", line_ends=""),)),
+    "tekken": PreTokenizer((_gpt4o(r"\p{N}"),), whole_pieces=True, add_bos=True),
+    "gpt-4o llama4 minimax-m2 kanana2": PreTokenizer((_gpt4o(r"\p{N}{1,3}", f"{_SUFFIXES}?"),)),
+    "kimi-k2": PreTokenizer((_KIMI_K2,)),
+    "deepseek-v3 hunyuan-dense joyai-llm hy_v4": PreTokenizer(
+        (r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+", _DEEPSEEK_V3)
+    ),
+    "deepseek-coder": PreTokenizer((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}")),
+    "viking": PreTokenizer((r" ?[^(\s|.,!?…。，、।۔،)]+", r"\p{N}")),
 }
+PRE_TOKENIZERS = {name: kind for names, kind in _BY_NAMES.items() for name in names.split()}

@@ -23,8 +23,11 @@ SPACE = "\u2581"  # how SentencePiece writes a space
 # Texts of tokens that end a turn or a text, of which a file names only one or two.
 ENDS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
-    "<EOT>", "<|eom_id|>", "<｜end▁of▁sentence｜>",
+    "<EOT>", "<|eom_id|>", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>",
+    "<turn|>", "<|tool_response>", "<eos>", "[e~[", "[EOT]", "[EOS]", "<end_of_utterance>",
 )  # fmt: skip
+# Beside these, <|end|> ends no turn but a part of one, as the thoughts before an answer.
+PARTED = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
 
 STRIP_NOTHING = ("<unk>", "<s>", "<|endoftext|>")
 
@@ -92,8 +95,11 @@ class Vocabulary:
 
     def ends(self) -> set[int]:
         """Ids of the known tokens that end a text."""
-        found = (self.ids.get(text) for text in ENDS)
-        return {i for i in found if i is not None and self.kinds[i] in (Kind.CONTROL, Kind.USER_DEFINED)}
+        known = {text: self.ids[text] for text in ENDS if text in self.ids}
+        ends = {text for text, i in known.items() if self.kinds[i] in (Kind.CONTROL, Kind.USER_DEFINED)}
+        if any(pair <= ends for pair in PARTED):
+            ends.discard("<|end|>")
+        return {known[text] for text in ends}
 
 
 @cache

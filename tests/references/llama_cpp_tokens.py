@@ -37,7 +37,9 @@ def main(node_folder: Path) -> None:
         answer = json.loads(result.read_text())
     origin = f"llama.cpp {answer['llama_cpp']['release']} through node-llama-cpp, llama_tokenize without bos"
     ids = {name: [shortened(*both) for both in each] for name, each in answer["ids"].items()}
-    lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in ids.items())
+    lines = ",\n".join(
+        f"{json.dumps(name)}: {json.dumps(each)}" for name, each in tokenizer_files.shared(ids).items()
+    )
     tokenizer_files.REFERENCE.write_text(f'{{"origin": {json.dumps(origin)}, "ids": {{\n{lines}\n}}}}\n')
 
 
