@@ -53,12 +53,13 @@ class ModelConfig:
     the ends come before the first layer or after the last; all others are of the layers.
 
     `windows`: the last so many keys that a query sees, None for all. `local_rope`: the rotation of layers
-    with a window, where it differs. `nope_layers`: those that rotate nothing. `norm_offset`: added to stored
-    norm weights. `fused`: q, k, v are one stored matrix, and so are gate and up. `pre_norms`, `post_norms`:
-    norms before, after attention and feed-forward. `qk_norm`: of q and k, of each "head" or of the whole
-    "row". `residual_scale`: of what each half of a layer adds; `logit_scale`: of the logits.
-    `normalize_experts`: the weights of the chosen experts are made to sum to one. `shared_expert`: the width
-    of an expert that every token takes, weighted by a gate of its own.
+    with a window, where it differs. `nope_layers`: those that rotate nothing. `rope_sections`: pairs that go
+    by position in time, height and width, which for text are one. `norm_offset`: added to stored norm
+    weights. `fused`: q, k, v are one stored matrix, and so are gate and up. `pre_norms`, `post_norms`: norms
+    before, after attention and feed-forward. `qk_norm`: of q and k, of each "head" or of the whole "row".
+    `residual_scale`: of what each half of a layer adds; `logit_scale`: of the logits. `normalize_experts`:
+    the weights of the chosen experts are made to sum to one. `shared_expert`: the width of an expert that
+    every token takes, weighted by a gate of its own.
     """
 
     architecture: str = _of("size")
@@ -78,6 +79,7 @@ class ModelConfig:
     local_rope: Rope | None = None
     nope_layers: tuple[bool, ...] = ()
     query_temperature: QueryTemperature | None = None
+    rope_sections: tuple[int, ...] = _of("file", ())
     norm_offset: float = _of("file", 0.0)
     embedding_scale: float = _of("ends", 1.0)
     residual_scale: float = 1.0

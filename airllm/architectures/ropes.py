@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from typing import Any
+
+import numpy as np
 
 from airllm.architectures.config import ModelConfig, QueryTemperature, Rope
 from airllm.architectures.declaration import Architecture, Rotary
@@ -15,6 +17,7 @@ from airllm.rope import longrope_attention_factor
 ROPE_DIM = {"gguf": "rope.dimension_count", "folder": "partial_rotary_factor"}
 LENGTH = "original_max_position_embeddings"
 _FACTORS = "rope_factors_"
+_SECTIONS = "rope.dimension_sections"
 _TEMPERATURE = "llama_4_scaling_beta"
 # what GGUF files call the numbers of a scaling, after rope.scaling., and those that a file must say
 _GGUF_NAMES = {
@@ -58,11 +61,21 @@ def folder_ropes(architecture: Architecture, values: Values, head_dim: int, laye
     else:
         found = _two_folder_ropes(values, new, theta, head_dim, rule)
         given = None
+    if given and (sections := given.get("mrope_section", (list,), "whole numbers", None)):
+        found["rope_sections"] = _sections(values, sections)
     if rule.none_every:
         found["nope_layers"] = _folder_nope(values, rule, layers)
     if rule.temperature:
         found["query_temperature"] = _folder_temperature(values, given)
     return found
+
+
+def _sections(values: Values, found: Iterable[Any]) -> tuple[int, ...]:
+    """How many pairs go by each axis. GGUF files have a fourth, which is 0."""
+    sections = [each if isinstance(each, int) else -1 for each in found]
+    if len(sections) > 4 or any(not 0 <= each <= MOST for each in sections):
+        raise values.error("the sections of rope", f"has value {sections}", "at most 4 whole numbers")
+    return tuple(each for each in sections if each)
 
 
 def _two_folder_ropes(
@@ -155,6 +168,8 @@ def gguf_ropes(
     found: dict[str, Any] = {"rope": Rope(theta, dim, interleaved=rule.neighbours, scaling=scaling)}
     if rule.local_theta is not None or rule.local_unscaled:
         found["local_rope"] = Rope(values.number("rope.freq_base_swa", rule.local_theta or theta), dim)
+    if isinstance(sections := values.raw(_SECTIONS), np.ndarray):
+        found["rope_sections"] = _sections(values, sections.tolist())
     if rule.none_every:
         found["nope_layers"] = _none_every(rule.none_every, layers)
     if rule.temperature and (scale := values.number("attention.temperature_scale", None)) is not None:
@@ -204,6 +219,8 @@ def written_ropes(config: ModelConfig) -> dict[str, Any]:
     found: dict[str, Any] = {"rope.freq_base": config.rope.theta, ROPE_DIM["gguf"]: config.rope.dim}
     if config.local_rope:
         found["rope.freq_base_swa"] = config.local_rope.theta
+    if config.rope_sections:
+        found[_SECTIONS] = [*config.rope_sections, 0, 0, 0, 0][:4]
     if config.query_temperature:
         found["attention.temperature_scale"] = config.query_temperature.scale
     scaling = dict(config.rope.scaling or {})

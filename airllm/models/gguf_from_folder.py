@@ -21,7 +21,7 @@ from airllm.architectures.read_gguf import gguf_config, written_keys
 from airllm.architectures.tensor_names import NamedTensors, gguf_name, layer_names, shared_names
 from airllm.formats import Quantized
 from airllm.models.gguf_tokenizer_keys import tokenizer_keys
-from airllm.models.gguf_writing import ARRAY, BOOL, FLOAT32, STRING, UINT32, Key, Source
+from airllm.models.gguf_writing import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, Key, Source
 from airllm.models.safetensors_folder import SafetensorsFolder
 from airllm.models.weights import ModelFileError, Stored
 from airllm.rope import frequencies
@@ -46,10 +46,11 @@ def folder_source(folder: SafetensorsFolder, config: ModelConfig) -> tuple[list[
 def _config_keys(folder: Path, c: ModelConfig) -> Iterator[Key]:
     yield Key("general.name", folder.resolve().name, STRING)
     for name, value in written_keys(c).items():
-        types = (*ARRAY, *BOOL) if isinstance(value, list) else _TYPES[type(value)]
+        types = (*ARRAY, *_ITEMS[type(value[0])]) if isinstance(value, list) else _TYPES[type(value)]
         yield Key(f"{c.architecture}.{name}", value, types)
 
 
+_ITEMS: dict[type, tuple[int, ...]] = {bool: BOOL, int: INT32}
 _TYPES: dict[type, tuple[int, ...]] = {bool: BOOL, int: UINT32, float: FLOAT32, str: STRING}
 
 
