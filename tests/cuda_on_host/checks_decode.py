@@ -137,17 +137,25 @@ def test_a_forked_child_is_told():
     (
         ("mixtral", {}, "experts are chosen in host memory between the launches of a step"),
         ("qwen3", {"cache_dtype": "q8_0"}, "a captured step takes caches in f32 and f16 only"),
+        ("granite", {}, "native layers of cuda do not know residual_scale"),
+        ("smollm3", {}, "native layers of cuda do not know nope_layers"),
+        ("olmo2", {}, "native layers of cuda do not know pre_norms, qk_norm=row"),
+        ("ministral3", {}, "native layers of cuda do not know query_temperature"),
     ),
 )
 def test_the_plan_says_what_goes_op_by_op(name, options, why):
     with kernel_of(DATA / name, **options) as kernel:
         assert kernel.plan == f"cuda: op by op: {why}"
+        tokens = TEXT[:4]
+        found = np.stack([kernel.step(token) for token in tokens])
+    if "cache_dtype" not in options:
+        assert distance(found, by_engine(DATA / name, tokens)) < 2e-4
 
 
 def test_a_layer_on_a_device_has_no_place_for_experts(monkeypatch):
     monkeypatch.setattr("airllm.models.captured._why_not", lambda model, cache: "")
     with kernel_of(DATA / "mixtral") as kernel:
-        assert "DeviceLayer: such a layer has no place for experts" in kernel.plan
+        assert "native layers of cuda do not know expert_feed_forward, experts, " in kernel.plan
 
 
 def test_a_device_without_room_for_the_weights():
