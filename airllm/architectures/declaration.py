@@ -98,6 +98,8 @@ class Architecture:
     it say beyond those that all do. `keys`: other names, or another meaning, of keys. `defaults` of numbers
     that files leave out; `folder_defaults`, `gguf_defaults`: of one kind of file. `gguf_names`,
     `folder_names`: of tensors, where they are others than in `tensor_names.py`.
+    `stripped_names`: parts of general.name of those GGUF files whose vocabulary has white space after control
+    tokens removed.
     """
 
     name: str
@@ -119,6 +121,7 @@ class Architecture:
     gguf_defaults: Mapping[str, Default] = field(default_factory=dict)
     gguf_names: Mapping[str, str] = field(default_factory=dict)
     folder_names: Mapping[str, str] = field(default_factory=dict)
+    stripped_names: tuple[str, ...] = ()
     tiny: Mapping[str, Tiny] = field(default_factory=dict)
 
     def but(self, name: str = "", **other: Any) -> Architecture:

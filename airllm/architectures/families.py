@@ -38,6 +38,13 @@ def of_model_type(name: str) -> Architecture | None:
     return next((each for each in declared() if name in each.model_types), None)
 
 
+def strips_after_control(name: str) -> bool:
+    """Whether a GGUF file of this general.name, in lower case, has white space after control tokens removed:
+    no key says it.
+    """
+    return any(part in name for each in declared() for part in each.stripped_names)
+
+
 def with_part(name: str) -> list[Architecture]:
     """Those that are the `text_config` of models of this type."""
     return [each for each in declared() if name in each.parts_of]

@@ -20,6 +20,7 @@ PHI3 = Architecture(
     window=Window(),
     biases=Biases(),
     fused=True,
+    stripped_names=("phi-3", "phi3"),  # its templates have line ends there, which it was not trained with
     folder_defaults={"norm_eps": 1e-6},
     tiny={
         "phi3": Tiny(

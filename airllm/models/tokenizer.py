@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from airllm.architectures.families import strips_after_control
 from airllm.models.gguf_file import GgufFile
 from airllm.models.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from airllm.models.sentencepiece import SentencePiece
@@ -210,9 +211,8 @@ class _Keys:
         for i, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
             if kind == Kind.BYTE and not _is_byte(text):
                 raise self.error("tokens", f"has {text!r} as byte token {i}", "a text like <0x0A>")
-        # Phi-3's templates put line ends after its control tokens, which it was trained to have removed.
         name = str(self.metadata.get("general.name", "")).lower()
-        return Vocabulary(texts, kinds, letters, strip_after="phi-3" in name or "phi3" in name)
+        return Vocabulary(texts, kinds, letters, strip_after=strips_after_control(name))
 
 
 def _is_byte(text: str) -> bool:
