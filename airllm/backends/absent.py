@@ -1,4 +1,4 @@
-"""Names that other systems have for a backend, which are none here: what they are called, and what stands for them."""
+"""Names that other systems have for a backend and that are none here, and what stands for each."""
 
 _PRODUCTS = "float32 matrix products are NumPy's, by the BLAS that print_backend_info() names"
 REASONS = {

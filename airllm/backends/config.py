@@ -138,7 +138,9 @@ def reset(path: Path | str) -> Config:
     with json_file.one_writer(path):
         with contextlib.suppress(ConfigError):
             values = _opened(path).values
-            others = {key: value for key, value in values.items() if _meant(key, values) not in checks(values)}
+            others = {
+                key: value for key, value in values.items() if _meant(key, values) not in checks(values)
+            }
         return _store(_File(path, {**others, **DEFAULTS}, ""))
 
 

@@ -1,10 +1,10 @@
 """What a backend says of itself to all that lists, chooses, builds, measures or draws backends.
 
-There is one door: an entry `name = "module:BACKEND"`, whose object is a `Declaration`. Distributions have theirs in the group
-`airllm.backends` of their metadata; a backend of this tree is a module of the folder `shipped`, and its file
-is its entry. A folder, since a checkout that is not installed has no metadata, and an editable install has
-those of the day it was made. Nothing tells the two kinds apart but what finds them here, and no other module
-knows a backend by its name. Standard library only, as are the declarations.
+There is one door: an entry `name = "module:BACKEND"` whose object is a `Declaration`. A distribution has its
+entry in the group `airllm.backends` of its metadata. A backend of this tree is a module of the folder
+`shipped`, and its file is its entry: a checkout that is not installed has no metadata, and an editable
+install has that of the day it was made. Beyond `shipped()` and `declared()` nothing tells the two apart, and
+no other module knows a backend by its name. Standard library only, as are the declarations.
 """
 
 from __future__ import annotations
@@ -34,27 +34,40 @@ class Declaration:
     Functions are given as "module:function", so that to read a declaration loads nothing else.
     """
 
-    module: str = ""  # that has the kernels; else the one of the entry
-    definitions: bool = False  # instead of kernels it runs the ops' definitions
-    title: str = ""  # in a summary; else its name
+    # The module that has the kernels, else that of the entry; `definitions`: it has none, and runs the ops'.
+    module: str = ""
+    definitions: bool = False
+    # What it is called and runs on in summaries, and its colour in plots. Aliases are of small letters.
+    title: str = ""
     runs_on: str = "other"
     aliases: tuple[str, ...] = ()
+    colour: str = ""
     # Its place in the automatic order, the least first; None: it is tried where a configuration names it.
     rank: int | None = None
-    in_shipped_order: bool = False  # named by the order that backend.json is shipped with, which stands for all
-    on_processor: bool = False  # computes in the host's memory: a model's weights need not go to a device
-    packages: tuple[str, ...] = ()  # distributions whose versions decide how fast it is
-    array_packages: tuple[str, ...] = ()  # whose arrays lie in its memory, where they do not say so by DLPack
-    extra: str = ""  # of this distribution: what brings the packages
-    remedy: str = ""  # what else makes it run
-    remedy_where_installed: str = ""  # the same where there is no setup.py
-    colour: str = ""  # in plots
-    settings: tuple[str, ...] = ()  # variables of the environment that its import checks, named first in its ImportError
-    keys: Mapping[str, str] = field(default_factory=dict)  # of backend.json, and what checks each: see `values.CHECKS`
-    options: Mapping[str, str] = field(default_factory=dict)  # of PersistentKernel: what makes the KernelBackend of a value
-    threads: str = ""  # gives the KernelBackend of (a number of threads, what errors call it)
-    recipe: str = ""  # the module of cpp_ext/commands that builds or checks it
-    broken: Exception | None = None  # what reading it has raised
+    # Whether backend.json as shipped names it. That order stands for that of all backends with a rank.
+    in_shipped_order: bool = False
+    # It computes in the host's memory: a model's weights need not go to a device.
+    on_processor: bool = False
+    # The distributions whose versions decide how fast it is, and packages whose arrays lie in its memory
+    # though they do not say where they lie by DLPack.
+    packages: tuple[str, ...] = ()
+    array_packages: tuple[str, ...] = ()
+    # What makes it run: an extra of this distribution, then this, or that where there is no setup.py.
+    extra: str = ""
+    remedy: str = ""
+    remedy_where_installed: str = ""
+    # Variables of the environment that its import checks; its ImportError then begins with one of them.
+    settings: tuple[str, ...] = ()
+    # Keys that it has in backend.json, and what checks each: returns the value, or raises `values.Wrong`.
+    keys: Mapping[str, str] = field(default_factory=dict)
+    # Options of PersistentKernel, and what makes the KernelBackend of the value of each.
+    options: Mapping[str, str] = field(default_factory=dict)
+    # What makes the KernelBackend of a number of threads and what errors call that.
+    threads: str = ""
+    # The module of cpp_ext/commands that builds or checks it.
+    recipe: str = ""
+    # What reading it has raised.
+    broken: Exception | None = None
 
     def how_to_get(self) -> str:
         """What makes the backend run where it is not built or installed; "" if it says nothing of that."""
@@ -109,7 +122,9 @@ def _read(entry: EntryPoint) -> Declaration:
     try:
         found = entry.load() if entry.attr else shipped().get(entry.name, Declaration())
         if not isinstance(found, Declaration):
-            raise TypeError(f"{entry.value} is a {type(found).__name__}, expected an airllm.backends.Declaration")
+            raise TypeError(
+                f"{entry.value} is a {type(found).__name__}, expected an airllm.backends.Declaration"
+            )
         module = found.module if entry.attr and found.module else entry.module
     except Exception as error:  # another's module may raise anything at all
         found, module = Declaration(broken=error), entry.module

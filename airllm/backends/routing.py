@@ -61,8 +61,8 @@ class Table:
             return usual
         places = {dtype: self._places(op_name, dtypes[dtype], names) for dtype, names in winners.items()}
         points = next(iter(dtypes.values()))
-        modules = (self.opened(name).module for name in on_processor())
-        make = next((module.route for module in modules if hasattr(module, "route")), route)
+        found = (getattr(self.opened(name).module, "route", None) for name in on_processor())
+        make = next(filter(None, found), route)
         return make(usual, len(deciding(points[0])), places)
 
     def _places(

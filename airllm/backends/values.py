@@ -70,8 +70,13 @@ def on_processor() -> tuple[str, ...]:
     return tuple(name for name, own in declared().items() if own.on_processor)
 
 
+def processor_module() -> str:
+    """The name of the module whose kernels share the processor among threads, "" if no backend has one."""
+    return next((own.module for own in declared().values() if own.threads), "")
+
+
 def in_full(order: tuple[str, ...]) -> tuple[str, ...]:
-    """The shipped order stands for that of all backends that have a place in it; any other is what it says."""
+    """The shipped order stands for that of all backends that have a rank; any other is what it says."""
     if order != IN_ORDER:
         return order
     return tuple(name for name, own in declared().items() if own.rank is not None)
