@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what _WHERE says, for programs that read types; isort would split what is one import
     # isort: off
-    from airllm.backends.cpu_backend import CpuBackend as CpuBackend
-    from airllm.backends.declaration import Declaration as Declaration
+    from airllm.backends.cpp_backend import CpuBackend as CpuBackend
     from airllm.backends.devices import DeviceInfo as DeviceInfo
     from airllm.backends.discovery import (
         BackendPreference as BackendPreference,
@@ -81,8 +80,7 @@ _WHERE = {
     ),
     "information": ("explain", "get_backend_info", "print_backend_info"),
     "memory": ("MemoryEstimate", "estimate_inference_memory", "init_backend_with_memory_check"),
-    "cpu_backend": ("CpuBackend",),
-    "declaration": ("Declaration",),
+    "cpp_backend": ("CpuBackend",),
     "kernel_backend": ("KernelBackend", "init_backend"),
     "support": ("print_support_matrix", "support_matrix"),
 }

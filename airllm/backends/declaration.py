@@ -122,9 +122,8 @@ def _read(entry: EntryPoint) -> Declaration:
     try:
         found = entry.load() if entry.attr else shipped().get(entry.name, Declaration())
         if not isinstance(found, Declaration):
-            raise TypeError(
-                f"{entry.value} is a {type(found).__name__}, expected an airllm.backends.Declaration"
-            )
+            expected = f"expected an {__name__}.Declaration"
+            raise TypeError(f"{entry.value} is a {type(found).__name__}, {expected}")
         module = found.module if entry.attr and found.module else entry.module
     except Exception as error:  # another's module may raise anything at all
         found, module = Declaration(broken=error), entry.module

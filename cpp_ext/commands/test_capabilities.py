@@ -53,12 +53,12 @@ class Findings:
     def __init__(self):
         with ThreadPoolExecutor() as pool:
             cpu, compilers = pool.submit(probes.cpu), pool.submit(probes.compilers)
-            cpp = pool.submit(probes.cpp_prerequisites)
+            cxx = pool.submit(probes.cpp_prerequisites)
             openmp = pool.submit(probes.openmp, probes.cxx_command())
             tools = {name: pool.submit(recipe.tools) for name, recipe in RECIPES.items()}
             running = {name: pool.submit(runs, name) for name in declared()}
         self.cpu, self.compilers = cpu.result(), compilers.result()
-        self.cpp, self.openmp = cpp.result(), openmp.result()
+        self.cxx, self.openmp = cxx.result(), openmp.result()
         self.tools = {name: found.result() for name, found in tools.items()}
         self.running = {name: found.result() for name, found in running.items()}
 
@@ -67,7 +67,7 @@ class Findings:
         own = [self.tools[name] for name in declared() if name in self.tools]
         return {
             "CPU": cpu_lines(self.cpu),
-            "C++": _different(*self.compilers, *self.cpp[1:], self.openmp),
+            "C++": _different(*self.compilers, *self.cxx[1:], self.openmp),
             **{tools.title: list(tools.lines) for tools in own if tools.title},
         }
 

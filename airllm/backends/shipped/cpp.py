@@ -16,7 +16,7 @@ BACKEND = Declaration(
     remedy_where_installed=f"{_COMPILER} install airllm again, from its sources",
     colour="#2f80ed",
     settings=("AIRLLM_CPU_ISA", "AIRLLM_NUM_THREADS"),
-    options={"num_workers": "airllm.backends.cpu_backend:with_workers"},
-    threads="airllm.backends.cpu_backend:with_threads",
+    options={"num_workers": "airllm.backends.cpp_backend:with_workers"},
+    threads="airllm.backends.cpp_backend:with_threads",
     recipe="cpp_build",
 )
