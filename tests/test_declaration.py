@@ -1,6 +1,7 @@
 """Backends come in by one door: what they declare is all that the rest of the product knows of them."""
 
 import ast
+import dataclasses
 import json
 import re
 import shutil
@@ -11,7 +12,7 @@ import pytest
 from test_docs import blocks
 
 from airllm.backends import config, registry
-from airllm.backends.declaration import declared, function, shipped
+from airllm.backends.declaration import Declaration, declared, function, shipped
 from cpp_ext.commands import recipes
 
 ROOT = checkouts.ROOT
@@ -78,6 +79,15 @@ def test_what_declarations_refer_to_is_there():
     assert all(recipe.COMMAND and recipe.tools for recipe in recipes.recipes().values())
     assert len({own.colour for own in shipped().values()}) == len(shipped())
     assert not any(alias in shipped() for own in shipped().values() for alias in own.aliases)
+
+
+def test_the_guide_has_every_field():
+    section = (
+        (ROOT / "BACKEND_GUIDE.md").read_text().partition("| Field | What it says |")[2].partition("\n\n")[0]
+    )
+    rows = re.findall(r"^\| (`.*?`) \| ", section, re.MULTILINE)
+    documented = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert documented == {field.name for field in dataclasses.fields(Declaration)} - {"broken"}
 
 
 def test_declarations_load_no_kernels():
