@@ -63,8 +63,10 @@ def refused(error: Exception) -> int:
 
 def reported(options: argparse.Namespace) -> int:
     """Run all and write the report; returns the exit status."""
+    from airllm.backends.values import DEFINITIONS
+
     # With NumPy alone in use nothing is loaded that the build below is about to replace.
-    with environment(AIRLLM_BACKEND="python"):
+    with environment(AIRLLM_BACKEND=DEFINITIONS):
         from airllm import benchmark, page, report
         from airllm.backends import tuning
     try:
@@ -319,43 +321,26 @@ def detected(console: Console) -> str:
 def built(console: Console, options: argparse.Namespace) -> list[dict[str, str]]:
     """Build every backend whose tools are there; a missing tool is a reason, a failed build a failure.
 
-    A device of OpenCL that takes no kernel is a reason too, unless OpenCL was asked for by name. --quick
-    leaves out what takes longest and is of no use here now.
+    A check that keeps nothing is a reason too, unless its backend was asked for by name. --quick leaves out
+    what takes longest and is of no use here now.
     """
     from airllm.backends import config
+    from cpp_ext.commands.recipes import recipes
 
     settings = config.load()
     named = {settings.force_backend, settings.preferred_backend, *(options.backends or "").split(",")}
-    commands = (("cpp", "build_ext", "--inplace"), ("cuda", "build_cuda"), ("opencl", "build_opencl"))
-    return [
-        build(
-            console,
-            *each,
-            left_out=left_out(each[0]) if options.quick else "",
-            optional=each[0] == "opencl" and "opencl" not in named,
-        )
-        for each in commands
-    ]
+    return [build(console, name, options.quick, name in named) for name in recipes()]
 
 
-def left_out(name: str) -> str:
-    """Why --quick does not build a backend; "" if it does."""
-    from cpp_ext.commands import cuda_probes
-
-    if name == "opencl":
-        return "--quick: compiled when it is checked below; python setup.py build_opencl tries every device"
-    if name == "cuda" and not cuda_probes.driver():
-        return "--quick: compiling takes minutes, and there is no NVIDIA driver to run it with here"
-    return ""
-
-
-def build(
-    console: Console, name: str, *command: str, left_out: str = "", optional: bool = False
-) -> dict[str, str]:
-    """Run one setup.py command. That it fails is a failure, with its log, or a reason if it is `optional`."""
+def build(console: Console, name: str, quick: bool = False, named: bool = True) -> dict[str, str]:
+    """Run the setup.py command of a backend. That it fails is a failure, with its log; or a reason if it
+    keeps nothing and the backend was not `named`.
+    """
     from airllm.backends import reasons
+    from cpp_ext.commands.recipes import built, recipes
 
-    if why := missing_for(name) or left_out:
+    command, makes = recipes()[name].COMMAND, name in built()
+    if why := missing_for(name) or (left_out(name) if quick else ""):
         return {"name": name, "state": "skipped", "detail": why}
     spoken, before, start = f"python setup.py {' '.join(command)}", newest(name), time.monotonic()
     with step(console, spoken, counted=False) as told:
@@ -363,30 +348,35 @@ def build(
     if done.returncode:
         log = (done.stdout + done.stderr).strip() or f"{spoken}: exit status {done.returncode}"
         why = reasons.error_line(log) or log.splitlines()[-1].strip()
-        if optional:
+        if not makes and not named:
             return {"name": name, "state": "unavailable", "detail": f"{why} ({spoken})"}
         console.print(log, markup=False, soft_wrap=True)
         return {"name": name, "state": "failed", "detail": why}
     changed = "built" if newest(name) > before else "up to date"
-    state = "checked" if name == "opencl" else changed
+    state = changed if makes else "checked"
     return {"name": name, "state": state, "detail": f"{spoken}, {time.monotonic() - start:.1f} s"}
+
+
+def left_out(name: str) -> str:
+    """Why --quick does not build a backend; "" if it does."""
+    from cpp_ext.commands.recipes import recipes
+
+    return getattr(recipes()[name], "why_not_quick", str)()
 
 
 def newest(name: str) -> int:
     """When a backend's module was last written; a build that finds it up to date leaves it alone."""
-    return max(
-        (path.stat().st_mtime_ns for path in (ROOT / "cpp_ext").glob(f"tensor_ops_{name}.*")), default=0
-    )
+    from airllm.backends.declaration import shipped
+
+    files = (ROOT / "cpp_ext").glob(f"{shipped()[name].module}.*")
+    return max((path.stat().st_mtime_ns for path in files), default=0)
 
 
 def missing_for(name: str) -> str:
     """Why a backend cannot be built here, with the remedy; "" if it can."""
-    from cpp_ext.commands import cuda_probes, probes
+    from cpp_ext.commands.recipes import recipes
 
-    needed = [probes.opencl()] if name == "opencl" else probes.cpp_prerequisites()
-    if name == "cuda":
-        needed.append(cuda_probes.nvcc())
-    return "; ".join(str(finding) for finding in needed if not finding)
+    return "; ".join(map(str, recipes()[name].tools().missing))
 
 
 def setup(*command: str, told: Callable[[int, int, str], None]) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from airllm.backends.declaration import declared
+
 _HOST_DEVICES = {1, 3}  # DLPack's kDLCPU and kDLCUDAHost
+# DLPack's other kinds, by its words for them.
 _OTHER_DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda", 15: "webgpu"}
 
 
@@ -19,7 +22,8 @@ def device_of(value: Any) -> str:
         return "" if kind in _HOST_DEVICES else f"{_OTHER_DEVICES.get(kind, f'kind {kind}')}:{index}"
     if hasattr(value, "__cuda_array_interface__"):
         return "cuda"
-    return "opencl" if type(value).__module__.startswith("pyopencl") else ""
+    package = type(value).__module__.partition(".")[0]
+    return next((name for name, own in declared().items() if package in own.array_packages), "")
 
 
 def as_numpy(value: Any) -> np.ndarray:

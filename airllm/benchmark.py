@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from airllm import backends, measure
-from airllm.backends import config
+from airllm.backends import config, values
 from airllm.cases import case_of, contracts
 from airllm.formats import Quantized
 from airllm.op import Op
@@ -29,7 +29,10 @@ from airllm.tensor_ops import OPS
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 DECODE, PREFILL, LARGE = ((1, 4096),), ((128, 4096), (512, 4096)), ((4096, 4096),)
 CHECKED = ((1, 1), (1, 64), (3, 5), (2, 257), (128, 576))
-PEERS = {"numpy": "python", "torch": TORCH}  # what ratios are given to: the definitions run in NumPy
+PEERS = {
+    "numpy": values.DEFINITIONS,
+    "torch": TORCH,
+}  # what ratios are given to: the definitions run in NumPy
 
 OnProgress = Callable[[int, int, str], None]
 
@@ -69,7 +72,7 @@ def chosen_backends(text: str | None) -> list[str]:
     """Names of backends (aliases too), all known ones for None. Raises WrongName."""
     if text is None:
         return list(config.known_names())
-    known = [name.lower() for name in (*config.known_names(), *config.ALIASES)]
+    known = [name.lower() for name in (*config.known_names(), *config.aliases())]
     return [config.canonical(name) for name in chosen("backend", text.lower(), known)]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airllm import __version__
+from airllm.backends.declaration import shipped
 
 _MODEL = "what to run: see MODEL below"
 _MODELS = """\
@@ -264,14 +265,13 @@ def _add_generation(parser: argparse.ArgumentParser, temperature: str) -> None:
 
 def _add_engine(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("the engine")
-    engine.add_argument(
-        "--backend", metavar="NAME", help="cuda, mlx, opencl, webgpu, cpp, python or auto (the default)"
-    )
+    threaded = ", ".join(name for name, own in shipped().items() if own.threads)
+    engine.add_argument("--backend", metavar="NAME", help=f"{', '.join(shipped())} or auto (the default)")
     engine.add_argument(
         "--threads",
         type=int,
         metavar="N",
-        help="of the backend cpp; default: AIRLLM_NUM_THREADS, or all processors",
+        help=f"of the backend {threaded}; default: AIRLLM_NUM_THREADS, or all processors",
     )
     engine.add_argument("--compute", choices=("stored", "float32"), help="float32: exact and slow")
     engine.add_argument(

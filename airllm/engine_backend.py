@@ -28,11 +28,8 @@ from airllm.models.model import ExactOps, Model
 from airllm.models.speed import Speed
 from airllm.models.weights import open_weights
 
-ON_PROCESSOR = ("cpp", "python")
 LONGEST = 3.0  # seconds: once devices have taken so long, no other one is tried
 KEPT = 100  # models
-# What else than its device a backend's speed comes from; the others are built with airllm.
-PACKAGES = {"mlx": "mlx", "opencl": "pyopencl", "webgpu": "wgpu"}
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ def chosen(opening: Opening, backend: str = "auto") -> EngineBackend:
     if backend != "auto" or now.named:
         why = "asked for by name" if backend != "auto" else now.why
         return EngineBackend(init_backend(backend).name(), why)
-    if now.backend.name in ON_PROCESSOR:
+    if now.backend.name in values.on_processor():
         return EngineBackend(now.backend.name, "the first that runs in the order; no device comes before it")
     host, devices = _host(now), [name for name in _before_host(now) if name not in now.passed_over]
     speeds, when = speeds_of(opening, devices, host)
@@ -85,20 +82,23 @@ def chosen(opening: Opening, backend: str = "auto") -> EngineBackend:
 
 def beside_processor(opening: Opening, name: str) -> dict[str, Speed]:
     """The speed of the backend `name`, if that is a device, and of the processor beside it; else nothing."""
-    if name in ON_PROCESSOR:
+    if name in values.on_processor():
         return {}
     return speeds_of(opening, [name], _host(registry.choice()))[0]
 
 
 def _host(now: Any) -> str:
     """The first of the order that computes on the processor."""
-    order = [name for name in (*now.config.order, *ON_PROCESSOR) if name in ON_PROCESSOR]
+    order = [name for name in _order(now) if name in values.on_processor()]
     return next(name for name in order if not registry.opened(name).why_not)
 
 
 def _before_host(now: Any) -> list[str]:
-    order = [*now.config.order, *ON_PROCESSOR]
-    return order[: order.index(_host(now))]
+    return _order(now)[: _order(now).index(_host(now))]
+
+
+def _order(now: Any) -> list[str]:
+    return [*now.config.order, *values.on_processor()]
 
 
 # ---- measured ----
@@ -177,11 +177,12 @@ def _key(opening: Opening, devices: Sequence[str], host: str) -> str:
 
 
 def _version(name: str) -> str:
-    if entry := values.added().get(name):
-        return entry.dist.version if entry.dist else ""
-    with suppress(KeyError, metadata.PackageNotFoundError):
-        return metadata.version(PACKAGES[name])
-    return ""
+    """What else than its device a backend's speed comes from; one without packages is built with airllm."""
+    found = []
+    for package in values.declared()[name].packages:
+        with suppress(metadata.PackageNotFoundError):
+            found.append(metadata.version(package))
+    return ", ".join(found)
 
 
 def _shape(path: str | PathLike[str]) -> tuple[str, list[tuple[str, Any]]]:

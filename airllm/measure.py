@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 
 from airllm import __version__
+from airllm.backends import values
 from airllm.backends.devices import cpu_name, host_memory, usable_cores
 
-LIBRARIES = ("numpy", "torch", "pyopencl", "mlx", "wgpu")
 ROUNDS = 7
 PAUSE = 0.01
 AFTER_BLAS = 0.15  # seconds: the pause after products of NumPy's, whose threads spin for 2^28 cycles
@@ -154,7 +154,7 @@ def _no_garbage_collection() -> Iterator[None]:
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[dict[str, int]]:
     """The same number of threads for everything that gets timed; yields what each library says it uses."""
-    cpp, torch = optional("tensor_ops_cpp"), optional("torch")
+    own, torch = of_processor(), optional("torch")
     with contextlib.ExitStack() as undo:
         used: dict[str, int] = {}
         if torch:
@@ -163,12 +163,17 @@ def threads(count: int) -> Iterator[dict[str, int]]:
         if pools := optional("threadpoolctl"):
             undo.enter_context(pools.threadpool_limits(count))
             used |= {pool["internal_api"]: pool["num_threads"] for pool in pools.threadpool_info()}
-        if cpp:
-            undo.callback(cpp.set_num_threads, cpp.num_threads())
-            cpp.set_num_threads(count)
+        if own:
+            undo.callback(own.set_num_threads, own.num_threads())
+            own.set_num_threads(count)
         used |= {"torch": torch.get_num_threads()} if torch else {}
-        used |= {"tensor_ops_cpp": cpp.num_threads()} if cpp else {}
+        used |= {own.__name__: own.num_threads()} if own else {}
         yield used
+
+
+def of_processor() -> ModuleType | None:
+    """The module whose kernels share the processor among threads, None where it is not built."""
+    return optional(values.processor_module()) if values.processor_module() else None
 
 
 def optional(name: str) -> ModuleType | None:
@@ -199,15 +204,16 @@ def bandwidth(nbytes: int | None = None, seconds: float = 0.5) -> Bandwidth:
     """
     from airllm.backends import opened
 
+    own = next((opened(name).module for name in values.on_processor()), None)
     source = np.ones((nbytes or large_array_bytes()) // 4, np.float32)
     target = np.ones_like(source)
-    cpp = opened("cpp").module
-    if cpp and hasattr(cpp, "copy") and hasattr(cpp, "read"):
-        calls = {"copy": lambda: cpp.copy(target, source), "read": lambda: cpp.read(source)}
-        how = f"tensor_ops_cpp's copy and read, {cpp.num_threads()} threads"
+    if own and hasattr(own, "copy") and hasattr(own, "read"):
+        calls = {"copy": lambda: own.copy(target, source), "read": lambda: own.read(source)}
+        how = f"{own.__name__}'s copy and read, {own.num_threads()} threads"
     else:
         calls = {"copy": lambda: np.copyto(target, source), "read": lambda: np.max(source)}
-        how = "NumPy's copy and max, one thread: build tensor_ops_cpp for the machine's real figure"
+        build = values.processor_module()
+        how = f"NumPy's copy and max, one thread: build {build} for the machine's real figure"
     taken = compare(calls, seconds)
     copied, read = 2 * source.nbytes / taken["copy"].median, source.nbytes / taken["read"].median
     return Bandwidth(copied / 1e9, read / 1e9, f"{how}, arrays of {source.nbytes >> 20} MB")
@@ -234,18 +240,20 @@ def _bytes(text: str) -> int:
 
 def machine() -> dict[str, Any]:
     """What a figure needs beside it to mean something: plain values, ready for JSON."""
-    cpp = optional("tensor_ops_cpp")
-    info = cpp.get_optimization_info() if cpp else {}
+    own = of_processor()
+    info = own.get_optimization_info() if own else {}
+    packages = [package for each in values.declared().values() for package in each.packages]
     return {
         "cpu": cpu_name(),
-        "isa": str(info.get("simd_level", "")) or "tensor_ops_cpp is not built",
+        "isa": str(info.get("simd_level", "")) or f"{values.processor_module()} is not built",
         "cores": usable_cores(),
         "last_cache_mb": round(last_cache_bytes() / (1 << 20), 1),
         "memory_gb": round(host_memory()[0] / 1e9, 1),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "compiler": str(info.get("compiler", "")),
         "python": sys.version.split()[0],
-        "versions": {"airllm": __version__} | {name: v for name in LIBRARIES if (v := _version(name))},
+        "versions": {"airllm": __version__}
+        | {name: v for name in ("numpy", "torch", *packages) if (v := _version(name))},
     }
 
 

@@ -6,11 +6,13 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from airllm.backends.declaration import declared
+
 if TYPE_CHECKING:
     from airllm.report import Row
 
-COLOURS = {"python": "#8b929c", "torch": "#e8743b", "cpp": "#2f80ed", "opencl": "#1fa37c", "cuda": "#9057d6"}
-OTHER_COLOURS = ("#d6457b", "#b8912a", "#4aa8c4")
+COLOURS = {"torch": "#e8743b"} | {name: own.colour for name, own in declared().items() if own.colour}
+OTHER_COLOURS = ("#4aa8c4", "#7a9a2e", "#a0522d")  # of backends that declare none
 MARKERS = "osD^vP*X"
 PANEL = (4.5, 3.2)  # inches: shown as wide as a telephone, or a third of a page
 TEXT = 12  # points: in a panel of that width about as many pixels

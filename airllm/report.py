@@ -21,13 +21,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from airllm.backends.values import DEFINITIONS, processor_module
 from airllm.model_info import size
 from airllm.models.speed import rate
 
 Result = dict[str, Any]
 Row = dict[str, Any]
 
-LABELS = {"python": "NumPy", "torch": "PyTorch"}
+LABELS = {DEFINITIONS: "NumPy", "torch": "PyTorch"}
 RATIOS = {"vs_numpy": "x NumPy", "vs_torch": "x PyTorch"}
 FEW = 3  # rounds: a figure of fewer is marked
 NOISY = 0.5  # spread, the quartiles' distance as a share of the median: a figure of more is marked
@@ -137,7 +138,7 @@ def headline(result: Result) -> list[tuple[str, str]]:
         if "memory" in row:
             found.append((size(round(row["memory"]["median"])), "of memory at most"))
     name = active(result)
-    for peer, implementation in (("numpy", "python"), ("torch", "torch")):
+    for peer, implementation in (("numpy", DEFINITIONS), ("torch", "torch")):
         if name != implementation and (each := ratios(result, name, peer)):
             low, median, high = (f"{figures(value)}×" for value in np.percentile(each, (25, 50, 75)))
             told = f"the speed of {LABELS[implementation]}: ops on {name} in {FOR_ALL}"
@@ -218,7 +219,7 @@ def machine_lines(result: Result) -> Iterator[tuple[str, str]]:
 
 def _threads(counts: dict[str, int]) -> str:
     told = [f"{name} {count}" for name, count in counts.items()]
-    if not set(counts) - {"torch", "tensor_ops_cpp"}:
+    if not set(counts) - {"torch", processor_module()}:
         told.append("NumPy's BLAS as it chooses (threadpoolctl, which sets it, is not installed)")
     return ", ".join(told)
 
@@ -305,7 +306,7 @@ def summary(result: Result, op: str, backend: str) -> tuple[int, int, float]:
 def stands_in(result: Result, op: str, backend: str) -> bool:
     """Whether the definition runs, on a backend that is more than NumPy, since it has no kernel."""
     how = {t["how"] for t in result["tests"] if (t["op"], t["backend"]) == (op, backend)}
-    return backend != "python" and how == {"NumPy"}
+    return backend != DEFINITIONS and how == {"NumPy"}
 
 
 def _verdict(counts: tuple[int, int, float], numpy: bool) -> Text:

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -29,6 +29,7 @@ os.environ["AIRLLM_TUNING"] = "off"
 
 from airllm import real_data, tensor_ops  # noqa: F401  ops must be declared before a backend is tried
 from airllm.backends import config, registry
+from airllm.backends.declaration import Declaration, declared
 from airllm.op import OPS
 
 # What tests look for besides backends.
@@ -208,6 +209,8 @@ def fake(monkeypatch):
         module.silu, module.device = silu, lambda: "a fake device"
         vars(module).update(attributes)
         monkeypatch.setitem(sys.modules, module.__name__, module)
+        own = replace(declared().get(name, Declaration()), module=module.__name__)
+        monkeypatch.setitem(declared(), name, own)
         monkeypatch.setitem(registry._opened, name, registry._open(name))
         return module
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airllm import tensor_ops, tensor_ops_hybrid
-from airllm.backends import available, config, opened, registry
+from airllm import extras, tensor_ops, tensor_ops_hybrid
+from airllm.backends import available, config, declaration, opened, registry
 from airllm.tensor_ops import OPS
 
 ROOT = Path(__file__).parents[1]
@@ -348,7 +348,9 @@ def test_a_remedy_is_one_that_there_is(monkeypatch):
     """Where airllm was installed there is no setup.py; other backends' remedies are the same."""
     missing = ModuleNotFoundError("No module named 'tensor_ops_cuda'")
     assert registry.reason_of("cuda", missing).endswith(" (python setup.py build_cuda)")
-    monkeypatch.setattr(registry.config, "checkout_file", lambda: None)
-    reasons = [registry.reason_of(name, missing) for name in registry.REMEDIES]
-    assert not any("setup.py" in reason for reason in reasons)
-    assert "AIRLLM_WITH_CUDA=1 pip install ." in reasons[1] and "pip install wgpu" in reasons[-1]
+    monkeypatch.setattr(declaration, "CHECKOUT", Path("/nowhere"))
+    monkeypatch.setattr(extras, "_CHECKOUT", Path("/nowhere"))
+    reasons = {name: registry.reason_of(name, missing) for name in config.BUILT_IN}
+    assert not any("setup.py" in reason for reason in reasons.values())
+    assert "AIRLLM_WITH_CUDA=1 pip install ." in reasons["cuda"]
+    assert reasons["webgpu"].endswith(' (pip install "airllm-tensor-ops[webgpu]")')

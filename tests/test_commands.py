@@ -13,6 +13,7 @@ import pytest
 from cpp_ext.commands import (
     CommandError,
     build_opencl,
+    opencl_probes,
     probes,
     test_capabilities,
 )
@@ -278,8 +279,8 @@ def test_without_setuptools_the_own_commands_work_and_the_others_name_the_remedy
 
 
 def has_devices():
-    if not probes.opencl() and "opencl" not in REQUIRED:
-        pytest.skip(f"build_opencl: {probes.opencl()}")
+    if not opencl_probes.devices() and "opencl" not in REQUIRED:
+        pytest.skip(f"build_opencl: {opencl_probes.devices()}")
 
 
 def test_build_opencl_compiles_every_kernel_for_every_device_that_works(checkout):
@@ -288,7 +289,7 @@ def test_build_opencl_compiles_every_kernel_for_every_device_that_works(checkout
     assert answer.returncode == 0, checkouts.said(answer)
     lines = re.findall(r"^compiled +(gpu|cpu) +[\d.]+ s +(\d+) kernels +(.*)$", answer.stdout, re.MULTILINE)
     assert {form for form, _, _ in lines} == {"gpu", "cpu"} and all(int(count) for _, count, _ in lines)
-    assert len(lines) == 2 * sum("cannot be used" not in device for device in probes.opencl().details)
+    assert len(lines) == 2 * sum("cannot be used" not in device for device in opencl_probes.devices().details)
 
 
 def test_build_opencl_prints_the_log_of_a_kernel_that_does_not_compile(checkout):

@@ -170,14 +170,14 @@ def test_names_have_letters_of_any_case(places):
 def test_the_opencl_device_is_an_index_or_a_name(places, monkeypatch, value, device):
     config.write(places["checkout"], opencl_device=value)
     monkeypatch.setenv("AIRLLM_BACKEND", "opencl")
-    assert config.load().opencl_device == device
+    assert config.load().own == {"opencl_device": device}
     assert list(config.load().as_dict()) == ORDER_OF_KEYS
 
 
 def test_a_file_that_names_no_opencl_device_leaves_the_choice_to_opencl(places):
     config.write(places["checkout"])
     assert "opencl_device" not in places["checkout"].read_text()
-    assert config.load().opencl_device is None
+    assert config.load().own == {}
 
 
 # ---- the way out of force mode ----
@@ -417,7 +417,7 @@ def test_two_that_change_a_file_lose_nothing_of_each_other(tmp_path, monkeypatch
     config.write(path, opencl_device="0")
     begun[0].join()
     found = config.read(path)
-    assert (found.preferred_backend, found.force_backend, found.opencl_device) == ("cpp", "cpp", "0")
+    assert (found.preferred_backend, found.force_backend, found.own["opencl_device"]) == ("cpp", "cpp", "0")
     assert os.listdir(tmp_path) == ["backend.json"]
 
 

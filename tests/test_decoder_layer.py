@@ -16,7 +16,8 @@ from decoder_cases import (
     on_threads,
 )
 
-from airllm.backends.kernel_backend import CpuBackend, KernelBackend
+from airllm.backends.cpp_backend import CpuBackend
+from airllm.backends.kernel_backend import KernelBackend
 from airllm.formats import FORMATS, Quantized
 from airllm.models.fused import FusedLayers
 from airllm.models.layers import Layer

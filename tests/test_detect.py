@@ -343,7 +343,7 @@ def test_a_build_that_fails_shows_its_log_and_is_a_failure(monkeypatch, capsys):
 
     monkeypatch.setattr(detect_and_benchmark, "setup", failing)
     monkeypatch.setattr(detect_and_benchmark, "missing_for", lambda name: "")
-    build = detect_and_benchmark.build(report.console(), "cpp", "build_ext", "--inplace")
+    build = detect_and_benchmark.build(report.console(), "cpp")
     assert build == {"name": "cpp", "state": "failed", "detail": "kernels.inl:7: error: no such thing"}
     assert "compiling" in capsys.readouterr().out
     assert report.failures({"builds": [build], "backends": [], "tests": []})
@@ -407,7 +407,7 @@ def test_a_device_that_takes_no_kernel_is_a_failure_only_where_it_was_asked_for(
 
 def test_a_missing_tool_is_a_reason_and_no_failure(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    build = detect_and_benchmark.build(report.console(), "cpp", "build_ext", "--inplace")
+    build = detect_and_benchmark.build(report.console(), "cpp")
     assert build["state"] == "skipped" and "no-such-compiler" in build["detail"]
     assert not report.failures({"builds": [build], "backends": [], "tests": []})
 

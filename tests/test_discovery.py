@@ -11,6 +11,7 @@ import pytest
 
 from airllm import backends, tensor_ops
 from airllm.backends import devices, registry
+from airllm.backends.declaration import Declaration, declared
 from airllm.backends.discovery import DiscoveredBackend
 from airllm.backends.values import ABSENT, ALIASES, BUILT_IN
 
@@ -30,11 +31,8 @@ def made_up(monkeypatch):
         {"name": "One", "total_memory": 4 << 30, "free_memory": 1 << 30, "compute_capability": "9.0"},
         {"name": "Two", "total_memory": 2 << 30, "unified_memory": True},
     ]
-    from airllm.backends import config, values
-
     monkeypatch.setitem(sys.modules, "tensor_ops_made_up", _module(infos))
-    for module in (config, values):
-        monkeypatch.setattr(module, "known_names", lambda: (*BUILT_IN, "made_up"))
+    monkeypatch.setitem(declared(), "made_up", Declaration(module="tensor_ops_made_up"))
     yield "made_up"
     registry._opened.pop("made_up", None)
 

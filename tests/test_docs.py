@@ -79,25 +79,30 @@ def test_every_environment_variable_that_is_read_is_in_the_guides_table():
 def test_the_guides_backend_works_as_a_package(tmp_path):
     """The worked example of another distribution's backend: installed, known by name, and used."""
     (project,) = (text for _, text in blocks("BACKEND_GUIDE.md", "toml"))
-    (module,) = (text for _, text in blocks("BACKEND_GUIDE.md", "python") if "def device" in text)
+    examples = [text for _, text in blocks("BACKEND_GUIDE.md", "python")]
+    (declaration,) = (text for text in examples if "BACKEND = " in text)
+    (kernels,) = (text for text in examples if "def device" in text)
     source, site = tmp_path / "source", tmp_path / "site"
     source.mkdir()
     (source / "pyproject.toml").write_text(project)
-    (source / "tensor_ops_careful.py").write_text(module)
+    (source / "airllm_careful.py").write_text(declaration)
+    (source / "tensor_ops_careful.py").write_text(kernels)
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*install, "--target", str(site), str(source)], check=True)
     code = """
 import numpy as np
-from airllm import tensor_ops
+from airllm import backends, tensor_ops
 assert tensor_ops.get_backend() == "careful", tensor_ops.get_backend()
 x = np.linspace(-3, 3, 7, dtype=np.float32)
 assert np.array_equal(tensor_ops.silu(x[::-1]), tensor_ops.silu(x)[::-1])
 assert np.allclose(tensor_ops.gelu(x), tensor_ops.gelu(x, backend="python"))
 tensor_ops.print_backend_info()
+backends.list_backends(verbose=True)
 """
     paths = os.pathsep.join([str(site), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = python(code, tmp_path, PYTHONPATH=paths, AIRLLM_BACKEND="careful")
+    done = python(code, tmp_path, PYTHONPATH=paths, AIRLLM_BACKEND="Exact")
     assert done.returncode == 0 and "careful    available: NumPy in float64" in done.stdout, done.stderr
+    assert re.search(r"^. careful, exact: Careful \(CPU\)$", done.stdout, re.MULTILINE), done.stdout
 
 
 def test_the_environment_variables_of_the_guide_are_those_of_the_code():

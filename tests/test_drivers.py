@@ -12,7 +12,7 @@ from conftest import REQUIRED
 from device_backends import ran
 
 from airllm.backends.reasons import error_line
-from cpp_ext.commands import probes
+from cpp_ext.commands import opencl_probes, probes
 
 HERE = Path(__file__).resolve().parent
 LOG = "warning: a first line\nerror: unknown target CPU 'generic'\nerror: another line"
@@ -52,7 +52,7 @@ def alone(icd, monkeypatch):
 def beside(icd, monkeypatch):
     """A machine on which it is listed first, as the best one. How many others there are."""
     vendors = Path(os.environ.get("OCL_ICD_VENDORS", "/etc/OpenCL/vendors"))
-    others = probes.opencl()
+    others = opencl_probes.devices()
     if not others and "opencl" not in REQUIRED:
         pytest.skip(f"OpenCL beside a broken driver: {others}")
     for file in vendors.glob("*.icd") if vendors.is_dir() else [vendors]:
@@ -101,8 +101,8 @@ def test_what_is_printed_of_it_is_one_line(alone):
 
 
 def test_capabilities_try_a_device(alone):
-    assert str(probes.opencl()) == probes.module("tensor_ops_opencl").why_not == REFUSED
-    assert not probes.opencl() and not probes.module("tensor_ops_opencl")
+    assert str(opencl_probes.devices()) == probes.module("tensor_ops_opencl").why_not == REFUSED
+    assert not opencl_probes.devices() and not probes.module("tensor_ops_opencl")
 
 
 def test_build_opencl_fails_where_no_device_compiles(alone):
@@ -152,7 +152,7 @@ print(json.dumps([
 
 
 def test_capabilities_list_each_device_with_its_reason(beside):
-    found = probes.opencl()
+    found = opencl_probes.devices()
     assert found and len(found.details) == beside + 1
     assert found.details[0] == REFUSED
     assert not any("cannot be used" in each for each in found.details[1:])
@@ -161,7 +161,7 @@ def test_capabilities_list_each_device_with_its_reason(beside):
 
 def test_a_driver_that_ends_the_process_takes_nothing_else_down(beside, monkeypatch):
     monkeypatch.delenv("BROKEN_OPENCL_LOG")
-    found = probes.opencl()
+    found = opencl_probes.devices()
     assert found and len(found.details) == beside + 1
     assert found.details[0] == f"{BROKEN} cannot be used: its driver ends the process with status -6"
 

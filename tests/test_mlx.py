@@ -4,6 +4,7 @@ That its ops are right is the part of the tables of all backends.
 """
 
 import importlib.util
+import inspect
 import shutil
 import sys
 import types
@@ -13,8 +14,8 @@ import pytest
 from conftest import REQUIRED, TOLERANCE
 from device_backends import across_a_fork, after_a_fork, every_dtype
 
-from airllm import backends, tensor_ops
-from airllm.backends import config, registry, values
+from airllm import backends, extras, tensor_ops
+from airllm.backends import config, declaration, registry, values
 from airllm.formats import FORMATS, Quantized
 from airllm.tensor_ops import OPS
 
@@ -144,8 +145,11 @@ def test_compiled_as_for_a_gpu_it_is_the_same(name, monkeypatch):
 
 
 def values_of(platform, monkeypatch):
-    """The module of names as it is on another system."""
+    """The module of names as it is on another system, whose declarations are read again."""
     monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.delitem(sys.modules, "airllm.backends.shipped.mlx")
+    for name in ("shipped", "_declared"):
+        monkeypatch.setattr(declaration, name, inspect.unwrap(getattr(declaration, name)))
     spec = importlib.util.spec_from_file_location("values_elsewhere", values.__file__)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -209,7 +213,7 @@ def test_without_mlx_the_reason_has_the_remedy(monkeypatch):
     monkeypatch.delitem(registry._opened, "mlx")
     try:
         info = backends.get_backend_info("mlx")
-        assert not info["available"] and 'pip install "mlx[cpu]"' in info["reason"]
+        assert not info["available"] and extras.command("mlx") in info["reason"]
     finally:
         registry._opened.pop("mlx")
 

@@ -18,7 +18,7 @@ from device_backends import (
 )
 
 import tensor_ops_webgpu as webgpu
-from airllm import backends, tensor_ops
+from airllm import backends, extras, tensor_ops
 from airllm.backends import registry
 from airllm.formats import Quantized
 from airllm.tensor_ops import OPS
@@ -49,7 +49,7 @@ def test_says_why_it_cannot_run_without_wgpu():
         "import sys; sys.modules['wgpu'] = None\n"
         "import airllm.tensor_ops; from airllm.backends import opened; print(opened('webgpu').why_not)"
     )
-    assert python(code).endswith("(pip install wgpu)")
+    assert python(code).endswith(f"({extras.command('webgpu')})")
 
 
 @pytest.mark.parametrize("kinds", ([], ["OpenGL"]))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what _WHERE says, for programs that read types; isort would split what is one import
     # isort: off
+    from airllm.backends.cpp_backend import CpuBackend as CpuBackend
     from airllm.backends.devices import DeviceInfo as DeviceInfo
     from airllm.backends.discovery import (
         BackendPreference as BackendPreference,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:  # what _WHERE says, for programs that read types; isort would
         print_backend_info as print_backend_info,
     )
     from airllm.backends.kernel_backend import (
-        CpuBackend as CpuBackend,
         KernelBackend as KernelBackend,
         init_backend as init_backend,
     )
@@ -80,7 +80,8 @@ _WHERE = {
     ),
     "information": ("explain", "get_backend_info", "print_backend_info"),
     "memory": ("MemoryEstimate", "estimate_inference_memory", "init_backend_with_memory_check"),
-    "kernel_backend": ("CpuBackend", "KernelBackend", "init_backend"),
+    "cpp_backend": ("CpuBackend",),
+    "kernel_backend": ("KernelBackend", "init_backend"),
     "support": ("print_support_matrix", "support_matrix"),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}

@@ -8,24 +8,26 @@ says what it may not is an error with file, line and key, never a default. Stand
 import contextlib
 import dataclasses
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from airllm.backends import json_file
+from airllm.backends.declaration import CHECKOUT
 from airllm.backends.values import (  # noqa: F401  others know all of these by this module's name
     ALIASES,
     AUTO,
     BUILT_IN,
-    CHECKS,
     DEFAULTS,
     IN_ORDER,
     KEYS,
-    OPTIONAL,
     ConfigError,
     Wrong,
+    aliases,
     canonical,
+    checks,
     in_full,
     is_auto,
     known_names,
@@ -35,15 +37,13 @@ from airllm.backends.values import (  # noqa: F401  others know all of these by 
     shown,
 )
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-
 
 @dataclass(frozen=True)
 class Config:
     """The three settings, in canonical names, and where they come from.
 
     `source` is AIRLLM_BACKEND, AIRLLM_CONFIG, checkout, user or defaults; `path` is the file that was read.
-    `opencl_device` is None where the file leaves it out.
+    `own` are the keys that a backend has for itself, where the file has them.
     """
 
     preferred_backend: str
@@ -51,7 +51,7 @@ class Config:
     force_backend: str | None
     source: str
     path: Path | None
-    opencl_device: str | None = None
+    own: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -83,34 +83,31 @@ class _File:
 
     def config(self, source: str) -> Config:
         """The checked settings; a key that is not there has its default."""
+        known = checks(self.values)
         for key in self.values:
             self._refuse_misspelt(key)
-        optional = [key for key in OPTIONAL if key in self.values]
-        settings = {key: self._checked(key) for key in (*KEYS, *optional)}
-        return Config(**settings, source=source, path=self.path)
+        settings = {key: self._checked(key, known[key]) for key in known if key in {*self.values, *KEYS}}
+        own = {key: settings.pop(key) for key in known if key in settings and key not in KEYS}
+        return Config(**settings, own=own, source=source, path=self.path)
 
-    def _checked(self, key: str) -> Any:
+    def _checked(self, key: str, check: Callable[[Any], Any]) -> Any:
         try:
-            return CHECKS[key](self.values[key] if key in self.values else DEFAULTS[key])
+            return check(self.values[key] if key in self.values else DEFAULTS[key])
         except Wrong as wrong:
             line = json_file.line_of(self.text, key, item=wrong.item)
             raise ConfigError(f"{self.path}:{line}: {key} {wrong}") from None
 
     def _refuse_misspelt(self, key: str) -> None:
         """Others may keep keys of their own here, but one that is nearly ours would be a silent default."""
-        meant = _meant(key)
+        meant = _meant(key, self.values)
         if meant != key and meant not in self.values:
             line = json_file.line_of(self.text, key)
             raise ConfigError(f"{self.path}:{line}: unknown key {key!r}, expected {meant!r}")
 
 
-def _meant(key: str) -> str:
-    """The key of ours that `key` is or nearly is, else `key` itself."""
-    return next(iter(get_close_matches(key, (*KEYS, *OPTIONAL), n=1, cutoff=0.8)), key)
-
-
-def _is_foreign(key: str) -> bool:
-    return _meant(key) not in (*KEYS, *OPTIONAL)
+def _meant(key: str, keys: Mapping[str, Any]) -> str:
+    """The key of ours that `key`, one of a file's, is or nearly is, else `key` itself."""
+    return next(iter(get_close_matches(key, checks(keys), n=1, cutoff=0.8)), key)
 
 
 def _opened(path: Path) -> _File:
@@ -140,7 +137,10 @@ def reset(path: Path | str) -> Config:
     others: dict[str, Any] = {}
     with json_file.one_writer(path):
         with contextlib.suppress(ConfigError):
-            others = {key: value for key, value in _opened(path).values.items() if _is_foreign(key)}
+            values = _opened(path).values
+            others = {
+                key: value for key, value in values.items() if _meant(key, values) not in checks(values)
+            }
         return _store(_File(path, {**others, **DEFAULTS}, ""))
 
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from airllm.backends import proof, reasons
+from airllm.backends.values import on_processor
 
 
 class Chosen(Protocol):
@@ -109,7 +110,7 @@ class DeviceChoice(Generic[D]):
     def only_when_asked(self) -> str:
         """Why an automatic order passes it over: no GPU. Starts no driver where there can be none."""
         remedy = f"ask for {self.title.lower()} by name to use it"
-        cpu_only = f"{self.title} has only CPU devices here, on which cpp is faster; {remedy}"
+        cpu_only = f"{self.title} has only CPU devices here, on which {on_processor()[0]} is faster; {remedy}"
         if sys.platform == "linux" and not any(map(glob.glob, self.nodes)):
             return cpu_only
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from airllm.backends import config, registry
 from airllm.backends.devices import DeviceInfo, devices_of
-from airllm.backends.values import ABSENT, LABELS
+from airllm.backends.values import absent_names, label
 
 
 class BackendUnavailable(ImportError, ValueError):
@@ -44,12 +44,12 @@ class DiscoveredBackend:
     @property
     def title(self) -> str:
         """ "CPU (CPU)": what it is called, and what it runs on."""
-        return "{} ({})".format(*LABELS.get(self.name, (self.name, "other")))
+        return "{} ({})".format(*label(self.name))
 
 
 def discover_backends() -> list[DiscoveredBackend]:
     """Every known backend with its devices that compute, or why it has none. Opens each of them, once."""
-    return [_discovered(name) for name in (*config.known_names(), *ABSENT)]
+    return [_discovered(name) for name in (*config.known_names(), *absent_names())]
 
 
 def _discovered(name: str) -> DiscoveredBackend:
@@ -106,7 +106,7 @@ def print_backend_summary() -> None:
     print("=== Available Backends ===")
     _print(line for each in discover_backends() for line in _lines(each, each.title))
     print()
-    print(f"Recommended backend: {LABELS.get(best := best_available_backend(), (best, ''))[0]}")
+    print(f"Recommended backend: {label(best_available_backend())[0]}")
 
 
 def _print(lines: Iterable[str]) -> None:

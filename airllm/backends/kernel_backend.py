@@ -8,6 +8,7 @@ import numpy as np
 
 from airllm import tensor_ops
 from airllm.backends import registry
+from airllm.backends.declaration import declared, function
 from airllm.backends.discovery import BackendPreference, preferred
 
 _INTO = "_into"
@@ -97,53 +98,6 @@ class KernelBackend:
         return self._call(op, *args, **kwargs)
 
 
-class CpuBackend(KernelBackend):
-    """The C++ backend with a part of it switched off, or a number of threads of its own.
-
-    Without `use_simd`, kernels use only what every CPU of this architecture has (SSE2 on x86-64, whose
-    compilers know no other floating-point unit; NEON on ARM); without `use_parallel`, one thread. ValueError
-    for a `num_threads` that is no whole number from 1 to 4096, or more than 1 where there is no OpenMP.
-    """
-
-    def __init__(self, use_simd: bool = True, use_parallel: bool = True, num_threads: int | None = None):
-        super().__init__("cpp")
-        module: Any = self._backend.module
-        self.use_simd, self.use_parallel = use_simd, use_parallel
-        self.num_threads = None if num_threads is None else _threads(num_threads, module)
-
-    def __reduce__(self) -> tuple[type, tuple]:
-        return type(self), (self.use_simd, self.use_parallel, self.num_threads)
-
-    @staticmethod
-    def is_available() -> bool:
-        """Whether the C++ backend runs here."""
-        return not registry.opened("cpp").why_not
-
-    def device(self) -> str:
-        """The instruction set and threads it uses."""
-        module: Any = self._backend.module
-        return self._within(module.device)
-
-    def __repr__(self) -> str:
-        threads = "" if self.num_threads is None else f", num_threads={self.num_threads}"
-        options = f"use_simd={self.use_simd}, use_parallel={self.use_parallel}{threads}"
-        return f"<CpuBackend({options}): {self.device()}>"
-
-    def extension(self, name: str) -> Any:
-        """The same, on the part that is on."""
-        found = super().extension(name)
-        return functools.partial(self._within, found) if callable(found) else found
-
-    def _call(self, op: Callable, *args: Any, **kwargs: Any) -> Any:
-        return self._within(super()._call, op, *args, **kwargs)
-
-    def _within(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
-        module: Any = self._backend.module
-        isa = None if self.use_simd else module.baseline
-        threads = self.num_threads if self.use_parallel else 1
-        return module.within(isa, threads, function, *args, **kwargs)
-
-
 def _changeable(op: str, x: Any) -> Any:
     """`x`, as the `out` of an op in place; TypeError or ValueError if it cannot be changed."""
     expected = f"expected an array that is changed in place ({op}_into writes elsewhere)"
@@ -154,60 +108,32 @@ def _changeable(op: str, x: Any) -> Any:
     return x
 
 
-def _threads(number: Any, module: Any, what: str = "num_threads") -> int:
-    most = module.most_threads
-    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= most:
-        raise ValueError(f"{what} has value {number!r}, expected a whole number from 1 to {most}")
-    if number > 1 and not module.has_openmp:
-        raise ValueError(f"{what} has value {number}, expected 1: tensor_ops_cpp was built without OpenMP")
-    return number
-
-
-def _with_workers(number: int) -> KernelBackend:
-    return CpuBackend(num_threads=_threads(number, registry.asked_for("cpp").module, "num_workers"))
-
-
-def _with_cutlass(wanted: bool) -> KernelBackend:
-    """cuBLAS's kernels are made with CUTLASS; the other products are this library's own."""
-    backend = KernelBackend("cuda")
-    found = backend.extension("get_cuda_info")()["matmul"]
-    if wanted and not found.startswith("cublas"):
-        raise ValueError(f"use_cutlass_kernel has value True, expected False or None: products are {found}")
-    return backend
-
-
-# What else can be said of a backend, and how it is made then.
-_OPTIONS: dict[str, dict[str, Callable[[Any], KernelBackend]]] = {
-    "cpp": {"num_workers": _with_workers},
-    "cuda": {"use_cutlass_kernel": _with_cutlass},
-}
-
-
 def with_threads(backend: KernelBackend, threads: int) -> KernelBackend:
     """The same backend with so many threads. ValueError for one that has none of its own."""
-    if backend.name() != "cpp":
-        found = f"threads has value {threads!r}, expected none with the backend {backend.name()}"
-        raise ValueError(f"{found}: only cpp has threads that can be counted")
-    return CpuBackend(num_threads=_threads(threads, registry.asked_for("cpp").module, "threads"))
+    if own := declared()[backend.name()].threads:
+        return function(own)(threads, "threads")
+    counted = ", ".join(name for name, own in declared().items() if own.threads)
+    found = f"threads has value {threads!r}, expected none with the backend {backend.name()}"
+    raise ValueError(f"{found}: only {counted} has threads that can be counted")
 
 
 def options_of(name: str) -> tuple[str, ...]:
     """The options that `with_options` knows of a backend."""
-    return tuple(_OPTIONS.get(name, ()))
+    return tuple(declared()[name].options)
 
 
 def with_options(name: str, options: Mapping[str, Any]) -> KernelBackend:
-    """The backend `name` as `options` want it, those that are None left aside. "cpp": `num_workers`, threads;
-    "cuda": `use_cutlass_kernel`, whether products of many rows must be cuBLAS's. ValueError for others.
+    """The backend `name` as `options` want it, those that are None left aside. ValueError for one that it
+    does not declare.
     """
-    known = _OPTIONS.get(name, {})
+    known = declared()[name].options
     backend = None
     for option, value in options.items():
         if option not in known:
             names = ", ".join(known) or "none"
             raise ValueError(f"the backend {name!r} has no option {option!r}, it knows: {names}")
         if value is not None:
-            backend = known[option](value)
+            backend = function(known[option])(value)
     return backend or KernelBackend(name)
 
 
@@ -223,4 +149,4 @@ def init_backend(
     return KernelBackend(preferred(preference, fallback_backends))
 
 
-__all__ = ["CpuBackend", "KernelBackend", "init_backend"]
+__all__ = ["KernelBackend", "init_backend"]

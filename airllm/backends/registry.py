@@ -1,7 +1,6 @@
 """Backends as found on this machine, and the one that runs the ops now.
 
-A backend is a module `tensor_ops_<name>` with functions named after ops and `device()`. There is
-nothing to register; other distributions add theirs by an entry point of the group `airllm.backends`.
+A backend is a module with functions named after ops and `device()`; `declaration` says where it is found.
 A backend counts as available once it has answered an op correctly; if it does not, the reason is kept.
 """
 
@@ -13,33 +12,17 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from airllm.backends import config, proof, reasons, routing, tuning, values
-from airllm.backends.values import ABSENT
+from airllm.backends import config, declaration, proof, reasons, routing, tuning, values
+from airllm.backends.declaration import CHECKOUT, declared
+from airllm.backends.values import DEFINITIONS, absent_names
 
-ROOT = Path(__file__).resolve().parents[2]
-if (ROOT / "cpp_ext" / "tensor_ops_cpp.cpp").is_file():  # a checkout: what was built in place lies there
-    sys.path.append(str(ROOT / "cpp_ext"))
-
-REMEDIES = {
-    "cpp": "install a C++ compiler (Debian: g++ python3-dev), then: python setup.py build_ext --inplace",
-    "cuda": "python setup.py build_cuda",
-    "mlx": 'pip install "mlx[cpu]" on Linux, pip install mlx on a Mac',
-    "opencl": "pip install pyopencl, and an OpenCL driver (python setup.py build_opencl tries it)",
-    "webgpu": "pip install wgpu",
-}
-
-# Where airllm was installed, and no setup.py is there to build with.
-REMEDIES_WHERE_INSTALLED = {
-    "cpp": "install a C++ compiler (Debian: g++ python3-dev), then install airllm again, from its sources",
-    "cuda": "install airllm from its sources, where the CUDA toolkit is: AIRLLM_WITH_CUDA=1 pip install .",
-    "opencl": "pip install pyopencl, and an OpenCL driver",
-}
+if (CHECKOUT / "cpp_ext").is_dir():  # a checkout: what was built in place lies there
+    sys.path.append(str(CHECKOUT / "cpp_ext"))
 
 NOT_MEASURED = "the first that runs in the order; `airllm tune` measures which one is the fastest"
 
@@ -107,15 +90,14 @@ class _Choice:
 
 def module_of(name: str) -> ModuleType | None:
     """The module of a backend, which may not run here; None for NumPy. Raises what its import raises."""
-    if name == "python":
-        return None
-    if entry := values.added().get(name):
-        return entry.load()
-    return importlib.import_module(f"tensor_ops_{name}")
+    own = declared()[name]
+    if own.broken:
+        raise own.broken
+    return None if own.definitions else importlib.import_module(own.module)
 
 
 def _open(name: str) -> Backend:
-    if reason := ABSENT.get(name):
+    if reason := absent_names().get(name):
         return Backend(name, why_not=reason)
     try:
         module = module_of(name)
@@ -123,7 +105,7 @@ def _open(name: str) -> Backend:
             return Backend(name, device=_numpy(), kernels=dict(definitions))
         device = proof.proved(module)
     except Exception as error:  # a driver may raise anything at all
-        if values.is_of_a_setting(error):  # a mistake of the user's, which must not go unnoticed
+        if values.is_of_a_setting(name, error):  # a mistake of the user's, which must not go unnoticed
             raise config.ConfigError(str(error)) from error
         return Backend(name, why_not=reason_of(name, error), cause=error)
     kernels = {op_name: _kernel(module, op_name) for op_name in definitions}
@@ -140,14 +122,14 @@ def _numpy() -> str:
 
 def reason_of(name: str, error: Exception) -> str:
     """Why a backend cannot run here, in one line, when trying it has raised `error`."""
-    remedy = f" ({remedy_for(name)})" if isinstance(error, ModuleNotFoundError) and name in REMEDIES else ""
-    return reasons.reason(error) + remedy
+    remedy = declared()[name].how_to_get() if isinstance(error, ModuleNotFoundError) else ""
+    return reasons.reason(error) + (f" ({remedy})" if remedy else "")
 
 
 def remedy_for(name: str) -> str:
     """What makes a backend run that is not built or installed here."""
-    here = REMEDIES if config.checkout_file() else REMEDIES | REMEDIES_WHERE_INSTALLED
-    return here.get(name, "see its documentation")
+    own = declared().get(name)
+    return (own.how_to_get() if own else "") or "see its documentation"
 
 
 def opened(name: str) -> Backend:
@@ -235,7 +217,7 @@ def _tuned(backend: Backend, settings: config.Config, passed_over: dict[str, str
 
 
 def _table(found: tuning.Tuning, backend: Backend, settings: config.Config) -> routing.Table:
-    order = tuple(dict.fromkeys([*settings.order, "python"]))
+    order = tuple(dict.fromkeys([*settings.order, DEFINITIONS]))
     key = (found, backend.name, order)
     if key not in _tables:
         _tables[key] = routing.Table(found, backend, order, opened)
@@ -255,7 +237,7 @@ def _first(order: Iterable[str], passed_over: dict[str, str]) -> Backend:
             if not (reason := why_passed_over(name)):
                 return opened(name)
             passed_over[name] = reason
-    return opened("python")
+    return opened(DEFINITIONS)
 
 
 def best() -> Backend:
@@ -265,7 +247,10 @@ def best() -> Backend:
 
 # NumPy, until `airllm.tensor_ops` has declared the ops that a backend answers to show that it runs.
 process_wide = _Choice(
-    opened("python"), config.Config("python", ("python",), None, "defaults", None), {}, "no op is declared"
+    opened(DEFINITIONS),
+    config.Config(DEFINITIONS, (DEFINITIONS,), None, "defaults", None),
+    {},
+    "no op is declared",
 )
 _scoped: ContextVar[_Choice | None] = ContextVar("airllm_backend", default=None)
 scoped_choice = _scoped.get
@@ -316,10 +301,11 @@ def reload_backend() -> str:
     with _lock:
         for name in [name for name, backend in _opened.items() if backend.why_not]:
             del _opened[name]
-            getattr(sys.modules.get(f"tensor_ops_{name}"), "try_again", lambda: None)()
+            if name in declared():
+                getattr(sys.modules.get(declared()[name].module), "try_again", lambda: None)()
         _tables.clear()
     importlib.invalidate_caches()
-    values.forget_added()
+    declaration.forget()
     set_backend("auto")
     return get_backend()
 

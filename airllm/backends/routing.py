@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from airllm.backends.tuning import Point, Time, Tuning
+from airllm.backends.values import on_processor
 
 if TYPE_CHECKING:
     from airllm.backends.registry import Backend
@@ -60,7 +61,8 @@ class Table:
             return usual
         places = {dtype: self._places(op_name, dtypes[dtype], names) for dtype, names in winners.items()}
         points = next(iter(dtypes.values()))
-        make = getattr(self.opened("cpp").module, "route", None) or route
+        found = (getattr(self.opened(name).module, "route", None) for name in on_processor())
+        make = next(filter(None, found), route)
         return make(usual, len(deciding(points[0])), places)
 
     def _places(

@@ -3,65 +3,27 @@
 Where a configuration stands, and which one counts, is in `config`. Standard library only.
 """
 
-import functools
 import json
-import sys
-from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Callable, Mapping
 from typing import Any
 
-BUILT_IN = ("cuda", "mlx", "opencl", "webgpu", "cpp", "python")  # as the automatic order tries them
-IN_ORDER = ("cuda", "opencl", "cpp", "python")  # what a configuration says that leaves it at that
-_APPLE = sys.platform == "darwin"
-ALIASES = {
-    "cpu": "cpp",
-    "openmp": "cpp",
-    "numpy": "python",
-    "onednn": "mkldnn",
-    **({"mps": "mlx", "metal": "mlx"} if _APPLE else {"mps": "metal"}),
-}
+from airllm.backends import absent, declaration
+from airllm.backends.declaration import declared, shipped
+
+BUILT_IN = tuple(shipped())  # as the automatic order tries them
+# What a configuration says that leaves it at that.
+IN_ORDER = tuple(name for name, own in shipped().items() if own.in_shipped_order)
+DEFINITIONS = next(name for name, own in shipped().items() if own.definitions)  # it runs everywhere
+ALIASES = absent.ALIASES | {alias: name for name, own in shipped().items() for alias in own.aliases}
 AUTO = "auto"
-# What a backend is called in a summary, and what it runs on.
-LABELS = {
-    "cuda": ("CUDA", "CUDA"),
-    "mlx": ("MLX", "Metal or CPU"),
-    "opencl": ("OpenCL", "OpenCL"),
-    "webgpu": ("WebGPU", "WebGPU"),
-    "cpp": ("CPU", "CPU"),
-    "python": ("NumPy", "CPU"),
-    "rocm": ("ROCm", "ROCm"),
-    "triton": ("Triton", "CUDA"),
-    "nki": ("NKI", "Neuron"),
-    "cudnn": ("cuDNN", "CUDA"),
-    "mkl": ("MKL", "CPU"),
-    "mkldnn": ("oneDNN", "CPU"),
-    "openblas": ("OpenBLAS", "CPU"),
-    "metal": ("Metal", "Metal"),
-}
 # Names that other systems know, which are no backend of this one, and why.
-_PRODUCTS = "float32 matrix products are NumPy's, by the BLAS that print_backend_info() names"
-ABSENT = {
-    "rocm": "there is no backend of this name: AMD's GPUs run the opencl backend, with ROCm's OpenCL driver",
-    "triton": "there is no backend for Triton: its kernels run on PyTorch's tensors alone, and without a GPU "
-    "only in its interpreter; cuda and opencl run on the same GPUs without PyTorch",
-    "nki": "there is no backend for AWS's Neuron devices: their compiler takes whole graphs, not single ops",
-    "cudnn": "cuDNN is a library, not a backend: cuda has kernels of its own for all that it would do here",
-    "mkl": f"MKL is a library, not a backend: {_PRODUCTS} (NumPy can be had with MKL)",
-    "mkldnn": f"oneDNN is a library, not a backend: {_PRODUCTS}, and it gains nothing over that",
-    "openblas": f"OpenBLAS is a library, not a backend: {_PRODUCTS}",
-}
-if not _APPLE:
-    ABSENT["metal"] = (
-        "Metal is for Apple's GPUs, of which there is none here; mlx runs on the CPU by its own name"
-    )
+ABSENT = {name: why for name, why in absent.REASONS.items() if name not in ALIASES}
 DEFAULTS: dict[str, Any] = {
     "preferred_backend": AUTO,
     "backend_priority": list(IN_ORDER),
     "force_backend": None,
 }
 KEYS = tuple(DEFAULTS)
-OPTIONAL = ("opencl_device",)  # not written into a new file: OpenCL chooses by itself
-SETTINGS = ("AIRLLM_CPU_ISA", "AIRLLM_NUM_THREADS")  # of the environment, read where a backend is imported
 
 
 class ConfigError(ValueError):
@@ -78,38 +40,46 @@ class Wrong(ValueError):
         self.item = item
 
 
-def is_of_a_setting(error: Exception) -> bool:
-    """Whether a backend's import says that one of SETTINGS cannot be; it names that first."""
-    return isinstance(error, ImportError) and str(error).startswith(SETTINGS)
+def is_of_a_setting(name: str, error: Exception) -> bool:
+    """Whether a backend's import says that one of its settings cannot be; it names that first."""
+    return isinstance(error, ImportError) and str(error).startswith(declared()[name].settings)
 
 
 # ---- names ----
 
 
 def known_names() -> tuple[str, ...]:
-    """The built-in backends, then those that installed distributions add by an entry point."""
-    return (*BUILT_IN, *sorted(added().keys() - set(BUILT_IN)))
+    """Every backend: those of the automatic order, then others that installed distributions add."""
+    return tuple(declared())
 
 
-def added() -> dict[str, EntryPoint]:
-    """The backends of installed distributions, as found when first asked for or when the path changed."""
-    return _added(tuple(sys.path))
+def absent_names() -> dict[str, str]:
+    """Names of ABSENT that no backend has, and why."""
+    return {name: why for name, why in ABSENT.items() if name not in declared()}
 
 
-@functools.lru_cache(maxsize=1)
-def _added(_path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Looking through what is installed takes milliseconds."""
-    return {entry.name: entry for entry in reversed(tuple(entry_points(group="airllm.backends")))}
+def label(name: str) -> tuple[str, str]:
+    """What a backend is called in a summary, and what it runs on."""
+    if name in declared():
+        return declared()[name].title or name, declared()[name].runs_on
+    return absent.LABELS[name]
 
 
-def forget_added() -> None:
-    """Look again for backends of installed distributions."""
-    _added.cache_clear()
+def on_processor() -> tuple[str, ...]:
+    """The backends that compute in the host's memory, in the automatic order."""
+    return tuple(name for name, own in declared().items() if own.on_processor)
+
+
+def processor_module() -> str:
+    """The name of the module whose kernels share the processor among threads, "" if no backend has one."""
+    return next((own.module for own in declared().values() if own.threads), "")
 
 
 def in_full(order: tuple[str, ...]) -> tuple[str, ...]:
-    """The shipped order stands for that of all built-in backends; any other is what it says."""
-    return BUILT_IN if order == IN_ORDER else order
+    """The shipped order stands for that of all backends that have a rank; any other is what it says."""
+    if order != IN_ORDER:
+        return order
+    return tuple(name for name, own in declared().items() if own.rank is not None)
 
 
 def is_auto(name: Any) -> bool:
@@ -123,22 +93,29 @@ def canonical(name: str) -> str:
     """
     folded = str(name).lower()
     folded = ALIASES.get(folded, folded)
-    if folded in BUILT_IN or folded in ABSENT:
+    if folded in BUILT_IN:
         return folded
-    for known in known_names():  # of which other distributions may write theirs as they like
-        if known.lower() == folded:
+    for known, own in declared().items():  # of which other distributions may write theirs as they like
+        if folded in (each.lower() for each in (known, *own.aliases)):
             return known
+    if folded in ABSENT:
+        return folded
     raise ConfigError(f"unknown backend {name!r}, expected {_names()}")
+
+
+def aliases() -> dict[str, str]:
+    """Other names of backends, and of what is ABSENT, and whose they are."""
+    return {**{alias: name for name, own in declared().items() for alias in own.aliases}, **ALIASES}
 
 
 def names_of(backend: str) -> list[str]:
     """What a backend may be called: its own name, then others."""
-    return [backend, *(alias for alias, own in ALIASES.items() if own == backend)]
+    return [backend, *(alias for alias, own in aliases().items() if own == backend)]
 
 
 def _names(*others: str) -> str:
-    aliases = ", ".join(f"{alias} = {backend}" for alias, backend in ALIASES.items() if backend not in ABSENT)
-    return f"one of: {', '.join([*others, *known_names()])} ({aliases})"
+    found = ", ".join(f"{alias} = {name}" for alias, name in aliases().items() if name in declared())
+    return f"one of: {', '.join([*others, *known_names()])} ({found})"
 
 
 # ---- values ----
@@ -174,7 +151,7 @@ def _priority(value: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _device(value: Any) -> str:
+def device(value: Any) -> str:
     """An index, "platform:device" or a part of a name, as text: which devices there are is not known here."""
     text = str(value).strip() if type(value) in (int, str) else ""
     if not text or text.startswith("-"):
@@ -205,8 +182,21 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
     "preferred_backend": _preferred,
     "backend_priority": _priority,
     "force_backend": _force,
-    "opencl_device": _device,
 }
+
+
+def checks(keys: Mapping[str, Any]) -> dict[str, Callable[[Any], Any]]:
+    """Of each key that a file may have, what checks it: of CHECKS, and those that backends declare.
+
+    Installed distributions are only asked where one of `keys` is of nobody else.
+    """
+    own = {**CHECKS, **_keys_of(shipped())}
+    return own if keys.keys() <= own.keys() else {**_keys_of(declared()), **own}
+
+
+def _keys_of(backends: Mapping[str, declaration.Declaration]) -> dict[str, Callable[[Any], Any]]:
+    found = {key: check for own in backends.values() for key, check in own.keys.items()}
+    return {key: declaration.function(check) for key, check in found.items()}
 
 
 def shown(value: Any) -> str:

@@ -23,7 +23,7 @@ class AbsentBackend : public Backend {
 
 // After BackendType::CPU, as that goes on.
 constexpr const char* kInPythonAlone[] = {"mlx", "webgpu", "python"};
-// Other names for a backend, as Python has them in airllm/backends/values.py.
+// Other names for a backend, as Python has them in airllm/backends/shipped/.
 constexpr std::pair<const char*, const char*> kAliases[] = {
     {"cpp", "cpu"}, {"openmp", "cpu"}, {"metal", "mlx"}, {"mps", "mlx"}, {"numpy", "python"}};
 

@@ -1,10 +1,12 @@
-"""build_ext: compiles tensor_ops_cpp, and tensor_ops_cuda too if AIRLLM_WITH_CUDA=1."""
+"""build_ext: compiles the backends that every install has, and others where AIRLLM_WITH_<NAME>=1."""
 
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
-from . import CommandError, cpp_build, cuda_build, probes
+from . import CommandError, probes
+from .recipes import built
 
 HELP = "build the C++ backend (--inplace: into cpp_ext/)"
 
@@ -19,7 +21,10 @@ def add_options(parser) -> None:
 
 
 def run(options) -> None:
-    cpp_build.build(probes.CPP_EXT if options.inplace else probes.CHECKOUT / "build" / "lib", options.force)
+    folder = probes.CPP_EXT if options.inplace else probes.CHECKOUT / "build" / "lib"
+    for recipe in built().values():
+        if hasattr(recipe, "IN_EVERY_INSTALL"):
+            recipe.build(folder, force=options.force)
 
 
 def from_setuptools(base: type) -> type:
@@ -30,9 +35,8 @@ def from_setuptools(base: type) -> type:
 
         def run(self):
             folder = probes.CPP_EXT if self.inplace else Path(self.build_lib)
-            build_cpp(folder, self.force, wheel=self._is_for_a_wheel())
-            if os.environ.get("AIRLLM_WITH_CUDA") == "1":
-                build_cuda(folder, self.force)
+            for name, recipe in built().items():
+                build(name, recipe, folder, self.force, wheel=self._is_for_a_wheel())
 
         def _is_for_a_wheel(self) -> bool:
             return any(name in ("bdist_wheel", "editable_wheel") for name in self.distribution.commands)
@@ -41,35 +45,34 @@ def from_setuptools(base: type) -> type:
     return BuildExt
 
 
-def build_cpp(folder: Path, force: bool, wheel: bool) -> None:
-    """Builds tensor_ops_cpp. A wheel made where that is impossible gets a module that says why instead."""
+def build(name: str, recipe: ModuleType, folder: Path, force: bool, wheel: bool) -> None:
+    """Builds what every install has, or a variable asks for: then failing is an error.
+
+    Else a wheel made where a backend cannot be built gets a module that says why instead.
+    """
+    variable = f"AIRLLM_WITH_{name.upper()}"
+    asked, usual = os.environ.get(variable) == "1", hasattr(recipe, "IN_EVERY_INSTALL")
+    if not asked and not usual:
+        return
     try:
-        cpp_build.build(folder, force)
+        recipe.build(folder, force=force)
     except CommandError as error:
-        if not wheel or os.environ.get("AIRLLM_WITH_CPP") == "1":
-            raise SystemExit(f"build_ext: {error}") from None
-        print(f"warning: build_ext: {error}\nairllm is installed without its C++ backend.", file=sys.stderr)
-        leave_note(folder, str(error))
+        if asked or not wheel:
+            raise SystemExit(f"build_ext: {'' if usual else f'{variable}=1: '}{error}") from None
+        print(f"warning: build_ext: {error}\nairllm is installed without {recipe.NAME}.", file=sys.stderr)
+        leave_note(folder, recipe.NAME, str(error))
 
 
-def build_cuda(folder: Path, force: bool) -> None:
-    """Builds tensor_ops_cuda, which was asked for: failing is an error for a wheel too."""
-    try:
-        cuda_build.build(folder, force=force)
-    except CommandError as error:
-        raise SystemExit(f"build_ext: AIRLLM_WITH_CUDA=1: {error}") from None
-
-
-NOTE = '''"""Stands where the C++ backend would be: it could not be built when airllm was installed."""
+NOTE = '''"""Stands where the backend would be: it could not be built when airllm was installed."""
 
 raise ImportError({reason!r})
 '''
 
 
-def leave_note(folder: Path, reason: str) -> None:
-    """Writes a tensor_ops_cpp.py whose import tells why there is no compiled one."""
+def leave_note(folder: Path, name: str, reason: str) -> None:
+    """Writes a module of this name whose import tells why there is no compiled one."""
     remedy = "Install what is missing, then repeat the pip install"
     if folder == probes.CPP_EXT:
         remedy += " (or: python setup.py build_ext --inplace)"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{cpp_build.NAME}.py").write_text(NOTE.format(reason=f"{reason}\n{remedy}"), encoding="utf-8")
+    (folder / f"{name}.py").write_text(NOTE.format(reason=f"{reason}\n{remedy}"), encoding="utf-8")

@@ -9,8 +9,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from . import CommandError, probes
+from airllm.backends.shipped.opencl import BACKEND
 
+from . import CommandError, opencl_probes, probes
+
+COMMAND = ("build_opencl",)
 HELP = "compile every OpenCL kernel for every device here"
 
 
@@ -35,6 +38,17 @@ def run(options) -> None:
         print(f"{len(broken)} of the above cannot be used; the others are ready.")
 
 
+def tools() -> probes.Tools:
+    """Devices, with each of them."""
+    found = opencl_probes.devices()
+    return probes.Tools((found,), "OpenCL", (str(found), *found.details))
+
+
+def why_not_quick() -> str:
+    """A quick run checks the device in use, and no other."""
+    return "--quick: compiled when it is checked below; python setup.py build_opencl tries every device"
+
+
 def reports() -> Iterator[dict[str, Any]]:
     """What the backend says of each device; CommandError with the remedy if there is none."""
     if str(probes.CPP_EXT) not in sys.path:
@@ -44,7 +58,7 @@ def reports() -> Iterator[dict[str, Any]]:
 
         yield from build_report()
     except (ImportError, RuntimeError) as error:
-        raise CommandError(f"{error}\n{probes.GET_OPENCL}") from None
+        raise CommandError(f"{error}\n{BACKEND.how_to_get()}") from None
     except ValueError as error:  # a device that is not there, or a broken backend.json
         raise CommandError(str(error)) from None
 

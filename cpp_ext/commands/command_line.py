@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -9,22 +10,20 @@ from typing import Any
 from . import (
     CommandError,
     UsageError,
-    build_cuda,
     build_ext,
-    build_opencl,
     configure_backend,
-    cpp_build,
-    cuda_build,
     editable_wheel,
     test_capabilities,
 )
+from .recipes import built, recipes
 
 COMMANDS: dict[str, ModuleType] = {
     "configure_backend": configure_backend,
     "test_capabilities": test_capabilities,
-    "build_cuda": build_cuda,
-    "build_opencl": build_opencl,
 }
+for _recipe in recipes().values():
+    if _recipe.COMMAND[0] != "build_ext":  # which is setuptools' own
+        COMMANDS[_recipe.COMMAND[0]] = import_module(f".{_recipe.COMMAND[0]}", __package__)
 
 
 class Parser(argparse.ArgumentParser):
@@ -78,7 +77,7 @@ def run_with_setuptools(argv: list[str]) -> None:
         classes["editable_wheel"] = editable_wheel.from_setuptools(original_editable.editable_wheel)
     setup(
         license="Apache-2.0",
-        ext_modules=[Extension(name, []) for name in (cpp_build.NAME, cuda_build.NAME)],
+        ext_modules=[Extension(name, []) for name in [recipe.NAME for recipe in built().values()]],
         cmdclass={**classes, "build_ext": build_ext.from_setuptools(original.build_ext)},
     )
 

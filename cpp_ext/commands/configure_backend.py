@@ -38,7 +38,8 @@ def changes(options) -> dict:
     if options.reset and (options.backend or options.force or options.priority is not None):
         raise UsageError("--reset stands alone: it undoes what the other options set")
     if options.force and (not options.backend or config.is_auto(options.backend)):
-        raise UsageError("--force needs the name of a backend, such as --backend=cuda --force")
+        example = f"--backend={config.IN_ORDER[0]} --force"
+        raise UsageError(f"--force needs the name of a backend, such as {example}")
     if not (options.show or options.reset or options.backend is not None or options.priority is not None):
         raise UsageError("nothing to do, expected --show, --backend=NAME, --priority=LIST or --reset")
     return {**backend_change(options), **priority_change(options)}

@@ -17,6 +17,8 @@ from pathlib import Path
 from . import CommandError, probes, stamps
 
 NAME = "tensor_ops_cpp"
+COMMAND = ("build_ext", "--inplace")
+IN_EVERY_INSTALL = True
 SOURCES = [probes.CPP_EXT / name for name in ("tensor_ops_cpp.cpp", "cpu/avx512.cpp", "cpu/avx2.cpp")]
 FLAGS = ["-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-DNDEBUG"]
 SHARED = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
@@ -39,6 +41,11 @@ def build(folder: Path, force: bool = False) -> Path:
     stamps.keep(target, made_of)
     (folder / f"{NAME}.py").unlink(missing_ok=True)  # the note an earlier install without a compiler left
     return target
+
+
+def tools() -> probes.Tools:
+    """A compiler and headers; the C++ of `test_capabilities` tells of them."""
+    return probes.Tools(tuple(probes.cpp_prerequisites()))
 
 
 def sources() -> list[Path]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from . import CommandError, cpp_build, cuda_probes, probes, stamps
 
 NAME = "tensor_ops_cuda"
+COMMAND = ("build_cuda",)
 DEFAULT_ARCHS = ("75", "80", "86", "89", "90", "100", "120")
 OBJECTS = probes.CHECKOUT / "build" / "cuda"
 NVCC_READS = ("NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")  # variables that change what it makes
@@ -31,6 +32,26 @@ def build(folder: Path, archs: Sequence[str] | None = None, force: bool = False)
     with ThreadPoolExecutor(len(calls)) as pool:
         objects = list(pool.map(lambda call: compiled(call, toolkit, force), calls))
     return linked(folder, toolkit, objects)
+
+
+def tools() -> probes.Tools:
+    """The compiler of the kernels and that of the rest, and what there is to run them with."""
+    nvcc, driver = cuda_probes.nvcc(), cuda_probes.driver()
+    known = (f"compiles for: {', '.join(nvcc.details)}",) if nvcc else ()
+    lines = (str(nvcc), *known, str(driver), *driver.details)
+    return probes.Tools((nvcc, *probes.cpp_prerequisites()), "CUDA", lines)
+
+
+def why_not_quick() -> str:
+    """Compiling is of use where a driver runs it."""
+    if cuda_probes.driver():
+        return ""
+    return "--quick: compiling takes minutes, and there is no NVIDIA driver to run it with here"
+
+
+def driver() -> probes.Finding:
+    """Without it there is no use in trying the backend."""
+    return cuda_probes.driver()
 
 
 def prerequisites() -> cuda_probes.Toolkit:

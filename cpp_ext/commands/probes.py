@@ -18,7 +18,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from airllm.backends.declaration import Declaration
 from airllm.backends.reasons import one_line
+from airllm.backends.values import DEFINITIONS
 
 CPP_EXT = Path(__file__).resolve().parents[1]
 CHECKOUT = CPP_EXT.parent
@@ -45,6 +47,19 @@ class Finding:
                 part for part in (self.what, self.version, f"({self.path})" if self.path else "") if part
             )
         return f"{self.why_not}: {self.remedy}" if self.remedy else self.why_not
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a backend's build needs here, found or missing, and what there is to say of it under a title."""
+
+    needs: tuple[Finding, ...]
+    title: str = ""
+    lines: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.needs if not finding)
 
 
 def answer_of(command, timeout=60, **options) -> subprocess.CompletedProcess:
@@ -221,60 +236,6 @@ def _kernel_says(key: str) -> str:
     return ""
 
 
-# ---- OpenCL ----
-
-GET_OPENCL = (
-    'pip install -e ".[opencl]", and a driver: of the GPU, or Debian: pocl-opencl-icd for the CPU; see clinfo'
-)
-# Tells of a device before it is tried, and what came of it afterwards: a driver may end the process.
-OPENCL_PROGRAM = """
-import json, os.path, sys
-sys.path.insert(0, sys.argv[1])
-sys.path.append(os.path.dirname(sys.argv[1]))
-import pyopencl as cl
-from tensor_ops_opencl import devices
-tell = lambda *words: print("told:", json.dumps(" ".join(words)), flush=True)
-tell("pyopencl", cl.VERSION_TEXT)
-for device in devices.found()[int(sys.argv[2]):]:
-    tell(device.label)
-    tell(devices.choice.why_not(device))
-"""
-
-
-def opencl() -> Finding:
-    """pyopencl with every device as a detail, if one of them computes."""
-    version, tried, reason = _devices_of_opencl()
-    details = tuple(f"{name} cannot be used: {why}" if why else name for name, why in tried)
-    if any(not why for _, why in tried):
-        return Finding("OpenCL", version=version, details=details)
-    if tried:
-        return Finding("OpenCL", why_not="; ".join(details))
-    return Finding("OpenCL", why_not=reason, remedy=GET_OPENCL)
-
-
-def _devices_of_opencl() -> tuple[str, list[tuple[str, str]], str]:
-    """pyopencl's version, each device with why it does not compute, and why there is no further one.
-
-    They are tried in a process of its own, in another one after each that has ended it.
-    """
-    tried: list[tuple[str, str]] = []
-    while True:
-        command = [sys.executable, "-c", OPENCL_PROGRAM, str(CPP_EXT), str(len(tried))]
-        answer = answer_of(command, timeout=600, cwd=sys.prefix)
-        told = [json.loads(line[6:]) for line in answer.stdout.splitlines() if line.startswith("told: ")]
-        version, found = next(iter(told), ""), told[1:]
-        tried += zip(found[::2], found[1::2], strict=False)
-        if len(found) % 2 == 0:
-            return version, tried, _exception(answer)
-        tried.append((found[-1], f"its driver ends the process with status {answer.returncode}"))
-
-
-def _exception(answer: subprocess.CompletedProcess) -> str:
-    """What a program of Python that failed says, without the name of an exception that is in the message."""
-    reason = last_line(answer.stderr) or f"asking for devices ends with status {answer.returncode}"
-    return reason.removeprefix("ModuleNotFoundError: ").removeprefix("RuntimeError: ")
-
-
 # ---- what is built ----
 
 # What is written in Python needs the package airllm too, the installed one or else the one beside it.
@@ -296,40 +257,30 @@ except Exception as error:
 NOT_BUILT = "it is not built"
 
 
-def module(name: str, folder: Path = CPP_EXT) -> Finding:
+def module(name: str, folder: Path = CPP_EXT, remedy: str = "") -> Finding:
     """A backend module with its device as version, which has computed right, or why it does not.
 
-    In a process of its own, for drivers may crash.
+    In a process of its own, for drivers may crash. `remedy` is for a package that is not installed.
     """
     command = [sys.executable, "-c", MODULE_PROGRAM, str(folder), name]
     # Not in the checkout, whose folders would be importable; and which backend is configured does not count.
-    answer = answer_of(command, timeout=600, cwd=sys.prefix, env={**os.environ, "AIRLLM_BACKEND": "python"})
+    environment = {**os.environ, "AIRLLM_BACKEND": DEFINITIONS}
+    answer = answer_of(command, timeout=600, cwd=sys.prefix, env=environment)
     if answer.returncode:
         reason = last_line(answer.stderr) or f"ends with status {answer.returncode}"
         return Finding(name, why_not=reason)
     kind, told = json.loads(last_line(answer.stdout))
     if not kind:
         return Finding(name, version=told)
-    missing = kind == "ModuleNotFoundError" and f"'{name}'" in told
-    return Finding(name, why_not=NOT_BUILT if missing else one_line(told) or kind)
+    missing = kind == "ModuleNotFoundError"
+    if missing and f"'{name}'" in told:
+        return Finding(name, why_not=NOT_BUILT)
+    return Finding(name, why_not=one_line(told) or kind, remedy=remedy if missing else "")
 
 
-def mlx() -> Finding:
-    """MLX with its device as version."""
-    return _of_a_package("mlx")
-
-
-def webgpu() -> Finding:
-    """WebGPU with its device as version."""
-    return _of_a_package("webgpu")
-
-
-def _of_a_package(name: str) -> Finding:
-    """A backend for which pip brings all, with its device as version."""
-    found = module(f"tensor_ops_{name}")
-    return (
-        found if found else Finding(found.what, why_not=found.why_not, remedy=f'pip install -e ".[{name}]"')
-    )
+def backend(own: Declaration) -> Finding:
+    """The same of a backend by what it declares."""
+    return numpy() if own.definitions else module(own.module, remedy=own.how_to_get())
 
 
 def numpy() -> Finding:

@@ -3,21 +3,14 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from . import cuda_probes, probes
+from airllm.backends.declaration import declared
+
+from . import probes
 from .probes import Finding
+from .recipes import recipes
 
+RECIPES = recipes()
 HELP = "show which backends can be built and run here, and why not the others"
-
-
-# Of each backend, the probe that says whether it runs now.
-RUNNING = {
-    "cuda": lambda: probes.module("tensor_ops_cuda"),
-    "mlx": probes.mlx,
-    "opencl": lambda: probes.module("tensor_ops_opencl"),
-    "webgpu": probes.webgpu,
-    "cpp": lambda: probes.module("tensor_ops_cpp"),
-    "python": probes.numpy,
-}
 
 
 def add_options(parser) -> None:
@@ -60,46 +53,48 @@ class Findings:
     def __init__(self):
         with ThreadPoolExecutor() as pool:
             cpu, compilers = pool.submit(probes.cpu), pool.submit(probes.compilers)
-            cpp, openmp = (
-                pool.submit(probes.cpp_prerequisites),
-                pool.submit(probes.openmp, probes.cxx_command()),
-            )
-            nvcc, opencl = pool.submit(cuda_probes.nvcc), pool.submit(probes.opencl)
-            running = {name: pool.submit(probe) for name, probe in RUNNING.items()}
-            self.driver = cuda_probes.driver()
-        self.cpu, self.compilers, self.cpp = cpu.result(), compilers.result(), cpp.result()
-        self.openmp, self.nvcc, self.opencl = openmp.result(), nvcc.result(), opencl.result()
+            cxx = pool.submit(probes.cpp_prerequisites)
+            openmp = pool.submit(probes.openmp, probes.cxx_command())
+            tools = {name: pool.submit(recipe.tools) for name, recipe in RECIPES.items()}
+            running = {name: pool.submit(runs, name) for name in declared()}
+        self.cpu, self.compilers = cpu.result(), compilers.result()
+        self.cxx, self.openmp = cxx.result(), openmp.result()
+        self.tools = {name: found.result() for name, found in tools.items()}
         self.running = {name: found.result() for name, found in running.items()}
 
     def report(self) -> dict[str, list[str]]:
         """Section title -> lines."""
+        own = [self.tools[name] for name in declared() if name in self.tools]
         return {
             "CPU": cpu_lines(self.cpu),
-            "C++": _different(*self.compilers, *self.cpp[1:], self.openmp),
-            "CUDA": cuda_lines(self.nvcc, self.driver),
-            "OpenCL": [str(self.opencl), *self.opencl.details],
+            "C++": _different(*self.compilers, *self.cxx[1:], self.openmp),
+            **{tools.title: list(tools.lines) for tools in own if tools.title},
         }
 
     def backends(self) -> list[Capability]:
         """Every backend, in the default order."""
-        runs = self.running | ({} if self.driver else {"cuda": self.driver})
         return [
-            Capability("cuda", missing(self.nvcc, *self.cpp), runs["cuda"], "python setup.py build_cuda"),
-            Capability("mlx", (), runs["mlx"], ""),
-            Capability("opencl", missing(self.opencl), runs["opencl"], "python setup.py build_opencl"),
-            Capability("webgpu", (), runs["webgpu"], ""),
-            Capability("cpp", missing(*self.cpp), runs["cpp"], "python setup.py build_ext --inplace"),
-            Capability("python", (), runs["python"], ""),
+            Capability(name, self._missing(name), runs, _build(name)) for name, runs in self.running.items()
         ]
+
+    def _missing(self, name: str) -> tuple[Finding, ...]:
+        return self.tools[name].missing if name in self.tools else ()
+
+
+def runs(name: str) -> Finding:
+    """Whether a backend runs now."""
+    found: Finding = getattr(RECIPES.get(name), "driver", lambda: Finding(""))()
+    return probes.backend(declared()[name]) if found else found
+
+
+def _build(name: str) -> str:
+    """The command that builds a backend, "" if there is nothing to build."""
+    return " ".join(("python setup.py", *RECIPES[name].COMMAND)) if name in RECIPES else ""
 
 
 def _different(*findings: Finding) -> list[str]:
     """A line for each, one where several say the same: without a compiler there is no OpenMP either."""
     return list(dict.fromkeys(map(str, findings)))
-
-
-def missing(*findings: Finding) -> tuple[Finding, ...]:
-    return tuple(finding for finding in findings if not finding)
 
 
 def cpu_lines(cpu: probes.Cpu) -> list[str]:
@@ -115,13 +110,6 @@ def cpu_lines(cpu: probes.Cpu) -> list[str]:
 
 def features(names: tuple[str, ...] | None, without: str) -> str:
     return without if names is None else ", ".join(names) or "none of those that airllm uses"
-
-
-def cuda_lines(nvcc: Finding, driver: Finding) -> list[str]:
-    lines = [str(nvcc)]
-    if nvcc:
-        lines.append(f"compiles for: {', '.join(nvcc.details)}")
-    return [*lines, str(driver), *driver.details]
 
 
 def print_table(capabilities: list[Capability]) -> None:

@@ -122,9 +122,9 @@ def _configured() -> tuple[str, str]:
     from airllm.backends import config
 
     settings = config.load_file()
-    if settings.opencl_device is None:
-        return "", "default"
-    return settings.opencl_device, f"{settings.path}: opencl_device"
+    if device := settings.own.get("opencl_device"):
+        return device, f"{settings.path}: opencl_device"
+    return "", "default"
 
 
 def _silu(device: Device, x: np.ndarray) -> np.ndarray:

@@ -1,0 +1,14 @@
+"""NumPy: the ops as they are defined."""
+
+from airllm.backends.declaration import Declaration
+
+BACKEND = Declaration(
+    definitions=True,
+    title="NumPy",
+    runs_on="CPU",
+    aliases=("numpy",),
+    rank=60,
+    in_shipped_order=True,
+    on_processor=True,
+    colour="#8b929c",
+)

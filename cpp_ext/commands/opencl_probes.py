@@ -1,0 +1,58 @@
+"""What this machine has of OpenCL: pyopencl, and the devices of its drivers."""
+
+import json
+import subprocess
+import sys
+
+from airllm.backends.shipped.opencl import BACKEND
+
+from . import probes
+from .probes import Finding
+
+# Tells of a device before it is tried, and what came of it afterwards: a driver may end the process.
+OPENCL_PROGRAM = """
+import json, os.path, sys
+sys.path.insert(0, sys.argv[1])
+sys.path.append(os.path.dirname(sys.argv[1]))
+import pyopencl as cl
+from tensor_ops_opencl import devices
+tell = lambda *words: print("told:", json.dumps(" ".join(words)), flush=True)
+tell("pyopencl", cl.VERSION_TEXT)
+for device in devices.found()[int(sys.argv[2]):]:
+    tell(device.label)
+    tell(devices.choice.why_not(device))
+"""
+
+
+def devices() -> Finding:
+    """pyopencl with every device as a detail, if one of them computes."""
+    version, tried, reason = _devices_of_opencl()
+    details = tuple(f"{name} cannot be used: {why}" if why else name for name, why in tried)
+    if any(not why for _, why in tried):
+        return Finding("OpenCL", version=version, details=details)
+    if tried:
+        return Finding("OpenCL", why_not="; ".join(details))
+    return Finding("OpenCL", why_not=reason, remedy=BACKEND.how_to_get())
+
+
+def _devices_of_opencl() -> tuple[str, list[tuple[str, str]], str]:
+    """pyopencl's version, each device with why it does not compute, and why there is no further one.
+
+    They are tried in a process of its own, in another one after each that has ended it.
+    """
+    tried: list[tuple[str, str]] = []
+    while True:
+        command = [sys.executable, "-c", OPENCL_PROGRAM, str(probes.CPP_EXT), str(len(tried))]
+        answer = probes.answer_of(command, timeout=600, cwd=sys.prefix)
+        told = [json.loads(line[6:]) for line in answer.stdout.splitlines() if line.startswith("told: ")]
+        version, found = next(iter(told), ""), told[1:]
+        tried += zip(found[::2], found[1::2], strict=False)
+        if len(found) % 2 == 0:
+            return version, tried, _exception(answer)
+        tried.append((found[-1], f"its driver ends the process with status {answer.returncode}"))
+
+
+def _exception(answer: subprocess.CompletedProcess) -> str:
+    """What a program of Python that failed says, without the name of an exception that is in the message."""
+    reason = probes.last_line(answer.stderr) or f"asking for devices ends with status {answer.returncode}"
+    return reason.removeprefix("ModuleNotFoundError: ").removeprefix("RuntimeError: ")
