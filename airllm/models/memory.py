@@ -51,7 +51,7 @@ def activation_bytes(config: ModelConfig, tokens: int, *, unpacked: Sequence[int
     """
     c = config
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
-    wide = max(c.feed_forward, c.expert_feed_forward)
+    wide = max(c.feed_forward, c.expert_feed_forward, c.shared_expert)
     arrays = [*[tokens * c.width] * 5, *[tokens * q] * 4, *[tokens * kv] * 4, *[tokens * wide] * 3]
     if c.experts:
         arrays += [tokens * c.experts] * 4 + [tokens * c.width] * 3
