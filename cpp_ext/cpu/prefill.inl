@@ -110,6 +110,7 @@ INLINE void unpack_eight(int32_t* to, const char* weight, int64_t stride, int64_
   alignas(32) uint8_t codes[8][32];
   float* const scales = reinterpret_cast<float*>(to + 8 * kByteColumns);
   float* const mins = scales + kGroups * kByteColumns;
+#pragma GCC unroll 1  // GCC would shuffle all eight at once, which takes longer
   for (int i = 0; i < 8; ++i) {
     float scale[2] = {}, min[2] = {};
     if (i < n) {

@@ -46,6 +46,7 @@ template <class F>
 INLINE void decode_block(float* out, const char* p) {
   const SubBlocks<F::kUnit> sub = F::sub_blocks(p);
   const float scale = half_at(p + F::kScale), offset_scale = half_at(p + F::kOffsetScale);
+#pragma GCC unroll 8  // what follows from v is known then
   for (int v = 0; v < F::kLowBytes / kStep; ++v) {
     const Bytes low = load_bytes(p + F::kLow + v * kStep);
     for (int f = 0; f < F::kFields; ++f) {

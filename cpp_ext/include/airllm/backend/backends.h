@@ -48,8 +48,8 @@ struct Output {
   Output(void* data_, DType dtype_) : data(data_), dtype(dtype_) {}
 };
 
-// A weight (n, k) as it is stored: rows of floats, or of blocks in one of ggml's formats, such as "q4_k". What
-// is thrown for another name lists them all.
+// A weight (n, k) as it is stored: rows of floats, or of blocks in one of ggml's formats, such as "q4_k".
+// What is thrown for another name lists them all.
 struct Weight {
   const void* data;
   const char* format;  // or "f32", "f16", "bf16"
