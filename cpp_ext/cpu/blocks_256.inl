@@ -2,13 +2,12 @@
 // whole numbers. w = scale sub_scale (q - kZero), or scale sub_scale q - offset_scale sub_offset (kOffset).
 // Formats.py says what each byte means.
 //
-// A chunk is 32 values. A format is a struct with what is its own of
+// A chunk is 32 values. A format is a struct, of its kLowBits and kHighBits, with what is its own of
 //   kScale, kOffsetScale   where the float16 of a block are
 //   kLow, kRun             where the low bits of q are: kRun bytes hold kRun values in their lowest kLowBits
 //                          bits, then kRun more in the next ones, and so on
 //   kHigh                  where its high bits are: 32 bytes hold a chunk in their lowest kHighBits bits,
-//   then
-//                          another one in the next ones, and so on
+//                          then another one in the next ones, and so on
 // and the scales of sub-blocks, two ways, for blocks are read in two shapes:
 //   sub_blocks(p)                       all of a block, as words: beside few rows of x, as stored
 //   sub_scale(p, j), sub_offset(p, j)   of one sub-block: for panels beside many rows
