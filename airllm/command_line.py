@@ -205,7 +205,7 @@ def _add_quantize(commands: Any) -> None:
         "--format",
         default="q4_0",
         metavar="F",
-        help="f32, f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0 (the default)",
+        help="f32, f16, bf16 or a block format, such as q8_0 (default: %(default)s); a wrong one lists all",
     )
 
 

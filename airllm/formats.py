@@ -23,7 +23,9 @@ _AT_ONCE = 1 << 12  # blocks: their temporaries stay in the caches
 class Format:
     """A block format: how many values a block holds, in how many bytes, and ggml's number for it.
 
-    `unpack` turns blocks (n, bytes) into values (n, values); `pack` does the reverse, where there is one.
+    `unpack` turns blocks (n, bytes) into values (n, values); `pack` does the reverse, where there is one, and
+    `file_type` is then ggml's number for a file that is mostly of this format. `halves`: the bytes of a block
+    at which float16 lie, its scale and perhaps an offset.
     """
 
     name: str
@@ -32,6 +34,8 @@ class Format:
     ggml_type: int
     unpack: Callable[[np.ndarray], np.ndarray]
     pack: Callable[[np.ndarray], np.ndarray] | None = None
+    file_type: int | None = None
+    halves: tuple[int, ...] = (0,)
 
     def decode(self, data: np.ndarray) -> np.ndarray:
         """uint8 (..., row_bytes) -> float32 (..., k)."""
@@ -234,16 +238,16 @@ def _pack_q5_1(x: np.ndarray) -> np.ndarray:
 FORMATS = {
     f.name: f
     for f in (
-        Format("q8_0", 32, 34, 8, _q8_0, _pack_q8_0),
-        Format("q4_0", 32, 18, 2, _q4_0, _pack_q4_0),
-        Format("q4_1", 32, 20, 3, _q4_1, _pack_q4_1),
-        Format("q5_0", 32, 22, 6, _q5_0, _pack_q5_0),
-        Format("q5_1", 32, 24, 7, _q5_1, _pack_q5_1),
-        Format("q2_k", 256, 84, 10, _q2_k),
-        Format("q3_k", 256, 110, 11, _q3_k),
-        Format("q4_k", 256, 144, 12, _q4_k),
-        Format("q5_k", 256, 176, 13, _q5_k),
-        Format("q6_k", 256, 210, 14, _q6_k),
+        Format("q8_0", 32, 34, 8, _q8_0, _pack_q8_0, file_type=7),
+        Format("q4_0", 32, 18, 2, _q4_0, _pack_q4_0, file_type=2),
+        Format("q4_1", 32, 20, 3, _q4_1, _pack_q4_1, file_type=3, halves=(0, 2)),
+        Format("q5_0", 32, 22, 6, _q5_0, _pack_q5_0, file_type=8),
+        Format("q5_1", 32, 24, 7, _q5_1, _pack_q5_1, file_type=9, halves=(0, 2)),
+        Format("q2_k", 256, 84, 10, _q2_k, halves=(80, 82)),
+        Format("q3_k", 256, 110, 11, _q3_k, halves=(108,)),
+        Format("q4_k", 256, 144, 12, _q4_k, halves=(0, 2)),
+        Format("q5_k", 256, 176, 13, _q5_k, halves=(0, 2)),
+        Format("q6_k", 256, 210, 14, _q6_k, halves=(208,)),
         Format("iq4_nl", 32, 18, 20, _iq4_nl),
     )
 }
@@ -252,6 +256,12 @@ FORMATS = {
 def names(packing: bool = False) -> str:
     """The names of all formats, or of those that can be quantized, for a message."""
     return ", ".join(name for name, f in FORMATS.items() if f.pack or not packing)
+
+
+def is_defined(name: str, packing: bool) -> bool:
+    """Whether there is a format of this name, in letters of any case, to read or also to quantize to."""
+    of = FORMATS.get(name.lower())
+    return of is not None and (of.pack is not None or not packing)
 
 
 def format_named(name: Any, what: str = "Quantized") -> Format:

@@ -34,7 +34,6 @@ DECODE = ((4096, 4096), (4096, 14336), (576, 49152), (576, 1536), (1536, 576))  
 SMALL = ((576, 1536), (1536, 576))
 PREFILL = ("q4_0", "q8_0", "q4_k", "f16")
 PREFILL_TARGET = {"q4_0": 1.2, "q8_0": 1.4, "q4_k": 1.05, "f16": 1.0}
-SCALES = {"q2_k": (80, 82), "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,), "iq4_nl": (0,)}
 
 Case = dict[str, Any]
 
@@ -94,7 +93,7 @@ def weight_of(name: str, n: int, k: int) -> Quantized | np.ndarray:
         data = np.tile(of.encode(row), (-(-n // len(row)), 1))[:n]
         return Quantized(np.ascontiguousarray(data), name)
     blocks = rng.integers(0, 256, (n, k // of.values, of.bytes), np.uint8)
-    for at in SCALES[name]:
+    for at in of.halves:
         blocks[..., at : at + 2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
     return Quantized(blocks.reshape(n, -1), name)
 

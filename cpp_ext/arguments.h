@@ -67,6 +67,11 @@ struct Op {
   }
 };
 
+[[noreturn]] inline void not_implemented(const Op& op, const std::string& what) {
+  PyErr_SetString(PyExc_NotImplementedError, (std::string(op.name) + ": " + what).c_str());
+  throw py::error_already_set();
+}
+
 // Places the arguments of a METH_FASTCALL | METH_KEYWORDS call; parameters not given stay null.
 // `positional` of the parameters may be given without their names, `required` must be given.
 template <size_t N>

@@ -15,11 +15,6 @@
 
 namespace arguments {
 
-[[noreturn]] inline void not_implemented(const Op& op, const std::string& what) {
-  PyErr_SetString(PyExc_NotImplementedError, (std::string(op.name) + ": " + what).c_str());
-  throw py::error_already_set();
-}
-
 // What a layer does, but for its weights.
 struct LayerNumbers {
   int64_t heads, kv_heads, head_dim;

@@ -21,6 +21,7 @@
 #include "bindings/route.h"
 #include "bindings/rows.h"
 #include "cpu/choice.h"
+#include "stored_formats.h"
 
 namespace py = pybind11;
 using namespace ops;
@@ -256,6 +257,9 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.def(
       "thread_shares", [] { return cpu::Balance::all().sizes(); },
       "How the threads of the last team shared the steps of decoding, a list for each kind of step.");
+  m.def(
+      "stored_formats", [] { return stored_formats([](int) { return true; }); },
+      "Of each stored format that the kernels read: ggml's number for it, values and bytes of a block.");
   m.def("calls", [] { return calls.load(); }, "Kernels run so far in this process.");
   m.def(
       "release_memory", [] { return cpu::kept().release(); },

@@ -9,6 +9,7 @@
 #include "cuda/ops_matmul.h"
 #include "cuda/ops_rows.h"
 #include "cuda/ops_stored.h"
+#include "stored_formats.h"
 
 namespace airllm::cuda {
 namespace {
@@ -92,6 +93,9 @@ PYBIND11_MODULE(tensor_ops_cuda, module) {
   module.def("device_infos", &fields_of_devices,
              "Every device, in the fields of airllm.backends.DeviceInfo; RuntimeError if there is none.");
   module.def("get_cuda_info", &get_cuda_info, "What runs here, and if nothing does, why.");
+  module.def(
+      "stored_formats", [] { return stored_formats(has_kernels); },
+      "Of each stored format that the kernels read: ggml's number for it, values and bytes of a block.");
   module.def(
       "calls", [] { return kernels_launched.load(); },
       "Kernels launched by this process so far; a graph is one.");

@@ -26,6 +26,9 @@ having = pytest.mark.parametrize(
     "target", [t for t in targets() if hasattr(t.module, "decoder_layers")], ids=str
 )
 
+# The stored formats of weights that such layers have.
+FORMATS_READ = next((stored.read_by(t.module) for t in targets() if hasattr(t.module, "decoder_layers")), [])
+
 MODELS = {
     "llama": {},
     "neighbours": {"rope": Rope(10000.0, 32, interleaved=True)},

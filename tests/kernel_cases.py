@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from airllm.formats import FORMATS, Quantized
+from tensor_ops_opencl.kernel_text import stored_formats
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 LENGTHS = (1, 5, 8, 19, 150)  # that fill no pack, one, or a work-group and a bit
@@ -27,11 +28,6 @@ TILES: dict[Any, tuple] = {
     np.float16: ((1, 5, 8, 4), (1, 7, 9, 18, 0)),
     ml_dtypes.bfloat16: ((2, 7, 9, 5), (1, 5, 8, 4, 0)),
 }
-
-
-# Where the float16 scales of a block lie, if not at its start alone.
-HALVES = dict.fromkeys(("q4_1", "q5_1", "q4_k", "q5_k"), (0, 2))
-HALVES |= {"q2_k": (80, 82), "q3_k": (108,), "q6_k": (208,)}
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ def cases(form: str) -> Iterator[Case]:
         yield from list(_attention(rng, dtype, MANY_QUERIES[dtype]))[DTYPES.index(dtype) :][:1]
         for batch, m, n, k, *units in (*ROWS, *(CPU_BLOCKS if form == "cpu" else TILES[dtype])):
             yield _matmul(rng, dtype, (batch, m, n, k), *units)
-    for format in FORMATS:
+    for format in stored_formats():
         yield from _blocks(rng, format)
 
 
@@ -81,7 +77,7 @@ def blocks(rng: np.random.Generator, format: str, rows: int, k: int) -> Quantize
     """Blocks of random bits, whose scales are small numbers."""
     of = FORMATS[format]
     data = rng.integers(0, 256, (rows, k // of.values, of.bytes), np.uint8)
-    for at in HALVES.get(format, (0,)):
+    for at in of.halves:
         data[..., at : at + 2] = normal(rng, data.shape[:2], np.float16)[..., None].view(np.uint8)
     return Quantized(data.reshape(rows, -1), format)
 

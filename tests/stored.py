@@ -4,16 +4,6 @@ import numpy as np
 
 from airllm.formats import FORMATS, Quantized
 
-# Where a block has its float16 scales, and offsets.
-HALVES = {
-    **dict.fromkeys(("q8_0", "q4_0", "q5_0", "iq4_nl"), (0,)),
-    **dict.fromkeys(("q4_1", "q5_1", "q4_k", "q5_k"), (0, 2)),
-    "q2_k": (80, 82),
-    "q3_k": (108,),
-    "q6_k": (208,),
-}
-
-
 # Offsets, in steps of the scale, by which random blocks lie around zero, as weights do.
 CENTRES = {"q4_1": -7.5, "q5_1": -15.5, "q4_k": 7.5, "q5_k": 15.5, "q2_k": 1.5}
 
@@ -21,7 +11,7 @@ CENTRES = {"q4_1": -7.5, "q5_1": -15.5, "q4_k": 7.5, "q5_k": 15.5, "q2_k": 1.5}
 def with_halves(data: np.ndarray, name: str, values: np.ndarray) -> np.ndarray:
     """Blocks (..., bytes) whose scales and offsets are these float16 values (..., how many)."""
     data = data.copy()
-    for i, at in enumerate(HALVES[name]):
+    for i, at in enumerate(FORMATS[name].halves):
         data[..., at : at + 2] = values[..., i, None].astype(np.float16).view(np.uint8)
     return data
 
@@ -32,7 +22,13 @@ def blocks(name: str, shape: tuple[int, ...], seed: int = 0, largest: float = 0.
     of = FORMATS[name]
     *lead, k = shape
     data = rng.integers(0, 256, (*lead, k // of.values, of.bytes), np.uint8)
-    scales = rng.uniform(-largest, largest, (*data.shape[:-1], len(HALVES[name])))
+    scales = rng.uniform(-largest, largest, (*data.shape[:-1], len(of.halves)))
     if name in CENTRES:
         scales[..., 1] = scales[..., 0] * CENTRES[name] * rng.uniform(0.7, 1.3, data.shape[:-1])
     return Quantized(with_halves(data, name, scales).reshape(*lead, -1), name)
+
+
+def read_by(module) -> list[str]:
+    """The formats that a backend's own kernels read; the definition runs for others."""
+    known = module.stored_formats() if hasattr(module, "stored_formats") else FORMATS
+    return [name for name in FORMATS if name in known]

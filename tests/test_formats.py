@@ -1,5 +1,6 @@
 """The stored formats, bit for bit against ggml's own Python package."""
 
+import re
 import subprocess
 import sys
 
@@ -14,8 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from airllm import tensor_ops
+from airllm import formats, tensor_ops
+from airllm.backends import kernel_call
 from airllm.formats import FORMATS, Quantized
+from tensor_ops_opencl import kernel_text as gpu_text
+from tensor_ops_webgpu import kernel_text as webgpu_text
 
 ALL, PACKING = list(FORMATS), [name for name, f in FORMATS.items() if f.pack]
 HALVES = [0.0, -0.0, 1.0, -1.0, 6e-8, -6e-8, 6e-5, 65504, -65504, np.inf, -np.inf, 0.013]
@@ -38,7 +42,16 @@ def decoders():
     yield pytest.param(lambda q: q.dequantize(), id="definition")
     for target in targets():
         if hasattr(target.module, "dequantize"):
-            yield pytest.param(lambda q, t=target: on(t, t.module.dequantize, q), id=str(target))
+            yield pytest.param(lambda q, t=target: dequantized_on(t, q), id=str(target))
+
+
+def dequantized_on(target, q):
+    """By the target's kernel, or, where it has none for this format, by the definition."""
+    if q.format in stored.read_by(target.module):
+        return on(target, target.module.dequantize, q)
+    with pytest.raises(NotImplementedError):
+        target.module.dequantize(q)
+    return tensor_ops.dequantize(q, backend=target.backend)
 
 
 def encoders():
@@ -73,6 +86,58 @@ def test_sizes_and_numbers_are_ggmls(name):
     assert (of.values, of.bytes) == gguf.GGML_QUANT_SIZES[ggml(name)] and of.ggml_type == ggml(name)
 
 
+LANGUAGES = {"GPU text": gpu_text.stored_formats, "WGSL": webgpu_text.stored_formats}
+LANGUAGES |= {t.backend: t.module.stored_formats for t in targets() if hasattr(t.module, "stored_formats")}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_language_describes_a_format_alike(language):
+    for name, numbers in LANGUAGES[language]().items():
+        of = FORMATS[name]
+        assert numbers == (of.ggml_type, of.values, of.bytes), name
+
+
+def test_the_gpu_text_has_the_kernels_of_each_of_its_formats():
+    text = (gpu_text.folder() / "formats.h").read_text()
+    made = re.findall(r"^#define FORMAT (\w+)$", text, re.MULTILINE)
+    assert sorted(made) == sorted(gpu_text.stored_formats())
+    assert f"#define FIRST_BLOCK_FORMAT {kernel_call.FIRST_BLOCK_FORMAT}\n" in text
+
+
+@pytest.fixture
+def signs(monkeypatch):
+    """A format that only airllm.formats has: the sign of each value, times a float16."""
+
+    def unpack(b):
+        return b[:, 4:].view(np.float16) * (np.unpackbits(b[:, :4], axis=1) * np.float32(2) - 1)
+
+    def pack(x):
+        scale = np.abs(x).mean(axis=1, keepdims=True).astype(np.float16)
+        return np.hstack([np.packbits(x > 0, axis=1), scale.view(np.uint8)])
+
+    made = formats.Format("signs", 32, 6, 99, unpack, pack, halves=(4,))
+    monkeypatch.setitem(FORMATS, "signs", made)
+    return made
+
+
+@pytest.mark.parametrize("target", targets(), ids=str)
+def test_a_format_that_kernels_lack_is_computed_by_its_definition(target, signs):
+    x = np.random.default_rng(6).standard_normal((5, 64), np.float32)
+    made = tensor_ops.quantize(x, "Signs", backend=target.backend)
+    values = signs.decode(signs.encode(x))
+    assert made.format == "signs" and np.array_equal(made.data, signs.encode(x))
+    assert np.array_equal(tensor_ops.dequantize(made, backend=target.backend), values)
+    assert np.array_equal(
+        tensor_ops.embedding(np.array([3, 1]), made, backend=target.backend), values[[3, 1]]
+    )
+    product = tensor_ops.linear(x, made, backend=target.backend)
+    np.testing.assert_allclose(product, x @ values.T, rtol=1e-5, atol=1e-5)
+    for name, arguments in {"linear": (x, made), "dequantize": (made,), "quantize": (x, "signs")}.items():
+        if hasattr(target.module, name) and target.backend != "python":
+            with pytest.raises(NotImplementedError, match="has (format|value) '?signs'?, expected "):
+                getattr(target.module, name)(*arguments)
+
+
 @decoding
 @pytest.mark.parametrize("name", ALL)
 def test_any_bytes_decode_as_in_ggml(name, decode):
@@ -86,7 +151,7 @@ def test_any_bytes_decode_as_in_ggml(name, decode):
 @pytest.mark.parametrize("name", ALL)
 def test_extreme_scales_decode_as_in_ggml(name, decode):
     rng = np.random.default_rng(2)
-    of, halves = FORMATS[name], len(stored.HALVES[name])
+    of, halves = FORMATS[name], len(FORMATS[name].halves)
     data = rng.integers(0, 256, (len(HALVES) ** halves, of.bytes), np.uint8)
     grid = np.stack(np.meshgrid(*[np.array(HALVES)] * halves), -1).reshape(-1, halves)
     data = stored.with_halves(data, name, grid)

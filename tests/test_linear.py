@@ -18,14 +18,9 @@ def having(op):
 
 def storing(op, names=tuple(FORMATS)):
     """Every target that has an op, with the formats of weights that its kernel takes."""
-    able = [target for target in targets() if hasattr(target.module, op)]
-    taken = [(target, name) for target in able for name in names if name not in _left_out(target, op)]
+    able = [(target, stored.read_by(target.module)) for target in targets() if hasattr(target.module, op)]
+    taken = [(target, name) for target, read in able for name in names if name in read or name not in FORMATS]
     return pytest.mark.parametrize("target,name", taken, ids=[f"{name}-{target}" for target, name in taken])
-
-
-def _left_out(target, op):
-    partial = getattr(target.module, "partial_formats", dict)()
-    return set(FORMATS) - set(partial[op]) if op in partial else set()
 
 
 of_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
@@ -78,7 +73,7 @@ def test_extreme_codes_and_inputs_do_not_overflow(name, reached):
     of = FORMATS[name]
     for byte in (0x00, 0x7F, 0x80, 0xFF):
         data = np.full((5, 4, of.bytes), byte, np.uint8)
-        halves = np.full((5, 4, len(stored.HALVES[name])), 0.5)
+        halves = np.full((5, 4, len(of.halves)), 0.5)
         weight = Quantized(stored.with_halves(data, name, halves).reshape(5, -1), name)
         for sign in (1, -1):
             x = np.full((3, 4 * of.values), sign * 3.0, np.float32)

@@ -14,7 +14,6 @@ from device_backends import assert_all_agree, every_dtype, sample
 from opencl_variants import KERNELS, every, every_op, on_a_device
 
 import tensor_ops_opencl as opencl
-from airllm.formats import FORMATS
 from airllm.tensor_ops import OPS
 from tensor_ops_opencl import engine, host_arrays
 from tensor_ops_opencl.devices import choice
@@ -204,7 +203,7 @@ def test_what_a_number_is(variant):
 
 
 @every
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", opencl.stored_formats())
 def test_every_stored_format(variant, format):
     """Unpacked bit for bit as defined; multiplied as near as float32 can."""
     rng = np.random.default_rng(0)

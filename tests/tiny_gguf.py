@@ -14,7 +14,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
 from airllm.formats import FORMATS
-from tests.stored import HALVES, with_halves
+from tests.stored import with_halves
 from tests.tiny_models import K_CONFIG, K_MODEL, VOCABULARY, random_bits, read_folder
 
 _BLOCKS = (Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1)
@@ -221,7 +221,7 @@ def k_tensors() -> Iterator[tuple[str, str, np.ndarray]]:
         of = FORMATS[form := _K_BLOCKS[i % len(_K_BLOCKS)]]
         count = 256 // of.values
         data = random_bits(f"{K_MODEL}.{name}", rows * count * of.bytes).reshape(rows, count, of.bytes)
-        ones = np.ones((rows, count, len(HALVES[form])))
+        ones = np.ones((rows, count, len(of.halves)))
         spread = gguf.quants.dequantize(
             with_halves(data, form, ones).reshape(rows, -1), Kind(of.ggml_type)
         ).std()

@@ -7,21 +7,11 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-# Of the formats of formats.h and formats.wgsl, in the order of their numbers there.
-BLOCK_BYTES = {
-    "q8_0": 34,
-    "q4_0": 18,
-    "q4_1": 20,
-    "q5_0": 22,
-    "q5_1": 24,
-    "q2_k": 84,
-    "q3_k": 110,
-    "q4_k": 144,
-    "q5_k": 176,
-    "q6_k": 210,
-    "iq4_nl": 18,
-}
-FORMATS = {name: 16 + i for i, name in enumerate(BLOCK_BYTES)}
+from airllm import formats
+
+# Numbers of block formats, as kernels get them: behind those of TYPES.
+FIRST_BLOCK_FORMAT = 16
+FORMATS = {name: FIRST_BLOCK_FORMAT + of.ggml_type for name, of in formats.FORMATS.items()}
 # As any.h and dtypes.wgsl have them.
 TYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "bool": 4, "uint8": 4, "int32": 5, "int64": 6}
 # Arrays that kernels take with strides, the last axis contiguous. All others are dense.

@@ -1,6 +1,6 @@
 """The functions of a backend with arrays of its own: an op's declaration, its checks, the way to kernels."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +23,9 @@ class Arrays(Protocol):
 
     def are(self, value: Any) -> bool:
         """Whether it is an array of its own."""
+
+    def formats(self) -> Collection[str]:
+        """The stored formats that its kernels read."""
 
     def check(self, op: Any, given: Mapping[str, Any], outs: Sequence[Any]) -> None:
         """TypeError or ValueError if arrays of its own cannot be in one call."""
@@ -157,8 +160,13 @@ def _as_bool(array: Any) -> Any:
 
 
 def _taken(own: Arrays, op: Any, operand: Any, given: dict[str, Any], shape: tuple[int, ...]) -> Any:
-    """The array as the kernels take it; ValueError if they cannot."""
+    """The array as the kernels take it; ValueError if they cannot, NotImplementedError for a format that they
+    lack.
+    """
     array, strided = given[operand.name], operand.name in STRIDED.get(op.name, ())
+    if isinstance(array, Quantized) and array.format not in (formats := own.formats()):
+        found = f"{op.name}: {operand.name} has format {array.format}"
+        raise NotImplementedError(f"{found}, expected one of {', '.join(formats)}")
     if operand.kind == "mask":
         array = _mask(op, operand, array, given["k"].shape[-2] if "k" in given else shape[-1])
     if operand.kind == "own":

@@ -1,6 +1,8 @@
 """Which backend has a kernel of its own for which op; the rest run the op's NumPy definition there."""
 
 from airllm.backends import registry
+from airllm.formats import FORMATS
+from airllm.op import OPS
 
 KERNEL, DEFINITION = "kernel", "NumPy"
 
@@ -18,9 +20,17 @@ def support_matrix() -> dict[str, dict[str, str]]:
 def _how(op: str, backend: registry.Backend) -> str:
     if backend.kernels[op] == registry.definitions[op]:
         return DEFINITION
-    some = getattr(backend.module, "partial_formats", None)
-    formats = some().get(op) if some else None
+    formats = _some_formats(op, backend)
     return KERNEL if formats is None else f"{KERNEL} ({', '.join(formats) or 'floats'})"
+
+
+def _some_formats(op: str, backend: registry.Backend) -> list[str] | None:
+    """The stored formats that a kernel takes; None where it takes all, or none are meant for it."""
+    stored_formats = getattr(backend.module, "stored_formats", None)
+    takes_stored = any(operand.kind in ("stored", "quantized") for operand in OPS[op].operands)
+    if stored_formats is None or not takes_stored or FORMATS.keys() <= (known := stored_formats()).keys():
+        return None
+    return [name for name in FORMATS if name in known]
 
 
 def print_support_matrix() -> None:

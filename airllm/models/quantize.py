@@ -25,12 +25,7 @@ TARGETS = {
     "f32": ("float32", 0),
     "f16": ("float16", 1),
     "bf16": ("bfloat16", 32),
-    "q8_0": ("q8_0", 7),
-    "q4_0": ("q4_0", 2),
-    "q4_1": ("q4_1", 3),
-    "q5_0": ("q5_0", 8),
-    "q5_1": ("q5_1", 9),
-}
+} | {of.name: (of.name, of.file_type) for of in FORMATS.values() if of.file_type is not None}
 # Keys that are about the file itself, and not about the model.
 _OF_THE_FILE = (
     "general.architecture",

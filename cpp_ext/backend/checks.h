@@ -76,7 +76,7 @@ class Checks {
   cpu::Format format(const char* name, bool to_quantize = false) const {
     std::string known;
     for (int f = 0; f < cpu::kFormats; ++f) {
-      if (to_quantize && !cpu::can_quantize(cpu::Format(f))) continue;
+      if (to_quantize && !cpu::kBlocks[f].has_quantizer) continue;
       if (name && cpu::same_name(name, cpu::kBlocks[f].name)) return cpu::Format(f);
       known += (known.empty() ? "" : ", ") + std::string(cpu::kBlocks[f].name);
     }

@@ -32,27 +32,24 @@ inline py::object attribute(PyObject* object, PyObject* name) {
   return steal(PyObject_GetAttr(object, name));
 }
 
-inline std::string names_of_formats(bool to_quantize) {
-  std::string names;
-  for (int f = cpu::kQ8_0; f < cpu::kFormats; ++f)
-    if (!to_quantize || cpu::can_quantize(static_cast<cpu::Format>(f)))
-      names += (names.empty() ? "" : ", ") + std::string(cpu::kBlocks[f].name);
-  return names;
-}
-
-// The block format of this name, in letters of any case; ValueError that lists those there are.
+// The block format of this name, in letters of any case. NotImplementedError for one that airllm.formats has
+// and these kernels lack: the definition runs. ValueError that lists those that it has for any other.
 inline cpu::Format format_named(const Op& op, PyObject* name, bool to_quantize) {
   if (!PyUnicode_Check(name)) wrong_kind(op, "format", name, "a str");
   Py_ssize_t length = 0;
   const char* const text = PyUnicode_AsUTF8AndSize(name, &length);
   if (!text) PyErr_Clear();  // half a surrogate pair, which no name has
   for (int f = cpu::kQ8_0; text && f < cpu::kFormats; ++f) {
-    const auto format = static_cast<cpu::Format>(f);
-    if (to_quantize && !cpu::can_quantize(format)) continue;
-    if (cpu::same_name({text, static_cast<size_t>(length)}, cpu::kBlocks[f].name)) return format;
+    if (to_quantize && !cpu::kBlocks[f].has_quantizer) continue;
+    if (cpu::same_name({text, static_cast<size_t>(length)}, cpu::kBlocks[f].name))
+      return static_cast<cpu::Format>(f);
   }
-  op.wrong_value("format", "has value " + std::string(py::repr(name)),
-                 "one of " + names_of_formats(to_quantize));
+  const py::module_ defined = py::module_::import("airllm.formats");
+  const std::string found = "has value " + std::string(py::repr(name)),
+                    expected = "one of " + std::string(py::str(defined.attr("names")(to_quantize)));
+  if (text && py::cast<bool>(defined.attr("is_defined")(py::handle(name), to_quantize)))
+    not_implemented(op, "format " + found + ", expected another " + expected);
+  op.wrong_value("format", found, expected);
 }
 
 constexpr int kNumpyUint8 = 2, kNumpyFloat32 = 11;

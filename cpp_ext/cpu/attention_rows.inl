@@ -5,7 +5,7 @@ struct Q8Block {
 };
 
 void widen_blocks(float* out, const void* x, int64_t n) {
-  stored::decode_blocks32<stored::Q8_0>(out, static_cast<const char*>(x), n);
+  stored::decode<stored::Q8_0>(out, static_cast<const char*>(x), n);
 }
 // A row, by its format.
 constexpr void (*kWidenRow[kCacheFormats])(float*, const void*, int64_t) = {widen<float>, widen<Float16>,

@@ -95,18 +95,25 @@ struct Halves {
 };
 constexpr int block_of_lane(int lane) { return kGroup * (lane % 4) + lane / 4; }
 
+// Bytes of a table, in the order of the indices.
+INLINE Sixteen looked_up(Sixteen table, Sixteen index) {
+#ifdef LOOK_UP
+  return (Sixteen)LOOK_UP(table, index);
+#else
+  Sixteen found;
+  for (int i = 0; i < 16; ++i) found[i] = table[index[i]];
+  return found;
+#endif
+}
+
 #ifdef BYTES
 #include BYTES
 #else
 
 // A stored float16.
 INLINE float half_at(const char* p) {
-#ifdef HALF
-  return HALF(word_at(p));
-#else
   const Float16 lanes[LANES] = {{word_at(p)}};
   return load(lanes)[0];
-#endif
 }
 
 // The low byte of each lane.
@@ -124,17 +131,6 @@ INLINE EightWords first_words_of(Sixteen v) {
 }
 INLINE EightWords last_words_of(Sixteen v) {
   return __builtin_convertvector(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15), EightWords);
-}
-
-// Bytes of a table, in the order of the indices.
-INLINE Sixteen looked_up(Sixteen table, Sixteen index) {
-#ifdef LOOK_UP
-  return (Sixteen)LOOK_UP(table, index);
-#else
-  Sixteen found;
-  for (int i = 0; i < 16; ++i) found[i] = table[index[i]];
-  return found;
-#endif
 }
 
 template <class V>
@@ -223,3 +219,5 @@ INLINE auto in_first_lanes(Four four) {
 }
 
 #endif
+
+INLINE float half_at(const uint8_t* p) { return half_at(reinterpret_cast<const char*>(p)); }

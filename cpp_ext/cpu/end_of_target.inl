@@ -27,4 +27,3 @@
 #undef ADD_SUMS_OF_PAIRS
 #undef BYTES
 #undef LOOK_UP
-#undef HALF

@@ -1,38 +1,51 @@
-// The formats in which weights are stored: plain floats, and ggml's blocks of quantized values. Airllm's
-// formats.py has the same table, with the meaning of each block's bytes.
+// The formats in which weights are stored: plain floats, and ggml's blocks of quantized values.
 #pragma once
 #include <cstdint>
 
 namespace cpu {
 
+// A row for each block format: its name here and in files, ggml's number for it, how many values are stored
+// in how many bytes, whether there is a quantizer. A struct of the name, in blocks_32.inl or blocks_256.inl,
+// says how a block is unpacked; all else goes by this table. Airllm's formats.py has the same one, with the
+// meaning of each byte.
+#define AIRLLM_BLOCK_FORMATS(FORMAT)        \
+  FORMAT(Q8_0, "q8_0", 8, 32, 34, true)     \
+  FORMAT(Q4_0, "q4_0", 2, 32, 18, true)     \
+  FORMAT(Q4_1, "q4_1", 3, 32, 20, true)     \
+  FORMAT(Q5_0, "q5_0", 6, 32, 22, true)     \
+  FORMAT(Q5_1, "q5_1", 7, 32, 24, true)     \
+  FORMAT(Q2_K, "q2_k", 10, 256, 84, false)  \
+  FORMAT(Q3_K, "q3_k", 11, 256, 110, false) \
+  FORMAT(Q4_K, "q4_k", 12, 256, 144, false) \
+  FORMAT(Q5_K, "q5_k", 13, 256, 176, false) \
+  FORMAT(Q6_K, "q6_k", 14, 256, 210, false) \
+  FORMAT(IQ4_NL, "iq4_nl", 20, 32, 18, false)
+
 enum Format : int {
   kF32,
   kF16,
   kBF16,  // from here back: in the order of DType
-  kQ8_0,
-  kQ4_0,
-  kQ4_1,
-  kQ5_0,
-  kQ5_1,
-  kQ2_K,
-  kQ3_K,
-  kQ4_K,
-  kQ5_K,
-  kQ6_K,
-  kIQ4_NL,
-  kFormats
+#define FORMAT(name, ...) k##name,
+  AIRLLM_BLOCK_FORMATS(FORMAT)
+#undef FORMAT
+      kFormats
 };
 
 // `values` neighbours along a row are stored in `bytes`.
 struct Block {
   const char* name;
-  int values, bytes;
+  int ggml_type, values, bytes;
+  bool has_quantizer;
 };
 
-constexpr Block kBlocks[kFormats] = {
-    {"f32", 1, 4},      {"f16", 1, 2},      {"bf16", 1, 2},     {"q8_0", 32, 34},   {"q4_0", 32, 18},
-    {"q4_1", 32, 20},   {"q5_0", 32, 22},   {"q5_1", 32, 24},   {"q2_k", 256, 84},  {"q3_k", 256, 110},
-    {"q4_k", 256, 144}, {"q5_k", 256, 176}, {"q6_k", 256, 210}, {"iq4_nl", 32, 18},
+constexpr Block kBlocks[kFormats] = {{"f32", 0, 1, 4, false},
+                                     {"f16", 1, 1, 2, false},
+                                     {"bf16", 30, 1, 2, false},
+#define FORMAT(name, ...) {__VA_ARGS__},
+                                     AIRLLM_BLOCK_FORMATS(FORMAT)
+#undef FORMAT
 };
+
+constexpr bool is_quantized(Format format) { return format > kBF16; }
 
 }  // namespace cpu

@@ -18,10 +18,9 @@ namespace {
 #include "transpose.inl"
 #include "matmul.inl"
 #include "few_rows.inl"
-#include "codes.inl"
+#include "quantized.inl"
 #include "prefill.inl"
 #include "prefill_floats.inl"
-#include "quantized.inl"
 #include "attention.inl"
 // clang-format on
 

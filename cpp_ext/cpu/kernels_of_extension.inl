@@ -9,9 +9,8 @@ namespace {
 #include "vectors.inl"
 #include "transpose.inl"
 #if defined(DOT_U8_I8) || defined(DOT_I8_I8)
-#include "codes.inl"
-#include "prefill.inl"
 #include "quantized.inl"
+#include "prefill.inl"
 #endif
 #ifdef NARROW_BF16
 #include "elements.inl"

@@ -1,5 +1,5 @@
 // Products of many rows with stored weights; prefill.h says what each kernel is. Included once per
-// instruction set, after codes.inl.
+// instruction set, after quantized.inl.
 //
 // The kernel by bytes keeps a tile of kByteRows rows and kByteVecs vectors of columns in registers, as sums
 // of products of integers within a group of values that share a scale, and as float32 over all groups. Both
@@ -24,7 +24,6 @@ constexpr int kByteRows = VECTORS == 32 ? 6 : 3, kByteVecs = 2, kByteColumns = k
 typedef int8_t Bytes __attribute__((vector_size(LANES)));
 typedef int8_t BytesInMemory __attribute__((vector_size(LANES), aligned(1), may_alias));
 typedef int32_t IntInMemory __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int16_t Pairs __attribute__((vector_size(4 * LANES)));  // sums of products of two bytes
 typedef int32_t Eight __attribute__((vector_size(32)));
 typedef int32_t EightInMemory __attribute__((vector_size(32), aligned(4), may_alias));
 
@@ -42,6 +41,8 @@ INLINE int32_t as_bits(float value) {
 
 constexpr int chunk_of_strip(int groups) { return kByteRows * (8 + 1 + groups); }
 constexpr int chunk_of_panel(int groups, bool mins) { return kByteColumns * (8 + groups * (1 + mins)); }
+
+constexpr int kSigned = 128;  // as kLargest: the code is signed, or was until kSignedZero was added
 
 // sum[r][v] += products of kGroup codes of each row and column
 template <int kGroup, int kLargest>
@@ -105,10 +106,11 @@ void byte_tile(float* result, const int32_t* x, const int32_t* w, int64_t chunks
 // The chunk `c` of `n` <= 8 rows of a weight -> eight columns of a panel's chunk.
 template <class F>
 INLINE void unpack_eight(int32_t* to, const char* weight, int64_t stride, int64_t n, int64_t c) {
-  constexpr int kPerBlock = F::kValues / 32;
+  constexpr int kPerBlock = F::kValues / 32, kGroups = 32 / F::kUnit;
   alignas(32) uint8_t codes[8][32];
   float* const scales = reinterpret_cast<float*>(to + 8 * kByteColumns);
-  float* const mins = scales + F::kGroups * kByteColumns;
+  float* const mins = scales + kGroups * kByteColumns;
+#pragma GCC unroll 1  // GCC would shuffle all eight at once, which takes longer
   for (int i = 0; i < 8; ++i) {
     float scale[2] = {}, min[2] = {};
     if (i < n) {
@@ -119,9 +121,9 @@ INLINE void unpack_eight(int32_t* to, const char* weight, int64_t stride, int64_
     } else {
       __builtin_memset(codes[i], 0, 32);
     }
-    for (int g = 0; g < F::kGroups; ++g) {
+    for (int g = 0; g < kGroups; ++g) {
       scales[g * kByteColumns + i] = scale[g];
-      if (F::kMins) mins[g * kByteColumns + i] = min[g];
+      if (F::kOffset) mins[g * kByteColumns + i] = min[g];
     }
   }
   Eight rows[8];
@@ -133,7 +135,7 @@ INLINE void unpack_eight(int32_t* to, const char* weight, int64_t stride, int64_
 // n <= kByteColumns rows of a weight -> a panel; columns beyond n are zero
 template <class F>
 void unpack_panel(int32_t* to, const char* weight, int64_t stride, int64_t n, int64_t chunks) {
-  for (int64_t c = 0; c < chunks; ++c, to += chunk_of_panel(F::kGroups, F::kMins))
+  for (int64_t c = 0; c < chunks; ++c, to += chunk_of_panel(32 / F::kUnit, F::kOffset))
     for (int64_t j = 0; j < kByteColumns; j += 8)
       unpack_eight<F>(to + j, weight + j * stride, stride, n - j, c);
 }
@@ -147,24 +149,16 @@ struct ByBytes {
 
 template <class F>
 constexpr ByBytes by_bytes_of() {
-  return {unpack_panel<F>, byte_tile<F::kGroup, F::kLargest, F::kMins>, F::kGroup, F::kOffset, F::kMins};
+  constexpr int kLargest = F::kSigned ? kSigned : F::kLargest;
+  return {unpack_panel<F>, byte_tile<F::kUnit, kLargest, F::kOffset>, F::kUnit, F::kZero, F::kOffset};
 }
 
-constexpr ByBytes kByBytes[kFormats] = {
-    {},
-    {},
-    {},
-    by_bytes_of<Q8_0>(),
-    by_bytes_of<Q4_0>(),
-    by_bytes_of<Q4_1>(),
-    by_bytes_of<Q5_0>(),
-    by_bytes_of<Q5_1>(),
-    by_bytes_of<Q2_K>(),
-    by_bytes_of<Q3_K>(),
-    by_bytes_of<Q4_K>(),
-    by_bytes_of<Q5_K>(),
-    by_bytes_of<Q6_K>(),
-    by_bytes_of<IQ4_NL>(),
+constexpr ByBytes kByBytes[kFormats] = {{},
+                                        {},
+                                        {},
+#define FORMAT(name, ...) by_bytes_of<stored::name>(),
+                                        AIRLLM_BLOCK_FORMATS(FORMAT)
+#undef FORMAT
 };
 
 struct Abs {
@@ -256,7 +250,7 @@ void byte_product(Format name, void* out, DType dtype, const char* strips, const
   }
 }
 
-bool by_bytes(Format name) { return name >= kQ8_0; }
+bool by_bytes(Format name) { return is_quantized(name); }
 
 // `all` with what this instruction set does by bytes.
 constexpr PrefillKernels with_bytes(PrefillKernels all) {

@@ -5,12 +5,29 @@ void floats_of_dense(float* to, const char* row, int64_t from, int64_t n) {
   map(to, n, Same{}, reinterpret_cast<const T*>(row) + from);
 }
 
+// Values [from, from + n) of a row; both are multiples of 32.
+template <class F>
+void floats_of(float* to, const char* row, int64_t from, int64_t n) {
+  constexpr int kPerBlock = F::kValues / 32;
+  for (int64_t c = from / 32; c < (from + n) / 32; ++c, to += 32) {
+    const auto* const block = reinterpret_cast<const uint8_t*>(row) + c / kPerBlock * F::kBytes;
+    uint8_t codes[32];
+    float scale[2] = {}, min[2] = {};
+    F::codes(codes, block, c % kPerBlock);
+    F::scales(scale, min, block, c % kPerBlock);
+    for (int i = 0; i < 32; ++i) {
+      const int code = F::kSigned ? static_cast<int8_t>(codes[i] ^ stored::kSignedZero) : codes[i] - F::kZero;
+      to[i] = scale[i / F::kUnit] * code + min[i / F::kUnit];
+    }
+  }
+}
+
 using FloatsOf = void(float* to, const char* row, int64_t from, int64_t n);
-constexpr FloatsOf* kFloatsOf[kFormats] = {
-    floats_of_dense<float>, floats_of_dense<Float16>, floats_of_dense<BFloat16>, floats_of<Q8_0>,
-    floats_of<Q4_0>,        floats_of<Q4_1>,          floats_of<Q5_0>,           floats_of<Q5_1>,
-    floats_of<Q2_K>,        floats_of<Q3_K>,          floats_of<Q4_K>,           floats_of<Q5_K>,
-    floats_of<Q6_K>,        floats_of<IQ4_NL>,
+constexpr FloatsOf* kFloatsOf[kFormats] = {floats_of_dense<float>, floats_of_dense<Float16>,
+                                           floats_of_dense<BFloat16>,
+#define FORMAT(name, ...) floats_of<stored::name>,
+                                           AIRLLM_BLOCK_FORMATS(FORMAT)
+#undef FORMAT
 };
 
 template <class T>

@@ -39,8 +39,6 @@ struct StoredKernels {
   void (*linear)(const LinearPart& part);
 };
 
-constexpr bool is_quantized(Format format) { return format > kBF16; }
-constexpr bool can_quantize(Format format) { return format >= kQ8_0 && format <= kQ5_1; }
 // Up to so many rows of x a weight is multiplied as it lies. With more, it costs less to unpack it first.
 constexpr int64_t rows_as_stored(Format format) { return is_quantized(format) ? kDecodeRows : 8; }
 constexpr int64_t row_bytes(Format format, int64_t k) {

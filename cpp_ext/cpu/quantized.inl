@@ -1,9 +1,12 @@
 // Products of a few rows with weights as they are stored. Included once per instruction set.
 //
-// A format is a struct with
+// The products of a format are a struct with
 //   packed_bytes(k), pack(to, x, k, rest)   a row of x as it is read beside these weights
 //   kRows<M>                                R for a number of rows of x
 //   dots<R, M>(...)                         R rows of weights with M rows of x, each weight unpacked once
+
+// What PAIRS_U8_I8 gives: sums of products of two bytes.
+typedef int16_t Pairs __attribute__((vector_size(4 * LANES)));
 
 namespace stored {
 
@@ -25,6 +28,8 @@ struct Operands {
   int64_t k;
 };
 
+#include "blocks_256.inl"
+#include "blocks_32.inl"
 #include "joined.inl"
 #include "quantized_256.inl"
 #include "quantized_32.inl"
@@ -125,12 +130,14 @@ struct FewRows {
 template <class F>
 constexpr FewRows few_rows_of = {F::packed_bytes, F::pack, product<F, 1>, product<F, 2>, product<F, 4>};
 
-constexpr FewRows few_rows_table[kFormats] = {
-    few_rows_of<Floats<float>>,   few_rows_of<Floats<Float16>>,  few_rows_of<Floats<BFloat16>>,
-    few_rows_of<Blocks32<Q8_0>>,  few_rows_of<Blocks32<Q4_0>>,   few_rows_of<Blocks32<Q4_1>>,
-    few_rows_of<Blocks32<Q5_0>>,  few_rows_of<Blocks32<Q5_1>>,   few_rows_of<Blocks256<Q2_K>>,
-    few_rows_of<Blocks256<Q3_K>>, few_rows_of<Blocks256<Q4_K>>,  few_rows_of<Blocks256<Q5_K>>,
-    few_rows_of<Blocks256<Q6_K>>, few_rows_of<Blocks32<IQ4_NL>>,
+template <class F>
+using BlockProducts = std::conditional_t<F::kValues == 32, Blocks32<F>, Blocks256<F>>;
+
+constexpr FewRows few_rows_table[kFormats] = {few_rows_of<Floats<float>>, few_rows_of<Floats<Float16>>,
+                                              few_rows_of<Floats<BFloat16>>,
+#define FORMAT(name, ...) few_rows_of<BlockProducts<name>>,
+                                              AIRLLM_BLOCK_FORMATS(FORMAT)
+#undef FORMAT
 };
 
 void linear(const LinearPart& part) {

@@ -1,97 +1,6 @@
-// Blocks of 256 values ("K"): sub-blocks of 16 or 32, whose scales are small whole numbers. The bytes that
-// hold the low bits of q are read as they lie, kFields fields of each; x is put into the order that this
-// gives. The products of a block are added up as whole numbers.
-
-// w = scale sub_scale (q - kZero), or scale sub_scale q - offset_scale sub_offset (kOffset), in sub-blocks of
-// kUnit values.
-template <int kUnit>
-struct SubBlocks {
-  static constexpr int kWords = 256 / kUnit / 8;
-  EightWords scales[kWords], offsets[kWords];
-};
-
-INLINE uint32_t four_at(const char* p) {
-  uint32_t v;
-  __builtin_memcpy(&v, p, 4);
-  return v;
-}
-
-// The six-bit scales and offsets of q4_k and q5_k.
-INLINE SubBlocks<32> six_bits(const char* p) {
-  const uint32_t scale = four_at(p), offset = four_at(p + 4), rest = four_at(p + 8);
-  const uint32_t scale_high = (rest & 0x0f0f0f0fu) | (scale >> 2 & 0x30303030u);
-  const uint32_t offset_high = (rest >> 4 & 0x0f0f0f0fu) | (offset >> 2 & 0x30303030u);
-  return {{words_of((scale & 0x3f3f3f3fu) | static_cast<uint64_t>(scale_high) << 32)},
-          {words_of((offset & 0x3f3f3f3fu) | static_cast<uint64_t>(offset_high) << 32)}};
-}
-
-// unit(at, f): which 16 values of the block the field f of the 16 low bytes from `at` on holds.
-// high(p, v, f): bytes whose bits kHigh are those of field f of the v-th vector of low bytes.
-constexpr int kStep = 4 * LANES;
-
-struct Q4_K {
-  static constexpr int kBytes = 144, kLow = 16, kLowBytes = 128, kFields = 2, kLowBits = 4, kHigh = 0;
-  static constexpr bool kOffset = true;
-  static constexpr int kUnit = 32, kZero = 0, kScale = 0, kOffsetScale = 2;
-  static constexpr int unit(int at, int f) { return at / 32 * 4 + 2 * f + at / 16 % 2; }
-  static INLINE Bytes high(const char*, int, int) { return Bytes{}; }
-  static INLINE SubBlocks<kUnit> sub_blocks(const char* p) { return six_bits(p + 4); }
-};
-struct Q5_K {
-  static constexpr int kBytes = 176, kLow = 48, kLowBytes = 128, kFields = 2, kLowBits = 4, kHigh = 0x10;
-  static constexpr bool kOffset = true;
-  static constexpr int kUnit = 32, kZero = 0, kScale = 0, kOffsetScale = 2;
-  static constexpr int unit(int at, int f) { return Q4_K::unit(at, f); }
-  static INLINE Bytes high(const char* p, int v, int f) {
-    const int from = v * kStep / 32 * 2 + f;
-    return moved_bits(p + 16, v % 2, from, from + 2, 4);
-  }
-  static INLINE SubBlocks<kUnit> sub_blocks(const char* p) { return six_bits(p + 4); }
-};
-struct Q2_K {
-  static constexpr int kBytes = 84, kLow = 16, kLowBytes = 64, kFields = 4, kLowBits = 2, kHigh = 0;
-  static constexpr bool kOffset = true;
-  static constexpr int kUnit = 16, kZero = 0, kScale = 80, kOffsetScale = 82;
-  static constexpr int unit(int at, int f) { return at / 32 * 8 + 2 * f + at / 16 % 2; }
-  static INLINE Bytes high(const char*, int, int) { return Bytes{}; }
-  static INLINE SubBlocks<kUnit> sub_blocks(const char* p) {
-    const Sixteen both = load_sixteen(p), scales = both & (int8_t)15;
-    const Sixteen offsets = (Sixteen)((EightUnsigned)both >> 4) & (int8_t)15;
-    return {{first_words_of(scales), last_words_of(scales)},
-            {first_words_of(offsets), last_words_of(offsets)}};
-  }
-};
-struct Q3_K {
-  static constexpr int kBytes = 110, kLow = 32, kLowBytes = 64, kFields = 4, kLowBits = 2, kHigh = 4;
-  static constexpr bool kOffset = false;
-  static constexpr int kUnit = 16, kZero = 4, kScale = 108, kOffsetScale = 0;
-  static constexpr int unit(int at, int f) { return Q2_K::unit(at, f); }
-  static INLINE Bytes high(const char* p, int v, int f) {
-    const int from = v * kStep / 32 * 4 + f;
-    return moved_bits(p, v % 2, from, from + 4, 2);
-  }
-  static INLINE SubBlocks<kUnit> sub_blocks(const char* p) {  // six bits, of which the upper two lie apart
-    const uint32_t a = four_at(p + 96), b = four_at(p + 100), rest = four_at(p + 104);
-    const uint64_t low_a = (a & 0x0f0f0f0fu) | (rest << 4 & 0x30303030u),
-                   low_b = (b & 0x0f0f0f0fu) | (rest << 2 & 0x30303030u),
-                   high_a = (a >> 4 & 0x0f0f0f0fu) | (rest & 0x30303030u),
-                   high_b = (b >> 4 & 0x0f0f0f0fu) | (rest >> 2 & 0x30303030u);
-    return {{words_of(low_a | low_b << 32) - (int16_t)32, words_of(high_a | high_b << 32) - (int16_t)32}, {}};
-  }
-};
-struct Q6_K {
-  static constexpr int kBytes = 210, kLow = 0, kLowBytes = 128, kFields = 2, kLowBits = 4, kHigh = 0x30;
-  static constexpr bool kOffset = false;
-  static constexpr int kUnit = 16, kZero = 32, kScale = 208, kOffsetScale = 0;
-  static constexpr int unit(int at, int f) { return at / 64 * 8 + 4 * f + at / 16 % 4; }
-  static INLINE Bytes high(const char* p, int v, int f) {
-    const int at = v * kStep, from = at / 32 % 2 * 2 + 4 * f;
-    return moved_bits(p + 128 + at / 64 * 32, v % 2, from, from + 2, 4);
-  }
-  static INLINE SubBlocks<kUnit> sub_blocks(const char* p) {
-    return {{words_at(p + 192), words_at(p + 200)}, {}};
-  }
-};
+// Products with blocks of 256 values ("K", blocks_256.inl). The bytes that hold the low bits of q are read as
+// they lie, kFields fields of each; x is put into the order that this gives. The products of a block are
+// added up as whole numbers.
 
 // A block of x: its values in the order of a format's fields; the sums of these by sub-blocks, in their own
 // order; its scale.
@@ -150,13 +59,6 @@ inline bool pack_block256(Group256* group, const float* x, float* largest, float
     group->sums[order<F>.sub_block[place]] += static_cast<int16_t>(across(to_float(sum), Plus{}));
   }
   return true;
-}
-
-// Field f of the v-th vector of a block.
-template <class F>
-INLINE Bytes unpacked(Bytes low, const char* p, int v, int f) {
-  const Bytes bits = field(low, F::kLowBits * f, (1 << F::kLowBits) - 1);
-  return F::kHigh ? bits | (F::high(p, v, f) & (int8_t)F::kHigh) : bits;
 }
 
 // Products of the words of sub-blocks with the sums of x, added up.
@@ -222,7 +124,7 @@ INLINE void add_block(Sums256 (&to)[M], const char* w, const Group256* const (&x
     const auto scales = scales_of_vector<F>(sub, v);
     for (int f = 0; f < F::kFields; ++f) {
       const int vector = v * F::kFields + f;
-      const Bytes q = unpacked<F>(low, w, v, f);
+      const Bytes q = F::unpack(low, w, v, f);
       const auto of_field = scales_of_field<F>(scales, vector);
       for (int m = 0; m < M; ++m)
         whole[m] = add_scaled_dot(whole[m], q, load_bytes(x[m]->values + vector * kStep), of_field);

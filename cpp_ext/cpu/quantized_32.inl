@@ -1,88 +1,9 @@
-// Blocks of 32 values with a float16 scale: w = scale (q - zero), or scale q + offset. The offset is
-// multiplied with the sum of the rounded x, not of x itself: what rounding adds then meets w, which lies
-// around zero, and not q, which does not. A group of blocks is multiplied at once, each in four lanes: a
-// vector holds values 0-15 of every block of the group, another one values 16-31. The sums of four groups may
-// then be brought together, a lane for each of their LANES blocks, so that all the scales of those are one
-// vector. What is left of a row are groups by themselves.
-
-struct Pair {  // values 0-15 and 16-31 of a group's blocks
-  Bytes first, second;
-};
-
-template <int kStride, class Group>
-INLINE Pair nibbles(Group p) {
-  const Bytes both = pieces<kStride>(p);
-  return {both & (int8_t)15, field(both, 4, 15)};
-}
-
-// 16 in the bytes whose bit, of 32 for each block, is set.
-template <int kStride, class Group>
-INLINE Pair fifth_bits(Group p) {
-  const Bytes place = (Bytes)(Longs{} + 0x8040201008040201u);
-  const Bytes first = eights<kStride>(p) & place, second = eights<kStride>(p + 2) & place;
-  return {(Bytes)(first != 0) & (int8_t)16, (Bytes)(second != 0) & (int8_t)16};
-}
-
-#ifdef DOT_U8_I8
-constexpr int kMostBeside = 4;
-#else  // what a dot product of bytes takes on the way has the registers
-constexpr int kMostBeside = 2;
-#endif
-
-struct Q8_0 {
-  static constexpr int kBytes = 34, kZero = kSignedZero, kBeside = kMostBeside;
-  static constexpr bool kSigned = true, kOffset = false;
-  template <class Group>
-  static INLINE Pair unpack(Group p) {
-    return {pieces<kBytes>(p + 2), pieces<kBytes>(p + 18)};
-  }
-};
-struct Q4_0 {
-  static constexpr int kBytes = 18, kZero = 8, kBeside = kMostBeside;
-  static constexpr bool kSigned = false, kOffset = false;
-  template <class Group>
-  static INLINE Pair unpack(Group p) {
-    return nibbles<kBytes>(p + 2);
-  }
-};
-struct Q4_1 {
-  static constexpr int kBytes = 20, kZero = 0, kBeside = 2;
-  static constexpr bool kSigned = false, kOffset = true;
-  template <class Group>
-  static INLINE Pair unpack(Group p) {
-    return nibbles<kBytes>(p + 4);
-  }
-};
-struct Q5_0 {
-  static constexpr int kBytes = 22, kZero = 16, kBeside = 2;
-  static constexpr bool kSigned = false, kOffset = false;
-  template <class Group>
-  static INLINE Pair unpack(Group p) {
-    const Pair low = nibbles<kBytes>(p + 6), high = fifth_bits<kBytes>(p + 2);
-    return {low.first | high.first, low.second | high.second};
-  }
-};
-struct Q5_1 {
-  static constexpr int kBytes = 24, kZero = 0, kBeside = 1;
-  static constexpr bool kSigned = false, kOffset = true;
-  template <class Group>
-  static INLINE Pair unpack(Group p) {
-    const Pair low = nibbles<kBytes>(p + 8), high = fifth_bits<kBytes>(p + 4);
-    return {low.first | high.first, low.second | high.second};
-  }
-};
-struct IQ4_NL {
-  static constexpr int kBytes = 18, kZero = kSignedZero, kBeside = 2;
-  static constexpr bool kSigned = true, kOffset = false;
-  template <class Group>
-  static INLINE Pair unpack(Group p) {
-    const Pair index = nibbles<kBytes>(p + 2);
-    return {from_table(values(), index.first), from_table(values(), index.second)};
-  }
-  static INLINE Sixteen values() {
-    return Sixteen{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-  }
-};
+// Products with blocks of 32 values, blocks_32.inl. A format's offset is multiplied with the sum of the
+// rounded x, not of x itself: what rounding adds then meets w, which lies around zero, and not q, which does
+// not. A group of blocks is multiplied at once, each in four lanes: a vector holds values 0-15 of every block
+// of the group, another one values 16-31. The sums of four groups may then be brought together, a lane for
+// each of their LANES blocks, so that all the scales of those are one vector. What is left of a row are
+// groups by themselves.
 
 // A group of x: its values in the order of the weights'.
 struct Values32 {

@@ -30,7 +30,7 @@ INLINE void decode_group(float* out, const char* p) {
 }
 
 template <class F>
-void decode_blocks32(float* out, const char* p, int64_t n) {
+void decode_groups(float* out, const char* p, int64_t n) {
   constexpr int64_t kValues = 32 * kGroup;
   for (; n >= kValues; n -= kValues, out += kValues, p += kGroup * F::kBytes) decode_group<F>(out, p);
   if (n <= 0) return;
@@ -46,11 +46,12 @@ template <class F>
 INLINE void decode_block(float* out, const char* p) {
   const SubBlocks<F::kUnit> sub = F::sub_blocks(p);
   const float scale = half_at(p + F::kScale), offset_scale = half_at(p + F::kOffsetScale);
+#pragma GCC unroll 8  // what follows from v is known then
   for (int v = 0; v < F::kLowBytes / kStep; ++v) {
     const Bytes low = load_bytes(p + F::kLow + v * kStep);
     for (int f = 0; f < F::kFields; ++f) {
       alignas(64) char codes[4 * LANES];
-      *reinterpret_cast<BytesInMemory*>(codes) = unpacked<F>(low, p, v, f);
+      *reinterpret_cast<BytesInMemory*>(codes) = F::unpack(low, p, v, f);
       for (int piece = 0; piece < kGroup; ++piece) {
         const int place = (v * F::kFields + f) * kGroup + piece, number = order<F>.sub_block[place];
         const float by = scale * sub.scales[number / 8][number % 8];
@@ -63,8 +64,11 @@ INLINE void decode_block(float* out, const char* p) {
 }
 
 template <class F>
-void decode_blocks256(float* out, const char* p, int64_t n) {
-  for (; n; n -= 256, out += 256, p += F::kBytes) decode_block<F>(out, p);
+void decode(float* out, const char* p, int64_t n) {
+  if constexpr (F::kValues == 32)
+    return decode_groups<F>(out, p, n);
+  else
+    for (; n; n -= 256, out += 256, p += F::kBytes) decode_block<F>(out, p);
 }
 
 template <class T>
@@ -84,28 +88,11 @@ void dequantize(Format format, float* out, const char* p, int64_t n) {
     case kF16:
     case kBF16:
       return widen(static_cast<DType>(format), out, p, n);
-    case kQ8_0:
-      return decode_blocks32<Q8_0>(out, p, n);
-    case kQ4_0:
-      return decode_blocks32<Q4_0>(out, p, n);
-    case kQ4_1:
-      return decode_blocks32<Q4_1>(out, p, n);
-    case kQ5_0:
-      return decode_blocks32<Q5_0>(out, p, n);
-    case kQ5_1:
-      return decode_blocks32<Q5_1>(out, p, n);
-    case kQ2_K:
-      return decode_blocks256<Q2_K>(out, p, n);
-    case kQ3_K:
-      return decode_blocks256<Q3_K>(out, p, n);
-    case kQ4_K:
-      return decode_blocks256<Q4_K>(out, p, n);
-    case kQ5_K:
-      return decode_blocks256<Q5_K>(out, p, n);
-    case kQ6_K:
-      return decode_blocks256<Q6_K>(out, p, n);
-    case kIQ4_NL:
-      return decode_blocks32<IQ4_NL>(out, p, n);
+#define FORMAT(name, ...) \
+  case k##name:           \
+    return decode<name>(out, p, n);
+      AIRLLM_BLOCK_FORMATS(FORMAT)
+#undef FORMAT
     case kFormats:
       break;
   }
@@ -131,7 +118,7 @@ INLINE int least_byte(float v) {
 }
 INLINE int at_most(int most, int v) { return v < most ? v : most; }
 
-INLINE void encode_q8_0(char* p, const float* x) {
+INLINE void encode_bytes(char* p, const float* x) {
   float most = 0.f;
   for (int i = 0; i < 32; ++i) {
     const float size = __builtin_fabsf(x[i]);
@@ -147,34 +134,33 @@ INLINE void encode_q8_0(char* p, const float* x) {
   }
 }
 
-// q of 32 values: low nibbles, and the fifth bits where there are any.
-template <int kHead, bool kFifth>
+// The codes of 32 values: low halves, and the fifth bits where there are any.
+template <class F>
 INLINE void store_nibbles(char* p, const int* q) {
-  if (kFifth) {
+  if (F::kFifth) {
     uint32_t fifth = 0;
     for (int i = 0; i < 32; ++i) fifth |= static_cast<uint32_t>(q[i] >> 4) << i;
-    __builtin_memcpy(p + kHead, &fifth, 4);
+    __builtin_memcpy(p + F::kFifth, &fifth, 4);
   }
-  for (int i = 0; i < 16; ++i)
-    p[kHead + (kFifth ? 4 : 0) + i] = static_cast<char>((q[i] & 15) | (q[i + 16] & 15) << 4);
+  for (int i = 0; i < 16; ++i) p[F::kLow + i] = static_cast<char>((q[i] & 15) | (q[i + 16] & 15) << 4);
 }
 
 // The value of largest magnitude, the first of several, becomes the least q.
-template <int kMost>
+template <class F>
 INLINE void encode_centred(char* p, const float* x) {
   float largest = x[0];
   for (int i = 1; i < 32 && largest == largest; ++i)
     if (__builtin_fabsf(x[i]) > __builtin_fabsf(largest) || x[i] != x[i]) largest = x[i];
-  constexpr float kZero = (kMost + 1) / 2;
+  constexpr float kZero = F::kZero;
   const float scale = largest / -kZero, inverse = scale == 0.f ? 0.f : 1.f / scale;
   store_half(p, scale);
   int q[32];
   for (int i = 0; i < 32; ++i)
-    q[i] = at_most(kMost, least_byte(rounded_product(x[i], inverse) + (kZero + 0.5f)));
-  store_nibbles<2, (kMost > 15)>(p, q);
+    q[i] = at_most(F::kLargest, least_byte(rounded_product(x[i], inverse) + (kZero + 0.5f)));
+  store_nibbles<F>(p, q);
 }
 
-template <int kMost>
+template <class F>
 INLINE void encode_from_least(char* p, const float* x) {
   float least = x[0], most = x[0];
   for (int i = 1; i < 32; ++i) {
@@ -182,22 +168,36 @@ INLINE void encode_from_least(char* p, const float* x) {
     most = x[i] > most || x[i] != x[i] ? x[i] : most;
     if (least != least) break;
   }
-  const float scale = (most - least) / kMost, inverse = scale == 0.f ? 0.f : 1.f / scale;
+  const float scale = (most - least) / F::kLargest, inverse = scale == 0.f ? 0.f : 1.f / scale;
   store_half(p, scale);
   store_half(p + 2, least);
   int q[32];
   for (int i = 0; i < 32; ++i)
-    q[i] = at_most(kMost, least_byte(rounded_product(x[i] - least, inverse) + 0.5f));
-  store_nibbles<4, (kMost > 15)>(p, q);
+    q[i] = at_most(F::kLargest, least_byte(rounded_product(x[i] - least, inverse) + 0.5f));
+  store_nibbles<F>(p, q);
+}
+
+template <class F>
+void encode(char* p, const float* x, int64_t n) {
+  if constexpr (kBlocks[F::kFormat].has_quantizer)
+    for (; n; n -= 32, x += 32, p += F::kBytes) {
+      if constexpr (F::kSigned)
+        encode_bytes(p, x);
+      else if constexpr (F::kOffset)
+        encode_from_least<F>(p, x);
+      else
+        encode_centred<F>(p, x);
+    }
 }
 
 void quantize(Format format, char* p, const float* x, int64_t n) {
-  const int64_t bytes = kBlocks[format].bytes;
-  for (int64_t i = 0; i < n; i += 32, p += bytes) {
-    if (format == kQ8_0) encode_q8_0(p, x + i);
-    if (format == kQ4_0) encode_centred<15>(p, x + i);
-    if (format == kQ4_1) encode_from_least<15>(p, x + i);
-    if (format == kQ5_0) encode_centred<31>(p, x + i);
-    if (format == kQ5_1) encode_from_least<31>(p, x + i);
+  switch (format) {
+#define FORMAT(name, ...) \
+  case k##name:           \
+    return encode<name>(p, x, n);
+    AIRLLM_BLOCK_FORMATS(FORMAT)
+#undef FORMAT
+    default:
+      break;
   }
 }

@@ -96,6 +96,9 @@ struct StoredArray {
   int64_t row_bytes;
 };
 
+// Whether the kernels read a cpu::Format.
+bool has_kernels(int format);
+
 // out (m, n) = x (m, k) weight^T (n, k) * scale + bias, x and out of one dtype, bias of any or none.
 struct Linear {
   void* out;

@@ -15,20 +15,31 @@ namespace {
 
 uint32_t any_type(DType dtype) { return uint32_t(dtype) + kAnyF32; }
 
-// A kernel of each format, in the order of cpu::Format.
-#define OF_BLOCKS(op)                                                                                \
-  op##_q8_0, op##_q4_0, op##_q4_1, op##_q5_0, op##_q5_1, op##_q2_k, op##_q3_k, op##_q4_k, op##_q5_k, \
-      op##_q6_k, op##_iq4_nl
+// The kernels of a format, and its number in gpu_kernels/formats.h; of a format that is not there, none.
+struct StoredKernels {
+  decltype(&linear_f32) linear = nullptr;
+  decltype(&dequantize_q8_0) dequantize = nullptr;
+  decltype(&embedding_q8_0) embedding = nullptr;
+  uint32_t number = 0;
+};
 
-constexpr decltype(&linear_f32) kLinear[] = {linear_f32, linear_f16, linear_bf16, OF_BLOCKS(linear)};
-constexpr decltype(&dequantize_q8_0) kDequantize[] = {OF_BLOCKS(dequantize)};
-constexpr decltype(&embedding_q8_0) kEmbedding[] = {OF_BLOCKS(embedding)};
-
-#undef OF_BLOCKS
-
-// The number of a format in gpu_kernels/formats.h.
-uint32_t format_number(int format) {
-  return format < cpu::kQ8_0 ? uint32_t(format) + kAnyF32 : uint32_t(format - cpu::kQ8_0) + FORMAT_Q8_0;
+constexpr StoredKernels kernels_of(int format) {
+  switch (format) {
+    case cpu::kF32:
+      return {linear_f32, nullptr, nullptr, TYPE_F32};
+    case cpu::kF16:
+      return {linear_f16, nullptr, nullptr, TYPE_F16};
+    case cpu::kBF16:
+      return {linear_bf16, nullptr, nullptr, TYPE_BF16};
+  }
+  switch (cpu::kBlocks[format].ggml_type) {
+#define KERNELS(format, ggml_type, values, bytes, apart) \
+  case ggml_type:                                        \
+    return {linear_##format, dequantize_##format, embedding_##format, NUMBER_##format};
+    BLOCK_FORMATS(KERNELS)
+#undef KERNELS
+  }
+  return {};
 }
 
 // A thread per unit of 16 values, in which kernels read a row.
@@ -39,17 +50,19 @@ int threads_of_units(int64_t k) {
 
 }  // namespace
 
+bool has_kernels(int format) { return kernels_of(format).linear; }
+
 cudaError_t launch_linear_of_few_rows(const Linear& a, cudaStream_t stream) {
   const Grid grid{(a.n + 1) / 2 * ((a.m + 7) / 8), threads_of_units(a.k)};
-  return run(kLinear[a.weight.format], grid, stream, a.x, a.weight.data, a.bias.data, a.out, Size(a.m),
-             Size(a.n), Size(a.k), a.scale, any_type(a.dtype), a.bias.type);
+  return run(kernels_of(a.weight.format).linear, grid, stream, a.x, a.weight.data, a.bias.data, a.out,
+             Size(a.m), Size(a.n), Size(a.k), a.scale, any_type(a.dtype), a.bias.type);
 }
 
 cudaError_t launch_linear_by_tiles(const Linear& a, cudaStream_t stream) {
   const Grid grid{((a.m + 63) / 64) * ((a.n + 63) / 64), 256};
   return run(linear_tile, grid, stream, a.x, a.weight.data, a.bias.data, a.out, Size(a.m), Size(a.n),
-             Size(a.k), Size(a.weight.row_bytes), a.scale, any_type(a.dtype), format_number(a.weight.format),
-             a.bias.type);
+             Size(a.k), Size(a.weight.row_bytes), a.scale, any_type(a.dtype),
+             kernels_of(a.weight.format).number, a.bias.type);
 }
 
 cudaError_t launch_add_bias(void* out, DType dtype, AnyArray bias, int64_t m, int64_t n,
@@ -69,17 +82,17 @@ cudaError_t launch_dequantize(void* out, DType dtype, const StoredArray& stored,
                               cudaStream_t stream) {
   const int64_t units = blocks * (cpu::kBlocks[stored.format].values / 16);
   const Grid grid{(units + 255) / 256, 256};
-  return run(kDequantize[stored.format - cpu::kQ8_0], grid, stream, stored.data, out, Size(blocks),
+  return run(kernels_of(stored.format).dequantize, grid, stream, stored.data, out, Size(blocks),
              any_type(dtype));
 }
 
 cudaError_t launch_embedding(void* out, AnyArray ids, const StoredArray& table, int64_t count, int64_t rows,
                              int64_t d, cudaStream_t stream) {
-  const bool blocks = table.format >= cpu::kQ8_0;
+  const bool blocks = cpu::is_quantized(cpu::Format(table.format));
   const int64_t items = blocks ? count * (d / 16) : count * d;
   const Grid grid{(items + 255) / 256, 256};
   if (blocks) {
-    return run(kEmbedding[table.format - cpu::kQ8_0], grid, stream, ids.data, table.data, out, Size(count),
+    return run(kernels_of(table.format).embedding, grid, stream, ids.data, table.data, out, Size(count),
                Size(rows), Size(d), ids.type);
   }
   RUN_OF_DTYPE(DType(table.format), embedding, , grid, stream, ids.data, table.data, out, Size(count),

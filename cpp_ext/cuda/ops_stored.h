@@ -23,7 +23,7 @@ constexpr int64_t kMostWidened = int64_t{1} << 29;
 // The weight as floats of the dtype of x: as it lies if it is that, else in `scratch`. Of other floats only
 // float32 is made (multiply() below asks for no other).
 inline const void* unpacked(const Linear& a, Memory& scratch, int device, cudaStream_t stream) {
-  const bool quantized = a.weight.format >= cpu::kQ8_0;
+  const bool quantized = cpu::is_quantized(cpu::Format(a.weight.format));
   if (!quantized && DType(a.weight.format) == a.dtype) return a.weight.data;
   scratch = Memory(size_t(a.n * a.k) * size_of(a.dtype), device, stream);
   if (quantized) {
@@ -47,7 +47,7 @@ inline cudaError_t multiply_by_cublas(const Linear& a, Cublas& cublas, int devic
 
 inline cudaError_t multiply(const Linear& a, Cublas* cublas, int device, cudaStream_t stream) {
   if (a.m <= kFewRows) return launch_linear_of_few_rows(a, stream);
-  const bool quantized = a.weight.format >= cpu::kQ8_0;
+  const bool quantized = cpu::is_quantized(cpu::Format(a.weight.format));
   const bool ready = quantized || DType(a.weight.format) == a.dtype;
   // Floats of another dtype are never narrowed, and widened where the copy is not too large.
   const bool widened = a.dtype == DType::f32 && a.n * a.k * int64_t(sizeof(float)) <= kMostWidened;

@@ -6,18 +6,21 @@
 #include <string>
 
 #include "foreign.h"
+#include "launch.h"
 
 namespace airllm::cuda {
 
 inline bool is_quantized(PyObject* object) { return std::strcmp(Py_TYPE(object)->tp_name, "Quantized") == 0; }
 
+// NotImplementedError for a format that the kernels lack: the definition takes over.
 inline const cpu::Block& block_named(const Op& op, const char* name, const std::string& format) {
   std::string known;
   for (int i = cpu::kQ8_0; i < cpu::kFormats; ++i) {
+    if (!has_kernels(i)) continue;
     if (format == cpu::kBlocks[i].name) return cpu::kBlocks[i];
     known += (known.empty() ? "" : ", ") + std::string(cpu::kBlocks[i].name);
   }
-  op.wrong_value(name, "has format '" + format + "'", "one of " + known);
+  arguments::not_implemented(op, name + (" has format " + format) + ", expected one of " + known);
 }
 
 // The number of a stored array's format, as kernels and launchers take it.

@@ -1,3 +1,3 @@
-// Products with stored weights, FORMAT's, and what unpacks them, for CPU devices: the same kernels, local
+// Products with stored weights, and what unpacks them, for CPU devices: the same kernels, local
 // size 1.
-#include "linear_formats.inc"
+#include "formats.h"

@@ -2,9 +2,10 @@
 // defines them). A unit is 16 values that lie together in memory: two runs of 8 neighbours, the second APART
 // from the first, as two values of a block often share a byte. Blocks begin at even addresses.
 //
-// Per format: VALUES of a block, its BYTES, APART, run_<format>(unit) where a unit's first run begins, and
-// unpack_<format>(block, unit, v), which gives both runs. Products and sums are rounded one by one, as in the
-// definition: dequantized values are bit for bit the same.
+// A block format is a row of the table, run_<format>(unit), where a unit's first run begins, and
+// unpack_<format>(block, unit, v), which gives both runs; then its kernels, made by block_kernels.inc.
+// Products and sums are rounded one by one, as in the definition: dequantized values are bit for bit the
+// same.
 #ifndef AIRLLM_FORMATS_H
 #define AIRLLM_FORMATS_H
 
@@ -14,18 +15,35 @@
 #pragma OPENCL FP_CONTRACT OFF
 #endif
 
-// What a format number means; those of floats are their type numbers.
-#define FORMAT_Q8_0 16
-#define FORMAT_Q4_0 17
-#define FORMAT_Q4_1 18
-#define FORMAT_Q5_0 19
-#define FORMAT_Q5_1 20
-#define FORMAT_Q2_K 21
-#define FORMAT_Q3_K 22
-#define FORMAT_Q4_K 23
-#define FORMAT_Q5_K 24
-#define FORMAT_Q6_K 25
-#define FORMAT_IQ4_NL 26
+#include "gpu_compat.h"
+#include "linear_of.h"
+#include "packs.h"
+#include "reduce.h"
+
+// The block formats: name, ggml's number, values of a block, its bytes, APART.
+#define BLOCK_FORMATS(FORMAT)    \
+  FORMAT(q8_0, 8, 32, 34, 8)     \
+  FORMAT(q4_0, 2, 32, 18, 16)    \
+  FORMAT(q4_1, 3, 32, 20, 16)    \
+  FORMAT(q5_0, 6, 32, 22, 16)    \
+  FORMAT(q5_1, 7, 32, 24, 16)    \
+  FORMAT(q2_k, 10, 256, 84, 32)  \
+  FORMAT(q3_k, 11, 256, 110, 32) \
+  FORMAT(q4_k, 12, 256, 144, 32) \
+  FORMAT(q5_k, 13, 256, 176, 32) \
+  FORMAT(q6_k, 14, 256, 210, 64) \
+  FORMAT(iq4_nl, 20, 32, 18, 16)
+
+// What a format number means: that of a float type, or of these.
+#define FIRST_BLOCK_FORMAT 16
+#define FORMAT_SIZES(format, ggml_type, values, bytes, apart) \
+  VALUES_##format = values, APART_##format = apart, NUMBER_##format = FIRST_BLOCK_FORMAT + ggml_type,
+enum { BLOCK_FORMATS(FORMAT_SIZES) };
+
+#define BLOCK_BYTES(format, ggml_type, values, bytes, apart)         \
+  DEVFN U64 row_bytes_##format(U64 k) { return k / values * bytes; } \
+  DEVFN U64 block_bytes_##format(void) { return bytes; }
+BLOCK_FORMATS(BLOCK_BYTES)
 
 // ---- bytes ----
 
@@ -76,50 +94,16 @@ FLOAT_FORMAT(f32)
 FLOAT_FORMAT(f16)
 FLOAT_FORMAT(bf16)
 
+#define DTYPE f32
+#include "float_kernels.inc"
+#define DTYPE f16
+#include "float_kernels.inc"
+#define DTYPE bf16
+#include "float_kernels.inc"
+
 // ---- blocks of 32 ----
 
-#define IS_FLOAT_q8_0 0
-#define IS_FLOAT_q4_0 0
-#define IS_FLOAT_q4_1 0
-#define IS_FLOAT_q5_0 0
-#define IS_FLOAT_q5_1 0
-#define IS_FLOAT_q2_k 0
-#define IS_FLOAT_q3_k 0
-#define IS_FLOAT_q4_k 0
-#define IS_FLOAT_q5_k 0
-#define IS_FLOAT_q6_k 0
-#define IS_FLOAT_iq4_nl 0
-
-#define VALUES_q8_0 32
-#define VALUES_q4_0 32
-#define VALUES_q4_1 32
-#define VALUES_q5_0 32
-#define VALUES_q5_1 32
-#define VALUES_iq4_nl 32
-#define APART_q8_0 8
-#define APART_q4_0 16
-#define APART_q4_1 16
-#define APART_q5_0 16
-#define APART_q5_1 16
-#define APART_iq4_nl 16
-
-#define BLOCK_FORMAT(format, bytes)                                           \
-  DEVFN U64 row_bytes_##format(U64 k) { return k / VALUES_##format * bytes; } \
-  DEVFN U64 block_bytes_##format(void) { return bytes; }
-BLOCK_FORMAT(q8_0, 34)
-BLOCK_FORMAT(q4_0, 18)
-BLOCK_FORMAT(q4_1, 20)
-BLOCK_FORMAT(q5_0, 22)
-BLOCK_FORMAT(q5_1, 24)
-BLOCK_FORMAT(iq4_nl, 18)
-
 DEVFN int run_q8_0(int unit) { return unit * 16; }
-DEVFN int run_q4_0(int unit) { return unit * 8; }
-DEVFN int run_q4_1(int unit) { return unit * 8; }
-DEVFN int run_q5_0(int unit) { return unit * 8; }
-DEVFN int run_q5_1(int unit) { return unit * 8; }
-DEVFN int run_iq4_nl(int unit) { return unit * 8; }
-
 DEVFN void unpack_q8_0(GLOBAL const U8* block, int unit, float* v) {
   const float scale = half_at(block);
   U32 words[4];
@@ -127,7 +111,10 @@ DEVFN void unpack_q8_0(GLOBAL const U8* block, int unit, float* v) {
   load_bytes(block + 10 + unit * 16, words + 2);
   for (int j = 0; j < 16; ++j) v[j] = scale * (float)((FIELD(words, j, 0, 255) ^ 128) - 128);
 }
+#define FORMAT q8_0
+#include "block_kernels.inc"
 
+DEVFN int run_q4_0(int unit) { return unit * 8; }
 DEVFN void unpack_q4_0(GLOBAL const U8* block, int unit, float* v) {
   const float scale = half_at(block);
   U32 words[2];
@@ -137,7 +124,10 @@ DEVFN void unpack_q4_0(GLOBAL const U8* block, int unit, float* v) {
     v[8 + j] = scale * (float)(FIELD(words, j, 4, 15) - 8);
   }
 }
+#define FORMAT q4_0
+#include "block_kernels.inc"
 
+DEVFN int run_q4_1(int unit) { return unit * 8; }
 DEVFN void unpack_q4_1(GLOBAL const U8* block, int unit, float* v) {
   const float scale = half_at(block), least = half_at(block + 2);
   U32 words[2];
@@ -147,6 +137,8 @@ DEVFN void unpack_q4_1(GLOBAL const U8* block, int unit, float* v) {
     v[8 + j] = SCALED(scale, FIELD(words, j, 4, 15), least);
   }
 }
+#define FORMAT q4_1
+#include "block_kernels.inc"
 
 // The fifth bits of 32 values, from the one of a unit's first value on.
 DEVFN U32 fifth_bits(GLOBAL const U8* p, int unit) {
@@ -154,6 +146,7 @@ DEVFN U32 fifth_bits(GLOBAL const U8* p, int unit) {
   return ((U32)pairs[0] | (U32)pairs[1] << 16) >> unit * 8;
 }
 
+DEVFN int run_q5_0(int unit) { return unit * 8; }
 DEVFN void unpack_q5_0(GLOBAL const U8* block, int unit, float* v) {
   const float scale = half_at(block);
   const U32 fifth = fifth_bits(block + 2, unit);
@@ -164,7 +157,10 @@ DEVFN void unpack_q5_0(GLOBAL const U8* block, int unit, float* v) {
     v[8 + j] = scale * (float)((FIELD(words, j, 4, 15) | (int)(fifth >> (j + 16) & 1) << 4) - 16);
   }
 }
+#define FORMAT q5_0
+#include "block_kernels.inc"
 
+DEVFN int run_q5_1(int unit) { return unit * 8; }
 DEVFN void unpack_q5_1(GLOBAL const U8* block, int unit, float* v) {
   const float scale = half_at(block), least = half_at(block + 2);
   const U32 fifth = fifth_bits(block + 4, unit);
@@ -175,12 +171,15 @@ DEVFN void unpack_q5_1(GLOBAL const U8* block, int unit, float* v) {
     v[8 + j] = SCALED(scale, FIELD(words, j, 4, 15) | (int)(fifth >> (j + 16) & 1) << 4, least);
   }
 }
+#define FORMAT q5_1
+#include "block_kernels.inc"
 
 // The 16 values of iq4_nl, as bytes.
 DEVFN float iq4_nl_value(int q) {
   const U32 words[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};
   return (float)((FIELD(words, q, 0, 255) ^ 128) - 128);
 }
+DEVFN int run_iq4_nl(int unit) { return unit * 8; }
 DEVFN void unpack_iq4_nl(GLOBAL const U8* block, int unit, float* v) {
   const float scale = half_at(block);
   U32 words[2];
@@ -190,24 +189,10 @@ DEVFN void unpack_iq4_nl(GLOBAL const U8* block, int unit, float* v) {
     v[8 + j] = scale * iq4_nl_value(FIELD(words, j, 4, 15));
   }
 }
+#define FORMAT iq4_nl
+#include "block_kernels.inc"
 
 // ---- blocks of 256, whose sub-blocks of 16 or 32 have scales of their own ----
-
-#define VALUES_q2_k 256
-#define VALUES_q3_k 256
-#define VALUES_q4_k 256
-#define VALUES_q5_k 256
-#define VALUES_q6_k 256
-#define APART_q2_k 32
-#define APART_q3_k 32
-#define APART_q4_k 32
-#define APART_q5_k 32
-#define APART_q6_k 64
-BLOCK_FORMAT(q2_k, 84)
-BLOCK_FORMAT(q3_k, 110)
-BLOCK_FORMAT(q4_k, 144)
-BLOCK_FORMAT(q5_k, 176)
-BLOCK_FORMAT(q6_k, 210)
 
 // q2_k and q3_k: 32 bytes hold 128 values, two bits of each byte after the other.
 DEVFN int run_q2_k(int unit) { return unit / 8 * 128 + unit / 4 % 2 * 64 + unit % 4 * 8; }
@@ -227,6 +212,8 @@ DEVFN void unpack_q2_k(GLOBAL const U8* block, int unit, float* v) {
     v[8 + j] = SCALED(scales[1], FIELD(words, j, shift + 2, 3), least[1]);
   }
 }
+#define FORMAT q2_k
+#include "block_kernels.inc"
 
 DEVFN int scale_q3_k(GLOBAL const U8* block, int sub) {
   const int low = block[96 + sub % 8] >> (sub / 8 * 4) & 15, high = block[104 + sub % 4] >> (sub / 4 * 2) & 3;
@@ -244,6 +231,8 @@ DEVFN void unpack_q3_k(GLOBAL const U8* block, int unit, float* v) {
     v[8 + j] = scales[1] * (float)((FIELD(words, j, shift + 2, 3) | FIELD(high, j, bit + 1, 1) << 2) - 4);
   }
 }
+#define FORMAT q3_k
+#include "block_kernels.inc"
 
 // q4_k and q5_k: 32 bytes hold 64 values; eight scales and offsets of six bits, those of the last four in two
 // places.
@@ -274,6 +263,8 @@ DEVFN void unpack_q4_k(GLOBAL const U8* block, int unit, float* v) {
     v[8 + j] = SCALED(scales[1], FIELD(words, j, 4, 15), least[1]);
   }
 }
+#define FORMAT q4_k
+#include "block_kernels.inc"
 
 DEVFN void unpack_q5_k(GLOBAL const U8* block, int unit, float* v) {
   const int sub = unit / 4 * 2;
@@ -287,6 +278,8 @@ DEVFN void unpack_q5_k(GLOBAL const U8* block, int unit, float* v) {
     v[8 + j] = SCALED(scales[1], FIELD(words, j, 4, 15) | FIELD(fifth, j, sub + 1, 1) << 4, least[1]);
   }
 }
+#define FORMAT q5_k
+#include "block_kernels.inc"
 
 // q6_k: 64 bytes hold the low four bits of 128 values, 32 others their high two.
 DEVFN int run_q6_k(int unit) { return unit / 8 * 128 + unit % 8 * 8; }
@@ -305,5 +298,7 @@ DEVFN void unpack_q6_k(GLOBAL const U8* block, int unit, float* v) {
     v[8 + j] = scales[1] * (float)((FIELD(words, j, 4, 15) | FIELD(high, j, shift + 4, 3) << 4) - 32);
   }
 }
+#define FORMAT q6_k
+#include "block_kernels.inc"
 
 #endif

@@ -1,3 +1,3 @@
-// Products with stored weights, FORMAT's, and what unpacks them.
-#include "linear_formats.inc"
+// Products with stored weights, and what unpacks them.
+#include "formats.h"
 #include "linear_tile.inc"

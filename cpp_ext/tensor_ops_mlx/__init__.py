@@ -13,12 +13,12 @@ from collections.abc import Callable
 
 from tensor_ops_mlx.runtime import calls, copies, device, device_infos, only_when_asked
 
-__all__ = ["calls", "copies", "device", "device_infos", "only_when_asked", "partial_formats"]
+__all__ = ["calls", "copies", "device", "device_infos", "only_when_asked", "stored_formats"]
 
 
-def partial_formats() -> dict[str, tuple[str, ...]]:
-    """The stored formats that an op takes: none of ggml's, which MLX's own do not hold without a loss."""
-    return dict.fromkeys(("linear", "matmul_vec", "embedding"), ())
+def stored_formats() -> dict[str, tuple[int, int, int]]:
+    """The stored formats that kernels read: none of ggml's, which MLX's own do not hold without a loss."""
+    return {}
 
 
 def __getattr__(name: str) -> Callable:

@@ -11,6 +11,7 @@ Not across a fork: a process forked after that raises RuntimeError ("spawn" work
 
 from airllm.backends.kernel_module import functions_of
 from tensor_ops_opencl.devices import choice, driver
+from tensor_ops_opencl.kernel_text import stored_formats
 from tensor_ops_opencl.launches import KERNELS
 from tensor_ops_opencl.survey import build_report, device, device_infos, get_opencl_info, variants
 
@@ -24,6 +25,7 @@ __all__ = [
     "get_opencl_info",
     "only_when_asked",
     "select",
+    "stored_formats",
     "try_again",
     "unusable",
     "use_device",

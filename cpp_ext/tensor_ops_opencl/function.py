@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from airllm.backends.kernel_function import kernel_function
-from tensor_ops_opencl import device_arrays, host_arrays
+from tensor_ops_opencl import device_arrays, host_arrays, kernel_text
 
 
 class _Arrays:
     """See `airllm.backends.kernel_function.Arrays`."""
 
     kind = "pyopencl Array"
+    formats = staticmethod(kernel_text.stored_formats)
     check = staticmethod(device_arrays.check_memory)
     clear = staticmethod(device_arrays.zeros)
     dense = staticmethod(device_arrays.dense)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 FORMS = {"gpu": "", "cpu": "cpu_"}
 FAMILIES = ("elements", "rows", "rope", "matmul", "attention", "linear")
+_FORMAT = re.compile(r"^  FORMAT\((\w+), (\d+), (\d+), (\d+), ", re.MULTILINE)
 _INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
 
 
@@ -19,6 +20,13 @@ def folder() -> Path:
 def text(form: str, family: str) -> str:
     """The text of a family of kernels for a form of device, "gpu" or "cpu"."""
     return _resolved(folder() / f"{FORMS[form]}{family}.h")
+
+
+@functools.cache
+def stored_formats() -> dict[str, tuple[int, int, int]]:
+    """Of each format that has a row in formats.h: ggml's number, values and bytes of a block."""
+    rows = _FORMAT.findall((folder() / "formats.h").read_text(encoding="utf-8"))
+    return {name: (int(number), int(values), int(size)) for name, number, values, size in rows}
 
 
 def _resolved(path: Path) -> str:

@@ -7,9 +7,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from airllm import formats
 from airllm.backends import kernel_call
 from airllm.backends.broadcasting import batched, element_strides, leading
-from airllm.backends.kernel_call import BLOCK_BYTES, FORMATS, TYPES, KernelCall, ceil_div, is_quantized
+from airllm.backends.kernel_call import FORMATS, TYPES, KernelCall, ceil_div, is_quantized
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _STORED = {"f32": 1, "f16": 2, "bf16": 3} | FORMATS
@@ -283,7 +284,7 @@ def _embedding(call: Call) -> Plan:
 
 def _dequantize(call: Call) -> Plan:
     stored = call.arrays["q"]
-    blocks = stored.data.size // BLOCK_BYTES[stored.format]
+    blocks = prod(call.shape) // formats.FORMATS[stored.format].values
     arguments = ("q", "out", *_numbers(blocks), np.uint32(TYPES["float32"]))
     return _spread(call, "linear", f"dequantize_{stored.format}", arguments, prod(call.shape) // 16)
 

@@ -11,6 +11,7 @@ Not across a fork: a process forked after that raises RuntimeError ("spawn" work
 from airllm.backends.kernel_module import functions_of
 from tensor_ops_webgpu.arrays import Array, to_device
 from tensor_ops_webgpu.devices import choice, driver
+from tensor_ops_webgpu.kernel_text import stored_formats
 from tensor_ops_webgpu.launches import KERNELS
 from tensor_ops_webgpu.survey import device, device_infos, get_webgpu_info, variants
 
@@ -24,6 +25,7 @@ __all__ = [
     "get_webgpu_info",
     "only_when_asked",
     "select",
+    "stored_formats",
     "use_device",
     "to_device",
     "try_again",

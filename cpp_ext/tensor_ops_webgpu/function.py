@@ -10,6 +10,7 @@ from airllm.backends.kernel_function import kernel_function, memory_of
 from tensor_ops_webgpu.arrays import Array, Store
 from tensor_ops_webgpu.devices import choice
 from tensor_ops_webgpu.engine import Block, Engine, engine
+from tensor_ops_webgpu.kernel_text import stored_formats
 from tensor_ops_webgpu.launches import Call, plan_of
 
 
@@ -17,6 +18,7 @@ class _Arrays:
     """See `airllm.backends.kernel_function.Arrays`."""
 
     kind = "WebGPU Array"
+    formats = staticmethod(stored_formats)
 
     def are(self, value: Any) -> bool:
         return isinstance(value, Array)

@@ -1,8 +1,11 @@
 """The text of a kernel as devices compile it: its arrays and numbers declared, then files of `kernels/`."""
 
 import functools
+import re
 from pathlib import Path
 
+from airllm.backends import kernel_call
+from airllm.formats import FORMATS
 from tensor_ops_webgpu.launches import STORED, Launch
 
 _NUMBERS = "struct Numbers {{ {fields} }}\n@group(0) @binding(0) var<uniform> numbers: Numbers;\n"
@@ -44,6 +47,17 @@ fn put_{name}(i: u32, first: f32, second: f32, count: u32) {{
   {name}_words[i / 2u] = half_bits(first, numbers.{name}_type) | (high << 16u);
 }}
 """
+# Value i of blocks that lie one after the other.
+_BLOCK_VALUE = """
+fn block_value(format: u32, i: u32) -> f32 {{
+  switch format {{
+    {cases}
+    default: {{ return not_a_number(); }}
+  }}
+}}
+"""
+_CASE = "case {number}u: {{ return {name}(i / {values}u * {bytes}u, i % {values}u); }}"
+_UNPACKS = re.compile(r"^fn (\w+)\(block: u32, i: u32\) -> f32", re.MULTILINE)
 
 
 def text(launch: Launch) -> str:
@@ -58,8 +72,23 @@ def text(launch: Launch) -> str:
     for place, name in enumerate(launch.outputs, start=1 + len(launch.inputs)):
         parts.append(_OUTPUT.format(name=name, place=place))
     if stored:
-        parts.append(_file("formats").replace("ARRAY", stored))
+        parts += [_file("formats").replace("ARRAY", stored), _block_value()]
     return "\n".join([*parts, _file("formulas"), _file("groups"), _file(launch.kernel)])
+
+
+@functools.cache
+def stored_formats() -> dict[str, tuple[int, int, int]]:
+    """Of each format that formats.wgsl has a function for: ggml's number, values and bytes of a block."""
+    found = [FORMATS[name] for name in _UNPACKS.findall(_file("formats"))]
+    return {of.name: (of.ggml_type, of.values, of.bytes) for of in found}
+
+
+def _block_value() -> str:
+    cases = [
+        _CASE.format(number=kernel_call.FORMATS[name], name=name, values=values, bytes=size)
+        for name, (_, values, size) in stored_formats().items()
+    ]
+    return _BLOCK_VALUE.format(cases="\n    ".join(cases))
 
 
 def _numbers(launch: Launch) -> str:

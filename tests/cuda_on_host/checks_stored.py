@@ -9,9 +9,8 @@ import tensor_ops_cuda as cuda
 from airllm.formats import FORMATS, Quantized
 from airllm.tensor_ops import OPS
 
-SCALES = {"q4_1": (0, 2), "q5_1": (0, 2), "q2_k": (80, 82), "q3_k": (108,), "q6_k": (208,)}
-SCALES |= {"q4_k": (0, 2), "q5_k": (0, 2)}  # where a block's float16 are; at its begin in all others
-STORED = [*(np.dtype(d).name for d in DTYPES), *FORMATS]
+BLOCKS = list(cuda.stored_formats())
+STORED = [*(np.dtype(d).name for d in DTYPES), *BLOCKS]
 
 
 def stored(kind, *shape):
@@ -20,7 +19,7 @@ def stored(kind, *shape):
         return rng.standard_normal(shape).astype(next(d for d in DTYPES if np.dtype(d).name == kind))
     of = FORMATS[kind]
     blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // of.values, of.bytes), np.uint8)
-    for at in SCALES.get(kind, (0,)):
+    for at in of.halves:
         blocks[..., at : at + 2] = rng.uniform(0.01, 0.1, (*blocks.shape[:-1], 1)).astype("f2").view(np.uint8)
     return Quantized(blocks.reshape(*shape[:-1], shape[-1] // of.values * of.bytes), kind)
 
@@ -138,7 +137,7 @@ def test_ids_out_of_range(kind):
 
 
 @pytest.mark.parametrize("shape", ((256,), (3, 512), (2, 3, 256), (0, 256)))
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", BLOCKS)
 def test_dequantize(kind, shape):
     q = stored(kind, *shape)
     assert cuda.dequantize(q).tobytes() == q.dequantize().tobytes()

@@ -1,17 +1,6 @@
-// Value i of ggml's block formats (airllm/formats.py defines them), blocks lying one after the other in ARRAY.
-// Products and sums are rounded one by one, as in the definition.
-const Q8_0 = 16u;
-const Q4_0 = 17u;
-const Q4_1 = 18u;
-const Q5_0 = 19u;
-const Q5_1 = 20u;
-const Q2_K = 21u;
-const Q3_K = 22u;
-const Q4_K = 23u;
-const Q5_K = 24u;
-const Q6_K = 25u;
-const IQ4_NL = 26u;
-
+// A function for each of ggml's block formats (airllm/formats.py defines them): value i of the block that begins at
+// a byte of ARRAY. kernel_text.py calls them, by the sizes of that table. Products and sums are rounded one by one,
+// as in the definition.
 fn byte_at(at: u32) -> u32 {
   return (ARRAY_words[at / 4u] >> (at % 4u * 8u)) & 0xffu;
 }
@@ -20,22 +9,6 @@ fn scale_at(at: u32) -> f32 {  // float16, at an even address
 }
 fn signed(byte: u32) -> f32 {
   return f32(i32(byte ^ 128u) - 128);
-}
-
-fn block_value(format: u32, i: u32) -> f32 {
-  switch format {
-    case Q8_0: { return q8_0(i / 32u * 34u, i % 32u); }
-    case Q4_0: { return q4_0(i / 32u * 18u, i % 32u); }
-    case Q4_1: { return q4_1(i / 32u * 20u, i % 32u); }
-    case Q5_0: { return q5_0(i / 32u * 22u, i % 32u); }
-    case Q5_1: { return q5_1(i / 32u * 24u, i % 32u); }
-    case Q2_K: { return q2_k(i / 256u * 84u, i % 256u); }
-    case Q3_K: { return q3_k(i / 256u * 110u, i % 256u); }
-    case Q4_K: { return q4_k(i / 256u * 144u, i % 256u); }
-    case Q5_K: { return q5_k(i / 256u * 176u, i % 256u); }
-    case Q6_K: { return q6_k(i / 256u * 210u, i % 256u); }
-    default: { return iq4_nl(i / 32u * 18u, i % 32u); }
-  }
 }
 
 // ---- blocks of 32: four bits of value i in the low or the high half of byte i % 16 ----

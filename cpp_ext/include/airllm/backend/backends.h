@@ -48,8 +48,8 @@ struct Output {
   Output(void* data_, DType dtype_) : data(data_), dtype(dtype_) {}
 };
 
-// A weight (n, k) as it is stored: rows of floats, or of blocks in a format of ggml that `airllm.formats`
-// has: "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl".
+// A weight (n, k) as it is stored: rows of floats, or of blocks in one of ggml's formats, such as "q4_k".
+// What is thrown for another name lists them all.
 struct Weight {
   const void* data;
   const char* format;  // or "f32", "f16", "bf16"
@@ -131,7 +131,8 @@ class Backend {
   virtual void attention(Output out, Input q, Input k, Input v, const AttentionShape& shape,
                          const AttentionOptions& options = {}) const;
 
-  // x (rows, k) to blocks, rows of row_bytes(format, k) each; to "q8_0", "q4_0", "q4_1", "q5_0" or "q5_1".
+  // x (rows, k) to blocks, rows of row_bytes(format, k) each. What is thrown for a format that has no
+  // quantizer lists those that have one.
   virtual void quantize(void* blocks, const char* format, Input x, int64_t rows, int64_t k) const;
   virtual void dequantize(float* out, Weight weight, int64_t rows, int64_t k) const;
 
