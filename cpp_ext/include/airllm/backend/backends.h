@@ -133,7 +133,7 @@ class Backend {
 
   // x (rows, k) to blocks, rows of row_bytes(format, k) each; to "q8_0", "q4_0", "q4_1", "q5_0" or "q5_1".
   virtual void quantize(void* blocks, const char* format, Input x, int64_t rows, int64_t k) const;
-  virtual void dequantize(float* out, Weight weight, int64_t rows, int64_t k) const;
+  virtual void dequantize(float* out, Weight q, int64_t rows, int64_t k) const;
 
  private:
   friend class BackendRegistry;
