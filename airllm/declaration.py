@@ -49,7 +49,9 @@ class Declaration:
     @property
     def text(self) -> str:
         """The declaration in one line, which compiled backends read: a row of `cpp_ext/ops/table.h`."""
-        given = ", ".join(self._text_of(p) for n, p in self.signature.parameters.items() if n not in self.keywords)
+        given = ", ".join(
+            self._text_of(p) for n, p in self.signature.parameters.items() if n not in self.keywords
+        )
         out = self._outs[0] if len(self._outs) == 1 else tuple(self._outs)
         where = "".join(f" where {requirement.text}" for requirement in self.requirements)
         return f"{self.name}({given}) -> {out!r}{where}"

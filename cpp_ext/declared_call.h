@@ -56,7 +56,21 @@ struct Slot {
   Value value;
 };
 
-// All arguments of a call, in the order of the declaration `Given::kDeclared`; `Given` takes them one by one.
+// The order in which arguments are checked: what is no array first, as airllm/op.py has it.
+template <const Declaration& kOp>
+struct Order {
+  size_t at[kOp.count] = {};
+  constexpr Order() {
+    size_t n = 0;
+    for (const bool is_array : {false, true})
+      for (size_t i = 0; i < kOp.count; ++i)
+        if (kOp.arguments[i].is_array() == is_array) at[n++] = i;
+  }
+};
+template <const Declaration& kOp>
+inline constexpr Order<kOp> kOrder;
+
+// All arguments of a call of the op `Given::kDeclared`; `Given` takes them one by one.
 template <class Given, class Indices = std::make_index_sequence<Given::kDeclared.count>>
 class All;
 
@@ -64,17 +78,20 @@ template <class Given, size_t kArgument>
 using SlotOf = Slot<kArgument, decltype(std::declval<Given&>().template take<kArgument>())>;
 
 template <class Given, size_t... kArgument>
-class All<Given, std::index_sequence<kArgument...>> : public Given, SlotOf<Given, kArgument>... {
+class All<Given, std::index_sequence<kArgument...>>
+    : public Given, SlotOf<Given, kOrder<Given::kDeclared>.at[kArgument]>... {
  public:
   All(PyObject* const* args, Py_ssize_t given, PyObject* keywords)
-      : Given(args, given, keywords), SlotOf<Given, kArgument>{this->template take<kArgument>()}... {}
+      : Given(args, given, keywords),
+        SlotOf<Given, kOrder<Given::kDeclared>.at[kArgument]>{
+            this->template take<kOrder<Given::kDeclared>.at[kArgument]>()}... {}
 
   template <size_t kAt>
   const auto& get() const {
     return SlotOf<Given, kAt>::value;
   }
 
-  // What function(before..., arguments...) gives.
+  // What function(before..., arguments...) gives, in the order of the declaration.
   template <class Function, class... Before>
   auto apply(const Function& function, const Before&... before) const {
     return function(before..., get<kArgument>()...);

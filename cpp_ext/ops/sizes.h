@@ -61,7 +61,7 @@ class Sizes {
       if (!kOp.binds(argument, axes.at[i])) add_size(known, axes.at[i]);
     if (axes.leads && !kOp.binds_leading(argument) && leading_count_ && ndim > int(axes.count))
       known += std::string(known.empty() ? "" : ", ") + "...=" + shape_text(leading_count_, leading_);
-    return std::string(axes.text) + (known.empty() ? "" : " with ") + known;
+    return std::string(axes.text.view()) + (known.empty() ? "" : " with ") + known;
   }
 
   // "(... r) with 2 r at most d, found r=6, d=10": the same where hold() is false.
@@ -69,8 +69,8 @@ class Sizes {
     std::string found;
     add_size(found, kOp.requirement.axis);
     add_size(found, kOp.requirement.other);
-    return std::string(kOp.arguments[argument].axes.text) + " with " + std::string(kOp.requirement.text) +
-           ", found " + found;
+    return std::string(kOp.arguments[argument].axes.text.view()) + " with " +
+           std::string(kOp.requirement.text) + ", found " + found;
   }
 
   int64_t operator[](size_t axis) const { return sizes_[axis]; }
@@ -133,7 +133,8 @@ class Sizes {
   }
 
   void add_size(std::string& text, size_t axis) const {
-    text += (text.empty() ? "" : ", ") + std::string(kOp.axes[axis]) + "=" + std::to_string(sizes_[axis]);
+    text +=
+        (text.empty() ? "" : ", ") + std::string(kOp.axes[axis].view()) + "=" + std::to_string(sizes_[axis]);
   }
 
   int64_t sizes_[kOp.axis_count ? kOp.axis_count : 1];
