@@ -78,7 +78,7 @@ WRONG = {
     "f(x: '... d', weight: 'd' = None, y: '... d') -> '... d'": "given after what need not be",
     "f(x: '... d') -> '... e'": "no array has the result's axis",
     "f(x: '... d') -> '... d' where q at most d": "no array has the requirement's axis",
-    "f(n: '... : index of v') -> '... v'": "no array of the op's own, nor a stored one",
+    "f(n: '... : index of v') -> '...'": "no array of the op's own, nor a stored one",
 }
 
 
