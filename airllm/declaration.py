@@ -25,6 +25,7 @@ class Declaration:
     ):
         self.name, self.definition, self.requirements = definition.__name__, definition, requirements
         self.computes = computes
+        self._axes, self._outs = axes, outs
         given = inspect.signature(definition).parameters
         if unknown := set(axes) - set(given):
             raise TypeError(f"{self.name}: its arrays {sorted(unknown)} must be parameters of it")
@@ -44,6 +45,22 @@ class Declaration:
 
     def __repr__(self) -> str:
         return f"<op {self.name}{self.signature}>"
+
+    @property
+    def text(self) -> str:
+        """The declaration in one line, which compiled backends read: a row of `cpp_ext/ops/table.h`."""
+        given = ", ".join(
+            self._text_of(p) for n, p in self.signature.parameters.items() if n not in self.keywords
+        )
+        out = self._outs[0] if len(self._outs) == 1 else tuple(self._outs)
+        where = "".join(f" where {requirement.text}" for requirement in self.requirements)
+        return f"{self.name}({given}) -> {out!r}{where}"
+
+    def _text_of(self, parameter: inspect.Parameter) -> str:
+        axes = self._axes.get(parameter.name)
+        kind = parameters.type_text(parameter) if axes is None else repr(axes)
+        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+        return f"{parameter.name}: {kind}{default}"
 
     @property
     def arrays(self) -> dict[str, tuple[str, ...]]:

@@ -39,6 +39,15 @@ def checked(op: str, parameter: inspect.Parameter, value: Any) -> Any:
         raise ValueError(f"{found} type {type(value).__name__}, expected {expected}") from None
 
 
+def type_text(parameter: inspect.Parameter) -> str:
+    """The type of a parameter as its annotation says it: "float", "int | None"."""
+    choices = _choices(parameter)
+    (wanted,) = choices - {type(None)}
+    is_literal = get_origin(wanted) is Literal
+    name = f"Literal[{', '.join(map(repr, get_args(wanted)))}]" if is_literal else wanted.__name__
+    return name + " | None" * (type(None) in choices)
+
+
 def _choices(parameter: inspect.Parameter) -> set[Any]:
     annotation = parameter.annotation
     if annotation is inspect.Parameter.empty:

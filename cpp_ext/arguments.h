@@ -13,10 +13,12 @@
 
 #include "cpu/kernels.h"
 #include "interpreter.h"
+#include "ops/sizes.h"
 
 namespace arguments {
 
 namespace py = pybind11;
+using airllm::declared::shape_text;
 using cpu::DType;
 using cpu::itemsize;
 
@@ -38,13 +40,6 @@ struct Array {
 inline const char* dtype_name(DType dtype) {
   static const char* const names[] = {"float32", "float16", "bfloat16", "bool"};
   return names[dtype];
-}
-
-// A shape as Python writes a tuple.
-inline std::string shape_text(int ndim, const py::ssize_t* shape) {
-  std::string text = "(";
-  for (int i = 0; i < ndim; ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + (ndim == 1 ? ",)" : ")");
 }
 
 // One op's name and parameters. Every message starts with the op and names the argument.
@@ -134,6 +129,13 @@ inline float number(const Op& op, const char* name, PyObject* value, float other
 inline std::optional<float> optional_number(const Op& op, const char* name, PyObject* value) {
   if (!present(value)) return std::nullopt;
   return number(op, name, value, 0.f, "a number or None");
+}
+
+inline std::optional<float> optional_positive(const Op& op, const char* name, PyObject* value) {
+  const std::optional<float> found = optional_number(op, name, value);
+  if (found && !(*found > 0))
+    op.wrong_value(name, "has value " + std::to_string(*found), "more than 0 or None");
+  return found;
 }
 
 // A whole number from 1.
@@ -260,18 +262,17 @@ inline bool same_shape(const Array& a, int ndim, const py::ssize_t* shape) {
 }
 
 // `dtype` of a further array is the first one's, or, where it is a weight, float32.
-inline void check_dtype(const Op& op, const char* name, const Array& a, const Array& first,
-                        bool may_be_float32) {
-  if (a.dtype == first.dtype || (may_be_float32 && a.dtype == cpu::kFloat32)) return;
-  std::string expected = dtype_name(first.dtype);
-  if (may_be_float32 && first.dtype != cpu::kFloat32) expected += " or float32";
+inline void check_dtype(const Op& op, const char* name, const Array& a, DType first, bool may_be_float32) {
+  if (a.dtype == first || (may_be_float32 && a.dtype == cpu::kFloat32)) return;
+  std::string expected = dtype_name(first);
+  if (may_be_float32 && first != cpu::kFloat32) expected += " or float32";
   op.wrong_type(name, std::string("has dtype ") + dtype_name(a.dtype), expected);
 }
 
 // An input that `out` may not overlap, unless it is `out` itself and `in_place` says so of a dense one.
 struct Input {
   const char* name;
-  const Array* array;
+  const Array* array;  // null: none
   bool in_place;
 };
 
@@ -304,6 +305,7 @@ inline Array checked_out(const Op& op, PyObject* object, DType dtype, int ndim, 
   if (!has_flags(object, py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
     throw py::value_error(std::string(op.name) + ": " + name + " is read-only, expected a writeable array");
   for (const Input& in : inputs) {
+    if (!in.array) continue;
     const bool itself = in.in_place && in.array->data == out.data && in.array->nbytes() == out.nbytes();
     if (!itself && overlap(*in.array, out))
       throw py::value_error(std::string(op.name) + ": " + name + " overlaps " + in.name +

@@ -60,20 +60,4 @@ inline Result new_result(PyObject* descr, arguments::DType dtype, int ndim, cons
   return {made, py::reinterpret_steal<py::object>(made.object)};
 }
 
-// The caller's `out`, checked.
-inline Result given_result(const arguments::Op& op, PyObject* out, arguments::DType dtype, int ndim,
-                           const py::ssize_t* shape, std::initializer_list<arguments::Input> inputs,
-                           const char* name = "out") {
-  return {arguments::checked_out(op, out, dtype, ndim, shape, inputs, name),
-          py::reinterpret_borrow<py::object>(out)};
-}
-
-// A new array of `like`'s dtype, or the caller's `out`.
-inline Result result(const arguments::Op& op, PyObject* out, const arguments::Array& like, int ndim,
-                     const py::ssize_t* shape, std::initializer_list<arguments::Input> inputs,
-                     const char* name = "out") {
-  if (arguments::present(out)) return given_result(op, out, like.dtype, ndim, shape, inputs, name);
-  return new_result(py::detail::array_proxy(like.object)->descr, like.dtype, ndim, shape);
-}
-
 }  // namespace results

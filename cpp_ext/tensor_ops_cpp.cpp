@@ -12,6 +12,7 @@
 #include "bindings/assign.h"
 #include "bindings/attention.h"
 #include "bindings/cached_attention.h"
+#include "bindings/call.h"
 #include "bindings/decode_step.h"
 #include "bindings/decoder.h"
 #include "bindings/elements.h"
@@ -28,58 +29,28 @@ using namespace ops;
 
 namespace {
 
-constexpr char kRmsNorm[] = "rms_norm", kAddRmsNorm[] = "add_rms_norm", kLayerNorm[] = "layer_norm",
-               kSilu[] = "silu", kGelu[] = "gelu", kSwiglu[] = "swiglu", kGeglu[] = "geglu",
-               kSoftmax[] = "softmax", kApplyRope[] = "apply_rope", kMatmul[] = "matmul",
-               kAttention[] = "attention", kAttentionScores[] = "attention_scores",
-               kWeightedSumRows[] = "weighted_sum_rows";
-constexpr char kLinear[] = "linear", kMatmulVec[] = "matmul_vec", kEmbedding[] = "embedding",
-               kQuantize[] = "quantize", kDequantize[] = "dequantize", kDecoderLayers[] = "decoder_layers",
-               kAssign[] = "assign", kDecodeStep[] = "decode_step", kCachedAttention[] = "cached_attention";
+constexpr char kDecoderLayers[] = "decoder_layers", kAssign[] = "assign", kDecodeStep[] = "decode_step",
+               kCachedAttention[] = "cached_attention";
 
 PyMethodDef methods[] = {
-    method<rms_norm, kRmsNorm>("rms_norm($module, x, weight, eps=1e-06, *, out=None)\n--\n\n"
-                               "Rows of x (..., d) scaled to unit root-mean-square, times weight (d,)."),
-    method<add_rms_norm, kAddRmsNorm>(
-        "add_rms_norm($module, x, residual, weight, eps=1e-06, *, out=None)\n--\n\n"
-        "x + residual, and its rms_norm: two arrays, as `out` is."),
-    method<layer_norm, kLayerNorm>("layer_norm($module, x, weight, bias=None, eps=1e-05, *, out=None)\n--\n\n"
-                                   "Rows of x (..., d) shifted to mean 0, scaled to variance 1, times weight "
-                                   "(d,), plus bias (d,)."),
-    method<silu, kSilu>("silu($module, x, *, out=None)\n--\n\nx * sigmoid(x)."),
-    method<gelu, kGelu>("gelu($module, x, approximate='tanh', *, out=None)\n--\n\n"
-                        "Gaussian error linear unit: its tanh form, or ('none') the exact one."),
-    method<swiglu, kSwiglu>("swiglu($module, gate, up, *, out=None)\n--\n\nsilu(gate) * up."),
-    method<geglu, kGeglu>("geglu($module, gate, up, approximate='tanh', *, out=None)\n--\n\n"
-                          "gelu(gate) * up."),
-    method<softmax, kSoftmax>(
-        "softmax($module, x, scale=1.0, mask=None, *, out=None)\n--\n\n"
-        "Softmax of x * scale + mask over the last axis; of a bool mask's True elements."),
-    method<apply_rope, kApplyRope>(
-        "apply_rope($module, x, cos, sin, interleaved=False, *, out=None)\n--\n\n"
-        "Pairs of each row of x (..., d) turned by the angles of cos and sin (..., r)."),
-    method<matmul, kMatmul>("matmul($module, a, b, *, out=None)\n--\n\n"
-                            "a (..., m, k) @ b (..., k, n), or a b (k, n) that all share."),
-    method<attention, kAttention>(
-        "attention($module, q, k, v, mask=None, causal=False, scale=None, softcap=None, window=None, *, "
-        "out=None)\n--\n\n"
-        "softmax(q k^T * scale + mask) v for q (..., h, t, d), k (..., g, s, d) and v (..., g, s, e)."),
-    method<attention_scores, kAttentionScores>(
-        "attention_scores($module, query, keys, scale=1.0, *, out=None)\n--\n\n"
-        "scale * keys (s, d) @ query (d,)."),
-    method<weighted_sum_rows, kWeightedSumRows>(
-        "weighted_sum_rows($module, weights, matrix, *, out=None)\n--\n\n"
-        "weights (s,) @ matrix (s, d)."),
-    method<linear, kLinear>("linear($module, x, weight, bias=None, *, out=None)\n--\n\n"
-                            "x (..., k) @ weight (n, k), an array or a Quantized, transposed, + bias (n)."),
-    method<matmul_vec, kMatmulVec>("matmul_vec($module, w, x, *, out=None)\n--\n\n"
-                                   "w (n, k), an array or a Quantized, @ x (k)."),
-    method<embedding, kEmbedding>("embedding($module, ids, table, *, out=None)\n--\n\n"
-                                  "The rows of table (v, d), an array or a Quantized, that ids name."),
-    method<quantize, kQuantize>("quantize($module, x, format)\n--\n\n"
-                                "x (..., k) as an airllm.formats.Quantized of a block format."),
-    method<dequantize, kDequantize>("dequantize($module, q, *, out=None)\n--\n\n"
-                                    "The float32 values of an airllm.formats.Quantized."),
+    row<kRmsNorm, rms_norm>(),
+    row<kLayerNorm, layer_norm>(),
+    row<kAddRmsNorm, add_rms_norm>(),
+    row<kSilu, silu>(),
+    row<kGelu, gelu>(),
+    row<kSwiglu, swiglu>(),
+    row<kGeglu, geglu>(),
+    row<kSoftmax, softmax>(),
+    row<kApplyRope, apply_rope>(),
+    row<kMatmul, matmul>(),
+    row<kMatmulVec, matmul_vec>(),
+    row<kLinear, linear>(),
+    row<kAttention, attention>(),
+    row<kAttentionScores, attention_scores>(),
+    row<kWeightedSumRows, weighted_sum_rows>(),
+    row<kEmbedding, embedding>(),
+    row<kQuantize, quantize>(),
+    row<kDequantize, dequantize>(),
     method<decoder_layers, kDecoderLayers>(
         "decoder_layers($module, layers, x, rotations, rows)\n--\n\n"
         "Up to `decoder_rows` rows of x (rows, width), float32, go through DecoderLayers, in place.\n\n"

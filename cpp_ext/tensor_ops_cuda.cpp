@@ -14,46 +14,24 @@
 namespace airllm::cuda {
 namespace {
 
-PyMethodDef methods[] = {
-    METHOD(rms_norm,
-           "(x, weight, eps=1e-06, *, out=None)\n--\n\n"
-           "Scale each row of x to unit root-mean-square, then by weight."),
-    METHOD(layer_norm,
-           "(x, weight, bias=None, eps=1e-05, *, out=None)\n--\n\n"
-           "Scale each row of x to zero mean and unit variance, then by weight, plus bias."),
-    METHOD(add_rms_norm,
-           "(x, residual, weight, eps=1e-06, *, out=None)\n--\n\n"
-           "The sum x + residual, and its rms_norm."),
-    METHOD(silu, "(x, *, out=None)\n--\n\nx * sigmoid(x)."),
-    METHOD(gelu,
-           "(x, approximate='tanh', *, out=None)\n--\n\n"
-           "Gaussian error linear unit, in its tanh form or ('none') that with erf."),
-    METHOD(swiglu, "(gate, up, *, out=None)\n--\n\nsilu(gate) * up."),
-    METHOD(geglu, "(gate, up, approximate='tanh', *, out=None)\n--\n\ngelu(gate) * up."),
-    METHOD(softmax,
-           "(x, scale=1.0, mask=None, *, out=None)\n--\n\n"
-           "Softmax of x * scale + mask over the last axis."),
-    METHOD(apply_rope,
-           "(x, cos, sin, interleaved=False, *, out=None)\n--\n\n"
-           "Rotate pairs of each row of x by the angles of its position."),
-    METHOD(matmul, "(a, b, *, out=None)\n--\n\nMatrix product of the last two axes."),
-    METHOD(attention,
-           "(q, k, v, mask=None, causal=False, scale=None, softcap=None, window=None, *, out=None)\n--\n\n"
-           "softmax(q k^T * scale + mask) v for each head."),
-    METHOD(attention_scores,
-           "(query, keys, scale=1.0, *, out=None)\n--\n\n"
-           "Products of one query with each of the keys, times scale."),
-    METHOD(weighted_sum_rows,
-           "(weights, matrix, *, out=None)\n--\n\n"
-           "The sum of the rows of matrix, each times its weight."),
-    METHOD(linear,
-           "(x, weight, bias=None, *, out=None)\n--\n\n"
-           "x @ weight.T + bias, with a weight of floats or a Quantized."),
-    METHOD(matmul_vec,
-           "(w, x, *, out=None)\n--\n\nThe matrix w, of floats or Quantized, times the vector x."),
-    METHOD(embedding, "(ids, table, *, out=None)\n--\n\nThe rows ids of table, of floats or Quantized."),
-    METHOD(dequantize, "(q, *, out=None)\n--\n\nThe values of a Quantized, float32."),
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef methods[] = {row<kRmsNorm, rms_norm>(),
+                         row<kLayerNorm, layer_norm>(),
+                         row<kAddRmsNorm, add_rms_norm>(),
+                         row<kSilu, silu>(),
+                         row<kGelu, gelu>(),
+                         row<kSwiglu, swiglu>(),
+                         row<kGeglu, geglu>(),
+                         row<kSoftmax, softmax>(),
+                         row<kApplyRope, apply_rope>(),
+                         row<kMatmul, matmul>(),
+                         row<kMatmulVec, matmul_vec>(),
+                         row<kLinear, linear>(),
+                         row<kAttention, attention>(),
+                         row<kAttentionScores, attention_scores>(),
+                         row<kWeightedSumRows, weighted_sum_rows>(),
+                         row<kEmbedding, embedding>(),
+                         row<kDequantize, dequantize>(),
+                         {nullptr, nullptr, 0, nullptr}};
 
 py::object to_device_of_python(const py::object& x, const py::object& device) {
   const Op op{"to_device"};

@@ -94,6 +94,13 @@ BAD = [
     ),
     Bad(
         "attention",
+        [Q, np.stack([K, K]), np.stack([K, K])],
+        None,
+        ValueError,
+        "attention: k has shape (2, 2, 5, 4), expected (... g s d) with d=4",
+    ),
+    Bad(
+        "attention",
         [Q[:3], K, K],
         None,
         ValueError,

@@ -10,16 +10,19 @@
 #include "../cpu/dtypes.h"
 #include "../cpu/names.h"
 #include "../cpu/quantized.h"
+#include "../ops/table.h"
 
 namespace airllm::backend {
+
+using declared::Argument, declared::Declaration, declared::Kind;
 
 static_assert(int(DType::FLOAT32) == cpu::kFloat32 && int(DType::FLOAT16) == cpu::kFloat16 &&
               int(DType::BFLOAT16) == cpu::kBFloat16 && int(DType::BOOL) == cpu::kBool);
 
 // Memory of an argument.
 struct Used {
-  const char* name;
-  const char *begin, *end;
+  const char* name = nullptr;
+  const char *begin = nullptr, *end = nullptr;
 };
 
 // The checks of one call; they give arguments as kernels take them.
@@ -52,17 +55,9 @@ class Checks {
   Used input(const char* name, Input in, int64_t n, std::initializer_list<DType> dtypes = kFloats) const {
     return memory(name, in.data, in.dtype, n, dtypes);
   }
-  // Memory that no input overlaps, but those of `in_place` may be it exactly.
-  char* output(const char* name, Output out, int64_t n, DType dtype, std::initializer_list<Used> in_place,
-               std::initializer_list<Used> others = {}) const {
-    const Used to = memory(name, out.data, out.dtype, n, {dtype});
-    for (const Used& from : in_place)
-      if (from.begin != to.begin || from.end != to.end) apart(to, from, true);
-    for (const Used& from : others) apart(to, from);
-    return const_cast<char*>(to.begin);
-  }
   void apart(const Used& out, const Used& in, bool may_be_it = false) const {
-    if (in.begin < out.end && out.begin < in.end)
+    const bool is_it = may_be_it && in.begin == out.begin && in.end == out.end;
+    if (!is_it && in.begin < out.end && out.begin < in.end)
       throw std::invalid_argument(std::string(op_) + ": " + out.name + " overlaps " + in.name +
                                   ", expected memory of its own" +
                                   (may_be_it ? " or exactly " + std::string(in.name) : ""));
@@ -115,6 +110,65 @@ class Checks {
   }
 
   const char* op_;
+};
+
+// An array of so many elements, or of bytes where it is stored; an optional one that is null has none.
+struct Sized {
+  const void* data;
+  DType dtype;
+  int64_t n;
+
+  Sized(Input in, int64_t n_) : data(in.data), dtype(in.dtype), n(n_) {}
+  Sized(Weight weight, int64_t bytes) : data(weight.data), dtype(DType::FLOAT32), n(bytes) {}
+};
+
+// The arrays of a call, in the order of the op's declaration, which says what their dtypes may be, and which
+// of them a result may be.
+template <const Declaration& kOp>
+class Arrays {
+ public:
+  Arrays(const Checks& checks, const Sized (&arrays)[kOp.arrays()]) : checks_(checks) {
+    dtype_ = kOp.arguments[kOp.first()].kind == Kind::own ? arrays[place(kOp.first())].dtype : DType::FLOAT32;
+    for (size_t i = 0; i < kOp.count; ++i)
+      if (kOp.arguments[i].is_array()) used_[place(i)] = checked(i, arrays[place(i)]);
+  }
+
+  const Used& operator[](size_t array) const { return used_[array]; }
+
+  // Memory for a result, which must not overlap `other` either.
+  template <size_t kResult = 0>
+  char* result(const char* name, Output out, int64_t n, const Used& other = {}) const {
+    const Used to = checks_.input(name, {out.data, out.dtype}, n, {dtype_});
+    for (size_t i = 0; i < kOp.count; ++i)
+      if (kOp.arguments[i].is_array()) checks_.apart(to, used_[place(i)], kOp.in_place(i, kResult));
+    checks_.apart(to, other);
+    return const_cast<char*>(to.begin);
+  }
+
+ private:
+  static constexpr size_t place(size_t argument) {
+    size_t before = 0;
+    for (size_t i = 0; i < argument; ++i) before += kOp.arguments[i].is_array();
+    return before;
+  }
+
+  Used checked(size_t i, const Sized& array) const {
+    const Argument& argument = kOp.arguments[i];
+    const auto input = [&](std::initializer_list<DType> dtypes) {
+      return checks_.input(argument.name, {array.data, array.dtype}, array.n, dtypes);
+    };
+    if (argument.kind == Kind::stored || argument.kind == Kind::quantized)
+      return checks_.bytes(argument.name, array.data, array.n);
+    if (argument.kind == Kind::mask)
+      return input({DType::BOOL, DType::FLOAT32, DType::FLOAT16, DType::BFLOAT16});
+    if (argument.kind == Kind::any_float || i == kOp.first()) return input(Checks::kFloats);
+    if (argument.axes.leads) return input({dtype_});
+    return input({dtype_, DType::FLOAT32});
+  }
+
+  const Checks& checks_;
+  DType dtype_;  // of the op's own arrays
+  Used used_[kOp.arrays()];
 };
 
 }  // namespace airllm::backend

@@ -7,7 +7,7 @@ namespace [[gnu::visibility("hidden")]] ops {
 
 // Of q (heads, t, d) to the first `length` tokens of kept (2, kv_heads, capacity, d).
 inline cpu::Attention attention_of(const Op& op, const Array& q, const Stored& kept, int64_t length) {
-  if (q.ndim != 3) op.wrong_shape("q", q, axes("h t d", {}));
+  if (q.ndim != 3) op.wrong_shape("q", q, "(h t d)");
   cpu::Attention all{};
   const int64_t h = q.axis(3), t = all.t = q.axis(2), d = all.d = all.e = q.axis(1);
   if (kept.ndim != 4 || kept.shape[0] != 2 || !kept.shape[1] || h % kept.shape[1] || kept.shape[3] != d)
@@ -35,7 +35,8 @@ inline PyObject* cached_attention(const Op& op, PyObject* const* args, Py_ssize_
   const Array q = strided(op, "q", values[0]);
   const Stored cache = kept(op, "kept", values[1]);
   cpu::Attention all = attention_of(op, q, cache, optional_count(op, "length", values[2]).value_or(0));
-  read_options(op, all, values[4], values[5], true, values[6]);
+  set_rule(all, true, optional_number(op, "scale", values[4]), optional_positive(op, "softcap", values[5]),
+           optional_count(op, "window", values[6]));
   const Array out = checked_out(op, values[3], q.dtype, 3, q.shape,
                                 {{"q", &q, false}, {"kept", &cache.array, false}}, "out", true);
   all.out_head = step(out, 3) / itemsize(out.dtype);

@@ -89,8 +89,8 @@ struct TokenIds {
   }
 };
 
-inline results::Result new_floats(const Op& op, const std::vector<py::ssize_t>& shape) {
-  return result_of(op, nullptr, kNumpyFloat32, cpu::kFloat32, shape, {});
+inline results::Result new_floats(const std::vector<py::ssize_t>& shape) {
+  return new_result(kNumpyFloat32, cpu::kFloat32, static_cast<int>(shape.size()), shape.data());
 }
 
 // All steps, and reduce(change) after each half of a layer: this process has a share of the heads and of the
@@ -119,13 +119,13 @@ inline PyObject* decode_step(const Op& op, PyObject* const* args, Py_ssize_t giv
   cpu::DecoderCall call = read.call();
   const int64_t vocabulary = plan.ends().output.n;
   results::Result logits =
-      tokens.single ? new_floats(op, {vocabulary}) : new_floats(op, {call.sequence_count, vocabulary});
+      tokens.single ? new_floats({vocabulary}) : new_floats({call.sequence_count, vocabulary});
   call.ends = &plan.ends();
   call.tokens = tokens.ids.data();
   call.logits = reinterpret_cast<float*>(logits.data);
   std::optional<results::Result> change;
   if (present(values[4])) {
-    change = new_floats(op, {call.rows, call.width});
+    change = new_floats({call.rows, call.width});
     call.change = reinterpret_cast<float*>(change->data);
   }
   const cpu::Kernels& kernels = *active.load();

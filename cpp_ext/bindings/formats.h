@@ -97,7 +97,7 @@ inline Stored of_floats(const Op& op, const char* name, PyObject* object) {
   return plain;
 }
 
-inline Stored quantized(const Op& op, const char* name, PyObject* object) {
+inline Stored of_quantized(const Op& op, const char* name, PyObject* object) {
   static PyObject* const data = PyUnicode_InternFromString("data");
   static PyObject* const format = PyUnicode_InternFromString("format");
   const cpu::Format found = format_named(op, attribute(object, format).ptr(), false);
@@ -108,8 +108,13 @@ inline bool is_quantized(PyObject* object) {
   return !is_array(object) && reinterpret_cast<PyObject*>(Py_TYPE(object)) == quantized_type();
 }
 
+inline Stored quantized(const Op& op, const char* name, PyObject* object) {
+  if (!is_quantized(object)) wrong_kind(op, name, object, "a Quantized");
+  return of_quantized(op, name, object);
+}
+
 inline Stored stored(const Op& op, const char* name, PyObject* object) {
-  if (is_quantized(object)) return quantized(op, name, object);
+  if (is_quantized(object)) return of_quantized(op, name, object);
   if (!is_array(object)) wrong_kind(op, name, object, "a NumPy array or a Quantized");
   return of_floats(op, name, object);
 }
@@ -119,60 +124,55 @@ inline Stored kept(const Op& op, const char* name, PyObject* object) {
   return is_uint8(object) ? of_blocks(op, name, object, cpu::kQ8_0) : of_floats(op, name, object);
 }
 
-// A result of a dtype that no argument need have.
-inline results::Result result_of(const Op& op, PyObject* out, int numpy_type, DType dtype,
-                                 const std::vector<py::ssize_t>& shape, std::initializer_list<Input> inputs) {
-  const int ndim = static_cast<int>(shape.size());
-  if (present(out)) return results::given_result(op, out, dtype, ndim, shape.data(), inputs);
+// The dtype of the values: those of blocks are float32.
+inline DType dtype_of_values(const Array& a) { return a.dtype; }
+inline DType dtype_of_values(const Stored& a) { return a.is_quantized() ? cpu::kFloat32 : a.array.dtype; }
+
+// A new array of a dtype that no argument need have.
+inline results::Result new_result(int numpy_type, DType dtype, int ndim, const py::ssize_t* shape) {
   const py::object descr =
       py::reinterpret_steal<py::object>(py::detail::npy_api::get().PyArray_DescrFromType_(numpy_type));
-  return results::new_result(descr.ptr(), dtype, ndim, shape.data());
+  return results::new_result(descr.ptr(), dtype, ndim, shape);
 }
 
-inline PyObject* quantize(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  static const char* const names[] = {"x", "format"};
-  PyObject* values[2];
-  place(op, values, names, 2, 2, args, given, keywords);
-  const Array x = array(op, "x", values[0]);
-  const cpu::Format format = format_named(op, values[1], true);
+// A new array of the dtype of another one's values.
+inline results::Result new_like(const Array& like, int ndim, const py::ssize_t* shape) {
+  return results::new_result(py::detail::array_proxy(like.object)->descr, like.dtype, ndim, shape);
+}
+inline results::Result new_like(const Stored& like, int ndim, const py::ssize_t* shape) {
+  if (!like.is_quantized()) return new_like(like.array, ndim, shape);
+  return new_result(kNumpyFloat32, cpu::kFloat32, ndim, shape);
+}
+
+inline PyObject* quantize(const Array& x, PyObject* name) {
+  constexpr Op op{"quantize"};
+  const cpu::Format format = format_named(op, name, true);
   const cpu::Block& block = cpu::kBlocks[format];
-  if (x.ndim < 1 || x.axis(1) % block.values)
+  if (x.axis(1) % block.values)
     op.wrong_shape("x", x, "(... k) with k a multiple of " + std::to_string(block.values));
   std::vector<py::ssize_t> shape(x.shape, x.shape + x.ndim);
   shape.back() = cpu::row_bytes(format, shape.back());
-  results::Result data = result_of(op, nullptr, kNumpyUint8, cpu::kBool, shape, {{"x", &x, false}});
+  results::Result data = new_result(kNumpyUint8, cpu::kBool, x.ndim, shape.data());
   run(x.size * 16,
       [&] { cpu::threaded::quantize(active.load()->stored, format, data.data, x.dtype, x.data, x.size); });
   const py::object made = py::reinterpret_steal<py::object>(data.give());
-  const py::str name(block.name);
-  PyObject* const of_it[] = {made.ptr(), name.ptr()};
+  const py::str own_name(block.name);
+  PyObject* const of_it[] = {made.ptr(), own_name.ptr()};
   return unless_ended([&] { return PyObject_Vectorcall(quantized_type(), of_it, 2, nullptr); });
 }
 
-inline PyObject* dequantize(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  static const char* const names[] = {"q", "out"};
-  PyObject* values[2];
-  place(op, values, names, 1, 1, args, given, keywords);
-  if (!is_quantized(values[0])) wrong_kind(op, "q", values[0], "a Quantized");
-  const Stored q = quantized(op, "q", values[0]);
-  results::Result out =
-      result_of(op, values[1], kNumpyFloat32, cpu::kFloat32, q.shape, {{"q", &q.array, false}});
+inline void dequantize(const Array& out, const Stored& q) {
   run(out.size, [&] {
     cpu::threaded::dequantize(active.load()->stored, q.format, reinterpret_cast<float*>(out.data), q.data(),
                               out.size);
   });
-  return out.give();
 }
 
-// Whole numbers of 32 or 64 bits.
+// Whole numbers of 32 or 64 bits. Copied, so that what was checked is what is used: another thread may change
+// the array at any time.
 struct Ids {
   Array array;  // of their bytes: to tell whether memory overlaps
-  int64_t count = 1;
-  bool wide;
-  int64_t operator[](int64_t i) const {
-    return wide ? reinterpret_cast<const int64_t*>(array.data)[i]
-                : reinterpret_cast<const int32_t*>(array.data)[i];
-  }
+  std::vector<int64_t> values;
 };
 
 inline Ids ids_of(const Op& op, const char* name, PyObject* object) {
@@ -183,58 +183,37 @@ inline Ids ids_of(const Op& op, const char* name, PyObject* object) {
   if (descr->kind != 'i' || descr->byteorder == '>' || (dtype.itemsize() != 4 && dtype.itemsize() != 8))
     op.wrong_type(name, "has dtype " + text_of(object, "dtype"), "int64 or int32");
   Ids ids;
-  ids.wide = dtype.itemsize() == 8;
   ids.array.object = object;
   ids.array.data = fields->data;
   ids.array.ndim = fields->nd;
   ids.array.shape = reinterpret_cast<const py::ssize_t*>(fields->dimensions);
-  for (int i = 0; i < fields->nd; ++i) ids.count *= ids.array.shape[i];
+  int64_t count = 1;
+  for (int i = 0; i < fields->nd; ++i) count *= ids.array.shape[i];
   ids.array.dtype = cpu::kBool;  // a byte each
-  ids.array.size = ids.count * dtype.itemsize();
+  ids.array.size = count * dtype.itemsize();
   if (!has_flags(object,
                  py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_ | py::detail::npy_api::NPY_ARRAY_ALIGNED_))
     wrong_strides(op, name, ids.array, "C-contiguous");
+  ids.values.resize(count);
+  const bool is_wide = dtype.itemsize() == 8;
+  for (int64_t i = 0; i < count; ++i)
+    ids.values[i] = is_wide ? reinterpret_cast<const int64_t*>(ids.array.data)[i]
+                            : reinterpret_cast<const int32_t*>(ids.array.data)[i];
   return ids;
 }
 
-// A copy, so that what was checked is what is used: another thread may change the ids at any time.
-inline std::vector<int64_t> checked_ids(const Op& op, const Ids& ids, int64_t rows) {
-  std::vector<int64_t> found(ids.count);
-  for (int64_t i = 0; i < ids.count; ++i) found[i] = ids[i];
-  for (const int64_t id : found)
-    if (id < 0 || id >= rows)
-      op.wrong_value("ids", "has value " + std::to_string(id), "0 to " + std::to_string(rows - 1));
-  return found;
-}
-
-inline PyObject* embedding(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  static const char* const names[] = {"ids", "table", "out"};
-  PyObject* values[3];
-  place(op, values, names, 2, 2, args, given, keywords);
-  const Ids ids = ids_of(op, "ids", values[0]);
-  const Stored table = stored(op, "table", values[1]);
-  if (table.ndim != 2) op.wrong_value("table", "has shape " + table.shape_text(), "(v d)");
-  const std::vector<int64_t> rows = checked_ids(op, ids, table.axis(2));
-  std::vector<py::ssize_t> shape(ids.array.shape, ids.array.shape + ids.array.ndim);
-  shape.push_back(table.axis(1));
-  const Input of_ids{"ids", &ids.array, false}, of_table{"table", &table.array, false};
-  results::Result out =
-      table.is_quantized() ? result_of(op, values[2], kNumpyFloat32, cpu::kFloat32, shape, {of_ids, of_table})
-                           : results::result(op, values[2], table.array, static_cast<int>(shape.size()),
-                                             shape.data(), {of_ids, of_table});
-  if (!out.size) return out.give();
+inline void embedding(const Array& out, const Ids& ids, const Stored& table) {
   const int64_t d = table.axis(1), from = table.row_bytes(), to = d * itemsize(out.dtype);
   const cpu::StoredKernels& kernels = active.load()->stored;
-  run(ids.count, d, 1, [&](int64_t begin, int64_t end) {
+  run(static_cast<int64_t>(ids.values.size()), d, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const char* const row = table.data() + rows[i] * from;
+      const char* const row = table.data() + ids.values[i] * from;
       if (table.is_quantized())
         kernels.dequantize(table.format, reinterpret_cast<float*>(out.data + i * to), row, d);
       else
         std::memcpy(out.data + i * to, row, to);
     }
   });
-  return out.give();
 }
 
 }  // namespace ops

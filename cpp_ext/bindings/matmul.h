@@ -30,8 +30,8 @@ inline void numpy_matmul(PyObject* a, PyObject* b, PyObject* out) {
   calls.fetch_add(1, std::memory_order_relaxed);
 }
 
-inline void multiply(const Array& out, const Array& a, const Array& b, bool shared) {
-  if (!out.size) return;
+inline void matmul(const Array& out, const Array& a, const Array& b) {
+  const bool shared = b.ndim == 2;
   const int64_t n = b.axis(1), k = a.axis(1), matrices = shared ? 1 : out.size / (a.axis(2) * n),
                 m = out.size / n / matrices, size = itemsize(a.dtype);
   const bool own = m <= cpu::threaded::kFewRows && matrices == 1;
@@ -45,32 +45,6 @@ inline void multiply(const Array& out, const Array& a, const Array& b, bool shar
       product.b += k * n * size;
     }
   });
-}
-
-inline std::string axes_of_b(const Array& a, bool with_batch) {
-  std::string known = "(... k n) with k=" + std::to_string(a.axis(1));
-  if (with_batch) known += ", ...=" + shape_text(a.ndim - 2, a.shape);
-  return known;
-}
-
-inline PyObject* matmul(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  static const char* const names[] = {"a", "b", "out"};
-  PyObject* values[3];
-  place(op, values, names, 2, 2, args, given, keywords);
-  const Array a = array(op, "a", values[0]);
-  const Array b = array(op, "b", values[1]);
-  check_dtype(op, "b", b, a, false);
-  if (a.ndim < 2) op.wrong_shape("a", a, "(... m k)");
-  if (b.ndim < 2 || b.axis(2) != a.axis(1)) op.wrong_shape("b", b, axes_of_b(a, false));
-  const bool shared = b.ndim == 2;
-  if (!shared && (b.ndim != a.ndim || std::memcmp(a.shape, b.shape, sizeof(*a.shape) * (a.ndim - 2)) != 0))
-    op.wrong_shape("b", b, axes_of_b(a, true));
-  std::vector<py::ssize_t> shape(a.shape, a.shape + a.ndim);
-  shape.back() = b.axis(1);
-  results::Result out =
-      results::result(op, values[2], a, a.ndim, shape.data(), {{"a", &a, false}, {"b", &b, false}});
-  multiply(out, a, b, shared);
-  return out.give();
 }
 
 }  // namespace ops

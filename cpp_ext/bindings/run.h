@@ -75,11 +75,16 @@ PyObject* entry(PyObject*, PyObject* const* args, Py_ssize_t given, PyObject* ke
   return python_call([&] { return kBody(Op{kName}, args, given, keywords); });
 }
 
+using Function = PyObject*(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
+
+inline PyMethodDef method(const char* name, Function* function, const char* documentation) {
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)),
+          METH_FASTCALL | METH_KEYWORDS, documentation};
+}
+
 template <Body* kBody, const char* kName>
 PyMethodDef method(const char* documentation) {
-  const auto function = entry<kBody, kName>;
-  return {kName, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)),
-          METH_FASTCALL | METH_KEYWORDS, documentation};
+  return method(kName, entry<kBody, kName>, documentation);
 }
 
 }  // namespace ops

@@ -51,7 +51,7 @@ def tools() -> probes.Tools:
 def sources() -> list[Path]:
     """Every file whose change makes a rebuild necessary, this recipe among them."""
     # the other sources are in cpu/
-    parts = sorted(f for folder in ("bindings", "cpu") for f in (probes.CPP_EXT / folder).glob("*.*"))
+    parts = sorted(f for folder in ("bindings", "cpu", "ops") for f in (probes.CPP_EXT / folder).glob("*.*"))
     return [SOURCES[0], *sorted(probes.CPP_EXT.glob("*.h")), *parts, Path(__file__)]
 
 

@@ -118,7 +118,7 @@ def sources() -> list[Path]:
     """Every file whose change makes a rebuild necessary; any header may be included by any source."""
     folders = ("cuda", "gpu_kernels")
     files = [path for folder in folders for path in (probes.CPP_EXT / folder).iterdir() if path.is_file()]
-    headers = [*probes.CPP_EXT.glob("*.h"), *probes.CPP_EXT.glob("cpu/*.h")]
+    headers = [path for folder in (".", "cpu", "ops") for path in (probes.CPP_EXT / folder).glob("*.h")]
     return [*files, *headers, probes.CPP_EXT / f"{NAME}.cpp", Path(__file__)]
 
 

@@ -1,5 +1,5 @@
-// A call of an op: its arguments, checked one by one, its results, and how it runs, on copies of NumPy arrays
-// or on device arrays where they lie.
+// A call of an op: its arrays, its results, and how it runs, on copies of NumPy arrays or on device arrays
+// where they lie.
 #pragma once
 
 #include <deque>
@@ -7,7 +7,6 @@
 #include <initializer_list>
 #include <vector>
 
-#include "axes.h"
 #include "outputs.h"
 #include "stored.h"
 
@@ -36,35 +35,22 @@ inline void make_compact(Operand& x) {
 
 class Call {
  public:
-  explicit Call(const Op& op) : op(op), axes(op) {}
+  explicit Call(const Op& op) : op(op) {}
 
-  // An array argument of these axes.
-  const Operand& array(const char* name, const char* declared, PyObject* object, const Accepts& accepts,
-                       Leading leading = Leading::equal) {
-    return taken(operand(op, name, object, accepts), declared, leading);
+  // An array argument whose axes are right.
+  const Operand& input(Operand x) {
+    inputs_.push_back(std::move(x));
+    Operand& in = inputs_.back();
+    check_place(op, first(), in);
+    in.given = span_of(in);
+    if (in.on_host()) make_compact(in);
+    return in;
   }
 
-  // A weight as checkpoints store it: floats of any dtype, or a Quantized.
-  const Operand& stored(const char* name, const char* declared, PyObject* object) {
-    return taken(airllm::cuda::stored(op, name, object), declared, Leading::equal);
-  }
-
-  const Operand& quantized(const char* name, const char* declared, PyObject* object) {
-    return taken(airllm::cuda::quantized(op, name, object), declared, Leading::equal);
-  }
-
-  // The same for one that may be left out or None.
-  const Operand& optional(const char* name, const char* declared, PyObject* object, const Accepts& accepts,
-                          Leading leading = Leading::equal) {
-    return arguments::present(object) ? array(name, declared, object, accepts, leading) : absent();
-  }
-
-  // A mask that may be left out or None, broadcast to these axes, of any strides but along the last.
-  const Operand& mask(const char* name, const char* declared, PyObject* object) {
-    if (!arguments::present(object)) return absent();
-    Operand x = operand(op, name, object, {kMasks, Layout::rows});
-    axes.take_mask(x, declared);
-    return input(std::move(x));
+  // One that was not given.
+  static const Operand& absent() {
+    static const Operand none;
+    return none;
   }
 
   // Results are arrays of this one's library, not of the first array's.
@@ -101,24 +87,10 @@ class Call {
   int device() const { return first().on_host() ? default_device() : first().device; }
 
   const Op op;
-  Axes axes;
+  Shape leading;  // axes of all arrays that have some
 
  private:
   const Operand& first() const { return inputs_.front(); }
-
-  const Operand& taken(Operand x, const char* declared, Leading leading) {
-    axes.take(x, declared, leading);
-    return input(std::move(x));
-  }
-
-  const Operand& input(Operand x) {
-    inputs_.push_back(std::move(x));
-    Operand& in = inputs_.back();
-    check_place(op, first(), in);
-    in.given = span_of(in);
-    if (in.on_host()) make_compact(in);
-    return in;
-  }
 
   static py::object object_of(const Output& out) {
     return py::reinterpret_borrow<py::object>(out.array.object);
@@ -136,11 +108,6 @@ class Call {
 
   void run_on_copies(const Launch& launch);
   void run_where_arrays_lie(const Launch& launch);
-
-  static const Operand& absent() {
-    static const Operand none;
-    return none;
-  }
 
   std::deque<Operand> inputs_;
   std::deque<Output> results_;

@@ -42,40 +42,29 @@ inline cudaError_t attend(Attention a, const Operand& out, const FourArrays& in,
   return cudaSuccess;
 }
 
-inline Attention attention_rule(const Op& op, PyObject* causal, PyObject* scale, PyObject* softcap,
-                                PyObject* window, int64_t d) {
-  Attention a{};
-  const float usual = 1.0f / std::sqrt(float(std::max<int64_t>(d, 1)));
-  a.causal = arguments::flag(op, "causal", causal, false);
-  a.scale = arguments::optional_number(op, "scale", scale).value_or(usual);
-  a.softcap = arguments::optional_number(op, "softcap", softcap).value_or(0.0f);
-  a.window = arguments::optional_count(op, "window", window).value_or(0);
-  return a;
-}
+template <>
+inline constexpr bool kTakesStrides<kAttention> = true;
 
-inline py::object attention(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  PyObject* values[9];
-  arguments::place(op, values, {"q", "k", "v", "mask", "causal", "scale", "softcap", "window", "out"}, 8, 3,
-                   args, given, keywords);
-  Call call(op);
-  const Axes& axes = call.axes;
-  const Operand& q = call.array("q", "... h t d", values[0], {kFloats, Layout::rows});
-  Attention a = attention_rule(op, values[4], values[5], values[6], values[7], axes["d"]);
-  const Operand& k = call.array("k", "... g s d", values[1], {kFloats, Layout::rows});
-  const int64_t h = axes["h"], g = axes["g"];
-  axes.require(h == g || (g != 0 && h % g == 0), k, "... g s d", "h a multiple of g", "h", "g");
-  const Operand& v = call.array("v", "... g s e", values[2], {kFloats, Layout::rows});
-  check_dtype(op, v, k, false);
-  const Operand& mask = call.mask("mask", "... h t s", values[3]);
-  const Operand& out = call.result(values[8], q.dtype, axes.shape({"h", "t", "e"}));
-  a.shape = {1, 1, h, g, axes["t"], axes["s"], axes["d"], axes["e"]};
-  if (a.window >= a.shape.s) a.window = 0;  // it reaches every key of every query
-  return call.run([&, device = call.device()](cudaStream_t stream) {
-    const Shape queries = axes.shape({"h", "t"}), keys = axes.shape({"g", "s"});
+inline Launch attention(const Call& call, const Operand& out, const Operand& q, const Operand& k,
+                        const Operand& v, const Operand& mask, bool causal, std::optional<float> scale,
+                        std::optional<float> softcap, std::optional<int64_t> window) {
+  check_dtype(call.op, v, k.dtype, false);
+  const int64_t h = q.axis(3), t = q.axis(2), g = k.axis(3), s = k.axis(2);
+  Attention a{};
+  a.shape = {1, 1, h, g, t, s, q.axis(1), v.axis(1)};
+  a.causal = causal;
+  a.scale = scale.value_or(1.0f / std::sqrt(float(std::max<int64_t>(q.axis(1), 1))));
+  a.softcap = softcap.value_or(0.0f);
+  a.window = window.value_or(0);
+  if (a.window >= s) a.window = 0;  // it reaches every key of every query
+  Shape queries = call.leading, keys = call.leading;
+  queries.insert(queries.end(), {h, t});
+  keys.insert(keys.end(), {g, s});
+  return [&, a, queries, keys, device = call.device()](cudaStream_t stream) {
     const FourStrides strides{strides_along(queries, q, 1), strides_along(keys, k, 1),
                               strides_along(keys, v, 1), strides_along(queries, mask, 1)};
-    return attend(a, out, {&q, &k, &v, &mask}, strides, axes.leading, device, stream);
-  });
+    return attend(a, out, {&q, &k, &v, &mask}, strides, call.leading, device, stream);
+  };
 }
 
 }  // namespace airllm::cuda

@@ -55,66 +55,40 @@ inline cudaError_t multiply(const Linear& a, Cublas* cublas, int device, cudaStr
   return launch_linear_by_tiles(a, stream);
 }
 
-inline py::object linear(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  PyObject* values[4];
-  arguments::place(op, values, {"x", "weight", "bias", "out"}, 3, 2, args, given, keywords);
-  Call call(op);
-  const Operand& x = call.array("x", "... k", values[0], {kFloats});
-  const Operand& weight = call.stored("weight", "n k", values[1]);
-  const Operand& bias = call.optional("bias", "n", values[2], {kFloats});
-  const int64_t n = call.axes["n"], k = call.axes["k"];
-  const Operand& out = call.result(values[3], x.dtype, call.axes.shape({"n"}));
-  Cublas* const cublas = chosen_cublas();
-  return call.run([&, device = call.device()](cudaStream_t stream) {
-    const Linear a{out.at, x.at, stored_array(weight), any_array(bias), x.dtype, rows_of(x), n, k, 1.0f};
+inline Launch linear(const Call& call, const Operand& out, const Operand& x, const Operand& weight,
+                     const Operand& bias) {
+  return [&, cublas = chosen_cublas(), device = call.device()](cudaStream_t stream) {
+    const Linear a{out.at,          x.at,           stored_array(weight),
+                   any_array(bias), x.dtype,        rows_of(x),
+                   weight.axis(2),  weight.axis(1), 1.0f};
     return multiply(a, cublas, device, stream);
-  });
+  };
 }
 
 // One row: `x` times every row of `weight`.
-inline py::object multiply_vector(Call& call, const Operand& x, const Operand& weight, float scale,
-                                  PyObject* out_given) {
-  const Operand& out = call.result(out_given, x.dtype, {weight.shape[0]});
-  return call.run([&](cudaStream_t stream) {
+inline Launch multiply_vector(const Operand& out, const Operand& x, const Operand& weight, float scale) {
+  return [&, scale](cudaStream_t stream) {
     const Linear a{out.at, x.at, stored_array(weight), {nullptr, kNoArray}, x.dtype, 1, weight.shape[0],
                    x.size, scale};
     return launch_linear_of_few_rows(a, stream);
-  });
+  };
 }
 
-inline py::object matmul_vec(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  PyObject* values[3];
-  arguments::place(op, values, {"w", "x", "out"}, 2, 2, args, given, keywords);
-  Call call(op);
-  const Operand& w = call.stored("w", "n k", values[0]);
-  const Operand& x = call.array("x", "k", values[1], {kFloats});
-  call.results_are_like(x);
-  return multiply_vector(call, x, w, 1.0f, values[2]);
+inline Launch matmul_vec(const Call&, const Operand& out, const Operand& w, const Operand& x) {
+  return multiply_vector(out, x, w, 1.0f);
 }
 
-inline py::object attention_scores(const Op& op, PyObject* const* args, Py_ssize_t given,
-                                   PyObject* keywords) {
-  PyObject* values[4];
-  arguments::place(op, values, {"query", "keys", "scale", "out"}, 3, 2, args, given, keywords);
-  const float scale = arguments::number(op, "scale", values[2], 1.0f);
-  Call call(op);
-  const Operand& query = call.array("query", "d", values[0], {kFloats});
-  const Operand& keys = call.array("keys", "s d", values[1], {kFloats});
-  return multiply_vector(call, query, keys, scale, values[3]);
+inline Launch attention_scores(const Call&, const Operand& out, const Operand& query, const Operand& keys,
+                               float scale) {
+  return multiply_vector(out, query, keys, scale);
 }
 
-inline py::object weighted_sum_rows(const Op& op, PyObject* const* args, Py_ssize_t given,
-                                    PyObject* keywords) {
-  PyObject* values[3];
-  arguments::place(op, values, {"weights", "matrix", "out"}, 2, 2, args, given, keywords);
-  Call call(op);
-  const Operand& weights = call.array("weights", "s", values[0], {kFloats});
-  const Operand& matrix = call.array("matrix", "s d", values[1], {kFloats});
-  const int64_t s = call.axes["s"], d = call.axes["d"];
-  const Operand& out = call.result(values[2], weights.dtype, {d});
-  return call.run([&](cudaStream_t stream) {
-    return launch_weighted_sum_rows(out.at, weights.at, matrix.at, weights.dtype, matrix.dtype, s, d, stream);
-  });
+inline Launch weighted_sum_rows(const Call&, const Operand& out, const Operand& weights,
+                                const Operand& matrix) {
+  return [&](cudaStream_t stream) {
+    return launch_weighted_sum_rows(out.at, weights.at, matrix.at, weights.dtype, matrix.dtype,
+                                    matrix.axis(2), matrix.axis(1), stream);
+  };
 }
 
 // ---- embedding, dequantize
@@ -129,30 +103,18 @@ void check_ids(const Op& op, const Operand& ids, int64_t count) {
 }
 
 // Ids in host memory are checked; nobody waits for those on a device, where one out of range gives NaN.
-inline py::object embedding(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  PyObject* values[3];
-  arguments::place(op, values, {"ids", "table", "out"}, 2, 2, args, given, keywords);
-  Call call(op);
-  const Operand& ids = call.array("ids", "...", values[0], {kIds});
-  const Operand& table = call.stored("table", "v d", values[1]);
-  const int64_t v = call.axes["v"], d = call.axes["d"];
-  if (ids.on_host()) (ids.dtype == DType::i32 ? check_ids<int32_t> : check_ids<int64_t>)(op, ids, v);
-  const DType dtype = table.block ? DType::f32 : table.dtype;
-  const Operand& out = call.result(values[2], dtype, call.axes.shape({"d"}));
-  return call.run([&](cudaStream_t stream) {
-    return launch_embedding(out.at, any_array(ids), stored_array(table), ids.size, v, d, stream);
-  });
+inline Launch embedding(const Call& call, const Operand& out, const Operand& ids, const Operand& table) {
+  const int64_t v = table.axis(2);
+  if (ids.on_host()) (ids.dtype == DType::i32 ? check_ids<int32_t> : check_ids<int64_t>)(call.op, ids, v);
+  return [&, v](cudaStream_t stream) {
+    return launch_embedding(out.at, any_array(ids), stored_array(table), ids.size, v, table.axis(1), stream);
+  };
 }
 
-inline py::object dequantize(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  PyObject* values[2];
-  arguments::place(op, values, {"q", "out"}, 1, 1, args, given, keywords);
-  Call call(op);
-  const Operand& q = call.quantized("q", "... k", values[0]);
-  const Operand& out = call.result(values[1], DType::f32, q.shape);
-  return call.run([&](cudaStream_t stream) {
+inline Launch dequantize(const Call&, const Operand& out, const Operand& q) {
+  return [&](cudaStream_t stream) {
     return launch_dequantize(out.at, out.dtype, stored_array(q), q.size / q.block->values, stream);
-  });
+  };
 }
 
 }  // namespace airllm::cuda

@@ -1,6 +1,7 @@
 """NumPy arrays and arrays of its own: results, copies, messages."""
 
 import ctypes
+import inspect
 import threading
 import time
 from fractions import Fraction
@@ -228,3 +229,17 @@ def test_places_are_not_mixed():
     assert message(TypeError, cuda.rms_norm, x, elsewhere) == (
         "rms_norm: weight has device cuda:1, expected device cuda:0"
     )
+
+
+# ---- functions
+
+
+@pytest.mark.parametrize("op", HERE, ids=lambda op: op.name)
+def test_functions_are_the_declared_ones(op):
+    function = getattr(cuda, op.name)
+    found = inspect.signature(function).parameters
+    expected = {n: p for n, p in op.signature.parameters.items() if n != "backend"}
+    assert [(n, p.kind, p.default) for n, p in found.items()] == [
+        (n, p.kind, p.default) for n, p in expected.items()
+    ]
+    assert function.__doc__ == op.text  # what the compiler read

@@ -134,7 +134,7 @@ class Backend {
   // x (rows, k) to blocks, rows of row_bytes(format, k) each. What is thrown for a format that has no
   // quantizer lists those that have one.
   virtual void quantize(void* blocks, const char* format, Input x, int64_t rows, int64_t k) const;
-  virtual void dequantize(float* out, Weight weight, int64_t rows, int64_t k) const;
+  virtual void dequantize(float* out, Weight q, int64_t rows, int64_t k) const;
 
  private:
   friend class BackendRegistry;

@@ -1,0 +1,171 @@
+"""One declaration an op: what compiled backends and C++ programs have of it is held against tensor_ops.py."""
+
+import inspect
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import REQUIRED
+
+from airllm import tensor_ops
+from airllm.backends import config, opened
+from airllm.op import OPS
+from cpp_ext.commands import probes
+
+CPP_EXT = Path(__file__).parents[1] / "cpp_ext"
+COMPILED = ["cpp", "cuda"]
+
+
+def declared(op):
+    """The parameters of an op's function in a backend: as declared, less `backend`."""
+    return {n: p for n, p in op.signature.parameters.items() if n != "backend"}
+
+
+def facts(parameters):
+    return [(name, p.kind, p.default) for name, p in parameters.items()]
+
+
+@pytest.mark.parametrize("name", config.known_names())
+def test_every_backend_has_the_declared_parameters(name):
+    """Names, order, kinds and defaults: a plain call passes arrays alone, so that a backend's own count."""
+    module = opened(name).module
+    if not module and name != "python":
+        assert name not in REQUIRED, opened(name).why_not
+        pytest.skip(f"{name}: {opened(name).why_not}")
+    kernels = opened(name).kernels
+    assert kernels.keys() == OPS.keys()
+    for op, function in kernels.items():
+        if function != OPS[op].define:
+            found = inspect.signature(function).parameters
+            assert facts(found) == facts(declared(OPS[op])), f"{name}: {op}"
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_public_functions_have_the_declared_parameters(op):
+    function = getattr(tensor_ops, op)
+    assert facts(inspect.signature(function).parameters) == facts(OPS[op].signature.parameters)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_functions_say_their_declaration(name):
+    """What the compiler read, as help() shows it."""
+    module = opened(name).module
+    if not module:
+        assert name not in REQUIRED, opened(name).why_not
+        pytest.skip(f"{name}: {opened(name).why_not}")
+    found = {op: getattr(module, op).__doc__ for op in OPS if hasattr(module, op)}
+    assert found and found == {op: OPS[op].text for op in found}
+
+
+def test_the_table_of_compiled_ops_is_in_the_words_of_the_declarations():
+    """The C++ registry reads no other."""
+    table = (CPP_EXT / "ops" / "table.h").read_text()
+    calls = re.findall(r"(\w+) =\s*declare\(((?:\s*\"[^\"]*\")+)\);", table)
+    assert len(calls) == table.count("declare(") > 0
+    for constant, literals in calls:
+        text = "".join(re.findall(r'"([^"]*)"', literals))
+        name, _, _ = text.partition("(")
+        assert text == OPS[name].text
+        assert constant == "k" + name.title().replace("_", "")
+
+
+WRONG = {
+    "f(x: '... d' -> '... d'": "a parenthesis is missing",
+    "f(x: '... d : texture') -> '... d'": "no such kind of array",
+    "f(x: '... d', eps: complex = 1) -> '... d'": "no such type",
+    "f(x: '... d', eps: float = tiny) -> '... d'": "no such default",
+    "f(x: '... d', weight: 'd' = None, y: '... d') -> '... d'": "given after what need not be",
+    "f(x: '... d') -> '... e'": "no array has the result's axis",
+    "f(x: '... d') -> '... d' where q at most d": "no array has the requirement's axis",
+    "f(n: '... : index of v') -> '...'": "no array of the op's own, nor a stored one",
+}
+
+
+def syntax(tmp_path, text):
+    """The compiler's answer to a declaration of an op whose sizes and help() are used."""
+    source = tmp_path / "declares.cpp"
+    source.write_text(
+        '#include "ops/sizes.h"\nusing namespace airllm::declared;\n'
+        f'inline constexpr Declaration kOp = declare("{text}");\n'
+        "static_assert(documentation(kOp).size && kOp.first() < kOp.count);\nSizes<kOp> sizes;\n"
+    )
+    command = [*probes.cxx_command(), "-std=c++17", "-fsyntax-only", "-Wall", "-Werror", f"-I{CPP_EXT}"]
+    return subprocess.run([*command, str(source)], capture_output=True, text=True)
+
+
+def test_a_declaration_that_says_nothing_known_does_not_compile(tmp_path):
+    if not probes.compiler(probes.cxx_command()):
+        assert "cpp" not in REQUIRED, "AIRLLM_TEST_REQUIRE names cpp, and there is no compiler"
+        pytest.skip("no C++ compiler")
+    right = syntax(tmp_path, "f(x: '... d', eps: float = 1e-06) -> '... d'")
+    assert right.returncode == 0, right.stderr
+    for text, why in WRONG.items():
+        answer = syntax(tmp_path, text)
+        assert answer.returncode and "constant expression" in answer.stderr, f"{why}: {text}\n{answer.stderr}"
+
+
+# ---- C++ programs
+
+DEFAULTS = {"false": False, "Gelu::TANH": "tanh", "{}": None}
+SIZES = {"int64_t", "AttentionShape"}  # what stands for shapes there
+
+
+def methods_of_programs():
+    """The ops of backends.h: their parameters, without sizes, by name with the defaults' texts."""
+    header = (CPP_EXT / "include" / "airllm" / "backend" / "backends.h").read_text()
+    found = {}
+    for name, text in re.findall(r"virtual void (\w+)\(([^;]*)\) const;", header):
+        parameters = re.findall(
+            r"(?:const )?([\w:]+)[ *&]+(\w+)(?: = ([^,]+))?(?:, |$)", " ".join(text.split())
+        )
+        found[name] = [(n, default) for kind, n, default in parameters if kind not in SIZES]
+    return found
+
+
+def test_methods_of_cpp_programs_have_the_declared_names_and_defaults():
+    """Results first, then arrays and parameters; those of attention after q, k and v are in its options."""
+    found = methods_of_programs()
+    assert {"rms_norm", "softmax", "attention", "linear"} <= found.keys() <= OPS.keys()
+    for name, parameters in found.items():
+        op, n_outs = OPS[name], len(OPS[name].outs)
+        names = [{"form": "approximate"}.get(n, n) for n, _ in parameters[n_outs:]]
+        expected = [n for n in declared(op) if n != "out"]
+        if name == "attention":
+            assert names == ["q", "k", "v", "options"]
+            continue
+        assert sorted(names) == sorted(expected), name
+        assert [n for n in names if n in op.arrays] == list(op.arrays), name
+        for (_, text), n in zip(parameters[n_outs:], names, strict=True):
+            if text:
+                default = DEFAULTS[text] if text in DEFAULTS else float(text.rstrip("f"))
+                assert default == declared(op)[n].default, f"{name}: {n}"
+            elif n in op.defaults:
+                assert declared(op)[n].default is inspect.Parameter.empty, f"{name}: {n} has no default"
+
+
+def test_options_of_attention_in_cpp_programs_are_the_declared_ones():
+    header = (CPP_EXT / "include" / "airllm" / "backend" / "backends.h").read_text()
+    (fields,) = re.findall(r"struct AttentionOptions \{(.*?)\};", header, re.S)
+    found = dict(re.findall(r"^  [\w:<>]+ (\w+)(?: = (\w+))?;", fields, re.M))
+    assert found == {"causal": "false", "scale": "", "softcap": "", "window": "", "mask": ""}
+    op = OPS["attention"]
+    assert set(found) == set(declared(op)) - {"q", "k", "v", "out"}
+    assert op.defaults["causal"] is False and {op.defaults[n] for n in ("scale", "softcap", "window")} == {
+        None
+    }
+
+
+def test_kernels_of_mlx_have_the_declared_parameters():
+    """They are called with all of them: a default of their own must be the declared one."""
+    if not opened("mlx").module:
+        assert "mlx" not in REQUIRED, opened("mlx").why_not
+        pytest.skip(f"mlx: {opened('mlx').why_not}")
+    from tensor_ops_mlx import operations
+
+    for name in [n for n in OPS if hasattr(operations, n)]:
+        expected = {n: p for n, p in declared(OPS[name]).items() if n != "out"}
+        found = inspect.signature(getattr(operations, name)).parameters
+        assert list(found) == list(expected), name
+        for n, p in found.items():
+            assert p.default in (p.empty, expected[n].default), f"{name}: {n}"
