@@ -97,6 +97,7 @@ def test_rotations_of_gemma3(tmp_path):
              "original_max_position_embeddings": 8192},
             65536,
         ),
+        ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": None}, 65536),
     ),
 )  # fmt: skip
 def test_the_longest_text_counts_what_the_rotation_is_stretched_to(tmp_path, scaling, tokens):

@@ -75,8 +75,10 @@ def _architecture(file: GgufHead) -> Architecture:
 
 def _numbers(architecture: Architecture, values: Values, found: dict[str, Any]) -> dict[str, Any]:
     """Also what the keys say. Those of experts only where there are some: files may say that there are 0."""
+    count = KEYS["experts"].gguf
+    dense = count not in values or values.is_zero(count)
     for name, key in keys_of(architecture):
-        if name in found or (key.moe and not values.raw(KEYS["experts"].gguf)):
+        if name in found or (key.moe and dense):
             continue
         default = architecture.gguf_defaults.get(name, key.default)
         found[name] = key.read_gguf(values, default, found)
