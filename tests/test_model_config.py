@@ -85,6 +85,11 @@ def test_rotations_of_gemma3(tmp_path):
     assert [config.rope_of(i).theta for i in range(7)] == [1e4] * 5 + [1e6, 1e4]
 
 
+def test_a_shared_expert_is_as_wide_as_the_feed_forward_part_where_a_file_does_not_say(tmp_path):
+    values = {"expert_count": 2, "expert_used_count": 1, "expert_feed_forward_length": 8}
+    assert open_config(gguf_file(tmp_path, "qwen2moe", values, [])).shared_expert == 96
+
+
 @pytest.mark.parametrize(
     ("scaling", "tokens"),
     (
