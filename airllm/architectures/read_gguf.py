@@ -61,7 +61,7 @@ def written_keys(config: ModelConfig) -> dict[str, Any]:
     """The keys of a model, after its architecture's name, that `gguf_config` reads."""
     architecture = architecture_named(config.architecture)
     found = dict(written(architecture, config)) | {"attention.value_length": config.head_dim}
-    return found | written_ropes(config) | written_windows(architecture, config)
+    return found | written_ropes(architecture, config) | written_windows(architecture, config)
 
 
 def _architecture(file: GgufHead) -> Architecture:

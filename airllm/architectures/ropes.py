@@ -218,11 +218,11 @@ def _check_factors(values: Values, tensors: Container[str]) -> None:
             raise ModelFileError(values.path, f"tensor {name}", "is missing", wanted)
 
 
-def written_ropes(config: ModelConfig) -> dict[str, Any]:
+def written_ropes(architecture: Architecture, config: ModelConfig) -> dict[str, Any]:
     """The same keys, of a model. The factors of Llama 3 and of longrope are tensors."""
     found: dict[str, Any] = {"rope.freq_base": config.rope.theta, ROPE_DIM["gguf"]: config.rope.dim}
-    if config.local_rope:
-        found["rope.freq_base_swa"] = config.local_rope.theta
+    if config.local_rope or architecture.rotary.local_theta:  # left out, it would be read as that
+        found["rope.freq_base_swa"] = (config.local_rope or config.rope).theta
     if config.rope_sections:
         found[_SECTIONS] = [*config.rope_sections, 0, 0, 0, 0][:4]
     if config.query_temperature:
