@@ -82,7 +82,12 @@ from tests.config_files import folder, gguf_file
             "key partial_rotary_factor makes 32 values turn, expected an even number",
         ),
         (
-            {"model_type": "qwen2_moe", "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8},
+            {
+                "model_type": "qwen2_moe",
+                "num_experts": 2,
+                "num_experts_per_tok": 1,
+                "moe_intermediate_size": 8,
+            },
             "key shared_expert_intermediate_size is missing, expected a whole number",
         ),
         ({"model_type": "mixtral"}, "key num_local_experts is missing, expected a whole number"),
