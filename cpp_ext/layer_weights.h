@@ -118,6 +118,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
 
   void read_experts(const ExpertArrays& experts, const LayerNumbers& n) {
     if (!Weights::kExperts) not_implemented(op_, "such a layer has no place for experts");
+    if (!n.pre_norms) not_implemented(op_, "experts take their input from a norm before them");
     cpu::Experts& all = layer_.experts;
     all.count = static_cast<int64_t>(experts.size());
     if (n.experts_used < 1 || n.experts_used > all.count)

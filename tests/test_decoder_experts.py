@@ -41,6 +41,7 @@ LAYERS = {
     "before a dense one": {"moe_layers": (True, False), "normalize_experts": True},
     "one, before a dense one": {"moe_layers": (True, False), "experts_used": 1, "expert_feed_forward": 80},
     "post norms, gelu": {"post_norms": True, "activation": "gelu_tanh"},
+    "a part of what they find": {"residual_scale": 0.3},
 }
 
 SOME = [BATCHES[name] for name in ("first token", "eight tokens", "unequal")]
@@ -176,6 +177,13 @@ def test_experts_that_come_and_go_are_left_to_the_composition(reached):
     cpp = KernelBackend("cpp")
     assert "within a budget" in FusedLayers(cpp, mixed, whole=False).why_not
     assert not FusedLayers(cpp, mixed).why_not and not FusedLayers(cpp, mixed[:1], whole=False).why_not
+    reached.silu(np.ones(1, np.float32))
+
+
+@having
+def test_experts_without_a_norm_before_them_run_op_by_op(reached):
+    layer = layer_of(with_experts(pre_norms=False, post_norms=True), 0)
+    assert "experts take their input from a norm" in FusedLayers(KernelBackend("cpp"), [layer]).why_not
     reached.silu(np.ones(1, np.float32))
 
 

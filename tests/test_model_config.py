@@ -85,6 +85,11 @@ def test_rotations_of_gemma3(tmp_path):
     assert [config.rope_of(i).theta for i in range(7)] == [1e4] * 5 + [1e6, 1e4]
 
 
+def test_a_shared_expert_is_as_wide_as_the_feed_forward_part_where_a_file_does_not_say(tmp_path):
+    values = {"expert_count": 2, "expert_used_count": 1, "expert_feed_forward_length": 8}
+    assert open_config(gguf_file(tmp_path, "qwen2moe", values, [])).shared_expert == 96
+
+
 @pytest.mark.parametrize(
     ("scaling", "tokens"),
     (
@@ -97,6 +102,7 @@ def test_rotations_of_gemma3(tmp_path):
              "original_max_position_embeddings": 8192},
             65536,
         ),
+        ({"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": None}, 65536),
     ),
 )  # fmt: skip
 def test_the_longest_text_counts_what_the_rotation_is_stretched_to(tmp_path, scaling, tokens):

@@ -81,6 +81,15 @@ from tests.config_files import folder, gguf_file
             {"partial_rotary_factor": 2},
             "key partial_rotary_factor makes 32 values turn, expected an even number",
         ),
+        (
+            {
+                "model_type": "qwen2_moe",
+                "num_experts": 2,
+                "num_experts_per_tok": 1,
+                "moe_intermediate_size": 8,
+            },
+            "key shared_expert_intermediate_size is missing, expected a whole number",
+        ),
         ({"model_type": "mixtral"}, "key num_local_experts is missing, expected a whole number"),
         (
             {"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 3},
@@ -97,6 +106,18 @@ from tests.config_files import folder, gguf_file
         (
             {"model_type": "gemma3_text", "rope_parameters": {"full_attention": 3}},
             "key rope_parameters.full_attention has value 3, expected an object",
+        ),
+        (
+            {"model_type": "olmo3", "rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}},
+            "key rope_parameters.sliding_attention.rope_type has value 'yarn', expected one of default",
+        ),
+        (
+            {"model_type": "olmo3", "rope_parameters": {"sliding_attention": {"partial_rotary_factor": 2}}},
+            "key partial_rotary_factor makes 32 values turn, expected an even number",
+        ),
+        (
+            {"rope_parameters": {"mrope_section": [4, -1]}},
+            r"key rope_parameters.mrope_section has value \[4, -1\], expected at most 4 whole",
         ),
     ),
 )
@@ -152,6 +173,24 @@ def test_a_folder_without_configuration(tmp_path):
             "gemma3",
             {"attention.sliding_window_pattern": [True]},
             "sliding_window_pattern has 1 items, expected 7",
+        ),
+        (
+            "gemma3",
+            {"attention.sliding_window": [8] * 7},
+            "gemma3.attention.sliding_window has value .*expected a whole number",
+        ),
+        ("llama", {"expert_count": [8] * 7}, "llama.expert_count has value .*expected a whole number"),
+        ("llama", {"expert_count": False}, "llama.expert_count has value False, expected a whole number"),
+        ("llama", {"rope.scaling.factor": 0.0}, "llama.rope.scaling.factor has value 0.0, expected a number"),
+        (
+            "llama",
+            {"rope.scaling.factor": [2.0] * 2},
+            "llama.rope.scaling.factor has value .*expected a number above 0",
+        ),
+        (
+            "qwen2vl",
+            {"rope.dimension_sections": [4, -1, 2, 2]},
+            "qwen2vl.rope.dimension_sections has value .*expected at most 4 whole",
         ),
     ),
 )

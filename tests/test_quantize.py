@@ -11,6 +11,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from airllm import cli
+from airllm.architectures import config_of
 from airllm.formats import FORMATS, Quantized
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models import ModelFileError, gguf_writing, open_weights
@@ -202,6 +203,17 @@ def test_a_folder_becomes_a_file_with_the_same_logits(tmp_path, name):
         for text, logits in zip(tiny_models.texts(), expected, strict=True):
             found = engine.forward(text, all_positions=True)
             assert np.abs(found - logits).max() < 2e-4 * np.ptp(logits)
+
+
+def test_a_folder_with_one_rotation_in_layers_that_may_have_two(tmp_path):
+    folder = with_tokenizer("gemma3", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    plain = {"rope_type": "default", "rope_theta": 100.0}
+    config["rope_parameters"] = {"full_attention": plain, "sliding_attention": plain}
+    (folder / "config.json").write_text(json.dumps(config))
+    with open_weights(quantize(folder, tmp_path / "model.gguf", "f32").path) as made:
+        read = config_of(made)
+    assert {read.rope_of(layer).theta for layer in range(read.layers)} == {100.0}
 
 
 def test_what_a_file_cannot_say_is_refused(tmp_path):

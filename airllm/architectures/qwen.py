@@ -3,6 +3,7 @@ that see.
 """
 
 from airllm.architectures.declaration import SCALINGS, Architecture, Biases, Norms, Rotary, Tiny, Window
+from airllm.architectures.keys import number_of
 from airllm.architectures.values import Values
 
 _YARN = {
@@ -92,7 +93,8 @@ QWEN2MOE = QWEN2.but(
     experts=_sparse_layers,
     numbers=("shared_expert",),
     biases=Biases(qkv=("qkv_bias", True), output=False),
-    folder_defaults={"norm_eps": 1e-6, "expert_feed_forward": ...},
+    folder_defaults={"norm_eps": 1e-6, "expert_feed_forward": ..., "shared_expert": ...},
+    gguf_defaults={"shared_expert": number_of("feed_forward")},
     defaults={"normalize_experts": False},
     tiny={
         "qwen2_moe": Tiny(

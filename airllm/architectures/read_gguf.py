@@ -61,7 +61,7 @@ def written_keys(config: ModelConfig) -> dict[str, Any]:
     """The keys of a model, after its architecture's name, that `gguf_config` reads."""
     architecture = architecture_named(config.architecture)
     found = dict(written(architecture, config)) | {"attention.value_length": config.head_dim}
-    return found | written_ropes(config) | written_windows(architecture, config)
+    return found | written_ropes(architecture, config) | written_windows(architecture, config)
 
 
 def _architecture(file: GgufHead) -> Architecture:
@@ -75,8 +75,10 @@ def _architecture(file: GgufHead) -> Architecture:
 
 def _numbers(architecture: Architecture, values: Values, found: dict[str, Any]) -> dict[str, Any]:
     """Also what the keys say. Those of experts only where there are some: files may say that there are 0."""
+    count = KEYS["experts"].gguf
+    dense = count not in values or values.is_zero(count)
     for name, key in keys_of(architecture):
-        if name in found or (key.moe and not values.raw(KEYS["experts"].gguf)):
+        if name in found or (key.moe and dense):
             continue
         default = architecture.gguf_defaults.get(name, key.default)
         found[name] = key.read_gguf(values, default, found)

@@ -37,6 +37,7 @@ _REQUIRED = {
     "yarn": ("factor",),
     "longrope": (),
 }
+_UNSCALED = Rotary(scalings={"default": "default"})
 _NO_NUMBERS_OF_SCALING = ("rope_theta", "partial_rotary_factor", "type", _TEMPERATURE)
 
 
@@ -62,7 +63,7 @@ def folder_ropes(architecture: Architecture, values: Values, head_dim: int, laye
         found = _two_folder_ropes(values, new, theta, head_dim, rule)
         given = None
     if given and (sections := given.get("mrope_section", (list,), "whole numbers", None)):
-        found["rope_sections"] = _sections(values, sections)
+        found["rope_sections"] = _sections(given, "mrope_section", sections)
     if rule.none_every:
         found["nope_layers"] = _folder_nope(values, rule, layers)
     if rule.temperature:
@@ -70,11 +71,11 @@ def folder_ropes(architecture: Architecture, values: Values, head_dim: int, laye
     return found
 
 
-def _sections(values: Values, found: Iterable[Any]) -> tuple[int, ...]:
+def _sections(values: Values, key: str, found: Iterable[Any]) -> tuple[int, ...]:
     """How many pairs go by each axis. GGUF files have a fourth, which is 0."""
     sections = [each if isinstance(each, int) else -1 for each in found]
     if len(sections) > 4 or any(not 0 <= each <= MOST for each in sections):
-        raise values.error("the sections of rope", f"has value {sections}", "at most 4 whole numbers")
+        raise values.error(key, f"has value {sections}", "at most 4 whole numbers")
     return tuple(each for each in sections if each)
 
 
@@ -86,8 +87,9 @@ def _two_folder_ropes(
     rope = _folder_rope(
         values, wide or (None if near else new) or values.below("rope_scaling"), theta, head_dim, rule
     )
-    local = values.number("rope_local_base_freq", rule.local_theta or rope.theta)
-    return {"rope": rope, "local_rope": Rope(near.number("rope_theta", local) if near else local, rope.dim)}
+    theta = values.number("rope_local_base_freq", rule.local_theta or rope.theta)
+    local = _folder_rope(values, near, theta, head_dim, _UNSCALED) if near else Rope(theta, rope.dim)
+    return {"rope": rope, "local_rope": local}
 
 
 def _folder_rope(values: Values, given: Values | None, theta: float, head_dim: int, rule: Rotary) -> Rope:
@@ -107,8 +109,8 @@ def _folder_rope(values: Values, given: Values | None, theta: float, head_dim: i
     plain = {key.removeprefix(given.under): value for key, value in given.values.items()}
     scaling = {key: value for key, value in plain.items() if key not in _NO_NUMBERS_OF_SCALING}
     scaling["rope_type"] = kind
-    if kind != "linear":
-        scaling.setdefault(LENGTH, values.whole(LENGTH, values.whole("max_position_embeddings")))
+    if kind != "linear" and scaling.get(LENGTH) is None:
+        scaling[LENGTH] = values.whole(LENGTH, values.whole("max_position_embeddings"))
     _check_scaling(given, kind, turned)
     return Rope(theta, turned, scaling=scaling)
 
@@ -124,7 +126,7 @@ def _check_scaling(given: Values, kind: str, turned: int) -> None:
     for key in ("attention_factor", LENGTH, "beta_fast", "beta_slow"):
         given.number(key, None)
     for key in ("mscale", "mscale_all_dim"):
-        if given.raw(key) != 0:  # which says that it has none
+        if not given.is_zero(key):
             given.number(key, None)
     if kind == "llama3" and given.number("low_freq_factor") >= (high := given.number("high_freq_factor")):
         raise given.error("low_freq_factor", "is too large", f"less than high_freq_factor, which is {high}")
@@ -167,9 +169,10 @@ def gguf_ropes(
     scaling = _gguf_scaling(values, tensors)
     found: dict[str, Any] = {"rope": Rope(theta, dim, interleaved=rule.neighbours, scaling=scaling)}
     if rule.local_theta is not None or rule.local_unscaled:
-        found["local_rope"] = Rope(values.number("rope.freq_base_swa", rule.local_theta or theta), dim)
+        local = values.number("rope.freq_base_swa", rule.local_theta or theta)
+        found["local_rope"] = Rope(local, dim, interleaved=rule.neighbours)
     if isinstance(sections := values.raw(_SECTIONS), np.ndarray):
-        found["rope_sections"] = _sections(values, sections.tolist())
+        found["rope_sections"] = _sections(values, _SECTIONS, sections.tolist())
     if rule.none_every:
         found["nope_layers"] = _none_every(rule.none_every, layers)
     if rule.temperature and (scale := values.number("attention.temperature_scale", None)) is not None:
@@ -188,9 +191,10 @@ def _gguf_scaling(values: Values, tensors: Container[str]) -> dict[str, Any] | N
         _check_factors(values, tensors)
     found: dict[str, Any] = {"rope_type": kind}
     for ours, theirs in _GGUF_NAMES[kind].items():
-        required = ... if ours in _REQUIRED[kind] else None
-        name = f"rope.scaling.{theirs}"
-        if values.raw(name) != 0 and (value := values.number(name, required)) is not None:
+        name, required = f"rope.scaling.{theirs}", ours in _REQUIRED[kind]
+        if values.is_zero(name) and not required:
+            continue
+        if (value := values.number(name, ... if required else None)) is not None:
             found[ours] = value
     if "mscale_all_dim" in found:
         found["mscale"] = 1.0
@@ -214,11 +218,11 @@ def _check_factors(values: Values, tensors: Container[str]) -> None:
             raise ModelFileError(values.path, f"tensor {name}", "is missing", wanted)
 
 
-def written_ropes(config: ModelConfig) -> dict[str, Any]:
+def written_ropes(architecture: Architecture, config: ModelConfig) -> dict[str, Any]:
     """The same keys, of a model. The factors of Llama 3 and of longrope are tensors."""
     found: dict[str, Any] = {"rope.freq_base": config.rope.theta, ROPE_DIM["gguf"]: config.rope.dim}
-    if config.local_rope:
-        found["rope.freq_base_swa"] = config.local_rope.theta
+    if config.local_rope or architecture.rotary.local_theta:  # left out, it would be read as that
+        found["rope.freq_base_swa"] = (config.local_rope or config.rope).theta
     if config.rope_sections:
         found[_SECTIONS] = [*config.rope_sections, 0, 0, 0, 0][:4]
     if config.query_temperature:

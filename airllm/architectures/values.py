@@ -71,6 +71,11 @@ class Values:
         """What is there, unchecked; None if nothing is."""
         return self.values.get(self.under + key)
 
+    def is_zero(self, key: str) -> bool:
+        """Whether the number 0 is there, by which some files say that they have none."""
+        value = self.raw(key)
+        return type(value) in (int, float) and value == 0
+
     def __contains__(self, key: str) -> bool:
         """Whether the key is there, be it null."""
         return self.under + key in self.values
@@ -91,9 +96,10 @@ def checked(values: Values, keys: Mapping[str, str], rope_dim: str, config: Mode
         raise refuse("kv_heads", f"a divisor of the {config.heads} heads")
     if config.head_dim % 2:
         raise refuse("head_dim", "an even number")
-    if config.rope.dim % 2 or config.rope.dim > config.head_dim:
-        found = f"makes {config.rope.dim} values turn"
-        raise values.error(rope_dim, found, f"an even number of at most {config.head_dim}")
+    for rope in (config.rope, config.local_rope or config.rope):
+        if rope.dim % 2 or rope.dim > config.head_dim:
+            found = f"makes {rope.dim} values turn"
+            raise values.error(rope_dim, found, f"an even number of at most {config.head_dim}")
     if config.experts_used > config.experts:
         raise refuse("experts_used", f"at most the {config.experts} experts")
     return config

@@ -51,7 +51,7 @@ def _listed(values: Values, types: list[Any], width: int | None, layers: int) ->
 def gguf_windows(architecture: Architecture, values: Values, layers: int) -> Windows:
     """As a GGUF file's keys say."""
     rule = architecture.window or Window()
-    width = None if values.raw(_WINDOW) == 0 else values.whole(_WINDOW, rule.in_gguf)
+    width = None if values.is_zero(_WINDOW) else values.whole(_WINDOW, rule.in_gguf)
     pattern = values.raw(_PATTERN)
     if not isinstance(pattern, np.ndarray):
         return all_but_every(values.whole(_PATTERN, rule.all_but_every), width, layers)
