@@ -62,12 +62,12 @@ def _backend(path: Path, config: ModelConfig) -> Iterator[str]:
     found = engine_backend.chosen(opening)
     speeds = found.speeds or engine_backend.beside_processor(opening, found.name)
     yield f"Backend:     {found.name}: {found.why}"
-    yield f"Decode:      {_decode(KernelBackend(found.name), config)}"
     for name, speed in speeds.items():
         yield f"  {name:<9}  {speed}"
     if not found.speeds and speeds and (faster := fastest(speeds)) != found.name:
         times = speeds[faster].tokens_per_second / max(speeds[found.name].tokens_per_second, 1e-9)
         yield f"  {faster} makes {rate(times)} times as many tokens: backend auto takes the fastest"
+    yield f"Decode:      {_decode(KernelBackend(found.name), config)}"
 
 
 def _decode(ops: KernelBackend, config: ModelConfig) -> str:
@@ -83,7 +83,8 @@ def _architecture(c: ModelConfig) -> Iterator[str]:
     yield f"Attention:   {c.heads} heads of {c.head_dim}, {c.kv_heads} for keys and values{_windows(c)}"
     if c.experts:
         moe = f"{c.experts} experts of {c.expert_feed_forward}, {c.experts_used} for each token"
-        yield f"Experts:     {moe}, in {sum(c.moe_layers)} layers"
+        shared = f", and one of {c.shared_expert} for all" if c.shared_expert else ""
+        yield f"Experts:     {moe}{shared}, in {sum(c.moe_layers)} layers"
     yield f"Feed-forward:{c.feed_forward:>5}, {c.activation}"
     yield f"Vocabulary:  {c.vocabulary} tokens{', one matrix in and out' if c.tied_embeddings else ''}"
     used = f"; {CONTEXT} unless you ask for more with --context" if c.trained_context > CONTEXT else ""

@@ -221,7 +221,7 @@ def test_info_says_which_backend_runs_a_model_and_why(machine, folder, capsys, m
     tensor_ops.reload_backend()
     for when in ("measured now", "measured 2"):
         assert cli.main(["info", str(folder)]) == 0
-        *_, line, host, device = capsys.readouterr().out.splitlines()
+        *_, line, host, device, decode = capsys.readouterr().out.splitlines()
         assert line.startswith(f"Backend:     cpp: the fastest, {when}")
         assert host.split() == ["cpp", "6.7", "tokens/s"] and device.split() == [
             "cuda",
@@ -229,10 +229,11 @@ def test_info_says_which_backend_runs_a_model_and_why(machine, folder, capsys, m
             "0.071",
             "tokens/s",
         ]
+        assert decode.startswith("Decode:      op by op: ") and "no call for whole layers" in decode
     monkeypatch.setenv("AIRLLM_BACKEND", "cuda")
     tensor_ops.reload_backend()
     assert cli.main(["info", str(folder)]) == 0
-    *_, line, host, device, note = capsys.readouterr().out.splitlines()
+    *_, line, host, device, note, decode = capsys.readouterr().out.splitlines()
     assert line == "Backend:     cuda: AIRLLM_BACKEND forces it"
     assert note == "  cpp makes 93.3 times as many tokens: backend auto takes the fastest"
 

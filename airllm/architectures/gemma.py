@@ -58,7 +58,6 @@ GEMMA2 = Architecture(
     norms=Norms(after=True, folder_less=1.0),
     window=Window(default=4096, in_gguf=4096, all_but_every=2),
     tied=True,
-    numbers=("attention_softcap", "logit_softcap"),
     keys={
         "activation": {"folder": "hidden_activation"},
         "attention_scale": {"folder": "query_pre_attn_scalar", "of_folder": _folder_scale},

@@ -100,8 +100,8 @@ KEYS: dict[str, Key] = {
     "attention_scale": Key(
         "attention.scale", "", Values.number, default=lambda f: 1 / sqrt(f["head_dim"]), implied=True
     ),
-    "attention_softcap": _softcap("attn_logit_softcapping", "attn_logit_softcapping", all=False),
-    "logit_softcap": _softcap("final_logit_softcapping", "final_logit_softcapping", all=False),
+    "attention_softcap": _softcap("attn_logit_softcapping", "attn_logit_softcapping"),
+    "logit_softcap": _softcap("final_logit_softcapping", "final_logit_softcapping"),
     "embedding_scale": _scale("embedding_scale", "embedding_multiplier"),
     "residual_scale": _scale("residual_scale", "residual_multiplier"),
     "logit_scale": _scale("logit_scale", "logits_scaling", of_gguf=inverse, of_folder=inverse),

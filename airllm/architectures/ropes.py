@@ -227,6 +227,7 @@ def written_ropes(architecture: Architecture, config: ModelConfig) -> dict[str, 
         found[_SECTIONS] = [*config.rope_sections, 0, 0, 0, 0][:4]
     if config.query_temperature:
         found["attention.temperature_scale"] = config.query_temperature.scale
+        found["rope.scaling.original_context_length"] = config.query_temperature.length
     scaling = dict(config.rope.scaling or {})
     if (kind := scaling.get("rope_type")) not in _GGUF_NAMES:
         return found
