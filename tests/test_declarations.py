@@ -91,7 +91,7 @@ def cxx():
     if not probes.compiler(probes.cxx_command()):
         assert "cpp" not in REQUIRED, "AIRLLM_TEST_REQUIRE names cpp, and there is no compiler"
         pytest.skip("no C++ compiler")
-    return [*probes.cxx_command(), "-std=c++17", "-Wall", "-Werror"]
+    return [*probes.cxx_command(), "-std=c++17"]
 
 
 def syntax(cxx, tmp_path, text):
@@ -102,7 +102,7 @@ def syntax(cxx, tmp_path, text):
         f'inline constexpr Declaration kOp = declare("{text}");\n'
         "static_assert(documentation(kOp).size && kOp.first() < kOp.count);\nSizes<kOp> sizes;\n"
     )
-    command = [*cxx, "-fsyntax-only", f"-I{CPP_EXT}", str(source)]
+    command = [*cxx, "-fsyntax-only", "-Wall", "-Werror", f"-I{CPP_EXT}", str(source)]
     return subprocess.run(command, capture_output=True, text=True)
 
 
@@ -216,18 +216,11 @@ def build_quickly(cxx, checkout, program):
     """The module, and PROGRAM: one instruction set, unoptimized."""
     source, cpp_ext = program.with_suffix(".cpp"), checkout / "cpp_ext"
     source.write_text(PROGRAM)
-    module = [
-        "-shared",
-        "-fPIC",
-        "-fvisibility=hidden",
-        *cpp_build.includes(),
-        cpp_ext / "tensor_ops_cpp.cpp",
-    ]
+    quick = [*cxx, *cpp_build.FLAGS, "-O0", "-DAIRLLM_PLAIN_VECTORS", "-pthread"]
+    module = [*cpp_build.SHARED, *cpp_build.includes(), cpp_ext / "tensor_ops_cpp.cpp"]
     of_program = [f"-I{cpp_ext / 'include'}", cpp_ext / "backend" / "backends.cpp", source]
     made = {cpp_ext / f"tensor_ops_cpp{probes.EXT_SUFFIX}": module, program: of_program}
-    calls = [
-        [*cxx, "-O0", "-DAIRLLM_PLAIN_VECTORS", "-pthread", *call, "-o", to] for to, call in made.items()
-    ]
+    calls = [[*quick, *options, "-o", target] for target, options in made.items()]
     with ThreadPoolExecutor(len(calls)) as pool:
         for answer in pool.map(lambda call: checkouts.run([*map(str, call)], checkout), calls):
             assert answer.returncode == 0, checkouts.said(answer)
