@@ -231,7 +231,8 @@ def test_the_guide_adds_an_op(cxx, tmp_path):
     checkout, program = checkouts.copy(tmp_path / "checkout"), tmp_path / "program"
     add_the_guides_op(checkout)
     build_quickly(cxx, checkout, program)
-    assert checkouts.run([str(program)], tmp_path).stdout == "0 12 15 0 "
+    answer = checkouts.run([str(program)], tmp_path)
+    assert answer.stdout == "0 12 15 0 ", checkouts.said(answer)
     tests = ["tests/test_ops.py", "tests/test_declarations.py"]
     chosen = ["-k", "cpp and (scaled_relu or compiled) or table_of or cpp_programs"]
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *chosen, *tests]
