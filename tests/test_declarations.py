@@ -3,15 +3,19 @@
 import inspect
 import re
 import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import checkouts
 import pytest
 from conftest import REQUIRED
+from test_docs import blocks
 
 from airllm import tensor_ops
 from airllm.backends import config, opened
 from airllm.op import OPS
-from cpp_ext.commands import probes
+from cpp_ext.commands import cpp_build, probes
 
 CPP_EXT = Path(__file__).parents[1] / "cpp_ext"
 COMPILED = ["cpp", "cuda"]
@@ -82,7 +86,15 @@ WRONG = {
 }
 
 
-def syntax(tmp_path, text):
+@pytest.fixture
+def cxx():
+    if not probes.compiler(probes.cxx_command()):
+        assert "cpp" not in REQUIRED, "AIRLLM_TEST_REQUIRE names cpp, and there is no compiler"
+        pytest.skip("no C++ compiler")
+    return [*probes.cxx_command(), "-std=c++17"]
+
+
+def syntax(cxx, tmp_path, text):
     """The compiler's answer to a declaration of an op whose sizes and help() are used."""
     source = tmp_path / "declares.cpp"
     source.write_text(
@@ -90,18 +102,15 @@ def syntax(tmp_path, text):
         f'inline constexpr Declaration kOp = declare("{text}");\n'
         "static_assert(documentation(kOp).size && kOp.first() < kOp.count);\nSizes<kOp> sizes;\n"
     )
-    command = [*probes.cxx_command(), "-std=c++17", "-fsyntax-only", "-Wall", "-Werror", f"-I{CPP_EXT}"]
-    return subprocess.run([*command, str(source)], capture_output=True, text=True)
+    command = [*cxx, "-fsyntax-only", "-Wall", "-Werror", f"-I{CPP_EXT}", str(source)]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
-def test_a_declaration_that_says_nothing_known_does_not_compile(tmp_path):
-    if not probes.compiler(probes.cxx_command()):
-        assert "cpp" not in REQUIRED, "AIRLLM_TEST_REQUIRE names cpp, and there is no compiler"
-        pytest.skip("no C++ compiler")
-    right = syntax(tmp_path, "f(x: '... d', eps: float = 1e-06) -> '... d'")
+def test_a_declaration_that_says_nothing_known_does_not_compile(cxx, tmp_path):
+    right = syntax(cxx, tmp_path, "f(x: '... d', eps: float = 1e-06) -> '... d'")
     assert right.returncode == 0, right.stderr
     for text, why in WRONG.items():
-        answer = syntax(tmp_path, text)
+        answer = syntax(cxx, tmp_path, text)
         assert answer.returncode and "constant expression" in answer.stderr, f"{why}: {text}\n{answer.stderr}"
 
 
@@ -169,3 +178,65 @@ def test_kernels_of_mlx_have_the_declared_parameters():
         assert list(found) == list(expected), name
         for n, p in found.items():
             assert p.default in (p.empty, expected[n].default), f"{name}: {n}"
+
+
+# ---- the guide
+
+PROGRAM = """
+#include <airllm/backend/backends.h>
+#include <iostream>
+int main() {
+  const float x[] = {-1, 2, 3, -4}, weight[] = {5, 6};
+  float out[4];
+  airllm::backend::get_default_backend()->scaled_relu(out, x, weight, 2, 2);
+  for (const float value : out) std::cout << value << ' ';
+}
+"""
+
+
+def hunks():
+    """What "Adding an op" shows, by file: new lines, and those there that they stand beside, as of a diff."""
+    (text,) = [text for _, text in blocks("BACKEND_GUIDE.md", "python") if "def scaled_relu" in text]
+    definition = text[text.index("@op") : text.index("print(")].splitlines(keepends=True)
+    yield "airllm/tensor_ops.py", [*(f"+{line}" for line in definition), " __all__ = [\n"]
+    for _, text in blocks("BACKEND_GUIDE.md", "diff"):
+        for part in re.split(r"^--- ", text, flags=re.M)[1:]:
+            name, *of_file = re.split(r"^@@\n", part, flags=re.M)
+            yield from ((name.strip(), hunk.splitlines(keepends=True)) for hunk in of_file)
+
+
+def add_the_guides_op(checkout):
+    for name, lines in hunks():
+        there, text = "".join(line[1:] for line in lines if line[0] == " "), (checkout / name).read_text()
+        assert text.count(there) == 1, f"{name} has {text.count(there)} of\n{there}"
+        (checkout / name).write_text(text.replace(there, "".join(line[1:] for line in lines)))
+
+
+def build_quickly(cxx, checkout, program):
+    """The module, and PROGRAM: one instruction set, unoptimized."""
+    source, cpp_ext = program.with_suffix(".cpp"), checkout / "cpp_ext"
+    source.write_text(PROGRAM)
+    quick = [*cxx, *cpp_build.FLAGS, "-O0", "-DAIRLLM_PLAIN_VECTORS", "-pthread"]
+    module = [*cpp_build.SHARED, *cpp_build.includes(), cpp_ext / "tensor_ops_cpp.cpp"]
+    of_program = [f"-I{cpp_ext / 'include'}", cpp_ext / "backend" / "backends.cpp", source]
+    made = {cpp_ext / f"tensor_ops_cpp{probes.EXT_SUFFIX}": module, program: of_program}
+    calls = [[*quick, *options, "-o", target] for target, options in made.items()]
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for answer in pool.map(lambda call: checkouts.run([*map(str, call)], checkout), calls):
+            assert answer.returncode == 0, checkouts.said(answer)
+
+
+def test_the_guide_adds_an_op(cxx, tmp_path):
+    """All that it shows gives Python and C++ programs the op, and the tests find it by themselves."""
+    checkout, program = checkouts.copy(tmp_path / "checkout"), tmp_path / "program"
+    add_the_guides_op(checkout)
+    build_quickly(cxx, checkout, program)
+    answer = checkouts.run([str(program)], tmp_path)
+    assert answer.stdout == "0 12 15 0 ", checkouts.said(answer)
+    tests = ["tests/test_ops.py", "tests/test_declarations.py"]
+    chosen = ["-k", "cpp and (scaled_relu or compiled) or table_of or cpp_programs"]
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *chosen, *tests]
+    answer = checkouts.run(command, checkout, PYTHONPATH=f"{checkout}:{checkout / 'cpp_ext'}")
+    assert answer.returncode == 0, checkouts.said(answer)
+    ran = r"test_agrees_with_definition\[cpp:scalar-scaled_relu-.* PASSED"
+    assert re.search(ran, answer.stdout), checkouts.said(answer)

@@ -59,7 +59,7 @@ def test_examples_of_backends_that_are_not_here_are_at_least_python(document):
 @pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_links_and_named_paths_exist(document):
     text = (ROOT / document).read_text()
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", BLOCK.sub("", text)):
         assert (ROOT / target).exists(), f"{document} links {target}"
     for path in re.findall(r"`((?:airllm|cpp_ext|tests|benchmarks|examples)/[\w./-]+)`", text):
         assert (ROOT / path).exists(), f"{document} names {path}"

@@ -3,14 +3,17 @@
 import gc
 import random
 import struct
+import sys
 import time
 import tracemalloc
 from pathlib import Path
 
+import checkouts
 import gguf
 import ml_dtypes
 import numpy as np
 import pytest
+import test_docs
 from gguf import GGMLQuantizationType as Type
 
 from airllm.formats import FORMATS, Quantized
@@ -292,3 +295,38 @@ def test_flipped_bytes_never_do_harm(small, tmp_path):
     tracemalloc.stop()
     assert 0 < good < 800
     assert peak < 1 << 20  # bytes, for a file of four thousand
+
+
+READS_SIGNS = """
+import numpy as np
+from airllm import tensor_ops
+from airllm.models.gguf_file import GgufFile
+values, x = np.load("values.npy"), np.linspace(-1, 1, 3 * 64, dtype=np.float32).reshape(3, 64)
+with GgufFile("signs.gguf") as file:
+    weight = file.tensor("w")
+    assert weight.format == "signs" and np.array_equal(weight.dequantize(), values)
+    np.testing.assert_allclose(tensor_ops.linear(x, weight), x @ values.T, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(tensor_ops.embedding([4, 1], weight), values[[4, 1]])
+    del weight
+"""
+
+
+def test_the_guide_adds_a_format(tmp_path):
+    """Its function and its row, in formats.py: files of it are read, and ops take it."""
+    checkout = checkouts.copy(tmp_path)
+    examples = (code for _, code in test_docs.blocks("BACKEND_GUIDE.md", "python"))
+    (added,) = (code for code in examples if 'FORMATS["signs"] = ' in code)
+    with open(checkout / "airllm" / "formats.py", "a") as file:
+        file.write(added[added.index("def unpack_signs") : added.index("signs = Quantized(")])
+    rng = np.random.default_rng(8)
+    scales, signs = (
+        rng.standard_normal((6, 2, 1)).astype(np.float16),
+        rng.integers(0, 2, (6, 2, 32), np.uint8),
+    )
+    np.save(tmp_path / "values.npy", np.where(signs, scales, -scales).reshape(6, 64).astype(np.float32))
+    stored = np.concatenate([scales.view(np.uint8), np.packbits(signs, axis=-1, bitorder="little")], axis=-1)
+    header = start(tensors=1) + line("w", (64, 6), kind=99)
+    (tmp_path / "signs.gguf").write_bytes(header + bytes(-len(header) % 32) + stored.tobytes())
+    paths = f"{checkout}:{checkout / 'cpp_ext'}"
+    answer = checkouts.run([sys.executable, "-c", READS_SIGNS], checkout, PYTHONPATH=paths)
+    assert answer.returncode == 0, checkouts.said(answer)

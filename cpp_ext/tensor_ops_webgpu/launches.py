@@ -24,17 +24,6 @@ _MOST_COLUMNS = 4 * _KEYS  # of v
 _FORMULAS = {"silu": 1, "swiglu": 1, "gelu": 2, "geglu": 2}
 _ERF = 3
 
-# Kernels whose invocations take pairs of a row: halves of a word may then be of two rows.
-_BY_ROW = (
-    "rms_norm",
-    "add_rms_norm",
-    "layer_norm",
-    "softmax",
-    "attention",
-    "matmul_tile",
-    "matmul_row",
-    "linear_row",
-)
 # Inputs that may be blocks.
 STORED = {"matmul_tile": "b", "linear_row": "b", "embedding": "table", "copy": "x"}
 
@@ -45,6 +34,7 @@ class Launch:
 
     A binding's memory is an array parameter's name, a result's ("out" or "out0", "out1"), that of scratch
     memory, or None for an array that was not given. `steps` are the most turns of loops an invocation makes.
+    An invocation writes pairs of neighbours. `by_row`: of a row, so that halves of a word may be of two rows.
     """
 
     kernel: str
@@ -54,6 +44,7 @@ class Launch:
     groups: int
     group: int
     steps: int
+    by_row: bool = True
 
     @property
     def reads_blocks(self) -> bool:
@@ -119,7 +110,8 @@ def _elements(call: Call) -> Launch:
 def _flat(call: Call, kernel: str, inputs: Mapping[str, str], **numbers: Any) -> Launch:
     """Invocations that each take a pair of elements, then the next beyond the grid."""
     count = prod(call.shape)
-    return call.launch(kernel, inputs, ceil_div(count, 2 * _GROUP), 1, count=count, **numbers)
+    launch = call.launch(kernel, inputs, ceil_div(count, 2 * _GROUP), 1, count=count, **numbers)
+    return replace(launch, by_row=False)
 
 
 def _rows(call: Call, *inputs: str, **numbers: Any) -> Launch:
@@ -271,7 +263,7 @@ def plan_of(call: Call) -> Plan:
             raise NotImplementedError(f"{found}, expected less than 2^32, as WebGPU counts in 32 bits")
     launch = KERNELS[call.op](call)
     halves = [name for name, out in call.results.items() if out.dtype.name in _HALVES]
-    if not halves or launch.kernel not in _BY_ROW or call.shape[-1] % 2 == 0:
+    if not halves or not launch.by_row or call.shape[-1] % 2 == 0:
         return Plan((launch,))
     return _by_way_of_float32(call, launch)
 
