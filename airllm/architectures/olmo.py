@@ -10,7 +10,7 @@ OLMO2 = Architecture(
     model_types=("olmo2",),
     norms=Norms(before=False, after=True, q_and_k="row"),
     rotary=Rotary(local_unscaled=True),
-    window=Window(all_but_every=4),
+    window=Window(all_but_every=4),  # in GGUF files of OLMo 3, which have this name
     folder_defaults={"norm_eps": 1e-5},
     tiny={
         "olmo2": Tiny(
