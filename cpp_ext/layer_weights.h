@@ -191,9 +191,19 @@ class [[gnu::visibility("hidden")]] LayerWeights {
 // The traits of a model (ModelConfig.traits) that a module's layers and ends know: one that has another is
 // computed op by op. The constants are what all layers of LayerWeights know.
 using Traits = std::initializer_list<const char*>;
-inline constexpr Traits kLayerTraits = {
-    "activation=gelu", "activation=gelu_tanh", "attention_softcap", "local_rope", "output_bias",
-    "post_norms",      "qk_norm=head",         "qkv_bias",          "windows"};
+inline constexpr Traits kLayerTraits = {"activation=gelu",
+                                        "activation=gelu_tanh",
+                                        "attention_softcap",
+                                        "local_rope",
+                                        "local_rope.interleaved",
+                                        "local_rope.scaling",
+                                        "output_bias",
+                                        "post_norms",
+                                        "qk_norm=head",
+                                        "qkv_bias",
+                                        "rope.interleaved",
+                                        "rope.scaling",
+                                        "windows"};
 inline constexpr Traits kEndTraits = {"embedding_scale", "logit_softcap"};
 
 // Those that one backend knows beyond these.

@@ -38,9 +38,9 @@ def test_every_backend_has_the_declared_parameters(name):
         assert name not in REQUIRED, opened(name).why_not
         pytest.skip(f"{name}: {opened(name).why_not}")
     kernels = opened(name).kernels
-    assert kernels.keys() == OPS.keys()
-    for op, function in kernels.items():
-        if function != OPS[op].define:
+    assert kernels.keys() >= OPS.keys()  # a test may have had an op of its own when the backend was opened
+    for op in OPS:
+        if (function := kernels[op]) != OPS[op].define:
             found = inspect.signature(function).parameters
             assert facts(found) == facts(declared(OPS[op])), f"{name}: {op}"
 
@@ -238,5 +238,6 @@ def test_the_guide_adds_an_op(cxx, tmp_path):
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *chosen, *tests]
     answer = checkouts.run(command, checkout, PYTHONPATH=f"{checkout}:{checkout / 'cpp_ext'}")
     assert answer.returncode == 0, checkouts.said(answer)
-    ran = r"test_agrees_with_definition\[cpp:scalar-scaled_relu-.* PASSED"
-    assert re.search(ran, answer.stdout), checkouts.said(answer)
+    passed = [line for line in answer.stdout.splitlines() if "PASSED" in line]
+    ran = "test_agrees_with_definition[cpp:scalar-scaled_relu-"
+    assert any(ran in line for line in passed), checkouts.said(answer)

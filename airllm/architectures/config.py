@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,7 @@ class ModelConfig:
     """A decoder model. Sizes are numbers of values; tuples have an item for each layer, or none.
 
     A field with a default is what a plain Llama does not need: a `trait` of the model where it has another
-    value. Fields "of" the size every layer has; those of the file concern how weights are stored; those of
+    value. Fields "of" the size every model has; those of the file concern how weights are stored; those of
     the ends come before the first layer or after the last; all others are of the layers.
 
     `windows`: the last so many keys that a query sees, None for all. `local_rope`: the rotation of layers
@@ -71,7 +71,7 @@ class ModelConfig:
     feed_forward: int = _of("size")
     vocabulary: int = _of("size")
     context: int = _of("size")
-    rope: Rope = _of("size")
+    rope: Rope = _of("layers")
     norm_eps: float = _of("size")
     attention_scale: float = _of("size")
     activation: str = "silu"
@@ -111,14 +111,13 @@ class ModelConfig:
 
     def traits(self, part: str = "layers") -> frozenset[str]:
         """What this part of the model, its "layers" or its "ends", needs beyond a plain Llama: names of
-        fields, with the value where that is a word ("qk_norm=head").
+        fields, with the value where that is a word ("qk_norm=head"), or the field of it ("rope.scaling").
 
         A new field is a trait by itself: who computes layers natively names the traits it knows, and is not
         asked for a model that has another.
         """
         fields = [f for f in dataclasses.fields(self) if f.metadata.get("of", "layers") == part]
-        found = {f.name: getattr(self, f.name) for f in fields if not _is_plain(self, f)}
-        return frozenset(f"{name}={value}" if type(value) is str else name for name, value in found.items())
+        return frozenset(trait for field in fields for trait in _traits_of(self, field))
 
     def window(self, layer: int) -> int | None:
         """The last so many keys that a query sees in this layer; None for all."""
@@ -144,10 +143,16 @@ class ModelConfig:
         return bool(self.moe_layers) and self.moe_layers[layer]
 
 
-def _is_plain(config: ModelConfig, field: dataclasses.Field[Any]) -> bool:
-    """Whether the field has the value that it has for a plain Llama."""
-    value = getattr(config, field.name)
-    return not any(value) if isinstance(value, tuple) else value == field.default
+def _traits_of(of: Any, field: dataclasses.Field[Any]) -> Iterator[str]:
+    """The trait that a field is, unless it must be given or has the value that it has for a plain Llama; and
+    those of its own fields.
+    """
+    value = getattr(of, field.name)
+    plain = not any(value) if isinstance(value, tuple) else value == field.default
+    if not plain and field.default is not dataclasses.MISSING:
+        yield f"{field.name}={value}" if type(value) is str else field.name
+    for inner in dataclasses.fields(value) if dataclasses.is_dataclass(value) else ():
+        yield from (f"{field.name}.{trait}" for trait in _traits_of(value, inner))
 
 
 def _said(config: ModelConfig) -> list[str]:

@@ -124,6 +124,17 @@ class Architecture:
     stripped_names: tuple[str, ...] = ()
     tiny: Mapping[str, Tiny] = field(default_factory=dict)
 
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """The fields of ModelConfig that no file says."""
+        return {
+            "architecture": self.name,
+            "pre_norms": self.norms.before,
+            "post_norms": self.norms.after,
+            "qk_norm": self.norms.q_and_k,
+            "fused": self.fused,
+        }
+
     def but(self, name: str = "", **other: Any) -> Architecture:
         """One that differs in this. Without a `name`, GGUF files call it as they call this one, and are read
         as this one.

@@ -29,21 +29,17 @@ def folder_config(folder: Path) -> ModelConfig:
         if values.flag(flag, False):
             raise values.error(flag, "is true", wanted)
     found = _numbers(architecture, values)
-    layers, norms = found["layers"], architecture.norms
+    layers = found["layers"]
     ropes = folder_ropes(architecture, values, found["head_dim"], layers)
     windows = folder_windows(architecture, values, ropes.get("nope_layers", ()), layers)
     config = ModelConfig(
         **found,
         **drop_unused(ropes, windows),
-        architecture=architecture.name,
+        **architecture.fixed,
         windows=windows,
-        pre_norms=norms.before,
-        post_norms=norms.after,
-        qk_norm=norms.q_and_k,
-        norm_offset=norms.folder_less,
+        norm_offset=architecture.norms.folder_less,
         qkv_bias=_has_bias(values, architecture.biases.qkv),
         output_bias=_has_bias(values, architecture.biases.output),
-        fused=architecture.fused,
         tied_embeddings=whole.flag(
             "tie_word_embeddings", values.flag("tie_word_embeddings", architecture.tied)
         ),

@@ -35,7 +35,7 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     architecture = _architecture(file)
     values = Values(file.path, file.metadata, f"{architecture.name}.")
     found = _numbers(architecture, values, {"vocabulary": _vocabulary(file, values)})
-    layers, norms = found["layers"], architecture.norms
+    layers = found["layers"]
     if values.whole("attention.value_length", found["head_dim"]) != found["head_dim"]:
         raise values.error("attention.value_length", "differs from key_length", f"{found['head_dim']}")
     ropes = gguf_ropes(architecture, values, file.tensors, found["head_dim"], layers)
@@ -43,14 +43,10 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     config = ModelConfig(
         **found,
         **drop_unused(ropes, windows),
-        architecture=architecture.name,
+        **architecture.fixed,
         windows=windows,
-        pre_norms=norms.before,
-        post_norms=norms.after,
-        qk_norm=norms.q_and_k,
         qkv_bias=gguf_name(architecture, "layers.0.attention.q_bias") in file.tensors,
         output_bias=gguf_name(architecture, "layers.0.attention.output_bias") in file.tensors,
-        fused=architecture.fused,
         tied_embeddings=gguf_name(architecture, "output") not in file.tensors,
         moe_layers=(True,) * layers if found.get("experts") else (),
     )
