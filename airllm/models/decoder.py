@@ -167,7 +167,6 @@ def experts(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
 
 def _shared_expert(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
     """The expert that every token takes, weighted by the sigmoid of a gate of its own."""
-    weight = (
-        np.tanh(ops.linear(x, layer["shared_expert.router"]) / 2) / 2 + 0.5
-    )  # the sigmoid, without overflow
+    gate = ops.linear(x, layer["shared_expert.router"])
+    weight = np.tanh(gate / 2) / 2 + 0.5  # the sigmoid, without overflow
     return weight * feed_forward(ops, x, layer, "shared_expert")
