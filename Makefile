@@ -1,13 +1,16 @@
 PYTHON ?= python3
 CXX_FILES = $(shell git ls-files '*.cpp' '*.h' '*.inl' '*.cu' '*.inc')
 
-.PHONY: build test bench lint format clean
+.PHONY: build test test-all bench lint format clean
 
 build:  ## the C++ backend, in place
 	$(PYTHON) setup.py build_ext --inplace
 
 test:
 	$(PYTHON) -m pytest
+
+test-all:  ## every case of every table, where `make test` takes those in which each pair of values meets; hours
+	AIRLLM_TEST_ALL=1 $(PYTHON) -m pytest -n auto
 
 bench:  ## builds, checks and times everything there is; --quick for a minute: make bench ARGS=--quick
 	$(PYTHON) detect_and_benchmark.py $(ARGS)

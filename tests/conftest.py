@@ -8,9 +8,12 @@ import shutil
 import sys
 import tempfile
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 import checkouts
 import ml_dtypes
@@ -38,6 +41,8 @@ REQUIRED = [name for name in os.environ.get("AIRLLM_TEST_REQUIRE", "").split(","
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 SKIPPED = pytest.StashKey[bool]()
 MOST = 6  # cases of a test on a target
+ALL = bool(os.environ.get("AIRLLM_TEST_ALL"))
+T = TypeVar("T")
 # Largest error, relative to the largest exact value of its row.
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 2e-3, np.dtype(ml_dtypes.bfloat16): 1e-2}
 
@@ -81,23 +86,41 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Of a test's cases on one target at most MOST run, always the same ones: a table of dtypes by shapes by
-    lengths has hundreds, and to make items of them all takes longer than to run these. A case that is named
-    runs, and with AIRLLM_TEST_ALL=1 all do.
+    """Of a test's cases on one target at most MOST run, always the same ones, in which as many pairs of values
+    as can be meet: a table of dtypes by shapes by lengths has hundreds, and to make items of them all takes
+    longer than to run these. A case that is named runs, and with AIRLLM_TEST_ALL=1 all do.
     """
     named = any("[" in argument for argument in metafunc.config.args)
-    if named or os.environ.get("AIRLLM_TEST_ALL") or "target" not in metafunc.fixturenames:
+    if named or ALL or "target" not in metafunc.fixturenames:
         return
     test = metafunc.definition
     groups: dict[tuple[str, str], list] = {}
     for case in metafunc._calls:
         groups.setdefault((str(case.params["target"]), str(case.params.get("op"))), []).append(case)
-    kept = set()
+    kept: set[int] = set()
     for (target, _), group in groups.items():
         group.sort(key=lambda case: zlib.crc32(f"{test.nodeid}[{case.id}]".encode()))
-        kept |= set(map(id, group[: _most(test.name, target)]))
+        kept |= set(map(id, spread([case.params for case in group], group, _most(test.name, target))))
     left = [case for case in metafunc._calls if id(case) in kept]
     metafunc._calls[:] = left or metafunc._calls[:1]  # none at all would be a test without its arguments
+
+
+def spread(values: Sequence[Mapping[str, object]], cases: Sequence[T], most: int) -> list[T]:
+    """At most so many of the cases: each next one has the most values, and pairs of them, that none before has."""
+    left = {i: _values_and_pairs(each) for i, each in enumerate(values)}
+    chosen: list[T] = []
+    while left and len(chosen) < most:
+        best = max(left, key=lambda i: (len(left[i]), -i))
+        chosen.append(cases[best])
+        seen = left.pop(best)
+        for new in left.values():
+            new -= seen
+    return chosen
+
+
+def _values_and_pairs(values: Mapping[str, object]) -> set[frozenset]:
+    each = [(name, repr(value)) for name, value in values.items()]
+    return {frozenset(some) for count in (1, 2) for some in combinations(each, count)}
 
 
 def _most(test: str, target: str) -> int:

@@ -1,11 +1,13 @@
 """Every op, on every backend and variant that runs here, against its own definition in float64."""
 
 import math
+from contextlib import contextmanager
+from itertools import combinations, product
 
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import DTYPES, assert_agrees, targets
+from conftest import ALL, DTYPES, assert_agrees, targets
 
 from airllm.tensor_ops import OPS
 
@@ -71,15 +73,40 @@ def assert_all_agree(actual, exact, dtype):
         assert_agrees(a, b, dtype)
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("batch", BATCHES, ids=lambda b: "x".join(map(str, b)) or "1d")
+def cases_of(dtype):
+    """(batch, length) of a dtype: every pair of a dtype, a batch and a length meets. All of the table, with
+    three times as many, by `make test-all`.
+    """
+    if ALL:
+        return list(product(BATCHES, LENGTHS))
+    return [(BATCHES[(i + DTYPES.index(dtype)) % len(BATCHES)], length) for i, length in enumerate(LENGTHS)]
+
+
+def test_every_pair_of_a_dtype_a_batch_and_a_length_is_in_the_table():
+    table = {(dtype, *case) for dtype in DTYPES for case in cases_of(dtype)}
+    axes = (DTYPES, BATCHES, LENGTHS)
+    for a, b in combinations(range(3), 2):
+        assert {(row[a], row[b]) for row in table} == set(product(axes[a], axes[b]))
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
-def test_agrees_with_definition(op, dtype, batch, length, reached):
-    leading = batch if any(o.leads for o in op.operands) else ()
-    args, optional = sample(op, dtype, length, leading)
-    assert_all_agree(getattr(reached, op.name)(*args), op.exact(*args), dtype)
-    if optional:
-        assert_all_agree(getattr(reached, op.name)(*args, **optional), op.exact(*args, **optional), dtype)
+def test_agrees_with_definition(op, dtype, reached):
+    for batch, length in cases_of(dtype):
+        leading = batch if any(o.leads for o in op.operands) else ()
+        args, optional = sample(op, dtype, length, leading)
+        for given in ({}, optional) if optional else ({},):
+            actual, exact = getattr(reached, op.name)(*args, **given), op.exact(*args, **given)
+            with about(f"batch {leading}, length {length}, optional {list(given)}"):
+                assert_all_agree(actual, exact, dtype)
+
+
+@contextmanager
+def about(case):
+    """Puts the case before what an assertion says."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{case}: {error}") from error
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=lambda d: np.dtype(d).name)
