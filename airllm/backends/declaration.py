@@ -64,6 +64,15 @@ class Declaration:
     options: Mapping[str, str] = field(default_factory=dict)
     # What makes the KernelBackend of a number of threads and what errors call that.
     threads: str = ""
+    # Its value of BackendType in C++, which never changes once a program may have it; None: after all that
+    # have one. The class C++ programs run is NameBackend of cpp_ext/backend/name_backend.h, where there is a
+    # `name_in_cpp`; without one they know that it is reached from Python alone.
+    number_in_cpp: int | None = None
+    name_in_cpp: str = ""
+    # Aliases of another system, which C++ programs know on all.
+    aliases_in_cpp: tuple[str, ...] = ()
+    # Folders of cpp_ext that it shares, and that travel inside its package.
+    folders: tuple[str, ...] = ()
     # The module of cpp_ext/commands that builds or checks it.
     recipe: str = ""
     # What reading it has raised.

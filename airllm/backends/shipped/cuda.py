@@ -15,6 +15,7 @@ BACKEND = Declaration(
     "AIRLLM_WITH_CUDA=1 pip install .",
     colour="#9057d6",
     options={"use_cutlass_kernel": f"{__name__}:with_cutlass"},
+    number_in_cpp=0,
     recipe="cuda_build",
 )
 

@@ -4,13 +4,17 @@ import sys
 
 from airllm.backends.declaration import Declaration
 
+_ON_A_MAC = ("mps", "metal")
+
 BACKEND = Declaration(
     module="tensor_ops_mlx",
     title="MLX",
     runs_on="Metal or CPU",
-    aliases=("mps", "metal") if sys.platform == "darwin" else (),
+    aliases=_ON_A_MAC if sys.platform == "darwin" else (),
     rank=20,
     packages=("mlx",),
+    number_in_cpp=3,
+    aliases_in_cpp=_ON_A_MAC,
     extra="mlx",
     colour="#d6457b",
 )

@@ -17,5 +17,7 @@ BACKEND = Declaration(
     remedy_where_installed=_DRIVER,
     colour="#1fa37c",
     keys={"opencl_device": "airllm.backends.values:device"},  # not in a new file: it chooses by itself
+    number_in_cpp=1,
+    folders=("gpu_kernels",),  # their text is CUDA's too
     recipe="build_opencl",
 )
