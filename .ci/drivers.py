@@ -1,4 +1,4 @@
-"""What CI asks of backends, by their declarations and the programs in drivers/, a file of a backend's name each.
+"""What CI asks of backends: by their declarations, and by programs in drivers/ that have their names.
 
 required: the backends that an install brings, with commas between them
 packages: what pip has to install for the programs, a line each
@@ -17,12 +17,12 @@ try:
 except ModuleNotFoundError:  # before Python 3.11
     from pip._vendor import tomli as tomllib
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from airllm.backends.declaration import shipped
 from cpp_ext.commands.recipes import built
 
+HERE = Path(__file__).resolve().parent
 PROGRAMS = {path.stem: path for path in sorted((HERE / "drivers").glob("*.py"))}
 
 

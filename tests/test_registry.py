@@ -298,7 +298,8 @@ def test_the_header_alone_is_quick_and_drags_nothing_in(tmp_path):
     command = [compiler(), *airllm.get_cpp_flags(link=False), "-MM", str(tmp_path / "main.cpp")]
     includes = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     ours = {path for path in includes.split() if path.startswith(str(ROOT))}
-    headers = {Path(airllm.get_include()) / "airllm" / "backend" / name for name in ("backends.h", "shipped.h")}
+    header = Path(airllm.get_include()) / HEADER
+    headers = {header, header.with_name("shipped.h")}
     assert ours == set(map(str, headers))
     assert not any(re.search(r"^\s*#\s*define", path.read_text(), re.M) for path in headers)
 

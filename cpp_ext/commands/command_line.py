@@ -12,8 +12,8 @@ from . import (
     UsageError,
     build_ext,
     configure_backend,
+    distribution,
     editable_wheel,
-    packages,
     test_capabilities,
     write_backends,
 )
@@ -80,7 +80,7 @@ def run_with_setuptools(argv: list[str]) -> None:
         classes["editable_wheel"] = editable_wheel.from_setuptools(original_editable.editable_wheel)
     setup(
         license="Apache-2.0",
-        **packages.arguments(),
+        **distribution.arguments(),
         ext_modules=[Extension(name, []) for name in [recipe.NAME for recipe in built().values()]],
         cmdclass={**classes, "build_ext": build_ext.from_setuptools(original.build_ext)},
     )

@@ -2,7 +2,7 @@
 
 import sys
 
-from airllm.backends.declaration import Declaration
+from airllm.backends.declaration import Absent, Declaration
 
 _ON_A_MAC = ("mps", "metal")
 
@@ -13,6 +13,14 @@ BACKEND = Declaration(
     aliases=_ON_A_MAC if sys.platform == "darwin" else (),
     rank=20,
     packages=("mlx",),
+    stands_for={
+        "metal": Absent(
+            "Metal",
+            "Metal",
+            "Metal is for Apple's GPUs, of which there is none here; mlx runs on the CPU by its own name",
+            aliases=("mps",),
+        )
+    },
     number_in_cpp=3,
     aliases_in_cpp=_ON_A_MAC,
     extra="mlx",

@@ -1,4 +1,4 @@
-"""What a wheel carries: airllm, what C++ programs compile, and the kernels that backends declare.
+"""What the distribution says of backends and carries: airllm, what C++ programs compile, declared kernels.
 
 Kernels lie in cpp_ext/, and at the top of a wheel; `build_ext` puts there what it compiles. What C++ programs
 compile travels inside airllm, and a folder that backends share inside the package of the one that names it.
@@ -11,12 +11,24 @@ from airllm.backends.declaration import shipped
 from .probes import CHECKOUT, CPP_EXT
 from .recipes import built
 
+KEYWORDS = ("llm", "inference", "tensor", "simd", "metal")
 FOR_PROGRAMS = ("backend", "cmake", "cpu", "include/airllm/backend", "ops")
 NO_DATA = {".py", ".pyc", ".so"}
 
 
-def arguments() -> dict[str, dict | list]:
-    """Those of setuptools' setup() that say what there is, and where."""
+def arguments() -> dict[str, str | dict | list]:
+    """Those of setuptools' setup() that follow from what backends declare."""
+    titles = [own.title for own in shipped().values()]
+    what = "The tensor operations of Llama-family models"
+    return {
+        "description": f"{what} on {', '.join(titles[:-1])} and {titles[-1]}",
+        "keywords": [*KEYWORDS, *map(str.lower, titles)],
+        **carried(),
+    }
+
+
+def carried() -> dict[str, dict | list]:
+    """What a wheel has, and where it lies."""
     names = kernels()
     packages = [name for name in names if (CPP_EXT / name).is_dir()]
     folders = shared_folders()
