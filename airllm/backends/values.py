@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airllm.backends import absent, declaration
-from airllm.backends.declaration import declared, shipped
+from airllm.backends.declaration import Absent, Declaration, declared, shipped
 
 BUILT_IN = tuple(shipped())  # as the automatic order tries them
 # What a configuration says that leaves it at that.
@@ -16,7 +16,7 @@ IN_ORDER = tuple(name for name, own in shipped().items() if own.in_shipped_order
 DEFINITIONS = next(name for name, own in shipped().items() if own.definitions)  # it runs everywhere
 # Names that other systems know, which are no backend of this one; where it is an alias, that goes first.
 _OTHERS = {name: each for own in shipped().values() for name, each in own.stands_for.items()} | absent.ABSENT
-_NAMES = (*_OTHERS.items(), *shipped().items())
+_NAMES: tuple[tuple[str, Absent | Declaration], ...] = (*_OTHERS.items(), *shipped().items())
 ALIASES = {alias: name for name, each in _NAMES for alias in each.aliases}
 AUTO = "auto"
 # Those that are none, and why.
