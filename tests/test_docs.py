@@ -12,6 +12,7 @@ import pytest
 from airllm import real_data
 from airllm.architectures import declared, table
 from airllm.backends import available, opened
+from airllm.backends.declaration import shipped
 from airllm.backends.values import BUILT_IN
 
 ROOT = Path(__file__).parents[1]
@@ -121,7 +122,24 @@ def test_the_models_of_the_readme_are_those_that_run():
     assert all(name in listed[i] for i, each in enumerate(declared(), 2) for name in (each.title, each.name))
 
 
-def test_the_backends_of_the_table_are_those_that_are_known():
-    section = (ROOT / "README.md").read_text().partition("## Backends")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| ", section, re.M)
-    assert rows == list(BUILT_IN) and all(opened(name).name == name for name in rows)
+ROW = r"^\| `(\w+)` \| "
+# Where documents list the backends, each in its own words: the text before a list and after it, and a place.
+LISTS = (
+    ("README.md", "## Backends\n", "\n## ", ROW),
+    ("BACKEND_GUIDE.md", "## The backends\n", "\n## ", r"^\d\. `(\w+)`: "),
+    ("BACKEND_CONFIG.md", '| `preferred_backend` | `"auto"`', " | ", r', `"(\w+)"`'),
+)
+
+
+@pytest.mark.parametrize(("document", "before", "after", "place"), LISTS, ids=[each[0] for each in LISTS])
+def test_backends_are_listed_as_they_are_declared(document, before, after, place):
+    section = (ROOT / document).read_text().partition(before)[2].partition(after)[0]
+    listed = re.findall(place, section, re.M)
+    assert listed == list(BUILT_IN) and all(opened(name).name == name for name in listed)
+
+
+def test_there_is_a_row_for_each_backend_that_can_be_got():
+    section = (
+        (ROOT / "BACKEND_CONFIG.md").read_text().partition("| Build it with |\n")[2].partition("\n\n")[0]
+    )
+    assert {*re.findall(ROW, section, re.M)} == {name for name, own in shipped().items() if own.how_to_get()}

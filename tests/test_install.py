@@ -72,9 +72,10 @@ def check_beside_the_clone(python: Path, clone: Path) -> None:
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory):
-    """The source distribution of a clean checkout."""
+    """The source distribution of a checkout in which only the note of an earlier install is new."""
     folder = tmp_path_factory.mktemp("sdist")
     checkout = checkouts.copy(folder / "checkout")
+    build_ext.leave_note(checkout / "cpp_ext", cpp_build.NAME, "no compiler")
     command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "-o", str(folder), str(checkout)]
     answer = checkouts.run(command, folder)
     assert answer.returncode == 0, checkouts.said(answer)

@@ -28,6 +28,19 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
+class Absent:
+    """A name that other systems have for a backend and that is none here.
+
+    What it is called and runs on in summaries, what stands for it, and its other names.
+    """
+
+    title: str
+    runs_on: str
+    reason: str
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Declaration:
     """A backend: where its kernels are, and what others need to know before they load them.
 
@@ -64,6 +77,17 @@ class Declaration:
     options: Mapping[str, str] = field(default_factory=dict)
     # What makes the KernelBackend of a number of threads and what errors call that.
     threads: str = ""
+    # Names of other systems, which are no backend here, and for which it stands.
+    stands_for: Mapping[str, Absent] = field(default_factory=dict)
+    # Its value of BackendType in C++, which never changes once a program may have it; None: after all that
+    # have one. What C++ programs that can run it call it: "cpu" is CpuBackend of
+    # cpp_ext/backend/cpu_backend.h. Without one they know that it is reached from Python alone.
+    number_in_cpp: int | None = None
+    name_in_cpp: str = ""
+    # Aliases of another system, which C++ programs know on all.
+    aliases_in_cpp: tuple[str, ...] = ()
+    # Folders of cpp_ext that it shares, and that travel inside its package.
+    folders: tuple[str, ...] = ()
     # The module of cpp_ext/commands that builds or checks it.
     recipe: str = ""
     # What reading it has raised.

@@ -8,16 +8,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airllm.backends import absent, declaration
-from airllm.backends.declaration import declared, shipped
+from airllm.backends.declaration import Absent, Declaration, declared, shipped
 
 BUILT_IN = tuple(shipped())  # as the automatic order tries them
 # What a configuration says that leaves it at that.
 IN_ORDER = tuple(name for name, own in shipped().items() if own.in_shipped_order)
 DEFINITIONS = next(name for name, own in shipped().items() if own.definitions)  # it runs everywhere
-ALIASES = absent.ALIASES | {alias: name for name, own in shipped().items() for alias in own.aliases}
+# Names that other systems know, which are no backend of this one; where it is an alias, that goes first.
+_OTHERS = {name: each for own in shipped().values() for name, each in own.stands_for.items()} | absent.ABSENT
+_NAMES: tuple[tuple[str, Absent | Declaration], ...] = (*_OTHERS.items(), *shipped().items())
+ALIASES = {alias: name for name, each in _NAMES for alias in each.aliases}
 AUTO = "auto"
-# Names that other systems know, which are no backend of this one, and why.
-ABSENT = {name: why for name, why in absent.REASONS.items() if name not in ALIASES}
+# Those that are none, and why.
+ABSENT = {name: each.reason for name, each in _OTHERS.items() if name not in ALIASES}
 DEFAULTS: dict[str, Any] = {
     "preferred_backend": AUTO,
     "backend_priority": list(IN_ORDER),
@@ -62,7 +65,7 @@ def label(name: str) -> tuple[str, str]:
     """What a backend is called in a summary, and what it runs on."""
     if name in declared():
         return declared()[name].title or name, declared()[name].runs_on
-    return absent.LABELS[name]
+    return _OTHERS[name].title, _OTHERS[name].runs_on
 
 
 def on_processor() -> tuple[str, ...]:

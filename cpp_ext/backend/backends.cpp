@@ -3,36 +3,12 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #define cpu airllm_cpu  // a program's own namespace of that name is another one
-#include "cpu_backend.h"
+#include "shipped.h"
 
 namespace airllm::backend {
-namespace {
-
-// One that C++ programs cannot use.
-class AbsentBackend : public Backend {
- public:
-  AbsentBackend(std::string name, std::string reason) : name_(std::move(name)), reason_(std::move(reason)) {}
-  std::string get_name() const override { return name_; }
-  std::string why_not() const override { return reason_; }
-
- private:
-  std::string name_, reason_;
-};
-
-// After BackendType::CPU, as that goes on.
-constexpr const char* kInPythonAlone[] = {"mlx", "webgpu", "python"};
-// Other names for a backend, as Python has them in airllm/backends/shipped/.
-constexpr std::pair<const char*, const char*> kAliases[] = {
-    {"cpp", "cpu"}, {"openmp", "cpu"}, {"metal", "mlx"}, {"mps", "mlx"}, {"numpy", "python"}};
-
-std::unique_ptr<Backend> in_python_alone(const std::string& name) {
-  const std::string as = name == "python" ? "NumPy" : "tensor_ops_" + name;
-  return std::make_unique<AbsentBackend>(name, "it is reached from Python alone, as " + as);
-}
-
-}  // namespace
 
 int64_t row_bytes(const char* format, int64_t k) {
   const Checks checks("row_bytes");
@@ -40,10 +16,10 @@ int64_t row_bytes(const char* format, int64_t k) {
 }
 
 BackendRegistry::BackendRegistry() {
-  for (const char* name : {"cuda", "opencl"}) backends_.push_back(in_python_alone(name));
-  backends_.push_back(std::make_unique<CpuBackend>());
-  for (const char* name : kInPythonAlone) backends_.push_back(in_python_alone(name));
-  for (size_t i = 0; i < backends_.size(); ++i) backends_[i]->type_ = BackendType(i);
+  for (const Shipped& each : kShipped) {
+    backends_.push_back(each.make(each));
+    backends_.back()->type_ = each.type;
+  }
 }
 
 BackendRegistry& BackendRegistry::get_instance() {
@@ -67,8 +43,9 @@ std::vector<BackendType> BackendRegistry::get_available_backends() const {
 
 Backend* BackendRegistry::get_backend(BackendType type) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto i = static_cast<size_t>(type);
-  return i < backends_.size() ? backends_[i].get() : nullptr;
+  for (const auto& backend : backends_)
+    if (backend->get_type() == type) return backend.get();
+  return nullptr;
 }
 
 Backend* BackendRegistry::get_backend(const std::string& name) const {
@@ -122,16 +99,20 @@ void BackendRegistry::set_default_backend(const std::string& name) {
 BackendType BackendRegistry::add(std::unique_ptr<Backend> backend) {
   if (!backend) throw std::invalid_argument("add: backend has a null pointer, expected a Backend");
   const std::lock_guard<std::mutex> lock(mutex_);
-  Backend *const before = named(backend->get_name()), *const found = find(backend->get_name());
+  const std::string name = backend->get_name();
+  const Backend* const found = find(name);
   if (found && found->is_available())
-    throw std::invalid_argument("add: name has value '" + backend->get_name() +
+    throw std::invalid_argument("add: name has value '" + name +
                                 "', expected one that no available backend has");
-  if (!before) backends_.emplace_back();
-  backend->type_ = before ? before->get_type() : BackendType(backends_.size() - 1);
-  auto& place = backends_[static_cast<size_t>(backend->type_)];
-  if (before) replaced_.push_back(std::move(place));
-  place = std::move(backend);
-  return place->get_type();
+  const auto has_it = [&](const auto& each) { return cpu::same_name(each->get_name(), name); };
+  const auto place = std::find_if(backends_.begin(), backends_.end(), has_it);
+  if (place == backends_.end()) {
+    backend->type_ = BackendType(static_cast<int>(backends_.back()->get_type()) + 1);
+    return backends_.emplace_back(std::move(backend))->get_type();
+  }
+  backend->type_ = (*place)->get_type();
+  replaced_.push_back(std::exchange(*place, std::move(backend)));
+  return (*place)->get_type();
 }
 
 namespace {

@@ -12,14 +12,17 @@ from . import (
     UsageError,
     build_ext,
     configure_backend,
+    distribution,
     editable_wheel,
     test_capabilities,
+    write_backends,
 )
 from .recipes import built, recipes
 
 COMMANDS: dict[str, ModuleType] = {
     "configure_backend": configure_backend,
     "test_capabilities": test_capabilities,
+    "write_backends": write_backends,
 }
 for _recipe in recipes().values():
     if _recipe.COMMAND[0] != "build_ext":  # which is setuptools' own
@@ -77,6 +80,7 @@ def run_with_setuptools(argv: list[str]) -> None:
         classes["editable_wheel"] = editable_wheel.from_setuptools(original_editable.editable_wheel)
     setup(
         license="Apache-2.0",
+        **distribution.arguments(),
         ext_modules=[Extension(name, []) for name in [recipe.NAME for recipe in built().values()]],
         cmdclass={**classes, "build_ext": build_ext.from_setuptools(original.build_ext)},
     )

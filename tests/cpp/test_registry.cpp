@@ -71,6 +71,10 @@ class Doubling : public Backend {
   std::string name_, why_not_;
 };
 
+// Values that programs may have written down: they stay.
+static_assert(int(BackendType::CUDA) == 0 && int(BackendType::OPENCL) == 1 && int(BackendType::CPU) == 2);
+static_assert(int(BackendType::MLX) == 3 && int(BackendType::WEBGPU) == 4 && int(BackendType::PYTHON) == 5);
+
 void check_registry(BackendRegistry& registry) {
   check(available_early == 1, "the CPU before main()");
   check(&registry == &BackendRegistry::get_instance(), "one registry");

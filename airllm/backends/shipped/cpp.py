@@ -18,5 +18,7 @@ BACKEND = Declaration(
     settings=("AIRLLM_CPU_ISA", "AIRLLM_NUM_THREADS"),
     options={"num_workers": "airllm.backends.cpp_backend:with_workers"},
     threads="airllm.backends.cpp_backend:with_threads",
+    number_in_cpp=2,
+    name_in_cpp="cpu",
     recipe="cpp_build",
 )

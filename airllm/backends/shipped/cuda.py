@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from airllm.backends.declaration import Declaration
+from airllm.backends.declaration import Absent, Declaration
 
 BACKEND = Declaration(
     module="tensor_ops_cuda",
@@ -15,6 +15,20 @@ BACKEND = Declaration(
     "AIRLLM_WITH_CUDA=1 pip install .",
     colour="#9057d6",
     options={"use_cutlass_kernel": f"{__name__}:with_cutlass"},
+    stands_for={
+        "triton": Absent(
+            "Triton",
+            "CUDA",
+            "there is no backend for Triton: its kernels run on PyTorch's tensors alone, and without a GPU "
+            "only in its interpreter; cuda runs on the same GPUs without PyTorch",
+        ),
+        "cudnn": Absent(
+            "cuDNN",
+            "CUDA",
+            "cuDNN is a library, not a backend: cuda has kernels of its own for all that it would do here",
+        ),
+    },
+    number_in_cpp=0,
     recipe="cuda_build",
 )
 

@@ -2,15 +2,27 @@
 
 import sys
 
-from airllm.backends.declaration import Declaration
+from airllm.backends.declaration import Absent, Declaration
+
+_ON_A_MAC = ("mps", "metal")
 
 BACKEND = Declaration(
     module="tensor_ops_mlx",
     title="MLX",
     runs_on="Metal or CPU",
-    aliases=("mps", "metal") if sys.platform == "darwin" else (),
+    aliases=_ON_A_MAC if sys.platform == "darwin" else (),
     rank=20,
     packages=("mlx",),
+    stands_for={
+        "metal": Absent(
+            "Metal",
+            "Metal",
+            "Metal is for Apple's GPUs, of which there is none here; mlx runs on the CPU by its own name",
+            aliases=("mps",),
+        )
+    },
+    number_in_cpp=3,
+    aliases_in_cpp=_ON_A_MAC,
     extra="mlx",
     colour="#d6457b",
 )

@@ -1,6 +1,6 @@
 """OpenCL, by pyopencl: cpp_ext/tensor_ops_opencl/."""
 
-from airllm.backends.declaration import Declaration
+from airllm.backends.declaration import Absent, Declaration
 
 _DRIVER = "and a driver: of the GPU, or Debian: pocl-opencl-icd for the CPU; see clinfo"
 
@@ -17,5 +17,14 @@ BACKEND = Declaration(
     remedy_where_installed=_DRIVER,
     colour="#1fa37c",
     keys={"opencl_device": "airllm.backends.values:device"},  # not in a new file: it chooses by itself
+    stands_for={
+        "rocm": Absent(
+            "ROCm",
+            "ROCm",
+            "there is no backend of this name: AMD's GPUs run the opencl backend, with ROCm's OpenCL driver",
+        )
+    },
+    number_in_cpp=1,
+    folders=("gpu_kernels",),  # their text is CUDA's too
     recipe="build_opencl",
 )

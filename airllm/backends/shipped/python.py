@@ -10,5 +10,6 @@ BACKEND = Declaration(
     rank=60,
     in_shipped_order=True,
     on_processor=True,
+    number_in_cpp=5,
     colour="#8b929c",
 )

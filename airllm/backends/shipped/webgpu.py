@@ -9,5 +9,6 @@ BACKEND = Declaration(
     rank=40,
     packages=("wgpu",),
     extra="webgpu",
+    number_in_cpp=4,
     colour="#b8912a",
 )

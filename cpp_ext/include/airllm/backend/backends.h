@@ -14,6 +14,8 @@
 // std::invalid_argument ("rms_norm: dim has value -1, expected 0 or more"), a backend that cannot run here or
 // lacks an op is std::runtime_error with the reason.
 #pragma once
+#include <airllm/backend/shipped.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -78,9 +80,6 @@ struct AttentionOptions {
   std::optional<int64_t> window;  // the last so many keys that a query sees
   Input mask;                     // (queries, keys): of bool it keeps what is true, of floats it is added
 };
-
-// From ADDED on: the backends that add() has taken.
-enum class BackendType : int { CUDA, OPENCL, CPU, MLX, WEBGPU, PYTHON, ADDED };
 
 // One backend. A class of a program's own says get_name() and why_not(), and has the ops that it can do; the
 // others throw. Pointers are to memory of the host, sizes count elements; float32, float16 and bfloat16 are

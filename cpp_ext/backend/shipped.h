@@ -1,0 +1,29 @@
+// The backends that the registry begins with, and other names for them.
+// `python setup.py write_backends` writes this file by the declarations in airllm/backends/shipped/.
+#pragma once
+
+#include "absent_backend.h"
+#include "cpu_backend.h"
+
+namespace airllm::backend {
+
+// clang-format off: a row is a line
+constexpr Shipped kShipped[] = {
+    {BackendType::CUDA, "cuda", "tensor_ops_cuda", make_absent},
+    {BackendType::OPENCL, "opencl", "tensor_ops_opencl", make_absent},
+    {BackendType::CPU, "cpu", "tensor_ops_cpp", make<CpuBackend>},
+    {BackendType::MLX, "mlx", "tensor_ops_mlx", make_absent},
+    {BackendType::WEBGPU, "webgpu", "tensor_ops_webgpu", make_absent},
+    {BackendType::PYTHON, "python", "NumPy", make_absent},
+};
+
+constexpr Alias kAliases[] = {
+    {"cpp", "cpu"},
+    {"openmp", "cpu"},
+    {"metal", "mlx"},
+    {"mps", "mlx"},
+    {"numpy", "python"},
+};
+// clang-format on
+
+}  // namespace airllm::backend

@@ -1,0 +1,73 @@
+"""What the distribution says of backends and carries: airllm, what C++ programs compile, declared kernels.
+
+Kernels lie in cpp_ext/, and at the top of a wheel; `build_ext` puts there what it compiles. What C++ programs
+compile travels inside airllm, and a folder that backends share inside the package of the one that names it.
+"""
+
+from pathlib import Path
+
+from airllm.backends.declaration import shipped
+
+from .probes import CHECKOUT, CPP_EXT
+from .recipes import built
+
+KEYWORDS = ("llm", "inference", "tensor", "simd", "metal")
+FOR_PROGRAMS = ("backend", "cmake", "cpu", "include/airllm/backend", "ops")
+NO_DATA = {".py", ".pyc", ".so"}
+
+
+def arguments() -> dict[str, str | dict | list]:
+    """Those of setuptools' setup() that follow from what backends declare."""
+    titles = [own.title for own in shipped().values()]
+    what = "The tensor operations of Llama-family models"
+    return {
+        "description": f"{what} on {', '.join(titles[:-1])} and {titles[-1]}",
+        "keywords": [*KEYWORDS, *map(str.lower, titles)],
+        **carried(),
+    }
+
+
+def carried() -> dict[str, dict | list]:
+    """What a wheel has, and where it lies."""
+    names = kernels()
+    packages = [name for name in names if (CPP_EXT / name).is_dir()]
+    folders = shared_folders()
+    return {
+        "packages": [*python_packages(CHECKOUT, "airllm"), *packages_in(packages), *folders],
+        "package_dir": {"": CPP_EXT.name, "airllm": "airllm", **folders},
+        "package_data": {"airllm": ["py.typed"], **dict.fromkeys(folders, ["*"]), **data_of(packages)},
+        "py_modules": [name for name in names if (CPP_EXT / f"{name}.py").is_file()],
+    }
+
+
+def kernels() -> list[str]:
+    """The modules of kernels that are not compiled, of the backends that have any."""
+    compiled = {recipe.NAME for recipe in built().values()}
+    return sorted({own.module for own in shipped().values() if own.module} - compiled)
+
+
+def packages_in(names: list[str]) -> list[str]:
+    return [package for name in names for package in python_packages(CPP_EXT, name)]
+
+
+def python_packages(folder: Path, name: str) -> list[str]:
+    """A package that lies in `folder`, and those in it."""
+    places = sorted(path.parent for path in (folder / name).rglob("__init__.py"))
+    return [".".join(place.relative_to(folder).parts) for place in places]
+
+
+def shared_folders() -> dict[str, str]:
+    """Folders that travel inside a package, by the names of packages that they are there."""
+    programs = {f"airllm.{CPP_EXT.name}.{each.replace('/', '.')}": each for each in FOR_PROGRAMS}
+    of_backends = {f"{own.module}.{each}": each for own in shipped().values() for each in own.folders}
+    return {name: f"{CPP_EXT.name}/{folder}" for name, folder in {**programs, **of_backends}.items()}
+
+
+def data_of(packages: list[str]) -> dict[str, list[str]]:
+    """What lies in packages of kernels beside modules of Python, such as the text of kernels."""
+    found = {}
+    for package in packages:
+        files = [path for path in (CPP_EXT / package).rglob("*") if path.is_file()]
+        data = [path.relative_to(CPP_EXT / package) for path in files if path.suffix not in NO_DATA]
+        found[package] = sorted(path.as_posix() for path in data)
+    return found
