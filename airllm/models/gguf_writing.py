@@ -16,7 +16,7 @@ import numpy as np
 from airllm.formats import FORMATS, Quantized
 from airllm.models.pages import to_disk
 from airllm.models.weights import Stored
-from airllm.real_data import OnProgress
+from airllm.progress import OnProgress
 
 Pieces = Callable[[], Iterable[np.ndarray]]
 
