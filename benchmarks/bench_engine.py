@@ -34,7 +34,7 @@ from airllm import benchmark, measure
 from airllm.backends import opened
 from airllm.models import smollm2
 from airllm.models.open_weights import open_weights
-from airllm.models.pages import to_disk
+from airllm.output import to_disk
 from airllm.report import duration, figures
 from benchmarks import engine_peers, record
 from benchmarks.engine_peers import Engine, NoEngine

