@@ -267,8 +267,9 @@ def model_timed(
     console: Console, options: argparse.Namespace, result: dict[str, Any], budget: measure.Budget
 ) -> dict[str, Any]:
     """The real model on the backends that `auto` may take and that have passed their checks."""
-    from airllm import model_benchmark, real_data
+    from airllm import model_benchmark
     from airllm.backends.devices import usable_cores
+    from airllm.models import smollm2
 
     found: dict[str, Any] = {"name": "SmolLM2-135M-Instruct, Q4_1", "rows": [], "why_not": ""}
     if result["data"]["why_not"]:
@@ -283,10 +284,10 @@ def model_timed(
         limits = {"rounds": QUICK_ROUNDS, "within": min(QUICK_MODEL, budget.left() / 2)}
     try:
         with step(console, "Timing the model") as told:
-            path = real_data.fetch(QUICK_FETCH if options.quick else 300)
+            path = smollm2.fetch(QUICK_FETCH if options.quick else 300)
             threads = options.threads or usable_cores()
             found["rows"] = model_benchmark.measured(path, names, threads, told, **limits)
-    except real_data.Unavailable as error:
+    except smollm2.Unavailable as error:
         found["why_not"] = str(error)
     return found
 

@@ -23,6 +23,7 @@ from airllm.cases import case_of, contracts
 from airllm.formats import Quantized
 from airllm.op import Op
 from airllm.peer import TORCH, torch_call
+from airllm.progress import Told
 from airllm.real_data import Data
 from airllm.tensor_ops import OPS
 
@@ -33,8 +34,6 @@ PEERS = {
     "numpy": values.DEFINITIONS,
     "torch": TORCH,
 }  # what ratios are given to: the definitions run in NumPy
-
-OnProgress = Callable[[int, int, str], None]
 
 
 class WrongName(ValueError):
@@ -140,7 +139,7 @@ def check(
     ops: Sequence[str],
     dtypes: Sequence[str],
     data: Data,
-    on_progress: OnProgress,
+    on_progress: Told,
     seconds: float = math.inf,
 ) -> list[dict[str, Any]]:
     """Compare every backend's every op with the definition in float64.
@@ -233,7 +232,7 @@ def speed(
     sizes: Sequence[tuple[int, int]] | None,
     data: Data,
     limits: Limits,
-    on_progress: OnProgress,
+    on_progress: Told,
 ) -> list[dict[str, Any]]:
     """Time every backend, and PyTorch where it is installed, on the same arrays in the same seconds.
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airllm import command_line
-from airllm.command_line import Refused, in_options
+from airllm.command_line import in_options
+from airllm.terminal import Refused
 
 if TYPE_CHECKING:
     from airllm.layer_engine import LayerWiseInferenceEngine
@@ -88,9 +89,10 @@ def _line(error: Exception, options: argparse.Namespace) -> str:
 
 def generate(options: argparse.Namespace) -> int:
     """The answer to a prompt, or the text that goes on from it."""
-    from airllm.answers import facts, show
+    from airllm.answers import facts
     from airllm.piped import with_stdin
     from airllm.progress import Waiting
+    from airllm.terminal import show
 
     prompt = with_stdin(options.prompt)
     with opened(options) as engine:
@@ -228,9 +230,9 @@ def tune_backends(options: argparse.Namespace) -> int:
 
 def quantize(options: argparse.Namespace) -> int:
     """A model in another format."""
-    from airllm.model_info import size
     from airllm.models.quantize import quantize
     from airllm.progress import progress
+    from airllm.readable import size
 
     source, target = _path(options.model), Path(options.out)
     with asked(options), progress(f"Writing {target.name}") as advance:

@@ -58,10 +58,6 @@ _EXAMPLES = {
 _PARAMETER = r"\b(?P<name>{})(?:(?= has (?:value|type|an) | is \d|=\S(?<!=[).,;]))|=(?=[\s).,;]|$))"
 
 
-class Refused(Exception):
-    """What the user asked for cannot be; the message is all that is shown."""
-
-
 class _Parser(argparse.ArgumentParser):
     """Its end, a text that costs imports, is made when it is shown."""
 

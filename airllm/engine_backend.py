@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from airllm.architectures import config_of
-from airllm.backends import registry, tuning, values
+from airllm.backends import json_file, registry, tuning, values
 from airllm.backends.kernel_backend import KernelBackend, init_backend
 from airllm.formats import Quantized
-from airllm.models import speed
+from airllm.models import smollm2, speed
 from airllm.models.model import ExactOps, Model
+from airllm.models.open_weights import open_weights
 from airllm.models.speed import Speed
-from airllm.models.weights import open_weights
 
 LONGEST = 3.0  # seconds: once devices have taken so long, no other one is tried
 KEPT = 100  # models
@@ -151,9 +151,7 @@ def _tried(opening: Opening, name: str, best: float) -> Speed:
 
 def cache_file() -> Path:
     """Where the speeds of models are kept."""
-    from airllm.real_data import cache_dir
-
-    return cache_dir() / "model_speeds.json"
+    return smollm2.cache_dir() / "model_speeds.json"
 
 
 def forget() -> None:
@@ -204,8 +202,6 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _write(file: Path, kept: Mapping[str, Any]) -> str:
     """Keep this; returns why it cannot be, "" if it is."""
-    from airllm.backends import json_file
-
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write(file, json_file.text_of(dict(kept)))

@@ -14,13 +14,15 @@ import numpy as np
 from airllm.backends.kernel_backend import init_backend, with_threads
 from airllm.engine_backend import Opening, chosen
 from airllm.extras import needed
-from airllm.models import generation, turns
+from airllm.models import turns
 from airllm.models.cache import Cache, check_context, dtype_named, token_id
-from airllm.models.generation import OnPrompt, Options, Prompt, Statistics
+from airllm.models.cache_factory import CacheFactory
+from airllm.models.generation import Options, Prompt, Statistics, TextGenerator, is_batch, request
 from airllm.models.memory import MemoryEstimate, parse_size
 from airllm.models.model import Model
 from airllm.models.recommended import recommended_by
-from airllm.models.tokenizer import Tokenizer, open_tokenizer
+from airllm.models.tokenizer import Tokenizer
+from airllm.progress import OnProgress
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing's from Python 3.11 on
@@ -76,25 +78,27 @@ class LayerWiseInferenceEngine:
         self.backend = init_backend(self.backend_choice.name)
         if threads is not None:
             self.backend = with_threads(self.backend, threads)
-        self._model: Model | None = opening.model(self.backend)
-        self.config = self._model.config
-        self.context = self._model.residency.context
+        model = opening.model(self.backend)
+        self.config, self.context = model.config, model.residency.context
         self.kv_cache_dir = None if kv_cache_dir is None else Path(kv_cache_dir)
-        self._kept = generation.PromptCache(self.new_cache)
-        self.statistics: Statistics | None = None
+        files = () if self.kv_cache_dir is None else (self.kv_cache_dir, model.fingerprint)
+        self._caches = CacheFactory(self.config, self.context, self.cache_dtype, *files)
+        self._generator = TextGenerator(model, self.path, self.context, self._caches.new)
 
     @property
     def model(self) -> Model:
         """The layers. RuntimeError after `close`."""
-        if self._model is None:
-            raise RuntimeError(f"the engine of {self.path} is closed: open another one")
-        return self._model
+        return self._generator.model
 
-    @cached_property
+    @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer, opened when first asked for."""
-        with needed("models"):
-            return open_tokenizer(self.path)
+        return self._generator.tokenizer
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """Numbers of the last text, None before the first."""
+        return self._generator.statistics
 
     @cached_property
     def chat_template(self) -> ChatTemplate | None:
@@ -124,16 +128,7 @@ class LayerWiseInferenceEngine:
         tokens are in `cache.tokens`. Raises CacheFileError for a file that is not of this model and context,
         OSError if the disk has no room for it.
         """
-        if self.kv_cache_dir is None:
-            if name is not None:
-                raise ValueError(
-                    f"new_cache: name has value {name!r}, expected none without kv_cache_dir=..."
-                )
-            return Cache(self.config, self.context, self.cache_dtype)
-        from airllm.models.cache_file import FileCache  # not on Windows
-
-        where = (self.kv_cache_dir, name, self.model.fingerprint)
-        return FileCache(self.config, self.context, self.cache_dtype, *where)
+        return self._caches.new(name)
 
     @overload
     def forward(
@@ -141,7 +136,7 @@ class LayerWiseInferenceEngine:
         tokens: list[int],
         cache: Cache | None = ...,
         all_positions: bool = ...,
-        on_progress: OnPrompt | None = ...,
+        on_progress: OnProgress | None = ...,
     ) -> np.ndarray: ...
 
     @overload
@@ -150,7 +145,7 @@ class LayerWiseInferenceEngine:
         tokens: list[list[int]],
         cache: Sequence[Cache] | None = ...,
         all_positions: bool = ...,
-        on_progress: OnPrompt | None = ...,
+        on_progress: OnProgress | None = ...,
     ) -> list[np.ndarray]: ...
 
     def forward(
@@ -158,7 +153,7 @@ class LayerWiseInferenceEngine:
         tokens: list[int] | list[list[int]],
         cache: Cache | Sequence[Cache] | None = None,
         all_positions: bool = False,
-        on_progress: OnPrompt | None = None,
+        on_progress: OnProgress | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """Logits after `tokens`: (vocabulary), or (tokens, vocabulary) if `all_positions`, float32.
 
@@ -172,38 +167,8 @@ class LayerWiseInferenceEngine:
         given: Any = [cache] if single else cache
         caches = [self.new_cache() for _ in batch] if cache is None else list(given)
         ids = [[token_id(token, "forward") for token in sequence] for sequence in batch]
-        results = self._forward(ids, caches, all_positions, on_progress)
+        results = self.model.run(ids, caches, all_positions, on_progress)
         return results[0] if single else results
-
-    def _forward(
-        self,
-        batch: list[list[int]],
-        caches: list[Cache],
-        all_positions: bool,
-        on_progress: OnPrompt | None = None,
-    ) -> list[np.ndarray]:
-        """In rounds that all sequences share, equally long: kernels may round otherwise for a few tokens."""
-        asked = list(map(len, batch))
-        batch = [self.model.pending(*pair) for pair in zip(batch, caches, strict=True)]
-        longest = max(map(len, batch))
-        rounds = -(-longest // max(self.model.residency.chunk // len(batch), 1))
-        if rounds == 1 and not all_positions:
-            return list(self.model.decode(batch, caches))
-        each = -(-longest // max(rounds, 1)) or 1
-        hidden: list[list[np.ndarray]] = [[] for _ in batch]
-        for start in range(0, longest, each):
-            if on_progress:
-                on_progress(sum(min(start, len(tokens)) for tokens in batch), sum(map(len, batch)))
-            going = [i for i, tokens in enumerate(batch) if len(tokens) > start]
-            parts = [batch[i][start : start + each] for i in going]
-            states = self.model.forward(parts, [caches[i] for i in going])
-            for i, state in zip(going, states, strict=True):
-                hidden[i] = [*hidden[i], state] if all_positions else [state[-1:]]
-        logits = self.model.logits(np.concatenate([state for states in hidden for state in states]))
-        if not all_positions:
-            return list(logits)
-        each_of = np.split(logits, np.cumsum([len(tokens) for tokens in batch])[:-1])
-        return [rows[len(rows) - count :] for rows, count in zip(each_of, asked, strict=True)]
 
     @overload
     def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str too: the first one counts
@@ -227,7 +192,7 @@ class LayerWiseInferenceEngine:
         repetition_penalty: float = 1.0,
         seed: int | None = None,
         stop: str | Sequence[str] = (),
-        on_prompt: OnPrompt | None = None,
+        on_prompt: OnProgress | None = None,
     ) -> str | list[str]:
         """The text that comes after `prompt`, without it.
 
@@ -250,7 +215,7 @@ class LayerWiseInferenceEngine:
         ContextFull, a ValueError, for a prompt longer than `context`; a text that fills it just ends. Warns
         with BeyondTraining of a text longer than those that the model was made for.
         """
-        wanted = generation.request(
+        wanted = request(
             max_new_tokens,
             temperature=temperature,
             top_k=top_k,
@@ -261,11 +226,9 @@ class LayerWiseInferenceEngine:
             stop=stop,
             on_prompt=on_prompt,
         )
-        if not generation.is_batch(prompt):
-            return "".join(self._stream(generation.encoded(self, cast("Prompt", prompt)), wanted))
-        each_of = enumerate(cast("Sequence[Prompt]", prompt))
-        prompts = [generation.encoded(self, each, f"prompt {i}") for i, each in each_of]
-        return generation.batch(self, prompts, wanted, self._done) if prompts else []
+        if is_batch(prompt):
+            return self._generator.batch(cast("Sequence[Prompt]", prompt), wanted)
+        return "".join(self._generator.stream(cast("Prompt", prompt), wanted))
 
     def stream(
         self, prompt: Prompt, max_new_tokens: int | None = 512, **options: Unpack[Options]
@@ -274,8 +237,7 @@ class LayerWiseInferenceEngine:
 
         `options` are those of `generate`. Leave off when you like: close the iterator, or let it go.
         """
-        wanted = generation.request(max_new_tokens, **options)
-        return self._stream(generation.encoded(self, prompt), wanted)
+        return self._generator.stream(prompt, request(max_new_tokens, **options))
 
     def chat(
         self,
@@ -309,11 +271,11 @@ class LayerWiseInferenceEngine:
         **options: Unpack[Options],
     ) -> Iterator[str]:
         """`chat`, piece by piece as the answer comes."""
-        wanted = generation.request(max_new_tokens, **options)
+        wanted = request(max_new_tokens, **options)
         if drop_oldest:
             messages = self.fitting(messages, max_new_tokens, template_values)
         tokens = self._conversation(messages, template_values)
-        return self._stream(generation.encoded(self, tokens, "the conversation"), wanted)
+        return self._generator.stream(tokens, wanted, "the conversation")
 
     def fitting(
         self,
@@ -343,21 +305,12 @@ class LayerWiseInferenceEngine:
         text = self.chat_template.render(messages, **(template_values or {}))
         return self.tokenizer.encode(text, add_bos=False)
 
-    def _stream(self, tokens: list[int], wanted: generation.Request) -> Iterator[str]:
-        return generation.stream(self, self._kept, tokens, wanted, self._done)
-
-    def _done(self, statistics: Statistics) -> None:
-        self.statistics = statistics
-
     def close(self) -> None:
         """Let go of the file and its memory. What is asked of the engine afterwards raises RuntimeError."""
-        if self._model is not None:
-            self._model.close()
-        self._model = None
-        self._kept.clear()
+        self._generator.close()
 
     def __repr__(self) -> str:
-        if self._model is None:
+        if self._generator.closed:
             return f"<LayerWiseInferenceEngine {self.path.name}: closed>"
         what = f"{self.config.in_short}, {self.backend.device()}, context {self.context}"
         return f"<LayerWiseInferenceEngine {self.path.name}: {what}>"

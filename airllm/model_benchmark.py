@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 from airllm.measure import Budget, Timing
 from airllm.models.speed import measured as speed_of
 from airllm.models.speed import rate
+from airllm.progress import Told
 
 BEGIN, PROMPT, ANSWER = 16, 512, 64  # tokens: before the first, of a prompt, of an answer
 SLOW = 20.0  # tokens a second: a backend that makes fewer gets a prompt and an answer that are shorter
@@ -38,7 +39,7 @@ def measured(
     path: Path,
     names: Sequence[str],
     threads: int,
-    on_progress: Callable[[int, int, str], None],
+    on_progress: Told,
     rounds: int = ROUNDS,
     within: float = math.inf,
 ) -> list[Row]:

@@ -19,9 +19,11 @@ from airllm.models.budget import CONTEXT
 from airllm.models.cache import token_bytes
 from airllm.models.fused import why_not_native, why_op_by_op
 from airllm.models.memory import estimate
+from airllm.models.open_weights import open_weights
 from airllm.models.recommended import as_text, recommended_by
 from airllm.models.speed import fastest, rate
-from airllm.models.weights import WeightFile, open_weights
+from airllm.models.weights import WeightFile
+from airllm.readable import count, size
 
 
 def facts(path: Path) -> dict[str, Any]:
@@ -135,20 +137,3 @@ def _format_lines(formats: list[Format]) -> Iterator[str]:
         bits = f"{each.bytes * 8 / each.values:.2f} bits each"
         what = f"{each.tensors} tensors"
         yield f"  {each.name:<9}  {what:>12}, {count(each.values):>8} in {size(each.bytes):>8}, {bits}"
-
-
-def size(number: int) -> str:
-    """Bytes for reading, in powers of 1000 as files are told: "98.4 MB"."""
-    return _scaled(number, ("bytes", "kB", "MB", "GB", "TB"))
-
-
-def count(number: int) -> str:
-    """A number for reading: "134.5 M"."""
-    return _scaled(number, ("", "k", "M", "G", "T")).strip()
-
-
-def _scaled(number: float, units: tuple[str, ...]) -> str:
-    at = 0
-    while number >= 999.5 and at < len(units) - 1:
-        number, at = number / 1000, at + 1
-    return f"{number:.{1 if at else 0}f} {units[at]}"

@@ -1,6 +1,7 @@
-"""Whether a file can be written, asked before the long work whose result it is to hold."""
+"""Files that long work results in: whether they can be written, asked before it; their way to disk."""
 
 import os
+import sys
 from pathlib import Path
 
 
@@ -16,3 +17,13 @@ def refuse_unwritable(path: Path) -> None:
         raise NotADirectoryError(f"{path} cannot be written: {folder} is no folder")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise PermissionError(f"{path} cannot be written: no permission to write into {folder}")
+
+
+def to_disk(path: Path) -> None:
+    """A file that was just written goes to disk and out of the page cache, where writing it has left small
+    pages: when it is read, it comes back in large ones.
+    """
+    if sys.platform == "linux":
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

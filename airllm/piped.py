@@ -9,7 +9,7 @@ import stat
 import sys
 from collections.abc import Iterator
 
-from airllm.command_line import Refused
+from airllm.terminal import Refused
 
 _PATIENCE = 3.0  # seconds until it is said that stdin is waited for
 

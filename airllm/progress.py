@@ -14,19 +14,23 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-Advance = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]  # how much is done, and of how much
 Told = Callable[[int, int, str], None]
 EVERY = 10.0  # seconds between two lines
 _MOMENT = 0.7  # seconds for which nothing is said
 
 
+def unseen(done: int, total: int) -> None:
+    """The progress of what nobody watches."""
+
+
 @contextlib.contextmanager
-def progress(what: str, unit_bytes: bool = True) -> Iterator[Advance]:
+def progress(what: str, unit_bytes: bool = True) -> Iterator[OnProgress]:
     """Call what this gives with how much is done, and of how much; it goes to stderr.
 
     Nothing is shown before the first call.
     """
-    shown: list[Advance] = []
+    shown: list[OnProgress] = []
     with contextlib.ExitStack() as stack:
 
         def advance(done: int, total: int) -> None:
@@ -38,7 +42,7 @@ def progress(what: str, unit_bytes: bool = True) -> Iterator[Advance]:
 
 
 @contextlib.contextmanager
-def _bar(what: str, unit_bytes: bool) -> Iterator[Advance]:
+def _bar(what: str, unit_bytes: bool) -> Iterator[OnProgress]:
     try:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TimeRemainingColumn

@@ -22,8 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 from airllm.backends.values import DEFINITIONS, processor_module
-from airllm.model_info import size
 from airllm.models.speed import rate
+from airllm.readable import size
 
 Result = dict[str, Any]
 Row = dict[str, Any]

@@ -19,6 +19,7 @@ from airllm.backends import registry, routing, tuning
 from airllm.benchmark import DTYPES, WrongName, call_of
 from airllm.cases import case_of, contracts
 from airllm.op import OPS, Op
+from airllm.progress import OnProgress
 from airllm.real_data import SOURCES, Data
 
 ROUNDS = 3
@@ -64,7 +65,7 @@ def tune(
     names: Sequence[str],
     plan: Plan,
     path: Path,
-    on_progress: Callable[[int, int], None],
+    on_progress: OnProgress,
 ) -> tuning.Tuning:
     """Measure these ops on these backends, and write the times to `path`; all that it holds then.
 

@@ -30,10 +30,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from airllm import benchmark, measure, real_data
+from airllm import benchmark, measure
 from airllm.backends import opened
-from airllm.models.pages import to_disk
-from airllm.models.weights import open_weights
+from airllm.models import smollm2
+from airllm.models.open_weights import open_weights
+from airllm.output import to_disk
 from airllm.report import duration, figures
 from benchmarks import engine_peers, record
 from benchmarks.engine_peers import Engine, NoEngine
@@ -107,7 +108,7 @@ def measured(name: str, given: Any, missing: list[str]) -> Case:
         engines = dict(engines_of(path, given, missing))
         for engine in engines.values():
             undo.callback(engine.close)
-        text = engines["airllm"].ask("tokens", text=(real_data.cache_dir() / real_data.TEXT).read_text())
+        text = engines["airllm"].ask("tokens", text=(smollm2.cache_dir() / smollm2.TEXT).read_text())
         check_alike(engines, text[:AFTER])
         case["rounds"] = [round_of(given, engines, text) for _ in range(given.rounds)]
         case["versions"] = {side: engine.version for side, engine in engines.items()}

@@ -13,7 +13,7 @@ from typing import Any
 
 import platformdirs
 
-from airllm import real_data
+from airllm.models import smollm2
 from benchmarks import record
 
 HERE = Path(__file__).resolve().parent
@@ -79,7 +79,7 @@ def first_token(python: str, side: str, path: Path, threads: int, text: str) -> 
 
 def model(name: str, folder: Path | None, llama_cpp: str | None) -> Path:
     """SmolLM2 in a format: the file of real_data, or what llama.cpp makes of that. Raises NoEngine."""
-    original = real_data.fetch()
+    original = smollm2.fetch()
     if name == "q4_1":
         return original
     folder = folder or Path(platformdirs.user_cache_dir("airllm")) / "engine_models"

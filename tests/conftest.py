@@ -30,9 +30,10 @@ os.environ.pop("PIP_LOG", None)
 # What was measured on this machine must not choose the kernels under test.
 os.environ["AIRLLM_TUNING"] = "off"
 
-from airllm import real_data, tensor_ops  # noqa: F401  ops must be declared before a backend is tried
+from airllm import tensor_ops  # noqa: F401  ops must be declared before a backend is tried
 from airllm.backends import config, registry
 from airllm.backends.declaration import Declaration, declared
+from airllm.models import smollm2
 from airllm.op import OPS
 
 # What tests look for besides backends.
@@ -193,8 +194,8 @@ def checkout(tmp_path: Path) -> Path:
 def real_file() -> Path:
     """SmolLM2-135M-Instruct as a GGUF file."""
     try:
-        return real_data.fetch(timeout=240)
-    except real_data.Unavailable as error:
+        return smollm2.fetch(timeout=240)
+    except smollm2.Unavailable as error:
         if "real-data" in REQUIRED:
             raise
         pytest.skip(f"the real model cannot be had: {error}")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from airllm import cli, command_line, conversation, extras, progress, tune
+from airllm import cli, command_line, conversation, extras, progress, terminal, tune
 from airllm import piped as piped_text
 from airllm.architectures import types_of_folders
 from airllm.backends import config, information
@@ -265,7 +265,7 @@ def test_what_stdin_adds_to_a_prompt(monkeypatch, tmp_path, kind, data, prompt, 
     stdin = None if number is None else os.fdopen(number, encoding="utf-8", errors="surrogateescape")
     monkeypatch.setattr(sys, "stdin", stdin)
     if expected is None or expected.startswith("stdin"):
-        with pytest.raises(command_line.Refused, match=expected or "there is no prompt: give one, or pipe"):
+        with pytest.raises(terminal.Refused, match=expected or "there is no prompt: give one, or pipe"):
             with_stdin(prompt)
     else:
         assert with_stdin(prompt) == expected

@@ -443,12 +443,13 @@ def nobody(uid):
 pwd.getpwuid = nobody
 if not {platformdirs}:
     sys.modules["platformdirs"] = None
-from airllm import real_data, tensor_ops
+from airllm import tensor_ops
+from airllm.models import smollm2
 from airllm.backends import config, tuning
 assert tensor_ops.get_backend() == "python" and config.user_file() is None
 try:
-    real_data.cache_dir()
-except real_data.Unavailable as error:
+    smollm2.cache_dir()
+except smollm2.Unavailable as error:
     assert "AIRLLM_CACHE_DIR may name another folder" in str(error)
 config.CHECKOUT = config.Path({str(tmp_path)!r})
 assert config.load_file().source == "defaults" and tuning.place() is None and tuning.load() is None

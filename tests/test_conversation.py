@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from airllm import answers, progress
+from airllm import progress
 from airllm.conversation import Talk, commands, converse, typed
 from airllm.models.generation import Statistics
+from airllm.terminal import Wrapped
 from tests import speaking_model
 
 ROOT = Path(__file__).parents[1]
@@ -256,7 +257,7 @@ def test_an_input_that_failed_is_told_by_the_result(talk, monkeypatch, capsys):
 
 def test_an_answer_that_was_broken_off_before_it_began_is_not_kept(engine, monkeypatch, capsys):
     def stream_chat(messages, **options):
-        engine.statistics = Statistics(9, 0, 0, 0.0, 0.0, reasons=("interrupted",))
+        engine._generator.statistics = Statistics(9, 0, 0, 0.0, 0.0, reasons=("interrupted",))
         raise KeyboardInterrupt
         yield
 
@@ -271,7 +272,7 @@ def test_an_answer_that_was_broken_off_before_it_began_is_not_kept(engine, monke
 
 def wrapped(text: str, columns: int, pieces: int = 1) -> str:
     out = io.StringIO()
-    found = answers.Wrapped(out, lambda: columns)
+    found = Wrapped(out, lambda: columns)
     for start in range(0, len(text), pieces):
         found.add(text[start : start + pieces])
     found.finish()

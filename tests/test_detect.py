@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 import detect_and_benchmark
-from airllm import benchmark, measure, model_benchmark, progress, real_data, report
+from airllm import benchmark, measure, model_benchmark, progress, report
 from airllm.backends import available, config, tuning
 from airllm.cases import case_of, contracts
+from airllm.models import smollm2
 from airllm.tensor_ops import OPS
 from cpp_ext.commands import cuda_probes
 
@@ -351,7 +352,7 @@ def test_a_build_that_fails_shows_its_log_and_is_a_failure(monkeypatch, capsys):
 
 def test_the_model_runs_on_the_backends_that_auto_may_take_and_that_are_right(monkeypatch):
     asked = []
-    monkeypatch.setattr(real_data, "fetch", lambda timeout: Path("a model"))
+    monkeypatch.setattr(smollm2, "fetch", lambda timeout: Path("a model"))
     monkeypatch.setattr(
         model_benchmark, "measured", lambda *given, **limits: asked.append((given, limits)) or ["row"]
     )

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from airllm import real_data
 from airllm.architectures import declared, table
 from airllm.backends import available, opened
 from airllm.backends.declaration import shipped
 from airllm.backends.values import BUILT_IN
+from airllm.models import smollm2
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "BACKEND_GUIDE.md", "BACKEND_CONFIG.md")
@@ -28,8 +28,8 @@ def blocks(document, language):
 
 def here():
     """What examples may need: backends, and the model that they load."""
-    with contextlib.suppress(real_data.Unavailable):
-        real_data.fetch(timeout=240)
+    with contextlib.suppress(smollm2.Unavailable):
+        smollm2.fetch(timeout=240)
         return [*available(), "smollm2"]
     return available()
 

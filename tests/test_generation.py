@@ -29,16 +29,16 @@ def scripted(engine, monkeypatch):
         ids = engine.tokenizer.encode(text) + [engine.tokenizer.id_of(speaking_model.END)] * end
         places: dict[int, int] = {}
 
-        def forward(tokens, cache):
-            logits = np.full((len(tokens), speaking_model.WORDS), -9, np.float32)
-            for row, (new, each) in enumerate(zip(tokens, cache, strict=True)):
+        def run(batch, caches, on_progress):
+            logits = np.full((len(batch), speaking_model.WORDS), -9, np.float32)
+            for row, (new, each) in enumerate(zip(batch, caches, strict=True)):
                 each.extend(new)
                 said = places.setdefault(id(each), 0)
                 places[id(each)] += 1
                 logits[row, ids[said % len(ids)]] = 9
             return list(logits)
 
-        monkeypatch.setattr(engine, "forward", forward)
+        monkeypatch.setattr(engine.model, "run", run)
         return engine
 
     return told
@@ -252,7 +252,7 @@ def test_a_long_prompt_says_how_far_it_is(engine):
     engine.model.residency.chunk = 8
     seen = []
     expected = engine.generate([7] * 20, 4)
-    engine._kept.clear()
+    engine._generator.forget()
     assert engine.generate([7] * 20, 4, on_prompt=lambda *at: seen.append(at)) == expected
     assert seen == [(0, 20), (7, 20), (14, 20)]  # three parts, equally long; of single tokens nothing is said
     seen.clear()
@@ -331,7 +331,7 @@ def test_a_common_beginning_is_not_computed_again(tmp_path, options, window, kv_
     with LayerWiseInferenceEngine(tmp_path, kv_cache_dir=kept) as engine:
         found = [passed(engine, prompt, 10, **options) for prompt in prompts]
         if kept:  # also tokens that went through the layers alone are in the file
-            cache = engine._kept._kept
+            cache = engine._generator._kept._kept
             assert cache.length > 14 and cache._ids[: cache.length].tolist() == cache.tokens
     for prompt, (text, _) in zip(prompts, found, strict=True):
         with LayerWiseInferenceEngine(tmp_path) as fresh:

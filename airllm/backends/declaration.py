@@ -19,6 +19,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airllm.extras import command
+
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
@@ -99,8 +101,6 @@ class Declaration:
         other = self.remedy if here else self.remedy_where_installed or self.remedy
         if not self.extra:
             return other
-        from airllm.extras import command
-
         return ", ".join(filter(None, (command(self.extra), other)))
 
 

@@ -137,27 +137,6 @@ def _memory(device: DeviceInfo) -> str:
     return f"{total} (unified memory)" if device.unified_memory else total
 
 
-def describe_backend(name: str) -> dict:
-    """What `get_backend_info(name)` gives: whether the backend runs, why not, and what its devices have.
-
-    `compute_capability` is a whole number here, 90 for 9.0; 0 where a device has none.
-    """
-    opened = registry.opened(name)
-    devices = [] if opened.why_not else devices_of(opened.module)
-    first = devices[0] if devices else DeviceInfo(0, "", 0)
-    return {
-        "name": opened.name,
-        "available": not opened.why_not,
-        "reason": opened.why_not,
-        "device_count": len(devices),
-        "compute_units": first.compute_units or 0,
-        "max_memory": first.total_memory,
-        "max_shared_memory": first.max_shared_memory or 0,
-        "compute_capability": int((first.compute_capability or "0").replace(".", "")),
-        "devices": devices,
-    }
-
-
 def preferred(preference: BackendPreference | str, fallbacks: Sequence[str] = ()) -> str:
     """The name of the backend to take. BackendUnavailable with every reason if none runs here."""
     if isinstance(preference, BackendPreference):

@@ -6,6 +6,7 @@ from typing import Any
 
 from airllm.backends import routing
 from airllm.backends.config import Config
+from airllm.backends.devices import DeviceInfo, devices_of
 from airllm.backends.registry import all_names, available, choice, definitions, opened
 
 
@@ -18,9 +19,7 @@ def get_backend_info(name: str | None = None) -> dict[str, Any]:
     the compute_units, max_memory, max_shared_memory (bytes) and compute_capability (90 for 9.0) of the first.
     """
     if name is not None:
-        from airllm.backends.discovery import describe_backend
-
-        return describe_backend(name)
+        return _describe_backend(name)
     now = choice()
     return {
         "backend": now.backend.name,
@@ -33,6 +32,27 @@ def get_backend_info(name: str | None = None) -> dict[str, Any]:
         "config_source": now.config.source,
         "tuning": _tuning(),
         "choices": {op: _choices(op) for op in definitions},
+    }
+
+
+def _describe_backend(name: str) -> dict:
+    """What `get_backend_info(name)` gives: whether the backend runs, why not, and what its devices have.
+
+    `compute_capability` is a whole number here, 90 for 9.0; 0 where a device has none.
+    """
+    backend = opened(name)
+    devices = [] if backend.why_not else devices_of(backend.module)
+    first = devices[0] if devices else DeviceInfo(0, "", 0)
+    return {
+        "name": backend.name,
+        "available": not backend.why_not,
+        "reason": backend.why_not,
+        "device_count": len(devices),
+        "compute_units": first.compute_units or 0,
+        "max_memory": first.total_memory,
+        "max_shared_memory": first.max_shared_memory or 0,
+        "compute_capability": int((first.compute_capability or "0").replace(".", "")),
+        "devices": devices,
     }
 
 

@@ -10,6 +10,7 @@ from airllm.arrays import device_of
 from airllm.backends.broadcasting import TooManyAxes
 from airllm.backends.kernel_call import ALIKE, STRIDED
 from airllm.canonical import with_last_axis
+from airllm.declaration import Declaration
 from airllm.formats import Quantized
 
 
@@ -50,11 +51,8 @@ class Arrays(Protocol):
         """The same of NumPy's."""
 
 
-def kernel_function(name: str, module: str, own: Arrays) -> Callable:
+def kernel_function(op: Declaration, module: str, own: Arrays) -> Callable:
     """`name(arrays..., parameters..., *, out=None)`, with defaults and documentation of the declaration."""
-    from airllm.tensor_ops import OPS
-
-    op = OPS[name]
     given = f"({', '.join(op.arrays)},), ({''.join(f'{parameter}, ' for parameter in op.defaults)})"
     body = f"    return _call(_own, _op, {given}, out)"
     return made.function(op, ["out"], body, {"_call": _call, "_own": own, "_op": op}, module)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from airllm.backends import config, declaration, proof, reasons, routing, tuning, values
+from airllm.backends.backend import Backend as Backend
 from airllm.backends.declaration import CHECKOUT, declared
 from airllm.backends.values import DEFINITIONS, absent_names
 
@@ -27,7 +28,7 @@ if (CHECKOUT / "cpp_ext").is_dir():  # a checkout: what was built in place lies 
 NOT_MEASURED = "the first that runs in the order; `airllm tune` measures which one is the fastest"
 
 _lock = threading.RLock()
-_opened: dict[str, "Backend"] = {}
+_opened: dict[str, Backend] = {}
 _tables: dict[tuple, routing.Table] = {}
 
 # The NumPy definition of every op: what `python` runs, and any backend that lacks a kernel.
@@ -47,24 +48,6 @@ def declare(op_name: str, definition: Callable) -> None:
 def _kernel(module: ModuleType | None, op_name: str) -> Callable:
     """The function that runs an op: the backend's, else the definition."""
     return getattr(module, op_name, None) or definitions[op_name]
-
-
-@dataclass(frozen=True)
-class Backend:
-    """A backend as found on this machine: its module and device, or `why_not` it cannot run."""
-
-    name: str
-    module: ModuleType | None = None
-    device: str = ""
-    why_not: str = ""
-    cause: Exception | None = None
-    kernels: dict[str, Callable] = field(default_factory=dict, repr=False)
-
-    @property
-    def takes_device_arrays(self) -> bool:
-        return hasattr(
-            self.module, "copies"
-        )  # the count of host-device copies: a module with a memory of its own
 
 
 @dataclass

@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from airllm.backends.backend import Backend
 from airllm.backends.tuning import Point, Time, Tuning
 from airllm.backends.values import on_processor
-
-if TYPE_CHECKING:
-    from airllm.backends.registry import Backend
 
 OCTAVES = 48  # sizes are told apart by their bit lengths
 MARGIN = 1.1  # how much faster another backend must be than the one that the order gives

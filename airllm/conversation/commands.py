@@ -11,7 +11,7 @@ from typing import Any
 
 from airllm import answers
 from airllm.conversation.talk import Talk
-from airllm.models import generation
+from airllm.models.generation import request
 from airllm.models.sampling import Sampling
 
 # What /set knows, and how a value is read.
@@ -104,7 +104,7 @@ def _set(talk: Talk, rest: str) -> None:
     if not (text := text.strip()):
         raise ValueError(f"/set {name} has no value: /set {name} VALUE")
     changed = {**talk.settings, key: _value(key, text)}
-    generation.request(**changed)
+    request(**changed)
     talk.settings = changed
     talk.note(f"{key} is {text} now.")
 

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from airllm.command_line import Refused
 from airllm.conversation import commands, typed
 from airllm.conversation.talk import Talk
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.budget import MemoryBudgetError
 from airllm.models.cache import ContextFull
+from airllm.terminal import Refused
 
 _OF_OPTIONS = (ContextFull, MemoryBudgetError)  # what the command line has set, and no command here
 

@@ -11,6 +11,7 @@ from airllm import answers
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.generation import INTERRUPTED
 from airllm.progress import Waiting
+from airllm.terminal import show
 
 Message = dict[str, Any]
 
@@ -61,7 +62,7 @@ class Talk:
             full = f"the context of {self.engine.context} tokens is full"
             self.say(f"[{full}: the {left} oldest messages are left out]")
         answer = _Kept(stream)
-        answers.show(answer.pieces(), wait)
+        show(answer.pieces(), wait)
         print(flush=True)
         done = self.engine.statistics
         if not answer.text and done and done.reason == INTERRUPTED:

@@ -2,6 +2,7 @@
 Hugging Face folder.
 """
 
-from airllm.models.weights import ModelFileError, Stored, WeightFile, open_weights
+from airllm.models.open_weights import open_weights
+from airllm.models.weights import ModelFileError, Stored, WeightFile
 
 __all__ = ["ModelFileError", "Stored", "WeightFile", "open_weights"]

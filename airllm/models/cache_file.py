@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import mmap
 import os
@@ -25,8 +24,6 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from airllm.architectures.config import ModelConfig
-from airllm.architectures.tensor_names import NamedTensors, layer_names, shared_names
-from airllm.formats import Quantized
 from airllm.models.cache import Cache
 
 SUFFIX = ".kv"
@@ -37,7 +34,6 @@ _LENGTH_AT, _IDENTITY_AT, _HEADER = 16, 32, 4096
 _NO_TOKENS = _LENGTH.pack(0, False)
 _ZEROS = bytes(1 << 20)
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of file systems that cannot set room aside
-_SAMPLE = 256  # bytes of a tensor that tell it from another
 
 
 class CacheFileError(ValueError):
@@ -52,7 +48,7 @@ class FileCache(Cache):
     """A `Cache` in the file `name` of a folder, made if it does not exist; else the sequence in it goes on.
     Without a name, it is a file that goes away with the cache.
 
-    `whose`: `fingerprint` of the model. Raises CacheFileError for a file that is something else, ValueError
+    `whose`: the model's `fingerprint`. Raises CacheFileError for a file that is something else, ValueError
     for a name that is none, OSError, also where the disk has no room for all of it.
     """
 
@@ -144,21 +140,6 @@ class FileCache(Cache):
         sizes = {"layers": c.layers, "kv_heads": c.kv_heads, "head_dim": c.head_dim}
         what = {"architecture": c.architecture, **sizes, "capacity": self.capacity, "dtype": self.dtype}
         return json.dumps({**what, "model": self._whose}).encode()
-
-
-def fingerprint(tensors: NamedTensors) -> str:
-    """Tells a model from another, whatever its file is called: its configuration, and some bytes of its
-    weights.
-    """
-    config = tensors.config
-    middle = layer_names(config, config.layers // 2)
-    names = [*shared_names(config), *(name for name in middle if ".experts." not in name)]
-    known = hashlib.sha256(repr(config).encode())
-    for name in names:
-        tensor = tensors.tensor(name)
-        data: Any = tensor.data if isinstance(tensor, Quantized) else tensor.view(np.uint8)
-        known.update(f"{name} {tensor.shape}".encode() + data.reshape(-1)[:_SAMPLE].tobytes())
-    return known.hexdigest()[:32]
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -8,20 +8,21 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol, TypedDict
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypedDict
 
 import numpy as np
 
-from airllm.architectures.config import ModelConfig
+from airllm.extras import needed
 from airllm.models.cache import Cache, ContextFull, token_id
+from airllm.models.model import Model
 from airllm.models.sampling import Sampler, Sampling
 from airllm.models.stop_strings import StopStrings
-from airllm.models.tokenizer import Tokenizer
+from airllm.models.tokenizer import Tokenizer, open_tokenizer
+from airllm.progress import OnProgress
 
 Prompt = str | Sequence[int]
-Done = Callable[["Statistics"], None]
-OnPrompt = Callable[[int, int], None]
 
 
 class Options(TypedDict, total=False):
@@ -34,7 +35,7 @@ class Options(TypedDict, total=False):
     repetition_penalty: float
     seed: int | None
     stop: str | Sequence[str]
-    on_prompt: OnPrompt | None
+    on_prompt: OnProgress | None
 
 
 # Why a text ended.
@@ -73,24 +74,6 @@ class Statistics:
         return after / (self.seconds - self.seconds_to_first_token) if after > 0 else 0.0
 
 
-class Engine(Protocol):
-    """What generation needs of an engine."""
-
-    context: int
-
-    @property
-    def config(self) -> ModelConfig: ...
-
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-
-    def new_cache(self) -> Cache: ...
-
-    def forward(
-        self, tokens: list[list[int]], cache: Sequence[Cache], *, on_progress: OnPrompt | None = None
-    ) -> list[np.ndarray]: ...
-
-
 @dataclass(frozen=True)
 class Request:
     """What a caller wants of the text: see `LayerWiseInferenceEngine.generate`."""
@@ -98,13 +81,13 @@ class Request:
     max_new_tokens: int | None
     stop: tuple[str, ...]
     sampling: Sampling
-    on_prompt: OnPrompt | None = None
+    on_prompt: OnProgress | None = None
 
 
 def request(
     max_new_tokens: int | None = 512,
     stop: str | Sequence[str] = (),
-    on_prompt: OnPrompt | None = None,
+    on_prompt: OnProgress | None = None,
     **sampling: Any,
 ) -> Request:
     """The options of a call, checked; those of `Sampling` by name."""
@@ -124,23 +107,6 @@ def request(
 
 
 # ------------------------------------------------------------------------------------------------ prompts
-
-
-def encoded(engine: Engine, prompt: Prompt, name: str = "prompt") -> list[int]:
-    """A prompt as tokens. ValueError if there are none, or one is none; ContextFull for too many."""
-    vocabulary = len(engine.tokenizer)
-    tokens = (
-        engine.tokenizer.encode(prompt) if isinstance(prompt, str) else [token_id(t, name) for t in prompt]
-    )
-    if not tokens:
-        raise ValueError(f"{name} has no tokens, expected one or more: this model begins without any")
-    if not 0 <= min(tokens) <= max(tokens) < vocabulary:
-        wrong = next(token for token in tokens if not 0 <= token < vocabulary)
-        raise ValueError(f"{name} has token {wrong}, expected 0 to {vocabulary - 1}")
-    if len(tokens) > engine.context:
-        wanted = f"at most {engine.context}: the context of this engine (context=)"
-        raise ContextFull(f"{name} has {len(tokens)} tokens, expected {wanted}")
-    return tokens
 
 
 def is_batch(prompt: Any) -> bool:
@@ -192,7 +158,7 @@ def _alike(a: Sequence[int], b: Sequence[int]) -> int:
 # ------------------------------------------------------------------------------------------------ sequences
 
 
-class Continuation:
+class _Continuation:
     """A sequence that grows: `pending` tokens go through the model next, and `take` chooses from the logits
     that come out. `reason` is set when the text has ended.
     """
@@ -230,52 +196,6 @@ class Continuation:
         return text + self._stops.finish()
 
 
-def stream(
-    engine: Engine, kept: PromptCache, tokens: list[int], wanted: Request, done: Done
-) -> Iterator[str]:
-    """Pieces of text after `tokens`, as soon as they are certain."""
-    with kept.taken(tokens) as cache:
-        sequence = Continuation(engine.tokenizer, tokens, cache, wanted)
-        with closing(rounds(engine, [sequence], done)) as pieces:
-            yield from (piece for (piece,) in pieces if piece)
-
-
-def batch(engine: Engine, prompts: list[list[int]], wanted: Request, done: Done) -> list[str]:
-    """The text after each prompt. All share each pass over the weights, and each ends on its own."""
-    sequences = [Continuation(engine.tokenizer, p, engine.new_cache(), wanted) for p in prompts]
-    whole: list[list[str]] = [[] for _ in prompts]
-    for pieces in rounds(engine, sequences, done):
-        for parts, piece in zip(whole, pieces, strict=True):
-            parts.append(piece)
-    return ["".join(parts) for parts in whole]
-
-
-def rounds(engine: Engine, sequences: list[Continuation], done: Done) -> Generator[list[str], None, None]:
-    """The text that each pass through the layers adds to each sequence. `done` is told what has happened,
-    however it ends; the time between the passes, which is the caller's, does not count.
-    """
-    seconds = first = 0.0
-    trained, told = engine.config.trained_context, sequences[0].wanted.on_prompt
-    watch = _TrainedContext(trained) if engine.context > trained else None
-    forward = partial(engine.forward, on_progress=told) if told else engine.forward
-    try:
-        while going := [i for i, sequence in enumerate(sequences) if not sequence.reason]:
-            start = time.perf_counter()
-            pieces = [""] * len(sequences)
-            try:
-                states = [sequences[i].pending for i in going], [sequences[i].cache for i in going]
-                if watch:
-                    watch.see(*states)
-                for i, logits in zip(going, forward(*states), strict=True):
-                    pieces[i] = sequences[i].take(logits)
-            finally:
-                seconds += time.perf_counter() - start
-            first = first or seconds
-            yield pieces
-    finally:
-        done(_statistics(sequences, first or seconds, seconds))
-
-
 class _TrainedContext:
     """Warns when a sequence becomes longer than `most`, once."""
 
@@ -294,7 +214,7 @@ class _TrainedContext:
             warnings.warn(f"{found}: what it says from here on may make no sense", BeyondTraining, 2)
 
 
-def _statistics(sequences: list[Continuation], first: float, seconds: float) -> Statistics:
+def _statistics(sequences: list[_Continuation], first: float, seconds: float) -> Statistics:
     return Statistics(
         prompt_tokens=sum(each.prompt_tokens for each in sequences),
         cached_tokens=sum(each.cached_tokens for each in sequences),
@@ -303,3 +223,115 @@ def _statistics(sequences: list[Continuation], first: float, seconds: float) -> 
         seconds=seconds,
         reasons=tuple(each.reason or INTERRUPTED for each in sequences),
     )
+
+
+# ------------------------------------------------------------------------------------------------ generator
+
+
+class TextGenerator:
+    """Continues prompts with a model: encodes them, runs the model token by token, decodes what it chose.
+
+    `context`: the most tokens of a sequence. `new_cache` makes the empty cache of one. The keys and values of
+    the last single prompt are kept for a next one that begins alike. `statistics`: numbers of the last text.
+    """
+
+    def __init__(self, model: Model, path: Path, context: int, new_cache: Callable[[], Cache]):
+        self._model: Model | None = model
+        self.path, self.context = path, context
+        self._new_cache = new_cache
+        self._kept = PromptCache(new_cache)
+        self.statistics: Statistics | None = None
+
+    @property
+    def model(self) -> Model:
+        """The layers. RuntimeError after `close`."""
+        if self._model is None:
+            raise RuntimeError(f"the engine of {self.path} is closed: open another one")
+        return self._model
+
+    @property
+    def closed(self) -> bool:
+        return self._model is None
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, opened when first asked for."""
+        with needed("models"):
+            return open_tokenizer(self.path)
+
+    def stream(self, prompt: Prompt, wanted: Request, name: str = "prompt") -> Iterator[str]:
+        """Pieces of the text after a prompt, as soon as they are certain. `name`: of the prompt in errors,
+        which are raised here and not with the first piece.
+        """
+        return self._pieces(self._encoded(prompt, name), wanted)
+
+    def batch(self, prompts: Sequence[Prompt], wanted: Request) -> list[str]:
+        """The text after each prompt. All share each pass over the weights, and each ends on its own."""
+        encoded = [self._encoded(prompt, f"prompt {i}") for i, prompt in enumerate(prompts)]
+        if not encoded:
+            return []
+        sequences = [_Continuation(self.tokenizer, p, self._new_cache(), wanted) for p in encoded]
+        whole: list[list[str]] = [[] for _ in sequences]
+        for pieces in self._rounds(sequences, wanted):
+            for parts, piece in zip(whole, pieces, strict=True):
+                parts.append(piece)
+        return ["".join(parts) for parts in whole]
+
+    def close(self) -> None:
+        """Let go of the model's file and of the last sequence."""
+        if self._model is not None:
+            self._model.close()
+        self._model = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Keep nothing of the last sequence."""
+        self._kept.clear()
+
+    def _encoded(self, prompt: Prompt, name: str) -> list[int]:
+        """A prompt as tokens. ValueError if there are none, or one is none; ContextFull for too many."""
+        vocabulary = len(self.tokenizer)
+        if isinstance(prompt, str):
+            tokens = self.tokenizer.encode(prompt)
+        else:
+            tokens = [token_id(token, name) for token in prompt]
+        if not tokens:
+            raise ValueError(f"{name} has no tokens, expected one or more: this model begins without any")
+        if not 0 <= min(tokens) <= max(tokens) < vocabulary:
+            wrong = next(token for token in tokens if not 0 <= token < vocabulary)
+            raise ValueError(f"{name} has token {wrong}, expected 0 to {vocabulary - 1}")
+        if len(tokens) > self.context:
+            expected = f"at most {self.context}: the context of this engine (context=)"
+            raise ContextFull(f"{name} has {len(tokens)} tokens, expected {expected}")
+        return tokens
+
+    def _pieces(self, tokens: list[int], wanted: Request) -> Iterator[str]:
+        with self._kept.taken(tokens) as cache:
+            sequence = _Continuation(self.tokenizer, tokens, cache, wanted)
+            with closing(self._rounds([sequence], wanted)) as pieces:
+                yield from (piece for (piece,) in pieces if piece)
+
+    def _rounds(self, sequences: list[_Continuation], wanted: Request) -> Generator[list[str], None, None]:
+        """The text that each pass through the layers adds to each sequence. `statistics` says what has
+        happened, however it ends; the time between the passes, which is the caller's, does not count.
+        """
+        seconds = first = 0.0
+        trained = self.model.config.trained_context
+        watch = _TrainedContext(trained) if self.context > trained else None
+        try:
+            while going := [i for i, sequence in enumerate(sequences) if not sequence.reason]:
+                start = time.perf_counter()
+                pieces = [""] * len(sequences)
+                try:
+                    states = [sequences[i].pending for i in going], [sequences[i].cache for i in going]
+                    if watch:
+                        watch.see(*states)
+                    results = self.model.run(*states, on_progress=wanted.on_prompt)
+                    for i, logits in zip(going, results, strict=True):
+                        pieces[i] = sequences[i].take(logits)
+                finally:
+                    seconds += time.perf_counter() - start
+                first = first or seconds
+                yield pieces
+        finally:
+            self.statistics = _statistics(sequences, first or seconds, seconds)

@@ -14,9 +14,9 @@ from typing import IO, Any
 import numpy as np
 
 from airllm.formats import FORMATS, Quantized
-from airllm.models.pages import to_disk
 from airllm.models.weights import Stored
-from airllm.real_data import OnProgress
+from airllm.output import to_disk
+from airllm.progress import OnProgress
 
 Pieces = Callable[[], Iterable[np.ndarray]]
 

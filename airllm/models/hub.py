@@ -14,9 +14,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from airllm import extras, real_data
+from airllm import extras
+from airllm.models import smollm2
 from airllm.models.weights import is_in_parts, is_text_model
-from airllm.real_data import OnProgress, unseen
+from airllm.progress import OnProgress, unseen
 
 SMOLLM2 = "smollm2"
 # What an engine opens. Not other weights that repositories hold beside them, such as PyTorch's.
@@ -112,13 +113,11 @@ def _alike(path: Path) -> str:
 
 def _smollm2(on_progress: OnProgress) -> Path:
     try:
-        path = real_data.cache_dir() / real_data.GGUF
-        if (
-            path.is_file() and path.stat().st_size == real_data.GGUF_BYTES
-        ):  # its hash was checked when it came
-            return path
-        return real_data.fetch(on_progress=on_progress)
-    except real_data.Unavailable as error:
+        path = smollm2.cache_dir() / smollm2.GGUF
+        if path.is_file() and path.stat().st_size == smollm2.GGUF_BYTES:
+            return path  # its hash was checked when it came
+        return smollm2.fetch(on_progress=on_progress)
+    except smollm2.Unavailable as error:
         raise ModelNotFound(f"{SMOLLM2}: {error}") from error
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from itertools import accumulate
@@ -18,13 +18,15 @@ from airllm.backends.kernel_backend import KernelBackend
 from airllm.formats import Quantized
 from airllm.models.cache import Cache, layer_values
 from airllm.models.decoder import Angles, Rows, decoder_layer, unpacks_cache
+from airllm.models.fingerprint import fingerprint
 from airllm.models.fused import BoundStep, FusedLayers, FusedStep
 from airllm.models.layers import Layer, open_norm, open_table
 from airllm.models.memory import MemoryEstimate, estimate
+from airllm.models.open_weights import open_weights
 from airllm.models.residency import Residency, open_layers, residency
 from airllm.models.rotation import Rotation
 from airllm.models.shard import Processes, Shard
-from airllm.models.weights import open_weights
+from airllm.progress import OnProgress
 
 Tables = list[tuple[np.ndarray, np.ndarray]]  # cosines and sines (positions, dim / 2) of each rotation
 
@@ -104,8 +106,6 @@ class Model:
     @cached_property
     def fingerprint(self) -> str:
         """Tells the model from others."""
-        from airllm.models.cache_file import fingerprint
-
         return fingerprint(self._tensors)
 
     def memory_estimate(self, context: int, cache_dtype: str, tokens: int) -> MemoryEstimate:
@@ -137,6 +137,49 @@ class Model:
         for part, sequence in zip(rows, tokens, strict=True):
             part.cache.extend(sequence)
         return [part.of(x) for part in rows]
+
+    def run(
+        self,
+        batch: Sequence[list[int]],
+        caches: Sequence[Cache],
+        all_positions: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> list[np.ndarray]:
+        """Logits after the tokens of each sequence: (vocabulary), or (tokens, vocabulary) if `all_positions`,
+        float32; the caches grow by them.
+
+        Many tokens go through the layers in rounds that all sequences share, equally long: kernels may round
+        otherwise for a few tokens. `on_progress` is called before each.
+        """
+        pending = [self.pending(*pair) for pair in zip(batch, caches, strict=True)]
+        longest = max(map(len, pending))
+        rounds = -(-longest // max(self.residency.chunk // len(pending), 1))
+        if rounds == 1 and not all_positions:
+            return list(self.decode(pending, caches))
+        hidden: list[list[np.ndarray]] = [[] for _ in pending]
+        for going, states in self._rounds(pending, caches, -(-longest // max(rounds, 1)) or 1, on_progress):
+            for i, state in zip(going, states, strict=True):
+                hidden[i] = [*hidden[i], state] if all_positions else [state[-1:]]
+        logits = self.logits(np.concatenate([state for states in hidden for state in states]))
+        if not all_positions:
+            return list(logits)
+        each_of = np.split(logits, np.cumsum([len(tokens) for tokens in pending])[:-1])
+        return [rows[len(rows) - len(tokens) :] for rows, tokens in zip(each_of, batch, strict=True)]
+
+    def _rounds(
+        self,
+        batch: Sequence[list[int]],
+        caches: Sequence[Cache],
+        each: int,
+        on_progress: OnProgress | None,
+    ) -> Iterator[tuple[list[int], list[np.ndarray]]]:
+        """The places of those sequences that have tokens left, and the hidden states of their next `each`."""
+        for start in range(0, max(map(len, batch)), each):
+            if on_progress:
+                on_progress(sum(min(start, len(tokens)) for tokens in batch), sum(map(len, batch)))
+            going = [i for i, tokens in enumerate(batch) if len(tokens) > start]
+            parts = [batch[i][start : start + each] for i in going]
+            yield going, self.forward(parts, [caches[i] for i in going])
 
     def layer_by_layer(self, token: int, cache: Cache) -> Generator[np.ndarray]:
         """The hidden state (1, width) of a sequence's next token after each layer, which goes through it only

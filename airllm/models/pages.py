@@ -131,16 +131,6 @@ def let_go(pieces: Iterable[Piece]) -> None:
         _advise(piece.mapped.address + start, stop - start, _DONT_NEED)
 
 
-def to_disk(path: Path) -> None:
-    """A file that was just written goes to disk and out of the page cache, where writing it has left small
-    pages: when it is read, it comes back in large ones.
-    """
-    if SUPPORTED:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 def advise_dont_need(address: int, size: int) -> None:
     """Give back whole pages of memory."""
     _advise(address, size, _DONT_NEED)

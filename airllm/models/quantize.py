@@ -15,10 +15,11 @@ from airllm.formats import FORMATS, Quantized
 from airllm.models.gguf_file import GgufFile
 from airllm.models.gguf_from_folder import folder_source
 from airllm.models.gguf_writing import FLOATS, UINT32, Key, Planned, Source, in_pieces, nbytes_of, write_gguf
+from airllm.models.open_weights import open_weights
 from airllm.models.safetensors_folder import SafetensorsFolder
-from airllm.models.weights import Stored, open_weights
+from airllm.models.weights import Stored
 from airllm.output import refuse_unwritable
-from airllm.real_data import OnProgress, unseen
+from airllm.progress import OnProgress, unseen
 
 # What can be asked for -> our name, and ggml's number for a file that is mostly of it.
 TARGETS = {

@@ -72,15 +72,6 @@ class WeightFile(Protocol):
     ) -> None: ...
 
 
-def open_weights(path: str | PathLike[str]) -> WeightFile:
-    """The tensors of a GGUF file or of a Hugging Face folder. Raises ModelFileError or OSError."""
-    from airllm.models.gguf_file import GgufFile
-    from airllm.models.safetensors_folder import SafetensorsFolder
-
-    path = model_path(path)
-    return SafetensorsFolder(path) if path.is_dir() else GgufFile(path)
-
-
 def model_path(path: str | PathLike[str]) -> Path:
     """A GGUF file, or a Hugging Face folder; of a folder without safetensors the GGUF file in it. Raises
     ModelFileError if that has several.

@@ -33,4 +33,6 @@ class _Arrays:
 
 def op_function(name: str) -> Callable:
     """The public function of an op."""
-    return kernel_function(name, "tensor_ops_opencl", _Arrays())
+    from airllm.tensor_ops import OPS  # whose import may open this backend, which asks for functions here
+
+    return kernel_function(OPS[name], "tensor_ops_opencl", _Arrays())

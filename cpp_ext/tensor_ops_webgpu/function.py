@@ -86,4 +86,6 @@ def _computed(opened: Engine, call: Call, blocks: Mapping[str, Block]) -> dict[s
 
 def op_function(name: str) -> Callable:
     """The public function of an op."""
-    return kernel_function(name, "tensor_ops_webgpu", _Arrays())
+    from airllm.tensor_ops import OPS  # whose import may open this backend, which asks for functions here
+
+    return kernel_function(OPS[name], "tensor_ops_webgpu", _Arrays())

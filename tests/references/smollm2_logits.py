@@ -20,8 +20,8 @@ import numpy as np
 import torch
 import transformers
 
-from airllm import real_data
 from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.models import smollm2
 from airllm.models.tokenizer import open_tokenizer
 from tests.smollm2 import KEPT, REFERENCE, TOKENS, WHOLE, divergence, log_probabilities
 
@@ -110,7 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     wanted = parser.parse_args()
-    path = real_data.fetch()
+    path = smollm2.fetch()
     ids = open_tokenizer(path).encode(TEXT)[:TOKENS]
     assert len(ids) == TOKENS
     logits = all_logits(path, ids)

@@ -1,7 +1,5 @@
 """CUDA, in C++: cpp_ext/tensor_ops_cuda.cpp and cpp_ext/cuda/."""
 
-from typing import Any
-
 from airllm.backends.declaration import Absent, Declaration
 
 BACKEND = Declaration(
@@ -14,7 +12,7 @@ BACKEND = Declaration(
     remedy_where_installed="install airllm from its sources, where the CUDA toolkit is: "
     "AIRLLM_WITH_CUDA=1 pip install .",
     colour="#9057d6",
-    options={"use_cutlass_kernel": f"{__name__}:with_cutlass"},
+    options={"use_cutlass_kernel": "airllm.backends.cuda_backend:with_cutlass"},
     stands_for={
         "triton": Absent(
             "Triton",
@@ -31,14 +29,3 @@ BACKEND = Declaration(
     number_in_cpp=0,
     recipe="cuda_build",
 )
-
-
-def with_cutlass(wanted: bool) -> Any:
-    """cuBLAS's kernels are made with CUTLASS; the other products are this library's own."""
-    from airllm.backends.kernel_backend import KernelBackend
-
-    backend = KernelBackend("cuda")
-    found = backend.extension("get_cuda_info")()["matmul"]
-    if wanted and not found.startswith("cublas"):
-        raise ValueError(f"use_cutlass_kernel has value True, expected False or None: products are {found}")
-    return backend

@@ -1,0 +1,28 @@
+"""What tells a model from another, for keys and values that are of no use to another one."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from airllm.architectures.tensor_names import NamedTensors, layer_names, shared_names
+from airllm.formats import Quantized
+
+_SAMPLE = 256  # bytes of a tensor that tell it from another
+
+
+def fingerprint(tensors: NamedTensors) -> str:
+    """Tells a model from another, whatever its file is called: its configuration, and some bytes of its
+    weights.
+    """
+    config = tensors.config
+    middle = layer_names(config, config.layers // 2)
+    names = [*shared_names(config), *(name for name in middle if ".experts." not in name)]
+    known = hashlib.sha256(repr(config).encode())
+    for name in names:
+        tensor = tensors.tensor(name)
+        data: Any = tensor.data if isinstance(tensor, Quantized) else tensor.view(np.uint8)
+        known.update(f"{name} {tensor.shape}".encode() + data.reshape(-1)[:_SAMPLE].tobytes())
+    return known.hexdigest()[:32]
