@@ -7,6 +7,7 @@
 #include <list>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,16 @@ struct LayerNumbers {
   std::string qk_norm;
 };
 
+// Traits that no layer has together, though each is known: `trait` with the trait `with`, or without the
+// trait `without`. Python reads it before there are weights, the constructor where there are.
+struct Refusal {
+  const char *trait, *with, *without, *why;
+};
+inline constexpr Refusal kRefusals[] = {
+    {"experts", "pre_norms", "", "experts take their input from a norm before them"},
+    {"pre_norms", "", "post_norms", "a half of a layer has a norm before it or after it"},
+};
+
 // Gate, up and down of each expert of a layer; none if it has none.
 using ExpertArrays = std::vector<std::array<py::object, 3>>;
 
@@ -44,6 +55,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
   LayerWeights(const py::dict& weights, const ExpertArrays& experts, const LayerNumbers& numbers) {
     for (const auto& [name, weight] : weights)
       unread_[py::cast<std::string>(name)] = py::reinterpret_borrow<py::object>(weight);
+    refuse(experts, numbers);
     read(numbers);
     read_attention(numbers.pre_norms);
     if (numbers.pre_norms)
@@ -62,6 +74,18 @@ class [[gnu::visibility("hidden")]] LayerWeights {
   const cpu::DecoderLayer& get() const { return layer_; }
 
  private:
+  void refuse(const ExpertArrays& experts, const LayerNumbers& n) const {
+    if (!Weights::kExperts && !experts.empty()) not_implemented(op_, "such a layer has no place for experts");
+    std::set<std::string> traits{""};
+    if (!experts.empty()) traits.insert("experts");
+    if (!n.pre_norms) traits.insert("pre_norms");
+    if (unread_.count("attention.post_norm")) traits.insert("post_norms");
+    for (const Refusal& each : kRefusals) {
+      const bool without = !*each.without || !traits.count(each.without);
+      if (traits.count(each.trait) && traits.count(each.with) && without) not_implemented(op_, each.why);
+    }
+  }
+
   void read(const LayerNumbers& n) {
     const auto positive = [&](const char* name, int64_t value) {
       if (value < 1) op_.wrong_value(name, "has value " + std::to_string(value), "1 or more");
@@ -117,8 +141,6 @@ class [[gnu::visibility("hidden")]] LayerWeights {
   }
 
   void read_experts(const ExpertArrays& experts, const LayerNumbers& n) {
-    if (!Weights::kExperts) not_implemented(op_, "such a layer has no place for experts");
-    if (!n.pre_norms) not_implemented(op_, "experts take their input from a norm before them");
     cpu::Experts& all = layer_.experts;
     all.count = static_cast<int64_t>(experts.size());
     if (n.experts_used < 1 || n.experts_used > all.count)
@@ -225,6 +247,10 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
   traits["layers"] = set_of(kLayerTraits, more.layers);
   traits["ends"] = set_of(kEndTraits, more.ends);
   module.attr("decoder_traits") = traits;
+  py::list refusals;
+  for (const Refusal& each : kRefusals)
+    refusals.append(py::make_tuple(each.trait, each.with, each.without, each.why));
+  module.attr("decoder_refusals") = py::tuple(refusals);
   py::class_<Layer>(module, name, doc)
       .def(py::init([](const py::dict& weights, int64_t heads, int64_t kv_heads, int64_t head_dim,
                        float norm_eps, float attention_scale, std::optional<float> attention_softcap,

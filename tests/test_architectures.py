@@ -15,11 +15,12 @@ from decoder_cases import BATCHES, Ends, batch_of, config, layer_of
 from airllm import architectures
 from airllm.architectures import declared, open_config, table, types_of_folders
 from airllm.architectures.config import ModelConfig, QueryTemperature, Rope
-from airllm.architectures.declaration import Architecture, Tiny
+from airllm.architectures.declaration import REMOVED, Architecture, Tiny
 from airllm.architectures.families import of_gguf, of_model_type
 from airllm.architectures.keys import KEYS, keys_of
 from airllm.backends.kernel_backend import KernelBackend
 from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.model_info import _decode
 from airllm.models.fused import FusedLayers, FusedStep, why_not_native
 from tests.tiny_models import DATA, FOLDERS, reference, texts
 
@@ -107,6 +108,67 @@ def test_what_is_known_natively_exists(cpp):
         fields = {f.name for f in dataclasses.fields(ModelConfig) if f.metadata.get("of", "layers") == part}
         assert {re.split(r"[=.]", trait)[0] for trait in known} <= fields
         assert why_not_native(cpp, config(), part) == ""
+
+
+TOGETHER = {  # what native layers know each, and do not compute together
+    "experts without pre-norms": (
+        {"experts": 4, "experts_used": 2, "expert_feed_forward": 64, "pre_norms": False, "post_norms": True},
+        "experts take their input from a norm before them",
+    ),
+    "no norms": ({"pre_norms": False}, "a half of a layer has a norm before it or after it"),
+}
+
+
+@pytest.mark.parametrize("what", TOGETHER)
+def test_what_native_layers_do_not_compute_together_is_known_without_weights(cpp, what):
+    """And the class of a layer refuses the same, asked by itself."""
+    changes, why = TOGETHER[what]
+    made = config(**changes)
+    assert why_not_native(cpp, made, "layers") == f"native layers of cpp: {why}"
+    for name in changes:
+        assert why_not_native(cpp, config(**{name: changes[name], "post_norms": True}), "layers") == ""
+    layer = layer_of(made, 0)
+    numbers = {name: getattr(made, name) for name in ("heads", "kv_heads", "head_dim", "norm_eps")}
+    experts = [(np.ones((8, made.width), np.float32),) * 3] * made.experts
+    with pytest.raises(NotImplementedError, match=why):
+        cpp.extension("DecoderLayer")(
+            layer.weights, **numbers, attention_scale=1.0, interleaved=False, index=0, rotation=0,
+            experts=experts, pre_norms=False, activation="silu",
+        )  # fmt: skip
+
+
+POST_NORM_EXPERTS = """
+from airllm.architectures.declaration import Norms
+from airllm.architectures.mistral import MIXTRAL
+
+ACME = MIXTRAL.but("acme", title="Acme 1", model_types=("acme",), norms=Norms(before=False, after=True))
+"""
+
+
+def test_info_of_an_architecture_that_no_native_layer_computes(cpp, tmp_path, monkeypatch):
+    (tmp_path / "acme.py").write_text(POST_NORM_EXPERTS)
+    monkeypatch.setattr(architectures, "__path__", [*architectures.__path__, str(tmp_path)])
+    declared.cache_clear()
+    try:
+        made = open_config(copy_of("mixtral", tmp_path, model_type="acme"))
+        assert _decode(cpp, open_config(DATA / "mixtral")) == "all layers in one call"
+        assert (
+            _decode(cpp, made)
+            == f"op by op: native layers of cpp: {TOGETHER['experts without pre-norms'][1]}"
+        )
+    finally:
+        sys.modules.pop("airllm.architectures.acme", None)
+        declared.cache_clear()
+
+
+def test_what_differs_is_merged_into_what_is_known():
+    """REMOVED takes an entry away; None, which means "not limited" and the like, is a value."""
+    plain = Architecture(name="plain", title="Plain", model_types=())
+    first = plain.but("first", folder_defaults={"norm_eps": 1e-6, "head_dim": 64, "kv_heads": 2})
+    second = first.but("second", folder_defaults={"kv_heads": None, "heads": 8, "head_dim": REMOVED})
+    assert second.folder_defaults == {"norm_eps": 1e-6, "kv_heads": None, "heads": 8}
+    assert first.folder_defaults == first.but("same").folder_defaults
+    assert first.folder_defaults["head_dim"] == 64
 
 
 @pytest.mark.parametrize("each", declared(), ids=lambda each: each.title)

@@ -10,6 +10,7 @@ from pathlib import Path
 import checkouts
 import pytest
 from conftest import REQUIRED
+from cuda_on_host import build
 from test_docs import blocks
 
 from airllm import tensor_ops
@@ -207,9 +208,17 @@ def hunks():
 
 def add_the_guides_op(checkout):
     for name, lines in hunks():
-        there, text = "".join(line[1:] for line in lines if line[0] == " "), (checkout / name).read_text()
+        there, shown = (
+            "".join(line[1:] for line in lines if line[0] == " "),
+            "".join(line[1:] for line in lines),
+        )
+        if not there:
+            assert not (checkout / name).exists(), f"{name} is there, and the guide makes it"
+            (checkout / name).write_text(shown)
+            continue
+        text = (checkout / name).read_text()
         assert text.count(there) == 1, f"{name} has {text.count(there)} of\n{there}"
-        (checkout / name).write_text(text.replace(there, "".join(line[1:] for line in lines)))
+        (checkout / name).write_text(text.replace(there, shown))
 
 
 def build_quickly(cxx, checkout, program):
@@ -241,3 +250,47 @@ def test_the_guide_adds_an_op(cxx, tmp_path):
     passed = [line for line in answer.stdout.splitlines() if "PASSED" in line]
     ran = "test_agrees_with_definition[cpp:scalar-scaled_relu-"
     assert any(ran in line for line in passed), checkouts.said(answer)
+
+
+GUIDED = ("opencl", "webgpu", "mlx")  # backends without a build
+
+
+@pytest.fixture(scope="module")
+def with_the_guides_op(tmp_path_factory):
+    checkout = checkouts.copy(tmp_path_factory.mktemp("guide") / "checkout")
+    add_the_guides_op(checkout)
+    return checkout
+
+
+def agrees_with_the_definition(checkout, backend, less="", before="", **environment):
+    """In float64, on every device of the backend; `reached` there sees that its own kernels ran."""
+    chosen = ["-k", f"test_agrees_with_definition and {backend} and scaled_relu{less}"]
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *chosen, "tests/test_ops.py"]
+    path = f"{before}{checkout}:{checkout / 'cpp_ext'}"
+    answer = checkouts.run(command, checkout, **environment, PYTHONPATH=path)
+    assert answer.returncode == 0, checkouts.said(answer)
+    ran = rf"test_agrees_with_definition\[{backend}.*-scaled_relu-\S* PASSED"
+    assert re.search(ran, answer.stdout), checkouts.said(answer)
+
+
+@pytest.mark.parametrize("name", GUIDED)
+def test_the_guide_adds_an_op_to(name, with_the_guides_op):
+    if not opened(name).module:
+        assert name not in REQUIRED, opened(name).why_not
+        pytest.skip(f"{name}: {opened(name).why_not}")
+    agrees_with_the_definition(with_the_guides_op, name)
+
+
+def test_the_guide_adds_an_op_to_cuda(with_the_guides_op, tmp_path):
+    """On the stand-in for CUDA's runtime, in host memory."""
+    if reason := build.why_not():
+        assert "nvcc" not in REQUIRED, reason
+        pytest.skip(reason)
+    made = checkouts.run([sys.executable, "tests/cuda_on_host/build.py", str(tmp_path)], with_the_guides_op)
+    assert made.returncode == 0, checkouts.said(made)
+    settings = build.environment(tmp_path)
+    names = ("LD_PRELOAD", "ASAN_OPTIONS", "AIRLLM_CUDA_MATMUL", "AIRLLM_TEST_REQUIRE")
+    found = {name: settings[name] for name in names if name in settings}
+    agrees_with_the_definition(
+        with_the_guides_op, "cuda", " and not (4099 or 9001)", before=f"{tmp_path}:", **found
+    )

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import checkouts
 import numpy as np
 import pytest
 
@@ -433,6 +434,18 @@ def test_the_whole_run_in_a_copy_of_the_checkout(tmp_path):
     assert "Can be built" in result["capabilities"]
 
 
+SLEEPY = """
+_linear = linear
+
+
+def linear(*arguments, **options):
+    import time
+
+    time.sleep(0.02)
+    return _linear(*arguments, **options)
+"""
+
+
 @pytest.mark.parametrize("script", ["benchmarks/bench_ops.py", "benchmarks/bench_matmul.py"])
 def test_a_benchmark_writes_its_table_and_figures(script, tmp_path):
     size = ["--sizes", "1x64"] if script.endswith("bench_ops.py") else ["--rows", "1", "--width", "64"]
@@ -452,6 +465,23 @@ def test_the_dispatch_benchmark_gives_the_hop(tmp_path):
     done = run("--seconds", "0.01", "--output", tmp_path, script="benchmarks/bench_dispatch.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| hop |" in done.stdout and "| silu |" in done.stdout
+
+
+def test_two_checkouts_are_compared(tmp_path):
+    """Each side imports its own: a second one whose linear sleeps is slower there, and alike elsewhere."""
+    if "cpp" not in available():
+        pytest.skip("the C++ backend is not built")
+    slower = checkouts.built_copy(tmp_path / "slower")
+    with open(slower / "airllm" / "tensor_ops.py", "a") as text:
+        text.write(SLEEPY)
+    short = ("--rounds", "2", "--seconds", "0.001")
+    done = run(ROOT, slower, *short, script="benchmarks/compare_checkouts.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    *lines, last = done.stdout.splitlines()
+    ratios = {line[:24].strip(): float(line.split()[-1]) for line in lines}
+    assert len(ratios) == 16 and {"prefill q4_k", "decode f16"} <= set(ratios)
+    assert ratios["linear q4_0 1 rows"] < 0.1
+    assert last == f"geometric mean {float(last.split()[-1]):.3f}" and float(last.split()[-1]) < 1
 
 
 def test_backends_are_chosen_in_letters_of_any_case():

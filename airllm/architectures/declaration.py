@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Default = Any  # a value, or a function of the fields that were read before it
+REMOVED = object()  # what `Architecture.but` leaves out of a mapping; None is a value
 SCALINGS = {each: each for each in ("default", "linear", "llama3", "yarn", "longrope")}
 
 
@@ -52,9 +53,10 @@ class Window:
     """Attention to the last tokens alone.
 
     `default`: so many where config.json, or for `in_gguf` a GGUF file, says none. `switch`: what config.json
-    must have on for it. `all_but_every`: every so many-th layer sees all. `first`: the first layer that has
-    one, where config.json lists no layers. `nope_only`: those that rotate nothing have one. `listed`:
-    config.json may list the layers.
+    must have on for it. `all_but_every`: every so many-th layer sees all. Where config.json lists no layers,
+    `first`: the first layer that has one, and `until`: the first that has none any more, if its
+    max_window_layers says no other. `nope_only`: those that rotate nothing have one. `listed`: config.json
+    may list the layers; `switched_by_list`: a list counts where the switch is off too.
     """
 
     default: int | None = None
@@ -62,8 +64,10 @@ class Window:
     switch: str = ""
     all_but_every: int = 0
     first: int | None = None
+    until: int | None = None
     nope_only: bool = False
     listed: bool = True
+    switched_by_list: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,15 @@ class Architecture:
 
     def but(self, name: str = "", **other: Any) -> Architecture:
         """One that differs in this. Without a `name`, GGUF files call it as they call this one, and are read
-        as this one.
+        as this one. A mapping adds to this one's; its entries of `REMOVED` are left out.
         """
         own: dict[str, Any] = {"name": name or self.name, "in_gguf": bool(name), "parts_of": (), "tiny": {}}
-        return dataclasses.replace(self, **own | other)
+        merged = {key: _merged(getattr(self, key), other[key]) for key in _MERGED & other.keys()}
+        return dataclasses.replace(self, **own | other | merged)
+
+
+_MERGED = {"keys", "defaults", "folder_defaults", "gguf_defaults", "gguf_names", "folder_names"}
+
+
+def _merged(known: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in {**known, **other}.items() if value is not REMOVED}

@@ -92,9 +92,8 @@ GEMMA3 = GEMMA2.but(
     norms=Norms(after=True, q_and_k="head", folder_less=1.0),
     rotary=Rotary(theta=1e6, local_theta=1e4),
     window=Window(default=4096, all_but_every=6),
-    defaults={**GEMMA2.defaults, "attention_softcap": None, "logit_softcap": None},
+    defaults={"attention_softcap": None, "logit_softcap": None},
     folder_defaults={
-        **GEMMA2.folder_defaults,
         "heads": 8,
         "kv_heads": 4,
         "vocabulary": 262_208,

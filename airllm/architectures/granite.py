@@ -16,7 +16,7 @@ GRANITE = LLAMA.but(
     model_types=("granite",),
     numbers=("embedding_scale", "residual_scale", "logit_scale"),
     keys={"attention_scale": {"folder": "attention_multiplier"}},
-    folder_defaults={"norm_eps": 1e-6, "attention_scale": 1.0},
+    folder_defaults={"attention_scale": 1.0},
     tiny={
         "granite": Tiny({**_MULTIPLIERS, "num_hidden_layers": 2}),
         "granite_tied": Tiny(

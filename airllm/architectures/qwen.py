@@ -2,7 +2,16 @@
 that see.
 """
 
-from airllm.architectures.declaration import SCALINGS, Architecture, Biases, Norms, Rotary, Tiny, Window
+from airllm.architectures.declaration import (
+    REMOVED,
+    SCALINGS,
+    Architecture,
+    Biases,
+    Norms,
+    Rotary,
+    Tiny,
+    Window,
+)
 from airllm.architectures.keys import number_of
 from airllm.architectures.values import Values
 
@@ -89,11 +98,11 @@ QWEN2MOE = QWEN2.but(
     "qwen2moe",
     title="Qwen 1.5-MoE and 2-MoE",
     model_types=("qwen2_moe",),
-    window=Window(default=4096, switch="use_sliding_window", all_but_every=2),
+    window=Window(default=4096, switch="use_sliding_window", all_but_every=2, until=28),
     experts=_sparse_layers,
     numbers=("shared_expert",),
     biases=Biases(qkv=("qkv_bias", True), output=False),
-    folder_defaults={"norm_eps": 1e-6, "expert_feed_forward": ..., "shared_expert": ...},
+    folder_defaults={"expert_feed_forward": ..., "shared_expert": ...},
     gguf_defaults={"shared_expert": number_of("feed_forward")},
     defaults={"normalize_experts": False},
     tiny={
@@ -117,6 +126,7 @@ QWEN2MOE = QWEN2.but(
                 "qkv_bias": False,
                 "use_sliding_window": True,
                 "sliding_window": 8,
+                "max_window_layers": 2,
             },
             "float16",
             gguf=False,
@@ -129,7 +139,7 @@ QWEN3 = QWEN2.but(
     model_types=("qwen3",),
     norms=Norms(q_and_k="head"),
     biases=Biases(),
-    folder_defaults={"norm_eps": 1e-6, "head_dim": 128},
+    folder_defaults={"head_dim": 128},
     tiny={
         "qwen3": Tiny({"head_dim": 32, "num_hidden_layers": 2, "rope_parameters": _YARN}),
     },
@@ -165,7 +175,7 @@ QWEN3MOE = QWEN3.but(
     model_types=("qwen3_moe",),
     window=Window(default=4096, switch="use_sliding_window", listed=False),
     experts=_sparse_layers,
-    folder_defaults={"norm_eps": 1e-6, "normalize_experts": False, "expert_feed_forward": ...},
+    folder_defaults={"head_dim": REMOVED, "normalize_experts": False, "expert_feed_forward": ...},
     tiny={
         "qwen3_moe": Tiny(
             {

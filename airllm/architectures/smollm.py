@@ -8,9 +8,9 @@ SMOLLM3 = LLAMA.but(
     title="SmolLM3",
     model_types=("smollm3",),
     rotary=Rotary(theta=2e6, neighbours=True, none_every=4),
-    window=Window(switch="use_sliding_window", nope_only=True),
+    window=Window(switch="use_sliding_window", nope_only=True, switched_by_list=True),
     tied=True,
-    folder_defaults={"norm_eps": 1e-6, "kv_heads": 4},
+    folder_defaults={"kv_heads": 4},
     tiny={
         "smollm3": Tiny(
             {
@@ -31,6 +31,17 @@ SMOLLM3 = LLAMA.but(
                 "no_rope_layers": [0, 1, 0],
                 "use_sliding_window": True,
                 "sliding_window": 8,
+            },
+            "float16",
+            gguf=False,
+        ),
+        "smollm3_listed": Tiny(
+            {
+                "num_attention_heads": 2,
+                "intermediate_size": 32,
+                "no_rope_layers": [0, 1, 0],
+                "sliding_window": 8,
+                "layer_types": ["full_attention", "sliding_attention", "full_attention"],
             },
             "float16",
             gguf=False,

@@ -25,19 +25,32 @@ def folder_windows(
 ) -> Windows:
     """As config.json says. `nope`: the layers that rotate nothing."""
     rule = architecture.window
-    if rule is None or (rule.switch and not values.flag(rule.switch, False)):
+    if rule is None:
+        return (None,) * layers
+    on = not rule.switch or values.flag(rule.switch, False)
+    if not on and not rule.switched_by_list:
         return (None,) * layers
     width = values.whole("sliding_window", None if "sliding_window" in values else rule.default)
     types = values.get("layer_types", (list,), "a list of texts", None) if rule.listed else None
     if types is not None:
         return _listed(values, types, width, layers)
+    if not on:
+        return (None,) * layers
     if rule.nope_only:
         return tuple(width if each else None for each in nope)
-    if rule.first is not None:
-        first = values.get("max_window_layers", (int,), "a whole number", rule.first)
-        return tuple(width if i >= first else None for i in range(layers))
-    pattern = next((found for key in _FOLDER_PATTERNS if (found := values.whole(key, 0))), 0)
-    return all_but_every(pattern or rule.all_but_every, width, layers)
+    return _by_place(rule, values, width, layers)
+
+
+def _by_place(rule: Window, values: Values, width: int | None, layers: int) -> Windows:
+    """By how many layers are before one."""
+    if rule.first is None and rule.until is None:
+        pattern = next((found for key in _FOLDER_PATTERNS if (found := values.whole(key, 0))), 0)
+        return all_but_every(pattern or rule.all_but_every, width, layers)
+    bound = rule.until if rule.first is None else rule.first
+    bound = values.get("max_window_layers", (int,), "a whole number", bound)
+    some = range(bound) if rule.first is None else range(bound, layers)
+    windows = all_but_every(rule.all_but_every, width, layers)
+    return tuple(each if i in some else None for i, each in enumerate(windows))
 
 
 def _listed(values: Values, types: list[Any], width: int | None, layers: int) -> Windows:

@@ -152,11 +152,22 @@ def why_op_by_op(ops: Any, config: ModelConfig) -> str:
 
 
 def why_not_native(ops: Any, config: ModelConfig, part: str) -> str:
-    """Which traits of a model's "layers" or "ends" the backend's native ones do not know; "" if they know
-    all. A model that has others runs op by op.
+    """Which traits of a model's "layers" or "ends" the backend's native ones do not know, or do not compute
+    together; "" if they compute all. A model that has others runs op by op.
     """
-    unknown = sorted(config.traits(part) - ops.extension("decoder_traits")[part])
-    return f"native {part} of {ops.name()} do not know {', '.join(unknown)}" if unknown else ""
+    traits = config.traits(part)
+    if unknown := sorted(traits - ops.extension("decoder_traits")[part]):
+        return f"native {part} of {ops.name()} do not know {', '.join(unknown)}"
+    why = _refusal(ops, traits) if part == "layers" else ""
+    return f"native layers of {ops.name()}: {why}" if why else ""
+
+
+def _refusal(ops: Any, traits: frozenset[str]) -> str:
+    """Why native layers do not compute these traits together, each of which they know; "" if they do."""
+    for trait, companion, missing, why in ops.extension("decoder_refusals"):
+        if {trait, companion or trait} <= traits and missing not in traits:
+            return why
+    return ""
 
 
 def prepared(ops: Any, kind: str, layer: Layer) -> Any:

@@ -1,4 +1,4 @@
-// Kernels that need the whole of a row. DTYPE is what the .inc files are instantiated for.
+// Kernels that need the whole of a row. DTYPE is the stored type of those in the list.
 #include "any.h"
 #include "formulas.h"
 #include "gpu_compat.h"
@@ -6,36 +6,18 @@
 #include "reduce.h"
 
 #define DTYPE f32
-#define WEIGHT DTYPE
-#define RMS_NORM NAME(rms_norm)
-#include "add_rms_norm.inc"
-#include "layer_norm.inc"
-#include "masked_softmax.inc"
-#include "rms_norm.inc"
-#include "softmax.inc"
+#include "rows_of.inc"
 #undef DTYPE
 
 #define DTYPE f16
-#define WEIGHT DTYPE
-#define RMS_NORM NAME(rms_norm)
-#include "add_rms_norm.inc"
-#include "layer_norm.inc"
-#include "masked_softmax.inc"
-#include "rms_norm.inc"
-#include "softmax.inc"
+#include "rows_of.inc"
 #define WEIGHT f32
 #define RMS_NORM rms_norm_f16_weight_f32
 #include "rms_norm.inc"
 #undef DTYPE
 
 #define DTYPE bf16
-#define WEIGHT DTYPE
-#define RMS_NORM NAME(rms_norm)
-#include "add_rms_norm.inc"
-#include "layer_norm.inc"
-#include "masked_softmax.inc"
-#include "rms_norm.inc"
-#include "softmax.inc"
+#include "rows_of.inc"
 #define WEIGHT f32
 #define RMS_NORM rms_norm_bf16_weight_f32
 #include "rms_norm.inc"
