@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
@@ -89,7 +90,7 @@ def cases(model: Path, form: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     weight = data if form == "f16" else Quantized(data, form)
     for rows in ROWS:
         x = np.random.default_rng(2).standard_normal((rows, WIDTH)).astype(np.float32)
-        yield f"linear {form} {rows} rows", lambda x=x: tensor_ops.linear(x, weight, backend="cpp")
+        yield f"linear {form} {rows} rows", partial(tensor_ops.linear, x, weight, backend="cpp")
     engine = LayerWiseInferenceEngine(model, backend="cpp")
     cache = engine.new_cache()
     prompt = [int(each) for each in np.random.default_rng(3).integers(0, WORDS, PROMPT)]
@@ -116,7 +117,8 @@ def work(folder: Path) -> None:
     for line in sys.stdin:
         name, seconds = json.loads(line)
         found[name]()  # what has been idle meanwhile wakes up
-        times, until = [], time.perf_counter() + seconds
+        times: list[float] = []
+        until = time.perf_counter() + seconds
         while not times or time.perf_counter() < until:
             start = time.perf_counter()
             found[name]()
@@ -135,6 +137,7 @@ class Worker:
         variables = {**os.environ, "PYTHONPATH": paths, "AIRLLM_TUNING": "off", "PYTHONSAFEPATH": "1"}
         command = [sys.executable, str(Path(__file__).resolve()), "--worker", str(folder)]
         pipe = subprocess.PIPE
+        self.checkout = checkout
         self.process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, text=True, bufsize=1, env=variables, cwd=checkout
         )
@@ -147,7 +150,7 @@ class Worker:
     def _answer(self) -> Any:
         line = self.process.stdout.readline()  # type: ignore[union-attr]
         if not line:
-            raise SystemExit(f"the worker of {self.process.args} has ended: {self.process.wait()}")
+            raise SystemExit(f"the worker of {self.checkout} has ended: {self.process.wait()}")
         return json.loads(line)
 
     def close(self) -> None:

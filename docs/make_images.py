@@ -70,7 +70,9 @@ def draw_speed(path: Path) -> None:
         axes.set_yticks([])
         axes.tick_params(length=0)
         axes.spines[["top", "right", "left"]].set_visible(False)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False)
+    figure.legend(
+        *figure.axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=3, frameon=False
+    )
     figure.savefig(path, metadata={"Date": None})
 
 

@@ -87,8 +87,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Of a test's cases on one target at most MOST run, always the same ones, in which as many pairs of values
-    as can be meet: a table of dtypes by shapes by lengths has hundreds, and to make items of them all takes
+    """Of a test's cases on one target at most MOST run: those in which the most pairs of values meet, always
+    the same ones. A table of dtypes by shapes by lengths has hundreds, and to make items of them all takes
     longer than to run these. A case that is named runs, and with AIRLLM_TEST_ALL=1 all do.
     """
     named = any("[" in argument for argument in metafunc.config.args)
@@ -107,7 +107,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def spread(values: Sequence[Mapping[str, object]], cases: Sequence[T], most: int) -> list[T]:
-    """At most so many of the cases: each next one has the most values, and pairs of them, that none before has."""
+    """At most so many of the cases. Each next one has the most values, and pairs of them, that are new."""
     left = {i: _values_and_pairs(each) for i, each in enumerate(values)}
     chosen: list[T] = []
     while left and len(chosen) < most:
