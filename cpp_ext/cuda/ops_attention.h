@@ -47,8 +47,9 @@ inline constexpr bool kTakesStrides<kAttention> = true;
 
 inline Launch attention(const Call& call, const Operand& out, const Operand& q, const Operand& k,
                         const Operand& v, const Operand& mask, bool causal, std::optional<float> scale,
-                        std::optional<float> softcap, std::optional<int64_t> window) {
+                        std::optional<float> softcap, std::optional<int64_t> window, const Operand& sinks) {
   check_dtype(call.op, v, k.dtype, false);
+  if (sinks) not_implemented(call.op, sinks, "is an array", "None");
   const int64_t h = q.axis(3), t = q.axis(2), g = k.axis(3), s = k.axis(2);
   Attention a{};
   a.shape = {1, 1, h, g, t, s, q.axis(1), v.axis(1)};

@@ -164,7 +164,9 @@ def embedding(ids, table):
 # ---- attention ----
 
 
-def attention(q, k, v, mask=None, causal=False, scale=None, softcap=None, window=None):
+def attention(q, k, v, mask=None, causal=False, scale=None, softcap=None, window=None, sinks=None):
+    if sinks is not None:
+        raise NotImplementedError("attention: sinks is an array, expected None")
     t, s = q.shape[-2], k.shape[-2]
     q = q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if mask is None and softcap is None and window is None and not (causal and t > s) and s <= _part():

@@ -77,6 +77,7 @@ struct AttentionOptions {
   std::optional<float> softcap;   // scores become softcap * tanh(score / softcap)
   std::optional<int64_t> window;  // the last so many keys that a query sees
   Input mask;                     // (queries, keys): of bool it keeps what is true, of floats it is added
+  Input sinks;                    // (heads): one more score of each query, which has no value
 };
 
 // From ADDED on: the backends that add() has taken.
