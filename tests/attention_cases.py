@@ -5,7 +5,6 @@ from conftest import assert_agrees
 from targets_with import on
 
 attends = on("attention")
-attends_with_sinks = on("attention", only="cpp")  # the others leave that to the definition
 
 
 def visible(t, s, causal=False, window=None):

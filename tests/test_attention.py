@@ -3,7 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
-from attention_cases import attends, attends_with_sinks, check, exact, sample, visible
+from attention_cases import attends, check, exact, sample, visible
 from conftest import DTYPES, assert_agrees
 from targets_with import NAMES, of_dtype, on
 
@@ -204,7 +204,7 @@ def test_softcap(size, softcap, t, reached):
     check(reached, q * np.float32(size), k, v, mask=mask, softcap=softcap, scale=0.7)
 
 
-@attends_with_sinks
+@attends
 @of_dtype
 @pytest.mark.parametrize("h, g, t, s, d", [(4, 2, 1, 37, 16), (4, 1, 20, 300, 36), (6, 2, 1, 6000, 64)])
 @pytest.mark.parametrize("sinks_dtype", ("float32", "own"))
@@ -216,7 +216,7 @@ def test_sinks(sinks_dtype, h, g, t, s, d, dtype, reached):
     check(reached, q, k, v, sinks=sinks, causal=True, window=50, softcap=3.0, scale=0.3)
 
 
-@attends_with_sinks
+@attends
 @pytest.mark.parametrize("t", (1, 20))
 def test_sinks_of_rows_without_a_key_and_of_no_size(t, reached):
     q, k, v = sample(t=t, s=20)
@@ -231,7 +231,7 @@ def test_sinks_of_rows_without_a_key_and_of_no_size(t, reached):
     np.testing.assert_array_equal(result[:, [1, 3]], none[:, [1, 3]])  # theirs have nothing of it
 
 
-@attends_with_sinks
+@attends
 @pytest.mark.parametrize("t", (1, 20))
 def test_a_sink_that_is_no_number_is_that_of_its_head_alone(t, reached):
     q, k, v = sample(t=t, s=20)

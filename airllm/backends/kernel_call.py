@@ -16,7 +16,6 @@ FORMATS = {name: FIRST_BLOCK_FORMAT + of.ggml_type for name, of in formats.FORMA
 TYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "bool": 4, "uint8": 4, "int32": 5, "int64": 6}
 # Arrays that kernels take with strides, the last axis contiguous. All others are dense.
 STRIDED: Mapping[str, tuple[str, ...]] = {"softmax": ("mask",), "attention": ("q", "k", "v", "mask")}
-LACKED = {"attention": ("sinks",)}  # arrays that an op may have and these kernels do not compute with
 ALIKE = {"attention": ("k", "v"), "apply_rope": ("cos", "sin")}  # in dtype, in shape
 
 L = TypeVar("L")

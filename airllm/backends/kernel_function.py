@@ -8,7 +8,7 @@ import numpy as np
 from airllm import made
 from airllm.arrays import device_of
 from airllm.backends.broadcasting import TooManyAxes
-from airllm.backends.kernel_call import ALIKE, LACKED, STRIDED
+from airllm.backends.kernel_call import ALIKE, STRIDED
 from airllm.canonical import with_last_axis
 from airllm.formats import Quantized
 
@@ -75,7 +75,6 @@ def _call(own: Arrays, op: Any, arrays: Sequence[Any], parameters: tuple, out: A
     arrays = [given.get(operand.name) for operand in op.operands]
     shapes = [op.check(arrays, out)] if len(op.outs) == 1 else _several_shapes(op, arrays, out)
     checked = op.check_parameters(dict(zip(op.defaults, parameters, strict=True)))
-    _check_computed(op, given)
     given = {o.name: _taken(own, op, o, given, shapes[0]) for o in op.operands if o.name in given}
     outs = [] if out is None else [out] if len(shapes) == 1 else list(out)
     for operand, result in zip(op.outs, outs, strict=False):
@@ -87,13 +86,6 @@ def _call(own: Arrays, op: Any, arrays: Sequence[Any], parameters: tuple, out: A
     ]
     _compute(own, op.name, given, checked, results, on_device)
     return out if out is not None else op.one_or_all(results)
-
-
-def _check_computed(op: Any, given: Mapping[str, Any]) -> None:
-    """NotImplementedError for an array that the definition computes with and the kernels do not."""
-    for name in LACKED.get(op.name, ()):
-        if name in given:
-            raise NotImplementedError(f"{op.name}: {name} is an array, expected None")
 
 
 def _several_shapes(op: Any, arrays: Sequence[Any], out: Any) -> list[tuple[int, ...]]:
