@@ -16,16 +16,6 @@ def has(target, op, *parameters):
     return function and {*parameters} <= {*inspect.signature(function).parameters}
 
 
-# Arrays that the kernels of these backends leave to the definition.
-LACKED = {backend: {"attention": {"sinks"}} for backend in ("opencl", "cuda", "webgpu", "mlx")}
-
-
-def without_lacked(backend, op, arrays):
-    """Optional arrays by name, less those that the backend's kernel of an op has no code for."""
-    lacked = LACKED.get(backend, {}).get(op, set())
-    return {name: array for name, array in arrays.items() if name not in lacked}
-
-
 def on(*ops, parameters=(), but="", only=""):
     """Every target that has these ops, but those of a backend that is known to fall short, or of one only."""
     able = [target for target in targets() if all(has(target, op, *parameters) for op in ops)]

@@ -164,7 +164,7 @@ def test_devices_tell_their_memory():
 @pytest.mark.parametrize("name", KERNELS)
 def test_arrays_stay_on_the_device(name):
     dtype = DTYPES[KERNELS.index(name) % 3]
-    args, optional = sample(name, dtype), sample_optional("webgpu", name, dtype)
+    args, optional = sample(name, dtype), sample_optional(name, dtype)
     assert not registry.opened("webgpu").why_not  # which computes something at the first time
     there = [webgpu.to_device(a) for a in args]
     optional_there = {n: webgpu.to_device(a) for n, a in optional.items()}
@@ -258,8 +258,7 @@ def test_more_work_than_one_grid_holds(name, monkeypatch):
     for rows in (4, 9):
         d = 40 if name == "attention" else 700
         sizes = {"batch": (rows, 3), "m": rows * 40, "d": d, "n": 150, "s": 70, "t": 2}
-        args = sample(name, np.float32, **sizes)
-        optional = sample_optional("webgpu", name, np.float32, **sizes)
+        args, optional = sample(name, np.float32, **sizes), sample_optional(name, np.float32, **sizes)
         exact = OPS[name].exact(*args, **optional)
         assert_all_agree(getattr(webgpu, name)(*args, **optional), exact, np.float32)
 

@@ -58,9 +58,7 @@ def sample(op, dtype=np.float32):
     rng = np.random.default_rng(1)
     required = op.sample(rng, dtype, batch, **AXES)
     names = [operand.name for operand in op.operands if not operand.optional]
-    optional = op.sample_optional(rng, dtype, batch, **AXES)
-    optional.pop("sinks", None)  # which are left to the definition
-    return dict(zip(names, required, strict=True)) | optional
+    return dict(zip(names, required, strict=True)) | op.sample_optional(rng, dtype, batch, **AXES)
 
 
 def on_device(value, to_device=cuda.to_device):
