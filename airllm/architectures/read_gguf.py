@@ -17,6 +17,15 @@ from airllm.architectures.windows import gguf_windows, written_windows
 from airllm.models.weights import ModelFileError
 
 
+# Fields that say whether there is a bias, and its tensor in the first layer, or the first of its tensors.
+_BIASES = {
+    "qkv_bias": "attention.q_bias",
+    "output_bias": "attention.output_bias",
+    "router_bias": "experts.router_bias",
+    "expert_bias": "experts.0.gate_bias",
+}
+
+
 class GgufHead(Protocol):
     """What of a GGUF file its configuration is read from: an opened one, or one that is to be written."""
 
@@ -45,8 +54,7 @@ def gguf_config(file: GgufHead) -> ModelConfig:
         **drop_unused(ropes, windows),
         **architecture.fixed,
         windows=windows,
-        qkv_bias=gguf_name(architecture, "layers.0.attention.q_bias") in file.tensors,
-        output_bias=gguf_name(architecture, "layers.0.attention.output_bias") in file.tensors,
+        **{name: gguf_name(architecture, f"layers.0.{of}") in file.tensors for name, of in _BIASES.items()},
         tied_embeddings=gguf_name(architecture, "output") not in file.tensors,
         moe_layers=(True,) * layers if found.get("experts") else (),
     )

@@ -256,7 +256,10 @@ inline void CpuBackend::attention(Output out_, Input q_, Input k_, Input v_, con
   kernels().stored.widen(cpu::DType(options.sinks.dtype), sinks.data(), in[4].begin, sinks.size());
   const auto each = [&](const Used& used) { return (used.end - used.begin) / pairs; };
   cpu::threaded::attention(kernels().attention, all, pairs, [&](int64_t i) -> cpu::AttentionHead {
-    return {q.begin + i * each(q), k.begin + i * each(k), v.begin + i * each(v), mask.begin,
+    return {q.begin + i * each(q),
+            k.begin + i * each(k),
+            v.begin + i * each(v),
+            mask.begin,
             out + i * (n / pairs * size_of(q_.dtype)),
             sinks.empty() ? nullptr : sinks.data() + i % shape.kv_heads * all.heads};
   });

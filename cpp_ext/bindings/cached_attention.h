@@ -56,8 +56,12 @@ inline PyObject* cached_attention(const Op& op, PyObject* const* args, Py_ssize_
   const auto head = [&](int64_t i) -> cpu::AttentionHead {
     const char* const keys = cache.data() + i * bytes;
     const int64_t first = i * all.heads;
-    return {q.data + first * step(q, 3), keys, keys + heads * bytes, nullptr,
-            out.data + first * step(out, 3), sinks.empty() ? nullptr : sinks.data() + first};
+    return {q.data + first * step(q, 3),
+            keys,
+            keys + heads * bytes,
+            nullptr,
+            out.data + first * step(out, 3),
+            sinks.empty() ? nullptr : sinks.data() + first};
   };
   if (out.size)
     run(cpu::kWorthAThread, [&] { cpu::threaded::attention(active.load()->attention, all, heads, head); });

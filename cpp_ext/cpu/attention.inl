@@ -105,7 +105,9 @@ INLINE void finish_row(const Attention& all, const AttentionHead& head, const At
   }
   const Row row(all, r);
   const int64_t at = row.head * all.out_head + row.query * all.out_row;
-  const float share = head.sinks ? share_beside(head.sinks[row.head], top, sum) : sum == 0.f ? 0.f : 1.f / sum;
+  const float share = head.sinks   ? share_beside(head.sinks[row.head], top, sum)
+                      : sum == 0.f ? 0.f
+                                   : 1.f / sum;
   kNarrow[all.q_type](head.out + at * bytes_of(all.q_type), values, all.e, share);
 }
 
