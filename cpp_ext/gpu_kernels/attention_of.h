@@ -12,7 +12,7 @@
 #define ATTENTION                                                                                        \
   U64 batch, U64 inner, U64 heads, U64 groups, U64 t, U64 s, U64 d, U64 e, U64 q_b, U64 q_c, U64 q_h,    \
       U64 q_t, U64 k_b, U64 k_c, U64 k_h, U64 k_s, U64 v_b, U64 v_c, U64 v_h, U64 v_s, U64 m_b, U64 m_c, \
-      U64 m_h, U64 m_t, float scale, float softcap, U64 window, U32 causal, U32 q_type, U32 mask_type,     \
+      U64 m_h, U64 m_t, float scale, float softcap, U64 window, U32 causal, U32 q_type, U32 mask_type,   \
       U32 sinks_type
 
 // Query i of t stands with the key i + s - t: a causal one sees none behind that, one with a window no
