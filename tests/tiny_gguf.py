@@ -80,8 +80,8 @@ def is_text(name: str) -> bool:
 
 
 def apart(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Tensors of a folder, those of GPT-OSS's experts as gate, up and down (experts, rows, columns), which are
-    views of them: theirs have outputs as columns, those of gate and up by turns.
+    """Tensors of a folder; of GPT-OSS's experts gate, up and down (experts, rows, columns), as views of what
+    is stored, which has outputs as columns, those of gate and up by turns.
     """
     if config["model_type"] != "gpt_oss":
         return tensors

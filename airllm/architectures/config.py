@@ -60,8 +60,8 @@ class ModelConfig:
     `residual_scale`: of what each half of a layer adds; `logit_scale`: of the logits. `normalize_experts`:
     the weights of the chosen experts are made to sum to one. `shared_expert`: the width of an expert that
     every token takes, weighted by a gate of its own. `sinks`: each head has a score that takes its share of
-    the softmax and has no value. `activation` "swiglu_clamped" is up + 1 times gate * sigmoid(`swiglu_alpha` *
-    gate), the gate at most `swiglu_limit`, up within it.
+    the softmax and has no value. `activation` "swiglu_clamped" is (up + 1) * gate * sigmoid(`swiglu_alpha` *
+    gate), where gate is cut to at most `swiglu_limit` and up to its distance from 0.
     """
 
     architecture: str = _of("size")

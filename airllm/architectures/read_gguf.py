@@ -16,7 +16,6 @@ from airllm.architectures.values import Values, checked
 from airllm.architectures.windows import gguf_windows, written_windows
 from airllm.models.weights import ModelFileError
 
-
 # Fields that say whether there is a bias, and its tensor in the first layer, or the first of its tensors.
 _BIASES = {
     "qkv_bias": "attention.q_bias",
@@ -49,12 +48,13 @@ def gguf_config(file: GgufHead) -> ModelConfig:
         raise values.error("attention.value_length", "differs from key_length", f"{found['head_dim']}")
     ropes = gguf_ropes(architecture, values, file.tensors, found["head_dim"], layers)
     windows = gguf_windows(architecture, values, layers)
+    first = "layers.0."
+    found |= {name: gguf_name(architecture, first + of) in file.tensors for name, of in _BIASES.items()}
     config = ModelConfig(
         **found,
         **drop_unused(ropes, windows),
         **architecture.fixed,
         windows=windows,
-        **{name: gguf_name(architecture, f"layers.0.{of}") in file.tensors for name, of in _BIASES.items()},
         tied_embeddings=gguf_name(architecture, "output") not in file.tensors,
         moe_layers=(True,) * layers if found.get("experts") else (),
     )

@@ -1,14 +1,16 @@
 """One name for each tensor of a model, and how GGUF files and Hugging Face folders call it.
 
 "layers.3.attention.q" is `blk.3.attn_q.weight` in a GGUF file and `model.layers.3.self_attn.q_proj.weight` in
-a folder. Experts are stored one by one in most folders and as one stack in GGUF files: "layers.3.experts.7.up"
-is a tensor of its own there, and a part of `blk.3.ffn_up_exps.weight` here. Folders with stacks of another
-kind are declared (`Stacks`).
+a folder. Experts are stored one by one in most folders and as one stack in GGUF files:
+"layers.3.experts.7.up" is a tensor of its own there, and a part of `blk.3.ffn_up_exps.weight` here. Stacks in
+folders are declared (`Stacks`).
 """
 
 from __future__ import annotations
 
 import re
+
+import numpy as np
 
 from airllm.architectures.config import ModelConfig
 from airllm.architectures.declaration import Architecture, Stacks
@@ -156,10 +158,11 @@ class NamedTensors:
     def _of_stack(self, of_expert: Stored, part: str) -> Stored:
         """The "gate", "up" or "down" of what a stack has of an expert."""
         assert self._stacks
-        by_output = of_expert.T if self._stacks.transposed else of_expert
+        if self._stacks.transposed:
+            of_expert = np.asarray(of_expert).T  # folders hold no Quantized
         if self._stacks.interleaved and part in _BY_TURNS:
-            return by_output[_BY_TURNS.index(part) :: len(_BY_TURNS)]
-        return by_output
+            return of_expert[_BY_TURNS.index(part) :: len(_BY_TURNS)]
+        return of_expert
 
     def span(self, name: str) -> Span:
         """Where the tensor's bytes lie."""

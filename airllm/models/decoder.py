@@ -118,7 +118,11 @@ def _temperatures(of: QueryTemperature, rows: Sequence[Rows]) -> np.ndarray:
 def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray) -> None:
     """Queries (heads, tokens, head_dim) of the last tokens, to the keys and values in the cache."""
     c, length = layer.config, cache.length + q.shape[1]
-    options = {"scale": c.attention_scale, "softcap": c.attention_softcap, "window": c.window(layer.index)}
+    options: dict[str, Any] = {
+        "scale": c.attention_scale,
+        "softcap": c.attention_softcap,
+        "window": c.window(layer.index),
+    }
     if c.sinks:
         options["sinks"] = layer["attention.sinks"]
     if attend := ops.extension("cached_attention"):
