@@ -148,6 +148,7 @@ def linear(x, weight, bias=None):
     k="... g s d : any float",
     v="... g s e : any float",
     mask="... h t s : mask",
+    sinks="h",
     out="... h t e",
     requires={"h a multiple of g": lambda h, g: h == g or (g and h % g == 0)},
 )
@@ -160,14 +161,17 @@ def attention(
     scale: float | None = None,
     softcap: Positive | None = None,
     window: int | None = None,
+    sinks=None,
 ):
     """softmax(q k^T * scale + mask) v for each head (Vaswani et al., 2017), without a matrix of scores.
 
     Query head i attends to the keys of head i // (h / g) (grouped heads: Ainslie et al., 2023). `scale` is
     1 / sqrt(d) if None. `softcap` c turns a score s into c * tanh(s / c) (Gemma 2). `causal` hides keys that
     come after a query, the last query being at the last key; `window` hides those `window` or more before
-    it. A `mask` of bool keeps what is True; one of floats is added to the scores. A query without a key
-    gives zeros. Any strides will do, if the last axis is contiguous.
+    it. A `mask` of bool keeps what is True; one of floats is added to the scores. A head's sink is one more
+    score of each of its queries, which takes its share of the softmax and has no value (GPT-OSS; Xiao et al.,
+    2024): scale, softcap and what hides keys do not apply to it. It has the dtype of `q` or float32. A query
+    without a key gives zeros. Any strides will do, if the last axis is contiguous.
     """
     *batch, h, t, d = q.shape
     g, s = k.shape[-3:-1]
@@ -180,7 +184,8 @@ def attention(
         after = np.arange(s) - np.arange(s - t, s)[:, None]  # how many positions a key comes after a query
         hidden = (causal & (after > 0)) | (window is not None and after <= -window)
         np.copyto(scores, -np.inf, where=hidden)
-    return (_softmax_in_place(scores, mask).reshape(*of_groups, s) @ v).reshape(*batch, h, t, v.shape[-1])
+    weights = _softmax_in_place(scores, mask, None if sinks is None else sinks[:, None, None])
+    return (weights.reshape(*of_groups, s) @ v).reshape(*batch, h, t, v.shape[-1])
 
 
 @op(query="d", keys="s d : any float", out="s")
@@ -231,16 +236,24 @@ def rope_table(
     return (np.cos(angles) * factor).astype(np.float32), (np.sin(angles) * factor).astype(np.float32)
 
 
-def _softmax_in_place(x: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
-    """softmax(x + mask), in the memory of `x`: fresh memory for each step costs more than the step."""
+def _softmax_in_place(x: np.ndarray, mask: np.ndarray | None, sinks: np.ndarray | None = None) -> np.ndarray:
+    """softmax(x + mask), in the memory of `x`: fresh memory for each step costs more than the step.
+
+    A sink is one more element of a row, which takes its share and is not in the result.
+    """
     if mask is not None and mask.dtype == np.bool_:
         np.copyto(x, -np.inf, where=~mask)
     elif mask is not None:
         x += mask
     top = np.max(x, axis=-1, keepdims=True, initial=-np.inf)
-    x -= np.where(top == -np.inf, 0, top)
+    if sinks is not None:
+        top = np.maximum(top, sinks)
+    top = np.where(top == -np.inf, 0, top)
+    x -= top
     np.exp(x, out=x)
     total = np.sum(x, axis=-1, keepdims=True)
+    if sinks is not None:
+        total += np.exp(sinks - top)
     x /= np.where(total == 0, 1, total)
     return x
 

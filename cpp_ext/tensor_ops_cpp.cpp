@@ -58,7 +58,8 @@ PyMethodDef methods[] = {
         "data (layers, 2, kv_heads, capacity, head_dim), which gets keys and values: float16 or float32, or\n"
         "uint8, whose rows are then blocks of q8_0."),
     method<cached_attention, kCachedAttention>(
-        "cached_attention($module, q, kept, length, out, *, scale=None, softcap=None, window=None)\n--\n\n"
+        "cached_attention($module, q, kept, length, out, *, scale=None, softcap=None, window=None, "
+        "sinks=None)\n--\n\n"
         "attention(causal=True) of q (h, t, d), those of the last of `length` tokens, to keys and values "
         "kept\n"
         "(2, g, capacity, d), of floats, or of uint8, whose rows are then blocks of q8_0."),

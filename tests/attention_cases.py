@@ -18,7 +18,7 @@ def visible(t, s, causal=False, window=None):
     return seen
 
 
-def exact(q, k, v, mask=None, causal=False, scale=None, softcap=None, window=None):
+def exact(q, k, v, mask=None, causal=False, scale=None, softcap=None, window=None, sinks=None):
     q, k, v = (np.asarray(a).astype(np.float64) for a in (q, k, v))
     (h, t, d), (g, s) = q.shape[-3:], k.shape[-3:-1]
     if s == 0:
@@ -32,10 +32,13 @@ def exact(q, k, v, mask=None, causal=False, scale=None, softcap=None, window=Non
     elif mask is not None:
         scores = scores + mask.astype(np.float64)
     scores = np.where(visible(t, s, causal, window), scores, -np.inf)
+    if sinks is not None:
+        column = np.asarray(sinks).astype(np.float64)[:, None, None]
+        scores = np.concatenate([scores, np.broadcast_to(column, (*scores.shape[:-1], 1))], axis=-1)
     top = scores.max(axis=-1, keepdims=True)
     e = np.exp(scores - np.where(top == -np.inf, 0, top))
     total = e.sum(axis=-1, keepdims=True)
-    return (e / np.where(total == 0, 1, total)) @ v
+    return (e[..., :s] / np.where(total == 0, 1, total)) @ v
 
 
 def sample(h=4, g=2, t=5, s=37, d=16, e=None, batch=(2,), dtype=np.float32, kv_dtype=None, seed=0):

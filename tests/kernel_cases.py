@@ -160,7 +160,8 @@ def apply_rope(x, cos, sin, interleaved):
     return out
 
 
-def attention(q, k, v, mask, causal=False, scale=None, softcap=None, window=None):
+def attention(q, k, v, mask, sinks, causal=False, scale=None, softcap=None, window=None):
+    """A head's sink is one more key of each of its queries, whose value is zeros."""
     q, k, v = f64(q), f64(k), f64(v)
     (heads, t, d), (groups, s) = q.shape[-3:], k.shape[-3:-1]
     k, v = (np.repeat(a, heads // groups, axis=-3) for a in (k, v))
@@ -168,7 +169,11 @@ def attention(q, k, v, mask, causal=False, scale=None, softcap=None, window=None
     scores = softcap * np.tanh(scores / softcap) if softcap else scores
     distance = np.arange(t)[:, None] + s - t - np.arange(s)
     hidden = (causal & (distance < 0)) | (distance >= (window or math.inf))
-    return softmax(np.where(hidden, -np.inf, scores + mask_terms(mask))) @ v
+    scores = np.where(hidden, -np.inf, scores + mask_terms(mask))
+    if sinks is None:
+        return softmax(scores) @ v
+    last = np.broadcast_to(f64(sinks)[:, None, None], (*scores.shape[:-1], 1))
+    return softmax(np.concatenate([scores, last], axis=-1))[..., :-1] @ v
 
 
 # ---- calls ----
@@ -228,17 +233,20 @@ def _matmul(rng, dtype, sizes, compute_units=MANY_UNITS):
 
 
 def _attention(rng, dtype, n):
-    q = normal(rng, (n.b, n.h, n.t, n.d), DTYPES[DTYPES.index(dtype) - 1])
+    """A sink weighs as much as some twenty keys, so that it tells among hundreds."""
+    other = DTYPES[DTYPES.index(dtype) - 1]
+    q = normal(rng, (n.b, n.h, n.t, n.d), other)
     k = normal(rng, (n.b, n.g, n.s + 2, n.d), dtype)[:, :, : n.s]  # a part of a cache
     v = normal(rng, (n.b, n.s, n.g, n.e), dtype).transpose(0, 2, 1, 3)
-    for mask, parameters in (
-        (None, {"causal": True}),
-        (normal(rng, (n.t, n.s), dtype), {"scale": 0.3, "window": 3}),
-        (normal(rng, (n.b, 1, n.t, n.s)) > 0, {"softcap": 2.0}),
+    sinks = normal(rng, (n.h,)) + 3
+    for mask, given, parameters in (
+        (None, None, {"causal": True}),
+        (normal(rng, (n.t, n.s), dtype), sinks, {"scale": 0.3, "window": 3}),
+        (normal(rng, (n.b, 1, n.t, n.s)) > 0, sinks.astype(other), {"softcap": 2.0}),
     ):
         parameters = {"causal": False, "scale": None, "softcap": None, "window": None, **parameters}
-        arrays = {"q": q, "k": k, "v": v, "mask": mask}
-        exact = attention(*arrays.values(), **parameters)
+        arrays = {"q": q, "k": k, "v": v, "mask": mask, "sinks": given}
+        exact = attention(**arrays, **parameters)
         yield Case("attention", arrays, {"out": exact}, parameters, n.compute_units)
 
 

@@ -33,7 +33,8 @@ OTHERS: dict[str, Any] = {  # another value of each field that is a trait
     "logit_scale": 2.0, "attention_softcap": 3.0, "logit_softcap": 3.0, "qkv_bias": True, "output_bias": True,
     "qk_norm": "row", "pre_norms": False, "post_norms": True, "experts": 4, "experts_used": 2,
     "expert_feed_forward": 8,
-    "normalize_experts": False, "shared_expert": 8, "moe_layers": (True, False),
+    "normalize_experts": False, "shared_expert": 8, "moe_layers": (True, False), "sinks": True,
+    "router_bias": True, "expert_bias": True, "swiglu_alpha": 2.0, "swiglu_limit": 1.0,
 }  # fmt: skip
 
 

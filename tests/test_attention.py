@@ -205,6 +205,44 @@ def test_softcap(size, softcap, t, reached):
 
 
 @attends
+@of_dtype
+@pytest.mark.parametrize("h, g, t, s, d", [(4, 2, 1, 37, 16), (4, 1, 20, 300, 36), (6, 2, 1, 6000, 64)])
+@pytest.mark.parametrize("sinks_dtype", ("float32", "own"))
+def test_sinks(sinks_dtype, h, g, t, s, d, dtype, reached):
+    """Small ones, and some that are larger than all scores, in a cut of rows and keys of each kind."""
+    q, k, v = sample(h, g, t, s, d, dtype=dtype)
+    sinks = np.linspace(-3, 9, h).astype(np.float32 if sinks_dtype == "float32" else dtype)
+    check(reached, q, k, v, sinks=sinks)
+    check(reached, q, k, v, sinks=sinks, causal=True, window=50, softcap=3.0, scale=0.3)
+
+
+@attends
+@pytest.mark.parametrize("t", (2, 20))
+def test_sinks_of_rows_without_a_key_and_of_no_size(t, reached):
+    q, k, v = sample(t=t, s=20)
+    mask = np.ones((t, 20), bool)
+    mask[0] = False
+    sinks = np.array([0.0, -np.inf, 1e4, -1e4], np.float32)
+    result = reached.attention(q, k, v, mask=mask, sinks=sinks)
+    assert_agrees(result, exact(q, k, v, mask=mask, sinks=sinks), np.float32)
+    assert (result[..., 0, :] == 0).all()
+    assert (result[:, 2] == 0).all()  # its sink has all of the softmax
+    none = reached.attention(q, k, v, mask=mask)
+    np.testing.assert_array_equal(result[:, [1, 3]], none[:, [1, 3]])  # theirs have nothing of it
+
+
+@attends
+@pytest.mark.parametrize("t", (1, 20))
+def test_a_sink_that_is_no_number_is_that_of_its_head_alone(t, reached):
+    q, k, v = sample(t=t, s=20)
+    sinks = np.array([0.0, np.nan, 1.0, 2.0], np.float32)
+    result = reached.attention(q, k, v, sinks=sinks)
+    assert np.isnan(result[:, 1]).all()
+    others = [0, 2, 3]
+    assert_agrees(result[:, others], exact(q, k, v, sinks=np.nan_to_num(sinks))[:, others], np.float32)
+
+
+@attends
 def test_parameters_by_place(reached):
     q, k, v = sample(t=5)
     mask = visible(5, 37, window=20)

@@ -116,6 +116,8 @@ WRONG = [
     (ValueError, r"attention: mask has shape \(5, 36\)", {"mask": (5, 36)}),
     (ValueError, r"attention: mask has shape \(1, 4, 5, 37\)", {"mask": (1, 4, 5, 37)}),
     (ValueError, r"attention: out has shape \(4, 5, 37\), expected \(4, 5, 16\)", {"out": (4, 5, 37)}),
+    (ValueError, r"attention: sinks has shape \(2, 4\), expected \(h\)", {"sinks": (2, 4)}),
+    (ValueError, r"attention: sinks has shape \(3,\), expected \(h\) with h=4", {"sinks": (3,)}),
     (ValueError, r"attention: window has value 0, expected 1 or more", {"window": 0}),
     (ValueError, r"attention: window has value -3, expected 1 or more", {"window": -3}),
     (ValueError, r"attention: softcap has value -1\S*, expected more than 0", {"softcap": -1.0}),

@@ -158,7 +158,7 @@ def test_options_of_attention_in_cpp_programs_are_the_declared_ones():
     header = (CPP_EXT / "include" / "airllm" / "backend" / "backends.h").read_text()
     (fields,) = re.findall(r"struct AttentionOptions \{(.*?)\};", header, re.S)
     found = dict(re.findall(r"^  [\w:<>]+ (\w+)(?: = (\w+))?;", fields, re.M))
-    assert found == {"causal": "false", "scale": "", "softcap": "", "window": "", "mask": ""}
+    assert found == {"causal": "false", "scale": "", "softcap": "", "window": "", "mask": "", "sinks": ""}
     op = OPS["attention"]
     assert set(found) == set(declared(op)) - {"q", "k", "v", "out"}
     assert op.defaults["causal"] is False and {op.defaults[n] for n in ("scale", "softcap", "window")} == {

@@ -284,6 +284,25 @@ def test_an_expert_that_is_missing_is_missed_at_once(tmp_path):
     refused(path, f"tensor {name} is missing, expected one of ")
 
 
+def stacks_cut(tensors, part, cut):
+    return {name: each[cut] if name.endswith(part) else each for name, each in tensors.items()}
+
+
+@pytest.mark.parametrize(
+    ("part", "cut", "shape", "expected"),
+    (
+        ("experts.gate_up_proj", np.s_[:2], r"\(2, 32, 64\)", r"\(3, rows, columns\)"),
+        ("experts.down_proj", np.s_[:, :31], r"\(32, 31\)", r"\(32, 32\)"),
+        ("experts.down_proj_bias", np.s_[:, :, None], r"\(3, 32, 1\)", r"\(3, values\)"),
+        ("self_attn.sinks", np.s_[:3], r"\(3,\)", r"\(4,\)"),
+        ("mlp.router.bias", np.s_[:2], r"\(2,\)", r"\(3,\)"),
+    ),
+)
+def test_stacks_and_vectors_of_gpt_oss_of_other_sizes(tmp_path, part, cut, shape, expected):
+    path = with_tensors(copy_of("gpt_oss", tmp_path), lambda tensors: stacks_cut(tensors, part, cut))
+    refused(path, f"tensor model.layers.0.*{part} has shape {shape}, expected {expected}")
+
+
 @pytest.mark.parametrize("count", (5, 7))
 def test_stacks_of_another_number_of_experts(tmp_path, monkeypatch, count):
     config, tensors = tiny_models.read_folder("qwen3_moe")
@@ -349,7 +368,7 @@ def test_a_folder_with_safetensors_is_read_by_them(tmp_path):
     assert np.array_equal(logits_of(path, TEXTS[0]), expected)
 
 
-@pytest.mark.parametrize("method", ("awq", "gptq", "fp8"))
+@pytest.mark.parametrize("method", ("awq", "gptq", "fp8", "mxfp4"))
 def test_a_quantized_folder_is_refused_by_name(tmp_path, method):
     changed = {"quantization_config": {"quant_method": method, "bits": 4}}
     path = copy_of("llama2", tmp_path, lambda config: {**config, **changed})

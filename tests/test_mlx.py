@@ -121,11 +121,12 @@ def test_long_prompts_are_attended_in_parts(rows_at_a_time, monkeypatch):
     rng = np.random.default_rng(2)
     q, k, v = (rng.standard_normal((2, h, n, 16), np.float32) for h, n in ((4, 5), (2, 9), (2, 9)))
     masks = [rng.standard_normal((2, 4, 5, 9)), rng.standard_normal((5, 9)) < 1, rng.standard_normal(9)]
+    sinks = np.array([-1.0, 0.0, 1.0, 2.0], np.float32)
     monkeypatch.setattr(operations, "_SCORES", rows_at_a_time * 2 * 4 * 9)
     function._kernel.cache_clear()
     for mask in masks:
         mask = mask.astype(np.float32) if mask.dtype != bool else mask
-        options = {"mask": mask, "causal": True, "window": 4, "softcap": 20.0}
+        options = {"mask": mask, "causal": True, "window": 4, "softcap": 20.0, "sinks": sinks}
         found = tensor_ops_mlx.attention(q, k, v, **options)
         np.testing.assert_allclose(found, OPS["attention"].exact(q, k, v, **options), rtol=2e-5, atol=1e-5)
 

@@ -50,7 +50,7 @@ def kernel_of(path, backend="python", **options) -> PersistentKernel:
     return PersistentKernel(model=path, backend=backend, **{"cache_dtype": "f32", **options}).compile()
 
 
-OP_BY_OP = ("qwen2_moe", "qwen2_moe_some")  # native layers do not know shared experts
+OP_BY_OP = ("qwen2_moe", "qwen2_moe_some", "gpt_oss", "gpt_oss_limit")  # have what native layers do not know
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -343,7 +343,7 @@ def mpiexec(size: int, *arguments: str) -> dict:
 
 
 SHARED = {  # models for so many processes; with four, and phi3 with two, several have the same key-value head
-    2: ("llama3", "gemma2", "phi3", "qwen3_moe", "granite", "smollm3", "ministral3", "qwen2_moe"),
+    2: ("llama3", "gemma2", "phi3", "qwen3_moe", "granite", "smollm3", "ministral3", "qwen2_moe", "gpt_oss"),
     4: ("llama3",),
 }
 

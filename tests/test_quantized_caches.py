@@ -116,7 +116,8 @@ def sample(h, g, t, length, d, capacity):
 def test_attention_to_blocks(h, g, d, t, length, reached):
     """Of few rows, and of panels of many."""
     q, kept, (k, v) = sample(h, g, t, length, d, 340)
-    for options in ({}, {"window": 20}, {"softcap": 3.0, "scale": 0.3}):
+    sinks = np.linspace(-3, 5, h, dtype=np.float32)
+    for options in ({}, {"window": 20}, {"softcap": 3.0, "scale": 0.3}, {"sinks": sinks, "window": 20}):
         out = np.full((t, h, d), np.nan, np.float32).swapaxes(0, 1)
         reached.cached_attention(q, kept.data, length, out, **options)
         assert_agrees(out, exact(q, k, v, causal=True, **options), np.float32)
@@ -128,8 +129,9 @@ def test_threads_share_many_keys(target, reached):
     q, kept, (k, v) = sample(3, 1, 2, 6000, 64, 6000)
     out = np.empty((3, 2, 64), np.float32)
     with on_threads(target, reached, 3):
-        reached.cached_attention(q, kept.data, 6000, out)
-    assert_agrees(out, exact(q, k, v, causal=True), np.float32)
+        for sinks in (None, np.array([-2.0, 1.0, 9.0], np.float32)):
+            reached.cached_attention(q, kept.data, 6000, out, sinks=sinks)
+            assert_agrees(out, exact(q, k, v, causal=True, sinks=sinks), np.float32)
 
 
 @having
@@ -152,6 +154,8 @@ WRONG = {
     "length has value 1, expected 2 to 10": {"length": 1},
     "out has shape": {"out": np.zeros((4, 2, 31), np.float32)},
     "window has value 0": {"window": 0},
+    r"sinks has shape \(3,\), expected \(h\) with h=4": {"sinks": np.zeros(3, np.float32)},
+    r"sinks has dtype float16, expected float32": {"sinks": np.zeros(4, np.float16)},
 }
 
 

@@ -207,7 +207,8 @@ def test_attention_over_keys_with_room_for_more(checked):
     q = numbers(2, 4, 3, 16, first=1)
     k, v = numbers(2, 2, 9, 16, first=2)[:, :, :7], numbers(2, 2, 9, 12, first=3)[:, :, :7]
     mask = (np.arange(21) % 3 != 1).reshape(3, 7)
-    exact = OPS["attention"].exact(q, k, v, mask, causal=True, scale=0.5, softcap=20.0, window=5)
+    options = {"causal": True, "scale": 0.5, "softcap": 20.0, "window": 5}
+    exact = OPS["attention"].exact(q, k, v, mask, **options, sinks=np.array([-1, 0, 0.5, 3]))
     close(checked["attention"], exact)
 
 

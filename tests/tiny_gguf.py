@@ -38,8 +38,10 @@ def write_gguf(name: str, path: Path, stored: str = "float") -> Path:
 
 
 def block_kind(name: str, shape: tuple[int, ...]) -> Kind:
-    """The format of a tensor: vectors and routers of experts stay float32, as llama.cpp leaves them."""
-    if len(shape) == 1 or "ffn_gate_inp" in name:
+    """The format of a tensor: vectors, also those of all experts in one tensor, and routers stay float32, as
+    llama.cpp leaves them.
+    """
+    if len(shape) == 1 or name.endswith(".bias") or "ffn_gate_inp" in name:
         return Kind.F32
     return _BLOCKS[zlib.crc32(name.encode()) % len(_BLOCKS)]
 
@@ -50,6 +52,7 @@ def gguf_name(config: dict[str, Any], name: str) -> str:
     kind = next(kind for kind, text in gguf.MODEL_ARCH_NAMES.items() if text == architecture)
     names = gguf.get_tensor_name_map(kind, _text_part(config)["num_hidden_layers"])
     plain = _EXPERT.sub(r"\1.\3", name.replace("language_model.", ""))
+    plain = re.sub(r"\.sinks$", ".sinks.weight", plain)
     found = names.get_name(plain, try_suffixes=(".weight", ".bias"))
     assert found, name
     return found
@@ -60,7 +63,7 @@ _ARCHITECTURES = {
     "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3",
     "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2", "qwen2_moe": "qwen2moe",
     "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl", "seed_oss": "seed_oss", "ministral3": "mistral3",
-    "mistral3": "mistral3", "gemma": "gemma",
+    "mistral3": "mistral3", "gemma": "gemma", "gpt_oss": "gpt-oss",
 }  # fmt: skip
 _NEIGHBOURS = ("llama", "granite", "smollm3", "mistral3")  # whose rope turns neighbouring values of a head
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
@@ -76,9 +79,27 @@ def is_text(name: str) -> bool:
     return not name.startswith(_IMAGES)
 
 
+def apart(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Tensors of a folder; of GPT-OSS's experts gate, up and down (experts, rows, columns), as views of what
+    is stored, which has outputs as columns, those of gate and up by turns.
+    """
+    if config["model_type"] != "gpt_oss":
+        return tensors
+    found: dict[str, np.ndarray] = {}
+    for name, values in tensors.items():
+        if not (match := re.fullmatch(r"(.*\.experts)\.(gate_up|down)_proj(_bias)?", name)):
+            found[name] = values
+            continue
+        end = "bias" if match[3] else "weight"
+        by_rows = values if match[3] else values.swapaxes(1, 2)
+        parts = {"down": by_rows} if match[2] == "down" else {"gate": by_rows[:, ::2], "up": by_rows[:, 1::2]}
+        found |= {f"{match[1]}.{part}_proj.{end}": each for part, each in parts.items()}
+    return found
+
+
 def _converted(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
     config = _text_part(config)
-    for name, values in _stacked(tensors).items():
+    for name, values in _stacked(apart(config, tensors)).items():
         if is_text(name):
             yield gguf_name(config, name), _as_llama_cpp_has_it(config, name, values)
     rope = config["rope_parameters"]
@@ -154,6 +175,8 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if experts := config.get("num_local_experts", config.get("num_experts")):
         writer.add_expert_count(experts)
         writer.add_expert_used_count(config["num_experts_per_tok"])
+    if kind == "gpt_oss":
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:

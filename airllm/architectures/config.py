@@ -59,7 +59,9 @@ class ModelConfig:
     before, after attention and feed-forward. `qk_norm`: of q and k, of each "head" or of the whole "row".
     `residual_scale`: of what each half of a layer adds; `logit_scale`: of the logits. `normalize_experts`:
     the weights of the chosen experts are made to sum to one. `shared_expert`: the width of an expert that
-    every token takes, weighted by a gate of its own.
+    every token takes, weighted by a gate of its own. `sinks`: each head has a score that takes its share of
+    the softmax and has no value. `activation` "swiglu_clamped" is (up + 1) * gate * sigmoid(`swiglu_alpha` *
+    gate), where gate is cut to at most `swiglu_limit` and up to its distance from 0.
     """
 
     architecture: str = _of("size")
@@ -88,6 +90,7 @@ class ModelConfig:
     logit_softcap: float | None = _of("ends", None)
     qkv_bias: bool = False
     output_bias: bool = False
+    sinks: bool = False
     qk_norm: str = ""
     pre_norms: bool = True
     post_norms: bool = False
@@ -98,6 +101,10 @@ class ModelConfig:
     expert_feed_forward: int = 0
     normalize_experts: bool = True
     shared_expert: int = 0
+    router_bias: bool = False
+    expert_bias: bool = False
+    swiglu_alpha: float = 1.702
+    swiglu_limit: float = 7.0
     moe_layers: tuple[bool, ...] = ()
 
     @property

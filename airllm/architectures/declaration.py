@@ -36,7 +36,8 @@ class Rotary:
     turn together are neighbours. `local_theta`: of layers with a window, if their rotation is another;
     `local_unscaled`: they have the same theta, and are not stretched to longer texts. `none_every`: every so
     many-th layer has none. `scalings`: rope types of config.json, and what each means.
-    `temperature`: queries are scaled by position.
+    `temperature`: queries are scaled by position. `yarn_truncates`: where yarn begins and ends is rounded to
+    whole pairs, which config.json may say and GGUF files do not.
     """
 
     theta: float = 1e4
@@ -46,6 +47,7 @@ class Rotary:
     none_every: int = 0
     scalings: Mapping[str, str] = field(default_factory=lambda: SCALINGS)
     temperature: bool = False
+    yarn_truncates: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,12 +74,24 @@ class Window:
 
 @dataclass(frozen=True)
 class Biases:
-    """Which products of attention have a bias in a folder: a flag of config.json with its default, or always,
-    or never. GGUF files have one where they have its tensor.
+    """Which products have a bias in a folder, those of attention, of the `router` and of `experts`: a flag of
+    config.json with its default, or always, or never. GGUF files have one where they have its tensor.
     """
 
     qkv: tuple[str, bool] | bool = ("attention_bias", False)
     output: tuple[str, bool] | bool = ("attention_bias", False)
+    router: bool = False
+    experts: bool = False
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """How folders have all experts of a layer in one tensor. `transposed`: a matrix has a column for each
+    output. `interleaved`: gate and up are one tensor, whose outputs are theirs by turns.
+    """
+
+    transposed: bool = False
+    interleaved: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,7 +115,8 @@ class Architecture:
     `parts_of`: model types whose `text_config` is such a model. `numbers`: which keys of `keys.py` files of
     it say beyond those that all do. `keys`: other names, or another meaning, of keys. `defaults` of numbers
     that files leave out; `folder_defaults`, `gguf_defaults`: of one kind of file. `gguf_names`,
-    `folder_names`: of tensors, where they are others than in `tensor_names.py`.
+    `folder_names`: of tensors, where they are others than in `tensor_names.py`. `sinks`: heads have them.
+    `folder_stacks`: where folders do not have experts one by one.
     `stripped_names`: parts of general.name of those GGUF files whose vocabulary has white space after control
     tokens removed.
     """
@@ -118,6 +133,8 @@ class Architecture:
     fused: bool = False
     tied: bool = False
     experts: Callable[..., tuple[bool, ...]] | None = None
+    sinks: bool = False
+    folder_stacks: Stacks | None = None
     numbers: tuple[str, ...] = ()
     keys: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Default] = field(default_factory=dict)
@@ -137,6 +154,7 @@ class Architecture:
             "post_norms": self.norms.after,
             "qk_norm": self.norms.q_and_k,
             "fused": self.fused,
+            "sinks": self.sinks,
         }
 
     def but(self, name: str = "", **other: Any) -> Architecture:

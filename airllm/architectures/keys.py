@@ -114,6 +114,8 @@ KEYS: dict[str, Key] = {
     "shared_expert": _expert(
         "expert_shared_feed_forward_length", "shared_expert_intermediate_size", default=0, all=False
     ),
+    "swiglu_alpha": Key("", "swiglu_alpha", Values.number, default=1.702, all=False),
+    "swiglu_limit": Key("", "swiglu_limit", Values.number, default=7.0, all=False),
 }
 
 

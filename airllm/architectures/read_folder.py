@@ -40,6 +40,8 @@ def folder_config(folder: Path) -> ModelConfig:
         norm_offset=architecture.norms.folder_less,
         qkv_bias=_has_bias(values, architecture.biases.qkv),
         output_bias=_has_bias(values, architecture.biases.output),
+        router_bias=architecture.biases.router,
+        expert_bias=architecture.biases.experts,
         tied_embeddings=whole.flag(
             "tie_word_embeddings", values.flag("tie_word_embeddings", architecture.tied)
         ),

@@ -16,6 +16,14 @@ from airllm.architectures.values import Values, checked
 from airllm.architectures.windows import gguf_windows, written_windows
 from airllm.models.weights import ModelFileError
 
+# Fields that say whether there is a bias, and its tensor in the first layer, or the first of its tensors.
+_BIASES = {
+    "qkv_bias": "attention.q_bias",
+    "output_bias": "attention.output_bias",
+    "router_bias": "experts.router_bias",
+    "expert_bias": "experts.0.gate_bias",
+}
+
 
 class GgufHead(Protocol):
     """What of a GGUF file its configuration is read from: an opened one, or one that is to be written."""
@@ -40,13 +48,13 @@ def gguf_config(file: GgufHead) -> ModelConfig:
         raise values.error("attention.value_length", "differs from key_length", f"{found['head_dim']}")
     ropes = gguf_ropes(architecture, values, file.tensors, found["head_dim"], layers)
     windows = gguf_windows(architecture, values, layers)
+    first = "layers.0."
+    found |= {name: gguf_name(architecture, first + of) in file.tensors for name, of in _BIASES.items()}
     config = ModelConfig(
         **found,
         **drop_unused(ropes, windows),
         **architecture.fixed,
         windows=windows,
-        qkv_bias=gguf_name(architecture, "layers.0.attention.q_bias") in file.tensors,
-        output_bias=gguf_name(architecture, "layers.0.attention.output_bias") in file.tensors,
         tied_embeddings=gguf_name(architecture, "output") not in file.tensors,
         moe_layers=(True,) * layers if found.get("experts") else (),
     )

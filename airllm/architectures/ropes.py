@@ -125,6 +125,7 @@ def _check_scaling(given: Values, kind: str, turned: int) -> None:
         given.number(key)
     for key in ("attention_factor", LENGTH, "beta_fast", "beta_slow"):
         given.number(key, None)
+    given.flag("truncate", True)
     for key in ("mscale", "mscale_all_dim"):
         if not given.is_zero(key):
             given.number(key, None)
@@ -167,6 +168,8 @@ def gguf_ropes(
     dim = values.whole(ROPE_DIM["gguf"], head_dim)
     theta = values.number("rope.freq_base", rule.theta)
     scaling = _gguf_scaling(values, tensors)
+    if scaling and scaling["rope_type"] == "yarn" and not rule.yarn_truncates:
+        scaling["truncate"] = False
     found: dict[str, Any] = {"rope": Rope(theta, dim, interleaved=rule.neighbours, scaling=scaling)}
     if rule.local_theta is not None or rule.local_unscaled:
         local = values.number("rope.freq_base_swa", rule.local_theta or theta)

@@ -1,16 +1,19 @@
 """One name for each tensor of a model, and how GGUF files and Hugging Face folders call it.
 
 "layers.3.attention.q" is `blk.3.attn_q.weight` in a GGUF file and `model.layers.3.self_attn.q_proj.weight` in
-a folder. Experts are stored one by one in folders and as one stack in GGUF files: "layers.3.experts.7.up" is
-a tensor of its own there, and a part of `blk.3.ffn_up_exps.weight` here.
+a folder. Experts are stored one by one in most folders and as one stack in GGUF files:
+"layers.3.experts.7.up" is a tensor of its own there, and a part of `blk.3.ffn_up_exps.weight` here. Stacks in
+folders are declared (`Stacks`).
 """
 
 from __future__ import annotations
 
 import re
 
+import numpy as np
+
 from airllm.architectures.config import ModelConfig
-from airllm.architectures.declaration import Architecture
+from airllm.architectures.declaration import Architecture, Stacks
 from airllm.architectures.families import architecture_named
 from airllm.architectures.read_folder import architecture_of_folder
 from airllm.models.gguf_file import GgufFile
@@ -38,6 +41,7 @@ _LAYER = {
     "attention.k_norm": ("attn_k_norm.weight", "self_attn.k_norm.weight"),
     "attention.output": ("attn_output.weight", "self_attn.o_proj.weight"),
     "attention.output_bias": ("attn_output.bias", "self_attn.o_proj.bias"),
+    "attention.sinks": ("attn_sinks.weight", "self_attn.sinks"),
     "attention.post_norm": ("post_attention_norm.weight", "post_attention_layernorm.weight"),
     "feed_forward.norm": ("ffn_norm.weight", "post_attention_layernorm.weight"),
     "feed_forward.gate": ("ffn_gate.weight", "mlp.gate_proj.weight"),
@@ -46,14 +50,19 @@ _LAYER = {
     "feed_forward.down": ("ffn_down.weight", "mlp.down_proj.weight"),
     "feed_forward.post_norm": ("post_ffw_norm.weight", "post_feedforward_layernorm.weight"),
     "experts.router": ("ffn_gate_inp.weight", "mlp.gate.weight"),
+    "experts.router_bias": ("ffn_gate_inp.bias", "mlp.gate.bias"),
     "experts.gate": ("ffn_gate_exps.weight", "mlp.experts.{expert}.gate_proj.weight"),
     "experts.up": ("ffn_up_exps.weight", "mlp.experts.{expert}.up_proj.weight"),
     "experts.down": ("ffn_down_exps.weight", "mlp.experts.{expert}.down_proj.weight"),
+    "experts.gate_bias": ("ffn_gate_exps.bias", "mlp.experts.{expert}.gate_proj.bias"),
+    "experts.up_bias": ("ffn_up_exps.bias", "mlp.experts.{expert}.up_proj.bias"),
+    "experts.down_bias": ("ffn_down_exps.bias", "mlp.experts.{expert}.down_proj.bias"),
     "shared_expert.router": ("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"),
     "shared_expert.gate": ("ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"),
     "shared_expert.up": ("ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"),
     "shared_expert.down": ("ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"),
 }
+_BY_TURNS = ("gate", "up")  # the outputs of a tensor that is both
 # Where the language model stands in a folder, alone or beside a part for images, and its output there.
 _PREFIXES = {"model.": "", "language_model.model.": "language_model.", "model.language_model.": ""}
 
@@ -70,6 +79,7 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
             (c.pre_norms, "norm"),
             (True, "output"),
             (c.output_bias, "output_bias"),
+            (c.sinks, "sinks"),
             (c.post_norms, "post_norm"),
         ],
         "feed_forward": [
@@ -78,7 +88,12 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
             (not moe and c.fused, "gate_up down"),
             (c.post_norms, "post_norm"),
         ],
-        "experts": [(moe, "router"), *((moe, f"{i}.gate {i}.up {i}.down") for i in range(c.experts))],
+        "experts": [
+            (moe, "router"),
+            (moe and c.router_bias, "router_bias"),
+            *((moe, f"{i}.gate {i}.up {i}.down") for i in range(c.experts)),
+            *((moe and c.expert_bias, f"{i}.gate_bias {i}.up_bias {i}.down_bias") for i in range(c.experts)),
+        ],
         "shared_expert": [(moe and c.shared_expert > 0, "router gate up down")],
     }
     return [
@@ -113,6 +128,7 @@ class NamedTensors:
         self._architecture = (
             architecture_named(config.architecture) if self._gguf else architecture_of_folder(weights.path)
         )
+        self._stacks = Stacks() if self._gguf else self._architecture.folder_stacks
         found = (p for p in _PREFIXES if f"{p}embed_tokens.weight" in weights)
         self._prefix = next(found, "model.")
 
@@ -127,17 +143,26 @@ class NamedTensors:
         return self._split(name)[0]
 
     def tensor(self, name: str) -> Stored:
-        """A view of the mapped file; an expert of a stack is a view too."""
+        """A view of the mapped file; an expert of a stack is a view too, a row for each output."""
         stored, expert = self._split(name)
         whole = self.weights.tensor(stored)
         if expert is None:
             return whole
-        count = self.config.experts
-        if whole.ndim != 3 or whole.shape[0] != count or not 0 <= expert < count:
+        count, is_bias = self.config.experts, name.endswith("_bias")
+        if whole.ndim != (2 if is_bias else 3) or whole.shape[0] != count or not 0 <= expert < count:
             found = f"has shape {whole.shape}"
-            wanted = f"({count}, rows, columns), as {name} lies in it"
+            wanted = f"({count}, {'values' if is_bias else 'rows, columns'}), as {name} lies in it"
             raise ModelFileError(self.weights.path, f"tensor {stored}", found, wanted)
-        return whole[expert]
+        return self._of_stack(whole[expert], name.rpartition(".")[2].removesuffix("_bias"))
+
+    def _of_stack(self, of_expert: Stored, part: str) -> Stored:
+        """The "gate", "up" or "down" of what a stack has of an expert."""
+        assert self._stacks
+        if self._stacks.transposed:
+            of_expert = np.asarray(of_expert).T  # folders hold no Quantized
+        if self._stacks.interleaved and part in _BY_TURNS:
+            return of_expert[_BY_TURNS.index(part) :: len(_BY_TURNS)]
+        return of_expert
 
     def span(self, name: str) -> Span:
         """Where the tensor's bytes lie."""
@@ -154,7 +179,7 @@ class NamedTensors:
     def _refuse_too_many_experts(self, layer: int) -> None:
         """Each of them has names, so that their number may not be only what a key says."""
         needed, there = 3 * self.config.experts, len(self.weights.names())
-        if self._gguf:
+        if self._stacks:
             self.tensor(f"layers.{layer}.experts.0.gate")  # of a stack of so many
         elif needed > there:
             found = f"has {there} tensors"
@@ -175,4 +200,5 @@ class NamedTensors:
         key = f"experts.{expert[2]}" if expert else part
         folder = self._architecture.folder_names.get(key, _LAYER[key][1])
         number = expert[1] if expert else ""
-        return f"{self._prefix}layers.{layer}.{folder.format(expert=number)}", None
+        in_stack = int(number) if number and self._stacks else None
+        return f"{self._prefix}layers.{layer}.{folder.format(expert=number)}", in_stack

@@ -8,13 +8,13 @@ The rows of `x` are tokens of one or several sequences, one after the other. Onl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from airllm.architectures.config import QueryTemperature
+from airllm.architectures.config import ModelConfig, QueryTemperature
 from airllm.models.cache import Cache
 from airllm.models.layers import Layer
 from airllm.models.weights import Stored
@@ -118,7 +118,13 @@ def _temperatures(of: QueryTemperature, rows: Sequence[Rows]) -> np.ndarray:
 def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray) -> None:
     """Queries (heads, tokens, head_dim) of the last tokens, to the keys and values in the cache."""
     c, length = layer.config, cache.length + q.shape[1]
-    options = {"scale": c.attention_scale, "softcap": c.attention_softcap, "window": c.window(layer.index)}
+    options: dict[str, Any] = {
+        "scale": c.attention_scale,
+        "softcap": c.attention_softcap,
+        "window": c.window(layer.index),
+    }
+    if c.sinks:
+        options["sinks"] = layer["attention.sinks"]
     if attend := ops.extension("cached_attention"):
         attend(q, cache.data[layer.index], length, out, **options)
     else:
@@ -133,14 +139,22 @@ def unpacks_cache(ops: Any, dtype: str) -> bool:
 def feed_forward(ops: Any, x: np.ndarray, layer: Layer, part: str = "feed_forward") -> np.ndarray:
     """The layer's own feed-forward part, or its shared expert."""
     names = ("gate", "up", "down")
-    return gated(ops, x, layer.config.activation, *(layer[f"{part}.{name}"] for name in names))
+    return gated(ops, x, layer.config, {name: layer[f"{part}.{name}"] for name in names})
 
 
-def gated(ops: Any, x: np.ndarray, activation: str, gate: Stored, up: Stored, down: Stored) -> np.ndarray:
-    """down(act(gate(x)) * up(x))"""
-    a, b = ops.linear(x, gate), ops.linear(x, up)
-    both = ops.swiglu(a, b) if activation == "silu" else ops.geglu(a, b, _GELU[activation])
-    return ops.linear(both, down)
+def gated(ops: Any, x: np.ndarray, c: ModelConfig, weights: Mapping[str, Stored]) -> np.ndarray:
+    """down(act(gate(x)) * up(x)), each with its bias where it has one."""
+    gate, up = (ops.linear(x, weights[name], weights.get(f"{name}_bias")) for name in ("gate", "up"))
+    return ops.linear(_activated(ops, gate, up, c), weights["down"], weights.get("down_bias"))
+
+
+def _activated(ops: Any, gate: np.ndarray, up: np.ndarray, c: ModelConfig) -> np.ndarray:
+    if c.activation == "silu":
+        return ops.swiglu(gate, up)
+    if c.activation == "swiglu_clamped":
+        gate, up = np.minimum(gate, c.swiglu_limit), np.clip(up, -c.swiglu_limit, c.swiglu_limit)
+        return ops.swiglu(c.swiglu_alpha * gate, (up + 1) / c.swiglu_alpha)
+    return ops.geglu(gate, up, _GELU[c.activation])
 
 
 _GELU = {"gelu_tanh": "tanh", "gelu": "none"}
@@ -150,19 +164,26 @@ def experts(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
     """For each token the experts that the router chooses, weighted; no other is read."""
     c = layer.config
     assert layer.experts
-    probabilities = ops.softmax(ops.linear(x, layer["experts.router"]))
-    chosen = np.argsort(-probabilities, axis=-1, kind="stable")[:, : c.experts_used]
-    weights = np.take_along_axis(probabilities, chosen, axis=-1)
-    if c.normalize_experts:
-        weights /= weights.sum(axis=-1, keepdims=True)
+    chosen, weights = _routed(ops, x, layer)
     total = _shared_expert(ops, x, layer) if c.shared_expert else np.zeros_like(x)
     used = np.unique(chosen).tolist()
     layer.experts.expect(layer.index, used)
     for number in used:
         tokens, place = np.nonzero(chosen == number)
-        result = gated(ops, x[tokens], c.activation, **layer.experts[number])
+        result = gated(ops, x[tokens], c, layer.experts[number])
         total[tokens] += weights[tokens, place][:, None] * result
     return total
+
+
+def _routed(ops: Any, x: np.ndarray, layer: Layer) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the experts (rows, experts_used) that the router chooses, and what each weighs."""
+    c = layer.config
+    probabilities = ops.softmax(ops.linear(x, layer["experts.router"], layer.get("experts.router_bias")))
+    chosen = np.argsort(-probabilities, axis=-1, kind="stable")[:, : c.experts_used]
+    weights = np.take_along_axis(probabilities, chosen, axis=-1)
+    if c.normalize_experts:
+        weights /= weights.sum(axis=-1, keepdims=True)
+    return chosen, weights
 
 
 def _shared_expert(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:

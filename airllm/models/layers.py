@@ -7,6 +7,7 @@ is copied: a matrix is a view of the mapped file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -73,9 +74,18 @@ class Experts:
 
     def _expert(self, number: int) -> dict[str, Stored]:
         wide, narrow = self.config.expert_feed_forward, self.config.width
-        shapes = {"gate": (wide, narrow), "up": (wide, narrow), "down": (narrow, wide)}
+        shapes: dict[str, tuple[int, ...]] = {
+            "gate": (wide, narrow),
+            "up": (wide, narrow),
+            "down": (narrow, wide),
+        }
+        if self.config.expert_bias:
+            shapes |= {f"{part}_bias": shape[:1] for part, shape in shapes.items()}
         name = f"layers.{self.layer}.experts.{number}"
-        return {part: checked_tensor(self.tensors, f"{name}.{part}", shape) for part, shape in shapes.items()}
+        found = {
+            part: checked_tensor(self.tensors, f"{name}.{part}", shape) for part, shape in shapes.items()
+        }
+        return {part: _vector(each) if part.endswith("bias") else each for part, each in found.items()}
 
 
 def open_layer(tensors: NamedTensors, index: int) -> Layer:
@@ -85,7 +95,7 @@ def open_layer(tensors: NamedTensors, index: int) -> Layer:
     names = [name.removeprefix(before) for name in tensors.layer_names(index)]
     shapes, weights = _shapes(config), dict[str, Stored]()
     for name in names:
-        if name.startswith("experts.") and name != "experts.router":
+        if re.match(r"experts\.\d", name):
             continue
         weights |= dict(_parts(config, name, checked_tensor(tensors, before + name, shapes[name])))
     return Layer(config, index, weights, _open_experts(tensors, index) if config.is_moe(index) else None)
@@ -124,6 +134,7 @@ def _shapes(c: ModelConfig) -> dict[str, tuple[int, ...]]:
         "attention.k_norm": (kv if c.qk_norm == "row" else c.head_dim,),
         "attention.output": (c.width, q),
         "attention.output_bias": (c.width,),
+        "attention.sinks": (c.heads,),
         "attention.post_norm": (c.width,),
         "feed_forward.norm": (c.width,),
         "feed_forward.gate": (c.feed_forward, c.width),
@@ -132,6 +143,7 @@ def _shapes(c: ModelConfig) -> dict[str, tuple[int, ...]]:
         "feed_forward.down": (c.width, c.feed_forward),
         "feed_forward.post_norm": (c.width,),
         "experts.router": (c.experts, c.width),
+        "experts.router_bias": (c.experts,),
         "shared_expert.router": (1, c.width),
         "shared_expert.gate": (c.shared_expert, c.width),
         "shared_expert.up": (c.shared_expert, c.width),
@@ -151,10 +163,14 @@ def _parts(c: ModelConfig, name: str, stored: Stored) -> Iterator[tuple[str, Sto
         yield "feed_forward.up", stored[c.feed_forward :]
     elif name.endswith("norm"):
         yield name, _norm(c, stored)
-    elif name.endswith("bias"):
-        yield name, np.asarray(stored, np.float32)
+    elif name.endswith(("bias", "sinks")):
+        yield name, _vector(stored)
     else:
         yield name, stored
+
+
+def _vector(stored: Stored) -> np.ndarray:
+    return np.ascontiguousarray(stored, np.float32)
 
 
 def _norm(c: ModelConfig, stored: Stored) -> np.ndarray:

@@ -41,7 +41,9 @@ def weight_bytes(tensors: NamedTensors) -> int:
     """Of all tensors that the model uses, as they are stored; an expert counts like any other."""
     c = tensors.config
     by_layer = (tensors.layer_names(layer) for layer in range(c.layers))
-    return sum(tensors.span(name).nbytes for names in (shared_names(c), *by_layer) for name in names)
+    spans = (tensors.span(name) for names in (shared_names(c), *by_layer) for name in names)
+    each_once = {(id(span.map), span.start, span.nbytes) for span in spans}  # gate and up may be one
+    return sum(nbytes for _, _, nbytes in each_once)
 
 
 def activation_bytes(config: ModelConfig, tokens: int, *, unpacked: Sequence[int] = ()) -> int:

@@ -122,7 +122,9 @@ def _format_for(tensor: Source, wanted: str, output: str) -> str:
     has = tensor.format
     if has not in FORMATS and has not in FLOATS:
         return has  # whole numbers
-    if len(tensor.shape) == 1 or "norm" in tensor.name or "ffn_gate_inp" in tensor.name:
+    if len(tensor.shape) == 1 or "norm" in tensor.name or tensor.name.endswith(".bias"):
+        return "float32"
+    if "ffn_gate_inp" in tensor.name:
         return "float32"
     if wanted in FLOATS:
         return wanted

@@ -88,6 +88,8 @@ class Shard:
         part, _, rest = name.partition(".")
         if part == "attention" and rest in ("q", "q_bias"):
             return stored[q]
+        if name == "attention.sinks":
+            return stored[self._heads.start : self._heads.stop]
         if part == "attention" and rest in ("k", "v", "k_bias", "v_bias"):
             return stored[kv]
         if name == "attention.output":
@@ -105,8 +107,11 @@ class Shard:
         return stored[start : start + wide]
 
     def _expert(self, weights: Mapping[str, Stored]) -> dict[str, Stored]:
-        wide = self.config.expert_feed_forward
-        return {name: self._of_feed_forward(name, stored, wide) for name, stored in weights.items()}
+        wide, last = self.config.expert_feed_forward, "down_bias"
+        found = {n: self._of_feed_forward(n, each, wide) for n, each in weights.items() if n != last}
+        if last in weights and not self.processes.rank:
+            found[last] = weights[last]  # to be added once
+        return found
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
@@ -56,7 +57,7 @@ class Units:
 def layer_pieces(files: dict[int, Mapped], tensors: NamedTensors, layer: int) -> list[Piece]:
     """Where a layer's weights lie, less its experts. `files` gets what of them is mapped."""
     names = layer_names(tensors.config, layer)
-    dense = [name for name in names if ".experts." not in name or name.endswith(".router")]
+    dense = [name for name in names if not re.search(r"\.experts\.\d", name)]
     return merged(_piece(files, tensors.span(name)) for name in dense)
 
 
@@ -89,6 +90,7 @@ def units_of(tensors: NamedTensors) -> Units:
 
 
 def _expert_names(layer: int, number: int) -> list[str]:
+    """Those of its matrices: vectors are copied when a model is opened."""
     return [f"layers.{layer}.experts.{number}.{part}" for part in ("gate", "up", "down")]
 
 

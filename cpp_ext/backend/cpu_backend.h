@@ -243,7 +243,8 @@ inline void CpuBackend::attention(Output out_, Input q_, Input k_, Input v_, con
   const Arrays<kAttention> in(checks, {{q_, checks.elements({{"rows of q", rows}, {"dim", shape.dim}})},
                                        {k_, checks.elements({{"rows of k", kept}, {"dim", shape.dim}})},
                                        {v_, n_v},
-                                       {options.mask, options.mask.data ? shape.queries * shape.keys : 0}});
+                                       {options.mask, options.mask.data ? shape.queries * shape.keys : 0},
+                                       {options.sinks, options.sinks.data ? shape.heads : 0}});
   checks.input("v", v_, n_v, {k_.dtype});
   const int64_t n = rows * shape.value_dim;
   char* const out = in.result("out", out_, n);
@@ -251,10 +252,16 @@ inline void CpuBackend::attention(Output out_, Input q_, Input k_, Input v_, con
   if (!shape.keys) return void(std::memset(out, 0, n * size_of(q_.dtype)));  // averages of nothing
   const cpu::Attention all = attention_of(shape, options, q_.dtype, k_.dtype);
   const Used q = in[0], k = in[1], v = in[2], mask = in[3];
+  std::vector<float> sinks(options.sinks.data ? shape.heads : 0);
+  kernels().stored.widen(cpu::DType(options.sinks.dtype), sinks.data(), in[4].begin, sinks.size());
   const auto each = [&](const Used& used) { return (used.end - used.begin) / pairs; };
   cpu::threaded::attention(kernels().attention, all, pairs, [&](int64_t i) -> cpu::AttentionHead {
-    return {q.begin + i * each(q), k.begin + i * each(k), v.begin + i * each(v), mask.begin,
-            out + i * (n / pairs * size_of(q_.dtype))};
+    return {q.begin + i * each(q),
+            k.begin + i * each(k),
+            v.begin + i * each(v),
+            mask.begin,
+            out + i * (n / pairs * size_of(q_.dtype)),
+            sinks.empty() ? nullptr : sinks.data() + i % shape.kv_heads * all.heads};
   });
 }
 

@@ -19,12 +19,33 @@ inline int64_t step(const Array& a, int from_last) {
   return bytes;
 }
 
+// A vector as float32, times a factor, with zeros up to whole vectors.
+constexpr int64_t kWholeVectors = 16;
+inline std::vector<float> widened(const Array& x, float factor) {
+  std::vector<float> wide((x.size + kWholeVectors - 1) / kWholeVectors * kWholeVectors);
+  active.load()->attention.widen[x.dtype](wide.data(), x.data, x.size);
+  for (float& value : wide) value *= factor;
+  return wide;
+}
+
+// Of each query head; none where they were not given.
+inline std::vector<float> sinks_of(const Array& sinks) {
+  return sinks.object ? widened(sinks, 1.f) : std::vector<float>();
+}
+
 // Where the arrays of each key-value head of each member of the batch begin.
 class AttentionHeads {
  public:
   AttentionHeads(const Array& out, const Array& q, const Array& k, const Array& v, const Array& mask,
-                 cpu::Attention& all)
-      : q_(q.data), k_(k.data), v_(v.data), mask_(mask.object ? mask.data : nullptr), out_(out.data) {
+                 const Array& sinks, cpu::Attention& all)
+      : q_(q.data),
+        k_(k.data),
+        v_(v.data),
+        mask_(mask.object ? mask.data : nullptr),
+        out_(out.data),
+        sinks_(sinks_of(sinks)),
+        heads_(all.heads),
+        kv_heads_(k.axis(3)) {
     const int leading = out.ndim - 3;
     Shape shape(out.shape, out.shape + leading);
     shape.push_back(k.axis(3));
@@ -46,7 +67,8 @@ class AttentionHeads {
 
   cpu::AttentionHead operator()(int64_t pair) const {
     const auto at = walk_->offsets(pair);
-    return {q_ + at[0], k_ + at[1], v_ + at[2], mask_ ? mask_ + at[4] : nullptr, out_ + at[3]};
+    const float* const sinks = sinks_.empty() ? nullptr : sinks_.data() + pair % kv_heads_ * heads_;
+    return {q_ + at[0], k_ + at[1], v_ + at[2], mask_ ? mask_ + at[4] : nullptr, out_ + at[3], sinks};
   }
 
  private:
@@ -65,8 +87,9 @@ class AttentionHeads {
 
   const char *q_, *k_, *v_, *mask_;
   char* out_;
+  std::vector<float> sinks_;
   std::optional<Walk<5>> walk_;
-  int64_t pairs_;
+  int64_t heads_, kv_heads_, pairs_;
 };
 
 inline cpu::Attention attention_of(const Array& out, const Array& q, const Array& k, const Array& v) {
@@ -100,27 +123,17 @@ inline constexpr bool kTakesStrides<kAttention> = true;
 
 inline void attention(const Array& out, const Array& q, const Array& k, const Array& v, const Array& mask,
                       bool causal, std::optional<float> scale, std::optional<float> softcap,
-                      std::optional<int64_t> window) {
+                      std::optional<int64_t> window, const Array& sinks) {
   check_dtype({"attention"}, "v", v, k.dtype, false);
   cpu::Attention all = attention_of(out, q, k, v);
   set_rule(all, causal, scale, softcap, window);
-  const AttentionHeads heads(out, q, k, v, mask, all);
+  const AttentionHeads heads(out, q, k, v, mask, sinks, all);
   if (!all.s) {
     py::handle(out.object).attr("fill")(0);  // averages of nothing
     return;
   }
   run(cpu::kWorthAThread,
       [&] { cpu::threaded::attention(active.load()->attention, all, heads.pairs(), heads); });
-}
-
-constexpr int64_t kWholeVectors = 16;
-
-// A vector as float32, times a factor, with zeros up to whole vectors.
-inline std::vector<float> widened(const Array& x, float factor) {
-  std::vector<float> wide((x.size + kWholeVectors - 1) / kWholeVectors * kWholeVectors);
-  active.load()->attention.widen[x.dtype](wide.data(), x.data, x.size);
-  for (float& value : wide) value *= factor;
-  return wide;
 }
 
 // scale * keys (s, d) query (d)

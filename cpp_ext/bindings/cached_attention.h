@@ -27,16 +27,27 @@ inline cpu::Attention attention_of(const Op& op, const Array& q, const Stored& k
   return all;
 }
 
+// Of as many heads as q has.
+inline std::vector<float> sinks_of(const Op& op, PyObject* value, const Array& q) {
+  if (!present(value)) return {};
+  const Array sinks = array(op, "sinks", value);
+  check_dtype(op, "sinks", sinks, q.dtype, true);
+  if (sinks.ndim != 1 || sinks.size != q.axis(3))
+    op.wrong_shape("sinks", sinks, "(h) with h=" + std::to_string(q.axis(3)));
+  return sinks_of(sinks);
+}
+
 // The last of `length` tokens attend, each to those before it and itself.
 inline PyObject* cached_attention(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  static const char* const names[] = {"q", "kept", "length", "out", "scale", "softcap", "window"};
-  PyObject* values[7];
+  static const char* const names[] = {"q", "kept", "length", "out", "scale", "softcap", "window", "sinks"};
+  PyObject* values[8];
   place(op, values, names, 4, 4, args, given, keywords);
   const Array q = strided(op, "q", values[0]);
   const Stored cache = kept(op, "kept", values[1]);
   cpu::Attention all = attention_of(op, q, cache, optional_count(op, "length", values[2]).value_or(0));
   set_rule(all, true, optional_number(op, "scale", values[4]), optional_positive(op, "softcap", values[5]),
            optional_count(op, "window", values[6]));
+  const std::vector<float> sinks = sinks_of(op, values[7], q);
   const Array out = checked_out(op, values[3], q.dtype, 3, q.shape,
                                 {{"q", &q, false}, {"kept", &cache.array, false}}, "out", true);
   all.out_head = step(out, 3) / itemsize(out.dtype);
@@ -45,8 +56,12 @@ inline PyObject* cached_attention(const Op& op, PyObject* const* args, Py_ssize_
   const auto head = [&](int64_t i) -> cpu::AttentionHead {
     const char* const keys = cache.data() + i * bytes;
     const int64_t first = i * all.heads;
-    return {q.data + first * step(q, 3), keys, keys + heads * bytes, nullptr,
-            out.data + first * step(out, 3)};
+    return {q.data + first * step(q, 3),
+            keys,
+            keys + heads * bytes,
+            nullptr,
+            out.data + first * step(out, 3),
+            sinks.empty() ? nullptr : sinks.data() + first};
   };
   if (out.size)
     run(cpu::kWorthAThread, [&] { cpu::threaded::attention(active.load()->attention, all, heads, head); });

@@ -36,6 +36,7 @@ struct Attention {
 struct AttentionHead {
   const char *q, *k, *v, *mask;  // mask may be null
   char* out;
+  const float* sinks = nullptr;  // of each of its query heads: a score without a value
 };
 
 // Rows [row, row + rows) over keys [key, key_end). Where other parts have the other keys, `sums` takes

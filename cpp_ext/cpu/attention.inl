@@ -84,6 +84,15 @@ INLINE void widen_mask(float* to, const Attention& all, const AttentionHead& hea
     for (int64_t j = 1; j < keys; ++j) to[j] = to[0];
 }
 
+INLINE float exp_of_negative(float x) { return exp2_of_negative(set(x * kLog2E))[0]; }
+
+// What sums of values are multiplied with, where a sink is one more score beside those of the keys.
+INLINE float share_beside(float sink, float top, float sum) {
+  const float largest = top < sink ? sink : top, shrink = exp_of_negative(top - largest);
+  const float all = sum * shrink + exp_of_negative(sink - largest);
+  return all == 0.f ? 0.f : shrink / all;
+}
+
 // The result of row r: sums of values by the sum of the exponentials, or what merge() needs.
 INLINE void finish_row(const Attention& all, const AttentionHead& head, const AttentionPart& part, int64_t r,
                        const float* values, float top, float sum) {
@@ -96,10 +105,11 @@ INLINE void finish_row(const Attention& all, const AttentionHead& head, const At
   }
   const Row row(all, r);
   const int64_t at = row.head * all.out_head + row.query * all.out_row;
-  kNarrow[all.q_type](head.out + at * bytes_of(all.q_type), values, all.e, sum == 0.f ? 0.f : 1.f / sum);
+  const float share = head.sinks   ? share_beside(head.sinks[row.head], top, sum)
+                      : sum == 0.f ? 0.f
+                                   : 1.f / sum;
+  kNarrow[all.q_type](head.out + at * bytes_of(all.q_type), values, all.e, share);
 }
-
-INLINE float exp_of_negative(float x) { return exp2_of_negative(set(x * kLog2E))[0]; }
 
 void merge(const Attention& all, const AttentionHead& head, int64_t row, int64_t rows, float* sums,
            int64_t parts) {

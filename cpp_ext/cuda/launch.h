@@ -144,6 +144,7 @@ struct Attention {
   void* out;  // contiguous, of q's dtype
   const void *q, *k, *v;
   AnyArray mask;
+  AnyArray sinks;         // one for each query head
   float* partial;         // of the size that attention_partial() says
   const int64_t* length;  // where the device finds the number of keys, of one query; null: it is shape.s
   DType dtype, kv_dtype;

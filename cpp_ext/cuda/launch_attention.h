@@ -28,20 +28,20 @@ int64_t attention_splits(const AttentionShape& shape) {
   Size(a.shape.outer* a.shape.inner), Size(a.shape.inner), Size(a.shape.h), Size(a.shape.g),            \
       Size(a.shape.t), Size(a.shape.s), Size(a.shape.d), Size(a.shape.e), STRIDES_OF(a.strides[0]),     \
       STRIDES_OF(a.strides[1]), STRIDES_OF(a.strides[2]), STRIDES_OF(a.strides[3]), a.scale, a.softcap, \
-      Size(a.window), uint32_t(a.causal), uint32_t(a.dtype) + kAnyF32, a.mask.type
+      Size(a.window), uint32_t(a.causal), uint32_t(a.dtype) + kAnyF32, a.mask.type, a.sinks.type
 #define STRIDES_OF(s) Size(s.outer), Size(s.inner), Size(s.head), Size(s.row)
 
 cudaError_t attention_by_rows(const Attention& a, int64_t splits, cudaStream_t stream) {
   const AttentionShape& shape = a.shape;
   const Grid grid{shape.outer * shape.inner * shape.h * shape.t * splits * across(shape), 128};
-  RUN_OF_DTYPE(a.kv_dtype, attention_row, , grid, stream, a.q, a.k, a.v, a.mask.data, a.out, a.partial,
-               a.length, Size(splits), ATTENTION_OF(a));
+  RUN_OF_DTYPE(a.kv_dtype, attention_row, , grid, stream, a.q, a.k, a.v, a.mask.data, a.sinks.data, a.out,
+               a.partial, a.length, Size(splits), ATTENTION_OF(a));
 }
 
 cudaError_t attention_by_tiles(const Attention& a, cudaStream_t stream) {
   const AttentionShape& shape = a.shape;
   const Grid grid{shape.outer * shape.inner * shape.h * ((shape.t + 63) / 64) * across(shape), 256};
-  RUN_OF_DTYPE(a.kv_dtype, attention_tile, , grid, stream, a.q, a.k, a.v, a.mask.data, a.out,
+  RUN_OF_DTYPE(a.kv_dtype, attention_tile, , grid, stream, a.q, a.k, a.v, a.mask.data, a.sinks.data, a.out,
                ATTENTION_OF(a));
 }
 

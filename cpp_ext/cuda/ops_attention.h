@@ -47,7 +47,7 @@ inline constexpr bool kTakesStrides<kAttention> = true;
 
 inline Launch attention(const Call& call, const Operand& out, const Operand& q, const Operand& k,
                         const Operand& v, const Operand& mask, bool causal, std::optional<float> scale,
-                        std::optional<float> softcap, std::optional<int64_t> window) {
+                        std::optional<float> softcap, std::optional<int64_t> window, const Operand& sinks) {
   check_dtype(call.op, v, k.dtype, false);
   const int64_t h = q.axis(3), t = q.axis(2), g = k.axis(3), s = k.axis(2);
   Attention a{};
@@ -60,7 +60,8 @@ inline Launch attention(const Call& call, const Operand& out, const Operand& q, 
   Shape queries = call.leading, keys = call.leading;
   queries.insert(queries.end(), {h, t});
   keys.insert(keys.end(), {g, s});
-  return [&, a, queries, keys, device = call.device()](cudaStream_t stream) {
+  return [&, a, queries, keys, device = call.device()](cudaStream_t stream) mutable {
+    a.sinks = any_array(sinks);
     const FourStrides strides{strides_along(queries, q, 1), strides_along(keys, k, 1),
                               strides_along(keys, v, 1), strides_along(queries, mask, 1)};
     return attend(a, out, {&q, &k, &v, &mask}, strides, call.leading, device, stream);

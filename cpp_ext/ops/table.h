@@ -33,7 +33,8 @@ inline constexpr Declaration kLinear =
 inline constexpr Declaration kAttention = declare(
     "attention(q: '... h t d', k: '... g s d : any float', v: '... g s e : any float', "
     "mask: '... h t s : mask' = None, causal: bool = False, scale: float | None = None, "
-    "softcap: Positive | None = None, window: int | None = None) -> '... h t e' where h a multiple of g");
+    "softcap: Positive | None = None, window: int | None = None, sinks: 'h' = None) -> '... h t e' "
+    "where h a multiple of g");
 inline constexpr Declaration kAttentionScores =
     declare("attention_scores(query: 'd', keys: 's d : any float', scale: float = 1.0) -> 's'");
 inline constexpr Declaration kWeightedSumRows =

@@ -50,12 +50,21 @@ def add_rms_norm(x, residual, weight, eps):
 
 
 def softmax(x, scale, mask=None):
-    x = x * scale
+    return _softmax(x * scale, mask)
+
+
+def _softmax(x, mask, sinks=None):
+    """A row's sink is one more of its elements, which takes its share and is not in the result."""
     if mask is not None:
         x = mx.where(mask, x, -math.inf) if mask.dtype == mx.bool_ else x + mask
     top = mx.max(x, axis=-1, keepdims=True)
-    e = mx.exp(x - mx.where(top == -math.inf, 0, top))
+    if sinks is not None:
+        top = mx.maximum(top, sinks)
+    top = mx.where(top == -math.inf, 0, top)
+    e = mx.exp(x - top)
     total = _sum(e)
+    if sinks is not None:
+        total = total + mx.exp(sinks - top)
     return e / mx.where(total == 0, 1, total)
 
 
@@ -164,12 +173,13 @@ def embedding(ids, table):
 # ---- attention ----
 
 
-def attention(q, k, v, mask=None, causal=False, scale=None, softcap=None, window=None):
+def attention(q, k, v, mask=None, causal=False, scale=None, softcap=None, window=None, sinks=None):
     t, s = q.shape[-2], k.shape[-2]
     q = q * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if mask is None and softcap is None and window is None and not (causal and t > s) and s <= _part():
-        return _fused_attention(q, k, v, causal)
+        return _fused_attention(q, k, v, causal, sinks)
     rows = max(1, _SCORES // (math.prod(q.shape[:-2]) * s))
+    by_head = None if sinks is None else sinks[:, None, None]
     results = []
     for start in range(0, t, rows):
         here = slice(start, start + rows)
@@ -177,16 +187,17 @@ def attention(q, k, v, mask=None, causal=False, scale=None, softcap=None, window
         if softcap is not None:
             scores = softcap * mx.tanh(scores / softcap)
         scores = mx.where(_hidden(t, s, causal, window)[here], -math.inf, scores)
-        results.append(_by_group(softmax(scores, 1.0, _rows_of(mask, here)), v))
+        results.append(_by_group(_softmax(scores, _rows_of(mask, here), by_head), v))
     return mx.concatenate(results, axis=-2)
 
 
-def _fused_attention(q, k, v, causal):
+def _fused_attention(q, k, v, causal, sinks):
     """MLX's own, which keeps no matrix of scores; every query must have a key."""
     lead = q.shape[:-3]
     k, v = (mx.broadcast_to(a, (*lead, *a.shape[-3:])) for a in (k, v))
     given = [a.reshape(-1, *a.shape[-3:]) for a in (q, k, v)]
-    result = mx.fast.scaled_dot_product_attention(*given, scale=1.0, mask="causal" if causal else None)
+    rule = "causal" if causal else None
+    result = mx.fast.scaled_dot_product_attention(*given, scale=1.0, mask=rule, sinks=sinks)
     return result.reshape(*lead, *result.shape[1:])
 
 

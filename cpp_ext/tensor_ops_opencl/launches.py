@@ -178,7 +178,7 @@ def _attention(call: Call) -> Plan:
     *lead, heads, t, e = call.shape
     d, s = call.arrays["q"].shape[-1], call.arrays["k"].shape[-2]
     batch, numbers = prod(lead), _attention_numbers(call)
-    memory = (*call.given("q", "k", "v", "mask"), "out")
+    memory = (*call.given("q", "k", "v", "mask", "sinks"), "out")
     kind = SHORT[call.arrays["k"].dtype.name]
     if call.form == "cpu":
         groups = min(batch * heads * t, 4 * call.compute_units)
@@ -217,7 +217,7 @@ def _attention_numbers(call: Call) -> tuple:
             np.uint64(min(call.parameters["window"] or 0, 2**62)),
             np.uint32(bool(call.parameters["causal"])),
         ),
-        *call.types("q", "mask"),
+        *call.types("q", "mask", "sinks"),
     )
 
 

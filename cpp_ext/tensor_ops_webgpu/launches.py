@@ -219,7 +219,7 @@ def _attention(call: Call) -> Launch:
     numbers |= _start(call, "mask", call.shape[:-1], 1)
     of_keys = d + _REDUCTION + ceil_div(e, 2 * _KEYS) * (_KEYS + 1) + 3
     steps = ceil_div(s, _KEYS) * of_keys + _REDUCTION + 4
-    return call.launch("attention", _alike("q", "k", "v", "mask"), rows, steps, _KEYS, **numbers)
+    return call.launch("attention", _alike("q", "k", "v", "mask", "sinks"), rows, steps, _KEYS, **numbers)
 
 
 def _embedding(call: Call) -> Launch:

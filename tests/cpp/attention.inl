@@ -1,8 +1,8 @@
 // Attention, in double precision from its definition and by each set's kernels. Included by test_kernels.cpp.
 
 // One key-value head: a result in double precision from the definition.
-Reals attention(const cpu::Attention& all, const Reals& q, const Reals& k, const Reals& v,
-                const Reals& mask) {
+Reals attention(const cpu::Attention& all, const Reals& q, const Reals& k, const Reals& v, const Reals& mask,
+                const Reals& sinks) {
   Reals out;
   for (int64_t h = 0; h < all.heads; ++h)
     for (int64_t i = 0; i < all.t; ++i) {
@@ -15,6 +15,10 @@ Reals attention(const cpu::Attention& all, const Reals& q, const Reals& k, const
         if (all.softcap) score = all.softcap * std::tanh(score / all.softcap);
         p[j] = score + (mask.empty() ? 0 : mask[i * all.s + j]);
         top = std::max(top, p[j]);
+      }
+      if (!sinks.empty()) {
+        top = std::max(top, sinks[h]);
+        sum = std::exp(sinks[h] - top);
       }
       for (double& each : p) sum += each = std::isinf(top) ? 0 : std::exp(each - top);
       for (int64_t j = 0; j < all.s; ++j)
@@ -30,7 +34,15 @@ struct AttentionCase {
   int64_t window;  // 0: none
   float softcap;
   bool masked;
+  bool has_sinks = false;
 };
+
+// One for each head, below the scores of a head, near them and above.
+Reals sinks_of(const AttentionCase& c) {
+  Reals sinks(c.has_sinks ? c.heads : 0);
+  for (size_t h = 0; h < sinks.size(); ++h) sinks[h] = 3. * double(h) - 2;
+  return sinks;
+}
 
 template <class T>
 cpu::Attention members(const AttentionCase& c) {
@@ -74,9 +86,13 @@ void check_attention(const cpu::Kernels& kernels, const AttentionCase& c) {
   const Block<T> q = sample<T>(c.heads * c.t * c.d), k = sample<T>(c.s * c.d), v = sample<T>(c.s * c.e),
                  mask = sample<T>(c.t * c.s);
   Block<T> out(c.heads * c.t * c.e);
-  run(kernels, all, {bytes(q), bytes(k), bytes(v), c.masked ? bytes(mask) : nullptr, bytes(out)});
+  const Reals sinks = sinks_of(c);
+  const std::vector<float> floats(sinks.begin(), sinks.end());
+  run(kernels, all,
+      {bytes(q), bytes(k), bytes(v), c.masked ? bytes(mask) : nullptr, bytes(out),
+       c.has_sinks ? floats.data() : nullptr});
   compare(kernels.isa, "attention", out,
-          attention(all, q.values(), k.values(), v.values(), c.masked ? mask.values() : Reals()));
+          attention(all, q.values(), k.values(), v.values(), c.masked ? mask.values() : Reals(), sinks));
 }
 
 // Rows of blocks of Q8_0, and their values.
@@ -103,8 +119,12 @@ void check_attention_to_blocks(const cpu::Kernels& kernels, const AttentionCase&
   const Block<float> q = sample<float>(c.heads * c.t * c.d);
   const Rows8 k(kernels, c.s * c.d), v(kernels, c.s * c.e);
   Block<float> out(c.heads * c.t * c.e);
-  run(kernels, all, {bytes(q), bytes(k.blocks), bytes(v.blocks), nullptr, bytes(out)});
-  compare(kernels.isa, "attention to blocks", out, attention(all, q.values(), k.values, v.values, {}));
+  const Reals sinks = sinks_of(c);
+  const std::vector<float> floats(sinks.begin(), sinks.end());
+  run(kernels, all,
+      {bytes(q), bytes(k.blocks), bytes(v.blocks), nullptr, bytes(out),
+       c.has_sinks ? floats.data() : nullptr});
+  compare(kernels.isa, "attention to blocks", out, attention(all, q.values(), k.values, v.values, {}, sinks));
 }
 
 void check_attentions_to_blocks(const cpu::Kernels& kernels) {
@@ -113,7 +133,9 @@ void check_attentions_to_blocks(const cpu::Kernels& kernels) {
                                  {4, 2, 15, 96, 32, true, 0, 5, false},
                                  {7, 1, 257, 128, 96, true, 100, 0, false},
                                  {3, 50, 129, 64, 96, true, 0, 0, false},
-                                 {2, 1, 1000, 64, 64, true, 0, 0, false}})
+                                 {2, 1, 1000, 64, 64, true, 0, 0, false},
+                                 {3, 1, 1000, 64, 32, true, 0, 0, false, true},
+                                 {3, 40, 129, 32, 64, true, 50, 0, false, true}})
     check_attention_to_blocks(kernels, c);
 }
 
@@ -150,7 +172,10 @@ void check_attentions(const cpu::Kernels& kernels) {
                                  {3, 50, 129, 17, 21, true, 0, 0, true},
                                  {2, 60, 40, 64, 16, true, 7, 3, true},
                                  {5, 40, 256, 32, 32, false, 0, 0, false},
-                                 {1, 3, 3000, 64, 64, false, 0, 0, false}})
+                                 {1, 3, 3000, 64, 64, false, 0, 0, false},
+                                 {4, 1, 33, 16, 9, true, 0, 0, false, true},
+                                 {4, 1, 3000, 16, 16, true, 0, 2, true, true},
+                                 {3, 50, 129, 17, 21, true, 9, 0, true, true}})
     check_attention<T>(kernels, c);
   for (const auto& [rows, d] : {std::pair(1, 1), std::pair(17, 33), std::pair(300, 64), std::pair(5, 100)})
     check_halves<T>(kernels, rows, d);

@@ -104,11 +104,39 @@ def test_dtypes_of_masks(t, kind):
     check(*qkv(t, 33), mask=rng.standard_normal((4, t, 33)).astype(KINDS[kind]))
 
 
+@pytest.mark.parametrize("sinks_dtype", ("float32", "own"))
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("t, s", [(2, 90), (20, 90), (20, 10), (1, 1100)])
+def test_sinks(t, s, dtype, sinks_dtype):
+    """Rows, tiles, queries without a key, keys in parts: only one of the parts counts a sink."""
+    sinks = np.array([0.0, -3.0, 3.0, 6.0], dtype if sinks_dtype == "own" else np.float32)
+    args = qkv(t, s, h=4, g=2, batch=(), dtype=dtype)
+    check(*args, sinks=sinks)
+    check(*args, sinks=sinks, mask=rng.random((t, s)) < 0.6, causal=True, window=70, softcap=2.0, scale=0.4)
+
+
+def test_sinks_that_take_all_or_nothing():
+    sinks = np.array([-np.inf, 1e4, -1e4, np.nan], np.float32)
+    for args in (qkv(3, 40), qkv(20, 40)):
+        plain, found = cuda.attention(*args), cuda.attention(*args, sinks=sinks)
+        assert (found[:, [0, 2]] == plain[:, [0, 2]]).all()
+        assert not found[:, 1].any() and np.isnan(found[:, 3]).all()
+
+
+def test_sinks_of_a_batch_that_takes_several_calls():
+    q, k, v = qkv(3, 9, batch=(2, 3, 2))
+    k, v = (np.swapaxes(np.ascontiguousarray(np.swapaxes(a, 0, 2)), 0, 2) for a in (k, v))
+    sinks = np.array([2.0, -1.0, 0.0, 3.0], np.float32)
+    result = cuda.attention(*map(strided, (q, k, v)), sinks=cuda.to_device(sinks))
+    assert_agrees(result.numpy(), OP, q, k, v, sinks=sinks)
+
+
 def test_queries_without_a_key_give_zeros():
     for t, s in ((3, 0), (20, 0), (3, 5), (20, 5)):
         q, k, v = qkv(t, s)
         assert not cuda.attention(q, k, v, np.zeros((t, s), bool)).any()
         assert not cuda.attention(q, k, v, np.full((t, s), -np.inf, np.float32)).any()
+        assert not cuda.attention(q, k, v, np.zeros((t, s), bool), sinks=np.ones(4, np.float32)).any()
     assert cuda.attention(*qkv(0, 5)).shape == (2, 4, 0, 13)
     assert cuda.attention(*qkv(3, 5, h=0, g=0)).shape == (2, 0, 3, 13)
 
@@ -204,6 +232,12 @@ def test_messages():
     )
     assert message(ValueError, cuda.attention, q, k, v, np.ones((3, 4), bool)) == (
         "attention: mask has shape (3, 4), expected (... h t s) with h=4, t=3, s=5"
+    )
+    assert message(ValueError, cuda.attention, q, k, v, sinks=np.ones(3, np.float32)) == (
+        "attention: sinks has shape (3,), expected (h) with h=4"
+    )
+    assert message(TypeError, cuda.attention, q, k, v, sinks=np.ones(4, np.float16)) == (
+        "attention: sinks has dtype float16, expected float32"
     )
     assert message(ValueError, cuda.attention, q[..., ::2], k, v).startswith(
         "attention: q has strides (240, 80, 8), expected the last axis contiguous and aligned"

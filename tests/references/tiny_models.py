@@ -114,7 +114,7 @@ def in_blocks(name: str) -> Any:
     """The model with the values that its GGUF file in block formats holds."""
     model = model_of(name)
     config, tensors = tiny_models.read_folder(name)
-    for each, values in tensors.items():
+    for each, values in tiny_gguf.apart(config, tensors).items():
         if not tiny_gguf.is_text(each):
             continue
         kind = tiny_gguf.block_kind(tiny_gguf.gguf_name(config, each), values.shape)

@@ -20,6 +20,14 @@ fn capped(score: f32) -> f32 {
   return sign(score) * numbers.softcap * (1.0 - e) / (1.0 + e);
 }
 
+// A head's sink: one more score of each of its queries, whose value is nothing. -inf without sinks.
+fn sink_of(head: u32) -> f32 {
+  if (numbers.sinks_type == 0u) {
+    return negative_infinity();
+  }
+  return sinks_at(head);
+}
+
 fn dot_product(q_row: u32, k_row: u32) -> f32 {
   var sum = 0.0;
   for (var j = 0u; j < numbers.d; j++) {
@@ -47,14 +55,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         @builtin(local_invocation_index) lid: u32) {
   for (var row = group.x; row < numbers.rows; row += groups.x) {
     let item = row / numbers.t / numbers.heads;
-    let key_head = row / numbers.t % numbers.heads / (numbers.heads / numbers.key_heads);
+    let head = row / numbers.t % numbers.heads;
+    let key_head = head / (numbers.heads / numbers.key_heads);
     let k_rows = k_start(item) + key_head * numbers.s * numbers.d;
     let v_rows = v_start(item) + key_head * numbers.s * numbers.e;
     let mask_row = mask_start(row);
     let keys = seen(row % numbers.t);
 
-    var top = LOWEST;
-    var own_sum = 0.0;
+    let sink = sink_of(head);
+    var top = larger(LOWEST, sink);
+    var own_sum = select(0.0, exponential(sink - top), lid == 0u);
     var columns = array<vec2<f32>, PAIRS>();
     for (var key0 = keys.x; key0 < keys.y; key0 += GROUP) {
       let key = key0 + lid;

@@ -79,6 +79,7 @@ struct AttentionOptions {
   std::optional<float> softcap;   // scores become softcap * tanh(score / softcap)
   std::optional<int64_t> window;  // the last so many keys that a query sees
   Input mask;                     // (queries, keys): of bool it keeps what is true, of floats it is added
+  Input sinks;                    // (heads): one more score of each query, which has no value
 };
 
 // One backend. A class of a program's own says get_name() and why_not(), and has the ops that it can do; the
