@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from airllm.architectures import config_of
 from airllm.architectures.config import ModelConfig, Rope
+from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends import (
     BackendPreference,
     estimate_inference_memory,
@@ -22,8 +24,9 @@ from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.budget import MemoryBudgetError
 from airllm.models.cache import Cache, ContextFull
 from airllm.models.cache_file import CacheFileError, FileCache
-from airllm.models.memory import parse_size
+from airllm.models.memory import parse_size, weight_bytes
 from airllm.models.pages import SUPPORTED
+from airllm.models.weights import open_weights
 from tests import large_model, tiny_models
 
 linux = pytest.mark.skipif(not SUPPORTED, reason="max_memory needs Linux")
@@ -185,6 +188,14 @@ def test_the_estimate_is_what_is_measured(model, tmp_path):
         estimate = engine.memory_estimate(tokens=len(PROMPT))
     peak, _ = measured(model, tmp_path / "a.npy", context=64)
     assert 0.9 * peak < estimate.total_bytes < 1.15 * peak
+
+
+@pytest.mark.parametrize("name", ("gpt_oss", "qwen3_moe"))
+def test_a_tensor_that_is_gate_and_up_is_counted_once(name):
+    _, tensors = tiny_models.read_folder(name)
+    with open_weights(tiny_models.DATA / name) as weights:
+        nbytes = weight_bytes(NamedTensors(weights, config_of(weights)))
+    assert nbytes == sum(2 * each.size for each in tensors.values())  # of bfloat16
 
 
 # ------------------------------------------------------------------------------------------ keys and values

@@ -260,7 +260,7 @@ Floats attention(const Backend& cpu) {
   options.window = 5;
   options.mask = mask;
   const Floats sinks = {-1, 0, 0.5f, 3};
-  options.sinks = sinks;
+  options.sinks = sinks.data();
   Floats out(2 * 4 * 3 * 12);
   cpu.attention(out.data(), numbers(2 * 4 * 3 * 16, 1).data(), numbers(2 * 2 * 9 * 16, 2).data(),
                 numbers(2 * 2 * 9 * 12, 3).data(), shape, options);
