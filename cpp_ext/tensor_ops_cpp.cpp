@@ -9,20 +9,20 @@
 #include <optional>
 #include <string>
 
-#include "bindings/assign.h"
-#include "bindings/attention.h"
-#include "bindings/cached_attention.h"
-#include "bindings/call.h"
-#include "bindings/decode_step.h"
-#include "bindings/decoder.h"
-#include "bindings/elements.h"
-#include "bindings/formats.h"
-#include "bindings/linear.h"
-#include "bindings/matmul.h"
-#include "bindings/route.h"
-#include "bindings/rows.h"
-#include "cpu/choice.h"
-#include "stored_formats.h"
+#include "bindings/cpp/assign.h"
+#include "bindings/cpp/attention.h"
+#include "bindings/cpp/cached_attention.h"
+#include "bindings/cpp/call.h"
+#include "bindings/cpp/decode_step.h"
+#include "bindings/cpp/decoder.h"
+#include "bindings/cpp/elements.h"
+#include "bindings/cpp/formats.h"
+#include "bindings/cpp/linear.h"
+#include "bindings/cpp/matmul.h"
+#include "bindings/cpp/route.h"
+#include "bindings/cpp/rows.h"
+#include "bindings/stored_formats.h"
+#include "cpu/targets/select.h"
 
 namespace py = pybind11;
 using namespace ops;

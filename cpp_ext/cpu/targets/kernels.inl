@@ -1,0 +1,62 @@
+// The CPU kernels, written once. isa.h, avx2.inl and avx512.inl include this file once per set of
+// instructions, with
+//   ISA    the namespace and name of the set
+//   LANES, VECTORS  how many floats its vectors hold, and how many such registers it has
+// and, where the set has instructions for them, WIDEN_F16/NARROW_F16, WIDEN_I8, STREAM_F32/STREAM_16,
+// PERMUTES_HALVES, NARROW_BF16 and FRACTION/TIMES_2_TO_THE_FLOOR, inside a region that lets the compiler use
+// that set. Include nothing else from here: a header's inline functions would be compiled for the wrong CPU.
+
+namespace cpu {
+namespace ISA {
+namespace {
+
+#include "../simd/vectors.inl"
+
+// clang-format off: each needs those before it
+#include "../ops/elements.inl"
+#include "../ops/rows.inl"
+#include "../simd/transpose.inl"
+#include "../ops/matmul.inl"
+#include "../ops/gemv.inl"
+#include "../quantized/gemv.inl"
+#include "../quantized/gemm.inl"
+#include "../quantized/gemm_floats.inl"
+#include "../ops/attention.inl"
+// clang-format on
+
+float read_all(const void* x, int64_t n) {
+  return reduce(0.f, n, Plus{}, Same{}, static_cast<const float*>(x));
+}
+
+template <class Table>
+constexpr Table of_dtypes(void (*of_float32)(Table&, DType), void (*of_float16)(Table&, DType),
+                          void (*of_bfloat16)(Table&, DType)) {
+  Table all = {};
+  of_float32(all, kFloat32);
+  of_float16(all, kFloat16);
+  of_bfloat16(all, kBFloat16);
+  return all;
+}
+
+}  // namespace
+
+constexpr Kernels kernels = {
+    STRING(ISA),
+    LANES,
+    of_dtypes(add_element_kernels<float>, add_element_kernels<Float16>, add_element_kernels<BFloat16>),
+    of_dtypes(add_row_kernels<float>, add_row_kernels<Float16>, add_row_kernels<BFloat16>),
+    {few_rows_float, few_rows<Float16>, few_rows<BFloat16>},
+    {sum_parts<float>, sum_parts<Float16>, sum_parts<BFloat16>},
+    {matmul<float>, matmul<Float16>, matmul<BFloat16>},
+    kMatmulWorkspace,
+    with_bytes(by_floats()),
+    map_kernel<Same, float>,
+    read_all,
+    attention_kernels,
+    stored::stored_kernels,
+};
+
+}  // namespace ISA
+}  // namespace cpu
+
+#include "undef.inl"
