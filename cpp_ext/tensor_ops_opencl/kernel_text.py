@@ -7,7 +7,7 @@ from pathlib import Path
 FORMS = {"gpu": "gpu", "cpu": "cpu_devices"}  # the folder of each
 FAMILIES = ("elements", "rows", "rope", "matmul", "attention", "linear")
 _FORMAT = re.compile(r"^  FORMAT\((\w+), (\d+), (\d+), (\d+), ", re.MULTILINE)
-_INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
+_INCLUDE = re.compile(r'^#(?:define BODY "(?P<body>.+)"|include (?:"(?P<file>.+)"|BODY))$', re.MULTILINE)
 
 
 def folder() -> Path:
@@ -29,6 +29,17 @@ def stored_formats() -> dict[str, tuple[int, int, int]]:
     return {name: (int(number), int(values), int(size)) for name, number, values, size in rows}
 
 
-def _resolved(path: Path) -> str:
-    """A file with its includes in their places; the text's own guards keep headers from counting twice."""
-    return _INCLUDE.sub(lambda include: _resolved(path.parent / include[1]), path.read_text(encoding="utf-8"))
+def _resolved(path: Path, body: str = "") -> str:
+    """A file with its includes in their places; the text's own guards keep headers from counting twice.
+
+    `body` is what BODY names: the file that for_each_dtype.h includes.
+    """
+
+    def replaced(line: re.Match) -> str:
+        nonlocal body
+        if line["body"]:
+            body = line["body"]
+            return ""
+        return _resolved(path.parent / (line["file"] or body), body)
+
+    return _INCLUDE.sub(replaced, path.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
 // What every attention kernel takes and computes alike. A task's place in the arrays, the keys that a query
 // sees, and its scores.
-#ifndef AIRLLM_ATTENTION_OF_H
-#define AIRLLM_ATTENTION_OF_H
+#ifndef AIRLLM_ATTENTION_H
+#define AIRLLM_ATTENTION_H
 
 #include "dynamic_dtype.h"
 

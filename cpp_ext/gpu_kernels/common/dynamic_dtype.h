@@ -1,6 +1,6 @@
 // Arrays whose type is known when a kernel runs, for those of which little is read: masks, biases, cosines.
-#ifndef AIRLLM_ANY_H
-#define AIRLLM_ANY_H
+#ifndef AIRLLM_DYNAMIC_DTYPE_H
+#define AIRLLM_DYNAMIC_DTYPE_H
 
 #include "packs.h"
 

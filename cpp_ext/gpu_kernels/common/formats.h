@@ -94,12 +94,8 @@ FLOAT_FORMAT(f32)
 FLOAT_FORMAT(f16)
 FLOAT_FORMAT(bf16)
 
-#define DTYPE f32
-#include "float_kernels.inc"
-#define DTYPE f16
-#include "float_kernels.inc"
-#define DTYPE bf16
-#include "float_kernels.inc"
+#define BODY "float_kernels.inc"
+#include "for_each_dtype.h"
 
 // ---- blocks of 32 ----
 

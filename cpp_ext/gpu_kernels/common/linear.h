@@ -1,6 +1,6 @@
 // What the kernels of stored weights share.
-#ifndef AIRLLM_LINEAR_OF_H
-#define AIRLLM_LINEAR_OF_H
+#ifndef AIRLLM_LINEAR_H
+#define AIRLLM_LINEAR_H
 
 #include "dynamic_dtype.h"
 

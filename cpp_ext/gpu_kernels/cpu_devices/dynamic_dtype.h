@@ -1,6 +1,6 @@
 // Eight neighbours of an array whose type is known when a kernel runs.
-#ifndef AIRLLM_CPU_ANY_H
-#define AIRLLM_CPU_ANY_H
+#ifndef AIRLLM_CPU_DYNAMIC_DTYPE_H
+#define AIRLLM_CPU_DYNAMIC_DTYPE_H
 
 #include "../common/dynamic_dtype.h"
 #include "packs.h"

@@ -1,4 +1,5 @@
-// Element-wise kernels for CPU devices. DTYPE is what the .inc files are instantiated for.
+// Element-wise kernels for CPU devices. The .inc files are included for each DTYPE.
+#include "../common/dense_copy.inc"
 #include "../common/dynamic_dtype.h"
 #include "../common/formulas.h"
 #include "../common/gpu_compat.h"
@@ -7,16 +8,5 @@
 
 GELU_ERF_FUNCTION(gelu_erf8, float8)
 
-#define DTYPE f32
-#include "elements.inc"
-#undef DTYPE
-
-#define DTYPE f16
-#include "elements.inc"
-#undef DTYPE
-
-#define DTYPE bf16
-#include "elements.inc"
-#undef DTYPE
-
-#include "../common/dense_copy.inc"
+#define BODY "../cpu_devices/elements.inc"
+#include "../common/for_each_dtype.h"

@@ -1,17 +1,8 @@
-// Rotary position embedding for CPU devices. DTYPE is what the .inc files are instantiated for.
+// Rotary position embedding for CPU devices. The .inc files are included for each DTYPE.
 #include "../common/gpu_compat.h"
 #include "../common/packs.h"
 #include "dynamic_dtype.h"
 #include "packs.h"
 
-#define DTYPE f32
-#include "apply_rope.inc"
-#undef DTYPE
-
-#define DTYPE f16
-#include "apply_rope.inc"
-#undef DTYPE
-
-#define DTYPE bf16
-#include "apply_rope.inc"
-#undef DTYPE
+#define BODY "../cpu_devices/apply_rope.inc"
+#include "../common/for_each_dtype.h"

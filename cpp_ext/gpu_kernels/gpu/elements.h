@@ -1,19 +1,9 @@
-// Element-wise kernels. DTYPE is what the .inc files are instantiated for.
+// Element-wise kernels. The .inc files are included for each DTYPE.
+#include "../common/dense_copy.inc"
 #include "../common/dynamic_dtype.h"
 #include "../common/formulas.h"
 #include "../common/gpu_compat.h"
 #include "../common/packs.h"
 
-#define DTYPE f32
-#include "elements.inc"
-#undef DTYPE
-
-#define DTYPE f16
-#include "elements.inc"
-#undef DTYPE
-
-#define DTYPE bf16
-#include "elements.inc"
-#undef DTYPE
-
-#include "../common/dense_copy.inc"
+#define BODY "../gpu/elements.inc"
+#include "../common/for_each_dtype.h"
