@@ -1,5 +1,11 @@
 // Attention with few rows for each key-value head, as when a model generates: the time is that of reading
-// keys and values, once for all rows. Included by attention.inl.
+// keys and values, once for all rows.
+#ifndef AIRLLM_ATTENTION_FEW_ROWS_INL
+#define AIRLLM_ATTENTION_FEW_ROWS_INL
+#include "attention_rows.inl"
+
+namespace cpu::ISA {
+namespace {
 
 constexpr int64_t kFewQueryRows = 32;
 constexpr int kRowsAtOnce = VECTORS == 32 ? 4 : 2;  // by four keys, or by kValueVecs of values, in registers
@@ -186,3 +192,8 @@ void few_rows(const Attention& all, const AttentionHead& head, const AttentionPa
   for (int64_t r = 0; r < part.rows; ++r)
     finish_row(all, head, part, part.row + r, acc + r * acc_stride, top[r], sum[r]);
 }
+
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

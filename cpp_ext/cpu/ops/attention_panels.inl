@@ -1,6 +1,13 @@
 // Attention with many rows for each key-value head. They lie across the lanes, from the transposed queries to
 // the transposed result: maxima and sums of a row need no steps across lanes, and keys and values are read as
-// they lie, one broadcast element at a time. Included by attention.inl.
+// they lie, one broadcast element at a time.
+#ifndef AIRLLM_ATTENTION_PANELS_INL
+#define AIRLLM_ATTENTION_PANELS_INL
+#include "../simd/transpose.inl"
+#include "attention_few_rows.inl"
+
+namespace cpu::ISA {
+namespace {
 
 constexpr int kPanelVecs = 3;
 constexpr int64_t kPanelRows = kPanelVecs * LANES;
@@ -226,3 +233,8 @@ int64_t attention_workspace(const Attention& all) {
   const int64_t few = kFewQueryRows * (round_up(all.d, LANES) + kKeys + round_up(all.e, LANES)) + scales;
   return larger(few, PanelMemory(all).total);
 }
+
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

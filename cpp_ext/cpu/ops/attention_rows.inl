@@ -1,4 +1,11 @@
-// Rows of keys or values as they are kept: of floats, or of blocks of Q8_0. Included by attention.inl.
+// Rows of keys or values as they are kept: of floats, or of blocks of Q8_0.
+#ifndef AIRLLM_ATTENTION_ROWS_INL
+#define AIRLLM_ATTENTION_ROWS_INL
+#include "../quantized/conversions.inl"
+#include "attention_softmax.inl"
+
+namespace cpu::ISA {
+namespace {
 
 struct Q8Block {
   char bytes[stored::Q8_0::kBytes];
@@ -96,3 +103,8 @@ INLINE float rest_of_dot(const float* q, const Stream<Q8Block>& k, int64_t j, in
   for (; i < d; i += LANES) sum += load(q + i) * k.scaled(j, 0, i / 32 * 32, i % 32);
   return across(sum, Plus{});
 }
+
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

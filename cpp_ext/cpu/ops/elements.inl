@@ -1,4 +1,11 @@
-// Element-wise ops. Included by kernels.inl once per instruction set.
+// Element-wise ops.
+#ifndef AIRLLM_ELEMENTS_INL
+#define AIRLLM_ELEMENTS_INL
+#include "../simd/vectors.inl"
+#include "elements.h"
+
+namespace cpu::ISA {
+namespace {
 
 struct Silu {
   INLINE Vec operator()(Vec x) const { return times_sigmoid(x, x * kLog2E); }
@@ -63,3 +70,8 @@ constexpr void add_element_kernels(ElementKernels& all, DType dtype) {
   all.geglu[0][dtype] = pair_kernel<GeluTanh, T>;
   all.geglu[1][dtype] = pair_kernel<GeluErf, T>;
 }
+
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

@@ -1,8 +1,15 @@
 // out (m, n) = a (m, k) @ b (k, n) for up to eight rows of a: b, read once in the order of memory, is what
-// takes the time. Included by kernels.inl once per instruction set.
+// takes the time.
 //
 // A few rows of b at a time are multiplied into sums that wait in cache, from registers. Sums over
 // kDepthOfSums of k are added up apart, so that a long sum loses no more digits than a short one.
+#ifndef AIRLLM_GEMV_INL
+#define AIRLLM_GEMV_INL
+#include "../kernels.h"
+#include "../simd/vectors.inl"
+
+namespace cpu::ISA {
+namespace {
 
 constexpr int64_t kFewRows = 8;
 constexpr int64_t kPiece = 1024;                // columns
@@ -91,7 +98,7 @@ INLINE void add_sums(float* totals, const float* sums, int64_t n) {
 }
 
 template <class T>
-void few_rows(float* totals, const void* a_, const void* b_, const FewRowsPart& part) {
+void gemv(float* totals, const void* a_, const void* b_, const FewRowsPart& part) {
   const T *const a = static_cast<const T*>(a_), *const b = static_cast<const T*>(b_);
   alignas(64) float sums[kFewRows * kPiece], of_a[kFewRows * kDepthOfSums];
   const int64_t width = part.n1 - part.n0, padded = part.m == 1 ? 1 : part.m <= 4 ? 4 : 8;
@@ -173,8 +180,8 @@ void narrow_rows(float* totals, const void* a_, const void* b_, const FewRowsPar
       add(totals + i * part.n, a + i * part.k + p, b + p * part.n, part.k1 - p < depth ? part.k1 - p : depth);
 }
 
-void few_rows_float(float* totals, const void* a, const void* b, const FewRowsPart& part) {
-  (part.n < LANES ? narrow_rows : few_rows<float>)(totals, a, b, part);
+void gemv_float(float* totals, const void* a, const void* b, const FewRowsPart& part) {
+  (part.n < LANES ? narrow_rows : gemv<float>)(totals, a, b, part);
 }
 
 // out[i] = the sum of totals[i], totals[i + n], ... over `parts`
@@ -183,3 +190,8 @@ void sum_parts(void* out, float* totals, int64_t parts, int64_t n) {
   for (int64_t p = 1; p < parts; ++p) map(totals, n, Add{}, totals, totals + p * n);
   map(static_cast<T*>(out), n, Same{}, totals);
 }
+
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

@@ -1,9 +1,17 @@
-// out (m, n) = a (m, k) @ b (k, n), row-major. Included by kernels.inl once per instruction set.
+// out (m, n) = a (m, k) @ b (k, n), row-major.
 //
 // Many rows, as in BLIS (Van Zee and van de Geijn, 2015): a block of b and a block of a are unpacked to
 // float32 in the order in which the innermost kernel reads them; that kernel keeps a tile of kTileRows by
 // kTileVecs vectors of the result in registers. Where the set multiplies pairs of bfloat16, unpacked elements
 // are such pairs, neighbours along k, in the place of a float32 (kPer is 2).
+#ifndef AIRLLM_MATMUL_INL
+#define AIRLLM_MATMUL_INL
+#include "../kernels.h"
+#include "../simd/transpose.inl"
+#include "../simd/vectors.inl"
+
+namespace cpu::ISA {
+namespace {
 
 constexpr int kTileVecs = 2;
 constexpr int kTileColumns = kTileVecs * LANES;
@@ -223,4 +231,9 @@ void pair_product(Format name, void* out, const void* x, const char* weight, con
   multiply<BFloat16, 2>(out, x, {unpack_weight, weight, 2 * part.k, part.k, pairs_of_row},
                         {part.n, part.k, 0, part.m, part.n0, part.n1}, workspace);
 }
+#endif
+
+}  // namespace
+}  // namespace cpu::ISA
+
 #endif

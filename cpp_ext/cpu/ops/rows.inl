@@ -1,5 +1,11 @@
-// Ops whose rows, the last axis, are computed each on its own. Included by kernels.inl once per instruction
-// set.
+// Ops whose rows, the last axis, are computed each on its own.
+#ifndef AIRLLM_ROWS_INL
+#define AIRLLM_ROWS_INL
+#include "../simd/vectors.inl"
+#include "rows.h"
+
+namespace cpu::ISA {
+namespace {
 
 // Rows that wait in float32, in the first-level cache, for a sum over them.
 constexpr int64_t kWaiting = 8192;
@@ -421,3 +427,8 @@ constexpr void add_row_kernels(RowKernels& all, DType dtype) {
   all.rope[0][dtype] = rope<Halves, T>;
   all.rope[1][dtype] = rope<Neighbours, T>;
 }
+
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

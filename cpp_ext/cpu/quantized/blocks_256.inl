@@ -11,18 +11,20 @@
 // and the scales of sub-blocks, two ways, for blocks are read in two shapes:
 //   sub_blocks(p)                       all of a block, as words: beside few rows of x, as stored
 //   sub_scale(p, j), sub_offset(p, j)   of one sub-block: for panels beside many rows
+#ifndef AIRLLM_BLOCKS_256_INL
+#define AIRLLM_BLOCKS_256_INL
+#include "../simd/block_bytes.inl"
+#include "formats.h"
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
 
 template <int kUnit>
 struct SubBlocks {
   static constexpr int kWords = 256 / kUnit / 8;
   EightWords scales[kWords], offsets[kWords];
 };
-
-INLINE uint32_t four_at(const char* p) {
-  uint32_t v;
-  __builtin_memcpy(&v, p, 4);
-  return v;
-}
 
 // ---- what formats have in common
 
@@ -155,3 +157,9 @@ struct Q6_K : BlockOf256<Q6_K, kQ6_K, 4, 2> {
   }
   static INLINE int sub_scale(const uint8_t* block, int j) { return static_cast<int8_t>(block[192 + j]); }
 };
+
+}  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

@@ -9,6 +9,14 @@
 // and two ways to unpack, for blocks are read in two shapes:
 //   unpack(p)                    a group of LANES / 4 blocks, as two vectors: beside few rows of x, as stored
 //   codes(to, block, chunk), scales(scale, offset, block, chunk)    32 values: for panels beside many rows
+#ifndef AIRLLM_BLOCKS_32_INL
+#define AIRLLM_BLOCKS_32_INL
+#include "../simd/block_bytes.inl"
+#include "formats.h"
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
 
 struct Pair {  // values 0-15 and 16-31 of a group's blocks
   Bytes first, second;
@@ -156,3 +164,9 @@ struct IQ4_NL : OfLevels<IQ4_NL, kIQ4_NL> {
     return Sixteen{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
   }
 };
+
+}  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

@@ -1,5 +1,13 @@
 // Stored values to float32, and back, bit for bit as `gguf` does it. Codes are unpacked as for products.
 // Every product here is exact, so that adding to it at once or after a rounding is the same.
+#ifndef AIRLLM_CONVERSIONS_INL
+#define AIRLLM_CONVERSIONS_INL
+#include "blocks_32.inl"
+#include "gemv_256.inl"
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
 
 // LANES bytes with a sign.
 INLINE Int widened(const char* p) {
@@ -201,3 +209,9 @@ void quantize(Format format, char* p, const float* x, int64_t n) {
       break;
   }
 }
+
+}  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

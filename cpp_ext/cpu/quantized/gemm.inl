@@ -1,5 +1,4 @@
-// Products of many rows with stored weights; gemm.h says what each kernel is. Included once per
-// instruction set, after gemv.inl.
+// Products of many rows with stored weights; gemm.h says what each kernel is.
 //
 // The kernel by bytes keeps a tile of kByteRows rows and kByteVecs vectors of columns in registers, as sums
 // of products of integers within a group of values that share a scale, and as float32 over all groups. Both
@@ -8,6 +7,15 @@
 //                        the sum starts from, -offset * (sum of the codes), or, for a format with minima, the
 //                        sum that the minimum is multiplied with
 //   columns (a panel)    codes [8][kByteColumns] of four bytes; for each group scales, then minima
+#ifndef AIRLLM_GEMM_INL
+#define AIRLLM_GEMM_INL
+#include "../simd/transpose.inl"
+#include "blocks_256.inl"
+#include "blocks_32.inl"
+#include "gemm.h"
+
+namespace cpu::ISA {
+namespace {
 
 #if defined(DOT_U8_I8)
 #define DOT_OF_CODES DOT_U8_I8
@@ -267,4 +275,9 @@ constexpr PrefillKernels with_bytes(PrefillKernels all) {
 }
 #else
 constexpr PrefillKernels with_bytes(PrefillKernels all) { return all; }
+#endif
+
+}  // namespace
+}  // namespace cpu::ISA
+
 #endif

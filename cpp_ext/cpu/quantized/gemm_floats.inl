@@ -1,4 +1,13 @@
 // Products of many rows with stored weights in float32: gemm.h says what each kernel is.
+#ifndef AIRLLM_GEMM_FLOATS_INL
+#define AIRLLM_GEMM_FLOATS_INL
+#include "../ops/matmul.inl"
+#include "blocks_256.inl"
+#include "blocks_32.inl"
+#include "gemm.h"
+
+namespace cpu::ISA {
+namespace {
 
 template <class T>
 void floats_of_dense(float* to, const char* row, int64_t from, int64_t n) {
@@ -48,3 +57,8 @@ constexpr PrefillKernels by_floats() {
   all.float_product[kBFloat16] = float_product<BFloat16>;
   return all;
 }
+
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

@@ -1,39 +1,21 @@
-// Products of a few rows with weights as they are stored. Included once per instruction set.
+// Products of a few rows with weights as they are stored.
 //
 // The products of a format are a struct with
 //   packed_bytes(k), pack(to, x, k, rest)   a row of x as it is read beside these weights
 //   kRows<M>                                R for a number of rows of x
 //   dots<R, M>(...)                         R rows of weights with M rows of x, each weight unpacked once
-
-// What PAIRS_U8_I8 gives: sums of products of two bytes.
-typedef int16_t Pairs __attribute__((vector_size(4 * LANES)));
-
-namespace stored {
-
-#include "../simd/bytes.inl"
-
-constexpr int64_t kTile = 16;  // results of a stream that wait in float32
-
-// Rows of weights at a time. `kBeside`, what a format has beside several rows of x, was measured on AVX-512.
-template <int M, int kBeside = 2>
-constexpr int kWeightRows = M == 1          ? 4
-                            : VECTORS == 32 ? kBeside
-                                            : 1;
-
-// Where the operands of dots() lie.
-template <int R, int M>
-struct Operands {
-  const char* w[R];
-  const char* x[M];
-  int64_t k;
-};
-
-#include "../simd/lane_reductions.inl"
-#include "blocks_256.inl"
-#include "blocks_32.inl"
+#ifndef AIRLLM_QUANTIZED_GEMV_INL
+#define AIRLLM_QUANTIZED_GEMV_INL
+#include "conversions.inl"
+#include "gemv.h"
 #include "gemv_256.inl"
 #include "gemv_32.inl"
 #include "gemv_floats.inl"
+#include "operands.inl"
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
 
 struct AddBias {
   INLINE Vec operator()(Vec sum, Vec bias) const { return sum + bias; }
@@ -153,8 +135,10 @@ bool pack(Format format, char* to, const float* x, int64_t k, float* rest) {
   return few_rows_table[format].pack(to, x, k, rest);
 }
 
-#include "conversions.inl"
-
 constexpr StoredKernels stored_kernels = {dequantize, quantize, widen, add_bias, packed_bytes, pack, linear};
 
 }  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

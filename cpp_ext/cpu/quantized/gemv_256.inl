@@ -1,6 +1,15 @@
 // Products with blocks of 256 values ("K", blocks_256.inl). The bytes that hold the low bits of q are read as
 // they lie, kFields fields of each; x is put into the order that this gives. The products of a block are
 // added up as whole numbers.
+#ifndef AIRLLM_GEMV_256_INL
+#define AIRLLM_GEMV_256_INL
+#include "../simd/lane_reductions.inl"
+#include "blocks_256.inl"
+#include "operands.inl"
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
 
 // A block of x: its values in the order of a format's fields; the sums of these by sub-blocks, in their own
 // order; its scale.
@@ -178,3 +187,9 @@ struct Blocks256 {
     sums_across(out, sums);
   }
 };
+
+}  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

@@ -4,6 +4,15 @@
 // of the group, another one values 16-31. The sums of four groups may then be brought together, a lane for
 // each of their LANES blocks, so that all the scales of those are one vector. What is left of a row are
 // groups by themselves.
+#ifndef AIRLLM_GEMV_32_INL
+#define AIRLLM_GEMV_32_INL
+#include "../simd/lane_reductions.inl"
+#include "blocks_32.inl"
+#include "operands.inl"
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
 
 // A group of x: its values in the order of the weights'.
 struct Values32 {
@@ -278,3 +287,9 @@ struct Blocks32 {
     add_group<F>(sums, padded, x);
   }
 };
+
+}  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

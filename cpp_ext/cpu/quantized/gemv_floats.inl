@@ -1,5 +1,13 @@
 // Weights that are floats. x is float32, and so are the sums; each of them has at most kTerms terms in a lane
 // before it is added to the others, so that a long one loses no more digits than a short one.
+#ifndef AIRLLM_GEMV_FLOATS_INL
+#define AIRLLM_GEMV_FLOATS_INL
+#include "../simd/lane_reductions.inl"
+#include "operands.inl"
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
 
 template <class T>
 struct Floats {
@@ -46,3 +54,9 @@ struct Floats {
     }
   }
 };
+
+}  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

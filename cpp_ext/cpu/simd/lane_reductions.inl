@@ -1,4 +1,11 @@
-// Joining the lanes of several vectors at once: half the instructions of one vector after the other.
+// Reduces the lanes of several vectors at once, with half the instructions of one vector after the other.
+#ifndef AIRLLM_LANE_REDUCTIONS_INL
+#define AIRLLM_LANE_REDUCTIONS_INL
+#include "bytes.inl"
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
 
 template <int kDistance, class V, int... I>
 INLINE V swapped_lanes(V v, std::integer_sequence<int, I...>) {
@@ -79,3 +86,9 @@ template <int kNumber>
 INLINE Vec four_times(Vec v) {
   return four_times<kNumber>(v, Lanes{});
 }
+
+}  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

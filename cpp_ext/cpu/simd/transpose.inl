@@ -1,4 +1,10 @@
-// Squares of vectors, turned about their diagonal.
+// Transposes a square of vectors in registers: vector i's lane j becomes vector j's lane i.
+#ifndef AIRLLM_TRANSPOSE_INL
+#define AIRLLM_TRANSPOSE_INL
+#include "vectors.inl"
+
+namespace cpu::ISA {
+namespace {
 
 template <int kDistance, class V, int... I>
 INLINE void swap_halves(V& a, V& b, std::integer_sequence<int, I...>) {
@@ -16,3 +22,8 @@ INLINE void transpose(V* rows) {
       swap_halves<kDistance>(rows[i], rows[i + kDistance], std::make_integer_sequence<int, kLanes>{});
   if constexpr (kDistance > 1) transpose<kLanes, kDistance / 2>(rows);
 }
+
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

@@ -1,10 +1,19 @@
 // Vectors of LANES floats, how they are loaded from and stored to each dtype, and the two loops
-// (map and reduce) that every kernel is made of. Included by kernels.inl once per instruction set.
+// (map and reduce) that every kernel is made of.
+#ifndef AIRLLM_VECTORS_INL
+#define AIRLLM_VECTORS_INL
+#ifndef ISA
+#include "../targets/editor.h"
+#endif
+
+namespace cpu::ISA {
+namespace {
 
 typedef float Vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t Int __attribute__((vector_size(4 * LANES)));
 typedef uint32_t Bits __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Bits16 __attribute__((vector_size(2 * LANES)));
+typedef int16_t Pairs __attribute__((vector_size(4 * LANES)));  // sums of products of two bytes: PAIRS_U8_I8
 // What memory holds: GCC 12 would send a memcpy through the stack, six times slower.
 typedef float VecInMemory __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint16_t Bits16InMemory __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
@@ -415,3 +424,8 @@ INLINE float map_and_sum(T* out, int64_t n, const F& f, const G& g, In... in) {
   }
   return across(total[0] + total[1], Plus{});
 }
+
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

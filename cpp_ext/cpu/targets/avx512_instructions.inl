@@ -1,4 +1,4 @@
-// What kernels.inl needs to know about AVX-512, for each of the sets that have it.
+// What kernels need to know about AVX-512, for each of the sets that have it.
 #define LANES 16
 #define VECTORS 32
 #define WIDEN_F16(p) ((Vec)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)(p))))
@@ -14,7 +14,7 @@
 #define TIMES_2_TO_THE_FLOOR(p, t) ((Vec)_mm512_maskz_scalef_ps(0xffff, (__m512)(p), (__m512)(t)))
 #define STREAM_F32(p, v) _mm512_stream_ps(p, (__m512)(v))
 #define STREAM_16(p, v) _mm256_stream_si256((__m256i*)(p), (__m256i)(v))
-#define BYTES "avx512_bytes.inl"
+#define BLOCK_BYTES "avx512_block_bytes.inl"
 #define LOOK_UP(table, index) _mm_shuffle_epi8((__m128i)(table), (__m128i)(index))
 #define KEEP_IN_REGISTER(v) __asm__("" : "+v"(v))
 #define PAIRS_U8_I8(u, i) ((Pairs)_mm512_maddubs_epi16((__m512i)(u), (__m512i)(i)))

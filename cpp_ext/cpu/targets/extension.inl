@@ -1,16 +1,16 @@
 // Instruction sets that add a few instructions to a whole one, BASE: the kernels that gain by them are
 // compiled again, all others are BASE's. Included as kernels.inl is.
+#ifndef ISA  // read alone: the set of editor.h, extended by nothing
+#include "kernels.inl"
+#define ISA extended
+#define BASE alone
+#define LANES 4
+#define VECTORS 16
+#endif
 
-namespace cpu {
-namespace ISA {
-namespace {
-
-// clang-format off: each needs those before it
-#include "../simd/vectors.inl"
-#include "../simd/transpose.inl"
 #if defined(DOT_U8_I8) || defined(DOT_I8_I8)
-#include "../quantized/gemv.inl"
 #include "../quantized/gemm.inl"
+#include "../quantized/gemv.inl"
 #endif
 #ifdef NARROW_BF16
 #include "../ops/elements.inl"
@@ -19,7 +19,9 @@ namespace {
 #ifdef DOT_BF16
 #include "../ops/matmul.inl"
 #endif
-// clang-format on
+
+namespace cpu::ISA {
+namespace {
 
 constexpr Kernels extended() {
   Kernels all = BASE::kernels;
@@ -43,7 +45,6 @@ constexpr Kernels extended() {
 
 constexpr Kernels kernels = extended();
 
-}  // namespace ISA
-}  // namespace cpu
+}  // namespace cpu::ISA
 
 #include "undef.inl"

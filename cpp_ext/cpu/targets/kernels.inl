@@ -2,27 +2,22 @@
 // instructions, with
 //   ISA    the namespace and name of the set
 //   LANES, VECTORS  how many floats its vectors hold, and how many such registers it has
-// and, where the set has instructions for them, WIDEN_F16/NARROW_F16, WIDEN_I8, STREAM_F32/STREAM_16,
-// PERMUTES_HALVES, NARROW_BF16 and FRACTION/TIMES_2_TO_THE_FLOOR, inside a region that lets the compiler use
-// that set. Include nothing else from here: a header's inline functions would be compiled for the wrong CPU.
-
-namespace cpu {
-namespace ISA {
-namespace {
-
-#include "../simd/vectors.inl"
-
-// clang-format off: each needs those before it
+// and macros for what the set has instructions for, inside a region that lets the compiler use that set.
+//
+// Each kernel file includes those that it uses; undef.inl lets them be included for the next set. They may
+// include no header that region.h has not: its inline functions would be compiled for the wrong CPU.
+#include "../ops/attention.inl"
 #include "../ops/elements.inl"
-#include "../ops/rows.inl"
-#include "../simd/transpose.inl"
-#include "../ops/matmul.inl"
 #include "../ops/gemv.inl"
-#include "../quantized/gemv.inl"
+#include "../ops/matmul.inl"
+#include "../ops/rows.inl"
 #include "../quantized/gemm.inl"
 #include "../quantized/gemm_floats.inl"
-#include "../ops/attention.inl"
-// clang-format on
+#include "../quantized/gemv.inl"
+#include "../simd/vectors.inl"
+
+namespace cpu::ISA {
+namespace {
 
 float read_all(const void* x, int64_t n) {
   return reduce(0.f, n, Plus{}, Same{}, static_cast<const float*>(x));
@@ -45,7 +40,7 @@ constexpr Kernels kernels = {
     LANES,
     of_dtypes(add_element_kernels<float>, add_element_kernels<Float16>, add_element_kernels<BFloat16>),
     of_dtypes(add_row_kernels<float>, add_row_kernels<Float16>, add_row_kernels<BFloat16>),
-    {few_rows_float, few_rows<Float16>, few_rows<BFloat16>},
+    {gemv_float, gemv<Float16>, gemv<BFloat16>},
     {sum_parts<float>, sum_parts<Float16>, sum_parts<BFloat16>},
     {matmul<float>, matmul<Float16>, matmul<BFloat16>},
     kMatmulWorkspace,
@@ -56,7 +51,6 @@ constexpr Kernels kernels = {
     stored::stored_kernels,
 };
 
-}  // namespace ISA
-}  // namespace cpu
+}  // namespace cpu::ISA
 
 #include "undef.inl"

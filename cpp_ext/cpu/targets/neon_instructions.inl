@@ -1,4 +1,4 @@
-// What kernels.inl needs to know about NEON, for each of the sets that have it.
+// What kernels need to know about NEON, for each of the sets that have it.
 #define LANES 4
 #define VECTORS 32
 #define WIDEN_F16(p) ((Vec)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t*)(p)))))

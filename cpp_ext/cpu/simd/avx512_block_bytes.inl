@@ -1,4 +1,16 @@
 // What bytes.inl needs of AVX-512.
+#ifndef AIRLLM_AVX512_BLOCK_BYTES_INL
+#define AIRLLM_AVX512_BLOCK_BYTES_INL
+#ifndef ISA
+#define ISA avx512
+#include "../targets/avx512_instructions.inl"
+#include "../targets/region.h"
+#endif
+#include "bytes.inl"
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
 
 INLINE float half_at(const char* p) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(word_at(p)))); }
 
@@ -135,3 +147,9 @@ INLINE Shorts words_of_pieces(Shorts words, const int8_t* index) {
 
 INLINE Int in_first_lanes(FourInts four) { return (Int)_mm512_zextsi128_si512((__m128i)four); }
 INLINE Vec in_first_lanes(FourFloats four) { return (Vec)_mm512_zextps128_ps512((__m128)four); }
+
+}  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

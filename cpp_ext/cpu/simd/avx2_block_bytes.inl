@@ -1,4 +1,16 @@
 // What bytes.inl needs of AVX2.
+#ifndef AIRLLM_AVX2_BLOCK_BYTES_INL
+#define AIRLLM_AVX2_BLOCK_BYTES_INL
+#ifndef ISA
+#define ISA avx2
+#include "../targets/avx2_instructions.inl"
+#include "../targets/region.h"
+#endif
+#include "bytes.inl"
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
 
 INLINE float half_at(const char* p) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(word_at(p)))); }
 
@@ -82,3 +94,9 @@ INLINE Shorts words_of_pieces(Shorts words, const int8_t* index) {
 
 INLINE Int in_first_lanes(FourInts four) { return (Int)_mm256_zextsi128_si256((__m128i)four); }
 INLINE Vec in_first_lanes(FourFloats four) { return (Vec)_mm256_zextps128_ps256((__m128)four); }
+
+}  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif
