@@ -155,8 +155,8 @@ using Isa = std::optional<std::string>;
 using Threads = std::optional<int64_t>;
 
 // What a thread asks for; none means the process's.
-const cpu::Kernels* own_kernels(const Isa& isa) { return isa ? cpu::kernels_named(*isa) : nullptr; }
-int own_threads(const Threads& n) { return n ? cpu::checked_threads("threads", *n) : 0; }
+const cpu::Kernels* own_kernels(const Isa& isa) { return isa ? cpu::find_kernels(*isa) : nullptr; }
+int own_threads(const Threads& n) { return n ? cpu::check_threads("threads", *n) : 0; }
 
 // This thread's instruction set and threads. Returns those before.
 py::tuple switch_thread(const Isa& isa, const Threads& threads) {
@@ -190,7 +190,7 @@ auto at_import(const Choose& choose) {
 PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.doc() = "CPU kernels for airllm, chosen for this CPU when the module loads (AIRLLM_CPU_ISA overrides).";
   at_import(cpu::choose_threads);
-  const cpu::Kernels* const chosen = at_import(cpu::chosen_kernels);
+  const cpu::Kernels* const chosen = at_import(cpu::choose_kernels);
   cpu::run_alone_after_fork();
   cpu::keep_through_fork();
   if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
@@ -210,7 +210,7 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
       "One line: the instruction set and the threads in use.");
   m.def("variants", variants, "Instruction sets that run here, the best first; names for select().");
   const auto select = [self = m.ptr()](const std::optional<std::string>& isa) {
-    use(self, isa ? cpu::kernels_named(*isa) : at_import(cpu::chosen_kernels));
+    use(self, isa ? cpu::find_kernels(*isa) : at_import(cpu::choose_kernels));
   };
   m.def("select", select, py::arg("isa").none(true),
         "Use the kernels of this instruction set from now on (None: as at import); ValueError if this CPU "

@@ -190,9 +190,9 @@ class DecoderRun {
 
   // All threads go through the steps [first, last).
   void go(uint32_t first, uint32_t last) {
-    auto* const begun = reinterpret_cast<cpu::Steps::Begun*>(memory_.data() + at_.begun);
-    std::memset(static_cast<void*>(begun), 0, cpu::Steps::bytes(team_));
-    cpu::Steps steps(team_);
+    auto* const begun = reinterpret_cast<cpu::Lockstep::Begun*>(memory_.data() + at_.begun);
+    std::memset(static_cast<void*>(begun), 0, cpu::Lockstep::bytes(team_));
+    cpu::Lockstep steps(team_);
     const bool complete = last == cpu::DecoderThread::steps(call_, sizes_);
     const Unlocked unlocked;
     cpu::on_team(team_, [&](int me, int all) {

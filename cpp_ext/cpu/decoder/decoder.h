@@ -42,7 +42,7 @@ struct DecoderLayer {
   int64_t width, heads, kv_heads, head_dim;
   int64_t feed_forward;       // or of each expert
   int64_t index;              // of its part of a cache
-  int64_t rotation;           // which of the call's tables turns its queries and keys; -1: none
+  int64_t rotation;           // which of the call's tables rotates its queries and keys; -1: none
   int64_t window;             // the last so many keys that a query sees; 0: all
   float eps, scale, softcap;  // softcap 0: none
   float residual_scale;       // of what each half adds to x

@@ -69,7 +69,7 @@ struct DecoderSizes {
 struct DecoderMemory {
   Pieces shared, own;
   int64_t q, k, v, seen, change, router, gate, up, x, middle, sums, begins, done, took, begun;
-  int64_t own_x, normed, packed, floats, turned, attention, choices, liking, order;
+  int64_t own_x, normed, packed, floats, rotated, attention, choices, liking, order;
   int64_t unit_rows = 0;  // of queries, that a sequence has with one key-value head
 
   DecoderMemory(const DecoderSizes& sizes, const DecoderCall& call, int team) {
@@ -90,12 +90,12 @@ struct DecoderMemory {
     begins = shared.floats(Balance::values(team));
     done = shared.take(units * static_cast<int64_t>(sizeof(std::atomic<int>)));
     took = shared.take(team * static_cast<int64_t>(sizeof(ShareTicks)));
-    begun = shared.take(Steps::bytes(team));
+    begun = shared.take(Lockstep::bytes(team));
     own_x = own.floats(rows * sizes.width);
     normed = own.floats(rows * sizes.width);
     packed = own.take(rows * sizes.packed);
     floats = own.floats(kUnpackedRows * sizes.longest);
-    turned = own.floats(unit_rows * sizes.head_dim);
+    rotated = own.floats(unit_rows * sizes.head_dim);
     attention = own.floats(sizes.attention);
     choices = own.take(rows * sizes.experts_used * static_cast<int64_t>(sizeof(Choice)));
     liking = own.floats(sizes.experts);

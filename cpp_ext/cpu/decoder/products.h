@@ -17,12 +17,12 @@ struct Columns {
   }
 };
 
-// Rows (rows, k) that products read. With rests, what rounding to 8 bits leaves of a row is a row too, and a
-// product exact to 15 bits.
+// Rows (rows, k) that products read. With rounding errors, what rounding to 8 bits leaves of a row is a row
+// too, and a product exact to 15 bits.
 struct ProductInput {
   const float* x;
   int64_t k, rows;
-  bool with_rests = false;
+  bool with_rounding_error = false;
 };
 
 class __attribute__((visibility("hidden"))) DecoderProducts {
@@ -42,7 +42,7 @@ class __attribute__((visibility("hidden"))) DecoderProducts {
   void multiply(const Matrix& matrix, float* out, Columns columns) {
     if (columns.begin >= columns.end) return;
     pack(matrix.format);
-    const int64_t most = has_rests() ? kDecodeRows / 2 : kDecodeRows;
+    const int64_t most = has_rounding_error() ? kDecodeRows / 2 : kDecodeRows;
     for (int64_t row = 0; row < input_.rows; row += most)
       multiply(matrix, out, columns, row, std::min(most, input_.rows - row));
   }
@@ -59,16 +59,16 @@ class __attribute__((visibility("hidden"))) DecoderProducts {
                           columns.begin,
                           columns.end,
                           matrix.data,
-                          packed_ + (has_rests() ? 2 * row : row) * bytes,
+                          packed_ + (has_rounding_error() ? 2 * row : row) * bytes,
                           bytes,
                           matrix.bias,
-                          has_rests()};
+                          has_rounding_error()};
     if (packed_as_ == matrix.format)
       kernels_.linear(part);
     else
       linear_unpacked(kernels_, part, floats_);
   }
-  bool has_rests() const { return input_.with_rests && is_quantized(packed_as_); }
+  bool has_rounding_error() const { return input_.with_rounding_error && is_quantized(packed_as_); }
 
   // Rows that int8 blocks cannot hold, as those with a NaN, are packed as floats.
   void pack(Format format) {
@@ -79,16 +79,16 @@ class __attribute__((visibility("hidden"))) DecoderProducts {
   }
   bool pack_as(Format format) {
     const int64_t bytes = kernels_.packed_bytes(format, input_.k);
-    const bool rests = input_.with_rests && is_quantized(format);
+    const bool with_error = input_.with_rounding_error && is_quantized(format);
     char* to = packed_;
-    const auto pack_row = [&](const float* x, float* rest) {
-      const bool held = kernels_.pack(format, to, x, input_.k, rest);
+    const auto pack_row = [&](const float* x, float* error) {
+      const bool held = kernels_.pack(format, to, x, input_.k, error);
       to += bytes;
       return held;
     };
     for (int64_t i = 0; i < input_.rows; ++i)
-      if (!pack_row(input_.x + i * input_.k, rests ? floats_ : nullptr) ||
-          (rests && !pack_row(floats_, nullptr)))
+      if (!pack_row(input_.x + i * input_.k, with_error ? floats_ : nullptr) ||
+          (with_error && !pack_row(floats_, nullptr)))
         return false;
     return true;
   }

@@ -33,7 +33,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     begins_ = shared(at.begins);
     done_ = reinterpret_cast<std::atomic<int>*>(memory + at.done);
     took_ = reinterpret_cast<ShareTicks*>(memory + at.took);
-    own_x_ = own(at.own_x), normed_ = own(at.normed), turned_ = own(at.turned);
+    own_x_ = own(at.own_x), normed_ = own(at.normed), rotated_ = own(at.rotated);
     attention_ = own(at.attention);
     routing_ = {reinterpret_cast<Choice*>(mine_ + at.choices), own(at.liking),
                 reinterpret_cast<int32_t*>(mine_ + at.order)};
@@ -157,10 +157,10 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   }
 
   // The input of the next product; x itself without a weight.
-  void normalize(const float* weight, float eps, int64_t rows, bool with_rests = false) {
-    if (!weight) return products_.of({own_x_, call_.width, rows, with_rests});
+  void normalize(const float* weight, float eps, int64_t rows, bool with_rounding_error = false) {
+    if (!weight) return products_.of({own_x_, call_.width, rows, with_rounding_error});
     kernels_.rows.rms_norm[kFloat32][1](normed_, own_x_, weight, {rows, call_.width, false}, eps);
-    products_.of({normed_, call_.width, rows, with_rests});
+    products_.of({normed_, call_.width, rows, with_rounding_error});
   }
 
   // This share's columns of x, for steps to come.
@@ -299,14 +299,14 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     char* const keys = sequence.cache + (2 * layer.index * layer.kv_heads + part.head) * head_bytes;
     char* const values = keys + layer.kv_heads * head_bytes;
     if (part.has_new_keys()) append(layer, part, keys, values);
-    turn(layer, sequence, {q_, layer.q.n, layer.q_norm}, part.head * group, group);
+    rotate(layer, sequence, {q_, layer.q.n, layer.q_norm}, part.head * group, group);
     for (int64_t i = 0; layer.temperature != 0.f && i < sequence.tokens(); ++i) {
-      float* const queries = turned_ + i * group * d;
+      float* const queries = rotated_ + i * group * d;
       scale(queries, queries, group * d, layer.temperature_at(sequence.length + i));
     }
     const int64_t width = layer.heads * d;
     float* const out = seen_ + sequence.start * width + part.head * group * d;
-    const AttentionHead head{reinterpret_cast<const char*>(turned_), keys, values, nullptr,
+    const AttentionHead head{reinterpret_cast<const char*>(rotated_), keys, values, nullptr,
                              reinterpret_cast<char*>(out)};
     const Attention all = attention_of(layer, sequence);
     float* const sums = part.parts > 1 ? sums_ + (part.number + part.first_thread) * slot_ : nullptr;
@@ -348,15 +348,15 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     const float* norm;
   };
 
-  // Some heads of each token of a sequence, from the first on, to turned_ (tokens, heads, head_dim).
-  void turn(const DecoderLayer& layer, const Sequence& sequence, const Projected& from, int64_t first,
-            int64_t heads) {
+  // Some heads of each token of a sequence, from the first on, to rotated_ (tokens, heads, head_dim).
+  void rotate(const DecoderLayer& layer, const Sequence& sequence, const Projected& from, int64_t first,
+              int64_t heads) {
     const Rows rows{heads, layer.head_dim, false};
     const int64_t begin = first * layer.head_dim, values = heads * layer.head_dim;
     for (int64_t i = 0; i < sequence.tokens(); ++i) {
       const int64_t row = sequence.start + i;
       const float* head = from.values + row * from.width + begin;
-      float* const to = turned_ + i * values;
+      float* const to = rotated_ + i * values;
       if (from.norm) {
         if (layer.norms_whole_rows) {
           const float by = inverse_rms(from.values + row * from.width, from.width, layer.eps);
@@ -393,14 +393,14 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   void append(const DecoderLayer& layer, const UnitPart& part, char* keys, char* values) {
     const Sequence& sequence = *part.sequence;
     const int64_t d = layer.head_dim, bytes = row_bytes(sequence.format, d);
-    turn(layer, sequence, {k_, layer.k.n, layer.k_norm}, part.head, 1);
+    rotate(layer, sequence, {k_, layer.k.n, layer.k_norm}, part.head, 1);
     const auto put = [&](char* to, const float* from) {
       if (sequence.format == kQ8_0) return kernels_.stored.quantize(kQ8_0, to, from, d);
       kernels_.attention.narrow[sequence.format](to, from, d, 1.f);
     };
     for (int64_t i = 0; i < sequence.tokens(); ++i) {
       const int64_t at = (sequence.length + i) * bytes;
-      put(keys + at, turned_ + i * d);
+      put(keys + at, rotated_ + i * d);
       put(values + at, v_ + (sequence.start + i) * layer.v.n + part.head * d);
     }
   }
@@ -417,7 +417,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   float *q_, *k_, *v_, *seen_, *change_, *router_, *gate_, *up_, *x_, *middle_, *sums_, *begins_;
   std::atomic<int>* done_;
   ShareTicks* took_;
-  float *own_x_, *normed_, *turned_, *attention_;
+  float *own_x_, *normed_, *rotated_, *attention_;
   Routing routing_{};
   int64_t routed_ = -1;  // the layer of which it is
 };

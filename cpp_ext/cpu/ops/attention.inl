@@ -16,7 +16,7 @@ void scores(float* out, const float* x, const void* matrix, int64_t stride, int6
     const int64_t n = smaller(kKeys, rows - j);
     const T* const here = static_cast<const T*>(matrix) + j * stride;
     dots_of_block<1, T>(block, x, 0, {here, stride, n < rows - j ? here + n * stride : here, stride}, d, n);
-    map(out + j, n, Same{}, block);
+    map(out + j, n, Identity{}, block);
   }
 }
 

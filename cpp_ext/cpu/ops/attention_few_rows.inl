@@ -22,12 +22,13 @@ INLINE Vec other_half(Vec a, Vec b, std::integer_sequence<int, I...>) {
 
 // Sums of pairs of lanes that are kDistance apart; lanes with that bit are of the vectors' upper half.
 template <int kCount, int kDistance>
-INLINE Vec joined(const Vec* v) {
+INLINE Vec add_lane_pairs(const Vec* v) {
   if constexpr (kCount == 1) {
     return v[0];
   } else {
     constexpr int kApart = kDistance * kCount / 2;
-    const Vec a = joined<kCount / 2, kDistance>(v), b = joined<kCount / 2, kDistance>(v + kCount / 2);
+    const Vec a = add_lane_pairs<kCount / 2, kDistance>(v),
+              b = add_lane_pairs<kCount / 2, kDistance>(v + kCount / 2);
     return own_half<kApart>(a, b, Lanes{}) + other_half<kApart>(a, b, Lanes{});
   }
 }
@@ -63,12 +64,12 @@ INLINE void dots(float* to, const float* q, int64_t q_stride, const Stream<T>& k
           for (int j = 0; j < 4; ++j) sum[r][j] += query * part[j];
         }
       }
-    for (int r = 0; r < kRows; ++r) sums[r][c] = joined<4, 1>(sum[r]);
+    for (int r = 0; r < kRows; ++r) sums[r][c] = add_lane_pairs<4, 1>(sum[r]);
   }
-  for (int r = 0; r < kRows; ++r) store(to + r * kKeys + first, joined<LANES / 4, 4>(sums[r]));
+  for (int r = 0; r < kRows; ++r) store(to + r * kKeys + first, add_lane_pairs<LANES / 4, 4>(sums[r]));
 }
 
-// to[r][j] = q[r] . k[j] for all keys. Those that fill no vector are counted again with ones before them.
+// to[r][j] = q[r] . k[j] for all keys. Those that fill no vector are computed again with ones before them.
 template <int kRows, class T>
 void dots_of_block(float* to, const float* q, int64_t q_stride, const Stream<T>& k, int64_t d, int64_t keys) {
   const int64_t whole = keys < LANES ? 0 : d / LANES * LANES;
@@ -146,11 +147,11 @@ inline void exponentials_of_row(float* p, float* acc, float* top, float* sum, co
     widen_mask(mask, all, head, r, key, keys);
     map(p, keys, Masked{}, p, mask);
   }
-  const float largest = reduce(*top, end - begin, Max{}, Same{}, p + begin);
+  const float largest = reduce(*top, end - begin, Max{}, Identity{}, p + begin);
   const float shrink = exp_of_negative(*top - largest);
   map(acc, all.e, Scaled{shrink}, acc);
   for (int64_t j = 0; j < begin; ++j) p[j] = 0.f;
-  *sum = *sum * shrink + map_and_sum(p + begin, end - begin, ExpFrom{largest}, Same{}, p + begin);
+  *sum = *sum * shrink + map_and_sum(p + begin, end - begin, ExpFrom{largest}, Identity{}, p + begin);
   for (int64_t j = end; j < keys; ++j) p[j] = 0.f;
   *top = largest;
 }

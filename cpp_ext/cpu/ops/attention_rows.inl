@@ -65,13 +65,13 @@ struct Stream<Q8Block> {
       Float16 each[kKeys];
       const char* p = rows + b * stored::Q8_0::kBytes;
       for (int64_t j = 0; j < keys; ++j, p += stride) each[j].bits = stored::word_at(p);
-      map(to + b * kKeys, keys, Same{}, static_cast<const Float16*>(each));
+      map(to + b * kKeys, keys, Identity{}, static_cast<const Float16*>(each));
     }
     scales = to;
   }
   static INLINE int64_t place(int64_t i) { return i + (i / 32 + 1) * 2; }  // behind so many scales
   INLINE Vec values(int64_t j, int64_t i, int64_t) const {                 // a block is whole vectors
-    return stored::to_float(stored::widened(rows + j * stride + place(i)));
+    return stored::to_float(stored::widen_bytes(rows + j * stride + place(i)));
   }
   INLINE const float* weights(float* to, const float* p, int64_t i, int64_t rows_of_p, int64_t keys) const {
     for (int64_t at = 0; i % 32 == 0 && at < rows_of_p * kKeys; at += kKeys)
@@ -79,7 +79,7 @@ struct Stream<Q8Block> {
     return to;
   }
   INLINE Vec scaled(int64_t first, int j, int64_t i, int64_t x) const {
-    return stored::to_float(stored::widened(rows + (first + j) * stride + place(i) + x)) *
+    return stored::to_float(stored::widen_bytes(rows + (first + j) * stride + place(i) + x)) *
            (scales + i / 32 * kKeys + first)[j];
   }
   INLINE void fetch(int64_t j, int64_t i, int64_t x) const {

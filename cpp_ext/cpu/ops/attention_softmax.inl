@@ -50,7 +50,7 @@ struct PlusScaled {
 
 template <class T>
 void widen(float* out, const void* x, int64_t n) {
-  map(out, n, Same{}, static_cast<const T*>(x));
+  map(out, n, Identity{}, static_cast<const T*>(x));
 }
 void widen_bool(float* out, const void* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = static_cast<const uint8_t*>(x)[i] ? 0.f : kHidden;
@@ -97,7 +97,7 @@ INLINE void finish_row(const Attention& all, const AttentionHead& head, const At
                        const float* values, float top, float sum) {
   if (part.sums) {
     float* to = part.sums + (r - part.row) * (all.e + 2);
-    map(to, all.e, Same{}, values);
+    map(to, all.e, Identity{}, values);
     to[all.e] = top;
     to[all.e + 1] = sum;
     return;

@@ -109,7 +109,7 @@ void gemv(float* totals, const void* a_, const void* b_, const FewRowsPart& part
     __builtin_memset(of_a + i * kDepthOfSums, 0, sizeof(float) * kDepthOfSums);
   for (int64_t p = part.k0; p < part.k1; p += kDepthOfSums) {
     const int64_t depth = part.k1 - p < kDepthOfSums ? part.k1 - p : kDepthOfSums;
-    for (int64_t i = 0; i < part.m; ++i) map(of_a + i * kDepthOfSums, depth, Same{}, a + i * part.k + p);
+    for (int64_t i = 0; i < part.m; ++i) map(of_a + i * kDepthOfSums, depth, Identity{}, a + i * part.k + p);
     for (int64_t j = 0; j < width; j += piece) {
       const int64_t n = width - j < piece ? width - j : piece;
       const int64_t used = (n + LANES - 1) / LANES * LANES;
@@ -123,14 +123,14 @@ void gemv(float* totals, const void* a_, const void* b_, const FewRowsPart& part
 // Columns too few for a vector: b is read as one long row, and each vector of it multiplied with the
 // elements of a that belong to its lanes.
 template <int kColumns, int kFirst, int... I>
-INLINE Vec repeated(Vec a, std::integer_sequence<int, I...>) {
+INLINE Vec repeat(Vec a, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, a, ((kFirst * LANES + I) / kColumns)...);
 }
 
 template <int kColumns, int... V>
 INLINE void add_narrow(Vec* sum, const float* a, const float* b, std::integer_sequence<int, V...>) {
   const Vec rows = load(a);
-  ((sum[V] += repeated<kColumns, V>(rows, Lanes{}) * load(b + V * LANES)), ...);
+  ((sum[V] += repeat<kColumns, V>(rows, Lanes{}) * load(b + V * LANES)), ...);
 }
 
 template <int kColumns>
@@ -188,7 +188,7 @@ void gemv_float(float* totals, const void* a, const void* b, const FewRowsPart& 
 template <class T>
 void sum_parts(void* out, float* totals, int64_t parts, int64_t n) {
   for (int64_t p = 1; p < parts; ++p) map(totals, n, Add{}, totals, totals + p * n);
-  map(static_cast<T*>(out), n, Same{}, totals);
+  map(static_cast<T*>(out), n, Identity{}, totals);
 }
 
 }  // namespace

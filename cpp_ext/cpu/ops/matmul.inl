@@ -45,14 +45,14 @@ void unpack_b(float* to, const Panels& from_, int64_t p0, int64_t depth, int64_t
         for (int v = 0; v < kTileVecs; ++v) store(to + v * LANES, load(from + v * LANES));
       } else {
         for (int v = 0; v < kTileVecs; ++v) store(to + v * LANES, Vec{});
-        map(to, width, Same{}, from);
+        map(to, width, Identity{}, from);
       }
     }
   }
 }
 
 // to[d * stride + r] = rows[r][d] for r < n. A store may reach into what the next ones write.
-INLINE void turn(float* to, int64_t stride, const float (*rows)[kDepth], int n, int64_t depth) {
+INLINE void store_transposed(float* to, int64_t stride, const float (*rows)[kDepth], int n, int64_t depth) {
   for (int64_t q = 0; q < depth; q += LANES) {
     Vec square[LANES];
     for (int r = 0; r < LANES; ++r) square[r] = load(rows[r] + q);
@@ -73,7 +73,7 @@ inline void unpack_weight(float* to, const Panels& from, int64_t p, int64_t dept
           from.floats(rows[r], row, p, depth);
         else
           __builtin_memset(rows[r], 0, sizeof rows[r]);
-      turn(to + v * LANES, kTileColumns, rows, LANES, depth);
+      store_transposed(to + v * LANES, kTileColumns, rows, LANES, depth);
     }
 }
 
@@ -86,7 +86,8 @@ INLINE void pair_up(float* to, const void* from, int64_t n, int64_t depth) {
 // rows [0, m) of a (m, k), `depth` columns -> strips of kTileRows rows, the last one filled with zeros
 template <int kPer, class T>
 inline void unpack_a(float* to, const T* a, int64_t stride, int64_t m, int64_t k, int64_t depth) {
-  static_assert(kTileRows <= LANES || kTileRows % LANES == 0, "turn() would write over a group before it");
+  static_assert(kTileRows <= LANES || kTileRows % LANES == 0,
+                "store_transposed() would write over a group before it");
   alignas(64) float rows[LANES][kDepth] = {};
   for (int64_t i = 0; i < m; i += kTileRows, to += kTileRows * depth)
     for (int s = 0; s < kTileRows; s += LANES) {
@@ -98,9 +99,9 @@ inline void unpack_a(float* to, const T* a, int64_t stride, int64_t m, int64_t k
         else if constexpr (kPer == 2)
           pair_up(rows[r], row, k, depth);
         else
-          map(rows[r], depth, Same{}, row);
+          map(rows[r], depth, Identity{}, row);
       }
-      turn(to + s, kTileRows, rows, n, depth);
+      store_transposed(to + s, kTileRows, rows, n, depth);
     }
 }
 
@@ -189,7 +190,7 @@ void multiply(void* out, const void* a, const Panels& b, const MatmulPart& part,
       if constexpr (kInPlace) sums = {to, part.n, m, n};
       block<kPer>(sums, static_cast<const T*>(a) + i * part.k, b, part, m, j, n, workspace);
       if constexpr (!kInPlace)
-        for (int64_t r = 0; r < m; ++r) map(to + r * part.n, n, Same{}, waiting + r * kColumns);
+        for (int64_t r = 0; r < m; ++r) map(to + r * part.n, n, Identity{}, waiting + r * kColumns);
     }
 }
 

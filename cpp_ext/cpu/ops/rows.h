@@ -29,7 +29,7 @@ using LayerNormKernel = void(void* out, const void* x, AnyValues weight, AnyValu
                              float eps);
 // softmax(x * scale + mask); where `mask` is bool, of those elements that it keeps
 using SoftmaxKernel = void(void* out, const void* x, AnyRows mask, const Rows& rows, float scale);
-// The first 2 * pairs elements of each row are turned, the others copied.
+// The first 2 * pairs elements of each row are rotated, the others copied.
 using RopeKernel = void(void* out, const void* x, AnyRows cos, AnyRows sin, const Rows& rows, int64_t pairs);
 
 // Indexed by the DType of the first array.

@@ -14,7 +14,7 @@ INLINE int64_t waiting_from(int64_t i, int64_t dim) { return smaller(dim - i, kW
 // How many elements ahead of where rows are read for the last time memory is asked for: those that follow are
 // in the second-level cache when their turn comes, of a row of up to 32 KB all.
 template <class T>
-constexpr int64_t kSoon = 32768 / sizeof(T);
+constexpr int64_t kPrefetchDistance = 32768 / sizeof(T);
 
 struct Scaled {
   float scale;
@@ -37,7 +37,7 @@ void rms_norm(void* out_, const void* x_, const void* weight_, const Rows& rows,
   const int64_t dim = rows.dim;
   for (int64_t r = 0; r < rows.count; ++r, x += dim, out += dim) {
     const Normed normed{rms_scale(sum(dim, Square{}, x), rows, eps)};
-    map(rows.stream, out, dim, normed, Ahead<T>{x, kSoon<T>}, weight);
+    map(rows.stream, out, dim, normed, Prefetched<T>{x, kPrefetchDistance<T>}, weight);
   }
   if (rows.stream) end_of_stream();
 }
@@ -67,7 +67,7 @@ struct RowToAdd {
 // A row of both results, and the squares of the next row's sum, which is read from memory meanwhile. No sum
 // is kept: to add once more, from the second-level cache, is less than to write and read it.
 template <bool kMore, class T>
-INLINE double stream_added(const RowToAdd<T>& row, Any weight, int64_t dim, const Normed& f) {
+INLINE double stream_added(const RowToAdd<T>& row, AnyDtype weight, int64_t dim, const Normed& f) {
   const WholeLines lines = whole_lines(row.total, dim);
   const RowToAdd<T> next = row + dim;
   const auto sum_at = [&](int64_t at) __attribute__((always_inline)) {
@@ -85,8 +85,8 @@ INLINE double stream_added(const RowToAdd<T>& row, Any weight, int64_t dim, cons
     for (const int64_t end = smaller(lines.end, i + kSummed); i + 4 * LANES <= end; i += 4 * LANES)
       for (int j = 0; j < 4; ++j, read += LANES) {
         if constexpr (kMore)
-          acc[j] += SquareOfAdded<T>{}(load(Ahead<T>{next.x + read, kSoon<T>}),
-                                       load(Ahead<T>{next.residual + read, kSoon<T>}));
+          acc[j] += SquareOfAdded<T>{}(load(Prefetched<T>{next.x + read, kPrefetchDistance<T>}),
+                                       load(Prefetched<T>{next.residual + read, kPrefetchDistance<T>}));
         stream_at(i + j * LANES);
       }
     squares += across((acc[0] + acc[1]) + (acc[2] + acc[3]), Plus{});
@@ -101,7 +101,7 @@ INLINE double stream_added(const RowToAdd<T>& row, Any weight, int64_t dim, cons
 }
 
 template <class T>
-INLINE void add_rms_norm_streamed(RowToAdd<T> row, Any weight, const Rows& rows, float eps) {
+INLINE void add_rms_norm_streamed(RowToAdd<T> row, AnyDtype weight, const Rows& rows, float eps) {
   double squares = rows.count ? row.squares(rows.dim) : 0;
   for (int64_t r = 0; r < rows.count; ++r, row = row + rows.dim) {
     const Normed f{rms_scale(static_cast<float>(squares), rows, eps)};
@@ -119,15 +119,15 @@ void add_rms_norm(void* total, void* normed, const void* x, const void* residual
   RowToAdd<T> row{static_cast<T*>(total), static_cast<T*>(normed), static_cast<const T*>(x),
                   static_cast<const T*>(residual)};
   const int64_t dim = rows.dim;
-  const Any weight(weight_);
+  const AnyDtype weight(weight_);
   const auto offset = [](const T* p) { return reinterpret_cast<uintptr_t>(p) % 64; };
   if (rows.stream && dim >= kLine<T> && offset(row.total) == offset(row.normed))
     return add_rms_norm_streamed(row, weight, rows, eps);
   for (int64_t r = 0; r < rows.count; ++r, row = row + dim) {
     double squares = 0;
     for (int64_t i = 0; i < dim; i += kWaiting)
-      squares += map_and_sum(row.total + i, waiting_from(i, dim), Plus{}, Square{}, Ahead<T>{row.x + i, dim},
-                             Ahead<T>{row.residual + i, dim});
+      squares += map_and_sum(row.total + i, waiting_from(i, dim), Plus{}, Square{},
+                             Prefetched<T>{row.x + i, dim}, Prefetched<T>{row.residual + i, dim});
     const Normed f{rms_scale(static_cast<float>(squares), rows, eps)};
     map(rows.stream, row.normed, dim, f, static_cast<const T*>(row.total), weight);
   }
@@ -151,10 +151,10 @@ struct Standardized {
 // The mean is taken of differences to the row's first value, so that a constant row has a variance of exactly
 // zero; what its rounding leaves, `rest`, is found by the second sum.
 template <class T>
-INLINE Standardized standardized(const T* x, int64_t dim, float eps) {
+INLINE Standardized standardize(const T* x, int64_t dim, float eps) {
   const float first = load(x, 1)[0];
   float mean = first + sum(dim, Minus{first}, x) / dim;
-  if (!(mean - mean == 0.f)) mean = sum(dim, Same{}, x) / dim;  // the differences were too large
+  if (!(mean - mean == 0.f)) mean = sum(dim, Identity{}, x) / dim;  // the differences were too large
   const float rest = sum(dim, Minus{mean}, x) / dim;
   const float variance = sum(dim, SquareOfMinus{mean}, x) / dim - rest * rest;
   return {mean, rest, 1.f / __builtin_sqrtf((variance < 0.f ? 0.f : variance) + eps)};
@@ -166,11 +166,11 @@ void layer_norm(void* out_, const void* x_, AnyValues weight, AnyValues bias, co
   const T* x = static_cast<const T*>(x_);
   const int64_t dim = rows.dim;
   for (int64_t r = 0; r < rows.count; ++r, x += dim, out += dim) {
-    const Standardized f = standardized(x, dim, eps);
+    const Standardized f = standardize(x, dim, eps);
     if (bias.data)
-      map(rows.stream, out, dim, f, Ahead<T>{x, kSoon<T>}, Any(weight), Any(bias));
+      map(rows.stream, out, dim, f, Prefetched<T>{x, kPrefetchDistance<T>}, AnyDtype(weight), AnyDtype(bias));
     else
-      map(rows.stream, out, dim, f, Ahead<T>{x, kSoon<T>}, Any(weight));
+      map(rows.stream, out, dim, f, Prefetched<T>{x, kPrefetchDistance<T>}, AnyDtype(weight));
   }
   if (rows.stream) end_of_stream();
 }
@@ -196,11 +196,12 @@ struct GrowingRow {
   float scale;
   INLINE float top(float*, int64_t at, int64_t n) const { return greatest(x + at, n); }
   NOINLINE float exponentials(float* waiting, int64_t at, int64_t n, float top, bool) const {
-    return map_and_sum(waiting, n, ExpFrom{top, scale * kLog2E}, Same{}, Ahead<T>{x + at, kSoon<T>});
+    return map_and_sum(waiting, n, ExpFrom{top, scale * kLog2E}, Identity{},
+                       Prefetched<T>{x + at, kPrefetchDistance<T>});
   }
 };
 
-// A row with a mask, or with a scale that turns it around: its scores wait for their maximum.
+// A row with a mask, or with a negative scale: its scores wait for their maximum.
 template <class T>
 struct MaskedRow {
   const T* x;
@@ -213,15 +214,15 @@ struct MaskedRow {
     else if (dtype == kBool)
       map(waiting, n, ScaledIf{scale}, x + at, Bools{mask} + at);
     else
-      map(waiting, n, ScaledPlus{scale}, x + at, Any({mask, dtype}) + at);
+      map(waiting, n, ScaledPlus{scale}, x + at, AnyDtype({mask, dtype}) + at);
   }
   INLINE float top(float* waiting, int64_t at, int64_t n) const {
     scores(waiting, at, n);
-    return reduce(-__builtin_inff(), n, Max{}, Same{}, static_cast<const float*>(waiting));
+    return reduce(-__builtin_inff(), n, Max{}, Identity{}, static_cast<const float*>(waiting));
   }
   NOINLINE float exponentials(float* waiting, int64_t at, int64_t n, float top, bool again) const {
     if (again) scores(waiting, at, n);
-    return map_and_sum(waiting, n, ExpFrom{top, kLog2E}, Same{}, static_cast<const float*>(waiting));
+    return map_and_sum(waiting, n, ExpFrom{top, kLog2E}, Identity{}, static_cast<const float*>(waiting));
   }
 };
 
@@ -256,13 +257,13 @@ INLINE void softmax_row(T* out, const Row& row, int64_t dim, bool streamed) {
 // own places, those at its ends in vectors of their own: what was stored a moment ago is read in the same
 // pieces, or the load would wait for all stores before it.
 template <class T>
-struct OnTheirWay {
+struct StreamedSoftmax {
   const int64_t dim;
   float sum;
   alignas(64) float room[kWaiting + LANES];
   Vec ends[2 * kLine<T> / LANES];
 
-  INLINE explicit OnTheirWay(int64_t dim_)
+  INLINE explicit StreamedSoftmax(int64_t dim_)
       : dim(dim_), sum(0) {}  // the others are filled before they are read
 
   // Writes a row to `out`, while the exponentials of x take its place; or does one of both.
@@ -273,7 +274,7 @@ struct OnTheirWay {
     Vec sums[4] = {};
     const auto at_vector = [&](int64_t at, int j) __attribute__((always_inline)) {
       Vec v;
-      if constexpr (kExp) v = exp(load(Ahead<T>{x + at, kSoon<T>}));
+      if constexpr (kExp) v = exp(load(Prefetched<T>{x + at, kPrefetchDistance<T>}));
       if constexpr (kWrite) stream(out + at, share(load(waiting + at)));
       if constexpr (kExp) store(waiting + at, v), sums[j] += v;
     };
@@ -296,7 +297,7 @@ template <class T>
 void softmax_streamed(T* out, const T* x, const Rows& rows, float scale) {
   const int64_t dim = rows.dim;
   const bool alike = dim % kLine<T> == 0;
-  OnTheirWay<T> row(dim);
+  StreamedSoftmax<T> row(dim);
   for (int64_t r = 0; r < rows.count; ++r, x += dim, out += dim) {
     const WholeLines lines = whole_lines(out, dim);
     const ExpFrom exp{finite_top(greatest(x, dim)), scale * kLog2E};
@@ -333,7 +334,7 @@ void softmax(void* out_, const void* x_, AnyRows mask, const Rows& rows, float s
 // Points (a, b) of the plane, each turned by an angle of its own.
 struct Points {
   Vec a, b;
-  INLINE Points turned(Vec cos, Vec sin) const { return {a * cos - b * sin, b * cos + a * sin}; }
+  INLINE Points rotate(Vec cos, Vec sin) const { return {a * cos - b * sin, b * cos + a * sin}; }
 };
 
 template <int kFrom, int... I>
@@ -374,17 +375,17 @@ struct Neighbours {
 
 // As in map(), the last pairs overlap those before them and are read before anything is written.
 template <class Layout, class T>
-INLINE void rotate(T* out, const T* x, Any cos, Any sin, int64_t pairs) {
+INLINE void rotate(T* out, const T* x, AnyDtype cos, AnyDtype sin, int64_t pairs) {
   const int64_t rest = pairs - LANES;
-  const Points last = Layout::load_from(x, rest, pairs).turned(load(cos + rest), load(sin + rest));
+  const Points last = Layout::load_from(x, rest, pairs).rotate(load(cos + rest), load(sin + rest));
   for (int64_t i = 0; i < rest; i += LANES)
-    Layout::store_to(out, i, pairs, Layout::load_from(x, i, pairs).turned(load(cos + i), load(sin + i)));
+    Layout::store_to(out, i, pairs, Layout::load_from(x, i, pairs).rotate(load(cos + i), load(sin + i)));
   Layout::store_to(out, rest, pairs, last);
 }
 
 // Fewer pairs than a vector holds, in copies that hold as many.
 template <class Layout, class T>
-INLINE void rotate_few(T* out, const T* x, Any cos, Any sin, int64_t pairs) {
+INLINE void rotate_few(T* out, const T* x, AnyDtype cos, AnyDtype sin, int64_t pairs) {
   T copy[2 * LANES] = {};
   const int64_t second =
       Layout::kHalves ? LANES : pairs;  // where the copy has what follows the first `pairs` elements
@@ -392,7 +393,7 @@ INLINE void rotate_few(T* out, const T* x, Any cos, Any sin, int64_t pairs) {
     copy[i] = x[i];
     copy[second + i] = x[pairs + i];
   }
-  const Points v = Layout::load_from(copy, 0, LANES).turned(load(cos, pairs), load(sin, pairs));
+  const Points v = Layout::load_from(copy, 0, LANES).rotate(load(cos, pairs), load(sin, pairs));
   Layout::store_to(copy, 0, LANES, v);
   for (int64_t i = 0; i < pairs; ++i) {
     out[i] = copy[i];
@@ -405,7 +406,7 @@ void rope(void* out_, const void* x_, AnyRows cos, AnyRows sin, const Rows& rows
   T* out = static_cast<T*>(out_);
   const T* x = static_cast<const T*>(x_);
   for (int64_t r = 0; r < rows.count; ++r, x += rows.dim, out += rows.dim) {
-    const Any c(cos.first), s(sin.first);
+    const AnyDtype c(cos.first), s(sin.first);
     if (pairs < LANES)
       rotate_few<Layout<T>>(out, x, c, s, pairs);
     else

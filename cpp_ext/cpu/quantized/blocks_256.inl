@@ -52,7 +52,7 @@ struct BlockOf256 {
     constexpr int kHighMask = ((1 << kHighBits) - 1) << kLowBits;
     constexpr int kNextHighBit = kHighBits * (F::kRun == 32 ? kFields : 1);  // 32 bytes further
     const int at = v * kStep, bit = high_bit(at, f);
-    const Bytes high = moved_bits(p + F::kHigh + high_at(at), v % 2, bit, bit + kNextHighBit, kLowBits);
+    const Bytes high = move_bits(p + F::kHigh + high_at(at), v % 2, bit, bit + kNextHighBit, kLowBits);
     return bits | (high & (int8_t)kHighMask);
   }
 

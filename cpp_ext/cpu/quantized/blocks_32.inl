@@ -123,8 +123,8 @@ struct OfLevels : BlockOf32<F, kFormat> {
   static INLINE void codes(uint8_t* to, const uint8_t* block, int) {
     const Codes both = load_codes(block + F::kLow);
     const Sixteen codes = F::levels() ^ (int8_t)kSignedZero;
-    store_codes(to, (Codes)looked_up(codes, (Sixteen)(both & (uint8_t)15)));
-    store_codes(to + 16, (Codes)looked_up(codes, (Sixteen)(both >> 4)));
+    store_codes(to, (Codes)look_up(codes, (Sixteen)(both & (uint8_t)15)));
+    store_codes(to + 16, (Codes)look_up(codes, (Sixteen)(both >> 4)));
   }
 };
 

@@ -10,7 +10,7 @@ namespace {
 namespace stored {
 
 // LANES bytes with a sign.
-INLINE Int widened(const char* p) {
+INLINE Int widen_bytes(const char* p) {
 #ifdef WIDEN_I8
   return WIDEN_I8(p);
 #else
@@ -20,7 +20,7 @@ INLINE Int widened(const char* p) {
 
 // LANES values scale (code - zero) + offset.
 INLINE void decode_lanes(float* out, const char* codes, int zero, float scale, float offset) {
-  store(out, to_float(widened(codes) - zero) * scale + offset);
+  store(out, to_float(widen_bytes(codes) - zero) * scale + offset);
 }
 
 // kGroup blocks of 32.
@@ -81,7 +81,7 @@ void decode(float* out, const char* p, int64_t n) {
 
 template <class T>
 void widen_all(float* out, const void* x, int64_t n) {
-  map(out, n, Same{}, static_cast<const T*>(x));
+  map(out, n, Identity{}, static_cast<const T*>(x));
 }
 
 void widen(DType dtype, float* out, const void* x, int64_t n) {
@@ -108,7 +108,7 @@ void dequantize(Format format, float* out, const char* p, int64_t n) {
 
 // float32 to blocks. Each step rounds by itself: a product that is added to something must not be fused with
 // it.
-INLINE float rounded_product(float a, float b) {
+INLINE float multiply_rounded(float a, float b) {
   volatile float product = a * b;
   return product;
 }
@@ -164,7 +164,7 @@ INLINE void encode_centred(char* p, const float* x) {
   store_half(p, scale);
   int q[32];
   for (int i = 0; i < 32; ++i)
-    q[i] = at_most(F::kLargest, least_byte(rounded_product(x[i], inverse) + (kZero + 0.5f)));
+    q[i] = at_most(F::kLargest, least_byte(multiply_rounded(x[i], inverse) + (kZero + 0.5f)));
   store_nibbles<F>(p, q);
 }
 
@@ -181,7 +181,7 @@ INLINE void encode_from_least(char* p, const float* x) {
   store_half(p + 2, least);
   int q[32];
   for (int i = 0; i < 32; ++i)
-    q[i] = at_most(F::kLargest, least_byte(rounded_product(x[i] - least, inverse) + 0.5f));
+    q[i] = at_most(F::kLargest, least_byte(multiply_rounded(x[i] - least, inverse) + 0.5f));
   store_nibbles<F>(p, q);
 }
 

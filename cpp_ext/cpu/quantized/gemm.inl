@@ -29,11 +29,11 @@ namespace {
 #ifdef BY_BYTES
 constexpr int kByteRows = VECTORS == 32 ? 6 : 3, kByteVecs = 2, kByteColumns = kByteVecs * LANES;
 
-typedef int8_t Bytes __attribute__((vector_size(LANES)));
-typedef int8_t BytesInMemory __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef int8_t LaneBytes __attribute__((vector_size(LANES)));
+typedef int8_t LaneBytesInMemory __attribute__((vector_size(LANES), aligned(1), may_alias));
 typedef int32_t IntInMemory __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t Eight __attribute__((vector_size(32)));
-typedef int32_t EightInMemory __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t EightInts __attribute__((vector_size(32)));
+typedef int32_t EightIntsInMemory __attribute__((vector_size(32), aligned(4), may_alias));
 
 INLINE Int load(const int32_t* p) { return *reinterpret_cast<const IntInMemory*>(p); }
 INLINE float as_float(int32_t bits) {
@@ -50,7 +50,7 @@ INLINE int32_t as_bits(float value) {
 constexpr int chunk_of_strip(int groups) { return kByteRows * (8 + 1 + groups); }
 constexpr int chunk_of_panel(int groups, bool mins) { return kByteColumns * (8 + groups * (1 + mins)); }
 
-constexpr int kSigned = 128;  // as kLargest: the code is signed, or was until kSignedZero was added
+constexpr int kSignedCodes = 128;  // as kLargest: the code is signed, or was until kSignedZero was added
 
 // sum[r][v] += products of kGroup codes of each row and column
 template <int kGroup, int kLargest>
@@ -64,7 +64,7 @@ INLINE void add_products(Int (&sum)[kByteRows][kByteVecs], const int32_t* x, con
     }
 #else
   // Sums of pairs are 16 bits wide: so many of them fit.
-  constexpr int kFit = kLargest == kSigned ? 1 : 32767 / (2 * 127 * kLargest);
+  constexpr int kFit = kLargest == kSignedCodes ? 1 : 32767 / (2 * 127 * kLargest);
   constexpr int kChain = kFit < kGroup / 4 ? kFit >= 4 ? 4 : kFit : kGroup / 4;
   for (int s = 0; s < kGroup / 4; s += kChain) {
     Pairs pairs[kByteRows][kByteVecs] = {};
@@ -73,7 +73,7 @@ INLINE void add_products(Int (&sum)[kByteRows][kByteVecs], const int32_t* x, con
         const Int codes = load(w + t * kByteColumns + v * LANES);
         for (int r = 0; r < kByteRows; ++r) {
           const Int bytes = Int{} + x[t * kByteRows + r];
-          pairs[r][v] += kLargest == kSigned ? PAIRS_I8_I8(codes, bytes) : PAIRS_U8_I8(codes, bytes);
+          pairs[r][v] += kLargest == kSignedCodes ? PAIRS_I8_I8(codes, bytes) : PAIRS_U8_I8(codes, bytes);
         }
       }
     for (int r = 0; r < kByteRows; ++r)
@@ -134,10 +134,10 @@ INLINE void unpack_eight(int32_t* to, const char* weight, int64_t stride, int64_
       if (F::kOffset) mins[g * kByteColumns + i] = min[g];
     }
   }
-  Eight rows[8];
-  for (int i = 0; i < 8; ++i) rows[i] = *reinterpret_cast<const EightInMemory*>(codes[i]);
+  EightInts rows[8];
+  for (int i = 0; i < 8; ++i) rows[i] = *reinterpret_cast<const EightIntsInMemory*>(codes[i]);
   transpose<8>(rows);
-  for (int s = 0; s < 8; ++s) *reinterpret_cast<EightInMemory*>(to + s * kByteColumns) = rows[s];
+  for (int s = 0; s < 8; ++s) *reinterpret_cast<EightIntsInMemory*>(to + s * kByteColumns) = rows[s];
 }
 
 // n <= kByteColumns rows of a weight -> a panel; columns beyond n are zero
@@ -157,7 +157,7 @@ struct ByBytes {
 
 template <class F>
 constexpr ByBytes by_bytes_of() {
-  constexpr int kLargest = F::kSigned ? kSigned : F::kLargest;
+  constexpr int kLargest = F::kSigned ? kSignedCodes : F::kLargest;
   return {unpack_panel<F>, byte_tile<F::kUnit, kLargest, F::kOffset>, F::kUnit, F::kZero, F::kOffset};
 }
 
@@ -183,7 +183,7 @@ INLINE float byte_codes(int8_t* codes, const T* x) {
   const float inverse = largest > 1e-36f ? 127.f / largest : 0.f;
   for (int i = 0; i < 32; i += LANES) {
     const Int rounded = (Int)(load(x + i) * inverse + kRound);  // the low byte is the integer's
-    *reinterpret_cast<BytesInMemory*>(codes + i) = __builtin_convertvector(rounded, Bytes);
+    *reinterpret_cast<LaneBytesInMemory*>(codes + i) = __builtin_convertvector(rounded, LaneBytes);
   }
   return largest * (1.f / 127.f) + nothing;
 }
@@ -232,11 +232,11 @@ int64_t panel_bytes(Format name, int64_t k) {
 
 INLINE void store_row(void* out, DType dtype, int64_t at, int64_t n, const float* row) {
   if (dtype == kFloat32)
-    map(static_cast<float*>(out) + at, n, Same{}, row);
+    map(static_cast<float*>(out) + at, n, Identity{}, row);
   else if (dtype == kFloat16)
-    map(static_cast<Float16*>(out) + at, n, Same{}, row);
+    map(static_cast<Float16*>(out) + at, n, Identity{}, row);
   else
-    map(static_cast<BFloat16*>(out) + at, n, Same{}, row);
+    map(static_cast<BFloat16*>(out) + at, n, Identity{}, row);
 }
 
 void byte_product(Format name, void* out, DType dtype, const char* strips, const char* weight,

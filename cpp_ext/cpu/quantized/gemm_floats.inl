@@ -11,7 +11,7 @@ namespace {
 
 template <class T>
 void floats_of_dense(float* to, const char* row, int64_t from, int64_t n) {
-  map(to, n, Same{}, reinterpret_cast<const T*>(row) + from);
+  map(to, n, Identity{}, reinterpret_cast<const T*>(row) + from);
 }
 
 // Values [from, from + n) of a row; both are multiples of 32.

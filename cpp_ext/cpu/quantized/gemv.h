@@ -16,12 +16,12 @@ struct LinearPart {
   char* out;
   int64_t m, n, k, n0, n1;
   const char* weight;
-  const char* x;      // rows as pack() has written them
-  int64_t x_bytes;    // of each
-  const float* bias;  // or null
-  bool with_rests;    // after each row of x what rounding has left of it, as a row by itself
+  const char* x;             // rows as pack() has written them
+  int64_t x_bytes;           // of each
+  const float* bias;         // or null
+  bool with_rounding_error;  // after each row of x what rounding has left of it, as a row by itself
 
-  int64_t packed_rows() const { return with_rests ? 2 * m : m; }
+  int64_t packed_rows() const { return with_rounding_error ? 2 * m : m; }
 };
 
 struct StoredKernels {
@@ -32,10 +32,10 @@ struct StoredKernels {
   void (*widen)(DType dtype, float* out, const void* x, int64_t n);
   void (*add_bias)(DType dtype, char* out, const float* bias, int64_t rows, int64_t n);
   // A row of x, as linear() reads it beside weights of a format: packed_bytes() bytes, aligned to 64.
-  // False: it holds what int8 blocks cannot (NaN, infinities, nothing but tiny numbers). To rest, if it is
+  // False: it holds what int8 blocks cannot (NaN, infinities, nothing but tiny numbers). To `error`, if it is
   // not null, goes x less what its blocks hold; it may be x.
   int64_t (*packed_bytes)(Format format, int64_t k);
-  bool (*pack)(Format format, char* to, const float* x, int64_t k, float* rest);
+  bool (*pack)(Format format, char* to, const float* x, int64_t k, float* error);
   void (*linear)(const LinearPart& part);
 };
 

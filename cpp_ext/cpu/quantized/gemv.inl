@@ -1,7 +1,7 @@
 // Products of a few rows with weights as they are stored.
 //
 // The products of a format are a struct with
-//   packed_bytes(k), pack(to, x, k, rest)   a row of x as it is read beside these weights
+//   packed_bytes(k), pack(to, x, k, error)   a row of x as it is read beside these weights
 //   kRows<M>                                R for a number of rows of x
 //   dots<R, M>(...)                         R rows of weights with M rows of x, each weight unpacked once
 #ifndef AIRLLM_QUANTIZED_GEMV_INL
@@ -36,7 +36,7 @@ INLINE void store_results(char* out, int64_t n, const float* sums, const float* 
   if (bias)
     map(reinterpret_cast<T*>(out), n, AddBias{}, sums, bias);
   else
-    map(reinterpret_cast<T*>(out), n, Same{}, sums);
+    map(reinterpret_cast<T*>(out), n, Identity{}, sums);
 }
 
 inline void store_results(DType dtype, char* out, int64_t at, int64_t n, const float* sums,
@@ -73,7 +73,7 @@ INLINE int64_t rows_of_tile(int64_t bytes) {
 
 // What comes of rows and of what rounding has left of them, one after the other, is a row's result.
 template <int R>
-INLINE void add_rests(float (*sums)[R][kTile], int64_t m) {
+INLINE void add_rounding_error(float (*sums)[R][kTile], int64_t m) {
   for (int64_t i = 0; i < m; ++i)
     for (int r = 0; r < R; ++r) map(sums[i][r], kTile, AddBias{}, sums[2 * i][r], sums[2 * i + 1][r]);
 }
@@ -90,7 +90,7 @@ void product(const LinearPart& part) {
     const int64_t rows = smaller(each - n, tile);
     for (int64_t m = 0; m < part.packed_rows(); m += M)
       dots_of_tile<F, R, M>(sums + m, part, m, each, n, rows);
-    if (part.with_rests) add_rests(sums, part.m);
+    if (part.with_rounding_error) add_rounding_error(sums, part.m);
     for (int64_t m = 0; m < part.m; ++m)
       for (int r = 0; r < R; ++r) {
         const int64_t at = part.n0 + r * each + n, here = smaller(rows, part.n1 - at);
@@ -103,7 +103,7 @@ void product(const LinearPart& part) {
 
 struct FewRows {
   int64_t (*packed_bytes)(int64_t k);
-  bool (*pack)(char* to, const float* x, int64_t k, float* rest);
+  bool (*pack)(char* to, const float* x, int64_t k, float* error);
   void (*one)(const LinearPart& part);
   void (*two)(const LinearPart& part);
   void (*by_fours)(const LinearPart& part);
@@ -131,8 +131,8 @@ void linear(const LinearPart& part) {
 int64_t packed_bytes(Format format, int64_t k) {
   return (few_rows_table[format].packed_bytes(k) + 63) / 64 * 64;
 }
-bool pack(Format format, char* to, const float* x, int64_t k, float* rest) {
-  return few_rows_table[format].pack(to, x, k, rest);
+bool pack(Format format, char* to, const float* x, int64_t k, float* error) {
+  return few_rows_table[format].pack(to, x, k, error);
 }
 
 constexpr StoredKernels stored_kernels = {dequantize, quantize, widen, add_bias, packed_bytes, pack, linear};

@@ -40,7 +40,7 @@ template <class F>
 constexpr Order<F> order;
 
 template <class F>
-inline bool pack_block256(Group256* group, const float* x, float* largest, float* rest) {
+inline bool pack_block256(Group256* group, const float* x, float* largest, float* error) {
   Vec size = Vec{};
   Int finite = Int{} - 1;
   for (int i = 0; i < 256; i += LANES) {
@@ -61,7 +61,7 @@ inline bool pack_block256(Group256* group, const float* x, float* largest, float
     for (int i = 0; i < 16; i += LANES) {
       const Vec each = load(x + from + i), rounded = each * inverse + kRound;
       const Int whole = (Int)rounded - (int32_t)0x4b400000;
-      if (rest) store(rest + from + i, each - (rounded - kRound) * group->scale);
+      if (error) store(error + from + i, each - (rounded - kRound) * group->scale);
       *reinterpret_cast<LanesOfBytesInMemory*>(group->values + 16 * place + i) = low_bytes(whole);
       sum += whole;
     }
@@ -72,7 +72,7 @@ inline bool pack_block256(Group256* group, const float* x, float* largest, float
 
 // Products of the words of sub-blocks with the sums of x, added up.
 template <int kWords>
-INLINE FourInts with_sums(const EightWords (&words)[kWords], const int16_t* sums) {
+INLINE FourInts multiply_with_sums(const EightWords (&words)[kWords], const int16_t* sums) {
   FourInts all = FourInts{};
   for (int i = 0; i < kWords; ++i) all += fours_of_words(words[i], load_words(sums + 8 * i));
   return all;
@@ -141,10 +141,10 @@ INLINE void add_block(Sums256 (&to)[M], const char* w, const Group256* const (&x
   }
   const float scale = half_at(w + F::kScale);
   for (int m = 0; m < M; ++m) {
-    if (F::kZero) whole[m] -= in_first_lanes(with_sums(sub.scales, x[m]->sums) * F::kZero);
+    if (F::kZero) whole[m] -= in_first_lanes(multiply_with_sums(sub.scales, x[m]->sums) * F::kZero);
     to[m].sum += to_float(whole[m]) * (scale * x[m]->scale);
     if (F::kOffset)
-      to[m].offset += __builtin_convertvector(with_sums(sub.offsets, x[m]->sums), FourFloats) *
+      to[m].offset += __builtin_convertvector(multiply_with_sums(sub.offsets, x[m]->sums), FourFloats) *
                       (half_at(w + F::kOffsetScale) * x[m]->scale);
   }
 }
@@ -163,11 +163,11 @@ struct Blocks256 {
 
   static int64_t packed_bytes(int64_t k) { return k / 256 * static_cast<int64_t>(sizeof(Group256)); }
 
-  static bool pack(char* to, const float* x, int64_t k, float* rest) {
+  static bool pack(char* to, const float* x, int64_t k, float* error) {
     float largest = 0.f;
     Group256* group = reinterpret_cast<Group256*>(to);
     for (int64_t i = 0; i < k; i += 256, ++group)
-      if (!pack_block256<F>(group, x + i, &largest, rest ? rest + i : nullptr)) return false;
+      if (!pack_block256<F>(group, x + i, &largest, error ? error + i : nullptr)) return false;
     return largest == 0.f || largest > 0x1p-60f;
   }
 

@@ -32,22 +32,22 @@ struct Groups32 {  // four, with a lane for each block
 };
 
 // Whether so many blocks, what whole groups leave of a row, are half a group.
-constexpr bool kHalves = kGroup == 4;
-INLINE bool is_half(int64_t blocks) { return kHalves && blocks == kGroup / 2; }
+constexpr bool kHasHalfGroups = kGroup == 4;
+INLINE bool is_half_group(int64_t blocks) { return kHasHalfGroups && blocks == kGroup / 2; }
 
 struct Larger {
   INLINE Int operator()(Int a, Int b) const { return a > b ? a : b; }
 };
 
-// One block of x, in steps of 1 / inverse, to its place in a group; to rest, if there is one, what rounding
-// leaves of it.
+// One block of x, in steps of 1 / inverse, to its place in a group; to `error`, if there is one, what
+// rounding leaves of it.
 INLINE void round_block(Values32* values, int place, const float* x, float scale, float inverse,
-                        float* rest) {
+                        float* error) {
   for (int i = 0; i < 32; i += LANES) {
     const Vec from = load(x + i), whole = from * inverse + kRound;  // in the low bits
     int8_t* const to = i < 16 ? values->first + 16 * place + i : values->second + 16 * place + i - 16;
     *reinterpret_cast<LanesOfBytesInMemory*>(to) = low_bytes((Int)whole);
-    if (rest) store(rest + i, from - (whole - kRound) * scale);
+    if (error) store(error + i, from - (whole - kRound) * scale);
   }
 }
 
@@ -75,7 +75,7 @@ INLINE Vec changes_by_rounding(const float* x, Vec inverses) {
       changes[b] += change * change;
     }
   }
-  return all_joined<kBlocks>(changes, Plus{});
+  return reduce_lanes_of<kBlocks>(changes, Plus{});
 }
 
 // In how many steps the largest of each block is to be: of four numbers the one that changes the block the
@@ -101,7 +101,7 @@ INLINE Rounding rounding_of(const float* x, Int* worst) {
     sizes[b] = Int{};
     for (int i = 0; i < 32; i += LANES) sizes[b] = Larger{}(sizes[b], (Int)load(x + 32 * b + i) & 0x7fffffff);
   }
-  const Int bits = all_joined<kBlocks>(sizes, Larger{});
+  const Int bits = reduce_lanes_of<kBlocks>(sizes, Larger{});
   *worst = Larger{}(*worst, bits);
   const Vec most = (Vec)bits;
   const auto tiny = most < 0x1p-119f;  // steps / most would overflow
@@ -111,14 +111,14 @@ INLINE Rounding rounding_of(const float* x, Int* worst) {
 
 // `group` gives the values of a group by its number.
 template <int kBlocks, class Group>
-INLINE void round_blocks(const Group& group, const float* x, const Rounding& by, float* rest) {
+INLINE void round_blocks(const Group& group, const float* x, const Rounding& by, float* error) {
   float scales[LANES], inverses[LANES];
   store(scales, by.scales);
   store(inverses, by.inverses);
   for (int b = 0; b < kBlocks; ++b) {
     const int lane = b * (LANES / kBlocks);
     round_block(group(b / kGroup), b % kGroup, x + 32 * b, scales[lane], inverses[lane],
-                rest ? rest + 32 * b : nullptr);
+                error ? error + 32 * b : nullptr);
   }
 }
 
@@ -129,9 +129,9 @@ INLINE void store_scales(Group* group, Vec scales, Int sums, int zero) {
   store(group->sums, to_float(sums) * scales);
 }
 
-void pack_group(Group32* group, const float* x, int zero, Int* worst, float* rest) {
+void pack_group(Group32* group, const float* x, int zero, Int* worst, float* error) {
   const Rounding by = rounding_of<kGroup>(x, worst);
-  round_blocks<kGroup>([=](int) { return &group->values; }, x, by, rest);
+  round_blocks<kGroup>([=](int) { return &group->values; }, x, by, error);
   store_scales(group, by.scales, sums_of_values(group->values), zero);
 }
 
@@ -142,15 +142,15 @@ INLINE void store_scales_of_four(Group32* groups, Vec scales, int zero,
    ...);
 }
 
-void pack_four(Group32* groups, const float* x, int zero, Int* worst, float* rest) {
+void pack_four(Group32* groups, const float* x, int zero, Int* worst, float* error) {
   const Rounding by = rounding_of<LANES>(x, worst);
-  round_blocks<LANES>([=](int g) { return &groups[g].values; }, x, by, rest);
+  round_blocks<LANES>([=](int g) { return &groups[g].values; }, x, by, error);
   store_scales_of_four(groups, by.scales, zero, std::make_integer_sequence<int, 4>{});
 }
 
-void pack_four(Groups32* groups, const float* x, int zero, Int* worst, float* rest) {
+void pack_four(Groups32* groups, const float* x, int zero, Int* worst, float* error) {
   const Rounding by = rounding_of<LANES>(x, worst);
-  round_blocks<LANES>([=](int g) { return groups->values + g; }, x, by, rest);
+  round_blocks<LANES>([=](int g) { return groups->values + g; }, x, by, error);
   Int sums[4];
   for (int g = 0; g < 4; ++g) sums[g] = sums_of_values(groups->values[g]);
   store_scales(groups, in_order_of_sums(by.scales, Lanes{}), sums_of_blocks(sums), zero);
@@ -158,25 +158,25 @@ void pack_four(Groups32* groups, const float* x, int zero, Int* worst, float* re
 
 // A row; the blocks from `lone` on are in groups by themselves. The last group is half of one, or overlaps
 // the one before it and has zeros where that one has values.
-inline bool pack_row32(char* to, const float* x, int64_t k, int zero, int64_t lone, float* rest) {
+inline bool pack_row32(char* to, const float* x, int64_t k, int zero, int64_t lone, float* error) {
   const int64_t blocks = k / 32;
-  const auto rest_from = [=](int64_t b) { return rest ? rest + 32 * b : nullptr; };
+  const auto error_from = [=](int64_t b) { return error ? error + 32 * b : nullptr; };
   Int worst = Int{};
   int64_t b = 0;
   for (; b < lone; b += LANES, to += sizeof(Groups32))
-    pack_four(reinterpret_cast<Groups32*>(to), x + 32 * b, zero, &worst, rest_from(b));
+    pack_four(reinterpret_cast<Groups32*>(to), x + 32 * b, zero, &worst, error_from(b));
   for (; b + LANES <= blocks; b += LANES, to += 4 * sizeof(Group32))
-    pack_four(reinterpret_cast<Group32*>(to), x + 32 * b, zero, &worst, rest_from(b));
+    pack_four(reinterpret_cast<Group32*>(to), x + 32 * b, zero, &worst, error_from(b));
   for (; b < blocks; b += kGroup, to += sizeof(Group32)) {
     float last[32 * kGroup] = {};
     const int64_t here = smaller(blocks - b, kGroup),
-                  skipped = blocks < kGroup || is_half(here) ? 0 : kGroup - here;
+                  skipped = blocks < kGroup || is_half_group(here) ? 0 : kGroup - here;
     for (int64_t i = 0; i < 32 * here; i += LANES) store(last + 32 * skipped + i, load(x + 32 * b + i));
-    pack_group(reinterpret_cast<Group32*>(to), last, zero, &worst, rest ? last : nullptr);
-    for (int64_t i = 0; rest && i < 32 * here; i += LANES)
-      store(rest + 32 * b + i, load(last + 32 * skipped + i));
+    pack_group(reinterpret_cast<Group32*>(to), last, zero, &worst, error ? last : nullptr);
+    for (int64_t i = 0; error && i < 32 * here; i += LANES)
+      store(error + 32 * b + i, load(last + 32 * skipped + i));
   }
-  const int32_t largest = all_joined<1>(&worst, Larger{})[0];
+  const int32_t largest = reduce_lanes_of<1>(&worst, Larger{})[0];
   return largest == 0 || (largest > 0x21800000 && largest < 0x7f800000);  // 2^-60, infinity
 }
 
@@ -203,7 +203,7 @@ INLINE Int correction(const Group& x) {
 template <class F, class Group, int M>
 INLINE void add_group(Vec (&sums)[M], Group w, const char* const (&x)[M]) {
   const Pair q = F::unpack(w);
-  const Vec scale = halves<F::kBytes>(w), offset = F::kOffset ? halves<F::kBytes>(w + 2) : Vec{};
+  const Vec scale = half_floats<F::kBytes>(w), offset = F::kOffset ? half_floats<F::kBytes>(w + 2) : Vec{};
   for (int m = 0; m < M; ++m) {
     const Group32& group = *reinterpret_cast<const Group32*>(x[m]);
     add_scaled<F>(&sums[m], dot_with<F>(correction<F>(group), q, group.values), scale, offset, group);
@@ -219,11 +219,11 @@ INLINE void add_groups(Vec (&sums)[M], const char* w, const char* const (&x)[M])
     for (int m = 0; m < M; ++m)
       dots[m][g] = dot_with<F>(Int{}, q, reinterpret_cast<const Groups32*>(x[m])->values[g]);
   }
-  const Halves halves = halves_of_blocks<F::kBytes>(w);
+  const HalfFloats half_floats = half_floats_of_blocks<F::kBytes>(w);
   for (int m = 0; m < M; ++m) {
     const Groups32& groups = *reinterpret_cast<const Groups32*>(x[m]);
     const Int dot = sums_of_blocks(dots[m]) + correction<F>(groups);
-    add_scaled<F>(&sums[m], dot, halves.first, halves.second, groups);
+    add_scaled<F>(&sums[m], dot, half_floats.first, half_floats.second, groups);
   }
 }
 
@@ -240,8 +240,8 @@ struct Blocks32 {
     return together / LANES * static_cast<int64_t>(sizeof(Groups32)) +
            groups * static_cast<int64_t>(sizeof(Group32));
   }
-  static bool pack(char* to, const float* x, int64_t k, float* rest) {
-    return pack_row32(to, x, k, F::kZero, in_fours(k / 32), rest);
+  static bool pack(char* to, const float* x, int64_t k, float* error) {
+    return pack_row32(to, x, k, F::kZero, in_fours(k / 32), error);
   }
 
   template <int R, int M>
@@ -270,8 +270,8 @@ struct Blocks32 {
       for (int r = 0; r < R; ++r) add_group<F>(sums[r], w[r] + b * F::kBytes, x);
       for (int m = 0; m < M; ++m) x[m] += sizeof(Group32);
     }
-    if (is_half(blocks - b)) {
-      if constexpr (kHalves)
+    if (is_half_group(blocks - b)) {
+      if constexpr (kHasHalfGroups)
         for (int r = 0; r < R; ++r) add_group<F>(sums[r], HalfGroup{w[r] + b * F::kBytes}, x);
     } else if (b < blocks) {
       for (int r = 0; r < R; ++r) add_group<F>(sums[r], w[r] + (blocks - kGroup) * F::kBytes, x);

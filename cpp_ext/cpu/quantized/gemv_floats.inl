@@ -16,9 +16,9 @@ struct Floats {
   static constexpr int kRows = kWeightRows<M, 4>;
 
   static int64_t packed_bytes(int64_t k) { return 4 * k; }
-  static bool pack(char* to, const float* x, int64_t k, float* rest) {
-    map(reinterpret_cast<float*>(to), k, Same{}, x);
-    if (rest) __builtin_memset(rest, 0, sizeof(float) * k);
+  static bool pack(char* to, const float* x, int64_t k, float* error) {
+    map(reinterpret_cast<float*>(to), k, Identity{}, x);
+    if (error) __builtin_memset(error, 0, sizeof(float) * k);
     return true;
   }
 

@@ -57,7 +57,7 @@ INLINE Bytes eights(const char* p) {
 }
 
 template <int kStride>
-INLINE Vec halves(const char* p) {
+INLINE Vec half_floats(const char* p) {
   const __m128i index = _mm_setr_epi8(0, 1, 0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3, 2, 3);
   return (Vec)_mm256_cvtph_ps(_mm_shuffle_epi8(words_of_blocks<kStride>(p), index));
 }
@@ -74,12 +74,12 @@ INLINE __m128i word_of_blocks(const char* p) {
   return _mm_insert_epi16(words, word_at(p + block_of_lane(7) * kStride), 7);
 }
 template <int kStride>
-INLINE Halves halves_of_blocks(const char* p) {
+INLINE HalfFloats half_floats_of_blocks(const char* p) {
   return {(Vec)_mm256_cvtph_ps(word_of_blocks<kStride>(p)),
           (Vec)_mm256_cvtph_ps(word_of_blocks<kStride>(p + 2))};
 }
 
-INLINE Bytes moved_bits(const char* p, int, int from, int, int to) {
+INLINE Bytes move_bits(const char* p, int, int from, int, int to) {
   const Words v = (Words)load_bytes(p);
   return (Bytes)(from > to ? v >> (from - to) : v << (to - from));
 }

@@ -32,7 +32,7 @@ INLINE EightWords last_words_of(Sixteen v) {
 
 INLINE LanesOfBytes low_bytes(Int v) { return (LanesOfBytes)_mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)v); }
 
-INLINE __m512i joined(__m256i low, __m256i high) {
+INLINE __m512i concatenate(__m256i low, __m256i high) {
   return (__m512i)__builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
 }
 
@@ -43,11 +43,11 @@ INLINE __m256i two_pieces(const char* p) {
 }
 template <int kStride>
 INLINE Bytes pieces(const char* p) {
-  return (Bytes)joined(two_pieces<kStride>(p), two_pieces<kStride>(p + 2 * kStride));
+  return (Bytes)concatenate(two_pieces<kStride>(p), two_pieces<kStride>(p + 2 * kStride));
 }
 template <int kStride>
 INLINE Bytes pieces(HalfGroup group) {
-  return (Bytes)joined(two_pieces<kStride>(group.p), __m256i{});
+  return (Bytes)concatenate(two_pieces<kStride>(group.p), __m256i{});
 }
 
 // A word of each of four blocks, four times. Read as two halves of the group; a half's second word must lie
@@ -66,7 +66,7 @@ INLINE __m256i words_of_halves(const char* p, const char* half) {
     const __m256i index =
         _mm256_setr_epi16(0, 0, 0, 0, kNext, kNext, kNext, kNext, 32, 32, 32, 32, kFar, kFar, kFar, kFar);
     const __m512i words =
-        _mm512_permutex2var_epi16(_mm512_loadu_si512(p), joined(index, index), _mm512_loadu_si512(half));
+        _mm512_permutex2var_epi16(_mm512_loadu_si512(p), concatenate(index, index), _mm512_loadu_si512(half));
     return (__m256i)__builtin_shufflevector(words, words, 0, 1, 2, 3);
   }
 }
@@ -88,11 +88,11 @@ INLINE Bytes eights(Group p) {
 }
 
 template <int kStride, class Group>
-INLINE Vec halves(Group p) {
+INLINE Vec half_floats(Group p) {
   return (Vec)_mm512_maskz_cvtph_ps(0xffff, words_of_blocks<kStride>(p));
 }
 template <int kStride>
-INLINE Vec halves(HalfGroup group) {
+INLINE Vec half_floats(HalfGroup group) {
   return (Vec)_mm512_maskz_cvtph_ps(0x00ff, words_of_blocks<kStride>(group));
 }
 
@@ -116,7 +116,7 @@ template <int kStride>
 constexpr WordsOfBlocks<kStride> both_words;
 
 template <int kStride>
-INLINE Halves halves_of_blocks(const char* p) {
+INLINE HalfFloats half_floats_of_blocks(const char* p) {
   constexpr WordsOfBlocks<kStride> words;
   const __m512i index = _mm512_loadu_si512(both_words<kStride>.index);
   __m512i found = __m512i{};
@@ -128,9 +128,10 @@ INLINE Halves halves_of_blocks(const char* p) {
   return {(Vec)_mm512_maskz_cvtph_ps(0xffff, first), (Vec)_mm512_maskz_cvtph_ps(0xffff, second)};
 }
 
-INLINE Bytes moved_bits(const char* p, int, int from, int other_from, int to) {
+INLINE Bytes move_bits(const char* p, int, int from, int other_from, int to) {
   const __m512i twice = _mm512_maskz_broadcast_i64x4(0xff, _mm256_loadu_si256((const __m256i*)p));
-  const __m512i by = joined(_mm256_set1_epi32((from - to) & 31), _mm256_set1_epi32((other_from - to) & 31));
+  const __m512i by =
+      concatenate(_mm256_set1_epi32((from - to) & 31), _mm256_set1_epi32((other_from - to) & 31));
   return (Bytes)_mm512_maskz_rorv_epi32(0xffff, twice, by);
 }
 
@@ -138,8 +139,8 @@ INLINE Shorts in_all_pieces(EightWords words) {
   return (Shorts)_mm512_maskz_broadcast_i32x4(0xffff, (__m128i)words);
 }
 INLINE Shorts in_half_of_pieces(EightWords first, EightWords second) {
-  return (Shorts)joined(_mm256_broadcastsi128_si256((__m128i)first),
-                        _mm256_broadcastsi128_si256((__m128i)second));
+  return (Shorts)concatenate(_mm256_broadcastsi128_si256((__m128i)first),
+                             _mm256_broadcastsi128_si256((__m128i)second));
 }
 INLINE Shorts words_of_pieces(Shorts words, const int8_t* index) {
   return (Shorts)_mm512_shuffle_epi8((__m512i)words, _mm512_load_si512(index));

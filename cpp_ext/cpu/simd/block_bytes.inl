@@ -22,11 +22,11 @@ INLINE float half_at(const char* p) {
 INLINE LanesOfBytes low_bytes(Int v) { return __builtin_convertvector(v, LanesOfBytes); }
 
 // Bytes as words.
-typedef int8_t Eight __attribute__((vector_size(8)));
-typedef int8_t EightInMemory __attribute__((vector_size(8), aligned(1), may_alias));
-INLINE EightWords words_of(uint64_t eight) { return __builtin_convertvector((Eight)eight, EightWords); }
+typedef int8_t EightBytes __attribute__((vector_size(8)));
+typedef int8_t EightBytesInMemory __attribute__((vector_size(8), aligned(1), may_alias));
+INLINE EightWords words_of(uint64_t eight) { return __builtin_convertvector((EightBytes)eight, EightWords); }
 INLINE EightWords words_at(const char* p) {
-  return __builtin_convertvector(*reinterpret_cast<const EightInMemory*>(p), EightWords);
+  return __builtin_convertvector(*reinterpret_cast<const EightBytesInMemory*>(p), EightWords);
 }
 INLINE EightWords first_words_of(Sixteen v) {
   return __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), EightWords);
@@ -39,7 +39,7 @@ template <class V>
 INLINE V from_table(Sixteen table, V index) {
   alignas(64) Sixteen all[sizeof(V) / 16];
   __builtin_memcpy(all, &index, sizeof all);
-  for (Sixteen& each : all) each = looked_up(table, each);
+  for (Sixteen& each : all) each = look_up(table, each);
   __builtin_memcpy(&index, all, sizeof all);
   return index;
 }
@@ -72,21 +72,21 @@ INLINE Bytes eights(Group p) {
 
 // A float16 of each block, in its four lanes.
 template <int kStride, class Group>
-INLINE Vec halves(Group p) {
+INLINE Vec half_floats(Group p) {
   if constexpr (kGroup == 1) return set(half_at(p));
   alignas(64) Float16 all[LANES];
   for (int i = 0; i < LANES; ++i) all[i].bits = word_at(block_at<kStride>(p, i / 4));
   return load(all);
 }
 template <int kStride>
-INLINE Vec halves(HalfGroup group) {
+INLINE Vec half_floats(HalfGroup group) {
   alignas(64) Float16 all[LANES] = {};
   for (int i = 0; i < LANES / 2; ++i) all[i].bits = word_at(group.p + i / 4 * kStride);
   return load(all);
 }
 
 template <int kStride>
-INLINE Halves halves_of_blocks(const char* p) {
+INLINE HalfFloats half_floats_of_blocks(const char* p) {
   alignas(64) Float16 first[LANES], second[LANES];
   for (int i = 0; i < LANES; ++i) {
     first[i].bits = word_at(p + block_of_lane(i) * kStride);
@@ -98,7 +98,7 @@ INLINE Halves halves_of_blocks(const char* p) {
 // 32 bytes, or as many of them as a vector holds from byte 16 * `half` on, each with its bit `from` moved to
 // bit `to`; for 16 lanes twice, the second time with the bit `other_from`. What is in the other bits is left
 // open.
-INLINE Bytes moved_bits(const char* p, int half, int from, int other_from, int to) {
+INLINE Bytes move_bits(const char* p, int half, int from, int other_from, int to) {
   const auto move = [=](Bytes v, int bit) {
     return bit > to ? (Bytes)((Words)v >> (bit - to)) : (Bytes)((Words)v << (to - bit));
   };

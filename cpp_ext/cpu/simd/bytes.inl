@@ -103,13 +103,13 @@ struct HalfGroup {
 };
 
 // Two float16 of each of LANES blocks, in the order of sums_of_blocks().
-struct Halves {
+struct HalfFloats {
   Vec first, second;
 };
 constexpr int block_of_lane(int lane) { return kGroup * (lane % 4) + lane / 4; }
 
 // Bytes of a table, in the order of the indices.
-INLINE Sixteen looked_up(Sixteen table, Sixteen index) {
+INLINE Sixteen look_up(Sixteen table, Sixteen index) {
 #ifdef LOOK_UP
   return (Sixteen)LOOK_UP(table, index);
 #else

@@ -7,41 +7,36 @@ namespace cpu::ISA {
 namespace {
 namespace stored {
 
-template <int kDistance, class V, int... I>
-INLINE V swapped_lanes(V v, std::integer_sequence<int, I...>) {
-  return __builtin_shufflevector(v, v, (I ^ kDistance)...);
-}
-
 // Pieces of kDistance lanes, each joined with the one that follows it: those of a, then those of b.
 template <int kDistance, class V, class Join, int... I>
-INLINE V joined_pieces(V a, V b, const Join& join, std::integer_sequence<int, I...>) {
+INLINE V join_pieces(V a, V b, const Join& join, std::integer_sequence<int, I...>) {
   return join(__builtin_shufflevector(a, b, (I / kDistance * 2 * kDistance + I % kDistance)...),
               __builtin_shufflevector(a, b, (I / kDistance * 2 * kDistance + I % kDistance + kDistance)...));
 }
 
 template <int kDistance, class V, class Join>
-INLINE V joined_in_pieces(V v, const Join& join) {  // of 2 kDistance lanes
+INLINE V reduce_pieces(V v, const Join& join) {  // of 2 kDistance lanes
   if constexpr (kDistance == 0) {
     return v;
   } else {
-    return joined_in_pieces<kDistance / 2>(join(v, swapped_lanes<kDistance>(v, Lanes{})), join);
+    return reduce_pieces<kDistance / 2>(join(v, swap_lanes<kDistance>(v, Lanes{})), join);
   }
 }
 
 template <int N, class V, class Join>
-INLINE V joined_side_by_side(const V* v, const Join& join) {
+INLINE V join_side_by_side(const V* v, const Join& join) {
   if constexpr (N == 1) {
     return v[0];
   } else {
-    return joined_pieces<LANES / N>(joined_side_by_side<N / 2>(v, join),
-                                    joined_side_by_side<N / 2>(v + N / 2, join), join, Lanes{});
+    return join_pieces<LANES / N>(join_side_by_side<N / 2>(v, join),
+                                  join_side_by_side<N / 2>(v + N / 2, join), join, Lanes{});
   }
 }
 
 // All lanes of each of N vectors (a power of two, at most LANES): LANES / N lanes of the result for each.
 template <int N, class V, class Join>
-INLINE V all_joined(const V* v, const Join& join) {
-  return joined_in_pieces<LANES / N / 2>(joined_side_by_side<N>(v, join), join);
+INLINE V reduce_lanes_of(const V* v, const Join& join) {
+  return reduce_pieces<LANES / N / 2>(join_side_by_side<N>(v, join), join);
 }
 
 // Of each vector the sum of its lanes.
@@ -51,24 +46,24 @@ INLINE void sums_across(float (&out)[R][M], const Vec (&sums)[R][M]) {
   const Vec* const from = sums[0];
   float* const to = out[0];
   for (int i = 0; i < kAll; i += kStep) {
-    const Vec all = all_joined<kStep>(from + i, Plus{});
+    const Vec all = reduce_lanes_of<kStep>(from + i, Plus{});
     for (int j = 0; j < kStep; ++j) to[i + j] = all[j * (LANES / kStep)];
   }
 }
 
 // Four vectors of four lanes for each block: of each block the sum, group g's piece p in lane 4 p + g.
 template <int kFirst, int... I>
-INLINE Int zipped(Int a, Int b, std::integer_sequence<int, I...>) {
+INLINE Int zip(Int a, Int b, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, b, (I / 4 * 4 + kFirst + I % 4 / 2 + I % 2 * LANES)...);
 }
 template <int kFirst, int... I>
-INLINE Int zipped_pairs(Int a, Int b, std::integer_sequence<int, I...>) {
+INLINE Int zip_pairs(Int a, Int b, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, b, (I / 4 * 4 + kFirst + I % 2 + I % 4 / 2 * LANES)...);
 }
 INLINE Int sums_of_blocks(const Int (&v)[4]) {
-  const Int ab = zipped<0>(v[0], v[1], Lanes{}) + zipped<2>(v[0], v[1], Lanes{});
-  const Int cd = zipped<0>(v[2], v[3], Lanes{}) + zipped<2>(v[2], v[3], Lanes{});
-  return zipped_pairs<0>(ab, cd, Lanes{}) + zipped_pairs<2>(ab, cd, Lanes{});
+  const Int ab = zip<0>(v[0], v[1], Lanes{}) + zip<2>(v[0], v[1], Lanes{});
+  const Int cd = zip<0>(v[2], v[3], Lanes{}) + zip<2>(v[2], v[3], Lanes{});
+  return zip_pairs<0>(ab, cd, Lanes{}) + zip_pairs<2>(ab, cd, Lanes{});
 }
 
 // Lane kGroup g + p to lane 4 p + g.

@@ -23,7 +23,7 @@ using Lanes = std::make_integer_sequence<int, LANES>;
 INLINE Vec set(float value) { return Vec{} + value; }
 
 template <int... I>
-INLINE Int counted(std::integer_sequence<int, I...>) {
+INLINE Int lane_numbers(std::integer_sequence<int, I...>) {
   return Int{I...};
 }
 
@@ -52,9 +52,9 @@ INLINE Vec load(const BFloat16* p) {
 #endif
 
 #ifdef NARROW_BF16  // a third of the instructions; what is below 2^-126 becomes zero
-INLINE Bits16 rounded(Vec v, BFloat16) { return NARROW_BF16(v); }
+INLINE Bits16 round_to(Vec v, BFloat16) { return NARROW_BF16(v); }
 #else
-INLINE Bits16 rounded(Vec v, BFloat16) {  // to nearest even; a NaN keeps its upper bits and stays one
+INLINE Bits16 round_to(Vec v, BFloat16) {  // to nearest even; a NaN keeps its upper bits and stays one
   const Bits bits = (Bits)v, odd = (bits >> 16) & 1;
   return upper_halves(v == v ? bits + 0x7fff + odd : bits | 0x400000);
 }
@@ -62,7 +62,7 @@ INLINE Bits16 rounded(Vec v, BFloat16) {  // to nearest even; a NaN keeps its up
 
 #ifdef WIDEN_F16
 INLINE Vec load(const Float16* p) { return WIDEN_F16(p); }
-INLINE Bits16 rounded(Vec v, Float16) { return NARROW_F16(v); }
+INLINE Bits16 round_to(Vec v, Float16) { return NARROW_F16(v); }
 #else
 // A float16 is a float32 whose exponent is 112 too small; one multiplication mends that, for
 // subnormals too. Infinities and NaN (exponent 31) get float32's largest exponent instead.
@@ -76,7 +76,7 @@ INLINE Vec load(const Float16* p) {
 
 // Adding a power of two that is 2^10 (or, for float16's subnormals, 2^-14 / 2^-24) times as large
 // makes the addition itself round to float16's precision, to nearest even.
-INLINE Bits16 rounded(Vec v, Float16) {
+INLINE Bits16 round_to(Vec v, Float16) {
   const Bits bits = (Bits)v, sign = bits & 0x80000000u, twice = bits + bits;
   const Vec scaled = (Vec)(bits ^ sign) * 0x1p112f * 0x1p-110f;  // overflows to infinity where float16 does
   const Bits exponent = twice & 0xff000000u;
@@ -90,7 +90,7 @@ INLINE Bits16 rounded(Vec v, Float16) {
 
 template <class T>
 INLINE void store(T* p, Vec v) {
-  *reinterpret_cast<Bits16InMemory*>(p) = rounded(v, T{});
+  *reinterpret_cast<Bits16InMemory*>(p) = round_to(v, T{});
 }
 
 // What store(p, v) has left there.
@@ -105,7 +105,7 @@ INLINE Vec as_stored(const T* p, Vec) {
 INLINE void stream(float* p, Vec v) { STREAM_F32(p, v); }
 template <class T>
 INLINE void stream(T* p, Vec v) {
-  STREAM_16(p, rounded(v, T{}));
+  STREAM_16(p, round_to(v, T{}));
 }
 INLINE void end_of_stream() { _mm_sfence(); }
 #else
@@ -143,29 +143,30 @@ INLINE void store(T* p, Vec v, int64_t n) {
 // An input that fetches what is needed next into the second-level cache: the memory works while a kernel
 // computes on a row that it has read before.
 template <class T>
-struct Ahead {
+struct Prefetched {
   const T* p;
   int64_t by;
-  INLINE Ahead operator+(int64_t i) const { return {p + i, by}; }
+  INLINE Prefetched operator+(int64_t i) const { return {p + i, by}; }
 };
 template <class T>
-INLINE Vec load(Ahead<T> in) {
+INLINE Vec load(Prefetched<T> in) {
   __builtin_prefetch(in.p + in.by, 0, 2);
   return load(in.p);
 }
 template <class T>
-INLINE Vec load(Ahead<T> in, int64_t n) {
+INLINE Vec load(Prefetched<T> in, int64_t n) {
   return load(in.p, n);
 }
 
 // An input whose dtype is known when the kernel runs: a branch for each vector, always the same one, instead
 // of a kernel for each dtype.
-struct Any {
+struct AnyDtype {
   const char* p;
   DType dtype;
-  explicit INLINE Any(AnyValues values) : p(static_cast<const char*>(values.data)), dtype(values.dtype) {}
-  INLINE Any operator+(int64_t i) const {
-    Any moved = *this;
+  explicit INLINE AnyDtype(AnyValues values)
+      : p(static_cast<const char*>(values.data)), dtype(values.dtype) {}
+  INLINE AnyDtype operator+(int64_t i) const {
+    AnyDtype moved = *this;
     moved.p += i << (dtype == kFloat32 ? 2 : 1);
     return moved;
   }
@@ -174,16 +175,16 @@ struct Any {
     return reinterpret_cast<const T*>(p);
   }
 };
-INLINE DType kept_open(DType dtype) {  // from the compiler, which would make a loop for each dtype
+INLINE DType hide_from_compiler(DType dtype) {  // which would make a loop for each dtype
   __asm__("" : "+r"(dtype));
   return dtype;
 }
-INLINE Vec load(Any in) {
-  const DType dtype = kept_open(in.dtype);
+INLINE Vec load(AnyDtype in) {
+  const DType dtype = hide_from_compiler(in.dtype);
   if (dtype == kFloat32) return load(in.as<float>());
   return dtype == kFloat16 ? load(in.as<Float16>()) : load(in.as<BFloat16>());
 }
-INLINE Vec load(Any in, int64_t n) {
+INLINE Vec load(AnyDtype in, int64_t n) {
   if (n == LANES) return load(in);
   char part[4 * LANES] = {};
   const int64_t bytes = in.dtype == kFloat32 ? 4 * n : 2 * n;
@@ -283,22 +284,23 @@ struct Max {  // of numbers: a NaN may be passed over
 struct Least {
   INLINE Vec operator()(Vec a, Vec b) const { return a < b ? a : b; }
 };
-struct Same {
+struct Identity {
   INLINE Vec operator()(Vec v) const { return v; }
 };
 struct Square {
   INLINE Vec operator()(Vec v) const { return v * v; }
 };
 
-template <int kDistance, int... I>
-INLINE Vec swapped(Vec v, std::integer_sequence<int, I...>) {
+// Each lane with that which is kDistance apart.
+template <int kDistance, class V, int... I>
+INLINE V swap_lanes(V v, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(v, v, (I ^ kDistance)...);
 }
 
 // Joins all lanes, in log2(LANES) steps.
 template <int kDistance = LANES / 2, class Join>
 INLINE float across(Vec v, const Join& join) {
-  v = join(v, swapped<kDistance>(v, Lanes{}));
+  v = join(v, swap_lanes<kDistance>(v, Lanes{}));
   if constexpr (kDistance > 1)
     return across<kDistance / 2>(v, join);
   else
@@ -307,10 +309,10 @@ INLINE float across(Vec v, const Join& join) {
 
 // The first n lanes of v, and `otherwise` in the others.
 INLINE Vec first_lanes(int64_t n, Vec v, float otherwise = 0.f) {
-  return counted(Lanes{}) < static_cast<int32_t>(n) ? v : set(otherwise);
+  return lane_numbers(Lanes{}) < static_cast<int32_t>(n) ? v : set(otherwise);
 }
 INLINE Vec lanes(int64_t first, int64_t end, Vec v) {
-  return counted(Lanes{}) < static_cast<int32_t>(first) ? Vec{} : first_lanes(end, v);
+  return lane_numbers(Lanes{}) < static_cast<int32_t>(first) ? Vec{} : first_lanes(end, v);
 }
 
 // join of `neutral` and f(in[i]...) over all i; joining with `neutral` must change nothing.
@@ -330,7 +332,7 @@ INLINE float reduce(float neutral, int64_t n, const Join& join, const F& f, In..
 // lines.
 template <class T>
 INLINE float greatest(const T* in, int64_t n) {
-  if (n < LANES) return reduce(-__builtin_inff(), n, Max{}, Same{}, in);
+  if (n < LANES) return reduce(-__builtin_inff(), n, Max{}, Identity{}, in);
   Vec acc[4];
   for (Vec& each : acc) each = load(in);
   int64_t i = -(reinterpret_cast<uintptr_t>(in) / sizeof(T)) & (LANES - 1);

@@ -20,7 +20,7 @@ namespace cpu::ISA {
 namespace {
 
 float read_all(const void* x, int64_t n) {
-  return reduce(0.f, n, Plus{}, Same{}, static_cast<const float*>(x));
+  return reduce(0.f, n, Plus{}, Identity{}, static_cast<const float*>(x));
 }
 
 template <class Table>
@@ -45,7 +45,7 @@ constexpr Kernels kernels = {
     {matmul<float>, matmul<Float16>, matmul<BFloat16>},
     kMatmulWorkspace,
     with_bytes(by_floats()),
-    map_kernel<Same, float>,
+    map_kernel<Identity, float>,
     read_all,
     attention_kernels,
     stored::stored_kernels,

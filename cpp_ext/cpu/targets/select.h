@@ -24,7 +24,7 @@ inline bool is_named(const std::string& name, const Kernels& kernels) {
   return strcasecmp(name.c_str(), kernels.isa) == 0;
 }
 
-inline const Kernels* kernels_named(const std::string& isa) {
+inline const Kernels* find_kernels(const std::string& isa) {
   std::string known;
   for (const Kernels* kernels : supported()) {
     if (is_named(isa, *kernels)) return kernels;
@@ -40,28 +40,28 @@ inline const char* setting(const char* variable) {
 }
 
 // Those that AIRLLM_CPU_ISA names, else the best ones.
-inline const Kernels* chosen_kernels() {
+inline const Kernels* choose_kernels() {
   const char* const wanted = setting("AIRLLM_CPU_ISA");
   if (!wanted) return supported().front();
   try {
-    return kernels_named(wanted);
+    return find_kernels(wanted);
   } catch (const std::invalid_argument& error) {
     throw std::invalid_argument(std::string("AIRLLM_CPU_ISA: ") + error.what());
   }
 }
 
 // A number of threads; what has it, and as which text, is for the message where it cannot be one.
-inline int checked_threads(const std::string& what, const std::string& text, int64_t n) {
+inline int check_threads(const std::string& what, const std::string& text, int64_t n) {
   if (n < 1 || n > kMostThreads)
     throw std::invalid_argument(what + " has value " + text + ", expected a whole number from 1 to " +
                                 std::to_string(kMostThreads));
   return kOpenMP ? static_cast<int>(n) : 1;
 }
-inline int checked_threads(const std::string& what, int64_t n) {
-  return checked_threads(what, std::to_string(n), n);
+inline int check_threads(const std::string& what, int64_t n) {
+  return check_threads(what, std::to_string(n), n);
 }
 
-inline void set_num_threads(int64_t n) { threads() = checked_threads("set_num_threads: n", n); }
+inline void set_num_threads(int64_t n) { threads() = check_threads("set_num_threads: n", n); }
 
 // As AIRLLM_NUM_THREADS says, if it does.
 inline void choose_threads() {
@@ -69,7 +69,7 @@ inline void choose_threads() {
   if (!wanted) return;
   char* end = nullptr;
   const long long n = std::strtoll(wanted, &end, 10);
-  threads() = checked_threads("AIRLLM_NUM_THREADS", "'" + std::string(wanted) + "'", *end ? 0 : n);
+  threads() = check_threads("AIRLLM_NUM_THREADS", "'" + std::string(wanted) + "'", *end ? 0 : n);
 }
 
 // One line: the instruction set and the threads of this thread's ops.

@@ -24,13 +24,13 @@ inline int processors() {
 // that has lost its core, for milliseconds, between two steps, but only for one that lost it within. What a
 // step's shares read stays as it is until all of them are done: a thread that comes back late must look which
 // step it is, and take a share of it, before it reads anything.
-class __attribute__((visibility("hidden"))) Steps {
+class __attribute__((visibility("hidden"))) Lockstep {
  public:
   // Where begun(share) lies, zero at first.
   using Begun = std::atomic<uint32_t>;
 
   // `team`: the most threads that there may be.
-  explicit Steps(int team) : looks_(team <= processors() ? kTenMilliseconds : kTenMicroseconds) {}
+  explicit Lockstep(int team) : looks_(team <= processors() ? kTenMilliseconds : kTenMicroseconds) {}
 
   // Calls work(step, share), for threads me of `all`, until `count` steps are done.
   template <class Work>

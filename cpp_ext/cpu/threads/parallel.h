@@ -62,7 +62,7 @@ inline int parts([[maybe_unused]] int64_t n, [[maybe_unused]] int64_t cost, [[ma
 // must do all there is, whoever comes, and must not throw.
 template <class Work>
 void on_team(int team, const Work& work) {
-  Workers::all().help(team, [&](int me) { work(me, team); });
+  ThreadPool::all().run(team, [&](int me) { work(me, team); });
 }
 
 // Calls work(item, thread) for every item of [0, n), each as soon as a thread of the team is free: for items

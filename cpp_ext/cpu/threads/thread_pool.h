@@ -33,18 +33,18 @@ inline void pause_briefly() {
 #endif
 }
 
-class __attribute__((visibility("hidden"))) Workers {
+class __attribute__((visibility("hidden"))) ThreadPool {
  public:
   // Never destroyed: the threads wait in it when the process ends.
-  static Workers& all() {
-    static Workers* const workers = new Workers;
+  static ThreadPool& all() {
+    static ThreadPool* const workers = new ThreadPool;
     return *workers;
   }
 
   // Calls work(0) in this thread, and work(1) to work(team - 1) in those that come before it is over; returns
   // when all that came are done. `work` must not throw.
   template <class Work>
-  void help(int team, const Work& work) {
+  void run(int team, const Work& work) {
     Job* const job = team > 1 ? free_job() : nullptr;
     if (!job) return work(0);
     start(team - 1);

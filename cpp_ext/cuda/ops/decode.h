@@ -104,8 +104,8 @@ class AngleTables {
           "tables", "have shape " + tuple_text(cos_.front().shape),
           "at most capacity=" + std::to_string(step.plan().capacity) + " positions, and the pairs of before");
     for (size_t i = 0; i < cos_.size(); ++i)
-      step.turn(i, reinterpret_cast<const float*>(cos_[i].data), reinterpret_cast<const float*>(sin_[i].data),
-                positions());
+      step.set_angles(i, reinterpret_cast<const float*>(cos_[i].data),
+                      reinterpret_cast<const float*>(sin_[i].data), positions());
   }
 
  private:
@@ -135,11 +135,11 @@ class DecoderGraph {
     const int device = default_device();
     DeviceGuard guard(device);
     step_.emplace(std::move(plan), device);
-    turn(tables);
+    set_angles(tables);
   }
 
-  // What turns the positions that steps may have from now on.
-  void turn(const py::sequence& tables) {
+  // The angles of the positions that steps may have from now on.
+  void set_angles(const py::sequence& tables) {
     const AngleTables angles(op_, tables);
     angles.give_to(*step_);
     positions_ = angles.positions();
@@ -219,7 +219,7 @@ inline void define_decoder_graph(py::module_& module) {
            py::arg("layers"), py::arg("embedding"), py::arg("output_norm"), py::arg("output"),
            py::arg("tables"), py::kw_only(), py::arg("capacity"), py::arg("cache_dtype"), py::arg("norm_eps"),
            py::arg("embedding_scale") = 1.f, py::arg("logit_softcap") = py::none())
-      .def("turn", &DecoderGraph::turn, py::arg("tables"),
+      .def("turn", &DecoderGraph::set_angles, py::arg("tables"),
            "Other cosines and sines, for the positions that steps may have from now on.")
       .def("step", &DecoderGraph::step, py::arg("token"), py::arg("position"),
            "Logits (1, vocabulary), float32, after a token, whose key and value are kept at `position`: one "

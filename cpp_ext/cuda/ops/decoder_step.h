@@ -21,7 +21,7 @@ namespace airllm::cuda {
 struct StepPlan {
   std::vector<const cpu::DecoderLayer*> layers;
   cpu::DecoderEnds ends;
-  std::vector<int64_t> pairs;  // that each rotation turns
+  std::vector<int64_t> pairs;  // of elements that each rotation takes
   int64_t capacity;            // most tokens
   DType cache_dtype;
 
@@ -183,8 +183,8 @@ class StepLaunches {
     linear(v, at_.normed, of.v);
     rms_norm(at_.q, at_.q, {of.q_norm, of.eps}, of.heads, of.head_dim);
     rms_norm(k, k, {of.k_norm, of.eps}, of.kv_heads, of.head_dim);
-    turn(at_.q, of.heads, of);
-    turn(k, of.kv_heads, of);
+    rotate(at_.q, of.heads, of);
+    rotate(k, of.kv_heads, of);
     ran(launch_put_rows(cache, plan_.cache_dtype, at_.kv, &at_.input->position, 2 * of.kv_heads,
                         plan_.capacity, of.head_dim, stream_),
         "put_rows");
@@ -205,7 +205,7 @@ class StepLaunches {
     add_norm(next);
   }
 
-  void turn(float* x, int64_t heads, const cpu::DecoderLayer& of) const {
+  void rotate(float* x, int64_t heads, const cpu::DecoderLayer& of) const {
     const StepMemory::Angles& at = at_.angles[size_t(of.rotation)];
     const Rows4 all_heads_alike{{1, 1, 1}, {0, 0, 0, 0}};
     ran(launch_apply_rope(x, x, {at.cos, kAnyF32}, {at.sin, kAnyF32}, all_heads_alike, DType::f32, heads,
@@ -246,7 +246,7 @@ class CapturedStep {
   const StepPlan& plan() const { return plan_; }
 
   // Gives a rotation its cosines and sines (positions, pairs).
-  void turn(size_t rotation, const float* cos, const float* sin, int64_t positions) {
+  void set_angles(size_t rotation, const float* cos, const float* sin, int64_t positions) {
     const StepMemory::Angles& at = memory_.angles[rotation];
     const size_t bytes = size_t(positions * plan_.pairs[rotation]) * sizeof(float);
     std::lock_guard<std::mutex> lock(mutex_);
