@@ -29,7 +29,7 @@ def get_cpp_flags(*, compile: bool = True, link: bool = True, openmp: bool = Tru
     """
     threads = ["-pthread", *(["-fopenmp"] if openmp else [])]
     flags = ["-std=c++17", "-O3", f"-I{get_include()}"] if compile else []
-    source = [str(_sources() / "backend" / "backends.cpp")] if link else []
+    source = [str(_sources() / "program" / "backends.cpp")] if link else []
     return [*flags, *threads, *source]
 
 

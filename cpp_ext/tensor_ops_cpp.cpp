@@ -9,20 +9,20 @@
 #include <optional>
 #include <string>
 
-#include "bindings/assign.h"
-#include "bindings/attention.h"
-#include "bindings/cached_attention.h"
-#include "bindings/call.h"
-#include "bindings/decode_step.h"
-#include "bindings/decoder.h"
-#include "bindings/elements.h"
-#include "bindings/formats.h"
-#include "bindings/linear.h"
-#include "bindings/matmul.h"
-#include "bindings/route.h"
-#include "bindings/rows.h"
-#include "cpu/choice.h"
-#include "stored_formats.h"
+#include "bindings/cpp/assign.h"
+#include "bindings/cpp/attention.h"
+#include "bindings/cpp/cached_attention.h"
+#include "bindings/cpp/call.h"
+#include "bindings/cpp/decode_step.h"
+#include "bindings/cpp/decoder.h"
+#include "bindings/cpp/elements.h"
+#include "bindings/cpp/formats.h"
+#include "bindings/cpp/linear.h"
+#include "bindings/cpp/matmul.h"
+#include "bindings/cpp/route.h"
+#include "bindings/cpp/rows.h"
+#include "bindings/stored_formats.h"
+#include "cpu/targets/select.h"
 
 namespace py = pybind11;
 using namespace ops;
@@ -156,8 +156,8 @@ using Isa = std::optional<std::string>;
 using Threads = std::optional<int64_t>;
 
 // What a thread asks for; none means the process's.
-const cpu::Kernels* own_kernels(const Isa& isa) { return isa ? cpu::kernels_named(*isa) : nullptr; }
-int own_threads(const Threads& n) { return n ? cpu::checked_threads("threads", *n) : 0; }
+const cpu::Kernels* own_kernels(const Isa& isa) { return isa ? cpu::find_kernels(*isa) : nullptr; }
+int own_threads(const Threads& n) { return n ? cpu::check_threads("threads", *n) : 0; }
 
 // This thread's instruction set and threads. Returns those before.
 py::tuple switch_thread(const Isa& isa, const Threads& threads) {
@@ -191,7 +191,7 @@ auto at_import(const Choose& choose) {
 PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.doc() = "CPU kernels for airllm, chosen for this CPU when the module loads (AIRLLM_CPU_ISA overrides).";
   at_import(cpu::choose_threads);
-  const cpu::Kernels* const chosen = at_import(cpu::chosen_kernels);
+  const cpu::Kernels* const chosen = at_import(cpu::choose_kernels);
   cpu::run_alone_after_fork();
   cpu::keep_through_fork();
   if (PyModule_AddFunctions(m.ptr(), methods) != 0) throw py::error_already_set();
@@ -211,7 +211,7 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
       "One line: the instruction set and the threads in use.");
   m.def("variants", variants, "Instruction sets that run here, the best first; names for select().");
   const auto select = [self = m.ptr()](const std::optional<std::string>& isa) {
-    use(self, isa ? cpu::kernels_named(*isa) : at_import(cpu::chosen_kernels));
+    use(self, isa ? cpu::find_kernels(*isa) : at_import(cpu::choose_kernels));
   };
   m.def("select", select, py::arg("isa").none(true),
         "Use the kernels of this instruction set from now on (None: as at import); ValueError if this CPU "

@@ -2,14 +2,14 @@
 // on a device already (CuPy, PyTorch, DeviceArray, DLPack, __cuda_array_interface__) are used where they lie.
 #include <pybind11/pybind11.h>
 
-#include "cuda/info.h"
-#include "cuda/ops_attention.h"
-#include "cuda/ops_decode.h"
-#include "cuda/ops_elements.h"
-#include "cuda/ops_matmul.h"
-#include "cuda/ops_rows.h"
-#include "cuda/ops_stored.h"
-#include "stored_formats.h"
+#include "bindings/stored_formats.h"
+#include "cuda/ops/attention.h"
+#include "cuda/ops/decode.h"
+#include "cuda/ops/elements.h"
+#include "cuda/ops/info.h"
+#include "cuda/ops/matmul.h"
+#include "cuda/ops/rows.h"
+#include "cuda/ops/stored.h"
 
 namespace airllm::cuda {
 namespace {

@@ -43,10 +43,10 @@ def test_build_ext_builds_a_module_that_imports_from_its_folder(checkout):
     import_from(checkout / "cpp_ext")
     again = checkouts.run(command, checkout, CXXFLAGS=flags)
     assert "is up to date" in again.stdout and again.returncode == 0
-    os.utime(checkout / "cpp_ext" / "cpu" / "kernels.inl")  # a header counts as a source
+    os.utime(checkout / "cpp_ext" / "cpu" / "targets" / "kernels.inl")  # a header counts as a source
     assert not cpp_build.is_newer(
         checkout / "cpp_ext" / f"tensor_ops_cpp{probes.EXT_SUFFIX}",
-        [checkout / "cpp_ext" / "cpu" / "kernels.inl"],
+        [checkout / "cpp_ext" / "cpu" / "targets" / "kernels.inl"],
     )
 
 

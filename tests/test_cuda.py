@@ -99,10 +99,10 @@ def entries(request, nvcc, tmp_path_factory):
     if request.param not in nvcc.archs:
         pytest.skip(f"this nvcc does not know architecture {request.param}")
     target = tmp_path_factory.mktemp("ptx") / "kernels.ptx"
-    source = str(ROOT / "cpp_ext" / "cuda" / "kernels.cu")
+    source = str(ROOT / "cpp_ext" / "cuda" / "launch" / "kernels.cu")
     arch = f"-arch=compute_{request.param}"
     subprocess.run(
-        [nvcc.nvcc, "-O3", "-std=c++17", f"-I{ROOT / 'cpp_ext'}", arch, "-ptx", source, "-o", str(target)],
+        [nvcc.nvcc, "-O3", "-std=c++17", arch, "-ptx", source, "-o", str(target)],
         check=True,
     )
     parts = re.split(r"^\.visible \.entry (\w+)", target.read_text(), flags=re.M)

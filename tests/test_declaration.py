@@ -271,7 +271,7 @@ static_assert({conditions});
 
 def check_compiles(checkout, *conditions):
     """Of the constants of C++ programs these conditions hold, and the registry compiles with them."""
-    backend = checkout / "cpp_ext" / "backend"
+    backend = checkout / "cpp_ext" / "program"
     program = checkout / "program.cpp"
     program.write_text(PROGRAM.format(backend=backend, conditions=" && ".join(conditions)))
     command = [compiler(), "-std=c++17", "-fsyntax-only", "-Wall", f"-I{checkout}/cpp_ext/include"]
@@ -312,7 +312,7 @@ def test_without_their_own_files_no_text_of_the_product_has_their_names(less):
     found = {str(path): {*GONE} & named_in(less / path) for path in product}
     allowed = {path: {*GONE} & names for path, (names, _) in MENTIONS.items() if path != "backend.json"}
     assert {path: names for path, names in found.items() if names} == {p: n for p, n in allowed.items() if n}
-    assert {Path("cpp_ext/backend/shipped.h"), Path("pyproject.toml"), Path(".ci/run")} <= {*product}
+    assert {Path("cpp_ext/program/shipped.h"), Path("pyproject.toml"), Path(".ci/run")} <= {*product}
     values = "int(BackendType::MLX) == 3", "int(BackendType::PYTHON) == 5", "int(BackendType::ADDED) == 6"
     check_compiles(less, *values, '!has("opencl")', 'has("mlx")')
 

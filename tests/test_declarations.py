@@ -227,7 +227,7 @@ def build_quickly(cxx, checkout, program):
     source.write_text(PROGRAM)
     quick = [*cxx, *cpp_build.FLAGS, "-O0", "-DAIRLLM_PLAIN_VECTORS", "-pthread"]
     module = [*cpp_build.SHARED, *cpp_build.includes(), cpp_ext / "tensor_ops_cpp.cpp"]
-    of_program = [f"-I{cpp_ext / 'include'}", cpp_ext / "backend" / "backends.cpp", source]
+    of_program = [f"-I{cpp_ext / 'include'}", cpp_ext / "program" / "backends.cpp", source]
     made = {cpp_ext / f"tensor_ops_cpp{probes.EXT_SUFFIX}": module, program: of_program}
     calls = [[*quick, *options, "-o", target] for target, options in made.items()]
     with ThreadPoolExecutor(len(calls)) as pool:

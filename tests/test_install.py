@@ -139,11 +139,9 @@ def check_cpp_program(python: Path, folder: Path, place: Path) -> None:
 def test_a_wheel_carries_the_modules_and_the_kernel_text_alone(sdist, tmp_path):
     """Made without a compiler, which takes no time; the module then is the note that says why."""
     names = zipfile.ZipFile(wheel(sdist, tmp_path, PATH="/nowhere")).namelist()
-    kernels = {f"tensor_ops_opencl/gpu_kernels/{path.name}" for path in kernel_text()}
-    assert kernels and kernels <= set(names)
-    folder = checkouts.ROOT / "cpp_ext" / "tensor_ops_webgpu" / "kernels"
-    kernels = {f"tensor_ops_webgpu/kernels/{path.name}" for path in folder.glob("*.wgsl")}
-    assert kernels and kernels <= set(names)
+    for place, folder in CARRIED.items():
+        files = {f"{place}/{path}" for path in files_below(folder)}
+        assert files and files <= set(names), files - set(names)
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == {
         "airllm",
         "tensor_ops_mlx",
@@ -154,8 +152,17 @@ def test_a_wheel_carries_the_modules_and_the_kernel_text_alone(sdist, tmp_path):
     assert {"airllm/py.typed", "airllm/cpp_ext/cmake/airllm-config.cmake"} <= set(names)
 
 
-def kernel_text() -> list[Path]:
-    return [path for path in (checkouts.ROOT / "cpp_ext" / "gpu_kernels").iterdir() if path.is_file()]
+# Where in a wheel all files of a folder of cpp_ext/ lie, and of the folders inside it.
+CARRIED = {
+    "tensor_ops_opencl/gpu_kernels": "gpu_kernels",
+    "tensor_ops_webgpu/kernels": "tensor_ops_webgpu/kernels",
+    **{f"airllm/cpp_ext/{name}": name for name in ("cmake", "cpu", "include", "ops", "program")},
+}
+
+
+def files_below(folder: str) -> list[str]:
+    tracked = [path for path in checkouts.files() if path.startswith(f"cpp_ext/{folder}/")]
+    return [path.removeprefix(f"cpp_ext/{folder}/") for path in tracked]
 
 
 def test_without_a_compiler_the_install_succeeds_and_says_why_there_is_no_cpp(sdist, tmp_path):

@@ -83,7 +83,7 @@ class Declaration:
     stands_for: Mapping[str, Absent] = field(default_factory=dict)
     # Its value of BackendType in C++, which never changes once a program may have it; None: after all that
     # have one. What C++ programs that can run it call it: "cpu" is CpuBackend of
-    # cpp_ext/backend/cpu_backend.h. Without one they know that it is reached from Python alone.
+    # cpp_ext/program/cpu_backend.h. Without one they know that it is reached from Python alone.
     number_in_cpp: int | None = None
     name_in_cpp: str = ""
     # Aliases of another system, which C++ programs know on all.

@@ -12,7 +12,7 @@ from airllm import formats
 # Numbers of block formats, as kernels get them: behind those of TYPES.
 FIRST_BLOCK_FORMAT = 16
 FORMATS = {name: FIRST_BLOCK_FORMAT + of.ggml_type for name, of in formats.FORMATS.items()}
-# As any.h and dtypes.wgsl have them.
+# As dynamic_dtype.h and dtypes.wgsl have them.
 TYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "bool": 4, "uint8": 4, "int32": 5, "int64": 6}
 # Arrays that kernels take with strides, the last axis contiguous. All others are dense.
 STRIDED: Mapping[str, tuple[str, ...]] = {"softmax": ("mask",), "attention": ("q", "k", "v", "mask")}

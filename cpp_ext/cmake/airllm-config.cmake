@@ -27,7 +27,7 @@ find_package(OpenMP QUIET COMPONENTS CXX) # without it an op runs on the thread 
 
 set(AIRLLM_COMPILE_OPTIONS "" CACHE STRING "More options to compile airllm's backends with")
 get_filename_component(_airllm_sources "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
-add_library(airllm_backends STATIC EXCLUDE_FROM_ALL "${_airllm_sources}/backend/backends.cpp")
+add_library(airllm_backends STATIC EXCLUDE_FROM_ALL "${_airllm_sources}/program/backends.cpp")
 add_library(airllm::airllm ALIAS airllm_backends)
 # What get_cpp_flags() in airllm/cpp_program.py says to those who compile by hand.
 set_target_properties(airllm_backends PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)

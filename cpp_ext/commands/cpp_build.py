@@ -19,7 +19,8 @@ from . import CommandError, probes, stamps
 NAME = "tensor_ops_cpp"
 COMMAND = ("build_ext", "--inplace")
 IN_EVERY_INSTALL = True
-SOURCES = [probes.CPP_EXT / name for name in ("tensor_ops_cpp.cpp", "cpu/avx512.cpp", "cpu/avx2.cpp")]
+TARGETS = probes.CPP_EXT / "cpu" / "targets"
+SOURCES = [probes.CPP_EXT / "tensor_ops_cpp.cpp", TARGETS / "avx512.cpp", TARGETS / "avx2.cpp"]
 FLAGS = ["-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-DNDEBUG"]
 SHARED = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
 
@@ -50,9 +51,12 @@ def tools() -> probes.Tools:
 
 def sources() -> list[Path]:
     """Every file whose change makes a rebuild necessary, this recipe among them."""
-    # the other sources are in cpu/
-    parts = sorted(f for folder in ("bindings", "cpu", "ops") for f in (probes.CPP_EXT / folder).glob("*.*"))
-    return [SOURCES[0], *sorted(probes.CPP_EXT.glob("*.h")), *parts, Path(__file__)]
+    return [SOURCES[0], *files_below("bindings", "cpu", "ops"), Path(__file__)]
+
+
+def files_below(*folders: str) -> list[Path]:
+    """Every file in these folders of cpp_ext/ and in the folders inside them."""
+    return sorted(path for name in folders for path in (probes.CPP_EXT / name).rglob("*.*") if path.is_file())
 
 
 def compiled(call: list[str], folder: Path) -> list[str]:

@@ -99,11 +99,11 @@ def gencode(archs: Sequence[str]) -> list[str]:
 def compile_calls(toolkit: cuda_probes.Toolkit, archs: Sequence[str]) -> list[list[str]]:
     """A compiler call for each source file, less its output."""
     nvcc = [toolkit.nvcc, "-O3", "-std=c++17", "-Werror", "all-warnings", "--threads", "0", *host_compiler()]
-    nvcc += ["-Xcompiler", "-fPIC,-fvisibility=hidden", f"-I{probes.CPP_EXT}", *archs, "-c"]
+    nvcc += ["-Xcompiler", "-fPIC,-fvisibility=hidden", *archs, "-c"]
     cxx = [*probes.cxx_command(), "-O2", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-DNDEBUG"]
-    cxx += [f"-I{probes.CPP_EXT}", f"-I{toolkit.include}", *cpp_build.includes()]
+    cxx += [f"-I{toolkit.include}", *cpp_build.includes()]
     cxx += [*cpp_build.user_flags("CPPFLAGS", "CFLAGS", "CXXFLAGS"), "-c"]
-    kernels = sorted((probes.CPP_EXT / "cuda").glob("*.cu"))
+    kernels = sorted((probes.CPP_EXT / "cuda").rglob("*.cu"))
     return [[*nvcc, str(path)] for path in kernels] + [[*cxx, str(probes.CPP_EXT / f"{NAME}.cpp")]]
 
 
@@ -116,9 +116,8 @@ def host_compiler() -> list[str]:
 
 def sources() -> list[Path]:
     """Every file whose change makes a rebuild necessary; any header may be included by any source."""
-    folders = ("cuda", "gpu_kernels")
-    files = [path for folder in folders for path in (probes.CPP_EXT / folder).iterdir() if path.is_file()]
-    headers = [path for folder in (".", "cpu", "ops") for path in (probes.CPP_EXT / folder).glob("*.h")]
+    headers = [path for path in cpp_build.files_below("bindings", "cpu", "ops") if path.suffix == ".h"]
+    files = cpp_build.files_below("cuda", "gpu_kernels")
     return [*files, *headers, probes.CPP_EXT / f"{NAME}.cpp", Path(__file__)]
 
 

@@ -12,7 +12,7 @@ from .probes import CHECKOUT, CPP_EXT
 from .recipes import built
 
 KEYWORDS = ("llm", "inference", "tensor", "simd", "metal")
-FOR_PROGRAMS = ("backend", "cmake", "cpu", "include/airllm/backend", "ops")
+FOR_PROGRAMS = ("cmake", "cpu", "include/airllm/backend", "ops", "program")
 NO_DATA = {".py", ".pyc", ".so"}
 
 
@@ -35,7 +35,7 @@ def carried() -> dict[str, dict | list]:
     return {
         "packages": [*python_packages(CHECKOUT, "airllm"), *packages_in(packages), *folders],
         "package_dir": {"": CPP_EXT.name, "airllm": "airllm", **folders},
-        "package_data": {"airllm": ["py.typed"], **dict.fromkeys(folders, ["*"]), **data_of(packages)},
+        "package_data": {"airllm": ["py.typed"], **dict.fromkeys(folders, ["**/*"]), **data_of(packages)},
         "py_modules": [name for name in names if (CPP_EXT / f"{name}.py").is_file()],
     }
 

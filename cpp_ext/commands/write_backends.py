@@ -13,7 +13,7 @@ from . import CommandError, probes
 
 HELP = "write the list of backends for C++ programs"
 TYPES = probes.CPP_EXT / "include" / "airllm" / "backend" / "shipped.h"
-ROWS = probes.CPP_EXT / "backend" / "shipped.h"
+ROWS = probes.CPP_EXT / "program" / "shipped.h"
 HEAD = """// {what}
 // `python setup.py write_backends` writes this file by the declarations in airllm/backends/shipped/.
 #pragma once

@@ -1,16 +1,17 @@
-// What a CPU kernel set offers. kernels.inl implements it once per instruction set; targets.h picks one.
+// What a CPU kernel set offers. targets/kernels.inl implements it once per instruction set;
+// targets/isa.h tells which of them this CPU has.
 // Kernels work on raw pointers to dense arrays, on the thread that calls them, and know no Python.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <utility>
 
-#include "attention.h"
 #include "dtypes.h"
-#include "elements.h"
-#include "prefill.h"
-#include "quantized.h"
-#include "rows.h"
+#include "ops/attention.h"
+#include "ops/elements.h"
+#include "ops/rows.h"
+#include "quantized/gemm.h"
+#include "quantized/gemv.h"
 
 namespace cpu {
 

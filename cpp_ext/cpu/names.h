@@ -5,13 +5,13 @@
 
 namespace cpu {
 
-inline char folded(char letter) {
+inline char fold_case(char letter) {
   return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
 }
 
 inline bool same_name(std::string_view a, std::string_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](char x, char y) { return folded(x) == folded(y); });
+                    [](char x, char y) { return fold_case(x) == fold_case(y); });
 }
 
 }  // namespace cpu

@@ -4,31 +4,42 @@ import functools
 import re
 from pathlib import Path
 
-FORMS = {"gpu": "", "cpu": "cpu_"}
+FORMS = {"gpu": "gpu", "cpu": "cpu_devices"}  # the folder of each
 FAMILIES = ("elements", "rows", "rope", "matmul", "attention", "linear")
 _FORMAT = re.compile(r"^  FORMAT\((\w+), (\d+), (\d+), (\d+), ", re.MULTILINE)
-_INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
+_INCLUDE = re.compile(r'^#(?:define BODY "(?P<body>.+)"|include (?:"(?P<file>.+)"|BODY))$', re.MULTILINE)
 
 
 def folder() -> Path:
     """Where the text lies: inside this package once installed, beside it in a checkout."""
     here = Path(__file__).resolve().parent
-    return next(f for f in (here / "gpu_kernels", here.parent / "gpu_kernels") if (f / "gpu.h").is_file())
+    return next(f for f in (here / "gpu_kernels", here.parent / "gpu_kernels") if (f / "common").is_dir())
 
 
 @functools.cache
 def text(form: str, family: str) -> str:
     """The text of a family of kernels for a form of device, "gpu" or "cpu"."""
-    return _resolved(folder() / f"{FORMS[form]}{family}.h")
+    return _resolved(folder() / FORMS[form] / f"{family}.h")
 
 
 @functools.cache
 def stored_formats() -> dict[str, tuple[int, int, int]]:
     """Of each format that has a row in formats.h: ggml's number, values and bytes of a block."""
-    rows = _FORMAT.findall((folder() / "formats.h").read_text(encoding="utf-8"))
+    rows = _FORMAT.findall((folder() / "common" / "formats.h").read_text(encoding="utf-8"))
     return {name: (int(number), int(values), int(size)) for name, number, values, size in rows}
 
 
-def _resolved(path: Path) -> str:
-    """A file with its includes in their places; the text's own guards keep headers from counting twice."""
-    return _INCLUDE.sub(lambda include: _resolved(path.parent / include[1]), path.read_text(encoding="utf-8"))
+def _resolved(path: Path, body: str = "") -> str:
+    """A file with its includes in their places; the text's own guards keep headers from counting twice.
+
+    `body` is what BODY names: the file that for_each_dtype.h includes.
+    """
+
+    def replaced(line: re.Match) -> str:
+        nonlocal body
+        if line["body"]:
+            body = line["body"]
+            return ""
+        return _resolved(path.parent / (line["file"] or body), body)
+
+    return _INCLUDE.sub(replaced, path.read_text(encoding="utf-8"))

@@ -22,7 +22,7 @@ _FEW_VECTORS = 8
 _MANY_QUERIES = 16  # from which attention goes by tiles
 _LONGEST_DOT = 512  # a tile's score is one sum of products
 _FEWEST_KEYS = 256  # that are worth a work-group of their own
-_SCRATCH_FLOATS = 22  # per group and step of k: cpu_matmul.inc
+_SCRATCH_FLOATS = 22  # per group and step of k: cpu_devices/matmul.inc
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _attention(call: Call) -> Plan:
 
 
 def _attention_numbers(call: Call) -> tuple:
-    """What the macro ATTENTION of attention_of.h names."""
+    """What the macro ATTENTION of common/attention.h names."""
     *lead, heads, t, e = call.shape
     q, k, v, mask = arrays = [call.arrays.get(name) for name in ("q", "k", "v", "mask")]
     assert q is not None and k is not None

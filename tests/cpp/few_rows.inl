@@ -18,22 +18,22 @@ struct AlignedBytes {
 };
 
 void pack_row(const cpu::Kernels& kernels, cpu::Format format, char* to, const float* x, int64_t k,
-              float* rest) {
+              float* error) {
   ++checks;
-  if (kernels.stored.pack(format, to, x, k, rest)) return;
+  if (kernels.stored.pack(format, to, x, k, error)) return;
   ++failures;
   std::printf("WRONG: %s refuses to pack a row for %s\n", kernels.isa, cpu::kBlocks[format].name);
 }
 
 template <class T>
 void pack_rows(const cpu::Kernels& kernels, cpu::Format format, char* to, const Block<T>& x, int64_t k,
-               bool with_rests) {
+               bool with_rounding_error) {
   const int64_t bytes = kernels.stored.packed_bytes(format, k);
-  const Block<float> wide(k), rest(k);
+  const Block<float> wide(k), error(k);
   for (int64_t i = 0; i < x.n / k; ++i, to += bytes) {
     kernels.stored.widen(Type<T>::dtype, wide.data.get(), x.data.get() + i * k, k);
-    pack_row(kernels, format, to, wide.data.get(), k, with_rests ? rest.data.get() : nullptr);
-    if (with_rests) pack_row(kernels, format, to += bytes, rest.data.get(), k, rest.data.get());
+    pack_row(kernels, format, to, wide.data.get(), k, with_rounding_error ? error.data.get() : nullptr);
+    if (with_rounding_error) pack_row(kernels, format, to += bytes, error.data.get(), k, error.data.get());
   }
 }
 
@@ -41,10 +41,10 @@ void pack_rows(const cpu::Kernels& kernels, cpu::Format format, char* to, const 
 // file does.
 template <class T>
 void check_linear(const cpu::Kernels& kernels, cpu::Format format, int64_t m, int64_t n, int64_t k,
-                  bool with_rests = false) {
+                  bool with_rounding_error = false) {
   const Block<uint8_t> weight = stored(format, n, k);
   const char* const bytes = reinterpret_cast<const char*>(weight.data.get());
-  const Block<T> x = with_rests ? sample<T>(m * k) : exact_as_bytes<T>(m * k);
+  const Block<T> x = with_rounding_error ? sample<T>(m * k) : exact_as_bytes<T>(m * k);
   const Block<float> bias = sample<float>(n);
   Block<float> values(n * k);
   kernels.stored.dequantize(format, values.data.get(), bytes, n * k);
@@ -55,8 +55,8 @@ void check_linear(const cpu::Kernels& kernels, cpu::Format format, int64_t m, in
       for (int64_t p = 0; p < k; ++p) exact[i * n + j] += value(x.data[i * k + p]) * values.data[j * k + p];
     }
   const int64_t packed = kernels.stored.packed_bytes(format, k);
-  const AlignedBytes rows((with_rests ? 2 : 1) * m * packed);
-  pack_rows(kernels, format, rows.data, x, k, with_rests);
+  const AlignedBytes rows((with_rounding_error ? 2 : 1) * m * packed);
+  pack_rows(kernels, format, rows.data, x, k, with_rounding_error);
   Block<T> out(m * n);
   cpu::LinearPart part{format,
                        Type<T>::dtype,
@@ -70,13 +70,13 @@ void check_linear(const cpu::Kernels& kernels, cpu::Format format, int64_t m, in
                        rows.data,
                        packed,
                        bias.data.get(),
-                       with_rests};
+                       with_rounding_error};
   kernels.stored.linear(part);
   part.n0 = n / 3;
   part.n1 = n;
   kernels.stored.linear(part);
   compare(kernels.isa, (std::string("linear ") + cpu::kBlocks[format].name).c_str(), out, exact,
-          std::max(Type<T>::tolerance, with_rests ? 1e-4 : 0.));
+          std::max(Type<T>::tolerance, with_rounding_error ? 1e-4 : 0.));
 }
 
 // The same bytes by the two ways that there are to unpack them.

@@ -11,10 +11,10 @@
 #include <memory>
 #include <thread>
 
-#include "../../cpp_ext/cpu/attention_parts.h"
-#include "../../cpp_ext/cpu/balance.h"
-#include "../../cpp_ext/cpu/targets.h"
-#include "../../cpp_ext/cpu/threads.h"
+#include "../../cpp_ext/cpu/targets/isa.h"
+#include "../../cpp_ext/cpu/threads/load_balance.h"
+#include "../../cpp_ext/cpu/threads/parallel.h"
+#include "../../cpp_ext/cpu/threads/parallel_attention.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "cpu/threads.h"
+#include "../../cpp_ext/cpu/threads/parallel.h"
 
 int main() {
   std::vector<std::thread> callers;

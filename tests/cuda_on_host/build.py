@@ -44,10 +44,10 @@ def module(folder: Path) -> Path:
     """Builds module and cuBLAS stand-in into `folder`, which is then the place to import from."""
     toolkit = cuda_probes.toolkit(cuda_probes.nvcc())
     cxx = [*probes.cxx_command(), *FLAGS, *(["-fsanitize=address"] if sanitizer() else [])]
-    include = [f"-I{path}" for path in (CPP_EXT, HERE, toolkit.include)] + cpp_build.includes()
+    include = [f"-I{path}" for path in (HERE, toolkit.include)] + cpp_build.includes()
     kernels = ["-D__CUDA_ARCH_LIST__=0", "-include", str(HERE / "kernels_on_host.h"), "-x", "c++"]
     calls = {
-        "kernels.o": [*cxx, *include, *kernels, "-c", str(CPP_EXT / "cuda" / "kernels.cu")],
+        "kernels.o": [*cxx, *include, *kernels, "-c", str(CPP_EXT / "cuda" / "launch" / "kernels.cu")],
         "runtime.o": [*cxx, *include, "-c", str(HERE / "runtime_on_host.cpp")],
         "graphs.o": [*cxx, *include, "-c", str(HERE / "graphs_on_host.cpp")],
         "module.o": [*cxx, *include, "-c", str(CPP_EXT / "tensor_ops_cuda.cpp")],

@@ -1,5 +1,5 @@
-// Lets a C++ compiler take cpp_ext/cuda/kernels.cu, its CUDA branch and launchers included, and run it: every
-// CUDA thread of a block is a fiber, blocks run one after the other. Included before the .cu text.
+// Lets a C++ compiler take cpp_ext/cuda/launch/kernels.cu, its CUDA branch and launchers included, and run
+// it: every CUDA thread of a block is a fiber, blocks run one after the other. Included before the .cu text.
 //
 // A barrier or a shuffle that not all of its threads reach stops the process: a GPU would hang or compute
 // nonsense.

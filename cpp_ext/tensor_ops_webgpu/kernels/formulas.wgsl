@@ -36,7 +36,7 @@ fn gelu(x: f32) -> f32 {
 }
 
 // x / 2 * erfc(-x / sqrt 2), with z = |x| / sqrt 2: erfc(z) = exp(-z^2) erfcx(z), and erfcx is a polynomial in
-// t = 1 / (1 + 0.4 z), as in gpu_kernels/formulas.h. x^2 / 2 is taken in two parts, the first exact, as exp makes a
+// t = 1 / (1 + 0.4 z), as in gpu_kernels/common/formulas.h. x^2 / 2 is taken in two parts, the first exact, as exp makes a
 // relative error of an absolute one.
 fn gelu_erf(x: f32) -> f32 {
   let size = min(abs(x), 15.0);

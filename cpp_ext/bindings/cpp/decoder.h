@@ -1,0 +1,247 @@
+// Whole decoder layers as one call: cpu/decoder/decoder.h.
+#pragma once
+#include "../../cpu/decoder/thread.h"
+#include "../layer_weights.h"
+#include "formats.h"
+
+namespace [[gnu::visibility("hidden")]] ops {
+
+// A vector (n) of float32, which the caller keeps.
+inline const float* float_vector(const Op& op, const char* name, PyObject* object, int64_t n) {
+  const Array a = array(op, name, object);
+  if (a.dtype != cpu::kFloat32)
+    op.wrong_type(name, std::string("has dtype ") + dtype_name(a.dtype), "float32");
+  if (a.ndim != 1 || a.size != n) op.wrong_shape(name, a, "(" + std::to_string(n) + ",)");
+  return reinterpret_cast<const float*>(a.data);
+}
+
+// The rows of a stored matrix; 0 for what is none.
+inline int64_t rows_of(const Op& op, const char* name, PyObject* object) {
+  const Stored weight = stored(op, name, object);
+  return weight.ndim == 2 ? weight.axis(2) : 0;
+}
+
+// A weight (n, k) without a bias, which the caller keeps.
+inline cpu::Matrix stored_matrix(const Op& op, const char* name, PyObject* object, int64_t n, int64_t k) {
+  const Stored weight = stored(op, name, object);
+  const py::ssize_t expected[] = {n, k};
+  if (weight.ndim != 2 || weight.axis(2) != n || weight.axis(1) != k || !n || !k)
+    op.wrong_value(name, "has shape " + weight.shape_text(),
+                   arguments::shape_text(2, expected) + " without zeros");
+  return {weight.format, weight.data(), n, k, nullptr};
+}
+
+// Weights of a layer in host memory.
+struct HostWeights {
+  static constexpr Op op{"DecoderLayer"};
+  static constexpr bool kExperts = true;
+
+  static int64_t size(const char* name, PyObject* object) { return array(op, name, object).size; }
+  static int64_t rows(const char* name, PyObject* object) { return rows_of(op, name, object); }
+  static const float* vector(const char* name, PyObject* object, int64_t n) {
+    return float_vector(op, name, object, n);
+  }
+  static cpu::Matrix matrix(const char* name, PyObject* object, int64_t n, int64_t k) {
+    return stored_matrix(op, name, object, n, k);
+  }
+};
+
+using DecoderLayer = LayerWeights<HostWeights>;
+using Layers = std::vector<const cpu::DecoderLayer*>;
+
+// The items of a list or a tuple, which are there as long as this is, whatever becomes of the list.
+inline py::tuple items_of(const Op& op, const char* name, PyObject* sequence) {
+  if (!PyTuple_Check(sequence) && !PyList_Check(sequence))
+    wrong_kind(op, name, sequence, "a list or a tuple");
+  return steal(PySequence_Tuple(sequence));
+}
+
+// The layers in a tuple of DecoderLayers, which keeps them.
+inline Layers layers_of(const py::tuple& items) {
+  Layers layers;
+  for (const py::handle item : items) layers.push_back(&py::cast<const DecoderLayer&>(item).get());
+  return layers;
+}
+
+// The arguments of a call, as it needs them.
+class DecoderArguments {
+ public:
+  // `layers` must outlive these; so many rows come, each of `width`.
+  DecoderArguments(const Op& op, const Layers& layers, int64_t rows, int64_t width, PyObject* rotations,
+                   PyObject* sequences)
+      : op_(op),
+        layers_(layers),
+        rows_(rows),
+        width_(width),
+        kept_{items_of(op, "rotations", rotations), items_of(op, "rows", sequences)} {
+    for (const py::handle item : kept_[0]) rotations_.push_back(rotation(item.ptr()));
+    for (const cpu::DecoderLayer* layer : layers) check(*layer);
+    for (const py::handle item : kept_[1]) sequences_.push_back(sequence(item.ptr()));
+    const int64_t stop = sequences_.empty() ? 0 : sequences_.back().stop;
+    if (stop != rows)
+      op.wrong_value("rows", "has " + std::to_string(stop) + " rows",
+                     "as many as come, " + std::to_string(rows));
+  }
+
+  // All but what goes in and comes out.
+  cpu::DecoderCall call() const {
+    cpu::DecoderCall call{};
+    call.layers = layers_.data();
+    call.count = static_cast<int64_t>(layers_.size());
+    call.rows = rows_;
+    call.width = width_;
+    call.rotations = rotations_.data();
+    call.sequences = sequences_.data();
+    call.sequence_count = static_cast<int64_t>(sequences_.size());
+    return call;
+  }
+
+ private:
+  void has_items(const char* name, PyObject* tuple, Py_ssize_t items, const char* expected) const {
+    if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != items) wrong_kind(op_, name, tuple, expected);
+  }
+
+  cpu::Rotation rotation(PyObject* pair) const {
+    has_items("rotations", pair, 2, "tuples of cos and sin");
+    const Array cos = table("cos", PyTuple_GET_ITEM(pair, 0)), sin = table("sin", PyTuple_GET_ITEM(pair, 1));
+    if (!same_shape(sin, cos.ndim, cos.shape)) op_.wrong_shape("sin", sin, shape_text(cos.ndim, cos.shape));
+    return {reinterpret_cast<const float*>(cos.data), reinterpret_cast<const float*>(sin.data), cos.axis(1)};
+  }
+  Array table(const char* name, PyObject* object) const {
+    const Array a = array(op_, name, object);
+    if (a.dtype != cpu::kFloat32)
+      op_.wrong_type(name, std::string("has dtype ") + dtype_name(a.dtype), "float32");
+    if (a.ndim != 3 || a.shape[0] != rows_ || a.shape[1] != 1)
+      op_.wrong_shape(name, a, "(rows, 1, pairs) with rows=" + std::to_string(rows_));
+    return a;
+  }
+
+  void check(const cpu::DecoderLayer& found) const {
+    if (found.rotation < 0) return;
+    if (found.rotation >= static_cast<int64_t>(rotations_.size()))
+      op_.wrong_value("rotations", "has " + std::to_string(rotations_.size()) + " tables",
+                      std::to_string(found.rotation + 1) + " or more, as a layer needs");
+    if (2 * rotations_[found.rotation].pairs > found.head_dim)
+      op_.wrong_value("rotations", "has " + std::to_string(rotations_[found.rotation].pairs) + " pairs",
+                      "at most half of head_dim=" + std::to_string(found.head_dim));
+  }
+
+  cpu::Sequence sequence(PyObject* object) const {
+    has_items("rows", object, 4, "tuples of start, stop, keys and values, length");
+    const auto whole = [&](int i) {
+      const int64_t value = PyLong_AsLongLong(PyTuple_GET_ITEM(object, i));
+      if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
+      return value;
+    };
+    const Stored cache = keys_and_values(PyTuple_GET_ITEM(object, 2));
+    const cpu::Sequence found{whole(0), whole(1), whole(3), cache.shape[3], cache.array.data, cache.format};
+    const int64_t before = sequences_.empty() ? 0 : sequences_.back().stop;
+    if (found.start != before || found.stop <= found.start || found.stop > rows_)
+      op_.wrong_value("rows", "has rows " + std::to_string(found.start) + " to " + std::to_string(found.stop),
+                      "those from " + std::to_string(before) + " to " + std::to_string(rows_));
+    if (found.length < 0 || found.length > found.capacity - found.tokens())
+      op_.wrong_value("rows",
+                      "has a length of " + std::to_string(found.length) + " and " +
+                          std::to_string(found.tokens()) + " rows",
+                      "at most the cache's " + std::to_string(found.capacity));
+    for (const cpu::Sequence& other : sequences_)
+      if (other.cache == found.cache)
+        op_.wrong_value("rows", "has a cache twice", "one of its own for each sequence");
+    return found;
+  }
+  Stored keys_and_values(PyObject* object) const {
+    const Stored a = kept(op_, "keys and values", object);
+    if (a.format == cpu::kBF16)
+      op_.wrong_type("keys and values", "has dtype bfloat16", "float32, float16 or blocks of q8_0 in uint8");
+    if (!has_flags(object, py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
+      op_.wrong_value("keys and values", "is read-only", "a writeable array");
+    for (const cpu::DecoderLayer* layer : layers_)
+      if (a.ndim != 5 || a.shape[0] <= layer->index || a.shape[1] != 2 || a.shape[2] != layer->kv_heads ||
+          a.shape[4] != layer->head_dim)
+        op_.wrong_value("keys and values", "has shape " + a.shape_text(),
+                        "(layers, 2, " + std::to_string(layer->kv_heads) + ", capacity, " +
+                            std::to_string(layer->head_dim) + ") with layers more than " +
+                            std::to_string(layer->index));
+    return a;
+  }
+
+  const Op& op_;
+  const Layers& layers_;
+  const int64_t rows_, width_;
+  const std::array<py::tuple, 2> kept_;  // what the pointers below lead to
+  std::vector<cpu::Rotation> rotations_;
+  std::vector<cpu::Sequence> sequences_;
+};
+
+// A call on its way: its memory, and the threads that it may have.
+class DecoderRun {
+ public:
+  DecoderRun(const cpu::Kernels& kernels, const cpu::DecoderCall& call, const cpu::DecoderSizes& sizes)
+      : kernels_(kernels),
+        call_(call),
+        sizes_(sizes),
+        team_(cpu::parts(sizes.weights / 4, call.rows, 1)),
+        at_(sizes, call, team_),
+        memory_(at_.bytes(team_)) {
+    std::memset(memory_.data() + at_.done, 0, at_.begun - at_.done);
+    cpu::Balance::all().shares(reinterpret_cast<float*>(memory_.data() + at_.begins), team_);
+    calls.fetch_add(1, std::memory_order_relaxed);
+  }
+
+  // All threads go through the steps [first, last).
+  void go(uint32_t first, uint32_t last) {
+    auto* const begun = reinterpret_cast<cpu::Lockstep::Begun*>(memory_.data() + at_.begun);
+    std::memset(static_cast<void*>(begun), 0, cpu::Lockstep::bytes(team_));
+    cpu::Lockstep steps(team_);
+    const bool complete = last == cpu::DecoderThread::steps(call_, sizes_);
+    const Unlocked unlocked;
+    cpu::on_team(team_, [&](int me, int all) {
+      cpu::DecoderThread thread(kernels_, call_, sizes_, at_, memory_.data(), me, all);
+      steps.run(last - first, me, all, begun,
+                [&](uint32_t step, uint32_t share) { thread.run(first + step, share); });
+      if (complete && !call_.ends && me == 0) thread.finish();
+    });
+    const auto* const took = reinterpret_cast<const cpu::ShareTicks*>(memory_.data() + at_.took);
+    if (complete) cpu::Balance::all().learn(took, team_, call_.count);
+  }
+
+ private:
+  const cpu::Kernels& kernels_;
+  const cpu::DecoderCall& call_;
+  const cpu::DecoderSizes& sizes_;
+  const int team_;
+  const cpu::DecoderMemory at_;
+  const cpu::Workspace memory_;
+};
+
+inline Array rows_to_change(const Op& op, PyObject* object) {
+  const Array x = array(op, "x", object);
+  if (x.dtype != cpu::kFloat32)
+    op.wrong_type("x", std::string("has dtype ") + dtype_name(x.dtype), "float32");
+  if (x.ndim != 2 || x.shape[0] > cpu::kDecodeRows)
+    op.wrong_shape("x", x, "(rows, width) with at most " + std::to_string(cpu::kDecodeRows) + " rows");
+  if (!has_flags(object, py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
+    op.wrong_value("x", "is read-only", "a writeable array");
+  return x;
+}
+
+inline PyObject* decoder_layers(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+  static const char* const names[] = {"layers", "x", "rotations", "rows"};
+  PyObject* values[4];
+  place(op, values, names, 4, 4, args, given, keywords);
+  const Array x = rows_to_change(op, values[1]);
+  const py::tuple kept = items_of(op, "layers", values[0]);
+  const Layers layers = layers_of(kept);
+  for (const cpu::DecoderLayer* layer : layers)
+    if (layer->width != x.shape[1]) op.wrong_shape("x", x, "(rows, " + std::to_string(layer->width) + ")");
+  const DecoderArguments read(op, layers, x.shape[0], x.shape[1], values[2], values[3]);
+  cpu::DecoderCall call = read.call();
+  if (!call.count || !call.rows) Py_RETURN_NONE;
+  call.x = reinterpret_cast<float*>(x.data);
+  const cpu::Kernels& kernels = *active.load();
+  const cpu::DecoderSizes sizes(kernels, call.layers, call.count, nullptr);
+  DecoderRun(kernels, call, sizes).go(0, cpu::DecoderThread::steps(call, sizes));
+  Py_RETURN_NONE;
+}
+
+}  // namespace ops

@@ -1,0 +1,101 @@
+// What follows from an op's declaration (ops/table.h) for a call from Python, on any native backend: the
+// places of arguments, the parameters that are no arrays, and all arguments in their order. A backend adds
+// how it takes arrays.
+#pragma once
+#include <utility>
+
+#include "../ops/sizes.h"
+#include "../ops/table.h"
+#include "arguments.h"
+
+namespace [[gnu::visibility("hidden")]] arguments {
+
+using namespace airllm::declared;
+
+template <const Declaration& kOp>
+inline constexpr Op kNamed{kOp.name};
+
+// The names of an op's arguments, with `out`.
+template <const Declaration& kOp>
+struct Names {
+  const char* all[kOp.places()] = {};
+  constexpr Names() {
+    for (size_t i = 0; i < kOp.count; ++i) all[i] = kOp.arguments[i].name;
+    if (kOp.places() > kOp.count) all[kOp.count] = "out";
+  }
+};
+template <const Declaration& kOp>
+inline constexpr Names<kOp> kNames;
+
+// A parameter that is no array, or its default.
+template <const Declaration& kOp, size_t kArgument>
+auto parameter(PyObject* value) {
+  constexpr const Argument& argument = kOp.arguments[kArgument];
+  constexpr const Op& op = kNamed<kOp>;
+  constexpr Kind kind = argument.kind;
+  if constexpr (kind == Kind::positive) {
+    return optional_positive(op, argument.name, value);
+  } else if constexpr (kind == Kind::number && argument.may_be_none) {
+    return optional_number(op, argument.name, value);
+  } else if constexpr (kind == Kind::number) {
+    return number(op, argument.name, value, static_cast<float>(argument.otherwise));
+  } else if constexpr (kind == Kind::count) {
+    return optional_count(op, argument.name, value);
+  } else if constexpr (kind == Kind::flag) {
+    return flag(op, argument.name, value, argument.otherwise != 0);
+  } else if constexpr (kind == Kind::choice) {
+    static constexpr const char* choices[] = {argument.choices[0], argument.choices[1]};
+    return choice(op, argument.name, value, choices);
+  } else {
+    return value;
+  }
+}
+
+template <size_t kArgument, class Value>
+struct Slot {
+  Value value;
+};
+
+// The order in which arguments are checked: what is no array first, as airllm/op.py has it.
+template <const Declaration& kOp>
+struct Order {
+  size_t at[kOp.count] = {};
+  constexpr Order() {
+    size_t n = 0;
+    for (const bool is_array : {false, true})
+      for (size_t i = 0; i < kOp.count; ++i)
+        if (kOp.arguments[i].is_array() == is_array) at[n++] = i;
+  }
+};
+template <const Declaration& kOp>
+inline constexpr Order<kOp> kOrder;
+
+// All arguments of a call of the op `Given::kDeclared`; `Given` takes them one by one.
+template <class Given, class Indices = std::make_index_sequence<Given::kDeclared.count>>
+class All;
+
+template <class Given, size_t kArgument>
+using SlotOf = Slot<kArgument, decltype(std::declval<Given&>().template take<kArgument>())>;
+
+template <class Given, size_t... kArgument>
+class All<Given, std::index_sequence<kArgument...>>
+    : public Given, SlotOf<Given, kOrder<Given::kDeclared>.at[kArgument]>... {
+ public:
+  All(PyObject* const* args, Py_ssize_t given, PyObject* keywords)
+      : Given(args, given, keywords),
+        SlotOf<Given, kOrder<Given::kDeclared>.at[kArgument]>{
+            this->template take<kOrder<Given::kDeclared>.at[kArgument]>()}... {}
+
+  template <size_t kAt>
+  const auto& get() const {
+    return SlotOf<Given, kAt>::value;
+  }
+
+  // What function(before..., arguments...) gives, in the order of the declaration.
+  template <class Function, class... Before>
+  auto apply(const Function& function, const Before&... before) const {
+    return function(before..., get<kArgument>()...);
+  }
+};
+
+}  // namespace arguments

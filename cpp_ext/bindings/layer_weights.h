@@ -1,0 +1,275 @@
+// A decoder layer as Python hands it to a native backend: its weights by name, as airllm.models.layers has
+// them, and its numbers.
+#pragma once
+#include <pybind11/stl.h>
+
+#include <array>
+#include <list>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "../cpu/decoder/decoder.h"
+#include "arguments.h"
+
+namespace arguments {
+
+// What a layer does, but for its weights.
+struct LayerNumbers {
+  int64_t heads, kv_heads, head_dim;
+  float norm_eps, attention_scale;
+  std::optional<float> attention_softcap;
+  std::optional<int64_t> window;
+  std::string activation;
+  bool interleaved;
+  int64_t index, rotation;
+  int64_t experts_used;
+  bool normalize_experts;
+  float residual_scale;
+  std::optional<std::pair<float, int64_t>> query_temperature;  // scale, and the length from which it counts
+  bool pre_norms;
+  std::string qk_norm;
+};
+
+// Traits that no layer has together, though each is known: `trait` with the trait `with`, or without the
+// trait `without`. Python reads it before there are weights, the constructor where there are.
+struct Refusal {
+  const char *trait, *with, *without, *why;
+};
+inline constexpr Refusal kRefusals[] = {
+    {"experts", "pre_norms", "", "experts take their input from a norm before them"},
+    {"pre_norms", "", "post_norms", "a half of a layer has a norm before it or after it"},
+};
+
+// Gate, up and down of each expert of a layer; none if it has none.
+using ExpertArrays = std::vector<std::array<py::object, 3>>;
+
+// A layer's weights and numbers, checked once; holds what they point into. `Weights` knows where a backend
+// has them: `op` begins its messages, size(), rows(), vector() and matrix() read an array; kExperts says
+// whether its layers may have experts.
+template <class Weights>
+class [[gnu::visibility("hidden")]] LayerWeights {
+ public:
+  LayerWeights(const py::dict& weights, const ExpertArrays& experts, const LayerNumbers& numbers) {
+    for (const auto& [name, weight] : weights)
+      unread_[py::cast<std::string>(name)] = py::reinterpret_borrow<py::object>(weight);
+    refuse(experts, numbers);
+    read(numbers);
+    read_attention(numbers.pre_norms);
+    if (numbers.pre_norms)
+      layer_.feed_forward_norm = floats("feed_forward.norm", given("feed_forward.norm"), layer_.width);
+    layer_.feed_forward_post_norm = optional_floats("feed_forward.post_norm", layer_.width);
+    if (experts.empty())
+      read_feed_forward();
+    else
+      read_experts(experts, numbers);
+    if (!unread_.empty()) not_implemented(op_, "weights have '" + unread_.begin()->first + "'");
+  }
+
+  LayerWeights(const LayerWeights&) = delete;
+  LayerWeights& operator=(const LayerWeights&) = delete;
+
+  const cpu::DecoderLayer& get() const { return layer_; }
+
+ private:
+  void refuse(const ExpertArrays& experts, const LayerNumbers& n) const {
+    if (!Weights::kExperts && !experts.empty()) not_implemented(op_, "such a layer has no place for experts");
+    std::set<std::string> traits{""};
+    if (!experts.empty()) traits.insert("experts");
+    if (!n.pre_norms) traits.insert("pre_norms");
+    if (unread_.count("attention.post_norm")) traits.insert("post_norms");
+    for (const Refusal& each : kRefusals) {
+      const bool without = !*each.without || !traits.count(each.without);
+      if (traits.count(each.trait) && traits.count(each.with) && without) not_implemented(op_, each.why);
+    }
+  }
+
+  void read(const LayerNumbers& n) {
+    const auto positive = [&](const char* name, int64_t value) {
+      if (value < 1) op_.wrong_value(name, "has value " + std::to_string(value), "1 or more");
+      return value;
+    };
+    layer_.heads = positive("heads", n.heads);
+    layer_.kv_heads = positive("kv_heads", n.kv_heads);
+    layer_.head_dim = positive("head_dim", n.head_dim);
+    if (n.heads % n.kv_heads)
+      op_.wrong_value("heads", "has value " + std::to_string(n.heads),
+                      "a multiple of kv_heads=" + std::to_string(n.kv_heads));
+    layer_.window = n.window ? positive("windows", *n.window) : 0;
+    layer_.index = positive("index", n.index + 1) - 1;
+    layer_.rotation = positive("rotation", n.rotation + 2) - 2;
+    layer_.eps = n.norm_eps;
+    layer_.scale = n.attention_scale;
+    layer_.softcap = n.attention_softcap.value_or(0.f);
+    static const char* const activations[] = {"silu", "gelu_tanh", "gelu"};
+    layer_.activation =
+        static_cast<cpu::Activation>(choice(op_, "activation", py::str(n.activation).ptr(), activations));
+    layer_.interleaved = n.interleaved;
+    layer_.residual_scale = n.residual_scale;
+    static const char* const normed[] = {"", "head", "row"};
+    layer_.norms_whole_rows = choice(op_, "qk_norm", py::str(n.qk_norm).ptr(), normed) == 2;
+    if (n.query_temperature) {
+      layer_.temperature = n.query_temperature->first;
+      layer_.temperature_length = positive("query_temperature", n.query_temperature->second);
+    }
+  }
+
+  void read_attention(bool pre_norms) {
+    const int64_t q = layer_.heads * layer_.head_dim, kv = layer_.kv_heads * layer_.head_dim;
+    const char* const first = pre_norms ? "attention.norm" : "attention.post_norm";
+    const py::object norm = given(first);
+    layer_.width = Weights::size(first, norm.ptr());
+    const float* const weights = floats(first, norm, layer_.width);
+    layer_.attention_norm = pre_norms ? weights : nullptr;
+    layer_.attention_post_norm = pre_norms ? optional_floats("attention.post_norm", layer_.width) : weights;
+    layer_.q = matrix("attention.q", q, layer_.width);
+    layer_.k = matrix("attention.k", kv, layer_.width);
+    layer_.v = matrix("attention.v", kv, layer_.width);
+    layer_.output = matrix("attention.output", layer_.width, q);
+    layer_.q_norm = optional_floats("attention.q_norm", layer_.norms_whole_rows ? q : layer_.head_dim);
+    layer_.k_norm = optional_floats("attention.k_norm", layer_.norms_whole_rows ? kv : layer_.head_dim);
+  }
+
+  void read_feed_forward() {
+    const py::object gate = given("feed_forward.gate");
+    layer_.feed_forward = Weights::rows("feed_forward.gate", gate.ptr());
+    layer_.gate = matrix("feed_forward.gate", gate, layer_.feed_forward, layer_.width);
+    layer_.up = matrix("feed_forward.up", layer_.feed_forward, layer_.width);
+    layer_.down = matrix("feed_forward.down", layer_.width, layer_.feed_forward);
+  }
+
+  void read_experts(const ExpertArrays& experts, const LayerNumbers& n) {
+    cpu::Experts& all = layer_.experts;
+    all.count = static_cast<int64_t>(experts.size());
+    if (n.experts_used < 1 || n.experts_used > all.count)
+      op_.wrong_value("experts_used", "has value " + std::to_string(n.experts_used),
+                      "1 to " + std::to_string(all.count));
+    all.used = n.experts_used;
+    all.normalize = n.normalize_experts;
+    all.router = matrix("experts.router", all.count, layer_.width);
+    layer_.feed_forward = Weights::rows("experts.0.gate", experts[0][0].ptr());
+    for (const auto& each : experts) read_expert("experts." + std::to_string(experts_.size()), each);
+    all.each = experts_.data();
+    all.kinds = kinds_.data();
+    all.kind_count = static_cast<int64_t>(kinds_.size());
+  }
+  void read_expert(const std::string& name, const std::array<py::object, 3>& arrays) {
+    const int64_t wide = layer_.feed_forward, narrow = layer_.width;
+    const cpu::Expert expert{matrix(name + ".gate", arrays[0], wide, narrow),
+                             matrix(name + ".up", arrays[1], wide, narrow),
+                             matrix(name + ".down", arrays[2], narrow, wide)};
+    for (const cpu::Matrix& each : {expert.gate, expert.up, expert.down}) add_kind(each);
+    experts_.push_back(expert);
+  }
+  void add_kind(const cpu::Matrix& matrix) {
+    for (const cpu::Matrix& known : kinds_)
+      if (known.format == matrix.format && known.k == matrix.k) return;
+    kinds_.push_back(matrix);
+  }
+
+  // The weight of this name, or null.
+  py::object found(const std::string& name) {
+    const auto at = unread_.find(name);
+    if (at == unread_.end()) return {};
+    py::object weight = std::move(at->second);
+    unread_.erase(at);
+    return weight;
+  }
+  py::object given(const std::string& name) {
+    py::object weight = found(name);
+    if (!weight) not_implemented(op_, "weights lack '" + name + "'");
+    return weight;
+  }
+
+  const float* floats(const char* name, const py::object& object, int64_t n) {
+    kept_.push_back(object);
+    return Weights::vector(name, object.ptr(), n);
+  }
+  const float* optional_floats(const std::string& name, int64_t n) {
+    const py::object object = found(name);
+    return object ? floats(name.c_str(), object, n) : nullptr;
+  }
+
+  cpu::Matrix matrix(const std::string& name, int64_t n, int64_t k) {
+    return matrix(name, given(name), n, k);
+  }
+  cpu::Matrix matrix(const std::string& name, const py::object& object, int64_t n, int64_t k) {
+    kept_.push_back(object);
+    cpu::Matrix read = Weights::matrix(name.c_str(), object.ptr(), n, k);
+    read.bias = optional_floats(name + "_bias", n);
+    return read;
+  }
+
+  static constexpr Op op_ = Weights::op;
+  cpu::DecoderLayer layer_{};
+  std::map<std::string, py::object> unread_;
+  std::list<py::object> kept_;
+  std::vector<cpu::Expert> experts_;
+  std::vector<cpu::Matrix> kinds_;
+};
+
+// The traits of a model (ModelConfig.traits) that a module's layers and ends know: one that has another is
+// computed op by op. The constants are what all layers of LayerWeights know.
+using Traits = std::initializer_list<const char*>;
+inline constexpr Traits kLayerTraits = {"activation=gelu",
+                                        "activation=gelu_tanh",
+                                        "attention_softcap",
+                                        "local_rope",
+                                        "local_rope.interleaved",
+                                        "local_rope.scaling",
+                                        "output_bias",
+                                        "post_norms",
+                                        "qk_norm=head",
+                                        "qkv_bias",
+                                        "rope.interleaved",
+                                        "rope.scaling",
+                                        "windows"};
+inline constexpr Traits kEndTraits = {"embedding_scale", "logit_softcap"};
+
+// Those that one backend knows beyond these.
+struct MoreTraits {
+  Traits layers, ends;
+};
+
+inline py::frozenset set_of(Traits some, Traits more = {}) {
+  py::set all;
+  for (const Traits& traits : {some, more})
+    for (const char* trait : traits) all.add(trait);
+  return all;
+}
+
+// The class of a backend's layers as Python has it.
+template <class Layer>
+void define_layer(py::module_& module, const char* name, const char* doc, const MoreTraits& more = {}) {
+  py::dict traits;
+  traits["layers"] = set_of(kLayerTraits, more.layers);
+  traits["ends"] = set_of(kEndTraits, more.ends);
+  module.attr("decoder_traits") = traits;
+  py::list refusals;
+  for (const Refusal& each : kRefusals)
+    refusals.append(py::make_tuple(each.trait, each.with, each.without, each.why));
+  module.attr("decoder_refusals") = py::tuple(refusals);
+  py::class_<Layer>(module, name, doc)
+      .def(py::init([](const py::dict& weights, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                       float norm_eps, float attention_scale, std::optional<float> attention_softcap,
+                       std::optional<int64_t> window, const std::string& activation, bool interleaved,
+                       int64_t index, int64_t rotation, const ExpertArrays& experts, int64_t experts_used,
+                       bool normalize_experts, float residual_scale,
+                       std::optional<std::pair<float, int64_t>> query_temperature, bool pre_norms,
+                       const std::string& qk_norm) {
+             return new Layer(weights, experts,
+                              {heads, kv_heads, head_dim, norm_eps, attention_scale, attention_softcap,
+                               window, activation, interleaved, index, rotation, experts_used,
+                               normalize_experts, residual_scale, query_temperature, pre_norms, qk_norm});
+           }),
+           py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
+           py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
+           py::arg("windows") = py::none(), py::arg("activation") = "silu", py::arg("interleaved") = false,
+           py::arg("index") = 0, py::arg("rotation") = 0, py::arg("experts") = py::tuple(),
+           py::arg("experts_used") = 0, py::arg("normalize_experts") = false, py::arg("residual_scale") = 1.f,
+           py::arg("query_temperature") = py::none(), py::arg("pre_norms") = true, py::arg("qk_norm") = "");
+}
+
+}  // namespace arguments

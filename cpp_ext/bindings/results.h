@@ -1,0 +1,63 @@
+// Where results lie: NumPy's own memory for small ones, and kept buffers for large ones.
+#pragma once
+#include "../cpu/threads/buffer_pool.h"
+#include "arguments.h"
+
+namespace results {
+
+namespace py = pybind11;
+using cpu::Buffer;
+using cpu::kept;
+using cpu::kLarge;
+
+inline PyObject* new_array(PyObject* descr, int ndim, const py::ssize_t* shape, void* data) {
+  const auto& numpy = py::detail::npy_api::get();
+  Py_INCREF(descr);  // NumPy takes a reference away
+  PyObject* made = numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, descr, ndim, shape, nullptr, data,
+                                               data ? py::detail::npy_api::NPY_ARRAY_WRITEABLE_ : 0, nullptr);
+  if (!made) throw py::error_already_set();
+  return made;
+}
+
+inline PyObject* new_large_array(PyObject* descr, int ndim, const py::ssize_t* shape, size_t bytes) {
+  const Buffer buffer = kept().take(bytes);
+  PyObject* const owner = PyCapsule_New(buffer.data, nullptr, [](PyObject* capsule) {
+    const size_t size = reinterpret_cast<size_t>(PyCapsule_GetContext(capsule));
+    kept().give({PyCapsule_GetPointer(capsule, nullptr), size});
+  });
+  if (!owner) throw py::error_already_set();
+  PyCapsule_SetContext(owner, reinterpret_cast<void*>(buffer.bytes));
+  py::object owned = py::reinterpret_steal<py::object>(owner);
+  PyObject* made = new_array(descr, ndim, shape, buffer.data);
+  py::detail::npy_api::get().PyArray_SetBaseObject_(made, owned.release().ptr());
+  return made;
+}
+
+// What an op gives: an array, and the reference to it that its caller gets. Hidden, as pybind11's own
+// types are, whatever the compiler is told.
+struct __attribute__((visibility("hidden"))) Result : arguments::Array {
+  py::object owned;
+  PyObject* give() { return owned.release().ptr(); }
+};
+
+// Two results as Python gets them: the caller's own pair of arrays, or a tuple.
+inline PyObject* both(PyObject* out, Result& a, Result& b) {
+  if (arguments::present(out)) return py::reinterpret_borrow<py::object>(out).release().ptr();
+  return py::make_tuple(std::move(a.owned), std::move(b.owned)).release().ptr();
+}
+
+// A new array.
+inline Result new_result(PyObject* descr, arguments::DType dtype, int ndim, const py::ssize_t* shape) {
+  arguments::Array made;
+  made.dtype = dtype;
+  made.ndim = ndim;
+  for (int i = 0; i < ndim; ++i) made.size *= shape[i];
+  const size_t bytes = made.nbytes();
+  made.object =
+      bytes < kLarge ? new_array(descr, ndim, shape, nullptr) : new_large_array(descr, ndim, shape, bytes);
+  made.data = py::detail::array_proxy(made.object)->data;
+  made.shape = reinterpret_cast<const py::ssize_t*>(py::detail::array_proxy(made.object)->dimensions);
+  return {made, py::reinterpret_steal<py::object>(made.object)};
+}
+
+}  // namespace results

@@ -1,0 +1,108 @@
+// What lies where in the memory of a call of decoder layers.
+#pragma once
+#include <algorithm>
+#include <atomic>
+
+#include "../quantized/dequantized_linear.h"
+#include "../threads/load_balance.h"
+#include "../threads/lockstep.h"
+#include "experts.h"
+
+namespace cpu {
+
+// Hands out pieces of memory, each on cache lines of its own.
+struct Pieces {
+  int64_t bytes = 0;
+  int64_t take(int64_t of) {
+    const int64_t at = bytes;
+    bytes += (of + 63) / 64 * 64;
+    return at;
+  }
+  int64_t floats(int64_t count) { return take(count * 4); }
+};
+
+// The largest of what some layers need, and what comes after them.
+struct DecoderSizes {
+  int64_t width = 0, q = 0, kv = 0, group = 0, head_dim = 0;
+  int64_t feed_forward = 0;  // of all experts that a token goes to
+  int64_t experts = 0, experts_used = 0;
+  int64_t packed = 0;     // bytes of a packed row, and of what rounding leaves of it
+  int64_t longest = 0;    // values of a row of a weight
+  int64_t units = 0;      // of attention: key-value heads
+  int64_t attention = 0;  // floats
+  int64_t weights = 0;    // of the layer that has the fewest
+
+  DecoderSizes(const Kernels& kernels, const DecoderLayer* const* layers, int64_t count,
+               const DecoderEnds* ends) {
+    for (int64_t i = 0; i < count; ++i) add(kernels, *layers[i]);
+    if (ends) add(kernels, ends->output);
+  }
+
+ private:
+  void add(const Kernels& kernels, const DecoderLayer& layer) {
+    width = std::max(width, layer.width);
+    q = std::max(q, layer.q.n);
+    kv = std::max(kv, layer.k.n);
+    feed_forward = std::max(feed_forward, layer.feed_forward * std::max<int64_t>(layer.experts.used, 1));
+    experts = std::max(experts, layer.experts.count);
+    experts_used = std::max(experts_used, layer.experts.used);
+    group = std::max(group, layer.group());
+    head_dim = std::max(head_dim, layer.head_dim);
+    units = std::max(units, layer.kv_heads);
+    weights = weights ? std::min(weights, layer.weights()) : layer.weights();
+    for (const Matrix& each :
+         {layer.q, layer.k, layer.v, layer.output, layer.gate, layer.up, layer.down, layer.experts.router})
+      add(kernels, each);
+    for (int64_t i = 0; i < layer.experts.kind_count; ++i) add(kernels, layer.experts.kinds[i]);
+    Attention all{};
+    all.d = all.e = layer.head_dim;
+    attention = std::max(attention, kernels.attention.workspace(all));
+  }
+  void add(const Kernels& kernels, const Matrix& matrix) {
+    longest = std::max(longest, matrix.k);
+    packed = std::max({packed, 2 * kernels.stored.packed_bytes(matrix.format, matrix.k),
+                       kernels.stored.packed_bytes(kF32, matrix.k)});
+  }
+};
+
+// Offsets in bytes: of what all threads read, and of what each thread has for itself.
+struct DecoderMemory {
+  Pieces shared, own;
+  int64_t q, k, v, seen, change, router, gate, up, x, middle, sums, begins, done, took, begun;
+  int64_t own_x, normed, packed, floats, rotated, attention, choices, liking, order;
+  int64_t unit_rows = 0;  // of queries, that a sequence has with one key-value head
+
+  DecoderMemory(const DecoderSizes& sizes, const DecoderCall& call, int team) {
+    const int64_t rows = call.rows, units = sizes.units * call.sequence_count;
+    for (int64_t s = 0; s < call.sequence_count; ++s)
+      unit_rows = std::max(unit_rows, call.sequences[s].tokens() * sizes.group);
+    q = shared.floats(rows * sizes.q);
+    k = shared.floats(rows * sizes.kv);
+    v = shared.floats(rows * sizes.kv);
+    seen = shared.floats(rows * sizes.q);
+    change = shared.floats(rows * sizes.width);
+    router = shared.floats(rows * sizes.experts);
+    gate = shared.floats(rows * sizes.feed_forward);
+    up = shared.floats(rows * sizes.feed_forward);
+    x = shared.floats(rows * sizes.width);
+    middle = shared.floats(rows * sizes.width);
+    sums = shared.floats((units + team) * unit_rows * (sizes.head_dim + 2));
+    begins = shared.floats(Balance::values(team));
+    done = shared.take(units * static_cast<int64_t>(sizeof(std::atomic<int>)));
+    took = shared.take(team * static_cast<int64_t>(sizeof(ShareTicks)));
+    begun = shared.take(Lockstep::bytes(team));
+    own_x = own.floats(rows * sizes.width);
+    normed = own.floats(rows * sizes.width);
+    packed = own.take(rows * sizes.packed);
+    floats = own.floats(kUnpackedRows * sizes.longest);
+    rotated = own.floats(unit_rows * sizes.head_dim);
+    attention = own.floats(sizes.attention);
+    choices = own.take(rows * sizes.experts_used * static_cast<int64_t>(sizeof(Choice)));
+    liking = own.floats(sizes.experts);
+    order = own.take(sizes.experts * static_cast<int64_t>(sizeof(int32_t)));
+  }
+
+  int64_t bytes(int team) const { return shared.bytes + team * own.bytes; }
+};
+
+}  // namespace cpu

@@ -1,0 +1,103 @@
+// Products of a thread's few rows with weights as they are stored. Every thread packs the rows for itself,
+// once for all weights of a format.
+#pragma once
+#include <algorithm>
+
+#include "../quantized/dequantized_linear.h"
+#include "decoder.h"
+
+namespace cpu {
+
+struct Columns {
+  int64_t begin, end;
+
+  // What of them is among n columns behind `before` others.
+  Columns within(int64_t before, int64_t n) const {
+    return {std::clamp<int64_t>(begin - before, 0, n), std::clamp<int64_t>(end - before, 0, n)};
+  }
+};
+
+// Rows (rows, k) that products read. With rounding errors, what rounding to 8 bits leaves of a row is a row
+// too, and a product exact to 15 bits.
+struct ProductInput {
+  const float* x;
+  int64_t k, rows;
+  bool with_rounding_error = false;
+};
+
+class __attribute__((visibility("hidden"))) DecoderProducts {
+ public:
+  // `packed` has room for the rows in any format that comes, `floats` for kUnpackedRows rows of weights.
+  DecoderProducts(const StoredKernels& kernels, char* packed, float* floats)
+      : kernels_(kernels), packed_(packed), floats_(floats) {}
+
+  // What is multiplied from now on.
+  void of(const ProductInput& input) {
+    input_ = input;
+    packed_for_ = kFormats;
+  }
+  const ProductInput& input() const { return input_; }
+
+  // Columns of out (the input's rows, n) = input matrix^T + bias.
+  void multiply(const Matrix& matrix, float* out, Columns columns) {
+    if (columns.begin >= columns.end) return;
+    pack(matrix.format);
+    const int64_t most = has_rounding_error() ? kDecodeRows / 2 : kDecodeRows;
+    for (int64_t row = 0; row < input_.rows; row += most)
+      multiply(matrix, out, columns, row, std::min(most, input_.rows - row));
+  }
+
+ private:
+  void multiply(const Matrix& matrix, float* out, Columns columns, int64_t row, int64_t rows) {
+    const int64_t bytes = kernels_.packed_bytes(packed_as_, matrix.k);
+    const LinearPart part{matrix.format,
+                          kFloat32,
+                          reinterpret_cast<char*>(out + row * matrix.n),
+                          rows,
+                          matrix.n,
+                          matrix.k,
+                          columns.begin,
+                          columns.end,
+                          matrix.data,
+                          packed_ + (has_rounding_error() ? 2 * row : row) * bytes,
+                          bytes,
+                          matrix.bias,
+                          has_rounding_error()};
+    if (packed_as_ == matrix.format)
+      kernels_.linear(part);
+    else
+      linear_unpacked(kernels_, part, floats_);
+  }
+  bool has_rounding_error() const { return input_.with_rounding_error && is_quantized(packed_as_); }
+
+  // Rows that int8 blocks cannot hold, as those with a NaN, are packed as floats.
+  void pack(Format format) {
+    if (packed_for_ == format) return;
+    packed_for_ = format;
+    packed_as_ = pack_as(format) ? format : kF32;
+    if (packed_as_ != format) pack_as(kF32);
+  }
+  bool pack_as(Format format) {
+    const int64_t bytes = kernels_.packed_bytes(format, input_.k);
+    const bool with_error = input_.with_rounding_error && is_quantized(format);
+    char* to = packed_;
+    const auto pack_row = [&](const float* x, float* error) {
+      const bool held = kernels_.pack(format, to, x, input_.k, error);
+      to += bytes;
+      return held;
+    };
+    for (int64_t i = 0; i < input_.rows; ++i)
+      if (!pack_row(input_.x + i * input_.k, with_error ? floats_ : nullptr) ||
+          (with_error && !pack_row(floats_, nullptr)))
+        return false;
+    return true;
+  }
+
+  const StoredKernels& kernels_;
+  char* const packed_;
+  float* const floats_;
+  ProductInput input_{};
+  Format packed_for_ = kFormats, packed_as_ = kFormats;
+};
+
+}  // namespace cpu

@@ -1,0 +1,425 @@
+// A thread's way through the layers of a call. Five steps to a layer, six if a layer of the call has experts:
+//   q, k, v | attention | its output matrix | router of experts | gate, up, their product | down
+// What is little work, norms and the packing of rows, every thread does for itself: that takes less time than
+// waiting for another to do it. A step reads nothing that it writes, and writes nothing that the one before
+// it, or the next one, does: what x is after a layer's first half, and after all of it, lie apart. Logits are
+// one step more, after all layers.
+#pragma once
+#include <cmath>
+
+#include "../threads/lockstep.h"
+#include "attention.h"
+#include "memory.h"
+#include "products.h"
+
+namespace cpu {
+
+class __attribute__((visibility("hidden"))) DecoderThread {
+ public:
+  DecoderThread(const Kernels& kernels, const DecoderCall& call, const DecoderSizes& sizes,
+                const DecoderMemory& at, char* memory, int me, int all)
+      : kernels_(kernels),
+        call_(call),
+        per_layer_(steps_per_layer(sizes)),
+        all_(all),
+        slot_(at.unit_rows * (sizes.head_dim + 2)),
+        mine_(memory + at.shared.bytes + me * at.own.bytes),
+        products_(kernels.stored, mine_ + at.packed, own(at.floats)) {
+    const auto shared = [&](int64_t offset) { return reinterpret_cast<float*>(memory + offset); };
+    q_ = shared(at.q), k_ = shared(at.k), v_ = shared(at.v), seen_ = shared(at.seen);
+    change_ = call.change ? call.change : shared(at.change), router_ = shared(at.router);
+    gate_ = shared(at.gate), up_ = shared(at.up), sums_ = shared(at.sums);
+    x_ = shared(at.x), middle_ = shared(at.middle);
+    begins_ = shared(at.begins);
+    done_ = reinterpret_cast<std::atomic<int>*>(memory + at.done);
+    took_ = reinterpret_cast<ShareTicks*>(memory + at.took);
+    own_x_ = own(at.own_x), normed_ = own(at.normed), rotated_ = own(at.rotated);
+    attention_ = own(at.attention);
+    routing_ = {reinterpret_cast<Choice*>(mine_ + at.choices), own(at.liking),
+                reinterpret_cast<int32_t*>(mine_ + at.order)};
+  }
+
+  static constexpr uint32_t kFirstHalf = 3;  // of a layer's steps
+  static uint32_t steps_per_layer(const DecoderSizes& sizes) { return kFirstHalf + (sizes.experts ? 3 : 2); }
+  static uint32_t steps(const DecoderCall& call, const DecoderSizes& sizes) {
+    return static_cast<uint32_t>(call.count) * steps_per_layer(sizes) + (call.ends ? 1 : 0);
+  }
+
+  // One of a step's shares, each of which is done by one thread.
+  void run(uint32_t step, uint32_t share) {
+    const uint64_t before = ticks();
+    work(step, share);
+    took_[share].of[stage_] += ticks() - before;
+  }
+
+  // After all steps, by one thread: x as the caller gets it.
+  void finish() {
+    add_layer(call_.count - 1);
+    std::copy_n(own_x_, call_.rows * call_.width, call_.x);
+  }
+
+ private:
+  enum Stage : uint32_t { kProjections, kAttention, kOutput, kRouter, kGate, kDown, kLogits };
+  static_assert(kLogits < kStepKinds);
+  Stage stage_of(int64_t number, uint32_t step) const {  // five steps have none for routers
+    if (number == call_.count) return kLogits;
+    return Stage(step < kRouter || per_layer_ > kDown ? step : step + 1);
+  }
+
+  void work(uint32_t step, uint32_t share) {
+    const int64_t number = step / per_layer_;
+    const bool again = step == last_step_;  // its rows are packed
+    const bool follows = step == last_step_ + 1;
+    last_step_ = step;
+    share_ = share;
+    stage_ = stage_of(number, step % per_layer_);
+    if (stage_ == kLogits) return logits(again);
+    const DecoderLayer& layer = *call_.layers[number];
+    switch (stage_) {
+      case kProjections:
+        if (!again) {
+          number ? add_layer(number - 1) : start();
+          normalize(layer.attention_norm, layer.eps, call_.rows, true);
+        }
+        keep(x_);
+        return project(layer);
+      case kAttention:
+        return UnitParts(layer, call_, share_, all_).each([&](const UnitPart& part) { attend(layer, part); });
+      case kOutput:
+        if (!again) products_.of({seen_, layer.output.k, call_.rows});
+        return multiply(layer.output, change_);
+      case kRouter:
+        return layer.experts.count ? route(layer, again) : void();
+      case kGate:
+        return layer.experts.count ? gate_experts(layer, number, again || follows) : gate(layer, again);
+      case kDown:
+        if (layer.experts.count) return add_experts(layer, routing_of(number));
+        if (!again) products_.of({gate_, layer.down.k, call_.rows});
+        return multiply(layer.down, change_);
+      case kLogits:
+        return;
+    }
+  }
+
+  float* own(int64_t offset) const { return reinterpret_cast<float*>(mine_ + offset); }
+
+  // This share's of n columns: whole cache lines, but for the last. Where they are few, the shares are equal:
+  // a line more or less is then more than what threads differ by.
+  Columns share(int64_t n) const {
+    constexpr int64_t kLine = 16, kManyLines = 16;
+    const int64_t lines = (n + kLine - 1) / kLine;
+    const float* const begins = begins_ + stage_ * (all_ + 1);
+    const auto begin = [&](int64_t share) {
+      const int64_t line = lines < kManyLines * all_ ? lines * share / all_
+                                                     : std::lrint(static_cast<float>(lines) * begins[share]);
+      return std::min(n, line * kLine);
+    };
+    return {begin(share_), begin(share_ + 1)};
+  }
+
+  // x before the first layer.
+  void start() {
+    if (!call_.ends) return void(std::copy_n(call_.x, call_.rows * call_.width, own_x_));
+    const Matrix& table = call_.ends->embedding;
+    const int64_t bytes = row_bytes(table.format, table.k);
+    for (int64_t i = 0; i < call_.rows; ++i)
+      kernels_.stored.dequantize(table.format, own_x_ + i * table.k, table.data + call_.tokens[i] * bytes,
+                                 table.k);
+    const float scale = call_.ends->embedding_scale;
+    for (int64_t i = 0; i < call_.rows * table.k; ++i) own_x_[i] *= scale;
+  }
+
+  // x after this layer.
+  void add_layer(int64_t number) {
+    const DecoderLayer& layer = *call_.layers[number];
+    add_change(middle_, layer.feed_forward_post_norm, layer);
+  }
+
+  // x with what half a layer has found.
+  void add_change(const float* x, const float* post_norm, const DecoderLayer& layer) {
+    const int64_t values = call_.rows * call_.width;
+    const float* change = change_;
+    if (post_norm) {
+      kernels_.rows.rms_norm[kFloat32][1](normed_, change_, post_norm, {call_.rows, call_.width, false},
+                                          layer.eps);
+      change = normed_;
+    }
+    if (layer.residual_scale != 1.f) {
+      scale(normed_, change, values, layer.residual_scale);
+      change = normed_;
+    }
+    std::copy_n(x, values, own_x_);
+    kernels_.stored.add_bias(kFloat32, reinterpret_cast<char*>(own_x_), change, 1, values);
+  }
+
+  static void scale(float* to, const float* from, int64_t n, float by) {
+    for (int64_t i = 0; i < n; ++i) to[i] = from[i] * by;
+  }
+
+  // The input of the next product; x itself without a weight.
+  void normalize(const float* weight, float eps, int64_t rows, bool with_rounding_error = false) {
+    if (!weight) return products_.of({own_x_, call_.width, rows, with_rounding_error});
+    kernels_.rows.rms_norm[kFloat32][1](normed_, own_x_, weight, {rows, call_.width, false}, eps);
+    products_.of({normed_, call_.width, rows, with_rounding_error});
+  }
+
+  // This share's columns of x, for steps to come.
+  void keep(float* to) const {
+    const Columns mine = share(call_.width);
+    if (mine.begin < mine.end)
+      for (int64_t at = 0; at < call_.rows * call_.width; at += call_.width)
+        std::copy(own_x_ + at + mine.begin, own_x_ + at + mine.end, to + at + mine.begin);
+  }
+
+  // q, k and v are one matrix to the threads. What rounding does to these three is half of what it does to
+  // the logits, and they are a tenth of a model's weights.
+  void project(const DecoderLayer& layer) {
+    const Columns mine = share(layer.q.n + 2 * layer.k.n);
+    int64_t before = 0;
+    const auto part = [&](const Matrix& matrix, float* out) {
+      products_.multiply(matrix, out, mine.within(before, matrix.n));
+      before += matrix.n;
+    };
+    part(layer.q, q_);
+    part(layer.k, k_);
+    part(layer.v, v_);
+  }
+
+  // x after attention, and what the products of the feed-forward part begin with.
+  void begin_second_half(const DecoderLayer& layer) {
+    add_change(x_, layer.attention_post_norm, layer);
+    normalize(layer.feed_forward_norm, layer.eps, call_.rows);
+  }
+
+  void gate(const DecoderLayer& layer, bool again) {
+    if (!again) begin_second_half(layer);
+    keep(middle_);
+    gate(layer, layer.gate, layer.up, share(layer.feed_forward), 0);
+  }
+
+  // Columns of gate_, of as many rows as the input has, from `first` on.
+  void gate(const DecoderLayer& layer, const Matrix& gate, const Matrix& up, Columns mine, int64_t first) {
+    const int64_t before = first * layer.feed_forward;
+    products_.multiply(gate, gate_ + before, mine);
+    products_.multiply(up, up_ + before, mine);
+    PairKernel* const product = layer.activation == kSilu
+                                    ? kernels_.elements.swiglu[kFloat32]
+                                    : kernels_.elements.geglu[layer.activation == kGelu][kFloat32];
+    if (mine.begin < mine.end)
+      for (int64_t i = 0; i < products_.input().rows; ++i) {
+        const int64_t at = before + i * layer.feed_forward + mine.begin;
+        product(gate_ + at, gate_ + at, up_ + at, mine.end - mine.begin, false);
+      }
+  }
+
+  void route(const DecoderLayer& layer, bool again) {
+    if (!again) begin_second_half(layer);
+    keep(middle_);
+    multiply(layer.experts.router, router_);
+  }
+
+  // Where the tokens go in this layer, whose router is done.
+  const Routing& routing_of(int64_t number) {
+    if (routed_ != number) routing_.find(kernels_.rows, call_.layers[number]->experts, router_, call_.rows);
+    routed_ = number;
+    return routing_;
+  }
+
+  // The experts that any token goes to are one matrix to the threads. `normed`: this thread has the input.
+  void gate_experts(const DecoderLayer& layer, int64_t number, bool normed) {
+    if (!normed) begin_second_half(layer);
+    const Routing& routing = routing_of(number);
+    const int64_t wide = layer.feed_forward;
+    const Columns mine = share(routing.experts() * wide);
+    routing.each([&](const ExpertRows& rows) {
+      const Columns columns = mine.within(rows.place * wide, wide);
+      if (columns.begin >= columns.end) return;
+      gather(rows);
+      const Expert& expert = layer.experts.each[rows.expert];
+      gate(layer, expert.gate, expert.up, columns, rows.first);
+    });
+  }
+
+  // The normed rows that go to an expert are the next input: all of them, or copies of some, for which own_x_
+  // has room since middle_ has what was there.
+  void gather(const ExpertRows& rows) {
+    const int64_t width = call_.width;
+    if (rows.count == call_.rows) {
+      if (products_.input().x != normed_) products_.of({normed_, width, rows.count});
+      return;
+    }
+    for (int64_t i = 0; i < rows.count; ++i)
+      std::copy_n(normed_ + rows.choices[i].token * width, width, own_x_ + i * width);
+    products_.of({own_x_, width, rows.count});
+  }
+
+  // This share's columns of what all experts have found, each by its share.
+  void add_experts(const DecoderLayer& layer, const Routing& routing) {
+    const Columns mine = share(call_.width);
+    if (mine.begin >= mine.end) return;
+    for (int64_t i = 0; i < call_.rows; ++i)
+      std::fill_n(change_ + i * call_.width + mine.begin, mine.end - mine.begin, 0.f);
+    routing.each([&](const ExpertRows& rows) {
+      products_.of({gate_ + rows.first * layer.feed_forward, layer.feed_forward, rows.count});
+      products_.multiply(layer.experts.each[rows.expert].down, own_x_, mine);
+      for (int64_t i = 0; i < rows.count; ++i) add_choice(rows.choices[i], own_x_ + i * call_.width, mine);
+    });
+  }
+  void add_choice(const Choice& choice, const float* found, Columns columns) {
+    float* const to = change_ + choice.token * call_.width;
+    for (int64_t i = columns.begin; i < columns.end; ++i) to[i] += choice.share * found[i];
+  }
+
+  // Of each sequence's last row.
+  void logits(bool again) {
+    const DecoderEnds& ends = *call_.ends;
+    if (!again) {
+      add_layer(call_.count - 1);
+      for (int64_t s = 0; s < call_.sequence_count; ++s)
+        std::copy_n(own_x_ + (call_.sequences[s].stop - 1) * call_.width, call_.width,
+                    own_x_ + s * call_.width);
+      normalize(ends.norm, ends.eps, call_.sequence_count);
+    }
+    const Columns mine = share(ends.output.n);
+    products_.multiply(ends.output, call_.logits, mine);
+    if (mine.begin >= mine.end) return;
+    for (int64_t s = 0; s < call_.sequence_count; ++s) {
+      float* const found = call_.logits + s * ends.output.n + mine.begin;
+      if (ends.softcap != 0.f) kernels_.attention.cap(found, mine.end - mine.begin, ends.softcap);
+      if (ends.logit_scale != 1.f) scale(found, found, mine.end - mine.begin, ends.logit_scale);
+    }
+  }
+
+  void multiply(const Matrix& matrix, float* out) { products_.multiply(matrix, out, share(matrix.n)); }
+
+  void attend(const DecoderLayer& layer, const UnitPart& part) {
+    const Sequence& sequence = *part.sequence;
+    const int64_t d = layer.head_dim, group = layer.group(), rows = sequence.tokens() * group;
+    const int64_t head_bytes = sequence.capacity * row_bytes(sequence.format, d);
+    char* const keys = sequence.cache + (2 * layer.index * layer.kv_heads + part.head) * head_bytes;
+    char* const values = keys + layer.kv_heads * head_bytes;
+    if (part.has_new_keys()) append(layer, part, keys, values);
+    rotate(layer, sequence, {q_, layer.q.n, layer.q_norm}, part.head * group, group);
+    for (int64_t i = 0; layer.temperature != 0.f && i < sequence.tokens(); ++i) {
+      float* const queries = rotated_ + i * group * d;
+      scale(queries, queries, group * d, layer.temperature_at(sequence.length + i));
+    }
+    const int64_t width = layer.heads * d;
+    float* const out = seen_ + sequence.start * width + part.head * group * d;
+    const AttentionHead head{reinterpret_cast<const char*>(rotated_), keys, values, nullptr,
+                             reinterpret_cast<char*>(out)};
+    const Attention all = attention_of(layer, sequence);
+    float* const sums = part.parts > 1 ? sums_ + (part.number + part.first_thread) * slot_ : nullptr;
+    float* const mine = sums + part.part * rows * (d + 2);
+    for (int64_t row = 0; row < rows; row += kernels_.attention.few)
+      kernels_.attention.few_rows[sequence.format](
+          all, head,
+          {row, std::min(rows - row, kernels_.attention.few), part.begin, part.end,
+           sums ? mine + row * (d + 2) : nullptr},
+          attention_);
+    if (!sums || done_[part.number].fetch_add(1, std::memory_order_acq_rel) < part.parts - 1) return;
+    done_[part.number].store(0, std::memory_order_relaxed);
+    kernels_.attention.merge(all, head, 0, rows, sums, part.parts);
+  }
+
+  static Attention attention_of(const DecoderLayer& layer, const Sequence& sequence) {
+    Attention all{};
+    all.heads = layer.group();
+    all.t = sequence.tokens();
+    all.s = sequence.end();
+    all.d = all.e = layer.head_dim;
+    all.k_row = all.v_row = layer.head_dim / kBlocks[sequence.format].values;
+    all.q_head = all.out_head = layer.head_dim;
+    all.q_row = layer.group() * layer.head_dim;
+    all.out_row = layer.heads * layer.head_dim;
+    all.q_type = kFloat32;
+    all.kv_format = sequence.format;
+    all.scale = layer.scale;
+    all.softcap = layer.softcap;
+    all.high = sequence.length;
+    all.low = layer.window ? sequence.length + 1 - layer.window : -all.t;
+    return all;
+  }
+
+  // Queries, or keys, of all rows (rows, width), and the weight of their norm, or null.
+  struct Projected {
+    const float* values;
+    int64_t width;
+    const float* norm;
+  };
+
+  // Some heads of each token of a sequence, from the first on, to rotated_ (tokens, heads, head_dim).
+  void rotate(const DecoderLayer& layer, const Sequence& sequence, const Projected& from, int64_t first,
+              int64_t heads) {
+    const Rows rows{heads, layer.head_dim, false};
+    const int64_t begin = first * layer.head_dim, values = heads * layer.head_dim;
+    for (int64_t i = 0; i < sequence.tokens(); ++i) {
+      const int64_t row = sequence.start + i;
+      const float* head = from.values + row * from.width + begin;
+      float* const to = rotated_ + i * values;
+      if (from.norm) {
+        if (layer.norms_whole_rows) {
+          const float by = inverse_rms(from.values + row * from.width, from.width, layer.eps);
+          for (int64_t j = 0; j < values; ++j) to[j] = head[j] * by * from.norm[begin + j];
+        } else {
+          kernels_.rows.rms_norm[kFloat32][1](to, head, from.norm, rows, layer.eps);
+        }
+        head = to;
+      }
+      if (layer.rotation < 0) {
+        if (head != to) std::copy_n(head, values, to);
+        continue;
+      }
+      const Rotation& angles = call_.rotations[layer.rotation];
+      kernels_.rows.rope[layer.interleaved][kFloat32](
+          to, head, {{angles.cos + row * angles.pairs, kFloat32}, 0},
+          {{angles.sin + row * angles.pairs, kFloat32}, 0}, rows, angles.pairs);
+    }
+  }
+
+  // 1 / sqrt(mean of squares + eps). Sums of several lanes, as compilers make vectors of.
+  static float inverse_rms(const float* x, int64_t n, float eps) {
+    constexpr int64_t kLanes = 16;
+    float sums[kLanes] = {};
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+      for (int64_t j = 0; j < kLanes; ++j) sums[j] += x[i + j] * x[i + j];
+    double sum = 0;
+    for (; i < n; ++i) sum += x[i] * x[i];
+    for (const float each : sums) sum += each;
+    return static_cast<float>(1 / std::sqrt(sum / static_cast<double>(n) + eps));
+  }
+
+  void append(const DecoderLayer& layer, const UnitPart& part, char* keys, char* values) {
+    const Sequence& sequence = *part.sequence;
+    const int64_t d = layer.head_dim, bytes = row_bytes(sequence.format, d);
+    rotate(layer, sequence, {k_, layer.k.n, layer.k_norm}, part.head, 1);
+    const auto put = [&](char* to, const float* from) {
+      if (sequence.format == kQ8_0) return kernels_.stored.quantize(kQ8_0, to, from, d);
+      kernels_.attention.narrow[sequence.format](to, from, d, 1.f);
+    };
+    for (int64_t i = 0; i < sequence.tokens(); ++i) {
+      const int64_t at = (sequence.length + i) * bytes;
+      put(keys + at, rotated_ + i * d);
+      put(values + at, v_ + (sequence.start + i) * layer.v.n + part.head * d);
+    }
+  }
+
+  const Kernels& kernels_;
+  const DecoderCall& call_;
+  const uint32_t per_layer_;
+  const int64_t all_, slot_;
+  char* const mine_;  // memory that no other thread has
+  int64_t share_ = 0;
+  Stage stage_ = kProjections;
+  uint32_t last_step_ = UINT32_MAX;
+  DecoderProducts products_;
+  float *q_, *k_, *v_, *seen_, *change_, *router_, *gate_, *up_, *x_, *middle_, *sums_, *begins_;
+  std::atomic<int>* done_;
+  ShareTicks* took_;
+  float *own_x_, *normed_, *rotated_, *attention_;
+  Routing routing_{};
+  int64_t routed_ = -1;  // the layer of which it is
+};
+
+}  // namespace cpu

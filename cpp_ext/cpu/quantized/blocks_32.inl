@@ -1,0 +1,172 @@
+// The formats of blocks of 32 values: a float16 scale, perhaps a float16 offset behind it, and a code for
+// each value: w = scale (code - kZero), or scale code + offset (kOffset). Formats.py says what each byte
+// means.
+//
+// A format is a struct with what is its own of
+//   kLow, kFifth  where bytes or halves of bytes begin, and fifth bits, if it has them
+//   kLargest      the largest code
+//   kBeside       see kWeightRows
+// and two ways to unpack, for blocks are read in two shapes:
+//   unpack(p)                    a group of LANES / 4 blocks, as two vectors: beside few rows of x, as stored
+//   codes(to, block, chunk), scales(scale, offset, block, chunk)    32 values: for panels beside many rows
+#ifndef AIRLLM_BLOCKS_32_INL
+#define AIRLLM_BLOCKS_32_INL
+#include "../simd/block_bytes.inl"
+#include "formats.h"
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
+
+struct Pair {  // values 0-15 and 16-31 of a group's blocks
+  Bytes first, second;
+};
+
+// ---- a group of blocks
+
+template <int kStride, class Group>
+INLINE Pair nibbles(Group p) {
+  const Bytes both = pieces<kStride>(p);
+  return {both & (int8_t)15, field(both, 4, 15)};
+}
+
+// 16 in the bytes whose bit, of 32 for each block, is set.
+template <int kStride, class Group>
+INLINE Pair fifth_bits(Group p) {
+  const Bytes place = (Bytes)(Longs{} + 0x8040201008040201u);
+  const Bytes first = eights<kStride>(p) & place, second = eights<kStride>(p + 2) & place;
+  return {(Bytes)(first != 0) & (int8_t)16, (Bytes)(second != 0) & (int8_t)16};
+}
+
+// ---- a block
+
+// GCC takes loops over bytes that may overlap apart, so 16 of them are a vector here.
+typedef uint8_t Codes __attribute__((vector_size(16)));
+typedef uint8_t CodesInMemory __attribute__((vector_size(16), aligned(1), may_alias));
+INLINE Codes load_codes(const uint8_t* p) { return *reinterpret_cast<const CodesInMemory*>(p); }
+INLINE void store_codes(uint8_t* p, Codes v) { *reinterpret_cast<CodesInMemory*>(p) = v; }
+
+// The fifth bits of 32 values, from a word: each byte of it is repeated for eight values, which keep a bit
+// each; adding makes that the highest one.
+INLINE void add_fifth_bits(uint8_t* to, const uint8_t* bits) {
+  constexpr uint64_t kEach = 0x0101010101010101u;
+  for (int i = 0; i < 4; ++i) {
+    const uint64_t bit = bits[i] * kEach & 0x8040201008040201u;
+    const uint64_t highest = ((bit & 0x7f * kEach) + 0x7f * kEach) | bit;
+    const uint64_t fifth = highest >> 3 & 0x10 * kEach;
+    uint64_t eight;
+    __builtin_memcpy(&eight, to + 8 * i, 8);
+    eight |= fifth;
+    __builtin_memcpy(to + 8 * i, &eight, 8);
+  }
+}
+
+// ---- what formats have in common
+
+template <class F, Format kFormatOf>
+struct BlockOf32 {
+  static constexpr Format kFormat = kFormatOf;
+  static constexpr int kValues = 32, kBytes = kBlocks[kFormat].bytes, kUnit = 32;
+  static constexpr int kFifth = 0, kZero = 0, kBeside = 2;
+  static constexpr bool kSigned = false, kOffset = false;
+  static_assert(kBlocks[kFormat].values == kValues);
+
+  static INLINE void scales(float* scale, float* offset, const uint8_t* block, int) {
+    *scale = half_at(block);
+    if (F::kOffset) *offset = half_at(block + 2);
+  }
+};
+
+template <class F, Format kFormat>
+struct OfBytes : BlockOf32<F, kFormat> {
+  static constexpr int kLargest = 127, kZero = kSignedZero;
+  static constexpr bool kSigned = true;
+
+  template <class Group>
+  static INLINE Pair unpack(Group p) {
+    return {pieces<F::kBytes>(p + F::kLow), pieces<F::kBytes>(p + F::kLow + 16)};
+  }
+  static INLINE void codes(uint8_t* to, const uint8_t* block, int) {
+    for (int i = 0; i < 32; ++i) to[i] = block[F::kLow + i] ^ kSignedZero;
+  }
+};
+
+// 16 values in the low halves of bytes, then 16 in the high ones; where there are fifth bits, these on top.
+template <class F, Format kFormat>
+struct OfNibbles : BlockOf32<F, kFormat> {
+  template <class Group>
+  static INLINE Pair unpack(Group p) {
+    const Pair low = nibbles<F::kBytes>(p + F::kLow);
+    if constexpr (!F::kFifth) return low;
+    const Pair high = fifth_bits<F::kBytes>(p + F::kFifth);
+    return {low.first | high.first, low.second | high.second};
+  }
+  static INLINE void codes(uint8_t* to, const uint8_t* block, int) {
+    const Codes both = load_codes(block + F::kLow);
+    store_codes(to, both & (uint8_t)15);
+    store_codes(to + 16, both >> 4);
+    if (F::kFifth) add_fifth_bits(to, block + F::kFifth);
+  }
+};
+
+// Nibbles that are the numbers of 16 signed bytes, F::levels().
+template <class F, Format kFormat>
+struct OfLevels : BlockOf32<F, kFormat> {
+  static constexpr int kLargest = 127, kZero = kSignedZero;
+  static constexpr bool kSigned = true;
+
+  template <class Group>
+  static INLINE Pair unpack(Group p) {
+    const Pair numbers = nibbles<F::kBytes>(p + F::kLow);
+    return {from_table(F::levels(), numbers.first), from_table(F::levels(), numbers.second)};
+  }
+  static INLINE void codes(uint8_t* to, const uint8_t* block, int) {
+    const Codes both = load_codes(block + F::kLow);
+    const Sixteen codes = F::levels() ^ (int8_t)kSignedZero;
+    store_codes(to, (Codes)look_up(codes, (Sixteen)(both & (uint8_t)15)));
+    store_codes(to + 16, (Codes)look_up(codes, (Sixteen)(both >> 4)));
+  }
+};
+
+// ---- the formats
+
+#ifdef DOT_U8_I8
+constexpr int kMostBeside = 4;
+#else  // what a dot product of bytes takes on the way has the registers
+constexpr int kMostBeside = 2;
+#endif
+
+struct Q8_0 : OfBytes<Q8_0, kQ8_0> {
+  static constexpr int kLow = 2, kBeside = kMostBeside;
+};
+
+struct Q4_0 : OfNibbles<Q4_0, kQ4_0> {
+  static constexpr int kLow = 2, kLargest = 15, kZero = 8, kBeside = kMostBeside;
+};
+
+struct Q4_1 : OfNibbles<Q4_1, kQ4_1> {
+  static constexpr int kLow = 4, kLargest = 15;
+  static constexpr bool kOffset = true;
+};
+
+struct Q5_0 : OfNibbles<Q5_0, kQ5_0> {
+  static constexpr int kLow = 6, kFifth = 2, kLargest = 31, kZero = 16;
+};
+
+struct Q5_1 : OfNibbles<Q5_1, kQ5_1> {
+  static constexpr int kLow = 8, kFifth = 4, kLargest = 31, kBeside = 1;
+  static constexpr bool kOffset = true;
+};
+
+struct IQ4_NL : OfLevels<IQ4_NL, kIQ4_NL> {
+  static constexpr int kLow = 2;
+  static INLINE Sixteen levels() {
+    return Sixteen{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+  }
+};
+
+}  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

@@ -1,0 +1,33 @@
+// Products of many rows, out (m, n) = x (m, k) @ weight (n, k)^T, with weights as they are stored.
+#pragma once
+#include <cstdint>
+
+#include "../dtypes.h"
+#include "formats.h"
+
+namespace cpu {
+
+// All of x by rows [n0, n1) of a weight; `workspace` has the bytes that `workspace_bytes` tells.
+struct PrefillPart {
+  int64_t m, n, k, n0, n1;
+};
+
+struct PrefillKernels {
+  int rows, columns;  // of the tile that the innermost kernel keeps in registers
+
+  // By dot products of bytes, where the set has instructions for them: rows of x become strips, `rows` rows
+  // of int8 with a scale for every 32, in the order in which `product` reads them.
+  bool (*by_bytes)(Format);
+  int64_t (*strip_bytes)(Format, int64_t k);
+  void (*quantize[kDTypes])(Format, char* strips, const void* x, int64_t m, int64_t k, int64_t strip0,
+                            int64_t strip1);
+  void (*product)(Format, void* out, DType, const char* strips, const char* weight, const PrefillPart&,
+                  char* workspace);
+  int64_t (*workspace_bytes)(Format, int64_t k);
+
+  // In float32, any format: panels of the weight are unpacked to it.
+  void (*float_product[kDTypes])(Format, void* out, const void* x, const char* weight, const PrefillPart&,
+                                 float* workspace);
+};
+
+}  // namespace cpu

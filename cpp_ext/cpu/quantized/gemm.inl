@@ -1,0 +1,283 @@
+// Products of many rows with stored weights; gemm.h says what each kernel is.
+//
+// The kernel by bytes keeps a tile of kByteRows rows and kByteVecs vectors of columns in registers, as sums
+// of products of integers within a group of values that share a scale, and as float32 over all groups. Both
+// of its operands lie in the order in which it reads them, in chunks of 32 of k:
+//   rows (a strip)       codes [8][kByteRows] of four bytes; scales [kByteRows]; for each group and row what
+//                        the sum starts from, -offset * (sum of the codes), or, for a format with minima, the
+//                        sum that the minimum is multiplied with
+//   columns (a panel)    codes [8][kByteColumns] of four bytes; for each group scales, then minima
+#ifndef AIRLLM_GEMM_INL
+#define AIRLLM_GEMM_INL
+#include "../simd/transpose.inl"
+#include "blocks_256.inl"
+#include "blocks_32.inl"
+#include "gemm.h"
+
+namespace cpu::ISA {
+namespace {
+
+#if defined(DOT_U8_I8)
+#define DOT_OF_CODES DOT_U8_I8
+#elif defined(DOTS_AT_ONCE)
+#define DOT_OF_CODES DOT_I8_I8
+#endif
+#if defined(DOT_OF_CODES) || defined(PAIRS_U8_I8)
+#define BY_BYTES
+#endif
+
+#ifdef BY_BYTES
+constexpr int kByteRows = VECTORS == 32 ? 6 : 3, kByteVecs = 2, kByteColumns = kByteVecs * LANES;
+
+typedef int8_t LaneBytes __attribute__((vector_size(LANES)));
+typedef int8_t LaneBytesInMemory __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef int32_t IntInMemory __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t EightInts __attribute__((vector_size(32)));
+typedef int32_t EightIntsInMemory __attribute__((vector_size(32), aligned(4), may_alias));
+
+INLINE Int load(const int32_t* p) { return *reinterpret_cast<const IntInMemory*>(p); }
+INLINE float as_float(int32_t bits) {
+  float value;
+  __builtin_memcpy(&value, &bits, 4);
+  return value;
+}
+INLINE int32_t as_bits(float value) {
+  int32_t bits;
+  __builtin_memcpy(&bits, &value, 4);
+  return bits;
+}
+
+constexpr int chunk_of_strip(int groups) { return kByteRows * (8 + 1 + groups); }
+constexpr int chunk_of_panel(int groups, bool mins) { return kByteColumns * (8 + groups * (1 + mins)); }
+
+constexpr int kSignedCodes = 128;  // as kLargest: the code is signed, or was until kSignedZero was added
+
+// sum[r][v] += products of kGroup codes of each row and column
+template <int kGroup, int kLargest>
+INLINE void add_products(Int (&sum)[kByteRows][kByteVecs], const int32_t* x, const int32_t* w) {
+#ifdef DOT_OF_CODES
+  for (int s = 0; s < kGroup / 4; ++s)
+    for (int v = 0; v < kByteVecs; ++v) {
+      const Int codes = load(w + s * kByteColumns + v * LANES);
+      for (int r = 0; r < kByteRows; ++r)
+        sum[r][v] = DOT_OF_CODES(sum[r][v], codes, Int{} + x[s * kByteRows + r]);
+    }
+#else
+  // Sums of pairs are 16 bits wide: so many of them fit.
+  constexpr int kFit = kLargest == kSignedCodes ? 1 : 32767 / (2 * 127 * kLargest);
+  constexpr int kChain = kFit < kGroup / 4 ? kFit >= 4 ? 4 : kFit : kGroup / 4;
+  for (int s = 0; s < kGroup / 4; s += kChain) {
+    Pairs pairs[kByteRows][kByteVecs] = {};
+    for (int t = s; t < s + kChain; ++t)
+      for (int v = 0; v < kByteVecs; ++v) {
+        const Int codes = load(w + t * kByteColumns + v * LANES);
+        for (int r = 0; r < kByteRows; ++r) {
+          const Int bytes = Int{} + x[t * kByteRows + r];
+          pairs[r][v] += kLargest == kSignedCodes ? PAIRS_I8_I8(codes, bytes) : PAIRS_U8_I8(codes, bytes);
+        }
+      }
+    for (int r = 0; r < kByteRows; ++r)
+      for (int v = 0; v < kByteVecs; ++v) sum[r][v] += FOURS_OF_PAIRS(pairs[r][v]);
+  }
+#endif
+}
+
+// result (kByteRows, kByteColumns) = a strip times a panel
+template <int kGroup, int kLargest, bool kMins>
+void byte_tile(float* result, const int32_t* x, const int32_t* w, int64_t chunks) {
+  constexpr int kGroups = 32 / kGroup;
+  Vec total[kByteRows][kByteVecs] = {};
+  for (; chunks--; x += chunk_of_strip(kGroups), w += chunk_of_panel(kGroups, kMins)) {
+    const int32_t *const scale = x + 8 * kByteRows, *const extra = scale + kByteRows;
+    const float* const scales = reinterpret_cast<const float*>(w + 8 * kByteColumns);
+    for (int g = 0; g < kGroups; ++g) {
+      Int sum[kByteRows][kByteVecs];
+      for (int r = 0; r < kByteRows; ++r)
+        for (int v = 0; v < kByteVecs; ++v) sum[r][v] = kMins ? Int{} : Int{} + extra[g * kByteRows + r];
+      add_products<kGroup, kLargest>(sum, x + g * (kGroup / 4) * kByteRows,
+                                     w + g * (kGroup / 4) * kByteColumns);
+      for (int v = 0; v < kByteVecs; ++v) {
+        const Vec of_columns = load(scales + g * kByteColumns + v * LANES);
+        for (int r = 0; r < kByteRows; ++r)
+          total[r][v] += as_float(scale[r]) * (of_columns * __builtin_convertvector(sum[r][v], Vec));
+        if (kMins) {
+          const Vec mins = load(scales + (kGroups + g) * kByteColumns + v * LANES);
+          for (int r = 0; r < kByteRows; ++r) total[r][v] += as_float(extra[g * kByteRows + r]) * mins;
+        }
+      }
+    }
+  }
+  for (int r = 0; r < kByteRows; ++r)
+    for (int v = 0; v < kByteVecs; ++v) store(result + r * kByteColumns + v * LANES, total[r][v]);
+}
+
+// The chunk `c` of `n` <= 8 rows of a weight -> eight columns of a panel's chunk.
+template <class F>
+INLINE void unpack_eight(int32_t* to, const char* weight, int64_t stride, int64_t n, int64_t c) {
+  constexpr int kPerBlock = F::kValues / 32, kGroups = 32 / F::kUnit;
+  alignas(32) uint8_t codes[8][32];
+  float* const scales = reinterpret_cast<float*>(to + 8 * kByteColumns);
+  float* const mins = scales + kGroups * kByteColumns;
+#pragma GCC unroll 1  // GCC would shuffle all eight at once, which takes longer
+  for (int i = 0; i < 8; ++i) {
+    float scale[2] = {}, min[2] = {};
+    if (i < n) {
+      const auto* const block =
+          reinterpret_cast<const uint8_t*>(weight) + i * stride + c / kPerBlock * F::kBytes;
+      F::codes(codes[i], block, c % kPerBlock);
+      F::scales(scale, min, block, c % kPerBlock);
+    } else {
+      __builtin_memset(codes[i], 0, 32);
+    }
+    for (int g = 0; g < kGroups; ++g) {
+      scales[g * kByteColumns + i] = scale[g];
+      if (F::kOffset) mins[g * kByteColumns + i] = min[g];
+    }
+  }
+  EightInts rows[8];
+  for (int i = 0; i < 8; ++i) rows[i] = *reinterpret_cast<const EightIntsInMemory*>(codes[i]);
+  transpose<8>(rows);
+  for (int s = 0; s < 8; ++s) *reinterpret_cast<EightIntsInMemory*>(to + s * kByteColumns) = rows[s];
+}
+
+// n <= kByteColumns rows of a weight -> a panel; columns beyond n are zero
+template <class F>
+void unpack_panel(int32_t* to, const char* weight, int64_t stride, int64_t n, int64_t chunks) {
+  for (int64_t c = 0; c < chunks; ++c, to += chunk_of_panel(32 / F::kUnit, F::kOffset))
+    for (int64_t j = 0; j < kByteColumns; j += 8)
+      unpack_eight<F>(to + j, weight + j * stride, stride, n - j, c);
+}
+
+struct ByBytes {
+  void (*unpack)(int32_t* to, const char* weight, int64_t stride, int64_t n, int64_t chunks);
+  void (*tile)(float* result, const int32_t* x, const int32_t* w, int64_t chunks);
+  int group, offset;
+  bool mins;
+};
+
+template <class F>
+constexpr ByBytes by_bytes_of() {
+  constexpr int kLargest = F::kSigned ? kSignedCodes : F::kLargest;
+  return {unpack_panel<F>, byte_tile<F::kUnit, kLargest, F::kOffset>, F::kUnit, F::kZero, F::kOffset};
+}
+
+constexpr ByBytes kByBytes[kFormats] = {{},
+                                        {},
+                                        {},
+#define FORMAT(name, ...) by_bytes_of<stored::name>(),
+                                        AIRLLM_BLOCK_FORMATS(FORMAT)
+#undef FORMAT
+};
+
+struct Abs {
+  INLINE Vec operator()(Vec v) const { return (Vec)((Bits)v & 0x7fffffffu); }
+};
+struct Nothing {  // of a number; NaN of what is none
+  INLINE Vec operator()(Vec v) const { return v * 0.f; }
+};
+
+// 32 values of a row -> codes, and the scale: NaN where one of the values is not finite
+template <class T>
+INLINE float byte_codes(int8_t* codes, const T* x) {
+  const float largest = reduce(0.f, 32, Max{}, Abs{}, x), nothing = reduce(0.f, 32, Plus{}, Nothing{}, x);
+  const float inverse = largest > 1e-36f ? 127.f / largest : 0.f;
+  for (int i = 0; i < 32; i += LANES) {
+    const Int rounded = (Int)(load(x + i) * inverse + kRound);  // the low byte is the integer's
+    *reinterpret_cast<LaneBytesInMemory*>(codes + i) = __builtin_convertvector(rounded, LaneBytes);
+  }
+  return largest * (1.f / 127.f) + nothing;
+}
+
+// Row r of a strip.
+template <class T>
+INLINE void quantize_row(const ByBytes& format, int32_t* strip, const T* x, int64_t chunks, int r) {
+  const int groups = 32 / format.group;
+  for (; chunks--; x += 32, strip += chunk_of_strip(groups)) {
+    alignas(32) int8_t codes[32];
+    int32_t fours[8];
+    const float scale = byte_codes(codes, x);
+    __builtin_memcpy(fours, codes, 32);
+    for (int s = 0; s < 8; ++s) strip[s * kByteRows + r] = fours[s];
+    strip[8 * kByteRows + r] = as_bits(scale);
+    for (int g = 0; g < groups; ++g) {
+      int32_t sum = 0;
+      for (int i = 0; i < format.group; ++i) sum += codes[g * format.group + i];
+      strip[(9 + g) * kByteRows + r] = format.mins ? as_bits(scale * sum) : -format.offset * sum;
+    }
+  }
+}
+
+template <class T>
+void quantize_strips(Format name, char* strips, const void* x, int64_t m, int64_t k, int64_t strip0,
+                     int64_t strip1) {
+  const ByBytes& format = kByBytes[name];
+  const int64_t words = k / 32 * chunk_of_strip(32 / format.group);
+  for (int64_t i = strip0; i < strip1; ++i) {
+    int32_t* const strip = reinterpret_cast<int32_t*>(strips) + i * words;
+    for (int64_t r = 0; r < kByteRows; ++r) {
+      const int64_t row = i * kByteRows + r;  // beyond the last one: any row will do, its result is dropped
+      quantize_row(format, strip, static_cast<const T*>(x) + (row < m ? row : m - 1) * k, k / 32, r);
+    }
+  }
+}
+
+int64_t strip_bytes(Format name, int64_t k) {
+  return int64_t{4} * (k / 32) * chunk_of_strip(32 / kByBytes[name].group);
+}
+
+int64_t panel_bytes(Format name, int64_t k) {
+  const ByBytes& format = kByBytes[name];
+  return int64_t{4} * (k / 32) * chunk_of_panel(32 / format.group, format.mins);
+}
+
+INLINE void store_row(void* out, DType dtype, int64_t at, int64_t n, const float* row) {
+  if (dtype == kFloat32)
+    map(static_cast<float*>(out) + at, n, Identity{}, row);
+  else if (dtype == kFloat16)
+    map(static_cast<Float16*>(out) + at, n, Identity{}, row);
+  else
+    map(static_cast<BFloat16*>(out) + at, n, Identity{}, row);
+}
+
+void byte_product(Format name, void* out, DType dtype, const char* strips, const char* weight,
+                  const PrefillPart& part, char* workspace) {
+  const ByBytes& format = kByBytes[name];
+  int32_t* const panel = reinterpret_cast<int32_t*>(workspace);
+  const int64_t chunks = part.k / 32, stride = part.k / kBlocks[name].values * kBlocks[name].bytes;
+  const int64_t words = chunks * chunk_of_strip(32 / format.group);
+  for (int64_t j = part.n0; j < part.n1; j += kByteColumns) {
+    const int64_t n = part.n1 - j < kByteColumns ? part.n1 - j : kByteColumns;
+    format.unpack(panel, weight + j * stride, stride, n, chunks);
+    const int32_t* x = reinterpret_cast<const int32_t*>(strips);
+    for (int64_t i = 0; i < part.m; i += kByteRows, x += words) {
+      alignas(64) float result[kByteRows * kByteColumns];
+      format.tile(result, x, panel, chunks);
+      for (int64_t r = 0; r < kByteRows && i + r < part.m; ++r)
+        store_row(out, dtype, (i + r) * part.n + j, n, result + r * kByteColumns);
+    }
+  }
+}
+
+bool by_bytes(Format name) { return is_quantized(name); }
+
+// `all` with what this instruction set does by bytes.
+constexpr PrefillKernels with_bytes(PrefillKernels all) {
+  all.rows = kByteRows;
+  all.columns = kByteColumns;
+  all.by_bytes = by_bytes;
+  all.strip_bytes = strip_bytes;
+  all.quantize[kFloat32] = quantize_strips<float>;
+  all.quantize[kFloat16] = quantize_strips<Float16>;
+  all.quantize[kBFloat16] = quantize_strips<BFloat16>;
+  all.product = byte_product;
+  all.workspace_bytes = panel_bytes;
+  return all;
+}
+#else
+constexpr PrefillKernels with_bytes(PrefillKernels all) { return all; }
+#endif
+
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

@@ -1,0 +1,144 @@
+// Products of a few rows with weights as they are stored.
+//
+// The products of a format are a struct with
+//   packed_bytes(k), pack(to, x, k, error)   a row of x as it is read beside these weights
+//   kRows<M>                                R for a number of rows of x
+//   dots<R, M>(...)                         R rows of weights with M rows of x, each weight unpacked once
+#ifndef AIRLLM_QUANTIZED_GEMV_INL
+#define AIRLLM_QUANTIZED_GEMV_INL
+#include "conversions.inl"
+#include "gemv.h"
+#include "gemv_256.inl"
+#include "gemv_32.inl"
+#include "gemv_floats.inl"
+#include "operands.inl"
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
+
+struct AddBias {
+  INLINE Vec operator()(Vec sum, Vec bias) const { return sum + bias; }
+};
+
+template <class T>
+void add_bias_to(T* out, const float* bias, int64_t rows, int64_t n) {
+  for (; rows--; out += n) map(out, n, AddBias{}, out, bias);
+}
+void add_bias(DType dtype, char* out, const float* bias, int64_t rows, int64_t n) {
+  if (dtype == kFloat32) return add_bias_to(reinterpret_cast<float*>(out), bias, rows, n);
+  if (dtype == kFloat16) return add_bias_to(reinterpret_cast<Float16*>(out), bias, rows, n);
+  add_bias_to(reinterpret_cast<BFloat16*>(out), bias, rows, n);
+}
+
+template <class T>
+INLINE void store_results(char* out, int64_t n, const float* sums, const float* bias) {
+  if (bias)
+    map(reinterpret_cast<T*>(out), n, AddBias{}, sums, bias);
+  else
+    map(reinterpret_cast<T*>(out), n, Identity{}, sums);
+}
+
+inline void store_results(DType dtype, char* out, int64_t at, int64_t n, const float* sums,
+                          const float* bias) {
+  if (dtype == kFloat32) return store_results<float>(out + 4 * at, n, sums, bias);
+  if (dtype == kFloat16) return store_results<Float16>(out + 2 * at, n, sums, bias);
+  store_results<BFloat16>(out + 2 * at, n, sums, bias);
+}
+
+// Rows [n, n + rows) of every stream with rows [m0, m0 + M) of x. What is missing of x or of the weights is
+// the last row once more.
+template <class F, int R, int M>
+INLINE void dots_of_tile(float (*sums)[R][kTile], const LinearPart& part, int64_t m0, int64_t each, int64_t n,
+                         int64_t rows) {
+  const int64_t row = row_bytes(part.format, part.k);
+  Operands<R, M> at;
+  for (int i = 0; i < M; ++i) at.x[i] = part.x + smaller(m0 + i, part.packed_rows() - 1) * part.x_bytes;
+  at.k = part.k;
+  for (int64_t j = 0; j < rows; ++j) {
+    for (int r = 0; r < R; ++r)
+      at.w[r] = part.weight + smaller(part.n0 + r * each + n + j, part.n1 - 1) * row;
+    float results[R][M];
+    F::template dots<R, M>(results, at);
+    for (int r = 0; r < R; ++r)
+      for (int i = 0; i < M; ++i) sums[i][r][j] = results[r][i];
+  }
+}
+
+// Weights that several fours of rows of x meet one after the other stay in cache meanwhile.
+INLINE int64_t rows_of_tile(int64_t bytes) {
+  constexpr int64_t kCached = 1 << 18;
+  return bytes * kTile <= kCached ? kTile : bytes < kCached ? kCached / bytes : 1;
+}
+
+// What comes of rows and of what rounding has left of them, one after the other, is a row's result.
+template <int R>
+INLINE void add_rounding_error(float (*sums)[R][kTile], int64_t m) {
+  for (int64_t i = 0; i < m; ++i)
+    for (int r = 0; r < R; ++r) map(sums[i][r], kTile, AddBias{}, sums[2 * i][r], sums[2 * i + 1][r]);
+}
+
+// The weights are read at R places at once, at each of them in order: a row of x is then loaded once for R
+// rows, and memory is fastest where each thread reads a few long streams.
+template <class F, int M>
+void product(const LinearPart& part) {
+  constexpr int R = F::template kRows<M>;
+  const int64_t each = (part.n1 - part.n0 + R - 1) / R;
+  const int64_t tile = part.packed_rows() <= M ? kTile : rows_of_tile(R * row_bytes(part.format, part.k));
+  for (int64_t n = 0; n < each; n += tile) {
+    float sums[M == 4 ? kDecodeRows : M][R][kTile];
+    const int64_t rows = smaller(each - n, tile);
+    for (int64_t m = 0; m < part.packed_rows(); m += M)
+      dots_of_tile<F, R, M>(sums + m, part, m, each, n, rows);
+    if (part.with_rounding_error) add_rounding_error(sums, part.m);
+    for (int64_t m = 0; m < part.m; ++m)
+      for (int r = 0; r < R; ++r) {
+        const int64_t at = part.n0 + r * each + n, here = smaller(rows, part.n1 - at);
+        if (here <= 0) break;
+        store_results(part.out_dtype, part.out, m * part.n + at, here, sums[m][r],
+                      part.bias ? part.bias + at : nullptr);
+      }
+  }
+}
+
+struct FewRows {
+  int64_t (*packed_bytes)(int64_t k);
+  bool (*pack)(char* to, const float* x, int64_t k, float* error);
+  void (*one)(const LinearPart& part);
+  void (*two)(const LinearPart& part);
+  void (*by_fours)(const LinearPart& part);
+};
+
+template <class F>
+constexpr FewRows few_rows_of = {F::packed_bytes, F::pack, product<F, 1>, product<F, 2>, product<F, 4>};
+
+template <class F>
+using BlockProducts = std::conditional_t<F::kValues == 32, Blocks32<F>, Blocks256<F>>;
+
+constexpr FewRows few_rows_table[kFormats] = {few_rows_of<Floats<float>>, few_rows_of<Floats<Float16>>,
+                                              few_rows_of<Floats<BFloat16>>,
+#define FORMAT(name, ...) few_rows_of<BlockProducts<name>>,
+                                              AIRLLM_BLOCK_FORMATS(FORMAT)
+#undef FORMAT
+};
+
+void linear(const LinearPart& part) {
+  const FewRows& kernels = few_rows_table[part.format];
+  const int64_t rows = part.packed_rows();
+  (rows == 1 ? kernels.one : rows == 2 ? kernels.two : kernels.by_fours)(part);
+}
+
+int64_t packed_bytes(Format format, int64_t k) {
+  return (few_rows_table[format].packed_bytes(k) + 63) / 64 * 64;
+}
+bool pack(Format format, char* to, const float* x, int64_t k, float* error) {
+  return few_rows_table[format].pack(to, x, k, error);
+}
+
+constexpr StoredKernels stored_kernels = {dequantize, quantize, widen, add_bias, packed_bytes, pack, linear};
+
+}  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

@@ -1,0 +1,126 @@
+// Vectors of bytes, as many bytes as a vector of floats has, and their dot products: what products with
+// stored blocks are made of.
+#ifndef AIRLLM_BYTES_INL
+#define AIRLLM_BYTES_INL
+#include "vectors.inl"
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
+
+typedef int8_t Bytes __attribute__((vector_size(4 * LANES)));
+typedef int16_t Shorts __attribute__((vector_size(4 * LANES)));
+typedef uint64_t Longs __attribute__((vector_size(4 * LANES)));
+typedef uint16_t Words __attribute__((vector_size(4 * LANES)));
+typedef int8_t Sixteen __attribute__((vector_size(16)));
+typedef int8_t BytesInMemory __attribute__((vector_size(4 * LANES), aligned(1), may_alias));
+typedef int8_t SixteenInMemory __attribute__((vector_size(16), aligned(1), may_alias));
+typedef int8_t LanesOfBytes __attribute__((vector_size(LANES)));
+typedef int8_t LanesOfBytesInMemory __attribute__((vector_size(LANES), aligned(1), may_alias));
+typedef int32_t IntInMemory __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+typedef int16_t EightWords __attribute__((vector_size(16)));
+typedef int16_t EightWordsInMemory __attribute__((vector_size(16), aligned(2), may_alias));
+typedef uint16_t EightUnsigned __attribute__((vector_size(16)));
+typedef int32_t FourInts __attribute__((vector_size(16)));
+typedef float FourFloats __attribute__((vector_size(16)));
+
+INLINE Bytes load_bytes(const void* p) { return *static_cast<const BytesInMemory*>(p); }
+INLINE Sixteen load_sixteen(const void* p) { return *static_cast<const SixteenInMemory*>(p); }
+INLINE EightWords load_words(const void* p) { return *static_cast<const EightWordsInMemory*>(p); }
+INLINE Int load_int(const void* p) { return *static_cast<const IntInMemory*>(p); }
+INLINE void store_int(void* p, Int v) { *static_cast<IntInMemory*>(p) = v; }
+INLINE Vec to_float(Int v) { return __builtin_convertvector(v, Vec); }
+
+// `bits` of each byte, from bit `shift` on.
+INLINE Bytes field(Bytes v, int shift, int mask) { return (Bytes)((Words)v >> shift) & (int8_t)mask; }
+
+// sum[i] += the products of four neighbours; u is 0 to 63, x is -127 to 127. Which lane gets which four is
+// the instruction set's business, but within 16 bytes they stay.
+// dot_signed() takes w of -128 to 127, and adds kSignedZero times the sum of x as well.
+#if defined(DOT_U8_I8)
+constexpr int kSignedZero = 128;
+INLINE Int dot_small(Int sum, Bytes u, Bytes x) { return DOT_U8_I8(sum, u, x); }
+INLINE Int dot_signed(Int sum, Bytes w, Bytes x) {
+  return DOT_U8_I8(sum, w ^ (int8_t)-128, x);  // w + 128, which is positive
+}
+#elif defined(PAIRS_U8_I8)
+constexpr int kSignedZero = 0;
+INLINE Int dot_small(Int sum, Bytes u, Bytes x) { return sum + FOURS_OF_PAIRS(PAIRS_U8_I8(u, x)); }
+INLINE Int dot_signed(Int sum, Bytes w, Bytes x) { return sum + FOURS_OF_PAIRS(PAIRS_I8_I8(w, x)); }
+#elif defined(DOT_I8_I8)
+constexpr int kSignedZero = 0;
+INLINE Int dot_small(Int sum, Bytes u, Bytes x) { return DOT_I8_I8(sum, u, x); }
+INLINE Int dot_signed(Int sum, Bytes w, Bytes x) { return DOT_I8_I8(sum, w, x); }
+#else
+constexpr int kSignedZero = 0;
+#ifndef SUMS_OF_PAIRS  // of the products of int16
+INLINE Int sums_of_pairs(Shorts a, Shorts b) {
+  const Int ai = (Int)a, bi = (Int)b;
+  return (ai << 16 >> 16) * (bi << 16 >> 16) + (ai >> 16) * (bi >> 16);
+}
+#define SUMS_OF_PAIRS(a, b) sums_of_pairs(a, b)
+#endif
+INLINE Int dot_signed(Int sum, Bytes w, Bytes x) {
+  const Shorts even_w = (Shorts)w << 8 >> 8, odd_w = (Shorts)w >> 8;
+  const Shorts even_x = (Shorts)x << 8 >> 8, odd_x = (Shorts)x >> 8;
+  return sum + SUMS_OF_PAIRS(even_w, even_x) + SUMS_OF_PAIRS(odd_w, odd_x);
+}
+INLINE Int dot_small(Int sum, Bytes u, Bytes x) { return dot_signed(sum, u, x); }
+#endif
+
+// The products of eight words, two of them added up in each.
+INLINE FourInts fours_of_words(EightWords a, EightWords b) {
+#if defined(AIRLLM_X86)
+  return (FourInts)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#elif defined(AIRLLM_ARM)
+  return (FourInts)vpaddq_s32(vmull_s16(vget_low_s16((int16x8_t)a), vget_low_s16((int16x8_t)b)),
+                              vmull_high_s16((int16x8_t)a, (int16x8_t)b));
+#else
+  const FourInts ai = (FourInts)a, bi = (FourInts)b;
+  return (ai << 16 >> 16) * (bi << 16 >> 16) + (ai >> 16) * (bi >> 16);
+#endif
+}
+
+INLINE uint16_t word_at(const char* p) {
+  return static_cast<uint16_t>(static_cast<unsigned char>(p[0]) | static_cast<unsigned char>(p[1]) << 8);
+}
+
+INLINE uint32_t four_at(const char* p) {
+  uint32_t v;
+  __builtin_memcpy(&v, p, 4);
+  return v;
+}
+
+// In a group of LANES / 4 blocks of kStride bytes, each has 16 bytes, four lanes, of a vector.
+constexpr int kGroup = LANES / 4;
+
+// The first half of a group of four. For the other two blocks any codes stand, as x has zeros there, and
+// scales of zero.
+struct HalfGroup {
+  const char* p;
+  INLINE HalfGroup operator+(int bytes) const { return {p + bytes}; }
+};
+
+// Two float16 of each of LANES blocks, in the order of sums_of_blocks().
+struct HalfFloats {
+  Vec first, second;
+};
+constexpr int block_of_lane(int lane) { return kGroup * (lane % 4) + lane / 4; }
+
+// Bytes of a table, in the order of the indices.
+INLINE Sixteen look_up(Sixteen table, Sixteen index) {
+#ifdef LOOK_UP
+  return (Sixteen)LOOK_UP(table, index);
+#else
+  Sixteen found;
+  for (int i = 0; i < 16; ++i) found[i] = table[index[i]];
+  return found;
+#endif
+}
+
+}  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif

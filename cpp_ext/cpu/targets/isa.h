@@ -1,0 +1,156 @@
+// Compiles kernels.inl for each instruction set, but for those that AIRLLM_SETS_APART leaves to files of
+// their own, and tells which of the sets this CPU runs. One binary runs on every CPU of its architecture:
+// nothing here depends on compiler flags.
+#pragma once
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "region.h"
+
+#if defined(AIRLLM_X86)
+
+#define ISA sse2
+#define LANES 4
+#define VECTORS 16
+#define STREAM_F32(p, v) _mm_stream_ps(p, (__m128)(v))
+#define STREAM_16(p, v) _mm_stream_si64((long long*)(p), (long long)(v))
+#define SUMS_OF_PAIRS(a, b) ((Int)_mm_madd_epi16((__m128i)(a), (__m128i)(b)))
+// Each byte becomes the upper one of a word, then of 32 bits.
+#define WIDEN_I8(p)                                                                                         \
+  ((Int)_mm_srai_epi32(                                                                                     \
+      _mm_unpacklo_epi16(                                                                                   \
+          _mm_setzero_si128(),                                                                              \
+          _mm_unpacklo_epi8(_mm_setzero_si128(), _mm_cvtsi32_si128(static_cast<int>(stored::four_at(p))))), \
+      24))
+#define KEEP_IN_REGISTER(v) __asm__("" : "+x"(v))
+#include "kernels.inl"
+
+#ifndef AIRLLM_SETS_APART
+#include "avx2.inl"
+#include "avx512.inl"
+#endif
+
+#elif defined(AIRLLM_ARM)
+
+#define ISA neon
+#include "neon_instructions.inl"
+// A product of -128 with -127 and one more still fit an int16.
+#define DOT_I8_I8(sum, w, i)                                                                          \
+  ((Int)vpadalq_s16((int32x4_t)(sum),                                                                 \
+                    vmlal_high_s8(vmull_s8(vget_low_s8((int8x16_t)(w)), vget_low_s8((int8x16_t)(i))), \
+                                  (int8x16_t)(w), (int8x16_t)(i))))
+#include "kernels.inl"
+
+#ifdef AIRLLM_ARM_DOTPROD
+#ifdef __clang__
+BEGIN_TARGET("dotprod")
+#else
+BEGIN_TARGET("arch=armv8.2-a+dotprod")
+#endif
+#define ISA neon_dotprod
+#define BASE neon
+#include "neon_instructions.inl"
+#define DOT_I8_I8(sum, w, i) ((Int)vdotq_s32((int32x4_t)(sum), (int8x16_t)(w), (int8x16_t)(i)))
+#define DOTS_AT_ONCE  // by one instruction: worth it for many rows too
+#include "extension.inl"
+END_TARGET
+#endif
+
+#else
+
+#define ISA scalar  // the compiler takes the vectors apart
+#define LANES 4
+#define VECTORS 16
+#include "kernels.inl"
+
+#endif
+
+#undef BEGIN_TARGET
+#undef END_TARGET
+#undef INLINE
+#undef NOINLINE
+
+namespace cpu {
+
+// What this CPU, and the operating system's saving of its registers, can run.
+struct Features {
+  bool avx = false, avx2 = false, fma = false, f16c = false, avx512 = false, avx512_vnni = false,
+       avx512_bf16 = false, neon = false, neon_dotprod = false;
+};
+
+#if defined(AIRLLM_ARM)
+inline bool has_dotprod() {
+#if defined(__linux__)
+  return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+#elif defined(__APPLE__)
+  int has = 0;
+  size_t size = sizeof has;
+  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) == 0 && has;
+#else
+  return false;
+#endif
+}
+#endif
+
+inline Features features() {
+  Features has;
+#if defined(AIRLLM_X86)
+  __builtin_cpu_init();  // a static initialiser may come before the one that does this
+  has.avx = __builtin_cpu_supports("avx");
+  has.avx2 = __builtin_cpu_supports("avx2");
+  has.fma = __builtin_cpu_supports("fma");
+  // GCC 10 cannot ask for "f16c"; every CPU with AVX2 has it, but an emulator may not show it.
+  unsigned a = 1, b = 0, c = 0, d = 0;
+  __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+  has.f16c = has.avx && (c >> 29 & 1);
+  has.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  has.avx512_vnni = has.avx512 && __builtin_cpu_supports("avx512vnni");
+  has.avx512_bf16 = has.avx512_vnni && __builtin_cpu_supports("avx512bf16");
+#elif defined(AIRLLM_ARM)
+  has.neon = true;  // part of the architecture
+  has.neon_dotprod = has_dotprod();
+#endif
+  return has;
+}
+
+// The sets that this CPU can run, best first.
+inline std::vector<const Kernels*> supported() {
+  std::vector<const Kernels*> found;
+#if defined(AIRLLM_X86)
+  const Features has = features();
+  const bool wide = has.avx2 && has.fma && has.f16c;
+#ifndef AIRLLM_WITHOUT_AVX512
+  if (has.avx512_bf16 && wide) found.push_back(&avx512_bf16::kernels);
+  if (has.avx512_vnni && wide) found.push_back(&avx512_vnni::kernels);
+  if (has.avx512 && wide) found.push_back(&avx512::kernels);
+#endif
+  if (wide) found.push_back(&avx2::kernels);
+  found.push_back(&sse2::kernels);
+#ifdef AIRLLM_TEST_TARGETS
+  if (wide) found.push_back(&avx2_16lanes::kernels);
+#endif
+#elif defined(AIRLLM_ARM)
+#ifdef AIRLLM_ARM_DOTPROD
+  if (features().neon_dotprod) found.push_back(&neon_dotprod::kernels);
+#endif
+  found.push_back(&neon::kernels);
+#else
+  found.push_back(&scalar::kernels);
+#endif
+  return found;
+}
+
+// The set that every CPU of this architecture has.
+inline const char* baseline() {
+#if defined(AIRLLM_X86)
+  return sse2::kernels.isa;
+#elif defined(AIRLLM_ARM)
+  return neon::kernels.isa;
+#else
+  return scalar::kernels.isa;
+#endif
+}
+
+}  // namespace cpu

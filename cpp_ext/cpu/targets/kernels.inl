@@ -1,0 +1,56 @@
+// The CPU kernels, written once. isa.h, avx2.inl and avx512.inl include this file once per set of
+// instructions, with
+//   ISA    the namespace and name of the set
+//   LANES, VECTORS  how many floats its vectors hold, and how many such registers it has
+// and macros for what the set has instructions for, inside a region that lets the compiler use that set.
+//
+// Each kernel file includes those that it uses; undef.inl lets them be included for the next set. They may
+// include no header that region.h has not: its inline functions would be compiled for the wrong CPU.
+#include "../ops/attention.inl"
+#include "../ops/elements.inl"
+#include "../ops/gemv.inl"
+#include "../ops/matmul.inl"
+#include "../ops/rows.inl"
+#include "../quantized/gemm.inl"
+#include "../quantized/gemm_floats.inl"
+#include "../quantized/gemv.inl"
+#include "../simd/vectors.inl"
+
+namespace cpu::ISA {
+namespace {
+
+float read_all(const void* x, int64_t n) {
+  return reduce(0.f, n, Plus{}, Identity{}, static_cast<const float*>(x));
+}
+
+template <class Table>
+constexpr Table of_dtypes(void (*of_float32)(Table&, DType), void (*of_float16)(Table&, DType),
+                          void (*of_bfloat16)(Table&, DType)) {
+  Table all = {};
+  of_float32(all, kFloat32);
+  of_float16(all, kFloat16);
+  of_bfloat16(all, kBFloat16);
+  return all;
+}
+
+}  // namespace
+
+constexpr Kernels kernels = {
+    STRING(ISA),
+    LANES,
+    of_dtypes(add_element_kernels<float>, add_element_kernels<Float16>, add_element_kernels<BFloat16>),
+    of_dtypes(add_row_kernels<float>, add_row_kernels<Float16>, add_row_kernels<BFloat16>),
+    {gemv_float, gemv<Float16>, gemv<BFloat16>},
+    {sum_parts<float>, sum_parts<Float16>, sum_parts<BFloat16>},
+    {matmul<float>, matmul<Float16>, matmul<BFloat16>},
+    kMatmulWorkspace,
+    with_bytes(by_floats()),
+    map_kernel<Identity, float>,
+    read_all,
+    attention_kernels,
+    stored::stored_kernels,
+};
+
+}  // namespace cpu::ISA
+
+#include "undef.inl"

@@ -1,0 +1,81 @@
+// What ops compute with: an instruction set and a number of threads, as the environment says or the program
+// does. A name or a number that cannot be is std::invalid_argument.
+#pragma once
+#include <strings.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include "../threads/parallel.h"
+#include "isa.h"
+
+namespace cpu {
+
+constexpr bool kOpenMP =
+#ifdef _OPENMP
+    true;
+#else
+    false;
+#endif
+
+inline bool is_named(const std::string& name, const Kernels& kernels) {
+  return strcasecmp(name.c_str(), kernels.isa) == 0;
+}
+
+inline const Kernels* find_kernels(const std::string& isa) {
+  std::string known;
+  for (const Kernels* kernels : supported()) {
+    if (is_named(isa, *kernels)) return kernels;
+    known += (known.empty() ? "" : ", ") + std::string(kernels->isa);
+  }
+  throw std::invalid_argument("this CPU has no kernels for '" + isa + "'; it has: " + known);
+}
+
+// What a variable of the environment says; null where it is not set, or empty.
+inline const char* setting(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value && *value ? value : nullptr;
+}
+
+// Those that AIRLLM_CPU_ISA names, else the best ones.
+inline const Kernels* choose_kernels() {
+  const char* const wanted = setting("AIRLLM_CPU_ISA");
+  if (!wanted) return supported().front();
+  try {
+    return find_kernels(wanted);
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(std::string("AIRLLM_CPU_ISA: ") + error.what());
+  }
+}
+
+// A number of threads; what has it, and as which text, is for the message where it cannot be one.
+inline int check_threads(const std::string& what, const std::string& text, int64_t n) {
+  if (n < 1 || n > kMostThreads)
+    throw std::invalid_argument(what + " has value " + text + ", expected a whole number from 1 to " +
+                                std::to_string(kMostThreads));
+  return kOpenMP ? static_cast<int>(n) : 1;
+}
+inline int check_threads(const std::string& what, int64_t n) {
+  return check_threads(what, std::to_string(n), n);
+}
+
+inline void set_num_threads(int64_t n) { threads() = check_threads("set_num_threads: n", n); }
+
+// As AIRLLM_NUM_THREADS says, if it does.
+inline void choose_threads() {
+  const char* const wanted = setting("AIRLLM_NUM_THREADS");
+  if (!wanted) return;
+  char* end = nullptr;
+  const long long n = std::strtoll(wanted, &end, 10);
+  threads() = check_threads("AIRLLM_NUM_THREADS", "'" + std::string(wanted) + "'", *end ? 0 : n);
+}
+
+// One line: the instruction set and the threads of this thread's ops.
+inline std::string device(const Kernels& kernels) {
+  const int n = most_threads();
+  return std::string("CPU (") + kernels.isa + ", " + std::to_string(n) + (n == 1 ? " thread)" : " threads)");
+}
+
+}  // namespace cpu

@@ -1,0 +1,110 @@
+// Shares work out among threads (OpenMP, where the compiler has it).
+#pragma once
+#include <pthread.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "thread_pool.h"
+
+namespace cpu {
+
+// More than any machine has processors; a larger number is a mistake.
+constexpr int kMostThreads = 4096;
+
+inline int default_threads() {
+#ifdef _OPENMP
+  // OMP_NUM_THREADS, or the processors this process may use
+  return std::min(omp_get_max_threads(), kMostThreads);
+#else
+  return 1;
+#endif
+}
+
+// Most threads that an op uses.
+inline std::atomic<int>& threads() {
+  static std::atomic<int> count{default_threads()};
+  return count;
+}
+
+// The same for this thread's ops alone; 0: as for the process.
+inline int& own_threads() {
+  static thread_local int count = 0;
+  return count;
+}
+inline int most_threads() { return own_threads() ? own_threads() : threads().load(); }
+
+// OpenMP's threads do not survive a fork: a child that waited for them would hang.
+inline std::atomic<bool>& forked() {
+  static std::atomic<bool> is{false};
+  return is;
+}
+inline void run_alone_after_fork() {
+  pthread_atfork(nullptr, nullptr, [] { forked() = true; });
+}
+
+// Work below this, in elements of an elementwise op, is done sooner than a second thread has started.
+constexpr int64_t kWorthAThread = 1 << 14;
+
+// In how many parts parallel() does n items. `cost` is one item's, in elements of an elementwise op; parts
+// begin at multiples of `step`.
+inline int parts([[maybe_unused]] int64_t n, [[maybe_unused]] int64_t cost, [[maybe_unused]] int64_t step) {
+#ifdef _OPENMP
+  const int64_t useful = std::min<int64_t>(n * cost / kWorthAThread, (n + step - 1) / step);
+  return forked() ? 1 : static_cast<int>(std::clamp<int64_t>(useful, 1, most_threads()));
+#else
+  return 1;
+#endif
+}
+
+// Calls work(me, team) on the threads of a team that have come: on this one with 0, on others perhaps. `work`
+// must do all there is, whoever comes, and must not throw.
+template <class Work>
+void on_team(int team, const Work& work) {
+  ThreadPool::all().run(team, [&](int me) { work(me, team); });
+}
+
+// Calls work(item, thread) for every item of [0, n), each as soon as a thread of the team is free: for items
+// that take different times, the long ones first. `work` must not throw.
+template <class Work>
+void parallel_items(int64_t n, int team, const Work& work) {
+  std::atomic<int64_t> next{0};
+  on_team(team, [&](int me, int) {
+    for (int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < n;) work(item, me);
+  });
+}
+
+// In how many pieces a team does its work, as of share(): one a thread, or several where it is long. A thread
+// that loses its core to another program keeps the others waiting for the piece that it has.
+inline int64_t pieces(int team, int64_t work) {
+  constexpr int64_t kLong = 1 << 20;  // some tenths of a millisecond
+  return team == 1 ? 1 : team * std::clamp<int64_t>(work / (team * kLong), 1, 8);
+}
+
+// Calls work(begin, end, number) for each of `pieces` parts of [0, n). `work` must not throw.
+template <class Work>
+void parallel(int64_t n, int64_t step, int team, int64_t pieces, const Work& work) {
+  const int64_t steps = (n + step - 1) / step;
+  parallel_items(pieces, team, [&](int64_t piece, int) {
+    const int64_t begin = steps * piece / pieces * step,
+                  end = std::min(n, steps * (piece + 1) / pieces * step);
+    if (begin < end) work(begin, end, piece);
+  });
+}
+
+template <class Work>
+void parallel(int64_t n, int64_t step, int team, const Work& work) {
+  parallel(n, step, team, team, [&](int64_t begin, int64_t end, int64_t) { work(begin, end); });
+}
+
+// The same with as many threads as are worth it, often this one alone. `cost`: as for parts().
+template <class Work>
+void share(int64_t n, int64_t cost, int64_t step, const Work& work) {
+  if (n * cost < kWorthAThread) return work(0, n);
+  const int team = parts(n, cost, step);
+  parallel(n, step, team, pieces(team, n * cost),
+           [&](int64_t begin, int64_t end, int64_t) { work(begin, end); });
+}
+
+}  // namespace cpu

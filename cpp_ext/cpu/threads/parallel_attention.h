@@ -1,0 +1,88 @@
+// Cuts an attention into parts for threads: each head's rows into panels, and, where there are fewer panels
+// than keep all threads busy, each panel's keys too.
+#pragma once
+#include <memory>
+#include <numeric>
+
+#include "../ops/attention.h"
+#include "buffer_pool.h"
+#include "parallel.h"
+
+namespace cpu {
+
+class __attribute__((visibility("hidden"))) AttentionParts {
+ public:
+  // `pairs`: key-value heads, of all members of the batch.
+  AttentionParts(const AttentionKernels& kernels, const Attention& all, int64_t pairs)
+      : kernels_(kernels), all_(all), pairs_(pairs) {
+    const int64_t rows = all.rows(), seen = std::min(all.s, all.high - all.low + all.t);
+    few_ = rows <= kernels.few;
+    size_ = few_ ? rows : kernels.panel;
+    panels_ = (rows + size_ - 1) / size_;
+    // Memory counts as much as the arithmetic of eight rows.
+    team_ = parts(pairs * seen * (all.d + all.e) / 16 * (rows + 8), 1, 1);
+    const int64_t whole = pairs * panels_;
+    if (whole < kEven * team_)
+      splits_ = std::clamp<int64_t>(seen / kFewestKeys, 1, team_ / std::gcd(whole, int64_t{team_}));
+    team_ = static_cast<int>(std::min<int64_t>(team_, whole * splits_));
+    workspace_ = (kernels.workspace(all) + 15) / 16 * 16;
+  }
+
+  // Floats of memory, aligned to 64 bytes, that run() needs.
+  int64_t floats() const {
+    const int64_t sums = splits_ > 1 ? pairs_ * panels_ * splits_ * size_ * (all_.e + 2) : 0;
+    return team_ * workspace_ + sums;
+  }
+
+  // head(i) tells where the arrays of pair i begin.
+  template <class Head>
+  void run(const Head& head, float* memory) const {
+    const int64_t whole = pairs_ * panels_;
+    const std::unique_ptr<std::atomic<int64_t>[]> done(new std::atomic<int64_t>[whole]());
+    parallel_items(whole * splits_, team_, [&](int64_t item, int thread) {
+      const int64_t panel = item / splits_;
+      float* const sums = memory + team_ * workspace_ + panel * splits_ * size_ * (all_.e + 2);
+      const AttentionHead at = head(panel / panels_);
+      const AttentionPart part = cut(panels_ - 1 - panel % panels_, item % splits_, sums);
+      (few_ ? kernels_.few_rows[all_.kv_format] : kernels_.panel_rows)(all_, at, part,
+                                                                       memory + thread * workspace_);
+      if (splits_ > 1 && done[panel].fetch_add(1) == splits_ - 1)
+        kernels_.merge(all_, at, part.row, part.rows, sums, splits_);
+    });
+  }
+
+ private:
+  static constexpr int64_t kEven = 16;         // so many panels for each thread keep them all busy
+  static constexpr int64_t kFewestKeys = 256;  // worth a part
+
+  AttentionPart cut(int64_t panel, int64_t split, float* sums) const {
+    const int64_t row = panel * size_, rows = std::min(size_, all_.rows() - row);
+    const int64_t first = row / all_.heads + all_.low, last = (row + rows - 1) / all_.heads + all_.high;
+    const int64_t begin = std::clamp<int64_t>(first, 0, all_.s);
+    const int64_t keys = std::clamp<int64_t>(last + 1, begin, all_.s) - begin;
+    const auto at = [&](int64_t part) {  // whole steps of the kernels, but for the last
+      return part == splits_ ? begin + keys : begin + keys * part / splits_ / 16 * 16;
+    };
+    return {row, rows, at(split), at(split + 1), splits_ > 1 ? sums + split * rows * (all_.e + 2) : nullptr};
+  }
+
+  const AttentionKernels& kernels_;
+  const Attention& all_;
+  int64_t pairs_, size_, panels_, workspace_, splits_ = 1;
+  int team_;
+  bool few_;
+};
+
+namespace threaded {
+
+// head(i) tells where the arrays of pair i begin.
+template <class Head>
+void attention(const AttentionKernels& kernels, const Attention& all, int64_t pairs, const Head& head) {
+  const AttentionParts cut(kernels, all, pairs);
+  const Workspace memory(cut.floats() * sizeof(float));
+  cut.run(head, reinterpret_cast<float*>(memory.data()));
+}
+
+}  // namespace threaded
+
+}  // namespace cpu

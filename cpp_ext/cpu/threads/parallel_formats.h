@@ -1,0 +1,30 @@
+// Blocks of stored values to floats and back, on threads.
+#pragma once
+#include "../kernels.h"
+#include "parallel.h"
+
+namespace cpu::threaded {
+
+// n values of a dtype, a whole number of blocks.
+inline void quantize(const StoredKernels& kernels, Format format, char* blocks, DType dtype, const char* x,
+                     int64_t n) {
+  const Block& block = kBlocks[format];
+  share(n / block.values, block.values * 16, 32, [&](int64_t begin, int64_t end) {
+    float wide[256];
+    for (int64_t b = begin; b < end; ++b) {
+      kernels.widen(dtype, wide, x + b * block.values * itemsize(dtype), block.values);
+      kernels.quantize(format, blocks + b * block.bytes, wide, block.values);
+    }
+  });
+}
+
+inline void dequantize(const StoredKernels& kernels, Format format, float* out, const char* blocks,
+                       int64_t n) {
+  const Block& block = kBlocks[format];
+  share(n / block.values, block.values, 1, [&](int64_t begin, int64_t end) {
+    kernels.dequantize(format, out + begin * block.values, blocks + begin * block.bytes,
+                       (end - begin) * block.values);
+  });
+}
+
+}  // namespace cpu::threaded

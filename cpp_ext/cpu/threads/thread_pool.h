@@ -1,0 +1,226 @@
+// Threads that wait for work. OpenMP says how many there are and on which places they run.
+//
+// They are none of its own: a region for each op would end when its last thread has had a core, and that may
+// take a scheduler's slice of 8 ms where something else keeps the cores busy, as the threads of NumPy's BLAS
+// do after each product; and where no more threads can be made, OpenMP's runtime ends the process. Here
+// whoever asks for work to be done begins it at once, and waits for those only that have come to help.
+#pragma once
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace cpu {
+
+// Tells a core that its thread waits.
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+class __attribute__((visibility("hidden"))) ThreadPool {
+ public:
+  // Never destroyed: the threads wait in it when the process ends.
+  static ThreadPool& all() {
+    static ThreadPool* const workers = new ThreadPool;
+    return *workers;
+  }
+
+  // Calls work(0) in this thread, and work(1) to work(team - 1) in those that come before it is over; returns
+  // when all that came are done. `work` must not throw.
+  template <class Work>
+  void run(int team, const Work& work) {
+    Job* const job = team > 1 ? free_job() : nullptr;
+    if (!job) return work(0);
+    start(team - 1);
+    job->work = &work;
+    job->call = [](const void* of, int me) { (*static_cast<const Work*>(of))(me); };
+    job->left.store(0, std::memory_order_relaxed);
+    job->places.store(team - 1, std::memory_order_release);
+    wake(team - 1, job);
+    work(0);
+    const int came = team - 1 - job->places.exchange(0, std::memory_order_acq_rel);
+    if (!came) nobody_came(job);
+    for (int looks = 0; job->left.load(std::memory_order_acquire) < came; ++looks)
+      looks < kLooks ? pause_briefly() : void(sched_yield());  // it may wait for this very core
+    job->taken.store(false, std::memory_order_release);
+  }
+
+ private:
+  struct alignas(64) Job {
+    std::atomic<bool> taken{false};
+    std::atomic<int> places{0};  // for threads that may still come
+    std::atomic<int> left{0};    // threads that came and are done
+    void (*call)(const void* work, int me);
+    const void* work;
+  };
+
+  struct Thread {
+    pthread_t thread;
+    bool bound;  // to a place of OpenMP's
+#ifdef __linux__
+    cpu_set_t first, now;  // where it may run
+#endif
+  };
+
+  static constexpr int kJobs = 16;  // at a time: of as many threads of the program
+  static constexpr int kLooks = 1000;
+  static constexpr std::chrono::microseconds kAwake{
+      200};  // after work: between ops, and not into what follows
+  static constexpr std::chrono::seconds kUntilNextTry{1};  // to make threads where there can be no more
+
+  Job* free_job() {
+    for (Job& job : jobs_)
+      if (!job.taken.load(std::memory_order_relaxed) && !job.taken.exchange(true, std::memory_order_acquire))
+        return &job;
+    return nullptr;
+  }
+
+  // As many threads as can be made: an op is done without the others too.
+  void start(int threads) noexcept {
+    if (started_.load(std::memory_order_relaxed) >= threads) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_try_) return;
+#ifdef _OPENMP
+    try {
+      for (int number = started_ + 1; number <= threads; ++number) {
+        std::thread made([this] { serve(); });
+        const pthread_t thread = made.native_handle();
+        made.detach();
+        started_.store(number, std::memory_order_relaxed);
+        threads_.push_back(placed(thread, number, threads));
+      }
+    } catch (const std::exception&) {  // std::system_error, std::bad_alloc
+      next_try_ = now + kUntilNextTry;
+    }
+#endif
+  }
+
+#ifdef _OPENMP
+  // Where a thread begins: on the place that OpenMP would have for its number, the caller's being 0.
+  static Thread placed(pthread_t thread, [[maybe_unused]] int number, [[maybe_unused]] int threads) {
+    Thread made{};
+    made.thread = thread;
+#ifdef __linux__
+    const int places = omp_get_num_places();
+    made.bound = places > 0 && omp_get_proc_bind() != omp_proc_bind_false;
+    if (made.bound) {
+      const bool spread = omp_get_proc_bind() == omp_proc_bind_spread && threads < places;
+      const cpu_set_t place = processors_of((spread ? number * places / (threads + 1) : number) % places);
+      pthread_setaffinity_np(thread, sizeof place, &place);
+    }
+    pthread_getaffinity_np(thread, sizeof made.first, &made.first);
+    made.now = made.first;
+#endif
+    return made;
+  }
+
+#ifdef __linux__
+  static cpu_set_t processors_of(int place) {
+    std::vector<int> processors(omp_get_place_num_procs(place));
+    omp_get_place_proc_ids(place, processors.data());
+    cpu_set_t found;
+    CPU_ZERO(&found);
+    for (const int processor : processors) CPU_SET(processor, &found);
+    return found;
+  }
+#endif
+#endif
+
+  [[noreturn]] void serve() {
+    for (;;) {
+      const uint32_t posted = posted_.load();
+      bool worked = false;
+      for (Job& job : jobs_) worked |= work_on(job);
+      if (!worked && !new_job_soon(posted)) sleep(posted);
+    }
+  }
+
+  static bool work_on(Job& job) {
+    int place = job.places.load(std::memory_order_acquire);
+    while (place > 0 && !job.places.compare_exchange_weak(place, place - 1, std::memory_order_acq_rel)) {
+    }
+    if (place <= 0) return false;
+    job.call(job.work, place);
+    job.left.fetch_add(1, std::memory_order_acq_rel);
+    return true;
+  }
+
+  bool new_job_soon(uint32_t posted) const {
+    const auto until = std::chrono::steady_clock::now() + kAwake;
+    do
+      for (int looks = 0; looks < 64; ++looks, pause_briefly())
+        if (posted_.load(std::memory_order_relaxed) != posted) return true;
+    while (std::chrono::steady_clock::now() < until);
+    return false;
+  }
+
+  void sleep(uint32_t posted) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++sleeping_;
+    wake_.wait(lock, [&] { return posted_.load() != posted; });
+    --sleeping_;
+  }
+
+  void wake(int threads, const Job* job) {
+    ++posted_;
+    if (!sleeping_.load()) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    keep_others_off(job);
+    for (int i = std::min(threads, sleeping_.load()); i > 0; --i) wake_.notify_one();
+  }
+
+  // A thread that does not sleep may wait for this very core.
+  void nobody_came(const Job* job) {
+    const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (lock) keep_others_off(job);
+  }
+
+  // Threads must not wait for the processor on which this one runs. The system may wake a thread where its
+  // waker is, and leave it behind it for milliseconds though other processors are idle: those of some virtual
+  // machines seem to it to share no cache. What its user has bound to a place stays there, and what works for
+  // another caller where it is.
+  void keep_others_off([[maybe_unused]] const Job* job) {
+#if defined(__linux__) && defined(_OPENMP)
+    cpu_set_t callers;
+    const int here = sched_getcpu();
+    if (here < 0 || sched_getaffinity(0, sizeof callers, &callers)) return;
+    for (const Job& other : jobs_)
+      if (&other != job && other.taken.load(std::memory_order_relaxed)) return;
+    for (Thread& each : threads_) {
+      if (each.bound) continue;
+      // A caller that is bound to one processor says nothing of where others may run.
+      cpu_set_t others = CPU_COUNT(&callers) > 1 ? callers : each.first;
+      CPU_CLR(here, &others);
+      if (!CPU_COUNT(&others) || CPU_EQUAL(&others, &each.now)) continue;
+      if (!pthread_setaffinity_np(each.thread, sizeof others, &others)) each.now = others;
+    }
+#endif
+  }
+
+  Job jobs_[kJobs];
+  std::atomic<uint32_t> posted_{0};
+  std::atomic<int> started_{0}, sleeping_{0};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Thread> threads_;
+  std::chrono::steady_clock::time_point next_try_{};
+};
+
+}  // namespace cpu

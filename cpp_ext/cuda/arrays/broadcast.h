@@ -1,0 +1,65 @@
+// Where arrays that are broadcast along leading axes have the rows of a result: sizes and strides as the
+// kernels take them (leading_start() of gpu_kernels/common/dynamic_dtype.h).
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "../launch/launch.h"
+#include "operand.h"
+
+namespace airllm::cuda {
+
+struct Axis {
+  int64_t size, stride;
+};
+
+// Strides of an array along a result's leading axes: 0 where it is broadcast.
+inline Shape strides_along(const Shape& leading, const Operand& x, size_t inner) {
+  Shape strides(leading.size(), 0);
+  if (!x) return strides;
+  const size_t own = x.shape.size() - inner;
+  for (size_t i = 0; i < own; ++i) {
+    if (x.shape[i] != 1) strides[leading.size() - own + i] = x.strides[i];
+  }
+  return strides;
+}
+
+// The axes along which it is stepped, those joined that one stride goes through.
+inline std::vector<Axis> joined(const Shape& sizes, const Shape& strides) {
+  std::vector<Axis> axes;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 1) continue;
+    if (!axes.empty() && axes.back().stride == strides[i] * sizes[i]) {
+      axes.back() = {axes.back().size * sizes[i], strides[i]};
+    } else {
+      axes.push_back({sizes[i], strides[i]});
+    }
+  }
+  return axes;
+}
+
+// NotImplementedError: where arrays lie in host memory, the op's definition takes over.
+[[noreturn]] inline void not_implemented(const Op& op, const Operand& x, const std::string& found,
+                                         const std::string& expected) {
+  PyErr_SetString(PyExc_NotImplementedError, op.says(x.name, found, expected).c_str());
+  throw py::error_already_set();
+}
+
+inline Rows4 rows4(const Op& op, const Shape& leading, const Operand& x, size_t inner) {
+  std::vector<Axis> axes = joined(leading, strides_along(leading, x, inner));
+  if (axes.size() > 4)
+    not_implemented(op, x, "is broadcast along " + std::to_string(axes.size()) + " groups of axes",
+                    "at most 4");
+  axes.insert(axes.begin(), 4 - axes.size(), {1, 0});
+  return {{axes[1].size, axes[2].size, axes[3].size},
+          {axes[0].stride, axes[1].stride, axes[2].stride, axes[3].stride}};
+}
+
+inline AnyArray any_array(const Operand& x) {
+  if (!x) return {nullptr, kNoArray};
+  constexpr uint32_t types[] = {kAnyF32, kAnyF16, kAnyBF16, kAnyBool, kNoArray, kAnyI32, kAnyI64};
+  return {x.at, types[int(x.dtype)]};
+}
+
+}  // namespace airllm::cuda

@@ -1,0 +1,73 @@
+// How kernels get onto a stream, and the grids they run in. Part of kernels.cu.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "../../gpu_kernels/gpu/all.h"
+#include "launch.h"
+
+namespace airllm::cuda {
+namespace {
+
+constexpr int kWarp = 32, kMaxThreads = 1024;
+constexpr int64_t kMaxBlocks = 2147483647;  // of a grid's first dimension; kernels stride over what is beyond
+
+struct Grid {
+  int64_t blocks;
+  int threads;
+};
+
+// Puts a kernel on the stream. `arguments` are what it takes, in its order and of its sizes.
+template <class... Parameters, class... Arguments>
+cudaError_t run(void (*kernel)(Parameters...), Grid grid, cudaStream_t stream, Arguments... arguments) {
+  static_assert(((sizeof(Parameters) == sizeof(Arguments)) && ...), "an argument of another size");
+  void* pointers[] = {const_cast<void*>(static_cast<const void*>(&arguments))...};
+  const dim3 blocks(static_cast<unsigned>(std::min(grid.blocks, kMaxBlocks)));
+  const cudaError_t code = cudaLaunchKernel(kernel, blocks, dim3(static_cast<unsigned>(grid.threads)),
+                                            pointers, size_t(0), stream);
+  if (code == cudaSuccess) ++kernels_launched;
+  return code;
+}
+
+// The kernel of `op` for a dtype: op_f32, op_f16 or op_bf16, or with a suffix.
+#define RUN_OF_DTYPE(dtype, op, suffix, ...)      \
+  switch (dtype) {                                \
+    case DType::f32:                              \
+      return run(op##_f32##suffix, __VA_ARGS__);  \
+    case DType::f16:                              \
+      return run(op##_f16##suffix, __VA_ARGS__);  \
+    case DType::bf16:                             \
+      return run(op##_bf16##suffix, __VA_ARGS__); \
+  }                                               \
+  return cudaErrorInvalidValue
+
+int64_t packs(int64_t count, DType dtype) {
+  const int64_t pack = 16 / int64_t(size_of(dtype));
+  return count / pack + (count % pack != 0);
+}
+
+int multiprocessors() {
+  int device = 0, count = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 1;
+  return cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) == cudaSuccess ? count : 1;
+}
+
+// A work-item per pack of 16 bytes.
+Grid grid_of_elements(int64_t count, DType dtype) {
+  constexpr int threads = 256;
+  return {(packs(count, dtype) + threads - 1) / threads, threads};
+}
+
+// A block per row. Many rows fill the device with small blocks; few need all the threads they can use.
+Grid grid_of_rows(int64_t rows, int64_t n, DType dtype) {
+  const int64_t most = rows >= 4 * int64_t(multiprocessors()) ? 256 : kMaxThreads;
+  const int64_t warps = (std::min(packs(n, dtype), most) + kWarp - 1) / kWarp;
+  return {rows, int(warps) * kWarp};
+}
+
+using Size = U64;  // as the kernels take it
+
+}  // namespace
+}  // namespace airllm::cuda

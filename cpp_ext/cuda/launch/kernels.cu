@@ -1,0 +1,23 @@
+// The kernel text that OpenCL, CUDA and HIP share, compiled by nvcc, and the launchers of its kernels.
+#include <string>
+
+#include "attention.h"
+#include "decode.h"
+#include "elements.h"
+#include "matmul.h"
+#include "rows.h"
+#include "stored.h"
+
+namespace airllm::cuda {
+
+const char* compiled_archs() {
+  static const std::string text = [] {
+    std::string archs;
+    for (const int arch : {__CUDA_ARCH_LIST__})
+      archs += (archs.empty() ? "" : ", ") + std::to_string(arch / 10);
+    return archs;
+  }();
+  return text.c_str();
+}
+
+}  // namespace airllm::cuda

@@ -1,0 +1,71 @@
+// Which matmul runs: cuBLAS where it is found, else the tiled kernel; AIRLLM_CUDA_MATMUL names one.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "../runtime/cublas.h"
+
+namespace airllm::cuda {
+
+namespace py = pybind11;
+
+inline void add_folder(std::vector<std::string>& folders, const char* variable, const char* below) {
+  const char* root = std::getenv(variable);
+  if (root && *root) folders.push_back(std::string(root) + below);
+}
+
+// Where pip, conda and toolkits put cuBLAS; PyTorch and CuPy bring pip's.
+inline std::vector<std::string> cublas_folders() {
+  std::vector<std::string> folders;
+  const py::module_ sys = py::module_::import("sys");
+  for (const py::handle entry : sys.attr("path")) {
+    if (!py::isinstance<py::str>(entry) || py::len(entry) == 0) continue;
+    const std::string folder = py::str(entry);
+    folders.push_back(folder + "/nvidia/cu13/lib");
+    folders.push_back(folder + "/nvidia/cublas/lib");
+  }
+  folders.push_back(std::string(py::str(sys.attr("prefix"))) + "/lib");
+  for (const char* variable : {"CUDA_PATH", "CUDA_HOME"}) {
+    add_folder(folders, variable, "/lib64");
+    add_folder(folders, variable, "/lib");
+  }
+  return folders;
+}
+
+// Loaded at its first use and never unloaded. Called with the GIL, which guards it.
+inline Cublas& cublas() {
+  static Cublas* loaded = nullptr;
+  if (!loaded) loaded = new Cublas(cublas_folders());
+  return *loaded;
+}
+
+// cuBLAS, or null for the tiled kernel. Called with the GIL.
+inline Cublas* chosen_cublas() {
+  const char* variable = std::getenv("AIRLLM_CUDA_MATMUL");
+  const std::string asked = variable ? variable : "";
+  if (asked == "tiled") return nullptr;
+  if (!asked.empty() && asked != "cublas") {
+    throw std::runtime_error("AIRLLM_CUDA_MATMUL is '" + asked + "', expected 'cublas' or 'tiled'");
+  }
+  if (cublas().loaded()) return &cublas();
+  if (asked == "cublas")
+    throw std::runtime_error("AIRLLM_CUDA_MATMUL is 'cublas', but " + cublas().why_not());
+  return nullptr;
+}
+
+// "cublas 13.1 from ..." or "tiled" with the reason.
+inline std::string matmul_description() {
+  try {
+    if (const Cublas* found = chosen_cublas()) return found->description();
+  } catch (const std::runtime_error& error) {
+    return std::string("none: ") + error.what();
+  }
+  const char* variable = std::getenv("AIRLLM_CUDA_MATMUL");
+  return variable && *variable ? "tiled (AIRLLM_CUDA_MATMUL)" : "tiled (" + cublas().why_not() + ")";
+}
+
+}  // namespace airllm::cuda

@@ -1,0 +1,166 @@
+// cuBLAS, found and loaded at run time: the module is neither linked to it nor needs it.
+//
+// Only three of its functions do work here; they are declared below instead of by its header, which the
+// machine that builds need not have. The 64-bit entry points came with cuBLAS 12, so that is the oldest.
+#pragma once
+
+#include <dlfcn.h>
+#include <library_types.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "../launch/launch.h"
+#include "stream.h"
+
+namespace airllm::cuda {
+
+class Cublas {
+ public:
+  // Where the library may lie besides the process itself and the system's loader path, e.g.
+  // site-packages/nvidia/cu13/lib; in the order of preference.
+  explicit Cublas(const std::vector<std::string>& folders) {
+    for (const char* soname : {"libcublas.so.13", "libcublas.so.12"}) {
+      if (open(soname, RTLD_NOW | RTLD_NOLOAD)) return;  // PyTorch's or CuPy's, already in the process
+    }
+    for (const std::string& folder : folders) {
+      for (const char* soname : {"libcublas.so.13", "libcublas.so.12"}) {
+        if (open(folder + "/" + soname, RTLD_NOW)) return;
+      }
+    }
+    for (const char* soname : {"libcublas.so.13", "libcublas.so.12"}) {
+      if (open(soname, RTLD_NOW)) return;
+    }
+    if (why_not_.empty()) why_not_ = "no libcublas.so.13 or .12 was found (pip install nvidia-cublas)";
+  }
+
+  bool loaded() const { return library_ != nullptr; }
+  const std::string& why_not() const { return why_not_; }
+
+  // "cublas 13.1 from /.../libcublas.so.13"
+  std::string description() const {
+    int major = 0, minor = 0;
+    get_property_(0, &major);
+    get_property_(1, &minor);
+    Dl_info info{};
+    const bool placed = dladdr(reinterpret_cast<void*>(get_property_), &info) != 0 && info.dli_fname;
+    return "cublas " + std::to_string(major) + "." + std::to_string(minor) + " from " +
+           (placed ? info.dli_fname : "the loader");
+  }
+
+  // The products on `stream` of the current device, which must be `device`.
+  void matmul(void* out, const void* a, const void* b, DType dtype, const Product& product, int device,
+              cudaStream_t stream) {
+    if (product.b_is_shared || product.batch == 1) {
+      const int64_t rows = product.batch * product.m;  // one matrix for all: the batch is more rows of a
+      return gemm(out, a, b, dtype, {1, rows, product.n, product.k, true, product.b_is_transposed}, device,
+                  stream);
+    }
+    for (int64_t first = 0; first < product.batch; first += kBatchLimit) {
+      Product part = product;
+      part.batch = std::min(kBatchLimit, product.batch - first);
+      const int64_t size = int64_t(size_of(dtype));
+      gemm(static_cast<char*>(out) + first * product.m * product.n * size,
+           static_cast<const char*>(a) + first * product.m * product.k * size,
+           static_cast<const char*>(b) + first * product.k * product.n * size, dtype, part, device, stream);
+    }
+  }
+
+ private:
+  using Handle = void*;
+  static constexpr int64_t kBatchLimit = 65535;  // of a grid's third dimension
+  static constexpr int kNoTranspose = 0, kTranspose = 1, kCompute32F = 68, kDefaultAlgorithm = -1;
+  static constexpr int kMathMode = 16;  // no TF32 for float32, no reduced precision in sums of float16
+
+  bool open(const std::string& name, int mode) {
+    void* library = dlopen(name.c_str(), mode | RTLD_LOCAL);
+    if (!library) return false;
+    if (!find(library)) {
+      why_not_ = name + " is older than cuBLAS 12 (pip install -U nvidia-cublas)";
+      dlclose(library);
+      return false;
+    }
+    library_ = library;
+    return true;
+  }
+
+  template <class Function>
+  static bool find(void* library, const char* name, Function& function) {
+    function = reinterpret_cast<Function>(dlsym(library, name));
+    return function != nullptr;
+  }
+
+  bool find(void* library) {
+    return find(library, "cublasCreate_v2", create_) && find(library, "cublasSetStream_v2", set_stream_) &&
+           find(library, "cublasSetMathMode", set_math_mode_) && find(library, "cublasGemmEx_64", gemm_) &&
+           find(library, "cublasGemmStridedBatchedEx_64", batched_) &&
+           find(library, "cublasGetProperty", get_property_) &&
+           find(library, "cublasGetStatusString", status_string_);
+  }
+
+  void check(int status, const char* call) const {
+    if (status != 0) throw std::runtime_error(std::string(call) + " failed: " + status_string_(status));
+  }
+
+  // One handle per device. Its stream is set before every call, under the lock of matmul's caller.
+  Handle handle(int device) {
+    auto& found = handles_[device];
+    if (!found) {
+      Handle made = nullptr;
+      check(create_(&made), "cublasCreate");
+      check(set_math_mode_(made, kMathMode), "cublasSetMathMode");
+      found = made;
+    }
+    return found;
+  }
+
+  static cudaDataType type(DType dtype) {
+    return dtype == DType::f32 ? CUDA_R_32F : dtype == DType::f16 ? CUDA_R_16F : CUDA_R_16BF;
+  }
+
+  // cuBLAS stores by columns, where out = a b is out' = b' a': the same memory with the operands swapped.
+  void gemm(void* out, const void* a, const void* b, DType dtype, const Product& p, int device,
+            cudaStream_t stream) {
+    const float one = 1.0f, zero = 0.0f;
+    const cudaDataType t = type(dtype);
+    const int b_op = p.b_is_transposed ? kTranspose : kNoTranspose;
+    const int64_t b_row = p.b_is_transposed ? p.k : p.n;
+    std::lock_guard<std::mutex> lock(mutex_);
+    Handle h = handle(device);
+    check(set_stream_(h, stream), "cublasSetStream");
+    if (p.batch == 1) {
+      check(gemm_(h, b_op, kNoTranspose, p.n, p.m, p.k, &one, b, t, b_row, a, t, p.k, &zero, out, t, p.n,
+                  kCompute32F, kDefaultAlgorithm),
+            "cublasGemmEx");
+    } else {
+      check(batched_(h, b_op, kNoTranspose, p.n, p.m, p.k, &one, b, t, b_row, p.k * p.n, a, t, p.k, p.m * p.k,
+                     &zero, out, t, p.n, p.m * p.n, p.batch, kCompute32F, kDefaultAlgorithm),
+            "cublasGemmStridedBatchedEx");
+    }
+    ++kernels_launched;
+  }
+
+  void* library_ = nullptr;
+  std::string why_not_;
+  std::mutex mutex_;
+  std::map<int, Handle> handles_;
+
+  int (*create_)(Handle*) = nullptr;
+  int (*set_stream_)(Handle, cudaStream_t) = nullptr;
+  int (*set_math_mode_)(Handle, int) = nullptr;
+  int (*gemm_)(Handle, int, int, int64_t m, int64_t n, int64_t k, const void* alpha, const void* a,
+               cudaDataType, int64_t lda, const void* b, cudaDataType, int64_t ldb, const void* beta, void* c,
+               cudaDataType, int64_t ldc, int compute, int algorithm) = nullptr;
+  int (*batched_)(Handle, int, int, int64_t m, int64_t n, int64_t k, const void* alpha, const void* a,
+                  cudaDataType, int64_t lda, long long stride_a, const void* b, cudaDataType, int64_t ldb,
+                  long long stride_b, const void* beta, void* c, cudaDataType, int64_t ldc,
+                  long long stride_c, int64_t batch, int compute, int algorithm) = nullptr;
+  int (*get_property_)(int, int*) = nullptr;
+  const char* (*status_string_)(int) = nullptr;
+};
+
+}  // namespace airllm::cuda

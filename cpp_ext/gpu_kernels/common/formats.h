@@ -1,0 +1,300 @@
+// Stored weights: 16 values at a time of a float type or of one of ggml's block formats (airllm/formats.py
+// defines them). A unit is 16 values that lie together in memory: two runs of 8 neighbours, the second APART
+// from the first, as two values of a block often share a byte. Blocks begin at even addresses.
+//
+// A block format is a row of the table, run_<format>(unit), where a unit's first run begins, and
+// unpack_<format>(block, unit, v), which gives both runs; then its kernels, made by block_kernels.inc.
+// Products and sums are rounded one by one, as in the definition: dequantized values are bit for bit the
+// same.
+#ifndef AIRLLM_FORMATS_H
+#define AIRLLM_FORMATS_H
+
+#include "dynamic_dtype.h"
+
+#if defined(__OPENCL_C_VERSION__) || defined(__OPENCL_VERSION__)
+#pragma OPENCL FP_CONTRACT OFF
+#endif
+
+#include "gpu_compat.h"
+#include "linear.h"
+#include "packs.h"
+#include "reduce.h"
+
+// The block formats: name, ggml's number, values of a block, its bytes, APART.
+#define BLOCK_FORMATS(FORMAT)    \
+  FORMAT(q8_0, 8, 32, 34, 8)     \
+  FORMAT(q4_0, 2, 32, 18, 16)    \
+  FORMAT(q4_1, 3, 32, 20, 16)    \
+  FORMAT(q5_0, 6, 32, 22, 16)    \
+  FORMAT(q5_1, 7, 32, 24, 16)    \
+  FORMAT(q2_k, 10, 256, 84, 32)  \
+  FORMAT(q3_k, 11, 256, 110, 32) \
+  FORMAT(q4_k, 12, 256, 144, 32) \
+  FORMAT(q5_k, 13, 256, 176, 32) \
+  FORMAT(q6_k, 14, 256, 210, 64) \
+  FORMAT(iq4_nl, 20, 32, 18, 16)
+
+// What a format number means: that of a float type, or of these.
+#define FIRST_BLOCK_FORMAT 16
+#define FORMAT_SIZES(format, ggml_type, values, bytes, apart) \
+  VALUES_##format = values, APART_##format = apart, NUMBER_##format = FIRST_BLOCK_FORMAT + ggml_type,
+enum { BLOCK_FORMATS(FORMAT_SIZES) };
+
+#define BLOCK_BYTES(format, ggml_type, values, bytes, apart)         \
+  DEVFN U64 row_bytes_##format(U64 k) { return k / values * bytes; } \
+  DEVFN U64 block_bytes_##format(void) { return bytes; }
+BLOCK_FORMATS(BLOCK_BYTES)
+
+// ---- bytes ----
+
+// Eight neighbouring bytes, four in each word.
+DEVFN void load_bytes(GLOBAL const U8* p, U32* words) {
+  GLOBAL const U16* pairs = (GLOBAL const U16*)p;
+  words[0] = (U32)pairs[0] | (U32)pairs[1] << 16;
+  words[1] = (U32)pairs[2] | (U32)pairs[3] << 16;
+}
+
+// Bits of byte j of those eight.
+#define FIELD(words, j, shift, mask) ((int)((words)[(j) / 4] >> ((j) % 4 * 8 + (shift)) & (mask)))
+
+DEVFN float half_at(GLOBAL const U8* p) { return load_f16((GLOBAL const F16*)p, 0); }
+
+// scale * q + offset of a run, each operation rounded.
+#define SCALED(scale, q, offset) ADD_ROUNDED(MUL_ROUNDED(scale, (float)(q)), offset)
+
+#define VALUES_OF(format) JOIN(VALUES, format)
+#define UNITS_OF(format) (VALUES_OF(format) / 16)
+
+// ---- floats ----
+
+#define VALUES_f32 16
+#define VALUES_f16 16
+#define VALUES_bf16 16
+#define IS_FLOAT_f32 1
+#define IS_FLOAT_f16 1
+#define IS_FLOAT_bf16 1
+#define APART_f32 8
+#define APART_f16 8
+#define APART_bf16 8
+
+#define FLOAT_FORMAT(t)                                                                                   \
+  DEVFN U64 row_bytes_##t(U64 k) { return k * BYTES_##t; }                                                \
+  DEVFN U64 block_bytes_##t(void) { return 16 * BYTES_##t; }                                              \
+  DEVFN int run_##t(int unit) { return unit * 16; }                                                       \
+  DEVFN float value_##t(GLOBAL const U8* row, U64 i) { return load_##t((GLOBAL const TYPE_##t*)row, i); } \
+  DEVFN void unpack_##t(GLOBAL const U8* block, int unit, float* v) {                                     \
+    GLOBAL const TYPE_##t* from = (GLOBAL const TYPE_##t*)block + unit * 16;                              \
+    if (ALIGNED(from, 16)) {                                                                              \
+      for (int j = 0; j < 16; j += LENGTH_##t) load_pack_##t(from + j, v + j);                            \
+    } else {                                                                                              \
+      for (int j = 0; j < 16; ++j) v[j] = load_##t(from, j);                                              \
+    }                                                                                                     \
+  }
+FLOAT_FORMAT(f32)
+FLOAT_FORMAT(f16)
+FLOAT_FORMAT(bf16)
+
+#define BODY "float_kernels.inc"
+#include "for_each_dtype.h"
+
+// ---- blocks of 32 ----
+
+DEVFN int run_q8_0(int unit) { return unit * 16; }
+DEVFN void unpack_q8_0(GLOBAL const U8* block, int unit, float* v) {
+  const float scale = half_at(block);
+  U32 words[4];
+  load_bytes(block + 2 + unit * 16, words);
+  load_bytes(block + 10 + unit * 16, words + 2);
+  for (int j = 0; j < 16; ++j) v[j] = scale * (float)((FIELD(words, j, 0, 255) ^ 128) - 128);
+}
+#define FORMAT q8_0
+#include "block_kernels.inc"
+
+DEVFN int run_q4_0(int unit) { return unit * 8; }
+DEVFN void unpack_q4_0(GLOBAL const U8* block, int unit, float* v) {
+  const float scale = half_at(block);
+  U32 words[2];
+  load_bytes(block + 2 + unit * 8, words);
+  for (int j = 0; j < 8; ++j) {
+    v[j] = scale * (float)(FIELD(words, j, 0, 15) - 8);
+    v[8 + j] = scale * (float)(FIELD(words, j, 4, 15) - 8);
+  }
+}
+#define FORMAT q4_0
+#include "block_kernels.inc"
+
+DEVFN int run_q4_1(int unit) { return unit * 8; }
+DEVFN void unpack_q4_1(GLOBAL const U8* block, int unit, float* v) {
+  const float scale = half_at(block), least = half_at(block + 2);
+  U32 words[2];
+  load_bytes(block + 4 + unit * 8, words);
+  for (int j = 0; j < 8; ++j) {
+    v[j] = SCALED(scale, FIELD(words, j, 0, 15), least);
+    v[8 + j] = SCALED(scale, FIELD(words, j, 4, 15), least);
+  }
+}
+#define FORMAT q4_1
+#include "block_kernels.inc"
+
+// The fifth bits of 32 values, from the one of a unit's first value on.
+DEVFN U32 fifth_bits(GLOBAL const U8* p, int unit) {
+  GLOBAL const U16* pairs = (GLOBAL const U16*)p;
+  return ((U32)pairs[0] | (U32)pairs[1] << 16) >> unit * 8;
+}
+
+DEVFN int run_q5_0(int unit) { return unit * 8; }
+DEVFN void unpack_q5_0(GLOBAL const U8* block, int unit, float* v) {
+  const float scale = half_at(block);
+  const U32 fifth = fifth_bits(block + 2, unit);
+  U32 words[2];
+  load_bytes(block + 6 + unit * 8, words);
+  for (int j = 0; j < 8; ++j) {
+    v[j] = scale * (float)((FIELD(words, j, 0, 15) | (int)(fifth >> j & 1) << 4) - 16);
+    v[8 + j] = scale * (float)((FIELD(words, j, 4, 15) | (int)(fifth >> (j + 16) & 1) << 4) - 16);
+  }
+}
+#define FORMAT q5_0
+#include "block_kernels.inc"
+
+DEVFN int run_q5_1(int unit) { return unit * 8; }
+DEVFN void unpack_q5_1(GLOBAL const U8* block, int unit, float* v) {
+  const float scale = half_at(block), least = half_at(block + 2);
+  const U32 fifth = fifth_bits(block + 4, unit);
+  U32 words[2];
+  load_bytes(block + 8 + unit * 8, words);
+  for (int j = 0; j < 8; ++j) {
+    v[j] = SCALED(scale, FIELD(words, j, 0, 15) | (int)(fifth >> j & 1) << 4, least);
+    v[8 + j] = SCALED(scale, FIELD(words, j, 4, 15) | (int)(fifth >> (j + 16) & 1) << 4, least);
+  }
+}
+#define FORMAT q5_1
+#include "block_kernels.inc"
+
+// The 16 values of iq4_nl, as bytes.
+DEVFN float iq4_nl_value(int q) {
+  const U32 words[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};
+  return (float)((FIELD(words, q, 0, 255) ^ 128) - 128);
+}
+DEVFN int run_iq4_nl(int unit) { return unit * 8; }
+DEVFN void unpack_iq4_nl(GLOBAL const U8* block, int unit, float* v) {
+  const float scale = half_at(block);
+  U32 words[2];
+  load_bytes(block + 2 + unit * 8, words);
+  for (int j = 0; j < 8; ++j) {
+    v[j] = scale * iq4_nl_value(FIELD(words, j, 0, 15));
+    v[8 + j] = scale * iq4_nl_value(FIELD(words, j, 4, 15));
+  }
+}
+#define FORMAT iq4_nl
+#include "block_kernels.inc"
+
+// ---- blocks of 256, whose sub-blocks of 16 or 32 have scales of their own ----
+
+// q2_k and q3_k: 32 bytes hold 128 values, two bits of each byte after the other.
+DEVFN int run_q2_k(int unit) { return unit / 8 * 128 + unit / 4 % 2 * 64 + unit % 4 * 8; }
+DEVFN int run_q3_k(int unit) { return run_q2_k(unit); }
+
+DEVFN void unpack_q2_k(GLOBAL const U8* block, int unit, float* v) {
+  const float scale = half_at(block + 80), offset = half_at(block + 82);
+  const int sub = run_q2_k(unit) / 16, shift = unit / 4 % 2 * 4;
+  const int first = block[sub], second = block[sub + 2];
+  const float scales[2] = {MUL_ROUNDED(scale, (float)(first & 15)), MUL_ROUNDED(scale, (float)(second & 15))};
+  const float least[2] = {-MUL_ROUNDED(offset, (float)(first >> 4)),
+                          -MUL_ROUNDED(offset, (float)(second >> 4))};
+  U32 words[2];
+  load_bytes(block + 16 + unit / 8 * 32 + unit % 4 * 8, words);
+  for (int j = 0; j < 8; ++j) {
+    v[j] = SCALED(scales[0], FIELD(words, j, shift, 3), least[0]);
+    v[8 + j] = SCALED(scales[1], FIELD(words, j, shift + 2, 3), least[1]);
+  }
+}
+#define FORMAT q2_k
+#include "block_kernels.inc"
+
+DEVFN int scale_q3_k(GLOBAL const U8* block, int sub) {
+  const int low = block[96 + sub % 8] >> (sub / 8 * 4) & 15, high = block[104 + sub % 4] >> (sub / 4 * 2) & 3;
+  return (low | high << 4) - 32;
+}
+DEVFN void unpack_q3_k(GLOBAL const U8* block, int unit, float* v) {
+  const float scale = half_at(block + 108);
+  const int run = run_q3_k(unit), sub = run / 16, shift = unit / 4 % 2 * 4, bit = run / 32;
+  const float scales[2] = {scale * (float)scale_q3_k(block, sub), scale * (float)scale_q3_k(block, sub + 2)};
+  U32 words[2], high[2];
+  load_bytes(block + 32 + unit / 8 * 32 + unit % 4 * 8, words);
+  load_bytes(block + unit % 4 * 8, high);
+  for (int j = 0; j < 8; ++j) {
+    v[j] = scales[0] * (float)((FIELD(words, j, shift, 3) | FIELD(high, j, bit, 1) << 2) - 4);
+    v[8 + j] = scales[1] * (float)((FIELD(words, j, shift + 2, 3) | FIELD(high, j, bit + 1, 1) << 2) - 4);
+  }
+}
+#define FORMAT q3_k
+#include "block_kernels.inc"
+
+// q4_k and q5_k: 32 bytes hold 64 values; eight scales and offsets of six bits, those of the last four in two
+// places.
+DEVFN int run_q4_k(int unit) { return unit / 4 * 64 + unit % 4 * 8; }
+DEVFN int run_q5_k(int unit) { return run_q4_k(unit); }
+
+DEVFN int scale_q4_k(GLOBAL const U8* block, int sub) {
+  return sub < 4 ? block[4 + sub] & 63 : (block[8 + sub] & 15) | block[sub] >> 6 << 4;
+}
+DEVFN int offset_q4_k(GLOBAL const U8* block, int sub) {
+  return sub < 4 ? block[8 + sub] & 63 : block[8 + sub] >> 4 | block[4 + sub] >> 6 << 4;
+}
+DEVFN void scales_q4_k(GLOBAL const U8* block, int sub, float* scales, float* least) {
+  const float scale = half_at(block), offset = half_at(block + 2);
+  for (int n = 0; n < 2; ++n) {
+    scales[n] = MUL_ROUNDED(scale, (float)scale_q4_k(block, sub + n));
+    least[n] = -MUL_ROUNDED(offset, (float)offset_q4_k(block, sub + n));
+  }
+}
+
+DEVFN void unpack_q4_k(GLOBAL const U8* block, int unit, float* v) {
+  float scales[2], least[2];
+  scales_q4_k(block, unit / 4 * 2, scales, least);
+  U32 words[2];
+  load_bytes(block + 16 + unit / 4 * 32 + unit % 4 * 8, words);
+  for (int j = 0; j < 8; ++j) {
+    v[j] = SCALED(scales[0], FIELD(words, j, 0, 15), least[0]);
+    v[8 + j] = SCALED(scales[1], FIELD(words, j, 4, 15), least[1]);
+  }
+}
+#define FORMAT q4_k
+#include "block_kernels.inc"
+
+DEVFN void unpack_q5_k(GLOBAL const U8* block, int unit, float* v) {
+  const int sub = unit / 4 * 2;
+  float scales[2], least[2];
+  scales_q4_k(block, sub, scales, least);
+  U32 words[2], fifth[2];
+  load_bytes(block + 48 + unit / 4 * 32 + unit % 4 * 8, words);
+  load_bytes(block + 16 + unit % 4 * 8, fifth);
+  for (int j = 0; j < 8; ++j) {
+    v[j] = SCALED(scales[0], FIELD(words, j, 0, 15) | FIELD(fifth, j, sub, 1) << 4, least[0]);
+    v[8 + j] = SCALED(scales[1], FIELD(words, j, 4, 15) | FIELD(fifth, j, sub + 1, 1) << 4, least[1]);
+  }
+}
+#define FORMAT q5_k
+#include "block_kernels.inc"
+
+// q6_k: 64 bytes hold the low four bits of 128 values, 32 others their high two.
+DEVFN int run_q6_k(int unit) { return unit / 8 * 128 + unit % 8 * 8; }
+
+DEVFN float scale_q6_k(GLOBAL const U8* block, int sub) {
+  return half_at(block + 208) * (float)((block[192 + sub] ^ 128) - 128);
+}
+DEVFN void unpack_q6_k(GLOBAL const U8* block, int unit, float* v) {
+  const int sub = run_q6_k(unit) / 16, shift = unit % 8 / 4 * 2;
+  const float scales[2] = {scale_q6_k(block, sub), scale_q6_k(block, sub + 4)};
+  U32 words[2], high[2];
+  load_bytes(block + unit / 8 * 64 + unit % 8 * 8, words);
+  load_bytes(block + 128 + unit / 8 * 32 + unit % 4 * 8, high);
+  for (int j = 0; j < 8; ++j) {
+    v[j] = scales[0] * (float)((FIELD(words, j, 0, 15) | FIELD(high, j, shift, 3) << 4) - 32);
+    v[8 + j] = scales[1] * (float)((FIELD(words, j, 4, 15) | FIELD(high, j, shift + 4, 3) << 4) - 32);
+  }
+}
+#define FORMAT q6_k
+#include "block_kernels.inc"
+
+#endif

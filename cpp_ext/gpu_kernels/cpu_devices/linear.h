@@ -1,0 +1,3 @@
+// Products with stored weights, and what unpacks them, for CPU devices: the same kernels, local
+// size 1.
+#include "../common/formats.h"
