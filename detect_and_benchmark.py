@@ -44,24 +44,24 @@ BEGAN = time.monotonic()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parsed(arguments)
+    options = parse_arguments(arguments)
     require([*NEEDED, *(() if options.no_real_data else ("gguf",))])
     from airllm.backends import config
 
     try:
-        config.load()  # the imports of `reported` would end in a traceback over a broken one
-        return reported(options)
+        config.load()  # the imports of `run_and_report` would end in a traceback over a broken one
+        return run_and_report(options)
     except config.ConfigError as error:
-        return refused(error)
+        return report_refusal(error)
 
 
-def refused(error: Exception) -> int:
+def report_refusal(error: Exception) -> int:
     """Say what is wrong with what the user asked for; returns the exit status."""
     print(f"detect_and_benchmark.py: {error}", file=sys.stderr)
     return 2
 
 
-def reported(options: argparse.Namespace) -> int:
+def run_and_report(options: argparse.Namespace) -> int:
     """Run all and write the report; returns the exit status."""
     from airllm.backends.values import DEFINITIONS
 
@@ -70,32 +70,32 @@ def reported(options: argparse.Namespace) -> int:
         from airllm import benchmark, page, report
         from airllm.backends import tuning
     try:
-        asked = named(benchmark, options)
+        asked = choose_names(benchmark, options)
     except benchmark.WrongName as error:
-        return refused(error)
+        return report_refusal(error)
     console = report.console()
-    path = tuning.place()
+    path = tuning.tuning_file()
     if options.tune and path is None:
-        return refused(ValueError(f"{tuning.why_no_place()}: that leaves --tune no file to write"))
+        return report_refusal(ValueError(f"{tuning.why_no_file()}: that leaves --tune no file to write"))
     json_path = options.json or options.output / "report.json"
     html_path = options.html or options.output / "report.html"
     try:
         for each in (json_path, html_path, *([path] if options.tune and path else [])):
             refuse_unwritable(each)
     except OSError as error:
-        return refused(error)
-    with tuning.ignored():  # what was measured before has no say in what is measured now
+        return report_refusal(error)
+    with tuning.ignore_tuning():  # what was measured before has no say in what is measured now
         result = run(console, options, asked)
         if options.tune and path:
             console.rule("Tune", align="left")
-            names = benchmark.running(result["backends"])
-            result["choice"] = tuned(console, options, asked["ops"], names, path)
+            names = benchmark.running_names(result["backends"])
+            result["choice"] = tune_backends(console, options, asked["ops"], names, path)
     try:
         report.write_json(result, json_path)
         with step(console, "Drawing the plots", counted=False):
             page.write(result, html_path)
     except OSError as error:
-        return refused(OSError(f"{error.filename}: the report cannot be written: {error.strerror}"))
+        return report_refusal(OSError(f"{error.filename}: the report cannot be written: {error.strerror}"))
     say_headline(console, result)
     console.print(f"\nReport: {html_path}\nJSON:   {json_path}", soft_wrap=True)
     wrong = report.failures(result)
@@ -115,7 +115,7 @@ def say_headline(console: Console, result: dict[str, Any]) -> None:
         console.print(f"Figures to doubt: {doubt}", style="bold yellow", markup=False, soft_wrap=True)
 
 
-def parsed(arguments: list[str] | None) -> argparse.Namespace:
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     summary, _, rest = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
         description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -161,7 +161,7 @@ def require(modules: list[str]) -> None:
         )
 
 
-def named(benchmark: Any, options: argparse.Namespace) -> dict[str, Any]:
+def choose_names(benchmark: Any, options: argparse.Namespace) -> dict[str, Any]:
     """What the options choose, checked before anything long begins."""
     return {
         "ops": benchmark.chosen("op", options.ops, benchmark.OPS),
@@ -179,7 +179,7 @@ def run(console: Console, options: argparse.Namespace, asked: dict[str, Any]) ->
     started, clock = time.strftime("%Y-%m-%d %H:%M:%S %z"), time.monotonic()
     budget = measure.Budget(QUICK - (time.monotonic() - BEGAN) if options.quick else math.inf)
     console.rule("1/4  Detect", align="left")
-    capabilities = detected(console)
+    capabilities = detect(console)
     console.print(capabilities, markup=False, soft_wrap=True)
     console.rule("2/4  Build", align="left")
     result: dict[str, Any] = {
@@ -188,7 +188,7 @@ def run(console: Console, options: argparse.Namespace, asked: dict[str, Any]) ->
         "command": " ".join(["python", *map(str, sys.argv)]),
     }
     builds_began = time.monotonic()
-    builds = [] if options.no_build else built(console, options)
+    builds = [] if options.no_build else build_backends(console, options)
     budget.extend(time.monotonic() - builds_began)
     result |= {"capabilities": capabilities, "builds": builds}
     console.print(report.builds_table(result) if builds else "Not asked for (--no-build).")
@@ -199,13 +199,13 @@ def run(console: Console, options: argparse.Namespace, asked: dict[str, Any]) ->
     with measure.threads(options.threads or usable_cores()) as threads:
         result["threads"] = threads
         asked = asked | {"dtypes": ["float32"] if options.quick and not options.dtypes else asked["dtypes"]}
-        checked(console, options, asked, result, budget)
-        timed(console, options, asked, result, budget)
+        check_backends(console, options, asked, result, budget)
+        time_ops(console, options, asked, result, budget)
     result["seconds"] = round(time.monotonic() - clock, 1)
     return result
 
 
-def checked(
+def check_backends(
     console: Console,
     options: argparse.Namespace,
     asked: dict[str, Any],
@@ -218,17 +218,17 @@ def checked(
     console.rule("3/4  Check", align="left")
     data = asked["data"] = input_data(console, options)
     result["data"] = {"real": data.real, "source": data.source, "why_not": data.why_not}
-    result["backends"] = benchmark.described(asked["backends"])
+    result["backends"] = benchmark.describe_backends(asked["backends"])
     console.print(report.backends_table(result))
-    what = benchmark.running(result["backends"]), asked["ops"], asked["dtypes"]
+    what = benchmark.running_names(result["backends"]), asked["ops"], asked["dtypes"]
     seconds = min(QUICK_CHECKS, budget.left() / 2) if options.quick else math.inf
-    with step(console, "Checking") as told:
-        result["tests"] = benchmark.check(*what, data, told, seconds)
+    with step(console, "Checking") as on_progress:
+        result["tests"] = benchmark.check(*what, data, on_progress, seconds)
     result["checks_left_out"] = len(benchmark.cases_to_check(*what)) - len(result["tests"])
     console.print(report.tests_table(result))
 
 
-def timed(
+def time_ops(
     console: Console,
     options: argparse.Namespace,
     asked: dict[str, Any],
@@ -242,17 +242,17 @@ def timed(
     if says := load.busy_now():
         console.print(f"Warning: {says}", style="bold yellow", markup=False, soft_wrap=True)
     others = load.OtherPrograms()
-    result["model"] = model_timed(console, options, result, budget)
+    result["model"] = time_model(console, options, result, budget)
     console.print(report.model_table(result))
     bandwidth = measure.bandwidth(seconds=0.1) if options.quick else measure.bandwidth()
     result |= {"machine": measure.machine(), "bandwidth": vars(bandwidth)}
     console.print(report.machine_table(result))
     limits = benchmark.QUICK if options.quick else benchmark.Limits()
     limits = replace(limits, total=max(budget.left(), QUICK_TIMINGS) if options.quick else TIMINGS)
-    names = benchmark.running(result["backends"])
-    with step(console, "Timing") as told:
+    names = benchmark.running_names(result["backends"])
+    with step(console, "Timing") as on_progress:
         result["speed"] = benchmark.speed(
-            names, asked["ops"], asked["dtypes"], asked["sizes"], asked["data"], limits, told
+            names, asked["ops"], asked["dtypes"], asked["sizes"], asked["data"], limits, on_progress
         )
     result["others"] = {"cores": round(taken := others.cores(), 2), "busy": load.busy(taken)}
     console.print(
@@ -263,7 +263,7 @@ def timed(
         report.show(console, table)
 
 
-def model_timed(
+def time_model(
     console: Console, options: argparse.Namespace, result: dict[str, Any], budget: measure.Budget
 ) -> dict[str, Any]:
     """The real model on the backends that `auto` may take and that have passed their checks."""
@@ -283,27 +283,27 @@ def model_timed(
     if options.quick:
         limits = {"rounds": QUICK_ROUNDS, "within": min(QUICK_MODEL, budget.left() / 2)}
     try:
-        with step(console, "Timing the model") as told:
+        with step(console, "Timing the model") as on_progress:
             path = smollm2.fetch(QUICK_FETCH if options.quick else 300)
             threads = options.threads or usable_cores()
-            found["rows"] = model_benchmark.measured(path, names, threads, told, **limits)
+            found["rows"] = model_benchmark.measure_model(path, names, threads, on_progress, **limits)
     except smollm2.Unavailable as error:
         found["why_not"] = str(error)
     return found
 
 
-def tuned(
+def tune_backends(
     console: Console, options: argparse.Namespace, ops: list[str], names: list[str], path: Path
 ) -> dict[str, Any]:
     """Measure where each backend starts to win and write it down, as `airllm tune` does."""
     from airllm import engine_backend, tune
 
     plan = tune.QUICK if options.quick else tune.FULL
-    with step(console, "Measuring") as told:
+    with step(console, "Measuring") as on_progress:
         ops = [op for op in ops if op in tune.tunable()]
-        found = tune.tune(ops, names, plan, path, lambda done, total: told(done, total, ""))
+        found = tune.tune(ops, names, plan, path, lambda done, total: on_progress(done, total, ""))
     engine_backend.forget()
-    choice = tune.chosen_by(found)
+    choice = tune.choose_by(found)
     console.print("\n".join(tune.lines(choice)), markup=False, soft_wrap=True)
     console.print(f"Written to {path}; plots: {tune.draw(choice, path)}", soft_wrap=True)
     return choice
@@ -312,14 +312,14 @@ def tuned(
 # ------------------------------------------------------------------------------------------------ steps
 
 
-def detected(console: Console) -> str:
+def detect(console: Console) -> str:
     """What `setup.py test_capabilities` finds."""
-    with step(console, "Looking for compilers, toolkits and devices", counted=False) as told:
-        found = setup("test_capabilities", told=told)
+    with step(console, "Looking for compilers, toolkits and devices", counted=False) as on_progress:
+        found = setup("test_capabilities", on_progress=on_progress)
     return found.stdout.strip() or found.stderr.strip()
 
 
-def built(console: Console, options: argparse.Namespace) -> list[dict[str, str]]:
+def build_backends(console: Console, options: argparse.Namespace) -> list[dict[str, str]]:
     """Build every backend whose tools are there; a missing tool is a reason, a failed build a failure.
 
     A check that keeps nothing is a reason too, unless its backend was asked for by name. --quick leaves out
@@ -338,14 +338,14 @@ def build(console: Console, name: str, quick: bool = False, named: bool = True) 
     keeps nothing and the backend was not `named`.
     """
     from airllm.backends import reasons
-    from cpp_ext.commands.recipes import built, recipes
+    from cpp_ext.commands.recipes import module_recipes, recipes
 
-    command, makes = recipes()[name].COMMAND, name in built()
-    if why := missing_for(name) or (left_out(name) if quick else ""):
+    command, makes = recipes()[name].COMMAND, name in module_recipes()
+    if why := missing_for(name) or (why_left_out(name) if quick else ""):
         return {"name": name, "state": "skipped", "detail": why}
     spoken, before, start = f"python setup.py {' '.join(command)}", newest(name), time.monotonic()
-    with step(console, spoken, counted=False) as told:
-        done = setup(*command, told=told)
+    with step(console, spoken, counted=False) as on_progress:
+        done = setup(*command, on_progress=on_progress)
     if done.returncode:
         log = (done.stdout + done.stderr).strip() or f"{spoken}: exit status {done.returncode}"
         why = reasons.error_line(log) or log.splitlines()[-1].strip()
@@ -358,7 +358,7 @@ def build(console: Console, name: str, quick: bool = False, named: bool = True) 
     return {"name": name, "state": state, "detail": f"{spoken}, {time.monotonic() - start:.1f} s"}
 
 
-def left_out(name: str) -> str:
+def why_left_out(name: str) -> str:
     """Why --quick does not build a backend; "" if it does."""
     from cpp_ext.commands.recipes import recipes
 
@@ -380,7 +380,7 @@ def missing_for(name: str) -> str:
     return "; ".join(map(str, recipes()[name].tools().missing))
 
 
-def setup(*command: str, told: Callable[[int, int, str], None]) -> subprocess.CompletedProcess[str]:
+def setup(*command: str, on_progress: Callable[[int, int, str], None]) -> subprocess.CompletedProcess[str]:
     """Run a setup.py command as a user would, with its output kept."""
     call, start = [sys.executable, "setup.py", *command], time.monotonic()
     pipe = subprocess.PIPE
@@ -390,7 +390,7 @@ def setup(*command: str, told: Callable[[int, int, str], None]) -> subprocess.Co
                 output, log = process.communicate(timeout=1)
                 return subprocess.CompletedProcess(call, process.returncode, output, log)
             except subprocess.TimeoutExpired:
-                told(0, 0, f"{' '.join(command)}: {time.monotonic() - start:.0f} s")
+                on_progress(0, 0, f"{' '.join(command)}: {time.monotonic() - start:.0f} s")
             except BaseException:
                 process.kill()
                 raise
@@ -404,8 +404,8 @@ def input_data(console: Console, options: argparse.Namespace) -> Any:
         data = real_data.random_data("--no-real-data was given")
     else:
         timeout = QUICK_FETCH if options.quick else 300
-        with step(console, "Fetching the real model's numbers") as told:
-            data = real_data.load_or_random(timeout, lambda done, total: told(done, total, ""))
+        with step(console, "Fetching the real model's numbers") as on_progress:
+            data = real_data.load_or_random(timeout, lambda done, total: on_progress(done, total, ""))
     if data.real:
         console.print(f"Input: {data.source}")
     else:

@@ -32,7 +32,7 @@ INFO = {"cpp": "get_optimization_info", "opencl": "get_opencl_info", "cuda": "ge
 def why_not(name):
     """Why a backend's module cannot be tested here; empty if it can."""
     try:
-        proof.proved(importlib.import_module(f"tensor_ops_{name}"))
+        proof.prove_device(importlib.import_module(f"tensor_ops_{name}"))
     except Exception as error:  # a driver may raise anything
         return f"{type(error).__name__}: {error}"
     return ""

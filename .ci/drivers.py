@@ -20,14 +20,14 @@ except ModuleNotFoundError:  # before Python 3.11
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from airllm.backends.declaration import shipped
-from cpp_ext.commands.recipes import built
+from cpp_ext.commands.recipes import module_recipes
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = {path.stem: path for path in sorted((HERE / "drivers").glob("*.py"))}
 
 
 def required() -> list[str]:
-    asked_for = {name for name, recipe in built().items() if not hasattr(recipe, "IN_EVERY_INSTALL")}
+    asked_for = {name for name, recipe in module_recipes().items() if not hasattr(recipe, "IN_EVERY_INSTALL")}
     names = [name for name, own in shipped().items() if not own.definitions and name not in asked_for]
     return [",".join(names)]
 

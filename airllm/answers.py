@@ -29,21 +29,21 @@ def facts(engine: LayerWiseInferenceEngine) -> dict[str, Any]:
     }
 
 
-def short(engine: LayerWiseInferenceEngine) -> str:
+def summary_line(engine: LayerWiseInferenceEngine) -> str:
     """Speed and how full the context is, in less than a line."""
     done = engine.statistics
     if done is None:
         return ""
     why = "" if done.reason == "end" else f"; ended by: {done.reason}"
     speed = f"{done.new_tokens} tokens, {done.tokens_per_second:.1f} tokens/s"
-    return f"[{speed}; context {_used(done, engine)}{why}]"
+    return f"[{speed}; context {_context_use(done, engine)}{why}]"
 
 
-def _used(done: Statistics, engine: LayerWiseInferenceEngine) -> str:
+def _context_use(done: Statistics, engine: LayerWiseInferenceEngine) -> str:
     return f"{min(done.prompt_tokens + done.new_tokens, engine.context)} of {engine.context}"
 
 
-def long(engine: LayerWiseInferenceEngine) -> Iterator[str]:
+def detail_lines(engine: LayerWiseInferenceEngine) -> Iterator[str]:
     """All that is known, in lines."""
     done = engine.statistics
     if done is None:
@@ -53,5 +53,5 @@ def long(engine: LayerWiseInferenceEngine) -> Iterator[str]:
     yield f"Answer:  {done.new_tokens} tokens, {done.tokens_per_second:.1f} tokens/s; ended by: {done.reason}"
     yield f"Prompt:  {done.prompt_tokens} tokens, of which {computed} were computed"
     yield f"Time:    {done.seconds_to_first_token:.2f} s to the first token, {done.seconds:.2f} s in all"
-    yield f"Context: {_used(done, engine)} tokens"
+    yield f"Context: {_context_use(done, engine)} tokens"
     yield f"Engine:  {engine.path.name} on {engine.backend.name()}: {engine.backend.device()}"

@@ -6,7 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from airllm.backends.declaration import declared
+from airllm.backends.declaration import all_declarations
 
 _HOST_DEVICES = {1, 3}  # DLPack's kDLCPU and kDLCUDAHost
 # DLPack's other kinds, by its words for them.
@@ -23,7 +23,7 @@ def device_of(value: Any) -> str:
     if hasattr(value, "__cuda_array_interface__"):
         return "cuda"
     package = type(value).__module__.partition(".")[0]
-    return next((name for name, own in declared().items() if package in own.array_packages), "")
+    return next((name for name, own in all_declarations().items() if package in own.array_packages), "")
 
 
 def as_numpy(value: Any) -> np.ndarray:

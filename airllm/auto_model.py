@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any
 
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.models.hub import located
+from airllm.models.hub import locate
 
 __all__ = ["AutoModel"]
 
@@ -52,5 +52,5 @@ class AutoModel:
                 raise TypeError(f"from_pretrained has no option {option!r} here: {_ELSEWHERE[option]}")
         if max_seq_len is not None:
             options.setdefault("context", max_seq_len)
-        path = located(name, revision, token if token is not None else hf_token)
+        path = locate(name, revision, token if token is not None else hf_token)
         return LayerWiseInferenceEngine(path, **options)

@@ -19,7 +19,7 @@ import numpy as np
 
 from airllm import backends, measure
 from airllm.backends import config, values
-from airllm.cases import case_of, contracts
+from airllm.cases import case_of, is_contraction
 from airllm.formats import Quantized
 from airllm.op import Op
 from airllm.peer import TORCH, torch_call
@@ -43,7 +43,7 @@ class WrongName(ValueError):
 # ------------------------------------------------------------------------------------------------ names
 
 
-def chosen(what: str, text: str | None, known: Iterable[str]) -> list[str]:
+def choose_names(what: str, text: str | None, known: Iterable[str]) -> list[str]:
     """The names in a comma list, all known ones for None. Raises WrongName."""
     names = list(known)
     if text is None:
@@ -56,7 +56,7 @@ def chosen(what: str, text: str | None, known: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(asked))
 
 
-def chosen_sizes(text: str) -> list[tuple[int, int]]:
+def choose_sizes(text: str) -> list[tuple[int, int]]:
     """Sizes such as "1x4096,128x4096": rows x columns. Raises WrongName."""
     found = []
     for part in text.split(","):
@@ -67,24 +67,24 @@ def chosen_sizes(text: str) -> list[tuple[int, int]]:
     return found
 
 
-def chosen_backends(text: str | None) -> list[str]:
+def choose_backends(text: str | None) -> list[str]:
     """Names of backends (aliases too), all known ones for None. Raises WrongName."""
     if text is None:
         return list(config.known_names())
     known = [name.lower() for name in (*config.known_names(), *config.aliases())]
-    return [config.canonical(name) for name in chosen("backend", text.lower(), known)]
+    return [config.canonical_name(name) for name in choose_names("backend", text.lower(), known)]
 
 
 # ------------------------------------------------------------------------------------------------ backends
 
 
-def described(names: Sequence[str]) -> list[dict[str, str]]:
+def describe_backends(names: Sequence[str]) -> list[dict[str, str]]:
     """Name, state, device and reason of each backend: why it runs, is passed over, or cannot run."""
     info = backends.get_backend_info()
-    return [_described(backends.opened(name), info) for name in names]
+    return [_describe(backends.open_backend(name), info) for name in names]
 
 
-def _described(backend: backends.Backend, info: dict[str, Any]) -> dict[str, str]:
+def _describe(backend: backends.Backend, info: dict[str, Any]) -> dict[str, str]:
     reason = backend.why_not or info["passed_over"].get(backend.name, "")
     if backend.name == info["backend"]:
         state = "active"
@@ -97,7 +97,7 @@ def _described(backend: backends.Backend, info: dict[str, Any]) -> dict[str, str
     return {"name": backend.name, "state": state, "device": backend.device, "reason": reason}
 
 
-def running(described_backends: list[dict[str, str]]) -> list[str]:
+def running_names(described_backends: list[dict[str, str]]) -> list[str]:
     """The names of those that run, the one in use first and then those that `auto` may take."""
     states = ("active", "available", "passed over")
     found = [each for each in described_backends if each["state"] in states]
@@ -151,13 +151,13 @@ def check(
         if done >= len(names) * len(ops) and not budget.left():
             break
         on_progress(done, len(cases), f"{op.name} on {name}")
-        found.append(_checked(name, op, dtype, rows, cols, data))
+        found.append(_check_case(name, op, dtype, rows, cols, data))
     on_progress(len(cases), len(cases), "")
     how = backends.support_matrix()
     return [{**asdict(each), "passed": each.passed, "how": how[each.op][each.backend]} for each in found]
 
 
-def _checked(name: str, op: Op, dtype: str, rows: int, cols: int, data: Data) -> Check:
+def _check_case(name: str, op: Op, dtype: str, rows: int, cols: int, data: Data) -> Check:
     arrays = data.inputs(op, rows, cols, DTYPES[dtype], np.random.default_rng(rows * cols))
     parameters = case_of(op, rows, cols).parameters
     case = (name, op.name, dtype, rows, cols)
@@ -171,7 +171,7 @@ def _checked(name: str, op: Op, dtype: str, rows: int, cols: int, data: Data) ->
         if (found.shape, found.dtype) != (exact.shape, wanted):
             expected = f"{exact.shape} {wanted}"
             return Check(*case, None, f"result is {found.shape} {found.dtype}, expected {expected}")
-    sizes = _summed(op, arrays, parameters) or [np.max(np.abs(e), initial=0) for e in exacts]
+    sizes = _sum_magnitudes(op, arrays, parameters) or [np.max(np.abs(e), initial=0) for e in exacts]
     error = max(_error(*each, wanted) for each in zip(answers, exacts, sizes, strict=True))
     return Check(*case, error) if math.isfinite(error) else Check(*case, None, "result has NaN or infinities")
 
@@ -183,13 +183,13 @@ def _values(result: Any) -> list[np.ndarray]:
     return [np.asarray(each) for each in (result if isinstance(result, tuple) else (result,))]
 
 
-def _summed(op: Op, arrays: Sequence[Any], parameters: dict[str, Any]) -> list[np.ndarray]:
+def _sum_magnitudes(op: Op, arrays: Sequence[Any], parameters: dict[str, Any]) -> list[np.ndarray]:
     """What the sums of a product would be if no terms cancelled; nothing for other ops.
 
     In whatever order terms are added, each partial sum is rounded at most at this size, however small the
     result is in the end.
     """
-    if not contracts(op) or op.name == "attention":
+    if not is_contraction(op) or op.name == "attention":
         return []
     values = (a.dequantize() if isinstance(a, Quantized) else a for a in arrays)
     exact = op.exact(*(None if a is None else np.abs(a) for a in values), **parameters)
@@ -244,7 +244,7 @@ def speed(
         (OPS[op], dtype, *size)
         for op in ops
         for dtype in dtypes
-        for size in sorted(sizes or (*limits.sizes, *(() if contracts(OPS[op]) else limits.large)))
+        for size in sorted(sizes or (*limits.sizes, *(() if is_contraction(OPS[op]) else limits.large)))
     ]
     pace: dict[tuple[str, str, str], float] = {}
     found: dict[int, list[dict[str, Any]]] = {}
@@ -253,7 +253,7 @@ def speed(
         op, dtype, rows, cols = cases[i]
         on_progress(done, len(cases), f"{op.name} {rows}x{cols} {dtype}")
         share = replace(limits, total=budget.left() / (len(cases) - done))
-        found[i] = list(_timed(names, op, dtype, rows, cols, data, share, pace))
+        found[i] = list(_time_case(names, op, dtype, rows, cols, data, share, pace))
     on_progress(len(cases), len(cases), "")
     return [row for i in range(len(cases)) for row in found[i]]
 
@@ -263,7 +263,7 @@ def work(op: Op, rows: int, cols: int) -> int:
     return case_of(op, rows, cols).steps(op)
 
 
-def _timed(
+def _time_case(
     names: Sequence[str],
     op: Op,
     dtype: str,
@@ -282,12 +282,12 @@ def _timed(
         expected = pace.get((op.name, dtype, name), 0) * steps
         if expected > limits.longest:
             skipped[name] = f"would take about {expected:.0f} s a call"
-        elif call := call_of(name, op, arrays, parameters):
+        elif call := make_call(name, op, arrays, parameters):
             calls[name] = call
-    with quiet():
+    with silence_warnings():
         times = measure.compare(calls, limits.seconds, within=limits.total)
     # One row of a product waits for memory; with more rows a step takes about an eighth of that.
-    steps_paid = steps * (8 if contracts(op) and rows == 1 else 1)
+    steps_paid = steps * (8 if is_contraction(op) and rows == 1 else 1)
     pace |= {(op.name, dtype, name): timing.median / steps_paid for name, timing in times.items()}
     case = {"op": op.name, "dtype": dtype, "rows": rows, "cols": cols}
     for name, timing in times.items():
@@ -300,20 +300,20 @@ def _timed(
 
 
 def _figures(timing: measure.Timing, op: Op, arrays: list[Any], steps: int) -> dict[str, Any]:
-    nbytes = moved(op, arrays)
+    nbytes = bytes_moved(op, arrays)
     figures = asdict(timing) | {"bytes": nbytes, "gb_s": nbytes / timing.median / 1e9}
-    return figures | ({"gflop_s": 2 * steps / timing.median / 1e9} if contracts(op) else {})
+    return figures | ({"gflop_s": 2 * steps / timing.median / 1e9} if is_contraction(op) else {})
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_warnings() -> Iterator[None]:
     """NumPy's overflow warnings and PyTorch's gradient bookkeeping off: neither belongs to what is timed."""
     torch = measure.optional(TORCH)
     with np.errstate(all="ignore"), torch.inference_mode() if torch else contextlib.nullcontext():
         yield
 
 
-def moved(op: Op, arrays: list[Any]) -> int:
+def bytes_moved(op: Op, arrays: list[Any]) -> int:
     """Bytes that a call must move: what it reads and writes, once; of a table, only the rows in use."""
     if op.gives_quantized:
         return op.nbytes(arrays)
@@ -323,7 +323,7 @@ def moved(op: Op, arrays: list[Any]) -> int:
     return op.nbytes(arrays, *outs)
 
 
-def call_of(
+def make_call(
     name: str, op: Op, arrays: list[Any], parameters: dict[str, Any] | None = None
 ) -> Callable[[], Any] | None:
     """A call of the op with these arrays by a backend or by PyTorch; None if PyTorch has no such op."""

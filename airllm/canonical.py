@@ -38,24 +38,24 @@ def _as_array(op: Declaration, operand: Operand, value: Any) -> np.ndarray:
     return array
 
 
-def alike(op: Declaration, arrays: Sequence[Any], shapes: Shapes) -> list[Any]:
+def canonicalize(op: Declaration, arrays: Sequence[Any], shapes: Shapes) -> list[Any]:
     """The arrays C-contiguous, in dtypes that kernels take, the op's own with equal leading axes."""
     own = [a.dtype for o, a in op.floats(arrays) if o.kind == "own"]
     others = [a.dtype for o, a in op.floats(arrays) if o.kind == "any float"]
     wide = any(a.dtype == FLOAT64 for _, a in op.floats(arrays))
-    weights_only = all(not o.leads for o in _owned(op)[1:])
+    weights_only = all(not o.leads for o in _own_operands(op)[1:])
     found: list[Any] = []
     for operand, a in zip(op.operands, arrays, strict=True):
         if a is None or isinstance(a, Quantized):
             found.append(a)
             continue
-        a = a.reshape(operand.in_full(a.shape))
+        a = a.reshape(operand.full_shape(a.shape))
         if operand.kind == "mask":
             a = with_last_axis(a, shapes.sizes[operand.axes[-1]])
         if operand.kind == "own":
-            first = operand is _owned(op)[0]
+            first = operand is _own_operands(op)[0]
             keep = first and weights_only and not wide  # kernels take float32 weights
-            dtype = a.dtype if keep else FLOAT64 if wide else _common(own)
+            dtype = a.dtype if keep else FLOAT64 if wide else _common_dtype(own)
             a = _with_batch(operand, a, shapes, first)
         else:
             dtype = _dtype_of_other(operand, a.dtype, wide, others)
@@ -68,7 +68,7 @@ def with_last_axis(mask: np.ndarray, length: int) -> np.ndarray:
     return mask if mask.shape[-1:] == (length,) else np.broadcast_to(mask, (*mask.shape[:-1], length))
 
 
-def _owned(op: Declaration) -> list[Operand]:
+def _own_operands(op: Declaration) -> list[Operand]:
     return [operand for operand in op.operands if operand.kind == "own"]
 
 
@@ -80,7 +80,7 @@ def _with_batch(operand: Operand, a: np.ndarray, shapes: Shapes, first: bool) ->
     return np.broadcast_to(a, (*shapes.batch, *a.shape[lead:]))
 
 
-def _common(dtypes: Sequence[np.dtype]) -> np.dtype:
+def _common_dtype(dtypes: Sequence[np.dtype]) -> np.dtype:
     """The dtype that holds them all: float16 with bfloat16 needs float32."""
     return dtypes[0] if len(set(dtypes)) == 1 else FLOAT32
 
@@ -88,7 +88,7 @@ def _common(dtypes: Sequence[np.dtype]) -> np.dtype:
 def _dtype_of_other(operand: Operand, dtype: np.dtype, wide: bool, others: Sequence[np.dtype]) -> np.dtype:
     """The dtype in which a kernel takes an array that is not one of the op's own floats."""
     if operand.kind == "any float":
-        return FLOAT64 if wide else _common(others)
+        return FLOAT64 if wide else _common_dtype(others)
     if operand.kind == "stored":
         return FLOAT64 if wide else dtype
     if operand.kind == "mask" and dtype == FLOAT64 and not wide:

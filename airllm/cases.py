@@ -35,14 +35,14 @@ class Case:
         """Innermost steps: the numbers in the largest array, or the products of a contraction."""
         if op.name == "attention":
             return prod(self.sizes[axis] for axis in ("h", "t", "s", "d")) * 2
-        if contracts(op):
+        if is_contraction(op):
             return prod(self.batch) * prod(
                 self.sizes[axis] for axis in {a for o in op.operands for a in o.inner}
             )
         return max(prod(self.shape(o)) for o in op.operands if o.kind != "stored")
 
 
-def contracts(op: Op) -> bool:
+def is_contraction(op: Op) -> bool:
     """Whether an axis of the arrays is summed away: a product, which FLOP/s describe."""
     inner = {axis for operand in op.operands for axis in operand.inner if operand.kind != "mask"}
     results = {axis for out in op.outs for axis in out.inner}
@@ -51,10 +51,10 @@ def contracts(op: Op) -> bool:
 
 def case_of(op: Op, rows: int, cols: int) -> Case:
     """The case of an op at a size."""
-    return _SPECIAL[op.name](rows, cols) if op.name in _SPECIAL else _usual(op, rows, cols)
+    return _SPECIAL[op.name](rows, cols) if op.name in _SPECIAL else _default_case(op, rows, cols)
 
 
-def _usual(op: Op, rows: int, cols: int) -> Case:
+def _default_case(op: Op, rows: int, cols: int) -> Case:
     first = op.operands[0].inner
     sizes = {axis: cols for operand in op.operands for axis in operand.inner}
     if len(first) > 1:

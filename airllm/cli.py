@@ -32,7 +32,7 @@ _DRAWN: dict[str, dict[str, Any]] = {"generate": {}, "chat": {"temperature": 0.7
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line; returns the exit status."""
-    options = command_line.parsed(sys.argv[1:] if arguments is None else arguments)
+    options = command_line.parse_arguments(sys.argv[1:] if arguments is None else arguments)
     if sys.stdout is None:  # closed by who started this
         print("airllm: stdout is closed, expected a terminal, a file or a pipe", file=sys.stderr)
         return 1
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a letter is no reason to stop
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _warned  # type: ignore[assignment]
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
             status = _COMMANDS[options.command](options)
         sys.stdout.flush()
         return status
@@ -50,18 +50,18 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # who read has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except _expected() as error:
-        print(f"airllm: {_line(error, options)}", file=sys.stderr)
+    except _expected_errors() as error:
+        print(f"airllm: {_error_line(error, options)}", file=sys.stderr)
         return 1
 
 
-def _warned(message: Warning | str, category: type[Warning], *place: Any) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any) -> None:
     """A warning is a line, without the place in the code that it comes from."""
     text = " ".join(str(message).split()).removeprefix("airllm: ")
     print(f"airllm: {text}", file=sys.stderr)
 
 
-def _expected() -> tuple[type[Exception], ...]:
+def _expected_errors() -> tuple[type[Exception], ...]:
     """What is no fault of this program."""
     from airllm.backends.config import ConfigError
     from airllm.models import ModelFileError
@@ -72,7 +72,7 @@ def _expected() -> tuple[type[Exception], ...]:
     return Refused, ModelFileError, *errors, ConfigError, OSError, ImportError
 
 
-def _line(error: Exception, options: argparse.Namespace) -> str:
+def _error_line(error: Exception, options: argparse.Namespace) -> str:
     from airllm import extras
     from airllm.models import ModelFileError
 
@@ -95,14 +95,14 @@ def generate(options: argparse.Namespace) -> int:
     from airllm.terminal import show
 
     prompt = with_stdin(options.prompt)
-    with opened(options) as engine:
+    with open_engine(options) as engine:
         wait = Waiting("Reading the prompt", options.quiet)
         sampling = _sampling(engine, options)
-        with asked(options):
+        with report_as_user_error(options):
             pieces = _pieces(engine, prompt, options, {**sampling, "on_prompt": wait.advance})
         if options.json:
             with wait:
-                text, interrupted = _whole(pieces)
+                text, interrupted = _join_pieces(pieces)
             found = {"model": options.model, "text": text, **facts(engine), "sampling": sampling}
             print(json.dumps(found), flush=True)
         else:
@@ -126,10 +126,10 @@ def _sampling(engine: LayerWiseInferenceEngine, options: argparse.Namespace) -> 
     """As asked for; else as the model's files recommend; else as the command does it."""
     recommended = engine.recommended_sampling
     drawn = {} if "temperature" in recommended else _DRAWN[options.command]
-    return {**drawn, **recommended, **_chosen(options, _SAMPLING)}
+    return {**drawn, **recommended, **_chosen_options(options, _SAMPLING)}
 
 
-def _whole(pieces: Iterator[str]) -> tuple[str, bool]:
+def _join_pieces(pieces: Iterator[str]) -> tuple[str, bool]:
     """The text, and whether Ctrl-C has broken it off."""
     text = ""
     with contextlib.closing(pieces):  # type: ignore[type-var]
@@ -145,10 +145,10 @@ def chat(options: argparse.Namespace) -> int:
     """A conversation, until the end of input."""
     from airllm.conversation import converse
 
-    with opened(options) as engine:
+    with open_engine(options) as engine:
         settings = {"max_new_tokens": options.max_new_tokens, "stop": options.stop}
         settings |= _sampling(engine, options)
-        with asked(options):
+        with report_as_user_error(options):
             failed = converse(
                 engine, options.system, settings, options.quiet, lambda text: in_options(text, options)
             )
@@ -186,8 +186,8 @@ def profile(options: argparse.Namespace) -> int:
     """Where the time goes."""
     from airllm.models.profile import lines, profile
 
-    with opened(options) as engine:
-        with asked(options, context="after"):
+    with open_engine(options) as engine:
+        with report_as_user_error(options, context="after"):
             found = profile(engine, options.rows, options.passes, options.after)
         print(
             f"{engine.path.name} on {engine.backend.name()} ({engine.backend.device()}): ms in a pass of "
@@ -203,27 +203,27 @@ def tune_backends(options: argparse.Namespace) -> int:
     from airllm.backends import tuning
     from airllm.output import refuse_unwritable
 
-    path = tuning.place()
+    path = tuning.tuning_file()
     if path is None:
-        raise Refused(f"{tuning.why_no_place()}: there is no file to write")
+        raise Refused(f"{tuning.why_no_file()}: there is no file to write")
     refuse_unwritable(path)
-    with tuning.ignored():  # a file that cannot be read is what this command is to replace
+    with tuning.ignore_tuning():  # a file that cannot be read is what this command is to replace
         from airllm import backends, benchmark, engine_backend, load, tune
         from airllm.progress import progress
 
         names = backends.get_available_backends()
-    with asked(options):
-        ops = benchmark.chosen("op", options.ops, tune.tunable())
+    with report_as_user_error(options):
+        ops = benchmark.choose_names("op", options.ops, tune.tunable())
     if says := load.busy_now():
         print(f"airllm: {says}", file=sys.stderr)
     with progress("Measuring", unit_bytes=False) as advance:
         found = tune.tune(ops, names, tune.QUICK if options.quick else tune.FULL, path, advance)
-    choice = tune.chosen_by(found)
+    choice = tune.choose_by(found)
     print("\n".join([*tune.lines(choice), f"Written to {path}"]))
     try:
         print(f"Plots: {tune.draw(choice, path)}")
     except ModuleNotFoundError as error:
-        print(f"airllm: no plots: {_line(error, options)}", file=sys.stderr)
+        print(f"airllm: no plots: {_error_line(error, options)}", file=sys.stderr)
     engine_backend.forget()
     return 0
 
@@ -235,7 +235,7 @@ def quantize(options: argparse.Namespace) -> int:
     from airllm.readable import size
 
     source, target = _path(options.model), Path(options.out)
-    with asked(options), progress(f"Writing {target.name}") as advance:
+    with report_as_user_error(options), progress(f"Writing {target.name}") as advance:
         done = quantize(source, target, options.format, advance)
     print(f"{done.path}: {size(done.nbytes)}, from weights of {size(done.before)}")
     if done.twice:
@@ -274,21 +274,21 @@ _COMMANDS = {
 
 
 @contextlib.contextmanager
-def opened(options: argparse.Namespace) -> Iterator[LayerWiseInferenceEngine]:
+def open_engine(options: argparse.Namespace) -> Iterator[LayerWiseInferenceEngine]:
     """The engine that the options describe."""
     from airllm.layer_engine import LayerWiseInferenceEngine
     from airllm.progress import Waiting
 
     path = _path(options.model)
     waiting = Waiting(f"Opening {options.model}", getattr(options, "quiet", False))
-    with asked(options), waiting:
-        engine = LayerWiseInferenceEngine(path, **_chosen(options, _ENGINE))
+    with report_as_user_error(options), waiting:
+        engine = LayerWiseInferenceEngine(path, **_chosen_options(options, _ENGINE))
     with engine:
         yield engine
 
 
 @contextlib.contextmanager
-def asked(options: argparse.Namespace, **others: str) -> Iterator[None]:
+def report_as_user_error(options: argparse.Namespace, **others: str) -> Iterator[None]:
     """A ValueError in here is about what the user has asked for, by options; `others`: see `in_options`."""
     from airllm.models import ModelFileError
 
@@ -301,14 +301,14 @@ def asked(options: argparse.Namespace, **others: str) -> Iterator[None]:
 
 
 def _path(model: str) -> Any:
-    from airllm.models.hub import located
+    from airllm.models.hub import locate
     from airllm.progress import progress
 
     with progress(f"Fetching {model}") as advance:
-        return located(model, on_progress=advance)
+        return locate(model, on_progress=advance)
 
 
-def _chosen(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
+def _chosen_options(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
     """Those that were given."""
     given = {name: getattr(options, name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
@@ -316,7 +316,7 @@ def _chosen(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, An
 
 def tell(engine: LayerWiseInferenceEngine, options: argparse.Namespace) -> None:
     """How fast it was, on stderr."""
-    from airllm.answers import short
+    from airllm.answers import summary_line
 
     if not options.quiet and engine.statistics:
-        print(short(engine), file=sys.stderr)
+        print(summary_line(engine), file=sys.stderr)

@@ -63,26 +63,26 @@ class _Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         if self.epilog == "...":
-            self.epilog = _end(self)
+            self.epilog = _epilog(self)
         return super().format_help()
 
 
 def parser() -> argparse.ArgumentParser:
     """What understands a command line: options with `command`, the name of what is to be run."""
-    made = _Parser(
+    parser = _Parser(
         prog="airllm",
         description="Run large language models on this machine: `airllm COMMAND --help` tells more.",
         epilog="...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("-V", "--version", action="version", version=f"airllm {__version__}")
-    commands = made.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    parser.add_argument("-V", "--version", action="version", version=f"airllm {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add in (_add_generate, _add_chat, _add_info, _add_profile, _add_tune, _add_quantize, _add_cpp_flags):
         add(commands)
-    return made
+    return parser
 
 
-def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Options, with `typed`: by the library's name of each the one that stands for it in messages.
 
     They may also stand between MODEL and PROMPT, where argparse gives an optional PROMPT up.
@@ -96,7 +96,9 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
         options.prompt = rest.pop()
     if rest:
         options.refuse(f"unrecognized arguments: {' '.join(rest)}")
-    options.typed = {each.dest: _typed(each, arguments) for each in options.actions if each.option_strings}
+    options.typed = {
+        each.dest: _typed_option(each, arguments) for each in options.actions if each.option_strings
+    }
     return options
 
 
@@ -110,7 +112,7 @@ def in_options(message: str, options: argparse.Namespace, **others: str) -> str:
     return re.sub(pattern, lambda match: names[match["name"]], message)
 
 
-def _typed(action: argparse.Action, arguments: Sequence[str]) -> str:
+def _typed_option(action: argparse.Action, arguments: Sequence[str]) -> str:
     """The name of an option, short or long, that is on the command line; else the long one."""
     for name in action.option_strings:
         short = not name.startswith("--")
@@ -120,9 +122,9 @@ def _typed(action: argparse.Action, arguments: Sequence[str]) -> str:
     return action.option_strings[-1]
 
 
-def _end(made: argparse.ArgumentParser) -> str:
+def _epilog(parser: argparse.ArgumentParser) -> str:
     """What stands below the options: examples, and what a MODEL may be."""
-    command = made.prog.partition(" ")[2]
+    command = parser.prog.partition(" ")[2]
     parts = [f"examples:\n{textwrap.indent(textwrap.dedent(_EXAMPLES[command]).strip(), '  ')}\n"]
     if command in ("", "generate", "chat", "info", "profile", "quantize"):
         from airllm.architectures import types_of_folders
@@ -138,24 +140,28 @@ def _end(made: argparse.ArgumentParser) -> str:
 
 
 def _add_generate(commands: Any) -> None:
-    made = _command(
+    parser = _command(
         commands,
         "generate",
         "the answer to a prompt",
         "The text goes to stdout as it comes, everything else to stderr. What is piped to stdin follows the "
         "prompt, after an empty line. Ctrl-C ends the text.",
     )
-    made.add_argument("model", metavar="MODEL", help=_MODEL)
-    made.add_argument("prompt", metavar="PROMPT", nargs="?", help="what the model is asked; - or none: stdin")
-    made.add_argument(
+    parser.add_argument("model", metavar="MODEL", help=_MODEL)
+    parser.add_argument(
+        "prompt", metavar="PROMPT", nargs="?", help="what the model is asked; - or none: stdin"
+    )
+    parser.add_argument(
         "--raw", action="store_true", help="go on from the prompt as it stands, without the chat template"
     )
-    made.add_argument("--json", action="store_true", help="text, tokens, reason and speed as one JSON object")
-    _add_generation(made, "0")
+    parser.add_argument(
+        "--json", action="store_true", help="text, tokens, reason and speed as one JSON object"
+    )
+    _add_generation(parser, "0")
 
 
 def _add_chat(commands: Any) -> None:
-    made = _command(
+    parser = _command(
         commands,
         "chat",
         "a conversation, in which /help lists the commands",
@@ -163,41 +169,43 @@ def _add_chat(commands: Any) -> None:
         'Several lines are one message between """ and """, after a \\ at the end of a line, or pasted. '
         "Piped in, each line is a message.",
     )
-    made.add_argument("model", metavar="MODEL", help=_MODEL)
-    made.add_argument("--system", metavar="TEXT", help="what the model is told first")
-    _add_generation(made, "0.7, with a top-p of 0.95")
+    parser.add_argument("model", metavar="MODEL", help=_MODEL)
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told first")
+    _add_generation(parser, "0.7, with a top-p of 0.95")
 
 
 def _add_info(commands: Any) -> None:
-    made = _command(commands, "info", "the backends of this machine, or what a model is made of")
-    made.add_argument("model", metavar="MODEL", nargs="?", help=_MODEL)
-    made.add_argument("--json", action="store_true", help="as one JSON object")
+    parser = _command(commands, "info", "the backends of this machine, or what a model is made of")
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=_MODEL)
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
 def _add_profile(commands: Any) -> None:
-    made = _command(commands, "profile", "where the time goes, by op and by layer")
-    made.add_argument("model", metavar="MODEL", help=_MODEL)
-    made.add_argument(
+    parser = _command(commands, "profile", "where the time goes, by op and by layer")
+    parser.add_argument("model", metavar="MODEL", help=_MODEL)
+    parser.add_argument(
         "--rows", type=int, default=1, metavar="N", help="tokens in a pass; more than 1: a prompt"
     )
-    made.add_argument("--passes", type=int, default=16, metavar="N", help="how often; default: %(default)s")
-    made.add_argument(
+    parser.add_argument("--passes", type=int, default=16, metavar="N", help="how often; default: %(default)s")
+    parser.add_argument(
         "--after", type=int, default=64, metavar="N", help="tokens before it; default: %(default)s"
     )
-    _add_engine(made)
+    _add_engine(parser)
 
 
 def _add_tune(commands: Any) -> None:
-    made = _command(commands, "tune", "measure where each backend starts to win, for auto to use")
-    made.add_argument("--ops", metavar="A,B", help="only these ops; what was measured of others stays")
-    made.add_argument("--quick", action="store_true", help="fewer sizes, float32 alone: a third of a minute")
+    parser = _command(commands, "tune", "measure where each backend starts to win, for auto to use")
+    parser.add_argument("--ops", metavar="A,B", help="only these ops; what was measured of others stays")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer sizes, float32 alone: a third of a minute"
+    )
 
 
 def _add_quantize(commands: Any) -> None:
-    made = _command(commands, "quantize", "a model as a GGUF file in another format")
-    made.add_argument("model", metavar="MODEL", help=_MODEL)
-    made.add_argument("out", metavar="OUT", help="the GGUF file to write")
-    made.add_argument(
+    parser = _command(commands, "quantize", "a model as a GGUF file in another format")
+    parser.add_argument("model", metavar="MODEL", help=_MODEL)
+    parser.add_argument("out", metavar="OUT", help="the GGUF file to write")
+    parser.add_argument(
         "--format",
         default="q4_0",
         metavar="F",
@@ -206,24 +214,24 @@ def _add_quantize(commands: Any) -> None:
 
 
 def _add_cpp_flags(commands: Any) -> None:
-    made = _command(commands, "cpp-flags", "what a C++ program is compiled and linked with")
-    made.add_argument("--compile", action="store_true", help="only the options to compile with")
-    made.add_argument("--link", action="store_true", help="only what to link: the backends' source file")
-    made.add_argument("--include", action="store_true", help="only the folder of the header")
-    made.add_argument("--cmake-dir", action="store_true", help="only the folder for CMake's airllm_DIR")
-    made.add_argument("--no-openmp", dest="openmp", action="store_false", help="without OpenMP's threads")
+    parser = _command(commands, "cpp-flags", "what a C++ program is compiled and linked with")
+    parser.add_argument("--compile", action="store_true", help="only the options to compile with")
+    parser.add_argument("--link", action="store_true", help="only what to link: the backends' source file")
+    parser.add_argument("--include", action="store_true", help="only the folder of the header")
+    parser.add_argument("--cmake-dir", action="store_true", help="only the folder for CMake's airllm_DIR")
+    parser.add_argument("--no-openmp", dest="openmp", action="store_false", help="without OpenMP's threads")
 
 
 def _command(commands: Any, name: str, help: str, more: str = "") -> argparse.ArgumentParser:
-    made = commands.add_parser(
+    parser = commands.add_parser(
         name,
         help=help,
         description=textwrap.fill(f"{help[0].upper()}{help[1:]}. {more}", 79),
         epilog="...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.set_defaults(command=name, refuse=made.error, actions=made._actions)
-    return made
+    parser.set_defaults(command=name, refuse=parser.error, actions=parser._actions)
+    return parser
 
 
 def _add_generation(parser: argparse.ArgumentParser, temperature: str) -> None:

@@ -32,12 +32,12 @@ class Declaration:
         if private := [name for name in given if name.startswith("_")]:
             raise TypeError(f"{self.name}: its parameters {private} must not begin with an underscore")
         self.operands = tuple(
-            Operand.declared(name, axes[name], parameter.default is None)
+            Operand.parse(name, axes[name], parameter.default is None)
             for name, parameter in given.items()
             if name in axes
         )
         names = ["out"] if len(outs) == 1 else [f"out[{i}]" for i in range(len(outs))]
-        self.outs = tuple(Operand.declared(name, text) for name, text in zip(names, outs, strict=True))
+        self.outs = tuple(Operand.parse(name, text) for name, text in zip(names, outs, strict=True))
         self.parameters = {name: p for name, p in given.items() if name not in axes}
         self.keywords = ("backend",) if self.gives_quantized else ("out", "backend")
         keywords = [inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY, default=None) for k in self.keywords]
@@ -105,11 +105,11 @@ class Declaration:
         need `shape` and `dtype` only, so that a backend can check arrays of its own kind.
         """
         outs = None if out is None else self.each(out)
-        return self.checked(self._padded(arrays), outs, of_kernel=True).of(self.outs[0])
+        return self.check_arrays(self._pad(arrays), outs, of_kernel=True).of(self.outs[0])
 
     def out_shapes(self, arrays: Sequence[Any]) -> list[tuple[int, ...]]:
         """Shapes of all results."""
-        shapes = self.shapes(self._padded(arrays))
+        shapes = self.shapes(self._pad(arrays))
         return [shapes.of(out) for out in self.outs]
 
     def out_shape(self, arrays: Sequence[Any]) -> tuple[int, ...]:
@@ -119,12 +119,12 @@ class Declaration:
     def check_parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters that are no arrays, as their types; TypeError or ValueError if one is none."""
         return {
-            name: parameters.checked(self.name, parameter, given[name])
+            name: parameters.check_value(self.name, parameter, given[name])
             for name, parameter in self.parameters.items()
             if name in given
         }
 
-    def _padded(self, arrays: Sequence[Any]) -> list[Any]:
+    def _pad(self, arrays: Sequence[Any]) -> list[Any]:
         return [*arrays, *[None] * (len(self.operands) - len(arrays))]
 
     def shapes(self, arrays: Sequence[Any], in_full: bool = False) -> Shapes:
@@ -134,7 +134,9 @@ class Declaration:
                 shapes.add(operand, value)
         return shapes
 
-    def checked(self, arrays: Sequence[Any], outs: Sequence[Any] | None, of_kernel: bool = False) -> Shapes:
+    def check_arrays(
+        self, arrays: Sequence[Any], outs: Sequence[Any] | None, of_kernel: bool = False
+    ) -> Shapes:
         """The checks of arrays as a call may have them, or as a kernel takes them: without float64, the op's
         own in dtypes that go together, no axis left out.
         """
@@ -194,7 +196,7 @@ class Declaration:
 
     def result_dtype(self, arrays: Sequence[Any]) -> np.dtype:
         """That of the op's own first array, else of a stored one; float32 where there is neither."""
-        floats = sorted(self.floats(self._padded(arrays)), key=lambda pair: pair[0].kind != "own")
+        floats = sorted(self.floats(self._pad(arrays)), key=lambda pair: pair[0].kind != "own")
         return floats[0][1].dtype if floats else FLOAT32
 
     # What tests and benchmarks need

@@ -60,12 +60,12 @@ class Opening:
         return Model(self.path, self.ops(backend), self.max_memory, self.context, self.cache_dtype)
 
     def speed(self, name: str, best: float = 0.0) -> Speed:
-        """How fast it is on a backend: see `speed.measured`."""
+        """How fast it is on a backend: see `speed.measure_speed`."""
         with closing(self.model(KernelBackend(name))) as model:
-            return speed.measured(model, self.cache_dtype, best)
+            return speed.measure_speed(model, self.cache_dtype, best)
 
 
-def chosen(opening: Opening, backend: str = "auto") -> EngineBackend:
+def choose_backend(opening: Opening, backend: str = "auto") -> EngineBackend:
     """The backend for a model: `backend` if that is a name, which must run here, else what was configured by
     name, else the fastest of the order.
     """
@@ -90,7 +90,7 @@ def beside_processor(opening: Opening, name: str) -> dict[str, Speed]:
 def _host(now: Any) -> str:
     """The first of the order that computes on the processor."""
     order = [name for name in _order(now) if name in values.on_processor()]
-    return next(name for name in order if not registry.opened(name).why_not)
+    return next(name for name in order if not registry.open_backend(name).why_not)
 
 
 def _before_host(now: Any) -> list[str]:
@@ -112,9 +112,9 @@ def speeds_of(opening: Opening, devices: Sequence[str], host: str) -> tuple[dict
         KeyError, TypeError, ValueError
     ):  # nothing is known of it, or nothing that this version understands
         found = {name: Speed(**each) for name, each in kept[key]["speeds"].items()}
-        if not registry.opened(speed.fastest(found)).why_not:
+        if not registry.open_backend(speed.fastest(found)).why_not:
             return found, f"measured {kept[key]['measured']}, kept in {file}"
-    found = _measured(opening, devices, host)
+    found = _measure_speeds(opening, devices, host)
     record = {
         "model": str(opening.path),
         "measured": time.strftime("%Y-%m-%d %H:%M %z"),
@@ -125,18 +125,18 @@ def speeds_of(opening: Opening, devices: Sequence[str], host: str) -> tuple[dict
     return found, f"measured now, {why_not_kept or f'kept in {file}'}"
 
 
-def _measured(opening: Opening, devices: Sequence[str], host: str) -> dict[str, Speed]:
+def _measure_speeds(opening: Opening, devices: Sequence[str], host: str) -> dict[str, Speed]:
     found = {host: opening.speed(host)}
-    begun = speed.clock()
+    started = speed.clock()
     for name in devices:
-        if (taken := speed.clock() - begun) > LONGEST:
+        if (taken := speed.clock() - started) > LONGEST:
             found[name] = Speed(0, why_not=f"not tried, the devices before it took {taken:.0f} s")
         else:
-            found[name] = _tried(opening, name, max(each.tokens_per_second for each in found.values()))
+            found[name] = _try_device(opening, name, max(each.tokens_per_second for each in found.values()))
     return found
 
 
-def _tried(opening: Opening, name: str, best: float) -> Speed:
+def _try_device(opening: Opening, name: str, best: float) -> Speed:
     """The speed on a device, or why the model does not run there."""
     if name != registry.get_backend() and (reason := registry.why_passed_over(name)):
         return Speed(0, why_not=reason)
@@ -163,7 +163,7 @@ def forget() -> None:
 def _key(opening: Opening, devices: Sequence[str], host: str) -> str:
     """Of all that the speeds depend on and that is known without starting a device that is not in use."""
     names = (registry.get_backend(), host)
-    machine = tuning.this_machine({name: registry.opened(name).device for name in names})
+    machine = tuning.this_machine({name: registry.open_backend(name).device for name in names})
     budget = (opening.max_memory, opening.context) if opening.max_memory is not None else None
     known = (
         vars(machine),
@@ -177,7 +177,7 @@ def _key(opening: Opening, devices: Sequence[str], host: str) -> str:
 def _version(name: str) -> str:
     """What else than its device a backend's speed comes from; one without packages is built with airllm."""
     found = []
-    for package in values.declared()[name].packages:
+    for package in values.all_declarations()[name].packages:
         with suppress(metadata.PackageNotFoundError):
             found.append(metadata.version(package))
     return ", ".join(found)

@@ -23,7 +23,7 @@ class MissingExtra(ModuleNotFoundError):
 
 
 @contextmanager
-def needed(extra: str) -> Iterator[None]:
+def require_extra(extra: str) -> Iterator[None]:
     """A package of `extra` that is missing in here is a MissingExtra."""
     try:
         yield

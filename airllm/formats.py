@@ -41,7 +41,7 @@ class Format:
         """uint8 (..., row_bytes) -> float32 (..., k)."""
         out = np.empty((*data.shape[:-1], data.shape[-1] // self.bytes * self.values), np.float32)
         with np.errstate(all="ignore"):  # an infinite scale times a zero is NaN, and no reason to warn
-            _by_pieces(self.unpack, data.reshape(-1, self.bytes), out.reshape(-1, self.values))
+            _apply_by_pieces(self.unpack, data.reshape(-1, self.bytes), out.reshape(-1, self.values))
         return out
 
     def encode(self, values: np.ndarray) -> np.ndarray:
@@ -49,16 +49,18 @@ class Format:
         if self.pack is None:
             raise ValueError(f"quantize: format has value '{self.name}', expected one of {names(True)}")
         if values.ndim < 1 or values.shape[-1] % self.values:
-            wanted = f"(... k) with k a multiple of {self.values}"
-            raise ValueError(f"quantize: x has shape {values.shape}, expected {wanted}")
+            expected = f"(... k) with k a multiple of {self.values}"
+            raise ValueError(f"quantize: x has shape {values.shape}, expected {expected}")
         blocks = np.ascontiguousarray(values, np.float32).reshape(-1, self.values)
         out = np.empty((*values.shape[:-1], values.shape[-1] // self.values * self.bytes), np.uint8)
         with np.errstate(all="ignore"):  # as for decode(): a NaN, or a scale too large for float16
-            _by_pieces(self.pack, blocks, out.reshape(-1, self.bytes))
+            _apply_by_pieces(self.pack, blocks, out.reshape(-1, self.bytes))
         return out
 
 
-def _by_pieces(function: Callable[[np.ndarray], np.ndarray], blocks: np.ndarray, out: np.ndarray) -> None:
+def _apply_by_pieces(
+    function: Callable[[np.ndarray], np.ndarray], blocks: np.ndarray, out: np.ndarray
+) -> None:
     for start in range(0, len(blocks), _AT_ONCE):
         out[start : start + _AT_ONCE] = function(blocks[start : start + _AT_ONCE])
 
@@ -86,11 +88,11 @@ def _fifth_bits(packed: np.ndarray) -> np.ndarray:
     return np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)
 
 
-def _signed(fields: np.ndarray, zero: int) -> np.ndarray:
+def _subtract_zero(fields: np.ndarray, zero: int) -> np.ndarray:
     return (fields.view(np.int8) - np.int8(zero)).astype(np.float32)
 
 
-def _scaled(scales: np.ndarray, q: np.ndarray) -> np.ndarray:
+def _scale_sub_blocks(scales: np.ndarray, q: np.ndarray) -> np.ndarray:
     """q (n, 256) times a scale for each sub-block (n, sub-blocks)."""
     n, subs = scales.shape
     return (scales[:, :, None] * q.reshape(n, subs, -1)).reshape(n, -1)
@@ -101,7 +103,7 @@ def _q8_0(b: np.ndarray) -> np.ndarray:
 
 
 def _q4_0(b: np.ndarray) -> np.ndarray:
-    return _half(b, 0) * _signed(_nibbles(b[:, 2:]), 8)
+    return _half(b, 0) * _subtract_zero(_nibbles(b[:, 2:]), 8)
 
 
 def _q4_1(b: np.ndarray) -> np.ndarray:
@@ -109,7 +111,7 @@ def _q4_1(b: np.ndarray) -> np.ndarray:
 
 
 def _q5_0(b: np.ndarray) -> np.ndarray:
-    return _half(b, 0) * _signed(_nibbles(b[:, 6:]) | _fifth_bits(b[:, 2:6]), 16)
+    return _half(b, 0) * _subtract_zero(_nibbles(b[:, 6:]) | _fifth_bits(b[:, 2:6]), 16)
 
 
 def _q5_1(b: np.ndarray) -> np.ndarray:
@@ -128,15 +130,15 @@ def _iq4_nl(b: np.ndarray) -> np.ndarray:
 def _q2_k(b: np.ndarray) -> np.ndarray:
     q = _fields(b[:, 16:80], 32, 0, 2, 4, 6, mask=3).astype(np.float32)
     scales, offsets = _half(b, 80) * (b[:, :16] & 15), _half(b, 82) * (b[:, :16] >> 4)
-    return _scaled(scales, q) - np.repeat(offsets, 16, axis=1)
+    return _scale_sub_blocks(scales, q) - np.repeat(offsets, 16, axis=1)
 
 
 def _q3_k(b: np.ndarray) -> np.ndarray:
     high = _fields(b[:, :32], 32, *range(8), mask=1) << np.uint8(2)
-    q = _signed(_fields(b[:, 32:96], 32, 0, 2, 4, 6, mask=3) | high, 4)
+    q = _subtract_zero(_fields(b[:, 32:96], 32, 0, 2, 4, 6, mask=3) | high, 4)
     upper = _fields(b[:, 104:108], 4, 0, 2, 4, 6, mask=3) << np.uint8(4)
-    scales = _signed(_nibbles(b[:, 96:104], 8) | upper, 32)
-    return _scaled(_half(b, 108) * scales, q)
+    scales = _subtract_zero(_nibbles(b[:, 96:104], 8) | upper, 32)
+    return _scale_sub_blocks(_half(b, 108) * scales, q)
 
 
 def _scales_and_offsets(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -149,19 +151,21 @@ def _scales_and_offsets(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _q4_k(b: np.ndarray) -> np.ndarray:
     scales, offsets = _scales_and_offsets(b)
-    return _scaled(scales, _nibbles(b[:, 16:], 32).astype(np.float32)) - np.repeat(offsets, 32, axis=1)
+    return _scale_sub_blocks(scales, _nibbles(b[:, 16:], 32).astype(np.float32)) - np.repeat(
+        offsets, 32, axis=1
+    )
 
 
 def _q5_k(b: np.ndarray) -> np.ndarray:
     scales, offsets = _scales_and_offsets(b)
     q = _nibbles(b[:, 48:], 32) | _fields(b[:, 16:48], 32, *range(8), mask=1) << np.uint8(4)
-    return _scaled(scales, q.astype(np.float32)) - np.repeat(offsets, 32, axis=1)
+    return _scale_sub_blocks(scales, q.astype(np.float32)) - np.repeat(offsets, 32, axis=1)
 
 
 def _q6_k(b: np.ndarray) -> np.ndarray:
     low = _nibbles(b[:, :128], 64)
     high = _fields(b[:, 128:192], 32, 0, 2, 4, 6, mask=3) << np.uint8(4)
-    return _scaled(_half(b, 208) * b[:, 192:208].view(np.int8), _signed(low | high, 32))
+    return _scale_sub_blocks(_half(b, 208) * b[:, 192:208].view(np.int8), _subtract_zero(low | high, 32))
 
 
 # ------------------------------------------------------------------------------------------------ packing
@@ -175,7 +179,7 @@ def _reciprocal(scale: np.ndarray) -> np.ndarray:
     return np.where(scale == 0, np.float32(0), np.float32(1) / scale)
 
 
-def _whole(values: np.ndarray, most: int) -> np.ndarray:
+def _round_to(values: np.ndarray, most: int) -> np.ndarray:
     """Positive numbers without their fractions, at most `most`."""
     return np.trunc(values).astype(np.uint8).clip(0, most)
 
@@ -188,19 +192,19 @@ def _pack_fifth_bits(q: np.ndarray) -> np.ndarray:
     return np.packbits(q >> np.uint8(4), axis=1, bitorder="little")
 
 
-def _centred(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+def _scale_symmetric(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """The scale that makes the value of largest magnitude the smallest whole number, and the numbers."""
     largest = np.take_along_axis(x, np.abs(x).argmax(axis=1, keepdims=True), axis=1)
     zero = (most + 1) // 2
     scale = largest / np.float32(-zero)
-    return _as_half(scale), _whole(x * _reciprocal(scale) + np.float32(zero + 0.5), most)
+    return _as_half(scale), _round_to(x * _reciprocal(scale) + np.float32(zero + 0.5), most)
 
 
-def _from_least(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+def _scale_with_offset(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Scale and offset that spread the values over 0 to `most`, and the whole numbers."""
     least = x.min(axis=1, keepdims=True)
     scale = (x.max(axis=1, keepdims=True) - least) / np.float32(most)
-    q = _whole((x - least) * _reciprocal(scale) + np.float32(0.5), most)
+    q = _round_to((x - least) * _reciprocal(scale) + np.float32(0.5), most)
     return np.hstack([_as_half(scale), _as_half(least)]), q
 
 
@@ -214,22 +218,22 @@ def _pack_q8_0(x: np.ndarray) -> np.ndarray:
 
 
 def _pack_q4_0(x: np.ndarray) -> np.ndarray:
-    head, q = _centred(x, 15)
+    head, q = _scale_symmetric(x, 15)
     return np.hstack([head, _pack_nibbles(q)])
 
 
 def _pack_q4_1(x: np.ndarray) -> np.ndarray:
-    head, q = _from_least(x, 15)
+    head, q = _scale_with_offset(x, 15)
     return np.hstack([head, _pack_nibbles(q)])
 
 
 def _pack_q5_0(x: np.ndarray) -> np.ndarray:
-    head, q = _centred(x, 31)
+    head, q = _scale_symmetric(x, 31)
     return np.hstack([head, _pack_fifth_bits(q), _pack_nibbles(q)])
 
 
 def _pack_q5_1(x: np.ndarray) -> np.ndarray:
-    head, q = _from_least(x, 31)
+    head, q = _scale_with_offset(x, 31)
     return np.hstack([head, _pack_fifth_bits(q), _pack_nibbles(q)])
 
 
@@ -297,11 +301,11 @@ class Quantized:
         if str(self.data.dtype).removeprefix("torch.") != "uint8":
             raise TypeError(f"Quantized: data has dtype {self.data.dtype}, expected uint8")
         if self.data.ndim < 1 or self.data.shape[-1] % of.bytes:
-            wanted = f"(... row_bytes) with row_bytes a multiple of {of.bytes} for {of.name}"
-            raise ValueError(f"Quantized: data has shape {self.data.shape}, expected {wanted}")
+            expected = f"(... row_bytes) with row_bytes a multiple of {of.bytes} for {of.name}"
+            raise ValueError(f"Quantized: data has shape {self.data.shape}, expected {expected}")
         if not on_device and not self.data.flags.c_contiguous:  # a backend sees to its own arrays
-            wanted = "C-contiguous (pass numpy.ascontiguousarray(data))"
-            raise ValueError(f"Quantized: data has strides {self.data.strides}, expected {wanted}")
+            expected = "C-contiguous (pass numpy.ascontiguousarray(data))"
+            raise ValueError(f"Quantized: data has strides {self.data.strides}, expected {expected}")
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 import numpy as np
 
 from airllm.backends.kernel_backend import init_backend, with_threads
-from airllm.engine_backend import Opening, chosen
-from airllm.extras import needed
+from airllm.engine_backend import Opening, choose_backend
+from airllm.extras import require_extra
 from airllm.models import turns
 from airllm.models.cache import Cache, check_context, dtype_named, token_id
 from airllm.models.cache_factory import CacheFactory
@@ -74,7 +74,7 @@ class LayerWiseInferenceEngine:
         self.cache_dtype = dtype_named(cache_dtype)
         limit = None if max_memory is None else parse_size(max_memory)
         opening = Opening(path, compute != "stored", limit, context, self.cache_dtype)
-        self.backend_choice = chosen(opening, backend)
+        self.backend_choice = choose_backend(opening, backend)
         self.backend = init_backend(self.backend_choice.name)
         if threads is not None:
             self.backend = with_threads(self.backend, threads)
@@ -103,7 +103,7 @@ class LayerWiseInferenceEngine:
     @cached_property
     def chat_template(self) -> ChatTemplate | None:
         """The model's chat template, None if it has none; opened when first asked for."""
-        with needed("models"):
+        with require_extra("models"):
             from airllm.models.chat import open_chat_template
 
             return open_chat_template(self.path)
@@ -254,7 +254,7 @@ class LayerWiseInferenceEngine:
         such as `{"type": "text", "text": "Hi"}`. `template_values` are what else the template knows, such as
         `{"enable_thinking": False}`. `options` are those of `generate`. Raises ChatTemplateError, a
         ValueError, if there is no template or it refuses the messages, and ContextFull for messages longer
-        than `context`. With `drop_oldest` those are answered to without their oldest turns: see `fitting`.
+        than `context`. With `drop_oldest` those are answered to without their oldest turns.
         """
         answer = self.stream_chat(
             messages, max_new_tokens, template_values=template_values, drop_oldest=drop_oldest, **options
@@ -292,7 +292,7 @@ class LayerWiseInferenceEngine:
         def tokens(some: Sequence[Mapping[str, Any]]) -> int:
             return len(self._conversation(some, template_values))
 
-        return turns.fitting(messages, tokens, most, spare=self.context // 8)
+        return turns.drop_oldest_turns(messages, tokens, most, spare=self.context // 8)
 
     def _conversation(
         self, messages: Sequence[Mapping[str, Any]], template_values: Mapping[str, Any] | None

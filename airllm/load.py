@@ -20,7 +20,7 @@ class OtherPrograms:
     """They and their load from now on. This process's own children count as others until they have ended."""
 
     def __init__(self) -> None:
-        self._begun, self._worked, self._own = time.monotonic(), _worked(), _own()
+        self._begun, self._worked, self._own = time.monotonic(), _total_cpu_seconds(), _own_cpu_seconds()
         self._load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
     def cores(self) -> float:
@@ -28,10 +28,10 @@ class OtherPrograms:
         seconds = time.monotonic() - self._begun
         if not self._worked or seconds <= 0:
             return self._load
-        return max(0.0, (_worked() - self._worked - (_own() - self._own)) / seconds)
+        return max(0.0, (_total_cpu_seconds() - self._worked - (_own_cpu_seconds() - self._own)) / seconds)
 
 
-def _worked() -> float:
+def _total_cpu_seconds() -> float:
     """Seconds of work of the cores that this process may use, by all; 0 where that is not told."""
     try:
         lines = STAT.read_text().splitlines()
@@ -45,7 +45,7 @@ def _worked() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _own() -> float:
+def _own_cpu_seconds() -> float:
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 

@@ -27,7 +27,7 @@ def check_given(op_name: str, arguments: Mapping[str, Any]) -> None:
             raise TypeError(f"{op_name}() missing required argument '{name}'")
 
 
-def function(
+def make_function(
     op: Declaration, keywords: Sequence[str], body: str, scope: Mapping[str, Any], module: str
 ) -> Callable:
     """`name(arrays..., parameters..., *, keywords...)` with this body, documented as the op is.

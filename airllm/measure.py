@@ -88,7 +88,7 @@ def compare(
     """
     budget = Budget(within)
     blocks: dict[str, list[list[float]]] = {name: [] for name in calls}
-    once = {name: _warm(call) for name, call in calls.items()}
+    once = {name: _warm_up(call) for name, call in calls.items()}
     with _no_garbage_collection():
         for turn in range(rounds):
             if turn and not budget.left():
@@ -98,11 +98,11 @@ def compare(
                     blocks[name] = [[once[name]]]
                 elif turn < 3 or once[name] <= seconds:
                     time.sleep(pause)
-                    blocks[name].append(_block(call, once[name], seconds / rounds))
+                    blocks[name].append(_sample_block(call, once[name], seconds / rounds))
     return {name: Timing.of(sum(each, []), len(each)) for name, each in blocks.items()}
 
 
-def _warm(call: Callable[[], Any]) -> float:
+def _warm_up(call: Callable[[], Any]) -> float:
     """Seconds of one call once caches, pools and compiled programs are there."""
     start = time.perf_counter()
     call()
@@ -118,7 +118,7 @@ def _warm(call: Callable[[], Any]) -> float:
     return best
 
 
-def _block(call: Callable[[], Any], once: float, seconds: float) -> list[float]:
+def _sample_block(call: Callable[[], Any], once: float, seconds: float) -> list[float]:
     """Seconds per call of each sample taken in about `seconds`."""
     inner = max(1, round(SHORTEST_SAMPLE / max(once, 1e-9))) if once < SHORTEST_SAMPLE else 1
     repeat, clock = range(inner), time.perf_counter
@@ -202,9 +202,9 @@ def bandwidth(nbytes: int | None = None, seconds: float = 0.5) -> Bandwidth:
     With the C++ backend both probes are its own: all threads, streaming stores past the cache. Without it,
     NumPy's copy and sum on one thread, which most machines' memory outruns; `how` says which.
     """
-    from airllm.backends import opened
+    from airllm.backends import open_backend
 
-    own = next((opened(name).module for name in values.on_processor()), None)
+    own = next((open_backend(name).module for name in values.on_processor()), None)
     source = np.ones((nbytes or large_array_bytes()) // 4, np.float32)
     target = np.ones_like(source)
     if own and hasattr(own, "copy") and hasattr(own, "read"):
@@ -242,7 +242,7 @@ def machine() -> dict[str, Any]:
     """What a figure needs beside it to mean something: plain values, ready for JSON."""
     own = of_processor()
     info = own.get_optimization_info() if own else {}
-    packages = [package for each in values.declared().values() for package in each.packages]
+    packages = [package for each in values.all_declarations().values() for package in each.packages]
     return {
         "cpu": cpu_name(),
         "isa": str(info.get("simd_level", "")) or f"{values.processor_module()} is not built",

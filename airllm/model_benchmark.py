@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from airllm.measure import Budget, Timing
-from airllm.models.speed import measured as speed_of
+from airllm.models.speed import measure_speed as speed_of
 from airllm.models.speed import rate
 from airllm.progress import Told
 
@@ -35,7 +35,7 @@ FIGURES = ("answer", "prompt", "first_token", "memory")  # tokens a second, twic
 Row = dict[str, Any]
 
 
-def measured(
+def measure_model(
     path: Path,
     names: Sequence[str],
     threads: int,
@@ -52,7 +52,9 @@ def measured(
     rows: list[Row] = []
     for name in names:
         on_progress(0, 0, f"trying the model on {name}")
-        found = _asked(path, name, threads) if not rows or budget.left() else {"why_not": "the time was up"}
+        found = (
+            _ask_process(path, name, threads) if not rows or budget.left() else {"why_not": "the time was up"}
+        )
         rows.append({"backend": name, "rounds": 0} | found)
     best = max((row.get("estimate", 0.0) for row in rows), default=0.0)
     for row in rows:
@@ -63,11 +65,11 @@ def measured(
         for row in rows:
             if not row.get("why_not") and (not turn or budget.left()):
                 on_progress(turn, rounds, f"the model on {row['backend']}")
-                found = _asked(path, row["backend"], threads, *lengths(row["estimate"]))
+                found = _ask_process(path, row["backend"], threads, *lengths(row["estimate"]))
                 row |= {"why_not": found["why_not"]} if "why_not" in found else {}
                 taken[row["backend"]].append(found)
     on_progress(rounds, rounds, "")
-    return sorted((_summed(row, taken.get(row["backend"], [])) for row in rows), key=_slowness)
+    return sorted((_combine_rounds(row, taken.get(row["backend"], [])) for row in rows), key=_slowness)
 
 
 def lengths(estimate: float) -> tuple[int, int]:
@@ -81,7 +83,7 @@ def _slowness(row: Row) -> float:
     return -row["answer"]["median"] if "answer" in row else 0.0
 
 
-def _summed(row: Row, rounds: list[Row]) -> Row:
+def _combine_rounds(row: Row, rounds: list[Row]) -> Row:
     if row.get("why_not") or not rounds:
         return row
     for figure in FIGURES:
@@ -91,7 +93,7 @@ def _summed(row: Row, rounds: list[Row]) -> Row:
     return row | {"rounds": len(rounds), **{key: rounds[0][key] for key in ("prompt_tokens", "new_tokens")}}
 
 
-def _asked(path: Path, name: str, threads: int, *tokens: int) -> Row:
+def _ask_process(path: Path, name: str, threads: int, *tokens: int) -> Row:
     """What a process of its own answers, or "why_not"."""
     limits = dict.fromkeys(("AIRLLM_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     call = [sys.executable, "-m", "airllm.model_benchmark", str(path), name, str(time.monotonic())]
@@ -117,11 +119,11 @@ def _asked(path: Path, name: str, threads: int, *tokens: int) -> Row:
 
 def main(arguments: list[str]) -> None:
     """PATH BACKEND BEGUN [PROMPT ANSWER]: the figures, or an estimate of the answer's, as a line of JSON."""
-    path, name, begun, *tokens = arguments
+    path, name, started, *tokens = arguments
     from airllm.layer_engine import LayerWiseInferenceEngine
 
     with LayerWiseInferenceEngine(path, backend=name) as engine:
-        found = _run(engine, float(begun), *map(int, tokens)) if tokens else _estimate(engine)
+        found = _run(engine, float(started), *map(int, tokens)) if tokens else _estimate(engine)
     print(json.dumps(found))
 
 
@@ -129,11 +131,11 @@ def _estimate(engine: Any) -> Row:
     return {"estimate": speed_of(engine.model, engine.cache_dtype).tokens_per_second}
 
 
-def _run(engine: Any, begun: float, prompt: int, answer: int) -> Row:
+def _run(engine: Any, started: float, prompt: int, answer: int) -> Row:
     ids = np.random.default_rng(0).integers(0, engine.config.vocabulary, prompt + 1).tolist()
     cache = engine.new_cache()
     token = int(engine.forward(ids[:BEGIN], cache).argmax())
-    first = time.monotonic() - begun
+    first = time.monotonic() - started
     token = int(engine.forward([token], cache).argmax())  # the first step makes ready for the next ones
     start = time.perf_counter()
     for _ in range(answer):

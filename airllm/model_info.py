@@ -61,7 +61,7 @@ def _backend(path: Path, config: ModelConfig) -> Iterator[str]:
     fast each backend was that could be it.
     """
     opening = engine_backend.Opening(path)
-    found = engine_backend.chosen(opening)
+    found = engine_backend.choose_backend(opening)
     speeds = found.speeds or engine_backend.beside_processor(opening, found.name)
     yield f"Backend:     {found.name}: {found.why}"
     for name, speed in speeds.items():

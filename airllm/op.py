@@ -18,7 +18,7 @@ import numpy as np
 from airllm import made
 from airllm.arrays import as_kind_of, is_dense
 from airllm.backends import registry
-from airllm.canonical import alike, host_array, host_out
+from airllm.canonical import canonicalize, host_array, host_out
 from airllm.declaration import Declaration
 from airllm.formats import Quantized
 from airllm.operands import (
@@ -39,7 +39,7 @@ OPS: dict[str, "Op"] = {}
 # The body of a public function. A plain call, with the arrays alone, takes the shortest way.
 _PUBLIC = """\
     try:
-        _chosen = _registry.asked_for(backend) if backend else _scoped() or _registry.process_wide
+        _chosen = _registry.require_backend(backend) if backend else _scoped() or _registry.process_wide
         if {plain}:
             return {kernel}({required})
         return {kernel}({all})
@@ -89,40 +89,42 @@ class Op(Declaration):
             all=", ".join([*required, *(f"{name}={name}" for name in optional)]),
             named=", ".join(f"{name!r}: {name}" for name in names),
         )
-        scope = {"_registry": registry, "_scoped": registry.scoped_choice, "_prepared": self.prepared}
-        return made.function(self, self.keywords, body, scope, self.definition.__module__)
+        scope = {"_registry": registry, "_scoped": registry.scoped_choice, "_prepared": self.prepare}
+        return made.make_function(self, self.keywords, body, scope, self.definition.__module__)
 
-    def prepared(self, arguments: dict[str, Any]) -> Any:
+    def prepare(self, arguments: dict[str, Any]) -> Any:
         """The call for arguments that no kernel takes as they are: strides, lists, float64, DLPack.
 
         A kernel that lacks a case, such as a format of stored weights, raises NotImplementedError: the
         definition computes it.
         """
-        arguments = self.complete(arguments)
+        arguments = self.complete_arguments(arguments)
         named = arguments.pop("backend")
         backend, kernel = registry.current(named), registry.kernels(named)[self.name]
         out = arguments.pop("out", None)
         given = [arguments.pop(operand.name) for operand in self.operands]
         if self._on_device(backend, given, out):
-            return self._called_on_device(kernel, given, arguments, out)
+            return self._call_on_device(kernel, given, arguments, out)
         arrays = [host_array(self, o, value) for o, value in zip(self.operands, given, strict=True)]
         targets = (
             None
             if out is None
             else [host_out(self, t, o) for t, o in zip(self.each(out), self.outs, strict=True)]
         )
-        shapes = self.checked(arrays, targets)
+        shapes = self.check_arrays(arrays, targets)
         if any(a.dtype == FLOAT64 for o, a in self.floats(arrays)):
             kernel = self.define  # float64 is never narrowed
-        ready, dtype = alike(self, arrays, shapes), self.result_dtype(arrays)
+        ready, dtype = canonicalize(self, arrays, shapes), self.result_dtype(arrays)
         direct = targets and dtype == self.result_dtype(ready) and all(map(is_dense, targets))
 
         def run(kernel: Callable) -> Any:
             if direct:
-                self._called(kernel, ready, arguments, self.one_or_all(self._in_full(targets or (), shapes)))
+                self._call_kernel(
+                    kernel, ready, arguments, self.one_or_all(self._restore_axes(targets or (), shapes))
+                )
                 return out
-            result = self._called(kernel, ready, arguments, None)
-            return self._delivered(self._without_dropped(result, shapes), dtype, out, targets, given[0])
+            result = self._call_kernel(kernel, ready, arguments, None)
+            return self._deliver(self._drop_axes(result, shapes), dtype, out, targets, given[0])
 
         try:
             return run(kernel)
@@ -143,29 +145,29 @@ class Op(Declaration):
                 raise TypeError(f"{self.name}: {name} has device {device}, expected host memory")
         return False
 
-    def _called_on_device(self, kernel: Callable, given: Sequence[Any], arguments: dict, out: Any) -> Any:
+    def _call_on_device(self, kernel: Callable, given: Sequence[Any], arguments: dict, out: Any) -> Any:
         """The same with arrays of a device's memory, which their own library reshapes."""
         if not any(o.droppable for o in self.operands):
-            return self._called(kernel, given, arguments, out)
+            return self._call_kernel(kernel, given, arguments, out)
         shapes = self.shapes(given)
-        ready = [a.reshape(o.in_full(a.shape)) for o, a in zip(self.operands, given, strict=True)]
-        outs = None if out is None else self.one_or_all(self._in_full(self.each(out), shapes))
-        result = self._called(kernel, ready, arguments, outs)
-        return self._without_dropped(result, shapes) if out is None else out
+        ready = [a.reshape(o.full_shape(a.shape)) for o, a in zip(self.operands, given, strict=True)]
+        outs = None if out is None else self.one_or_all(self._restore_axes(self.each(out), shapes))
+        result = self._call_kernel(kernel, ready, arguments, outs)
+        return self._drop_axes(result, shapes) if out is None else out
 
-    def _in_full(self, results: Sequence[Any], shapes: Shapes) -> Sequence[Any]:
+    def _restore_axes(self, results: Sequence[Any], shapes: Shapes) -> Sequence[Any]:
         """Results as a kernel writes them: with the axes that were left out, in the same memory."""
         if not shapes.dropped:
             return results
-        return [r.reshape(shapes.in_full_of(o)) for o, r in zip(self.outs, results, strict=True)]
+        return [r.reshape(shapes.full_shape_of(o)) for o, r in zip(self.outs, results, strict=True)]
 
-    def _without_dropped(self, result: Any, shapes: Shapes) -> Any:
+    def _drop_axes(self, result: Any, shapes: Shapes) -> Any:
         if not shapes.dropped:
             return result
         pairs = zip(self.outs, self.each(result), strict=True)
         return self.one_or_all([r.reshape(shapes.of(o)) for o, r in pairs])
 
-    def _called(self, kernel: Callable, arrays: Sequence[Any], arguments: dict, out: Any) -> Any:
+    def _call_kernel(self, kernel: Callable, arrays: Sequence[Any], arguments: dict, out: Any) -> Any:
         """Calls a kernel as the public function is called, with its own defaults for what has them."""
         arguments = {n: v for n, v in arguments.items() if v is not self.parameters[n].default}
         pairs = list(zip(self.operands, arrays, strict=True))
@@ -173,7 +175,7 @@ class Op(Declaration):
         named = {o.name: a for o, a in pairs if o.optional and a is not None}
         return kernel(*required, **named, **arguments, **({} if out is None else {"out": out}))
 
-    def _delivered(
+    def _deliver(
         self, result: Any, dtype: np.dtype, out: Any, targets: Sequence[np.ndarray] | None, given: Any = None
     ) -> Any:
         """Results in this dtype: in `out`, or as arrays of the kind that was given."""
@@ -187,7 +189,7 @@ class Op(Declaration):
             target[...] = r
         return out
 
-    def bound(self, args: tuple, kwargs: dict) -> dict[str, Any]:
+    def bind(self, args: tuple, kwargs: dict) -> dict[str, Any]:
         """All arguments by name, those that are no arrays checked and as their type."""
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -195,23 +197,23 @@ class Op(Declaration):
             says = str(error).replace("missing a required argument: ", "missing required argument ")
             raise TypeError(f"{self.name}() {says}") from None
         bound.apply_defaults()
-        return self.complete(bound.arguments)
+        return self.complete_arguments(bound.arguments)
 
-    def complete(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def complete_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """All arguments by name, with what is no array as its type; TypeError if one was not given."""
         made.check_given(self.name, arguments)
         return arguments | self.check_parameters(arguments)
 
     def define(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """The definition as a kernel: float32 arithmetic (float64 for float64), the first array's dtype."""
-        arguments = self.bound(args, kwargs)
+        arguments = self.bind(args, kwargs)
         arguments.pop("backend"), arguments.pop("out", None)
         arrays = [arguments.pop(operand.name) for operand in self.operands]
         targets = None if out is None else self.each(out)
-        shapes = self.checked(arrays, targets)
+        shapes = self.check_arrays(arrays, targets)
         wide = FLOAT64 if any(a.dtype == FLOAT64 for _, a in self.floats(arrays)) else FLOAT32
-        result = self._computed(arrays, wide, arguments, shapes)
-        return self._delivered(result, self.result_dtype(arrays), out, targets)
+        result = self._compute(arrays, wide, arguments, shapes)
+        return self._deliver(result, self.result_dtype(arrays), out, targets)
 
     def exact(self, *args: Any, **kwargs: Any) -> Any:
         """The definition in float64: what every kernel must agree with."""
@@ -221,21 +223,21 @@ class Op(Declaration):
         arguments.pop("backend"), arguments.pop("out", None)
         arrays = [arguments.pop(operand.name) for operand in self.operands]
         arrays = [a if a is None or isinstance(a, Quantized) else np.asarray(a) for a in arrays]
-        result = self._computed(arrays, FLOAT64, arguments, self.shapes(arrays))
+        result = self._compute(arrays, FLOAT64, arguments, self.shapes(arrays))
         return result if self.computes else result.astype(FLOAT64)
 
-    def _computed(self, arrays: Sequence[Any], wide: np.dtype, arguments: dict, shapes: Shapes) -> Any:
+    def _compute(self, arrays: Sequence[Any], wide: np.dtype, arguments: dict, shapes: Shapes) -> Any:
         results = [] if self.gives_quantized else [shapes.of(out) for out in self.outs]
         if results and all(0 in shape for shape in results):  # a reduction over nothing has no NumPy answer
             return self.one_or_all([np.empty(shape, wide) for shape in results])
         pairs = zip(self.operands, arrays, strict=True)
-        given = {o.name: _widened(o, a, wide) if self.computes else a for o, a in pairs}
+        given = {o.name: _widen(o, a, wide) if self.computes else a for o, a in pairs}
         with np.errstate(all="ignore"):  # exp(-x) overflows on its way to the right answer
             result = self.definition(**given, **arguments)
         return result if isinstance(result, tuple | Quantized) else np.asarray(result)
 
 
-def _widened(operand: Operand, value: Any, wide: np.dtype) -> Any:
+def _widen(operand: Operand, value: Any, wide: np.dtype) -> Any:
     """An array as the definition gets it."""
     if operand.kind == "stored" and isinstance(value, Quantized):
         value = value.dequantize()

@@ -43,7 +43,7 @@ class Operand:
     droppable: frozenset[str] = frozenset()  # the axes that a vector is without
 
     @classmethod
-    def declared(cls, name: str, text: str, optional: bool = False) -> "Operand":
+    def parse(cls, name: str, text: str, optional: bool = False) -> "Operand":
         axes, _, kind = text.partition(":")
         kind, _, of = kind.strip().partition(" of ")
         droppable = frozenset(axis[:-1] for axis in axes.split() if axis.endswith("?"))
@@ -65,21 +65,21 @@ class Operand:
     def __str__(self) -> str:
         return f"({' '.join(self.axes)})"
 
-    def dropped(self, ndim: int) -> frozenset[str]:
+    def dropped_axes(self, ndim: int) -> frozenset[str]:
         """The axes that an array of so many axes is without."""
         return self.droppable if ndim == len(self.inner) - len(self.droppable) else frozenset()
 
-    def in_full(self, shape: Sequence[int]) -> tuple[int, ...]:
+    def full_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """A shape with one element along each axis that it is without."""
-        if not (dropped := self.dropped(len(shape))):
+        if not (dropped := self.dropped_axes(len(shape))):
             return tuple(shape)
         sizes = iter(shape)
         return tuple(1 if axis in dropped else next(sizes) for axis in self.inner)
 
-    def expected(self, ndim: int) -> str:
+    def expected_axes(self, ndim: int) -> str:
         """The axes that an array of so many should have, for a message."""
         vector = f"({' '.join(axis for axis in self.inner if axis not in self.droppable)})"
-        if self.dropped(ndim):
+        if self.dropped_axes(ndim):
             return vector
         return f"{self} or {vector}" if self.droppable and ndim < len(self.inner) else str(self)
 
@@ -95,14 +95,14 @@ class Operand:
             expected = {"quantized": "Quantized", "stored": "NumPy array or a Quantized"}
             found = f"type {type(value).__name__}, expected a {expected.get(self.kind, 'NumPy array')}"
             raise TypeError(f"{wrong} {found}")
-        if not self._takes(value.dtype, float64):
+        if not self._accepts(value.dtype, float64):
             floats = f"float64, {_FLOATS}" if float64 else _FLOATS
             expected_dtype = _EXPECTED.get(self.kind, "") + (
                 floats if self.kind not in ("index", "number") else ""
             )
             raise TypeError(f"{wrong} dtype {value.dtype}, expected {expected_dtype}")
 
-    def _takes(self, dtype: np.dtype, float64: bool) -> bool:
+    def _accepts(self, dtype: np.dtype, float64: bool) -> bool:
         if self.kind == "index":
             return dtype.kind in "iu" if float64 else dtype in (np.int64, np.int32)
         floats = dtype in DTYPES or (float64 and dtype == FLOAT64)
@@ -160,24 +160,24 @@ class Shapes:
         inner = (self.sizes[axis] for axis in operand.inner if axis not in self.dropped)
         return (*(self.batch if operand.leads else ()), *inner)
 
-    def in_full_of(self, operand: Operand) -> tuple[int, ...]:
+    def full_shape_of(self, operand: Operand) -> tuple[int, ...]:
         """The same with the axes that were left out, of one element each."""
         return (*(self.batch if operand.leads else ()), *(self.sizes[axis] for axis in operand.inner))
 
     def add(self, operand: Operand, value: Any) -> None:
         """ValueError, naming the array and what is known, if its shape breaks the declaration."""
-        shape, before = tuple(value.shape), self.known(operand, len(value.shape))
+        shape, before = tuple(value.shape), self.known_sizes(operand, len(value.shape))
         fits = self._broadcasts(shape, operand) if operand.kind == "mask" else self._matches(shape, operand)
         if not fits:
             where = f" with {before}" if before else ""
-            expected = operand if self.in_full else operand.expected(len(shape))
+            expected = operand if self.in_full else operand.expected_axes(len(shape))
             raise ValueError(f"{self.op}: {operand.name} has shape {shape}, expected {expected}{where}")
         for requirement in self.requirements:
             axes = requirement.axes
             if set(axes) & set(operand.inner) and all(axis in self.sizes for axis in axes):
                 self._check(requirement, operand, shape)
 
-    def known(self, operand: Operand, ndim: int) -> str:
+    def known_sizes(self, operand: Operand, ndim: int) -> str:
         """What earlier arrays say about the sizes of this one."""
         sizes = [f"{axis}={self.sizes[axis]}" for axis in operand.inner if axis in self.sizes]
         if self.batch and operand.leads and ndim > len(operand.inner):
@@ -196,8 +196,8 @@ class Shapes:
         return _broadcast(shape, full) == full
 
     def _matches(self, shape: tuple[int, ...], operand: Operand) -> bool:
-        if not self.in_full and (dropped := operand.dropped(len(shape))):
-            shape, self.dropped = operand.in_full(shape), self.dropped | dropped
+        if not self.in_full and (dropped := operand.dropped_axes(len(shape))):
+            shape, self.dropped = operand.full_shape(shape), self.dropped | dropped
         lead = len(shape) - len(operand.inner)
         if lead < 0 or (lead > 0 and not operand.leads):
             return False

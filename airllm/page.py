@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from airllm import report, tuning_page
-from airllm.page_frame import framed, table
+from airllm.page_frame import frame_page, table
 from airllm.plots import colours_of, plot
 from airllm.report import Result, Row, duration, figures, label, share
 
@@ -25,7 +25,7 @@ def page(result: Result) -> str:
     sections = (_head, _notes, _cards, _model, _backends, _speed, _choice, _tests, _machine)
     body = "\n".join(part for section in sections for part in section(result))
     footer = f"Made by <code>{escape(result['command'])}</code>; its JSON file has all figures."
-    return framed(f"airllm on {result['machine']['cpu']}", body, footer)
+    return frame_page(f"airllm on {result['machine']['cpu']}", body, footer)
 
 
 # ------------------------------------------------------------------------------------------------ parts
@@ -46,8 +46,8 @@ def _notes(result: Result) -> Iterator[str]:
             f"{escape(data['why_not'])}</div>"
         )
     if unsure := report.doubts(result):
-        told = "; ".join(unsure)
-        yield f'<div class="note"><b>Figures to doubt:</b> {escape(told)}.</div>'
+        text = "; ".join(unsure)
+        yield f'<div class="note"><b>Figures to doubt:</b> {escape(text)}.</div>'
     if wrong := report.failures(result):
         items = "".join(f"<li>{escape(line)}</li>" for line in wrong[:20])
         items += f"<li>and {len(wrong) - 20} more</li>" if len(wrong) > 20 else ""
@@ -86,11 +86,11 @@ def _backends(result: Result) -> Iterator[str]:
     colours = {"active": "good", "available": "good", "passed over": "warn", "wrong": "bad"}
     rows = []
     for each in report.by_state(result):
-        told = escape(each["device"])
+        text = escape(each["device"])
         if each["reason"]:
-            told += f'<div class="soft">{escape(each["reason"])}</div>'
+            text += f'<div class="soft">{escape(each["reason"])}</div>'
         state = f'<span class="{colours.get(each["state"], "soft")}">{escape(each["state"])}</span>'
-        rows.append([escape(each["name"]), state, told])
+        rows.append([escape(each["name"]), state, text])
     yield table(["Backend", "State", "Device, or why it does not run"], rows, ("first", "state", "told"))
     if result["builds"]:
         rows = [[escape(b["name"]), _state(b["state"]), escape(b["detail"])] for b in result["builds"]]
@@ -112,7 +112,7 @@ def _tests(result: Result) -> Iterator[str]:
         f"<p>Every backend against the definitions in float64: {', '.join(dtypes)} at {', '.join(sizes)}. "
         "The small figure is the largest error as a share of what is allowed: two steps of the dtype, and "
         "eight of float32 at the size of the largest result. NumPy: it stands in for a kernel. "
-        f"{report.left_out(result)}</p>"
+        f"{report.omitted_note(result)}</p>"
     )
     rows = []
     for op in dict.fromkeys(test["op"] for test in result["tests"]):
@@ -129,11 +129,11 @@ def _size(test: Row) -> str:
 
 
 def _verdict(result: Result, op: str, backend: str) -> str:
-    passed, made, error = report.summary(result, op, backend)
+    passed, checks, error = report.summary(result, op, backend)
     note = " NumPy" if report.stands_in(result, op, backend) else ""
-    if passed == made:
+    if passed == checks:
         return f'<span class="good">✓ {passed}</span> <small class="inline">{error:.2f}{note}</small>'
-    return f'<span class="bad">✗ {made - passed} of {made} failed</span>'
+    return f'<span class="bad">✗ {checks - passed} of {checks} failed</span>'
 
 
 def _speed(result: Result) -> Iterator[str]:
@@ -183,7 +183,8 @@ def _speed_table(rows: list[Row], result: Result) -> str:
         best = report.fastest(found)
         ratios = [f"{figures(best[key])}×" if best and key in best else "" for key in peers]
         cells = {
-            name: _timed(found.get(name, {}), found.get(name) is best, result) for name in (first, *others)
+            name: _time_cell(found.get(name, {}), found.get(name) is best, result)
+            for name in (first, *others)
         }
         size = f"{case['rows']} × {case['cols']}"
         lines.append([size, cells[first], *ratios, *(cells[name] for name in others)])
@@ -191,15 +192,15 @@ def _speed_table(rows: list[Row], result: Result) -> str:
     return table(titles, lines, ("first", "n"))
 
 
-def _timed(row: Row, best: bool, result: Result) -> str:
+def _time_cell(row: Row, best: bool, result: Result) -> str:
     if "median" not in row:
         return f'<span class="soft">{escape(row.get("skipped", ""))}</span>'
     rates = f"<small>{figures(row['gflop_s'])} GFLOP/s</small>" if "gflop_s" in row else ""
     rates += f"<small>{figures(row['gb_s'])} GB/s, {share(row['gb_s'], result)}</small>"
     time = duration(row["median"])
     samples = f"{row['samples']} samples" + (f" in {row['rounds']} rounds" if "rounds" in row else "")
-    told = f'<span{" class=best" if best else ""} title="{samples}">{report.mark(row)}{time}</span>'
-    return f"{told}<small>{report.spread(row)}</small>{rates}"
+    cell = f'<span{" class=best" if best else ""} title="{samples}">{report.mark(row)}{time}</span>'
+    return f"{cell}<small>{report.spread(row)}</small>{rates}"
 
 
 def _choice(result: Result) -> Iterator[str]:

@@ -72,7 +72,7 @@ footer { margin-top: 56px; color: var(--soft); font-size: 13px; }
 """
 
 
-def framed(title: str, body: str, footer: str) -> str:
+def frame_page(title: str, body: str, footer: str) -> str:
     """A page of this `body`, which is HTML as `footer` is."""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -91,14 +91,14 @@ def table(titles: list[str], rows: list[list[str]], kinds: tuple[str, ...] = ("f
     """
     kinds += kinds[-1:] * (len(titles) - len(kinds))
 
-    def titled(tag: str, kind: str, title: str) -> str:
+    def label_of(tag: str, kind: str, title: str) -> str:
         """What stands before a cell then, if there are several."""
         several = kind == "told" and kinds.count(kind) > 1
         return f' data-title="{escape(title)}"' if tag == "td" and several else ""
 
     def cells(tag: str, row: list[str]) -> str:
         return "".join(
-            f'<{tag} class="{kind}"{titled(tag, kind, title)}>{cell}</{tag}>'
+            f'<{tag} class="{kind}"{label_of(tag, kind, title)}>{cell}</{tag}>'
             for kind, title, cell in zip(kinds, titles, row, strict=False)
         )
 

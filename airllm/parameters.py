@@ -14,7 +14,7 @@ Positive = NewType("Positive", float)  # more than 0
 _NOUNS = {float: "a number", int: "a whole number", bool: "a bool", str: "a str", dict: "a dict"}
 
 
-def checked(op: str, parameter: inspect.Parameter, value: Any) -> Any:
+def check_value(op: str, parameter: inspect.Parameter, value: Any) -> Any:
     """`value` as the type that the parameter is annotated with; TypeError or ValueError if it is none."""
     choices = _choices(parameter)
     if value is None and type(None) in choices:
@@ -72,12 +72,12 @@ def _positive(found: str, value: Any, or_none: str) -> float:
     return float(value)
 
 
-def _is(value: Any, wanted: type) -> bool:
+def _is(value: Any, expected: type) -> bool:
     is_bool = isinstance(value, bool) or type(value).__name__ in ("bool_", "bool")  # NumPy's
-    if wanted is bool:
+    if expected is bool:
         return is_bool
-    if wanted is float:
+    if expected is float:
         return isinstance(value, numbers.Real) and not is_bool
-    if wanted is int:
+    if expected is int:
         return isinstance(value, numbers.Integral) and not is_bool
-    return isinstance(value, wanted)
+    return isinstance(value, expected)

@@ -16,12 +16,12 @@ from airllm import engine_backend
 from airllm.backends.kernel_backend import KernelBackend, init_backend, options_of, with_options
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.models.cache import Cache, ContextFull, check_context, dtype_named, token_bytes, token_id
-from airllm.models.captured import CapturedStep, captured
+from airllm.models.captured import CapturedStep, capture_step
 from airllm.models.fused import BoundStep
-from airllm.models.hub import located
+from airllm.models.hub import locate
 from airllm.models.model import ExactOps, Model
 from airllm.models.processes import MpiProcesses, mpi_processes
-from airllm.models.ranks import Group, Rank, joined
+from airllm.models.ranks import Group, Rank, join_group
 
 __all__ = ["PersistentKernel"]
 
@@ -85,7 +85,7 @@ class PersistentKernel:
         if world_size > 1:
             of = str(model) if isinstance(model, (str, PathLike)) else id(model)
             sizes = (context, cache_dtype, max_num_pages, *sorted(options.items()))
-            self._processes = self._sharing(world_size, mpi_rank, (of, self._ops.name(), world_size, sizes))
+            self._processes = self._join(world_size, mpi_rank, (of, self._ops.name(), world_size, sizes))
         if self._processes and num_workers is None and "num_workers" in options_of(self._ops.name()):
             share = max(_processors() // self._processes.on_this_machine(), 1)
             self._ops = with_options(self._ops.name(), {"num_workers": share})
@@ -99,11 +99,11 @@ class PersistentKernel:
         self._last: int | None = None
         self._closed = False
 
-    def _sharing(self, size: int, rank: int, key: Hashable) -> MpiProcesses | Rank:
+    def _join(self, size: int, rank: int, key: Hashable) -> MpiProcesses | Rank:
         """Those that share the model: processes, or the kernels of this one of which `key` is the same."""
         if found := mpi_processes(size, rank):
             return found
-        self._group = joined(key, size, rank, self, _placed_by(self._ops))
+        self._group = join_group(key, size, rank, self, _device_setter(self._ops))
         return Rank(rank, size, self._group.meeting)
 
     # ---- what it is ----
@@ -141,7 +141,7 @@ class PersistentKernel:
     @property
     def capacity(self) -> int:
         """Most tokens of the sequence: what the context and `max_num_pages` allow."""
-        return self._compiled()[1].capacity
+        return self._require_compiled()[1].capacity
 
     def __repr__(self) -> str:
         return f"<PersistentKernel {self.plan}>"
@@ -159,14 +159,14 @@ class PersistentKernel:
         return self
 
     def _open(self) -> None:
-        exact = isinstance(getattr(_opened(self._given), "ops", None), ExactOps)
+        exact = isinstance(getattr(_open_model(self._given), "ops", None), ExactOps)
         ops = ExactOps(self._ops) if exact else self._ops
         dtype = dtype_named(self._cache_dtype or getattr(self._given, "cache_dtype", "f16"))
         context = self._context or getattr(self._given, "context", None)
         model = Model(_path_of(self._given), ops, None, context, dtype, self._processes)
         try:
             self._cache = Cache(model.config, self._room(model, dtype), dtype)
-            self._captured, self._why_not_captured = captured(model, self._cache)
+            self._captured, self._why_not_captured = capture_step(model, self._cache)
         except BaseException:
             model.close()
             raise
@@ -261,7 +261,7 @@ class PersistentKernel:
     ) -> None:
         self.close()
 
-    def _compiled(self) -> tuple[Model, Cache]:
+    def _require_compiled(self) -> tuple[Model, Cache]:
         self.compile()
         assert self._model and self._cache
         return self._model, self._cache
@@ -274,8 +274,8 @@ class PersistentKernel:
         each = token_bytes(model.config, dtype)
         room = self._pages * mmap.PAGESIZE // each
         if not room:
-            wanted = f"{-(-each // mmap.PAGESIZE)} or more: a token's keys and values have {each} bytes"
-            raise ValueError(f"max_num_pages has value {self._pages}, expected {wanted}")
+            expected = f"{-(-each // mmap.PAGESIZE)} or more: a token's keys and values have {each} bytes"
+            raise ValueError(f"max_num_pages has value {self._pages}, expected {expected}")
         return min(context, room)
 
     def _refuse(self, model: Model, cache: Cache, tokens: list[int]) -> None:
@@ -300,8 +300,8 @@ def _check(mode: str, world_size: int, mpi_rank: int) -> None:
     _whole("world_size", world_size, 1)
     _whole("mpi_rank", mpi_rank, 0)
     if mpi_rank >= world_size:
-        wanted = f"0 to {world_size - 1}: world_size={world_size}"
-        raise ValueError(f"mpi_rank has value {mpi_rank}, expected {wanted}")
+        expected = f"0 to {world_size - 1}: world_size={world_size}"
+        raise ValueError(f"mpi_rank has value {mpi_rank}, expected {expected}")
 
 
 def _whole(name: str, value: Any, least: int) -> None:
@@ -313,25 +313,25 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _placed_by(ops: KernelBackend) -> Callable[[int], None]:
+def _device_setter(ops: KernelBackend) -> Callable[[int], None]:
     """What puts the thread of a rank on a device, where the backend can use several at once."""
     use, infos = ops.extension("use_device"), ops.extension("device_infos")
     places = [info.get("index", i) for i, info in enumerate(infos())] if use and infos else []
     return lambda rank: use(places[rank % len(places)]) if places else None
 
 
-def _opened(model: Any) -> Any:
+def _open_model(model: Any) -> Any:
     """The `Model` that was given, in an engine or by itself; a path is none."""
     return model.model if isinstance(model, LayerWiseInferenceEngine) else model
 
 
 def _path_of(model: Any) -> Path:
-    model = _opened(model)
+    model = _open_model(model)
     if not isinstance(model, Model):
-        return located(model)
+        return locate(model)
     if not model.residency.whole:
-        wanted = "one without max_memory: a PersistentKernel keeps all weights in memory"
-        raise ValueError(f"model has a budget of memory, expected {wanted}")
+        expected = "one without max_memory: a PersistentKernel keeps all weights in memory"
+        raise ValueError(f"model has a budget of memory, expected {expected}")
     return model.weights.path
 
 
@@ -340,13 +340,13 @@ def _fastest(path: str | PathLike[str]) -> KernelBackend:
     first = init_backend("auto")
     if first.extension("DecoderGraph"):
         return first
-    return init_backend(engine_backend.chosen(engine_backend.Opening(located(path))).name)
+    return init_backend(engine_backend.choose_backend(engine_backend.Opening(locate(path))).name)
 
 
 def _ops_of(
     model: Any, backend: str | None, fallbacks: Sequence[str], options: dict[str, Any]
 ) -> KernelBackend:
-    model = _opened(model)
+    model = _open_model(model)
     if not isinstance(model, (Model, str, PathLike)):
         kind = type(model).__name__
         raise TypeError(f"model has type {kind}, expected a path, a LayerWiseInferenceEngine or a Model")

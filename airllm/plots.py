@@ -6,12 +6,12 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from airllm.backends.declaration import declared
+from airllm.backends.declaration import all_declarations
 
 if TYPE_CHECKING:
     from airllm.report import Row
 
-COLOURS = {"torch": "#e8743b"} | {name: own.colour for name, own in declared().items() if own.colour}
+COLOURS = {"torch": "#e8743b"} | {name: own.colour for name, own in all_declarations().items() if own.colour}
 OTHER_COLOURS = ("#4aa8c4", "#7a9a2e", "#a0522d")  # of backends that declare none
 MARKERS = "osD^vP*X"
 PANEL = (4.5, 3.2)  # inches: shown as wide as a telephone, or a third of a page

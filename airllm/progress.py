@@ -51,8 +51,8 @@ def _bar(what: str, unit_bytes: bool) -> Iterator[OnProgress]:
     else:
         console = Console(stderr=True)
     if console is None or not console.is_terminal:
-        told = lines(what, lambda line: print(line, file=sys.stderr, flush=True))
-        yield lambda done, total: told(done, total, "")
+        tell = lines(what, lambda line: print(line, file=sys.stderr, flush=True))
+        yield lambda done, total: tell(done, total, "")
         return
     count = DownloadColumn() if unit_bytes else MofNCompleteColumn()
     columns = ("{task.description}", BarColumn(), count, TimeRemainingColumn())
@@ -128,10 +128,10 @@ def lines(what: str, say: Callable[[str], None]) -> Told:
     say(f"{what} ...")
     last = time.monotonic()
 
-    def told(done: int, total: int, text: str) -> None:
+    def tell(done: int, total: int, text: str) -> None:
         nonlocal last
         if time.monotonic() - last >= EVERY:
             last = time.monotonic()
             say("  " + ", ".join(filter(None, (f"{100 * done // total} %" if total else "", text))))
 
-    return told
+    return tell

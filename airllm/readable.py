@@ -3,15 +3,15 @@
 
 def size(number: int) -> str:
     """Bytes for reading, in powers of 1000 as files are told: "98.4 MB"."""
-    return _scaled(number, ("bytes", "kB", "MB", "GB", "TB"))
+    return _scale_number(number, ("bytes", "kB", "MB", "GB", "TB"))
 
 
 def count(number: int) -> str:
     """A number for reading: "134.5 M"."""
-    return _scaled(number, ("", "k", "M", "G", "T")).strip()
+    return _scale_number(number, ("", "k", "M", "G", "T")).strip()
 
 
-def _scaled(number: float, units: tuple[str, ...]) -> str:
+def _scale_number(number: float, units: tuple[str, ...]) -> str:
     at = 0
     while number >= 999.5 and at < len(units) - 1:
         number, at = number / 1000, at + 1

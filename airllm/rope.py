@@ -58,18 +58,18 @@ def _yarn(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[np.
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, 2 * pairs - 1)
     stretched = np.clip((np.arange(pairs) - first) / max(last - first, 0.001), 0, 1)
-    return plain * (1 - stretched + stretched / factor), _yarn_warmth(factor, scaling)
+    return plain * (1 - stretched + stretched / factor), _yarn_attention_factor(factor, scaling)
 
 
-def _yarn_warmth(factor: float, scaling: dict[str, Any]) -> float:
-    def warmth(scale: float) -> float:
+def _yarn_attention_factor(factor: float, scaling: dict[str, Any]) -> float:
+    def attention_factor(scale: float) -> float:
         return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
 
     if (given := scaling.get("attention_factor")) is not None:
         return given
     if scaling.get("mscale") and scaling.get("mscale_all_dim"):
-        return warmth(scaling["mscale"]) / warmth(scaling["mscale_all_dim"])
-    return warmth(1.0)
+        return attention_factor(scaling["mscale"]) / attention_factor(scaling["mscale_all_dim"])
+    return attention_factor(1.0)
 
 
 def longrope_attention_factor(scaling: Mapping[str, Any], context: int) -> float:

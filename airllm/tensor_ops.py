@@ -111,10 +111,10 @@ def apply_rope(x, cos, sin, interleaved: bool = False):
     r = cos.shape[-1]
     pairs = (slice(0, 2 * r, 2), slice(1, 2 * r, 2)) if interleaved else (slice(r), slice(r, 2 * r))
     first, second = (x[..., half] for half in pairs)
-    turned = x.copy()
-    turned[..., pairs[0]] = first * cos - second * sin
-    turned[..., pairs[1]] = second * cos + first * sin
-    return turned
+    rotated = x.copy()
+    rotated[..., pairs[0]] = first * cos - second * sin
+    rotated[..., pairs[1]] = second * cos + first * sin
+    return rotated
 
 
 @op(a="... m? k", b="... k n?", out="... m? n?")

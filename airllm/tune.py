@@ -16,8 +16,8 @@ import numpy as np
 
 from airllm import measure
 from airllm.backends import registry, routing, tuning
-from airllm.benchmark import DTYPES, WrongName, call_of
-from airllm.cases import case_of, contracts
+from airllm.benchmark import DTYPES, WrongName, make_call
+from airllm.cases import case_of, is_contraction
 from airllm.op import OPS, Op
 from airllm.progress import OnProgress
 from airllm.real_data import SOURCES, Data
@@ -83,21 +83,21 @@ def tune(
     done = 0
     for op, dtype in cases:
         points = []
-        for point in measured(names, op, dtype, plan, data):
+        for point in measure_op(names, op, dtype, plan, data):
             on_progress(done := done + 1, total)
             points.append(point)
         found.setdefault(op.name, {})[dtype] = tuple(points)
-    machine = tuning.this_machine({name: registry.opened(name).device for name in names})
+    machine = tuning.this_machine({name: registry.open_backend(name).device for name in names})
     return tuning.write(path, machine, clock.strftime("%Y-%m-%d %H:%M %z"), found)
 
 
 def sizes_of(op: Op, plan: Plan) -> list[tuple[int, int]]:
     """The sizes to measure an op at, those with little work first."""
-    sizes = plan.products if contracts(op) else plan.sizes
+    sizes = plan.products if is_contraction(op) else plan.sizes
     return sorted(sizes, key=lambda size: case_of(op, *size).steps(op))
 
 
-def measured(names: Sequence[str], op: Op, dtype: str, plan: Plan, data: Data) -> Iterable[tuning.Point]:
+def measure_op(names: Sequence[str], op: Op, dtype: str, plan: Plan, data: Data) -> Iterable[tuning.Point]:
     """What each size takes on each backend, those left out whose time at a smaller one foretells too long, or
     that no larger one can win.
     """
@@ -109,27 +109,27 @@ def measured(names: Sequence[str], op: Op, dtype: str, plan: Plan, data: Data) -
         arrays, steps = data.inputs(op, rows, cols, DTYPES[dtype], np.random.default_rng(0)), case.steps(op)
         quick = [name for name in names if not is_too_long(*last.get(name, (0, 1)), steps)]
         quick = [name for name in quick if name not in hopeless]
-        calls = {name: call for name in quick if (call := call_of(name, op, arrays, case.parameters))}
+        calls = {name: call for name in quick if (call := make_call(name, op, arrays, case.parameters))}
         if not calls:
             return
-        times = timed_twice(calls, plan.seconds)
+        times = time_twice(calls, plan.seconds)
         last |= {name: (time.median / 1e6, steps) for name, time in times.items()}
         limit = max(HOPELESS * min(time.median for time in times.values()), OVERHEAD * 1e6)
         hopeless |= {name for name, time in times.items() if time.median > limit}
         yield tuning.Point({n: tuple(a.shape) for n, a in zip(required, arrays, strict=True)}, times)
 
 
-def timed_twice(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, tuning.Time]:
+def time_twice(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, tuning.Time]:
     """Times of each; where the usual backend would lose, it and the faster ones are measured again, longer:
     what a busy moment has made of them would be the choice from then on.
     """
-    times, usual = timed(calls, seconds), registry.best().name
+    times, usual = time_calls(calls, seconds), registry.best().name
     faster = [n for n in times if usual in times and routing.clearly_faster(times[n], times[usual])]
     again = {name: calls[name] for name in (usual, *faster)} if faster else {}
-    return times | timed(again, 4 * seconds)
+    return times | time_calls(again, 4 * seconds)
 
 
-def timed(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, tuning.Time]:
+def time_calls(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, tuning.Time]:
     with np.errstate(all="ignore"):
         found = measure.compare(calls, seconds, ROUNDS)
     return {name: tuning.Time(*(1e6 * t for t in (f.median, f.low, f.high))) for name, f in found.items()}
@@ -140,9 +140,9 @@ def is_too_long(seconds: float, steps: int, next_steps: int) -> bool:
     return seconds > OVERHEAD and seconds * next_steps / steps > LONGEST
 
 
-def chosen_by(found: tuning.Tuning) -> dict[str, Any]:
+def choose_by(found: tuning.Tuning) -> dict[str, Any]:
     """What the automatic choice makes of a tuning, in plain values, as `airllm.tuning_page` shows it."""
-    table = registry.automatic(found)
+    table = registry.automatic_table(found)
     return {
         "file": str(found.path),
         "measured": found.measured,

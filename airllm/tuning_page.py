@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airllm.backends.routing import us
-from airllm.page_frame import framed, table
+from airllm.page_frame import frame_page, table
 from airllm.plots import MARKERS, by_size, colours_of, panels
 
 Choice = dict[str, Any]
@@ -28,7 +28,7 @@ def write(choice: Choice, path: Path) -> None:
         *section(choice),
     ]
     footer = f"Made by <code>airllm tune</code> from <code>{escape(choice['file'])}</code>."
-    path.write_text(framed("airllm: where each backend wins", "\n".join(body), footer), encoding="utf-8")
+    path.write_text(frame_page("airllm: where each backend wins", "\n".join(body), footer), encoding="utf-8")
 
 
 def section(choice: Choice) -> Iterator[str]:

@@ -38,16 +38,16 @@ def main() -> None:
     parser.add_argument("--dtypes", help="default: all")
     options = parser.parse_args()
     try:
-        cases = benchmark.chosen("case", options.cases, CASES)
-        models = benchmark.chosen("model", options.models, MODELS)
-        dtypes = benchmark.chosen("dtype", options.dtypes, benchmark.DTYPES)
+        cases = benchmark.choose_names("case", options.cases, CASES)
+        models = benchmark.choose_names("model", options.models, MODELS)
+        dtypes = benchmark.choose_names("dtype", options.dtypes, benchmark.DTYPES)
     except benchmark.WrongName as error:
         parser.exit(2, f"bench_attention.py: {error}\n")
-    with measure.threads(options.threads) as threads, benchmark.quiet():
+    with measure.threads(options.threads) as threads, benchmark.silence_warnings():
         read, peak = measure.bandwidth().read, product_rate(options.seconds)
         passes = [
             [
-                measured(model, case, dtype, options.seconds)
+                measure_case(model, case, dtype, options.seconds)
                 for dtype in dtypes
                 for model in models
                 for case in cases
@@ -71,7 +71,7 @@ def product_rate(seconds: float) -> float:
     return 2 * 2048**3 / measure.compare({"product": lambda: a @ a}, seconds)["product"].median / 1e9
 
 
-def measured(model: str, case: str, dtype: str, seconds: float) -> dict[str, Any]:
+def measure_case(model: str, case: str, dtype: str, seconds: float) -> dict[str, Any]:
     """Seconds per call of each side."""
     print(f"attention {dtype} {model} {case}", file=sys.stderr)
     h, g, d = map(int, model.split(":"))

@@ -48,7 +48,7 @@ BLOCK_SECONDS = 0.05
 
 
 def backend() -> Any:
-    opened = registry.opened("cuda")
+    opened = registry.open_backend("cuda")
     if opened.why_not:
         raise NotHere(f"the CUDA backend cannot run: {opened.why_not}")
     return opened.module
@@ -79,7 +79,8 @@ class Bench:
         """One call of every library on arrays of its own."""
         arrays = arrays_of(self.found[0], op, case, dtype)
         own = [
-            weight if weight and o.kind == "stored" else a for o, a in zip(required(op), arrays, strict=True)
+            weight if weight and o.kind == "stored" else a
+            for o, a in zip(required_operands(op), arrays, strict=True)
         ]
         kernel = getattr(self.cuda, op.name)
         results = kernel(*own, **case.parameters)
@@ -91,18 +92,18 @@ class Bench:
             given = arrays if library is self.found[0] else arrays_of(library, op, case, dtype)
             calls[library.name] = lambda function=function, given=given: function(*given)  # type: ignore[misc]
         if weight is None and self.found[0].name in calls:
-            checked(op.name, results, calls[self.found[0].name]())
+            check_results(op.name, results, calls[self.found[0].name]())
         return calls
 
 
-def required(op: Op) -> list[Any]:
+def required_operands(op: Op) -> list[Any]:
     return [operand for operand in op.operands if not operand.optional]
 
 
 def arrays_of(library: Library, op: Op, case: Case, dtype: str) -> list[Any]:
     """Random arrays on the device for the arguments that must be given."""
     made = []
-    for operand in required(op):
+    for operand in required_operands(op):
         shape = case.shape(operand)
         if operand.kind == "index":
             made.append(library.integers(case.sizes[operand.of], shape))
@@ -115,7 +116,7 @@ def host(array: Any) -> np.ndarray:
     return array.float().cpu().numpy() if hasattr(array, "cpu") else array.get().astype(np.float32)
 
 
-def checked(name: str, results: Any, others: Any) -> None:
+def check_results(name: str, results: Any, others: Any) -> None:
     """A figure for a wrong result is worth nothing."""
     pairs = zip(results, others, strict=True) if isinstance(results, tuple) else [(results, others)]
     for result, other in pairs:
@@ -163,7 +164,7 @@ def bytes_of(op: Op, case: Case, dtype: str) -> int:
     outs = sum(prod(case.shape(out)) for out in op.outs) * itemsize
     if op.name == "embedding":
         return 2 * outs + 8 * prod(case.batch)
-    return outs + sum(prod(case.shape(operand)) for operand in required(op)) * itemsize
+    return outs + sum(prod(case.shape(operand)) for operand in required_operands(op)) * itemsize
 
 
 def row_lines(bench: Bench, names: Sequence[str], dtypes: Sequence[str]) -> Iterator[list[str]]:
@@ -257,7 +258,7 @@ def report(bench: Bench, names: Sequence[str], dtypes: Sequence[str], keep: Call
     return page
 
 
-def chosen(kind: str, text: str, known: Sequence[str]) -> list[str]:
+def choose_names(kind: str, text: str, known: Sequence[str]) -> list[str]:
     """The named ones of the known ones."""
     names = text.split(",")
     if unknown := [name for name in names if name not in known]:
@@ -276,8 +277,8 @@ def main() -> None:
     try:
         cuda = backend()
         known = [name for name in OPS if hasattr(cuda, name)]
-        names = chosen("op", options.ops, known) if options.ops else known
-        dtypes, found = chosen("dtype", options.dtypes, DTYPES), libraries()
+        names = choose_names("op", options.ops, known) if options.ops else known
+        dtypes, found = choose_names("dtype", options.dtypes, DTYPES), libraries()
         if found[0].name == "CuPy":
             dtypes = [dtype for dtype in dtypes if dtype != "bfloat16"]  # which it does not have
     except NotHere as error:

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from airllm import benchmark, measure, tensor_ops
-from airllm.backends import opened, tuning
+from airllm.backends import open_backend, tuning
 from airllm.real_data import Data
 from benchmarks import record
 
@@ -37,8 +37,8 @@ def main() -> None:
         sys.exit("bench_dispatch.py needs the C++ backend: python setup.py build_ext --inplace")
     data = record.real_input()
     routed = routing_context()
-    with measure.threads(options.threads), tensor_ops.use_backend("cpp"), benchmark.quiet():
-        times = {op: measured(op, cpp, routed, data, options.seconds) for op in OPS}
+    with measure.threads(options.threads), tensor_ops.use_backend("cpp"), benchmark.silence_warnings():
+        times = {op: measure_case(op, cpp, routed, data, options.seconds) for op in OPS}
     rows = [row_of(op, found) for op, found in times.items()]
     titles = [
         f"ns a call, {ROWS}x{COLS}",
@@ -68,7 +68,7 @@ def routing_context() -> contextvars.Context:
         ops[op] = {"float32": (tuning.Point(small, times), tuning.Point(large, swapped))}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tuning.json"
-        machine = tuning.this_machine({name: opened(name).device for name in times})
+        machine = tuning.this_machine({name: open_backend(name).device for name in times})
         tuning.write(path, machine, "made up", ops)
         os.environ.update(AIRLLM_TUNING=str(path), AIRLLM_BACKEND="cpp,python")
         with tensor_ops.use_backend("auto"):
@@ -76,7 +76,7 @@ def routing_context() -> contextvars.Context:
             return contextvars.copy_context()
 
 
-def measured(
+def measure_case(
     op_name: str, cpp: Any, routed: contextvars.Context, data: Data, seconds: float
 ) -> dict[str, measure.Timing]:
     op = benchmark.OPS[op_name]

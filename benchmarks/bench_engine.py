@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from airllm import benchmark, measure
-from airllm.backends import opened
+from airllm.backends import open_backend
 from airllm.models import smollm2
 from airllm.models.open_weights import open_weights
 from airllm.output import to_disk
@@ -63,7 +63,7 @@ def main() -> None:
     cases = []
     for name in given.formats:
         try:
-            cases.append(measured(name, given, missing))
+            cases.append(measure_case(name, given, missing))
         except NoEngine as error:
             print(f"NOT MEASURED: {name}: {error}", file=sys.stderr)
             missing.append(f"{name} ({error})")
@@ -82,12 +82,12 @@ def options(description: str) -> Any:
     parser = engine_peers.options(description)
     given = parser.parse_args()
     try:
-        given.formats = benchmark.chosen("format", given.formats, FORMATS)
+        given.formats = benchmark.choose_names("format", given.formats, FORMATS)
     except benchmark.WrongName as error:
         parser.exit(2, f"bench_engine.py: {error}\n")
-    given.cpp = opened("cpp").module
+    given.cpp = open_backend("cpp").module
     if not given.cpp:
-        parser.exit(1, f"bench_engine.py: {opened('cpp').why_not}\n")
+        parser.exit(1, f"bench_engine.py: {open_backend('cpp').why_not}\n")
     given.probe = np.ones(measure.large_array_bytes() // 4, np.float32)
     return given
 
@@ -97,7 +97,7 @@ def versions(cases: Sequence[Case]) -> list[str]:
     return sorted({f"{s} {v}" for case in cases for s, v in case["versions"].items() if s in sides})
 
 
-def measured(name: str, given: Any, missing: list[str]) -> Case:
+def measure_case(name: str, given: Any, missing: list[str]) -> Case:
     """What all engines make of one file, in all rounds."""
     print(name, file=sys.stderr)
     path = engine_peers.model(name, given.models, given.llama_cpp)
@@ -142,25 +142,25 @@ def tensor_bytes(path: Path) -> int:
 
 def check_alike(engines: dict[str, Engine], tokens: list[int]) -> None:
     """They read the same file the same way: the best token of each is among the best five of ours."""
-    engine_peers.in_turn(engines, feeding([], tokens))
+    engine_peers.in_turn(engines, time_feeding([], tokens))
     best = {name: engine.ask("best") for name, engine in engines.items()}
     for name, tokens in best.items():
         if tokens[0] not in best["airllm"]:
             raise AssertionError(f"{name} finds token {tokens[0]} best, expected one of {best['airllm']}")
 
 
-def feeding(after: list[int], tokens: list[int], one_by_one: bool = False) -> dict[str, Any]:
+def time_feeding(after: list[int], tokens: list[int], one_by_one: bool = False) -> dict[str, Any]:
     return {"do": "feed", "after": after, "tokens": tokens, "one_by_one": one_by_one}
 
 
 def round_of(given: Any, engines: dict[str, Engine], text: list[int]) -> Round:
     """Tokens per second, and bytes per second that the memory gives before and after."""
-    decode = feeding(text[:AFTER], text[AFTER : AFTER + DECODED], one_by_one=True)
+    decode = time_feeding(text[:AFTER], text[AFTER : AFTER + DECODED], one_by_one=True)
     before = memory_rate(given)
     decoded = engine_peers.in_turn(engines, decode)
     memory = [before, memory_rate(given)]
     in_memory = {name: engine for name, engine in engines.items() if name != "budget"}
-    prefilled = engine_peers.in_turn(in_memory, feeding([], text[:PREFILLED]))
+    prefilled = engine_peers.in_turn(in_memory, time_feeding([], text[:PREFILLED]))
     return {
         "decode": {side: DECODED / seconds for side, seconds in decoded.items()},
         "prefill": {side: PREFILLED / seconds for side, seconds in prefilled.items()},

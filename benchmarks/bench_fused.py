@@ -34,22 +34,22 @@ def main() -> None:
     parser.add_argument("--dtypes", default="float32,bfloat16", help="default: %(default)s")
     options = parser.parse_args()
     try:
-        ops = benchmark.chosen("op", options.ops, SHAPES)
-        dtypes = benchmark.chosen("dtype", options.dtypes, benchmark.DTYPES)
+        ops = benchmark.choose_names("op", options.ops, SHAPES)
+        dtypes = benchmark.choose_names("dtype", options.dtypes, benchmark.DTYPES)
     except benchmark.WrongName as error:
         parser.exit(2, f"bench_fused.py: {error}\n")
     if not measure.optional("torch"):
         parser.exit(2, "bench_fused.py: PyTorch, which this compares with, is not installed\n")
     cases = [(op, shape, dtype) for op in ops for dtype in dtypes for shape in SHAPES[op]]
     with measure.threads(options.threads) as threads:
-        passes = [[measured(*case, options.seconds) for case in cases] for _ in range(PASSES)]
+        passes = [[measure_case(*case, options.seconds) for case in cases] for _ in range(PASSES)]
     titles = ["op, shape, dtype", "tensor_ops", "PyTorch", "GB/s", "vs PyTorch", f"{WANTED:g}x PyTorch"]
     table = record.markdown(titles, [row_of(case) for case in zip(*passes, strict=True)])
     about = f"{options.threads} threads, normal random numbers. Medians of the second pass, ratios of both."
     record.write("fused", about, table, {"threads": threads, "passes": passes}, options.output)
 
 
-def measured(op_name: str, shape: tuple[int, ...], dtype: str, seconds: float) -> dict[str, Any]:
+def measure_case(op_name: str, shape: tuple[int, ...], dtype: str, seconds: float) -> dict[str, Any]:
     print(f"{op_name} {shape} {dtype}", file=sys.stderr)
     arrays = arrays_of(op_name, shape, benchmark.DTYPES[dtype])
     peers = [as_torch(array) for array in wide_tables(op_name, arrays)]
@@ -57,7 +57,7 @@ def measured(op_name: str, shape: tuple[int, ...], dtype: str, seconds: float) -
         "tensor_ops": partial(getattr(tensor_ops, op_name), *arrays),
         "torch": partial(TORCH[op_name], *peers),
     }
-    with benchmark.quiet():
+    with benchmark.silence_warnings():
         times = measure.compare(calls, seconds)
     moved = sum(array.nbytes for array in arrays) + arrays[0].nbytes * (2 if op_name == "add_rms_norm" else 1)
     case = {"op": op_name, "shape": shape, "dtype": dtype, "bytes": moved}

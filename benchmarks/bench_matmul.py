@@ -32,16 +32,20 @@ def main() -> None:
     parser.add_argument("--dtypes", help="default: all")
     options = parser.parse_args()
     try:
-        dtypes = benchmark.chosen("dtype", options.dtypes, benchmark.DTYPES)
-        sizes = benchmark.chosen_sizes(
+        dtypes = benchmark.choose_names("dtype", options.dtypes, benchmark.DTYPES)
+        sizes = benchmark.choose_sizes(
             ",".join(f"{rows}x{options.width}" for rows in options.rows.split(","))
         )
     except benchmark.WrongName as error:
         parser.exit(2, f"bench_matmul.py: {error}\n")
     data = record.real_input()
-    with measure.threads(options.threads) as threads, benchmark.quiet():
+    with measure.threads(options.threads) as threads, benchmark.silence_warnings():
         passes = [
-            [measured(rows, cols, dtype, data, options.seconds) for dtype in dtypes for rows, cols in sizes]
+            [
+                measure_case(rows, cols, dtype, data, options.seconds)
+                for dtype in dtypes
+                for rows, cols in sizes
+            ]
             for _ in range(PASSES)
         ]
     titles = [
@@ -60,7 +64,7 @@ def main() -> None:
     record.write("matmul", about, table, {"threads": threads, "passes": passes}, options.output)
 
 
-def measured(rows: int, width: int, dtype: str, data: Any, seconds: float) -> dict[str, Any]:
+def measure_case(rows: int, width: int, dtype: str, data: Any, seconds: float) -> dict[str, Any]:
     print(f"matmul {rows}x{width}x{width} {dtype}", file=sys.stderr)
     a, b = data.inputs(MATMUL, rows, width, benchmark.DTYPES[dtype], np.random.default_rng(0))
     calls: dict[str, Callable[[], Any]] = {"tensor_ops": partial(tensor_ops.matmul, a, b)}

@@ -32,12 +32,12 @@ def main() -> None:
     parser.add_argument("--widths", default=WIDTHS, help="its columns (default: %(default)s)")
     options = parser.parse_args()
     try:
-        shapes = [benchmark.chosen_sizes(",".join(f"{k}x{n}" for n in options.widths.split(",")))
+        shapes = [benchmark.choose_sizes(",".join(f"{k}x{n}" for n in options.widths.split(",")))
                   for k in options.depths.split(",")]  # fmt: skip
     except benchmark.WrongName as error:
         parser.exit(2, f"bench_one_row.py: {error}\n")
-    with measure.threads(options.threads) as threads, benchmark.quiet():
-        passes = [[[measured(*s, options.seconds) for s in row] for row in shapes] for _ in range(PASSES)]
+    with measure.threads(options.threads) as threads, benchmark.silence_warnings():
+        passes = [[[measure_case(*s, options.seconds) for s in row] for row in shapes] for _ in range(PASSES)]
     rows = [row_of(cases) for cases in zip(*passes, strict=True)]
     table = record.markdown(["rows of b, of", *(f"{n} columns" for _, n in shapes[0])], rows)
     ratios = [[ratio(case) for case in row] for row in passes[-1]]
@@ -50,7 +50,7 @@ def main() -> None:
     record.write("one_row", about, table, {"threads": threads, "passes": passes}, options.output)
 
 
-def measured(k: int, n: int, seconds: float) -> Case:
+def measure_case(k: int, n: int, seconds: float) -> Case:
     print(f"1x{k} by {k}x{n}", file=sys.stderr)
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((1, k), np.float32), rng.standard_normal((k, n), np.float32)

@@ -36,8 +36,8 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=benchmark.DTYPES)
     options = parser.parse_args()
     try:
-        ops = benchmark.chosen("op", options.ops, OPS)
-        sizes = benchmark.chosen_sizes(options.sizes)
+        ops = benchmark.choose_names("op", options.ops, OPS)
+        sizes = benchmark.choose_sizes(options.sizes)
     except benchmark.WrongName as error:
         parser.exit(2, f"bench_ops.py: {error}\n")
     data = record.real_input()
@@ -45,7 +45,7 @@ def main() -> None:
         bandwidth = measure.bandwidth()
         passes = [
             [
-                measured(op, rows, cols, options.dtype, data, options.seconds)
+                measure_case(op, rows, cols, options.dtype, data, options.seconds)
                 for op in ops
                 for rows, cols in sizes
             ]
@@ -60,7 +60,9 @@ def main() -> None:
     record.write(name, about, table_of(passes), result, options.output)
 
 
-def measured(op_name: str, rows: int, cols: int, dtype: str, data: Data, seconds: float) -> dict[str, Any]:
+def measure_case(
+    op_name: str, rows: int, cols: int, dtype: str, data: Data, seconds: float
+) -> dict[str, Any]:
     """Seconds per call of each side for one op and size, and what follows from them."""
     op, call = benchmark.OPS[op_name], getattr(tensor_ops, op_name)
     print(f"{op_name} {rows}x{cols} {dtype}", file=sys.stderr)
@@ -75,7 +77,7 @@ def measured(op_name: str, rows: int, cols: int, dtype: str, data: Data, seconds
     if cpp := measure.optional("tensor_ops_cpp"):
         source, target = np.ones(nbytes // 8, np.float32), np.ones(nbytes // 8, np.float32)
         calls["copy"] = partial(cpp.copy, target, source)
-    with benchmark.quiet():
+    with benchmark.silence_warnings():
         times = measure.compare(calls, seconds)
     case = {"op": op_name, "rows": rows, "cols": cols, "bytes": nbytes, "out_bytes": out.nbytes}
     return case | {name: vars(timing) for name, timing in times.items()}

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from airllm import benchmark, measure
-from airllm.backends import opened
+from airllm.backends import open_backend
 from airllm.formats import FORMATS, Quantized
 from airllm.report import duration, figures
 from benchmarks import ggml_peer, record
@@ -44,17 +44,19 @@ def main() -> None:
     parser.add_argument("--formats", help="of decode and dequantize (default: q8_0,q4_0 and all)")
     options = parser.parse_args()
     try:
-        cases = benchmark.chosen("case", options.cases, ("decode", "prefill", "dequantize"))
-        formats = benchmark.chosen("format", options.formats, ggml_peer.TYPES) if options.formats else None
+        cases = benchmark.choose_names("case", options.cases, ("decode", "prefill", "dequantize"))
+        formats = (
+            benchmark.choose_names("format", options.formats, ggml_peer.TYPES) if options.formats else None
+        )
     except benchmark.WrongName as error:
         parser.exit(2, f"bench_quantized.py: {error}\n")
-    cpp = opened("cpp").module
+    cpp = open_backend("cpp").module
     if not cpp:
-        parser.exit(1, f"bench_quantized.py: {opened('cpp').why_not}\n")
+        parser.exit(1, f"bench_quantized.py: {open_backend('cpp').why_not}\n")
     peer, why_not = peer_or_reason()
     with measure.threads(options.threads) as threads:
         passes = [
-            [case for name in cases for case in measured(name, formats, cpp, peer, options)]
+            [case for name in cases for case in measure_case(name, formats, cpp, peer, options)]
             for _ in range(PASSES)
         ]
     about = f"{options.threads} threads. Medians of the second pass, ratios of both."
@@ -73,7 +75,7 @@ def peer_or_reason() -> tuple[ggml_peer.Peer | None, str]:
         return None, str(error)
 
 
-def measured(name: str, formats: list[str] | None, cpp: Any, peer: Any, options: Any) -> list[Case]:
+def measure_case(name: str, formats: list[str] | None, cpp: Any, peer: Any, options: Any) -> list[Case]:
     print(name, file=sys.stderr)
     if name == "dequantize":
         return [dequantize(f, cpp, options) for f in formats or FORMATS if f in FORMATS]

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from airllm import benchmark, measure
-from airllm.backends import opened
+from airllm.backends import open_backend
 from airllm.formats import FORMATS
 from airllm.report import duration
 from benchmarks import record
@@ -39,16 +39,16 @@ def main() -> None:
     parser.add_argument("--shapes", default=SHAPES, help="k x n (default: %(default)s)")
     options = parser.parse_args()
     try:
-        formats = benchmark.chosen("format", options.formats, tuple(FORMATS))
-        shapes = benchmark.chosen_sizes(options.shapes)
+        formats = benchmark.choose_names("format", options.formats, tuple(FORMATS))
+        shapes = benchmark.choose_sizes(options.shapes)
     except benchmark.WrongName as error:
         parser.exit(2, f"bench_rows.py: {error}\n")
-    cpp = opened("cpp").module
+    cpp = open_backend("cpp").module
     if not cpp:
-        parser.exit(1, f"bench_rows.py: {opened('cpp').why_not}\n")
+        parser.exit(1, f"bench_rows.py: {open_backend('cpp').why_not}\n")
     cases = [(name, *shape) for shape in shapes for name in formats]
     with measure.threads(options.threads) as threads:
-        passes = [[measured(cpp, *case, options.seconds) for case in cases] for _ in range(PASSES)]
+        passes = [[measure_case(cpp, *case, options.seconds) for case in cases] for _ in range(PASSES)]
     about = f"{options.threads} threads, {cpp.device()}. Medians of the second pass, ratios of both."
     table = record.markdown(
         ["weights", *(f"{m} rows" for m in ROWS), "of memory's speed, 1 row", "in two calls"],
@@ -57,7 +57,7 @@ def main() -> None:
     record.write("rows", about, table, {"threads": threads, "passes": passes}, options.output)
 
 
-def measured(cpp: Any, name: str, k: int, n: int, seconds: float) -> Case:
+def measure_case(cpp: Any, name: str, k: int, n: int, seconds: float) -> Case:
     print(f"{name} {k}x{n}", file=sys.stderr)
     weights = copies(weight_of(name, n, k), 1)
     x = np.random.default_rng(0).standard_normal((max(ROWS), k), np.float32)

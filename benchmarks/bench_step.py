@@ -24,7 +24,7 @@ import numpy as np
 from airllm import PersistentKernel, measure
 from airllm.backends import KernelBackend
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.models.hub import located
+from airllm.models.hub import locate
 from airllm.models.model import Model
 from benchmarks import record
 
@@ -47,13 +47,13 @@ class Clocked(KernelBackend):
         return self._with_clock(found) if name == "decode_step" else found
 
     def _with_clock(self, call: Callable) -> Callable:
-        def clocked(*args: Any) -> Any:
+        def time_call(*args: Any) -> Any:
             start = time.perf_counter()
             result = call(*args)
             self.seconds += time.perf_counter() - start
             return result
 
-        return clocked
+        return time_call
 
 
 def main() -> None:
@@ -61,9 +61,9 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2", help="a path or a name (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=10, help="default: %(default)s")
     options = parser.parse_args()
-    path = located(options.model)
+    path = locate(options.model)
     with measure.threads(options.threads):
-        rounds = measured(path, options.rounds)
+        rounds = measure_case(path, options.rounds)
     about = (
         f"{path.name}, {options.threads} threads, {options.rounds} rounds of {DECODED} tokens behind {AFTER}."
     )
@@ -73,7 +73,7 @@ def main() -> None:
     record.write("step", about, table, {"model": path.name, "rounds": rounds}, options.output)
 
 
-def measured(path: Path, count: int) -> list[Round]:
+def measure_case(path: Path, count: int) -> list[Round]:
     """What `figures_of` tells of each round; the first does not count."""
     clock = Clocked("cpp")
     with (

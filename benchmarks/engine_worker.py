@@ -122,7 +122,7 @@ def best_of(logits: Any, count: int = 5) -> list[int]:
     return np.argsort(logits)[::-1][:count].tolist()
 
 
-def fed(side: Any, after: list[int], tokens: list[int], one_by_one: bool) -> float:
+def time_feed(side: Any, after: list[int], tokens: list[int], one_by_one: bool) -> float:
     """Seconds that `tokens` take behind those of `after`; nothing is sampled."""
     side.restart()
     if after:
@@ -136,7 +136,7 @@ def fed(side: Any, after: list[int], tokens: list[int], one_by_one: bool) -> flo
 def answer(side: Any, request: dict[str, Any]) -> Any:
     what = request.pop("do")
     if what == "feed":
-        return fed(side, **request)
+        return time_feed(side, **request)
     if what == "best":
         return side.best()
     if what == "tokens":

@@ -95,9 +95,9 @@ def any_float_type() -> None:
 
 def threads() -> None:
     """The C++ backend uses every core unless told otherwise."""
-    module = backends.opened("cpp").module
+    module = backends.open_backend("cpp").module
     if module is None:
-        print(f"cpp cannot run: {backends.opened('cpp').why_not}")
+        print(f"cpp cannot run: {backends.open_backend('cpp').why_not}")
         return
     before = module.num_threads()
     module.set_num_threads(1)
@@ -109,9 +109,9 @@ def threads() -> None:
 def directly() -> None:
     """A backend's module by itself: the same functions, and what it says about its device."""
     for name in ("cpp", "opencl", "cuda"):
-        module = backends.opened(name).module
+        module = backends.open_backend(name).module
         if module is None:
-            print(f"tensor_ops_{name} cannot run: {backends.opened(name).why_not}")
+            print(f"tensor_ops_{name} cannot run: {backends.open_backend(name).why_not}")
         else:
             y = module.rms_norm(x, weight)
             print(f"tensor_ops_{name} on {module.device()}: {y[0, :3]}")

@@ -88,7 +88,7 @@ def run(command: list[str] | str, cwd: Path, timeout=600, **changes: str) -> sub
     return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, timeout=timeout)
 
 
-def said(answer: subprocess.CompletedProcess) -> str:
+def output_of(answer: subprocess.CompletedProcess) -> str:
     """Everything a command wrote, for the message of an assertion."""
     return f"exit status {answer.returncode}\n{answer.stdout}\n{answer.stderr}"
 

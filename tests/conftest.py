@@ -32,7 +32,7 @@ os.environ["AIRLLM_TUNING"] = "off"
 
 from airllm import tensor_ops  # noqa: F401  ops must be declared before a backend is tried
 from airllm.backends import config, registry
-from airllm.backends.declaration import Declaration, declared
+from airllm.backends.declaration import Declaration, all_declarations
 from airllm.models import smollm2
 from airllm.op import OPS
 
@@ -57,7 +57,7 @@ class Target:
 
     @property
     def module(self) -> ModuleType:
-        module = registry.opened(self.backend).module
+        module = registry.open_backend(self.backend).module
         assert module is not None
         return module
 
@@ -68,7 +68,7 @@ class Target:
 def targets() -> list[Target]:
     found = []
     for name in config.known_names():
-        if module := registry.opened(name).module:
+        if module := registry.open_backend(name).module:
             found += [Target(name, variant) for variant in getattr(module, "variants", lambda: [""])()]
     return found
 
@@ -80,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
             f"AIRLLM_TEST_REQUIRE has {sorted(unknown)}, expected of {sorted({*known, *TOOLS})}", returncode=3
         )
     backends = [name for name in REQUIRED if name in known]
-    missing = {name: why for name in backends if (why := registry.opened(name).why_not)}
+    missing = {name: why for name in backends if (why := registry.open_backend(name).why_not)}
     if missing:
         pytest.exit(f"AIRLLM_TEST_REQUIRE names backends that cannot run here: {missing}", returncode=3)
 
@@ -134,7 +134,7 @@ def _most(test: str, target: str) -> int:
 def pytest_report_header() -> list[str]:
     lines = [f"airllm: kernels under test: {', '.join(map(str, targets())) or 'none'}"]
     for name in registry.config.known_names():
-        opened = registry.opened(name)
+        opened = registry.open_backend(name)
         broken = {} if opened.why_not else getattr(opened.module, "unusable", dict)()
         whys = [opened.why_not] if opened.why_not else [f"{label}: {why}" for label, why in broken.items()]
         lines += [f"airllm: NOT tested: {name}: {why}" for why in whys]
@@ -233,9 +233,9 @@ def fake(monkeypatch):
         module.silu, module.device = silu, lambda: "a fake device"
         vars(module).update(attributes)
         monkeypatch.setitem(sys.modules, module.__name__, module)
-        own = replace(declared().get(name, Declaration()), module=module.__name__)
-        monkeypatch.setitem(declared(), name, own)
-        monkeypatch.setitem(registry._opened, name, registry._open(name))
+        own = replace(all_declarations().get(name, Declaration()), module=module.__name__)
+        monkeypatch.setitem(all_declarations(), name, own)
+        monkeypatch.setitem(registry._opened, name, registry._try_open(name))
         return module
 
     return make

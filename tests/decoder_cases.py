@@ -173,7 +173,7 @@ def compare(ops, c, batch, formats=("f32",), expected_ops=PYTHON, within=2e-5, d
     x, angles, rows = batch_of(c, batch, dtype)
     if spoil:
         spoil(x)
-    assert fused.takes(rows)
+    assert fused.supports(rows)
     expected_rows = batch_of(c, batch, dtype)[2]
     expected = composed(expected_ops, x, angles, expected_rows, list(map(with_exact_projections, layers)))
     apart = x.copy()

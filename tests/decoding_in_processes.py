@@ -17,7 +17,7 @@ from tests import tiny_models
 WORLD = MPI.COMM_WORLD
 
 
-def decoded(path: str, **options) -> np.ndarray:
+def decode(path: str, **options) -> np.ndarray:
     """The logits of steps, and after a prompt that goes through the layers at once."""
     text = tiny_models.texts()[0]
     with PersistentKernel(model=path, cache_dtype="f32", **options) as kernel:
@@ -26,9 +26,9 @@ def decoded(path: str, **options) -> np.ndarray:
         return np.stack([*steps, kernel.prefill(text[:20]), kernel.step(text[20])])
 
 
-def compared(path: str, **options) -> dict:
-    alone = decoded(path, **options)
-    together = decoded(path, world_size=WORLD.size, mpi_rank=WORLD.rank, **options)
+def compare(path: str, **options) -> dict:
+    alone = decode(path, **options)
+    together = decode(path, world_size=WORLD.size, mpi_rank=WORLD.rank, **options)
     with PersistentKernel(model=path, world_size=WORLD.size, mpi_rank=WORLD.rank, **options) as kernel:
         plan = kernel.plan
     far = float(np.abs(together - alone).max() / np.ptp(alone))
@@ -49,7 +49,7 @@ def refusal(**options) -> str:
 
 def main() -> None:
     backend, *models = sys.argv[1:]
-    told = {Path(path).name: compared(path, backend=backend) for path in models}
+    told = {Path(path).name: compare(path, backend=backend) for path in models}
     size, rank = WORLD.size, WORLD.rank
     wrong = WORLD.allgather(refusal(backend=backend, world_size=size, mpi_rank=(rank + 1) % size))
     more = WORLD.allgather(refusal(backend=backend, world_size=size + 1, mpi_rank=rank))

@@ -13,10 +13,10 @@ import pytest
 from decoder_cases import BATCHES, Ends, batch_of, config, layer_of
 
 from airllm import architectures
-from airllm.architectures import declared, open_config, table, types_of_folders
+from airllm.architectures import all_architectures, open_config, table, types_of_folders
 from airllm.architectures.config import ModelConfig, QueryTemperature, Rope
 from airllm.architectures.declaration import REMOVED, Architecture, Tiny
-from airllm.architectures.families import of_gguf, of_model_type
+from airllm.architectures.families import architecture_of_gguf, architecture_of_model_type
 from airllm.architectures.keys import KEYS, keys_of
 from airllm.backends.kernel_backend import KernelBackend
 from airllm.layer_engine import LayerWiseInferenceEngine
@@ -85,7 +85,7 @@ def test_a_new_number_is_never_ignored(cpp):
     fused = FusedLayers(cpp, [dataclasses.replace(layer_of(config(), 0), config=newer)])
     assert fused.why_not == "native layers of cpp do not know new_scale" and not fused.prepared
     _, _, rows = batch_of(config(), BATCHES["short"])
-    assert not fused.takes(rows)
+    assert not fused.supports(rows)
     same = Newer(**vars(config()))
     assert not FusedLayers(cpp, [dataclasses.replace(layer_of(config(), 0), config=same)]).why_not
 
@@ -149,7 +149,7 @@ ACME = MIXTRAL.but("acme", title="Acme 1", model_types=("acme",), norms=Norms(be
 def test_info_of_an_architecture_that_no_native_layer_computes(cpp, tmp_path, monkeypatch):
     (tmp_path / "acme.py").write_text(POST_NORM_EXPERTS)
     monkeypatch.setattr(architectures, "__path__", [*architectures.__path__, str(tmp_path)])
-    declared.cache_clear()
+    all_architectures.cache_clear()
     try:
         made = open_config(copy_of("mixtral", tmp_path, model_type="acme"))
         assert _decode(cpp, open_config(DATA / "mixtral")) == "all layers in one call"
@@ -159,7 +159,7 @@ def test_info_of_an_architecture_that_no_native_layer_computes(cpp, tmp_path, mo
         )
     finally:
         sys.modules.pop("airllm.architectures.acme", None)
-        declared.cache_clear()
+        all_architectures.cache_clear()
 
 
 def test_what_differs_is_merged_into_what_is_known():
@@ -172,23 +172,23 @@ def test_what_differs_is_merged_into_what_is_known():
     assert first.folder_defaults["head_dim"] == 64
 
 
-@pytest.mark.parametrize("each", declared(), ids=lambda each: each.title)
+@pytest.mark.parametrize("each", all_architectures(), ids=lambda each: each.title)
 def test_a_declaration_says_what_there_is(each: Architecture):
     assert set(each.keys) | set(each.numbers) <= set(KEYS)
     assert set(each.defaults) | set(each.folder_defaults) | set(each.gguf_defaults) <= set(KEYS)
-    assert of_gguf(each.name) and (not each.in_gguf or of_gguf(each.name) is each)
-    assert all(of_model_type(name) is each for name in each.model_types)
+    assert architecture_of_gguf(each.name) and (not each.in_gguf or architecture_of_gguf(each.name) is each)
+    assert all(architecture_of_model_type(name) is each for name in each.model_types)
     names = [key.gguf for _, key in keys_of(each) if key.gguf]
     assert len(names) == len(set(names))
 
 
 def test_each_architecture_has_a_tiny_model_or_is_another_by_name():
     """One without is the same as another but for its name, in the places where that is tested."""
-    without = {each.title for each in declared() if not each.tiny}
+    without = {each.title for each in all_architectures() if not each.tiny}
     assert without == {"Qwen 3-VL with experts, for text"}
     assert {path.name for path in DATA.iterdir() if path.is_dir()} == set(FOLDERS)
-    assert all(isinstance(tiny, Tiny) for each in declared() for tiny in each.tiny.values())
-    assert len(table()) == len(declared())
+    assert all(isinstance(tiny, Tiny) for each in all_architectures() for tiny in each.tiny.values())
+    assert len(table()) == len(all_architectures())
 
 
 def test_the_guide_adds_an_architecture(tmp_path, monkeypatch):
@@ -196,10 +196,10 @@ def test_the_guide_adds_an_architecture(tmp_path, monkeypatch):
     section = (ROOT / "BACKEND_GUIDE.md").read_text().partition("## Adding an architecture")[2]
     (tmp_path / "acme.py").write_text(re.search(r"```python\n(.*?)```", section, re.S)[1])
     monkeypatch.setattr(architectures, "__path__", [*architectures.__path__, str(tmp_path)])
-    declared.cache_clear()
+    all_architectures.cache_clear()
     try:
         path = copy_of("qwen3", tmp_path, model_type="acme", residual_multiplier=1.0)
-        with opened(path) as engine:
+        with open_engine(path) as engine:
             assert engine.config.architecture == "acme"
             agrees(engine, "qwen3")
         assert ("Acme 1", "`acme`", "`acme`") in table() and "acme" in types_of_folders()
@@ -209,10 +209,10 @@ def test_the_guide_adds_an_architecture(tmp_path, monkeypatch):
         )
     finally:
         sys.modules.pop("airllm.architectures.acme", None)
-        declared.cache_clear()
+        all_architectures.cache_clear()
 
 
-def opened(path: Path) -> LayerWiseInferenceEngine:
+def open_engine(path: Path) -> LayerWiseInferenceEngine:
     return LayerWiseInferenceEngine(path, backend="python", cache_dtype="f32")
 
 

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airllm import tensor_ops
-from airllm.backends import available, opened
+from airllm.backends import available, open_backend
 from airllm.tensor_ops import OPS
 
 X = np.random.default_rng(0).standard_normal((6, 10), np.float32)
 W = np.linspace(-1, 1, 10, dtype=np.float32)
 FLOATS = [o for o in OPS.values() if "quantized" not in {p.kind for p in (*o.operands, *o.outs)}]
-NATIVE = [name for name in available() if opened(name).module]
+NATIVE = [name for name in available() if open_backend(name).module]
 
 
 @pytest.fixture(params=available())
@@ -184,12 +184,12 @@ def test_bad_arguments_are_named(bad, backend):
 @pytest.mark.parametrize("bad", BAD, ids=ids)
 @pytest.mark.parametrize("name", NATIVE)
 def test_native_modules_say_the_same(bad, name):
-    if not hasattr(opened(name).module, bad.op):
+    if not hasattr(open_backend(name).module, bad.op):
         pytest.skip(f"{name} has no kernel of {bad.op}")
     if isinstance(bad.args[-1], list):
         pytest.skip("lists are for tensor_ops")
     with pytest.raises(bad.error, match=re.escape(bad.message)):
-        call(getattr(opened(name).module, bad.op), bad)
+        call(getattr(open_backend(name).module, bad.op), bad)
 
 
 @pytest.mark.parametrize("dtype", BAD_DTYPES, ids=str)
@@ -202,7 +202,7 @@ def test_dtypes_that_no_op_has(dtype, backend):
 
 @pytest.mark.parametrize("name", NATIVE)
 def test_native_modules_refuse_what_they_would_get_wrong(name):
-    module = opened(name).module
+    module = open_backend(name).module
     with pytest.raises(TypeError, match="silu: x has dtype float64, expected float32, float16 or bfloat16"):
         module.silu(X.astype(np.float64))
     with pytest.raises(TypeError, match="silu: x has dtype >f4, expected float32"):
@@ -495,7 +495,7 @@ def test_a_mapped_weight_is_taken_as_it_is(tmp_path):
     mapped = np.load(tmp_path / "weight.npy", mmap_mode="r")
     for name in set(NATIVE) & {"cpp"}:
         np.testing.assert_array_equal(
-            opened(name).module.rms_norm(X, mapped), tensor_ops.rms_norm(X, W, backend=name)
+            open_backend(name).module.rms_norm(X, mapped), tensor_ops.rms_norm(X, W, backend=name)
         )
 
 

@@ -13,7 +13,7 @@ from tests.tiny_models import DATA
 
 ROOT = Path(__file__).parents[1]
 MODEL = DATA / "llama3"
-HAVE_CPP = not registry.opened("cpp").why_not
+HAVE_CPP = not registry.open_backend("cpp").why_not
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from airllm.backends import opened
+from airllm.backends import open_backend
 
-cpp = opened("cpp").module
+cpp = open_backend("cpp").module
 pytestmark = pytest.mark.skipif(cpp is None, reason="tensor_ops_cpp is not built")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from airllm import extras, tensor_ops, tensor_ops_hybrid
-from airllm.backends import available, config, declaration, opened, registry
+from airllm.backends import available, config, declaration, open_backend, registry
 from airllm.tensor_ops import OPS
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +43,7 @@ def settings(tmp_path, **keys):
 
 def test_the_name_of_the_active_backend_is_one_that_runs():
     assert tensor_ops.get_backend() in available()
-    assert available()[-1] == "python" and opened("python").module is None
+    assert available()[-1] == "python" and open_backend("python").module is None
 
 
 def test_info_has_the_promised_keys_and_a_reason_for_each_backend_that_does_not_run():
@@ -92,9 +92,9 @@ def test_an_op_without_a_kernel_runs_its_definition(fake):
 
 def test_a_backend_counts_as_available_only_after_a_right_answer(fake):
     fake("cuda", silu=lambda x: np.zeros_like(x))
-    assert "silu(1) is wrong" in opened("cuda").why_not and "cuda" not in available()
+    assert "silu(1) is wrong" in open_backend("cuda").why_not and "cuda" not in available()
     fake("cuda", device=lambda: 1 / 0)
-    assert "division by zero" in opened("cuda").why_not
+    assert "division by zero" in open_backend("cuda").why_not
 
 
 def test_a_named_backend_that_cannot_run_raises_with_the_reason_and_remedies(fake):
@@ -110,14 +110,14 @@ def test_a_named_backend_that_cannot_run_raises_with_the_reason_and_remedies(fak
 
 
 def test_unknown_names_list_the_known_ones():
-    for ask in (tensor_ops.set_backend, opened, lambda name: tensor_ops.use_backend(name).__enter__()):
+    for ask in (tensor_ops.set_backend, open_backend, lambda name: tensor_ops.use_backend(name).__enter__()):
         with pytest.raises(ValueError, match=r"abacus.*cuda, mlx, opencl, webgpu, cpp, python"):
             ask("abacus")
 
 
 def test_aliases():
-    assert opened("numpy") is opened("python")
-    assert opened("cpu") is opened("openmp") is opened("cpp")
+    assert open_backend("numpy") is open_backend("python")
+    assert open_backend("cpu") is open_backend("openmp") is open_backend("cpp")
 
 
 def test_use_backend_is_for_one_thread():

@@ -30,7 +30,7 @@ PRINT_ISA = (
 
 def import_from(folder):
     answer = checkouts.run([sys.executable, "-c", PRINT_ISA.format(str(folder))], folder.parent)
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     return answer.stdout
 
 
@@ -38,7 +38,7 @@ def test_build_ext_builds_a_module_that_imports_from_its_folder(checkout):
     """Unoptimized and without AVX-512, in a fifth of the time; that CXXFLAGS come last is seen by the way."""
     command, flags = [*checkouts.SETUP, "build_ext", "--inplace"], "-O0 -DAIRLLM_WITHOUT_AVX512"
     answer = checkouts.run(command, checkout, CXXFLAGS=flags)
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     assert re.search(r"-O3 .* -O0 ", answer.stdout)
     import_from(checkout / "cpp_ext")
     again = checkouts.run(command, checkout, CXXFLAGS=flags)
@@ -67,7 +67,7 @@ def test_build_ext_builds_a_module_that_imports_from_its_folder(checkout):
 def test_a_build_that_cannot_be_says_what_is_missing(checkout, changes, message):
     answer = checkouts.run([*checkouts.SETUP, "build_ext", "--inplace"], checkout, **changes)
     assert answer.returncode == 1
-    assert re.search("build_ext: .*" + message, answer.stderr, re.DOTALL), checkouts.said(answer)
+    assert re.search("build_ext: .*" + message, answer.stderr, re.DOTALL), checkouts.output_of(answer)
     assert "Traceback" not in answer.stderr
     assert not list((checkout / "cpp_ext").glob("*tensor_ops_cpp*.so*"))
 
@@ -117,7 +117,7 @@ def test_the_manual_compiles_give_modules_that_import(tmp_path):
     with ThreadPoolExecutor() as pool:
         answers = list(pool.map(lambda *call: checkouts.run(*call, PATH=path), commands, folders))
     for folder, answer in zip(folders, answers, strict=True):
-        assert answer.returncode == 0 and "warning" not in answer.stderr, checkouts.said(answer)
+        assert answer.returncode == 0 and "warning" not in answer.stderr, checkouts.output_of(answer)
         assert import_from(folder).startswith("True")
 
 
@@ -184,7 +184,7 @@ def test_no_file_is_compiled_after_one_that_failed(monkeypatch, tmp_path):
     monkeypatch.setattr(cpp_build, "finish", finish)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     with pytest.raises(CommandError, match="^no$"):
-        cpp_build.compiled(["cxx"], tmp_path)
+        cpp_build.compile_sources(["cxx"], tmp_path)
     assert sorted(begun) == sorted([first, second])
 
 
@@ -211,15 +211,15 @@ def test_every_included_file_is_a_source(build):
     """Of the project's own: what is not in the list would not be compiled again after a change."""
     sources = {path.resolve() for path in build.sources()}
     start = [path for path in sources if path.suffix in (".cpp", ".cu")]
-    assert start and {path for file in start for path in included(file)} <= sources
+    assert start and {path for file in start for path in included_files(file)} <= sources
 
 
-def included(file, seen=()):
+def included_files(file, seen=()):
     found = set()
     for name in re.findall(r'^ *# *include "([^"]+)"', file.read_text(), re.MULTILINE):
         places = [folder / name for folder in (file.parent, probes.CPP_EXT)]
         found |= {place.resolve() for place in places if place.is_file()}
-    return found.union(*(included(path, found | set(seen)) for path in found - set(seen)))
+    return found.union(*(included_files(path, found | set(seen)) for path in found - set(seen)))
 
 
 # ---- build_cuda ----
@@ -280,10 +280,10 @@ def test_build_cuda_asks_nvcc_which_architectures_it_knows(checkout, toolkit):
 def test_architectures_by_default_and_by_name(monkeypatch):
     known = ("75", "90", "100")
     monkeypatch.delenv("AIRLLM_CUDA_ARCHS", raising=False)
-    assert cuda_build.chosen(None, known) == ["75", "90", "100"]
+    assert cuda_build.choose_architectures(None, known) == ["75", "90", "100"]
     monkeypatch.setenv("AIRLLM_CUDA_ARCHS", "90; 100a")
-    assert cuda_build.chosen(None, known) == ["90", "100a"]
-    assert cuda_build.chosen(["75"], known) == ["75"]
+    assert cuda_build.choose_architectures(None, known) == ["90", "100a"]
+    assert cuda_build.choose_architectures(["75"], known) == ["75"]
     assert cuda_build.gencode(["75", "90"]) == [
         "-gencode",
         "arch=compute_75,code=sm_75",

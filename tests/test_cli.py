@@ -123,7 +123,7 @@ def test_errors_are_a_line(folder, capsys, arguments, message):
     ),
 )
 def test_parameters_in_messages_become_options(message, expected):
-    options = command_line.parsed(["profile", "m", "--context", "5"])
+    options = command_line.parse_arguments(["profile", "m", "--context", "5"])
     also = {"context": "after"} if "rows" in message else {}
     assert command_line.in_options(message, options, **also) == expected
 
@@ -330,7 +330,7 @@ def test_a_model_is_sampled_as_its_files_recommend(tmp_path, capsys, file, argum
     (tmp_path / "generation_config.json").write_text(json.dumps(file))
     assert run("generate", tmp_path, "he", "-n", 3, "--json", *arguments) == 0
     assert json.loads(capsys.readouterr().out)["sampling"] == expected
-    options = command_line.parsed(["chat", str(tmp_path), *arguments])
+    options = command_line.parse_arguments(["chat", str(tmp_path), *arguments])
     with LayerWiseInferenceEngine(tmp_path) as engine:
         drawn = {} if "temperature" in file else {"temperature": 0.7, "top_p": 0.95}
         assert cli._sampling(engine, options) == drawn | expected
@@ -458,7 +458,7 @@ def test_info_of_a_model(folder, capsys):
 def test_info_says_what_was_configured_and_where(file, wish, tmp_path):
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(file))
-    line = information._configured(config.read(path))
+    line = information._describe_config(config.read(path))
     assert line.startswith(wish) and line.endswith(f" ({path})") and "{" not in line
 
 
@@ -490,7 +490,7 @@ def test_what_the_system_refuses_has_the_files_name_and_no_number(folder, tmp_pa
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "new.gguf"))
 
-    monkeypatch.setattr("airllm.models.quantize._written", full)
+    monkeypatch.setattr("airllm.models.quantize._write_file", full)
     assert run("quantize", folder, tmp_path / "new.gguf") == 1
     assert capsys.readouterr().err == f"airllm: {tmp_path / 'new.gguf'}: No space left on device\n"
 
@@ -522,7 +522,7 @@ def test_help_has_examples_that_can_be_understood_and_what_a_model_is(command, c
         if "|" in words:
             words = words[: words.index("|")]
         if command != "cpp-flags":
-            assert command_line.parsed(words).command == (command or words[0])
+            assert command_line.parse_arguments(words).command == (command or words[0])
     if command not in ("tune", "cpp-flags"):
         assert "owner/repository:Q4_K_M" in out and "hf.co/" in out
         assert f"model types that run: {', '.join(types_of_folders())}"[:60] in out
@@ -547,9 +547,9 @@ def test_info_tells_the_order_in_the_file_and_what_it_stands_for(tmp_path, monke
     file.write_text("{}")
     monkeypatch.setenv("AIRLLM_CONFIG", str(file))
     settings = config.load_file()
-    assert information._configured(settings) == (
+    assert information._describe_config(settings) == (
         "the first that runs of cuda, mlx, opencl, webgpu, cpp, python; "
         f"cuda, opencl, cpp, python, as shipped, stands for all ({file})"
     )
     file.write_text('{"backend_priority": ["cpp", "python"]}')
-    assert information._configured(config.load_file()) == f"the first that runs of cpp, python ({file})"
+    assert information._describe_config(config.load_file()) == f"the first that runs of cpp, python ({file})"

@@ -44,7 +44,7 @@ def settings(checkout):
 
 def test_show_prints_what_the_document_prints_and_needs_no_package(checkout):
     answer = checkouts.run([*WITHOUT_PACKAGES, "configure_backend", "--show"], checkout)
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     assert answer.stdout == SHOWN.format("auto", None, "cuda, opencl, cpp, python", checkout / "backend.json")
     # what that order stands for, which `airllm info` tells too
     assert (
@@ -69,7 +69,7 @@ def test_show_prints_what_the_document_prints_and_needs_no_package(checkout):
 )
 def test_a_change_is_written_and_shown(checkout, options, preferred, force, priority):
     answer = checkouts.run([*checkouts.SETUP, "configure_backend", *options], checkout)
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     assert answer.stdout == SHOWN.format(preferred, force, priority, checkout / "backend.json")
     assert settings(checkout) == {
         "preferred_backend": preferred,
@@ -155,7 +155,7 @@ fi
 )
 def test_the_deployment_script_of_the_document_runs(checkout, kind, preferred, force):
     answer = checkouts.run(DEPLOYMENT, checkout, GPU_TYPE=kind)
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     assert (settings(checkout)["preferred_backend"], settings(checkout)["force_backend"]) == (
         preferred,
         force,
@@ -189,22 +189,22 @@ def test_every_example_of_backend_config_md_runs_in_its_order(tmp_path):
 
 def run_bash(checkout, text):
     answer = checkouts.run(text, checkout, PYTHONPATH=str(checkout))
-    assert answer.returncode == 0, f"{text}\n{checkouts.said(answer)}"
+    assert answer.returncode == 0, f"{text}\n{checkouts.output_of(answer)}"
 
 
 def run_console(checkout, text):
     for command, expected in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", text, re.MULTILINE):
         answer = checkouts.run(command, checkout, PYTHONPATH=str(checkout))
         written = (answer.stdout + answer.stderr).replace(str(checkout), "/path/to")
-        assert written == expected, f"{command}\n{checkouts.said(answer)}"
+        assert written == expected, f"{command}\n{checkouts.output_of(answer)}"
 
 
 def run_python(checkout, text):
     """A comment behind a print is what it prints."""
     answer = checkouts.run([sys.executable, "-c", text], checkout, PYTHONPATH=str(checkout))
-    assert answer.returncode == 0, f"{text}\n{checkouts.said(answer)}"
+    assert answer.returncode == 0, f"{text}\n{checkouts.output_of(answer)}"
     for expected in re.findall(r"^ *print\(.*\)  # (.*)$", text, re.MULTILINE):
-        assert expected in answer.stdout.splitlines(), f"{text}\n{checkouts.said(answer)}"
+        assert expected in answer.stdout.splitlines(), f"{text}\n{checkouts.output_of(answer)}"
 
 
 def run_json(checkout, text):
@@ -242,7 +242,7 @@ def test_the_commands_are_listed_and_can_be_chained(checkout):
         assert re.search(rf"^  {name} +\w", listed.stdout, re.MULTILINE)
     chain = ["configure_backend", "--backend=cuda", "--force", "configure_backend", "--priority=cpp,python"]
     answer = checkouts.run([*checkouts.SETUP, *chain[:3], "test_capabilities"], checkout)
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     assert settings(checkout)["force_backend"] == "cuda"
     assert "Backend   Can be built" in answer.stdout
 
@@ -260,7 +260,9 @@ def test_the_commands_are_listed_and_can_be_chained(checkout):
 )
 def test_a_wrong_name_or_option_is_an_error(checkout, arguments, message):
     answer = checkouts.run([*checkouts.SETUP, *arguments], checkout)
-    assert answer.returncode not in (0, None) and re.search(message, answer.stderr), checkouts.said(answer)
+    assert answer.returncode not in (0, None) and re.search(message, answer.stderr), checkouts.output_of(
+        answer
+    )
     assert "Traceback" not in answer.stderr
 
 
@@ -286,7 +288,7 @@ def has_devices():
 def test_build_opencl_compiles_every_kernel_for_every_device_that_works(checkout):
     has_devices()
     answer = checkouts.run([*checkouts.SETUP, "build_opencl"], checkout)
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     lines = re.findall(r"^compiled +(gpu|cpu) +[\d.]+ s +(\d+) kernels +(.*)$", answer.stdout, re.MULTILINE)
     assert {form for form, _, _ in lines} == {"gpu", "cpu"} and all(int(count) for _, count, _ in lines)
     assert len(lines) == 2 * sum("cannot be used" not in device for device in opencl_probes.devices().details)
@@ -369,7 +371,7 @@ def test_build_opencl_succeeds_if_one_of_those_that_a_name_means_works(monkeypat
 
 def test_capabilities_of_this_machine(built):
     answer = checkouts.run([*checkouts.SETUP, "test_capabilities"], built)
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     rows = re.findall(r"^(\w+) +(yes|no) +(yes|no) +(\S.*)$", answer.stdout, re.MULTILINE)
     assert [row[0] for row in rows] == ["cuda", "mlx", "opencl", "webgpu", "cpp", "python"]
     assert rows[4][1:3] == ("yes", "yes") and rows[5][1:3] == ("yes", "yes")
@@ -381,7 +383,7 @@ def test_capabilities_without_any_package_or_tool_says_what_is_missing(checkout,
     python = checkouts.empty_environment(tmp_path / "venv")
     nowhere = {"PATH": "/nowhere", "CUDA_HOME": "/nowhere", "PYTHONPATH": ""}
     answer = checkouts.run([str(python), "setup.py", "test_capabilities"], checkout, **nowhere)
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     for text in (
         "by cpuid:      not asked: it takes a C++ compiler",
         "by py-cpuinfo: not asked: pip install py-cpuinfo",

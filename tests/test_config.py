@@ -38,7 +38,7 @@ def test_a_key_that_stands_twice_is_found_in_one_pass(monkeypatch):
     with pytest.raises(ModelFileError, match="has 'k1999' twice"):
         parse_json(Path("x"), b"")
     with pytest.raises(Wrong, match="has the key 'k1999' twice"):
-        json_file.json.loads("", object_pairs_hook=json_file._once)
+        json_file.json.loads("", object_pairs_hook=json_file._refuse_repeated)
     assert Counted.compared < 5 * len(names)
 
 
@@ -305,9 +305,9 @@ def test_backends_of_other_distributions_are_known(places, monkeypatch, tmp_path
     (info / "METADATA").write_text("Name: other\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[airllm.backends]\nTpu = other_tpu\n")
     with pytest.raises(config.ConfigError, match="unknown backend 'tpu'"):
-        config.canonical("tpu")
+        config.canonical_name("tpu")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert {config.canonical(name) for name in ("tpu", "Tpu", "TPU")} == {"Tpu"}
+    assert {config.canonical_name(name) for name in ("tpu", "Tpu", "TPU")} == {"Tpu"}
     assert config.known_names() == (*config.BUILT_IN, "Tpu")
 
 
@@ -403,7 +403,7 @@ def test_two_that_change_a_file_lose_nothing_of_each_other(tmp_path, monkeypatch
     """Another begins to write while one has read the file and not written yet."""
     path, begun = tmp_path / "backend.json", []
     config.write(path, preferred_backend="cpp")
-    opened = config._opened
+    opened = config._open_file
 
     def meanwhile(asked: Path) -> config._File:
         found = opened(asked)
@@ -413,7 +413,7 @@ def test_two_that_change_a_file_lose_nothing_of_each_other(tmp_path, monkeypatch
             begun[0].join(0.3)  # without a lock it is through in no time
         return found
 
-    monkeypatch.setattr(config, "_opened", meanwhile)
+    monkeypatch.setattr(config, "_open_file", meanwhile)
     config.write(path, opencl_device="0")
     begun[0].join()
     found = config.read(path)
@@ -452,8 +452,8 @@ try:
 except smollm2.Unavailable as error:
     assert "AIRLLM_CACHE_DIR may name another folder" in str(error)
 config.CHECKOUT = config.Path({str(tmp_path)!r})
-assert config.load_file().source == "defaults" and tuning.place() is None and tuning.load() is None
-print(tuning.why_no_place())
+assert config.load_file().source == "defaults" and tuning.tuning_file() is None and tuning.load() is None
+print(tuning.why_no_file())
 """
     left = {"PATH": os.environ["PATH"], "PYTHONPATH": str(config.CHECKOUT), "AIRLLM_BACKEND": "python"}
     answer = subprocess.run([sys.executable, "-c", program], env=left, capture_output=True, text=True)

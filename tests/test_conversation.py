@@ -270,7 +270,7 @@ def test_an_answer_that_was_broken_off_before_it_began_is_not_kept(engine, monke
 # ------------------------------------------------------------------------------------------------ the screen
 
 
-def wrapped(text: str, columns: int, pieces: int = 1) -> str:
+def wrap(text: str, columns: int, pieces: int = 1) -> str:
     out = io.StringIO()
     found = Wrapped(out, lambda: columns)
     for start in range(0, len(text), pieces):
@@ -298,7 +298,7 @@ def wrapped(text: str, columns: int, pieces: int = 1) -> str:
     ),
 )
 def test_words_do_not_break_at_the_edge(text, expected, pieces):
-    assert wrapped(text, 8, pieces) == expected
+    assert wrap(text, 8, pieces) == expected
 
 
 def test_where_what_was_typed_is_kept(monkeypatch, tmp_path, capsys):
@@ -346,7 +346,7 @@ def test_a_wait_is_told_on_a_terminal_after_a_moment_and_how_far_it_is(tmp_path)
 
 def test_a_model_does_not_steer_the_terminal():
     assert (
-        wrapped("a\x1b[2J\x07 b\x9b1m\r\n```\n\x1b]0;x\tb", 80)
+        wrap("a\x1b[2J\x07 b\x9b1m\r\n```\n\x1b]0;x\tb", 80)
         == "a\ufffd[2J\ufffd b\ufffd1m\n```\n\ufffd]0;x\tb"
     )
 

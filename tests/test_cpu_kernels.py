@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import REQUIRED
 
-from airllm.backends import opened
+from airllm.backends import open_backend
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "tests" / "cpp" / "test_kernels.cpp"
@@ -19,7 +19,9 @@ CXX = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or
 
 
 # The source for 16 lanes runs on 8-lane instructions where the CPU has no wider ones.
-WIDE = [] if "avx512" in getattr(opened("cpp").module, "variants", list)() else ["-DAIRLLM_TEST_TARGETS"]
+WIDE = (
+    [] if "avx512" in getattr(open_backend("cpp").module, "variants", list)() else ["-DAIRLLM_TEST_TARGETS"]
+)
 
 
 def needs(what, found, why):
@@ -30,7 +32,7 @@ def needs(what, found, why):
     pytest.skip(why)
 
 
-def compiled(tmp_path, compiler, *flags):
+def compile_program(tmp_path, compiler, *flags):
     program = tmp_path / "test_kernels"
     done = subprocess.run(
         [compiler, "-std=c++17", "-Wall", *WIDE, *flags, str(SOURCE), "-o", str(program)],
@@ -58,7 +60,7 @@ def test_no_bad_access_and_no_undefined_behaviour(tmp_path):
     # unoptimized, or the checks take the compiler twice as long, and find no more; what is undefined stops
     # the program instead of being put in words, a fifth of that time: the address sanitizer names its line
     checks = ["-fsanitize=address,undefined", "-fsanitize-undefined-trap-on-error"]
-    program = compiled(tmp_path, CXX, "-O0", "-g1", *checks, "-fopenmp")
+    program = compile_program(tmp_path, CXX, "-O0", "-g1", *checks, "-fopenmp")
     passes(program, ASAN_OPTIONS="handle_sigill=1", OMP_NUM_THREADS="2")
 
 
@@ -74,7 +76,7 @@ def test_threads_share_work_without_a_race(tmp_path):
 def test_neon_kernels_on_an_emulated_arm(tmp_path):
     compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64-static")
     needs("neon", compiler and emulator, "aarch64-linux-gnu-g++ or qemu-aarch64-static is not installed")
-    program = compiled(tmp_path, compiler, "-O1", "-static")
+    program = compile_program(tmp_path, compiler, "-O1", "-static")
     printed = passes(emulator, "-cpu", "cortex-a53", program)  # which has no dot products
     assert "neon: " in printed and "neon_dotprod" not in printed
     printed = passes(emulator, "-cpu", "cortex-a76", program, "neon_dotprod")
@@ -84,18 +86,18 @@ def test_neon_kernels_on_an_emulated_arm(tmp_path):
 def test_other_architectures_by_plain_vectors(tmp_path):
     """What is neither x86-64 nor ARM gets the same source, taken apart by the compiler."""
     needs("cpp", CXX, "no C++ compiler")
-    printed = passes(compiled(tmp_path, CXX, "-O0", "-DAIRLLM_PLAIN_VECTORS"))
+    printed = passes(compile_program(tmp_path, CXX, "-O0", "-DAIRLLM_PLAIN_VECTORS"))
     assert "scalar: " in printed
 
 
 def test_clang_compiles_the_same_source(tmp_path):
     needs("clang", shutil.which("clang++"), "clang++ is not installed")
-    passes(compiled(tmp_path, "clang++", "-O0"))  # compiled in a third of the time
+    passes(compile_program(tmp_path, "clang++", "-O0"))  # compiled in a third of the time
 
 
 @pytest.fixture
 def binary():
-    module = opened("cpp").module
+    module = open_backend("cpp").module
     needs("cpp", module, "tensor_ops_cpp is not built")
     return module.__file__
 
@@ -136,7 +138,7 @@ def test_vectors_are_multiplied_and_added_at_once(binary):
         assert re.search(instruction, re.sub(r"\s+", " ", text)), f"no {instruction}"
 
 
-def started(code, *arguments, **environment):
+def start_interpreter(code, *arguments, **environment):
     """A fresh interpreter that has run this."""
     paths = os.pathsep.join([str(ROOT), str(ROOT / "cpp_ext"), *sys.path])
     environment = {**os.environ, "PYTHONPATH": paths, **environment}
@@ -145,19 +147,19 @@ def started(code, *arguments, **environment):
 
 
 def python(code, *arguments, **environment):
-    done = started(code, *arguments, **environment)
+    done = start_interpreter(code, *arguments, **environment)
     return done.stdout.strip(), done.stderr
 
 
 def test_the_environment_chooses_an_instruction_set_that_exists(binary):
     code = "import tensor_ops_cpp as c; print(c.simd_level, c.device())"
-    for isa in opened("cpp").module.variants():
+    for isa in open_backend("cpp").module.variants():
         for name in (isa, isa.upper()):
             assert python(code, AIRLLM_CPU_ISA=name)[0].startswith(f"{isa} CPU ({isa}, ")
     assert python(code, AIRLLM_CPU_ISA="")[0] == python(code)[0] != ""
     errors = python(code, AIRLLM_CPU_ISA="mmx")[1]
     assert "ImportError: AIRLLM_CPU_ISA: this CPU has no kernels for 'mmx'; it has: " in errors
-    assert opened("cpp").module.variants()[-1] in errors
+    assert open_backend("cpp").module.variants()[-1] in errors
 
 
 def test_a_cpu_without_avx_runs_the_same_binary(binary):
@@ -180,7 +182,7 @@ def test_threads_are_counted_set_and_come_from_the_environment(binary):
     assert python(code, AIRLLM_NUM_THREADS="")[0] == python(code)[0] != ""
     assert python(code, AIRLLM_NUM_THREADS="4096")[0] == "4096"
     assert python(code, OMP_NUM_THREADS="100000")[0] == "4096"
-    module = opened("cpp").module
+    module = open_backend("cpp").module
     for wrong in (0, -3, 4097, 100000):
         expected = f"n has value {wrong}, expected a whole number from 1 to 4096"
         with pytest.raises(ValueError, match=expected):
@@ -291,7 +293,7 @@ time.sleep(0.05)
 def test_a_daemon_thread_within_an_op_does_not_end_the_program_wrongly(call, binary):
     """Python 3.10 to 3.13 unwind its stack when they end; nothing of that may stop the process."""
     for _ in range(3):
-        done = started(DAEMON, call)
+        done = start_interpreter(DAEMON, call)
         assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -372,7 +374,7 @@ def test_ids_that_another_thread_changes_are_read_once(binary):
 
 
 def test_a_result_too_large_to_keep_drops_no_other(binary):
-    module = opened("cpp").module
+    module = open_backend("cpp").module
     module.release_memory()
     module.silu(np.ones((1 << 20,), np.float32))
     module.silu(np.ones((600 << 20) // 2, np.float16))
@@ -381,7 +383,7 @@ def test_a_result_too_large_to_keep_drops_no_other(binary):
 
 @pytest.mark.parametrize("rows", (40, 1024))  # 160 KB, which malloc may give back; 4 MB, in huge pages
 def test_large_results_are_kept_for_the_next_one_and_never_shared(rows, binary):
-    module = opened("cpp").module
+    module = open_backend("cpp").module
     module.release_memory()
     x = np.full((rows, 1024), 2, np.float32)
     first = module.silu(x)

@@ -40,7 +40,7 @@ def built(nvcc, tmp_path_factory):
     options = ["build_ext", "--inplace", "build_cuda", f"--arch={nvcc.archs[0]}"]
     command = [sys.executable, "-W", "error::DeprecationWarning", "setup.py", *options]
     answers = [checkouts.run(command, checkout) for _ in range(2)]
-    assert not any(answer.returncode for answer in answers), "\n".join(map(checkouts.said, answers))
+    assert not any(answer.returncode for answer in answers), "\n".join(map(checkouts.output_of, answers))
     return checkout, answers
 
 
@@ -164,7 +164,7 @@ def test_kernels_on_host(on_host):
 
 
 def test_benchmark_says_why_it_cannot_run_here():
-    if not registry.opened("cuda").why_not:
+    if not registry.open_backend("cuda").why_not:
         pytest.skip("it can")
     call = [sys.executable, str(ROOT / "benchmarks" / "bench_cuda.py")]
     answer = subprocess.run(call, capture_output=True, text=True)

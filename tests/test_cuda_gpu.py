@@ -18,7 +18,7 @@ from tests import tiny_models
 @pytest.fixture(scope="module")
 def gpu():
     """The built module; AIRLLM_TEST_REQUIRE=cuda makes the suite refuse to start where it cannot run."""
-    backend = registry.opened("cuda")
+    backend = registry.open_backend("cuda")
     if backend.why_not:
         pytest.skip(f"cuda: {backend.why_not}")
     return backend.module

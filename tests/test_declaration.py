@@ -16,7 +16,7 @@ from test_registry import compiler
 
 from airllm import extras
 from airllm.backends import BackendPreference, config, registry
-from airllm.backends.declaration import Declaration, declared, function, shipped
+from airllm.backends.declaration import Declaration, all_declarations, function, shipped
 from cpp_ext.commands import CommandError, recipes, write_backends
 
 ROOT = checkouts.ROOT
@@ -144,7 +144,7 @@ def test_mypy_is_told_of_no_other_kernels():
 
 def test_every_preference_is_a_name_that_is_known():
     for each in BackendPreference:
-        assert config.is_auto(each.value) or config.canonical(each.value), each
+        assert config.is_auto(each.value) or config.canonical_name(each.value), each
 
 
 def test_ci_tries_the_drivers_of_declared_backends():
@@ -178,11 +178,11 @@ def test_declarations_load_no_kernels():
     code = """
 import sys
 from airllm.backends import config
-config.load(), config.known_names(), config.canonical("cpu")
+config.load(), config.known_names(), config.canonical_name("cpu")
 print([name for name in sys.modules if name == "numpy" or name.startswith("tensor_ops_")])
 """
     answer = checkouts.run([sys.executable, "-c", code], ROOT)
-    assert answer.stdout == "[]\n", checkouts.said(answer)
+    assert answer.stdout == "[]\n", checkouts.output_of(answer)
 
 
 # ---- of this tree ----
@@ -193,9 +193,9 @@ def checkout(tmp_path):
     return checkouts.copy(tmp_path / "checkout")
 
 
-def told(checkout, *command, **changes):
+def run_python(checkout, *command, **changes):
     answer = checkouts.run([sys.executable, *command], checkout, **{"AIRLLM_TUNING": "off", **changes})
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     return answer.stdout
 
 
@@ -204,19 +204,19 @@ def test_the_guides_backend_as_one_of_this_tree_is_known_everywhere(checkout):
     CI requires; by the command of the guide in the registry of C++ programs.
     """
     write_the_guides_backend(checkout)
-    assert "✓ careful, exact: Careful (CPU)" in told(checkout, "-c", LISTS, PYTHONIOENCODING="utf-8")
-    shown = told(checkout, "setup.py", "configure_backend", "--backend=Exact")
+    assert "✓ careful, exact: Careful (CPU)" in run_python(checkout, "-c", LISTS, PYTHONIOENCODING="utf-8")
+    shown = run_python(checkout, "setup.py", "configure_backend", "--backend=Exact")
     assert "Preferred backend: careful" in shown
     tuning, page = checkout / "tuning.json", checkout / "benchmark_report" / "report.html"
     options = "--quick --no-build --no-real-data --tune --ops silu --sizes 1x64 --backends exact,numpy"
-    told(checkout, "detect_and_benchmark.py", *options.split(), AIRLLM_TUNING=str(tuning))
+    run_python(checkout, "detect_and_benchmark.py", *options.split(), AIRLLM_TUNING=str(tuning))
     result = json.loads(page.with_suffix(".json").read_text())
     assert re.search(r"^careful +yes +yes +NumPy in float64$", result["capabilities"], re.MULTILINE)
     for part, key in (("backends", "name"), ("tests", "backend"), ("speed", "implementation")):
         assert {each[key] for each in result[part]} >= {"careful", "python"}
     assert "#5b8c3a" in page.read_text()
     assert set(json.loads(tuning.read_text())["machine"]["backends"]) == {"careful", "python"}
-    assert "careful" in told(checkout, ".ci/drivers.py", "required").strip().split(",")
+    assert "careful" in run_python(checkout, ".ci/drivers.py", "required").strip().split(",")
     members = (
         "int(BackendType::CAREFUL) == 6",
         "int(BackendType::ADDED) == 7",
@@ -232,7 +232,7 @@ def write_the_guides_backend(checkout):
     (kernels,) = (text for text in code if "def device" in text)
     (checkout / "airllm" / "backends" / "shipped" / "careful.py").write_text(text)
     (checkout / "cpp_ext" / "tensor_ops_careful.py").write_text(kernels)
-    assert len(told(checkout, "setup.py", "write_backends").splitlines()) == 2
+    assert len(run_python(checkout, "setup.py", "write_backends").splitlines()) == 2
 
 
 def test_the_guides_backend_as_one_of_this_tree_is_in_its_wheel(checkout, tmp_path):
@@ -244,7 +244,7 @@ def test_the_guides_backend_as_one_of_this_tree_is_in_its_wheel(checkout, tmp_pa
 def in_wheel(checkout, folder):
     """The files of the wheel of a checkout, in which nothing can be compiled."""
     options = ("--disable-pip-version-check", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder))
-    told(checkout, "-m", "pip", "wheel", *options, str(checkout), CXX="/nowhere/c++")
+    run_python(checkout, "-m", "pip", "wheel", *options, str(checkout), CXX="/nowhere/c++")
     (wheel,) = folder.glob("*.whl")
     return {*zipfile.ZipFile(wheel).namelist()}
 
@@ -276,7 +276,7 @@ def check_compiles(checkout, *conditions):
     program.write_text(PROGRAM.format(backend=backend, conditions=" && ".join(conditions)))
     command = [compiler(), "-std=c++17", "-fsyntax-only", "-Wall", f"-I{checkout}/cpp_ext/include"]
     answer = checkouts.run([*command, str(program), str(backend / "backends.cpp")], checkout)
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
 
 
 GONE = ("opencl", "webgpu")
@@ -291,18 +291,18 @@ def less(checkout):
         for path in (checkout / "cpp_ext" / "commands").glob(f"*{name}*"):
             path.unlink()
         (checkout / ".ci" / "drivers" / f"{name}.py").unlink()
-    told(checkout, "setup.py", "write_backends")
-    told(checkout, "setup.py", "configure_backend", "--reset")
+    run_python(checkout, "setup.py", "write_backends")
+    run_python(checkout, "setup.py", "configure_backend", "--reset")
     return checkout
 
 
 def test_without_their_own_files_backends_are_nowhere(less):
     for command in (("-c", LISTS), ("setup.py", "test_capabilities")):
-        lines = told(less, *command, PYTHONIOENCODING="utf-8", PATH="/nowhere").splitlines()
+        lines = run_python(less, *command, PYTHONIOENCODING="utf-8", PATH="/nowhere").splitlines()
         mentions = [line for line in lines if re.match(rf"(✓|✗)? *({'|'.join(GONE)})\b", line, re.IGNORECASE)]
         assert lines and not mentions
-    assert told(less, ".ci/drivers.py", "required") == "mlx,cpp\n"
-    assert not {*GONE} & set(" ".join(told(less, ".ci/drivers.py", "packages")).split())
+    assert run_python(less, ".ci/drivers.py", "required") == "mlx,cpp\n"
+    assert not {*GONE} & set(" ".join(run_python(less, ".ci/drivers.py", "packages")).split())
 
 
 def test_without_their_own_files_no_text_of_the_product_has_their_names(less):
@@ -367,13 +367,18 @@ def other(tmp_path, monkeypatch):
 
 
 def test_another_distribution_declares_what_a_backend_of_the_tree_does(other):
-    order = config.in_full(config.IN_ORDER)
+    order = config.expand_order(config.IN_ORDER)
     assert order[order.index("Tpu") - 1 :][:3] == ("webgpu", "Tpu", "cpp")
-    assert config.in_full(("cpp", "python")) == ("cpp", "python")
-    assert config.canonical("Tensors") == "Tpu" and "tensors = Tpu" in str(refused(config.canonical, "x"))
-    assert declared()["Tpu"].packages == ("other",) and declared()["bare"].module == "other_kernels"
-    assert registry.opened("tensors").why_not == "No module named 'other_kernels' (pip install other)"
-    assert registry.opened("bare").why_not == "No module named 'other_kernels'"
+    assert config.expand_order(("cpp", "python")) == ("cpp", "python")
+    assert config.canonical_name("Tensors") == "Tpu" and "tensors = Tpu" in str(
+        refused(config.canonical_name, "x")
+    )
+    assert (
+        all_declarations()["Tpu"].packages == ("other",)
+        and all_declarations()["bare"].module == "other_kernels"
+    )
+    assert registry.open_backend("tensors").why_not == "No module named 'other_kernels' (pip install other)"
+    assert registry.open_backend("bare").why_not == "No module named 'other_kernels'"
 
 
 def test_another_distributions_key_is_checked_as_it_says(other):
@@ -387,9 +392,9 @@ def test_another_distributions_key_is_checked_as_it_says(other):
 
 
 def test_a_declaration_that_cannot_be_read_is_a_backend_that_does_not_run_and_says_why(other):
-    assert registry.opened("missing").why_not == "module 'other' has no attribute 'NONE'"
+    assert registry.open_backend("missing").why_not == "module 'other' has no attribute 'NONE'"
     expected = "expected an airllm.backends.declaration.Declaration"
-    assert registry.opened("wrong").why_not == f"other:NUMBER is a int, {expected}"
+    assert registry.open_backend("wrong").why_not == f"other:NUMBER is a int, {expected}"
     assert config.known_names()[-3:] == ("bare", "missing", "wrong")
 
 

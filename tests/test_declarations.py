@@ -14,7 +14,7 @@ from cuda_on_host import build
 from test_docs import blocks
 
 from airllm import tensor_ops
-from airllm.backends import config, opened
+from airllm.backends import config, open_backend
 from airllm.op import OPS
 from cpp_ext.commands import cpp_build, probes
 
@@ -34,11 +34,11 @@ def facts(parameters):
 @pytest.mark.parametrize("name", config.known_names())
 def test_every_backend_has_the_declared_parameters(name):
     """Names, order, kinds and defaults: a plain call passes arrays alone, so that a backend's own count."""
-    module = opened(name).module
+    module = open_backend(name).module
     if not module and name != "python":
-        assert name not in REQUIRED, opened(name).why_not
-        pytest.skip(f"{name}: {opened(name).why_not}")
-    kernels = opened(name).kernels
+        assert name not in REQUIRED, open_backend(name).why_not
+        pytest.skip(f"{name}: {open_backend(name).why_not}")
+    kernels = open_backend(name).kernels
     assert kernels.keys() >= OPS.keys()  # a test may have had an op of its own when the backend was opened
     for op in OPS:
         if (function := kernels[op]) != OPS[op].define:
@@ -55,10 +55,10 @@ def test_the_public_functions_have_the_declared_parameters(op):
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_functions_say_their_declaration(name):
     """What the compiler read, as help() shows it."""
-    module = opened(name).module
+    module = open_backend(name).module
     if not module:
-        assert name not in REQUIRED, opened(name).why_not
-        pytest.skip(f"{name}: {opened(name).why_not}")
+        assert name not in REQUIRED, open_backend(name).why_not
+        pytest.skip(f"{name}: {open_backend(name).why_not}")
     found = {op: getattr(module, op).__doc__ for op in OPS if hasattr(module, op)}
     assert found and found == {op: OPS[op].text for op in found}
 
@@ -168,9 +168,9 @@ def test_options_of_attention_in_cpp_programs_are_the_declared_ones():
 
 def test_kernels_of_mlx_have_the_declared_parameters():
     """They are called with all of them: a default of their own must be the declared one."""
-    if not opened("mlx").module:
-        assert "mlx" not in REQUIRED, opened("mlx").why_not
-        pytest.skip(f"mlx: {opened('mlx').why_not}")
+    if not open_backend("mlx").module:
+        assert "mlx" not in REQUIRED, open_backend("mlx").why_not
+        pytest.skip(f"mlx: {open_backend('mlx').why_not}")
     from tensor_ops_mlx import operations
 
     for name in [n for n in OPS if hasattr(operations, n)]:
@@ -232,7 +232,7 @@ def build_quickly(cxx, checkout, program):
     calls = [[*quick, *options, "-o", target] for target, options in made.items()]
     with ThreadPoolExecutor(len(calls)) as pool:
         for answer in pool.map(lambda call: checkouts.run([*map(str, call)], checkout), calls):
-            assert answer.returncode == 0, checkouts.said(answer)
+            assert answer.returncode == 0, checkouts.output_of(answer)
 
 
 def test_the_guide_adds_an_op(cxx, tmp_path):
@@ -241,15 +241,15 @@ def test_the_guide_adds_an_op(cxx, tmp_path):
     add_the_guides_op(checkout)
     build_quickly(cxx, checkout, program)
     answer = checkouts.run([str(program)], tmp_path)
-    assert answer.stdout == "0 12 15 0 ", checkouts.said(answer)
+    assert answer.stdout == "0 12 15 0 ", checkouts.output_of(answer)
     tests = ["tests/test_ops.py", "tests/test_declarations.py"]
     chosen = ["-k", "cpp and (scaled_relu or compiled) or table_of or cpp_programs"]
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *chosen, *tests]
     answer = checkouts.run(command, checkout, PYTHONPATH=f"{checkout}:{checkout / 'cpp_ext'}")
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     passed = [line for line in answer.stdout.splitlines() if "PASSED" in line]
     ran = "test_agrees_with_definition[cpp:scalar-scaled_relu-"
-    assert any(ran in line for line in passed), checkouts.said(answer)
+    assert any(ran in line for line in passed), checkouts.output_of(answer)
 
 
 GUIDED = ("opencl", "webgpu", "mlx")  # backends without a build
@@ -268,16 +268,16 @@ def agrees_with_the_definition(checkout, backend, before="", **environment):
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", *chosen, "tests/test_ops.py"]
     path = f"{before}{checkout}:{checkout / 'cpp_ext'}"
     answer = checkouts.run(command, checkout, **environment, PYTHONPATH=path)
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     ran = rf"test_agrees_with_definition\[{backend}.*-scaled_relu-\S* PASSED"
-    assert re.search(ran, answer.stdout), checkouts.said(answer)
+    assert re.search(ran, answer.stdout), checkouts.output_of(answer)
 
 
 @pytest.mark.parametrize("name", GUIDED)
 def test_the_guide_adds_an_op_to(name, with_the_guides_op):
-    if not opened(name).module:
-        assert name not in REQUIRED, opened(name).why_not
-        pytest.skip(f"{name}: {opened(name).why_not}")
+    if not open_backend(name).module:
+        assert name not in REQUIRED, open_backend(name).why_not
+        pytest.skip(f"{name}: {open_backend(name).why_not}")
     agrees_with_the_definition(with_the_guides_op, name)
 
 
@@ -287,7 +287,7 @@ def test_the_guide_adds_an_op_to_cuda(with_the_guides_op, tmp_path):
         assert "nvcc" not in REQUIRED, reason
         pytest.skip(reason)
     made = checkouts.run([sys.executable, "tests/cuda_on_host/build.py", str(tmp_path)], with_the_guides_op)
-    assert made.returncode == 0, checkouts.said(made)
+    assert made.returncode == 0, checkouts.output_of(made)
     settings = build.environment(tmp_path)
     names = ("LD_PRELOAD", "ASAN_OPTIONS", "AIRLLM_CUDA_MATMUL", "AIRLLM_TEST_REQUIRE")
     found = {name: settings[name] for name in names if name in settings}

@@ -84,7 +84,7 @@ def test_stored_experts(formats, reached):
         compare(KernelBackend("cpp"), c, batch, formats, KernelBackend("cpp"), 3e-2 if quantized else 2e-5)
 
 
-def routed(router: np.ndarray, batch="unequal", **changes) -> list[np.ndarray]:
+def run_both(router: np.ndarray, batch="unequal", **changes) -> list[np.ndarray]:
     """x after one layer with this router, by one call and composed."""
     c = with_experts(experts=len(router), **changes)
     layer = layer_of(c, 0)
@@ -99,22 +99,22 @@ def routed(router: np.ndarray, batch="unequal", **changes) -> list[np.ndarray]:
 @pytest.mark.parametrize("used", (1, 2, 4, 5))
 def test_of_experts_that_are_liked_alike_the_first_are_used(used, reached):
     router = np.zeros((5, 64), np.float32)
-    agree(*routed(router, experts_used=used), 2e-5)
+    agree(*run_both(router, experts_used=used), 2e-5)
     router[3] = 1
-    agree(*routed(router, experts_used=used, normalize_experts=True), 2e-5)
+    agree(*run_both(router, experts_used=used, normalize_experts=True), 2e-5)
 
 
 @having
 def test_a_router_that_knows_nothing_uses_the_first(reached):
     """What is no number comes last, behind all that are."""
     router = np.full((5, 64), np.nan, np.float32)
-    found, expected = routed(router)
+    found, expected = run_both(router)
     assert np.isnan(found).all() and np.isnan(expected).all()
     for value in (np.inf, -np.inf, 1e30):
         router = np.random.default_rng(0).standard_normal((5, 64)).astype(np.float32)
         router[2] = value
         with np.errstate(all="ignore"):
-            agree(*routed(router, normalize_experts=True), 2e-5)
+            agree(*run_both(router, normalize_experts=True), 2e-5)
 
 
 @having
@@ -187,7 +187,7 @@ def test_experts_without_a_norm_before_them_run_op_by_op(reached):
     reached.silu(np.ones(1, np.float32))
 
 
-def changed(layer: Layer, number: int, **parts) -> Layer:
+def change_expert(layer: Layer, number: int, **parts) -> Layer:
     """A layer of whose experts one has other matrices."""
     assert layer.experts
     found = {n: layer.experts.look_up(n) for n in range(layer.config.experts)}
@@ -202,7 +202,7 @@ def test_an_expert_of_another_shape_is_refused(part, reached):
     right = layer.experts.look_up(3)[part]
     for wrong in (right[:-1], np.zeros((), np.float32), Quantized(np.zeros((3, 34), np.uint8), "q8_0")):
         with pytest.raises((ValueError, TypeError), match=rf"DecoderLayer: experts\.3\.{part} has"):
-            FusedLayers(KernelBackend("cpp"), [changed(layer, 3, **{part: wrong})])
+            FusedLayers(KernelBackend("cpp"), [change_expert(layer, 3, **{part: wrong})])
     reached.silu(np.ones(1, np.float32))
 
 

@@ -17,7 +17,7 @@ import pytest
 import detect_and_benchmark
 from airllm import benchmark, measure, model_benchmark, progress, report
 from airllm.backends import available, config, tuning
-from airllm.cases import case_of, contracts
+from airllm.cases import case_of, is_contraction
 from airllm.models import smollm2
 from airllm.tensor_ops import OPS
 from cpp_ext.commands import cuda_probes
@@ -237,11 +237,11 @@ def test_quick_timings_end_in_time_on_a_busy_machine(slower, seconds, most, monk
         now += seconds
 
     def call_of(name, op, arrays, parameters):
-        seconds = benchmark.work(op, *data.size) * (1e-10 if contracts(op) else 1e-8)
+        seconds = benchmark.work(op, *data.size) * (1e-10 if is_contraction(op) else 1e-8)
         return lambda: passes(slower * max(1e-4, seconds))
 
     monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: now, sleep=passes))
-    monkeypatch.setattr(benchmark, "call_of", call_of)
+    monkeypatch.setattr(benchmark, "make_call", call_of)
     monkeypatch.setattr(measure, "optional", lambda name: None)
     names = config.IN_ORDER[-3:]
     limits = replace(benchmark.QUICK, total=seconds)
@@ -260,10 +260,12 @@ def test_quick_leaves_out_the_builds_that_take_long_and_says_so(monkeypatch):
     without = cuda_probes.Finding("CUDA driver", why_not="no driver")
     for driver, cuda in ((without, "skipped"), (cuda_probes.Finding("CUDA driver"), "up to date")):
         monkeypatch.setattr(cuda_probes, "driver", lambda found=driver: found)
-        quick = detect_and_benchmark.built(report.console(), SimpleNamespace(quick=True, backends=None))
+        quick = detect_and_benchmark.build_backends(
+            report.console(), SimpleNamespace(quick=True, backends=None)
+        )
         assert [each["state"] for each in quick] == ["up to date", cuda, "skipped"]
         assert all("--quick" in each["detail"] for each in quick if each["state"] == "skipped")
-    full = detect_and_benchmark.built(report.console(), SimpleNamespace(quick=False, backends=None))
+    full = detect_and_benchmark.build_backends(report.console(), SimpleNamespace(quick=False, backends=None))
     assert [each["state"] for each in full] == ["up to date", "up to date", "checked"]
 
 
@@ -277,7 +279,7 @@ def test_what_takes_long_says_how_far_it_is_in_a_pipe_too(monkeypatch, capsys):
 
 def test_a_setup_command_that_takes_long_tells_its_time():
     seen = []
-    done = detect_and_benchmark.setup("--version", told=lambda *at: seen.append(at))
+    done = detect_and_benchmark.setup("--version", on_progress=lambda *at: seen.append(at))
     assert done.returncode == 0 and done.stdout.strip()
     assert all("--version: " in text for _, _, text in seen)
 
@@ -355,7 +357,7 @@ def test_the_model_runs_on_the_backends_that_auto_may_take_and_that_are_right(mo
     asked = []
     monkeypatch.setattr(smollm2, "fetch", lambda timeout: Path("a model"))
     monkeypatch.setattr(
-        model_benchmark, "measured", lambda *given, **limits: asked.append((given, limits)) or ["row"]
+        model_benchmark, "measure_model", lambda *given, **limits: asked.append((given, limits)) or ["row"]
     )
     states = {"python": "available", "cuda": "unavailable", "mlx": "available", "opencl": "passed over"}
     result = {
@@ -364,14 +366,14 @@ def test_the_model_runs_on_the_backends_that_auto_may_take_and_that_are_right(mo
         "data": {"why_not": ""},
     }
     what = report.console(), SimpleNamespace(quick=True, threads=3), result, measure.Budget(6)
-    assert detect_and_benchmark.model_timed(*what)["rows"] == ["row"]
+    assert detect_and_benchmark.time_model(*what)["rows"] == ["row"]
     (path, names, threads, _), limits = asked.pop()
     assert (path, names, threads) == (Path("a model"), ["cpp", "python"], 3)
     assert limits["rounds"] == 3 and 2 < limits["within"] <= 3  # half of what is left
     result["backends"] = [{"name": "cuda", "state": "unavailable"}]
-    assert detect_and_benchmark.model_timed(*what)["why_not"].startswith("no backend that was asked for")
+    assert detect_and_benchmark.time_model(*what)["why_not"].startswith("no backend that was asked for")
     result["data"] = {"why_not": "no network"}
-    assert detect_and_benchmark.model_timed(*what)["why_not"] == "no network" and not asked
+    assert detect_and_benchmark.time_model(*what)["why_not"] == "no network" and not asked
 
 
 POCL_LOG = """0:0 a processor
@@ -398,7 +400,7 @@ def test_a_device_that_takes_no_kernel_is_a_failure_only_where_it_was_asked_for(
 
     monkeypatch.setattr(detect_and_benchmark, "setup", setup)
     options = SimpleNamespace(quick=False, backends=backends)
-    builds = detect_and_benchmark.built(report.console(), options)
+    builds = detect_and_benchmark.build_backends(report.console(), options)
     reason = "rms_norm: error: unknown target CPU 'generic'"
     detail = reason if state == "failed" else f"{reason} (python setup.py build_opencl)"
     assert builds[-1] == {"name": "opencl", "state": state, "detail": detail}
@@ -485,7 +487,7 @@ def test_two_checkouts_are_compared(tmp_path):
 
 
 def test_backends_are_chosen_in_letters_of_any_case():
-    assert benchmark.chosen_backends("CPU, numpy,OpenCL") == ["cpp", "python", "opencl"]
+    assert benchmark.choose_backends("CPU, numpy,OpenCL") == ["cpp", "python", "opencl"]
 
 
 def test_benchmark_py_reports_the_active_backend():

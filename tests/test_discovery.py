@@ -11,7 +11,7 @@ import pytest
 
 from airllm import backends, tensor_ops
 from airllm.backends import devices, registry
-from airllm.backends.declaration import Declaration, declared
+from airllm.backends.declaration import Declaration, all_declarations
 from airllm.backends.discovery import DiscoveredBackend
 from airllm.backends.values import ABSENT, ALIASES, BUILT_IN
 
@@ -32,7 +32,7 @@ def made_up(monkeypatch):
         {"name": "Two", "total_memory": 2 << 30, "unified_memory": True},
     ]
     monkeypatch.setitem(sys.modules, "tensor_ops_made_up", _module(infos))
-    monkeypatch.setitem(declared(), "made_up", Declaration(module="tensor_ops_made_up"))
+    monkeypatch.setitem(all_declarations(), "made_up", Declaration(module="tensor_ops_made_up"))
     yield "made_up"
     registry._opened.pop("made_up", None)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from airllm.architectures import declared, table
-from airllm.backends import available, opened
+from airllm.architectures import all_architectures, table
+from airllm.backends import available, open_backend
 from airllm.backends.declaration import shipped
 from airllm.backends.values import BUILT_IN
 from airllm.models import smollm2
@@ -119,7 +119,9 @@ def test_the_models_of_the_readme_are_those_that_run():
     rows = [f"| {' | '.join(row)} |" for row in table()]
     listed = (ROOT / "README.md").read_text().partition("These models run")[2].split("\n\n")[1].splitlines()
     assert listed[2:] == rows
-    assert all(name in listed[i] for i, each in enumerate(declared(), 2) for name in (each.title, each.name))
+    assert all(
+        name in listed[i] for i, each in enumerate(all_architectures(), 2) for name in (each.title, each.name)
+    )
 
 
 ROW = r"^\| `(\w+)` \| "
@@ -135,7 +137,7 @@ LISTS = (
 def test_backends_are_listed_as_they_are_declared(document, before, after, place):
     section = (ROOT / document).read_text().partition(before)[2].partition(after)[0]
     listed = re.findall(place, section, re.M)
-    assert listed == list(BUILT_IN) and all(opened(name).name == name for name in listed)
+    assert listed == list(BUILT_IN) and all(open_backend(name).name == name for name in listed)
 
 
 def test_there_is_a_row_for_each_backend_that_can_be_got():

@@ -62,7 +62,7 @@ def beside(icd, monkeypatch):
     return len(others.details)
 
 
-def told(code, **env):
+def run_json(code, **env):
     """What a process of its own prints as JSON, with the backends imported."""
     return json.loads(ran(f"{BACKENDS}{code}", **env).stdout)
 
@@ -81,12 +81,12 @@ def test_a_device_that_compiles_nothing_is_not_available(alone):
 info, found = tensor_ops.get_backend_info(), {each.name: each for each in backends.discover_backends()}
 print(json.dumps([
     info["unavailable"]["opencl"], found["opencl"].reason, backends.get_backend_info("opencl")["reason"],
-    registry.opened("opencl").why_not, *[b["reason"] for b in benchmark.described(["opencl"])],
+    registry.open_backend("opencl").why_not, *[b["reason"] for b in benchmark.describe_backends(["opencl"])],
     "opencl" in backends.list_backends(), backends.is_backend_available("opencl"),
     backends.get_backend_info("opencl")["device_count"],
-    [b["state"] for b in benchmark.described(["opencl"])], info["backend"],
+    [b["state"] for b in benchmark.describe_backends(["opencl"])], info["backend"],
 ]))"""
-    *reasons, listed, available, count, state, used = told(code)
+    *reasons, listed, available, count, state, used = run_json(code)
     assert reasons == [REFUSED] * 5
     assert (listed, available, count, state) == (False, False, 0, ["unavailable"]) and used != "opencl"
 
@@ -113,7 +113,7 @@ def test_build_opencl_fails_where_no_device_compiles(alone):
 
 def test_the_unit_tests_of_modules_say_so_too(alone):
     code = "import test_cpp_ext as t; print(json.dumps(t.why_not('opencl')))"
-    assert told(code) == f"RuntimeError: {REFUSED}"
+    assert run_json(code) == f"RuntimeError: {REFUSED}"
 
 
 def test_detect_and_benchmark_takes_it_for_a_missing_driver(alone):
@@ -127,7 +127,7 @@ def test_a_device_named_by_the_environment_is_never_replaced(beside):
         "import tensor_ops_opencl as t\ntry: t.device()\nexcept RuntimeError as e: print(json.dumps(str(e)))"
     )
     asked = "AIRLLM_OPENCL_DEVICE=broken"
-    assert told(code, AIRLLM_OPENCL_DEVICE="broken") == f"{asked}: {REFUSED}"
+    assert run_json(code, AIRLLM_OPENCL_DEVICE="broken") == f"{asked}: {REFUSED}"
 
 
 # ---- beside another that works ----
@@ -143,7 +143,7 @@ print(json.dumps([
     info["device"], reasons, o.unusable(), o.variants(), [d.index for d in found.devices], found.unusable,
     backends.is_backend_available("opencl"),
 ]))"""
-    used, reasons, unusable, variants, places, lines, available = told(code)
+    used, reasons, unusable, variants, places, lines, available = run_json(code)
     broken = next(iter(reasons))
     assert broken == BROKEN and reasons.pop(broken) == REASON and unusable == {broken: REASON}
     assert available and used in reasons and not any(reasons.values())
@@ -190,7 +190,7 @@ def test_the_suite_does_not_start_where_what_is_required_does_not_work(alone):
 
 def test_the_others_are_tested_where_one_does_not_work(beside):
     done = pytest_run(ONE, AIRLLM_TEST_REQUIRE="opencl")
-    assert done.returncode == 0 and "1 passed" in done.stdout, checkouts.said(done)
+    assert done.returncode == 0 and "1 passed" in done.stdout, checkouts.output_of(done)
     assert f"airllm: NOT tested: opencl: {BROKEN}: {REASON}" in done.stdout
 
 

@@ -25,7 +25,7 @@ EXACT = 2e-4
 # (0.0013 and 0.032).
 STORED = 0.06
 CACHES = {"f16": 2e-3, "q8_0": 0.05}
-BACKENDS = [name for name in ("python", "cpp") if not registry.opened(name).why_not]
+BACKENDS = [name for name in ("python", "cpp") if not registry.open_backend(name).why_not]
 FOLDER, GGUF, BLOCKS, FUSED = "folder", "GGUF", "blocks", "fused"
 SOME_FUSED = [FUSED] if "cpp" in BACKENDS else []
 CASES = (
@@ -73,7 +73,7 @@ def path_of(tmp_path_factory: pytest.TempPathFactory) -> Path_of:
     return find
 
 
-def opened(path: Path, backend: str = "python", **options: Any) -> LayerWiseInferenceEngine:
+def open_engine(path: Path, backend: str = "python", **options: Any) -> LayerWiseInferenceEngine:
     """An engine that rounds nothing, unless told otherwise. FUSED: layers by one call where rows are few."""
     if backend == FUSED:
         backend, options = "cpp", {"compute": "stored", **options}
@@ -113,7 +113,7 @@ every_backend = pytest.mark.parametrize("backend", BACKENDS)
 @every_run
 def test_whole_texts(path_of, name, kind, backend):
     logits = expected(name, kind)
-    with opened(path_of(name, kind), backend) as engine:
+    with open_engine(path_of(name, kind), backend) as engine:
         for text, wanted in zip(TEXTS, logits, strict=True):
             assert distance(engine.forward(text, all_positions=True), wanted) < EXACT
         assert distance(engine.forward(TEXTS[2]), logits[2][-1]) < EXACT
@@ -123,7 +123,7 @@ def test_whole_texts(path_of, name, kind, backend):
 def test_with_a_cache(path_of, name, kind, backend):
     """A text in pieces and token by token, over the window's and the rotation's edge, back, and on again."""
     logits = expected(name, kind)
-    with opened(path_of(name, kind), backend) as engine:
+    with open_engine(path_of(name, kind), backend) as engine:
         cache, far = engine.new_cache(), []
         for start, stop in pairwise(PIECES):
             found = engine.forward(TEXTS[0][start:stop], cache, all_positions=True)
@@ -138,7 +138,7 @@ def test_with_a_cache(path_of, name, kind, backend):
 @every_run
 def test_batches_of_unequal_lengths(path_of, name, kind, backend):
     logits = expected(name, kind)
-    with opened(path_of(name, kind), backend) as engine:
+    with open_engine(path_of(name, kind), backend) as engine:
         for found, wanted in zip(engine.forward(TEXTS, all_positions=True), logits, strict=True):
             assert distance(found, wanted) < EXACT
         caches = [engine.new_cache() for _ in TEXTS]
@@ -154,7 +154,7 @@ def test_layers_are_fused(path_of, name):
     """So that the tests above ran what they name; a model with a trait that native layers do not know says
     which, and ran op by op.
     """
-    with opened(path_of(name, FOLDER), FUSED) as engine:
+    with open_engine(path_of(name, FOLDER), FUSED) as engine:
         unknown = ", ".join(sorted(engine.config.traits() & NOT_NATIVE))
         wanted = f"native layers of cpp do not know {unknown}" if unknown else ""
         assert engine.model.fused.why_not == engine.model.step.why_not == wanted
@@ -164,7 +164,7 @@ def test_layers_are_fused(path_of, name):
 def test_long_texts_go_through_the_layers_in_rounds(path_of, name, monkeypatch):
     monkeypatch.setattr(residency, "CHUNK", 16)
     logits = expected(name, FOLDER)
-    with opened(path_of(name, FOLDER)) as engine:
+    with open_engine(path_of(name, FOLDER)) as engine:
         assert distance(engine.forward(TEXTS[0], all_positions=True), logits[0]) < EXACT
         for found, wanted in zip(engine.forward(TEXTS, all_positions=True), logits, strict=True):
             assert distance(found, wanted) < EXACT
@@ -180,7 +180,7 @@ def _one_of_opencl() -> list[Target]:
 @pytest.mark.parametrize(("name", "kind"), (("llama3", FOLDER), ("mixtral", BLOCKS)))
 def test_every_target(path_of, name, kind, target, reached):
     logits = expected(name, kind)
-    with opened(path_of(name, kind), target.backend) as engine:
+    with open_engine(path_of(name, kind), target.backend) as engine:
         cache = engine.new_cache()
         assert distance(engine.forward(TEXTS[0][:30], cache), logits[0][29]) < EXACT
         assert distance(engine.forward(TEXTS[0][30:31], cache), logits[0][30]) < EXACT
@@ -194,7 +194,7 @@ def test_every_target(path_of, name, kind, target, reached):
 def test_activations_of_8_bits(path_of, name):
     """1e-4 is the least, or kernels were not reached: the NumPy definition does not round."""
     logits = expected(name, BLOCKS)
-    with opened(path_of(name, BLOCKS), "cpp", compute="stored") as engine:
+    with open_engine(path_of(name, BLOCKS), "cpp", compute="stored") as engine:
         found = engine.forward(TEXTS, all_positions=True)
         assert 1e-4 < spread(np.concatenate(found), np.concatenate(logits)) < STORED
         cache = engine.new_cache()
@@ -207,7 +207,7 @@ def test_activations_of_8_bits(path_of, name):
 @pytest.mark.parametrize("name", WIDE_HEADS)
 def test_caches_of_fewer_bits(path_of, name, dtype, backend):
     logits = expected(name, FOLDER)
-    with opened(path_of(name, FOLDER), backend, cache_dtype=dtype) as engine:
+    with open_engine(path_of(name, FOLDER), backend, cache_dtype=dtype) as engine:
         caches = [engine.new_cache() for _ in TEXTS]
         engine.forward([text[:2] for text in TEXTS], caches)
         found = engine.forward([text[2:] for text in TEXTS], caches, all_positions=True)
@@ -263,7 +263,7 @@ def test_every_setting_shows_in_the_logits(path_of, name, change, monkeypatch):
         return replace(config, **{**change, **rope})
 
     monkeypatch.setattr(model, "config_of", wrong)
-    with opened(path_of(name, FOLDER)) as engine:
+    with open_engine(path_of(name, FOLDER)) as engine:
         assert distance(engine.forward(TEXTS[0]), expected(name, FOLDER)[0][-1]) > 10 * EXACT
 
 
@@ -271,7 +271,7 @@ def test_every_setting_shows_in_the_logits(path_of, name, change, monkeypatch):
 
 
 def test_a_text_longer_than_its_cache(path_of):
-    with opened(path_of("llama2", FOLDER), context=8) as engine:
+    with open_engine(path_of("llama2", FOLDER), context=8) as engine:
         cache = engine.new_cache()
         engine.forward(TEXTS[0][:6], cache)
         with pytest.raises(
@@ -283,7 +283,7 @@ def test_a_text_longer_than_its_cache(path_of):
 
 
 def test_a_long_text_that_does_not_fit_leaves_the_short_one(path_of):
-    with opened(path_of("phi3_long", FOLDER), context=SHORT + 1) as engine:
+    with open_engine(path_of("phi3_long", FOLDER), context=SHORT + 1) as engine:
         cache = engine.new_cache()
         engine.forward(TEXTS[1], cache)
         with pytest.raises(ContextFull, match=f"would get 2 more, {SHORT + 2} in all"):
@@ -298,7 +298,7 @@ def test_a_long_text_that_does_not_fit_leaves_the_short_one(path_of):
 @every_backend
 @pytest.mark.parametrize("token", (-1, VOCABULARY))
 def test_a_token_that_the_model_does_not_have(path_of, token, backend):
-    with opened(path_of("qwen2", FOLDER), backend) as engine:
+    with open_engine(path_of("qwen2", FOLDER), backend) as engine:
         cache = engine.new_cache()
         engine.forward(TEXTS[0][:6], cache)
         with pytest.raises((ValueError, IndexError), match=str(token)):
@@ -308,7 +308,7 @@ def test_a_token_that_the_model_does_not_have(path_of, token, backend):
 
 def test_a_cache_of_blocks_needs_whole_ones(path_of):
     with (
-        opened(path_of("llama3", FOLDER), cache_dtype="q8_0") as engine,
+        open_engine(path_of("llama3", FOLDER), cache_dtype="q8_0") as engine,
         pytest.raises(ValueError, match="expected f32 or f16 for heads of 16, which is no multiple of 32"),
     ):
         engine.new_cache()

@@ -45,7 +45,7 @@ def machine(fake, monkeypatch, tmp_path):
     tensor_ops.reload_backend()
 
 
-def opened(folder, **options):
+def open_engine(folder, **options):
     tensor_ops.reload_backend()
     with LayerWiseInferenceEngine(folder, **options) as engine:
         assert len(engine.generate("the thin", 2)) > 0
@@ -55,7 +55,7 @@ def opened(folder, **options):
 @pytest.mark.parametrize(("seconds", "taken"), ((1.0, "cpp"), (0.001, "cuda")), ids=("slow", "fast"))
 def test_a_device_runs_the_models_that_it_makes_faster(machine, folder, seconds, taken):
     machine.has("cuda", seconds)
-    found = opened(folder)
+    found = open_engine(folder)
     assert found.name == taken and machine.products[-1] == taken
     assert found.speeds["cpp"].tokens_per_second == pytest.approx(1 / (0.01 * PRODUCTS))
     per_second = 1 / (seconds * PRODUCTS)
@@ -83,7 +83,7 @@ def test_of_several_devices_the_fastest_is_taken(machine, folder, monkeypatch):
     monkeypatch.setenv("AIRLLM_BACKEND", "cuda,opencl,cpp")
     machine.has("cuda", 0.005)
     machine.has("opencl", 0.001)
-    assert opened(folder).name == "opencl"
+    assert open_engine(folder).name == "opencl"
 
 
 @pytest.mark.parametrize("way", ("option", "environment", "forced", "preferred", "block", "process"))
@@ -111,27 +111,27 @@ def test_what_was_named_is_kept_and_nothing_is_measured(machine, folder, monkeyp
 def test_nothing_is_measured_where_the_order_gives_the_processor(machine, folder, monkeypatch):
     machine.has("cuda", 0.0001, only_when_asked=lambda: "its only device is a CPU")
     monkeypatch.setattr(engine_backend, "speeds_of", None)
-    assert opened(folder).name == "cpp"
+    assert open_engine(folder).name == "cpp"
     machine.has("cuda", 0.0001)
     monkeypatch.setenv("AIRLLM_BACKEND", "cpp,cuda")
-    assert opened(folder).name == "cpp"
+    assert open_engine(folder).name == "cpp"
 
 
 def test_without_the_processors_kernels_numpy_stands_beside_the_device(machine, folder, monkeypatch):
     monkeypatch.setitem(registry._opened, "cpp", registry.Backend("cpp", why_not="not built"))
     monkeypatch.setenv("AIRLLM_BACKEND", "cuda,python")
     machine.has("cuda", 0.001)
-    monkeypatch.setattr(speed, "measured", lambda model, *rest: speed.Speed(len(model.ops.name())))
-    found = opened(folder)
+    monkeypatch.setattr(speed, "measure_speed", lambda model, *rest: speed.Speed(len(model.ops.name())))
+    found = open_engine(folder)
     assert found.name == "python" and list(found.speeds) == ["python", "cuda"]
 
 
 def test_what_was_measured_is_kept_for_as_long_as_it_holds(machine, folder, tmp_path, monkeypatch):
     device = machine.has("cuda", 1.0)
-    first = opened(folder)
+    first = open_engine(folder)
     assert "measured now, kept in " in first.why
     spent = machine.products.count("cuda")
-    again = opened(folder)
+    again = open_engine(folder)
     assert machine.products.count("cuda") == spent and again.speeds == first.speeds
     assert again.why.startswith("the fastest, measured 2") and str(engine_backend.cache_file()) in again.why
     for changed in ("options", "device", "processor", "model", "version"):
@@ -145,10 +145,12 @@ def test_what_was_measured_is_kept_for_as_long_as_it_holds(machine, folder, tmp_
             folder = speaking_model.write(tmp_path / "other", rope_theta=1e5)
         elif changed == "version":
             monkeypatch.setattr(engine_backend, "_version", lambda name: "9.9")
-        assert "measured now" in opened(folder, cache_dtype="f16" if changed == "model" else "f32").why, (
+        assert (
+            "measured now" in open_engine(folder, cache_dtype="f16" if changed == "model" else "f32").why
+        ), changed
+        assert "measured 2" in open_engine(folder, cache_dtype="f16" if changed == "model" else "f32").why, (
             changed
         )
-        assert "measured 2" in opened(folder, cache_dtype="f16" if changed == "model" else "f32").why, changed
 
 
 @pytest.mark.parametrize(
@@ -164,11 +166,11 @@ def test_what_was_measured_is_kept_for_as_long_as_it_holds(machine, folder, tmp_
 )
 def test_a_file_that_says_nothing_is_written_anew(machine, folder, text):
     machine.has("cuda", 1.0)
-    opened(folder)
+    open_engine(folder)
     file = engine_backend.cache_file()
     (key,) = json.loads(file.read_text())
     file.write_text(text.replace("KEY", key))
-    assert "measured now" in opened(folder).why
+    assert "measured now" in open_engine(folder).why
     assert list(json.loads(file.read_text())[key]["speeds"]) == ["cpp", "cuda"]
 
 
@@ -177,7 +179,7 @@ def test_where_nothing_can_be_kept_it_is_measured_each_time(machine, folder, tmp
     monkeypatch.setenv("AIRLLM_CACHE_DIR", str(tmp_path / "file"))
     machine.has("cuda", 1.0)
     for _ in range(2):
-        found = opened(folder)
+        found = open_engine(folder)
         assert found.name == "cpp" and "measured now, and at the next time again: " in found.why
 
 
@@ -193,7 +195,7 @@ def test_a_device_that_cannot_run_the_model_is_not_taken(machine, folder, capsys
         raise RuntimeError("CL_OUT_OF_RESOURCES")
 
     machine.make("cuda", linear=failing)
-    found = opened(folder)
+    found = open_engine(folder)
     assert (
         found.name == "cpp" and found.speeds["cuda"].why_not == "cannot run this model: CL_OUT_OF_RESOURCES"
     )
@@ -203,7 +205,7 @@ def test_devices_are_tried_for_seconds_only(machine, folder, monkeypatch):
     monkeypatch.setenv("AIRLLM_BACKEND", "cuda,opencl,cpp")
     machine.has("cuda", 2.0)
     machine.has("opencl", 0.0001)
-    found = opened(folder)
+    found = open_engine(folder)
     assert found.name == "cpp" and found.speeds["opencl"].why_not.startswith(
         "not tried, the devices before it took "
     )
@@ -240,7 +242,7 @@ def test_info_says_which_backend_runs_a_model_and_why(machine, folder, capsys, m
 
 def test_tuning_forgets_what_was_kept(machine, folder, capsys, tmp_path, monkeypatch):
     machine.has("cuda", 1.0)
-    opened(folder)
+    open_engine(folder)
     monkeypatch.setenv("AIRLLM_TUNING", str(tmp_path / "tuning.json"))
     monkeypatch.setattr(tune, "draw", lambda *_: "")
     monkeypatch.setattr(tune, "QUICK", tune.Plan(("float32",), ((1, 8),), ((1, 8),), 1e-4))

@@ -25,7 +25,7 @@ PROMPT = "the thin man in a hat"
 def scripted(engine, monkeypatch):
     """An engine whose model says what it is told to, after any prompt, and then ends."""
 
-    def told(text: str, end: bool = True) -> LayerWiseInferenceEngine:
+    def build_engine(text: str, end: bool = True) -> LayerWiseInferenceEngine:
         ids = engine.tokenizer.encode(text) + [engine.tokenizer.id_of(speaking_model.END)] * end
         places: dict[int, int] = {}
 
@@ -41,7 +41,7 @@ def scripted(engine, monkeypatch):
         monkeypatch.setattr(engine.model, "run", run)
         return engine
 
-    return told
+    return build_engine
 
 
 # ------------------------------------------------------------------------------------------------ the text
@@ -315,7 +315,7 @@ def test_a_conversation_that_is_too_long_goes_on_without_its_oldest_turns_if_tol
 # ------------------------------------------------------------------------------------------------ kept
 
 
-def passed(engine: LayerWiseInferenceEngine, prompt, count: int, **options) -> tuple[str, int]:
+def generate_and_count(engine: LayerWiseInferenceEngine, prompt, count: int, **options) -> tuple[str, int]:
     """The text, and how many tokens of the prompt were there already."""
     return engine.generate(prompt, count, **options), engine.statistics.cached_tokens
 
@@ -329,7 +329,7 @@ def test_a_common_beginning_is_not_computed_again(tmp_path, options, window, kv_
     prompts = [begin, begin, begin[:6], [*begin[:7], 99, 98], begin[:1], [1, *begin], [*begin, 3, 4]]
     kept = kv_cache_dir and tmp_path / kv_cache_dir
     with LayerWiseInferenceEngine(tmp_path, kv_cache_dir=kept) as engine:
-        found = [passed(engine, prompt, 10, **options) for prompt in prompts]
+        found = [generate_and_count(engine, prompt, 10, **options) for prompt in prompts]
         if kept:  # also tokens that went through the layers alone are in the file
             cache = engine._generator._kept._kept
             assert cache.length > 14 and cache._ids[: cache.length].tolist() == cache.tokens

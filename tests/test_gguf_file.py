@@ -51,7 +51,7 @@ def blocks(name: str) -> np.ndarray:
     return np.random.default_rng(2).integers(0, 60, (2, 3, 2 * of.bytes), dtype=np.uint8)
 
 
-def written(path: Path, alignment: int = 0, formats: tuple[str, ...] = ("q4_1", "q6_k")) -> Path:
+def write_gguf_file(path: Path, alignment: int = 0, formats: tuple[str, ...] = ("q4_1", "q6_k")) -> Path:
     writer = gguf.GGUFWriter(path, "llama")
     if alignment:
         writer.add_custom_alignment(alignment)
@@ -76,7 +76,7 @@ def written(path: Path, alignment: int = 0, formats: tuple[str, ...] = ("q4_1", 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory) -> Path:
-    return written(tmp_path_factory.mktemp("gguf") / "small.gguf")
+    return write_gguf_file(tmp_path_factory.mktemp("gguf") / "small.gguf")
 
 
 def start(keys: int = 0, tensors: int = 0, version: int = 3) -> bytes:
@@ -129,14 +129,14 @@ def test_tensors_are_what_was_written_and_lie_in_the_map(small):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_block_format(tmp_path, name):
-    with GgufFile(written(tmp_path / "x.gguf", formats=(name,))) as file:
+    with GgufFile(write_gguf_file(tmp_path / "x.gguf", formats=(name,))) as file:
         expected = gguf.dequantize(blocks(name), Type(FORMATS[name].ggml_type))
         assert np.array_equal(file.tensor(name).dequantize(), expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("alignment", (8, 64, 4096))
 def test_alignment(tmp_path, alignment):
-    with open_weights(written(tmp_path / "x.gguf", alignment)) as file:
+    with open_weights(write_gguf_file(tmp_path / "x.gguf", alignment)) as file:
         assert all(file.span(name).start % alignment == 0 for name in file.names())
         assert np.array_equal(file.tensor("two.weight"), arrays()["two.weight"])
 
@@ -329,4 +329,4 @@ def test_the_guide_adds_a_format(tmp_path):
     (tmp_path / "signs.gguf").write_bytes(header + bytes(-len(header) % 32) + stored.tobytes())
     paths = f"{checkout}:{checkout / 'cpp_ext'}"
     answer = checkouts.run([sys.executable, "-c", READS_SIGNS], checkout, PYTHONPATH=paths)
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)

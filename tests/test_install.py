@@ -32,13 +32,13 @@ def checkout(tmp_path_factory):
 def pip(python: Path, *arguments: str, **changes: str) -> None:
     """Runs this environment's pip for another one."""
     answer = checkouts.run([*PIP, "--python", str(python), *arguments], python.parent, **changes)
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
 
 
 def used(python: Path, folder: Path) -> list:
     """Which backend airllm uses, what silu(1) is, why there is no C++ backend, and where the package lies."""
     answer = checkouts.run([str(python), "-W", "error", "-c", USE], folder, PYTHONPATH="")
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     return json.loads(answer.stdout)
 
 
@@ -67,7 +67,7 @@ def check_beside_the_clone(python: Path, clone: Path) -> None:
     assert clone.name == "airllm" and not (clone / "__init__.py").exists()
     code = "import airllm.cli; from airllm import AutoModel, tensor_ops; print(airllm.__file__)"
     answer = checkouts.run([str(python), "-c", code], clone.parent, PYTHONPATH="")
-    assert answer.stdout == f"{clone}/airllm/__init__.py\n", checkouts.said(answer)
+    assert answer.stdout == f"{clone}/airllm/__init__.py\n", checkouts.output_of(answer)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def sdist(tmp_path_factory):
     build_ext.leave_note(checkout / "cpp_ext", cpp_build.NAME, "no compiler")
     command = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "-o", str(folder), str(checkout)]
     answer = checkouts.run(command, folder)
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     return next(folder.glob("airllm_tensor_ops-*.tar.gz"))
 
 
@@ -86,7 +86,7 @@ def wheel(sdist: Path, folder: Path, **changes: str) -> Path:
     answer = checkouts.run(
         [*PIP, "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(sdist)], folder, **changes
     )
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     return next(folder.glob("airllm_tensor_ops-*.whl"))
 
 
@@ -100,7 +100,7 @@ def test_a_wheel_from_the_sdist_works_in_an_empty_environment(sdist, tmp_path):
     assert_remedies_fit(python, tmp_path)
     find = "import tensor_ops_opencl.kernel_text as k; print(k.folder()); print(k.text('gpu', 'rows') > '')"
     text = checkouts.run([str(python), "-c", find], tmp_path)
-    assert text.stdout.splitlines()[1:] == ["True"], checkouts.said(text)
+    assert text.stdout.splitlines()[1:] == ["True"], checkouts.output_of(text)
     assert Path(text.stdout.splitlines()[0]).is_relative_to(tmp_path / "venv")
     check_cpp_program(python, tmp_path, tmp_path / "venv")
 
@@ -117,7 +117,7 @@ except ImportError as error:
     print(error)
 """
     answer = checkouts.run([str(python), "-c", code], folder, PYTHONPATH="")
-    assert answer.stdout.count("AIRLLM_WITH_CUDA=1 pip install .") == 2, checkouts.said(answer)
+    assert answer.stdout.count("AIRLLM_WITH_CUDA=1 pip install .") == 2, checkouts.output_of(answer)
     assert "setup.py" not in answer.stdout and 'pip install "airllm-tensor-ops[opencl]"' in answer.stdout
 
 
@@ -130,7 +130,7 @@ def check_cpp_program(python: Path, folder: Path, place: Path) -> None:
     )
     example = str(checkouts.ROOT / "examples" / "registry.cpp")
     answer = checkouts.run(["g++", "-MM", example, *flags], folder)
-    assert answer.returncode == 0, checkouts.said(answer)
+    assert answer.returncode == 0, checkouts.output_of(answer)
     ours = [name for name in re.findall(r"\S*cpp_ext/\S+", answer.stdout) if name != flags[-1]]
     assert "kernels.inl" in answer.stdout and flags[-1].startswith(str(place))
     assert all(Path(name).is_relative_to(place) for name in ours), ours

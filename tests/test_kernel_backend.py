@@ -15,7 +15,7 @@ from airllm.backends import (
     KernelBackend,
     available,
     init_backend,
-    opened,
+    open_backend,
     print_support_matrix,
     support_matrix,
 )
@@ -37,9 +37,9 @@ def test_every_op_is_a_method(name):
 
 
 def test_it_runs_on_its_backend_alone():
-    cpp, python = opened("cpp").module, init_backend("python")
+    cpp, python = open_backend("cpp").module, init_backend("python")
     if cpp is None:
-        pytest.skip(opened("cpp").why_not)
+        pytest.skip(open_backend("cpp").why_not)
     before = cpp.calls()
     with tensor_ops.use_backend("cpp"):
         python.silu(X)
@@ -164,9 +164,9 @@ def test_unknown_names_are_told_the_known_ones():
 
 
 def test_a_cpu_backend_without_its_parts():
-    cpp = opened("cpp").module
+    cpp = open_backend("cpp").module
     if cpp is None:
-        pytest.skip(opened("cpp").why_not)
+        pytest.skip(open_backend("cpp").why_not)
     line = cpp.device()
     plain = CpuBackend(use_simd=False, use_parallel=False)
     assert plain.device() == f"CPU ({cpp.baseline}, 1 thread)"
@@ -184,8 +184,8 @@ def test_a_cpu_backend_without_its_parts():
 
 
 def test_the_parts_of_a_cpu_backend_are_read_and_copied():
-    if opened("cpp").module is None:
-        pytest.skip(opened("cpp").why_not)
+    if open_backend("cpp").module is None:
+        pytest.skip(open_backend("cpp").why_not)
     for options in ((True, True, None), (False, True, 2), (True, False, None)):
         be = copy.deepcopy(CpuBackend(*options))
         assert (be.use_simd, be.use_parallel, be.num_threads) == options
@@ -194,9 +194,9 @@ def test_the_parts_of_a_cpu_backend_are_read_and_copied():
 
 def test_an_interrupt_at_any_place_leaves_the_thread_as_it_was():
     """As Ctrl-C at the n-th instruction of Python's in a call, for every n that there is."""
-    cpp = opened("cpp").module
+    cpp = open_backend("cpp").module
     if cpp is None:
-        pytest.skip(opened("cpp").why_not)
+        pytest.skip(open_backend("cpp").why_not)
     be, n = CpuBackend(use_simd=False, use_parallel=False), 0
     while interrupted_at(n, be.silu, X):
         assert cpp.switch(None, None) == (None, None), f"interrupted at {n}"
@@ -229,8 +229,8 @@ def interrupted_at(n, function, *args):
 
 
 def test_several_threads_with_a_cpu_backend_each():
-    if opened("cpp").module is None:
-        pytest.skip(opened("cpp").why_not)
+    if open_backend("cpp").module is None:
+        pytest.skip(open_backend("cpp").why_not)
     seen, wrong = [], []
 
     def work(simd):
@@ -253,7 +253,7 @@ def test_the_support_matrix_says_what_stands_in(capsys):
     assert set(OPS) <= set(matrix) and set(matrix["silu"].values()) <= {"kernel", "NumPy"}
     for name in available():
         for op, row in matrix.items():
-            assert (row[name] != "NumPy") == hasattr(opened(name).module, op)
+            assert (row[name] != "NumPy") == hasattr(open_backend(name).module, op)
     print_support_matrix()
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(matrix) + 1 and lines[0].split() == available()

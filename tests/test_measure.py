@@ -112,7 +112,7 @@ def kernel_that(answer):
 )
 def test_a_wrong_answer_fails_its_check(answer, message, monkeypatch):
     monkeypatch.setattr(benchmark.backends, "kernel", kernel_that(answer))
-    found = benchmark._checked("cpp", OPS["silu"], "float32", 2, 257, real_data.random_data("a test"))
+    found = benchmark._check_case("cpp", OPS["silu"], "float32", 2, 257, real_data.random_data("a test"))
     assert not found.passed and message in found.message
 
 
@@ -130,7 +130,7 @@ def test_the_rounded_exact_result_passes(name, dtype, monkeypatch):
 
     monkeypatch.setattr(benchmark.backends, "kernel", kernel_that(exact))
     for size in benchmark.CHECKED:
-        assert benchmark._checked("cpp", op, dtype, *size, real_data.random_data("a test")).passed
+        assert benchmark._check_case("cpp", op, dtype, *size, real_data.random_data("a test")).passed
 
 
 @pytest.mark.parametrize("passed", (True, False), ids=["one by one", "of half precision"])
@@ -147,7 +147,7 @@ def test_a_product_whose_terms_cancel_is_held_against_what_was_added(passed, mon
 
     monkeypatch.setattr(benchmark.backends, "kernel", kernel_that(scores))
     data = SimpleNamespace(inputs=lambda *_: [query, keys])
-    found = benchmark._checked("cpp", OPS["attention_scores"], "float32", 2, 513, data)
+    found = benchmark._check_case("cpp", OPS["attention_scores"], "float32", 2, 513, data)
     assert found.error is not None and found.passed == passed
 
 
@@ -176,7 +176,7 @@ def test_what_would_take_too_long_is_foretold_and_left_out(monkeypatch):
     def slow(name, op, arrays, parameters):
         return lambda: busy(1e-6 * arrays[0].size)
 
-    monkeypatch.setattr(benchmark, "call_of", slow)
+    monkeypatch.setattr(benchmark, "make_call", slow)
     rows = benchmark.speed(
         ["python"], ["silu"], ["float32"], [(10000, 100), (1, 100)], real_data.random_data("a test"),
         benchmark.Limits(0.01, longest=0.1), lambda done, total, text: None,

@@ -57,7 +57,7 @@ print(json.dumps({"peak": peak}))
 """
 
 
-def measured(path: Path, out: Path, **options) -> tuple[int, np.ndarray]:
+def measure_run(path: Path, out: Path, **options) -> tuple[int, np.ndarray]:
     arguments = [json.dumps([str(path), PROMPT, options]), str(out)]
     done = subprocess.run([sys.executable, "-c", MEASURE, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -77,9 +77,9 @@ def size_of(path: Path) -> int:
 @linux
 def test_a_model_of_four_times_the_budget(model, tmp_path):
     budget = size_of(model) // 4
-    peak, logits = measured(model, tmp_path / "a.npy", max_memory=budget)
+    peak, logits = measure_run(model, tmp_path / "a.npy", max_memory=budget)
     assert peak < budget
-    whole, expected = measured(model, tmp_path / "b.npy")
+    whole, expected = measure_run(model, tmp_path / "b.npy")
     assert whole > 3 * peak  # the measurement measures
     assert np.array_equal(logits.argmax(axis=-1), expected.argmax(axis=-1))
     assert np.abs(logits - expected).max() <= 1e-5 * np.ptp(expected)
@@ -99,7 +99,7 @@ def test_the_smallest_budget_is_named_and_works(model, tmp_path):
     with pytest.raises(MemoryBudgetError, match=f"at least {smallest}"):
         LayerWiseInferenceEngine(model, max_memory=smallest - 1, context=64)
     assert smallest < size_of(model) // 4
-    peak, _ = measured(model, tmp_path / "a.npy", max_memory=smallest, context=64)
+    peak, _ = measure_run(model, tmp_path / "a.npy", max_memory=smallest, context=64)
     assert peak < smallest
 
 
@@ -186,7 +186,7 @@ def test_a_backend_with_the_memory_for_it():
 def test_the_estimate_is_what_is_measured(model, tmp_path):
     with LayerWiseInferenceEngine(model, context=64) as engine:
         estimate = engine.memory_estimate(tokens=len(PROMPT))
-    peak, _ = measured(model, tmp_path / "a.npy", context=64)
+    peak, _ = measure_run(model, tmp_path / "a.npy", context=64)
     assert 0.9 * peak < estimate.total_bytes < 1.15 * peak
 
 
@@ -405,7 +405,7 @@ def test_only_the_experts_that_a_token_uses_are_read_and_they_are_let_go(name, m
         tight = lambda *asked: dataclasses.replace(plan(*asked), experts=room)  # noqa: E731
         monkeypatch.setattr(residency._budget, "plan", tight)
         gone = []
-        monkeypatch.setattr("airllm.models.residency.let_go", gone.append)
+        monkeypatch.setattr("airllm.models.residency.release", gone.append)
         assert np.array_equal(engine.forward(prompt), expected)
         assert len(residency.used_experts) == config.experts_used + 1
         assert len(gone) > len(every)

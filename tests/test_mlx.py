@@ -19,13 +19,13 @@ from airllm.backends import config, declaration, registry, values
 from airllm.formats import FORMATS, Quantized
 from airllm.tensor_ops import OPS
 
-if "mlx" in REQUIRED or not registry.opened("mlx").why_not:
+if "mlx" in REQUIRED or not registry.open_backend("mlx").why_not:
     import mlx.core as mx
 
     import tensor_ops_mlx
     from tensor_ops_mlx import function, operations, runtime
 else:
-    pytest.skip(f"mlx: {registry.opened('mlx').why_not}", allow_module_level=True)
+    pytest.skip(f"mlx: {registry.open_backend('mlx').why_not}", allow_module_level=True)
 
 X = np.random.default_rng(0).standard_normal((6, 40), np.float32)
 W = np.linspace(-1, 1, 40, dtype=np.float32)
@@ -186,22 +186,22 @@ def test_a_cpu_is_no_reason_to_take_it_and_an_apple_gpu_is(monkeypatch):
     for gpu in (False, True):
         monkeypatch.setattr(runtime, "on_gpu", lambda gpu=gpu: gpu)
         assert bool(tensor_ops_mlx.only_when_asked()) == (not gpu)
-        chosen = registry._first(("mlx", "python"), {})
+        chosen = registry._first_running(("mlx", "python"), {})
         assert chosen.name == ("mlx" if gpu else "python")
 
 
 def test_only_the_shipped_order_stands_for_all_backends():
-    assert config.in_full(("cuda", "opencl", "cpp", "python")) == config.BUILT_IN
+    assert config.expand_order(("cuda", "opencl", "cpp", "python")) == config.BUILT_IN
     assert config.BUILT_IN.index("mlx") < config.BUILT_IN.index("opencl")
-    assert config.in_full(("cpp", "python")) == ("cpp", "python")
+    assert config.expand_order(("cpp", "python")) == ("cpp", "python")
 
 
 def test_the_device_has_the_hosts_memory(monkeypatch):
     (info,) = backends.get_backend_info("mlx")["devices"]
-    assert info.unified_memory and info.name in registry.opened("mlx").device
+    assert info.unified_memory and info.name in registry.open_backend("mlx").device
     gpu = {"device_name": "Apple M9", "max_recommended_working_set_size": 21 << 30}
     mlx = types.SimpleNamespace(device_info=lambda: gpu, __version__="1")
-    monkeypatch.setattr(runtime, "opened", lambda: mlx)
+    monkeypatch.setattr(runtime, "import_core", lambda: mlx)
     monkeypatch.setattr(runtime, "on_gpu", lambda: True)
     assert tensor_ops_mlx.device() == "MLX 1 on Apple M9 (GPU)"
     assert tensor_ops_mlx.device_infos() == [

@@ -136,7 +136,7 @@ def run_form(form: str, family: str) -> dict:
         launched |= {launch.kernel for launch in plan.launches}
         if not run_case(program, queue, case, plan):
             wrong.append(str(case))
-    existing = [kernel.function_name for kernel in program.built(family).all_kernels()]
+    existing = [kernel.function_name for kernel in program.build(family).all_kernels()]
     return {"launched": sorted(launched), "existing": sorted(existing), "wrong": wrong}
 
 

@@ -94,7 +94,7 @@ def compiles(device):
 def test_every_kernel_compiles_for_every_device_whose_driver_compiles():
     from tensor_ops_opencl import devices
 
-    able = {device.label for device in devices.found() if compiles(device)}
+    able = {device.label for device in devices.find_devices() if compiles(device)}
     reports = [report for report in opencl.build_report() if report["label"] in able]
     assert len(reports) == 2 * len(able) > 0 and able == {v for v in VARIANTS if "gpu kernels" not in v}
     for report in reports:
@@ -118,7 +118,7 @@ def place_of(label):
     """The index of a device among all, those that do not work too."""
     from tensor_ops_opencl import devices
 
-    return str([device.label for device in devices.found()].index(label))
+    return str([device.label for device in devices.find_devices()].index(label))
 
 
 @on_a_device
@@ -160,7 +160,7 @@ def test_the_default_is_a_gpu_or_the_newest_driver(monkeypatch):
 
     monkeypatch.delenv("AIRLLM_OPENCL_DEVICE", raising=False)
     opencl.select(None)
-    ranks = {device.label: device.rank() for device in devices.choice.working()}
+    ranks = {device.label: device.rank() for device in devices.choice.working_devices()}
     assert ranks[opencl.get_opencl_info()["device"]] == max(ranks.values())
 
 

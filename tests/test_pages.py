@@ -9,7 +9,7 @@ import pytest
 from airllm.models import pages
 from airllm.models.pages import Mapped, Piece
 from airllm.models.read_ahead import Reader
-from airllm.models.weights import mapped
+from airllm.models.weights import map_file
 from airllm.output import to_disk
 
 pytestmark = pytest.mark.skipif(not pages.SUPPORTED, reason="pages are let go by Linux's madvise")
@@ -21,7 +21,7 @@ def file(tmp_path):
     path = tmp_path / "weights"
     path.write_bytes(bytes(SIZE))
     to_disk(path)  # and out of the page cache, where the file system has one
-    return Mapped(mapped(path))
+    return Mapped(map_file(path))
 
 
 def resident(file: Mapped) -> int:
@@ -49,7 +49,7 @@ def test_what_is_brought_in_stays_until_it_is_let_go(file):
     start, stop = pages.AROUND + 100, 3 * pages.AROUND - 100
     read(Reader.fill, [Piece(file, start, stop)])
     assert stop - start <= resident(file) <= 2 * pages.AROUND
-    pages.let_go([Piece(file, start, stop)])
+    pages.release([Piece(file, start, stop)])
     assert resident(file) == 0
 
 

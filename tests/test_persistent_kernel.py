@@ -31,7 +31,7 @@ from tests.tiny_models import AS_GGUF, DATA, FOLDERS, K_MODEL, VOCABULARY
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = tiny_models.texts()[0]
 PROMPT = 11  # tokens; windows are shorter than what follows, and some rotations stretch behind 24
-BACKENDS = [name for name in ("python", "cpp") if not registry.opened(name).why_not]
+BACKENDS = [name for name in ("python", "cpp") if not registry.open_backend(name).why_not]
 LLAMA = DATA / "llama3"
 having_cpp = pytest.mark.skipif("cpp" not in BACKENDS, reason="the C++ backend is not built")
 

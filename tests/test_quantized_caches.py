@@ -74,7 +74,7 @@ def compare(c, batch):
     x, angles, rows = batch_of(c, batch)
     before = x.copy()
     rows = in_blocks(c, rows)
-    assert fused.takes(rows)
+    assert fused.supports(rows)
     fused.run(x, angles, rows)
     filled = in_blocks(c, rows_of_floats := batch_of(c, batch)[2], Filled)
     for part, other in zip(rows, filled, strict=True):

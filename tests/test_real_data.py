@@ -119,7 +119,7 @@ def recording(tmp_path, monkeypatch):
     """The place of the recorded values, which are quickly made here."""
     monkeypatch.setenv("AIRLLM_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(smollm2, "fetch", lambda *rest: tmp_path / "model")
-    monkeypatch.setattr(real_data, "_recorded", lambda path: {"gate": np.arange(99, dtype=np.float32)})
+    monkeypatch.setattr(real_data, "_record", lambda path: {"gate": np.arange(99, dtype=np.float32)})
     assert real_data.load().values["gate"][7] == 7
     (found,) = tmp_path.iterdir()
     return found

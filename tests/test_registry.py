@@ -14,7 +14,7 @@ import pytest
 from conftest import REQUIRED
 
 import airllm
-from airllm.backends.values import ALIASES, BUILT_IN, canonical
+from airllm.backends.values import ALIASES, BUILT_IN, canonical_name
 from airllm.op import OPS
 from airllm.tensor_ops import Quantized
 
@@ -160,7 +160,7 @@ def test_a_backend_has_the_names_that_it_has_in_python(named):
     found = dict(re.findall(r"^name (\w+): (\w+)$", named.stdout, re.M))
     assert set(found) == set(NAMES)
     for name, backend in found.items():
-        own = canonical(name)
+        own = canonical_name(name)
         assert backend == {"cpp": "cpu", "mkldnn": "none", "metal": "mlx"}.get(own, own), name
 
 

@@ -208,7 +208,7 @@ def test_durations(seconds, shown):
 
 
 def test_what_there_was_no_time_for_is_said(result):
-    assert report.rounds(result) == report.left_out(result) == ""
+    assert report.rounds(result) == report.omitted_note(result) == ""
     for row in result["speed"]:
         row["rounds"] = 7
     result["speed"][0]["rounds"], result["checks_left_out"] = 1, 12

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from airllm.models import sampling
-from airllm.models.sampling import Sampler, Sampling, candidates, draw, penalized
+from airllm.models.sampling import Sampler, Sampling, candidates, draw, penalize
 
 CASES = json.loads((Path(__file__).parent / "data" / "sampling.json").read_text())["cases"]
 WORDS = 49152
@@ -16,7 +16,7 @@ WORDS = 49152
 def probabilities(logits: np.ndarray, settings: Sampling, seen: list[int]) -> np.ndarray:
     """Of every token."""
     if settings.repetition_penalty != 1:
-        logits = penalized(logits, np.unique(seen), settings.repetition_penalty)
+        logits = penalize(logits, np.unique(seen), settings.repetition_penalty)
     ids, weights = candidates(logits, settings)
     whole = np.zeros(len(logits))
     whole[slice(None) if ids is None else ids] = weights
@@ -51,7 +51,7 @@ def test_probabilities_equal_transformers_now():
 def test_largest_finds_what_sorting_finds(k, extra):
     x = np.concatenate([logits_like_a_model(k), np.full(extra, 30, np.float32)])
     x[:200] = x.max()  # ties, and all of them in a few groups
-    found = sampling.largest(x, k)
+    found = sampling.top_k_places(x, k)
     last = np.sort(x)[-k]
     assert np.array_equal(found, np.flatnonzero(x >= last))
 
@@ -112,13 +112,13 @@ def test_no_draw_of_weight_zero(size):
 
 
 def test_seed():
-    def drawn(seed: int | None) -> list[int]:
+    def draw_tokens(seed: int | None) -> list[int]:
         sampler = Sampler(Sampling(1.0, seed=seed))
         return [sampler.next(logits) for _ in range(8)]
 
     logits = logits_like_a_model()
-    assert drawn(3) == drawn(3) != drawn(4)
-    assert drawn(None) != drawn(None)
+    assert draw_tokens(3) == draw_tokens(3) != draw_tokens(4)
+    assert draw_tokens(None) != draw_tokens(None)
 
 
 @pytest.mark.parametrize("logits", ([1, np.nan, 2], [1, np.inf, 2], [-np.inf] * 3))

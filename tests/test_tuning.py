@@ -36,7 +36,7 @@ def tuned(machine, tmp_path, monkeypatch):
     """Writes what was measured on this machine, and reads it in; `changes` are to the text of the file."""
 
     def write(ops=None, reload=True, **changes):
-        devices = {name: registry.opened(name).device for name in registry.available()}
+        devices = {name: registry.open_backend(name).device for name in registry.available()}
         here = vars(tuning.this_machine(devices)) | changes
         values = {"measured": "today", "machine": here, "ops": ops or {"silu": {"float32": SILU}}}
         file = tmp_path / "tuning.json"
@@ -53,11 +53,11 @@ def tuned(machine, tmp_path, monkeypatch):
 def route(request, monkeypatch):
     """Which of the two routes is used: that of the C++ backend, or its stand-in."""
     if request.param == "native":
-        if registry.opened("cpp").why_not:
+        if registry.open_backend("cpp").why_not:
             pytest.skip("the C++ backend is not built")
     else:
         monkeypatch.setitem(registry._opened, "cpp", registry.Backend("cpp", why_not="not built"))
-    return registry.opened("cpp").module
+    return registry.open_backend("cpp").module
 
 
 def ran(machine, call):
@@ -96,7 +96,7 @@ def test_arrays_that_must_be_prepared_are_routed_too(tuned, fake, route):
         return OPS["silu"].define(x)
 
     tuned()
-    registry.opened("opencl").kernels["silu"], seen = picky, []
+    registry.open_backend("opencl").kernels["silu"], seen = picky, []
     tensor_ops.reload_backend()
     tensor_ops.silu(np.ones((1, 128), np.float32)[:, ::2])
     assert seen == [(1, 64)]
@@ -111,7 +111,7 @@ def test_the_sizes_of_two_arrays_decide_of_products(tuned, machine, route):
     points.append(point_of(1, 4096, cuda=1, opencl=9))
     seen = []
     for name in machine:
-        registry.opened(name).kernels["linear"] = lambda *arrays, name=name, **rest: seen.append(name)
+        registry.open_backend(name).kernels["linear"] = lambda *arrays, name=name, **rest: seen.append(name)
     tuned({"linear": {"float32": points}})
     weight = np.ones((64, 64), np.float32)
     tensor_ops.linear(SMALL, weight), tensor_ops.linear(SMALL, weight=weight)
@@ -129,7 +129,7 @@ def test_the_sizes_of_two_arrays_decide_of_products(tuned, machine, route):
 
 
 def test_the_two_routes_tell_all_sizes_alike():
-    native = registry.opened("cpp").module
+    native = registry.open_backend("cpp").module
     if native is None:
         pytest.skip("the C++ backend is not built")
     kernels = [lambda *arrays, i=i: i for i in range(routing.OCTAVES)]
@@ -149,7 +149,7 @@ def test_the_two_routes_tell_all_sizes_alike():
 
 def test_where_the_first_of_the_order_wins_its_kernel_is_bound_itself(tuned):
     tuned({"silu": {"float32": [point(SHAPES[0], cuda=4, opencl=40)]}})
-    assert registry.choice().kernels["silu"] is registry.opened("cuda").kernels["silu"]
+    assert registry.choice().kernels["silu"] is registry.open_backend("cuda").kernels["silu"]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_the_first_of_the_order_on_another_device_is_another_machine(tuned):
     with pytest.warns(UserWarning, match="cuda: a fake device, measured: none"):
         tuned(
             {"silu": {"float32": [point(SHAPES[0], python=4)]}},
-            backends={"python": registry.opened("python").device},
+            backends={"python": registry.open_backend("python").device},
         )
 
 
@@ -261,7 +261,11 @@ def test_the_first_of_the_order_on_another_device_is_another_machine(tuned):
     "reason", ["division by zero", "its device is a fake device, measured: an older one"]
 )
 def test_a_measured_backend_that_changed_gives_way_to_the_next(tuned, fake, reason):
-    devices = {"cuda": "a fake device", "opencl": "an older one", "python": registry.opened("python").device}
+    devices = {
+        "cuda": "a fake device",
+        "opencl": "an older one",
+        "python": registry.open_backend("python").device,
+    }
     if reason == "division by zero":
         fake("opencl", device=lambda: 1 / 0)
     machine = tuned(backends=devices)
@@ -327,9 +331,9 @@ def test_a_named_file_must_exist_and_a_file_lies_beside_the_configuration(machin
     monkeypatch.delenv("AIRLLM_TUNING")
     (tmp_path / "mine.json").write_text("{}")
     monkeypatch.setenv("AIRLLM_CONFIG", str(tmp_path / "mine.json"))
-    assert tuning.place() == tmp_path / "tuning.json" and tuning.load() is None
+    assert tuning.tuning_file() == tmp_path / "tuning.json" and tuning.load() is None
     monkeypatch.delenv("AIRLLM_CONFIG")
-    assert tuning.place() == config.CHECKOUT / "tuning.json"
+    assert tuning.tuning_file() == config.CHECKOUT / "tuning.json"
 
 
 def test_an_op_that_is_not_known_is_told_and_not_used(tuned):
@@ -430,7 +434,7 @@ def test_a_backend_that_seems_to_lose_is_measured_again(monkeypatch):
         }
 
     monkeypatch.setattr(tune.measure, "compare", compare)
-    assert tune.timed_twice({usual: None, "other": None}, 1.0)[usual].median == pytest.approx(1.0)
+    assert tune.time_twice({usual: None, "other": None}, 1.0)[usual].median == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

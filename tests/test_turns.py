@@ -2,16 +2,18 @@
 
 import pytest
 
-from airllm.models.turns import fitting, room_for_answer
+from airllm.models.turns import drop_oldest_turns, room_for_answer
 
 
-def said(*roles: str) -> list[dict[str, str]]:
+def messages_of(*roles: str) -> list[dict[str, str]]:
     return [{"role": role, "content": str(i)} for i, role in enumerate(roles)]
 
 
 def kept(messages: list[dict[str, str]], most: int, spare: int = 0) -> list[int]:
     """Which messages stay, where each is ten tokens."""
-    return [int(each["content"]) for each in fitting(messages, lambda some: 10 * len(some), most, spare)]
+    return [
+        int(each["content"]) for each in drop_oldest_turns(messages, lambda some: 10 * len(some), most, spare)
+    ]
 
 
 TALK = ("user", "assistant") * 3 + ("user",)
@@ -37,11 +39,11 @@ TALK = ("user", "assistant") * 3 + ("user",)
     ),
 )
 def test_the_oldest_turns_go_first_and_the_system_prompt_never(roles, most, expected):
-    assert kept(said(*roles), most) == expected
+    assert kept(messages_of(*roles), most) == expected
 
 
 def test_once_there_is_no_room_some_is_made_for_what_comes():
-    talk = said(*TALK)
+    talk = messages_of(*TALK)
     assert kept(talk, 70, spare=40) == [0, 1, 2, 3, 4, 5, 6]
     assert kept(talk, 69, spare=40) == [6]
     assert kept(talk, 69, spare=39) == [4, 5, 6]

@@ -47,7 +47,8 @@ def test_importing_starts_nothing_and_looking_for_devices_says_nothing():
 def test_says_why_it_cannot_run_without_wgpu():
     code = (
         "import sys; sys.modules['wgpu'] = None\n"
-        "import airllm.tensor_ops; from airllm.backends import opened; print(opened('webgpu').why_not)"
+        "import airllm.tensor_ops; from airllm.backends import open_backend;"
+        " print(open_backend('webgpu').why_not)"
     )
     assert python(code).endswith(f"({extras.command('webgpu')})")
 
@@ -57,12 +58,12 @@ def test_says_why_it_cannot_run_without_a_device(kinds, monkeypatch):
     wgpu = pytest.importorskip("wgpu")
     adapters = [type("Adapter", (), {"info": {"backend_type": kind}}) for kind in kinds]
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: adapters)
-    devices.found.cache_clear()
+    devices.find_devices.cache_clear()
     monkeypatch.setattr(devices.choice, "_choice", None)
     assert "no WebGPU device here" in webgpu.get_webgpu_info()["reason"]
     with pytest.raises(RuntimeError, match="no WebGPU device here .GPUs come with"):
         webgpu.device()
-    devices.found.cache_clear()
+    devices.find_devices.cache_clear()
 
 
 @on_a_device
@@ -96,7 +97,7 @@ def three(monkeypatch):
 
     kinds, broken = ("CPU", "IntegratedGPU", "DiscreteGPU"), set()
     found = [devices.Device(adapter(kind), i) for i, kind in enumerate(kinds)]
-    monkeypatch.setattr(devices, "found", lambda: found)
+    monkeypatch.setattr(devices, "find_devices", lambda: found)
     for name, value in {"silu": silu, "_choice": None, "_reasons": {}}.items():
         monkeypatch.setattr(devices.choice, name, value)
     monkeypatch.setattr("glob.glob", lambda pattern: [pattern])  # as if there were a GPU's node
@@ -136,7 +137,7 @@ def test_where_no_gpu_computes_the_processor_is_left_to_those_who_ask_and_the_re
 
 def test_what_did_not_compute_is_tried_again_after_a_reload(three, monkeypatch):
     three |= {"DiscreteGPU", "IntegratedGPU", "CPU"}
-    monkeypatch.setitem(registry._opened, "webgpu", registry._open("webgpu"))
+    monkeypatch.setitem(registry._opened, "webgpu", registry._try_open("webgpu"))
     assert not backends.is_backend_available("webgpu")
     three.clear()
     assert not backends.is_backend_available("webgpu")
@@ -165,7 +166,7 @@ def test_devices_tell_their_memory():
 def test_arrays_stay_on_the_device(name):
     dtype = DTYPES[KERNELS.index(name) % 3]
     args, optional = sample(name, dtype), sample_optional(name, dtype)
-    assert not registry.opened("webgpu").why_not  # which computes something at the first time
+    assert not registry.open_backend("webgpu").why_not  # which computes something at the first time
     there = [webgpu.to_device(a) for a in args]
     optional_there = {n: webgpu.to_device(a) for n, a in optional.items()}
     before = webgpu.copies(), webgpu.calls()

@@ -15,7 +15,7 @@ import ml_dtypes  # noqa: F401  lets NumPy know bfloat16
 import numpy as np
 from safetensors import safe_open
 
-from airllm.architectures import declared
+from airllm.architectures import all_architectures
 from airllm.architectures.declaration import Tiny
 
 DATA = Path(__file__).parent / "data" / "tiny_models"
@@ -26,7 +26,7 @@ LENGTHS = (40, SHORT := 24, 3)
 # name -> model_type, and the model, as the architectures declare them
 DECLARED: dict[str, tuple[str, Tiny]] = {
     name: (tiny.model_type or each.model_types[0], tiny)
-    for each in declared()
+    for each in all_architectures()
     for name, tiny in each.tiny.items()
 }
 FOLDERS = tuple(DECLARED)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from os import PathLike
 
 from airllm.architectures.config import ModelConfig
-from airllm.architectures.families import declared, table, types_of_folders
+from airllm.architectures.families import all_architectures, table, types_of_folders
 from airllm.architectures.read_folder import folder_config
 from airllm.architectures.read_gguf import gguf_config
 from airllm.models.gguf_file import GgufFile
 from airllm.models.open_weights import open_weights
 from airllm.models.weights import WeightFile, model_path
 
-__all__ = ["config_of", "declared", "open_config", "table", "types_of_folders"]
+__all__ = ["config_of", "all_architectures", "open_config", "table", "types_of_folders"]
 
 
 def open_config(path: str | PathLike[str]) -> ModelConfig:

@@ -36,7 +36,7 @@ class QueryTemperature:
     length: int
 
 
-def _of(part: str, default: Any = dataclasses.MISSING) -> Any:
+def _trait_field(part: str, default: Any = dataclasses.MISSING) -> Any:
     """A field that says something of a `part` of the model: see `ModelConfig.traits`."""
     metadata = {"of": part}
     if default is dataclasses.MISSING:
@@ -64,38 +64,38 @@ class ModelConfig:
     gate), where gate is cut to at most `swiglu_limit` and up to its distance from 0.
     """
 
-    architecture: str = _of("size")
-    layers: int = _of("size")
-    width: int = _of("size")
-    heads: int = _of("size")
-    kv_heads: int = _of("size")
-    head_dim: int = _of("size")
-    feed_forward: int = _of("size")
-    vocabulary: int = _of("size")
-    context: int = _of("size")
-    rope: Rope = _of("layers")
-    norm_eps: float = _of("size")
-    attention_scale: float = _of("size")
+    architecture: str = _trait_field("size")
+    layers: int = _trait_field("size")
+    width: int = _trait_field("size")
+    heads: int = _trait_field("size")
+    kv_heads: int = _trait_field("size")
+    head_dim: int = _trait_field("size")
+    feed_forward: int = _trait_field("size")
+    vocabulary: int = _trait_field("size")
+    context: int = _trait_field("size")
+    rope: Rope = _trait_field("layers")
+    norm_eps: float = _trait_field("size")
+    attention_scale: float = _trait_field("size")
     activation: str = "silu"
     windows: tuple[int | None, ...] = ()
     local_rope: Rope | None = None
     nope_layers: tuple[bool, ...] = ()
     query_temperature: QueryTemperature | None = None
-    rope_sections: tuple[int, ...] = _of("file", ())
-    norm_offset: float = _of("file", 0.0)
-    embedding_scale: float = _of("ends", 1.0)
+    rope_sections: tuple[int, ...] = _trait_field("file", ())
+    norm_offset: float = _trait_field("file", 0.0)
+    embedding_scale: float = _trait_field("ends", 1.0)
     residual_scale: float = 1.0
-    logit_scale: float = _of("ends", 1.0)
+    logit_scale: float = _trait_field("ends", 1.0)
     attention_softcap: float | None = None
-    logit_softcap: float | None = _of("ends", None)
+    logit_softcap: float | None = _trait_field("ends", None)
     qkv_bias: bool = False
     output_bias: bool = False
     sinks: bool = False
     qk_norm: str = ""
     pre_norms: bool = True
     post_norms: bool = False
-    fused: bool = _of("file", False)
-    tied_embeddings: bool = _of("file", False)
+    fused: bool = _trait_field("file", False)
+    tied_embeddings: bool = _trait_field("file", False)
     experts: int = 0
     experts_used: int = 0
     expert_feed_forward: int = 0
@@ -114,7 +114,7 @@ class ModelConfig:
 
     def __repr__(self) -> str:
         """What is not the default; of one value in all layers, that one and how often."""
-        return f"ModelConfig({', '.join(_shown(self, field) for field in _said(self))})"
+        return f"ModelConfig({', '.join(_format_field(self, field) for field in _distinct_fields(self))})"
 
     def traits(self, part: str = "layers") -> frozenset[str]:
         """What this part of the model, its "layers" or its "ends", needs beyond a plain Llama: names of
@@ -162,13 +162,13 @@ def _traits_of(of: Any, field: dataclasses.Field[Any]) -> Iterator[str]:
         yield from (f"{field.name}.{trait}" for trait in _traits_of(value, inner))
 
 
-def _said(config: ModelConfig) -> list[str]:
+def _distinct_fields(config: ModelConfig) -> list[str]:
     """Fields that must be given, and those that have another value than by default."""
     every = dataclasses.fields(config)
     return [field.name for field in every if getattr(config, field.name) != field.default]
 
 
-def _shown(config: ModelConfig, name: str) -> str:
+def _format_field(config: ModelConfig, name: str) -> str:
     value = getattr(config, name)
     if isinstance(value, tuple) and len(value) > 1:
         runs = [(each, len(list(run))) for each, run in itertools.groupby(value)]

@@ -162,12 +162,12 @@ class Architecture:
         as this one. A mapping adds to this one's; its entries of `REMOVED` are left out.
         """
         own: dict[str, Any] = {"name": name or self.name, "in_gguf": bool(name), "parts_of": (), "tiny": {}}
-        merged = {key: _merged(getattr(self, key), other[key]) for key in _MERGED & other.keys()}
+        merged = {key: _merge(getattr(self, key), other[key]) for key in _MERGED & other.keys()}
         return dataclasses.replace(self, **own | other | merged)
 
 
 _MERGED = {"keys", "defaults", "folder_defaults", "gguf_defaults", "gguf_names", "folder_names"}
 
 
-def _merged(known: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(known: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in {**known, **other}.items() if value is not REMOVED}

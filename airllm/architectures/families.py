@@ -12,7 +12,7 @@ _PACKAGE = __name__.rpartition(".")[0]
 
 
 @cache
-def declared() -> tuple[Architecture, ...]:
+def all_architectures() -> tuple[Architecture, ...]:
     """By the alphabet; after each of GGUF's its variants, which only folders tell apart."""
     found: dict[int, Architecture] = {}
     for module in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__, f"{_PACKAGE}."):
@@ -21,51 +21,51 @@ def declared() -> tuple[Architecture, ...]:
     return tuple(sorted(found.values(), key=lambda each: (each.name, not each.in_gguf, each.title)))
 
 
-def of_gguf(name: str) -> Architecture | None:
+def architecture_of_gguf(name: str) -> Architecture | None:
     """The one that GGUF files call so."""
-    return next((each for each in declared() if each.in_gguf and each.name == name), None)
+    return next((each for each in all_architectures() if each.in_gguf and each.name == name), None)
 
 
 def architecture_named(name: str) -> Architecture:
     """The one that a configuration was read by, or its family's."""
-    found = of_gguf(name)
+    found = architecture_of_gguf(name)
     if found is None:
         raise KeyError(name)
     return found
 
 
-def of_model_type(name: str) -> Architecture | None:
+def architecture_of_model_type(name: str) -> Architecture | None:
     """The one that folders call so."""
-    return next((each for each in declared() if name in each.model_types), None)
+    return next((each for each in all_architectures() if name in each.model_types), None)
 
 
 def strips_after_control(name: str) -> bool:
     """Whether a GGUF file of this general.name, in lower case, has white space after control tokens removed:
     no key says it.
     """
-    return any(part in name for each in declared() for part in each.stripped_names)
+    return any(part in name for each in all_architectures() for part in each.stripped_names)
 
 
 def with_part(name: str) -> list[Architecture]:
     """Those that are the `text_config` of models of this type."""
-    return [each for each in declared() if name in each.parts_of]
+    return [each for each in all_architectures() if name in each.parts_of]
 
 
 def gguf_architectures() -> list[str]:
     """`general.architecture` of GGUF files, of all that run."""
-    return [each.name for each in declared() if each.in_gguf]
+    return [each.name for each in all_architectures() if each.in_gguf]
 
 
 def types_of_folders() -> list[str]:
     """`model_type` of config.json, of all that run."""
-    return list(dict.fromkeys(name for each in declared() for name in model_types_of(each)))
+    return list(dict.fromkeys(name for each in all_architectures() for name in model_types_of(each)))
 
 
 def table() -> list[tuple[str, str, str]]:
     """For people: title, types of folders, and architecture of GGUF files, of each that is declared."""
     return [
         (each.title, ", ".join(f"`{name}`" for name in model_types_of(each)) or "-", f"`{each.name}`")
-        for each in declared()
+        for each in all_architectures()
     ]
 
 

@@ -20,7 +20,7 @@ Found = Mapping[str, Any]
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 
 
-def same(value: Any) -> Any:
+def identity(value: Any) -> Any:
     return value
 
 
@@ -45,8 +45,8 @@ class Key:
     folder: str | tuple[str, ...] = ""
     check: Callable[..., Any] = Values.whole
     default: Any = ...
-    of_gguf: Callable[[Any], Any] = same
-    of_folder: Callable[[Any], Any] = same
+    of_gguf: Callable[[Any], Any] = identity
+    of_folder: Callable[[Any], Any] = identity
     null: bool = False
     implied: bool = False
     moe: bool = False
@@ -132,7 +132,7 @@ def keys_of(architecture: Architecture) -> Iterator[tuple[str, Key]]:
         yield name, replace(key, **own)
 
 
-def written(architecture: Architecture, config: ModelConfig) -> Iterator[tuple[str, Any]]:
+def write_keys(architecture: Architecture, config: ModelConfig) -> Iterator[tuple[str, Any]]:
     """The keys of a GGUF file, after the architecture's name, and what they say of a model."""
     found = vars(config)
     for name, key in keys_of(architecture):
@@ -140,10 +140,10 @@ def written(architecture: Architecture, config: ModelConfig) -> Iterator[tuple[s
         value = found[name]
         if not key.gguf or value is None or (key.moe and not config.experts):
             continue
-        if key.implied and _is(value, default(found) if callable(default) else default):
+        if key.implied and _is_close(value, default(found) if callable(default) else default):
             continue
         yield key.gguf, key.of_gguf(value)
 
 
-def _is(value: float, default: float | None) -> bool:
+def _is_close(value: float, default: float | None) -> bool:
     return default is not None and isclose(value, default)

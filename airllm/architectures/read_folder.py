@@ -7,10 +7,10 @@ from typing import Any
 
 from airllm.architectures.config import ModelConfig
 from airllm.architectures.declaration import Architecture
-from airllm.architectures.families import of_model_type, types_of_folders, with_part
+from airllm.architectures.families import architecture_of_model_type, types_of_folders, with_part
 from airllm.architectures.keys import keys_of
 from airllm.architectures.ropes import ROPE_DIM, drop_unused, folder_ropes
-from airllm.architectures.values import Values, checked
+from airllm.architectures.values import Values, check_config
 from airllm.architectures.windows import folder_windows
 from airllm.models.weights import read_json
 
@@ -25,9 +25,9 @@ def folder_config(folder: Path) -> ModelConfig:
     """The configuration in a folder's config.json."""
     whole = _open(folder)
     architecture, values = _text_part(whole)
-    for flag, wanted in _REFUSED.items():
+    for flag, expected in _REFUSED.items():
         if values.flag(flag, False):
-            raise values.error(flag, "is true", wanted)
+            raise values.error(flag, "is true", expected)
     found = _numbers(architecture, values)
     layers = found["layers"]
     ropes = folder_ropes(architecture, values, found["head_dim"], layers)
@@ -47,7 +47,7 @@ def folder_config(folder: Path) -> ModelConfig:
         ),
         moe_layers=architecture.experts(values, layers) if architecture.experts else (),
     )
-    return checked(
+    return check_config(
         values, {name: _name(key.folder) for name, key in keys_of(architecture)}, ROPE_DIM["folder"], config
     )
 
@@ -62,8 +62,8 @@ def _open(folder: Path) -> Values:
     whole = Values(path, read_json(path))
     if quantized := whole.get("quantization_config", (dict,), "an object", None):
         found = f"has quant_method {quantized.get('quant_method')!r}, which is not supported"
-        wanted = "safetensors in float32, float16 or bfloat16; take a GGUF file for fewer bits"
-        raise whole.error("quantization_config", found, wanted)
+        expected = "safetensors in float32, float16 or bfloat16; take a GGUF file for fewer bits"
+        raise whole.error("quantization_config", found, expected)
     return whole
 
 
@@ -74,7 +74,7 @@ def _text_part(whole: Values) -> tuple[Architecture, Values]:
         values = whole.below("text_config") or whole
         kind = values.text("model_type", kind)
         kind = parts[0].model_types[0] if kind == whole.raw("model_type") else kind
-    if (found := of_model_type(kind)) is None:
+    if (found := architecture_of_model_type(kind)) is None:
         raise values.error("model_type", f"has value {kind!r}", f"one of {', '.join(types_of_folders())}")
     return found, values
 
@@ -88,8 +88,8 @@ def _numbers(architecture: Architecture, values: Values) -> dict[str, Any]:
     return found
 
 
-def _has_bias(values: Values, said: tuple[str, bool] | bool) -> bool:
-    return said if isinstance(said, bool) else values.flag(*said)
+def _has_bias(values: Values, bias: tuple[str, bool] | bool) -> bool:
+    return bias if isinstance(bias, bool) else values.flag(*bias)
 
 
 def _name(names: str | tuple[str, ...]) -> str:

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 from airllm.architectures.config import ModelConfig
 from airllm.architectures.declaration import Architecture
-from airllm.architectures.families import architecture_named, gguf_architectures, of_gguf
-from airllm.architectures.keys import KEYS, keys_of, written
-from airllm.architectures.ropes import ROPE_DIM, drop_unused, gguf_ropes, written_ropes
+from airllm.architectures.families import architecture_named, architecture_of_gguf, gguf_architectures
+from airllm.architectures.keys import KEYS, keys_of, write_keys
+from airllm.architectures.ropes import ROPE_DIM, drop_unused, gguf_ropes, write_ropes
 from airllm.architectures.tensor_names import gguf_name
-from airllm.architectures.values import Values, checked
-from airllm.architectures.windows import gguf_windows, written_windows
+from airllm.architectures.values import Values, check_config
+from airllm.architectures.windows import gguf_windows, write_windows
 from airllm.models.weights import ModelFileError
 
 # Fields that say whether there is a bias, and its tensor in the first layer, or the first of its tensors.
@@ -58,22 +58,24 @@ def gguf_config(file: GgufHead) -> ModelConfig:
         tied_embeddings=gguf_name(architecture, "output") not in file.tensors,
         moe_layers=(True,) * layers if found.get("experts") else (),
     )
-    return checked(values, {name: key.gguf for name, key in keys_of(architecture)}, ROPE_DIM["gguf"], config)
+    return check_config(
+        values, {name: key.gguf for name, key in keys_of(architecture)}, ROPE_DIM["gguf"], config
+    )
 
 
-def written_keys(config: ModelConfig) -> dict[str, Any]:
+def gguf_keys(config: ModelConfig) -> dict[str, Any]:
     """The keys of a model, after its architecture's name, that `gguf_config` reads."""
     architecture = architecture_named(config.architecture)
-    found = dict(written(architecture, config)) | {"attention.value_length": config.head_dim}
-    return found | written_ropes(architecture, config) | written_windows(architecture, config)
+    found = dict(write_keys(architecture, config)) | {"attention.value_length": config.head_dim}
+    return found | write_ropes(architecture, config) | write_windows(architecture, config)
 
 
 def _architecture(file: GgufHead) -> Architecture:
     general = Values(file.path, file.metadata)
     name = general.text("general.architecture")
-    if (found := of_gguf(name)) is None:
-        wanted = f"one of {', '.join(gguf_architectures())}"
-        raise general.error("general.architecture", f"has value {name!r}", wanted)
+    if (found := architecture_of_gguf(name)) is None:
+        expected = f"one of {', '.join(gguf_architectures())}"
+        raise general.error("general.architecture", f"has value {name!r}", expected)
     return found
 
 
@@ -96,6 +98,6 @@ def _vocabulary(file: GgufHead, values: Values) -> int:
     shape = file.tensors["token_embd.weight"].shape
     width = values.whole("embedding_length")
     if len(shape) != 2 or shape[1] != width:
-        wanted = f"(tokens, {width}), as key {values.under}embedding_length says"
-        raise ModelFileError(file.path, "tensor token_embd.weight", f"has shape {shape}", wanted)
+        expected = f"(tokens, {width}), as key {values.under}embedding_length says"
+        raise ModelFileError(file.path, "tensor token_embd.weight", f"has shape {shape}", expected)
     return shape[0]

@@ -96,8 +96,8 @@ def _folder_rope(values: Values, given: Values | None, theta: float, head_dim: i
     """`given`: an object of rope_parameters, or rope_scaling; without one, rope_theta stands alone."""
     part = values.number("partial_rotary_factor", 1.0)
     if given is None:
-        return Rope(theta, _turned(head_dim, part))
-    turned = _turned(head_dim, given.number("partial_rotary_factor", part))
+        return Rope(theta, _rotated_count(head_dim, part))
+    rotated = _rotated_count(head_dim, given.number("partial_rotary_factor", part))
     theta = given.number("rope_theta", theta)
     said = (given.raw(key) for key in ("rope_type", "type"))
     kind = next((each for each in said if each is not None), "default")
@@ -105,22 +105,22 @@ def _folder_rope(values: Values, given: Values | None, theta: float, head_dim: i
         raise given.error("rope_type", f"has value {kind!r}", f"one of {', '.join(rule.scalings)}")
     kind = rule.scalings[kind]
     if kind == "default":
-        return Rope(theta, turned)
+        return Rope(theta, rotated)
     plain = {key.removeprefix(given.under): value for key, value in given.values.items()}
     scaling = {key: value for key, value in plain.items() if key not in _NO_NUMBERS_OF_SCALING}
     scaling["rope_type"] = kind
     if kind != "linear" and scaling.get(LENGTH) is None:
         scaling[LENGTH] = values.whole(LENGTH, values.whole("max_position_embeddings"))
-    _check_scaling(given, kind, turned)
-    return Rope(theta, turned, scaling=scaling)
+    _check_scaling(given, kind, rotated)
+    return Rope(theta, rotated, scaling=scaling)
 
 
-def _turned(head_dim: int, part: float) -> int:
-    """How many values of a head a part of them is. `checked` refuses too many."""
+def _rotated_count(head_dim: int, part: float) -> int:
+    """How many values of a head a part of them is. `check_config` refuses too many."""
     return int(min(head_dim * part, MOST))
 
 
-def _check_scaling(given: Values, kind: str, turned: int) -> None:
+def _check_scaling(given: Values, kind: str, rotated: int) -> None:
     for key in _REQUIRED[kind]:
         given.number(key)
     for key in ("attention_factor", LENGTH, "beta_fast", "beta_slow"):
@@ -132,18 +132,18 @@ def _check_scaling(given: Values, kind: str, turned: int) -> None:
     if kind == "llama3" and given.number("low_freq_factor") >= (high := given.number("high_freq_factor")):
         raise given.error("low_freq_factor", "is too large", f"less than high_freq_factor, which is {high}")
     for key in ("short_factor", "long_factor") if kind == "longrope" else ():
-        factors = given.get(key, (list,), wanted := f"{turned // 2} numbers above 0", ...)
-        if len(factors) != turned // 2 or any(type(f) not in (int, float) or f <= 0 for f in factors):
-            raise given.error(key, f"has {len(factors)} items", wanted)
+        factors = given.get(key, (list,), expected := f"{rotated // 2} numbers above 0", ...)
+        if len(factors) != rotated // 2 or any(type(f) not in (int, float) or f <= 0 for f in factors):
+            raise given.error(key, f"has {len(factors)} items", expected)
 
 
 def _folder_nope(values: Values, rule: Rotary, layers: int) -> tuple[bool, ...]:
     """`no_rope_layers` has a 1 for each layer that is rotated, whatever its name says."""
-    rotated = values.get("no_rope_layers", (list,), wanted := f"{layers} of 0 and 1", None)
+    rotated = values.get("no_rope_layers", (list,), expected := f"{layers} of 0 and 1", None)
     if rotated is None:
         return _none_every(values.whole("no_rope_layer_interval", rule.none_every), layers)
     if len(rotated) < layers or any(each not in (0, 1) for each in rotated):
-        raise values.error("no_rope_layers", f"has {len(rotated)} items", wanted)
+        raise values.error("no_rope_layers", f"has {len(rotated)} items", expected)
     return tuple(not each for each in rotated[:layers])
 
 
@@ -187,7 +187,7 @@ def gguf_ropes(
 def _gguf_scaling(values: Values, tensors: Container[str]) -> dict[str, Any] | None:
     """In config.json's words. Llama 3's and Phi-3's factors are tensors, not keys."""
     known = {"none": None} | {each: each for each in _GGUF_NAMES}
-    kind = values.one_of("rope.scaling.type", known[_left_out(values, tensors)], known=known)
+    kind = values.one_of("rope.scaling.type", known[_implied_scaling(values, tensors)], known=known)
     if kind is None:
         return None
     if kind == "longrope":
@@ -207,7 +207,7 @@ def _gguf_scaling(values: Values, tensors: Container[str]) -> dict[str, Any] | N
     return found
 
 
-def _left_out(values: Values, tensors: Container[str]) -> str:
+def _implied_scaling(values: Values, tensors: Container[str]) -> str:
     """The scaling that a file without rope.scaling.type means: converters write none for Phi-3."""
     if f"{_FACTORS}long.weight" in tensors:
         return "longrope"
@@ -217,11 +217,11 @@ def _left_out(values: Values, tensors: Container[str]) -> str:
 def _check_factors(values: Values, tensors: Container[str]) -> None:
     for side in ("short", "long"):
         if (name := f"{_FACTORS}{side}.weight") not in tensors:
-            wanted = f"the factors of {values.under}rope.scaling.type longrope"
-            raise ModelFileError(values.path, f"tensor {name}", "is missing", wanted)
+            expected = f"the factors of {values.under}rope.scaling.type longrope"
+            raise ModelFileError(values.path, f"tensor {name}", "is missing", expected)
 
 
-def written_ropes(architecture: Architecture, config: ModelConfig) -> dict[str, Any]:
+def write_ropes(architecture: Architecture, config: ModelConfig) -> dict[str, Any]:
     """The same keys, of a model. The factors of Llama 3 and of longrope are tensors."""
     found: dict[str, Any] = {"rope.freq_base": config.rope.theta, ROPE_DIM["gguf"]: config.rope.dim}
     if config.local_rope or architecture.rotary.local_theta:  # left out, it would be read as that

@@ -151,8 +151,8 @@ class NamedTensors:
         count, is_bias = self.config.experts, name.endswith("_bias")
         if whole.ndim != (2 if is_bias else 3) or whole.shape[0] != count or not 0 <= expert < count:
             found = f"has shape {whole.shape}"
-            wanted = f"({count}, {'values' if is_bias else 'rows, columns'}), as {name} lies in it"
-            raise ModelFileError(self.weights.path, f"tensor {stored}", found, wanted)
+            expected = f"({count}, {'values' if is_bias else 'rows, columns'}), as {name} lies in it"
+            raise ModelFileError(self.weights.path, f"tensor {stored}", found, expected)
         return self._of_stack(whole[expert], name.rpartition(".")[2].removesuffix("_bias"))
 
     def _of_stack(self, of_expert: Stored, part: str) -> Stored:

@@ -22,26 +22,26 @@ class Values:
     def error(self, key: str, found: str, expected: str) -> ModelFileError:
         return ModelFileError(self.path, f"key {self.under}{key}", found, expected)
 
-    def get(self, key: str, kinds: tuple[type, ...], wanted: str, default: Any) -> Any:
+    def get(self, key: str, kinds: tuple[type, ...], expected: str, default: Any) -> Any:
         value = self.values.get(self.under + key)
         if value is None:  # also JSON's null
             if default is ...:
-                raise self.error(key, "is missing", wanted)
+                raise self.error(key, "is missing", expected)
             return default
         if type(value) not in kinds:
-            raise self.error(key, f"has value {value!r}", wanted)
+            raise self.error(key, f"has value {value!r}", expected)
         return value
 
     def whole(self, key: str, default: Any = ..., most: int = MOST) -> Any:
         """A whole number from 1 on."""
-        value = self.get(key, (int,), wanted := f"a whole number from 1 to {most}", default)
+        value = self.get(key, (int,), expected := f"a whole number from 1 to {most}", default)
         if value is not default and not 1 <= value <= most:
-            raise self.error(key, f"has value {value}", wanted)
+            raise self.error(key, f"has value {value}", expected)
         return value
 
     def number(self, key: str, default: Any = ...) -> Any:
         """A number above 0."""
-        value = self.get(key, (int, float), wanted := "a number above 0", default)
+        value = self.get(key, (int, float), expected := "a number above 0", default)
         if value is default:
             return value if value is None else float(value)
         try:
@@ -49,7 +49,7 @@ class Values:
         except OverflowError:  # a whole number of hundreds of digits
             number = float("inf")
         if not 0 < number < float("inf"):
-            raise self.error(key, f"has value {value}", wanted)
+            raise self.error(key, f"has value {value}", expected)
         return number
 
     def flag(self, key: str, default: Any = ...) -> bool:
@@ -86,7 +86,7 @@ class Values:
         return Values(self.path, {under + k: v for k, v in values.items()}, under) if values else None
 
 
-def checked(values: Values, keys: Mapping[str, str], rope_dim: str, config: ModelConfig) -> ModelConfig:
+def check_config(values: Values, keys: Mapping[str, str], rope_dim: str, config: ModelConfig) -> ModelConfig:
     """What no single value can tell; `keys`: how the file calls what is said here, and the rotated values."""
 
     def refuse(field: str, expected: str) -> ModelFileError:

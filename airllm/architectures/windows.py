@@ -33,7 +33,7 @@ def folder_windows(
     width = values.whole("sliding_window", None if "sliding_window" in values else rule.default)
     types = values.get("layer_types", (list,), "a list of texts", None) if rule.listed else None
     if types is not None:
-        return _listed(values, types, width, layers)
+        return _windows_of_types(values, types, width, layers)
     if not on:
         return (None,) * layers
     if rule.nope_only:
@@ -53,11 +53,11 @@ def _by_place(rule: Window, values: Values, width: int | None, layers: int) -> W
     return tuple(each if i in some else None for i, each in enumerate(windows))
 
 
-def _listed(values: Values, types: list[Any], width: int | None, layers: int) -> Windows:
+def _windows_of_types(values: Values, types: list[Any], width: int | None, layers: int) -> Windows:
     known = {"full_attention": None, "sliding_attention": width}
     if len(types) != layers or any(type(each) is not str or each not in known for each in types):
-        wanted = f"{layers} of {', '.join(known)}"
-        raise values.error("layer_types", f"has {len(types)} items {sorted(set(map(str, types)))}", wanted)
+        expected = f"{layers} of {', '.join(known)}"
+        raise values.error("layer_types", f"has {len(types)} items {sorted(set(map(str, types)))}", expected)
     return tuple(known[each] for each in types)
 
 
@@ -73,7 +73,7 @@ def gguf_windows(architecture: Architecture, values: Values, layers: int) -> Win
     return tuple(width if windowed else None for windowed in pattern)
 
 
-def written_windows(architecture: Architecture, config: ModelConfig) -> dict[str, Any]:
+def write_windows(architecture: Architecture, config: ModelConfig) -> dict[str, Any]:
     """The same keys, of a model."""
     rule = architecture.window or Window()
     width = max((each for each in config.windows if each), default=None)

@@ -12,19 +12,19 @@ class TooManyAxes(Exception):
     """A kernel cannot take the result as a whole, but its items along the first axis, one after the other."""
 
 
-def leading(lead: Sequence[int], array: Any, inner: int) -> tuple:
+def leading_strides(lead: Sequence[int], array: Any, inner: int) -> tuple:
     """Sizes (n1, n2, n3) of a result's leading axes and the array's strides (s0, s1, s2, s3) along them.
 
     `inner` axes of the array are no leading ones. Strides are in elements; 0 where the array is broadcast, or
     not given. TooManyAxes if the array is broadcast along more groups of axes than a kernel knows.
     """
-    sizes, strides = _joined(lead, [element_strides(array, len(lead), inner)], _LEADING_AXES)
+    sizes, strides = _join_axes(lead, [element_strides(array, len(lead), inner)], _LEADING_AXES)
     return tuple(map(np.uint64, (*sizes[1:], *strides[0])))
 
 
-def batched(lead: Sequence[int], arrays: Sequence[Any], inner: int) -> tuple[int, list[list[int]]]:
+def batch_strides(lead: Sequence[int], arrays: Sequence[Any], inner: int) -> tuple[int, list[list[int]]]:
     """The size of the inner one of two axes that make up a batch, and each array's strides along both."""
-    sizes, strides = _joined(lead, [element_strides(a, len(lead), inner) for a in arrays], _BATCH_AXES)
+    sizes, strides = _join_axes(lead, [element_strides(a, len(lead), inner) for a in arrays], _BATCH_AXES)
     return sizes[-1], strides
 
 
@@ -40,7 +40,7 @@ def element_strides(array: Any, count: int, inner: int) -> list[int]:
     return ([0] * (count - len(own)) + own)[-count:] if count else []
 
 
-def _joined(
+def _join_axes(
     sizes: Sequence[int], strides: Sequence[list[int]], most: int
 ) -> tuple[list[int], list[list[int]]]:
     """The axes as `most` axes: those are joined that one stride goes through in every array."""

@@ -26,15 +26,15 @@ from airllm.backends.values import (  # noqa: F401  others know all of these by 
     ConfigError,
     Wrong,
     aliases,
-    canonical,
+    canonical_name,
     checks,
-    in_full,
+    expand_order,
+    format_value,
     is_auto,
     known_names,
     names_of,
     order,
     preference,
-    shown,
 )
 
 
@@ -56,7 +56,7 @@ class Config:
     @property
     def order(self) -> tuple[str, ...]:
         """The backends to try, one after the other, where none is preferred."""
-        return in_full(self.backend_priority)
+        return expand_order(self.backend_priority)
 
     def as_dict(self) -> dict[str, Any]:
         """The three keys as backend.json has them."""
@@ -86,11 +86,11 @@ class _File:
         known = checks(self.values)
         for key in self.values:
             self._refuse_misspelt(key)
-        settings = {key: self._checked(key, known[key]) for key in known if key in {*self.values, *KEYS}}
+        settings = {key: self._check(key, known[key]) for key in known if key in {*self.values, *KEYS}}
         own = {key: settings.pop(key) for key in known if key in settings and key not in KEYS}
         return Config(**settings, own=own, source=source, path=self.path)
 
-    def _checked(self, key: str, check: Callable[[Any], Any]) -> Any:
+    def _check(self, key: str, check: Callable[[Any], Any]) -> Any:
         try:
             return check(self.values[key] if key in self.values else DEFAULTS[key])
         except Wrong as wrong:
@@ -99,24 +99,24 @@ class _File:
 
     def _refuse_misspelt(self, key: str) -> None:
         """Others may keep keys of their own here, but one that is nearly ours would be a silent default."""
-        meant = _meant(key, self.values)
+        meant = _closest_key(key, self.values)
         if meant != key and meant not in self.values:
             line = json_file.line_of(self.text, key)
             raise ConfigError(f"{self.path}:{line}: unknown key {key!r}, expected {meant!r}")
 
 
-def _meant(key: str, keys: Mapping[str, Any]) -> str:
+def _closest_key(key: str, keys: Mapping[str, Any]) -> str:
     """The key of ours that `key`, one of a file's, is or nearly is, else `key` itself."""
     return next(iter(get_close_matches(key, checks(keys), n=1, cutoff=0.8)), key)
 
 
-def _opened(path: Path) -> _File:
+def _open_file(path: Path) -> _File:
     return _File(path, *json_file.read(path, f"the keys {', '.join(KEYS)}"))
 
 
 def read(path: Path | str, source: str = "AIRLLM_CONFIG") -> Config:
     """The settings of one file; ConfigError with file, line and key if it says anything it may not."""
-    return _opened(Path(path)).config(source)
+    return _open_file(Path(path)).config(source)
 
 
 def write(path: Path | str, **changes: Any) -> Config:
@@ -127,7 +127,7 @@ def write(path: Path | str, **changes: Any) -> Config:
     """
     path = Path(os.path.realpath(path))
     with json_file.one_writer(path):
-        old = _opened(path) if path.exists() else _File(path, dict(DEFAULTS), "")
+        old = _open_file(path) if path.exists() else _File(path, dict(DEFAULTS), "")
         return _store(_File(path, {**old.values, **changes}, ""))
 
 
@@ -137,9 +137,9 @@ def reset(path: Path | str) -> Config:
     others: dict[str, Any] = {}
     with json_file.one_writer(path):
         with contextlib.suppress(ConfigError):
-            values = _opened(path).values
+            values = _open_file(path).values
             others = {
-                key: value for key, value in values.items() if _meant(key, values) not in checks(values)
+                key: value for key, value in values.items() if _closest_key(key, values) not in checks(values)
             }
         return _store(_File(path, {**others, **DEFAULTS}, ""))
 
@@ -206,20 +206,20 @@ def load_file() -> Config:
 def load() -> Config:
     """The settings in force, by the precedence above."""
     config = load_file()
-    wanted = os.environ.get("AIRLLM_BACKEND", "").strip()
-    return _overridden(config, wanted) if wanted else config
+    requested = os.environ.get("AIRLLM_BACKEND", "").strip()
+    return _override(config, requested) if requested else config
 
 
-def _overridden(config: Config, wanted: str) -> Config:
+def _override(config: Config, requested: str) -> Config:
     """A name is strict, as force_backend is; a list is an order to try; auto undoes preference and force."""
     changes: dict[str, Any] = {"preferred_backend": AUTO, "force_backend": None}
     try:
-        if "," in wanted:
-            changes["backend_priority"] = order(wanted)
-        elif not is_auto(wanted):
-            changes = {"force_backend": canonical(wanted)}
+        if "," in requested:
+            changes["backend_priority"] = order(requested)
+        elif not is_auto(requested):
+            changes = {"force_backend": canonical_name(requested)}
     except ConfigError as error:
-        raise ConfigError(f"AIRLLM_BACKEND={wanted}: {error}") from None
+        raise ConfigError(f"AIRLLM_BACKEND={requested}: {error}") from None
     return dataclasses.replace(config, **changes, source="AIRLLM_BACKEND")
 
 

@@ -28,7 +28,7 @@ class CpuBackend(KernelBackend):
     @staticmethod
     def is_available() -> bool:
         """Whether the C++ backend runs here."""
-        return not registry.opened("cpp").why_not
+        return not registry.open_backend("cpp").why_not
 
     def device(self) -> str:
         """The instruction set and threads it uses."""
@@ -57,7 +57,7 @@ class CpuBackend(KernelBackend):
 
 def with_threads(number: int, what: str) -> KernelBackend:
     """It with so many threads; errors call the number `what`."""
-    return CpuBackend(num_threads=_threads(number, registry.asked_for("cpp").module, what))
+    return CpuBackend(num_threads=_threads(number, registry.require_backend("cpp").module, what))
 
 
 def with_workers(number: int) -> KernelBackend:

@@ -3,8 +3,8 @@
 There is one door: an entry `name = "module:BACKEND"` whose object is a `Declaration`. A distribution has its
 entry in the group `airllm.backends` of its metadata. A backend of this tree is a module of the folder
 `shipped`, and its file is its entry: a checkout that is not installed has no metadata, and an editable
-install has that of the day it was made. Beyond `shipped()` and `declared()` nothing tells the two apart, and
-no other module knows a backend by its name. Standard library only, as are the declarations.
+install has that of the day it was made. Beyond `shipped()` and `all_declarations()` nothing tells the
+two apart, and no other module knows a backend by its name. Standard library only, as are the declarations.
 """
 
 from __future__ import annotations
@@ -117,21 +117,21 @@ def shipped() -> dict[str, Declaration]:
     return _in_order({name: function(f"{SHIPPED}.{name}:BACKEND") for name in names})
 
 
-def declared() -> dict[str, Declaration]:
+def all_declarations() -> dict[str, Declaration]:
     """Every backend: those of the automatic order, then the others that installed distributions add.
 
     Looked for when first asked for, and when the path has changed.
     """
-    return _declared(tuple(sys.path))
+    return _load_declarations(tuple(sys.path))
 
 
 def forget() -> None:
     """Look again for backends of installed distributions."""
-    _declared.cache_clear()
+    _load_declarations.cache_clear()
 
 
 @functools.lru_cache(maxsize=1)
-def _declared(_path: tuple[str, ...]) -> dict[str, Declaration]:
+def _load_declarations(_path: tuple[str, ...]) -> dict[str, Declaration]:
     from importlib.metadata import entry_points  # looking through what is installed takes milliseconds
 
     found = {entry.name: _read(entry) for entry in reversed(tuple(entry_points(group=GROUP)))}

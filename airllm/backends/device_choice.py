@@ -15,7 +15,7 @@ from airllm.backends import proof, reasons
 from airllm.backends.values import on_processor
 
 
-class Chosen(Protocol):
+class ChosenDevice(Protocol):
     """What a choice asks of a device: a line that names it alone, and "CPU" if it is one."""
 
     @property
@@ -25,7 +25,7 @@ class Chosen(Protocol):
     def kind(self) -> str: ...
 
 
-D = TypeVar("D", bound=Chosen)
+D = TypeVar("D", bound=ChosenDevice)
 
 
 @dataclass(eq=False)
@@ -67,13 +67,13 @@ class DeviceChoice(Generic[D]):
         Raises ValueError, naming the known ones, if there is no such device, RuntimeError with the reason if
         it does not compute.
         """
-        self._choice = (self._named(name, "select()"), "select()") if name is not None else None
+        self._choice = (self._find_named(name, "select()"), "select()") if name is not None else None
 
     def why_not(self, device: D) -> str:
         """Why a device does not compute, in a line; "" if it does. Tried once in a process."""
         with self._choosing:
             if device not in self._reasons:
-                self._reasons[device] = self._tried(device)
+                self._reasons[device] = self._try_device(device)
             return self._reasons[device]
 
     def try_again(self) -> None:
@@ -81,14 +81,14 @@ class DeviceChoice(Generic[D]):
         with self._choosing:
             self._reasons = {device: why for device, why in self._reasons.items() if not why}
 
-    def _tried(self, device: D) -> str:
+    def _try_device(self, device: D) -> str:
         try:
             proof.prove(lambda x: self.silu(device, x))
         except Exception as error:  # a driver may raise anything at all
             return reasons.reason(error)
         return ""
 
-    def working(self) -> list[D]:
+    def working_devices(self) -> list[D]:
         """The devices that compute; RuntimeError with the reason of each if none does."""
         devices = self.found()
         self._best(devices)
@@ -98,10 +98,10 @@ class DeviceChoice(Generic[D]):
         """The devices that do not compute, by label, and why."""
         return {device.label: why for device in self.found() if (why := self.why_not(device))}
 
-    def asked_for(self) -> Sequence[D]:
+    def requested_device(self) -> Sequence[D]:
         """The devices that a variable of the environment or a file may mean, none if they name nothing."""
-        wanted, source = self._wanted()
-        return self._meant(wanted, source) if wanted else ()
+        requested, source = self._requested()
+        return self._match_devices(requested, source) if requested else ()
 
     def use_device(self, index: int | None) -> None:
         """In this thread, use the device of this index in `device_infos()`; None: that of all others."""
@@ -141,26 +141,26 @@ class DeviceChoice(Generic[D]):
     def _choose(self) -> tuple[D, str]:
         with self._choosing:
             if self._choice is None:
-                wanted, source = self._wanted()
-                device = self._named(wanted, source) if wanted else self._best(self.found())
+                requested, source = self._requested()
+                device = self._find_named(requested, source) if requested else self._best(self.found())
                 self._choice = device, source
             return self._choice
 
-    def _wanted(self) -> tuple[str, str]:
+    def _requested(self) -> tuple[str, str]:
         """The name of the device to use, "" for the best one, and what says so."""
         named = os.environ.get(self.variable, "").strip()
         return (named, self.variable) if named else self.configured()
 
-    def _named(self, wanted: str, source: str) -> D:
-        return self._best(self._meant(wanted, source), f"{source}={wanted}: ")
+    def _find_named(self, requested: str, source: str) -> D:
+        return self._best(self._match_devices(requested, source), f"{source}={requested}: ")
 
-    def _meant(self, wanted: str, source: str) -> Sequence[D]:
+    def _match_devices(self, requested: str, source: str) -> Sequence[D]:
         devices = self.found()
-        if fitting := self.fitting(wanted, devices):
+        if fitting := self.fitting(requested, devices):
             return fitting
         known = "; ".join(device.label for device in devices)
         raise ValueError(
-            f"{source}: unknown {self.title} device {wanted!r}, expected an index or a part of: {known}"
+            f"{source}: unknown {self.title} device {requested!r}, expected an index or a part of: {known}"
         )
 
     def _best(self, devices: Sequence[D], asked: str = "") -> D:

@@ -33,10 +33,10 @@ def devices_of(module: ModuleType | None) -> list[DeviceInfo]:
     """What a backend's module says in `device_infos()`, a dictionary for each device, with its `index` if
     that is not its place there; the host if it has no such function. Raises what the module raises.
     """
-    told = getattr(module, "device_infos", None)
-    if told is None:
+    device_infos = getattr(module, "device_infos", None)
+    if device_infos is None:
         return [host_device()]
-    return [DeviceInfo(**{"index": index} | facts) for index, facts in enumerate(told())]
+    return [DeviceInfo(**{"index": index} | facts) for index, facts in enumerate(device_infos())]
 
 
 def host_device() -> DeviceInfo:

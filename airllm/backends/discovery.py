@@ -49,11 +49,11 @@ class DiscoveredBackend:
 
 def discover_backends() -> list[DiscoveredBackend]:
     """Every known backend with its devices that compute, or why it has none. Opens each of them, once."""
-    return [_discovered(name) for name in (*config.known_names(), *absent_names())]
+    return [_discover_backend(name) for name in (*config.known_names(), *absent_names())]
 
 
-def _discovered(name: str) -> DiscoveredBackend:
-    opened = registry.opened(name)
+def _discover_backend(name: str) -> DiscoveredBackend:
+    opened = registry.open_backend(name)
     if opened.why_not:
         return DiscoveredBackend(name, reason=opened.why_not)
     try:
@@ -72,7 +72,7 @@ def get_available_backends() -> list[str]:
 
 def is_backend_available(name: str) -> bool:
     """Whether this backend runs here: opens it. ValueError, naming the known ones, if there is none such."""
-    return not registry.opened(name).why_not
+    return not registry.open_backend(name).why_not
 
 
 def get_default_backend() -> str:
@@ -83,7 +83,7 @@ def get_default_backend() -> str:
 def set_default_backend(name: str) -> None:
     """Run ops on this backend where none is named. BackendUnavailable if it cannot run here."""
     if not config.is_auto(name):
-        _asked_for(name)
+        _require_backend(name)
     registry.set_backend(name)
 
 
@@ -137,33 +137,33 @@ def _memory(device: DeviceInfo) -> str:
     return f"{total} (unified memory)" if device.unified_memory else total
 
 
-def preferred(preference: BackendPreference | str, fallbacks: Sequence[str] = ()) -> str:
+def choose_backend_name(preference: BackendPreference | str, fallbacks: Sequence[str] = ()) -> str:
     """The name of the backend to take. BackendUnavailable with every reason if none runs here."""
     if isinstance(preference, BackendPreference):
-        preference, fallbacks = _in_order(preference, fallbacks)
+        preference, fallbacks = _candidates(preference, fallbacks)
     if config.is_auto(preference):
         return registry.get_backend()
     reasons = {}
     for name in (preference, *fallbacks):
         if config.is_auto(name):
             return registry.get_backend()
-        if not (reason := registry.opened(name).why_not):
-            return registry.opened(name).name
+        if not (reason := registry.open_backend(name).why_not):
+            return registry.open_backend(name).name
         reasons[name] = reason
     if not fallbacks:
-        return _asked_for(preference).name  # raises, with remedies
+        return _require_backend(preference).name  # raises, with remedies
     tried = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
     known = ", ".join(config.known_names())
     raise BackendUnavailable(f"no backend of {', '.join(reasons)} runs here{tried}\nknown: {known}")
 
 
-def _asked_for(name: str) -> registry.Backend:
+def _require_backend(name: str) -> registry.Backend:
     try:
-        return registry.asked_for(name)
+        return registry.require_backend(name)
     except ImportError as error:
         raise BackendUnavailable(str(error)) from error
 
 
-def _in_order(preference: BackendPreference, fallbacks: Sequence[str]) -> tuple[str, Sequence[str]]:
+def _candidates(preference: BackendPreference, fallbacks: Sequence[str]) -> tuple[str, Sequence[str]]:
     forced = preference in (BackendPreference.Auto, BackendPreference.Cpu)
     return preference.value, (*fallbacks, *(() if forced else ("auto",)))

@@ -7,7 +7,7 @@ from typing import Any
 from airllm.backends import routing
 from airllm.backends.config import Config
 from airllm.backends.devices import DeviceInfo, devices_of
-from airllm.backends.registry import all_names, available, choice, definitions, opened
+from airllm.backends.registry import all_names, available, choice, definitions, open_backend
 
 
 def get_backend_info(name: str | None = None) -> dict[str, Any]:
@@ -26,8 +26,10 @@ def get_backend_info(name: str | None = None) -> dict[str, Any]:
         "config": now.config.as_dict(),
         "available_backends": available(),
         "device": now.backend.device,
-        "devices": {name: opened(name).device for name in available()},
-        "unavailable": {name: opened(name).why_not for name in all_names() if opened(name).why_not},
+        "devices": {name: open_backend(name).device for name in available()},
+        "unavailable": {
+            name: open_backend(name).why_not for name in all_names() if open_backend(name).why_not
+        },
         "passed_over": dict(now.passed_over),
         "config_source": now.config.source,
         "tuning": _tuning(),
@@ -40,7 +42,7 @@ def _describe_backend(name: str) -> dict:
 
     `compute_capability` is a whole number here, 90 for 9.0; 0 where a device has none.
     """
-    backend = opened(name)
+    backend = open_backend(name)
     devices = [] if backend.why_not else devices_of(backend.module)
     first = devices[0] if devices else DeviceInfo(0, "", 0)
     return {
@@ -60,7 +62,7 @@ def _tuning() -> dict[str, Any]:
     table = choice().table
     if table is None:
         return {"used": False, "why": choice().why, "changed": [], "unknown_ops": []}
-    devices = {name: opened(name).device for name in available()}
+    devices = {name: open_backend(name).device for name in available()}
     unknown = [op for op in table.tuning.ops if op not in definitions]
     changed = table.tuning.machine.changes(devices)
     return {"used": True, "why": choice().why, "changed": changed, "unknown_ops": unknown}
@@ -83,7 +85,7 @@ def explain(op: str, *arrays: Any, dtype: str | None = None) -> str:
     now, shapes = choice(), [tuple(getattr(array, "shape", array)) for array in arrays]
     own = next((str(a.dtype) for a in arrays if hasattr(a, "dtype") and a.dtype.kind not in "iu"), "float32")
     if now.table is not None:
-        return now.table.explained(op, shapes, dtype or own)
+        return now.table.explain(op, shapes, dtype or own)
     return f"{routing.case(op, shapes, dtype or own)}: {now.backend.name}: {now.why}"
 
 
@@ -91,7 +93,7 @@ def print_backend_info() -> None:
     """Print which backend runs, which others could, and why the rest do not; then how ops were measured."""
     info = get_backend_info()
     print(f"Active backend: {info['backend']} ({info['device']})")
-    print(f"Configuration:  {_configured(choice().config)}")
+    print(f"Configuration:  {_describe_config(choice().config)}")
     for name in all_names():
         state = info["unavailable"].get(name)
         state = f"not available: {state}" if state else f"available: {info['devices'][name]}"
@@ -99,13 +101,13 @@ def print_backend_info() -> None:
         note = f"\n             passed over: {note}" if note and name not in info["unavailable"] else ""
         print(f"  {name:<10} {state}{note}")
     print(f"Choice by size: {info['tuning']['why']}")
-    for line in _routed():
+    for line in _describe_routing():
         print(f"  {line}")
     for line in info["tuning"]["changed"]:
         print(f"  changed since it was measured (`airllm tune` measures again): {line}")
 
 
-def _configured(config: Config) -> str:
+def _describe_config(config: Config) -> str:
     """The user's wish and where it stands."""
     order = ", ".join(config.order)
     if config.force_backend:
@@ -120,7 +122,7 @@ def _configured(config: Config) -> str:
     return f"{wish} ({place})"
 
 
-def _routed() -> list[str]:
+def _describe_routing() -> list[str]:
     """The ops that run elsewhere than the order says at some size, a line each."""
     table = choice().table
     return [] if table is None else [line for op in table.tuning.ops for line in table.summary(op)]

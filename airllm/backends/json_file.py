@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from airllm.backends.values import ConfigError, Wrong, shown
+from airllm.backends.values import ConfigError, Wrong, format_value
 
 
 def read(path: Path, expected: str) -> tuple[dict[str, Any], str]:
@@ -24,12 +24,12 @@ def read(path: Path, expected: str) -> tuple[dict[str, Any], str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else f"it is not UTF-8 text ({error.reason})"
         raise ConfigError(f"{path}: cannot be read: {reason}") from None
-    return _parsed(path, text, expected), text
+    return _parse(path, text, expected), text
 
 
-def _parsed(path: Path, text: str, expected: str) -> dict[str, Any]:
+def _parse(path: Path, text: str, expected: str) -> dict[str, Any]:
     try:
-        values = json.loads(text, object_pairs_hook=_once)
+        values = json.loads(text, object_pairs_hook=_refuse_repeated)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from None
     except Wrong as wrong:
@@ -40,18 +40,18 @@ def _parsed(path: Path, text: str, expected: str) -> dict[str, Any]:
     except ValueError as error:  # a number of more digits than Python takes
         raise ConfigError(f"{path}: is not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}:1: has {shown(values)}, expected an object with {expected}")
+        raise ConfigError(f"{path}:1: has {format_value(values)}, expected an object with {expected}")
     return values
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found := dict(pairs)) < len(pairs):
-        key = repeated(key for key, _ in pairs)
+        key = find_repeated(key for key, _ in pairs)
         raise Wrong(key, f"has the key {key!r} twice, expected it once")
     return found
 
 
-def repeated(names: Iterable[str]) -> str | None:
+def find_repeated(names: Iterable[str]) -> str | None:
     """The first name that has stood before."""
     seen: set[str] = set()
     for name in names:

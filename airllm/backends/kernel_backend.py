@@ -8,8 +8,8 @@ import numpy as np
 
 from airllm import tensor_ops
 from airllm.backends import registry
-from airllm.backends.declaration import declared, function
-from airllm.backends.discovery import BackendPreference, preferred
+from airllm.backends.declaration import all_declarations, function
+from airllm.backends.discovery import BackendPreference, choose_backend_name
 
 _INTO = "_into"
 
@@ -27,7 +27,7 @@ class KernelBackend:
     Tensor1 = Tensor2 = np.ndarray
 
     def __init__(self, name: str):
-        self._backend = registry.asked_for(name)
+        self._backend = registry.require_backend(name)
 
     def __reduce__(self) -> tuple[type, tuple]:
         return type(self), (self.name(),)
@@ -66,11 +66,11 @@ class KernelBackend:
 
     def rmsnorm(self, x: Any, weight: Any, eps: float = 1e-6) -> Any:
         """`rms_norm` in place."""
-        return self._call(tensor_ops.rms_norm, x, weight, eps, out=_changeable("rms_norm", x))
+        return self._call(tensor_ops.rms_norm, x, weight, eps, out=_require_writable("rms_norm", x))
 
     def softmax(self, x: Any, scale: float = 1.0, mask: Any = None) -> Any:
         """`softmax` in place; `softmax_into` leaves `x` as it is."""
-        return self._call(tensor_ops.softmax, x, scale, mask, out=_changeable("softmax", x))
+        return self._call(tensor_ops.softmax, x, scale, mask, out=_require_writable("softmax", x))
 
     def softmax_view(self, view: Any) -> Any:
         """`softmax` in place, of a view into a larger array."""
@@ -78,7 +78,9 @@ class KernelBackend:
 
     def apply_rope(self, x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Any:
         """`apply_rope` in place; `apply_rope_into` leaves `x` as it is."""
-        return self._call(tensor_ops.apply_rope, x, cos, sin, interleaved, out=_changeable("apply_rope", x))
+        return self._call(
+            tensor_ops.apply_rope, x, cos, sin, interleaved, out=_require_writable("apply_rope", x)
+        )
 
     def weighted_sum_rows(self, weights: Any, matrix: Any, out: Any = None) -> Any:
         """`weighted_sum_rows` into `out`, a new array if that is None."""
@@ -98,7 +100,7 @@ class KernelBackend:
         return self._call(op, *args, **kwargs)
 
 
-def _changeable(op: str, x: Any) -> Any:
+def _require_writable(op: str, x: Any) -> Any:
     """`x`, as the `out` of an op in place; TypeError or ValueError if it cannot be changed."""
     expected = f"expected an array that is changed in place ({op}_into writes elsewhere)"
     if not hasattr(x, "dtype"):
@@ -110,23 +112,23 @@ def _changeable(op: str, x: Any) -> Any:
 
 def with_threads(backend: KernelBackend, threads: int) -> KernelBackend:
     """The same backend with so many threads. ValueError for one that has none of its own."""
-    if own := declared()[backend.name()].threads:
+    if own := all_declarations()[backend.name()].threads:
         return function(own)(threads, "threads")
-    counted = ", ".join(name for name, own in declared().items() if own.threads)
+    counted = ", ".join(name for name, own in all_declarations().items() if own.threads)
     found = f"threads has value {threads!r}, expected none with the backend {backend.name()}"
     raise ValueError(f"{found}: only {counted} has threads that can be counted")
 
 
 def options_of(name: str) -> tuple[str, ...]:
     """The options that `with_options` knows of a backend."""
-    return tuple(declared()[name].options)
+    return tuple(all_declarations()[name].options)
 
 
 def with_options(name: str, options: Mapping[str, Any]) -> KernelBackend:
     """The backend `name` as `options` want it, those that are None left aside. ValueError for one that it
     does not declare.
     """
-    known = declared()[name].options
+    known = all_declarations()[name].options
     backend = None
     for option, value in options.items():
         if option not in known:
@@ -146,7 +148,7 @@ def init_backend(
     a `BackendPreference` other than `Cpu` gives way to the automatic order. BackendUnavailable, which is a
     ValueError and an ImportError, with every reason if none runs.
     """
-    return KernelBackend(preferred(preference, fallback_backends))
+    return KernelBackend(choose_backend_name(preference, fallback_backends))
 
 
 __all__ = ["KernelBackend", "init_backend"]

@@ -55,7 +55,7 @@ def kernel_function(op: Declaration, module: str, own: Arrays) -> Callable:
     """`name(arrays..., parameters..., *, out=None)`, with defaults and documentation of the declaration."""
     given = f"({', '.join(op.arrays)},), ({''.join(f'{parameter}, ' for parameter in op.defaults)})"
     body = f"    return _call(_own, _op, {given}, out)"
-    return made.function(op, ["out"], body, {"_call": _call, "_own": own, "_op": op}, module)
+    return made.make_function(op, ["out"], body, {"_call": _call, "_own": own, "_op": op}, module)
 
 
 def memory_of(array: Any) -> Any:
@@ -73,7 +73,7 @@ def _call(own: Arrays, op: Any, arrays: Sequence[Any], parameters: tuple, out: A
     arrays = [given.get(operand.name) for operand in op.operands]
     shapes = [op.check(arrays, out)] if len(op.outs) == 1 else _several_shapes(op, arrays, out)
     checked = op.check_parameters(dict(zip(op.defaults, parameters, strict=True)))
-    given = {o.name: _taken(own, op, o, given, shapes[0]) for o in op.operands if o.name in given}
+    given = {o.name: _prepare_operand(own, op, o, given, shapes[0]) for o in op.operands if o.name in given}
     outs = [] if out is None else [out] if len(shapes) == 1 else list(out)
     for operand, result in zip(op.outs, outs, strict=False):
         _check_dense(op, operand.name, result)
@@ -157,7 +157,9 @@ def _as_bool(array: Any) -> Any:
     return array.view(np.dtype(np.bool_)) if is_bytes else array
 
 
-def _taken(own: Arrays, op: Any, operand: Any, given: dict[str, Any], shape: tuple[int, ...]) -> Any:
+def _prepare_operand(
+    own: Arrays, op: Any, operand: Any, given: dict[str, Any], shape: tuple[int, ...]
+) -> Any:
     """The array as the kernels take it; ValueError if they cannot, NotImplementedError for a format that they
     lack.
     """

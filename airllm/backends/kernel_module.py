@@ -14,7 +14,7 @@ def functions_of(
     def find(name: str) -> Any:
         if name not in ops:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module[name] = made = importlib.import_module(f"{package}.function").op_function(name)
-        return made
+        module[name] = function = importlib.import_module(f"{package}.function").op_function(name)
+        return function
 
     return find, lambda: sorted({*module, *module["__all__"]})

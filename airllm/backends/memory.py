@@ -87,6 +87,6 @@ def init_backend_with_memory_check(
 
 def free_memory(backend_name: str) -> tuple[int, str]:
     """Bytes that are free on the device of a backend, or all it has where it does not tell, and its name."""
-    devices = devices_of(registry.asked_for(backend_name).module)
+    devices = devices_of(registry.require_backend(backend_name).module)
     device = next((d for d in devices if d.free_memory is not None), devices[0])  # the one in use tells
     return device.total_memory if device.free_memory is None else device.free_memory, device.name

@@ -15,7 +15,7 @@ def prove(silu: Callable[[np.ndarray], Any]) -> None:
         raise AssertionError(f"silu(1) is wrong: {answer}, expected {_ONE}")
 
 
-def proved(module: Any) -> str:
+def prove_device(module: Any) -> str:
     """The device of a backend's module, in a line, that has just computed right; raises as `prove` does."""
     device = module.device()
     prove(module.silu)

@@ -19,7 +19,7 @@ import numpy as np
 
 from airllm.backends import config, declaration, proof, reasons, routing, tuning, values
 from airllm.backends.backend import Backend as Backend
-from airllm.backends.declaration import CHECKOUT, declared
+from airllm.backends.declaration import CHECKOUT, all_declarations
 from airllm.backends.values import DEFINITIONS, absent_names
 
 if (CHECKOUT / "cpp_ext").is_dir():  # a checkout: what was built in place lies there
@@ -73,20 +73,20 @@ class _Choice:
 
 def module_of(name: str) -> ModuleType | None:
     """The module of a backend, which may not run here; None for NumPy. Raises what its import raises."""
-    own = declared()[name]
+    own = all_declarations()[name]
     if own.broken:
         raise own.broken
     return None if own.definitions else importlib.import_module(own.module)
 
 
-def _open(name: str) -> Backend:
+def _try_open(name: str) -> Backend:
     if reason := absent_names().get(name):
         return Backend(name, why_not=reason)
     try:
         module = module_of(name)
         if module is None:
             return Backend(name, device=_numpy(), kernels=dict(definitions))
-        device = proof.proved(module)
+        device = proof.prove_device(module)
     except Exception as error:  # a driver may raise anything at all
         if values.is_of_a_setting(name, error):  # a mistake of the user's, which must not go unnoticed
             raise config.ConfigError(str(error)) from error
@@ -105,38 +105,41 @@ def _numpy() -> str:
 
 def reason_of(name: str, error: Exception) -> str:
     """Why a backend cannot run here, in one line, when trying it has raised `error`."""
-    remedy = declared()[name].how_to_get() if isinstance(error, ModuleNotFoundError) else ""
+    remedy = all_declarations()[name].how_to_get() if isinstance(error, ModuleNotFoundError) else ""
     return reasons.reason(error) + (f" ({remedy})" if remedy else "")
 
 
 def remedy_for(name: str) -> str:
     """What makes a backend run that is not built or installed here."""
-    own = declared().get(name)
+    own = all_declarations().get(name)
     return (own.how_to_get() if own else "") or "see its documentation"
 
 
-def opened(name: str) -> Backend:
+def open_backend(name: str) -> Backend:
     """The backend `name` (or an alias), opened once and tried; failing is an answer too, with its reason.
 
     Raises ValueError, naming the known ones, if there is no such backend.
     """
     if found := _opened.get(name):
         return found
-    name = config.canonical(name)
+    name = config.canonical_name(name)
     with _lock:
         if name not in _opened:
-            _opened[name] = _open(name)
+            _opened[name] = _try_open(name)
         return _opened[name]
+
+
+opened = open_backend  # its name before
 
 
 def available() -> list[str]:
     """Names of the backends that run here, in the configured order."""
-    return [name for name in all_names() if not opened(name).why_not]
+    return [name for name in all_names() if not open_backend(name).why_not]
 
 
 def kernel(op_name: str, backend_name: str) -> Callable:
     """The function that runs an op on a backend."""
-    return asked_for(backend_name).kernels[op_name]
+    return require_backend(backend_name).kernels[op_name]
 
 
 def all_names() -> list[str]:
@@ -144,9 +147,9 @@ def all_names() -> list[str]:
     return list(dict.fromkeys([*process_wide.config.order, *config.known_names()]))
 
 
-def asked_for(name: str, undo: str = "ask for another backend") -> Backend:
+def require_backend(name: str, undo: str = "ask for another backend") -> Backend:
     """The backend of this name; ImportError with the reason and remedies if it cannot run here."""
-    backend = opened(name)
+    backend = open_backend(name)
     if backend.why_not:
         raise ImportError(
             f"{backend.cause if isinstance(backend.cause, ModuleNotFoundError) else backend.why_not}\n"
@@ -163,30 +166,30 @@ def why_passed_over(name: str) -> str:
         hook = getattr(module_of(name), "only_when_asked", None)
         if reason := hook() if hook else "":
             return reason
-    return opened(name).why_not
+    return open_backend(name).why_not
 
 
 def _choose(settings: config.Config) -> _Choice:
     if name := settings.force_backend:
-        backend = asked_for(name, config.how_to_unforce(settings))
+        backend = require_backend(name, config.how_to_unforce(settings))
         return _Choice(backend, settings, {}, f"{settings.source} forces it", named=True)
     passed_over: dict[str, str] = {}
     if settings.preferred_backend != "auto":
-        backend = opened(settings.preferred_backend)
+        backend = open_backend(settings.preferred_backend)
         if not backend.why_not:
             return _Choice(backend, settings, passed_over, f"{settings.source} prefers it", named=True)
         passed_over[backend.name] = backend.why_not
-    backend = _first(settings.order, passed_over)
+    backend = _first_running(settings.order, passed_over)
     if settings.preferred_backend != "auto":
         warnings.warn(
             f"airllm: the preferred backend {settings.preferred_backend!r} cannot run here, "
-            f"{backend.name!r} does: {passed_over[config.canonical(settings.preferred_backend)]}",
+            f"{backend.name!r} does: {passed_over[config.canonical_name(settings.preferred_backend)]}",
             stacklevel=2,
         )
-    return _tuned(backend, settings, passed_over)
+    return _choose_tuned(backend, settings, passed_over)
 
 
-def _tuned(backend: Backend, settings: config.Config, passed_over: dict[str, str]) -> _Choice:
+def _choose_tuned(backend: Backend, settings: config.Config, passed_over: dict[str, str]) -> _Choice:
     """The automatic choice: by what was measured, if it was measured on this machine as it is."""
     found = tuning.load()
     if found is None:
@@ -203,34 +206,34 @@ def _table(found: tuning.Tuning, backend: Backend, settings: config.Config) -> r
     order = tuple(dict.fromkeys([*settings.order, DEFINITIONS]))
     key = (found, backend.name, order)
     if key not in _tables:
-        _tables[key] = routing.Table(found, backend, order, opened)
+        _tables[key] = routing.Table(found, backend, order, open_backend)
     return _tables[key]
 
 
-def automatic(found: tuning.Tuning) -> routing.Table:
+def automatic_table(found: tuning.Tuning) -> routing.Table:
     """What the automatic order makes of what was measured here, whatever else is configured."""
     settings = config.load()
-    return _table(found, _first(settings.order, {}), settings)
+    return _table(found, _first_running(settings.order, {}), settings)
 
 
-def _first(order: Iterable[str], passed_over: dict[str, str]) -> Backend:
+def _first_running(order: Iterable[str], passed_over: dict[str, str]) -> Backend:
     """The first of an order that runs here and is a gain; `passed_over` takes those before it, and why."""
     for name in order:
         if name not in passed_over:
             if not (reason := why_passed_over(name)):
-                return opened(name)
+                return open_backend(name)
             passed_over[name] = reason
-    return opened(DEFINITIONS)
+    return open_backend(DEFINITIONS)
 
 
 def best() -> Backend:
     """What the automatic order gives."""
-    return _first(process_wide.config.order, {})
+    return _first_running(process_wide.config.order, {})
 
 
 # NumPy, until `airllm.tensor_ops` has declared the ops that a backend answers to show that it runs.
 process_wide = _Choice(
-    opened(DEFINITIONS),
+    open_backend(DEFINITIONS),
     config.Config(DEFINITIONS, (DEFINITIONS,), None, "defaults", None),
     {},
     "no op is declared",
@@ -245,18 +248,18 @@ def choice() -> _Choice:
 
 def current(name: str | None = None) -> Backend:
     """The backend that runs ops now, in this thread; or the one asked for by name."""
-    return asked_for(name) if name else choice().backend
+    return require_backend(name) if name else choice().backend
 
 
 def kernels(name: str | None = None) -> dict[str, Callable]:
     """Op name -> the function that runs it now, in this thread; or on the backend asked for by name."""
-    return asked_for(name).kernels if name else choice().kernels
+    return require_backend(name).kernels if name else choice().kernels
 
 
-def _chosen_by_name(name: str) -> _Choice:
+def _choose_by_name(name: str) -> _Choice:
     if config.is_auto(name):
         return _choose(config.load())
-    return _Choice(asked_for(name), process_wide.config, {}, "asked for by name", named=True)
+    return _Choice(require_backend(name), process_wide.config, {}, "asked for by name", named=True)
 
 
 @contextlib.contextmanager
@@ -266,7 +269,7 @@ def use_backend(name: str) -> Iterator[Backend]:
     Raises ImportError with the reason and the remedies if it cannot run here, ValueError if
     there is no such backend. "auto" is what the configuration says.
     """
-    token = _scoped.set(_chosen_by_name(name))
+    token = _scoped.set(_choose_by_name(name))
     try:
         yield choice().backend
     finally:
@@ -276,7 +279,7 @@ def use_backend(name: str) -> Iterator[Backend]:
 def set_backend(name: str) -> None:
     """Run ops on this backend from now on, in every thread; raises as `use_backend` does."""
     global process_wide
-    process_wide = _chosen_by_name(name)
+    process_wide = _choose_by_name(name)
 
 
 def reload_backend() -> str:
@@ -284,8 +287,8 @@ def reload_backend() -> str:
     with _lock:
         for name in [name for name, backend in _opened.items() if backend.why_not]:
             del _opened[name]
-            if name in declared():
-                getattr(sys.modules.get(declared()[name].module), "try_again", lambda: None)()
+            if name in all_declarations():
+                getattr(sys.modules.get(all_declarations()[name].module), "try_again", lambda: None)()
         _tables.clear()
     importlib.invalidate_caches()
     declaration.forget()

@@ -46,12 +46,12 @@ class Table:
 
         def first(*args: Any, **kwargs: Any) -> Any:
             if self.kernels[op_name] is first:
-                self.kernels[op_name] = self._made(op_name)
+                self.kernels[op_name] = self._make_router(op_name)
             return self.kernels[op_name](*args, **kwargs)
 
         return first
 
-    def _made(self, op_name: str) -> Callable:
+    def _make_router(self, op_name: str) -> Callable:
         usual = self.usual.kernels[op_name]
         dtypes = self.tuning.ops.get(op_name, {})
         winners = {dtype: [self.winner(p) for p in points] for dtype, points in dtypes.items()}
@@ -61,7 +61,7 @@ class Table:
         points = next(iter(dtypes.values()))
         found = (getattr(self.opened(name).module, "route", None) for name in on_processor())
         make = next(filter(None, found), route)
-        return make(usual, len(deciding(points[0])), places)
+        return make(usual, len(deciding_arrays(points[0])), places)
 
     def _places(
         self, op_name: str, points: Sequence[Point], winners: Sequence[str]
@@ -70,7 +70,7 @@ class Table:
         names = list(dict.fromkeys(winners))
         which = np.array([names.index(name) for name in winners], np.uint8)
         kernels = [self.opened(name).kernels[op_name] for name in names]
-        return kernels, which[nearest(points)].tobytes()
+        return kernels, which[nearest_points(points)].tobytes()
 
     def winner(self, point: Point) -> str:
         """The backend that runs calls of this size: the usual one unless another is clearly faster."""
@@ -87,14 +87,14 @@ class Table:
         if name not in self.order:
             return "it is not in backend_priority"
         if name not in self.refused:
-            self.refused[name] = reason = self._changed(self.opened(name))
+            self.refused[name] = reason = self._describe_change(self.opened(name))
             if reason:
                 warnings.warn(
                     f"airllm: {self.tuning.path}: {name} was measured and is not used: {reason}", stacklevel=2
                 )
         return self.refused[name]
 
-    def _changed(self, backend: Backend) -> str:
+    def _describe_change(self, backend: Backend) -> str:
         measured = self.tuning.machine.backends[backend.name]
         same = backend.why_not or backend.device == measured
         return backend.why_not if same else f"its device is {backend.device}, measured: {measured}"
@@ -136,29 +136,29 @@ class Table:
             lines += [f"{op_name} {dtype}: {where}"] if where else []
         return lines
 
-    def explained(self, op_name: str, shapes: Sequence[tuple[int, ...]], dtype: str) -> str:
+    def explain(self, op_name: str, shapes: Sequence[tuple[int, ...]], dtype: str) -> str:
         """What runs a call with arrays of these shapes and this dtype, and why."""
         points = self.tuning.ops.get(op_name, {}).get(dtype)
         if not points:
             return f"{case(op_name, shapes, dtype)}: {self.usual.name}: {UNMEASURED}"
-        names = deciding(points[0])
+        names = deciding_arrays(points[0])
         if len(shapes) < len(names):
             raise ValueError(f"explain: {op_name} has {len(shapes)} arrays, expected {' and '.join(names)}")
-        sizes = tuple(octave(math.prod(shape)) for shape in shapes[: len(names)])
-        return self._line(op_name, dtype, shapes, points[nearest(points)[sizes]])
+        sizes = tuple(octave_of(math.prod(shape)) for shape in shapes[: len(names)])
+        return self._line(op_name, dtype, shapes, points[nearest_points(points)[sizes]])
 
     def _line(self, op_name: str, dtype: str, shapes: Sequence[tuple[int, ...]], point: Point) -> str:
         winner = self.winner(point)
         measured = _shapes(point)
         where = "" if list(shapes[: len(measured)]) == measured else f"as measured at {_text(measured)}: "
         others = sorted(point.times.items(), key=lambda item: (item[0] != winner, item[1].median))
-        told = [f"{name}{',' if name == winner else ''} {us(time.median)}" for name, time in others]
+        reasons = [f"{name}{',' if name == winner else ''} {us(time.median)}" for name, time in others]
         refused = {name: self._refusal(name) for name in self._faster(point)}
-        told += [f"{name} is not used: {reason}" for name, reason in refused.items() if reason]
+        reasons += [f"{name} is not used: {reason}" for name, reason in refused.items() if reason]
         fastest = min(point.times, key=lambda name: point.times[name].median)
         if fastest not in (winner, *refused):
-            told.append(f"{winner} comes first in the order, and {fastest} is not clearly faster")
-        return f"{case(op_name, shapes, dtype)}: {where}{'; '.join(told)}"
+            reasons.append(f"{winner} comes first in the order, and {fastest} is not clearly faster")
+        return f"{case(op_name, shapes, dtype)}: {where}{'; '.join(reasons)}"
 
 
 def clearly_faster(time: Time, than: Time) -> bool:
@@ -166,19 +166,19 @@ def clearly_faster(time: Time, than: Time) -> bool:
     return time.median * MARGIN < than.median and time.high < than.low
 
 
-def deciding(point: Point) -> list[str]:
+def deciding_arrays(point: Point) -> list[str]:
     """The names of the arrays whose sizes choose: the first two."""
     return list(point.arrays)[:2]
 
 
-def octave(size: int) -> int:
+def octave_of(size: int) -> int:
     """The place of a size in a table."""
     return min(size.bit_length(), OCTAVES - 1)
 
 
-def nearest(points: Sequence[Point]) -> np.ndarray:
+def nearest_points(points: Sequence[Point]) -> np.ndarray:
     """The place in `points` of the nearest one, at each octave of each deciding array."""
-    names = deciding(points[0])
+    names = deciding_arrays(points[0])
     centres = np.arange(OCTAVES) - 0.5  # a size of n bits is from 2^(n-1) to below 2^n
     distances: Any = 0
     for axis, name in enumerate(names):
@@ -203,7 +203,7 @@ def route(usual: Callable, arrays: int, tables: Mapping[str, tuple[list[Callable
         for array in args[:arrays]:
             if type(array) is not np.ndarray and type(array) is not np.memmap:
                 return usual
-            place = place * OCTAVES + octave(array.size)
+            place = place * OCTAVES + octave_of(array.size)
             own = array.dtype
             if own.kind not in INDEX_KINDS:
                 if own not in measured or (dtype is not None and own != dtype):
@@ -224,7 +224,7 @@ def route(usual: Callable, arrays: int, tables: Mapping[str, tuple[list[Callable
 
 
 def _shapes(point: Point) -> list[tuple[int, ...]]:
-    return [point.arrays[name] for name in deciding(point)]
+    return [point.arrays[name] for name in deciding_arrays(point)]
 
 
 def _text(shapes: Iterable[tuple[int, ...]]) -> str:

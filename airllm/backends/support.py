@@ -14,7 +14,9 @@ def support_matrix() -> dict[str, dict[str, str]]:
     "kernel (floats)" if none of them.
     """
     names = registry.available()
-    return {op: {name: _how(op, registry.opened(name)) for name in names} for op in registry.definitions}
+    return {
+        op: {name: _how(op, registry.open_backend(name)) for name in names} for op in registry.definitions
+    }
 
 
 def _how(op: str, backend: registry.Backend) -> str:

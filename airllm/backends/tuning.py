@@ -19,7 +19,7 @@ from typing import Any
 from airllm import __version__
 from airllm.backends import config, json_file
 from airllm.backends.devices import cpu_name
-from airllm.backends.values import ConfigError, shown
+from airllm.backends.values import ConfigError, format_value
 
 _LARGEST = sys.maxsize  # values of an array
 DTYPES = ("float32", "float16", "bfloat16")
@@ -61,10 +61,12 @@ class Machine:
         here = this_machine({})
         pairs = [(name, getattr(self, name), getattr(here, name)) for name in ("cpu", "cores", "airllm")]
         pairs += [(name, self.backends.get(name, ""), device) for name, device in devices.items()]
-        return [f"{name}: {_is(now)}, measured: {_is(then)}" for name, then, now in pairs if now != then]
+        return [
+            f"{name}: {_or_none(now)}, measured: {_or_none(then)}" for name, then, now in pairs if now != then
+        ]
 
 
-def _is(value: Any) -> str:
+def _or_none(value: Any) -> str:
     return str(value) or "none"
 
 
@@ -91,8 +93,8 @@ def this_machine(devices: Mapping[str, str]) -> Machine:
 # ---- the file ----
 
 
-def place() -> Path | None:
-    """Where the file is, or is to be; None where there is none: see `why_no_place`."""
+def tuning_file() -> Path | None:
+    """Where the file is, or is to be; None where there is none: see `why_no_file`."""
     named = os.environ.get("AIRLLM_TUNING", "").strip()
     if named:
         return None if named == "off" else config.named_file("AIRLLM_TUNING", named)
@@ -101,15 +103,15 @@ def place() -> Path | None:
     return beside.with_name("tuning.json") if beside else None
 
 
-def why_no_place() -> str:
-    """Why `place` gives None."""
+def why_no_file() -> str:
+    """Why `tuning_file` gives None."""
     if os.environ.get("AIRLLM_TUNING", "").strip() == "off":
         return "AIRLLM_TUNING=off"
     return "this user has no home folder, and AIRLLM_TUNING names no file"
 
 
 @contextlib.contextmanager
-def ignored() -> Iterator[None]:
+def ignore_tuning() -> Iterator[None]:
     """What was measured before has no say in here."""
     before = os.environ.get("AIRLLM_TUNING")
     os.environ["AIRLLM_TUNING"] = "off"
@@ -122,7 +124,7 @@ def ignored() -> Iterator[None]:
 
 def load() -> Tuning | None:
     """What was measured, None if nothing was; ConfigError for a file that cannot be understood."""
-    path = place()
+    path = tuning_file()
     if path and path.exists():
         stamp = path.stat()
         return _read(path, stamp.st_mtime_ns, stamp.st_size)
@@ -160,7 +162,7 @@ def write(path: Path, machine: Machine, measured: str, ops: Mapping[str, Any]) -
             others = {key: value for key, value in values.items() if key not in KEYS}
             if old.machine == machine:
                 ops = {**old.ops, **ops}
-        json_file.write(path, _laid_out({**_values(machine, measured, ops), **others}, 4) + "\n")
+        json_file.write(path, _lay_out({**_values(machine, measured, ops), **others}, 4) + "\n")
     return read(path)
 
 
@@ -184,14 +186,14 @@ def _point(point: Point) -> dict[str, Any]:
     return {"arrays": {name: list(shape) for name, shape in point.arrays.items()}, "us": times}
 
 
-def _laid_out(value: Any, levels: int, indent: str = "\n") -> str:
+def _lay_out(value: Any, levels: int, indent: str = "\n") -> str:
     """JSON whose outer levels have a line for each value, and each of the inner values one line."""
     if not levels or not isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     inner = indent + " "
     if isinstance(value, list):
-        return "[" + ",".join(inner + _laid_out(each, levels - 1, inner) for each in value) + indent + "]"
-    members = (f"{json.dumps(key)}: {_laid_out(each, levels - 1, inner)}" for key, each in value.items())
+        return "[" + ",".join(inner + _lay_out(each, levels - 1, inner) for each in value) + indent + "]"
+    members = (f"{json.dumps(key)}: {_lay_out(each, levels - 1, inner)}" for key, each in value.items())
     return "{" + ",".join(inner + member for member in members) + indent + "}"
 
 
@@ -217,7 +219,7 @@ class _Reader:
     def of(self, value: Any, kind: type, keys: tuple[str | int, ...]) -> Any:
         if type(value) is not kind:
             kinds = {dict: "an object", list: "a list", str: "a string", int: "a whole number"}
-            raise self.refuse(keys, f"has {shown(value)}, expected {kinds[kind]}")
+            raise self.refuse(keys, f"has {format_value(value)}, expected {kinds[kind]}")
         return value
 
     def tuning(self, values: dict[str, Any]) -> Tuning:
@@ -274,7 +276,7 @@ class _Reader:
 
     def shape(self, value: Any, keys: tuple[str | int, ...]) -> tuple[int, ...]:
         if not isinstance(value, list) or not all(type(n) is int and n >= 0 for n in value):
-            raise self.refuse(keys, f"has {shown(value)}, expected a shape: a list of whole numbers")
+            raise self.refuse(keys, f"has {format_value(value)}, expected a shape: a list of whole numbers")
         if math.prod(value) > _LARGEST:
             raise self.refuse(
                 keys, f"is a shape of more values than an array has, expected at most {_LARGEST}"
@@ -284,5 +286,7 @@ class _Reader:
     def time(self, value: Any, keys: tuple[str | int, ...]) -> Time:
         good = isinstance(value, list) and len(value) == 3
         if not good or not all(type(n) in (int, float) and 0 < n <= sys.float_info.max for n in value):
-            raise self.refuse(keys, f"has {shown(value)}, expected three times above 0: median, quartiles")
+            raise self.refuse(
+                keys, f"has {format_value(value)}, expected three times above 0: median, quartiles"
+            )
         return Time(*value)

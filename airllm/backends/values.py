@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airllm.backends import absent, declaration
-from airllm.backends.declaration import Absent, Declaration, declared, shipped
+from airllm.backends.declaration import Absent, Declaration, all_declarations, shipped
 
 BUILT_IN = tuple(shipped())  # as the automatic order tries them
 # What a configuration says that leaves it at that.
@@ -45,7 +45,7 @@ class Wrong(ValueError):
 
 def is_of_a_setting(name: str, error: Exception) -> bool:
     """Whether a backend's import says that one of its settings cannot be; it names that first."""
-    return isinstance(error, ImportError) and str(error).startswith(declared()[name].settings)
+    return isinstance(error, ImportError) and str(error).startswith(all_declarations()[name].settings)
 
 
 # ---- names ----
@@ -53,36 +53,36 @@ def is_of_a_setting(name: str, error: Exception) -> bool:
 
 def known_names() -> tuple[str, ...]:
     """Every backend: those of the automatic order, then others that installed distributions add."""
-    return tuple(declared())
+    return tuple(all_declarations())
 
 
 def absent_names() -> dict[str, str]:
     """Names of ABSENT that no backend has, and why."""
-    return {name: why for name, why in ABSENT.items() if name not in declared()}
+    return {name: why for name, why in ABSENT.items() if name not in all_declarations()}
 
 
 def label(name: str) -> tuple[str, str]:
     """What a backend is called in a summary, and what it runs on."""
-    if name in declared():
-        return declared()[name].title or name, declared()[name].runs_on
+    if name in all_declarations():
+        return all_declarations()[name].title or name, all_declarations()[name].runs_on
     return _OTHERS[name].title, _OTHERS[name].runs_on
 
 
 def on_processor() -> tuple[str, ...]:
     """The backends that compute in the host's memory, in the automatic order."""
-    return tuple(name for name, own in declared().items() if own.on_processor)
+    return tuple(name for name, own in all_declarations().items() if own.on_processor)
 
 
 def processor_module() -> str:
     """The name of the module whose kernels share the processor among threads, "" if no backend has one."""
-    return next((own.module for own in declared().values() if own.threads), "")
+    return next((own.module for own in all_declarations().values() if own.threads), "")
 
 
-def in_full(order: tuple[str, ...]) -> tuple[str, ...]:
+def expand_order(order: tuple[str, ...]) -> tuple[str, ...]:
     """The shipped order stands for that of all backends that have a rank; any other is what it says."""
     if order != IN_ORDER:
         return order
-    return tuple(name for name, own in declared().items() if own.rank is not None)
+    return tuple(name for name, own in all_declarations().items() if own.rank is not None)
 
 
 def is_auto(name: Any) -> bool:
@@ -90,7 +90,7 @@ def is_auto(name: Any) -> bool:
     return isinstance(name, str) and name.lower() == AUTO
 
 
-def canonical(name: str) -> str:
+def canonical_name(name: str) -> str:
     """The backend's own name for it or one of ALIASES, in letters of any case; ConfigError that lists the
     known ones otherwise.
     """
@@ -98,7 +98,10 @@ def canonical(name: str) -> str:
     folded = ALIASES.get(folded, folded)
     if folded in BUILT_IN:
         return folded
-    for known, own in declared().items():  # of which other distributions may write theirs as they like
+    for (
+        known,
+        own,
+    ) in all_declarations().items():  # of which other distributions may write theirs as they like
         if folded in (each.lower() for each in (known, *own.aliases)):
             return known
     if folded in ABSENT:
@@ -108,7 +111,7 @@ def canonical(name: str) -> str:
 
 def aliases() -> dict[str, str]:
     """Other names of backends, and of what is ABSENT, and whose they are."""
-    return {**{alias: name for name, own in declared().items() for alias in own.aliases}, **ALIASES}
+    return {**{alias: name for name, own in all_declarations().items() for alias in own.aliases}, **ALIASES}
 
 
 def names_of(backend: str) -> list[str]:
@@ -117,40 +120,40 @@ def names_of(backend: str) -> list[str]:
 
 
 def _names(*others: str) -> str:
-    found = ", ".join(f"{alias} = {name}" for alias, name in aliases().items() if name in declared())
+    found = ", ".join(f"{alias} = {name}" for alias, name in aliases().items() if name in all_declarations())
     return f"one of: {', '.join([*others, *known_names()])} ({found})"
 
 
 # ---- values ----
 
 
-def _name(value: Any, *others: str) -> str:
+def _check_name(value: Any, *others: str) -> str:
     if not isinstance(value, str):
-        raise Wrong(value, f"has {shown(value)}, expected {_names(*others)}")
+        raise Wrong(value, f"has {format_value(value)}, expected {_names(*others)}")
     try:
-        return canonical(value)
+        return canonical_name(value)
     except ConfigError:
         raise Wrong(value, f"has the unknown backend {value!r}, expected {_names(*others)}") from None
 
 
-def _preferred(value: Any) -> str:
-    return AUTO if is_auto(value) else _name(value, AUTO)
+def _check_preferred(value: Any) -> str:
+    return AUTO if is_auto(value) else _check_name(value, AUTO)
 
 
-def _force(value: Any) -> str | None:
-    return None if value is None else _name(value, "null")
+def _check_force(value: Any) -> str | None:
+    return None if value is None else _check_name(value, "null")
 
 
-def _priority(value: Any) -> tuple[str, ...]:
+def _check_priority(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise Wrong(value, f"has {shown(value)}, expected a list of backends")
+        raise Wrong(value, f"has {format_value(value)}, expected a list of backends")
     if not value:
         raise Wrong(value, "is empty, expected at least one backend")
     names: list[str] = []
     for item in value:
-        if _name(item) in names:
+        if _check_name(item) in names:
             raise Wrong(item, f"has {item!r} twice, expected each backend once")
-        names.append(_name(item))
+        names.append(_check_name(item))
     return tuple(names)
 
 
@@ -159,21 +162,21 @@ def device(value: Any) -> str:
     text = str(value).strip() if type(value) in (int, str) else ""
     if not text or text.startswith("-"):
         expected = 'a device\'s index, "platform:device" or a part of its name'
-        raise Wrong(value, f"has {shown(value)}, expected {expected}")
+        raise Wrong(value, f"has {format_value(value)}, expected {expected}")
     return text
 
 
 def preference(text: str) -> str:
     """A backend's name or auto; ConfigError that lists the known ones otherwise."""
-    return _said(_preferred, text)
+    return _check_value(_check_preferred, text)
 
 
 def order(text: str) -> tuple[str, ...]:
     """The backends of a comma-separated list; ConfigError for one that is unknown or there twice."""
-    return _said(_priority, [name.strip() for name in text.split(",")])
+    return _check_value(_check_priority, [name.strip() for name in text.split(",")])
 
 
-def _said(check: Callable[[Any], Any], value: Any) -> Any:
+def _check_value(check: Callable[[Any], Any], value: Any) -> Any:
     """`check(value)` of something that stands in no file."""
     try:
         return check(value)
@@ -182,9 +185,9 @@ def _said(check: Callable[[Any], Any], value: Any) -> Any:
 
 
 CHECKS: dict[str, Callable[[Any], Any]] = {
-    "preferred_backend": _preferred,
-    "backend_priority": _priority,
-    "force_backend": _force,
+    "preferred_backend": _check_preferred,
+    "backend_priority": _check_priority,
+    "force_backend": _check_force,
 }
 
 
@@ -194,7 +197,7 @@ def checks(keys: Mapping[str, Any]) -> dict[str, Callable[[Any], Any]]:
     Installed distributions are only asked where one of `keys` is of nobody else.
     """
     own = {**CHECKS, **_keys_of(shipped())}
-    return own if keys.keys() <= own.keys() else {**_keys_of(declared()), **own}
+    return own if keys.keys() <= own.keys() else {**_keys_of(all_declarations()), **own}
 
 
 def _keys_of(backends: Mapping[str, declaration.Declaration]) -> dict[str, Callable[[Any], Any]]:
@@ -202,6 +205,6 @@ def _keys_of(backends: Mapping[str, declaration.Declaration]) -> dict[str, Calla
     return {key: declaration.function(check) for key, check in found.items()}
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     kinds = {dict: "an object", list: "a list", type(None): "null", bool: "a boolean"}
     return kinds.get(type(value)) or f"{json.dumps(value)} (a {'string' if type(value) is str else 'number'})"

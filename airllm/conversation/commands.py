@@ -177,16 +177,16 @@ def _retry(talk: Talk, rest: str) -> None:
 
 
 def _undo(talk: Talk, rest: str) -> None:
-    talk.note(f"Taken back: {_shortened(talk.undo())}")
+    talk.note(f"Taken back: {_shorten(talk.undo())}")
 
 
-def _shortened(text: str, most: int = 60) -> str:
+def _shorten(text: str, most: int = 60) -> str:
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
 def _stats(talk: Talk, rest: str) -> None:
-    talk.say("\n".join(answers.long(talk.engine)))
+    talk.say("\n".join(answers.detail_lines(talk.engine)))
 
 
 COMMANDS = (

@@ -34,10 +34,10 @@ def converse(
         where = f"{engine.path.name} on {engine.backend.name()}, a context of {engine.context} tokens"
         talk.say(f"{where}.\n/help lists the commands, Ctrl-D leaves.")
     failed = False
-    with typed.keys_unseen():
+    with typed.hide_keys():
         for entry in typed.entries(terminal, commands.names()):
             try:
-                if not _done(talk, entry):
+                if not _handle_entry(talk, entry):
                     break
             except BrokenPipeError:  # who read the answers has read enough
                 raise
@@ -48,7 +48,7 @@ def converse(
     return failed
 
 
-def _done(talk: Talk, entry: str) -> bool:
+def _handle_entry(talk: Talk, entry: str) -> bool:
     """Whether the conversation goes on after this entry."""
     command = typed.command_of(entry)
     if command is not None:

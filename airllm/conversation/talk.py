@@ -69,7 +69,7 @@ class Talk:
             self.note("[nothing was answered: the question is taken back]")
             return
         self.messages = [*fits, {"role": "assistant", "content": answer.text}]
-        self.note(answers.short(self.engine))
+        self.note(answers.summary_line(self.engine))
 
     def retry(self) -> None:
         """Answer the last question again."""

@@ -52,11 +52,11 @@ def text_of(entry: str) -> str:
 
 
 def entries(terminal: bool, commands: Sequence[str] = ()) -> Iterator[str]:
-    """Until the end of input. On a terminal Ctrl-C takes an entry back; keys are `keys_unseen` between."""
-    return _typed(_session(commands)) if terminal else _piped()
+    """Until the end of input. On a terminal Ctrl-C takes an entry back; `hide_keys` serves in between."""
+    return _read_typed(_session(commands)) if terminal else _read_piped()
 
 
-def _piped() -> Iterator[str]:
+def _read_piped() -> Iterator[str]:
     waiting: list[str] = []
     with only_text():
         for line in sys.stdin or ():
@@ -68,7 +68,7 @@ def _piped() -> Iterator[str]:
         yield "\n".join(waiting)
 
 
-def _typed(session: PromptSession[str]) -> Iterator[str]:
+def _read_typed(session: PromptSession[str]) -> Iterator[str]:
     while True:
         try:
             yield session.prompt("> ")
@@ -104,10 +104,10 @@ def _output() -> Any:
     """
     from prompt_toolkit.output import create_output
 
-    made = create_output(sys.stdout if sys.stdout.isatty() else sys.stderr)
-    if hasattr(made, "enable_cpr"):
-        made.enable_cpr = False
-    return made
+    output = create_output(sys.stdout if sys.stdout.isatty() else sys.stderr)
+    if hasattr(output, "enable_cpr"):
+        output.enable_cpr = False
+    return output
 
 
 def _keys() -> Any:
@@ -115,22 +115,24 @@ def _keys() -> Any:
     from prompt_toolkit.filters import has_focus
     from prompt_toolkit.key_binding import KeyBindings
 
-    made = KeyBindings()
+    bindings = KeyBindings()
     typing = has_focus(DEFAULT_BUFFER)
 
-    @made.add("enter", filter=typing)
+    @bindings.add("enter", filter=typing)
     def _enter(event: Any) -> None:
         if is_open(event.current_buffer.text):
             event.current_buffer.insert_text("\n")
         else:
             event.current_buffer.validate_and_handle()
 
-    @made.add("escape", "enter", filter=typing)
-    @made.add("c-j", filter=typing)  # also what Enter was while an answer came: it is not to send anything
+    @bindings.add("escape", "enter", filter=typing)
+    @bindings.add(
+        "c-j", filter=typing
+    )  # also what Enter was while an answer came: it is not to send anything
     def _new_line(event: Any) -> None:
         event.current_buffer.insert_text("\n")
 
-    return made
+    return bindings
 
 
 # ------------------------------------------------------------------------------------------------ history
@@ -172,7 +174,7 @@ def _history() -> Any:
 
 
 @contextlib.contextmanager
-def keys_unseen() -> Iterator[None]:
+def hide_keys() -> Iterator[None]:
     """What is typed while an answer comes does not show in it; it is there when the next entry is typed."""
     if sys.stdin is None or not sys.stdin.isatty() or os.name != "posix":
         yield

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from airllm.architectures.config import ModelConfig
 from airllm.models import cache
 from airllm.models.memory import activation_bytes
-from airllm.models.pages import AROUND, Piece, common, gaps, merged, resident_bytes
+from airllm.models.pages import AROUND, Piece, find_gaps, intersect, merge, resident_bytes
 from airllm.models.units import Units
 
 CHUNK = 512  # tokens of a prompt that go through the layers together
@@ -70,7 +70,7 @@ class Budget:
         most = min(self._config.context, CONTEXT)
         least = context or min(most, _LEAST_CONTEXT)
         if limit < (smallest := self.smallest(least)):
-            raise MemoryBudgetError(self._too_small(smallest, least))
+            raise MemoryBudgetError(self._too_small_message(smallest, least))
         self.context = context or self._most_tokens(least, most)
         spare = self._room(_LEAST_CHUNK, self.context, self._cache(self.context)) - self._least_weights
         self.chunk = self._largest_chunk(spare)
@@ -101,29 +101,31 @@ class Budget:
                 f"with caches of {caches} bytes: drop caches, pass fewer sequences at once, or allow more"
             )
         if not self._last or not self._last.nbytes <= room < self._last.too_much:
-            self._last = self._planned(room - self._expert)
+            self._last = self._plan_for(room - self._expert)
         return self._last
 
-    def _planned(self, room: int) -> Plan:
+    def _plan_for(self, room: int) -> Plan:
         total = self._stays[-1]
         if total <= room:
-            return self._of(len(self._order), 0, room)
+            return self._plan_of(len(self._order), 0, room)
         window = max(self._window, min(room // _SHARE, total - room))
-        return self._of(bisect_right(self._stays, room - window) - 1, window, room)
+        return self._plan_of(bisect_right(self._stays, room - window) - 1, window, room)
 
-    def _of(self, resident: int, window: int, room: int) -> Plan:
+    def _plan_of(self, resident: int, window: int, room: int) -> Plan:
         """So many units stay."""
         units, stay = self._units.streamed, set(self._order[:resident])
         groups = _groups(units, stay, window)
         group = {unit: number for number, units in enumerate(groups) for unit in units}
-        rest = gaps(self._units.files, [*(p for unit in stay for p in units[unit]), *self._units.experts])
+        rest = find_gaps(
+            self._units.files, [*(p for unit in stay for p in units[unit]), *self._units.experts]
+        )
         needed = self._stays[resident] + window + self._expert
         return Plan(
             group=[group.get(unit, -1) for unit in range(len(units))],
             groups=groups,
-            pieces=[merged(piece for unit in group for piece in units[unit]) for group in groups],
+            pieces=[merge(piece for unit in group for piece in units[unit]) for group in groups],
             rest=rest,
-            table=common(rest, self._units.table),
+            table=intersect(rest, self._units.table),
             experts=self._expert + (0 if groups else room - self._stays[-1]),
             nbytes=needed,
             too_much=needed + self._stays[resident + 1] - self._stays[resident] if groups else 1 << 63,
@@ -151,7 +153,7 @@ class Budget:
         fits = (n for n in sizes if self._activations(n, self.context) - least <= spare // 4)
         return max(next(fits, _LEAST_CHUNK), _LEAST_CHUNK)
 
-    def _too_small(self, smallest: int, context: int) -> str:
+    def _too_small_message(self, smallest: int, context: int) -> str:
         return (
             f"max_memory is {self.limit} bytes, expected at least {smallest} ({-(-smallest // 10**6)}MB) for "
             f"{self._units.tensors.weights.path} and a context of {context}: {self._least_weights} for "
@@ -177,6 +179,6 @@ def _costs(units: list[list[Piece]], order: list[int]) -> list[int]:
     taken: list[Piece] = []
     costs = [0]
     for unit in order:
-        taken = merged([*taken, *units[unit]])
+        taken = merge([*taken, *units[unit]])
         costs.append(resident_bytes(taken))
     return costs

@@ -41,7 +41,7 @@ class Cache:
         shape = (config.layers, 2, config.kv_heads, capacity, row_items(config, dtype))
         kept = _DTYPES[dtype]
         items = int(np.prod(shape))
-        self._map, start = self._set_aside(items * kept.itemsize)
+        self._map, start = self._allocate(items * kept.itemsize)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a large page holds many heads' room: it would all be resident
             self._map.madvise(mmap.MADV_NOHUGEPAGE)
         self.data = np.frombuffer(self._map, kept, items, start).reshape(shape)
@@ -55,7 +55,7 @@ class Cache:
         room = f"{self.length} of {self.capacity} tokens, {self.dtype}, {self.config.layers} layers"
         return f"<{type(self).__name__}: {room}>"
 
-    def _set_aside(self, nbytes: int) -> tuple[mmap.mmap, int]:
+    def _allocate(self, nbytes: int) -> tuple[mmap.mmap, int]:
         """Memory, and where in it so many bytes are for keys and values."""
         private = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
         return mmap.mmap(-1, max(nbytes, 1), **private), 0
@@ -73,7 +73,7 @@ class Cache:
         end = self.length + len(keys)
         put = np.copyto if self.dtype == "q8_0" or assign is None else assign
         for kept, new in zip(self.data[layer], (keys, values), strict=True):
-            put(kept[:, self.length : end], self._stored(new.swapaxes(0, 1)))
+            put(kept[:, self.length : end], self._encode(new.swapaxes(0, 1)))
 
     def read(self, layer: int, tokens: int) -> np.ndarray:
         """Keys and values of a layer's first tokens: (2, kv_heads, tokens, head_dim), of floats."""
@@ -108,7 +108,7 @@ class Cache:
         tokens = max(self._most, self.length + more)
         return resident_bytes(self.config, self.capacity, tokens, self.dtype)
 
-    def _stored(self, new: np.ndarray) -> np.ndarray:
+    def _encode(self, new: np.ndarray) -> np.ndarray:
         if self.dtype != "q8_0":
             return new
         return tensor_ops.quantize(np.ascontiguousarray(new), "q8_0").data

@@ -60,7 +60,7 @@ class FileCache(Cache):
         self.path, self._whose = folder / f"{name or 'unnamed'}{SUFFIX}", whose
         self._named = name is not None
         folder.mkdir(parents=True, exist_ok=True)
-        self._file: Any = _opened(self.path) if name else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self._file: Any = _open_locked(self.path) if name else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         super().__init__(config, capacity, dtype)
         self._ids = np.frombuffer(self._map, "<i4", capacity, _HEADER)
         length, long = _LENGTH.unpack_from(self._map, _LENGTH_AT)
@@ -92,7 +92,7 @@ class FileCache(Cache):
     def _write_length(self) -> None:
         _LENGTH.pack_into(self._map, _LENGTH_AT, self.length, self.long)
 
-    def _set_aside(self, nbytes: int) -> tuple[mmap.mmap, int]:
+    def _allocate(self, nbytes: int) -> tuple[mmap.mmap, int]:
         start = _HEADER + -(-4 * self.capacity // _HEADER) * _HEADER
         identity = self._identity()
         if not self._header().strip(b"\0"):  # a file that is new, or whose making was cut off
@@ -104,7 +104,7 @@ class FileCache(Cache):
         """A file without tokens; none stays behind if the disk has no room for it."""
         try:
             self._file.truncate(0)
-            _take_room(self._file, nbytes)
+            _reserve(self._file, nbytes)
             self._file.seek(0)
             self._file.write(_START.pack(_MAGIC, _VERSION, len(identity)) + _NO_TOKENS + identity)
             self._file.flush()
@@ -142,7 +142,7 @@ class FileCache(Cache):
         return json.dumps({**what, "model": self._whose}).encode()
 
 
-def _opened(path: Path) -> BinaryIO:
+def _open_locked(path: Path) -> BinaryIO:
     """For this process alone."""
     while True:
         path.touch()
@@ -158,7 +158,7 @@ def _opened(path: Path) -> BinaryIO:
                 return file
 
 
-def _take_room(file: BinaryIO, nbytes: int) -> None:
+def _reserve(file: BinaryIO, nbytes: int) -> None:
     """A new file gets so many zeros. OSError, ENOSPC among them, if the disk has no room for them."""
     if hasattr(os, "posix_fallocate"):
         try:

@@ -14,7 +14,7 @@ import numpy as np
 
 from airllm.formats import Quantized
 from airllm.models.cache import Cache
-from airllm.models.fused import ends, prepared
+from airllm.models.fused import end_arguments, prepare_layer
 from airllm.models.layers import Layer
 from airllm.models.model import Model, Tables
 from airllm.models.weights import Stored
@@ -60,7 +60,7 @@ class CapturedStep:
         return tables
 
 
-def captured(model: Model, cache: Cache) -> tuple[CapturedStep | None, str]:
+def capture_step(model: Model, cache: Cache) -> tuple[CapturedStep | None, str]:
     """A model's step with this cache, where its backend captures steps, or why this one is not captured."""
     if model.ops.extension("DecoderGraph") is None:
         return None, ""
@@ -88,22 +88,22 @@ def _graph(model: Model, tables: Tables, cache: Cache) -> Any:
     c, ops = model.config, model.ops
     to_device = ops.extension("to_device")
 
-    def moved(stored: Stored) -> Any:
+    def move(stored: Stored) -> Any:
         dense = isinstance(stored, Quantized)
         return to_device(stored if dense else np.require(stored, requirements=["C", "ALIGNED"]))
 
-    def layer_moved(layer: Layer) -> Any:
-        weights = {name: moved(stored) for name, stored in layer.weights.items()}
-        return prepared(ops, "DeviceLayer", dataclasses.replace(layer, weights=weights))
+    def move_layer(layer: Layer) -> Any:
+        weights = {name: move(stored) for name, stored in layer.weights.items()}
+        return prepare_layer(ops, "DeviceLayer", dataclasses.replace(layer, weights=weights))
 
-    embedding = moved(model.embedding)
+    embedding = move(model.embedding)
     return ops.extension("DecoderGraph")(
-        tuple(map(layer_moved, model.layers)),
+        tuple(map(move_layer, model.layers)),
         embedding,
-        moved(model.output_norm),
-        embedding if model.output is model.embedding else moved(model.output),
+        move(model.output_norm),
+        embedding if model.output is model.embedding else move(model.output),
         tables,
         capacity=cache.capacity,
         cache_dtype=cache.dtype,
-        **ends(ops, c),
+        **end_arguments(ops, c),
     )

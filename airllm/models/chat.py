@@ -72,7 +72,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def __init__(self, **options: Any):
         super().__init__(**options)
         self.left = _Left()
-        self.filters["counted"] = jinja2.pass_context(lambda context, items: self._counted(items))
+        self.filters["counted"] = jinja2.pass_context(lambda context, items: self._count_steps(items))
 
     def _generate(self, source: jinja2.nodes.Template, *rest: Any, **more: Any) -> str:
         for loop in source.find_all(jinja2.nodes.For):
@@ -83,7 +83,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         self._step()
         if isinstance(obj, jinja2.runtime.LoopContext) and args:  # a recursive loop, one level down
-            args = (self._counted(args[0]), *args[1:])
+            args = (self._count_steps(args[0]), *args[1:])
         return super().call(context, obj, *args, **kwargs)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -91,7 +91,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
             raise OverflowError(f"the result of {operator} is too large")
         return super().call_binop(context, operator, left, right)
 
-    def _counted(self, items: Iterable[Any]) -> Iterator[Any]:
+    def _count_steps(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in items:
             self._step()
             yield item
@@ -120,12 +120,12 @@ def _is_large(operator: str, left: Any, right: Any) -> bool:
 
 def _environment() -> _Sandbox:
     extensions: list[Any] = ["jinja2.ext.loopcontrols", _Generation]
-    made = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-    del made.globals["lipsum"]  # as many words as it is asked for
-    made.filters["tojson"] = _to_json
-    made.globals["raise_exception"] = _raise
-    made.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
-    return made
+    sandbox = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    del sandbox.globals["lipsum"]  # as many words as it is asked for
+    sandbox.filters["tojson"] = _to_json
+    sandbox.globals["raise_exception"] = _raise
+    sandbox.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
+    return sandbox
 
 
 class ChatTemplate:
@@ -158,7 +158,7 @@ class ChatTemplate:
         template's reason if it does not take these messages. Encode the text with `add_bos=False`: a template
         that wants a bos token writes it.
         """
-        checked = [self._said(message) for message in _checked(messages)]
+        checked = [self._template_message(message) for message in _check_messages(messages)]
         given = {"tools": tools, **variables, "add_generation_prompt": add_generation_prompt}
         try:
             return self._text(checked, given)
@@ -184,7 +184,7 @@ class ChatTemplate:
         text.encode()  # half a character, which no tokenizer takes, is an error of what made it
         return text
 
-    def _said(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _template_message(self, message: dict[str, Any]) -> dict[str, Any]:
         """A message as the template takes it: most know texts alone."""
         content = message.get("content")
         if isinstance(content, list) and _is_parts(content) and not self._takes_parts:
@@ -196,7 +196,7 @@ class ChatTemplate:
     @cached_property
     def _takes_parts(self) -> bool:
         """Whether the template puts together the texts of OpenAI's parts itself."""
-        text = self._tried({"role": "user", "content": [{"type": "text", "text": _MARK}]})
+        text = self._try_render({"role": "user", "content": [{"type": "text", "text": _MARK}]})
         return _MARK in text and "{'" not in text  # a list that was printed
 
     @cached_property
@@ -204,10 +204,10 @@ class ChatTemplate:
         """Whether the template has a place for calls of tools without a text."""
         call = {"type": "function", "id": "123456789", "function": {"name": _MARK, "arguments": {}}}
         user = {"role": "user", "content": "x"}
-        text = self._tried(user, {"role": "assistant", "content": None, "tool_calls": [call]})
+        text = self._try_render(user, {"role": "assistant", "content": None, "tool_calls": [call]})
         return _MARK in text and "None" not in text
 
-    def _tried(self, *messages: dict[str, Any]) -> str:
+    def _try_render(self, *messages: dict[str, Any]) -> str:
         """The text of these messages; none if the template fails on them."""
         try:
             return self._text(list(messages), {"tools": None, "add_generation_prompt": False})
@@ -215,7 +215,7 @@ class ChatTemplate:
             return ""
 
 
-def _checked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _check_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
         raise TypeError(f"chat: messages has type {type(messages).__name__}, expected a list of dicts")
     for i, message in enumerate(messages):
@@ -294,11 +294,11 @@ def folder_chat_template(folder: Path, name: str = "default") -> ChatTemplate | 
             return ChatTemplate(alone.read_text(encoding="utf-8"), alone, **names)
         except UnicodeDecodeError as error:
             raise ModelFileError(alone, "the chat template", f"is no UTF-8 ({error})") from None
-    source = _named(path, config.get("chat_template"), name)
+    source = _template_named(path, config.get("chat_template"), name)
     return None if source is None else ChatTemplate(source, path, "chat_template", **names)
 
 
-def _named(path: Path, templates: Any, name: str) -> str | None:
+def _template_named(path: Path, templates: Any, name: str) -> str | None:
     """`chat_template` is one template, or a list of those with names."""
     if templates is None or isinstance(templates, str):
         return templates if name == "default" else None

@@ -55,7 +55,7 @@ def decoder_layer(
         x, normed = ops.add_rms_norm(x, change, layer["feed_forward.norm"], c.norm_eps)
     else:
         x = normed = np.add(x, change, out=change)
-    change = experts(ops, normed, layer) if layer.experts else feed_forward(ops, normed, layer)
+    change = mix_experts(ops, normed, layer) if layer.experts else feed_forward(ops, normed, layer)
     change = _finish_half(ops, change, layer, "feed_forward")
     return np.add(x, change, out=change)  # fresh memory would cost more than the sum
 
@@ -63,7 +63,7 @@ def decoder_layer(
 def _finish_half(ops: Any, change: np.ndarray, layer: Layer, half: str) -> np.ndarray:
     """What half a layer adds to the hidden state, of what it has computed."""
     c = layer.config
-    layer.add_up(change)
+    layer.all_reduce(change)
     if c.post_norms:
         change = ops.rms_norm(change, layer[f"{half}.post_norm"], c.norm_eps)
     if c.residual_scale != 1:
@@ -90,7 +90,7 @@ def attention(
     else:
         attended = np.empty_like(q)
     if c.query_temperature:
-        q *= _temperatures(c.query_temperature, rows)
+        q *= _query_temperatures(c.query_temperature, rows)
     for part in rows:
         part.cache.append(layer.index, part.of(k), part.of(v), ops.extension("assign"))
         _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
@@ -109,7 +109,7 @@ def _norm_queries_and_keys(
     )
 
 
-def _temperatures(of: QueryTemperature, rows: Sequence[Rows]) -> np.ndarray:
+def _query_temperatures(of: QueryTemperature, rows: Sequence[Rows]) -> np.ndarray:
     """The factor (rows, 1, 1) on each row's queries, by its position in its sequence."""
     at = np.concatenate([part.cache.length + np.arange(part.stop - part.start) for part in rows])
     return (1 + of.scale * np.log1p(at // of.length)).astype(np.float32)[:, None, None]
@@ -139,16 +139,16 @@ def unpacks_cache(ops: Any, dtype: str) -> bool:
 def feed_forward(ops: Any, x: np.ndarray, layer: Layer, part: str = "feed_forward") -> np.ndarray:
     """The layer's own feed-forward part, or its shared expert."""
     names = ("gate", "up", "down")
-    return gated(ops, x, layer.config, {name: layer[f"{part}.{name}"] for name in names})
+    return gated_mlp(ops, x, layer.config, {name: layer[f"{part}.{name}"] for name in names})
 
 
-def gated(ops: Any, x: np.ndarray, c: ModelConfig, weights: Mapping[str, Stored]) -> np.ndarray:
+def gated_mlp(ops: Any, x: np.ndarray, c: ModelConfig, weights: Mapping[str, Stored]) -> np.ndarray:
     """down(act(gate(x)) * up(x)), each with its bias where it has one."""
     gate, up = (ops.linear(x, weights[name], weights.get(f"{name}_bias")) for name in ("gate", "up"))
-    return ops.linear(_activated(ops, gate, up, c), weights["down"], weights.get("down_bias"))
+    return ops.linear(_activate(ops, gate, up, c), weights["down"], weights.get("down_bias"))
 
 
-def _activated(ops: Any, gate: np.ndarray, up: np.ndarray, c: ModelConfig) -> np.ndarray:
+def _activate(ops: Any, gate: np.ndarray, up: np.ndarray, c: ModelConfig) -> np.ndarray:
     if c.activation == "silu":
         return ops.swiglu(gate, up)
     if c.activation == "swiglu_clamped":
@@ -160,22 +160,22 @@ def _activated(ops: Any, gate: np.ndarray, up: np.ndarray, c: ModelConfig) -> np
 _GELU = {"gelu_tanh": "tanh", "gelu": "none"}
 
 
-def experts(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
+def mix_experts(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
     """For each token the experts that the router chooses, weighted; no other is read."""
     c = layer.config
     assert layer.experts
-    chosen, weights = _routed(ops, x, layer)
+    chosen, weights = _route(ops, x, layer)
     total = _shared_expert(ops, x, layer) if c.shared_expert else np.zeros_like(x)
     used = np.unique(chosen).tolist()
     layer.experts.expect(layer.index, used)
     for number in used:
         tokens, place = np.nonzero(chosen == number)
-        result = gated(ops, x[tokens], c, layer.experts[number])
+        result = gated_mlp(ops, x[tokens], c, layer.experts[number])
         total[tokens] += weights[tokens, place][:, None] * result
     return total
 
 
-def _routed(ops: Any, x: np.ndarray, layer: Layer) -> tuple[np.ndarray, np.ndarray]:
+def _route(ops: Any, x: np.ndarray, layer: Layer) -> tuple[np.ndarray, np.ndarray]:
     """The numbers of the experts (rows, experts_used) that the router chooses, and what each weighs."""
     c = layer.config
     probabilities = ops.softmax(ops.linear(x, layer["experts.router"], layer.get("experts.router_bias")))

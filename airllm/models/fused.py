@@ -40,11 +40,11 @@ class FusedLayers:
             return
         self.most_rows = ops.extension("decoder_rows")
         try:
-            self.prepared = tuple(prepared(ops, "DecoderLayer", layer) for layer in layers)
+            self.prepared = tuple(prepare_layer(ops, "DecoderLayer", layer) for layer in layers)
         except NotImplementedError as error:
             self.why_not = str(error)
 
-    def takes(self, rows: Sequence[Rows]) -> bool:
+    def supports(self, rows: Sequence[Rows]) -> bool:
         """Whether the layers are run by one call for these rows."""
         return not self.why_not and rows[-1].stop <= self.most_rows
 
@@ -79,13 +79,13 @@ class FusedStep:
             self.why_not = self.why_not or "the backend has no call for a whole step"
             return
         try:
-            self._plan = plan(layers.prepared, embedding, output_norm, output, **ends(ops, config))
+            self._plan = plan(layers.prepared, embedding, output_norm, output, **end_arguments(ops, config))
         except NotImplementedError as error:
             self.why_not = str(error)
 
-    def takes(self, rows: Sequence[Rows]) -> bool:
+    def supports(self, rows: Sequence[Rows]) -> bool:
         """Whether one call goes from the tokens of these rows to logits."""
-        return not self.why_not and self._layers.takes(rows)
+        return not self.why_not and self._layers.supports(rows)
 
     def parts(self, rows: Sequence[Rows]) -> list[slice]:
         """The sequences of each call, where one has too many rows, of a token each; none where op by op is
@@ -107,7 +107,7 @@ class FusedStep:
         """
         return self._run(self._plan, tokens, *_arguments(angles, rows), reduce)
 
-    def bound(self, cache: Cache, tables: Sequence[tuple[np.ndarray, np.ndarray]]) -> BoundStep:
+    def bind(self, cache: Cache, tables: Sequence[tuple[np.ndarray, np.ndarray]]) -> BoundStep:
         """For the tokens of one sequence, as many as the tables of cosines and sines have positions."""
         return BoundStep(self._run, self._plan, cache, tables)
 
@@ -170,7 +170,7 @@ def _refusal(ops: Any, traits: frozenset[str]) -> str:
     return ""
 
 
-def prepared(ops: Any, kind: str, layer: Layer) -> Any:
+def prepare_layer(ops: Any, kind: str, layer: Layer) -> Any:
     """A layer as the class `kind` of the backend's module has it. Raises NotImplementedError where that lacks
     a part.
     """
@@ -186,14 +186,14 @@ def prepared(ops: Any, kind: str, layer: Layer) -> Any:
         interleaved=c.rope.interleaved,
         index=layer.index,
         rotation=int(rope is c.local_rope) if rope else -1,
-        **_told(ops, c, "layers", layer.index),
+        **_native_arguments(ops, c, "layers", layer.index),
         **({"experts": _experts(layer)} if layer.experts else {}),
     )
 
 
-def ends(ops: Any, config: ModelConfig) -> dict[str, Any]:
+def end_arguments(ops: Any, config: ModelConfig) -> dict[str, Any]:
     """What a native step is told of a model before its first layer and after its last."""
-    return {"norm_eps": config.norm_eps, **_told(ops, config, "ends")}
+    return {"norm_eps": config.norm_eps, **_native_arguments(ops, config, "ends")}
 
 
 # What a native layer, or step, that knows a trait is told of it, as the argument of the same name (of a
@@ -214,7 +214,7 @@ _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
 }
 
 
-def _told(ops: Any, config: ModelConfig, part: str, layer: int = 0) -> dict[str, Any]:
+def _native_arguments(ops: Any, config: ModelConfig, part: str, layer: int = 0) -> dict[str, Any]:
     """The values of the traits that the native part knows. NotImplementedError if the model has others."""
     if why_not := why_not_native(ops, config, part):
         raise NotImplementedError(why_not)

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from airllm.extras import needed
+from airllm.extras import require_extra
 from airllm.models.cache import Cache, ContextFull, token_id
 from airllm.models.model import Model
 from airllm.models.sampling import Sampler, Sampling
@@ -130,14 +130,14 @@ class PromptCache:
         self._lock = threading.Lock()
 
     @contextmanager
-    def taken(self, tokens: list[int]) -> Iterator[Cache]:
+    def take(self, tokens: list[int]) -> Iterator[Cache]:
         """A cache with the tokens that `tokens` shares with the last sequence, but for the last of them: its
         logits are wanted. An interrupt leaves in it what was computed.
         """
         with self._lock:
             cache, self._kept = self._kept, None
         cache = cache or self._new()
-        cache.truncate(_alike(cache.tokens[: cache.length], tokens[:-1]))
+        cache.truncate(_common_prefix(cache.tokens[: cache.length], tokens[:-1]))
         try:
             yield cache
         finally:
@@ -149,7 +149,7 @@ class PromptCache:
         self._kept = None
 
 
-def _alike(a: Sequence[int], b: Sequence[int]) -> int:
+def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """How many items both begin with."""
     pairs = enumerate(zip(a, b, strict=False))
     return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
@@ -163,16 +163,16 @@ class _Continuation:
     that come out. `reason` is set when the text has ended.
     """
 
-    def __init__(self, tokenizer: Tokenizer, tokens: list[int], cache: Cache, wanted: Request):
-        self.cache, self.wanted, self.prompt_tokens = cache, wanted, len(tokens)
+    def __init__(self, tokenizer: Tokenizer, tokens: list[int], cache: Cache, request: Request):
+        self.cache, self.wanted, self.prompt_tokens = cache, request, len(tokens)
         self.cached_tokens = cache.length
         self.pending = tokens[cache.length :]
         self.new_tokens = 0
         self.reason = ""
         self._ends = tokenizer.stop_ids
-        self._sampler = Sampler(wanted.sampling, tokens)
+        self._sampler = Sampler(request.sampling, tokens)
         self._decoder = tokenizer.decoder()
-        self._stops = StopStrings(wanted.stop)
+        self._stops = StopStrings(request.stop)
 
     def take(self, logits: np.ndarray) -> str:
         """Choose a token; returns the text that is certain now."""
@@ -180,17 +180,17 @@ class _Continuation:
         self.pending = [token]
         self.new_tokens += 1
         if token in self._ends:
-            return self._ended(END)
+            return self._end(END)
         text = self._stops.add(self._decoder.add(token))
         if self._stops.found:
             self.reason = STOP
         elif self.new_tokens == self.wanted.max_new_tokens:
-            return text + self._ended(LENGTH)
+            return text + self._end(LENGTH)
         elif self.cache.length == self.cache.capacity:
-            return text + self._ended(CONTEXT)
+            return text + self._end(CONTEXT)
         return text
 
-    def _ended(self, reason: str) -> str:
+    def _end(self, reason: str) -> str:
         self.reason = reason
         text = self._stops.add(self._decoder.finish())
         return text + self._stops.finish()
@@ -256,23 +256,23 @@ class TextGenerator:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer, opened when first asked for."""
-        with needed("models"):
+        with require_extra("models"):
             return open_tokenizer(self.path)
 
-    def stream(self, prompt: Prompt, wanted: Request, name: str = "prompt") -> Iterator[str]:
+    def stream(self, prompt: Prompt, request: Request, name: str = "prompt") -> Iterator[str]:
         """Pieces of the text after a prompt, as soon as they are certain. `name`: of the prompt in errors,
         which are raised here and not with the first piece.
         """
-        return self._pieces(self._encoded(prompt, name), wanted)
+        return self._pieces(self._encode_prompt(prompt, name), request)
 
-    def batch(self, prompts: Sequence[Prompt], wanted: Request) -> list[str]:
+    def batch(self, prompts: Sequence[Prompt], request: Request) -> list[str]:
         """The text after each prompt. All share each pass over the weights, and each ends on its own."""
-        encoded = [self._encoded(prompt, f"prompt {i}") for i, prompt in enumerate(prompts)]
+        encoded = [self._encode_prompt(prompt, f"prompt {i}") for i, prompt in enumerate(prompts)]
         if not encoded:
             return []
-        sequences = [_Continuation(self.tokenizer, p, self._new_cache(), wanted) for p in encoded]
+        sequences = [_Continuation(self.tokenizer, p, self._new_cache(), request) for p in encoded]
         whole: list[list[str]] = [[] for _ in sequences]
-        for pieces in self._rounds(sequences, wanted):
+        for pieces in self._rounds(sequences, request):
             for parts, piece in zip(whole, pieces, strict=True):
                 parts.append(piece)
         return ["".join(parts) for parts in whole]
@@ -288,7 +288,7 @@ class TextGenerator:
         """Keep nothing of the last sequence."""
         self._kept.clear()
 
-    def _encoded(self, prompt: Prompt, name: str) -> list[int]:
+    def _encode_prompt(self, prompt: Prompt, name: str) -> list[int]:
         """A prompt as tokens. ValueError if there are none, or one is none; ContextFull for too many."""
         vocabulary = len(self.tokenizer)
         if isinstance(prompt, str):
@@ -305,13 +305,13 @@ class TextGenerator:
             raise ContextFull(f"{name} has {len(tokens)} tokens, expected {expected}")
         return tokens
 
-    def _pieces(self, tokens: list[int], wanted: Request) -> Iterator[str]:
-        with self._kept.taken(tokens) as cache:
-            sequence = _Continuation(self.tokenizer, tokens, cache, wanted)
-            with closing(self._rounds([sequence], wanted)) as pieces:
+    def _pieces(self, tokens: list[int], request: Request) -> Iterator[str]:
+        with self._kept.take(tokens) as cache:
+            sequence = _Continuation(self.tokenizer, tokens, cache, request)
+            with closing(self._rounds([sequence], request)) as pieces:
                 yield from (piece for (piece,) in pieces if piece)
 
-    def _rounds(self, sequences: list[_Continuation], wanted: Request) -> Generator[list[str], None, None]:
+    def _rounds(self, sequences: list[_Continuation], request: Request) -> Generator[list[str], None, None]:
         """The text that each pass through the layers adds to each sequence. `statistics` says what has
         happened, however it ends; the time between the passes, which is the caller's, does not count.
         """
@@ -326,7 +326,7 @@ class TextGenerator:
                     states = [sequences[i].pending for i in going], [sequences[i].cache for i in going]
                     if watch:
                         watch.see(*states)
-                    results = self.model.run(*states, on_progress=wanted.on_prompt)
+                    results = self.model.run(*states, on_progress=request.on_prompt)
                     for i, logits in zip(going, results, strict=True):
                         pieces[i] = sequences[i].take(logits)
                 finally:

@@ -24,7 +24,7 @@ import ml_dtypes
 import numpy as np
 
 from airllm.formats import FORMATS, Quantized
-from airllm.models.weights import ModelFileError, Span, Stored, known, mapped, unmap
+from airllm.models.weights import ModelFileError, Span, Stored, first_names, map_file, unmap
 
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 # GGUF's number for a type of value -> how `struct` names it
@@ -86,14 +86,14 @@ class GgufFile:
 
     def __init__(self, path: str | PathLike[str]):
         self.path = Path(path)
-        self._map = mapped(self.path)
+        self._map = map_file(self.path)
         try:
             reader = _Reader(self.path, self._map)
             self.version, tensors, keys = _start(reader)
             self.metadata = Metadata(self.path, self._map, *_keys(reader, keys))
             infos = [_tensor(reader, i) for i in range(tensors)]
-            self.data_start = _aligned(reader.at, self.metadata.alignment())
-            self.tensors = _placed(self, infos, len(self._map))
+            self.data_start = _align(reader.at, self.metadata.alignment())
+            self.tensors = _place_tensors(self, infos, len(self._map))
             _refuse_parts(self)
         except BaseException:
             unmap(self._map)
@@ -124,7 +124,9 @@ class GgufFile:
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self.tensors:
-            raise ModelFileError(self.path, f"tensor {name}", "is missing", f"one of {known(self.tensors)}")
+            raise ModelFileError(
+                self.path, f"tensor {name}", "is missing", f"one of {first_names(self.tensors)}"
+            )
         return self.tensors[name]
 
     def __contains__(self, name: str) -> bool:
@@ -164,7 +166,7 @@ class Metadata(Mapping[str, Any]):
     def __getitem__(self, key: str) -> Any:
         value = self._values[key]
         if isinstance(value, _Array):
-            value = self._values[key] = self._decoded(key, value)
+            value = self._values[key] = self._decode(key, value)
         return value
 
     def __iter__(self) -> Iterator[str]:
@@ -177,11 +179,11 @@ class Metadata(Mapping[str, Any]):
         """Of the tensors' data."""
         value = self._values.get(_ALIGNMENT, 32)
         if type(value) is not int or value < 8 or value & (value - 1) or value > len(self._map):
-            wanted = "a power of two from 8 up to the file's size"
-            raise ModelFileError(self._path, f"key {_ALIGNMENT}", f"has value {value!r}", wanted)
+            expected = "a power of two from 8 up to the file's size"
+            raise ModelFileError(self._path, f"key {_ALIGNMENT}", f"has value {value!r}", expected)
         return value
 
-    def _decoded(self, key: str, array: _Array) -> Any:
+    def _decode(self, key: str, array: _Array) -> Any:
         if array.type == _STRING:
             return self._strings(key, array)
         code = _SCALARS[array.type]
@@ -216,8 +218,8 @@ class _Reader:
         """Where the next `count` bytes start."""
         start = self.at
         if count > self.size - start:
-            wanted = f"at most {self.size - start}, where the file ends"
-            raise self.error(place, f"at byte {start} takes {count} bytes", wanted)
+            expected = f"at most {self.size - start}, where the file ends"
+            raise self.error(place, f"at byte {start} takes {count} bytes", expected)
         self.at = start + count
         return start
 
@@ -340,16 +342,16 @@ def _bytes_of(reader: _Reader, place: str, shape: tuple[int, ...], kind: int) ->
         found = f"has type {kind}" + (f" ({_OTHERS[kind]})" if kind in _OTHERS else "")
         raise reader.error(place, found, f"one of {', '.join(names)}")
     if not shape or shape[-1] % of.values:
-        wanted = f"rows of a multiple of {of.values} for {of.name}"
-        raise reader.error(place, f"has shape {shape}", wanted)
+        expected = f"rows of a multiple of {of.values} for {of.name}"
+        raise reader.error(place, f"has shape {shape}", expected)
     return prod(shape) // of.values * of.bytes
 
 
-def _aligned(at: int, alignment: int) -> int:
+def _align(at: int, alignment: int) -> int:
     return (at + alignment - 1) // alignment * alignment
 
 
-def _placed(file: GgufFile, infos: list[TensorInfo], size: int) -> dict[str, TensorInfo]:
+def _place_tensors(file: GgufFile, infos: list[TensorInfo], size: int) -> dict[str, TensorInfo]:
     """The tensors by name, with places in the file: aligned, inside it, and none on another."""
     found: dict[str, TensorInfo] = {}
     alignment = file.metadata.alignment()
@@ -368,13 +370,13 @@ def _placed(file: GgufFile, infos: list[TensorInfo], size: int) -> dict[str, Ten
     for before, info in zip(in_order, in_order[1:], strict=False):
         if before.start + before.nbytes > info.start:
             what = f"starts at byte {info.start}"
-            wanted = f"byte {before.start + before.nbytes} or later, where tensor {before.name} ends"
-            raise ModelFileError(file.path, f"tensor {info.name}", what, wanted)
+            expected = f"byte {before.start + before.nbytes} or later, where tensor {before.name} ends"
+            raise ModelFileError(file.path, f"tensor {info.name}", what, expected)
     return found
 
 
 def _refuse_parts(file: GgufFile) -> None:
     parts = file.metadata.get("split.count", 1)
     if type(parts) is not int or parts > 1:  # 0 where parts were joined
-        wanted = "1: join the parts first (llama-gguf-split --merge)"
-        raise ModelFileError(file.path, "key split.count", f"has value {parts}", wanted)
+        expected = "1: join the parts first (llama-gguf-split --merge)"
+        raise ModelFileError(file.path, "key split.count", f"has value {parts}", expected)

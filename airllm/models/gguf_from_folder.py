@@ -17,7 +17,7 @@ import numpy as np
 
 from airllm.architectures.config import ModelConfig, Rope
 from airllm.architectures.families import architecture_named
-from airllm.architectures.read_gguf import gguf_config, written_keys
+from airllm.architectures.read_gguf import gguf_config, gguf_keys
 from airllm.architectures.tensor_names import NamedTensors, gguf_name, layer_names, shared_names
 from airllm.formats import Quantized
 from airllm.models.gguf_tokenizer_keys import tokenizer_keys
@@ -45,7 +45,7 @@ def folder_source(folder: SafetensorsFolder, config: ModelConfig) -> tuple[list[
 
 def _config_keys(folder: Path, c: ModelConfig) -> Iterator[Key]:
     yield Key("general.name", folder.resolve().name, STRING)
-    for name, value in written_keys(c).items():
+    for name, value in gguf_keys(c).items():
         types = (*ARRAY, *_ITEMS[type(value[0])]) if isinstance(value, list) else _TYPES[type(value)]
         yield Key(f"{c.architecture}.{name}", value, types)
 
@@ -68,31 +68,31 @@ def _check(folder: Path, config: ModelConfig, keys: Iterable[Key], sources: Iter
     metadata["general.architecture"] = config.architecture
     read = gguf_config(_Read(folder, metadata, {each.name: each for each in sources}))
     for field in dataclasses.fields(ModelConfig):
-        wanted, found = getattr(config, field.name), getattr(read, field.name)
-        if field.name == "norm_offset" or _same(wanted, found):
+        expected, found = getattr(config, field.name), getattr(read, field.name)
+        if field.name == "norm_offset" or _equal(expected, found):
             continue
         what = f"cannot be said in a GGUF file: it would be read as {found}"
-        raise ModelFileError(folder / "config.json", f"the model's {field.name}, {wanted},", what)
+        raise ModelFileError(folder / "config.json", f"the model's {field.name}, {expected},", what)
 
 
-def _same(wanted: Any, found: Any) -> bool:
-    if isinstance(wanted, float) and isinstance(found, float):
-        return math.isclose(wanted, found, rel_tol=1e-6)
-    if isinstance(wanted, Rope) and isinstance(found, Rope):
-        return _same_rope(wanted, found)
-    return wanted == found
+def _equal(expected: Any, found: Any) -> bool:
+    if isinstance(expected, float) and isinstance(found, float):
+        return math.isclose(expected, found, rel_tol=1e-6)
+    if isinstance(expected, Rope) and isinstance(found, Rope):
+        return _equal_ropes(expected, found)
+    return expected == found
 
 
-def _same_rope(wanted: Rope, found: Rope) -> bool:
-    scaling, read = dict(wanted.scaling or {}), dict(found.scaling or {})
-    if wanted.dim != found.dim or not _same(wanted.theta, found.theta):
+def _equal_ropes(expected: Rope, found: Rope) -> bool:
+    scaling, read = dict(expected.scaling or {}), dict(found.scaling or {})
+    if expected.dim != found.dim or not _equal(expected.theta, found.theta):
         return False
     if scaling.get("rope_type") == "llama3":
         return not read
     if scaling.get("rope_type") == "longrope":
         key = "original_max_position_embeddings"
         return read["rope_type"] == "longrope" and read[key] == scaling[key]
-    angles = [frequencies(wanted.dim, wanted.theta, each) for each in (scaling, read)]
+    angles = [frequencies(expected.dim, expected.theta, each) for each in (scaling, read)]
     return all(np.allclose(a, b, 1e-6) for a, b in zip(*angles, strict=True))
 
 

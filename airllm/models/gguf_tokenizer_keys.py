@@ -39,7 +39,7 @@ def tokenizer_keys(folder: Path, vocabulary: int) -> list[Key]:
         found = f"has {len(tokenizer)} tokens"
         raise ModelFileError(path, "the vocabulary", found, f"at most the model's {vocabulary}")
     merges = [tuple(m.split(" ", 1)) if isinstance(m, str) else tuple(m) for m in model.get("merges", ())]
-    keys = [*_words(tokenizer, vocabulary), *_named(tokenizer)]
+    keys = [*_words(tokenizer, vocabulary), *_special_tokens(tokenizer)]
     letters = tokenizer.vocabulary.letters
     keys += _byte_pairs(path, model, merges) if letters else _pieces(tokenizer, merges, vocabulary)
     _check(path, tokenizer, keys)
@@ -55,7 +55,7 @@ def _words(tokenizer: Tokenizer, count: int) -> Iterator[Key]:
     yield Key("tokenizer.ggml.token_type", kinds, (*ARRAY, *INT32))
 
 
-def _named(tokenizer: Tokenizer) -> Iterator[Key]:
+def _special_tokens(tokenizer: Tokenizer) -> Iterator[Key]:
     for name, token in (("bos", tokenizer.bos_id), ("eos", tokenizer.eos_id)):
         if token is not None:
             yield Key(f"tokenizer.ggml.{name}_token_id", token, UINT32)
@@ -81,8 +81,8 @@ def _pre_tokenizer(path: Path, whole_pieces: bool) -> str:
             built = known.build()
             if known.whole_pieces == whole_pieces and all(cut(own, t) == cut(built, t) for t in PROBES):
                 return name
-    wanted = f"one that cuts texts like one of {', '.join(PRE_TOKENIZERS)}"
-    raise ModelFileError(path, "pre_tokenizer", "cuts texts in a way that is not known", wanted)
+    expected = f"one that cuts texts like one of {', '.join(PRE_TOKENIZERS)}"
+    raise ModelFileError(path, "pre_tokenizer", "cuts texts in a way that is not known", expected)
 
 
 def cut(pre_tokenizer: Any, text: str) -> list[str]:
@@ -109,17 +109,17 @@ def _check(path: Path, tokenizer: Tokenizer, keys: list[Key]) -> None:
     """Both must give the same ids, and end a text by the same tokens."""
     numbers = (*INT32, *FLOAT32)
     metadata = {k.name: np.array(k.value) if k.types[-1] in numbers else k.value for k in keys}
-    made = gguf_tokenizer(path, metadata)
+    converted = gguf_tokenizer(path, metadata)
     special = [
         text for i, text in enumerate(tokenizer.vocabulary.texts) if tokenizer.vocabulary.is_special(i)
     ]
     for text in (*PROBES, *(f"x {each}\ny {each} z" for each in special[:8])):
-        before, after = tokenizer.encode(text), made.encode(text)
+        before, after = tokenizer.encode(text), converted.encode(text)
         if before != after:
             found = f"would give {text[:40]!r} other ids in a GGUF file"
             raise ModelFileError(path, "the tokenizer", found, "the same ids")
-    if not tokenizer.stop_ids <= made.stop_ids:
-        lost = sorted(tokenizer.stop_ids - made.stop_ids)
+    if not tokenizer.stop_ids <= converted.stop_ids:
+        lost = sorted(tokenizer.stop_ids - converted.stop_ids)
         raise ModelFileError(
             path, "the tokens that end a text", f"are also {lost}", "one beside the known ones"
         )

@@ -54,7 +54,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedTensor:
     """A tensor to write: what the header says of it, and its data, in pieces that lie one after the other."""
 
     name: str
@@ -72,7 +72,11 @@ def nbytes_of(shape: Sequence[int], format: str) -> int:
 
 
 def write_gguf(
-    path: Path, architecture: str, keys: Iterable[Key], tensors: Sequence[Planned], on_progress: OnProgress
+    path: Path,
+    architecture: str,
+    keys: Iterable[Key],
+    tensors: Sequence[PlannedTensor],
+    on_progress: OnProgress,
 ) -> None:
     """Write a file, which has its name only when it is whole. `on_progress` is told of bytes. OSError with
     the file's name where it cannot be written, FileExistsError if another has taken the name meanwhile.
@@ -84,7 +88,7 @@ def write_gguf(
     try:
         _write(writer, keys, tensors, on_progress)
         to_disk(partial)
-        _give_name(partial, path)
+        _publish(partial, path)
     except OSError as error:
         if error.errno is None or error.filename is not None:
             raise
@@ -95,11 +99,13 @@ def write_gguf(
         partial.unlink(missing_ok=True)
 
 
-def _write(writer: Any, keys: Iterable[Key], tensors: Sequence[Planned], on_progress: OnProgress) -> None:
+def _write(
+    writer: Any, keys: Iterable[Key], tensors: Sequence[PlannedTensor], on_progress: OnProgress
+) -> None:
     from gguf import GGMLQuantizationType, GGUFValueType
 
     total = sum(tensor.nbytes for tensor in tensors)
-    done = _Counted(lambda n: on_progress(n, total))
+    done = _CountingWriter(lambda n: on_progress(n, total))
     for key in keys:
         writer.add_key_value(key.name, key.value, *map(GGUFValueType, key.types))
     for tensor in tensors:
@@ -114,7 +120,7 @@ def _write(writer: Any, keys: Iterable[Key], tensors: Sequence[Planned], on_prog
     writer.close()
 
 
-def _give_name(partial: Path, path: Path) -> None:
+def _publish(partial: Path, path: Path) -> None:
     """Never in place of another file, which may have been written at the same time."""
     with contextlib.suppress(OSError):  # a file system without links, or there is such a file
         os.link(partial, path)
@@ -124,7 +130,7 @@ def _give_name(partial: Path, path: Path) -> None:
     os.replace(partial, path)
 
 
-class _Counted:
+class _CountingWriter:
     """Tells how many bytes there were in all."""
 
     def __init__(self, tell: Callable[[int], None]):
@@ -138,7 +144,7 @@ class _Counted:
 class _Data:
     """What the writer takes for an array: it asks how large it is, and to be written."""
 
-    def __init__(self, tensor: Planned, done: _Counted):
+    def __init__(self, tensor: PlannedTensor, done: _CountingWriter):
         self.nbytes = tensor.nbytes
         self._tensor, self._done = tensor, done
 

@@ -54,7 +54,7 @@ class ModelNotFound(FileNotFoundError):
     """There is no such model here, or it could not be fetched; the message says why and what to do."""
 
 
-def located(
+def locate(
     name: str | PathLike[str],
     revision: str | None = None,
     token: str | bool | None = None,
@@ -76,11 +76,11 @@ def located(
         return path
     if name == SMOLLM2:
         return _smollm2(on_progress)
-    wanted, of_page = _without_site(name) if isinstance(name, str) else ("", None)
-    match = _NAME.fullmatch(wanted)
+    expected, of_page = _without_site(name) if isinstance(name, str) else ("", None)
+    match = _NAME.fullmatch(expected)
     if match is None or match["repo"].startswith(".") or match["repo"].endswith(".gguf"):
-        raise ModelNotFound(f"{name}: no such file or folder{_alike(path)}, expected {_WANTED}")
-    return _fetched(match["repo"], match["file"], {"revision": revision or of_page, "token": token})
+        raise ModelNotFound(f"{name}: no such file or folder{_suggest(path)}, expected {_WANTED}")
+    return _fetch(match["repo"], match["file"], {"revision": revision or of_page, "token": token})
 
 
 def _without_site(name: str) -> tuple[str, str | None]:
@@ -96,7 +96,7 @@ def _without_site(name: str) -> tuple[str, str | None]:
     return f"{page['repo']}:{page['file']}" if page["file"] else page["repo"], revision
 
 
-def _alike(path: Path) -> str:
+def _suggest(path: Path) -> str:
     """What may have been meant: smollm2, or what lies beside the path."""
     folder = path.parent
     try:
@@ -121,7 +121,7 @@ def _smollm2(on_progress: OnProgress) -> Path:
         raise ModelNotFound(f"{SMOLLM2}: {error}") from error
 
 
-def _fetched(repo: str, file: str | None, access: dict[str, Any]) -> Path:
+def _fetch(repo: str, file: str | None, access: dict[str, Any]) -> Path:
     try:
         hub = importlib.import_module("huggingface_hub")
     except ImportError:
@@ -133,12 +133,12 @@ def _fetched(repo: str, file: str | None, access: dict[str, Any]) -> Path:
     except ModelNotFound:
         raise
     except Exception as error:  # whatever the package and its network libraries may raise
-        raise ModelNotFound(f"{repo}: {_why(error)}") from error
+        raise ModelNotFound(f"{repo}: {_reason(error)}") from error
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """In one line."""
-    cause = next((each for each in _causes(error) if _is_unreached(each)), None)
+    cause = next((each for each in _causes(error) if _is_offline(each)), None)
     if cause is None:
         why = " ".join(str(error).split()) or type(error).__name__
         return f"could not be fetched from Hugging Face: {why}"
@@ -153,7 +153,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         yield error
 
 
-def _is_unreached(error: BaseException) -> bool:
+def _is_offline(error: BaseException) -> bool:
     return any(kind.__name__ in _UNREACHED for kind in type(error).__mro__)
 
 
@@ -176,8 +176,8 @@ def _gguf(hub: Any, repo: str, part: str, access: dict[str, Any]) -> Path:
         return _file(hub, repo, found[0], access)
     if not files:
         raise ModelNotFound(f"{repo}: has no safetensors and no GGUF file in one part, expected one of them")
-    wanted = f"one of them by name, as in {repo}:{(found or files)[0]}"
-    raise ModelNotFound(f"{repo}: has the GGUF files {', '.join(found or files)}, expected {wanted}")
+    expected = f"one of them by name, as in {repo}:{(found or files)[0]}"
+    raise ModelNotFound(f"{repo}: has the GGUF files {', '.join(found or files)}, expected {expected}")
 
 
 def _file(hub: Any, repo: str, name: str, access: dict[str, Any]) -> Path:
@@ -192,7 +192,7 @@ def _names(hub: Any, repo: str, access: dict[str, Any]) -> list[str]:
     try:
         return [each.rfilename for each in hub.model_info(repo, **access).siblings or ()]
     except Exception as error:
-        if not any(map(_is_unreached, _causes(error))):
+        if not any(map(_is_offline, _causes(error))):
             raise
         try:
             folder = Path(hub.snapshot_download(repo, local_files_only=True, **access))

@@ -42,7 +42,7 @@ class Layer:
         """The weight, or None where the model has no such."""
         return self.weights.get(name)
 
-    def add_up(self, change: np.ndarray) -> None:
+    def all_reduce(self, change: np.ndarray) -> None:
         """What this part of half a layer gives becomes, in place, what all parts give."""
         if self.reduce:
             self.reduce(change)
@@ -82,9 +82,7 @@ class Experts:
         if self.config.expert_bias:
             shapes |= {f"{part}_bias": shape[:1] for part, shape in shapes.items()}
         name = f"layers.{self.layer}.experts.{number}"
-        found = {
-            part: checked_tensor(self.tensors, f"{name}.{part}", shape) for part, shape in shapes.items()
-        }
+        found = {part: check_tensor(self.tensors, f"{name}.{part}", shape) for part, shape in shapes.items()}
         return {part: _vector(each) if part.endswith("bias") else each for part, each in found.items()}
 
 
@@ -97,7 +95,7 @@ def open_layer(tensors: NamedTensors, index: int) -> Layer:
     for name in names:
         if re.match(r"experts\.\d", name):
             continue
-        weights |= dict(_parts(config, name, checked_tensor(tensors, before + name, shapes[name])))
+        weights |= dict(_parts(config, name, check_tensor(tensors, before + name, shapes[name])))
     return Layer(config, index, weights, _open_experts(tensors, index) if config.is_moe(index) else None)
 
 
@@ -111,12 +109,12 @@ def _open_experts(tensors: NamedTensors, index: int) -> Experts:
 
 def open_norm(tensors: NamedTensors, name: str) -> np.ndarray:
     """Weights of a norm, float32, with what the file left off added."""
-    return _norm(tensors.config, checked_tensor(tensors, name, (tensors.config.width,)))
+    return _norm_weight(tensors.config, check_tensor(tensors, name, (tensors.config.width,)))
 
 
 def open_table(tensors: NamedTensors, name: str) -> Stored:
     """The embedding of tokens, or the output matrix: a row of `width` for each token."""
-    return checked_tensor(tensors, name, (tensors.config.vocabulary, tensors.config.width))
+    return check_tensor(tensors, name, (tensors.config.vocabulary, tensors.config.width))
 
 
 def _shapes(c: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -162,7 +160,7 @@ def _parts(c: ModelConfig, name: str, stored: Stored) -> Iterator[tuple[str, Sto
         yield "feed_forward.gate", stored[: c.feed_forward]
         yield "feed_forward.up", stored[c.feed_forward :]
     elif name.endswith("norm"):
-        yield name, _norm(c, stored)
+        yield name, _norm_weight(c, stored)
     elif name.endswith(("bias", "sinks")):
         yield name, _vector(stored)
     else:
@@ -173,23 +171,23 @@ def _vector(stored: Stored) -> np.ndarray:
     return np.ascontiguousarray(stored, np.float32)
 
 
-def _norm(c: ModelConfig, stored: Stored) -> np.ndarray:
+def _norm_weight(c: ModelConfig, stored: Stored) -> np.ndarray:
     return np.asarray(stored, np.float32) + np.float32(c.norm_offset)
 
 
-def checked_tensor(tensors: NamedTensors, name: str, shape: tuple[int, ...]) -> Stored:
+def check_tensor(tensors: NamedTensors, name: str, shape: tuple[int, ...]) -> Stored:
     """The tensor. Raises ModelFileError if it is missing, has another shape or cannot be used."""
     stored, place = tensors.tensor(name), f"tensor {tensors.file_name(name)}"
     if stored.shape == shape[1:] and shape[0] == 1 and isinstance(stored, np.ndarray):
         stored = stored[None]  # a matrix of one row, which GGUF files have as a vector
     if stored.shape != shape:
-        wanted = f"{shape}, as the model's configuration says"
-        raise ModelFileError(tensors.weights.path, place, f"has shape {stored.shape}", wanted)
+        expected = f"{shape}, as the model's configuration says"
+        raise ModelFileError(tensors.weights.path, place, f"has shape {stored.shape}", expected)
     vector = len(shape) == 1
     if isinstance(stored, Quantized) and not vector:
         return stored
     kind = stored.format if isinstance(stored, Quantized) else str(stored.dtype)
     if isinstance(stored, Quantized) or kind not in _FLOATS:
-        wanted = ", ".join(_FLOATS) + ("" if vector else " or blocks of quantized values")
-        raise ModelFileError(tensors.weights.path, place, f"has type {kind}", wanted)
+        expected = ", ".join(_FLOATS) + ("" if vector else " or blocks of quantized values")
+        raise ModelFileError(tensors.weights.path, place, f"has type {kind}", expected)
     return stored

@@ -29,8 +29,8 @@ def parse_size(size: int | str, what: str = "max_memory") -> int:
     if isinstance(size, str):
         match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([a-zA-Z]*)\s*", size)
         if not match or match[2].lower() not in _UNITS:
-            wanted = "a number and B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB or TiB (of 1024)"
-            raise ValueError(f"{what} has value {size!r}, expected {wanted}")
+            expected = "a number and B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB or TiB (of 1024)"
+            raise ValueError(f"{what} has value {size!r}, expected {expected}")
         size = int(float(match[1]) * _UNITS[match[2].lower()])
     if size < 1:
         raise ValueError(f"{what} has value {size}, expected at least one byte")
@@ -58,10 +58,10 @@ def activation_bytes(config: ModelConfig, tokens: int, *, unpacked: Sequence[int
     if c.experts:
         arrays += [tokens * c.experts] * 4 + [tokens * c.width] * 3
     arrays += [c.vocabulary] * 2
-    return _WORKSPACES + sum(_kept(4 * values) for values in [*arrays, *unpacked])
+    return _WORKSPACES + sum(_bytes_in_memory(4 * values) for values in [*arrays, *unpacked])
 
 
-def _kept(nbytes: int) -> int:
+def _bytes_in_memory(nbytes: int) -> int:
     """What a result takes."""
     return nbytes if nbytes < _KEPT else -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE
 

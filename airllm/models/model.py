@@ -127,8 +127,8 @@ class Model:
         """The hidden state (tokens, width) of each sequence after the last layer; the caches grow by them."""
         rows = _rows(tokens, caches)
         angles = self._begin(rows)
-        x = self._embedded([token for sequence in tokens for token in sequence])
-        fused = self.fused.takes(rows) and not self.shard
+        x = self._embed([token for sequence in tokens for token in sequence])
+        fused = self.fused.supports(rows) and not self.shard
         for some in self.residency.layer_parts():
             if fused:
                 self.fused.run(x, angles, rows, only=some)
@@ -187,8 +187,8 @@ class Model:
         """
         rows = _rows([[token]], [cache])
         angles = self._begin(rows)
-        x = self._embedded([token])
-        fused = self.fused.takes(rows) and not self.shard
+        x = self._embed([token])
+        fused = self.fused.supports(rows) and not self.shard
         for some in self.residency.layer_parts():
             for at in range(some.start, some.stop):
                 if fused:
@@ -207,16 +207,16 @@ class Model:
             if logits is not None:
                 return logits[None]
         rows = _rows(tokens, caches)
-        if not (self.residency.whole and self.step.takes(rows)):
+        if not (self.residency.whole and self.step.supports(rows)):
             if self.residency.whole and (parts := self.step.parts(rows)):
                 return np.concatenate([self.decode(tokens[part], caches[part]) for part in parts])
             return self.logits(np.concatenate([state[-1:] for state in self.forward(tokens, caches)]))
         angles = self._begin(rows)
         ids = [token for sequence in tokens for token in sequence]
-        logits = self.step.run(ids, angles, rows, self.shard.processes.add_up if self.shard else None)
+        logits = self.step.run(ids, angles, rows, self.shard.processes.all_reduce if self.shard else None)
         for part, sequence in zip(rows, tokens, strict=True):
             part.cache.extend(sequence)
-        return self.shard.gathered(logits) if self.shard else logits
+        return self.shard.gather_logits(logits) if self.shard else logits
 
     def _next(self, token: int, cache: Cache) -> np.ndarray | None:
         """Logits (vocabulary) after the next token of a sequence; None where that is not one call."""
@@ -231,11 +231,11 @@ class Model:
         """What makes the next steps of a sequence, by a token each; None where that is not one call, or there
         is no room for one.
         """
-        if self.shard or not (self.residency.whole and self.step.takes([Rows(0, 1, cache)])):
+        if self.shard or not (self.residency.whole and self.step.supports([Rows(0, 1, cache)])):
             return None
         self.residency.begin([(cache, 1)])
         tables = self.tables(min(cache.capacity, cache.length + _BOUND), cache.long)
-        return self.step.bound(cache, tables) if cache.length < len(tables[0][0]) else None
+        return self.step.bind(cache, tables) if cache.length < len(tables[0][0]) else None
 
     def tables(self, until: int, long: bool) -> Tables:
         """What turns the first positions of a text that `is_long` or not: `until` of them, or as many as
@@ -267,8 +267,8 @@ class Model:
     ) -> np.ndarray:
         for layer in layers:
             rope = self.config.rope_of(layer.index)
-            turned = angles[rope is self.config.local_rope] if rope else None
-            x = decoder_layer(self.ops, x, layer, turned, rows)
+            layer_angles = angles[rope is self.config.local_rope] if rope else None
+            x = decoder_layer(self.ops, x, layer, layer_angles, rows)
         return x
 
     def logits(self, hidden: np.ndarray) -> np.ndarray:
@@ -280,7 +280,7 @@ class Model:
             logits = np.tanh(logits / c.logit_softcap, out=logits) * np.float32(c.logit_softcap)
         if c.logit_scale != 1:
             logits *= np.float32(c.logit_scale)
-        return self.shard.gathered(logits) if self.shard else logits
+        return self.shard.gather_logits(logits) if self.shard else logits
 
     def _output_of(self, normed: np.ndarray) -> np.ndarray:
         if self.residency.whole:
@@ -294,7 +294,7 @@ class Model:
             logits[:, part] = self.ops.linear(normed, self.output[part])
         return logits
 
-    def _embedded(self, tokens: list[int]) -> np.ndarray:
+    def _embed(self, tokens: list[int]) -> np.ndarray:
         ids = np.array(tokens, np.int64)
         x = np.empty((len(ids), self.config.width), np.float32)
         for start, stop in self.residency.embedding_parts(len(ids)):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 
-def _around(largest: Path = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")) -> int:
+def _fault_around(largest: Path = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")) -> int:
     """A page fault brings in what lies around it: some pages, or as many as the page cache has in one."""
     try:
         return max(int(largest.read_text()), _SOME_PAGES)
@@ -26,7 +26,7 @@ def _around(largest: Path = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_
 
 
 _SOME_PAGES = 64 << 10
-AROUND = _around()
+AROUND = _fault_around()
 _RANDOM, _DONT_NEED, _NO_HUGE_PAGES, _POPULATE_READ = 1, 4, 15, 22
 _STEP = 8 << 20  # bytes populated in one call, so that a reader can be stopped between two
 
@@ -55,7 +55,7 @@ class Piece(NamedTuple):
         return self.mapped.address, self.start
 
 
-def merged(pieces: Iterable[Piece], gap: int = AROUND) -> list[Piece]:
+def merge(pieces: Iterable[Piece], gap: int = AROUND) -> list[Piece]:
     """The pieces in order, those as one that lie less than `gap` apart."""
     found: list[Piece] = []
     for piece in sorted(pieces, key=lambda piece: piece.place):
@@ -67,11 +67,11 @@ def merged(pieces: Iterable[Piece], gap: int = AROUND) -> list[Piece]:
     return found
 
 
-def gaps(files: Iterable[Mapped], pieces: Iterable[Piece]) -> list[Piece]:
+def find_gaps(files: Iterable[Mapped], pieces: Iterable[Piece]) -> list[Piece]:
     """All of the files that is neither in a piece nor comes in with one."""
     found, taken = (
         [],
-        [piece._replace(start=a, stop=b) for piece in merged(pieces) for a, b in [_outer(piece, AROUND)]],
+        [piece._replace(start=a, stop=b) for piece in merge(pieces) for a, b in [_round_out(piece, AROUND)]],
     )
     for mapped in files:
         at = 0
@@ -82,7 +82,7 @@ def gaps(files: Iterable[Mapped], pieces: Iterable[Piece]) -> list[Piece]:
     return [piece for piece in found if piece.start < piece.stop]
 
 
-def common(some: Iterable[Piece], others: Iterable[Piece]) -> list[Piece]:
+def intersect(some: Iterable[Piece], others: Iterable[Piece]) -> list[Piece]:
     """What lies in one of `some` and in one of `others`."""
     pairs = [(a, b) for a in some for b in others if a.mapped is b.mapped]
     both = [Piece(a.mapped, max(a.start, b.start), min(a.stop, b.stop)) for a, b in pairs]
@@ -91,12 +91,12 @@ def common(some: Iterable[Piece], others: Iterable[Piece]) -> list[Piece]:
 
 def resident_bytes(pieces: Iterable[Piece]) -> int:
     """The most memory they take: whole pages, and what faults at their edges bring in."""
-    return sum(stop - start for start, stop in (_outer(piece, AROUND) for piece in merged(pieces)))
+    return sum(stop - start for start, stop in (_round_out(piece, AROUND) for piece in merge(pieces)))
 
 
-def by_rows(piece: Piece) -> None:
+def advise_random(piece: Piece) -> None:
     """Only small parts of this are looked at, far from each other."""
-    start, stop = _inner(piece)
+    start, stop = _round_in(piece)
     _advise(piece.mapped.address + start, stop - start, _NO_HUGE_PAGES)
     _advise(piece.mapped.address + start, stop - start, _RANDOM)
 
@@ -108,13 +108,13 @@ def read_ahead(piece: Piece) -> int:
     comes in large pages, and what the system is told to read ahead in small ones, which are slow to map.
     """
     rest = populate(piece, AROUND)
-    let_go([piece._replace(stop=piece.stop - rest)])
+    release([piece._replace(stop=piece.stop - rest)])
     return rest
 
 
 def populate(piece: Piece, most: int = _STEP) -> int:
     """Bring the first part of the piece into this process's memory; the bytes that remain."""
-    start, stop = _outer(piece, mmap.PAGESIZE)
+    start, stop = _round_out(piece, mmap.PAGESIZE)
     stop = min(stop, start // AROUND * AROUND + most)
     address, size = piece.mapped.address + start, stop - start
     if not _advise(address, size, _POPULATE_READ):  # a kernel before 5.14
@@ -122,12 +122,12 @@ def populate(piece: Piece, most: int = _STEP) -> int:
     return max(piece.stop - stop, 0)
 
 
-def let_go(pieces: Iterable[Piece]) -> None:
+def release(pieces: Iterable[Piece]) -> None:
     """Give the memory back. The file keeps what was in it, and the page cache most likely too: what is
     needed all the same comes back by itself.
     """
     for piece in pieces:
-        start, stop = _outer(piece, AROUND)
+        start, stop = _round_out(piece, AROUND)
         _advise(piece.mapped.address + start, stop - start, _DONT_NEED)
 
 
@@ -136,12 +136,12 @@ def advise_dont_need(address: int, size: int) -> None:
     _advise(address, size, _DONT_NEED)
 
 
-def _outer(piece: Piece, size: int) -> tuple[int, int]:
+def _round_out(piece: Piece, size: int) -> tuple[int, int]:
     """From where to where, in whole multiples of `size`."""
     return piece.start // size * size, min(-(-piece.stop // size) * size, piece.mapped.size)
 
 
-def _inner(piece: Piece) -> tuple[int, int]:
+def _round_in(piece: Piece) -> tuple[int, int]:
     start = -(-piece.start // mmap.PAGESIZE) * mmap.PAGESIZE
     return start, max(piece.stop // mmap.PAGESIZE * mmap.PAGESIZE, start)
 

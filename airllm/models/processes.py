@@ -38,7 +38,7 @@ class MpiProcesses:
             raise ValueError(f"mpi_rank has value {rank}, expected {me}, this process's in MPI.COMM_WORLD")
         self.size, self.rank = size, rank
 
-    def add_up(self, array: np.ndarray) -> None:
+    def all_reduce(self, array: np.ndarray) -> None:
         """An array of float32 becomes the sum of those that all have, in place."""
         self._world.Allreduce(self._mpi.IN_PLACE, array)
 

@@ -82,16 +82,16 @@ def profile(engine: Engine, rows: int = 1, passes: int = 16, context: int = 64) 
                 f"profile: {name} has value {value}, expected {0 if name == 'context' else 1} or more"
             )
     if context + rows > engine.context:
-        wanted = f"at most the {engine.context} of this engine's context"
+        expected = f"at most the {engine.context} of this engine's context"
         what = f"rows={rows} after context={context} are {context + rows} tokens"
-        raise ValueError(f"profile: {what}, expected {wanted}")
+        raise ValueError(f"profile: {what}, expected {expected}")
     found = Profile(rows, passes, context)
-    found.whole = _timed(engine, found)
+    found.whole = _time_passes(engine, found)
     model, ops = engine.model, engine.model.ops
     watch = Watch(ops, model)
     try:
         model.use(watch)
-        found.seconds = _timed(engine, found, watch.begin)
+        found.seconds = _time_passes(engine, found, watch.begin)
     finally:
         model.use(ops)
     found.spent = sorted(watch.spent.values(), key=lambda each: -each.seconds)
@@ -99,7 +99,7 @@ def profile(engine: Engine, rows: int = 1, passes: int = 16, context: int = 64) 
     return found
 
 
-def _timed(engine: Engine, of: Profile, begin: Callable[[], None] = lambda: None) -> float:
+def _time_passes(engine: Engine, of: Profile, begin: Callable[[], None] = lambda: None) -> float:
     """Seconds of the passes, each over the same places of a sequence, after one that does not count."""
     cache = engine.new_cache()
     tokens = (
@@ -192,24 +192,24 @@ def lines(found: Profile) -> list[str]:
     """A profile as a table for a terminal."""
     each = 1e3 / found.passes
     title = f"{'op':<14}{'weights':<24}{'format':<10}{'calls':>7}{'ms':>9}{'share':>8}{'GB/s':>8}"
-    told = [title]
+    report = [title]
     for spent in found.spent:
         rate = f"{spent.gb_s:8.1f}" if spent.nbytes else ""
-        told.append(
+        report.append(
             f"{spent.op:<14}{spent.what:<24}{spent.format:<10}{spent.calls // found.passes:>7}"
             f"{spent.seconds * each:>9.3f}{_share(spent.seconds, found)}{rate}"
         )
-    told.append(f"{'between the ops':<55}{found.between * each:>9.3f}{_share(found.between, found)}")
-    told.append(f"{'all':<55}{found.seconds * each:>9.3f}{_share(found.seconds, found)}")
-    told.append("")
+    report.append(f"{'between the ops':<55}{found.between * each:>9.3f}{_share(found.between, found)}")
+    report.append(f"{'all':<55}{found.seconds * each:>9.3f}{_share(found.seconds, found)}")
+    report.append("")
     longest = max(found.layers)
     for i, seconds in enumerate(found.layers):
         bar = "#" * round(30 * seconds / longest)
-        told.append(f"layer {i:<8}{seconds * each:>9.3f}{_share(seconds, found)}  {bar}")
+        report.append(f"layer {i:<8}{seconds * each:>9.3f}{_share(seconds, found)}  {bar}")
     tokens = found.passes * found.rows
-    told.append("")
-    told.append(f"unwatched: {found.whole * each:.3f} ms a pass, {tokens / found.whole:.1f} tokens/s")
-    return told
+    report.append("")
+    report.append(f"unwatched: {found.whole * each:.3f} ms a pass, {tokens / found.whole:.1f} tokens/s")
+    return report
 
 
 def _share(seconds: float, found: Profile) -> str:

@@ -14,7 +14,16 @@ from airllm.architectures import config_of
 from airllm.formats import FORMATS, Quantized
 from airllm.models.gguf_file import GgufFile
 from airllm.models.gguf_from_folder import folder_source
-from airllm.models.gguf_writing import FLOATS, UINT32, Key, Planned, Source, in_pieces, nbytes_of, write_gguf
+from airllm.models.gguf_writing import (
+    FLOATS,
+    UINT32,
+    Key,
+    PlannedTensor,
+    Source,
+    in_pieces,
+    nbytes_of,
+    write_gguf,
+)
 from airllm.models.open_weights import open_weights
 from airllm.models.safetensors_folder import SafetensorsFolder
 from airllm.models.weights import Stored
@@ -74,10 +83,10 @@ def quantize(source: Path, target: Path, format: str = "q4_0", on_progress: OnPr
             config = config_of(weights)
             architecture = config.architecture
             keys, tensors = folder_source(weights, config)
-        return _written(target, architecture, keys, tensors, format, on_progress)
+        return _write_file(target, architecture, keys, tensors, format, on_progress)
 
 
-def _written(
+def _write_file(
     target: Path,
     architecture: str,
     keys: list[Key],
@@ -92,7 +101,7 @@ def _written(
     planned, twice, before = [], set(), 0
     for tensor in tensors:
         into = _format_for(tensor, name, output)
-        planned.append(_planned(tensor, into))
+        planned.append(_plan(tensor, into))
         before += tensor.nbytes
         if tensor.format != into and tensor.format in FORMATS and into in FORMATS:
             twice.add(tensor.format)
@@ -133,19 +142,21 @@ def _format_for(tensor: Source, wanted: str, output: str) -> str:
     return "q8_0" if tensor.name == output else wanted
 
 
-def _planned(tensor: Source, format: str) -> Planned:
+def _plan(tensor: Source, format: str) -> PlannedTensor:
     if format not in FORMATS and format not in FLOATS or format == tensor.format:
-        return _as_it_is(tensor)
+        return _plan_copy(tensor)
 
     def pieces() -> Iterator[np.ndarray]:
         for part in tensor.parts():
             for rows in _row_runs(part):
-                yield _encoded(rows, format)
+                yield _encode(rows, format)
 
-    return Planned(tensor.name, tensor.shape, _ggml_type(format), nbytes_of(tensor.shape, format), pieces)
+    return PlannedTensor(
+        tensor.name, tensor.shape, _ggml_type(format), nbytes_of(tensor.shape, format), pieces
+    )
 
 
-def _as_it_is(tensor: Source) -> Planned:
+def _plan_copy(tensor: Source) -> PlannedTensor:
     """The tensor's own bytes."""
 
     def pieces() -> Iterator[np.ndarray]:
@@ -154,7 +165,7 @@ def _as_it_is(tensor: Source) -> Planned:
             flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
             yield from (flat[run] for run in in_pieces(len(flat), 1))
 
-    return Planned(tensor.name, tensor.shape, _ggml_type(tensor.format), tensor.nbytes, pieces)
+    return PlannedTensor(tensor.name, tensor.shape, _ggml_type(tensor.format), tensor.nbytes, pieces)
 
 
 def _ggml_type(format: str) -> int:
@@ -175,7 +186,7 @@ def _row_runs(stored: Stored) -> Iterator[np.ndarray]:
             yield rows[run].astype(np.float32)
 
 
-def _encoded(rows: np.ndarray, format: str) -> np.ndarray:
+def _encode(rows: np.ndarray, format: str) -> np.ndarray:
     if format in FORMATS:
         return tensor_ops.quantize(rows, format).data
     return rows.astype(ml_dtypes.bfloat16 if format == "bfloat16" else format, copy=False)

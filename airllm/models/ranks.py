@@ -31,15 +31,15 @@ class Meeting:
         self._barrier = threading.Barrier(size)
         self._parts: list[np.ndarray] = [np.empty(0, np.float32)] * size
 
-    def all_of(
+    def exchange(
         self, rank: int, part: np.ndarray, use: Callable[[list[np.ndarray]], np.ndarray]
     ) -> np.ndarray:
         """What `use` makes of the parts of all, which stay as they are until every rank has made it."""
         self._parts[rank] = part
         self._barrier.wait()
-        made = use(self._parts)
+        result = use(self._parts)
         self._barrier.wait()
-        return made
+        return result
 
     def break_off(self) -> None:
         """Those that wait, or will, get BrokenBarrierError."""
@@ -58,15 +58,15 @@ class Rank:
     size: int
     meeting: Meeting
 
-    def add_up(self, array: np.ndarray) -> None:
+    def all_reduce(self, array: np.ndarray) -> None:
         """An array of float32 becomes the sum of those that all have, in place: in one order, so that all
         have the same bits.
         """
-        array[...] = self.meeting.all_of(self.rank, array, lambda parts: np.sum(parts, axis=0))
+        array[...] = self.meeting.exchange(self.rank, array, lambda parts: np.sum(parts, axis=0))
 
     def gather(self, part: np.ndarray, counts: list[int]) -> np.ndarray:
         """The parts of all, float32, `counts` values each, one after the other."""
-        return self.meeting.all_of(self.rank, part, np.concatenate)
+        return self.meeting.exchange(self.rank, part, np.concatenate)
 
     def on_this_machine(self) -> int:
         """How many of them share this machine's processors."""
@@ -81,7 +81,7 @@ class Member(Protocol):
 
 
 @dataclass
-class _Taken:
+class _Step:
     """A step that all ranks have taken, and what came of it for those that have not asked yet."""
 
     call: tuple[Any, ...]
@@ -107,7 +107,7 @@ class Group:
         self._place = place
         self._threads: list[ThreadPoolExecutor] = []  # none until all are prepared
         self._lock = threading.Lock()
-        self._steps: list[_Taken] = []
+        self._steps: list[_Step] = []
         self._first = 0  # number of the first of these steps
         self._at = [0] * size  # number of each rank's next step
         self._prepared = False
@@ -117,7 +117,7 @@ class Group:
         """A kernel is this rank."""
         self._members[rank] = weakref.ref(member)
 
-    def lacks(self, rank: int) -> bool:
+    def is_missing(self, rank: int) -> bool:
         """Whether a kernel may still become this rank."""
         return not (self._threads or self._broken or self._member(rank))
 
@@ -128,7 +128,7 @@ class Group:
                 return
             if missing := [rank for rank in range(self.size) if self._member(rank) is None]:
                 raise ValueError(_WANTED.format(size=self.size, missing=", ".join(map(str, missing))))
-            _, error = self._computed(("open",))
+            _, error = self._compute_all(("open",))
             if error is not None:
                 raise error
             self._prepared = True
@@ -137,10 +137,10 @@ class Group:
         """What this step gives to a rank. ValueError where the others have taken another one."""
         call = (name, *arguments)
         with self._lock:
-            step = self._step(rank) or self._taken_by_all(call)
+            step = self._step(rank) or self._run_on_all(call)
             if step.call != call:
-                wanted = f"{_shown(step.call)}, the step that the others have taken"
-                raise ValueError(f"mpi_rank={rank} would take {_shown(call)}, expected {wanted}")
+                expected = f"{_format_call(step.call)}, the step that the others have taken"
+                raise ValueError(f"mpi_rank={rank} would take {_format_call(call)}, expected {expected}")
             self._at[rank] += 1
             step.waiting.discard(rank)
             result = step.results[rank]
@@ -150,7 +150,7 @@ class Group:
             raise step.error
         return result
 
-    def _step(self, rank: int) -> _Taken | None:
+    def _step(self, rank: int) -> _Step | None:
         """The rank's next step, if others have taken it; ValueError if it is forgotten already."""
         at = self._at[rank] - self._first
         if at < 0:
@@ -158,12 +158,12 @@ class Group:
             raise ValueError(f"{found}, expected all kernels to take the same steps, in turn or at once")
         return self._steps[at] if at < len(self._steps) else None
 
-    def _taken_by_all(self, call: tuple[Any, ...]) -> _Taken:
-        step = _Taken(call, *self._computed(call), set(range(self.size)))
+    def _run_on_all(self, call: tuple[Any, ...]) -> _Step:
+        step = _Step(call, *self._compute_all(call), set(range(self.size)))
         self._steps.append(step)
         return step
 
-    def _computed(self, call: tuple[Any, ...]) -> tuple[list[Any], BaseException | None]:
+    def _compute_all(self, call: tuple[Any, ...]) -> tuple[list[Any], BaseException | None]:
         """The results of all ranks, or why there are none."""
         if self._broken:
             raise RuntimeError(f"the kernels that share this model broke off ({self._broken}): make others")
@@ -219,18 +219,18 @@ class Group:
                 thread.shutdown(wait=False)
 
 
-def joined(key: Hashable, size: int, rank: int, member: Member, place: Callable[[int], None]) -> Group:
+def join_group(key: Hashable, size: int, rank: int, member: Member, place: Callable[[int], None]) -> Group:
     """The group of those kernels of this process that `key` is the same of, which `member` becomes a rank of:
     a new one where that rank is taken.
     """
     with _joining:
         group = _gathering.get(key)
-        if group is None or not group.lacks(rank):
+        if group is None or not group.is_missing(rank):
             group = _gathering[key] = Group(size, place)
         group.join(rank, member)
         return group
 
 
-def _shown(call: tuple[Any, ...]) -> str:
+def _format_call(call: tuple[Any, ...]) -> str:
     name, *arguments = call
     return f"{name}({', '.join(map(str, arguments))})"

@@ -30,7 +30,7 @@ def recommended_sampling(path: str | PathLike[str]) -> dict[str, Any]:
     path = Path(path)
     if path.is_dir():
         file = path / "generation_config.json"
-        return _found(Values(file, read_json(file)), 0) if file.is_file() else {}
+        return _parse(Values(file, read_json(file)), 0) if file.is_file() else {}
     with GgufFile(path) as opened:
         return recommended_by(opened)
 
@@ -38,30 +38,30 @@ def recommended_sampling(path: str | PathLike[str]) -> dict[str, Any]:
 def recommended_by(weights: WeightFile) -> dict[str, Any]:
     """The same of a model whose weights are open: a GGUF file need not be read again."""
     if isinstance(weights, GgufFile):
-        return _found(Values(weights.path, weights.metadata), 1)
+        return _parse(Values(weights.path, weights.metadata), 1)
     return recommended_sampling(weights.path)
 
 
-def _found(values: Values, kind: int) -> dict[str, Any]:
+def _parse(values: Values, kind: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, keys in _KEYS.items():
         value = values.get(keys[kind], (int, float), "a number", None)
         if value is not None:
-            found[name] = _checked(values, keys[kind], name, value)
+            found[name] = _check_value(values, keys[kind], name, value)
     penalty = {name: found.pop(name) for name in ["repetition_penalty"] if name in found}
     if values.flag("do_sample", bool(found)):
         return {"temperature": 1.0} | found | penalty
     return penalty | ({"temperature": 0.0} if "do_sample" in values.values else {})
 
 
-def _checked(values: Values, key: str, name: str, value: Any) -> Any:
+def _check_value(values: Values, key: str, name: str, value: Any) -> Any:
     if name == "top_k":
         value = max(value, 0)  # -1, too, is all tokens
     try:
         Sampling(**{name: value})
     except (TypeError, ValueError) as error:
-        wanted = str(error).partition("expected ")[2]
-        raise values.error(key, f"has value {value!r}", wanted) from None
+        expected = str(error).partition("expected ")[2]
+        raise values.error(key, f"has value {value!r}", expected) from None
     return value
 
 

@@ -24,7 +24,7 @@ from airllm.models import pages
 from airllm.models.budget import CHUNK, CONTEXT, Budget
 from airllm.models.cache import Cache
 from airllm.models.layers import Layer, open_layer
-from airllm.models.pages import Mapped, let_go
+from airllm.models.pages import Mapped, release
 from airllm.models.read_ahead import Reader
 from airllm.models.units import layer_pieces, units_of
 
@@ -108,7 +108,7 @@ class Limited:
         self._units = units_of(tensors)
         self._budget = Budget(self._units, limit, context, cache_dtype, unpacked, cache_unpacked)
         self.chunk, self.context = self._budget.chunk, self._budget.context
-        self.layers = [_watched(layer, self._use, self._expect) for layer in layers]
+        self.layers = [_watch_experts(layer, self._use, self._expect) for layer in layers]
         self._caches: WeakSet[Cache] = WeakSet()
         self._experts: OrderedDict[tuple[int, int], None] = OrderedDict()
         self._reader = Reader()
@@ -116,9 +116,9 @@ class Limited:
         self._blocks_read, self._reads_disk = -1, True
         if not tensors.config.tied_embeddings:
             for piece in self._units.table:
-                pages.by_rows(piece)
+                pages.advise_random(piece)
         self._plan = self._budget.plan(1, 1, 0)
-        let_go(self._plan.rest)  # what was looked at to open the file
+        release(self._plan.rest)  # what was looked at to open the file
 
     @property
     def stays(self) -> int:
@@ -146,7 +146,7 @@ class Limited:
         for cache, new in grows:
             cache.take(new)
         self._evict(self._plan.experts)
-        let_go(self._plan.rest)
+        release(self._plan.rest)
         self._group = -1
         before, self._blocks_read = self._blocks_read, _blocks_read()
         self._reads_disk = self._blocks_read > before  # in the pass before: else all is in the page cache
@@ -155,7 +155,7 @@ class Limited:
         each = self._budget.rows_at_once
         for start in range(0, tokens, each):
             yield start, min(start + each, tokens)
-            let_go(self._plan.table)
+            release(self._plan.table)
 
     def layer_parts(self) -> Iterator[slice]:
         yield from self._parts(0, len(self.layers))
@@ -181,7 +181,7 @@ class Limited:
         if group in (-1, self._group):
             return
         if self._group >= 0:
-            let_go(self._plan.pieces[self._group])
+            release(self._plan.pieces[self._group])
         self._group = group
         if self._reads_disk:
             self._reader.ask(self._plan.pieces[(group + 1) % len(self._plan.pieces)])
@@ -202,7 +202,7 @@ class Limited:
     def _evict(self, room: int) -> None:
         while len(self._experts) * self._units.expert_bytes > room:
             oldest, _ = self._experts.popitem(last=False)
-            let_go(self._units.expert(*oldest))
+            release(self._units.expert(*oldest))
 
 
 def _blocks_read() -> int:
@@ -212,7 +212,7 @@ def _blocks_read() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_inblock
 
 
-def _watched(layer: Layer, use: _Use, expect: _Expect) -> Layer:
+def _watch_experts(layer: Layer, use: _Use, expect: _Expect) -> Layer:
     """The layer, whose experts tell when they are used."""
     if not layer.experts:
         return layer
@@ -226,7 +226,7 @@ def open_layers(tensors: NamedTensors, max_memory: int | None) -> list[Layer]:
     for index in range(tensors.config.layers):
         layers.append(open_layer(tensors, index))
         if max_memory is not None and pages.SUPPORTED:
-            let_go(layer_pieces(files, tensors, index))
+            release(layer_pieces(files, tensors, index))
     return layers
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from airllm.architectures.config import Rope
 from airllm.architectures.tensor_names import NamedTensors
-from airllm.models.layers import checked_tensor
+from airllm.models.layers import check_tensor
 from airllm.models.weights import ModelFileError
 from airllm.rope import frequencies, longrope_attention_factor
 from airllm.tensor_ops import rope_table
@@ -26,7 +26,7 @@ class Rotation:
         self.rope = rope
         self._short_until: int | None = None
         try:
-            self._scalings = list(self._scaled(dict(rope.scaling or {}), context, tensors))
+            self._scalings = list(self._scaling_rules(dict(rope.scaling or {}), context, tensors))
             for scaling in self._scalings:
                 frequencies(rope.dim, rope.theta, scaling)
         except ModelFileError:
@@ -37,7 +37,7 @@ class Rotation:
         empty = np.empty((0, rope.dim // 2), np.float32)
         self._tables = [(empty, empty) for _ in self._scalings]
 
-    def _scaled(
+    def _scaling_rules(
         self, scaling: dict[str, Any], context: int, tensors: NamedTensors
     ) -> Iterator[dict[str, Any]]:
         """What stretches short texts, and long ones, if they differ."""
@@ -71,7 +71,7 @@ def _stored_factors(tensors: NamedTensors, pairs: int) -> dict[str, Any] | None:
     """Llama 3 in a GGUF file: the angles' divisors are a tensor."""
     if "rope_factors" not in tensors:
         return None
-    factors = checked_tensor(tensors, "rope_factors", (pairs,))
+    factors = check_tensor(tensors, "rope_factors", (pairs,))
     return {"rope_type": "factors", "factors": np.asarray(factors, np.float64)}
 
 
@@ -79,7 +79,7 @@ def _longrope(
     scaling: dict[str, Any], side: str, context: int, tensors: NamedTensors, pairs: int
 ) -> dict[str, Any]:
     name = f"rope_factors_{side}"
-    factors = checked_tensor(tensors, name, (pairs,)) if name in tensors else scaling[f"{side}_factor"]
+    factors = check_tensor(tensors, name, (pairs,)) if name in tensors else scaling[f"{side}_factor"]
     factors = np.asarray(factors, np.float64)
     attention_factor = longrope_attention_factor(scaling, context)
     return {"rope_type": "factors", "factors": factors, "attention_factor": attention_factor}

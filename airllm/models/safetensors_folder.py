@@ -20,7 +20,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from airllm.models.weights import ModelFileError, Span, known, mapped, parse_json, read_json, unmap
+from airllm.models.weights import ModelFileError, Span, first_names, map_file, parse_json, read_json, unmap
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -59,7 +59,7 @@ class SafetensorsFile:
 
     def __init__(self, path: Path):
         self.path = path
-        self.map = mapped(path)
+        self.map = map_file(path)
         try:
             start, header = _header(path, self.map)
             self.places = {
@@ -97,8 +97,8 @@ class SafetensorsFolder:
             self._shards = dict.fromkeys(self._file(SINGLE).places, SINGLE)
         else:
             there = sorted(entry.name for entry in self.path.iterdir() if entry.is_file())
-            wanted = f"{SINGLE} or {INDEX}, or a GGUF file"
-            raise ModelFileError(self.path, "", f"holds {known(there) or 'no files'}", wanted)
+            expected = f"{SINGLE} or {INDEX}, or a GGUF file"
+            raise ModelFileError(self.path, "", f"holds {first_names(there) or 'no files'}", expected)
 
     def names(self) -> list[str]:
         """The names of all tensors."""
@@ -106,11 +106,11 @@ class SafetensorsFolder:
 
     def tensor(self, name: str) -> np.ndarray:
         """A view of the mapped file: nothing is read yet."""
-        return self._holding(name).tensor(name)
+        return self._file_with(name).tensor(name)
 
     def span(self, name: str) -> Span:
         """Where the tensor's bytes lie."""
-        file = self._holding(name)
+        file = self._file_with(name)
         at = file.places[name]
         return Span(file.map, at.start, at.nbytes)
 
@@ -120,13 +120,15 @@ class SafetensorsFolder:
             unmap(file.map)
         self._open.clear()
 
-    def _holding(self, name: str) -> SafetensorsFile:
+    def _file_with(self, name: str) -> SafetensorsFile:
         if name not in self._shards:
-            raise ModelFileError(self.path, f"tensor {name}", "is missing", f"one of {known(self._shards)}")
+            raise ModelFileError(
+                self.path, f"tensor {name}", "is missing", f"one of {first_names(self._shards)}"
+            )
         file = self._file(self._shards[name])
         if name not in file.places:
-            wanted = f"in this file, as {INDEX} says; it holds {known(file.places)}"
-            raise ModelFileError(file.path, f"tensor {name}", "is missing", wanted)
+            expected = f"in this file, as {INDEX} says; it holds {first_names(file.places)}"
+            raise ModelFileError(file.path, f"tensor {name}", "is missing", expected)
         return file
 
     def _file(self, name: str) -> SafetensorsFile:
@@ -205,5 +207,5 @@ def _check_overlap(path: Path, places: dict[str, _Place]) -> None:
     in_order = sorted(places.items(), key=lambda item: item[1].start)
     for (before, first), (name, second) in zip(in_order, in_order[1:], strict=False):
         if first.start + first.nbytes > second.start:
-            wanted = f"byte {first.start + first.nbytes} or later, where tensor {before} ends"
-            raise ModelFileError(path, f"tensor {name}", f"starts at byte {second.start}", wanted)
+            expected = f"byte {first.start + first.nbytes} or later, where tensor {before} ends"
+            raise ModelFileError(path, f"tensor {name}", f"starts at byte {second.start}", expected)

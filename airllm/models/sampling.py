@@ -49,11 +49,11 @@ class Sampling:
             _number("seed", self.seed, "a whole number from 0 on, or None", lambda x: x >= 0, Integral)
 
 
-def _number(name: str, value: Any, wanted: str, allowed: Any, kind: type = Real) -> None:
+def _number(name: str, value: Any, expected: str, allowed: Any, kind: type = Real) -> None:
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise TypeError(f"{name} has type {type(value).__name__}, expected {wanted}")
+        raise TypeError(f"{name} has type {type(value).__name__}, expected {expected}")
     if not math.isfinite(value) or not allowed(value):  # type: ignore[arg-type]
-        raise ValueError(f"{name} has value {value}, expected {wanted}")
+        raise ValueError(f"{name} has value {value}, expected {expected}")
 
 
 class Sampler:
@@ -68,15 +68,15 @@ class Sampler:
         """The token after these logits (vocabulary); it is in the sequence from now on."""
         logits = np.asarray(logits, np.float32)
         if self._seen is not None:
-            logits = penalized(logits, self._seen, self.sampling.repetition_penalty)
-        token = int(logits.argmax()) if self._random is None else self._drawn(logits, self._random)
+            logits = penalize(logits, self._seen, self.sampling.repetition_penalty)
+        token = int(logits.argmax()) if self._random is None else self._draw(logits, self._random)
         if not math.isfinite(logits[token]):
             raise FloatingPointError(f"logits have {logits[token]} as their largest, expected finite numbers")
         if self._seen is not None and token not in self._seen:
             self._seen = np.append(self._seen, token)
         return token
 
-    def _drawn(self, logits: np.ndarray, random: np.random.Generator) -> int:
+    def _draw(self, logits: np.ndarray, random: np.random.Generator) -> int:
         if not math.isfinite(logits[best := int(logits.argmax())]):
             return best  # to be refused
         ids, weights = candidates(logits, self.sampling)
@@ -84,7 +84,7 @@ class Sampler:
         return place if ids is None else int(ids[place])
 
 
-def penalized(logits: np.ndarray, seen: np.ndarray, penalty: float) -> np.ndarray:
+def penalize(logits: np.ndarray, seen: np.ndarray, penalty: float) -> np.ndarray:
     """A copy, in which the tokens `seen` are less likely (for a penalty above 1)."""
     logits = logits.copy()
     values = logits[seen]
@@ -96,23 +96,23 @@ def candidates(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | Non
     """The tokens that may come next, None for all, and how likely each is beside the likeliest, float32."""
     ids = None
     if 0 < sampling.top_k < len(logits):
-        ids = largest(logits, sampling.top_k)
+        ids = top_k_places(logits, sampling.top_k)
     x = logits if ids is None else logits[ids]
     with np.errstate(over="ignore", under="ignore"):
         weights = np.exp((x - x.max()) / np.float32(max(sampling.temperature, _COLDEST)))
     total = float(weights.sum(dtype=np.float64)) if sampling.top_p < 1 else 0.0
     if sampling.min_p > 0:
-        ids, weights = _only(np.flatnonzero(weights >= np.float32(sampling.min_p)), ids, weights)
+        ids, weights = _pick(np.flatnonzero(weights >= np.float32(sampling.min_p)), ids, weights)
     if sampling.top_p < 1:
-        ids, weights = _only(nucleus(weights, sampling.top_p * total, total), ids, weights)
+        ids, weights = _pick(nucleus(weights, sampling.top_p * total, total), ids, weights)
     return ids, weights
 
 
-def _only(places: np.ndarray, ids: np.ndarray | None, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _pick(places: np.ndarray, ids: np.ndarray | None, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return places if ids is None else ids[places], weights[places]
 
 
-def largest(x: np.ndarray, k: int) -> np.ndarray:
+def top_k_places(x: np.ndarray, k: int) -> np.ndarray:
     """Places of the k largest values, and of what equals the last of them, in order of place.
 
     The k-th largest of some maxima of groups is no more than the k-th largest of all: what is below it need

@@ -24,12 +24,12 @@ class SentencePiece:
     def encode(self, text: str) -> list[int]:
         """Ids of all of the text; a character that is no piece becomes its bytes, or the unknown token."""
         found: list[int] = []
-        for piece in self._merged(text.replace(" ", SPACE)):
+        for piece in self._merge(text.replace(" ", SPACE)):
             token = self._ids.get(piece)
             found += self._bytes(piece) if token is None else [token]
         return found
 
-    def _merged(self, text: str) -> list[str]:
+    def _merge(self, text: str) -> list[str]:
         pieces = list(text)
         after = [*range(1, len(pieces)), _END]
         before = [_END, *range(len(pieces) - 1)]

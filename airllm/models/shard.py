@@ -26,7 +26,7 @@ class Processes(Protocol):
     rank: int
     size: int
 
-    def add_up(self, array: np.ndarray) -> None:
+    def all_reduce(self, array: np.ndarray) -> None:
         """An array of float32 becomes the sum of those that all have, in place."""
 
     def gather(self, part: np.ndarray, counts: list[int]) -> np.ndarray:
@@ -44,8 +44,8 @@ class Shard:
         if whole.qk_norm == "row":
             found = "takes the norm of all of q and k at once, which no process has"
             raise ValueError(f"world_size has value {size}, expected 1: {whole.architecture} {found}")
-        if not _divides(whole, size):
-            would_do = ", ".join(str(n) for n in range(1, whole.heads + 1) if _divides(whole, n))
+        if not _is_divisible(whole, size):
+            would_do = ", ".join(str(n) for n in range(1, whole.heads + 1) if _is_divisible(whole, n))
             found = f"{whole.heads} heads, {whole.kv_heads} key-value heads and {_widths(whole)} wide"
             raise ValueError(
                 f"world_size has value {size}, expected one of {would_do} for a model of {found}"
@@ -70,14 +70,14 @@ class Shard:
         weights = {name: self._cut(name, stored) for name, stored in layer.weights.items()}
         if self.processes.rank and "attention.output_bias" in weights:
             del weights["attention.output_bias"]  # to be added once
-        return Layer(self.config, layer.index, weights, experts, self.processes.add_up)
+        return Layer(self.config, layer.index, weights, experts, self.processes.all_reduce)
 
     def output(self, table: Stored) -> Stored:
         """This process's rows of the output matrix."""
         mine = _part(self.whole.vocabulary, self.processes.rank, self.processes.size)
         return table[mine.start : mine.stop]
 
-    def gathered(self, logits: np.ndarray) -> np.ndarray:
+    def gather_logits(self, logits: np.ndarray) -> np.ndarray:
         """(rows, vocabulary) of the parts that all have."""
         size = self.processes.size
         counts = [len(_part(self.whole.vocabulary, rank, size)) for rank in range(size)]
@@ -132,13 +132,13 @@ def columns(name: str, stored: Stored, start: int, stop: int) -> Stored:
         return np.ascontiguousarray(stored[:, start:stop])
     of = FORMATS[stored.format]
     if start % of.values or stop % of.values:
-        wanted = f"a multiple of {of.values}, the values in a block of {of.name}: use fewer processes"
-        raise ValueError(f"{name} has {stop - start} columns for this process, expected {wanted}")
+        expected = f"a multiple of {of.values}, the values in a block of {of.name}: use fewer processes"
+        raise ValueError(f"{name} has {stop - start} columns for this process, expected {expected}")
     first, last = (at // of.values * of.bytes for at in (start, stop))
     return Quantized(np.ascontiguousarray(stored.data[:, first:last]), stored.format)
 
 
-def _divides(c: ModelConfig, size: int) -> bool:
+def _is_divisible(c: ModelConfig, size: int) -> bool:
     """Whether so many processes can have parts; several may have the same key-value head."""
     alike = size % c.kv_heads == 0 and c.heads % size == 0
     return (size <= c.kv_heads or alike) and not any(wide % size for wide in _widths(c))

@@ -38,30 +38,30 @@ def rate(value: float) -> str:
     return f"{value:.{0 if value >= 100 else 1}f}" if value >= 1 else f"{value:.2g}"
 
 
-def measured(model: Model, cache_dtype: str, best: float = 0.0) -> Speed:
+def measure_speed(model: Model, cache_dtype: str, best: float = 0.0) -> Speed:
     """The speed at which `model` makes a token after a first one. Where its layers alone are slower than
     `best`, the output is not tried.
 
     Every layer goes through memory before it is timed, as it does from the second token on.
     """
     cache = Cache(model.config, 1, cache_dtype)
-    tried, x = _through(model, cache, ENOUGH)
-    layers = _seconds(lambda: _through(model, cache, most=tried)) / tried * model.config.layers
+    tried, x = _run_layers(model, cache, ENOUGH)
+    layers = _seconds(lambda: _run_layers(model, cache, most=tried)) / tried * model.config.layers
     if layers * best > 1:
         return Speed(1 / layers, at_most=True)
     model.logits(x)
     return Speed(1 / (layers + _seconds(lambda: model.logits(x))))
 
 
-def _through(
+def _run_layers(
     model: Model, cache: Cache, seconds: float = math.inf, most: int | None = None
 ) -> tuple[int, np.ndarray]:
     """A token goes through layers, none of which begins after so many seconds; how many, and the result."""
-    begun, results = clock(), []
+    started, results = clock(), []
     with closing(model.layer_by_layer(0, cache)) as layers:
         for x in islice(layers, most):
             results.append(x)
-            if clock() - begun > seconds:
+            if clock() - started > seconds:
                 break
     return len(results), results[-1]
 

@@ -21,7 +21,7 @@ from airllm.models.gguf_file import GgufFile
 from airllm.models.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from airllm.models.sentencepiece import SentencePiece
 from airllm.models.vocabulary import Kind, Vocabulary
-from airllm.models.weights import ModelFileError, known, model_path, read_json
+from airllm.models.weights import ModelFileError, first_names, model_path, read_json
 
 Encode = Callable[[str, bool], list[int]]
 
@@ -226,10 +226,10 @@ def _byte_pairs(keys: _Keys) -> Tokenizer:
     if name not in PRE_TOKENIZERS:
         raise keys.error("pre", f"has value {name!r}", f"one of {', '.join(PRE_TOKENIZERS)}")
     before, vocabulary = PRE_TOKENIZERS[name], keys.vocabulary(letters=True)
-    merge = _merging(keys, vocabulary, before)
+    merge = _bpe_encoder(keys, vocabulary, before)
     return Tokenizer(
         vocabulary,
-        _in_parts(vocabulary, lambda text, _: merge(text)),
+        _encode_around_special(vocabulary, lambda text, _: merge(text)),
         bos_id=keys.token("bos", len(vocabulary)),
         eos_id=keys.token("eos", len(vocabulary)),
         eot_id=keys.token("eot", len(vocabulary)),
@@ -237,7 +237,7 @@ def _byte_pairs(keys: _Keys) -> Tokenizer:
     )
 
 
-def _merging(keys: _Keys, vocabulary: Vocabulary, before: PreTokenizer) -> Callable[[str], list[int]]:
+def _bpe_encoder(keys: _Keys, vocabulary: Vocabulary, before: PreTokenizer) -> Callable[[str], list[int]]:
     from tokenizers import Tokenizer as Merging
     from tokenizers import models
 
@@ -267,7 +267,7 @@ def _sentence_pieces(keys: _Keys) -> Tokenizer:
 
     return Tokenizer(
         vocabulary,
-        _in_parts(vocabulary, encode),
+        _encode_around_special(vocabulary, encode),
         bos_id=keys.token("bos", count, 1),
         eos_id=keys.token("eos", count, 2),
         eot_id=keys.token("eot", count),
@@ -276,7 +276,7 @@ def _sentence_pieces(keys: _Keys) -> Tokenizer:
     )
 
 
-def _in_parts(vocabulary: Vocabulary, encode: Callable[[str, bool], list[int]]) -> Encode:
+def _encode_around_special(vocabulary: Vocabulary, encode: Callable[[str, bool], list[int]]) -> Encode:
     """Cut special tokens out, `encode` what is between; it is told whether that begins or follows one."""
 
     def whole(text: str, special: bool) -> list[int]:
@@ -309,8 +309,8 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
     decoders = _types(description.get("decoder"))
     letters = "ByteLevel" in decoders
     if not letters and not decoders & {"ByteFallback", "Metaspace"}:
-        wanted = "ByteLevel, ByteFallback or Metaspace"
-        raise ModelFileError(path, "decoder", f"is of type {known(sorted(decoders)) or None}", wanted)
+        expected = "ByteLevel, ByteFallback or Metaspace"
+        raise ModelFileError(path, "decoder", f"is of type {first_names(sorted(decoders)) or None}", expected)
     vocabulary = _folder_vocabulary(path, whole, description, letters)
     special = _named_tokens(folder, vocabulary)
     return Tokenizer(
@@ -335,8 +335,8 @@ def _folder_vocabulary(path: Path, whole: Any, description: dict[str, Any], lett
     ids = whole.get_vocab(with_added_tokens=True)
     count = max(ids.values(), default=-1) + 1
     if count > (most := path.stat().st_size):  # a list has a place for each id up to the largest
-        wanted = f"at most {most - 1} in a file of {most} bytes"
-        raise ModelFileError(path, "the tokenizer", f"has a token with id {count - 1}", wanted)
+        expected = f"at most {most - 1} in a file of {most} bytes"
+        raise ModelFileError(path, "the tokenizer", f"has a token with id {count - 1}", expected)
     texts, kinds = [""] * count, [int(Kind.UNUSED)] * count
     for text, i in ids.items():
         texts[i], kinds[i] = text, Kind.BYTE if not letters and _is_byte(text) else Kind.NORMAL

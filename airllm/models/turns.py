@@ -11,7 +11,9 @@ Messages = Sequence[Mapping[str, Any]]
 _STANDING = ("system", "developer")  # roles whose first messages hold for the whole conversation
 
 
-def fitting(messages: Messages, tokens: Callable[[Messages], int], most: int, spare: int = 0) -> Messages:
+def drop_oldest_turns(
+    messages: Messages, tokens: Callable[[Messages], int], most: int, spare: int = 0
+) -> Messages:
     """`messages`, if they are at most `most` tokens; else without their oldest turns, so many that they are
     `spare` tokens less, and the next few questions need not begin anew.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from airllm.architectures.tensor_names import NamedTensors, layer_names
-from airllm.models.pages import Mapped, Piece, merged, resident_bytes
+from airllm.models.pages import Mapped, Piece, merge, resident_bytes
 from airllm.models.weights import ModelFileError, Span
 
 _ROWS = 64  # of the output matrix: a part of it has a multiple of so many
@@ -42,7 +42,7 @@ class Units:
     def expert(self, layer: int, number: int) -> list[Piece]:
         """Where an expert's matrices lie."""
         of = {id(file.map): file for file in self.files}
-        return merged(_piece(of, self.tensors.span(name)) for name in _expert_names(layer, number))
+        return merge(_piece(of, self.tensors.span(name)) for name in _expert_names(layer, number))
 
     def check(self) -> None:
         """Raise ModelFileError if a file was cut short: what is mapped and lacks would end the process."""
@@ -58,7 +58,7 @@ def layer_pieces(files: dict[int, Mapped], tensors: NamedTensors, layer: int) ->
     """Where a layer's weights lie, less its experts. `files` gets what of them is mapped."""
     names = layer_names(tensors.config, layer)
     dense = [name for name in names if not re.search(r"\.experts\.\d", name)]
-    return merged(_piece(files, tensors.span(name)) for name in dense)
+    return merge(_piece(files, tensors.span(name)) for name in dense)
 
 
 def units_of(tensors: NamedTensors) -> Units:
@@ -67,7 +67,7 @@ def units_of(tensors: NamedTensors) -> Units:
     c = tensors.config
 
     def pieces(names: Iterable[str]) -> list[Piece]:
-        return merged(_piece(files, tensors.span(name)) for name in names)
+        return merge(_piece(files, tensors.span(name)) for name in names)
 
     layers = [layer_pieces(files, tensors, layer) for layer in range(c.layers)]
     span = tensors.span("token_embedding" if c.tied_embeddings else "output")
@@ -82,7 +82,7 @@ def units_of(tensors: NamedTensors) -> Units:
         output=_parts(_piece(files, span), rows),
         rows=rows,
         table=pieces(["token_embedding"]),
-        experts=merged(piece for expert in each for piece in expert),
+        experts=merge(piece for expert in each for piece in expert),
         expert_bytes=max(map(resident_bytes, each), default=0),
         most_values=max(largest, max(b - a for a, b in zip([0, *rows], rows, strict=False)) * c.width),
         files=list(files.values()),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from airllm.backends.json_file import repeated
+from airllm.backends.json_file import find_repeated
 from airllm.formats import Quantized
 
 Stored = np.ndarray | Quantized
@@ -82,8 +82,8 @@ def model_path(path: str | PathLike[str]) -> Path:
     files = sorted(file.name for file in path.glob("*.gguf") if is_text_model(file.name))
     whole = [name for name in files if not is_in_parts(name)]
     if len(whole) > 1:
-        wanted = f"one, or the path of one of them, such as {path / whole[0]}"
-        raise ModelFileError(path, "", f"holds the GGUF files {known(whole)}", wanted)
+        expected = f"one, or the path of one of them, such as {path / whole[0]}"
+        raise ModelFileError(path, "", f"holds the GGUF files {first_names(whole)}", expected)
     found = whole or files  # of one in parts the first, which says how to join them
     return path / found[0] if found else path
 
@@ -98,7 +98,7 @@ def is_in_parts(name: str) -> bool:
     return bool(_PART.search(name))
 
 
-def mapped(path: Path) -> mmap.mmap:
+def map_file(path: Path) -> mmap.mmap:
     """The file as read-only memory; OSError if it cannot be opened, ModelFileError if it is empty.
 
     What is read from disk comes in large pages, where the system has them: they are brought in, used and let
@@ -121,7 +121,7 @@ def unmap(map: mmap.mmap) -> None:
         map.close()
 
 
-def known(names: Iterable[str], most: int = 8) -> str:
+def first_names(names: Iterable[str], most: int = 8) -> str:
     """Some names, for a message."""
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
@@ -139,7 +139,7 @@ def parse_json(path: Path, text: bytes, place: str = "") -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
-            twice = repeated(name for name, _ in pairs)
+            twice = find_repeated(name for name, _ in pairs)
             raise ModelFileError(path, place, f"has {twice!r} twice", "each name once")
         return found
 

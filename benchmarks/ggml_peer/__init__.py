@@ -37,14 +37,14 @@ def library() -> Path:
     if not source.exists():
         folder().mkdir(parents=True, exist_ok=True)
         _fetch(source)
-    if _copied(project):
+    if _copy_sources(project):
         built.unlink(missing_ok=True)
     if not built.exists():
         _build(source, project, built.parent)
     return built
 
 
-def _copied(project: Path) -> bool:
+def _copy_sources(project: Path) -> bool:
     """Put our files beside ggml, as several checkouts may share the folder; whether they have changed."""
     project.mkdir(exist_ok=True)
     own = [HERE / name for name in ("CMakeLists.txt", "ggml_peer.c")]

@@ -16,7 +16,7 @@ def add_options(parser) -> None:
 
 
 def run(options) -> None:
-    path = cuda_build.build(probes.CPP_EXT, cuda_build.split(options.arch or ""), options.force)
+    path = cuda_build.build(probes.CPP_EXT, cuda_build.split_architectures(options.arch or ""), options.force)
     answer = probes.module(cuda_build.NAME)
     print(f"built {path}")
     print(f"it runs here: {answer.version}" if answer else f"it cannot run here: {answer.why_not}")

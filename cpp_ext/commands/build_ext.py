@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 from . import CommandError, probes
-from .recipes import built
+from .recipes import module_recipes
 
 HELP = "build the C++ backend (--inplace: into cpp_ext/)"
 
@@ -22,7 +22,7 @@ def add_options(parser) -> None:
 
 def run(options) -> None:
     folder = probes.CPP_EXT if options.inplace else probes.CHECKOUT / "build" / "lib"
-    for recipe in built().values():
+    for recipe in module_recipes().values():
         if hasattr(recipe, "IN_EVERY_INSTALL"):
             recipe.build(folder, force=options.force)
 
@@ -35,7 +35,7 @@ def from_setuptools(base: type) -> type:
 
         def run(self):
             folder = probes.CPP_EXT if self.inplace else Path(self.build_lib)
-            for name, recipe in built().items():
+            for name, recipe in module_recipes().items():
                 build(name, recipe, folder, self.force, wheel=self._is_for_a_wheel())
 
         def _is_for_a_wheel(self) -> bool:

@@ -22,7 +22,7 @@ def add_options(parser) -> None:
 
 
 def run(options) -> None:
-    every = list(shown(reports()))
+    every = list(show_reports(reports()))
     broken = {report["label"] for report in every if not report["ok"]}
     wanted = {report["label"] for report in every if report["asked"]}
     in_question = wanted or {report["label"] for report in every}
@@ -63,7 +63,7 @@ def reports() -> Iterator[dict[str, Any]]:
         raise CommandError(str(error)) from None
 
 
-def shown(reports: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def show_reports(reports: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Prints a line for each report as it comes, and hands it on."""
     for report in reports:
         state = "compiled" if report["ok"] else "FAILED"

@@ -17,7 +17,7 @@ from . import (
     test_capabilities,
     write_backends,
 )
-from .recipes import built, recipes
+from .recipes import module_recipes, recipes
 
 COMMANDS: dict[str, ModuleType] = {
     "configure_backend": configure_backend,
@@ -81,7 +81,7 @@ def run_with_setuptools(argv: list[str]) -> None:
     setup(
         license="Apache-2.0",
         **distribution.arguments(),
-        ext_modules=[Extension(name, []) for name in [recipe.NAME for recipe in built().values()]],
+        ext_modules=[Extension(name, []) for name in [recipe.NAME for recipe in module_recipes().values()]],
         cmdclass={**classes, "build_ext": build_ext.from_setuptools(original.build_ext)},
     )
 

@@ -48,17 +48,17 @@ def changes(options) -> dict:
 def backend_change(options) -> dict:
     if options.backend is None:
         return {}
-    name = checked(config.preference, "--backend", options.backend)
+    name = check_option(config.preference, "--backend", options.backend)
     return {"preferred_backend": name, "force_backend": name if options.force else None}
 
 
 def priority_change(options) -> dict:
     if options.priority is None:
         return {}
-    return {"backend_priority": list(checked(config.order, "--priority", options.priority))}
+    return {"backend_priority": list(check_option(config.order, "--priority", options.priority))}
 
 
-def checked(check, option: str, value: str):
+def check_option(check, option: str, value: str):
     """`check(value)`, with errors that name the option."""
     try:
         return check(value)

@@ -38,7 +38,7 @@ def build(folder: Path, force: bool = False) -> Path:
         return target
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="airllm-objects-") as objects:
-        finish([*linker, *compiled(compiler, Path(objects)), *libraries], target)
+        finish([*linker, *compile_sources(compiler, Path(objects)), *libraries], target)
     stamps.keep(target, made_of)
     (folder / f"{NAME}.py").unlink(missing_ok=True)  # the note an earlier install without a compiler left
     return target
@@ -59,14 +59,14 @@ def files_below(*folders: str) -> list[Path]:
     return sorted(path for name in folders for path in (probes.CPP_EXT / name).rglob("*.*") if path.is_file())
 
 
-def compiled(call: list[str], folder: Path) -> list[str]:
+def compile_sources(call: list[str], folder: Path) -> list[str]:
     """The objects of all sources, made in `folder` by as many calls at once as there are processors.
 
     None is begun after one has failed.
     """
     failed = threading.Event()
 
-    def made(source: Path) -> str:
+    def compile_one(source: Path) -> str:
         target = folder / f"{source.stem}.o"
         try:
             if not failed.is_set():
@@ -77,7 +77,7 @@ def compiled(call: list[str], folder: Path) -> list[str]:
         return str(target)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(made, SOURCES))
+        return list(pool.map(compile_one, SOURCES))
 
 
 def calls() -> tuple[list[str], list[str]]:

@@ -27,11 +27,11 @@ def build(folder: Path, archs: Sequence[str] | None = None, force: bool = False)
     Raises CommandError that lists everything missing, or that carries a compiler's first error.
     """
     toolkit = prerequisites()
-    calls = compile_calls(toolkit, gencode(chosen(archs, toolkit.archs)))
+    calls = compile_calls(toolkit, gencode(choose_architectures(archs, toolkit.archs)))
     OBJECTS.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(len(calls)) as pool:
-        objects = list(pool.map(lambda call: compiled(call, toolkit, force), calls))
-    return linked(folder, toolkit, objects)
+        objects = list(pool.map(lambda call: compile_object(call, toolkit, force), calls))
+    return link_module(folder, toolkit, objects)
 
 
 def tools() -> probes.Tools:
@@ -68,9 +68,9 @@ def prerequisites() -> cuda_probes.Toolkit:
 # ---- architectures ----
 
 
-def chosen(archs: Sequence[str] | None, known: Sequence[str]) -> list[str]:
+def choose_architectures(archs: Sequence[str] | None, known: Sequence[str]) -> list[str]:
     """The architectures to compile for; CommandError that lists the known ones if nvcc lacks one of them."""
-    asked = archs or split(os.environ.get("AIRLLM_CUDA_ARCHS", ""))
+    asked = archs or split_architectures(os.environ.get("AIRLLM_CUDA_ARCHS", ""))
     if not asked:
         return [arch for arch in DEFAULT_ARCHS if arch in known]
     unknown = [arch for arch in asked if re.sub("[af]$", "", arch) not in known]
@@ -79,7 +79,7 @@ def chosen(archs: Sequence[str] | None, known: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(asked))
 
 
-def split(text: str) -> list[str]:
+def split_architectures(text: str) -> list[str]:
     """["90", "100a"] of "9.0;sm_100a" and other usual spellings."""
     return [re.sub(r"^(sm|compute)_|\.", "", part) for part in re.split(r"[,;\s]+", text) if part]
 
@@ -127,15 +127,15 @@ def recipe(call: list[str], toolkit: cuda_probes.Toolkit) -> list[str]:
     return [*cpp_build.recipe(call), toolkit.version, *variables]
 
 
-def compiled(call: list[str], toolkit: cuda_probes.Toolkit, force: bool) -> Path:
+def compile_object(call: list[str], toolkit: cuda_probes.Toolkit, force: bool) -> Path:
     """The object file of a compiler call, whose recipe is in its name: other options make another object."""
     target = OBJECTS / f"{Path(call[-1]).stem}-{stamps.digest(recipe(call, toolkit))[:12]}.o"
     if force or not cpp_build.is_newer(target, sources()):
-        explained(call, target)
+        run_compiler(call, target)
     return target
 
 
-def linked(folder: Path, toolkit: cuda_probes.Toolkit, objects: list[Path]) -> Path:
+def link_module(folder: Path, toolkit: cuda_probes.Toolkit, objects: list[Path]) -> Path:
     """The module of these objects, linked unless it is there, made of the same ones."""
     target = folder / (NAME + probes.EXT_SUFFIX)
     system = ["-ldl", "-lrt", "-lpthread"] if sys.platform == "linux" else []
@@ -152,7 +152,7 @@ def linked(folder: Path, toolkit: cuda_probes.Toolkit, objects: list[Path]) -> P
     return target
 
 
-def explained(call: list[str], target: Path) -> None:
+def run_compiler(call: list[str], target: Path) -> None:
     """Runs a compiler call; what nvcc says of a host compiler it does not take gets the remedy added."""
     try:
         cpp_build.finish(call, target)

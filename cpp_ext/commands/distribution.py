@@ -9,7 +9,7 @@ from pathlib import Path
 from airllm.backends.declaration import shipped
 
 from .probes import CHECKOUT, CPP_EXT
-from .recipes import built
+from .recipes import module_recipes
 
 KEYWORDS = ("llm", "inference", "tensor", "simd", "metal")
 FOR_PROGRAMS = ("cmake", "cpu", "include/airllm/backend", "ops", "program")
@@ -23,11 +23,11 @@ def arguments() -> dict[str, str | dict | list]:
     return {
         "description": f"{what} on {', '.join(titles[:-1])} and {titles[-1]}",
         "keywords": [*KEYWORDS, *map(str.lower, titles)],
-        **carried(),
+        **package_contents(),
     }
 
 
-def carried() -> dict[str, dict | list]:
+def package_contents() -> dict[str, dict | list]:
     """What a wheel has, and where it lies."""
     names = kernels()
     packages = [name for name in names if (CPP_EXT / name).is_dir()]
@@ -42,7 +42,7 @@ def carried() -> dict[str, dict | list]:
 
 def kernels() -> list[str]:
     """The modules of kernels that are not compiled, of the backends that have any."""
-    compiled = {recipe.NAME for recipe in built().values()}
+    compiled = {recipe.NAME for recipe in module_recipes().values()}
     return sorted({own.module for own in shipped().values() if own.module} - compiled)
 
 

@@ -44,8 +44,8 @@ def _devices_of_opencl() -> tuple[str, list[tuple[str, str]], str]:
     while True:
         command = [sys.executable, "-c", OPENCL_PROGRAM, str(probes.CPP_EXT), str(len(tried))]
         answer = probes.answer_of(command, timeout=600, cwd=sys.prefix)
-        told = [json.loads(line[6:]) for line in answer.stdout.splitlines() if line.startswith("told: ")]
-        version, found = next(iter(told), ""), told[1:]
+        messages = [json.loads(line[6:]) for line in answer.stdout.splitlines() if line.startswith("told: ")]
+        version, found = next(iter(messages), ""), messages[1:]
         tried += zip(found[::2], found[1::2], strict=False)
         if len(found) % 2 == 0:
             return version, tried, _exception(answer)

@@ -248,7 +248,7 @@ try:
     module = importlib.import_module(sys.argv[2])
     module.device()
     from airllm.backends import proof
-    print(json.dumps(["", proof.proved(module)]))
+    print(json.dumps(["", proof.prove_device(module)]))
 except Exception as error:
     print(json.dumps([type(error).__name__, str(error)]))
 """
@@ -269,13 +269,13 @@ def module(name: str, folder: Path = CPP_EXT, remedy: str = "") -> Finding:
     if answer.returncode:
         reason = last_line(answer.stderr) or f"ends with status {answer.returncode}"
         return Finding(name, why_not=reason)
-    kind, told = json.loads(last_line(answer.stdout))
+    kind, text = json.loads(last_line(answer.stdout))
     if not kind:
-        return Finding(name, version=told)
+        return Finding(name, version=text)
     missing = kind == "ModuleNotFoundError"
-    if missing and f"'{name}'" in told:
+    if missing and f"'{name}'" in text:
         return Finding(name, why_not=NOT_BUILT)
-    return Finding(name, why_not=one_line(told) or kind, remedy=remedy if missing else "")
+    return Finding(name, why_not=one_line(text) or kind, remedy=remedy if missing else "")
 
 
 def backend(own: Declaration) -> Finding:

@@ -21,6 +21,6 @@ def recipes() -> dict[str, ModuleType]:
     return dict(sorted(found.items(), key=lambda each: not hasattr(each[1], "IN_EVERY_INSTALL")))
 
 
-def built() -> dict[str, ModuleType]:
+def module_recipes() -> dict[str, ModuleType]:
     """Of them those that make a module."""
     return {name: recipe for name, recipe in recipes().items() if hasattr(recipe, "build")}

@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from airllm.backends.declaration import declared
+from airllm.backends.declaration import all_declarations
 
 from . import probes
 from .probes import Finding
@@ -56,7 +56,7 @@ class Findings:
             cxx = pool.submit(probes.cpp_prerequisites)
             openmp = pool.submit(probes.openmp, probes.cxx_command())
             tools = {name: pool.submit(recipe.tools) for name, recipe in RECIPES.items()}
-            running = {name: pool.submit(runs, name) for name in declared()}
+            running = {name: pool.submit(runs, name) for name in all_declarations()}
         self.cpu, self.compilers = cpu.result(), compilers.result()
         self.cxx, self.openmp = cxx.result(), openmp.result()
         self.tools = {name: found.result() for name, found in tools.items()}
@@ -64,7 +64,7 @@ class Findings:
 
     def report(self) -> dict[str, list[str]]:
         """Section title -> lines."""
-        own = [self.tools[name] for name in declared() if name in self.tools]
+        own = [self.tools[name] for name in all_declarations() if name in self.tools]
         return {
             "CPU": cpu_lines(self.cpu),
             "C++": _different(*self.compilers, *self.cxx[1:], self.openmp),
@@ -84,7 +84,7 @@ class Findings:
 def runs(name: str) -> Finding:
     """Whether a backend runs now."""
     found: Finding = getattr(RECIPES.get(name), "driver", lambda: Finding(""))()
-    return probes.backend(declared()[name]) if found else found
+    return probes.backend(all_declarations()[name]) if found else found
 
 
 def _build(name: str) -> str:

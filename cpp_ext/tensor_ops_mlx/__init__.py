@@ -31,6 +31,6 @@ def __getattr__(name: str) -> Callable:
         if hasattr(operations, name):
             from tensor_ops_mlx.function import op_function
 
-            globals()[name] = made = op_function(OPS[name])
-            return made
+            globals()[name] = function = op_function(OPS[name])
+            return function
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

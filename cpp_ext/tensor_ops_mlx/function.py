@@ -13,7 +13,7 @@ from airllm import made
 from airllm.arrays import is_dense
 from airllm.formats import Quantized
 from tensor_ops_mlx import operations
-from tensor_ops_mlx.runtime import driver, on_gpu, opened
+from tensor_ops_mlx.runtime import driver, import_core, on_gpu
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _AS_THEY_ARE = ("matmul", "matmul_vec", "linear", "attention_scores", "weighted_sum_rows", "embedding")
@@ -24,42 +24,42 @@ _WITHOUT_NUMBERS = ("apply_rope", "linear")  # which copy what they do not turn,
 def op_function(op: Any) -> Callable:
     """`name(arrays..., parameters..., *, out=None)`, with defaults and documentation of the declaration."""
     given = ", ".join(f"{name!r}: {name}" for name in [*op.arrays, *op.defaults, "out"])
-    body = f"    return _call(_op, _op.complete({{{given}}}))"
-    return made.function(op, ["out"], body, {"_call": _call, "_op": op}, "tensor_ops_mlx")
+    body = f"    return _call(_op, _op.complete_arguments({{{given}}}))"
+    return made.make_function(op, ["out"], body, {"_call": _call, "_op": op}, "tensor_ops_mlx")
 
 
 def _call(op: Any, arguments: dict[str, Any]) -> Any:
     """Checks all arguments, then computes."""
-    opened()
+    import_core()
     out = arguments.pop("out")
     outs = [] if out is None else list(op.each(out))
     arrays = [arguments.pop(operand.name) for operand in op.operands]
     given = {o.name: a for o, a in zip(op.operands, arrays, strict=True) if a is not None or not o.optional}
     _check_kinds(op, given, outs)
-    seen = [_seen(given.get(o.name)) for o in op.operands]
-    op.check(seen, op.one_or_all([_seen(o) for o in outs]) if outs else None)
+    seen = [_describe(given.get(o.name)) for o in op.operands]
+    op.check(seen, op.one_or_all([_describe(o) for o in outs]) if outs else None)
     _check_dense(op, given, outs)
     _check_computed(op, given)
-    results = _computed(op, given, arguments, op.out_shapes(seen), op.result_dtype(seen))
-    return _delivered(op, results, out, outs, isinstance(next(iter(given.values())), mx.array))
+    results = _compute(op, given, arguments, op.out_shapes(seen), op.result_dtype(seen))
+    return _deliver(op, results, out, outs, isinstance(next(iter(given.values())), mx.array))
 
 
 # ---- checks ----
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _ArrayInfo:
     """An array of MLX as a declaration checks it."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
 
-def _seen(array: Any) -> Any:
+def _describe(array: Any) -> Any:
     if not isinstance(array, mx.array):
         return array
     name = str(array.dtype).rpartition(".")[2]
-    return _Seen(array.shape, _BFLOAT16 if name == "bfloat16" else np.dtype(name))
+    return _ArrayInfo(array.shape, _BFLOAT16 if name == "bfloat16" else np.dtype(name))
 
 
 def _check_kinds(op: Any, given: dict[str, Any], outs: Sequence[Any]) -> None:
@@ -82,7 +82,7 @@ def _check_dense(op: Any, given: Mapping[str, Any], outs: Sequence[Any]) -> None
 
 def _check_computed(op: Any, given: Mapping[str, Any]) -> None:
     if op.name == "attention" and given["k"].dtype != given["v"].dtype:
-        found, expected = (_seen(given[name]).dtype for name in ("v", "k"))
+        found, expected = (_describe(given[name]).dtype for name in ("v", "k"))
         raise TypeError(f"attention: v has dtype {found}, expected {expected}, that of k")
     for name, array in given.items():
         if isinstance(array, Quantized):  # MLX's formats multiply by sums of x: they make NaN of an infinity
@@ -92,7 +92,7 @@ def _check_computed(op: Any, given: Mapping[str, Any]) -> None:
 # ---- the way there and back ----
 
 
-def _computed(
+def _compute(
     op: Any, given: Mapping[str, Any], parameters: Mapping[str, Any], shapes: Sequence[tuple], dtype: np.dtype
 ) -> list[Any]:
     """The results as MLX's arrays, not yet waited for."""
@@ -103,7 +103,7 @@ def _computed(
     if nothing or 0 in shapes[0]:  # a sum over nothing is zero
         return [mx.zeros(shape, kind) for shape in shapes]
     kernel = _kernel(op.name, tuple(parameters.items()), on_gpu())
-    results = kernel(**{o.name: _taken(op, o, given[o.name]) for o in op.operands if o.name in given})
+    results = kernel(**{o.name: _to_mlx(op, o, given[o.name]) for o in op.operands if o.name in given})
     driver.launched.add()
     return [result.astype(kind) for result in op.each(results)]
 
@@ -118,7 +118,7 @@ def _kernel(name: str, parameters: tuple, compiled: bool) -> Callable:
     return mx.compile(kernel) if compiled else kernel
 
 
-def _taken(op: Any, operand: Any, array: Any) -> Any:
+def _to_mlx(op: Any, operand: Any, array: Any) -> Any:
     """An operand in MLX, in float32 where the op is computed so."""
     if isinstance(array, np.ndarray):
         driver.copied.add()
@@ -127,7 +127,7 @@ def _taken(op: Any, operand: Any, array: Any) -> Any:
     return array.astype(mx.float32) if is_number and op.name not in _AS_THEY_ARE else array
 
 
-def _delivered(op: Any, results: list[Any], out: Any, outs: Sequence[Any], on_device: bool) -> Any:
+def _deliver(op: Any, results: list[Any], out: Any, outs: Sequence[Any], on_device: bool) -> Any:
     """Arrays of MLX as they are, or as NumPy's; in `out`, if there is one."""
     if not on_device:
         results = [_numpy(result) for result in results]

@@ -128,8 +128,8 @@ def apply_rope(x, cos, sin, interleaved):
         first, second = pairs[..., 0], pairs[..., 1]
     else:
         first, second = turning[..., :r], turning[..., r:]
-    turned = [first * cos - second * sin, second * cos + first * sin]
-    together = mx.flatten(mx.stack(turned, axis=-1), -2) if interleaved else mx.concatenate(turned, axis=-1)
+    rotated = [first * cos - second * sin, second * cos + first * sin]
+    together = mx.flatten(mx.stack(rotated, axis=-1), -2) if interleaved else mx.concatenate(rotated, axis=-1)
     return mx.concatenate([together, rest], axis=-1)
 
 

@@ -9,7 +9,7 @@ from airllm.backends.driver import Driver
 driver = Driver("MLX")
 
 
-def opened() -> Any:
+def import_core() -> Any:
     """The module mlx.core. Raises ModuleNotFoundError without MLX.
 
     RuntimeError in a process that was forked after the first call: the threads of MLX do not live on in it.
@@ -35,7 +35,7 @@ def copies() -> int:
 
 def on_gpu() -> bool:
     """Whether MLX's default device is a GPU."""
-    mx = opened()
+    mx = import_core()
     return mx.default_device().type == mx.gpu
 
 
@@ -48,15 +48,15 @@ def only_when_asked() -> str:
 
 def device() -> str:
     """MLX's version and the device that it computes on, in a line."""
-    name = opened().device_info()["device_name"]
-    return f"MLX {opened().__version__} on {name} ({'GPU' if on_gpu() else 'CPU'})"
+    name = import_core().device_info()["device_name"]
+    return f"MLX {import_core().__version__} on {name} ({'GPU' if on_gpu() else 'CPU'})"
 
 
 def device_infos() -> list[dict[str, Any]]:
     """MLX's default device in the fields of `airllm.backends.DeviceInfo`. All of its memory is the host's."""
     from airllm.backends.devices import host_memory, usable_cores
 
-    info = opened().device_info()
+    info = import_core().device_info()
     found: dict[str, Any] = {"name": info["device_name"], "unified_memory": True}
     if on_gpu():  # what a GPU may take of the memory without slowing down
         return [found | {"total_memory": info["max_recommended_working_set_size"]}]

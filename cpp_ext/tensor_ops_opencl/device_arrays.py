@@ -40,14 +40,14 @@ def _enqueue(
     built = program(first.context, queue.device, form_of(queue.device))
     plan = plan_for(built)
     places = {_place(array): _part(array) for array in (*given.values(), *results.values())}
-    buffers = {name: places[_place(a)] or _copied(queue, a, before) for name, a in given.items()}
+    buffers = {name: places[_place(a)] or _copy(queue, a, before) for name, a in given.items()}
     buffers |= {name: places[_place(out)] or _buffer(first, out.nbytes) for name, out in results.items()}
     buffers |= {name: _buffer(first, size) for name, size in plan.scratch.items()}
     for launch in plan.launches:
         before = [built.launch(queue, launch, buffers, before)]
     for name, out in results.items():
         moved = places[_place(out)] is None
-        out.add_event(_moved(queue, buffers[name], out, before) if moved else before[0])
+        out.add_event(_copy_back(queue, buffers[name], out, before) if moved else before[0])
 
 
 def zeros(out: Any) -> None:
@@ -71,7 +71,7 @@ def _part(array: Any) -> Any:
     return array.base_data.get_sub_region(array.offset, _span(array))
 
 
-def _copied(queue: Any, array: Any, before: list) -> Any:
+def _copy(queue: Any, array: Any, before: list) -> Any:
     """A copy on the device that begins at its buffer's start."""
     import pyopencl as cl
 
@@ -81,7 +81,7 @@ def _copied(queue: Any, array: Any, before: list) -> Any:
     return copy
 
 
-def _moved(queue: Any, buffer: Any, out: Any, before: list) -> Any:
+def _copy_back(queue: Any, buffer: Any, out: Any, before: list) -> Any:
     import pyopencl as cl
 
     where = {"dst_offset": out.offset, "byte_count": out.nbytes}

@@ -71,7 +71,7 @@ def form_of(handle: Any) -> str:
     return "cpu" if handle.type & cl.device_type.CPU or of_few_items else "gpu"
 
 
-def found() -> list[Device]:
+def find_devices() -> list[Device]:
     """Every device of every platform; RuntimeError if there is none, ImportError without pyopencl."""
     import pyopencl as cl
 
@@ -105,19 +105,19 @@ def forms(device: Device) -> list[Device]:
     return both if device.form == "cpu" and device.handle.max_work_group_size >= _GROUP else both[:1]
 
 
-def _fitting(wanted: str, devices: Sequence[Device]) -> Sequence[Device]:
+def _match(requested: str, devices: Sequence[Device]) -> Sequence[Device]:
     every = [form for device in devices for form in forms(device)]
-    if exact := [device for device in every if device.label == wanted]:
+    if exact := [device for device in every if device.label == requested]:
         return exact
-    if wanted.isdecimal():
-        return devices[int(wanted) : int(wanted) + 1]
-    if re.fullmatch(r"\d+:\d+", wanted):
-        return [device for device in devices if f"{device.platform}:{device.index}" == wanted]
+    if requested.isdecimal():
+        return devices[int(requested) : int(requested) + 1]
+    if re.fullmatch(r"\d+:\d+", requested):
+        return [device for device in devices if f"{device.platform}:{device.index}" == requested]
     names = [(device, f"{device.label} {device.handle.platform.name}".lower()) for device in devices]
-    return [device for device, name in names if wanted.lower() in name]
+    return [device for device, name in names if requested.lower() in name]
 
 
-def _configured() -> tuple[str, str]:
+def _configured_device() -> tuple[str, str]:
     """What a file names, and where; ("", "default") if nothing."""
     from airllm.backends import config
 
@@ -137,5 +137,5 @@ def _silu(device: Device, x: np.ndarray) -> np.ndarray:
 
 
 choice = DeviceChoice(
-    "OpenCL", "AIRLLM_OPENCL_DEVICE", _GPU_NODES, found, _fitting, Device.rank, _silu, _configured
+    "OpenCL", "AIRLLM_OPENCL_DEVICE", _GPU_NODES, find_devices, _match, Device.rank, _silu, _configured_device
 )

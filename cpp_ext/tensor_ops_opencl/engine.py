@@ -44,7 +44,7 @@ class Program:
         self._building = threading.Lock()
         self._own = threading.local()
 
-    def built(self, family: str) -> Any:
+    def build(self, family: str) -> Any:
         """The compiled family; RuntimeError with the reason if the device does not take it."""
         if family not in self._built:
             with self._building:
@@ -64,7 +64,7 @@ class Program:
         if name not in kernels:
             import pyopencl as cl
 
-            kernels[name] = cl.Kernel(self.built(family), name)
+            kernels[name] = cl.Kernel(self.build(family), name)
         return kernels[name]
 
     def launch(self, queue: Any, launch: Launch, memory: Mapping[str, Any], after: Sequence[Any] = ()) -> Any:

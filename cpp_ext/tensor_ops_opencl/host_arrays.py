@@ -35,8 +35,8 @@ def run_on(
     shape = next(iter(results.values())).shape
     plan = plan_of(Call(op, arrays, parameters, shape, program.form, program.compute_units))
     stored = {name: memory_of(array) for name, array in arrays.items() if array is not None}
-    buffers = {name: memory.holding(array) for name, array in stored.items() if array.size}
-    buffers |= {name: memory.receiving(out) for name, out in results.items()}
+    buffers = {name: memory.input_buffer(array) for name, array in stored.items() if array.size}
+    buffers |= {name: memory.output_buffer(out) for name, out in results.items()}
     buffers |= {name: opened.pool.allocate(size) for name, size in plan.scratch.items()}
     for launch in plan.launches:
         program.launch(opened.queue, launch, buffers)
@@ -51,7 +51,7 @@ class _Memory:
         self.engine = opened
         self.buffers: list[tuple[np.ndarray, Any]] = []
 
-    def holding(self, array: np.ndarray) -> Any:
+    def input_buffer(self, array: np.ndarray) -> Any:
         """A buffer with the values of an input."""
         if (buffer := self._own(array)) is None:
             import pyopencl as cl
@@ -62,7 +62,7 @@ class _Memory:
             self.buffers.append((array, buffer))
         return buffer
 
-    def receiving(self, out: np.ndarray) -> Any:
+    def output_buffer(self, out: np.ndarray) -> Any:
         """A buffer for the result, which may be an input's."""
         if (buffer := self._own(out)) is None:
             buffer = self.engine.pool.allocate(out.nbytes)
@@ -73,7 +73,7 @@ class _Memory:
         """Waits for the result and sees to it that `out` has it."""
         import pyopencl as cl
 
-        queue, buffer = self.engine.queue, self._known(out)
+        queue, buffer = self.engine.queue, self._existing_buffer(out)
         map_buffer: Any = cl.enqueue_map_buffer  # its annotation leaves out most dtypes
         if buffer.flags & cl.mem_flags.USE_HOST_PTR:
             mapped, _ = map_buffer(queue, buffer, cl.map_flags.READ, 0, (out.nbytes,), np.uint8)
@@ -84,7 +84,7 @@ class _Memory:
 
     def _own(self, array: np.ndarray) -> Any:
         """The buffer that stands for exactly this memory, or one made upon it where the device shares it."""
-        buffer = self._known(array)
+        buffer = self._existing_buffer(array)
         if buffer is None and self.engine.shares_memory and not self._overlaps(array):
             import pyopencl as cl
 
@@ -92,7 +92,7 @@ class _Memory:
             self.buffers.append((array, buffer))
         return buffer
 
-    def _known(self, array: np.ndarray) -> Any:
+    def _existing_buffer(self, array: np.ndarray) -> Any:
         place = array.ctypes.data, _span(array)
         return next((b for known, b in self.buffers if (known.ctypes.data, _span(known)) == place), None)
 

@@ -19,7 +19,7 @@ def folder() -> Path:
 @functools.cache
 def text(form: str, family: str) -> str:
     """The text of a family of kernels for a form of device, "gpu" or "cpu"."""
-    return _resolved(folder() / FORMS[form] / f"{family}.h")
+    return _resolve_includes(folder() / FORMS[form] / f"{family}.h")
 
 
 @functools.cache
@@ -29,7 +29,7 @@ def stored_formats() -> dict[str, tuple[int, int, int]]:
     return {name: (int(number), int(values), int(size)) for name, number, values, size in rows}
 
 
-def _resolved(path: Path, body: str = "") -> str:
+def _resolve_includes(path: Path, body: str = "") -> str:
     """A file with its includes in their places; the text's own guards keep headers from counting twice.
 
     `body` is what BODY names: the file that for_each_dtype.h includes.
@@ -40,6 +40,6 @@ def _resolved(path: Path, body: str = "") -> str:
         if line["body"]:
             body = line["body"]
             return ""
-        return _resolved(path.parent / (line["file"] or body), body)
+        return _resolve_includes(path.parent / (line["file"] or body), body)
 
     return _INCLUDE.sub(replaced, path.read_text(encoding="utf-8"))

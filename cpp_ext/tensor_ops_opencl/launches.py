@@ -9,7 +9,7 @@ import numpy as np
 
 from airllm import formats
 from airllm.backends import kernel_call
-from airllm.backends.broadcasting import batched, element_strides, leading
+from airllm.backends.broadcasting import batch_strides, element_strides, leading_strides
 from airllm.backends.kernel_call import FORMATS, TYPES, KernelCall, ceil_div, is_quantized
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
@@ -68,7 +68,7 @@ class Call(KernelCall):
         """The types of arrays that a kernel reads whatever their type is; 0 for one that was not given."""
         return tuple(np.uint32(type_of(self.arrays.get(name))) for name in names)
 
-    def given(self, *names: str) -> tuple:
+    def given_names(self, *names: str) -> tuple:
         """The names of arrays, None for those that were not given or are empty."""
         return tuple(name if self.has(name) else None for name in names)
 
@@ -111,7 +111,7 @@ def _rms_norm(call: Call) -> Plan:
 
 
 def _layer_norm(call: Call) -> Plan:
-    memory = (*call.given("x", "weight", "bias"), "out")
+    memory = (*call.given_names("x", "weight", "bias"), "out")
     return _by_row(call, call.kernel(), memory, call.number("eps"), *call.types("weight", "bias"))
 
 
@@ -124,23 +124,25 @@ def _softmax(call: Call) -> Plan:
     mask, scale = call.arrays.get("mask"), call.parameters["scale"]
     if mask is None and scale == 1.0:
         return _by_row(call, call.kernel(), ("x", "out"))
-    memory = (*call.given("x", "mask"), "out")
-    numbers = (call.number("scale"), *call.types("mask"), *leading(call.shape[:-1], mask, 1))
+    memory = (*call.given_names("x", "mask"), "out")
+    numbers = (call.number("scale"), *call.types("mask"), *leading_strides(call.shape[:-1], mask, 1))
     return _by_row(call, call.kernel("masked_softmax"), memory, *numbers)
 
 
 def _apply_rope(call: Call) -> Plan:
     """A team of work-items per row, several teams per work-group (gpu), or a work-item per row (cpu)."""
     rows, dim, r = prod(call.shape[:-1]), call.shape[-1], call.arrays["cos"].shape[-1]
-    group, team = (1, 1) if call.form == "cpu" else (_GROUP, min(_GROUP, _power_of_two(max(r, dim - 2 * r))))
+    group, items_per_row = (
+        (1, 1) if call.form == "cpu" else (_GROUP, min(_GROUP, _power_of_two(max(r, dim - 2 * r))))
+    )
     arguments = (
-        *(*call.given("x", "cos", "sin"), "out", *_numbers(rows, dim, r)),
+        *(*call.given_names("x", "cos", "sin"), "out", *_numbers(rows, dim, r)),
         np.uint32(bool(call.parameters["interleaved"])),
         *call.types("cos", "sin"),
-        np.uint32(team),
-        *leading(call.shape[:-1], call.arrays["cos"], 1),
+        np.uint32(items_per_row),
+        *leading_strides(call.shape[:-1], call.arrays["cos"], 1),
     )
-    groups = min(ceil_div(rows, group // team), 2**20)
+    groups = min(ceil_div(rows, group // items_per_row), 2**20)
     return Plan((Launch("rope", call.kernel(), arguments, groups, group),))
 
 
@@ -178,7 +180,7 @@ def _attention(call: Call) -> Plan:
     *lead, heads, t, e = call.shape
     d, s = call.arrays["q"].shape[-1], call.arrays["k"].shape[-2]
     batch, numbers = prod(lead), _attention_numbers(call)
-    memory = (*call.given("q", "k", "v", "mask", "sinks"), "out")
+    memory = (*call.given_names("q", "k", "v", "mask", "sinks"), "out")
     kind = SHORT[call.arrays["k"].dtype.name]
     if call.form == "cpu":
         groups = min(batch * heads * t, 4 * call.compute_units)
@@ -208,7 +210,7 @@ def _attention_numbers(call: Call) -> tuple:
     q, k, v, mask = arrays = [call.arrays.get(name) for name in ("q", "k", "v", "mask")]
     assert q is not None and k is not None
     d, groups, s = q.shape[-1], k.shape[-3], k.shape[-2]
-    inner, outer = batched(lead, arrays, 3)
+    inner, outer = batch_strides(lead, arrays, 3)
     strides = [n for array, steps in zip(arrays, outer, strict=True) for n in (*steps, *_own(array))]
     return (
         *_numbers(prod(lead), inner, heads, groups, t, s, d, e, *strides),
@@ -243,7 +245,7 @@ def _product(call: Call, x: str, weight: str, bias: str | None, m: int, scale: n
     stored, has_bias = call.arrays[weight], bias is not None and call.has(bias)
     name = stored.format if is_quantized(stored) else SHORT[stored.dtype.name]
     n, k = stored.shape
-    memory = (*call.given(x, weight), bias if has_bias else None, "out")
+    memory = (*call.given_names(x, weight), bias if has_bias else None, "out")
     types = (*call.types(x), np.uint32(type_of(call.arrays[bias]) if bias and has_bias else 0))
     if m > _FEW_VECTORS and call.form == "gpu":
         rows = stored.data if is_quantized(stored) else stored
@@ -311,7 +313,13 @@ def dense_plan(array: Any, form: str, compute_units: int) -> Plan:
     inner = 1 if array.shape and array.strides[-1] == size else 0
     dim = array.shape[-1] if inner else 1
     lead = array.shape[: len(array.shape) - inner]
-    arguments = ("x", "out", *_numbers(prod(lead), dim), np.uint32(size), *leading(lead, array, inner))
+    arguments = (
+        "x",
+        "out",
+        *_numbers(prod(lead), dim),
+        np.uint32(size),
+        *leading_strides(lead, array, inner),
+    )
     call = Call("dense_copy", {"x": array}, {}, array.shape, form, compute_units)
     return _spread(call, "elements", "dense_copy", arguments, prod(array.shape))
 

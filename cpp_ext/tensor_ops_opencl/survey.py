@@ -19,7 +19,7 @@ def device() -> str:
 
 def variants() -> list[str]:
     """Every device that computes, and CPU devices once more with the GPUs' kernels: names for select()."""
-    return [form.label for found in devices.choice.working() for form in devices.forms(found)]
+    return [form.label for found in devices.choice.working_devices() for form in devices.forms(found)]
 
 
 def get_opencl_info() -> dict[str, Any]:
@@ -32,17 +32,17 @@ def get_opencl_info() -> dict[str, Any]:
 
 def _platforms() -> list[dict[str, Any]]:
     platforms: dict[int, dict[str, Any]] = {}
-    for found in devices.found():
+    for found in devices.find_devices():
         handle = found.handle.platform
         platform = platforms.setdefault(
             found.platform,
             {"name": handle.name, "version": handle.version, "vendor": handle.vendor, "devices": []},
         )
-        platform["devices"].append(_described(found))
+        platform["devices"].append(_describe(found))
     return list(platforms.values())
 
 
-def _described(found: Device) -> dict[str, Any]:
+def _describe(found: Device) -> dict[str, Any]:
     handle = found.handle
     return {
         "label": found.label,
@@ -60,7 +60,7 @@ def _described(found: Device) -> dict[str, Any]:
 
 def device_infos() -> list[dict[str, Any]]:
     """The devices that compute, in the fields of `airllm.backends.DeviceInfo`; free memory is not told."""
-    every = devices.found()
+    every = devices.find_devices()
     return [
         {
             "index": every.index(found),
@@ -70,7 +70,7 @@ def device_infos() -> list[dict[str, Any]]:
             "compute_units": found.handle.max_compute_units,
             "max_shared_memory": found.handle.local_mem_size,
         }
-        for found in devices.choice.working()
+        for found in devices.choice.working_devices()
     ]
 
 
@@ -80,8 +80,8 @@ def build_report() -> Iterator[dict[str, Any]]:
     "asked": the device was asked for by name. "reason": why it did not work, in a line. Raises ImportError
     without pyopencl, RuntimeError without a device, ValueError if a device was asked for that is not there.
     """
-    asked = devices.choice.asked_for()
-    for found in devices.found():
+    asked = devices.choice.requested_device()
+    for found in devices.find_devices():
         for form in FORMS:
             yield _build(found, form) | {"asked": found in asked}
 
@@ -104,7 +104,7 @@ def _build(found: Device, form: str) -> dict[str, Any]:
     start = time.perf_counter()
     try:
         context = cl.Context([found.handle])
-        programs = [_compiled(context, text(form, family)) for family in FAMILIES]
+        programs = [_compile(context, text(form, family)) for family in FAMILIES]
         kernels = [kernel.function_name for program in programs for kernel in program.all_kernels()]
         logs = [program.get_build_info(found.handle, cl.program_build_info.LOG) for program in programs]
         report.update(kernels=sorted(kernels), log="\n".join(logs).strip(), ok=True)
@@ -116,7 +116,7 @@ def _build(found: Device, form: str) -> dict[str, Any]:
     return report
 
 
-def _compiled(context: Any, source: str) -> Any:
+def _compile(context: Any, source: str) -> Any:
     import pyopencl as cl
 
     no_cache: Any = False

@@ -47,7 +47,7 @@ class Device:
 
 
 @functools.cache
-def found() -> tuple[Device, ...]:
+def find_devices() -> tuple[Device, ...]:
     """Every adapter that runs the kernels; RuntimeError if there is none, ImportError without wgpu."""
     import wgpu
 
@@ -73,18 +73,18 @@ def _quiet_drivers() -> Iterator[None]:
         del os.environ[name]
 
 
-def _found() -> Sequence[Device]:
+def _find_in_this_process() -> Sequence[Device]:
     """The same for a device to be opened; RuntimeError in a process forked after that."""
     driver.start()
-    return found()
+    return find_devices()
 
 
-def _fitting(wanted: str, devices: Sequence[Device]) -> Sequence[Device]:
+def _match(requested: str, devices: Sequence[Device]) -> Sequence[Device]:
     """The device of this index or label, else those of which it is a part of the label."""
-    fitting = [device for device in devices if wanted in (str(device.index), device.label)]
-    if fitting or not wanted:
+    fitting = [device for device in devices if requested in (str(device.index), device.label)]
+    if fitting or not requested:
         return fitting
-    return [device for device in devices if wanted.lower() in device.label.lower()]
+    return [device for device in devices if requested.lower() in device.label.lower()]
 
 
 def _rank(device: Device) -> int:
@@ -100,4 +100,6 @@ def _silu(device: Device, x: np.ndarray) -> np.ndarray:
     return out
 
 
-choice = DeviceChoice("WebGPU", "AIRLLM_WEBGPU_DEVICE", _GPU_NODES, _found, _fitting, _rank, _silu)
+choice = DeviceChoice(
+    "WebGPU", "AIRLLM_WEBGPU_DEVICE", _GPU_NODES, _find_in_this_process, _match, _rank, _silu
+)

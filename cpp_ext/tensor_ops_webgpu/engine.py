@@ -118,13 +118,13 @@ class Engine:
             encoder = self.handle.create_command_encoder()
             step = encoder.begin_compute_pass()
             step.set_pipeline(pipeline)
-            step.set_bind_group(0, self._bound(pipeline, launch, blocks))
+            step.set_bind_group(0, self._bind_group(pipeline, launch, blocks))
             step.dispatch_workgroups(launch.groups)
             step.end()
             self.handle.queue.submit([encoder.finish()])
         driver.launched.add()
 
-    def _bound(self, pipeline: Any, launch: Launch, blocks: Mapping[str, Block]) -> Any:
+    def _bind_group(self, pipeline: Any, launch: Launch, blocks: Mapping[str, Block]) -> Any:
         memory = [*launch.inputs.values(), *launch.outputs.values()]
         buffers = [self._numbers, *(blocks[m].buffer if m in blocks else self._nothing for m in memory)]
         entries = [{"binding": place, "resource": {"buffer": buffer}} for place, buffer in enumerate(buffers)]
@@ -133,10 +133,10 @@ class Engine:
     def _pipeline(self, launch: Launch) -> Any:
         key = launch.kernel, launch.group, launch.reads_blocks
         if key not in self._pipelines:
-            self._pipelines[key] = self._compiled(launch)
+            self._pipelines[key] = self._compile(launch)
         return self._pipelines[key]
 
-    def _compiled(self, launch: Launch) -> Any:
+    def _compile(self, launch: Launch) -> Any:
         """RuntimeError with the compiler's log if the device does not take the kernel."""
         import wgpu
 

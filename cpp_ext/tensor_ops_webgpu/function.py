@@ -48,9 +48,9 @@ class _Arrays:
     ) -> None:
         opened = next(iter(results.values())).engine
         blocks = {name: memory_of(a).store.block for name, a in arrays.items()}
-        made = _computed(opened, Call(op, arrays, parameters, results), blocks)
+        memory = _compute(opened, Call(op, arrays, parameters, results), blocks)
         for name, out in results.items():
-            out.store.block = made[name]
+            out.store.block = memory[name]
 
     def run_host(
         self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Any]
@@ -69,19 +69,19 @@ def run_on(
     arrays = {n: np.ascontiguousarray(a) if type(a) is np.ndarray else a for n, a in arrays.items()}
     call = Call(op, arrays, parameters, results)
     blocks = {n: opened.upload(memory_of(a), f"{op}: {n}") for n, a in arrays.items() if call.has(n)}
-    made = _computed(opened, call, blocks)
+    memory = _compute(opened, call, blocks)
     for name, out in results.items():
-        opened.download(made[name], out)
+        opened.download(memory[name], out)
 
 
-def _computed(opened: Engine, call: Call, blocks: Mapping[str, Block]) -> dict[str, Block]:
+def _compute(opened: Engine, call: Call, blocks: Mapping[str, Block]) -> dict[str, Block]:
     """The results' memory. The kernels read no memory that they write, so it is never an input's."""
     plan = plan_of(call)
     sizes = {name: out.nbytes for name, out in call.results.items()} | dict(plan.scratch)
-    made = {name: opened.block(size, f"{call.op}: {name}") for name, size in sizes.items()}
+    memory = {name: opened.block(size, f"{call.op}: {name}") for name, size in sizes.items()}
     for launch in plan.launches:
-        opened.launch(launch, {**blocks, **made})
-    return made
+        opened.launch(launch, {**blocks, **memory})
+    return memory
 
 
 def op_function(name: str) -> Callable:

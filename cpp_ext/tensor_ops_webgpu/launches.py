@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from airllm.backends import kernel_call
-from airllm.backends.broadcasting import leading
+from airllm.backends.broadcasting import leading_strides
 from airllm.backends.kernel_call import FORMATS, TYPES, KernelCall, ceil_div, is_quantized
 
 _HALVES = ("float16", "bfloat16")
@@ -95,7 +95,7 @@ def _type(array: Any) -> np.uint32:
     return np.uint32(FORMATS[array.format] if is_quantized(array) else TYPES[array.dtype.name])
 
 
-def _alike(*names: str) -> dict[str, str]:
+def _same_names(*names: str) -> dict[str, str]:
     """Bindings that are called as the arrays are."""
     return {name: name for name in names}
 
@@ -119,7 +119,7 @@ def _rows(call: Call, *inputs: str, **numbers: Any) -> Launch:
     rows, d = prod(call.shape[:-1]), call.shape[-1]
     group = 64 if d <= 1024 else _GROUP
     steps = 3 * ceil_div(d, group) + 2 * _REDUCTION  # the most: of layer_norm and softmax
-    return call.launch(call.op, _alike(*inputs), rows, steps, group, rows=rows, d=d, **numbers)
+    return call.launch(call.op, _same_names(*inputs), rows, steps, group, rows=rows, d=d, **numbers)
 
 
 def _rms_norm(call: Call) -> Launch:
@@ -141,14 +141,14 @@ def _softmax(call: Call) -> Launch:
 def _start(call: Call, name: str, lead: Sequence[int], inner: int) -> dict[str, Any]:
     """What NAME_start needs: the sizes of a result's leading axes, and an array's strides along them."""
     fields = (f"{name}_{field}" for field in ("n1", "n2", "n3", "s0", "s1", "s2", "s3"))
-    return dict(zip(fields, map(int, leading(lead, call.arrays.get(name), inner)), strict=True))
+    return dict(zip(fields, map(int, leading_strides(lead, call.arrays.get(name), inner)), strict=True))
 
 
 def _apply_rope(call: Call) -> Launch:
     numbers = {"d": call.shape[-1], "r": call.arrays["cos"].shape[-1]}
     numbers |= {"interleaved": int(call.parameters["interleaved"])}
     numbers |= _start(call, "cos", call.shape[:-1], 1)
-    return _flat(call, "apply_rope", _alike("x", "cos", "sin"), **numbers)
+    return _flat(call, "apply_rope", _same_names("x", "cos", "sin"), **numbers)
 
 
 def _matmul(call: Call) -> Launch:
@@ -156,7 +156,7 @@ def _matmul(call: Call) -> Launch:
     b = call.arrays["b"]
     *lead, m, n = call.shape
     batch, m = (1, prod(lead) * m) if len(b.shape) == 2 else (prod(lead), m)
-    return _product(call, _alike("a", "b"), batch, m, n, b.shape[-2])
+    return _product(call, _same_names("a", "b"), batch, m, n, b.shape[-2])
 
 
 def _weighted_sum_rows(call: Call) -> Launch:
@@ -181,18 +181,18 @@ def _tiles(
 
 
 def _linear(call: Call) -> Launch:
-    return _transposed(call, "x", "weight", "bias", prod(call.shape[:-1]), np.float32(1))
+    return _transposed_product(call, "x", "weight", "bias", prod(call.shape[:-1]), np.float32(1))
 
 
 def _matmul_vec(call: Call) -> Launch:
-    return _transposed(call, "x", "w", "", 1, np.float32(1))
+    return _transposed_product(call, "x", "w", "", 1, np.float32(1))
 
 
 def _attention_scores(call: Call) -> Launch:
-    return _transposed(call, "query", "keys", "", 1, call.number("scale"))
+    return _transposed_product(call, "query", "keys", "", 1, call.number("scale"))
 
 
-def _transposed(call: Call, x: str, weight: str, bias: str, m: int, scale: np.float32) -> Launch:
+def _transposed_product(call: Call, x: str, weight: str, bias: str, m: int, scale: np.float32) -> Launch:
     """x @ weight^T: by pairs of the weight's rows for few rows of x, else by tiles."""
     n, k = call.arrays[weight].shape
     inputs = {"a": x, "b": weight, "bias": bias}
@@ -219,12 +219,14 @@ def _attention(call: Call) -> Launch:
     numbers |= _start(call, "mask", call.shape[:-1], 1)
     of_keys = d + _REDUCTION + ceil_div(e, 2 * _KEYS) * (_KEYS + 1) + 3
     steps = ceil_div(s, _KEYS) * of_keys + _REDUCTION + 4
-    return call.launch("attention", _alike("q", "k", "v", "mask", "sinks"), rows, steps, _KEYS, **numbers)
+    return call.launch(
+        "attention", _same_names("q", "k", "v", "mask", "sinks"), rows, steps, _KEYS, **numbers
+    )
 
 
 def _embedding(call: Call) -> Launch:
     rows, d = call.arrays["table"].shape
-    return _flat(call, "embedding", _alike("ids", "table"), rows=rows, d=d)
+    return _flat(call, "embedding", _same_names("ids", "table"), rows=rows, d=d)
 
 
 def _dequantize(call: Call) -> Launch:

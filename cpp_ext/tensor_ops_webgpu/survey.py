@@ -14,7 +14,7 @@ def device() -> str:
 
 def variants() -> list[str]:
     """Every device that computes: names for select()."""
-    return [found.label for found in devices.choice.working()]
+    return [found.label for found in devices.choice.working_devices()]
 
 
 def get_webgpu_info() -> dict[str, Any]:
@@ -26,10 +26,10 @@ def get_webgpu_info() -> dict[str, Any]:
 
 
 def _devices() -> list[dict[str, Any]]:
-    return [_described(found) for found in devices.found()]
+    return [_describe(found) for found in devices.find_devices()]
 
 
-def _described(found: Device) -> dict[str, Any]:
+def _describe(found: Device) -> dict[str, Any]:
     info, limits = found.adapter.info, found.adapter.limits
     return {
         "label": found.label,
@@ -48,7 +48,7 @@ def device_infos() -> list[dict[str, Any]]:
     WebGPU tells no device's memory. One that shares the host's has that; of one with memory of its own,
     `total_memory` is the largest buffer that it takes.
     """
-    return [_facts(found) for found in devices.choice.working()]
+    return [_facts(found) for found in devices.choice.working_devices()]
 
 
 def _facts(found: Device) -> dict[str, Any]:

@@ -180,7 +180,7 @@ def test_a_library_and_an_array_of_our_own():
 # ---- what other libraries take
 
 
-def taken(array, structure, name, **arguments):
+def take(array, structure, name, **arguments):
     """What a consumer of a capsule does: rename it, so that the structure is its own."""
     capsule = array.__dlpack__(**arguments)
     pointer = python.PyCapsule_GetPointer(capsule, name)
@@ -196,7 +196,7 @@ def test_gives_dlpack(dtype, version):
     structure, name = (
         (ManagedVersioned, b"dltensor_versioned") if version == (1, 1) else (Managed, b"dltensor")
     )
-    managed, pointer = taken(array, structure, name, stream=STREAM, max_version=version)
+    managed, pointer = take(array, structure, name, stream=STREAM, max_version=version)
     tensor = managed.tensor
     assert (tensor.device.type, tensor.device.id) == array.__dlpack_device__() == (2, 0)
     assert (tensor.shape[0], tensor.shape[1], tensor.strides[0], tensor.strides[1]) == (3, 40, 40, 1)
@@ -214,7 +214,7 @@ def test_memory_stays_until_its_readers_are_done(by):
     array = cuda.silu(cuda.to_device(X))
     read = Memory(X.nbytes, STREAM, 0)
     if by == "dlpack":
-        managed, pointer = taken(array, Managed, b"dltensor", stream=STREAM)
+        managed, pointer = take(array, Managed, b"dltensor", stream=STREAM)
         runtime.on_host_copy(read.pointer, managed.tensor.data, X.nbytes, STREAM, 0)
         managed.deleter(pointer)
     else:

@@ -36,7 +36,7 @@ APART = {"gemma": GELU, "gemma2": GELU, "gemma3": GELU, "qwen2_5_vl": 1e-4}
 OTHERWISE = ("mistral", "phi3", "phi3_long")
 
 
-def written(name: str, path: Path) -> Path:
+def write_model(name: str, path: Path) -> Path:
     """What airllm makes of a folder."""
     return quantize(with_tokenizer(name, path.parent / name), path, "f32").path
 
@@ -73,7 +73,7 @@ def main() -> None:
     known = tiny_models.AS_GGUF
     parser.add_argument("names", nargs="*", default=[name for name in known if name not in OTHERWISE])
     given = parser.parse_intermixed_args()
-    check(given.node_folder, given.names, written if given.written else tiny_gguf.write_gguf)
+    check(given.node_folder, given.names, write_model if given.written else tiny_gguf.write_gguf)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 from tests import tokenizer_files
 
 
-def shortened(special: list[int], plain: list[int]) -> list[list[int]]:
+def shorten(special: list[int], plain: list[int]) -> list[list[int]]:
     """Ids with and without control tokens, once where they are the same."""
     return [special] if special == plain else [special, plain]
 
@@ -36,7 +36,7 @@ def main(node_folder: Path) -> None:
         os.unlink(script)
         answer = json.loads(result.read_text())
     origin = f"llama.cpp {answer['llama_cpp']['release']} through node-llama-cpp, llama_tokenize without bos"
-    ids = {name: [shortened(*both) for both in each] for name, each in answer["ids"].items()}
+    ids = {name: [shorten(*both) for both in each] for name, each in answer["ids"].items()}
     lines = ",\n".join(
         f"{json.dumps(name)}: {json.dumps(each)}" for name, each in tokenizer_files.shared(ids).items()
     )
