@@ -24,13 +24,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airllm.output import refuse_unwritable
 from airllm.progress import step
+from airllm.writable import refuse_unwritable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from airllm import measure
+    from airllm.bench import measure
 
 ROOT = Path(__file__).resolve().parent
 NEEDED = ("numpy", "ml_dtypes", "rich", "matplotlib")
@@ -63,20 +63,20 @@ def report_refusal(error: Exception) -> int:
 
 def run_and_report(options: argparse.Namespace) -> int:
     """Run all and write the report; returns the exit status."""
-    from airllm.backends.values import DEFINITIONS
+    from airllm.backends.config_schema import DEFINITIONS
 
     # With NumPy alone in use nothing is loaded that the build below is about to replace.
     with environment(AIRLLM_BACKEND=DEFINITIONS):
-        from airllm import benchmark, page, report
-        from airllm.backends import tuning
+        from airllm.backends import tuning_file
+        from airllm.bench import html_report, op_benchmark, report
     try:
-        asked = choose_names(benchmark, options)
-    except benchmark.WrongName as error:
+        asked = choose_names(op_benchmark, options)
+    except op_benchmark.WrongName as error:
         return report_refusal(error)
     console = report.console()
-    path = tuning.tuning_file()
+    path = tuning_file.tuning_file()
     if options.tune and path is None:
-        return report_refusal(ValueError(f"{tuning.why_no_file()}: that leaves --tune no file to write"))
+        return report_refusal(ValueError(f"{tuning_file.why_no_file()}: that leaves --tune no file to write"))
     json_path = options.json or options.output / "report.json"
     html_path = options.html or options.output / "report.html"
     try:
@@ -84,16 +84,16 @@ def run_and_report(options: argparse.Namespace) -> int:
             refuse_unwritable(each)
     except OSError as error:
         return report_refusal(error)
-    with tuning.ignore_tuning():  # what was measured before has no say in what is measured now
+    with tuning_file.ignore_tuning():  # what was measured before has no say in what is measured now
         result = run(console, options, asked)
         if options.tune and path:
             console.rule("Tune", align="left")
-            names = benchmark.running_names(result["backends"])
+            names = op_benchmark.running_names(result["backends"])
             result["choice"] = tune_backends(console, options, asked["ops"], names, path)
     try:
         report.write_json(result, json_path)
         with step(console, "Drawing the plots", counted=False):
-            page.write(result, html_path)
+            html_report.write(result, html_path)
     except OSError as error:
         return report_refusal(OSError(f"{error.filename}: the report cannot be written: {error.strerror}"))
     say_headline(console, result)
@@ -106,7 +106,7 @@ def run_and_report(options: argparse.Namespace) -> int:
 
 def say_headline(console: Console, result: dict[str, Any]) -> None:
     """The figures that matter most, at the end of a long output, and why to doubt them."""
-    from airllm import report
+    from airllm.bench import report
 
     console.rule("In short", align="left")
     for figure, what in report.headline(result):
@@ -173,8 +173,9 @@ def choose_names(benchmark: Any, options: argparse.Namespace) -> dict[str, Any]:
 
 def run(console: Console, options: argparse.Namespace, asked: dict[str, Any]) -> dict[str, Any]:
     """The four steps; returns everything the report shows."""
-    from airllm import backends, measure, report
+    from airllm import backends
     from airllm.backends.devices import usable_cores
+    from airllm.bench import measure, report
 
     started, clock = time.strftime("%Y-%m-%d %H:%M:%S %z"), time.monotonic()
     budget = measure.Budget(QUICK - (time.monotonic() - BEGAN) if options.quick else math.inf)
@@ -213,18 +214,18 @@ def check_backends(
     budget: measure.Budget,
 ) -> None:
     """Step 3, into `result`; the input data goes into `asked`, for step 4."""
-    from airllm import benchmark, report
+    from airllm.bench import op_benchmark, report
 
     console.rule("3/4  Check", align="left")
     data = asked["data"] = input_data(console, options)
     result["data"] = {"real": data.real, "source": data.source, "why_not": data.why_not}
-    result["backends"] = benchmark.describe_backends(asked["backends"])
+    result["backends"] = op_benchmark.describe_backends(asked["backends"])
     console.print(report.backends_table(result))
-    what = benchmark.running_names(result["backends"]), asked["ops"], asked["dtypes"]
+    what = op_benchmark.running_names(result["backends"]), asked["ops"], asked["dtypes"]
     seconds = min(QUICK_CHECKS, budget.left() / 2) if options.quick else math.inf
     with step(console, "Checking") as on_progress:
-        result["tests"] = benchmark.check(*what, data, on_progress, seconds)
-    result["checks_left_out"] = len(benchmark.cases_to_check(*what)) - len(result["tests"])
+        result["tests"] = op_benchmark.check(*what, data, on_progress, seconds)
+    result["checks_left_out"] = len(op_benchmark.cases_to_check(*what)) - len(result["tests"])
     console.print(report.tests_table(result))
 
 
@@ -236,25 +237,30 @@ def time_ops(
     budget: measure.Budget,
 ) -> None:
     """Step 4, into `result`: the model first."""
-    from airllm import benchmark, load, measure, report
+    from airllm.bench import (
+        machine_load,
+        measure,
+        op_benchmark,
+        report,
+    )
 
     console.rule("4/4  Benchmark", align="left")
-    if says := load.busy_now():
+    if says := machine_load.busy_now():
         console.print(f"Warning: {says}", style="bold yellow", markup=False, soft_wrap=True)
-    others = load.OtherPrograms()
+    others = machine_load.OtherPrograms()
     result["model"] = time_model(console, options, result, budget)
     console.print(report.model_table(result))
     bandwidth = measure.bandwidth(seconds=0.1) if options.quick else measure.bandwidth()
     result |= {"machine": measure.machine(), "bandwidth": vars(bandwidth)}
     console.print(report.machine_table(result))
-    limits = benchmark.QUICK if options.quick else benchmark.Limits()
+    limits = op_benchmark.QUICK if options.quick else op_benchmark.Limits()
     limits = replace(limits, total=max(budget.left(), QUICK_TIMINGS) if options.quick else TIMINGS)
-    names = benchmark.running_names(result["backends"])
+    names = op_benchmark.running_names(result["backends"])
     with step(console, "Timing") as on_progress:
-        result["speed"] = benchmark.speed(
+        result["speed"] = op_benchmark.speed(
             names, asked["ops"], asked["dtypes"], asked["sizes"], asked["data"], limits, on_progress
         )
-    result["others"] = {"cores": round(taken := others.cores(), 2), "busy": load.busy(taken)}
+    result["others"] = {"cores": round(taken := others.cores(), 2), "busy": machine_load.busy(taken)}
     console.print(
         f"\n{report.rounds(result)} The rates and ratios are the fastest backend's; copy: share of the "
         "memory's copy bandwidth."
@@ -267,9 +273,9 @@ def time_model(
     console: Console, options: argparse.Namespace, result: dict[str, Any], budget: measure.Budget
 ) -> dict[str, Any]:
     """The real model on the backends that `auto` may take and that have passed their checks."""
-    from airllm import model_benchmark
     from airllm.backends.devices import usable_cores
-    from airllm.models import smollm2
+    from airllm.bench import model_benchmark
+    from airllm.files import smollm2
 
     found: dict[str, Any] = {"name": "SmolLM2-135M-Instruct, Q4_1", "rows": [], "why_not": ""}
     if result["data"]["why_not"]:
@@ -296,13 +302,14 @@ def tune_backends(
     console: Console, options: argparse.Namespace, ops: list[str], names: list[str], path: Path
 ) -> dict[str, Any]:
     """Measure where each backend starts to win and write it down, as `airllm tune` does."""
-    from airllm import engine_backend, tune
+    from airllm.bench import tune
+    from airllm.engine import backend_choice
 
     plan = tune.QUICK if options.quick else tune.FULL
     with step(console, "Measuring") as on_progress:
         ops = [op for op in ops if op in tune.tunable()]
         found = tune.tune(ops, names, plan, path, lambda done, total: on_progress(done, total, ""))
-    engine_backend.forget()
+    backend_choice.forget()
     choice = tune.choose_by(found)
     console.print("\n".join(tune.lines(choice)), markup=False, soft_wrap=True)
     console.print(f"Written to {path}; plots: {tune.draw(choice, path)}", soft_wrap=True)
@@ -398,14 +405,14 @@ def setup(*command: str, on_progress: Callable[[int, int, str], None]) -> subpro
 
 def input_data(console: Console, options: argparse.Namespace) -> Any:
     """The real model's numbers, or random ones with a notice that cannot be missed."""
-    from airllm import real_data
+    from airllm.bench import activations
 
     if options.no_real_data:
-        data = real_data.random_data("--no-real-data was given")
+        data = activations.random_data("--no-real-data was given")
     else:
         timeout = QUICK_FETCH if options.quick else 300
         with step(console, "Fetching the real model's numbers") as on_progress:
-            data = real_data.load_or_random(timeout, lambda done, total: on_progress(done, total, ""))
+            data = activations.load_or_random(timeout, lambda done, total: on_progress(done, total, ""))
     if data.real:
         console.print(f"Input: {data.source}")
     else:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what _WHERE says, for programs that read types; isort would split what is one import
     # isort: off
-    from airllm.auto_model import AutoModel as AutoModel
+    from airllm.engine.auto_model import AutoModel as AutoModel
     from airllm.backends import (
         BackendPreference as BackendPreference,
         BackendUnavailable as BackendUnavailable,
@@ -36,16 +36,16 @@ if TYPE_CHECKING:  # what _WHERE says, for programs that read types; isort would
         get_cpp_flags as get_cpp_flags,
         get_include as get_include,
     )
-    from airllm.layer_engine import LayerWiseInferenceEngine as LayerWiseInferenceEngine
-    from airllm.persistent_kernel import PersistentKernel as PersistentKernel
+    from airllm.engine.engine import LayerWiseInferenceEngine as LayerWiseInferenceEngine
+    from airllm.engine.persistent_kernel import PersistentKernel as PersistentKernel
 
 __version__ = "0.1.0"
 
 # Module -> what of it is to be had here, loaded when it is first used.
 _WHERE = {
-    "airllm.auto_model": ("AutoModel",),
-    "airllm.layer_engine": ("LayerWiseInferenceEngine",),
-    "airllm.persistent_kernel": ("PersistentKernel",),
+    "airllm.engine.auto_model": ("AutoModel",),
+    "airllm.engine.engine": ("LayerWiseInferenceEngine",),
+    "airllm.engine.persistent_kernel": ("PersistentKernel",),
     "airllm.cpp_program": ("get_cmake_dir", "get_cpp_flags", "get_include"),
     "airllm.backends": (
         "BackendPreference",

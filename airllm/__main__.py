@@ -2,7 +2,7 @@
 
 import sys
 
-from airllm.cli import main
+from airllm.cli.commands import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from airllm.arrays import device_of
+from airllm.ops.dlpack import device_of
 
 _AT_ONCE = 1 << 12  # blocks: their temporaries stay in the caches
 

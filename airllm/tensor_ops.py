@@ -1,7 +1,7 @@
 """The tensor operations of a Llama-family model.
 
 Each function here is a declaration: its array axes, its documentation, and the NumPy code that defines
-it. `airllm.op` makes of it the shape checks, the dispatch to the fastest backend of this machine, the
+it. `airllm.ops.op` makes of it the shape checks, the dispatch to the fastest backend of this machine, the
 float64 truth and the inputs of tests and benchmarks. To see which kernel runs, and why the others do
 not: `print_backend_info()`.
 
@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from airllm.backends.information import explain, get_backend_info, print_backend_info
+from airllm.backends.describe import explain, get_backend_info, print_backend_info
 from airllm.backends.registry import get_backend, reload_backend, set_backend, use_backend
 from airllm.formats import Quantized, format_named
-from airllm.op import OPS, op
-from airllm.parameters import Positive
-from airllm.rope import frequencies
+from airllm.ops.op import OPS, op
+from airllm.ops.parameters import Positive
+from airllm.ops.rope_scaling import frequencies
 
 
 @op(x="... d", weight="d", out="... d")

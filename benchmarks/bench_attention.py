@@ -20,8 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from airllm import benchmark, measure, peer, tensor_ops
-from airllm.report import duration, figures
+from airllm import tensor_ops
+from airllm.bench import measure, op_benchmark, torch_peer
+from airllm.bench.report import duration, figures
 from benchmarks import record
 
 CASES = {"prefill": (512, 512), "2048": (1, 2048), "8192": (1, 8192)}  # queries and keys
@@ -38,12 +39,12 @@ def main() -> None:
     parser.add_argument("--dtypes", help="default: all")
     options = parser.parse_args()
     try:
-        cases = benchmark.choose_names("case", options.cases, CASES)
-        models = benchmark.choose_names("model", options.models, MODELS)
-        dtypes = benchmark.choose_names("dtype", options.dtypes, benchmark.DTYPES)
-    except benchmark.WrongName as error:
+        cases = op_benchmark.choose_names("case", options.cases, CASES)
+        models = op_benchmark.choose_names("model", options.models, MODELS)
+        dtypes = op_benchmark.choose_names("dtype", options.dtypes, op_benchmark.DTYPES)
+    except op_benchmark.WrongName as error:
         parser.exit(2, f"bench_attention.py: {error}\n")
-    with measure.threads(options.threads) as threads, benchmark.silence_warnings():
+    with measure.threads(options.threads) as threads, op_benchmark.silence_warnings():
         read, peak = measure.bandwidth().read, product_rate(options.seconds)
         passes = [
             [
@@ -78,7 +79,7 @@ def measure_case(model: str, case: str, dtype: str, seconds: float) -> dict[str,
     t, s = CASES[case]
     rng = np.random.default_rng(0)
     q, k, v = (
-        rng.standard_normal(shape, np.float32).astype(benchmark.DTYPES[dtype])
+        rng.standard_normal(shape, np.float32).astype(op_benchmark.DTYPES[dtype])
         for shape in ((1, h, t, d), (1, g, s, d), (1, g, s, d))
     )
     causal = t > 1
@@ -97,7 +98,7 @@ def torch_calls(q: Any, k: Any, v: Any, causal: bool) -> dict[str, Callable[[], 
     from torch.nn.functional import scaled_dot_product_attention as attend
 
     times = q.shape[1] // k.shape[1]
-    q, k, v = (peer.as_torch(a) for a in (q, k, v))
+    q, k, v = (torch_peer.as_torch(a) for a in (q, k, v))
     all_k, all_v = (a.repeat_interleave(times, 1) for a in (k, v))
     return {
         "gqa": lambda: attend(q, k, v, is_causal=causal, enable_gqa=True),

@@ -29,9 +29,9 @@ import numpy as np
 
 from airllm import tensor_ops  # noqa: F401  declares the ops
 from airllm.backends import registry
-from airllm.cases import Case, case_of
+from airllm.bench.shapes import Case, case_of
 from airllm.formats import FORMATS, Quantized
-from airllm.op import OPS, Op
+from airllm.ops.op import OPS, Op
 from benchmarks import record
 from benchmarks.gpu_libraries import Call, Library, NotHere, libraries
 

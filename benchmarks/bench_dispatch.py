@@ -19,9 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from airllm import benchmark, measure, tensor_ops
-from airllm.backends import open_backend, tuning
-from airllm.real_data import Data
+from airllm import tensor_ops
+from airllm.backends import open_backend, tuning_file
+from airllm.bench import measure, op_benchmark
+from airllm.bench.activations import Data
 from benchmarks import record
 
 ROWS, COLS = 1, 64
@@ -37,7 +38,7 @@ def main() -> None:
         sys.exit("bench_dispatch.py needs the C++ backend: python setup.py build_ext --inplace")
     data = record.real_input()
     routed = routing_context()
-    with measure.threads(options.threads), tensor_ops.use_backend("cpp"), benchmark.silence_warnings():
+    with measure.threads(options.threads), tensor_ops.use_backend("cpp"), op_benchmark.silence_warnings():
         times = {op: measure_case(op, cpp, routed, data, options.seconds) for op in OPS}
     rows = [row_of(op, found) for op, found in times.items()]
     titles = [
@@ -59,17 +60,17 @@ def main() -> None:
 
 def routing_context() -> contextvars.Context:
     """One in which calls are routed by size: to cpp at the size that is measured here, to NumPy above."""
-    times = {"cpp": tuning.Time(1, 1, 1), "python": tuning.Time(9, 9, 9)}
+    times = {"cpp": tuning_file.Time(1, 1, 1), "python": tuning_file.Time(9, 9, 9)}
     swapped = dict(zip(times, reversed(times.values()), strict=True))
     ops = {}
     for op in OPS:
-        names = [operand.name for operand in benchmark.OPS[op].operands if not operand.optional]
+        names = [operand.name for operand in op_benchmark.OPS[op].operands if not operand.optional]
         small, large = (dict.fromkeys(names, (rows, COLS)) for rows in (ROWS, 64 * ROWS))
-        ops[op] = {"float32": (tuning.Point(small, times), tuning.Point(large, swapped))}
+        ops[op] = {"float32": (tuning_file.Point(small, times), tuning_file.Point(large, swapped))}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tuning.json"
-        machine = tuning.this_machine({name: open_backend(name).device for name in times})
-        tuning.write(path, machine, "made up", ops)
+        machine = tuning_file.this_machine({name: open_backend(name).device for name in times})
+        tuning_file.write(path, machine, "made up", ops)
         os.environ.update(AIRLLM_TUNING=str(path), AIRLLM_BACKEND="cpp,python")
         with tensor_ops.use_backend("auto"):
             assert tensor_ops.get_backend_info()["tuning"]["used"]
@@ -79,13 +80,13 @@ def routing_context() -> contextvars.Context:
 def measure_case(
     op_name: str, cpp: Any, routed: contextvars.Context, data: Data, seconds: float
 ) -> dict[str, measure.Timing]:
-    op = benchmark.OPS[op_name]
-    arrays = data.inputs(op, ROWS, COLS, benchmark.DTYPES["float32"], np.random.default_rng(0))
+    op = op_benchmark.OPS[op_name]
+    arrays = data.inputs(op, ROWS, COLS, op_benchmark.DTYPES["float32"], np.random.default_rng(0))
     calls: dict[str, Callable[[], Any]] = {"tensor_ops": partial(getattr(tensor_ops, op_name), *arrays)}
     for name, context in {"unrouted": contextvars.copy_context(), "routed": routed}.items():
         calls[name] = partial(context.run, getattr(tensor_ops, op_name), *arrays)
     calls["tensor_ops_cpp"] = partial(getattr(cpp, op_name), *arrays)
-    if measure.optional("torch") and (peer := benchmark.torch_call(op_name, arrays)):
+    if measure.optional("torch") and (peer := op_benchmark.torch_call(op_name, arrays)):
         calls["torch"] = peer
     return measure.compare(calls, seconds)
 

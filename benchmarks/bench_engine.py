@@ -30,12 +30,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from airllm import benchmark, measure
 from airllm.backends import open_backend
-from airllm.models import smollm2
-from airllm.models.open_weights import open_weights
-from airllm.output import to_disk
-from airllm.report import duration, figures
+from airllm.bench import measure, op_benchmark
+from airllm.bench.report import duration, figures
+from airllm.files import smollm2
+from airllm.files.open_weights import open_weights
+from airllm.writable import to_disk
 from benchmarks import engine_peers, record
 from benchmarks.engine_peers import Engine, NoEngine
 
@@ -82,8 +82,8 @@ def options(description: str) -> Any:
     parser = engine_peers.options(description)
     given = parser.parse_args()
     try:
-        given.formats = benchmark.choose_names("format", given.formats, FORMATS)
-    except benchmark.WrongName as error:
+        given.formats = op_benchmark.choose_names("format", given.formats, FORMATS)
+    except op_benchmark.WrongName as error:
         parser.exit(2, f"bench_engine.py: {error}\n")
     given.cpp = open_backend("cpp").module
     if not given.cpp:

@@ -16,9 +16,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from airllm import benchmark, measure, tensor_ops
-from airllm.peer import as_torch
-from airllm.report import duration, figures
+from airllm import tensor_ops
+from airllm.bench import measure, op_benchmark
+from airllm.bench.report import duration, figures
+from airllm.bench.torch_peer import as_torch
 from benchmarks import record
 
 WANTED = 3.0  # times PyTorch's speed
@@ -34,9 +35,9 @@ def main() -> None:
     parser.add_argument("--dtypes", default="float32,bfloat16", help="default: %(default)s")
     options = parser.parse_args()
     try:
-        ops = benchmark.choose_names("op", options.ops, SHAPES)
-        dtypes = benchmark.choose_names("dtype", options.dtypes, benchmark.DTYPES)
-    except benchmark.WrongName as error:
+        ops = op_benchmark.choose_names("op", options.ops, SHAPES)
+        dtypes = op_benchmark.choose_names("dtype", options.dtypes, op_benchmark.DTYPES)
+    except op_benchmark.WrongName as error:
         parser.exit(2, f"bench_fused.py: {error}\n")
     if not measure.optional("torch"):
         parser.exit(2, "bench_fused.py: PyTorch, which this compares with, is not installed\n")
@@ -51,13 +52,13 @@ def main() -> None:
 
 def measure_case(op_name: str, shape: tuple[int, ...], dtype: str, seconds: float) -> dict[str, Any]:
     print(f"{op_name} {shape} {dtype}", file=sys.stderr)
-    arrays = arrays_of(op_name, shape, benchmark.DTYPES[dtype])
+    arrays = arrays_of(op_name, shape, op_benchmark.DTYPES[dtype])
     peers = [as_torch(array) for array in wide_tables(op_name, arrays)]
     calls: dict[str, Callable[[], Any]] = {
         "tensor_ops": partial(getattr(tensor_ops, op_name), *arrays),
         "torch": partial(TORCH[op_name], *peers),
     }
-    with benchmark.silence_warnings():
+    with op_benchmark.silence_warnings():
         times = measure.compare(calls, seconds)
     moved = sum(array.nbytes for array in arrays) + arrays[0].nbytes * (2 if op_name == "add_rms_norm" else 1)
     case = {"op": op_name, "shape": shape, "dtype": dtype, "bytes": moved}

@@ -15,12 +15,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from airllm import benchmark, measure, tensor_ops
-from airllm.report import duration, figures
+from airllm import tensor_ops
+from airllm.bench import measure, op_benchmark
+from airllm.bench.report import duration, figures
 from benchmarks import record
 
 PASSES = 2
-MATMUL = benchmark.OPS["matmul"]
+MATMUL = op_benchmark.OPS["matmul"]
 
 
 def main() -> None:
@@ -32,14 +33,14 @@ def main() -> None:
     parser.add_argument("--dtypes", help="default: all")
     options = parser.parse_args()
     try:
-        dtypes = benchmark.choose_names("dtype", options.dtypes, benchmark.DTYPES)
-        sizes = benchmark.choose_sizes(
+        dtypes = op_benchmark.choose_names("dtype", options.dtypes, op_benchmark.DTYPES)
+        sizes = op_benchmark.choose_sizes(
             ",".join(f"{rows}x{options.width}" for rows in options.rows.split(","))
         )
-    except benchmark.WrongName as error:
+    except op_benchmark.WrongName as error:
         parser.exit(2, f"bench_matmul.py: {error}\n")
     data = record.real_input()
-    with measure.threads(options.threads) as threads, benchmark.silence_warnings():
+    with measure.threads(options.threads) as threads, op_benchmark.silence_warnings():
         passes = [
             [
                 measure_case(rows, cols, dtype, data, options.seconds)
@@ -66,10 +67,10 @@ def main() -> None:
 
 def measure_case(rows: int, width: int, dtype: str, data: Any, seconds: float) -> dict[str, Any]:
     print(f"matmul {rows}x{width}x{width} {dtype}", file=sys.stderr)
-    a, b = data.inputs(MATMUL, rows, width, benchmark.DTYPES[dtype], np.random.default_rng(0))
+    a, b = data.inputs(MATMUL, rows, width, op_benchmark.DTYPES[dtype], np.random.default_rng(0))
     calls: dict[str, Callable[[], Any]] = {"tensor_ops": partial(tensor_ops.matmul, a, b)}
     calls["numpy"] = partial(MATMUL.define, a, b)
-    if measure.optional("torch") and (peer := benchmark.torch_call("matmul", [a, b])):
+    if measure.optional("torch") and (peer := op_benchmark.torch_call("matmul", [a, b])):
         calls["torch"] = peer
     times = measure.compare(calls, seconds, pause=measure.AFTER_BLAS)
     case = {"rows": rows, "width": width, "dtype": dtype, "bytes": b.nbytes + 2 * a.nbytes}

@@ -15,8 +15,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from airllm import benchmark, measure, tensor_ops
-from airllm.report import duration, figures
+from airllm import tensor_ops
+from airllm.bench import measure, op_benchmark
+from airllm.bench.report import duration, figures
 from benchmarks import record
 
 DEPTHS = "64,256,576,1536,4096,16384"
@@ -32,11 +33,11 @@ def main() -> None:
     parser.add_argument("--widths", default=WIDTHS, help="its columns (default: %(default)s)")
     options = parser.parse_args()
     try:
-        shapes = [benchmark.choose_sizes(",".join(f"{k}x{n}" for n in options.widths.split(",")))
+        shapes = [op_benchmark.choose_sizes(",".join(f"{k}x{n}" for n in options.widths.split(",")))
                   for k in options.depths.split(",")]  # fmt: skip
-    except benchmark.WrongName as error:
+    except op_benchmark.WrongName as error:
         parser.exit(2, f"bench_one_row.py: {error}\n")
-    with measure.threads(options.threads) as threads, benchmark.silence_warnings():
+    with measure.threads(options.threads) as threads, op_benchmark.silence_warnings():
         passes = [[[measure_case(*s, options.seconds) for s in row] for row in shapes] for _ in range(PASSES)]
     rows = [row_of(cases) for cases in zip(*passes, strict=True)]
     table = record.markdown(["rows of b, of", *(f"{n} columns" for _, n in shapes[0])], rows)

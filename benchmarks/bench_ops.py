@@ -17,9 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from airllm import benchmark, measure, tensor_ops
-from airllm.real_data import Data
-from airllm.report import duration, figures
+from airllm import tensor_ops
+from airllm.bench import measure, op_benchmark
+from airllm.bench.activations import Data
+from airllm.bench.report import duration, figures
 from benchmarks import record
 
 OPS = ("rms_norm", "silu", "gelu", "softmax")
@@ -33,12 +34,12 @@ def main() -> None:
     parser = record.parser_of(__doc__ or "")
     parser.add_argument("--ops", help=f"default: {','.join(OPS)}")
     parser.add_argument("--sizes", default=SIZES, help="rows x columns (default: %(default)s)")
-    parser.add_argument("--dtype", default="float32", choices=benchmark.DTYPES)
+    parser.add_argument("--dtype", default="float32", choices=op_benchmark.DTYPES)
     options = parser.parse_args()
     try:
-        ops = benchmark.choose_names("op", options.ops, OPS)
-        sizes = benchmark.choose_sizes(options.sizes)
-    except benchmark.WrongName as error:
+        ops = op_benchmark.choose_names("op", options.ops, OPS)
+        sizes = op_benchmark.choose_sizes(options.sizes)
+    except op_benchmark.WrongName as error:
         parser.exit(2, f"bench_ops.py: {error}\n")
     data = record.real_input()
     with measure.threads(options.threads) as threads:
@@ -64,20 +65,20 @@ def measure_case(
     op_name: str, rows: int, cols: int, dtype: str, data: Data, seconds: float
 ) -> dict[str, Any]:
     """Seconds per call of each side for one op and size, and what follows from them."""
-    op, call = benchmark.OPS[op_name], getattr(tensor_ops, op_name)
+    op, call = op_benchmark.OPS[op_name], getattr(tensor_ops, op_name)
     print(f"{op_name} {rows}x{cols} {dtype}", file=sys.stderr)
-    arrays = data.inputs(op, rows, cols, benchmark.DTYPES[dtype], np.random.default_rng(0))
+    arrays = data.inputs(op, rows, cols, op_benchmark.DTYPES[dtype], np.random.default_rng(0))
     out = np.empty(op.out_shape(arrays), arrays[0].dtype)
     nbytes = op.nbytes(arrays, out)
     calls: dict[str, Callable[[], Any]] = {"tensor_ops": partial(call, *arrays)}
     calls["out"] = partial(call, *arrays, out=out)
     calls["numpy"] = partial(op.define, *arrays)
-    if measure.optional("torch") and (peer := benchmark.torch_call(op_name, arrays)):
+    if measure.optional("torch") and (peer := op_benchmark.torch_call(op_name, arrays)):
         calls["torch"] = peer
     if cpp := measure.optional("tensor_ops_cpp"):
         source, target = np.ones(nbytes // 8, np.float32), np.ones(nbytes // 8, np.float32)
         calls["copy"] = partial(cpp.copy, target, source)
-    with benchmark.silence_warnings():
+    with op_benchmark.silence_warnings():
         times = measure.compare(calls, seconds)
     case = {"op": op_name, "rows": rows, "cols": cols, "bytes": nbytes, "out_bytes": out.nbytes}
     return case | {name: vars(timing) for name, timing in times.items()}

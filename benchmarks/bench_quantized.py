@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from airllm import benchmark, measure
 from airllm.backends import open_backend
+from airllm.bench import measure, op_benchmark
+from airllm.bench.report import duration, figures
 from airllm.formats import FORMATS, Quantized
-from airllm.report import duration, figures
 from benchmarks import ggml_peer, record
 
 PASSES = 2
@@ -44,11 +44,11 @@ def main() -> None:
     parser.add_argument("--formats", help="of decode and dequantize (default: q8_0,q4_0 and all)")
     options = parser.parse_args()
     try:
-        cases = benchmark.choose_names("case", options.cases, ("decode", "prefill", "dequantize"))
+        cases = op_benchmark.choose_names("case", options.cases, ("decode", "prefill", "dequantize"))
         formats = (
-            benchmark.choose_names("format", options.formats, ggml_peer.TYPES) if options.formats else None
+            op_benchmark.choose_names("format", options.formats, ggml_peer.TYPES) if options.formats else None
         )
-    except benchmark.WrongName as error:
+    except op_benchmark.WrongName as error:
         parser.exit(2, f"bench_quantized.py: {error}\n")
     cpp = open_backend("cpp").module
     if not cpp:
@@ -88,7 +88,7 @@ def weight_of(name: str, n: int, k: int) -> Quantized | np.ndarray:
     """Random weights; blocks that NumPy cannot quantize are random bits with scales near 0.01."""
     rng = np.random.default_rng(n * k)
     if name not in FORMATS:
-        return rng.standard_normal((n, k), np.float32).astype(benchmark.DTYPES[NAMES[name]])
+        return rng.standard_normal((n, k), np.float32).astype(op_benchmark.DTYPES[NAMES[name]])
     of = FORMATS[name]
     if of.pack:
         row = rng.standard_normal((min(n, 256), k), np.float32)

@@ -19,10 +19,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from airllm import benchmark, measure
 from airllm.backends import open_backend
+from airllm.bench import measure, op_benchmark
+from airllm.bench.report import duration
 from airllm.formats import FORMATS
-from airllm.report import duration
 from benchmarks import record
 from benchmarks.bench_quantized import copies, in_turn, weight_of
 
@@ -39,9 +39,9 @@ def main() -> None:
     parser.add_argument("--shapes", default=SHAPES, help="k x n (default: %(default)s)")
     options = parser.parse_args()
     try:
-        formats = benchmark.choose_names("format", options.formats, tuple(FORMATS))
-        shapes = benchmark.choose_sizes(options.shapes)
-    except benchmark.WrongName as error:
+        formats = op_benchmark.choose_names("format", options.formats, tuple(FORMATS))
+        shapes = op_benchmark.choose_sizes(options.shapes)
+    except op_benchmark.WrongName as error:
         parser.exit(2, f"bench_rows.py: {error}\n")
     cpp = open_backend("cpp").module
     if not cpp:

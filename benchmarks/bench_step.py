@@ -21,11 +21,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from airllm import PersistentKernel, measure
+from airllm import PersistentKernel
 from airllm.backends import KernelBackend
+from airllm.bench import measure
+from airllm.engine.model import Model
+from airllm.files.hub import locate
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.models.hub import locate
-from airllm.models.model import Model
 from benchmarks import record
 
 AFTER, DECODED, CONTEXT = 16, 64, 512

@@ -13,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from airllm import measure, tensor_ops
+from airllm import tensor_ops
+from airllm.bench import measure
 
 ROWS, COLS = 128, 4096
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import platformdirs
 
-from airllm.models import smollm2
+from airllm.files import smollm2
 from benchmarks import record
 
 HERE = Path(__file__).resolve().parent

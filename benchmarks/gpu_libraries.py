@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from airllm import peer
+from airllm.bench import torch_peer
 
 Call = Callable[[], Any]
 
@@ -45,7 +45,7 @@ class Torch:
         return self.torch.from_numpy(data).cuda()
 
     def function(self, name: str) -> Callable[..., Any] | None:
-        return peer.torch_op(name)
+        return torch_peer.torch_op(name)
 
     def seconds(self, calls: Call, count: int) -> float:
         """Of one call, by the device's clock."""

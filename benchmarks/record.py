@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from airllm import measure, real_data, tensor_ops
+from airllm import tensor_ops
 from airllm.backends.devices import usable_cores
+from airllm.bench import activations, measure
 
 # what `airllm tune` has measured on this machine must not choose what is measured here
 os.environ["AIRLLM_TUNING"] = "off"
@@ -38,9 +39,9 @@ def parser_of(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def real_input() -> real_data.Data:
+def real_input() -> activations.Data:
     """The real model's numbers; random ones are announced, and named in the results."""
-    data = real_data.load_or_random()
+    data = activations.load_or_random()
     print(f"Input: {data.source}" if data.real else f"NOT REAL INPUT: {data.source}, because: {data.why_not}")
     return data
 

@@ -100,7 +100,7 @@ float read_all(py::object x) {
 void define_decoder_layer(py::module_& m) {
   define_layer<DecoderLayer>(
       m, "DecoderLayer",
-      "A layer ready for decoder_layers(): its weights by name, as airllm.models.layers "
+      "A layer ready for decoder_layers(): its weights by name, as airllm.memory.layers "
       "has them, and (gate, up, down) of each of its experts. NotImplementedError for weights that are none "
       "of it.",
       {{"expert_feed_forward", "experts", "experts_used", "moe_layers", "nope_layers", "normalize_experts",
@@ -176,7 +176,7 @@ py::object within(const Isa& isa, const Threads& threads, const py::function& fu
 }
 
 // What `choose` gives. A choice of the environment that cannot be fails the import, with the variable's name
-// first: airllm/backends/values.py knows it by that.
+// first: airllm/backends/config_schema.py knows it by that.
 template <class Choose>
 auto at_import(const Choose& choose) {
   try {

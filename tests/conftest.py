@@ -33,8 +33,8 @@ os.environ["AIRLLM_TUNING"] = "off"
 from airllm import tensor_ops  # noqa: F401  ops must be declared before a backend is tried
 from airllm.backends import config, registry
 from airllm.backends.declaration import Declaration, all_declarations
-from airllm.models import smollm2
-from airllm.op import OPS
+from airllm.files import smollm2
+from airllm.ops.op import OPS
 
 # What tests look for besides backends.
 TOOLS = {"oclgrind", "neon", "qemu-x86_64", "clang", "objdump", "real-data", "nvcc", "mpi", "cmake"}
@@ -204,7 +204,7 @@ def real_file() -> Path:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model that says random bytes."""
-    from tests import speaking_model
+    from tests.support import speaking_model
 
     return speaking_model.write(tmp_path_factory.mktemp("model"))
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from os import PathLike
 
-from airllm.architectures.config import ModelConfig
 from airllm.architectures.families import all_architectures, table, types_of_folders
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.read_folder import folder_config
 from airllm.architectures.read_gguf import gguf_config
-from airllm.models.gguf_file import GgufFile
-from airllm.models.open_weights import open_weights
-from airllm.models.weights import WeightFile, model_path
+from airllm.files.gguf import GgufFile
+from airllm.files.open_weights import open_weights
+from airllm.files.weight_file import WeightFile, model_path
 
 __all__ = ["config_of", "all_architectures", "open_config", "table", "types_of_folders"]
 

@@ -12,8 +12,8 @@ from functools import partial
 from math import isclose, sqrt
 from typing import Any
 
-from airllm.architectures.config import ModelConfig
 from airllm.architectures.declaration import Architecture
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.values import MOST_LAYERS, Values
 
 Found = Mapping[str, Any]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from airllm.architectures.config import ModelConfig
 from airllm.architectures.declaration import Architecture
 from airllm.architectures.families import architecture_of_model_type, types_of_folders, with_part
 from airllm.architectures.keys import keys_of
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.ropes import ROPE_DIM, drop_unused, folder_ropes
 from airllm.architectures.values import Values, check_config
 from airllm.architectures.windows import folder_windows
-from airllm.models.weights import read_json
+from airllm.files.weight_file import read_json
 
 # Flags that must not be set, and what is expected instead.
 _REFUSED = {

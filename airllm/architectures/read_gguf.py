@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from airllm.architectures.config import ModelConfig
 from airllm.architectures.declaration import Architecture
 from airllm.architectures.families import architecture_named, architecture_of_gguf, gguf_architectures
 from airllm.architectures.keys import KEYS, keys_of, write_keys
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.ropes import ROPE_DIM, drop_unused, gguf_ropes, write_ropes
 from airllm.architectures.tensor_names import gguf_name
 from airllm.architectures.values import Values, check_config
 from airllm.architectures.windows import gguf_windows, write_windows
-from airllm.models.weights import ModelFileError
+from airllm.files.weight_file import ModelFileError
 
 # Fields that say whether there is a bias, and its tensor in the first layer, or the first of its tensors.
 _BIASES = {

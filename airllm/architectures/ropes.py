@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.config import ModelConfig, QueryTemperature, Rope
 from airllm.architectures.declaration import Architecture, Rotary
+from airllm.architectures.model_config import ModelConfig, QueryTemperature, Rope
 from airllm.architectures.values import MOST, Values
 from airllm.architectures.windows import Windows
-from airllm.models.weights import ModelFileError
-from airllm.rope import longrope_attention_factor
+from airllm.files.weight_file import ModelFileError
+from airllm.ops.rope_scaling import longrope_attention_factor
 
 ROPE_DIM = {"gguf": "rope.dimension_count", "folder": "partial_rotary_factor"}
 LENGTH = "original_max_position_embeddings"

@@ -12,12 +12,12 @@ import re
 
 import numpy as np
 
-from airllm.architectures.config import ModelConfig
 from airllm.architectures.declaration import Architecture, Stacks
 from airllm.architectures.families import architecture_named
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.read_folder import architecture_of_folder
-from airllm.models.gguf_file import GgufFile
-from airllm.models.weights import ModelFileError, Span, Stored, WeightFile
+from airllm.files.gguf import GgufFile
+from airllm.files.weight_file import ModelFileError, Span, Stored, WeightFile
 
 # our name -> GGUF's, the folder's; {layer} and {expert} are numbers
 _WHOLE = {

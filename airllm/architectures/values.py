@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airllm.architectures.config import ModelConfig
-from airllm.models.weights import ModelFileError
+from airllm.architectures.model_config import ModelConfig
+from airllm.files.weight_file import ModelFileError
 
 MOST = 1 << 24  # of any size: beyond what exists; what of it is in memory, the file's own size bounds
 MOST_LAYERS = 4096

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.config import ModelConfig
 from airllm.architectures.declaration import Architecture, Window
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.values import Values
 
 Windows = tuple[int | None, ...]

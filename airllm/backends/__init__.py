@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what _WHERE says, for programs that read types; isort would split what is one import
     # isort: off
-    from airllm.backends.cpp_backend import CpuBackend as CpuBackend
+    from airllm.backends.api.cpp_backend import CpuBackend as CpuBackend
     from airllm.backends.devices import DeviceInfo as DeviceInfo
-    from airllm.backends.discovery import (
+    from airllm.backends.api.discovery import (
         BackendPreference as BackendPreference,
         BackendUnavailable as BackendUnavailable,
         best_available_backend as best_available_backend,
@@ -23,16 +23,16 @@ if TYPE_CHECKING:  # what _WHERE says, for programs that read types; isort would
         print_backend_summary as print_backend_summary,
         set_default_backend as set_default_backend,
     )
-    from airllm.backends.information import (
+    from airllm.backends.describe import (
         explain as explain,
         get_backend_info as get_backend_info,
         print_backend_info as print_backend_info,
     )
-    from airllm.backends.kernel_backend import (
+    from airllm.backends.api.kernel_backend import (
         KernelBackend as KernelBackend,
         init_backend as init_backend,
     )
-    from airllm.backends.memory import (
+    from airllm.backends.api.memory import (
         MemoryEstimate as MemoryEstimate,
         estimate_inference_memory as estimate_inference_memory,
         init_backend_with_memory_check as init_backend_with_memory_check,
@@ -49,14 +49,14 @@ if TYPE_CHECKING:  # what _WHERE says, for programs that read types; isort would
         set_backend as set_backend,
         use_backend as use_backend,
     )
-    from airllm.backends.support import (
+    from airllm.backends.api.support import (
         print_support_matrix as print_support_matrix,
         support_matrix as support_matrix,
     )
 
 _WHERE = {
     "devices": ("DeviceInfo",),
-    "discovery": (
+    "api.discovery": (
         "BackendPreference",
         "BackendUnavailable",
         "best_available_backend",
@@ -80,11 +80,11 @@ _WHERE = {
         "set_backend",
         "use_backend",
     ),
-    "information": ("explain", "get_backend_info", "print_backend_info"),
-    "memory": ("MemoryEstimate", "estimate_inference_memory", "init_backend_with_memory_check"),
-    "cpp_backend": ("CpuBackend",),
-    "kernel_backend": ("KernelBackend", "init_backend"),
-    "support": ("print_support_matrix", "support_matrix"),
+    "describe": ("explain", "get_backend_info", "print_backend_info"),
+    "api.memory": ("MemoryEstimate", "estimate_inference_memory", "init_backend_with_memory_check"),
+    "api.cpp_backend": ("CpuBackend",),
+    "api.kernel_backend": ("KernelBackend", "init_backend"),
+    "api.support": ("print_support_matrix", "support_matrix"),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from airllm.backends import json_file
-from airllm.backends.declaration import CHECKOUT
-from airllm.backends.values import (  # noqa: F401  others know all of these by this module's name
+from airllm.backends.config_schema import (  # noqa: F401  others know all of these by this module's name
     ALIASES,
     AUTO,
     BUILT_IN,
@@ -36,6 +35,7 @@ from airllm.backends.values import (  # noqa: F401  others know all of these by 
     order,
     preference,
 )
+from airllm.backends.declaration import CHECKOUT
 
 
 @dataclass(frozen=True)

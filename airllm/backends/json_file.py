@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from airllm.backends.values import ConfigError, Wrong, format_value
+from airllm.backends.config_schema import ConfigError, Wrong, format_value
 
 
 def read(path: Path, expected: str) -> tuple[dict[str, Any], str]:

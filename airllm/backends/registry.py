@@ -17,10 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from airllm.backends import config, declaration, proof, reasons, routing, tuning, values
+from airllm.backends import (
+    config,
+    config_schema,
+    declaration,
+    proof,
+    reasons,
+    routing,
+    tuning_file,
+)
 from airllm.backends.backend import Backend as Backend
+from airllm.backends.config_schema import DEFINITIONS, absent_names
 from airllm.backends.declaration import CHECKOUT, all_declarations
-from airllm.backends.values import DEFINITIONS, absent_names
 
 if (CHECKOUT / "cpp_ext").is_dir():  # a checkout: what was built in place lies there
     sys.path.append(str(CHECKOUT / "cpp_ext"))
@@ -88,7 +96,7 @@ def _try_open(name: str) -> Backend:
             return Backend(name, device=_numpy(), kernels=dict(definitions))
         device = proof.prove_device(module)
     except Exception as error:  # a driver may raise anything at all
-        if values.is_of_a_setting(name, error):  # a mistake of the user's, which must not go unnoticed
+        if config_schema.is_of_a_setting(name, error):  # a mistake of the user's, which must not go unnoticed
             raise config.ConfigError(str(error)) from error
         return Backend(name, why_not=reason_of(name, error), cause=error)
     kernels = {op_name: _kernel(module, op_name) for op_name in definitions}
@@ -191,7 +199,7 @@ def _choose(settings: config.Config) -> _Choice:
 
 def _choose_tuned(backend: Backend, settings: config.Config, passed_over: dict[str, str]) -> _Choice:
     """The automatic choice: by what was measured, if it was measured on this machine as it is."""
-    found = tuning.load()
+    found = tuning_file.load()
     if found is None:
         return _Choice(backend, settings, passed_over, NOT_MEASURED)
     if changed := found.machine.changes({backend.name: backend.device}):
@@ -202,7 +210,7 @@ def _choose_tuned(backend: Backend, settings: config.Config, passed_over: dict[s
     return _Choice(backend, settings, passed_over, f"measured {found.measured}: {found.path}", table)
 
 
-def _table(found: tuning.Tuning, backend: Backend, settings: config.Config) -> routing.Table:
+def _table(found: tuning_file.Tuning, backend: Backend, settings: config.Config) -> routing.Table:
     order = tuple(dict.fromkeys([*settings.order, DEFINITIONS]))
     key = (found, backend.name, order)
     if key not in _tables:
@@ -210,7 +218,7 @@ def _table(found: tuning.Tuning, backend: Backend, settings: config.Config) -> r
     return _tables[key]
 
 
-def automatic_table(found: tuning.Tuning) -> routing.Table:
+def automatic_table(found: tuning_file.Tuning) -> routing.Table:
     """What the automatic order makes of what was measured here, whatever else is configured."""
     settings = config.load()
     return _table(found, _first_running(settings.order, {}), settings)

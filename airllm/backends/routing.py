@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 
 from airllm.backends.backend import Backend
-from airllm.backends.tuning import Point, Time, Tuning
-from airllm.backends.values import on_processor
+from airllm.backends.config_schema import on_processor
+from airllm.backends.tuning_file import Point, Time, Tuning
 
 OCTAVES = 48  # sizes are told apart by their bit lengths
 MARGIN = 1.1  # how much faster another backend must be than the one that the order gives

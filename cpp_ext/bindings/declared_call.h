@@ -56,7 +56,7 @@ struct Slot {
   Value value;
 };
 
-// The order in which arguments are checked: what is no array first, as airllm/op.py has it.
+// The order in which arguments are checked: what is no array first, as airllm/ops/op.py has it.
 template <const Declaration& kOp>
 struct Order {
   size_t at[kOp.count] = {};

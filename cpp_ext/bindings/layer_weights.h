@@ -1,4 +1,4 @@
-// A decoder layer as Python hands it to a native backend: its weights by name, as airllm.models.layers has
+// A decoder layer as Python hands it to a native backend: its weights by name, as airllm.memory.layers has
 // them, and its numbers.
 #pragma once
 #include <pybind11/stl.h>

@@ -18,9 +18,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from airllm.backends.config_schema import DEFINITIONS
 from airllm.backends.declaration import Declaration
 from airllm.backends.reasons import one_line
-from airllm.backends.values import DEFINITIONS
 
 CPP_EXT = Path(__file__).resolve().parents[1]
 CHECKOUT = CPP_EXT.parent

@@ -3,7 +3,7 @@
 //
 //   rms_norm(x: '... d', weight: 'd', eps: float = 1e-06) -> '... d'
 //
-// airllm/operands.py and airllm/parameters.py say what its words mean. A text that they do not know does not
+// airllm/ops/operands.py and airllm/ops/parameters.py say what its words mean. A text that they do not know does not
 // compile.
 #pragma once
 #include <cstddef>

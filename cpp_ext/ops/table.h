@@ -1,5 +1,5 @@
 // The ops that are compiled, in the words of airllm/tensor_ops.py, which defines them: a line here is what
-// `print(OPS[name].text)` writes there, and tests/test_declarations.py holds each against it. What a call may
+// `print(OPS[name].text)` writes there, and tests/ops/test_declarations.py holds each against it. What a call may
 // be, what it says to the rest, its defaults and its help() follow from these lines in the C++ backend
 // (bindings/cpp/call.h), in CUDA's (cuda/ops/ops.h) and in the C++ registry (program/checks.h).
 #pragma once

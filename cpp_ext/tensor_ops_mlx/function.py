@@ -9,9 +9,9 @@ import ml_dtypes
 import mlx.core as mx
 import numpy as np
 
-from airllm import made
-from airllm.arrays import is_dense
 from airllm.formats import Quantized
+from airllm.ops import signature_codegen
+from airllm.ops.dlpack import is_dense
 from tensor_ops_mlx import operations
 from tensor_ops_mlx.runtime import driver, import_core, on_gpu
 
@@ -25,7 +25,7 @@ def op_function(op: Any) -> Callable:
     """`name(arrays..., parameters..., *, out=None)`, with defaults and documentation of the declaration."""
     given = ", ".join(f"{name!r}: {name}" for name in [*op.arrays, *op.defaults, "out"])
     body = f"    return _call(_op, _op.complete_arguments({{{given}}}))"
-    return made.make_function(op, ["out"], body, {"_call": _call, "_op": op}, "tensor_ops_mlx")
+    return signature_codegen.make_function(op, ["out"], body, {"_call": _call, "_op": op}, "tensor_ops_mlx")
 
 
 def _call(op: Any, arguments: dict[str, Any]) -> Any:

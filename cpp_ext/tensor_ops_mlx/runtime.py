@@ -4,7 +4,7 @@ import os
 import sys
 from typing import Any
 
-from airllm.backends.driver import Driver
+from airllm.backends.device.driver_state import Driver
 
 driver = Driver("MLX")
 

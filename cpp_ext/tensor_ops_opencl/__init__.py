@@ -9,7 +9,7 @@ Importing this starts nothing: pyopencl is imported, and a device opened, by the
 Not across a fork: a process forked after that raises RuntimeError ("spawn" works).
 """
 
-from airllm.backends.kernel_module import functions_of
+from airllm.backends.device.module import functions_of
 from tensor_ops_opencl.devices import choice, driver
 from tensor_ops_opencl.kernel_text import stored_formats
 from tensor_ops_opencl.launches import KERNELS

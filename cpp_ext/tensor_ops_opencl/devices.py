@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from airllm.backends.device_choice import DeviceChoice
-from airllm.backends.driver import Driver
+from airllm.backends.device.driver_state import Driver
+from airllm.backends.device.selection import DeviceChoice
 
 NONE_HERE = (
     "no OpenCL device here (GPUs come with their driver; Debian's pocl-opencl-icd makes a device of the CPU)"

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from airllm.backends.kernel_function import kernel_function
+from airllm.backends.device.ops import kernel_function
 from tensor_ops_opencl import device_arrays, host_arrays, kernel_text
 
 
 class _Arrays:
-    """See `airllm.backends.kernel_function.Arrays`."""
+    """See `airllm.backends.device.ops.Arrays`."""
 
     kind = "pyopencl Array"
     formats = staticmethod(kernel_text.stored_formats)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from airllm.backends.kernel_function import memory_of
+from airllm.backends.device.ops import memory_of
 from tensor_ops_opencl.devices import choice, driver
 from tensor_ops_opencl.engine import Engine, engine
 from tensor_ops_opencl.launches import Call, plan_of

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from airllm import formats
-from airllm.backends import kernel_call
-from airllm.backends.broadcasting import batch_strides, element_strides, leading_strides
-from airllm.backends.kernel_call import FORMATS, TYPES, KernelCall, ceil_div, is_quantized
+from airllm.backends.device import launch_plan
+from airllm.backends.device.launch_plan import FORMATS, TYPES, KernelCall, ceil_div, is_quantized
+from airllm.backends.device.strides import batch_strides, element_strides, leading_strides
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _STORED = {"f32": 1, "f16": 2, "bf16": 3} | FORMATS
@@ -40,7 +40,7 @@ class Launch:
     group: int = 1
 
 
-Plan: TypeAlias = kernel_call.Plan[Launch]
+Plan: TypeAlias = launch_plan.Plan[Launch]
 
 
 @dataclass(frozen=True)

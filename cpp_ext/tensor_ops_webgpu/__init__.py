@@ -8,7 +8,7 @@ Importing this starts nothing: wgpu is imported, and a device opened, by the fir
 Not across a fork: a process forked after that raises RuntimeError ("spawn" works).
 """
 
-from airllm.backends.kernel_module import functions_of
+from airllm.backends.device.module import functions_of
 from tensor_ops_webgpu.arrays import Array, to_device
 from tensor_ops_webgpu.devices import choice, driver
 from tensor_ops_webgpu.kernel_text import stored_formats

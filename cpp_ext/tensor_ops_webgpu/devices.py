@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from airllm.backends.device_choice import DeviceChoice
-from airllm.backends.driver import Driver
+from airllm.backends.device.driver_state import Driver
+from airllm.backends.device.selection import DeviceChoice
 
 NONE_HERE = (
     "no WebGPU device here (GPUs come with their Vulkan, Metal or Direct3D driver; "

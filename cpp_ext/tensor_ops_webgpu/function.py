@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from airllm.backends.kernel_function import kernel_function, memory_of
+from airllm.backends.device.ops import kernel_function, memory_of
 from tensor_ops_webgpu.arrays import Array, Store
 from tensor_ops_webgpu.devices import choice
 from tensor_ops_webgpu.engine import Block, Engine, engine
@@ -15,7 +15,7 @@ from tensor_ops_webgpu.launches import Call, plan_of
 
 
 class _Arrays:
-    """See `airllm.backends.kernel_function.Arrays`."""
+    """See `airllm.backends.device.ops.Arrays`."""
 
     kind = "WebGPU Array"
     formats = staticmethod(stored_formats)

@@ -4,7 +4,7 @@ import functools
 import re
 from pathlib import Path
 
-from airllm.backends import kernel_call
+from airllm.backends.device import launch_plan
 from airllm.formats import FORMATS
 from tensor_ops_webgpu.launches import STORED, Launch
 
@@ -85,7 +85,7 @@ def stored_formats() -> dict[str, tuple[int, int, int]]:
 
 def _block_value() -> str:
     cases = [
-        _CASE.format(number=kernel_call.FORMATS[name], name=name, values=values, bytes=size)
+        _CASE.format(number=launch_plan.FORMATS[name], name=name, values=values, bytes=size)
         for name, (_, values, size) in stored_formats().items()
     ]
     return _BLOCK_VALUE.format(cases="\n    ".join(cases))

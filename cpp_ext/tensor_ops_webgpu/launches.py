@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from airllm.backends import kernel_call
-from airllm.backends.broadcasting import leading_strides
-from airllm.backends.kernel_call import FORMATS, TYPES, KernelCall, ceil_div, is_quantized
+from airllm.backends.device import launch_plan
+from airllm.backends.device.launch_plan import FORMATS, TYPES, KernelCall, ceil_div, is_quantized
+from airllm.backends.device.strides import leading_strides
 
 _HALVES = ("float16", "bfloat16")
 _MOST_GROUPS = 65535
@@ -53,7 +53,7 @@ class Launch:
         return stored is not None and self.numbers[f"{stored}_type"] >= min(FORMATS.values())
 
 
-Plan: TypeAlias = kernel_call.Plan[Launch]
+Plan: TypeAlias = launch_plan.Plan[Launch]
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from machine import clean_machine, message  # noqa: F401
 
 import tensor_ops_cuda as cuda
 from airllm import PersistentKernel, backends
+from airllm.engine.rope_tables import Rotation
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.models.cache import ContextFull
-from airllm.models.rotation import Rotation
-from tests import tiny_gguf, tiny_models
-from tests.tiny_models import DATA
+from airllm.memory.kv_cache import ContextFull
+from tests.support import tiny_gguf, tiny_models
+from tests.support.tiny_models import DATA
 
 TEXT = tiny_models.texts()[0]
 LAUNCHES = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemsetAsync", "cudaMallocAsync", "cudaGraphLaunch")
@@ -104,7 +104,7 @@ def test_on_the_device_that_is_named(monkeypatch):
 
 def test_a_kernel_for_each_device(monkeypatch):
     """In one process: each has a part of the model, and all the logits."""
-    monkeypatch.setattr("airllm.persistent_kernel.mpi_processes", lambda size, rank: None)
+    monkeypatch.setattr("airllm.engine.persistent_kernel.mpi_processes", lambda size, rank: None)
     num_devices = backends.get_backend_info("cuda").get("device_count", 1)
     kernels = []
     for device_id in range(num_devices):
@@ -153,7 +153,7 @@ def test_the_plan_says_what_goes_op_by_op(name, options, why):
 
 
 def test_a_layer_on_a_device_has_no_place_for_experts(monkeypatch):
-    monkeypatch.setattr("airllm.models.captured._why_not", lambda model, cache: "")
+    monkeypatch.setattr("airllm.engine.cuda_graph_decode._why_not", lambda model, cache: "")
     with kernel_of(DATA / "mixtral") as kernel:
         assert "native layers of cuda do not know expert_feed_forward, experts, " in kernel.plan
 

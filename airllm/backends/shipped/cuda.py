@@ -12,7 +12,7 @@ BACKEND = Declaration(
     remedy_where_installed="install airllm from its sources, where the CUDA toolkit is: "
     "AIRLLM_WITH_CUDA=1 pip install .",
     colour="#9057d6",
-    options={"use_cutlass_kernel": "airllm.backends.cuda_backend:with_cutlass"},
+    options={"use_cutlass_kernel": "airllm.backends.api.cuda_backend:with_cutlass"},
     stands_for={
         "triton": Absent(
             "Triton",

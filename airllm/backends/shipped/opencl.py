@@ -16,7 +16,7 @@ BACKEND = Declaration(
     remedy=f"{_DRIVER} (python setup.py build_opencl tries it)",
     remedy_where_installed=_DRIVER,
     colour="#1fa37c",
-    keys={"opencl_device": "airllm.backends.values:device"},  # not in a new file: it chooses by itself
+    keys={"opencl_device": "airllm.backends.config_schema:device"},  # not in a new file: it chooses by itself
     stands_for={
         "rocm": Absent(
             "ROCm",

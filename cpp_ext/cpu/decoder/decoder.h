@@ -1,4 +1,4 @@
-// Whole decoder layers for a few rows, and the whole way from tokens to logits: airllm/models/decoder.py and
+// Whole decoder layers for a few rows, and the whole way from tokens to logits: airllm/engine/decoder.py and
 // model.py are the definition. What stands here is what a call is about; thread.h is how a thread
 // does its share.
 #pragma once

@@ -1,5 +1,5 @@
 // Which experts of a layer the tokens of a call go to. Every thread finds that out for itself, from the
-// router's logits: airllm/models/decoder.py, experts(), is the definition.
+// router's logits: airllm/engine/decoder.py, experts(), is the definition.
 #pragma once
 #include <algorithm>
 #include <numeric>

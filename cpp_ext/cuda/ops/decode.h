@@ -205,7 +205,7 @@ class DecoderGraph {
 inline void define_decoder_graph(py::module_& module) {
   arguments::define_layer<DeviceLayer>(
       module, "DeviceLayer",
-      "A layer ready for DecoderGraph: its weights by name, as airllm.models.layers has them, but in\n"
+      "A layer ready for DecoderGraph: its weights by name, as airllm.memory.layers has them, but in\n"
       "DeviceArrays. NotImplementedError for weights that are none of it.");
   py::class_<DecoderGraph>(
       module, "DecoderGraph",

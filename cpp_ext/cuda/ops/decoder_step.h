@@ -1,5 +1,5 @@
 // A step of decoding on the device: from the id of a token to logits, of one sequence. What it is to compute
-// is airllm/models/decoder.py's and model.py's; here is in which memory, and by which launches.
+// is airllm/engine/decoder.py's and model.py's; here is in which memory, and by which launches.
 //
 // No argument of a launch depends on the token or on where it stands: both lie in memory, so that the step
 // can be captured once.

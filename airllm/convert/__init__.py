@@ -1,0 +1,1 @@
+"""GGUF files of models: from folders, and in other formats."""

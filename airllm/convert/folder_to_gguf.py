@@ -1,0 +1,168 @@
+"""A Hugging Face folder as the keys and tensors of a GGUF file, in llama.cpp's conventions.
+
+What is made is read again before it is written, by the same code that reads any GGUF file: a configuration
+that GGUF's keys cannot say is refused, and not written as something else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airllm.architectures.families import architecture_named
+from airllm.architectures.model_config import ModelConfig, Rope
+from airllm.architectures.read_gguf import gguf_config, gguf_keys
+from airllm.architectures.tensor_names import NamedTensors, gguf_name, layer_names, shared_names
+from airllm.convert.tokenizer_to_gguf import tokenizer_keys
+from airllm.files.gguf_writer import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, Key, Source
+from airllm.files.safetensors import SafetensorsFolder
+from airllm.files.weight_file import ModelFileError, Stored
+from airllm.formats import Quantized
+from airllm.ops.rope_scaling import frequencies
+
+
+def folder_source(folder: SafetensorsFolder, config: ModelConfig) -> tuple[list[Key], list[Source]]:
+    """The keys and tensors. Raises ModelFileError for a model that cannot be said in a GGUF file."""
+    from airllm.text.chat_template import folder_chat_template  # needs a package that GGUF files do without
+
+    sources = list(_sources(folder, config))
+    keys = list(_config_keys(folder.path, config))
+    _check(folder.path, config, keys, sources)
+    keys += tokenizer_keys(folder.path, config.vocabulary)
+    if template := folder_chat_template(folder.path):
+        keys.append(Key("tokenizer.chat_template", template.source, STRING))
+    return keys, sources
+
+
+# ------------------------------------------------------------------------------------------------ keys
+
+
+def _config_keys(folder: Path, c: ModelConfig) -> Iterator[Key]:
+    yield Key("general.name", folder.resolve().name, STRING)
+    for name, value in gguf_keys(c).items():
+        types = (*ARRAY, *_ITEMS[type(value[0])]) if isinstance(value, list) else _TYPES[type(value)]
+        yield Key(f"{c.architecture}.{name}", value, types)
+
+
+_ITEMS: dict[type, tuple[int, ...]] = {bool: BOOL, int: INT32}
+_TYPES: dict[type, tuple[int, ...]] = {bool: BOOL, int: UINT32, float: FLOAT32, str: STRING}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """What a configuration is read from, before there is a file."""
+
+    path: Path
+    metadata: dict[str, Any]
+    tensors: dict[str, Source]
+
+
+def _check(folder: Path, config: ModelConfig, keys: Iterable[Key], sources: Iterable[Source]) -> None:
+    metadata = {key.name: np.array(key.value) if len(key.types) > 1 else key.value for key in keys}
+    metadata["general.architecture"] = config.architecture
+    read = gguf_config(_Read(folder, metadata, {each.name: each for each in sources}))
+    for field in dataclasses.fields(ModelConfig):
+        expected, found = getattr(config, field.name), getattr(read, field.name)
+        if field.name == "norm_offset" or _equal(expected, found):
+            continue
+        what = f"cannot be said in a GGUF file: it would be read as {found}"
+        raise ModelFileError(folder / "config.json", f"the model's {field.name}, {expected},", what)
+
+
+def _equal(expected: Any, found: Any) -> bool:
+    if isinstance(expected, float) and isinstance(found, float):
+        return math.isclose(expected, found, rel_tol=1e-6)
+    if isinstance(expected, Rope) and isinstance(found, Rope):
+        return _equal_ropes(expected, found)
+    return expected == found
+
+
+def _equal_ropes(expected: Rope, found: Rope) -> bool:
+    scaling, read = dict(expected.scaling or {}), dict(found.scaling or {})
+    if expected.dim != found.dim or not _equal(expected.theta, found.theta):
+        return False
+    if scaling.get("rope_type") == "llama3":
+        return not read
+    if scaling.get("rope_type") == "longrope":
+        key = "original_max_position_embeddings"
+        return read["rope_type"] == "longrope" and read[key] == scaling[key]
+    angles = [frequencies(expected.dim, expected.theta, each) for each in (scaling, read)]
+    return all(np.allclose(a, b, 1e-6) for a, b in zip(*angles, strict=True))
+
+
+# ------------------------------------------------------------------------------------------------ tensors
+
+
+def _sources(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[Source]:
+    tensors, architecture = NamedTensors(folder, c), architecture_named(c.architecture)
+    for name in shared_names(c):
+        yield _source(tensors, name, gguf_name(architecture, name), c)
+    if (c.rope.scaling or {}).get("rope_type") == "llama3":
+        yield _llama3_factors(c)
+    yield from _longrope_factors(c)
+    for layer in range(c.layers):
+        for name in layer_names(c, layer):
+            if not (experts := re.fullmatch(r"layers\.\d+\.experts\.(\d+)\.\w+", name)):
+                yield _source(tensors, name, gguf_name(architecture, name), c, architecture.rotary.neighbours)
+            elif experts[1] == "0":
+                yield _stack(tensors, name, gguf_name(architecture, name), c)
+
+
+def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig, neighbours: bool = False) -> Source:
+    """`neighbours`: the rows of q and k are put in the order in which those that turn together are
+    neighbours.
+    """
+    stored = tensors.tensor(name)
+    assert not isinstance(stored, Quantized)
+    if name.endswith("norm") and c.norm_offset:
+        offset = np.float32(c.norm_offset)
+        return Source.of(
+            gguf, np.asarray(stored, np.float32), lambda: [np.asarray(stored, np.float32) + offset]
+        )
+    part = name.rpartition(".")[2].removesuffix("_bias")
+    if neighbours and ".attention." in name and part in ("q", "k"):
+        heads = c.heads if part == "q" else c.kv_heads
+        return Source.of(gguf, stored, lambda: [_neighbours(stored, heads)])
+    flat = stored[0] if stored.ndim == 2 and len(stored) == 1 else stored  # a gate of one row
+    return Source.of(gguf, flat, lambda: [flat])
+
+
+def _neighbours(stored: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of a head in the order in which those that turn together are neighbours."""
+    halves = stored.reshape(heads, 2, -1, *stored.shape[1:])
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(stored.shape)
+
+
+def _stack(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig) -> Source:
+    """The matrices of all experts, of which `name` is the first's, as one tensor."""
+    names = [name.replace(".experts.0.", f".experts.{i}.") for i in range(c.experts)]
+    first = tensors.tensor(name)
+
+    def parts() -> Iterator[Stored]:
+        return (tensors.tensor(name) for name in names)
+
+    whole = Source.of(gguf, first, parts)
+    return dataclasses.replace(whole, shape=(c.experts, *first.shape), nbytes=c.experts * first.nbytes)
+
+
+def _longrope_factors(c: ModelConfig) -> Iterator[Source]:
+    for side in ("long", "short"):
+        if (factors := (c.rope.scaling or {}).get(f"{side}_factor")) is not None:
+            yield _vector(f"rope_factors_{side}.weight", factors)
+
+
+def _vector(name: str, values: Any) -> Source:
+    array = np.asarray(values, np.float32)
+    return Source.of(name, array, lambda: [array])
+
+
+def _llama3_factors(c: ModelConfig) -> Source:
+    plain, _ = frequencies(c.rope.dim, c.rope.theta, None)
+    scaled, _ = frequencies(c.rope.dim, c.rope.theta, dict(c.rope.scaling or {}))
+    return _vector("rope_freqs.weight", plain / scaled)

@@ -1,0 +1,192 @@
+"""A model's weights in another format: a GGUF file made of a GGUF file or a Hugging Face folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from airllm import tensor_ops
+from airllm.architectures import config_of
+from airllm.convert.folder_to_gguf import folder_source
+from airllm.files.gguf import GgufFile
+from airllm.files.gguf_writer import (
+    FLOATS,
+    UINT32,
+    Key,
+    PlannedTensor,
+    Source,
+    in_pieces,
+    nbytes_of,
+    write_gguf,
+)
+from airllm.files.open_weights import open_weights
+from airllm.files.safetensors import SafetensorsFolder
+from airllm.files.weight_file import Stored
+from airllm.formats import FORMATS, Quantized
+from airllm.progress import OnProgress, unseen
+from airllm.writable import refuse_unwritable
+
+# What can be asked for -> our name, and ggml's number for a file that is mostly of it.
+TARGETS = {
+    "f32": ("float32", 0),
+    "f16": ("float16", 1),
+    "bf16": ("bfloat16", 32),
+} | {of.name: (of.name, of.file_type) for of in FORMATS.values() if of.file_type is not None}
+# Keys that are about the file itself, and not about the model.
+_OF_THE_FILE = (
+    "general.architecture",
+    "general.alignment",
+    "general.file_type",
+    "general.quantization_version",
+)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `quantize` has made: a file of `nbytes`, of a model that had `before`; `twice` are formats in
+    which values had been rounded already.
+    """
+
+    path: Path
+    before: int
+    nbytes: int
+    twice: tuple[str, ...]
+
+
+def quantize(source: Path, target: Path, format: str = "q4_0", on_progress: OnProgress = unseen) -> Written:
+    """Write the model `source` to the GGUF file `target`, its matrices in `format`.
+
+    Vectors and the routers of experts stay float32, the output matrix has at least q8_0, and a matrix whose
+    rows are no multiple of 32 is float16. Everything else in a GGUF file is kept as it is; of a folder it is
+    made in llama.cpp's conventions. Values go through memory a few rows at a time. Raises ValueError for an
+    unknown format, ModelFileError or OSError for a model that cannot be read, or not be said in a GGUF file,
+    and FileExistsError if `target` is there.
+    """
+    if str(format).lower() not in TARGETS:
+        raise ValueError(f"format has value {format!r}, expected one of {', '.join(TARGETS)}")
+    format = format.lower()
+    if target.exists():
+        raise FileExistsError(f"{target} is there already: remove it, or choose another name")
+    if not target.parent.exists():
+        raise FileNotFoundError(f"{target} cannot be written: there is no folder {target.parent}")
+    refuse_unwritable(target)
+    with open_weights(source) as weights:
+        if isinstance(weights, GgufFile):
+            architecture = str(weights.metadata.get("general.architecture", ""))
+            keys, tensors = list(_kept_keys(weights)), list(_all_tensors(weights))
+        else:
+            assert isinstance(weights, SafetensorsFolder)
+            config = config_of(weights)
+            architecture = config.architecture
+            keys, tensors = folder_source(weights, config)
+        return _write_file(target, architecture, keys, tensors, format, on_progress)
+
+
+def _write_file(
+    target: Path,
+    architecture: str,
+    keys: list[Key],
+    tensors: list[Source],
+    format: str,
+    on_progress: OnProgress,
+) -> Written:
+    name, number = TARGETS[format]
+    keys = [*keys, Key("general.file_type", number, UINT32)]
+    keys.append(Key("general.quantization_version", 2, UINT32))
+    output = "output.weight" if any(t.name == "output.weight" for t in tensors) else "token_embd.weight"
+    planned, twice, before = [], set(), 0
+    for tensor in tensors:
+        into = _format_for(tensor, name, output)
+        planned.append(_plan(tensor, into))
+        before += tensor.nbytes
+        if tensor.format != into and tensor.format in FORMATS and into in FORMATS:
+            twice.add(tensor.format)
+    write_gguf(target, architecture, keys, planned, on_progress)
+    return Written(target, before, target.stat().st_size, tuple(sorted(twice)))
+
+
+def _kept_keys(file: GgufFile) -> Iterator[Key]:
+    """The metadata of a file, but for what is about the file itself, and empty lists, which gguf refuses."""
+    for name, value in file.metadata.items():
+        if name in _OF_THE_FILE or name.startswith("split."):
+            continue
+        types = file.metadata.types[name]
+        listed = value.tolist() if isinstance(value, np.ndarray) else value
+        if len(types) == 1 or listed:
+            yield Key(name, listed, types)
+
+
+def _all_tensors(file: GgufFile) -> Iterator[Source]:
+    for name in file.names():
+        stored = file.tensor(name)
+        yield Source.of(name, stored, lambda stored=stored: [stored])  # type: ignore[misc]
+
+
+def _format_for(tensor: Source, wanted: str, output: str) -> str:
+    """The format of a tensor in the new file."""
+    has = tensor.format
+    if has not in FORMATS and has not in FLOATS:
+        return has  # whole numbers
+    if len(tensor.shape) == 1 or "norm" in tensor.name or tensor.name.endswith(".bias"):
+        return "float32"
+    if "ffn_gate_inp" in tensor.name:
+        return "float32"
+    if wanted in FLOATS:
+        return wanted
+    if tensor.shape[-1] % FORMATS[wanted].values:
+        return "float16"
+    return "q8_0" if tensor.name == output else wanted
+
+
+def _plan(tensor: Source, format: str) -> PlannedTensor:
+    if format not in FORMATS and format not in FLOATS or format == tensor.format:
+        return _plan_copy(tensor)
+
+    def pieces() -> Iterator[np.ndarray]:
+        for part in tensor.parts():
+            for rows in _row_runs(part):
+                yield _encode(rows, format)
+
+    return PlannedTensor(
+        tensor.name, tensor.shape, _ggml_type(format), nbytes_of(tensor.shape, format), pieces
+    )
+
+
+def _plan_copy(tensor: Source) -> PlannedTensor:
+    """The tensor's own bytes."""
+
+    def pieces() -> Iterator[np.ndarray]:
+        for part in tensor.parts():
+            data = part.data if isinstance(part, Quantized) else part
+            flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+            yield from (flat[run] for run in in_pieces(len(flat), 1))
+
+    return PlannedTensor(tensor.name, tensor.shape, _ggml_type(tensor.format), tensor.nbytes, pieces)
+
+
+def _ggml_type(format: str) -> int:
+    if format in FORMATS:
+        return FORMATS[format].ggml_type
+    return (FLOATS | {"int8": 24, "int16": 25, "int32": 26, "int64": 27, "float64": 28})[format]
+
+
+def _row_runs(stored: Stored) -> Iterator[np.ndarray]:
+    """The values, float32, some rows at a time."""
+    if isinstance(stored, Quantized):
+        blocks = Quantized(stored.data.reshape(-1, stored.data.shape[-1]), stored.format)
+        for run in in_pieces(*blocks.shape):
+            yield tensor_ops.dequantize(blocks[run])
+    else:
+        rows = stored.reshape(-1, stored.shape[-1])
+        for run in in_pieces(*rows.shape):
+            yield rows[run].astype(np.float32)
+
+
+def _encode(rows: np.ndarray, format: str) -> np.ndarray:
+    if format in FORMATS:
+        return tensor_ops.quantize(rows, format).data
+    return rows.astype(ml_dtypes.bfloat16 if format == "bfloat16" else format, copy=False)

@@ -1,0 +1,216 @@
+"""Which backend an engine runs a model on.
+
+One that was named is kept. Where the automatic order gives a device, that may be the wrong place for a model:
+its weights go to the device for every token. So some layers are timed on each device of the order and on the
+processor, and the fastest is taken. What was found is kept in the cache folder, for the next time. Where the
+order gives `cpp` or `python`, nothing is measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from airllm.architectures import config_of
+from airllm.backends import (
+    config_schema,
+    json_file,
+    registry,
+    tuning_file,
+)
+from airllm.backends.api.kernel_backend import KernelBackend, init_backend
+from airllm.engine import speed
+from airllm.engine.model import ExactOps, Model
+from airllm.engine.speed import Speed
+from airllm.files import smollm2
+from airllm.files.open_weights import open_weights
+from airllm.formats import Quantized
+
+LONGEST = 3.0  # seconds: once devices have taken so long, no other one is tried
+KEPT = 100  # models
+
+
+@dataclass(frozen=True)
+class EngineBackend:
+    """The `name` of the backend that runs a model, `why` that one, and the speeds of those measured."""
+
+    name: str
+    why: str
+    speeds: Mapping[str, Speed] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How an engine opens a model, as far as its speed depends on it."""
+
+    path: str | PathLike[str]
+    exact: bool = False
+    max_memory: int | None = None
+    context: int | None = None
+    cache_dtype: str = "f16"
+
+    def ops(self, backend: KernelBackend) -> Any:
+        """The ops of a backend as the engine uses them."""
+        return ExactOps(backend) if self.exact else backend
+
+    def model(self, backend: KernelBackend) -> Model:
+        """The model on these ops."""
+        return Model(self.path, self.ops(backend), self.max_memory, self.context, self.cache_dtype)
+
+    def speed(self, name: str, best: float = 0.0) -> Speed:
+        """How fast it is on a backend: see `speed.measure_speed`."""
+        with closing(self.model(KernelBackend(name))) as model:
+            return speed.measure_speed(model, self.cache_dtype, best)
+
+
+def choose_backend(opening: Opening, backend: str = "auto") -> EngineBackend:
+    """The backend for a model: `backend` if that is a name, which must run here, else what was configured by
+    name, else the fastest of the order.
+    """
+    now = registry.choice()
+    if backend != "auto" or now.named:
+        why = "asked for by name" if backend != "auto" else now.why
+        return EngineBackend(init_backend(backend).name(), why)
+    if now.backend.name in config_schema.on_processor():
+        return EngineBackend(now.backend.name, "the first that runs in the order; no device comes before it")
+    host, devices = _host(now), [name for name in _before_host(now) if name not in now.passed_over]
+    speeds, when = speeds_of(opening, devices, host)
+    return EngineBackend(speed.fastest(speeds), f"the fastest, {when}", speeds)
+
+
+def beside_processor(opening: Opening, name: str) -> dict[str, Speed]:
+    """The speed of the backend `name`, if that is a device, and of the processor beside it; else nothing."""
+    if name in config_schema.on_processor():
+        return {}
+    return speeds_of(opening, [name], _host(registry.choice()))[0]
+
+
+def _host(now: Any) -> str:
+    """The first of the order that computes on the processor."""
+    order = [name for name in _order(now) if name in config_schema.on_processor()]
+    return next(name for name in order if not registry.open_backend(name).why_not)
+
+
+def _before_host(now: Any) -> list[str]:
+    return _order(now)[: _order(now).index(_host(now))]
+
+
+def _order(now: Any) -> list[str]:
+    return [*now.config.order, *config_schema.on_processor()]
+
+
+# ---- measured ----
+
+
+def speeds_of(opening: Opening, devices: Sequence[str], host: str) -> tuple[dict[str, Speed], str]:
+    """The speed on `host` and on each of the devices, and when they were measured, in words."""
+    file, key = cache_file(), _key(opening, devices, host)
+    kept = _read(file)
+    with suppress(
+        KeyError, TypeError, ValueError
+    ):  # nothing is known of it, or nothing that this version understands
+        found = {name: Speed(**each) for name, each in kept[key]["speeds"].items()}
+        if not registry.open_backend(speed.fastest(found)).why_not:
+            return found, f"measured {kept[key]['measured']}, kept in {file}"
+    found = _measure_speeds(opening, devices, host)
+    record = {
+        "model": str(opening.path),
+        "measured": time.strftime("%Y-%m-%d %H:%M %z"),
+        "speeds": {name: asdict(each) for name, each in found.items()},
+    }
+    kept.pop(key, None)
+    why_not_kept = _write(file, dict([*kept.items(), (key, record)][-KEPT:]))
+    return found, f"measured now, {why_not_kept or f'kept in {file}'}"
+
+
+def _measure_speeds(opening: Opening, devices: Sequence[str], host: str) -> dict[str, Speed]:
+    found = {host: opening.speed(host)}
+    started = speed.clock()
+    for name in devices:
+        if (taken := speed.clock() - started) > LONGEST:
+            found[name] = Speed(0, why_not=f"not tried, the devices before it took {taken:.0f} s")
+        else:
+            found[name] = _try_device(opening, name, max(each.tokens_per_second for each in found.values()))
+    return found
+
+
+def _try_device(opening: Opening, name: str, best: float) -> Speed:
+    """The speed on a device, or why the model does not run there."""
+    if name != registry.get_backend() and (reason := registry.why_passed_over(name)):
+        return Speed(0, why_not=reason)
+    try:
+        return opening.speed(name, best)
+    except Exception as error:  # a driver may raise anything at all
+        return Speed(0, why_not=f"cannot run this model: {registry.reason_of(name, error)}")
+
+
+# ---- kept ----
+
+
+def cache_file() -> Path:
+    """Where the speeds of models are kept."""
+    return smollm2.cache_dir() / "model_speeds.json"
+
+
+def forget() -> None:
+    """Measure every model again when it is opened next."""
+    with suppress(FileNotFoundError, NotADirectoryError):  # where nothing can be kept, nothing is
+        cache_file().unlink()
+
+
+def _key(opening: Opening, devices: Sequence[str], host: str) -> str:
+    """Of all that the speeds depend on and that is known without starting a device that is not in use."""
+    names = (registry.get_backend(), host)
+    machine = tuning_file.this_machine({name: registry.open_backend(name).device for name in names})
+    budget = (opening.max_memory, opening.context) if opening.max_memory is not None else None
+    known = (
+        vars(machine),
+        [(name, _version(name)) for name in devices],
+        _shape(opening.path),
+        (opening.exact, opening.cache_dtype, budget),
+    )
+    return hashlib.sha256(repr(known).encode()).hexdigest()[:32]
+
+
+def _version(name: str) -> str:
+    """What else than its device a backend's speed comes from; one without packages is built with airllm."""
+    found = []
+    for package in config_schema.all_declarations()[name].packages:
+        with suppress(metadata.PackageNotFoundError):
+            found.append(metadata.version(package))
+    return ", ".join(found)
+
+
+def _shape(path: str | PathLike[str]) -> tuple[str, list[tuple[str, Any]]]:
+    """What a model is made of: its configuration, and the formats and shapes of its tensors."""
+    with open_weights(path) as weights:
+        tensors = [weights.tensor(name) for name in weights.names()]
+        kinds = [(t.format if isinstance(t, Quantized) else str(t.dtype), t.shape) for t in tensors]
+        return repr(config_of(weights)), sorted(set(kinds))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What is kept. A file that cannot be read is no more than nothing kept: all of it can be measured."""
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return kept if isinstance(kept, dict) else {}
+
+
+def _write(file: Path, kept: Mapping[str, Any]) -> str:
+    """Keep this; returns why it cannot be, "" if it is."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write(file, json_file.text_of(dict(kept)))
+    except (OSError, config_schema.ConfigError) as error:
+        return f"and at the next time again: {error}"
+    return ""

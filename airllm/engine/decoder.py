@@ -1,0 +1,193 @@
+"""A decoder layer: the mathematics of every model this library runs, written with its own ops.
+
+All architectures (`airllm/architectures/`) are one function here. What they do not share is in the
+configuration: windows, scales, soft caps, the activation, which norms there are, layers without a rotation.
+
+The rows of `x` are tokens of one or several sequences, one after the other. Only attention knows them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from airllm.architectures.model_config import ModelConfig, QueryTemperature
+from airllm.files.weight_file import Stored
+from airllm.memory.kv_cache import Cache
+from airllm.memory.layers import Layer
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows `start` to `stop` of x are the next tokens of one sequence."""
+
+    start: int
+    stop: int
+    cache: Cache
+
+    def of(self, array: np.ndarray) -> np.ndarray:
+        return array[self.start : self.stop]
+
+
+@dataclass(frozen=True)
+class Angles:
+    """What turns the queries and keys of all rows: cosines and sines (rows, 1, dim / 2)."""
+
+    cos: np.ndarray
+    sin: np.ndarray
+    interleaved: bool
+
+
+def decoder_layer(
+    ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None, rows: Sequence[Rows]
+) -> np.ndarray:
+    """`x` (rows, width), float32, after this layer; the rows' keys and values are put into their caches.
+
+    `ops` has the tensor operations as methods: a `KernelBackend`. `angles`: None where nothing is rotated.
+    """
+    c = layer.config
+    normed = ops.rms_norm(x, layer["attention.norm"], c.norm_eps) if c.pre_norms else x
+    change = _finish_half(ops, attention(ops, normed, layer, angles, rows), layer, "attention")
+    if c.pre_norms:
+        x, normed = ops.add_rms_norm(x, change, layer["feed_forward.norm"], c.norm_eps)
+    else:
+        x = normed = np.add(x, change, out=change)
+    change = mix_experts(ops, normed, layer) if layer.experts else feed_forward(ops, normed, layer)
+    change = _finish_half(ops, change, layer, "feed_forward")
+    return np.add(x, change, out=change)  # fresh memory would cost more than the sum
+
+
+def _finish_half(ops: Any, change: np.ndarray, layer: Layer, half: str) -> np.ndarray:
+    """What half a layer adds to the hidden state, of what it has computed."""
+    c = layer.config
+    layer.all_reduce(change)
+    if c.post_norms:
+        change = ops.rms_norm(change, layer[f"{half}.post_norm"], c.norm_eps)
+    if c.residual_scale != 1:
+        change *= np.float32(c.residual_scale)
+    return change
+
+
+def attention(
+    ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None, rows: Sequence[Rows]
+) -> np.ndarray:
+    """Each token attends to those before it in its sequence."""
+    c = layer.config
+    q, k, v = (
+        ops.linear(x, layer[f"attention.{each}"], layer.get(f"attention.{each}_bias")) for each in "qkv"
+    )
+    if c.qk_norm == "row":
+        q, k = _norm_queries_and_keys(ops, q, k, layer)
+    q, k, v = (each.reshape(len(x), -1, c.head_dim) for each in (q, k, v))
+    if c.qk_norm == "head":
+        q, k = _norm_queries_and_keys(ops, q, k, layer)
+    attended = q  # the output of attention takes the memory of the queries, once those are rotated elsewhere
+    if angles:
+        q, k = (ops.apply_rope_into(e, angles.cos, angles.sin, angles.interleaved, None) for e in (q, k))
+    else:
+        attended = np.empty_like(q)
+    if c.query_temperature:
+        q *= _query_temperatures(c.query_temperature, rows)
+    for part in rows:
+        part.cache.append(layer.index, part.of(k), part.of(v), ops.extension("assign"))
+        _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
+    return ops.linear(
+        attended.reshape(len(x), -1), layer["attention.output"], layer.get("attention.output_bias")
+    )
+
+
+def _norm_queries_and_keys(
+    ops: Any, q: np.ndarray, k: np.ndarray, layer: Layer
+) -> tuple[np.ndarray, np.ndarray]:
+    eps = layer.config.norm_eps
+    return (
+        ops.rms_norm(q, layer["attention.q_norm"], eps),
+        ops.rms_norm(k, layer["attention.k_norm"], eps),
+    )
+
+
+def _query_temperatures(of: QueryTemperature, rows: Sequence[Rows]) -> np.ndarray:
+    """The factor (rows, 1, 1) on each row's queries, by its position in its sequence."""
+    at = np.concatenate([part.cache.length + np.arange(part.stop - part.start) for part in rows])
+    return (1 + of.scale * np.log1p(at // of.length)).astype(np.float32)[:, None, None]
+
+
+def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray) -> None:
+    """Queries (heads, tokens, head_dim) of the last tokens, to the keys and values in the cache."""
+    c, length = layer.config, cache.length + q.shape[1]
+    options: dict[str, Any] = {
+        "scale": c.attention_scale,
+        "softcap": c.attention_softcap,
+        "window": c.window(layer.index),
+    }
+    if c.sinks:
+        options["sinks"] = layer["attention.sinks"]
+    if attend := ops.extension("cached_attention"):
+        attend(q, cache.data[layer.index], length, out, **options)
+    else:
+        ops.attention(q, *cache.read(layer.index, length), causal=True, **options, out=out)
+
+
+def unpacks_cache(ops: Any, dtype: str) -> bool:
+    """Whether keys and values kept in this dtype become float32, all of a layer's, before they are used."""
+    return dtype == "q8_0" and ops.extension("cached_attention") is None
+
+
+def feed_forward(ops: Any, x: np.ndarray, layer: Layer, part: str = "feed_forward") -> np.ndarray:
+    """The layer's own feed-forward part, or its shared expert."""
+    names = ("gate", "up", "down")
+    return gated_mlp(ops, x, layer.config, {name: layer[f"{part}.{name}"] for name in names})
+
+
+def gated_mlp(ops: Any, x: np.ndarray, c: ModelConfig, weights: Mapping[str, Stored]) -> np.ndarray:
+    """down(act(gate(x)) * up(x)), each with its bias where it has one."""
+    gate, up = (ops.linear(x, weights[name], weights.get(f"{name}_bias")) for name in ("gate", "up"))
+    return ops.linear(_activate(ops, gate, up, c), weights["down"], weights.get("down_bias"))
+
+
+def _activate(ops: Any, gate: np.ndarray, up: np.ndarray, c: ModelConfig) -> np.ndarray:
+    if c.activation == "silu":
+        return ops.swiglu(gate, up)
+    if c.activation == "swiglu_clamped":
+        gate, up = np.minimum(gate, c.swiglu_limit), np.clip(up, -c.swiglu_limit, c.swiglu_limit)
+        return ops.swiglu(c.swiglu_alpha * gate, (up + 1) / c.swiglu_alpha)
+    return ops.geglu(gate, up, _GELU[c.activation])
+
+
+_GELU = {"gelu_tanh": "tanh", "gelu": "none"}
+
+
+def mix_experts(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
+    """For each token the experts that the router chooses, weighted; no other is read."""
+    c = layer.config
+    assert layer.experts
+    chosen, weights = _route(ops, x, layer)
+    total = _shared_expert(ops, x, layer) if c.shared_expert else np.zeros_like(x)
+    used = np.unique(chosen).tolist()
+    layer.experts.expect(layer.index, used)
+    for number in used:
+        tokens, place = np.nonzero(chosen == number)
+        result = gated_mlp(ops, x[tokens], c, layer.experts[number])
+        total[tokens] += weights[tokens, place][:, None] * result
+    return total
+
+
+def _route(ops: Any, x: np.ndarray, layer: Layer) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of the experts (rows, experts_used) that the router chooses, and what each weighs."""
+    c = layer.config
+    probabilities = ops.softmax(ops.linear(x, layer["experts.router"], layer.get("experts.router_bias")))
+    chosen = np.argsort(-probabilities, axis=-1, kind="stable")[:, : c.experts_used]
+    weights = np.take_along_axis(probabilities, chosen, axis=-1)
+    if c.normalize_experts:
+        weights /= weights.sum(axis=-1, keepdims=True)
+    return chosen, weights
+
+
+def _shared_expert(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
+    """The expert that every token takes, weighted by the sigmoid of a gate of its own."""
+    gate = ops.linear(x, layer["shared_expert.router"])
+    weight = np.tanh(gate / 2) / 2 + 0.5  # the sigmoid, without overflow
+    return weight * feed_forward(ops, x, layer, "shared_expert")

@@ -1,0 +1,139 @@
+"""What a model is made of, in lines for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from airllm.architectures import config_of
+from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.tensor_names import NamedTensors
+from airllm.backends.api.kernel_backend import KernelBackend
+from airllm.engine import backend_choice
+from airllm.engine.native_decode import why_not_native, why_op_by_op
+from airllm.engine.recommended_sampling import as_text, recommended_by
+from airllm.engine.speed import fastest, rate
+from airllm.files.open_weights import open_weights
+from airllm.files.weight_file import WeightFile
+from airllm.formats import Quantized
+from airllm.memory.budget import CONTEXT
+from airllm.memory.estimate import estimate
+from airllm.memory.kv_cache import token_bytes
+from airllm.readable import count, size
+
+
+def facts(path: Path) -> dict[str, Any]:
+    """What a model is made of, for a program. Raises ModelFileError or OSError."""
+    with open_weights(path) as weights:
+        config = config_of(weights)
+        context = min(config.context, CONTEXT)
+        return {
+            "path": str(path),
+            "config": asdict(config),
+            "trained_context": config.trained_context,
+            "context": context,
+            "formats": [asdict(each) for each in _formats(weights)],
+            "memory": asdict(estimate(NamedTensors(weights, config), context)),
+            "recommended_sampling": recommended_by(weights),
+        }
+
+
+def lines(path: Path) -> Iterator[str]:
+    """Architecture, sizes and the formats of the tensors, and the backend that an engine takes. Raises
+    ModelFileError or OSError.
+    """
+    with open_weights(path) as weights:
+        config = config_of(weights)
+        yield f"Model:       {path}"
+        yield from _architecture(config)
+        yield from _format_lines(_formats(weights))
+        yield from _memory(NamedTensors(weights, config))
+        yield f"Sampling:    {as_text(recommended_by(weights)) or 'the model recommends nothing'}"
+    yield from _backend(path, config)
+
+
+def _backend(path: Path, config: ModelConfig) -> Iterator[str]:
+    """What an engine runs on with its own settings, why, how a token goes through the layers there, and how
+    fast each backend was that could be it.
+    """
+    opening = backend_choice.Opening(path)
+    found = backend_choice.choose_backend(opening)
+    speeds = found.speeds or backend_choice.beside_processor(opening, found.name)
+    yield f"Backend:     {found.name}: {found.why}"
+    for name, speed in speeds.items():
+        yield f"  {name:<9}  {speed}"
+    if not found.speeds and speeds and (faster := fastest(speeds)) != found.name:
+        times = speeds[faster].tokens_per_second / max(speeds[found.name].tokens_per_second, 1e-9)
+        yield f"  {faster} makes {rate(times)} times as many tokens: backend auto takes the fastest"
+    yield f"Decode:      {_decode(KernelBackend(found.name), config)}"
+
+
+def _decode(ops: KernelBackend, config: ModelConfig) -> str:
+    """Whether a token is one native call, or why not."""
+    if why_not := why_op_by_op(ops, config):
+        return f"op by op: {why_not}"
+    why_not = why_not_native(ops, config, "ends")
+    return "all layers in one call" + (f", the rest op by op: {why_not}" if why_not else "")
+
+
+def _architecture(c: ModelConfig) -> Iterator[str]:
+    yield f"Made as:     {c.architecture}, {c.layers} layers of width {c.width}"
+    yield f"Attention:   {c.heads} heads of {c.head_dim}, {c.kv_heads} for keys and values{_windows(c)}"
+    if c.experts:
+        moe = f"{c.experts} experts of {c.expert_feed_forward}, {c.experts_used} for each token"
+        shared = f", and one of {c.shared_expert} for all" if c.shared_expert else ""
+        yield f"Experts:     {moe}{shared}, in {sum(c.moe_layers)} layers"
+    yield f"Feed-forward:{c.feed_forward:>5}, {c.activation}"
+    yield f"Vocabulary:  {c.vocabulary} tokens{', one matrix in and out' if c.tied_embeddings else ''}"
+    used = f"; {CONTEXT} unless you ask for more with --context" if c.trained_context > CONTEXT else ""
+    yield f"Context:     {c.trained_context} tokens{used}"
+
+
+def _memory(tensors: NamedTensors) -> Iterator[str]:
+    """What it takes to run with the engine's own settings."""
+    context = min(tensors.config.context, CONTEXT)
+    needed = estimate(tensors, context)
+    each = size(token_bytes(tensors.config, "f16"))
+    yield f"Memory:      {size(needed.total_bytes)} with a context of {context}, or less with --max-memory:"
+    yield f"  {size(needed.weights)} of weights, {size(needed.activations)} of activations,"
+    yield f"  {size(needed.kv_cache)} of keys and values in f16, {each} for a token"
+
+
+def _windows(c: ModelConfig) -> str:
+    windowed = [window for window in c.windows if window]
+    return f"; a window of {max(windowed)} tokens in {len(windowed)} layers" if windowed else ""
+
+
+@dataclass(frozen=True)
+class Format:
+    """What of a model is stored in one format."""
+
+    name: str
+    tensors: int
+    values: int
+    bytes: int
+
+
+def _formats(weights: WeightFile) -> list[Format]:
+    """The largest first."""
+    tensors, values, nbytes = Counter[str](), Counter[str](), Counter[str]()
+    for name in weights.names():
+        tensor = weights.tensor(name)
+        kind = tensor.format if isinstance(tensor, Quantized) else str(tensor.dtype)
+        tensors[kind] += 1
+        values[kind] += prod(tensor.shape)
+        nbytes[kind] += tensor.nbytes
+    return [Format(kind, tensors[kind], values[kind], number) for kind, number in nbytes.most_common()]
+
+
+def _format_lines(formats: list[Format]) -> Iterator[str]:
+    values, nbytes = sum(each.values for each in formats), sum(each.bytes for each in formats)
+    yield f"Weights:     {count(values)} in {size(nbytes)}"
+    for each in formats:
+        bits = f"{each.bytes * 8 / each.values:.2f} bits each"
+        what = f"{each.tensors} tensors"
+        yield f"  {each.name:<9}  {what:>12}, {count(each.values):>8} in {size(each.bytes):>8}, {bits}"

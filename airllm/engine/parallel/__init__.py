@@ -1,0 +1,1 @@
+"""A model that several processes, or several kernels of one, share."""

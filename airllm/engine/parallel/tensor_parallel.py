@@ -1,0 +1,170 @@
+"""A model that processes share: each has some heads and a part of the feed-forward of every layer.
+
+After attention, and after the feed-forward part, what all have found is added up: twice a layer. The output
+matrix is cut by tokens of the vocabulary; the embedding and the norms are everyone's. (Shoeybi et al., 2019,
+arXiv:1909.08053.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from airllm.architectures.model_config import ModelConfig
+from airllm.files.weight_file import Stored
+from airllm.formats import FORMATS, Quantized
+from airllm.memory.layers import Experts, Layer
+
+
+class Processes(Protocol):
+    """Those that share a model: this is number `rank` of `size`."""
+
+    rank: int
+    size: int
+
+    def all_reduce(self, array: np.ndarray) -> None:
+        """An array of float32 becomes the sum of those that all have, in place."""
+
+    def gather(self, part: np.ndarray, counts: list[int]) -> np.ndarray:
+        """The parts of all, float32, `counts` values each, one after the other."""
+
+
+class Shard:
+    """What one of `processes` has of a model; `config` is of that part. Key-value heads, with the heads that
+    read them, may be shared out unevenly; the rest is in equal parts. ValueError that says which numbers of
+    processes would do, if the model cannot be cut so.
+    """
+
+    def __init__(self, whole: ModelConfig, processes: Processes):
+        size = processes.size
+        if whole.qk_norm == "row":
+            found = "takes the norm of all of q and k at once, which no process has"
+            raise ValueError(f"world_size has value {size}, expected 1: {whole.architecture} {found}")
+        if not _is_divisible(whole, size):
+            would_do = ", ".join(str(n) for n in range(1, whole.heads + 1) if _is_divisible(whole, n))
+            found = f"{whole.heads} heads, {whole.kv_heads} key-value heads and {_widths(whole)} wide"
+            raise ValueError(
+                f"world_size has value {size}, expected one of {would_do} for a model of {found}"
+            )
+        self.whole, self.processes = whole, processes
+        self._heads, self._kv_heads = _heads_of(whole, processes.rank, size)
+        self.config = dataclasses.replace(
+            whole,
+            heads=len(self._heads),
+            kv_heads=len(self._kv_heads),
+            feed_forward=whole.feed_forward // size,
+            expert_feed_forward=whole.expert_feed_forward // size,
+            shared_expert=whole.shared_expert // size,
+        )
+
+    def layer(self, layer: Layer) -> Layer:
+        """This process's part of a layer. Rows are views; columns, of two matrices, are copied."""
+        experts = layer.experts
+        if experts:
+            known = {field.name: getattr(experts, field.name) for field in dataclasses.fields(Experts)}
+            experts = ExpertsPart(**known | {"_found": {}}, part=self._expert)
+        weights = {name: self._cut(name, stored) for name, stored in layer.weights.items()}
+        if self.processes.rank and "attention.output_bias" in weights:
+            del weights["attention.output_bias"]  # to be added once
+        return Layer(self.config, layer.index, weights, experts, self.processes.all_reduce)
+
+    def output(self, table: Stored) -> Stored:
+        """This process's rows of the output matrix."""
+        mine = _part(self.whole.vocabulary, self.processes.rank, self.processes.size)
+        return table[mine.start : mine.stop]
+
+    def gather_logits(self, logits: np.ndarray) -> np.ndarray:
+        """(rows, vocabulary) of the parts that all have."""
+        size = self.processes.size
+        counts = [len(_part(self.whole.vocabulary, rank, size)) for rank in range(size)]
+        return np.stack([self.processes.gather(row, counts) for row in logits])
+
+    def _cut(self, name: str, stored: Stored) -> Stored:
+        q, kv = (_rows(heads, self.config.head_dim) for heads in (self._heads, self._kv_heads))
+        part, _, rest = name.partition(".")
+        if part == "attention" and rest in ("q", "q_bias"):
+            return stored[q]
+        if name == "attention.sinks":
+            return stored[self._heads.start : self._heads.stop]
+        if part == "attention" and rest in ("k", "v", "k_bias", "v_bias"):
+            return stored[kv]
+        if name == "attention.output":
+            return columns(name, stored, q.start, q.stop)
+        if part == "feed_forward" and not rest.endswith("norm"):
+            return self._of_feed_forward(name, stored, self.config.feed_forward)
+        if part == "shared_expert" and rest != "router":
+            return self._of_feed_forward(name, stored, self.config.shared_expert)
+        return stored
+
+    def _of_feed_forward(self, name: str, stored: Stored, wide: int) -> Stored:
+        start = self.processes.rank * wide
+        if name.endswith("down"):
+            return columns(name, stored, start, start + wide)
+        return stored[start : start + wide]
+
+    def _expert(self, weights: Mapping[str, Stored]) -> dict[str, Stored]:
+        wide, last = self.config.expert_feed_forward, "down_bias"
+        found = {n: self._of_feed_forward(n, each, wide) for n, each in weights.items() if n != last}
+        if last in weights and not self.processes.rank:
+            found[last] = weights[last]  # to be added once
+        return found
+
+
+@dataclass(frozen=True)
+class ExpertsPart(Experts):
+    """A process's part of each expert."""
+
+    part: Callable[[Mapping[str, Stored]], dict[str, Stored]] = dict
+
+    def _expert(self, number: int) -> dict[str, Stored]:
+        return self.part(super()._expert(number))
+
+
+def columns(name: str, stored: Stored, start: int, stop: int) -> Stored:
+    """Columns [start, stop) of a stored matrix, copied. ValueError where they do not begin and end with
+    blocks.
+    """
+    if not isinstance(stored, Quantized):
+        return np.ascontiguousarray(stored[:, start:stop])
+    of = FORMATS[stored.format]
+    if start % of.values or stop % of.values:
+        expected = f"a multiple of {of.values}, the values in a block of {of.name}: use fewer processes"
+        raise ValueError(f"{name} has {stop - start} columns for this process, expected {expected}")
+    first, last = (at // of.values * of.bytes for at in (start, stop))
+    return Quantized(np.ascontiguousarray(stored.data[:, first:last]), stored.format)
+
+
+def _is_divisible(c: ModelConfig, size: int) -> bool:
+    """Whether so many processes can have parts; several may have the same key-value head."""
+    alike = size % c.kv_heads == 0 and c.heads % size == 0
+    return (size <= c.kv_heads or alike) and not any(wide % size for wide in _widths(c))
+
+
+def _heads_of(c: ModelConfig, rank: int, size: int) -> tuple[range, range]:
+    """The heads of a process, and the key-value heads that they read."""
+    if size > c.kv_heads:
+        kv = rank * c.kv_heads // size
+        return _part(c.heads, rank, size), range(kv, kv + 1)
+    kv_heads, each = _part(c.kv_heads, rank, size), c.heads // c.kv_heads
+    return range(kv_heads.start * each, kv_heads.stop * each), kv_heads
+
+
+def _part(count: int, rank: int, size: int) -> range:
+    """Which of so many a process has: as many as the others, or one more or less."""
+    return range(count * rank // size, count * (rank + 1) // size)
+
+
+def _rows(heads: range, head_dim: int) -> slice:
+    """Of a matrix, those of these heads."""
+    return slice(heads.start * head_dim, heads.stop * head_dim)
+
+
+def _widths(c: ModelConfig) -> list[int]:
+    """Of the feed-forward parts that there are."""
+    moe = [c.is_moe(layer) for layer in range(c.layers)]
+    experts = [c.expert_feed_forward] + [c.shared_expert] * (c.shared_expert > 0)
+    return [c.feed_forward] * (not all(moe)) + experts * any(moe)

@@ -1,0 +1,216 @@
+"""Where the time of a pass through the layers goes, by op and by layer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from airllm.engine.model import Model
+from airllm.formats import Quantized
+from airllm.memory.kv_cache import Cache
+from airllm.ops.op import OPS
+
+_PRODUCTS = ("linear", "matmul", "matmul_vec")
+
+
+class Engine(Protocol):
+    """What a profile needs of an engine."""
+
+    context: int
+
+    @property
+    def model(self) -> Model: ...
+
+    def new_cache(self) -> Cache: ...
+
+    def forward(self, tokens: list[int], cache: Cache) -> np.ndarray: ...
+
+
+@dataclass
+class Spent:
+    """What an op has taken: `nbytes` of weights, or keys and values, were read in `calls`."""
+
+    op: str
+    what: str
+    format: str
+    calls: int = 0
+    seconds: float = 0.0
+    nbytes: int = 0
+
+    @property
+    def gb_s(self) -> float:
+        """Gigabytes read in a second; 0 for ops that read none of those."""
+        return self.nbytes / self.seconds / 1e9
+
+
+@dataclass
+class Profile:
+    """Of `passes` of `rows` tokens each, after `context` tokens. All times are sums over the passes.
+
+    `spent`: what each op took with each kind of weight. `layers`: the ops of each layer. `seconds`: of
+    everything, also what lies between ops. `whole`: the same passes as they run when nobody looks, where the
+    backend may take whole layers as one call.
+    """
+
+    rows: int
+    passes: int
+    context: int
+    spent: list[Spent] = field(default_factory=list)
+    layers: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    whole: float = 0.0
+
+    @property
+    def between(self) -> float:
+        """What was not spent in ops: Python, and the copying of keys and values."""
+        return self.seconds - sum(each.seconds for each in self.spent)
+
+
+def profile(engine: Engine, rows: int = 1, passes: int = 16, context: int = 64) -> Profile:
+    """Time `passes` passes of `rows` tokens, 1 as when text is generated, many as when a prompt is read.
+
+    Ops are called one by one for it, and watched; a backend that would take whole layers as one call is not
+    asked to. ValueError if so many tokens do not fit into the engine's context.
+    """
+    for name, value in {"rows": rows, "passes": passes, "context": context}.items():
+        if value < (0 if name == "context" else 1):
+            raise ValueError(
+                f"profile: {name} has value {value}, expected {0 if name == 'context' else 1} or more"
+            )
+    if context + rows > engine.context:
+        expected = f"at most the {engine.context} of this engine's context"
+        what = f"rows={rows} after context={context} are {context + rows} tokens"
+        raise ValueError(f"profile: {what}, expected {expected}")
+    found = Profile(rows, passes, context)
+    found.whole = _time_passes(engine, found)
+    model, ops = engine.model, engine.model.ops
+    watch = Watch(ops, model)
+    try:
+        model.use(watch)
+        found.seconds = _time_passes(engine, found, watch.begin)
+    finally:
+        model.use(ops)
+    found.spent = sorted(watch.spent.values(), key=lambda each: -each.seconds)
+    found.layers = watch.layers
+    return found
+
+
+def _time_passes(engine: Engine, of: Profile, begin: Callable[[], None] = lambda: None) -> float:
+    """Seconds of the passes, each over the same places of a sequence, after one that does not count."""
+    cache = engine.new_cache()
+    tokens = (
+        np.random.default_rng(0).integers(0, engine.model.config.vocabulary, of.context + of.rows).tolist()
+    )
+    if of.context:
+        engine.forward(tokens[: of.context], cache)
+    engine.forward(tokens[of.context :], cache)
+    begin()
+    seconds = 0.0
+    for _ in range(of.passes):
+        cache.truncate(of.context)
+        start = time.perf_counter()
+        engine.forward(tokens[of.context :], cache)
+        seconds += time.perf_counter() - start
+    return seconds
+
+
+class Watch:
+    """The ops of a backend with a clock on each. What is not in a layer counts as of the one before."""
+
+    def __init__(self, ops: Any, model: Model):
+        self._ops = ops
+        self._names = {
+            id(weight): (layer.index, name)
+            for layer in model.layers
+            for name, weight in layer.weights.items()
+        }
+        last = model.config.layers
+        for weight, name in ((model.embedding, "embedding"), (model.output, "output")):
+            self._names[id(weight)] = (last, name)
+        self._names[id(model.output_norm)] = (last, "output_norm")
+        self._count, self._output = last, model.output
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what was."""
+        self.spent: dict[tuple[str, str, str], Spent] = {}
+        self.layers = [0.0] * self._count
+        self._layer = self._count
+
+    def extension(self, name: str) -> None:
+        """None: ops are watched one by one."""
+
+    def __getattr__(self, name: str) -> Any:
+        call, op = getattr(self._ops, name), name.removesuffix("_into")
+        if op not in OPS:
+            return call
+
+        def timed(*args: Any, **options: Any) -> Any:
+            start = time.perf_counter()
+            result = call(*args, **options)
+            self._note(op, args, time.perf_counter() - start)
+            return result
+
+        setattr(self, name, timed)
+        return timed
+
+    def _note(self, op: str, args: tuple[Any, ...], seconds: float) -> None:
+        known = next((each for each in args if id(each) in self._names), None)
+        what = ""
+        if known is not None:
+            self._layer, what = self._names[id(known)]
+        stored = known if op in _PRODUCTS and known is not None else args[1] if op in _PRODUCTS else None
+        read = [stored] if stored is not None else args[1:3] if op == "attention" else []
+        if stored is not None and not what:  # not all of a tensor: rows of the output, or an expert of many
+            what = "output" if _within(stored, self._output) else "experts"
+        key = (op, what, _format(stored))
+        spent = self.spent.setdefault(key, Spent(*key))
+        spent.calls += 1
+        spent.seconds += seconds
+        spent.nbytes += sum(each.nbytes for each in read)
+        if self._layer < self._count:
+            self.layers[self._layer] += seconds
+
+
+def _within(part: Any, whole: Any) -> bool:
+    """Whether a stored tensor is some rows of another."""
+    first, second = (each.data if isinstance(each, Quantized) else each for each in (part, whole))
+    return np.may_share_memory(first, second)
+
+
+def _format(stored: Any) -> str:
+    if stored is None:
+        return ""
+    return stored.format if isinstance(stored, Quantized) else str(stored.dtype)
+
+
+def lines(found: Profile) -> list[str]:
+    """A profile as a table for a terminal."""
+    each = 1e3 / found.passes
+    title = f"{'op':<14}{'weights':<24}{'format':<10}{'calls':>7}{'ms':>9}{'share':>8}{'GB/s':>8}"
+    report = [title]
+    for spent in found.spent:
+        rate = f"{spent.gb_s:8.1f}" if spent.nbytes else ""
+        report.append(
+            f"{spent.op:<14}{spent.what:<24}{spent.format:<10}{spent.calls // found.passes:>7}"
+            f"{spent.seconds * each:>9.3f}{_share(spent.seconds, found)}{rate}"
+        )
+    report.append(f"{'between the ops':<55}{found.between * each:>9.3f}{_share(found.between, found)}")
+    report.append(f"{'all':<55}{found.seconds * each:>9.3f}{_share(found.seconds, found)}")
+    report.append("")
+    longest = max(found.layers)
+    for i, seconds in enumerate(found.layers):
+        bar = "#" * round(30 * seconds / longest)
+        report.append(f"layer {i:<8}{seconds * each:>9.3f}{_share(seconds, found)}  {bar}")
+    tokens = found.passes * found.rows
+    report.append("")
+    report.append(f"unwatched: {found.whole * each:.3f} ms a pass, {tokens / found.whole:.1f} tokens/s")
+    return report
+
+
+def _share(seconds: float, found: Profile) -> str:
+    return f"{100 * seconds / found.seconds:>6.1f} %"

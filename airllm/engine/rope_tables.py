@@ -1,0 +1,85 @@
+"""Cosines and sines of positions, computed once for a model and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from airllm.architectures.model_config import Rope
+from airllm.architectures.tensor_names import NamedTensors
+from airllm.files.weight_file import ModelFileError
+from airllm.memory.layers import check_tensor
+from airllm.ops.rope_scaling import frequencies, longrope_attention_factor
+from airllm.tensor_ops import rope_table
+
+_STEP = 512  # positions: a table grows by whole steps
+
+
+class Rotation:
+    """The angles of one `Rope`. A model stretched by "longrope" has one set of factors for texts as long as
+    those it was first trained on, another for longer ones (LongRoPE: Ding et al., 2024).
+    """
+
+    def __init__(self, rope: Rope, context: int, tensors: NamedTensors):
+        self.rope = rope
+        self._short_until: int | None = None
+        try:
+            self._scalings = list(self._scaling_rules(dict(rope.scaling or {}), context, tensors))
+            for scaling in self._scalings:
+                frequencies(rope.dim, rope.theta, scaling)
+        except ModelFileError:
+            raise
+        except (ValueError, TypeError, ArithmeticError) as error:  # of numbers that nobody has thought of
+            place, found = "the rotation of positions", f"cannot be computed ({error})"
+            raise ModelFileError(tensors.weights.path, place, found) from None
+        empty = np.empty((0, rope.dim // 2), np.float32)
+        self._tables = [(empty, empty) for _ in self._scalings]
+
+    def _scaling_rules(
+        self, scaling: dict[str, Any], context: int, tensors: NamedTensors
+    ) -> Iterator[dict[str, Any]]:
+        """What stretches short texts, and long ones, if they differ."""
+        pairs = self.rope.dim // 2
+        if scaling.get("rope_type") != "longrope":
+            yield _stored_factors(tensors, pairs) or scaling
+            return
+        self._short_until = int(scaling["original_max_position_embeddings"])
+        for side in ("short", "long"):
+            yield _longrope(scaling, side, context, tensors, pairs)
+
+    def is_long(self, tokens: int) -> bool:
+        """Whether a text of so many tokens is turned as long ones are, from its first token on."""
+        return self._short_until is not None and tokens > self._short_until
+
+    def same_until(self, tokens: int, long: bool) -> int:
+        """At most `tokens`: texts up to so many are turned alike."""
+        return min(tokens, self._short_until) if self._short_until and not long else tokens
+
+    def at(self, start: int, stop: int, long: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Cosines and sines (stop - start, dim / 2) of these positions of a text, which `is_long` or not."""
+        cos, sin = self._tables[long]
+        if len(cos) < stop:
+            positions = np.arange(-(-stop // _STEP) * _STEP)
+            table = rope_table(positions, self.rope.dim, self.rope.theta, self._scalings[long])
+            cos, sin = self._tables[long] = table
+        return cos[start:stop], sin[start:stop]
+
+
+def _stored_factors(tensors: NamedTensors, pairs: int) -> dict[str, Any] | None:
+    """Llama 3 in a GGUF file: the angles' divisors are a tensor."""
+    if "rope_factors" not in tensors:
+        return None
+    factors = check_tensor(tensors, "rope_factors", (pairs,))
+    return {"rope_type": "factors", "factors": np.asarray(factors, np.float64)}
+
+
+def _longrope(
+    scaling: dict[str, Any], side: str, context: int, tensors: NamedTensors, pairs: int
+) -> dict[str, Any]:
+    name = f"rope_factors_{side}"
+    factors = check_tensor(tensors, name, (pairs,)) if name in tensors else scaling[f"{side}_factor"]
+    factors = np.asarray(factors, np.float64)
+    attention_factor = longrope_attention_factor(scaling, context)
+    return {"rope_type": "factors", "factors": factors, "attention_factor": attention_factor}

@@ -1,0 +1,201 @@
+"""From a model's name to its files: a path of this machine, a Hugging Face repository, or `smollm2`.
+
+What is a path never touches the network.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from glob import escape
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from airllm import extras
+from airllm.files import smollm2
+from airllm.files.weight_file import is_in_parts, is_text_model
+from airllm.progress import OnProgress, unseen
+
+SMOLLM2 = "smollm2"
+# What an engine opens. Not other weights that repositories hold beside them, such as PyTorch's.
+_NEEDED = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-*-of-*.safetensors",
+]
+_WANTED = f"the path of a GGUF file or of a folder, owner/repository of Hugging Face, or {SMOLLM2}"
+_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?:[:/](?P<file>[^:]+))?", re.ASCII)
+# A repository or a file of one, as people copy it from a browser or from other programs.
+_SITE = re.compile(r"(?:https?://)?(?:www\.)?(?:hf\.co|huggingface\.co)/+", re.IGNORECASE)
+_PAGE = re.compile(
+    r"(?P<repo>[^/]+/[^/]+)/(?:blob|resolve|tree)/(?P<revision>[^/]+)/?(?P<file>[^?]*)(?:\?.*)?"
+)
+# Classes of the network libraries that huggingface_hub has used, for a server that does not answer.
+_UNREACHED = {
+    "ConnectionError",
+    "ConnectError",
+    "TimeoutException",
+    "Timeout",
+    "TransportError",
+    "OfflineModeIsEnabled",
+}
+
+
+class ModelNotFound(FileNotFoundError):
+    """There is no such model here, or it could not be fetched; the message says why and what to do."""
+
+
+def locate(
+    name: str | PathLike[str],
+    revision: str | None = None,
+    token: str | bool | None = None,
+    on_progress: OnProgress = unseen,
+) -> Path:
+    """The GGUF file or folder of a model, fetched if need be. Raises ModelNotFound.
+
+    `name`: a path, which a Path always is; or `owner/repository` of Hugging Face, of which only what an
+    engine needs is fetched, into the package huggingface_hub's cache; `owner/repository:file.gguf` (or
+    `/file.gguf`, or a part of the name, such as `:Q4_0`) for a GGUF file in one, all of them also behind
+    `hf.co/` or as an address of huggingface.co; or `smollm2`, a small model for first tries. `revision` and
+    `token` are for Hugging Face.
+    """
+    try:
+        path = Path(name).expanduser()
+    except RuntimeError as error:  # ~nobody
+        raise ModelNotFound(f"{name}: {error}") from None
+    if path.exists():
+        return path
+    if name == SMOLLM2:
+        return _smollm2(on_progress)
+    expected, of_page = _without_site(name) if isinstance(name, str) else ("", None)
+    match = _NAME.fullmatch(expected)
+    if match is None or match["repo"].startswith(".") or match["repo"].endswith(".gguf"):
+        raise ModelNotFound(f"{name}: no such file or folder{_suggest(path)}, expected {_WANTED}")
+    return _fetch(match["repo"], match["file"], {"revision": revision or of_page, "token": token})
+
+
+def _without_site(name: str) -> tuple[str, str | None]:
+    """The repository, and file in it, of an address; and the revision, if it has one that is not main."""
+    site = _SITE.match(name)
+    if not site:
+        return name, None
+    rest = name[site.end() :].rstrip("/")
+    page = _PAGE.fullmatch(rest)
+    if not page:
+        return rest, None
+    revision = None if page["revision"] == "main" else page["revision"]
+    return f"{page['repo']}:{page['file']}" if page["file"] else page["repo"], revision
+
+
+def _suggest(path: Path) -> str:
+    """What may have been meant: smollm2, or what lies beside the path."""
+    folder = path.parent
+    try:
+        beside = [each.name for each in folder.iterdir() if each.is_dir() or each.suffix == ".gguf"]
+    except OSError:
+        beside = []
+    known = {name.lower(): name for name in [*beside, *([SMOLLM2] if folder == Path() else [])]}
+    found = get_close_matches(path.name.lower(), known, 1)
+    if not found:
+        return ""
+    name = known[found[0]]
+    return f" (did you mean {name if name == SMOLLM2 else folder / name}?)"
+
+
+def _smollm2(on_progress: OnProgress) -> Path:
+    try:
+        path = smollm2.cache_dir() / smollm2.GGUF
+        if path.is_file() and path.stat().st_size == smollm2.GGUF_BYTES:
+            return path  # its hash was checked when it came
+        return smollm2.fetch(on_progress=on_progress)
+    except smollm2.Unavailable as error:
+        raise ModelNotFound(f"{SMOLLM2}: {error}") from error
+
+
+def _fetch(repo: str, file: str | None, access: dict[str, Any]) -> Path:
+    try:
+        hub = importlib.import_module("huggingface_hub")
+    except ImportError:
+        found = f"{repo} is no file or folder here"
+        command = extras.command("hub")
+        raise ModelNotFound(f"{found}; to fetch it from Hugging Face: {command}") from None
+    try:
+        return _gguf(hub, repo, file, access) if file else _folder(hub, repo, access)
+    except ModelNotFound:
+        raise
+    except Exception as error:  # whatever the package and its network libraries may raise
+        raise ModelNotFound(f"{repo}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """In one line."""
+    cause = next((each for each in _causes(error) if _is_offline(each)), None)
+    if cause is None:
+        why = " ".join(str(error).split()) or type(error).__name__
+        return f"could not be fetched from Hugging Face: {why}"
+    why = str(cause).partition("\n")[0] or type(cause).__name__
+    return f"is not in the cache here, and Hugging Face cannot be reached: {why}"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """From the deepest on: what others have made of it says less."""
+    if error is not None:
+        yield from _causes(error.__cause__ or error.__context__)
+        yield error
+
+
+def _is_offline(error: BaseException) -> bool:
+    return any(kind.__name__ in _UNREACHED for kind in type(error).__mro__)
+
+
+def _folder(hub: Any, repo: str, access: dict[str, Any]) -> Path:
+    """The safetensors of a repository and what belongs to them; its only GGUF file if it has none."""
+    folder = Path(hub.snapshot_download(repo, allow_patterns=_NEEDED, **access))
+    if (folder / "config.json").is_file() and any(folder.glob("model*.safetensors")):
+        return folder
+    return _gguf(hub, repo, ".gguf", access)
+
+
+def _gguf(hub: Any, repo: str, part: str, access: dict[str, Any]) -> Path:
+    """The GGUF file of this name, or the only one that has `part` in its name."""
+    if part.endswith(".gguf") and part != ".gguf" and (path := _file(hub, repo, part, access)).is_file():
+        return path
+    files = [name for name in _names(hub, repo, access) if name.endswith(".gguf")]
+    files = [name for name in files if is_text_model(name) and not is_in_parts(name)]
+    found = [name for name in files if part.lower() in name.lower()]
+    if len(found) == 1:
+        return _file(hub, repo, found[0], access)
+    if not files:
+        raise ModelNotFound(f"{repo}: has no safetensors and no GGUF file in one part, expected one of them")
+    expected = f"one of them by name, as in {repo}:{(found or files)[0]}"
+    raise ModelNotFound(f"{repo}: has the GGUF files {', '.join(found or files)}, expected {expected}")
+
+
+def _file(hub: Any, repo: str, name: str, access: dict[str, Any]) -> Path:
+    """Where a file of a repository is now, if it has it. (hf_hub_download asks for half a minute where there
+    is no network.)
+    """
+    return Path(hub.snapshot_download(repo, allow_patterns=[escape(name)], **access)) / name
+
+
+def _names(hub: Any, repo: str, access: dict[str, Any]) -> list[str]:
+    """The files of a repository; where it cannot be asked, those that were fetched before."""
+    try:
+        return [each.rfilename for each in hub.model_info(repo, **access).siblings or ()]
+    except Exception as error:
+        if not any(map(_is_offline, _causes(error))):
+            raise
+        try:
+            folder = Path(hub.snapshot_download(repo, local_files_only=True, **access))
+        except Exception:  # nothing of it is here: why it could not be asked says more
+            raise error from None
+        return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]

@@ -1,0 +1,1 @@
+"""What lies in memory: layers, keys and values, within a budget."""

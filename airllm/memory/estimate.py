@@ -1,0 +1,84 @@
+"""What a model takes in memory: weights as they are stored, keys and values, activations of a pass.
+
+One arithmetic for all who ask: the budget of `residency.py`, `engine.memory_estimate`, `airllm info`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.tensor_names import NamedTensors, shared_names
+from airllm.backends.api.memory import MemoryEstimate
+from airllm.memory.kv_cache import resident_bytes
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_KEPT = 1 << 20  # results from this size on lie in whole huge pages, which are kept when they are freed
+_HUGE_PAGE = 2 << 20
+_WORKSPACES = 2 * _HUGE_PAGE  # of the kernels, while they work
+
+
+def parse_size(size: int | str, what: str = "max_memory") -> int:
+    """Bytes of "512MB" (10**6 each), "1.5GiB" (2**30 each) or a number. ValueError or TypeError for what is
+    none of them.
+    """
+    if isinstance(size, bool) or not isinstance(size, (int, str)):
+        raise TypeError(f"{what} has type {type(size).__name__}, expected bytes or a text such as '512MB'")
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*([a-zA-Z]*)\s*", size)
+        if not match or match[2].lower() not in _UNITS:
+            expected = "a number and B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB or TiB (of 1024)"
+            raise ValueError(f"{what} has value {size!r}, expected {expected}")
+        size = int(float(match[1]) * _UNITS[match[2].lower()])
+    if size < 1:
+        raise ValueError(f"{what} has value {size}, expected at least one byte")
+    return size
+
+
+def weight_bytes(tensors: NamedTensors) -> int:
+    """Of all tensors that the model uses, as they are stored; an expert counts like any other."""
+    c = tensors.config
+    by_layer = (tensors.layer_names(layer) for layer in range(c.layers))
+    spans = (tensors.span(name) for names in (shared_names(c), *by_layer) for name in names)
+    each_once = {(id(span.map), span.start, span.nbytes) for span in spans}  # gate and up may be one
+    return sum(nbytes for _, _, nbytes in each_once)
+
+
+def activation_bytes(config: ModelConfig, tokens: int, *, unpacked: Sequence[int] = ()) -> int:
+    """The most that results and workspaces take while `tokens` go through a layer together, and one of each
+    sequence through the output. `unpacked`: values of what becomes float32 before it is used, if anything
+    does: the largest matrix, the keys and values of a layer.
+    """
+    c = config
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    wide = max(c.feed_forward, c.expert_feed_forward, c.shared_expert)
+    arrays = [*[tokens * c.width] * 5, *[tokens * q] * 4, *[tokens * kv] * 4, *[tokens * wide] * 3]
+    if c.experts:
+        arrays += [tokens * c.experts] * 4 + [tokens * c.width] * 3
+    arrays += [c.vocabulary] * 2
+    return _WORKSPACES + sum(_bytes_in_memory(4 * values) for values in [*arrays, *unpacked])
+
+
+def _bytes_in_memory(nbytes: int) -> int:
+    """What a result takes."""
+    return nbytes if nbytes < _KEPT else -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE
+
+
+def estimate(
+    tensors: NamedTensors,
+    context: int,
+    dtype: str = "f16",
+    tokens: int = 512,
+    unpacked: Sequence[int] = (),
+) -> MemoryEstimate:
+    """Of a file's model with one sequence of `context` tokens, `tokens` of which go through it at once.
+    `unpacked` as for `activation_bytes`.
+    """
+    c = tensors.config
+    return MemoryEstimate(
+        weights=weight_bytes(tensors),
+        kv_cache=resident_bytes(c, context, context, dtype),
+        activations=activation_bytes(c, tokens, unpacked=unpacked),
+    )

@@ -1,0 +1,176 @@
+"""Keys and values in a file: a sequence that is still there when the file is opened again.
+
+A header, the ids of the tokens, then the keys and values as `Cache.data` has them. The header says whose they
+are, in everything that would make them useless, and how many tokens are complete. That number is written
+last, so that a process may end at any moment; where the machine may lose power, call `flush`.
+
+The file has all its room on the disk before it is mapped, and its header last: to write into a map that the
+disk has no room for would end the process (SIGBUS).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import mmap
+import os
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from airllm.architectures.model_config import ModelConfig
+from airllm.memory.kv_cache import Cache
+
+SUFFIX = ".kv"
+_MAGIC, _VERSION = b"airllmKV", 1
+_START = struct.Struct("<8sII")  # magic, version, bytes of the identity
+_LENGTH = struct.Struct("<QQ")  # tokens; whether their keys were turned as those of a long text
+_LENGTH_AT, _IDENTITY_AT, _HEADER = 16, 32, 4096
+_NO_TOKENS = _LENGTH.pack(0, False)
+_ZEROS = bytes(1 << 20)
+_NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of file systems that cannot set room aside
+
+
+class CacheFileError(ValueError):
+    """A file of keys and values that is broken, in use, or not of this model."""
+
+    def __init__(self, path: Path, found: str, expected: str):
+        super().__init__(f"{path} {found}, expected {expected}: remove it or take another name")
+        self.path = path
+
+
+class FileCache(Cache):
+    """A `Cache` in the file `name` of a folder, made if it does not exist; else the sequence in it goes on.
+    Without a name, it is a file that goes away with the cache.
+
+    `whose`: the model's `fingerprint`. Raises CacheFileError for a file that is something else, ValueError
+    for a name that is none, OSError, also where the disk has no room for all of it.
+    """
+
+    def __init__(
+        self, config: ModelConfig, capacity: int, dtype: str, folder: Path, name: str | None, whose: str
+    ):
+        if name is not None and (not name or Path(name).name != name or name[0] == "." or "\0" in name):
+            raise ValueError(f"name of a cache has value {name!r}, expected a file's name, without folders")
+        self.path, self._whose = folder / f"{name or 'unnamed'}{SUFFIX}", whose
+        self._named = name is not None
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file: Any = _open_locked(self.path) if name else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        super().__init__(config, capacity, dtype)
+        self._ids = np.frombuffer(self._map, "<i4", capacity, _HEADER)
+        length, long = _LENGTH.unpack_from(self._map, _LENGTH_AT)
+        if length > capacity:
+            raise CacheFileError(self.path, f"has {length} tokens", f"at most {capacity}, its capacity")
+        ids = self._ids[:length]
+        if length and not 0 <= ids.min() <= ids.max() < config.vocabulary:
+            found = f"has tokens from {ids.min()} to {ids.max()}"
+            raise CacheFileError(self.path, found, f"0 to {config.vocabulary - 1}")
+        super().extend(ids.tolist())
+        self.long = bool(long)
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, {self.path}>"
+
+    def extend(self, tokens: list[int]) -> None:
+        self._ids[self.length : self.length + len(tokens)] = tokens
+        super().extend(tokens)
+        self._write_length()
+
+    def truncate(self, length: int) -> None:
+        super().truncate(length)
+        self._write_length()
+
+    def flush(self) -> None:
+        """Wait until all is on the disk."""
+        self._map.flush()
+
+    def _write_length(self) -> None:
+        _LENGTH.pack_into(self._map, _LENGTH_AT, self.length, self.long)
+
+    def _allocate(self, nbytes: int) -> tuple[mmap.mmap, int]:
+        start = _HEADER + -(-4 * self.capacity // _HEADER) * _HEADER
+        identity = self._identity()
+        if not self._header().strip(b"\0"):  # a file that is new, or whose making was cut off
+            self._make(start + nbytes, identity)
+        self._check(start + nbytes, identity)
+        return mmap.mmap(self._file.fileno(), start + nbytes), start
+
+    def _make(self, nbytes: int, identity: bytes) -> None:
+        """A file without tokens; none stays behind if the disk has no room for it."""
+        try:
+            self._file.truncate(0)
+            _reserve(self._file, nbytes)
+            self._file.seek(0)
+            self._file.write(_START.pack(_MAGIC, _VERSION, len(identity)) + _NO_TOKENS + identity)
+            self._file.flush()
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            if self._named:
+                self.path.unlink(missing_ok=True)
+            why = f"{error.strerror}, for a cache of {nbytes} bytes"
+            raise OSError(error.errno, why, str(self.path)) from None
+
+    def _header(self) -> bytes:
+        self._file.seek(0)
+        return self._file.read(_HEADER)
+
+    def _check(self, nbytes: int, identity: bytes) -> None:
+        found, header = self._file.seek(0, 2), self._header()
+        if header[: len(_MAGIC)] != _MAGIC:
+            raise CacheFileError(self.path, f"begins with {header[:8]!r}", f"{_MAGIC!r}: no file of a cache")
+        if len(header) < _IDENTITY_AT:
+            raise CacheFileError(self.path, f"has {found} bytes", f"{nbytes}")
+        _, version, length = _START.unpack_from(header)
+        if version != _VERSION:
+            raise CacheFileError(self.path, f"has version {version}", f"{_VERSION}")
+        its = header[_IDENTITY_AT : _IDENTITY_AT + length]
+        if its != identity:
+            raise CacheFileError(self.path, f"belongs to {_text(its)}", _text(identity))
+        if found != nbytes:
+            raise CacheFileError(self.path, f"has {found} bytes", f"{nbytes}")
+
+    def _identity(self) -> bytes:
+        c = self.config
+        sizes = {"layers": c.layers, "kv_heads": c.kv_heads, "head_dim": c.head_dim}
+        what = {"architecture": c.architecture, **sizes, "capacity": self.capacity, "dtype": self.dtype}
+        return json.dumps({**what, "model": self._whose}).encode()
+
+
+def _open_locked(path: Path) -> BinaryIO:
+    """For this process alone."""
+    while True:
+        path.touch()
+        with contextlib.ExitStack() as undo:
+            file = undo.enter_context(path.open("r+b"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise CacheFileError(path, "is in use", "a file that no other cache is open on") from None
+            # another, whose making failed, may have removed it meanwhile
+            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                undo.pop_all()
+                return file
+
+
+def _reserve(file: BinaryIO, nbytes: int) -> None:
+    """A new file gets so many zeros. OSError, ENOSPC among them, if the disk has no room for them."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            return os.posix_fallocate(file.fileno(), 0, nbytes)
+        except OSError as error:
+            if error.errno not in _NO_FALLOCATE:
+                raise
+    file.seek(0)
+    for at in range(0, nbytes, len(_ZEROS)):
+        file.write(_ZEROS[: nbytes - at])
+    file.flush()
+
+
+def _text(identity: bytes) -> str:
+    return identity[:400].decode(errors="replace")

@@ -1,0 +1,193 @@
+"""The weights of a model, layer by layer, ready for `decoder.py`: shapes checked, one name for each.
+
+What differs in files is settled here. A stored matrix that is q, k and v in one (Phi-3), or gate and up, is
+three views, or two, of it; norm weights are float32, with what the file left off added (Gemma). Nothing else
+is copied: a matrix is a view of the mapped file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.tensor_names import NamedTensors
+from airllm.files.weight_file import ModelFileError, Stored
+from airllm.formats import Quantized
+
+_FLOATS = ("float32", "float16", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Layer `index`: its weights by name ("attention.q", "feed_forward.norm", ...), and experts, if any.
+
+    Where processes share a model, each has a part of a layer, and `reduce` adds up, in place, what the parts
+    of all give.
+    """
+
+    config: ModelConfig
+    index: int
+    weights: Mapping[str, Stored]
+    experts: Experts | None = None
+    reduce: Callable[[np.ndarray], None] | None = None
+
+    def __getitem__(self, name: str) -> Stored:
+        return self.weights[name]
+
+    def get(self, name: str) -> Stored | None:
+        """The weight, or None where the model has no such."""
+        return self.weights.get(name)
+
+    def all_reduce(self, change: np.ndarray) -> None:
+        """What this part of half a layer gives becomes, in place, what all parts give."""
+        if self.reduce:
+            self.reduce(change)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The experts of a layer, as views: of those that no token needs nothing is read.
+
+    `expect` and `use` are told, with the layer, which experts are needed soon, and which one now.
+    """
+
+    tensors: NamedTensors
+    config: ModelConfig
+    layer: int
+    expect: Callable[[int, Iterable[int]], None] = lambda layer, numbers: None
+    use: Callable[[int, int], None] = lambda layer, number: None
+    _found: dict[int, dict[str, Stored]] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, number: int) -> dict[str, Stored]:
+        self.use(self.layer, number)
+        return self.look_up(number)
+
+    def look_up(self, number: int) -> dict[str, Stored]:
+        """An expert's weights, which are not used yet. Raises ModelFileError if the file lacks one."""
+        if number not in self._found:
+            self._found[number] = self._expert(number)
+        return self._found[number]
+
+    def _expert(self, number: int) -> dict[str, Stored]:
+        wide, narrow = self.config.expert_feed_forward, self.config.width
+        shapes: dict[str, tuple[int, ...]] = {
+            "gate": (wide, narrow),
+            "up": (wide, narrow),
+            "down": (narrow, wide),
+        }
+        if self.config.expert_bias:
+            shapes |= {f"{part}_bias": shape[:1] for part, shape in shapes.items()}
+        name = f"layers.{self.layer}.experts.{number}"
+        found = {part: check_tensor(self.tensors, f"{name}.{part}", shape) for part, shape in shapes.items()}
+        return {part: _vector(each) if part.endswith("bias") else each for part, each in found.items()}
+
+
+def open_layer(tensors: NamedTensors, index: int) -> Layer:
+    """The weights of a layer. Raises ModelFileError for one that is missing or has another shape."""
+    config = tensors.config
+    before = f"layers.{index}."
+    names = [name.removeprefix(before) for name in tensors.layer_names(index)]
+    shapes, weights = _shapes(config), dict[str, Stored]()
+    for name in names:
+        if re.match(r"experts\.\d", name):
+            continue
+        weights |= dict(_parts(config, name, check_tensor(tensors, before + name, shapes[name])))
+    return Layer(config, index, weights, _open_experts(tensors, index) if config.is_moe(index) else None)
+
+
+def _open_experts(tensors: NamedTensors, index: int) -> Experts:
+    """Every one is looked up now: a file that lacks one fails when it is opened, not at some later token."""
+    experts = Experts(tensors, tensors.config, index)
+    for number in range(tensors.config.experts):
+        experts.look_up(number)
+    return experts
+
+
+def open_norm(tensors: NamedTensors, name: str) -> np.ndarray:
+    """Weights of a norm, float32, with what the file left off added."""
+    return _norm_weight(tensors.config, check_tensor(tensors, name, (tensors.config.width,)))
+
+
+def open_table(tensors: NamedTensors, name: str) -> Stored:
+    """The embedding of tokens, or the output matrix: a row of `width` for each token."""
+    return check_tensor(tensors, name, (tensors.config.vocabulary, tensors.config.width))
+
+
+def _shapes(c: ModelConfig) -> dict[str, tuple[int, ...]]:
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    return {
+        "attention.norm": (c.width,),
+        "attention.q": (q, c.width),
+        "attention.k": (kv, c.width),
+        "attention.v": (kv, c.width),
+        "attention.qkv": (q + 2 * kv, c.width),
+        "attention.q_bias": (q,),
+        "attention.k_bias": (kv,),
+        "attention.v_bias": (kv,),
+        "attention.q_norm": (q if c.qk_norm == "row" else c.head_dim,),
+        "attention.k_norm": (kv if c.qk_norm == "row" else c.head_dim,),
+        "attention.output": (c.width, q),
+        "attention.output_bias": (c.width,),
+        "attention.sinks": (c.heads,),
+        "attention.post_norm": (c.width,),
+        "feed_forward.norm": (c.width,),
+        "feed_forward.gate": (c.feed_forward, c.width),
+        "feed_forward.up": (c.feed_forward, c.width),
+        "feed_forward.gate_up": (2 * c.feed_forward, c.width),
+        "feed_forward.down": (c.width, c.feed_forward),
+        "feed_forward.post_norm": (c.width,),
+        "experts.router": (c.experts, c.width),
+        "experts.router_bias": (c.experts,),
+        "shared_expert.router": (1, c.width),
+        "shared_expert.gate": (c.shared_expert, c.width),
+        "shared_expert.up": (c.shared_expert, c.width),
+        "shared_expert.down": (c.width, c.shared_expert),
+    }
+
+
+def _parts(c: ModelConfig, name: str, stored: Stored) -> Iterator[tuple[str, Stored]]:
+    """What the decoder calls a stored tensor, or the tensors that it is made of."""
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    if name == "attention.qkv":
+        yield "attention.q", stored[:q]
+        yield "attention.k", stored[q : q + kv]
+        yield "attention.v", stored[q + kv :]
+    elif name == "feed_forward.gate_up":
+        yield "feed_forward.gate", stored[: c.feed_forward]
+        yield "feed_forward.up", stored[c.feed_forward :]
+    elif name.endswith("norm"):
+        yield name, _norm_weight(c, stored)
+    elif name.endswith(("bias", "sinks")):
+        yield name, _vector(stored)
+    else:
+        yield name, stored
+
+
+def _vector(stored: Stored) -> np.ndarray:
+    return np.ascontiguousarray(stored, np.float32)
+
+
+def _norm_weight(c: ModelConfig, stored: Stored) -> np.ndarray:
+    return np.asarray(stored, np.float32) + np.float32(c.norm_offset)
+
+
+def check_tensor(tensors: NamedTensors, name: str, shape: tuple[int, ...]) -> Stored:
+    """The tensor. Raises ModelFileError if it is missing, has another shape or cannot be used."""
+    stored, place = tensors.tensor(name), f"tensor {tensors.file_name(name)}"
+    if stored.shape == shape[1:] and shape[0] == 1 and isinstance(stored, np.ndarray):
+        stored = stored[None]  # a matrix of one row, which GGUF files have as a vector
+    if stored.shape != shape:
+        expected = f"{shape}, as the model's configuration says"
+        raise ModelFileError(tensors.weights.path, place, f"has shape {stored.shape}", expected)
+    vector = len(shape) == 1
+    if isinstance(stored, Quantized) and not vector:
+        return stored
+    kind = stored.format if isinstance(stored, Quantized) else str(stored.dtype)
+    if isinstance(stored, Quantized) or kind not in _FLOATS:
+        expected = ", ".join(_FLOATS) + ("" if vector else " or blocks of quantized values")
+        raise ModelFileError(tensors.weights.path, place, f"has type {kind}", expected)
+    return stored

@@ -1,0 +1,249 @@
+"""Which weights are in memory: all of them, or what a budget has room for.
+
+Weights are pages of mapped files; nothing is copied. Without a budget they are brought in once, by a thread,
+and stay. With one, a first part of the layers stays, as much as the budget allows; the rest passes through a
+window, group after group: what has been computed with is let go before the next is touched, while a thread
+has the disk read the one after it into the page cache. Which part stays is fixed, since every token needs all
+of them in the same order: to keep the latest would be to keep what is needed last.
+
+Keys and values count too. When caches grow, layers give way. Of a mixture of experts, the experts used last
+stay, if all else does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Protocol
+from weakref import WeakSet
+
+from airllm.architectures.tensor_names import NamedTensors
+from airllm.files import pages
+from airllm.files.pages import Mapped, release
+from airllm.memory.budget import CHUNK, CONTEXT, Budget
+from airllm.memory.kv_cache import Cache
+from airllm.memory.layers import Layer, open_layer
+from airllm.memory.prefetch import Reader
+from airllm.memory.weight_groups import layer_pieces, units_of
+
+_Use = Callable[[int, int], None]
+_Expect = Callable[[int, Iterable[int]], None]
+
+
+class Residency(Protocol):
+    """What the forward pass asks while it goes through the weights.
+
+    `chunk`: tokens that go through the layers together. `context`: most tokens of a sequence. `whole`: all
+    weights stay, so that a pass need not ask for them by parts.
+    """
+
+    chunk: int
+    context: int
+    layers: list[Layer]
+    whole: bool
+
+    def begin(self, grows: Sequence[tuple[Cache, int]]) -> None:
+        """A pass, in which these caches get so many tokens more."""
+
+    def embedding_parts(self, tokens: int) -> Iterator[tuple[int, int]]:
+        """From where to where tokens are looked up in the embedding together."""
+
+    def layer_parts(self) -> Iterator[slice]:
+        """The layers in order, by parts that are in memory together until the next is asked for."""
+
+    def output_parts(self) -> Iterator[slice]:
+        """Rows of the output matrix, in the same way."""
+
+    def close(self) -> None:
+        """Stop reading."""
+
+
+class Unlimited:
+    """No budget: all weights are brought in by a thread, and stay."""
+
+    whole = True
+
+    def __init__(self, tensors: NamedTensors, layers: list[Layer], context: int | None):
+        self.layers, self._rows = layers, tensors.config.vocabulary
+        self.chunk, self.context = CHUNK, context or min(tensors.config.context, CONTEXT)
+        self._reader = Reader()
+        if pages.SUPPORTED:
+            self._reader.fill([piece for unit in units_of(tensors).streamed for piece in unit])
+
+    def begin(self, grows: Sequence[tuple[Cache, int]]) -> None:
+        self._reader.check()
+
+    def embedding_parts(self, tokens: int) -> Iterator[tuple[int, int]]:
+        yield 0, tokens
+
+    def layer_parts(self) -> Iterator[slice]:
+        yield slice(0, len(self.layers))
+
+    def output_parts(self) -> Iterator[slice]:
+        yield slice(0, self._rows)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class Limited:
+    """Weights, keys and values and activations within a budget of bytes."""
+
+    whole = False
+
+    def __init__(
+        self,
+        tensors: NamedTensors,
+        layers: list[Layer],
+        limit: int,
+        context: int | None,
+        cache_dtype: str,
+        unpacked: bool,
+        cache_unpacked: bool,
+    ):
+        if not pages.SUPPORTED:
+            raise RuntimeError("max_memory needs Linux, whose madvise lets go of parts of a mapped file")
+        self._units = units_of(tensors)
+        self._budget = Budget(self._units, limit, context, cache_dtype, unpacked, cache_unpacked)
+        self.chunk, self.context = self._budget.chunk, self._budget.context
+        self.layers = [_watch_experts(layer, self._use, self._expect) for layer in layers]
+        self._caches: WeakSet[Cache] = WeakSet()
+        self._experts: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self._reader = Reader()
+        self._group = -1
+        self._blocks_read, self._reads_disk = -1, True
+        if not tensors.config.tied_embeddings:
+            for piece in self._units.table:
+                pages.advise_random(piece)
+        self._plan = self._budget.plan(1, 1, 0)
+        release(self._plan.rest)  # what was looked at to open the file
+
+    @property
+    def stays(self) -> int:
+        """So many layers and parts of the output stay in memory now."""
+        return self._plan.group.count(-1)
+
+    @property
+    def used_experts(self) -> list[tuple[int, int]]:
+        """(layer, number) of the experts that are in memory, the one used last at the end."""
+        return list(self._experts)
+
+    @property
+    def expert_bytes(self) -> int:
+        """Of the largest expert."""
+        return self._units.expert_bytes
+
+    def begin(self, grows: Sequence[tuple[Cache, int]]) -> None:
+        self._reader.check()
+        self._units.check()
+        self._caches |= {cache for cache, _ in grows}
+        more = dict(grows)
+        held = sum(cache.resident_bytes(more.get(cache, 0)) for cache in self._caches)
+        longest = max(cache.length + new for cache, new in grows)
+        self._plan = self._budget.plan(sum(more.values()), longest, held)
+        for cache, new in grows:
+            cache.take(new)
+        self._evict(self._plan.experts)
+        release(self._plan.rest)
+        self._group = -1
+        before, self._blocks_read = self._blocks_read, _blocks_read()
+        self._reads_disk = self._blocks_read > before  # in the pass before: else all is in the page cache
+
+    def embedding_parts(self, tokens: int) -> Iterator[tuple[int, int]]:
+        each = self._budget.rows_at_once
+        for start in range(0, tokens, each):
+            yield start, min(start + each, tokens)
+            release(self._plan.table)
+
+    def layer_parts(self) -> Iterator[slice]:
+        yield from self._parts(0, len(self.layers))
+
+    def output_parts(self) -> Iterator[slice]:
+        first, rows = len(self.layers), [0, *self._units.rows]
+        for part in self._parts(first, len(self._plan.group)):
+            yield slice(rows[part.start - first], rows[part.stop - first])
+
+    def _parts(self, first: int, last: int) -> Iterator[slice]:
+        """Units that follow each other and are in memory together."""
+        for _, together in groupby(range(first, last), self._plan.group.__getitem__):
+            units = list(together)
+            self._enter(units[0])
+            yield slice(units[0], units[-1] + 1)
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _enter(self, unit: int) -> None:
+        """This unit is needed next, and those of its group; not any more, those of the group before."""
+        group = self._plan.group[unit]
+        if group in (-1, self._group):
+            return
+        if self._group >= 0:
+            release(self._plan.pieces[self._group])
+        self._group = group
+        if self._reads_disk:
+            self._reader.ask(self._plan.pieces[(group + 1) % len(self._plan.pieces)])
+
+    def _expect(self, layer: int, numbers: Iterable[int]) -> None:
+        """These experts of a layer are needed soon."""
+        new = [number for number in numbers if (layer, number) not in self._experts]
+        self._reader.ask([piece for number in new for piece in self._units.expert(layer, number)])
+
+    def _use(self, layer: int, number: int) -> None:
+        """This expert is needed now; whichever was not for the longest time gives way."""
+        key = (layer, number)
+        if key not in self._experts:
+            self._experts[key] = None
+            self._evict(self._plan.experts)
+        self._experts.move_to_end(key)
+
+    def _evict(self, room: int) -> None:
+        while len(self._experts) * self._units.expert_bytes > room:
+            oldest, _ = self._experts.popitem(last=False)
+            release(self._units.expert(*oldest))
+
+
+def _blocks_read() -> int:
+    """By this process, from disks, so far."""
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+
+
+def _watch_experts(layer: Layer, use: _Use, expect: _Expect) -> Layer:
+    """The layer, whose experts tell when they are used."""
+    if not layer.experts:
+        return layer
+    return dataclasses.replace(layer, experts=dataclasses.replace(layer.experts, use=use, expect=expect))
+
+
+def open_layers(tensors: NamedTensors, max_memory: int | None) -> list[Layer]:
+    """All layers of an opened model. Within a budget, what is looked at to open one is let go at once."""
+    files: dict[int, Mapped] = {}
+    layers = []
+    for index in range(tensors.config.layers):
+        layers.append(open_layer(tensors, index))
+        if max_memory is not None and pages.SUPPORTED:
+            release(layer_pieces(files, tensors, index))
+    return layers
+
+
+def residency(
+    tensors: NamedTensors,
+    layers: list[Layer],
+    max_memory: int | None,
+    context: int | None,
+    cache_dtype: str,
+    unpacked: bool,
+    cache_unpacked: bool,
+) -> Residency:
+    """How the weights of an opened model stay in memory: within `max_memory` bytes, if that is not None.
+
+    `unpacked`: they are unpacked to float32 before they are multiplied; `cache_unpacked`: so are keys and
+    values. Raises MemoryBudgetError.
+    """
+    if max_memory is None:
+        return Unlimited(tensors, layers, context)
+    return Limited(tensors, layers, max_memory, context, cache_dtype, unpacked, cache_unpacked)

@@ -1,0 +1,1 @@
+"""What an op is: its declaration, its checks and the way of a call."""

@@ -1,0 +1,319 @@
+"""Chat templates: a conversation as the text that a model was trained on.
+
+A template is a program that came with a download, so it runs in Jinja's sandbox for untrusted ones: no
+attribute of Python's insides, nothing changed, ranges of at most 100000. It finds what the templates of
+Hugging Face models use. It also ends: turns of its loops, calls and the length of its text are counted, since
+loops and calls are all by which a template can go on. What one of its expressions takes in memory is not.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.runtime
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from airllm.files.gguf import GgufFile
+from airllm.files.weight_file import ModelFileError, model_path, read_json
+from airllm.text.tokenizer import check_unicode
+
+_GGUF_KEY = "tokenizer.chat_template"
+_MOST_STEPS = 4_000_000  # turns of loops, and calls: some seconds
+_MOST_TEXT = 1 << 26  # characters
+_MOST_BITS = 1 << 16  # of a whole number that a product or a power makes
+_MARK = "\u2063mark\u2063"  # nothing that a template has in it
+
+
+class ChatTemplateError(ValueError):
+    """A template refused these messages, or failed on them."""
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}` marks in training templates what the model has said: here it changes nothing."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise(message: str) -> NoReturn:
+    raise ChatTemplateError(message)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+    """As Hugging Face has it: Jinja's own would escape what is special in HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+
+
+class _Left(threading.local):
+    """What a rendering, which a thread has for itself, may still do."""
+
+    steps = _MOST_STEPS
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Counts the turns of loops, and calls."""
+
+    intercepted_binops = frozenset(("*", "**"))
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self.left = _Left()
+        self.filters["counted"] = jinja2.pass_context(lambda context, items: self._count_steps(items))
+
+    def _generate(self, source: jinja2.nodes.Template, *rest: Any, **more: Any) -> str:
+        for loop in source.find_all(jinja2.nodes.For):
+            loop.iter = jinja2.nodes.Filter(loop.iter, "counted", [], [], None, None, lineno=loop.lineno)
+            loop.iter.set_environment(self)
+        return super()._generate(source, *rest, **more)
+
+    def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        self._step()
+        if isinstance(obj, jinja2.runtime.LoopContext) and args:  # a recursive loop, one level down
+            args = (self._count_steps(args[0]), *args[1:])
+        return super().call(context, obj, *args, **kwargs)
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if _is_large(operator, left, right):
+            raise OverflowError(f"the result of {operator} is too large")
+        return super().call_binop(context, operator, left, right)
+
+    def _count_steps(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            self._step()
+            yield item
+
+    def _step(self) -> None:
+        self.left.steps -= 1
+        if self.left.steps < 0:
+            raise _TooLong(f"more than {_MOST_STEPS} turns of loops and calls")
+
+
+class _TooLong(RuntimeError):
+    """A template that goes on and on."""
+
+
+def _is_large(operator: str, left: Any, right: Any) -> bool:
+    """Whether a product or a power would take very long, or very much memory, in one step."""
+    if not isinstance(right, int):
+        left, right = right, left
+    if not isinstance(right, int):
+        return False
+    if isinstance(left, int):
+        bits = left.bit_length()
+        return (bits * right if operator == "**" else bits + right.bit_length()) > _MOST_BITS
+    return operator == "*" and isinstance(left, Sequence) and len(left) * right > _MOST_TEXT
+
+
+def _environment() -> _Sandbox:
+    extensions: list[Any] = ["jinja2.ext.loopcontrols", _Generation]
+    sandbox = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    del sandbox.globals["lipsum"]  # as many words as it is asked for
+    sandbox.filters["tojson"] = _to_json
+    sandbox.globals["raise_exception"] = _raise
+    sandbox.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
+    return sandbox
+
+
+class ChatTemplate:
+    """A compiled template; `path` and `place` say where it came from. Raises ModelFileError if it is none."""
+
+    def __init__(self, source: str, path: Path, place: str = "", **names: str):
+        self.source, self.path, self.place = source, path, place or "the chat template"
+        self._names, self._sandbox = names, _environment()
+        try:
+            self._template = self._sandbox.from_string(source)
+        except Exception as error:  # Python's compiler, too, has limits, which Jinja hands on as they are
+            where = self.place
+            if isinstance(error, jinja2.TemplateSyntaxError):
+                where += f", line {error.lineno},"
+            raise ModelFileError(path, where, f"is no Jinja template ({_one_line(error)})") from None
+
+    def __repr__(self) -> str:
+        return f"<ChatTemplate: {len(self.source)} characters, {self.place} of {self.path}>"
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> str:
+        """The text for messages like `{"role": "user", "content": "Hi"}`.
+
+        `add_generation_prompt` ends it where the model's answer begins. Raises ChatTemplateError with the
+        template's reason if it does not take these messages. Encode the text with `add_bos=False`: a template
+        that wants a bos token writes it.
+        """
+        checked = [self._template_message(message) for message in _check_messages(messages)]
+        given = {"tools": tools, **variables, "add_generation_prompt": add_generation_prompt}
+        try:
+            return self._text(checked, given)
+        except ChatTemplateError as error:
+            why = f"refuses the messages: {_one_line(error)}"
+            raise ChatTemplateError(f"{self.path}: {self.place} {why}") from None
+        except _TooLong as error:
+            raise ChatTemplateError(f"{self.path}: {self.place} does not end: {error}") from None
+        except Exception as error:  # whatever a program from a file may run into
+            why = f"fails on the messages: {type(error).__name__}: {_one_line(error)}"
+            raise ChatTemplateError(f"{self.path}: {self.place} {why}") from error
+
+    def _text(self, messages: list[dict[str, Any]], given: dict[str, Any]) -> str:
+        self._sandbox.left.steps = _MOST_STEPS
+        pieces, length = [], 0
+        known = {"documents": None, **self._names, **given}
+        for piece in self._template.generate(messages=messages, **known):
+            pieces.append(piece)
+            length += len(piece)
+            if length > _MOST_TEXT:
+                raise _TooLong(f"a text of more than {_MOST_TEXT} characters")
+        text = "".join(pieces)
+        text.encode()  # half a character, which no tokenizer takes, is an error of what made it
+        return text
+
+    def _template_message(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A message as the template takes it: most know texts alone."""
+        content = message.get("content")
+        if isinstance(content, list) and _is_parts(content) and not self._takes_parts:
+            return {**message, "content": "\n".join(part["text"] for part in content)}
+        if content is None and not (message.get("tool_calls") and self._takes_none):
+            return {**message, "content": ""}
+        return message
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether the template puts together the texts of OpenAI's parts itself."""
+        text = self._try_render({"role": "user", "content": [{"type": "text", "text": _MARK}]})
+        return _MARK in text and "{'" not in text  # a list that was printed
+
+    @cached_property
+    def _takes_none(self) -> bool:
+        """Whether the template has a place for calls of tools without a text."""
+        call = {"type": "function", "id": "123456789", "function": {"name": _MARK, "arguments": {}}}
+        user = {"role": "user", "content": "x"}
+        text = self._try_render(user, {"role": "assistant", "content": None, "tool_calls": [call]})
+        return _MARK in text and "None" not in text
+
+    def _try_render(self, *messages: dict[str, Any]) -> str:
+        """The text of these messages; none if the template fails on them."""
+        try:
+            return self._text(list(messages), {"tools": None, "add_generation_prompt": False})
+        except Exception:
+            return ""
+
+
+def _check_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence):
+        raise TypeError(f"chat: messages has type {type(messages).__name__}, expected a list of dicts")
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise TypeError(f"chat: messages[{i}] has type {type(message).__name__}, expected a dict")
+        if not isinstance(message.get("role"), str):
+            raise ValueError(f"chat: messages[{i}] has role {message.get('role')!r}, expected a str")
+        content = message.get("content")
+        if isinstance(content, str):
+            check_unicode(f"chat: messages[{i}]: content", content)
+        elif isinstance(content, list) and _is_parts(content):
+            _check_parts(i, content)
+    return [dict(message) for message in messages]
+
+
+def _is_parts(content: list[Any]) -> bool:
+    """Whether these are OpenAI's parts of a content; what else they may be is for the template to know."""
+    return all(isinstance(part, Mapping) and "type" in part for part in content)
+
+
+def _check_parts(message: int, parts: list[Mapping[str, Any]]) -> None:
+    for part in parts:
+        if part["type"] != "text":
+            found = f"chat: messages[{message}] has a part of type {part['type']!r}"
+            raise ValueError(f"{found}, expected 'text': models here read nothing else")
+        if not isinstance(part.get("text"), str):
+            kind = type(part.get("text")).__name__
+            raise ValueError(f"chat: messages[{message}] has a part with text of type {kind}, expected a str")
+        check_unicode(f"chat: messages[{message}]: a part", part["text"])
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def open_chat_template(path: str | PathLike[str], name: str = "default") -> ChatTemplate | None:
+    """The template of a GGUF file or Hugging Face folder, or None if it has none of this name."""
+    path = model_path(path)
+    if path.is_dir():
+        return folder_chat_template(path, name)
+    with GgufFile(path) as file:
+        return gguf_chat_template(path, file.metadata, name)
+
+
+def gguf_chat_template(path: Path, metadata: Mapping[str, Any], name: str = "default") -> ChatTemplate | None:
+    """The template in a GGUF file's metadata."""
+    key = _GGUF_KEY if name == "default" else f"{_GGUF_KEY}.{name}"
+    source = metadata.get(key)
+    if source is None:
+        return None
+    if not isinstance(source, str):
+        raise ModelFileError(path, f"key {key}", f"is a {type(source).__name__}", "a str")
+    return ChatTemplate(source, path, f"key {key}", **_gguf_names(metadata))
+
+
+def _gguf_names(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """bos_token and eos_token, as text; what is wrong with them, the tokenizer says."""
+    tokens = metadata.get("tokenizer.ggml.tokens") or []
+    found = {}
+    for name in ("bos", "eos"):
+        token = metadata.get(f"tokenizer.ggml.{name}_token_id")
+        found[f"{name}_token"] = tokens[token] if isinstance(token, int) and 0 <= token < len(tokens) else ""
+    return found
+
+
+def folder_chat_template(folder: Path, name: str = "default") -> ChatTemplate | None:
+    """The template in `chat_template.jinja`, else in `tokenizer_config.json`."""
+    path = folder / "tokenizer_config.json"
+    config = read_json(path) if path.is_file() else {}
+    names = {key: _text(config.get(key)) for key in ("bos_token", "eos_token")}
+    alone = folder / "chat_template.jinja"
+    if name != "default":
+        alone = folder / "additional_chat_templates" / f"{Path(name).name}.jinja"
+    if alone.is_file():
+        try:
+            return ChatTemplate(alone.read_text(encoding="utf-8"), alone, **names)
+        except UnicodeDecodeError as error:
+            raise ModelFileError(alone, "the chat template", f"is no UTF-8 ({error})") from None
+    source = _template_named(path, config.get("chat_template"), name)
+    return None if source is None else ChatTemplate(source, path, "chat_template", **names)
+
+
+def _template_named(path: Path, templates: Any, name: str) -> str | None:
+    """`chat_template` is one template, or a list of those with names."""
+    if templates is None or isinstance(templates, str):
+        return templates if name == "default" else None
+    entries = templates if isinstance(templates, list) else [templates]
+    for entry in entries:
+        if not isinstance(entry, dict) or not all(
+            isinstance(entry.get(k), str) for k in ("name", "template")
+        ):
+            raise ModelFileError(path, "chat_template", f"holds {entry!r}", "a name and a template")
+        if entry["name"] == name:
+            return entry["template"]
+    return None
+
+
+def _text(token: Any) -> str:
+    """Of a token that is a text, or an object with one, or absent."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else ""

@@ -1,0 +1,389 @@
+"""Text to token ids and back, as the tokenizer in a GGUF file or a Hugging Face folder says.
+
+Ids equal llama.cpp's for GGUF files. Merging of byte pairs is the package `tokenizers`'; what is cut out
+before it and put together after it is ours, so that all vocabularies behave the same.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from airllm.architectures.families import strips_after_control
+from airllm.files.gguf import GgufFile
+from airllm.files.weight_file import ModelFileError, first_names, model_path, read_json
+from airllm.text.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
+from airllm.text.sentencepiece import SentencePiece
+from airllm.text.vocabulary import Kind, Vocabulary
+
+Encode = Callable[[str, bool], list[int]]
+
+
+class Tokenizer:
+    """`encode` and `decode`, and the ids that mean something: `bos_id`, `eos_id`, `eot_id` (None where the
+    model has none) and `stop_ids`, all that end a text or a turn.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        encode: Encode,
+        *,
+        bos_id: int | None = None,
+        eos_id: int | None = None,
+        eot_id: int | None = None,
+        stop_ids: Iterable[int] = (),
+        add_bos: bool = False,
+        space_prefix: bool = False,
+    ):
+        self.vocabulary = vocabulary
+        self._encode = encode
+        self.bos_id, self.eos_id, self.eot_id = bos_id, eos_id, eot_id
+        named = {token for token in (eos_id, eot_id) if token is not None}
+        self.stop_ids = frozenset(named | set(stop_ids) | vocabulary.ends())
+        self.add_bos = add_bos and bos_id is not None
+        self._space_prefix = space_prefix
+
+    def __len__(self) -> int:
+        """Size of the vocabulary."""
+        return len(self.vocabulary)
+
+    def __repr__(self) -> str:
+        ids = f"bos_id={self.bos_id}, eos_id={self.eos_id}, stop_ids={sorted(self.stop_ids)}"
+        return f"<Tokenizer: {len(self)} tokens, {ids}, add_bos={self.add_bos}>"
+
+    def encode(self, text: str, special: bool = True, add_bos: bool | None = None) -> list[int]:
+        """Token ids of `text`.
+
+        `special`: texts of control tokens ("<|im_end|>") become those tokens; else they are text like any
+        other, as for what a user has typed. `add_bos`: begin with the bos token; None: as the model wants.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"encode: text has type {type(text).__name__}, expected a str")
+        check_unicode("text", text)
+        ids = self._encode(text, special)
+        if (self.add_bos if add_bos is None else add_bos) and self.bos_id is not None:
+            ids = [self.bos_id, *ids]
+        return ids
+
+    def decode(self, ids: Iterable[int], special: bool = False) -> str:
+        """The text of token ids; control tokens are left out unless `special`.
+
+        The space that `encode` puts before a text, where the model wants one, is taken away again. Bytes that
+        are no UTF-8 become U+FFFD.
+        """
+        pieces = [self.piece(token, special) for token in ids]
+        text = b"".join(pieces).decode("utf-8", "replace")
+        return text.removeprefix(" ") if self._space_prefix else text
+
+    def decoder(self, special: bool = False) -> Decoder:
+        """Decodes token by token."""
+        return Decoder(self, special)
+
+    def piece(self, token: int, special: bool = False) -> bytes:
+        """The bytes of one token; none for a control token unless `special`."""
+        token = int(token)
+        if not 0 <= token < len(self):
+            raise ValueError(f"decode: ids has value {token}, expected 0 to {len(self) - 1}")
+        return b"" if not special and self.vocabulary.is_special(token) else self.vocabulary.piece(token)
+
+    def id_of(self, text: str) -> int | None:
+        """Id of the token with exactly this text."""
+        return self.vocabulary.ids.get(text)
+
+
+def check_unicode(what: str, text: str) -> None:
+    """Raises ValueError for a text with half of a surrogate pair, which is no character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = f"{what} has {text[error.start]!r} as character {error.start}"
+        raise ValueError(f"{found}, expected Unicode: bytes that are no UTF-8 become such halves") from None
+
+
+class Decoder:
+    """Text of tokens as they come. Bytes of a character that is not yet complete are held back.
+
+    What it decodes goes on from an earlier text, so it takes no space away from the beginning.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, special: bool = False):
+        self._tokenizer, self._special = tokenizer, special
+        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: int) -> str:
+        """The text that is complete with this token."""
+        return self._bytes.decode(self._tokenizer.piece(token, self._special))
+
+    def finish(self) -> str:
+        """U+FFFD if the last character was left incomplete."""
+        text = self._bytes.decode(b"", final=True)
+        self._bytes.reset()
+        return text
+
+
+def open_tokenizer(path: str | PathLike[str]) -> Tokenizer:
+    """The tokenizer of a GGUF file or of a Hugging Face folder. Raises ModelFileError or OSError."""
+    path = model_path(path)
+    if path.is_dir():
+        return folder_tokenizer(path)
+    with GgufFile(path) as file:
+        return gguf_tokenizer(path, file.metadata)
+
+
+# ------------------------------------------------------------------------------------------------ GGUF
+
+
+def gguf_tokenizer(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer that a GGUF file's metadata describes; `path` is for messages."""
+    keys = _Keys(path, metadata)
+    model = keys.get("model", str)
+    if model not in _MODELS:
+        raise keys.error("model", f"has value {model!r}", f"one of {', '.join(_MODELS)}")
+    return _MODELS[model](keys)
+
+
+@contextlib.contextmanager
+def _package_errors(path: Path, place: str, expected: str = "") -> Iterator[None]:
+    """What the package `tokenizers` raises of a file becomes a ModelFileError: nothing narrower than
+    Exception, and where its Rust code panics, a BaseException that it does not name. A TypeError is the
+    caller's.
+    """
+    try:
+        yield
+    except (TypeError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        why = " ".join(str(error).split())
+        raise ModelFileError(path, place, f"cannot be used ({why})", expected) from None
+
+
+class _Keys:
+    """The keys below `tokenizer.ggml`, checked."""
+
+    def __init__(self, path: Path, metadata: Mapping[str, Any]):
+        self.path, self.metadata = path, metadata
+
+    def error(self, key: str, found: str, expected: str) -> ModelFileError:
+        return ModelFileError(self.path, f"key tokenizer.ggml.{key}", found, expected)
+
+    def get(self, key: str, type: type, default: Any = ...) -> Any:
+        value = self.metadata.get(f"tokenizer.ggml.{key}", default)
+        if value is ...:
+            raise self.error(key, "is missing", f"a {type.__name__}")
+        if value is not default and not isinstance(value, type):
+            raise self.error(key, f"is a {value.__class__.__name__}", f"a {type.__name__}")
+        return value
+
+    def texts(self, key: str) -> list[str]:
+        """A list of strings."""
+        value = self.get(key, list)
+        if not value:
+            raise self.error(key, "is empty", "strings")
+        return value
+
+    def numbers(self, key: str, count: int) -> list[Any]:
+        """An array of numbers, one for each token."""
+        value = self.get(key, np.ndarray)
+        if len(value) != count:
+            raise self.error(key, f"has {len(value)} items", f"{count}, one for each token")
+        return value.tolist()
+
+    def token(self, name: str, count: int, default: int | None = None) -> int | None:
+        """The id of a named token."""
+        value = self.get(f"{name}_token_id", int, default)
+        if value is not None and not 0 <= value < count:
+            raise self.error(f"{name}_token_id", f"has value {value}", f"0 to {count - 1}")
+        return value
+
+    def vocabulary(self, letters: bool) -> Vocabulary:
+        texts = self.texts("tokens")
+        kinds = self.numbers("token_type", len(texts))
+        for i, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
+            if kind == Kind.BYTE and not _is_byte(text):
+                raise self.error("tokens", f"has {text!r} as byte token {i}", "a text like <0x0A>")
+        name = str(self.metadata.get("general.name", "")).lower()
+        return Vocabulary(texts, kinds, letters, strip_after=strips_after_control(name))
+
+
+def _is_byte(text: str) -> bool:
+    digits = text[3:5]
+    return len(text) == 6 and text == f"<0x{digits}>" and all(d in "0123456789ABCDEFabcdef" for d in digits)
+
+
+def _byte_pairs(keys: _Keys) -> Tokenizer:
+    """GPT-2's kind: byte pairs, merged by rank within the pieces of a pre-tokenizer."""
+    name = keys.get("pre", str, "default")
+    if name not in PRE_TOKENIZERS:
+        raise keys.error("pre", f"has value {name!r}", f"one of {', '.join(PRE_TOKENIZERS)}")
+    before, vocabulary = PRE_TOKENIZERS[name], keys.vocabulary(letters=True)
+    merge = _bpe_encoder(keys, vocabulary, before)
+    return Tokenizer(
+        vocabulary,
+        _encode_around_special(vocabulary, lambda text, _: merge(text)),
+        bos_id=keys.token("bos", len(vocabulary)),
+        eos_id=keys.token("eos", len(vocabulary)),
+        eot_id=keys.token("eot", len(vocabulary)),
+        add_bos=keys.get("add_bos_token", bool, before.add_bos),
+    )
+
+
+def _bpe_encoder(keys: _Keys, vocabulary: Vocabulary, before: PreTokenizer) -> Callable[[str], list[int]]:
+    from tokenizers import Tokenizer as Merging
+    from tokenizers import models
+
+    pairs = []
+    for i, merge in enumerate(keys.texts("merges")):
+        cut = merge.find(" ", 1)  # a piece may begin with a space, but not be empty
+        if cut < 0 or cut == len(merge) - 1:
+            raise keys.error("merges", f"has {merge!r} as item {i}", "two pieces with a space between")
+        pairs.append((merge[:cut], merge[cut + 1 :]))
+    with _package_errors(keys.path, "key tokenizer.ggml.merges", "merges of tokens to tokens"):
+        model = models.BPE(vocab=vocabulary.ids, merges=pairs, ignore_merges=before.whole_pieces)
+    merging = Merging(model)
+    merging.pre_tokenizer = before.build()
+    return lambda text: merging.encode(text, add_special_tokens=False).ids
+
+
+def _sentence_pieces(keys: _Keys) -> Tokenizer:
+    """SentencePiece's kind, of Llama 2, Mistral, Gemma and Phi-3: pieces with scores, and bytes."""
+    vocabulary = keys.vocabulary(letters=False)
+    count = len(vocabulary)
+    unknown = keys.token("unknown", count, 0)
+    pieces = SentencePiece(vocabulary.ids, keys.numbers("scores", count), unknown)
+    prefix = keys.get("add_space_prefix", bool, True)
+
+    def encode(text: str, after_special: bool) -> list[int]:
+        return pieces.encode(f" {text}" if prefix and after_special else text)
+
+    return Tokenizer(
+        vocabulary,
+        _encode_around_special(vocabulary, encode),
+        bos_id=keys.token("bos", count, 1),
+        eos_id=keys.token("eos", count, 2),
+        eot_id=keys.token("eot", count),
+        add_bos=keys.get("add_bos_token", bool, True),
+        space_prefix=prefix,
+    )
+
+
+def _encode_around_special(vocabulary: Vocabulary, encode: Callable[[str, bool], list[int]]) -> Encode:
+    """Cut special tokens out, `encode` what is between; it is told whether that begins or follows one."""
+
+    def whole(text: str, special: bool) -> list[int]:
+        ids: list[int] = []
+        after_special = True
+        for part in vocabulary.split(text, special):
+            ids += encode(part, after_special) if isinstance(part, str) else [part]
+            after_special = not isinstance(part, str)
+        return ids
+
+    return whole
+
+
+_MODELS: dict[str, Callable[[_Keys], Tokenizer]] = {"gpt2": _byte_pairs, "llama": _sentence_pieces}
+
+
+# ------------------------------------------------------------------------------------------------ folders
+
+
+def folder_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a folder with `tokenizer.json`, run by the package `tokenizers`."""
+    from tokenizers import Tokenizer as Whole
+
+    path = folder / "tokenizer.json"
+    description = read_json(path)
+    with _package_errors(path, "the tokenizer"):
+        whole = Whole.from_file(str(path))
+        whole.no_padding()
+        whole.no_truncation()
+    decoders = _types(description.get("decoder"))
+    letters = "ByteLevel" in decoders
+    if not letters and not decoders & {"ByteFallback", "Metaspace"}:
+        expected = "ByteLevel, ByteFallback or Metaspace"
+        raise ModelFileError(path, "decoder", f"is of type {first_names(sorted(decoders)) or None}", expected)
+    vocabulary = _folder_vocabulary(path, whole, description, letters)
+    special = _named_tokens(folder, vocabulary)
+    return Tokenizer(
+        vocabulary,
+        _whole_encode(path, whole),
+        bos_id=special.get("bos_token"),
+        eos_id=special.get("eos_token"),
+        stop_ids=_generation_stops(folder, len(vocabulary)),
+        add_bos=_begins_with(path, whole, special.get("bos_token")),
+        space_prefix="Strip" in decoders or "Metaspace" in decoders,
+    )
+
+
+def _types(part: Any) -> set[str]:
+    """The types in a (nested) description of a decoder."""
+    if not isinstance(part, dict):
+        return set()
+    return {str(part.get("type"))}.union(*(_types(each) for each in part.get("decoders") or ()))
+
+
+def _folder_vocabulary(path: Path, whole: Any, description: dict[str, Any], letters: bool) -> Vocabulary:
+    ids = whole.get_vocab(with_added_tokens=True)
+    count = max(ids.values(), default=-1) + 1
+    if count > (most := path.stat().st_size):  # a list has a place for each id up to the largest
+        expected = f"at most {most - 1} in a file of {most} bytes"
+        raise ModelFileError(path, "the tokenizer", f"has a token with id {count - 1}", expected)
+    texts, kinds = [""] * count, [int(Kind.UNUSED)] * count
+    for text, i in ids.items():
+        texts[i], kinds[i] = text, Kind.BYTE if not letters and _is_byte(text) else Kind.NORMAL
+    for added in description.get("added_tokens") or ():
+        if (i := ids.get(added["content"])) is not None:
+            kinds[i] = Kind.CONTROL if added.get("special") else Kind.USER_DEFINED
+    return Vocabulary(texts, kinds, letters)
+
+
+def _whole_encode(path: Path, whole: Any) -> Encode:
+    lock = threading.Lock()  # whether control tokens are cut out is a state of the package's object
+
+    def encode(text: str, special: bool) -> list[int]:
+        with lock, _package_errors(path, "the tokenizer"):
+            whole.encode_special_tokens = not special
+            return list(whole.encode(text, add_special_tokens=False).ids)
+
+    return encode
+
+
+def _named_tokens(folder: Path, vocabulary: Vocabulary) -> dict[str, int]:
+    """bos_token and eos_token of tokenizer_config.json."""
+    path = folder / "tokenizer_config.json"
+    config = read_json(path) if path.is_file() else {}
+    found = {}
+    for name in ("bos_token", "eos_token"):
+        token = config.get(name)
+        text = token.get("content") if isinstance(token, dict) else token
+        if text is None:
+            continue
+        if not isinstance(text, str) or text not in vocabulary.ids:
+            raise ModelFileError(path, name, f"is {text!r}", "a token of tokenizer.json")
+        found[name] = vocabulary.ids[text]
+    return found
+
+
+def _generation_stops(folder: Path, count: int) -> list[int]:
+    """eos_token_id of generation_config.json: one id or a list."""
+    path = folder / "generation_config.json"
+    value = read_json(path).get("eos_token_id") if path.is_file() else None
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    for token in ids:
+        if type(token) is not int or not 0 <= token < count:
+            raise ModelFileError(path, "eos_token_id", f"has {token!r}", f"ids from 0 to {count - 1}")
+    return ids
+
+
+def _begins_with(path: Path, whole: Any, bos: int | None) -> bool:
+    with _package_errors(path, "the tokenizer"):
+        return bos is not None and whole.encode("", add_special_tokens=True).ids[:1] == [bos]

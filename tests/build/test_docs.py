@@ -1,0 +1,147 @@
+"""The documentation's examples, run as they stand."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airllm.architectures import all_architectures, table
+from airllm.backends import available, open_backend
+from airllm.backends.declaration import shipped
+from airllm.backends.config_schema import BUILT_IN
+from airllm.files import smollm2
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ("README.md", "BACKEND_GUIDE.md", "BACKEND_CONFIG.md")
+BLOCK = re.compile(r"(?:<!-- needs (\w+) -->\n)?```(\w+)\n(.*?)```", re.S)
+
+
+def blocks(document, language):
+    """(backend it needs, text) of each code block."""
+    found = BLOCK.findall((ROOT / document).read_text())
+    return [(needs, text) for needs, name, text in found if name == language]
+
+
+def here():
+    """What examples may need: backends, and the model that they load."""
+    with contextlib.suppress(smollm2.Unavailable):
+        smollm2.fetch(timeout=240)
+        return [*available(), "smollm2"]
+    return available()
+
+
+def python(code, cwd, **environment):
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": paths, **environment}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=cwd, capture_output=True, text=True, env=environment
+    )
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_python_examples_run(document):
+    """All of a page's examples in one interpreter, in order, as a reader would."""
+    code = [text for needs, text in blocks(document, "python") if not needs or needs in here()]
+    assert code, f"{document} has no examples"
+    done = python("\n".join(code), ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_examples_of_backends_that_are_not_here_are_at_least_python(document):
+    for needs, text in blocks(document, "python"):
+        compile(text, f"{document}, needs {needs}", "exec")
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_links_and_named_paths_exist(document):
+    text = (ROOT / document).read_text()
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", BLOCK.sub("", text)):
+        assert (ROOT / target).exists(), f"{document} links {target}"
+    for path in re.findall(r"`((?:airllm|cpp_ext|tests|benchmarks|examples)/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), f"{document} names {path}"
+
+
+def test_every_environment_variable_that_is_read_is_in_the_guides_table():
+    files = [path for folder in ("airllm", "cpp_ext") for path in (ROOT / folder).rglob("*.*")]
+    texts = [path.read_text() for path in files if path.suffix in (".py", ".cpp", ".h", ".cu", ".inl")]
+    read = {
+        name for text in texts for name in re.findall(r"\"(AIRLLM_[A-Z_]+|NVCC_CCBIN|[A-Z]+FLAGS)\"", text)
+    }
+    table = re.findall(r"^\| (`[A-Z].*?) \|", (ROOT / "BACKEND_GUIDE.md").read_text(), re.MULTILINE)
+    documented = {name for row in table for name in re.findall(r"`([A-Z_]+)", row)}
+    assert {"AIRLLM_BACKEND", "AIRLLM_NVCC"} <= read and read <= documented, read - documented
+
+
+def test_the_guides_backend_works_as_a_package(tmp_path):
+    """The worked example of another distribution's backend: installed, known by name, and used."""
+    (project,) = (text for _, text in blocks("BACKEND_GUIDE.md", "toml"))
+    examples = [text for _, text in blocks("BACKEND_GUIDE.md", "python")]
+    (declaration,) = (text for text in examples if "BACKEND = " in text)
+    (kernels,) = (text for text in examples if "def device" in text)
+    source, site = tmp_path / "source", tmp_path / "site"
+    source.mkdir()
+    (source / "pyproject.toml").write_text(project)
+    (source / "airllm_careful.py").write_text(declaration)
+    (source / "tensor_ops_careful.py").write_text(kernels)
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*install, "--target", str(site), str(source)], check=True)
+    code = """
+import numpy as np
+from airllm import backends, tensor_ops
+assert tensor_ops.get_backend() == "careful", tensor_ops.get_backend()
+x = np.linspace(-3, 3, 7, dtype=np.float32)
+assert np.array_equal(tensor_ops.silu(x[::-1]), tensor_ops.silu(x)[::-1])
+assert np.allclose(tensor_ops.gelu(x), tensor_ops.gelu(x, backend="python"))
+tensor_ops.print_backend_info()
+backends.list_backends(verbose=True)
+"""
+    paths = os.pathsep.join([str(site), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = python(code, tmp_path, PYTHONPATH=paths, AIRLLM_BACKEND="Exact")
+    assert done.returncode == 0 and "careful    available: NumPy in float64" in done.stdout, done.stderr
+    assert re.search(r"^. careful, exact: Careful \(CPU\)$", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_the_environment_variables_of_the_guide_are_those_of_the_code():
+    kinds = {".py", ".h", ".cpp", ".cu", ".inl"}
+    files = [f for folder in ("airllm", "cpp_ext") for f in (ROOT / folder).rglob("*") if f.suffix in kinds]
+    read = r"""(?:environ(?:\.get)?[\[(]|getenv\()\s*["'](AIRLLM_\w+)"""
+    used = {name for file in files for name in re.findall(read, file.read_text())}
+    documented = set(re.findall(r"AIRLLM_\w+", "".join((ROOT / name).read_text() for name in DOCUMENTS)))
+    assert used and used <= documented, used - documented
+
+
+def test_the_models_of_the_readme_are_those_that_run():
+    rows = [f"| {' | '.join(row)} |" for row in table()]
+    listed = (ROOT / "README.md").read_text().partition("These models run")[2].split("\n\n")[1].splitlines()
+    assert listed[2:] == rows
+    assert all(
+        name in listed[i] for i, each in enumerate(all_architectures(), 2) for name in (each.title, each.name)
+    )
+
+
+ROW = r"^\| `(\w+)` \| "
+# Where documents list the backends, each in its own words: the text before a list and after it, and a place.
+LISTS = (
+    ("README.md", "## Backends\n", "\n## ", ROW),
+    ("BACKEND_GUIDE.md", "## The backends\n", "\n## ", r"^\d\. `(\w+)`: "),
+    ("BACKEND_CONFIG.md", '| `preferred_backend` | `"auto"`', " | ", r', `"(\w+)"`'),
+)
+
+
+@pytest.mark.parametrize(("document", "before", "after", "place"), LISTS, ids=[each[0] for each in LISTS])
+def test_backends_are_listed_as_they_are_declared(document, before, after, place):
+    section = (ROOT / document).read_text().partition(before)[2].partition(after)[0]
+    listed = re.findall(place, section, re.M)
+    assert listed == list(BUILT_IN) and all(open_backend(name).name == name for name in listed)
+
+
+def test_there_is_a_row_for_each_backend_that_can_be_got():
+    section = (
+        (ROOT / "BACKEND_CONFIG.md").read_text().partition("| Build it with |\n")[2].partition("\n\n")[0]
+    )
+    assert {*re.findall(ROW, section, re.M)} == {name for name, own in shipped().items() if own.how_to_get()}

@@ -1,0 +1,363 @@
+"""The stored formats, bit for bit against ggml's own Python package."""
+
+import re
+import subprocess
+import sys
+
+import gguf
+import ml_dtypes
+import numpy as np
+import pytest
+import stored
+from conftest import targets
+from gguf import quants
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from airllm import formats, tensor_ops
+from airllm.backends.device import launch_plan
+from airllm.formats import FORMATS, Quantized
+from tensor_ops_opencl import kernel_text as gpu_text
+from tensor_ops_webgpu import kernel_text as webgpu_text
+
+ALL, PACKING = list(FORMATS), [name for name, f in FORMATS.items() if f.pack]
+HALVES = [0.0, -0.0, 1.0, -1.0, 6e-8, -6e-8, 6e-5, 65504, -65504, np.inf, -np.inf, 0.013]
+
+
+def ggml(name):
+    return gguf.GGMLQuantizationType[name.upper()]
+
+
+def assert_same_floats(actual, expected):
+    """The same bits, though a NaN is any NaN."""
+    assert actual.dtype == expected.dtype == np.float32 and actual.shape == expected.shape
+    np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+    numbers = ~np.isnan(expected)
+    np.testing.assert_array_equal(actual.view(np.uint32)[numbers], expected.view(np.uint32)[numbers])
+
+
+def decoders():
+    """The definition, and every backend and variant that has its own."""
+    yield pytest.param(lambda q: q.dequantize(), id="definition")
+    for target in targets():
+        if hasattr(target.module, "dequantize"):
+            yield pytest.param(lambda q, t=target: dequantized_on(t, q), id=str(target))
+
+
+def dequantized_on(target, q):
+    """By the target's kernel, or, where it has none for this format, by the definition."""
+    if q.format in stored.read_by(target.module):
+        return on(target, target.module.dequantize, q)
+    with pytest.raises(NotImplementedError):
+        target.module.dequantize(q)
+    return tensor_ops.dequantize(q, backend=target.backend)
+
+
+def encoders():
+    yield pytest.param(lambda x, name: FORMATS[name].encode(x), id="definition")
+    for target in targets():
+        if hasattr(target.module, "quantize"):
+            run = lambda x, name, t=target: on(t, t.module.quantize, x, name).data  # noqa: E731
+            yield pytest.param(run, id=str(target))
+
+
+def on(target, function, *args):
+    """A function of a variant of a backend, which must have run a kernel."""
+    before = target.module.calls()
+    if target.variant:
+        target.module.select(target.variant)
+    try:
+        result = function(*args)
+    finally:
+        if target.variant:
+            target.module.select(None)
+    assert target.module.calls() > before
+    return result
+
+
+decoding = pytest.mark.parametrize("decode", list(decoders()))
+encoding = pytest.mark.parametrize("encode", list(encoders()))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_sizes_and_numbers_are_ggmls(name):
+    of = FORMATS[name]
+    assert (of.values, of.bytes) == gguf.GGML_QUANT_SIZES[ggml(name)] and of.ggml_type == ggml(name)
+
+
+LANGUAGES = {"GPU text": gpu_text.stored_formats, "WGSL": webgpu_text.stored_formats}
+LANGUAGES |= {t.backend: t.module.stored_formats for t in targets() if hasattr(t.module, "stored_formats")}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_every_language_describes_a_format_alike(language):
+    for name, numbers in LANGUAGES[language]().items():
+        of = FORMATS[name]
+        assert numbers == (of.ggml_type, of.values, of.bytes), name
+
+
+def test_the_gpu_text_has_the_kernels_of_each_of_its_formats():
+    text = (gpu_text.folder() / "common" / "formats.h").read_text()
+    made = re.findall(r"^#define FORMAT (\w+)$", text, re.MULTILINE)
+    assert sorted(made) == sorted(gpu_text.stored_formats())
+    assert f"#define FIRST_BLOCK_FORMAT {launch_plan.FIRST_BLOCK_FORMAT}\n" in text
+
+
+@pytest.fixture
+def signs(monkeypatch):
+    """A format that only airllm.formats has: the sign of each value, times a float16."""
+
+    def unpack(b):
+        return b[:, 4:].view(np.float16) * (np.unpackbits(b[:, :4], axis=1) * np.float32(2) - 1)
+
+    def pack(x):
+        scale = np.abs(x).mean(axis=1, keepdims=True).astype(np.float16)
+        return np.hstack([np.packbits(x > 0, axis=1), scale.view(np.uint8)])
+
+    made = formats.Format("signs", 32, 6, 99, unpack, pack, halves=(4,))
+    monkeypatch.setitem(FORMATS, "signs", made)
+    return made
+
+
+@pytest.mark.parametrize("target", targets(), ids=str)
+def test_a_format_that_kernels_lack_is_computed_by_its_definition(target, signs):
+    x = np.random.default_rng(6).standard_normal((5, 64), np.float32)
+    made = tensor_ops.quantize(x, "Signs", backend=target.backend)
+    values = signs.decode(signs.encode(x))
+    assert made.format == "signs" and np.array_equal(made.data, signs.encode(x))
+    assert np.array_equal(tensor_ops.dequantize(made, backend=target.backend), values)
+    assert np.array_equal(
+        tensor_ops.embedding(np.array([3, 1]), made, backend=target.backend), values[[3, 1]]
+    )
+    product = tensor_ops.linear(x, made, backend=target.backend)
+    np.testing.assert_allclose(product, x @ values.T, rtol=1e-5, atol=1e-5)
+    for name, arguments in {"linear": (x, made), "dequantize": (made,), "quantize": (x, "signs")}.items():
+        if hasattr(target.module, name) and target.backend != "python":
+            with pytest.raises(NotImplementedError, match="has (format|value) '?signs'?, expected "):
+                getattr(target.module, name)(*arguments)
+
+
+@decoding
+@pytest.mark.parametrize("name", ALL)
+def test_any_bytes_decode_as_in_ggml(name, decode):
+    """Scales that are infinite, NaN and subnormal among them."""
+    data = np.random.default_rng(1).integers(0, 256, (300, 3 * FORMATS[name].bytes), np.uint8)
+    with np.errstate(all="ignore"):
+        assert_same_floats(decode(Quantized(data, name)), quants.dequantize(data, ggml(name)))
+
+
+@decoding
+@pytest.mark.parametrize("name", ALL)
+def test_extreme_scales_decode_as_in_ggml(name, decode):
+    rng = np.random.default_rng(2)
+    of, halves = FORMATS[name], len(FORMATS[name].halves)
+    data = rng.integers(0, 256, (len(HALVES) ** halves, of.bytes), np.uint8)
+    grid = np.stack(np.meshgrid(*[np.array(HALVES)] * halves), -1).reshape(-1, halves)
+    data = stored.with_halves(data, name, grid)
+    with np.errstate(all="ignore"):
+        assert_same_floats(decode(Quantized(data, name)), quants.dequantize(data, ggml(name)))
+
+
+@decoding
+@pytest.mark.parametrize("name", ALL)
+def test_every_block_decodes_apart_from_the_others(name, decode):
+    """Blocks one by one, at any address, and many at once."""
+    q = stored.blocks(name, (5, 4, FORMATS[name].values * 3))
+    together = decode(q)
+    assert together.shape == q.shape
+    flat, size = q.data.reshape(-1), FORMATS[name].bytes
+    for i in (0, 7, 59):
+        moved = np.empty(size + 3, np.uint8)[3:]
+        moved[:] = flat[i * size : (i + 1) * size]
+        assert_same_floats(decode(Quantized(moved, name)), together.reshape(60, -1)[i])
+
+
+def rows(kind):
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((64, 96)).astype(np.float32)
+    x[0] = 0
+    x[1] = -0.0
+    x[2, 5:] = x[2, 0]  # the largest several times
+    x[3, 1:40] = -x[3, 0]
+    x[4:20] *= 10.0 ** np.arange(-32, 32, 4, dtype=np.float32)[:, None]
+    x[20] = np.arange(96) / 2  # halves
+    x[21] = -np.arange(96) / 127
+    x[22, ::32] = 254
+    return x if kind == "mixed" else np.abs(x)
+
+
+@encoding
+@pytest.mark.parametrize("kind", ("mixed", "positive"))
+@pytest.mark.parametrize("name", PACKING)
+def test_numbers_encode_as_in_ggml(name, kind, encode):
+    x = rows(kind)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(encode(x, name), quants.quantize(x, ggml(name)))
+
+
+FLOATS = st.floats(-(2.0**100), 2.0**100, width=32).filter(lambda v: v == 0 or abs(v) > 1e-30)
+
+
+@encoding
+@settings(max_examples=60, deadline=None)
+@given(
+    x=arrays.arrays(np.float32, (2, 64), elements=FLOATS, fill=st.nothing()), name=st.sampled_from(PACKING)
+)
+def test_whatever_numbers_encode_as_in_ggml(x, name, encode):
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(encode(x, name), quants.quantize(x, ggml(name)))
+
+
+@encoding
+@pytest.mark.parametrize("name", PACKING)
+def test_a_round_trip_stays_within_a_step(name, encode):
+    x = np.random.default_rng(4).standard_normal((50, 320), np.float32)
+    back = FORMATS[name].decode(encode(x, name))
+    of = x.reshape(-1, 32)
+    steps = {"q8_0": 127, "q4_0": 8, "q5_0": 16, "q4_1": 15, "q5_1": 31}[name]
+    size = np.abs(of).max(1) if name.endswith("0") else np.ptp(of, 1)
+    worst = np.abs(back.reshape(-1, 32) - of).max(1)
+    assert (worst <= size / steps * 1.02).all() and worst.max() > 0  # the largest may lie a whole step off
+
+
+@encoding
+@pytest.mark.parametrize("name", PACKING)
+def test_encoding_what_was_decoded_keeps_its_values(name, encode):
+    """Up to the rounding of the scale to a float16."""
+    first = FORMATS[name].decode(encode(rows("mixed")[20:60], name))
+    again = FORMATS[name].decode(encode(first, name))
+    size = np.abs(first).max(axis=1, keepdims=True)
+    np.testing.assert_allclose(again / size, first / size, atol=0.08 if "4" in name else 0.04)
+
+
+@encoding
+@pytest.mark.parametrize("place", (0, 17, 31))
+@pytest.mark.parametrize("name", PACKING)
+def test_a_nan_makes_its_block_nan(name, place, encode):
+    x = np.ones((1, 96), np.float32)
+    x[0, 32 + place] = np.nan
+    with np.errstate(all="ignore"):
+        back = FORMATS[name].decode(encode(x, name))
+    assert (
+        np.isnan(back[0, 32:64]).all() and np.isfinite(back[0, :32]).all() and np.isfinite(back[0, 64:]).all()
+    )
+
+
+@pytest.mark.parametrize("dtype", (np.float16, ml_dtypes.bfloat16))
+@pytest.mark.parametrize("target", [t for t in targets() if hasattr(t.module, "quantize")], ids=str)
+def test_other_floats_are_quantized_as_float32(dtype, target):
+    x = np.random.default_rng(5).standard_normal((3, 64)).astype(dtype)
+    made = on(target, target.module.quantize, x, "q5_1")
+    assert isinstance(made, Quantized) and made.shape == (3, 64) and made.format == "q5_1"
+    np.testing.assert_array_equal(made.data, FORMATS["q5_1"].encode(x.astype(np.float32)))
+
+
+@pytest.mark.parametrize("shape", ((0,), (0, 64), (3, 0), (2, 0, 32)), ids=str)
+def test_nothing_is_quantized_to_nothing(shape):
+    x = np.empty(shape, np.float32)
+    for module in (tensor_ops, *(t.module for t in targets() if hasattr(t.module, "quantize"))):
+        made = module.quantize(x, "q4_0")
+        assert made.shape == shape and module.dequantize(made).shape == shape
+
+
+MESSAGES = [
+    (
+        lambda: Quantized(np.zeros(34, np.uint8), "q9"),
+        "Quantized: format has value 'q9', expected one of q8_0, q4_0, ",
+    ),
+    (
+        lambda: Quantized(np.zeros(34, np.uint8), 8),
+        "Quantized: format has type int, expected one of q8_0",
+    ),
+    (lambda: Quantized([1], "q8_0"), "Quantized: data has type list, expected a NumPy array"),
+    (
+        lambda: Quantized(np.zeros(34, np.int8), "q8_0"),
+        "Quantized: data has dtype int8, expected uint8",
+    ),
+    (
+        lambda: Quantized(np.zeros((2, 35), np.uint8), "q8_0"),
+        r"data has shape \(2, 35\), expected \(... row_bytes\) with row_bytes a multiple of 34 for q8_0",
+    ),
+    (lambda: Quantized(np.zeros((), np.uint8), "q8_0"), r"Quantized: data has shape \(\), expected"),
+    (
+        lambda: Quantized(np.zeros((4, 34), np.uint8)[::2], "q8_0"),
+        r"Quantized: data has strides \(68, 1\), expected C-contiguous",
+    ),
+    (
+        lambda: FORMATS["q4_k"].encode(np.zeros(256, np.float32)),
+        "quantize: format has value 'q4_k', expected one of q8_0, q4_0, q4_1, q5_0, q5_1$",
+    ),
+    (
+        lambda: FORMATS["q4_0"].encode(np.zeros((3, 33), np.float32)),
+        r"quantize: x has shape \(3, 33\), expected \(... k\) with k a multiple of 32",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), MESSAGES)
+def test_errors_say_what_was_found_and_what_was_expected(make, message):
+    error = TypeError if " has type " in message or " has dtype " in message else ValueError
+    with pytest.raises(error, match=message):
+        make()
+
+
+@pytest.mark.parametrize("target", [t for t in targets() if hasattr(t.module, "quantize")], ids=str)
+def test_native_modules_say_the_same(target):
+    with pytest.raises(ValueError, match="quantize: format has value 'q4_k', expected one of q8_0, q4_0"):
+        target.module.quantize(np.zeros(256, np.float32), "q4_k")
+    with pytest.raises(
+        ValueError, match=r"x has shape \(3, 33\), expected \(... k\) with k a multiple of 32"
+    ):
+        target.module.quantize(np.zeros((3, 33), np.float32), "q4_0")
+    with pytest.raises(TypeError, match="dequantize: q has type ndarray, expected a Quantized"):
+        target.module.dequantize(np.zeros(34, np.uint8))
+
+
+def test_a_quantized_is_a_thin_readable_value():
+    data = np.zeros((6, 4, 68), np.uint8)
+    q = Quantized(data, "q8_0")
+    assert q.data is data and q.shape == (6, 4, 64) and (q.ndim, len(q), q.nbytes) == (3, 6, data.nbytes)
+    assert repr(q) == "<Quantized q8_0 (6, 4, 64), 1632 bytes>"
+    with pytest.raises(AttributeError):
+        q.format = "q4_0"
+
+
+@pytest.mark.parametrize("target", [t for t in targets() if hasattr(t.module, "quantize")], ids=str)
+def test_a_format_is_named_in_letters_of_any_case(target):
+    x = np.linspace(-1, 1, 64, dtype=np.float32)
+    wanted = tensor_ops.quantize(x, "q8_0", backend="python")
+    made = target.module.quantize(x, "Q8_0")
+    assert made.format == "q8_0" and np.array_equal(made.data, wanted.data)
+    with pytest.raises(ValueError, match=r"format has value '\\ud800', expected one of q8_0"):
+        target.module.quantize(x, "\ud800")
+    for backend in (target.backend, "python"):
+        made = tensor_ops.quantize(x, "Q8_0", backend=backend)
+        assert made.format == "q8_0" and np.array_equal(made.data, wanted.data)
+    same = Quantized(wanted.data, "Q8_0")
+    assert same.format == "q8_0" and same.shape == (64,)
+    assert np.array_equal(tensor_ops.dequantize(same, backend=target.backend), wanted.dequantize())
+
+
+@pytest.mark.parametrize(
+    "index", (0, -1, slice(1, 3), (2, 1), (slice(None), 1), ..., [0, 3], (..., 2)), ids=str
+)
+def test_leading_axes_are_indexed_and_blocks_stay_whole(index):
+    q = stored.blocks("q5_0", (4, 3, 64))
+    where = index if isinstance(index, tuple) else (index,)
+    rest = (slice(None),) if ... in where else (..., slice(None))
+    expected = q.dequantize()[where + rest]
+    np.testing.assert_array_equal(q[index].dequantize(), expected)
+    if isinstance(index, (int, slice)):
+        assert np.shares_memory(q[index].data, q.data)
+
+
+def test_an_index_of_the_last_axis_is_an_error():
+    with pytest.raises(IndexError):
+        stored.blocks("q5_0", (4, 64))[0, 0]
+
+
+def test_the_import_is_light():
+    code = "import sys, airllm.formats; print(sorted({'gguf', 'airllm.ops.op'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

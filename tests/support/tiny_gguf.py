@@ -1,0 +1,262 @@
+"""The tiny models as GGUF files, as llama.cpp's converter would write them."""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Kind
+
+from airllm.formats import FORMATS
+from tests.support.stored import with_halves
+from tests.support.tiny_models import K_CONFIG, K_MODEL, VOCABULARY, random_bits, read_folder
+
+_BLOCKS = (Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1)
+_K_BLOCKS = ("q4_k", "q6_k", "q5_k", "iq4_nl", "q3_k", "q2_k")
+
+
+def write_gguf(name: str, path: Path, stored: str = "float") -> Path:
+    """A folder as a GGUF file, matrices in float32 or, if `stored` is "blocks", in several block formats."""
+    if name == K_MODEL:
+        return _write_k_model(path)
+    config, tensors = read_folder(name)
+    architecture = _ARCHITECTURES[config["model_type"]]
+    writer = gguf.GGUFWriter(path, architecture)
+    _write_config(writer, _text_part(config))
+    _write_vocabulary(writer)
+    for each, values in _converted(config, tensors):
+        kind = block_kind(each, values.shape) if stored == "blocks" else Kind.F32
+        data = gguf.quants.quantize(values, kind)
+        writer.add_tensor(each, data, raw_dtype=kind)
+    return _written(writer, path)
+
+
+def block_kind(name: str, shape: tuple[int, ...]) -> Kind:
+    """The format of a tensor: vectors, also those of all experts in one tensor, and routers stay float32, as
+    llama.cpp leaves them.
+    """
+    if len(shape) == 1 or name.endswith(".bias") or "ffn_gate_inp" in name:
+        return Kind.F32
+    return _BLOCKS[zlib.crc32(name.encode()) % len(_BLOCKS)]
+
+
+def gguf_name(config: dict[str, Any], name: str) -> str:
+    """How a GGUF file calls a tensor of a folder: an expert has the name of its stack."""
+    architecture = _ARCHITECTURES[config["model_type"]]
+    kind = next(kind for kind, text in gguf.MODEL_ARCH_NAMES.items() if text == architecture)
+    names = gguf.get_tensor_name_map(kind, _text_part(config)["num_hidden_layers"])
+    plain = _EXPERT.sub(r"\1.\3", name.replace("language_model.", ""))
+    plain = re.sub(r"\.sinks$", ".sinks.weight", plain)
+    found = names.get_name(plain, try_suffixes=(".weight", ".bias"))
+    assert found, name
+    return found
+
+
+_ARCHITECTURES = {
+    "llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
+    "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "phi3": "phi3",
+    "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2", "qwen2_moe": "qwen2moe",
+    "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl", "seed_oss": "seed_oss", "ministral3": "mistral3",
+    "mistral3": "mistral3", "gemma": "gemma", "gpt_oss": "gpt-oss",
+}  # fmt: skip
+_NEIGHBOURS = ("llama", "granite", "smollm3", "mistral3")  # whose rope turns neighbouring values of a head
+_EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
+_IMAGES = ("visual.", "model.visual.", "vision_tower.", "multi_modal_projector.")
+
+
+def _text_part(config: dict[str, Any]) -> dict[str, Any]:
+    return {**config, **config.get("text_config", {}), "model_type": config["model_type"]}
+
+
+def is_text(name: str) -> bool:
+    """Whether a GGUF file has this tensor of a folder; parts for images are files of their own."""
+    return not name.startswith(_IMAGES)
+
+
+def apart(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Tensors of a folder; of GPT-OSS's experts gate, up and down (experts, rows, columns), as views of what
+    is stored, which has outputs as columns, those of gate and up by turns.
+    """
+    if config["model_type"] != "gpt_oss":
+        return tensors
+    found: dict[str, np.ndarray] = {}
+    for name, values in tensors.items():
+        if not (match := re.fullmatch(r"(.*\.experts)\.(gate_up|down)_proj(_bias)?", name)):
+            found[name] = values
+            continue
+        end = "bias" if match[3] else "weight"
+        by_rows = values if match[3] else values.swapaxes(1, 2)
+        parts = {"down": by_rows} if match[2] == "down" else {"gate": by_rows[:, ::2], "up": by_rows[:, 1::2]}
+        found |= {f"{match[1]}.{part}_proj.{end}": each for part, each in parts.items()}
+    return found
+
+
+def _converted(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    config = _text_part(config)
+    for name, values in _stacked(apart(config, tensors)).items():
+        if is_text(name):
+            yield gguf_name(config, name), _as_llama_cpp_has_it(config, name, values)
+    rope = config["rope_parameters"]
+    if rope.get("rope_type") == "llama3":
+        yield "rope_freqs.weight", _llama3_factors(config)
+    for side in ("long", "short"):
+        if factors := rope.get(f"{side}_factor"):
+            yield f"rope_factors_{side}.weight", np.array(factors, np.float32)
+
+
+def _stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Experts, which lie one by one in folders, as one tensor."""
+    whole: dict[str, np.ndarray] = {}
+    stacks: dict[str, dict[int, np.ndarray]] = {}
+    for name, values in tensors.items():
+        if match := _EXPERT.fullmatch(name):
+            stacks.setdefault(f"{match[1]}.{match[3]}", {})[int(match[2])] = values
+        else:
+            whole[name] = values
+    return whole | {name: np.stack([parts[i] for i in sorted(parts)]) for name, parts in stacks.items()}
+
+
+def _as_llama_cpp_has_it(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
+    architecture = _ARCHITECTURES[config["model_type"]]
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    which = name.split(".")[-2]
+    if architecture in _NEIGHBOURS and which in heads:
+        parts = values.reshape(heads[which], 2, -1, *values.shape[1:])
+        return parts.swapaxes(1, 2).reshape(values.shape)
+    if architecture.startswith("gemma") and name.endswith("norm.weight"):
+        return values + 1
+    return values
+
+
+def _llama3_factors(config: dict[str, Any]) -> np.ndarray:
+    rope = config["rope_parameters"]
+    dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    waves = 2 * math.pi * rope["rope_theta"] ** (np.arange(0, dim, 2) / dim)
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    turns = rope["original_max_position_embeddings"] / waves
+    smooth = (turns - low) / (high - low)
+    between = 1 / ((1 - smooth) / rope["factor"] + smooth)
+    return np.where(turns > high, 1, np.where(turns < low, rope["factor"], between)).astype(np.float32)
+
+
+def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    heads = config["num_attention_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    kind = config["model_type"]
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_vocab_size(VOCABULARY)
+    if "head_dim" in config:
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+    if kind != "mixtral" and config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
+    if kind == "olmo3":
+        writer.add_sliding_window_pattern([each == "sliding_attention" for each in config["layer_types"]])
+    if kind == "granite":
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+    if kind == "gemma2":
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+    if experts := config.get("num_local_experts", config.get("num_experts")):
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+    if kind == "gpt_oss":
+        writer.add_expert_feed_forward_length(config["intermediate_size"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if kind == "qwen3_vl":
+        writer.add_num_deepstack_layers(len(config["vision_config"]["deepstack_visual_indexes"]))
+    _write_rope(writer, config, head_dim)
+
+
+def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_dim: int) -> None:
+    rope = config["rope_parameters"]
+    if near := rope.get("sliding_attention"):
+        writer.add_rope_freq_base_swa(near["rope_theta"])
+    rope = rope.get("full_attention", rope)
+    writer.add_rope_freq_base(rope["rope_theta"])
+    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
+    kind = rope["rope_type"]
+    if kind in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if sections := rope.get("mrope_section"):
+        writer.add_rope_dimension_sections([*sections, 0])
+    if "llama_4_scaling_beta" in rope:
+        for write, key in ((writer.add_rope_scaling_yarn_beta_fast, "beta_fast"),
+                           (writer.add_rope_scaling_yarn_beta_slow, "beta_slow"),
+                           (writer.add_rope_scaling_yarn_log_mul, "mscale_all_dim"),
+                           (writer.add_attn_temperature_scale, "llama_4_scaling_beta")):  # fmt: skip
+            write(rope[key])
+    if config["model_type"] == "phi3" or kind == "yarn":
+        before = rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings"))
+        writer.add_rope_scaling_orig_ctx_len(before)
+    if kind == "longrope":  # the converter writes no type for these
+        stretch = config["max_position_embeddings"] / before
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(stretch) / math.log(before)))
+
+
+def _write_vocabulary(writer: gguf.GGUFWriter) -> None:
+    """A byte-level one: the letters from "!" on, and two that are merged of others."""
+    letters = [chr(33 + i) for i in range(VOCABULARY - 4)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list([*letters, "Ġ", "AB", "ABC", "<end>"])
+    writer.add_token_types([gguf.TokenType.NORMAL] * (VOCABULARY - 1) + [gguf.TokenType.CONTROL])
+    writer.add_token_merges(["A B", "AB C"])
+    writer.add_eos_token_id(VOCABULARY - 1)
+
+
+def _written(writer: gguf.GGUFWriter, path: Path) -> Path:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+# -------------------------------------------------------------------------------------- blocks of 256 values
+
+
+def k_tensors() -> Iterator[tuple[str, str, np.ndarray]]:
+    """Name in a GGUF file, format, and data: the matrices of K_MODEL."""
+    shapes = {"attn_q": 256, "attn_k": 128, "attn_v": 128, "attn_output": 256, "ffn_gate": 256, "ffn_up": 256,
+              "ffn_down": 256}  # fmt: skip
+    names = {"token_embd.weight": VOCABULARY} | {f"blk.0.{name}.weight": n for name, n in shapes.items()}
+    for i, (name, rows) in enumerate(names.items()):
+        of = FORMATS[form := _K_BLOCKS[i % len(_K_BLOCKS)]]
+        count = 256 // of.values
+        data = random_bits(f"{K_MODEL}.{name}", rows * count * of.bytes).reshape(rows, count, of.bytes)
+        ones = np.ones((rows, count, len(of.halves)))
+        spread = gguf.quants.dequantize(
+            with_halves(data, form, ones).reshape(rows, -1), Kind(of.ggml_type)
+        ).std()
+        yield name, form, with_halves(data, form, ones / 12 / spread).reshape(rows, -1)
+
+
+def _write_k_model(path: Path) -> Path:
+    writer = gguf.GGUFWriter(path, "llama")
+    _write_config(writer, {**K_CONFIG, "model_type": "llama"})
+    _write_vocabulary(writer)
+    for name, form, data in k_tensors():
+        writer.add_tensor(name, data, raw_dtype=Kind(FORMATS[form].ggml_type))
+    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+        writer.add_tensor(f"{name}.weight", np.ones(256, np.float32))
+    return _written(writer, path)
