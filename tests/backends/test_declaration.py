@@ -11,7 +11,7 @@ from pathlib import Path
 
 import checkouts
 import pytest
-from test_docs import blocks
+from documents import blocks
 from test_registry import compiler
 
 from airllm import extras

@@ -1,29 +1,26 @@
 """The documentation's examples, run as they stand."""
 
 import contextlib
+import doctest
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import documents
 import pytest
+from documents import blocks, examples
 
 from airllm.architectures import all_architectures, table
 from airllm.backends import available, open_backend
 from airllm.backends.declaration import shipped
 from airllm.backends.config_schema import BUILT_IN
 from airllm.files import smollm2
+from airllm.formats import FORMATS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "BACKEND_GUIDE.md", "BACKEND_CONFIG.md")
-BLOCK = re.compile(r"(?:<!-- needs (\w+) -->\n)?```(\w+)\n(.*?)```", re.S)
-
-
-def blocks(document, language):
-    """(backend it needs, text) of each code block."""
-    found = BLOCK.findall((ROOT / document).read_text())
-    return [(needs, text) for needs, name, text in found if name == language]
 
 
 def here():
@@ -43,12 +40,16 @@ def python(code, cwd, **environment):
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_python_examples_run(document):
-    """All of a page's examples in one interpreter, in order, as a reader would."""
-    code = [text for needs, text in blocks(document, "python") if not needs or needs in here()]
-    assert code, f"{document} has no examples"
-    done = python("\n".join(code), ROOT)
+def test_python_examples_run_and_print_what_the_page_says(document):
+    """All of a page's examples in one interpreter, in order, as a reader would; `...` stands for any text."""
+    found = [(code, printed) for needs, code, printed in examples(document) if not needs or needs in here()]
+    assert found, f"{document} has no examples"
+    end = "-- end of an example --"
+    done = python("\n".join(f"{code}\nprint({end!r}, flush=True)" for code, _ in found), ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
+    for (code, expected), actual in zip(found, done.stdout.split(f"{end}\n"), strict=False):
+        same = doctest.OutputChecker().check_output(expected, actual, doctest.ELLIPSIS)
+        assert not expected or same, f"{document}:\n{code}prints\n{actual}, the page says\n{expected}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -60,7 +61,7 @@ def test_examples_of_backends_that_are_not_here_are_at_least_python(document):
 @pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_links_and_named_paths_exist(document):
     text = (ROOT / document).read_text()
-    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", BLOCK.sub("", text)):
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", documents.BLOCK.sub("", text)):
         assert (ROOT / target).exists(), f"{document} links {target}"
     for path in re.findall(r"`((?:airllm|cpp_ext|tests|benchmarks|examples)/[\w./-]+)`", text):
         assert (ROOT / path).exists(), f"{document} names {path}"
@@ -113,6 +114,15 @@ def test_the_environment_variables_of_the_guide_are_those_of_the_code():
     used = {name for file in files for name in re.findall(read, file.read_text())}
     documented = set(re.findall(r"AIRLLM_\w+", "".join((ROOT / name).read_text() for name in DOCUMENTS)))
     assert used and used <= documented, used - documented
+
+
+def test_the_formats_of_the_readme_are_those_that_are_read():
+    rows = [
+        f"| `{each.name}` | {8 * each.bytes / each.values:g} | {'yes' if each.pack else 'no'} |"
+        for each in FORMATS.values()
+    ]
+    listed = (ROOT / "README.md").read_text().partition("multiplied as they are stored:")[2].split("\n\n")[1]
+    assert listed.splitlines()[2:] == rows
 
 
 def test_the_models_of_the_readme_are_those_that_run():

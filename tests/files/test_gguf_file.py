@@ -9,11 +9,11 @@ import tracemalloc
 from pathlib import Path
 
 import checkouts
+import documents
 import gguf
 import ml_dtypes
 import numpy as np
 import pytest
-import test_docs
 from gguf import GGMLQuantizationType as Type
 
 from airllm.files import ModelFileError, open_weights
@@ -314,7 +314,7 @@ with GgufFile("signs.gguf") as file:
 def test_the_guide_adds_a_format(tmp_path):
     """Its function and its row, in formats.py: files of it are read, and ops take it."""
     checkout = checkouts.copy(tmp_path)
-    examples = (code for _, code in test_docs.blocks("BACKEND_GUIDE.md", "python"))
+    examples = (code for _, code in documents.blocks("BACKEND_GUIDE.md", "python"))
     (added,) = (code for code in examples if 'FORMATS["signs"] = ' in code)
     with open(checkout / "airllm" / "formats.py", "a") as file:
         file.write(added[added.index("def unpack_signs") : added.index("signs = Quantized(")])

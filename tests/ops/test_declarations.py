@@ -11,7 +11,7 @@ import checkouts
 import pytest
 from conftest import REQUIRED
 from cuda_on_host import build
-from test_docs import blocks
+from documents import blocks
 
 from airllm import tensor_ops
 from airllm.backends import config, open_backend

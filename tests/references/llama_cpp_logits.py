@@ -4,8 +4,8 @@
     python -m tests.references.llama_cpp_logits FOLDER_WITH_NODE_MODULES [--written] [NAME ...]
 
 So the keys, names and layouts of tests/support/tiny_gguf.py are llama.cpp's and, with --written, those of the
-files that airllm makes of folders. Only float32 files: it computes with activations of 8 bits where weights are
-in blocks.
+files that airllm makes of folders. Only float32 files: it computes with activations of 8 bits where weights
+are in blocks.
 """
 
 from __future__ import annotations
