@@ -15,7 +15,7 @@ _ROPES = {
 
 
 def _scale_but_for(largest: int) -> Callable[[Mapping[str, Any]], float]:
-    """The attention scale 1 / sqrt(head_dim); with width / heads for head_dim if there are `largest` layers."""
+    """The attention scale 1 / sqrt(head_dim). With `largest` layers, width / heads replaces head_dim."""
 
     def scale(found: Mapping[str, Any]) -> float:
         share = found["width"] / found["heads"]

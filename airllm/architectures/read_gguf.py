@@ -80,7 +80,7 @@ def _architecture(file: GgufHead) -> Architecture:
 
 
 def _numbers(architecture: Architecture, values: Values, found: dict[str, Any]) -> dict[str, Any]:
-    """Add the numbers in the keys to `found`. Those of experts are skipped if there are none, or 0, experts."""
+    """Add the numbers in the keys to `found`. Those of experts are skipped if their count is missing or 0."""
     count = KEYS["experts"].gguf
     dense = count not in values or values.is_zero(count)
     for name, key in keys_of(architecture):

@@ -179,7 +179,7 @@ def _key(opening: Opening, devices: Sequence[str], host: str) -> str:
 
 
 def _version(name: str) -> str:
-    """The versions of a backend's packages, which affect its speed. One without packages is part of airllm."""
+    """Versions of a backend's packages, which affect its speed. One without packages is part of airllm."""
     found = []
     for package in config_schema.all_declarations()[name].packages:
         with suppress(metadata.PackageNotFoundError):
