@@ -34,7 +34,7 @@ def get_cpp_flags(*, compile: bool = True, link: bool = True, openmp: bool = Tru
 
 
 def _sources() -> Path:
-    """The sources: inside this package if it is installed, beside it in a checkout."""
+    """The sources: inside this package if it is installed, next to it in a checkout."""
     package = Path(__file__).resolve().parent
     places = (package / "cpp_ext", package.parent / "cpp_ext")
     return next(folder for folder in places if (folder / "include").is_dir())

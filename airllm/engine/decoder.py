@@ -62,7 +62,7 @@ def decoder_layer(
 
 
 def _finish_half(ops: Any, change: np.ndarray, layer: Layer, half: str) -> np.ndarray:
-    """What attention or feed-forward adds to the hidden state: all-reduced, normalized, scaled. In place."""
+    """What attention or feed-forward adds to the hidden state: its result all-reduced, normalized, scaled."""
     c = layer.config
     layer.all_reduce(change)
     if c.post_norms:

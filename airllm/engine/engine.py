@@ -271,8 +271,8 @@ class LayerWiseInferenceEngine:
 
         The model's chat template renders them. A content may also be None, or a list of parts such as
         `{"type": "text", "text": "Hi"}`. `template_values` are further variables of the template, such as
-        `{"enable_thinking": False}`. `options` are those of `generate`. If the messages are longer than
-        `context`, `drop_oldest` drops their oldest turns. Raises ChatTemplateError, a ValueError, if there is
+        `{"enable_thinking": False}`. `options` are those of `generate`. `drop_oldest` drops the oldest turns
+        if there is no room for an answer: see `fitting`. Raises ChatTemplateError, a ValueError, if there is
         no template or it refuses the messages, and ContextFull for messages longer than `context`.
         """
         answer = self.stream_chat(

@@ -41,7 +41,7 @@ class PersistentKernel:
         mode: "decode".
         model: A path, a name as `AutoModel.from_pretrained` takes it, an engine, or a `Model`, whose file is
             opened again.
-        backend: A backend that must run here, unless one of `fallback_backends`, tried in order, does. None:
+        backend: A backend that must run here. If it does not, `fallback_backends` are tried in order. None:
             the backend of an opened model, else the default one.
         world_size, mpi_rank: `world_size` kernels share the model, and this is number `mpi_rank`. Each has
             some heads and a part of the feed-forward of all layers. All must take the same steps. Under

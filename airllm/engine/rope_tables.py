@@ -31,7 +31,7 @@ class Rotation:
                 frequencies(rope.dim, rope.theta, scaling)
         except ModelFileError:
             raise
-        except (ValueError, TypeError, ArithmeticError) as error:  # of unforeseen numbers in a file
+        except (ValueError, TypeError, ArithmeticError) as error:  # for unforeseen numbers in a file
             place, found = "the rotation of positions", f"cannot be computed ({error})"
             raise ModelFileError(tensors.weights.path, place, found) from None
         empty = np.empty((0, rope.dim // 2), np.float32)

@@ -2,7 +2,7 @@
 
 The options mean the same, and apply in the same order, as in transformers: the repetition penalty first, on
 all tokens of the sequence including the prompt; then temperature, top_k, top_p, min_p. (llama.cpp applies the
-temperature last. With top_p or min_p and a temperature other than 1, it keeps other tokens.)
+temperature last. With top_p or min_p and a temperature other than 1, it keeps different tokens.)
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy as np
 from airllm.architectures.tensor_names import NamedTensors, layer_names, shared_names
 from airllm.formats import Quantized
 
-_SAMPLE = 256  # bytes that are compared of each tensor
+_SAMPLE = 256  # bytes of each tensor in the fingerprint
 
 
 def fingerprint(tensors: NamedTensors) -> str:

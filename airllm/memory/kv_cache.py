@@ -138,7 +138,7 @@ def dtype_named(name: Any) -> str:
 
 
 def row_items(config: ModelConfig, dtype: str) -> int:
-    """Items in a row: of a head's key of one token. ValueError if the dtype does not support the head_dim."""
+    """Items in a row, one token's key of one head. ValueError if the dtype does not support the head_dim."""
     if dtype_named(dtype) != "q8_0":
         return config.head_dim
     of = FORMATS["q8_0"]

@@ -76,8 +76,8 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], special: bool = False) -> str:
         """The text of token ids, without control tokens unless `special`.
 
-        If `encode` put a space before the text, it is removed. Bytes that are not UTF-8 become U+FFFD.
-        ValueError for an unknown id.
+        If the model's `encode` puts a space before a text, a leading space is removed. Bytes that are not
+        UTF-8 become U+FFFD. ValueError for an unknown id.
         """
         pieces = [self.piece(token, special) for token in ids]
         text = b"".join(pieces).decode("utf-8", "replace")
@@ -277,7 +277,7 @@ def _sentence_pieces(keys: _Keys) -> Tokenizer:
 
 
 def _encode_around_special(vocabulary: Vocabulary, encode: Callable[[str, bool], list[int]]) -> Encode:
-    """Split at special tokens and `encode` the parts; its second argument: is it first or after a token?"""
+    """Split at special tokens and `encode` the parts. Its second argument: no text directly precedes it."""
 
     def whole(text: str, special: bool) -> list[int]:
         ids: list[int] = []
