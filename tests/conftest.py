@@ -92,9 +92,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     longer than to run these. A case that is named runs, and with AIRLLM_TEST_ALL=1 all do.
     """
     named = any("[" in argument for argument in metafunc.config.args)
-    if named or ALL or "target" not in metafunc.fixturenames:
-        return
     test = metafunc.definition
+    whole = test.get_closest_marker("whole_table") is not None
+    if named or whole or ALL or "target" not in metafunc.fixturenames:
+        return
     groups: dict[tuple[str, str], list] = {}
     for case in metafunc._calls:
         groups.setdefault((str(case.params["target"]), str(case.params.get("op"))), []).append(case)

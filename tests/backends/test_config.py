@@ -452,7 +452,8 @@ try:
 except smollm2.Unavailable as error:
     assert "AIRLLM_CACHE_DIR may name another folder" in str(error)
 config.CHECKOUT = config.Path({str(tmp_path)!r})
-assert config.load_file().source == "defaults" and tuning_file.tuning_file() is None and tuning_file.load() is None
+assert config.load_file().source == "defaults"
+assert tuning_file.tuning_file() is None and tuning_file.load() is None
 print(tuning_file.why_no_file())
 """
     left = {"PATH": os.environ["PATH"], "PYTHONPATH": str(config.CHECKOUT), "AIRLLM_BACKEND": "python"}

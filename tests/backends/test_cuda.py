@@ -160,7 +160,7 @@ def test_kernels_on_host(on_host):
     """The table of test_ops.py, on the kernels as fibers: all of it but what takes longest there."""
     slow = "long_sums or 9001 or 4099 or 70_001 or 70001 or large_results or every_float16 or thread"
     slow += " or (attention and (257 or 1000))"
-    run_on_host(on_host, str(TESTS / "test_ops.py"), "-k", f"cuda:cuda:0 and not ({slow})")
+    run_on_host(on_host, str(TESTS / "ops" / "test_ops.py"), "-k", f"cuda:cuda:0 and not ({slow})")
 
 
 def test_benchmark_says_why_it_cannot_run_here():

@@ -84,7 +84,8 @@ def test_a_device_that_compiles_nothing_is_not_available(alone):
 info, found = tensor_ops.get_backend_info(), {each.name: each for each in backends.discover_backends()}
 print(json.dumps([
     info["unavailable"]["opencl"], found["opencl"].reason, backends.get_backend_info("opencl")["reason"],
-    registry.open_backend("opencl").why_not, *[b["reason"] for b in op_benchmark.describe_backends(["opencl"])],
+    registry.open_backend("opencl").why_not,
+    *[b["reason"] for b in op_benchmark.describe_backends(["opencl"])],
     "opencl" in backends.list_backends(), backends.is_backend_available("opencl"),
     backends.get_backend_info("opencl")["device_count"],
     [b["state"] for b in op_benchmark.describe_backends(["opencl"])], info["backend"],
