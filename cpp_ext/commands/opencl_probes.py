@@ -18,7 +18,7 @@ import pyopencl as cl
 from tensor_ops_opencl import devices
 tell = lambda *words: print("told:", json.dumps(" ".join(words)), flush=True)
 tell("pyopencl", cl.VERSION_TEXT)
-for device in devices.found()[int(sys.argv[2]):]:
+for device in devices.find_devices()[int(sys.argv[2]):]:
     tell(device.label)
     tell(devices.choice.why_not(device))
 """
