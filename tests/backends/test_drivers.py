@@ -117,9 +117,9 @@ def test_the_unit_tests_of_modules_say_so_too(alone):
 
 
 def test_detect_and_benchmark_takes_it_for_a_missing_driver(alone):
-    import detect_and_benchmark
+    from cpp_ext.commands import build_all
 
-    assert REASON in detect_and_benchmark.missing_for("opencl")
+    assert REASON in build_all.missing_for("opencl")
 
 
 def test_a_device_named_by_the_environment_is_never_replaced(beside):
