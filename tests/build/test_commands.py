@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import checkouts
 import pytest
 
+from airllm.backends import open_backend
 from cpp_ext.commands import (
     CommandError,
     build_opencl,
@@ -283,6 +284,15 @@ def test_without_setuptools_the_own_commands_work_and_the_others_name_the_remedy
 def has_devices():
     if not opencl_probes.devices() and "opencl" not in REQUIRED:
         pytest.skip(f"build_opencl: {opencl_probes.devices()}")
+
+
+def test_the_probe_finds_the_device_that_the_backend_opens():
+    opened = open_backend("opencl")
+    if opened.why_not:
+        assert "opencl" not in REQUIRED, opened.why_not
+        pytest.skip(opened.why_not)
+    found = opencl_probes.devices()
+    assert any(opened.device.startswith(each) for each in found.details), found
 
 
 def test_build_opencl_compiles_every_kernel_for_every_device_that_works(checkout):

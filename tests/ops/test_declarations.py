@@ -202,7 +202,7 @@ def hunks():
     yield "airllm/tensor_ops.py", [*(f"+{line}" for line in definition), " __all__ = [\n"]
     for _, text in blocks("BACKEND_GUIDE.md", "diff"):
         for part in re.split(r"^--- ", text, flags=re.M)[1:]:
-            name, *of_file = re.split(r"^\n", part, flags=re.M)
+            name, *of_file = re.split(r"^@@\n", part, flags=re.M)
             yield from ((name.strip(), hunk.splitlines(keepends=True)) for hunk in of_file)
 
 
