@@ -8,7 +8,7 @@ namespace cpu::ISA {
 namespace {
 
 constexpr int64_t kFewQueryRows = 32;
-constexpr int kRowsAtOnce = VECTORS == 32 ? 4 : 2;  // by 4 keys, or kValueVecs vectors of values, in registers
+constexpr int kRowsAtOnce = VECTORS == 32 ? 4 : 2;  // in registers, by 4 keys or kValueVecs vectors of values
 constexpr int kValueVecs = 4;
 
 template <int kDistance, int... I>
