@@ -13,7 +13,6 @@
 // The environment variables AIRLLM_CPU_ISA and AIRLLM_NUM_THREADS have the same effect as in Python. Wrong
 // arguments throw std::invalid_argument ("rms_norm: dim has value -1, expected 0 or more"). A backend that
 // cannot run here or lacks an op throws std::runtime_error with the reason.
-// lacks an op is std::runtime_error with the reason.
 #pragma once
 #include <airllm/backend/shipped.h>
 
