@@ -106,7 +106,7 @@ class Sizes {
       leading_count_ = count;
       leading_ = shape;
       return true;
-    } else if constexpr (argument.kind == Kind::own) {  // other axes may also have none: one for all
+    } else if constexpr (argument.kind == Kind::own) {  // with other axes, also none: one for all
       const bool alike = count == leading_count_ && std::memcmp(shape, leading_, sizeof(Size) * count) == 0;
       return alike || (count == 0 && !(argument.axes == kOp.arguments[0].axes));
     } else {

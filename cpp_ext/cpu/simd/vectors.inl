@@ -379,7 +379,7 @@ INLINE Vec times_sigmoid(Vec x, Vec t) { return x / (exp2_of_negative(-t) + 1.f)
 #else
 // 2^t = 2^k * 2^f with integer k and |f| <= 1/2. A polynomial gives 2^f (minimax, of degree 5, fitted to the
 // relative error: 1.6e-7 with roundings). It is multiplied by 2^k: an addition to the bits of a NaN could
-// make a number of it.
+// turn it into a number.
 INLINE Vec exp2_of(Vec t, Vec shifted, Vec f) {
   Vec p = set(1.326472731e-3f);
   p = p * f + 9.671512991e-3f;

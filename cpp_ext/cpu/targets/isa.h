@@ -35,7 +35,7 @@
 
 #define ISA neon
 #include "neon_instructions.inl"
-// A product of -128 and -127, plus one more, still fits an int16.
+// The sum of two products of -128 and -127 still fits an int16.
 #define DOT_I8_I8(sum, w, i)                                                                          \
   ((Int)vpadalq_s16((int32x4_t)(sum),                                                                 \
                     vmlal_high_s8(vmull_s8(vget_low_s8((int8x16_t)(w)), vget_low_s8((int8x16_t)(i))), \

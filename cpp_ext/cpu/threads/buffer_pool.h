@@ -13,7 +13,7 @@
 namespace cpu {
 
 constexpr size_t kHugePage = size_t{2} << 20, kCacheLine = 64;
-constexpr size_t kLarge = size_t{128} << 10;     // of a pooled result: malloc may unmap these
+constexpr size_t kLarge = size_t{128} << 10;     // minimum of a pooled result: malloc may unmap it
 constexpr size_t kStep = size_t{64} << 10;       // granularity of sizes below half a huge page
 constexpr size_t kMostKept = size_t{512} << 20;  // bytes in free buffers, per process
 constexpr size_t kMostBuffers = 512;             // the search for a buffer is linear

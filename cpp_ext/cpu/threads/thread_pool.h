@@ -81,7 +81,7 @@ class __attribute__((visibility("hidden"))) ThreadPool {
   static constexpr int kJobs = 16;  // concurrent callers
   static constexpr int kLooks = 1000;
   static constexpr std::chrono::microseconds kAwake{
-      200};  // after work: between ops, and not into what follows
+      200};  // spinning after work: from one op to the next, no longer
   static constexpr std::chrono::seconds kUntilNextTry{1};  // to create threads, after a failure
 
   Job* free_job() {

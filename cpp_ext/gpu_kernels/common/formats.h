@@ -1,5 +1,5 @@
 // Stored weights: reads 16 values at a time, of a float type or of one of ggml's block formats
-// (airllm/formats.py defines them). A unit is 16 values whose bytes are adjacent: two runs of 8 neighbours,
+// (airllm/formats.py defines them). A unit is 16 values that are adjacent in memory: two runs of 8,
 // the second APART from the first, since two values of a block often share a byte. Blocks begin at even
 // addresses.
 //
@@ -190,7 +190,7 @@ DEVFN void unpack_iq4_nl(GLOBAL const U8* block, int unit, float* v) {
 
 // ---- blocks of 256, whose sub-blocks of 16 or 32 have their own scales ----
 
-// q2_k and q3_k: 32 bytes hold 128 values; each two bits of a byte belong to another quarter.
+// q2_k and q3_k: 32 bytes hold 128 values: the lowest two bits of each byte hold the first 32, and so on.
 DEVFN int run_q2_k(int unit) { return unit / 8 * 128 + unit / 4 % 2 * 64 + unit % 4 * 8; }
 DEVFN int run_q3_k(int unit) { return run_q2_k(unit); }
 
