@@ -20,7 +20,7 @@ class AbsentBackend : public Backend {
 
 struct Shipped {
   BackendType type;
-  const char *name, *in_python;  // `in_python`: its name in Python
+  const char *name, *in_python;  // `in_python`: what provides it in Python
   std::unique_ptr<Backend> (*make)(const Shipped&);
 };
 
