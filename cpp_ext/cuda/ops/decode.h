@@ -147,7 +147,7 @@ class DecoderGraph {
 
   // Computes the logits (1, vocabulary) after `token`, and stores its key and value at `position`.
   py::object step(int64_t token, int64_t position) {
-    require_devices();  // fails with the devices of a parent process
+    require_devices();  // throws in a forked child
     within("token", token, step_->plan().ends.embedding.n);
     within("position", position, positions_);
     const py::object logits = new_numpy(numpy_dtype(DType::f32), {1, step_->plan().vocabulary()});
