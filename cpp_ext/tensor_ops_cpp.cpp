@@ -1,9 +1,9 @@
-// The `cpp` backend: NumPy arrays in and out, rows shared among threads, kernels from cpu/.
+// The `cpp` backend: takes and returns NumPy arrays, shares rows among threads, and runs the kernels of cpu/.
 //
-// One file is the whole build:
+// This one file is the whole build:
 //   c++ -O3 -Wall -shared -std=c++17 -fPIC $(python3 -m pybind11 --includes)
 //       -o tensor_ops_cpp$(python3-config --extension-suffix) tensor_ops_cpp.cpp
-// (on one line) gives every instruction set; add -fopenmp for threads.
+// (on one line) compiles every instruction set; add -fopenmp for threads.
 #include <pybind11/stl.h>
 
 #include <optional>
@@ -75,7 +75,7 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-// Bandwidth probes: the fastest copy and read of float32 that these kernels can do.
+// Bandwidth probes: the fastest copy and read of float32 with these kernels.
 void copy_all(py::object out, py::object x) {
   const Op op{"copy"};
   const Array from = array(op, "x", x.ptr());
@@ -155,11 +155,11 @@ py::dict optimization_info() {
 using Isa = std::optional<std::string>;
 using Threads = std::optional<int64_t>;
 
-// What a thread asks for; none means the process's.
+// The settings of a thread; none means the process's.
 const cpu::Kernels* own_kernels(const Isa& isa) { return isa ? cpu::find_kernels(*isa) : nullptr; }
 int own_threads(const Threads& n) { return n ? cpu::check_threads("threads", *n) : 0; }
 
-// This thread's instruction set and threads. Returns those before.
+// Sets this thread's instruction set and number of threads. Returns the previous ones.
 py::tuple switch_thread(const Isa& isa, const Threads& threads) {
   const int wanted = own_threads(threads);
   const cpu::Kernels* const before = active.switch_to(own_kernels(isa));
@@ -168,15 +168,15 @@ py::tuple switch_thread(const Isa& isa, const Threads& threads) {
                         before_threads ? Threads(before_threads) : Threads());
 }
 
-// Between a switch and the switch back there is no line of Python, at which a signal's handler may raise.
+// No Python code, in which a signal handler may raise, runs between the switch and the switch back.
 py::object within(const Isa& isa, const Threads& threads, const py::function& function, const py::args& args,
                   const py::kwargs& kwargs) {
   const Switched switched(own_kernels(isa), own_threads(threads));
   return steal(unless_ended([&] { return PyObject_Call(function.ptr(), args.ptr(), kwargs.ptr()); }));
 }
 
-// What `choose` gives. A choice of the environment that cannot be fails the import, with the variable's name
-// first: airllm/backends/config_schema.py knows it by that.
+// Returns the result of `choose`. An invalid environment variable fails the import; the message starts with
+// the variable's name, by which airllm/backends/config_schema.py recognizes it.
 template <class Choose>
 auto at_import(const Choose& choose) {
   try {

@@ -1,5 +1,5 @@
-// The CUDA backend's module: tensor_ops_cuda. NumPy arrays are copied to the device and back; arrays that lie
-// on a device already (CuPy, PyTorch, DeviceArray, DLPack, __cuda_array_interface__) are used where they lie.
+// The CUDA backend's module: tensor_ops_cuda. NumPy arrays are copied to the device and back. Arrays on a
+// device (CuPy, PyTorch, DeviceArray, DLPack, __cuda_array_interface__) are used in place.
 #include <pybind11/pybind11.h>
 
 #include "bindings/stored_formats.h"

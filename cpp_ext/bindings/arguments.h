@@ -1,5 +1,6 @@
-// How Python hands arrays to a native op: the arguments' places, the arrays' checks and their messages,
-// and where results lie. Shared by the native backends; nothing here knows an op or a device.
+// Parses the arguments of a native op called from Python: their places, the checks of arrays with their
+// messages, and where results are stored. The native backends share it; nothing here depends on an op or a
+// device.
 #pragma once
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -22,7 +23,7 @@ using airllm::declared::shape_text;
 using cpu::DType;
 using cpu::itemsize;
 
-// An array as kernels see it: aligned, of a known dtype, dense unless it came from strided().
+// An array as kernels use it: aligned, of a known dtype, and dense unless strided() returned it.
 struct Array {
   PyObject* object = nullptr;
   char* data = nullptr;
@@ -32,7 +33,7 @@ struct Array {
   DType dtype = cpu::kFloat32;
   int64_t size = 1;
 
-  // An axis counted from the last one.
+  // An axis, counted from the last one.
   int64_t axis(int from_last) const { return shape[ndim - from_last]; }
   int64_t nbytes() const { return size * itemsize(dtype); }
 };
@@ -42,7 +43,7 @@ inline const char* dtype_name(DType dtype) {
   return names[dtype];
 }
 
-// One op's name and parameters. Every message starts with the op and names the argument.
+// An op's name and parameters. Every message starts with the op and names the argument.
 struct Op {
   const char* name;
 
@@ -67,8 +68,8 @@ struct Op {
   throw py::error_already_set();
 }
 
-// Places the arguments of a METH_FASTCALL | METH_KEYWORDS call; parameters not given stay null.
-// `positional` of the parameters may be given without their names, `required` must be given.
+// Assigns the arguments of a METH_FASTCALL | METH_KEYWORDS call to parameters; missing ones stay null. The
+// first `positional` parameters may be passed by position; the first `required` ones must be passed.
 template <size_t N>
 inline void place(const Op& op, PyObject* (&values)[N], const char* const (&names)[N], size_t positional,
                   size_t required, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
@@ -92,10 +93,10 @@ inline void place(const Op& op, PyObject* (&values)[N], const char* const (&name
     if (!values[i]) fail("missing required argument '" + std::string(names[i]) + "'");
 }
 
-// Whether an argument that may be None was given.
+// Whether an argument that may be None was passed.
 inline bool present(PyObject* value) { return value && value != Py_None; }
 
-// A type's name as Python gives it, without its module.
+// A type's name in Python, without its module.
 inline std::string type_name(PyObject* value) {
   const char* name = Py_TYPE(value)->tp_name;
   const char* dot = std::strrchr(name, '.');
@@ -138,7 +139,7 @@ inline std::optional<float> optional_positive(const Op& op, const char* name, Py
   return found;
 }
 
-// A whole number from 1.
+// An integer of 1 or more.
 inline std::optional<int64_t> optional_count(const Op& op, const char* name, PyObject* value) {
   if (!present(value)) return std::nullopt;
   const auto whole = py::reinterpret_steal<py::object>(is_bool(value) ? nullptr : PyNumber_Index(value));
@@ -158,7 +159,7 @@ inline bool flag(const Op& op, const char* name, PyObject* value, bool otherwise
   return PyObject_IsTrue(value) == 1;
 }
 
-// The place of a string parameter among its choices; the first one is the default.
+// The index of a string parameter among its choices; the first one is the default.
 template <size_t N>
 inline size_t choice(const Op& op, const char* name, PyObject* value, const char* const (&choices)[N]) {
   if (!value) return 0;
@@ -202,8 +203,7 @@ inline std::string text_of(PyObject* object, const char* attribute) {
   return py::str(py::reinterpret_borrow<py::object>(object).attr(attribute));
 }
 
-// NumPy's array, or one of a mapped file, as weights are; other subclasses may mean something else by a
-// shape.
+// A NumPy array or a memory-mapped one, such as weights. Other subclasses may define shapes differently.
 inline bool is_array(PyObject* object) {
   if (Py_TYPE(object) == py::detail::npy_api::get().PyArray_Type_) return true;
   const PyObject* const mapped = kept_object([] { return py::module_::import("numpy").attr("memmap"); });
@@ -214,7 +214,7 @@ inline bool has_flags(PyObject* array, int flags) {
   return (py::detail::array_proxy(array)->flags & flags) == flags;
 }
 
-// A NumPy array of one of the three floats, or of bool where a mask may be one.
+// A NumPy array of one of the three float dtypes, or of bool if a mask is allowed.
 inline Array array_of_any_strides(const Op& op, const char* name, PyObject* object, bool may_be_bool) {
   if (!is_array(object)) wrong_kind(op, name, object, "a NumPy array");
   const auto* fields = py::detail::array_proxy(object);
@@ -248,7 +248,7 @@ inline Array array(const Op& op, const char* name, PyObject* object) {
   return a;
 }
 
-// The same for an array of any strides whose last axis, if it has one, is contiguous.
+// The same for an array of any strides whose last axis, if any, is contiguous.
 inline Array strided(const Op& op, const char* name, PyObject* object, bool may_be_bool = false) {
   const Array a = array_of_any_strides(op, name, object, may_be_bool);
   const bool rows = a.ndim == 0 || !a.size || a.axis(1) <= 1 || a.strides[a.ndim - 1] == itemsize(a.dtype);
@@ -261,7 +261,7 @@ inline bool same_shape(const Array& a, int ndim, const py::ssize_t* shape) {
   return a.ndim == ndim && std::memcmp(a.shape, shape, sizeof(*shape) * ndim) == 0;
 }
 
-// `dtype` of a further array is the first one's, or, where it is a weight, float32.
+// A further array must have the first one's dtype; a weight may also have float32.
 inline void check_dtype(const Op& op, const char* name, const Array& a, DType first, bool may_be_float32) {
   if (a.dtype == first || (may_be_float32 && a.dtype == cpu::kFloat32)) return;
   std::string expected = dtype_name(first);
@@ -269,14 +269,14 @@ inline void check_dtype(const Op& op, const char* name, const Array& a, DType fi
   op.wrong_type(name, std::string("has dtype ") + dtype_name(a.dtype), expected);
 }
 
-// An input that `out` may not overlap, unless it is `out` itself and `in_place` says so of a dense one.
+// An input that `out` must not overlap. It may be `out` itself if `in_place` is set and it is dense.
 struct Input {
   const char* name;
   const Array* array;  // null: none
   bool in_place;
 };
 
-// The memory between the first and the last element.
+// The memory from the first to the last element.
 struct Extent {
   const char *begin, *end;
 };
@@ -294,7 +294,7 @@ inline bool overlap(const Array& a, const Array& b) {
   return in_a.begin < in_b.end && in_b.begin < in_a.end;
 }
 
-// The checks of `out=`: the result's shape and dtype, writeable, memory of its own.
+// Checks `out=`: the result's shape and dtype, writeable, and no overlap with the inputs.
 inline Array checked_out(const Op& op, PyObject* object, DType dtype, int ndim, const py::ssize_t* shape,
                          std::initializer_list<Input> inputs, const char* name = "out",
                          bool any_strides = false) {
@@ -315,7 +315,7 @@ inline Array checked_out(const Op& op, PyObject* object, DType dtype, int ndim, 
   return out;
 }
 
-// The arrays of an `out=` of several results, or nulls if it was not given.
+// The arrays of an `out=` of several results, or nulls if it was not passed.
 template <size_t N>
 inline std::array<PyObject*, N> several_outs(const Op& op, PyObject* out) {
   std::array<PyObject*, N> each{};

@@ -1,6 +1,6 @@
-// What follows from an op's declaration (ops/table.h) for a call from Python, on any native backend: the
-// places of arguments, the parameters that are no arrays, and all arguments in their order. A backend adds
-// how it takes arrays.
+// Parses a Python call by the op's declaration (ops/table.h), for any native backend: the places of
+// arguments, the parameters other than arrays, and all arguments in order. A backend adds its handling of
+// arrays.
 #pragma once
 #include <utility>
 
@@ -15,7 +15,7 @@ using namespace airllm::declared;
 template <const Declaration& kOp>
 inline constexpr Op kNamed{kOp.name};
 
-// The names of an op's arguments, with `out`.
+// The names of an op's arguments, including `out`.
 template <const Declaration& kOp>
 struct Names {
   const char* all[kOp.places()] = {};
@@ -27,7 +27,7 @@ struct Names {
 template <const Declaration& kOp>
 inline constexpr Names<kOp> kNames;
 
-// A parameter that is no array, or its default.
+// A parameter other than an array, or its default.
 template <const Declaration& kOp, size_t kArgument>
 auto parameter(PyObject* value) {
   constexpr const Argument& argument = kOp.arguments[kArgument];
@@ -56,7 +56,7 @@ struct Slot {
   Value value;
 };
 
-// The order in which arguments are checked: what is no array first, as airllm/ops/op.py has it.
+// The order in which arguments are checked: those other than arrays first, as in airllm/ops/op.py.
 template <const Declaration& kOp>
 struct Order {
   size_t at[kOp.count] = {};
@@ -70,7 +70,7 @@ struct Order {
 template <const Declaration& kOp>
 inline constexpr Order<kOp> kOrder;
 
-// All arguments of a call of the op `Given::kDeclared`; `Given` takes them one by one.
+// All arguments of a call of the op `Given::kDeclared`; `Given` reads them one by one.
 template <class Given, class Indices = std::make_index_sequence<Given::kDeclared.count>>
 class All;
 
@@ -91,7 +91,7 @@ class All<Given, std::index_sequence<kArgument...>>
     return SlotOf<Given, kAt>::value;
   }
 
-  // What function(before..., arguments...) gives, in the order of the declaration.
+  // Returns function(before..., arguments...), with the arguments in declared order.
   template <class Function, class... Before>
   auto apply(const Function& function, const Before&... before) const {
     return function(before..., get<kArgument>()...);

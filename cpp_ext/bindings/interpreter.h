@@ -1,9 +1,9 @@
-// The interpreter's lock: how a native function lets go of it, takes it again, and calls Python.
+// The interpreter lock (GIL): how a native function releases it, takes it again, and calls Python.
 //
-// When the interpreter ends, Python 3.10 to 3.13 end a daemon thread that asks for the lock by unwinding its
-// stack. Destructors would then touch Python's objects without the lock, and the first function that is
-// noexcept would end the whole process with SIGABRT. Here such a thread waits until the process is gone, as
-// Python itself lets it do since 3.14.
+// When the interpreter shuts down, Python 3.10 to 3.13 end a daemon thread that takes the lock by unwinding
+// its stack. Destructors would then access Python objects without the lock, and the first noexcept function
+// would end the whole process with SIGABRT. Here such a thread blocks until the process exits, as in Python
+// 3.14 and later.
 #pragma once
 #include <pybind11/pybind11.h>
 #include <unistd.h>
@@ -18,8 +18,8 @@ namespace arguments {
 
 namespace py = pybind11;
 
-// What `call` gives, which asks for the lock or may do so: any call of Python code, which lets go of it now
-// and then. There must be no destructor between it and here.
+// Returns the result of `call`, which takes the lock or may do so: any call of Python code, since it releases
+// the lock now and then. No destructor may be between it and this function.
 template <class Call>
 auto unless_ended(const Call& call) -> decltype(call()) {
 #ifdef __GLIBCXX__
@@ -47,16 +47,16 @@ class Unlocked {
   PyThreadState* const state_;
 };
 
-// A new reference, or the error that there is instead of one.
+// Takes a new reference, or throws the pending error.
 inline py::object steal(PyObject* made) {
   if (!made) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(made);
 }
 
-// The object that `make` gives, for each type of `make`, kept for the life of the process. Several threads
-// may make it at first, and one of them has its way: a static with an initialiser would hold a lock of C++
-// while an import lets go of the interpreter's, and a second thread would wait for the first lock with the
-// second in hand.
+// The object that `make` returns, one for each type of `make`, kept for the life of the process. Several
+// threads may create it at first, and one result is kept. A static with an initialiser would hold a C++ lock
+// while an import releases the interpreter lock. A second thread would then wait for the C++ lock with the
+// interpreter lock in hand: a deadlock.
 template <class Make>
 PyObject* kept_object(const Make& make) {
   static std::atomic<PyObject*> kept{nullptr};
@@ -67,7 +67,7 @@ PyObject* kept_object(const Make& make) {
   return made.release().ptr();
 }
 
-// What a Python function may throw, as Python's own error; for the outermost frame of a native function.
+// Turns what a Python function may throw into a Python error; for the outermost frame of a native function.
 template <class F>
 PyObject* python_call(const F& body) noexcept {
   return unless_ended([&]() -> PyObject* {

@@ -1,5 +1,5 @@
-// A decoder layer as Python hands it to a native backend: its weights by name, as airllm.memory.layers has
-// them, and its numbers.
+// A decoder layer as Python passes it to a native backend: its weights by name, as in airllm.memory.layers,
+// and its numbers.
 #pragma once
 #include <pybind11/stl.h>
 
@@ -16,7 +16,7 @@
 
 namespace arguments {
 
-// What a layer does, but for its weights.
+// What a layer computes, apart from its weights.
 struct LayerNumbers {
   int64_t heads, kv_heads, head_dim;
   float norm_eps, attention_scale;
@@ -28,13 +28,13 @@ struct LayerNumbers {
   int64_t experts_used;
   bool normalize_experts;
   float residual_scale;
-  std::optional<std::pair<float, int64_t>> query_temperature;  // scale, and the length from which it counts
+  std::optional<std::pair<float, int64_t>> query_temperature;  // scale, and the length at which it starts
   bool pre_norms;
   std::string qk_norm;
 };
 
-// Traits that no layer has together, though each is known: `trait` with the trait `with`, or without the
-// trait `without`. Python reads it before there are weights, the constructor where there are.
+// Combinations of traits that no layer supports, though each trait is known: `trait` with the trait `with`,
+// or without the trait `without`. Python reads it before weights are loaded, the constructor afterwards.
 struct Refusal {
   const char *trait, *with, *without, *why;
 };
@@ -43,12 +43,12 @@ inline constexpr Refusal kRefusals[] = {
     {"pre_norms", "", "post_norms", "a half of a layer has a norm before it or after it"},
 };
 
-// Gate, up and down of each expert of a layer; none if it has none.
+// Gate, up and down of each expert of a layer; empty if it has none.
 using ExpertArrays = std::vector<std::array<py::object, 3>>;
 
-// A layer's weights and numbers, checked once; holds what they point into. `Weights` knows where a backend
-// has them: `op` begins its messages, size(), rows(), vector() and matrix() read an array; kExperts says
-// whether its layers may have experts.
+// A layer's weights and numbers, checked once; it keeps the arrays that its pointers refer to. `Weights` is
+// where a backend stores them: `op` begins its messages; size(), rows(), vector() and matrix() read an array;
+// kExperts says whether its layers may have experts.
 template <class Weights>
 class [[gnu::visibility("hidden")]] LayerWeights {
  public:
@@ -210,8 +210,8 @@ class [[gnu::visibility("hidden")]] LayerWeights {
   std::vector<cpu::Matrix> kinds_;
 };
 
-// The traits of a model (ModelConfig.traits) that a module's layers and ends know: one that has another is
-// computed op by op. The constants are what all layers of LayerWeights know.
+// The traits of a model (ModelConfig.traits) that a module's layers and ends support. A model with any other
+// trait is computed op by op. These constants are what all layers of LayerWeights support.
 using Traits = std::initializer_list<const char*>;
 inline constexpr Traits kLayerTraits = {"activation=gelu",
                                         "activation=gelu_tanh",
@@ -228,7 +228,7 @@ inline constexpr Traits kLayerTraits = {"activation=gelu",
                                         "windows"};
 inline constexpr Traits kEndTraits = {"embedding_scale", "logit_softcap"};
 
-// Those that one backend knows beyond these.
+// The traits that one backend supports in addition.
 struct MoreTraits {
   Traits layers, ends;
 };
@@ -240,7 +240,7 @@ inline py::frozenset set_of(Traits some, Traits more = {}) {
   return all;
 }
 
-// The class of a backend's layers as Python has it.
+// Defines the Python class of a backend's layers.
 template <class Layer>
 void define_layer(py::module_& module, const char* name, const char* doc, const MoreTraits& more = {}) {
   py::dict traits;

@@ -1,4 +1,4 @@
-// Where results lie: NumPy's own memory for small ones, and kept buffers for large ones.
+// Allocates results: NumPy's memory for small ones, pooled buffers for large ones.
 #pragma once
 #include "../cpu/threads/buffer_pool.h"
 #include "arguments.h"
@@ -12,7 +12,7 @@ using cpu::kLarge;
 
 inline PyObject* new_array(PyObject* descr, int ndim, const py::ssize_t* shape, void* data) {
   const auto& numpy = py::detail::npy_api::get();
-  Py_INCREF(descr);  // NumPy takes a reference away
+  Py_INCREF(descr);  // NumPy steals this reference
   PyObject* made = numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, descr, ndim, shape, nullptr, data,
                                                data ? py::detail::npy_api::NPY_ARRAY_WRITEABLE_ : 0, nullptr);
   if (!made) throw py::error_already_set();
@@ -33,14 +33,14 @@ inline PyObject* new_large_array(PyObject* descr, int ndim, const py::ssize_t* s
   return made;
 }
 
-// What an op gives: an array, and the reference to it that its caller gets. Hidden, as pybind11's own
-// types are, whatever the compiler is told.
+// An op's result: an array and the reference that the caller gets. Hidden like pybind11's own types, for any
+// compiler settings.
 struct __attribute__((visibility("hidden"))) Result : arguments::Array {
   py::object owned;
   PyObject* give() { return owned.release().ptr(); }
 };
 
-// Two results as Python gets them: the caller's own pair of arrays, or a tuple.
+// Two results for Python: the caller's own pair of arrays, or a tuple.
 inline PyObject* both(PyObject* out, Result& a, Result& b) {
   if (arguments::present(out)) return py::reinterpret_borrow<py::object>(out).release().ptr();
   return py::make_tuple(std::move(a.owned), std::move(b.owned)).release().ptr();

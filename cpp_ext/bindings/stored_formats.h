@@ -1,10 +1,10 @@
-// What a native module tells of the stored formats that its kernels read.
+// Lists the stored formats that a native module's kernels read.
 #pragma once
 #include <pybind11/pybind11.h>
 
 #include "../cpu/quantized/formats.h"
 
-// For each format ggml's number, and values and bytes of a block, as airllm.formats.FORMATS has them.
+// Each format with ggml's number and a block's values and bytes, as in airllm.formats.FORMATS.
 template <class HasKernels>
 pybind11::dict stored_formats(const HasKernels& has_kernels) {
   pybind11::dict found;

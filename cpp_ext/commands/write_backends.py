@@ -15,7 +15,7 @@ HELP = "write the list of backends for C++ programs"
 TYPES = probes.CPP_EXT / "include" / "airllm" / "backend" / "shipped.h"
 ROWS = probes.CPP_EXT / "program" / "shipped.h"
 HEAD = """// {what}
-// `python setup.py write_backends` writes this file by the declarations in airllm/backends/shipped/.
+// `python setup.py write_backends` generates this file from the declarations in airllm/backends/shipped/.
 #pragma once
 """
 
@@ -54,7 +54,7 @@ def types(backends: Mapping[int, tuple[str, Declaration]]) -> str:
         [
             HEAD.format(what="The types of backends. A program includes <airllm/backend/backends.h>."),
             "namespace airllm::backend {\n",
-            "// From ADDED on: the backends that BackendRegistry::add() has taken.",
+            "// ADDED and above: backends added with BackendRegistry::add().",
             f"enum class BackendType : int {{\n{chr(10).join(members)}\n  ADDED = {last},\n}};\n",
             "}  // namespace airllm::backend\n",
         ]
@@ -68,7 +68,7 @@ def rows(backends: Mapping[int, tuple[str, Declaration]]) -> str:
     aliases = [f'    {{"{alias}", "{known_as(*own)}"}},' for own in owns for alias in aliases_of(*own)]
     return "\n".join(
         [
-            HEAD.format(what="The backends that the registry begins with, and other names for them."),
+            HEAD.format(what="The built-in backends of the registry, and their aliases."),
             *includes,
             "\nnamespace airllm::backend {\n",
             "// clang-format off: a row is a line",

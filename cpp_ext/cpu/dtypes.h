@@ -1,4 +1,4 @@
-// The types of the elements of arrays; apart, so that each kind of kernel can have a header of its own.
+// The element types of arrays, in a file of their own that every kind of kernel's header includes.
 #pragma once
 #include <cstdint>
 

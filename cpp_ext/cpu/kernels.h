@@ -1,6 +1,6 @@
-// What a CPU kernel set offers. targets/kernels.inl implements it once per instruction set;
-// targets/isa.h tells which of them this CPU has.
-// Kernels work on raw pointers to dense arrays, on the thread that calls them, and know no Python.
+// The kernels of a CPU instruction set. targets/kernels.inl implements them once per instruction set;
+// targets/isa.h finds which sets this CPU supports.
+// Kernels take raw pointers to dense arrays, run on the calling thread, and do not depend on Python.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,12 +15,11 @@
 
 namespace cpu {
 
-// Rows [m0, m1) and columns [n0, n1) of out (m, n) = a (m, k) @ b (k, n), with a workspace of the bytes
-// that the table says.
+// Rows [m0, m1) and columns [n0, n1) of out (m, n) = a (m, k) @ b (k, n). The table gives the workspace size.
 struct MatmulPart {
   int64_t n, k, m0, m1, n0, n1;
 };
-// The sum over [k0, k1) of columns [n0, n1) of such a product: totals (m, n1 - n0), for up to eight rows.
+// Sums over [k0, k1) of columns [n0, n1) of such a product: totals (m, n1 - n0), for up to eight rows.
 struct FewRowsPart {
   int64_t m, n, k, n0, n1, k0, k1;
 };
@@ -33,12 +32,12 @@ struct Kernels {
   ElementKernels elements;
   RowKernels rows;
   // Indexed by the DType of the first array.
-  FewRowsKernel* few_rows[kDTypes];  // up to eight rows of a: b is read as it lies
+  FewRowsKernel* few_rows[kDTypes];  // up to eight rows of a: b is read as stored
   void (*sum_parts[kDTypes])(void* out, float* totals, int64_t parts, int64_t n);
-  MatmulKernel* matmul[kDTypes];  // many rows: b is unpacked into cache and used again
+  MatmulKernel* matmul[kDTypes];  // many rows: b is unpacked into cache and reused
   size_t matmul_workspace;        // bytes, 64-byte aligned
   PrefillKernels prefill;
-  // The memory bandwidth that a kernel can hope for.
+  // These measure the memory bandwidth that a kernel can reach.
   MapKernel* copy;
   float (*read)(const void* x, int64_t n);
   AttentionKernels attention;

@@ -1,4 +1,4 @@
-// Names that a user gives: of backends and of formats, in letters of any case.
+// Compares names of backends and formats that a user gives; the case of letters does not matter.
 #pragma once
 #include <algorithm>
 #include <string_view>

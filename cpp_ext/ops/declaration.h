@@ -1,9 +1,9 @@
-// What the declaration of an op says, read from its text while the compiler runs. The text is the declaration
-// of airllm/tensor_ops.py in one line:
+// The declaration of an op, parsed from its text at compile time. The text is the declaration of
+// airllm/tensor_ops.py in one line:
 //
 //   rms_norm(x: '... d', weight: 'd', eps: float = 1e-06) -> '... d'
 //
-// airllm/ops/operands.py and airllm/ops/parameters.py say what its words mean. A text that they do not know does not
+// airllm/ops/operands.py and airllm/ops/parameters.py define its words. A text with other words does not
 // compile.
 #pragma once
 #include <cstddef>
@@ -33,7 +33,7 @@ struct Text {
 };
 using Name = Text<23>;
 
-// What an argument is. Arrays first: is_array() below.
+// The kind of an argument. Arrays come first: is_array() below.
 enum class Kind {
   own,
   any_float,
@@ -49,7 +49,7 @@ enum class Kind {
   word
 };
 
-// The axes of an array, as places among those of its declaration.
+// The axes of an array, as indices into those of its declaration.
 struct Axes {
   bool leads = false;  // "...": any number of axes before these
   size_t count = 0;
@@ -69,8 +69,8 @@ struct Argument {
   Name name;
   Kind kind = Kind::own;
   Axes axes;                      // of an array
-  Name of;                        // the axis whose size an index stays below
-  bool may_be_none = false;       // which is to leave it out
+  Name of;                        // the axis whose size bounds an index
+  bool may_be_none = false;       // None omits it
   std::string_view default_text;  // "" if there is none
   double otherwise = 0;           // the default of a number or a flag
   Name choices[2];                // the first one is the default
@@ -79,7 +79,7 @@ struct Argument {
   constexpr bool is_required() const { return default_text.empty(); }
 };
 
-// What the sizes of two axes must be to each other: "2 r at most d", "h a multiple of g".
+// A requirement on the sizes of two axes: "2 r at most d", "h a multiple of g".
 struct Requirement {
   std::string_view text;  // "" if there is none
   int64_t times = 1;
@@ -101,10 +101,10 @@ struct Declaration {
   Name axes[6];
   size_t outs = 0;
   Axes out[2];
-  bool gives_quantized = false;  // which has no `out=`
+  bool gives_quantized = false;  // so it has no `out=`
   Requirement requirement;
 
-  // With `out`.
+  // Including `out`.
   constexpr size_t places() const { return count + !gives_quantized; }
 
   constexpr size_t arrays() const {
@@ -113,7 +113,7 @@ struct Declaration {
     return found;
   }
 
-  // The array whose dtype the result has: the first of the op's own, else a stored one.
+  // The array whose dtype the result has: the first of the op's own arrays, else a stored one.
   constexpr size_t first() const {
     for (const Kind kind : {Kind::own, Kind::stored, Kind::quantized})
       for (size_t i = 0; i < count; ++i)
@@ -139,7 +139,7 @@ struct Declaration {
     return true;
   }
 
-  // Whether the leading axes of all arrays are those of this one.
+  // Whether this array is the one whose leading axes all arrays have.
   constexpr bool binds_leading(size_t argument) const {
     for (size_t i = 0; i < argument; ++i)
       if (arguments[i].is_array() && arguments[i].axes.leads) return false;
@@ -151,7 +151,7 @@ struct Declaration {
     return arguments[argument].kind == Kind::own && arguments[argument].axes == out[result];
   }
 
-  // Whether the requirement is to be checked at this array: the first one at which both sizes are known.
+  // Whether to check the requirement at this array: the first one at which both sizes are known.
   constexpr bool required_of(size_t argument) const {
     if (requirement.text.empty()) return false;
     const Axes& axes = arguments[argument].axes;
@@ -162,7 +162,7 @@ struct Declaration {
   }
 };
 
-// Reads a text from its beginning to its end.
+// Reads a text from start to end.
 class Reader {
  public:
   constexpr explicit Reader(std::string_view text) : left_(text) {}
@@ -198,7 +198,7 @@ class Reader {
     while (!left_.empty() && left_[0] >= '0' && left_[0] <= '9') value = value * 10 + (cut(1)[0] - '0');
     return value;
   }
-  // "1e-06", correctly rounded: digits and powers of ten so small are exact.
+  // "1e-06", correctly rounded: such few digits and small powers of ten are exact.
   constexpr double number() {
     double value = double(digits()), power = 1;
     int64_t zeros = 0;
@@ -224,7 +224,7 @@ class Reader {
   std::string_view left_;
 };
 
-// "... m? k": kernels get the axes that a vector lacks, too.
+// "... m? k": kernels also get the axes that a vector lacks.
 constexpr Axes read_axes(Declaration& op, std::string_view text, bool may_be_new) {
   Axes axes;
   Reader reader(text);
@@ -363,7 +363,7 @@ constexpr Declaration declare(std::string_view text) {
   return op;
 }
 
-// What Python's help() shows: the signature, as inspect.signature() reads it, and the declaration.
+// The text of Python's help(): the signature as inspect.signature() parses it, and the declaration.
 constexpr Text<800> documentation(const Declaration& op) {
   Text<800> text;
   text += op.name.view();

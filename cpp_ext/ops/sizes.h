@@ -1,5 +1,5 @@
-// The sizes of an op's axes, learned from one array after the other, and the messages about those that do not
-// fit. What is to be compared with what is known when the program is compiled.
+// The sizes of an op's axes, learned from one array after the other, and the messages about arrays that do
+// not fit. What to compare is known at compile time.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -13,14 +13,14 @@ namespace [[gnu::visibility("hidden")]] declared {
 
 using Size = std::ptrdiff_t;
 
-// A shape as Python writes a tuple.
+// A shape in the form of a Python tuple.
 inline std::string shape_text(int ndim, const Size* shape) {
   std::string text = "(";
   for (int i = 0; i < ndim; ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
   return text + (ndim == 1 ? ",)" : ")");
 }
 
-// A shape in memory of its own, of as many axes as NumPy has.
+// A shape with its own memory, for as many axes as NumPy supports.
 struct ResultShape {
   int ndim = 0;
   Size sizes[64];
@@ -29,9 +29,9 @@ struct ResultShape {
 template <const Declaration& kOp>
 class Sizes {
  public:
-  // Whether an array of this shape fits those before it; what it says of axes counts from then on. The shape
-  // of the first array with leading axes must stay where it is. A mask may have one element along the last
-  // axis where `repeats_last`.
+  // Whether an array of this shape fits those before it; if it does, its sizes are known from then on. The
+  // shape of the first array with leading axes must stay valid. If `repeats_last`, a mask may have one
+  // element along the last axis.
   template <size_t kArgument>
   bool take(int ndim, const Size* shape, bool repeats_last = false) {
     constexpr const Argument& argument = kOp.arguments[kArgument];
@@ -45,7 +45,7 @@ class Sizes {
     }
   }
 
-  // Whether the sizes that this array has made known are to each other as they must be.
+  // Whether the sizes that are known since this array meet the requirement.
   template <size_t kArgument>
   bool hold() const {
     constexpr const Requirement& must = kOp.requirement;
@@ -53,7 +53,7 @@ class Sizes {
     return true;
   }
 
-  // "(... k n) with k=4, ...=(2,)": what an array that did not fit should be.
+  // "(... k n) with k=4, ...=(2,)": the expected shape of an array that does not fit.
   std::string expected(size_t argument, int ndim) const {
     const Axes& axes = kOp.arguments[argument].axes;
     std::string known;
@@ -64,7 +64,7 @@ class Sizes {
     return std::string(axes.text.view()) + (known.empty() ? "" : " with ") + known;
   }
 
-  // "(... r) with 2 r at most d, found r=6, d=10": the same where hold() is false.
+  // "(... r) with 2 r at most d, found r=6, d=10": the same if hold() is false.
   std::string requirement(size_t argument) const {
     std::string found;
     add_size(found, kOp.requirement.axis);
@@ -106,7 +106,7 @@ class Sizes {
       leading_count_ = count;
       leading_ = shape;
       return true;
-    } else if constexpr (argument.kind == Kind::own) {  // or, of other axes, none: one for all
+    } else if constexpr (argument.kind == Kind::own) {  // with other axes, also none: one for all
       const bool alike = count == leading_count_ && std::memcmp(shape, leading_, sizeof(Size) * count) == 0;
       return alike || (count == 0 && !(argument.axes == kOp.arguments[0].axes));
     } else {
@@ -114,7 +114,7 @@ class Sizes {
     }
   }
 
-  // It has the last axis.
+  // It must have the last axis.
   bool fits_mask(const Axes& axes, int ndim, const Size* shape, bool repeats_last) const {
     const int inner = axes.count, full = leading_count_ + inner, own = std::min(ndim, inner);
     if (ndim > full || (!ndim && !repeats_last)) return false;

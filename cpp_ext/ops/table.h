@@ -1,7 +1,7 @@
-// The ops that are compiled, in the words of airllm/tensor_ops.py, which defines them: a line here is what
-// `print(OPS[name].text)` writes there, and tests/ops/test_declarations.py holds each against it. What a call may
-// be, what it says to the rest, its defaults and its help() follow from these lines in the C++ backend
-// (bindings/cpp/call.h), in CUDA's (cuda/ops/ops.h) and in the C++ registry (program/checks.h).
+// The compiled ops, as airllm/tensor_ops.py declares them: each line is the output of `print(OPS[name].text)`
+// there, and tests/ops/test_declarations.py compares them. The checks of calls, their messages, defaults and
+// help() follow from these lines in the C++ backend (bindings/cpp/call.h), the CUDA backend (cuda/ops/ops.h)
+// and the C++ registry (program/checks.h).
 #pragma once
 #include "declaration.h"
 

@@ -1,4 +1,4 @@
-// What stands in the registry for a backend that C++ programs cannot use, and the rows of shipped.h.
+// The registry's entry for a backend that C++ programs cannot use, and the rows of shipped.h.
 #pragma once
 #include <airllm/backend/backends.h>
 
@@ -20,7 +20,7 @@ class AbsentBackend : public Backend {
 
 struct Shipped {
   BackendType type;
-  const char *name, *in_python;  // `in_python`: what it is reached as from there
+  const char *name, *in_python;  // `in_python`: what provides it in Python
   std::unique_ptr<Backend> (*make)(const Shipped&);
 };
 

@@ -1,11 +1,11 @@
-// The C++ registry: include/airllm/backend/backends.h. A program compiles this file beside its own.
+// The C++ registry: include/airllm/backend/backends.h. A program compiles this file together with its own.
 #include <airllm/backend/backends.h>
 
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
 
-#define cpu airllm_cpu  // a program's own namespace of that name is another one
+#define cpu airllm_cpu  // a program may have its own namespace `cpu`
 #include "shipped.h"
 
 namespace airllm::backend {
@@ -23,7 +23,7 @@ BackendRegistry::BackendRegistry() {
 }
 
 BackendRegistry& BackendRegistry::get_instance() {
-  static BackendRegistry* const forever = new BackendRegistry;  // in use, maybe, until the very end
+  static BackendRegistry* const forever = new BackendRegistry;  // may be in use until the process ends
   return *forever;
 }
 

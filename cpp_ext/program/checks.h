@@ -1,4 +1,4 @@
-// What an op's arguments must be. Messages are as in Python: "op: argument has X, expected Y".
+// Checks the arguments of an op. Messages are as in Python: "op: argument has X, expected Y".
 #pragma once
 #include <airllm/backend/backends.h>
 
@@ -19,13 +19,13 @@ using declared::Argument, declared::Declaration, declared::Kind;
 static_assert(int(DType::FLOAT32) == cpu::kFloat32 && int(DType::FLOAT16) == cpu::kFloat16 &&
               int(DType::BFLOAT16) == cpu::kBFloat16 && int(DType::BOOL) == cpu::kBool);
 
-// Memory of an argument.
+// The memory of an argument.
 struct Used {
   const char* name = nullptr;
   const char *begin = nullptr, *end = nullptr;
 };
 
-// The checks of one call; they give arguments as kernels take them.
+// The checks of one call. They return arguments in the form that kernels take.
 class Checks {
  public:
   explicit Checks(const char* op) : op_(op) {}
@@ -39,7 +39,7 @@ class Checks {
     wrong(argument, "value " + std::to_string(value), expected);
   }
 
-  // The product of sizes, none of which is negative.
+  // The product of sizes; a negative size is an error.
   int64_t elements(std::initializer_list<std::pair<const char*, int64_t>> sizes) const {
     int64_t all = 1;
     for (const auto& [name, size] : sizes) {
@@ -77,7 +77,7 @@ class Checks {
     }
     wrong("format", "value '" + std::string(name ? name : "") + "'", "one of " + known);
   }
-  // Bytes of rows of k values, which are whole blocks.
+  // The bytes of rows of k values; k must be a whole number of blocks.
   int64_t row_bytes(cpu::Format format, int64_t k) const {
     const cpu::Block& block = cpu::kBlocks[format];
     if (k < 0 || k % block.values)
@@ -86,7 +86,7 @@ class Checks {
   }
 
  private:
-  static constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 16;  // their bytes, too, fit
+  static constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 16;  // their bytes fit too
 
   Used memory(const char* name, const void* data, DType dtype, int64_t n,
               std::initializer_list<DType> dtypes) const {
@@ -112,7 +112,7 @@ class Checks {
   const char* op_;
 };
 
-// An array of so many elements, or of bytes where it is stored; an optional one that is null has none.
+// An array of this many elements, or of bytes if it is stored. An optional array that is null has none.
 struct Sized {
   const void* data;
   DType dtype;
@@ -122,8 +122,8 @@ struct Sized {
   Sized(Weight weight, int64_t bytes) : data(weight.data), dtype(DType::FLOAT32), n(bytes) {}
 };
 
-// The arrays of a call, in the order of the op's declaration, which says what their dtypes may be, and which
-// of them a result may be.
+// The arrays of a call, in the order of the op's declaration. The declaration gives their dtypes, and the
+// arrays that a result may be.
 template <const Declaration& kOp>
 class Arrays {
  public:
@@ -135,7 +135,7 @@ class Arrays {
 
   const Used& operator[](size_t array) const { return used_[array]; }
 
-  // Memory for a result, which must not overlap `other` either.
+  // The memory for a result, which must not overlap `other` either.
   template <size_t kResult = 0>
   char* result(const char* name, Output out, int64_t n, const Used& other = {}) const {
     const Used to = checks_.input(name, {out.data, out.dtype}, n, {dtype_});

@@ -1,4 +1,4 @@
-// The CPU backend: arguments checked, then the kernels on threads.
+// The CPU backend: checks arguments and runs the kernels on threads.
 #pragma once
 #include <array>
 #include <cmath>
@@ -162,7 +162,7 @@ class CpuBackend : public Backend {
   static cpu::threaded::AllRows all_rows(Input x, int64_t rows, int64_t dim) {
     return {cpu::DType(x.dtype), rows, dim};
   }
-  // Rows that some arrays have in common, `times` after each other: bytes from one to the next of each array.
+  // The rows of several arrays, repeated `times` times: `bytes` from one row of each array to the next.
   template <size_t N>
   static cpu::Walk<N> repeated(int64_t times, int64_t rows, const std::array<int64_t, N>& bytes) {
     const int64_t shape[] = {times, rows};
@@ -193,7 +193,7 @@ class CpuBackend : public Backend {
   std::string why_not_;
 };
 
-// The members of a call of attention, as its kernels take them.
+// Converts the parameters of an attention call for its kernels.
 inline cpu::Attention attention_of(const AttentionShape& shape, const AttentionOptions& options, DType q,
                                    DType kv) {
   cpu::Attention all{};
@@ -249,7 +249,7 @@ inline void CpuBackend::attention(Output out_, Input q_, Input k_, Input v_, con
   const int64_t n = rows * shape.value_dim;
   char* const out = in.result("out", out_, n);
   if (!n) return;
-  if (!shape.keys) return void(std::memset(out, 0, n * size_of(q_.dtype)));  // averages of nothing
+  if (!shape.keys) return void(std::memset(out, 0, n * size_of(q_.dtype)));  // averages of no keys
   const cpu::Attention all = attention_of(shape, options, q_.dtype, k_.dtype);
   const Used q = in[0], k = in[1], v = in[2], mask = in[3];
   std::vector<float> sinks(options.sinks.data ? shape.heads : 0);

@@ -1,5 +1,5 @@
-// The backends that the registry begins with, and other names for them.
-// `python setup.py write_backends` writes this file by the declarations in airllm/backends/shipped/.
+// The built-in backends of the registry, and their aliases.
+// `python setup.py write_backends` generates this file from the declarations in airllm/backends/shipped/.
 #pragma once
 
 #include "absent_backend.h"

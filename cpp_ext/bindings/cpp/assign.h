@@ -1,4 +1,4 @@
-// target[...] = source, from float32 to any of the floats: NumPy's own takes a value at a time where it
+// target[...] = source, from float32 to any of the float dtypes. NumPy converts one value at a time when it
 // narrows.
 #pragma once
 #include "attention.h"

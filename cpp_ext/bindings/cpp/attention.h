@@ -11,7 +11,7 @@ namespace [[gnu::visibility("hidden")]] ops {
 
 using Shape = std::vector<py::ssize_t>;
 
-// Bytes between neighbours along an axis counted from the last one, of a dense array too.
+// Bytes between neighbours along an axis, counted from the last one; also for a dense array.
 inline int64_t step(const Array& a, int from_last) {
   if (a.strides) return a.strides[a.ndim - from_last];
   int64_t bytes = itemsize(a.dtype);
@@ -19,7 +19,7 @@ inline int64_t step(const Array& a, int from_last) {
   return bytes;
 }
 
-// A vector as float32, times a factor, with zeros up to whole vectors.
+// A vector as float32, times a factor, padded with zeros to whole vectors.
 constexpr int64_t kWholeVectors = 16;
 inline std::vector<float> widened(const Array& x, float factor) {
   std::vector<float> wide((x.size + kWholeVectors - 1) / kWholeVectors * kWholeVectors);
@@ -28,12 +28,12 @@ inline std::vector<float> widened(const Array& x, float factor) {
   return wide;
 }
 
-// Of each query head; none where they were not given.
+// One for each query head; empty if not passed.
 inline std::vector<float> sinks_of(const Array& sinks) {
   return sinks.object ? widened(sinks, 1.f) : std::vector<float>();
 }
 
-// Where the arrays of each key-value head of each member of the batch begin.
+// The addresses of the arrays of each key-value head of each batch member.
 class AttentionHeads {
  public:
   AttentionHeads(const Array& out, const Array& q, const Array& k, const Array& v, const Array& mask,
@@ -117,7 +117,7 @@ inline void set_rule(cpu::Attention& all, bool causal, std::optional<float> scal
   all.see(causal, window);
 }
 
-// Of any strides, as those of a model whose heads lie beside each other.
+// Accepts any strides, such as those of a model whose heads are adjacent.
 template <>
 inline constexpr bool kTakesStrides<kAttention> = true;
 
@@ -129,7 +129,7 @@ inline void attention(const Array& out, const Array& q, const Array& k, const Ar
   set_rule(all, causal, scale, softcap, window);
   const AttentionHeads heads(out, q, k, v, mask, sinks, all);
   if (!all.s) {
-    py::handle(out.object).attr("fill")(0);  // averages of nothing
+    py::handle(out.object).attr("fill")(0);  // averages of no keys
     return;
   }
   run(cpu::kWorthAThread,
@@ -149,12 +149,12 @@ inline void attention_scores(const Array& out, const Array& query, const Array& 
   if (!sums.empty()) kernels.narrow[query.dtype](out.data, to, out.size, 1.f);
 }
 
-constexpr int64_t kSummedRows = 1 << 14;  // apart from others, so that a long sum keeps its digits
+constexpr int64_t kSummedRows = 1 << 14;  // summed separately, so that a long sum keeps its digits
 
 // weights (s) matrix (s, d)
 inline void weighted_sum_rows(const Array& out, const Array& weights, const Array& matrix) {
   if (!weights.size) {
-    std::memset(out.data, 0, out.nbytes());  // sums of nothing
+    std::memset(out.data, 0, out.nbytes());  // empty sums
     return;
   }
   const cpu::AttentionKernels& kernels = active.load()->attention;

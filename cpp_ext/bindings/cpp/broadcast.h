@@ -1,5 +1,5 @@
-// Arrays whose leading axes are broadcast to those of a result, as NumPy does it: a step of zero where an
-// axis has one element or is not there.
+// Broadcasts the leading axes of arrays to those of a result, as NumPy does: the step is zero along an axis
+// that has one element or is missing.
 #pragma once
 #include <algorithm>
 
@@ -13,8 +13,8 @@ namespace py = pybind11;
 using Steps = cpu::AxisSteps;
 using cpu::Walk;
 
-// Bytes from one element to the next along each axis of `shape`, for all but the last `inner` axes of an
-// array that is broadcast to them. False if it does not fit.
+// Computes the bytes from one element to the next along each axis of `shape`, for all but the last `inner`
+// axes of an array that is broadcast to it. Returns false if the array does not fit.
 inline bool broadcast(Steps& steps, const arguments::Array& a, int inner, int ndim,
                       const py::ssize_t* shape) {
   const int missing = ndim - (a.ndim - inner);

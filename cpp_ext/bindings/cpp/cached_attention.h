@@ -1,11 +1,11 @@
-// Attention to the keys and values that a cache has of a layer, as they are kept there.
+// Attention to the keys and values of a layer's cache, in their stored form.
 #pragma once
 #include "attention.h"
 #include "formats.h"
 
 namespace [[gnu::visibility("hidden")]] ops {
 
-// Of q (heads, t, d) to the first `length` tokens of kept (2, kv_heads, capacity, d).
+// The attention of q (heads, t, d) to the first `length` tokens of kept (2, kv_heads, capacity, d).
 inline cpu::Attention attention_of(const Op& op, const Array& q, const Stored& kept, int64_t length) {
   if (q.ndim != 3) op.wrong_shape("q", q, "(h t d)");
   cpu::Attention all{};
@@ -27,7 +27,7 @@ inline cpu::Attention attention_of(const Op& op, const Array& q, const Stored& k
   return all;
 }
 
-// Of as many heads as q has.
+// One for each head of q.
 inline std::vector<float> sinks_of(const Op& op, PyObject* value, const Array& q) {
   if (!present(value)) return {};
   const Array sinks = array(op, "sinks", value);
@@ -37,7 +37,7 @@ inline std::vector<float> sinks_of(const Op& op, PyObject* value, const Array& q
   return sinks_of(sinks);
 }
 
-// The last of `length` tokens attend, each to those before it and itself.
+// The last of `length` tokens attend to themselves and to all tokens before them.
 inline PyObject* cached_attention(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
   static const char* const names[] = {"q", "kept", "length", "out", "scale", "softcap", "window", "sinks"};
   PyObject* values[8];

@@ -1,13 +1,13 @@
-// A call of an op from Python: its arrays and results as its declaration (ops/table.h) has them, so that what
-// an op has in this backend is how its kernel is run: a function of its results and its arguments, in the
-// order of the declaration.
+// Runs an op called from Python: its arrays and results follow from its declaration (ops/table.h). For each
+// op this backend needs only a function that runs the kernel; its parameters are the op's results and
+// arguments in declared order.
 #pragma once
 #include "../declared_call.h"
 #include "formats.h"
 
 namespace [[gnu::visibility("hidden")]] ops {
 
-// Whether the kernel takes the op's own arrays, masks and results of any strides, if the last axis is
+// Whether the kernel takes the op's own arrays, masks and results with any strides, if the last axis is
 // contiguous, and a mask with one element along it.
 template <const Declaration& kOp>
 inline constexpr bool kTakesStrides = false;
@@ -24,7 +24,7 @@ inline const Array& memory(const Array& a) { return a; }
 inline const Array& memory(const Stored& a) { return a.array; }
 inline const Array& memory(const Ids& a) { return a.array; }
 
-// The arguments of a call, each to be taken after those before it.
+// The arguments of a call, read in their order.
 template <const Declaration& kOp>
 class Given {
  public:
@@ -61,7 +61,7 @@ class Given {
     return array;
   }
 
-  // An array whose type, dtype and strides are right.
+  // An array whose type, dtype and strides are valid.
   template <size_t kArgument>
   auto read(PyObject* value) {
     constexpr const Argument& argument = kOp.arguments[kArgument];
@@ -104,7 +104,7 @@ class Given {
   DType dtype_;  // of the op's own arrays
 };
 
-// A call whose arguments are right, and its results.
+// A call with valid arguments, and its results.
 template <const Declaration& kOp>
 class Call : public All<Given<kOp>> {
  public:
@@ -186,7 +186,7 @@ PyObject* called(PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
   }
 }
 
-// The row of an op in the module's table.
+// The row of an op in the module's method table.
 template <const Declaration& kOp, auto kRun>
 PyMethodDef row() {
   static constexpr auto kText = documentation(kOp);

@@ -1,4 +1,4 @@
-// A whole step of decoding, from tokens to logits, as one call.
+// A whole decoding step, from tokens to logits, as one call.
 #pragma once
 #include <array>
 
@@ -6,8 +6,8 @@
 
 namespace [[gnu::visibility("hidden")]] ops {
 
-// What a step takes that stays the same from token to token, checked once: layers, what stands before and
-// after them, and how much memory they need.
+// What does not change from token to token, checked once: the layers, the parts before and after them, and
+// their memory sizes.
 class DecoderPlan {
  public:
   DecoderPlan(py::tuple layers, py::object embedding, py::object output_norm, py::object output,
@@ -29,7 +29,7 @@ class DecoderPlan {
   const cpu::DecoderEnds& ends() const { return ends_; }
   int64_t width() const { return ends_.embedding.k; }
 
-  // What kernels need; those of another instruction set may need more than the ones it was planned for.
+  // The sizes for these kernels; those of another instruction set may need more memory than planned.
   cpu::DecoderSizes sizes(const cpu::Kernels& kernels) const {
     if (&kernels == kernels_) return sizes_;
     return {kernels, layers_.data(), static_cast<int64_t>(layers_.size()), &ends_};
@@ -58,7 +58,7 @@ class DecoderPlan {
   const cpu::DecoderSizes sizes_;
 };
 
-// Token ids, at most kDecodeRows of them; or a single one.
+// Token ids, at most kDecodeRows of them; or a single id.
 struct TokenIds {
   std::array<int64_t, cpu::kDecodeRows> ids;
   int64_t count = 0;
@@ -93,8 +93,8 @@ inline results::Result new_floats(const std::vector<py::ssize_t>& shape) {
   return new_result(kNumpyFloat32, cpu::kFloat32, static_cast<int>(shape.size()), shape.data());
 }
 
-// All steps, and reduce(change) after each half of a layer: this process has a share of the heads and of the
-// feed-forward part, and what all have found is to be added up.
+// Runs all steps and calls reduce(change) after each half of a layer: this process has a share of the heads
+// and of the feed-forward part, and reduce() sums the results of all processes.
 inline void run_reduced(const Op& op, DecoderRun& run, const cpu::DecoderCall& call,
                         const cpu::DecoderSizes& sizes, PyObject* reduce, PyObject* change) {
   if (!PyCallable_Check(reduce)) wrong_kind(op, "reduce", reduce, "a function of an array, or None");

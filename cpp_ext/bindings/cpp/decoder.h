@@ -6,7 +6,7 @@
 
 namespace [[gnu::visibility("hidden")]] ops {
 
-// A vector (n) of float32, which the caller keeps.
+// A vector (n) of float32; the caller keeps it alive.
 inline const float* float_vector(const Op& op, const char* name, PyObject* object, int64_t n) {
   const Array a = array(op, name, object);
   if (a.dtype != cpu::kFloat32)
@@ -15,13 +15,13 @@ inline const float* float_vector(const Op& op, const char* name, PyObject* objec
   return reinterpret_cast<const float*>(a.data);
 }
 
-// The rows of a stored matrix; 0 for what is none.
+// The rows of a stored matrix; 0 if the array is not a matrix.
 inline int64_t rows_of(const Op& op, const char* name, PyObject* object) {
   const Stored weight = stored(op, name, object);
   return weight.ndim == 2 ? weight.axis(2) : 0;
 }
 
-// A weight (n, k) without a bias, which the caller keeps.
+// A weight (n, k) without a bias; the caller keeps it alive.
 inline cpu::Matrix stored_matrix(const Op& op, const char* name, PyObject* object, int64_t n, int64_t k) {
   const Stored weight = stored(op, name, object);
   const py::ssize_t expected[] = {n, k};
@@ -31,7 +31,7 @@ inline cpu::Matrix stored_matrix(const Op& op, const char* name, PyObject* objec
   return {weight.format, weight.data(), n, k, nullptr};
 }
 
-// Weights of a layer in host memory.
+// A layer's weights in host memory.
 struct HostWeights {
   static constexpr Op op{"DecoderLayer"};
   static constexpr bool kExperts = true;
@@ -49,24 +49,24 @@ struct HostWeights {
 using DecoderLayer = LayerWeights<HostWeights>;
 using Layers = std::vector<const cpu::DecoderLayer*>;
 
-// The items of a list or a tuple, which are there as long as this is, whatever becomes of the list.
+// The items of a list or a tuple. They live as long as this tuple, even if the list changes.
 inline py::tuple items_of(const Op& op, const char* name, PyObject* sequence) {
   if (!PyTuple_Check(sequence) && !PyList_Check(sequence))
     wrong_kind(op, name, sequence, "a list or a tuple");
   return steal(PySequence_Tuple(sequence));
 }
 
-// The layers in a tuple of DecoderLayers, which keeps them.
+// The layers in a tuple of DecoderLayers, which keeps them alive.
 inline Layers layers_of(const py::tuple& items) {
   Layers layers;
   for (const py::handle item : items) layers.push_back(&py::cast<const DecoderLayer&>(item).get());
   return layers;
 }
 
-// The arguments of a call, as it needs them.
+// The arguments of a call, converted for the kernels.
 class DecoderArguments {
  public:
-  // `layers` must outlive these; so many rows come, each of `width`.
+  // `layers` must outlive these; the call has `rows` rows of `width` values.
   DecoderArguments(const Op& op, const Layers& layers, int64_t rows, int64_t width, PyObject* rotations,
                    PyObject* sequences)
       : op_(op),
@@ -83,7 +83,7 @@ class DecoderArguments {
                      "as many as come, " + std::to_string(rows));
   }
 
-  // All but what goes in and comes out.
+  // The call without its input and output.
   cpu::DecoderCall call() const {
     cpu::DecoderCall call{};
     call.layers = layers_.data();
@@ -168,12 +168,12 @@ class DecoderArguments {
   const Op& op_;
   const Layers& layers_;
   const int64_t rows_, width_;
-  const std::array<py::tuple, 2> kept_;  // what the pointers below lead to
+  const std::array<py::tuple, 2> kept_;  // the owners of what the pointers below refer to
   std::vector<cpu::Rotation> rotations_;
   std::vector<cpu::Sequence> sequences_;
 };
 
-// A call on its way: its memory, and the threads that it may have.
+// A call in progress: its memory and its threads.
 class DecoderRun {
  public:
   DecoderRun(const cpu::Kernels& kernels, const cpu::DecoderCall& call, const cpu::DecoderSizes& sizes)
@@ -188,7 +188,7 @@ class DecoderRun {
     calls.fetch_add(1, std::memory_order_relaxed);
   }
 
-  // All threads go through the steps [first, last).
+  // Runs steps [first, last) on all threads.
   void go(uint32_t first, uint32_t last) {
     auto* const begun = reinterpret_cast<cpu::Lockstep::Begun*>(memory_.data() + at_.begun);
     std::memset(static_cast<void*>(begun), 0, cpu::Lockstep::bytes(team_));

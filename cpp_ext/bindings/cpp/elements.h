@@ -1,4 +1,4 @@
-// Element-wise ops: each element of the result follows from the same element of the arrays.
+// Element-wise ops: each element of the result depends on the same element of the inputs.
 #pragma once
 #include "../../cpu/threads/parallel_elements.h"
 #include "run.h"

@@ -1,4 +1,4 @@
-// Weights as they are stored, and the ops that only move them: quantize, dequantize, embedding.
+// Weights as stored, and the ops that only convert or copy them: quantize, dequantize, embedding.
 #pragma once
 #include <cstring>
 #include <vector>
@@ -9,10 +9,10 @@
 
 namespace [[gnu::visibility("hidden")]] ops {
 
-// A plain array, or an airllm.formats.Quantized, as kernels see it.
+// A plain array or an airllm.formats.Quantized, as kernels read it.
 struct Stored {
   cpu::Format format = cpu::kF32;
-  Array array;  // of the bytes, where they are blocks: to tell whether memory overlaps
+  Array array;  // of the bytes if they are blocks: to detect overlapping memory
   int ndim = 0;
   std::vector<py::ssize_t> shape;  // of the values
 
@@ -23,7 +23,7 @@ struct Stored {
   std::string shape_text() const { return arguments::shape_text(ndim, shape.data()); }
 };
 
-// Kept for the life of the process; imported when a Quantized may be there, since not every user has one.
+// Kept for the life of the process. Imported on first use, since not every user has a Quantized.
 inline PyObject* quantized_type() {
   return kept_object([] { return py::module_::import("airllm.formats").attr("Quantized"); });
 }
@@ -32,13 +32,14 @@ inline py::object attribute(PyObject* object, PyObject* name) {
   return steal(PyObject_GetAttr(object, name));
 }
 
-// The block format of this name, in letters of any case. NotImplementedError for one that airllm.formats has
-// and these kernels lack: the definition runs. ValueError that lists those that it has for any other.
+// The block format of this name; the case of letters does not matter. Throws NotImplementedError for a format
+// of airllm.formats that these kernels lack: the definition runs instead. Any other name is a ValueError that
+// lists the supported formats.
 inline cpu::Format format_named(const Op& op, PyObject* name, bool to_quantize) {
   if (!PyUnicode_Check(name)) wrong_kind(op, "format", name, "a str");
   Py_ssize_t length = 0;
   const char* const text = PyUnicode_AsUTF8AndSize(name, &length);
-  if (!text) PyErr_Clear();  // half a surrogate pair, which no name has
+  if (!text) PyErr_Clear();  // half a surrogate pair, which is in no name
   for (int f = cpu::kQ8_0; text && f < cpu::kFormats; ++f) {
     if (to_quantize && !cpu::kBlocks[f].has_quantizer) continue;
     if (cpu::same_name({text, static_cast<size_t>(length)}, cpu::kBlocks[f].name))
@@ -59,7 +60,7 @@ inline bool is_uint8(PyObject* object) {
          py::detail::array_descriptor_proxy(py::detail::array_proxy(object)->descr)->type_num == kNumpyUint8;
 }
 
-// The bytes of a Quantized, which its constructor has checked; here again, as memory depends on it.
+// The bytes of a Quantized. Its constructor has checked them; they are checked again for memory safety.
 inline Array bytes(const Op& op, const char* name, PyObject* object, int64_t block) {
   const bool is_bytes = is_uint8(object) && has_flags(object, py::detail::npy_api::NPY_ARRAY_C_CONTIGUOUS_);
   Array a;
@@ -119,7 +120,7 @@ inline Stored stored(const Op& op, const char* name, PyObject* object) {
   return of_floats(op, name, object);
 }
 
-// Keys and values as a cache has them: floats, or bytes that are blocks of Q8_0.
+// Keys and values of a cache: floats, or bytes that are blocks of Q8_0.
 inline Stored kept(const Op& op, const char* name, PyObject* object) {
   return is_uint8(object) ? of_blocks(op, name, object, cpu::kQ8_0) : of_floats(op, name, object);
 }
@@ -128,14 +129,14 @@ inline Stored kept(const Op& op, const char* name, PyObject* object) {
 inline DType dtype_of_values(const Array& a) { return a.dtype; }
 inline DType dtype_of_values(const Stored& a) { return a.is_quantized() ? cpu::kFloat32 : a.array.dtype; }
 
-// A new array of a dtype that no argument need have.
+// A new array of a dtype that need not be that of an argument.
 inline results::Result new_result(int numpy_type, DType dtype, int ndim, const py::ssize_t* shape) {
   const py::object descr =
       py::reinterpret_steal<py::object>(py::detail::npy_api::get().PyArray_DescrFromType_(numpy_type));
   return results::new_result(descr.ptr(), dtype, ndim, shape);
 }
 
-// A new array of the dtype of another one's values.
+// A new array with the dtype of another one's values.
 inline results::Result new_like(const Array& like, int ndim, const py::ssize_t* shape) {
   return results::new_result(py::detail::array_proxy(like.object)->descr, like.dtype, ndim, shape);
 }
@@ -168,10 +169,10 @@ inline void dequantize(const Array& out, const Stored& q) {
   });
 }
 
-// Whole numbers of 32 or 64 bits. Copied, so that what was checked is what is used: another thread may change
-// the array at any time.
+// Integers of 32 or 64 bits. They are copied, so that the checked values are the ones used: another thread
+// may change the array at any time.
 struct Ids {
-  Array array;  // of their bytes: to tell whether memory overlaps
+  Array array;  // of their bytes: to detect overlapping memory
   std::vector<int64_t> values;
 };
 

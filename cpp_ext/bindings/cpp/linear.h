@@ -1,4 +1,4 @@
-// Products with weights (n, k), rows as checkpoints have them, in the form in which they are stored.
+// Products with weights (n, k), rows as in checkpoints, in their stored form.
 #pragma once
 #include "../../cpu/threads/parallel_linear.h"
 #include "formats.h"
@@ -6,14 +6,14 @@
 
 namespace [[gnu::visibility("hidden")]] ops {
 
-// A dense (rows, columns) array of x's dtype on someone else's memory.
+// A dense (rows, columns) array of x's dtype that borrows memory.
 inline py::object matrix_of(const Array& like, const char* data, int64_t rows, int64_t columns) {
   const py::ssize_t shape[] = {rows, columns};
   return steal(
       results::new_array(py::detail::array_proxy(like.object)->descr, 2, shape, const_cast<char*>(data)));
 }
 
-// A dense float32 product of many rows is NumPy's BLAS, as in matmul().
+// A dense float32 product of many rows uses NumPy's BLAS, as in matmul().
 inline void linear_by_numpy(const Array& out, const Array& x, const cpu::threaded::Linear& call) {
   const py::object rows = matrix_of(x, x.data, call.m, call.k),
                    result = matrix_of(x, out.data, call.m, call.n),

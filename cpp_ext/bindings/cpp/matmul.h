@@ -1,4 +1,4 @@
-// Products of matrices.
+// Matrix products.
 #pragma once
 #include <cstring>
 
@@ -7,8 +7,8 @@
 
 namespace [[gnu::visibility("hidden")]] ops {
 
-// A dense float32 product is NumPy's BLAS: a second one in the process would fight it for the cores.
-// Where it overflows it is infinite, without a warning, as on every backend.
+// A dense float32 product uses NumPy's BLAS: a second BLAS in the process would compete with it for the
+// cores. An overflow gives infinity, without a warning, as on every backend.
 inline void numpy_matmul(PyObject* a, PyObject* b, PyObject* out) {
   PyObject* const matmul = kept_object([] { return py::module_::import("numpy").attr("matmul"); });
   PyObject* const errstate = kept_object([] { return py::module_::import("numpy").attr("errstate"); });
@@ -22,7 +22,7 @@ inline void numpy_matmul(PyObject* a, PyObject* b, PyObject* out) {
   const auto same = py::reinterpret_steal<py::object>(
       unless_ended([&] { return PyObject_Vectorcall(matmul, operands, 3, nullptr); }));
   {
-    const py::error_scope failed;  // keeps the error while errstate is left
+    const py::error_scope failed;  // keeps the error while errstate exits
     PyObject* const none[] = {quiet.ptr(), Py_None, Py_None, Py_None};
     steal(PyObject_VectorcallMethod(exit, none, 4, nullptr));
   }

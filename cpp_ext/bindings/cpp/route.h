@@ -1,4 +1,4 @@
-// A function that hands each call to one of several backends' kernels, by what was measured of them.
+// A function that routes each call to the kernel of one of several backends, by measured speed.
 #pragma once
 #include <structmember.h>
 
@@ -15,9 +15,9 @@ namespace [[gnu::visibility("hidden")]] ops {
 namespace py = pybind11;
 using namespace arguments;
 
-constexpr int kOctaves = 48;  // sizes are told apart by their bit lengths
+constexpr int kOctaves = 48;  // sizes are classified by their bit lengths
 
-// For one dtype: the place in `kernels` of the winner, at each bit length of one array's size or of two.
+// For one dtype: the index in `kernels` of the winner, for each bit length of one array's size or of two.
 struct Winners {
   std::vector<py::object> kernels;
   std::string places;
@@ -25,7 +25,7 @@ struct Winners {
 
 struct Routes {
   py::object usual;
-  Py_ssize_t arrays;              // the first one or two, whose sizes decide
+  Py_ssize_t arrays;              // the first one or two arrays, whose sizes decide
   Winners winners[cpu::kDTypes];  // no kernels: not measured
 };
 
@@ -41,7 +41,7 @@ inline int octave(PyObject* array) {
   return size ? std::min(64 - __builtin_clzll(size), kOctaves - 1) : 0;
 }
 
-// Only arrays of one measured dtype are routed, beside whole numbers, which are places in another array.
+// Routes only arrays of one measured dtype. Integer arrays, such as indices, may be among them.
 inline PyObject* kernel_of(const Routes& routes, PyObject* const* args, Py_ssize_t given) {
   if (given < routes.arrays) return routes.usual.ptr();
   size_t at = 0;

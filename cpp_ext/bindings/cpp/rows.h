@@ -1,4 +1,4 @@
-// Ops whose rows, the last axis, are computed each on its own.
+// Ops that compute each row (the last axis) independently.
 #pragma once
 #include "../../cpu/threads/parallel_rows.h"
 #include "broadcast.h"
@@ -6,7 +6,7 @@
 
 namespace [[gnu::visibility("hidden")]] ops {
 
-// The rows of an array that has some.
+// The rows of an array with at least one axis.
 inline cpu::threaded::AllRows rows_of(const Array& x) {
   const int64_t dim = x.axis(1);
   return {x.dtype, dim ? x.size / dim : 0, dim};

@@ -1,4 +1,4 @@
-// What every op of the `cpp` backend needs: the kernels in use, threads, and the way from Python.
+// What every op of the `cpp` backend needs: the current kernels, threads, and calls from Python.
 #pragma once
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -17,12 +17,12 @@ namespace [[gnu::visibility("hidden")]] ops {
 namespace py = pybind11;
 using namespace arguments;
 
-// The instruction set in use: the process's, or that of a thread that has switched to another.
+// The current instruction set: the process's, or that of a thread that has switched to another one.
 class Active {
  public:
   const cpu::Kernels* load() const { return own_ ? own_ : process_.load(); }
   void operator=(const cpu::Kernels* kernels) { process_ = kernels; }
-  // This thread's from now on; null: the process's. Returns the one before.
+  // Sets this thread's kernels (null: the process's) and returns the previous ones.
   const cpu::Kernels* switch_to(const cpu::Kernels* kernels) { return std::exchange(own_, kernels); }
 
  private:
@@ -33,8 +33,8 @@ class Active {
 inline Active active;
 inline std::atomic<uint64_t> calls{0};  // kernels run so far
 
-// A scope in which this thread's ops use another instruction set (null: the process's) and at most so many
-// threads (0: as the process does).
+// A scope in which this thread's ops use another instruction set (null: the process's) and at most this many
+// threads (0: the process's number).
 class Switched {
  public:
   Switched(const cpu::Kernels* kernels, int threads)
@@ -51,8 +51,8 @@ class Switched {
   const int threads_;
 };
 
-// Runs a kernel, without the interpreter's lock where its work, in elements of an elementwise op, is long
-// enough for another thread to use it.
+// Runs a kernel. It releases the interpreter lock if the work, in elements of an elementwise op, is long
+// enough for another thread to benefit.
 template <class Call>
 inline void run(int64_t work, const Call& call) {
   calls.fetch_add(1, std::memory_order_relaxed);
@@ -61,7 +61,7 @@ inline void run(int64_t work, const Call& call) {
   call();
 }
 
-// Runs work(begin, end) so, shared among threads.
+// Runs work(begin, end) in the same way, shared among threads.
 template <class Work>
 inline void run(int64_t n, int64_t cost, int64_t step, const Work& work) {
   run(n * cost, [&] { cpu::share(n, cost, step, work); });

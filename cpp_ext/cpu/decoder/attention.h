@@ -1,7 +1,7 @@
-// How the attention of a decoder layer is shared among threads: each gets the same number of keys times
-// queries, whatever heads they are of. A unit, one key-value head of one sequence with the queries that share
-// it, may so be cut among several threads, each of which has some of its keys; the last of them puts the new
-// keys and values into the cache, the one that is done last adds up.
+// Shares the attention of a decoder layer among threads: each gets the same number of keys times queries,
+// across heads. A unit is one key-value head of one sequence with the queries that share it. It may be split
+// among several threads, each with some of its keys. The last of them writes the new keys and values into the
+// cache; the one that finishes last merges the results.
 #pragma once
 #include <algorithm>
 
@@ -9,7 +9,7 @@
 
 namespace cpu {
 
-// What a thread has of a unit: the part `part` of `parts`, with keys [begin, end).
+// A thread's part of a unit: part `part` of `parts`, with keys [begin, end).
 struct UnitPart {
   const Sequence* sequence;
   int64_t head, number;  // of the unit in its sequence, and in the call
@@ -26,7 +26,7 @@ class __attribute__((visibility("hidden"))) UnitParts {
     for (int64_t s = 0; s < call.sequence_count; ++s) total_ += layer.kv_heads * cost(call.sequences[s]);
   }
 
-  // Calls work(part) for each part that this thread has.
+  // Calls work(part) for each of this thread's parts.
   template <class Work>
   void each(const Work& work) const {
     int64_t at = 0, number = 0;
@@ -40,12 +40,12 @@ class __attribute__((visibility("hidden"))) UnitParts {
 
  private:
   static constexpr int64_t kStep = 16;     // keys that the kernels take at once
-  static constexpr int64_t kAnyUnit = 32;  // keys that cost as much as what is the same for each unit
+  static constexpr int64_t kAnyUnit = 32;  // the fixed cost of a unit, in keys
 
   int64_t first_key(const Sequence& sequence) const {
     return layer_.window ? std::max<int64_t>(0, sequence.length + 1 - layer_.window) : 0;
   }
-  int64_t cost(const Sequence& sequence) const {  // reading a key counts as much as eight rows' arithmetic
+  int64_t cost(const Sequence& sequence) const {  // reading a key costs as much as computing eight rows
     const int64_t keys = sequence.end() - first_key(sequence);
     return (keys + kAnyUnit) * (sequence.tokens() * layer_.group() + 8);
   }
@@ -55,7 +55,7 @@ class __attribute__((visibility("hidden"))) UnitParts {
     int64_t first = me_, last = me_;
     while (first > 0 && start_of(first) > at) --first;
     while (last < all_ - 1 && start_of(last + 1) < at + size) ++last;
-    // Where this thread's keys, and the next one's, begin.
+    // Where the keys of a thread begin.
     const int64_t oldest = first_key(sequence), keys = sequence.end() - oldest;
     const auto cut = [&](int64_t thread) {
       if (thread == first) return oldest;

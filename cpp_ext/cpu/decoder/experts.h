@@ -1,5 +1,5 @@
-// Which experts of a layer the tokens of a call go to. Every thread finds that out for itself, from the
-// router's logits: airllm/engine/decoder.py, experts(), is the definition.
+// Selects the experts for the tokens of a call. Every thread does so itself, from the router's logits:
+// airllm/engine/decoder.py, experts(), is the definition.
 #pragma once
 #include <algorithm>
 #include <numeric>
@@ -8,15 +8,15 @@
 
 namespace cpu {
 
-// A token goes to an expert, whose result has a share in the token's.
+// A token and one of its experts, whose result is weighted.
 struct Choice {
   int64_t expert, token;
   float share;
 };
 
-// The tokens that go to one expert: choices [first, first + count) of all.
+// The tokens of one expert: choices [first, first + count) of all.
 struct ExpertRows {
-  int64_t expert, place;  // among all, and among those that a token goes to
+  int64_t expert, place;  // its index among all experts, and among a token's experts
   int64_t first, count;
   const Choice* choices;
 };
@@ -24,11 +24,11 @@ struct ExpertRows {
 class __attribute__((visibility("hidden"))) Routing {
  public:
   Routing() = default;
-  // Room for as many choices as all tokens make, and for values and numbers of all experts.
+  // Buffers for all tokens' choices, and for one probability and one index per expert.
   Routing(Choice* choices, float* probabilities, int32_t* order)
       : choices_(choices), probabilities_(probabilities), order_(order) {}
 
-  // `logits` (tokens, experts.count): the router's.
+  // `logits` (tokens, experts.count): the router's output.
   void find(const RowKernels& kernels, const Experts& experts, const float* logits, int64_t tokens) {
     count_ = tokens * experts.used;
     for (int64_t token = 0; token < tokens; ++token)
@@ -40,10 +40,10 @@ class __attribute__((visibility("hidden"))) Routing {
     for (int64_t i = 0; i < count_; ++i) experts_ += !i || choices_[i].expert != choices_[i - 1].expert;
   }
 
-  // To which any token goes.
+  // The number of experts that have a token.
   int64_t experts() const { return experts_; }
 
-  // Calls visit(rows) for each of them, in the order of their numbers.
+  // Calls visit(rows) for each of them, in index order.
   template <class Visit>
   void each(const Visit& visit) const {
     for (int64_t first = 0, place = 0, stop; first < count_; first = stop, ++place) {
@@ -64,7 +64,7 @@ class __attribute__((visibility("hidden"))) Routing {
       choices_[token * experts.used + i] = {order_[i], token, probabilities_[order_[i]] / all};
   }
 
-  // Of equals the first; what is no number comes last.
+  // Of equal values the first wins; NaN is last.
   bool before(int32_t a, int32_t b) const {
     const float x = probabilities_[a], y = probabilities_[b];
     if (x > y || y > x) return x > y;

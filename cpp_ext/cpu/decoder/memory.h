@@ -1,4 +1,4 @@
-// What lies where in the memory of a call of decoder layers.
+// The layout of the memory of a call of decoder layers.
 #pragma once
 #include <algorithm>
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace cpu {
 
-// Hands out pieces of memory, each on cache lines of its own.
+// Allocates pieces of memory, each on its own cache lines.
 struct Pieces {
   int64_t bytes = 0;
   int64_t take(int64_t of) {
@@ -21,13 +21,13 @@ struct Pieces {
   int64_t floats(int64_t count) { return take(count * 4); }
 };
 
-// The largest of what some layers need, and what comes after them.
+// The largest sizes among the layers and the ends.
 struct DecoderSizes {
   int64_t width = 0, q = 0, kv = 0, group = 0, head_dim = 0;
-  int64_t feed_forward = 0;  // of all experts that a token goes to
+  int64_t feed_forward = 0;  // of all experts of a token
   int64_t experts = 0, experts_used = 0;
-  int64_t packed = 0;     // bytes of a packed row, and of what rounding leaves of it
-  int64_t longest = 0;    // values of a row of a weight
+  int64_t packed = 0;     // bytes of a packed row and its rounding error
+  int64_t longest = 0;    // values in the longest row of a weight
   int64_t units = 0;      // of attention: key-value heads
   int64_t attention = 0;  // floats
   int64_t weights = 0;    // of the layer that has the fewest
@@ -65,12 +65,12 @@ struct DecoderSizes {
   }
 };
 
-// Offsets in bytes: of what all threads read, and of what each thread has for itself.
+// Offsets in bytes: of memory shared by all threads, and of each thread's own memory.
 struct DecoderMemory {
   Pieces shared, own;
   int64_t q, k, v, seen, change, router, gate, up, x, middle, sums, begins, done, took, begun;
   int64_t own_x, normed, packed, floats, rotated, attention, choices, probabilities, order;
-  int64_t unit_rows = 0;  // of queries, that a sequence has with one key-value head
+  int64_t unit_rows = 0;  // query rows of a sequence per key-value head
 
   DecoderMemory(const DecoderSizes& sizes, const DecoderCall& call, int team) {
     const int64_t rows = call.rows, units = sizes.units * call.sequence_count;

@@ -1,5 +1,5 @@
-// Products of a thread's few rows with weights as they are stored. Every thread packs the rows for itself,
-// once for all weights of a format.
+// Products of a thread's few rows with weights as stored. Every thread packs the rows itself, once for all
+// weights of a format.
 #pragma once
 #include <algorithm>
 
@@ -11,14 +11,14 @@ namespace cpu {
 struct Columns {
   int64_t begin, end;
 
-  // What of them is among n columns behind `before` others.
+  // The part of these columns that is among n columns after `before` others.
   Columns within(int64_t before, int64_t n) const {
     return {std::clamp<int64_t>(begin - before, 0, n), std::clamp<int64_t>(end - before, 0, n)};
   }
 };
 
-// Rows (rows, k) that products read. With rounding errors, what rounding to 8 bits leaves of a row is a row
-// too, and a product exact to 15 bits.
+// The rows (rows, k) that products read. With rounding errors, the error of rounding a row to 8 bits is
+// packed as another row, and products are exact to 15 bits.
 struct ProductInput {
   const float* x;
   int64_t k, rows;
@@ -27,18 +27,18 @@ struct ProductInput {
 
 class __attribute__((visibility("hidden"))) DecoderProducts {
  public:
-  // `packed` has room for the rows in any format that comes, `floats` for kUnpackedRows rows of weights.
+  // `packed` must hold the rows in any format, `floats` kUnpackedRows rows of weights.
   DecoderProducts(const StoredKernels& kernels, char* packed, float* floats)
       : kernels_(kernels), packed_(packed), floats_(floats) {}
 
-  // What is multiplied from now on.
+  // Sets the input of the products that follow.
   void of(const ProductInput& input) {
     input_ = input;
     packed_for_ = kFormats;
   }
   const ProductInput& input() const { return input_; }
 
-  // Columns of out (the input's rows, n) = input matrix^T + bias.
+  // Columns of out (the input's rows, n) = input @ matrix^T + bias.
   void multiply(const Matrix& matrix, float* out, Columns columns) {
     if (columns.begin >= columns.end) return;
     pack(matrix.format);
@@ -70,7 +70,7 @@ class __attribute__((visibility("hidden"))) DecoderProducts {
   }
   bool has_rounding_error() const { return input_.with_rounding_error && is_quantized(packed_as_); }
 
-  // Rows that int8 blocks cannot hold, as those with a NaN, are packed as floats.
+  // Rows that int8 blocks cannot hold, such as those with a NaN, are packed as floats.
   void pack(Format format) {
     if (packed_for_ == format) return;
     packed_for_ = format;

@@ -1,9 +1,9 @@
-// A thread's way through the layers of a call. Five steps to a layer, six if a layer of the call has experts:
-//   q, k, v | attention | its output matrix | router of experts | gate, up, their product | down
-// What is little work, norms and the packing of rows, every thread does for itself: that takes less time than
-// waiting for another to do it. A step reads nothing that it writes, and writes nothing that the one before
-// it, or the next one, does: what x is after a layer's first half, and after all of it, lie apart. Logits are
-// one step more, after all layers.
+// A thread's work on the layers of a call. A layer has five steps, or six if a layer of the call has experts:
+//   q, k, v | attention | output matrix | router of experts | gate, up, their product | down
+// Every thread does small work, such as norms and the packing of rows, itself: that is faster than waiting
+// for another thread. A step does not read what it writes, and does not write what the previous or the next
+// step writes: x after a layer's first half and x after the layer are in separate buffers. Logits are one
+// more step, after all layers.
 #pragma once
 #include <cmath>
 
@@ -45,14 +45,14 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     return static_cast<uint32_t>(call.count) * steps_per_layer(sizes) + (call.ends ? 1 : 0);
   }
 
-  // One of a step's shares, each of which is done by one thread.
+  // Runs one share of a step, on one thread.
   void run(uint32_t step, uint32_t share) {
     const uint64_t before = ticks();
     work(step, share);
     took_[share].of[stage_] += ticks() - before;
   }
 
-  // After all steps, by one thread: x as the caller gets it.
+  // After all steps, on one thread: writes x to the caller's buffer.
   void finish() {
     add_layer(call_.count - 1);
     std::copy_n(own_x_, call_.rows * call_.width, call_.x);
@@ -61,14 +61,14 @@ class __attribute__((visibility("hidden"))) DecoderThread {
  private:
   enum Stage : uint32_t { kProjections, kAttention, kOutput, kRouter, kGate, kDown, kLogits };
   static_assert(kLogits < kStepKinds);
-  Stage stage_of(int64_t number, uint32_t step) const {  // five steps have none for routers
+  Stage stage_of(int64_t number, uint32_t step) const {  // five steps: without the router
     if (number == call_.count) return kLogits;
     return Stage(step < kRouter || per_layer_ > kDown ? step : step + 1);
   }
 
   void work(uint32_t step, uint32_t share) {
     const int64_t number = step / per_layer_;
-    const bool again = step == last_step_;  // its rows are packed
+    const bool again = step == last_step_;  // its rows are already packed
     const bool follows = step == last_step_ + 1;
     last_step_ = step;
     share_ = share;
@@ -103,8 +103,8 @@ class __attribute__((visibility("hidden"))) DecoderThread {
 
   float* own(int64_t offset) const { return reinterpret_cast<float*>(mine_ + offset); }
 
-  // This share's of n columns: whole cache lines, but for the last. Where they are few, the shares are equal:
-  // a line more or less is then more than what threads differ by.
+  // This share of n columns: whole cache lines, except the last. If there are few lines, the shares are
+  // equal: a line more or less then matters more than the threads' differences in speed.
   Columns share(int64_t n) const {
     constexpr int64_t kLine = 16, kManyLines = 16;
     const int64_t lines = (n + kLine - 1) / kLine;
@@ -117,7 +117,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     return {begin(share_), begin(share_ + 1)};
   }
 
-  // x before the first layer.
+  // Sets x before the first layer.
   void start() {
     if (!call_.ends) return void(std::copy_n(call_.x, call_.rows * call_.width, own_x_));
     const Matrix& table = call_.ends->embedding;
@@ -129,13 +129,13 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     for (int64_t i = 0; i < call_.rows * table.k; ++i) own_x_[i] *= scale;
   }
 
-  // x after this layer.
+  // Sets x after this layer.
   void add_layer(int64_t number) {
     const DecoderLayer& layer = *call_.layers[number];
     add_change(middle_, layer.feed_forward_post_norm, layer);
   }
 
-  // x with what half a layer has found.
+  // Adds the result of half a layer to x.
   void add_change(const float* x, const float* post_norm, const DecoderLayer& layer) {
     const int64_t values = call_.rows * call_.width;
     const float* change = change_;
@@ -156,14 +156,14 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     for (int64_t i = 0; i < n; ++i) to[i] = from[i] * by;
   }
 
-  // The input of the next product; x itself without a weight.
+  // Sets the input of the next product; without a weight that is x itself.
   void normalize(const float* weight, float eps, int64_t rows, bool with_rounding_error = false) {
     if (!weight) return products_.of({own_x_, call_.width, rows, with_rounding_error});
     kernels_.rows.rms_norm[kFloat32][1](normed_, own_x_, weight, {rows, call_.width, false}, eps);
     products_.of({normed_, call_.width, rows, with_rounding_error});
   }
 
-  // This share's columns of x, for steps to come.
+  // Writes this share's columns of x for later steps.
   void keep(float* to) const {
     const Columns mine = share(call_.width);
     if (mine.begin < mine.end)
@@ -171,8 +171,8 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         std::copy(own_x_ + at + mine.begin, own_x_ + at + mine.end, to + at + mine.begin);
   }
 
-  // q, k and v are one matrix to the threads. What rounding does to these three is half of what it does to
-  // the logits, and they are a tenth of a model's weights.
+  // Threads share q, k and v as one matrix. Rounding here causes half of the rounding error of the logits,
+  // and these are a tenth of a model's weights.
   void project(const DecoderLayer& layer) {
     const Columns mine = share(layer.q.n + 2 * layer.k.n);
     int64_t before = 0;
@@ -185,7 +185,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     part(layer.v, v_);
   }
 
-  // x after attention, and what the products of the feed-forward part begin with.
+  // Sets x after attention, and the input of the feed-forward products.
   void begin_second_half(const DecoderLayer& layer) {
     add_change(x_, layer.attention_post_norm, layer);
     normalize(layer.feed_forward_norm, layer.eps, call_.rows);
@@ -197,7 +197,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     gate(layer, layer.gate, layer.up, share(layer.feed_forward), 0);
   }
 
-  // Columns of gate_, of as many rows as the input has, from `first` on.
+  // Columns of gate_ from `first` on, for as many rows as the input has.
   void gate(const DecoderLayer& layer, const Matrix& gate, const Matrix& up, Columns mine, int64_t first) {
     const int64_t before = first * layer.feed_forward;
     products_.multiply(gate, gate_ + before, mine);
@@ -218,14 +218,14 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     multiply(layer.experts.router, router_);
   }
 
-  // Where the tokens go in this layer, whose router is done.
+  // The routing of this layer, whose router step is done.
   const Routing& routing_of(int64_t number) {
     if (routed_ != number) routing_.find(kernels_.rows, call_.layers[number]->experts, router_, call_.rows);
     routed_ = number;
     return routing_;
   }
 
-  // The experts that any token goes to are one matrix to the threads. `normed`: this thread has the input.
+  // Threads share the experts that have tokens as one matrix. `normed`: this thread has the input.
   void gate_experts(const DecoderLayer& layer, int64_t number, bool normed) {
     if (!normed) begin_second_half(layer);
     const Routing& routing = routing_of(number);
@@ -240,8 +240,8 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     });
   }
 
-  // The normed rows that go to an expert are the next input: all of them, or copies of some, for which own_x_
-  // has room since middle_ has what was there.
+  // The normed rows of an expert's tokens are the next input: all rows, or copies of some in own_x_. Its
+  // contents are in middle_ already.
   void gather(const ExpertRows& rows) {
     const int64_t width = call_.width;
     if (rows.count == call_.rows) {
@@ -253,7 +253,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     products_.of({own_x_, width, rows.count});
   }
 
-  // This share's columns of what all experts have found, each by its share.
+  // This share's columns of the weighted sum of all experts' results.
   void add_experts(const DecoderLayer& layer, const Routing& routing) {
     const Columns mine = share(call_.width);
     if (mine.begin >= mine.end) return;
@@ -270,7 +270,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     for (int64_t i = columns.begin; i < columns.end; ++i) to[i] += choice.share * found[i];
   }
 
-  // Of each sequence's last row.
+  // Logits of the last row of each sequence.
   void logits(bool again) {
     const DecoderEnds& ends = *call_.ends;
     if (!again) {
@@ -341,14 +341,15 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     return all;
   }
 
-  // Queries, or keys, of all rows (rows, width), and the weight of their norm, or null.
+  // Queries or keys of all rows (rows, width), and the weight of their norm, or null.
   struct Projected {
     const float* values;
     int64_t width;
     const float* norm;
   };
 
-  // Some heads of each token of a sequence, from the first on, to rotated_ (tokens, heads, head_dim).
+  // Rotates some heads of each token of a sequence, starting at `first`, into rotated_ (tokens, heads,
+  // head_dim).
   void rotate(const DecoderLayer& layer, const Sequence& sequence, const Projected& from, int64_t first,
               int64_t heads) {
     const Rows rows{heads, layer.head_dim, false};
@@ -377,7 +378,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     }
   }
 
-  // 1 / sqrt(mean of squares + eps). Sums of several lanes, as compilers make vectors of.
+  // 1 / sqrt(mean of squares + eps). It has a partial sum per lane, so that compilers vectorize it.
   static float inverse_rms(const float* x, int64_t n, float eps) {
     constexpr int64_t kLanes = 16;
     float sums[kLanes] = {};
@@ -409,7 +410,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   const DecoderCall& call_;
   const uint32_t per_layer_;
   const int64_t all_, slot_;
-  char* const mine_;  // memory that no other thread has
+  char* const mine_;  // this thread's own memory
   int64_t share_ = 0;
   Stage stage_ = kProjections;
   uint32_t last_step_ = UINT32_MAX;
@@ -419,7 +420,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   ShareTicks* took_;
   float *own_x_, *normed_, *rotated_, *attention_;
   Routing routing_{};
-  int64_t routed_ = -1;  // the layer of which it is
+  int64_t routed_ = -1;  // the layer of the current routing
 };
 
 }  // namespace cpu

@@ -1,4 +1,4 @@
-// What attention asks of a CPU kernel set. attention.inl has the kernels.
+// The interface of the CPU attention kernels. attention.inl has the kernels.
 #pragma once
 #include <optional>
 
@@ -7,10 +7,10 @@
 
 namespace cpu {
 
-constexpr int kCacheFormats = kQ8_0 + 1;  // in which keys and values may be kept: the floats, and Q8_0
+constexpr int kCacheFormats = kQ8_0 + 1;  // in which keys and values may be stored: the floats and Q8_0
 
-// What the heads of a call have in common. Strides are in elements, those of keys and values in blocks where
-// they are blocks; the last axes are contiguous.
+// What all heads of a call share. Strides are in elements; those of quantized keys and values are in blocks.
+// The last axes are contiguous.
 struct Attention {
   int64_t heads;       // query heads that share a key-value head
   int64_t t, s, d, e;  // queries, keys, length of a query, length of a value
@@ -23,24 +23,24 @@ struct Attention {
 
   int64_t rows() const { return heads * t; }
 
-  // Which keys a query sees: `window` of them at most, itself the last where it is causal.
+  // Sets which keys a query sees: at most `window` keys and, if `causal`, none after itself.
   void see(bool causal, std::optional<int64_t> window) {
-    const int64_t itself = s - t;  // the last query stands at the last key
+    const int64_t itself = s - t;  // the last query is at the position of the last key
     high = causal ? itself : s;
     low = window && *window < s + t ? itself - *window + 1 : -t;
   }
 };
 
-// One key-value head of one member of the batch, with the query heads that share it. Their rows are counted
-// query by query: row r is query r / heads of head r % heads.
+// One key-value head of one batch member, with the query heads that share it. Row r is query r / heads of
+// head r % heads.
 struct AttentionHead {
   const char *q, *k, *v, *mask;  // mask may be null
   char* out;
   const float* sinks = nullptr;  // of each of its query heads: a score without a value
 };
 
-// Rows [row, row + rows) over keys [key, key_end). Where other parts have the other keys, `sums` takes
-// for every row e sums of values, the largest score, and the sum of the exponentials.
+// Rows [row, row + rows) with keys [key, key_end). If other parts have the other keys, `sums` receives for
+// each row e sums of values, the largest score, and the sum of the exponentials.
 struct AttentionPart {
   int64_t row, rows, key, key_end;
   float* sums;
@@ -50,20 +50,21 @@ using AttentionKernel = void(const Attention& all, const AttentionHead& head, co
                              float* workspace);
 
 struct AttentionKernels {
-  int64_t few, panel;                          // rows: up to `few` at once, or any number of panels
-  AttentionKernel* few_rows[kCacheFormats];    // reads keys and values as they lie: by their format
-  AttentionKernel* panel_rows;                 // keys and values are used by many rows
+  int64_t few, panel;                          // rows: up to `few` at once, or whole panels
+  AttentionKernel* few_rows[kCacheFormats];    // reads keys and values as stored: by their format
+  AttentionKernel* panel_rows;                 // many rows use the same keys and values
   int64_t (*workspace)(const Attention& all);  // floats that a part needs
   // Writes rows [row, row + rows) from the sums of `parts` parts.
   void (*merge)(const Attention& all, const AttentionHead& head, int64_t row, int64_t rows, float* sums,
                 int64_t parts);
-  // out (rows) = matrix (rows, d) x (d), and out (d) += weights (rows) matrix (rows, d): all float32 but the
-  // matrix, by whose type these are indexed. x has zeros, and the second out has room, up to whole vectors.
+  // out (rows) = matrix (rows, d) x (d), and out (d) += weights (rows) matrix (rows, d). All are float32 but
+  // the matrix, whose type is the index. x is padded with zeros to whole vectors, and the second out has room
+  // for them.
   void (*scores[kDTypes])(float* out, const float* x, const void* matrix, int64_t stride, int64_t rows,
                           int64_t d);
   void (*add_rows[kDTypes])(float* out, const float* weights, const void* matrix, int64_t stride,
                             int64_t rows, int64_t d);
-  void (*widen[kMaskDTypes])(float* out, const void* x, int64_t n);  // of a mask's bool: 0 or -inf
+  void (*widen[kMaskDTypes])(float* out, const void* x, int64_t n);  // a mask's bool becomes 0 or -inf
   void (*narrow[kDTypes])(void* out, const float* x, int64_t n, float scale);
   void (*cap)(float* x, int64_t n, float softcap);  // in place: softcap tanh(x / softcap)
 };

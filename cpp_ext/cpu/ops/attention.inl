@@ -1,4 +1,4 @@
-// The attention kernels, and their two halves by themselves.
+// The attention kernels, and their two halves as kernels of their own.
 #ifndef AIRLLM_ATTENTION_INL
 #define AIRLLM_ATTENTION_INL
 #include "attention_few_rows.inl"

@@ -1,5 +1,5 @@
-// Attention with few rows for each key-value head, as when a model generates: the time is that of reading
-// keys and values, once for all rows.
+// Attention with few rows per key-value head, as in token generation. Its cost is reading keys and values,
+// once for all rows.
 #ifndef AIRLLM_ATTENTION_FEW_ROWS_INL
 #define AIRLLM_ATTENTION_FEW_ROWS_INL
 #include "attention_rows.inl"
@@ -8,7 +8,7 @@ namespace cpu::ISA {
 namespace {
 
 constexpr int64_t kFewQueryRows = 32;
-constexpr int kRowsAtOnce = VECTORS == 32 ? 4 : 2;  // by four keys, or by kValueVecs of values, in registers
+constexpr int kRowsAtOnce = VECTORS == 32 ? 4 : 2;  // in registers, by 4 keys or kValueVecs vectors of values
 constexpr int kValueVecs = 4;
 
 template <int kDistance, int... I>
@@ -20,7 +20,7 @@ INLINE Vec other_half(Vec a, Vec b, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, b, (I & kDistance ? I + LANES : I) ^ kDistance...);
 }
 
-// Sums of pairs of lanes that are kDistance apart; lanes with that bit are of the vectors' upper half.
+// Sums pairs of lanes that are kDistance apart; lanes with that bit come from the upper half of the vectors.
 template <int kCount, int kDistance>
 INLINE Vec add_lane_pairs(const Vec* v) {
   if constexpr (kCount == 1) {
@@ -33,8 +33,8 @@ INLINE Vec add_lane_pairs(const Vec* v) {
   }
 }
 
-// A value that several instructions use: loaded once, not by each of them, of which there can be only one or
-// two in a cycle.
+// Keeps a value in a register for several instructions. Each of them would load it again otherwise, and a
+// core does one or two loads a cycle.
 INLINE Vec once(Vec v) {
 #ifdef KEEP_IN_REGISTER
   KEEP_IN_REGISTER(v);
@@ -42,7 +42,7 @@ INLINE Vec once(Vec v) {
   return v;
 }
 
-// to[r][j] = q[r] . k[j] for LANES keys from `first` on, and what whole vectors have of their lengths
+// to[r][j] = q[r] . k[j] for LANES keys from `first` on, over the whole vectors of each row
 template <int kRows, class T>
 INLINE void dots(float* to, const float* q, int64_t q_stride, const Stream<T>& k, int64_t first, int64_t d) {
   Vec sums[kRows][LANES / 4];
@@ -69,7 +69,8 @@ INLINE void dots(float* to, const float* q, int64_t q_stride, const Stream<T>& k
   for (int r = 0; r < kRows; ++r) store(to + r * kKeys + first, add_lane_pairs<LANES / 4, 4>(sums[r]));
 }
 
-// to[r][j] = q[r] . k[j] for all keys. Those that fill no vector are computed again with ones before them.
+// to[r][j] = q[r] . k[j] for all keys. The last vector overlaps the one before it and computes those keys
+// again.
 template <int kRows, class T>
 void dots_of_block(float* to, const float* q, int64_t q_stride, const Stream<T>& k, int64_t d, int64_t keys) {
   const int64_t whole = keys < LANES ? 0 : d / LANES * LANES;
@@ -83,8 +84,8 @@ void dots_of_block(float* to, const float* q, int64_t q_stride, const Stream<T>&
     }
 }
 
-// acc[r] += p[r][j] v[j], kVecs vectors of each row from column i on, over all keys; `part` is not zero for
-// the last columns, less than a vector.
+// acc[r] += p[r][j] v[j] over all keys, for kVecs vectors of each row starting at column i. `part` is nonzero
+// for the last columns, which fill less than a vector.
 template <int kRows, int kVecs, class T>
 INLINE void add_columns(float* acc, int64_t acc_stride, const float* p, const Stream<T>& v, int64_t i,
                         int64_t keys, int64_t part) {
@@ -116,7 +117,7 @@ void add_block(float* acc, int64_t acc_stride, const float* p, const Stream<T>& 
   if (i < e) add_columns<kRows, 1>(acc, acc_stride, p, v, i, keys, e - i);
 }
 
-// By the number of rows.
+// Indexed by the number of rows.
 template <class T>
 constexpr void (*kDots[])(float*, const float*, int64_t, const Stream<T>&, int64_t, int64_t) = {
     nullptr,
@@ -135,7 +136,7 @@ constexpr void (*kAddBlock[])(float*, int64_t, const float*, const Stream<T>&, i
 #endif
 };
 
-// Scores of row r -> exponentials; what the row has seen before shrinks.
+// Turns the scores of row r into exponentials and rescales the row's earlier sums.
 inline void exponentials_of_row(float* p, float* acc, float* top, float* sum, const Attention& all,
                                 const AttentionHead& head, int64_t r, int64_t key, int64_t keys) {
   const int64_t query = r / all.heads;

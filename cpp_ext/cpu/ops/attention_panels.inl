@@ -1,6 +1,6 @@
-// Attention with many rows for each key-value head. They lie across the lanes, from the transposed queries to
-// the transposed result: maxima and sums of a row need no steps across lanes, and keys and values are read as
-// they lie, one broadcast element at a time.
+// Attention with many rows per key-value head. Rows are spread across the lanes, from the transposed queries
+// to the transposed result. Row maxima and sums need no steps across lanes, and keys and values are read as
+// stored, one broadcast element at a time.
 #ifndef AIRLLM_ATTENTION_PANELS_INL
 #define AIRLLM_ATTENTION_PANELS_INL
 #include "../simd/transpose.inl"
@@ -12,9 +12,9 @@ namespace {
 constexpr int kPanelVecs = 3;
 constexpr int64_t kPanelRows = kPanelVecs * LANES;
 constexpr int kSteps = VECTORS == 32 ? 8 : 4;  // kSteps * kPanelVecs sums stay in registers
-constexpr int64_t kAliased = 1024;             // floats between rows that would share their place in a cache
+constexpr int64_t kAliased = 1024;             // rows this many floats apart share a place in the cache
 
-// to[i][r] = from[r][i] for LANES rows and n columns, up to a whole vector of them
+// to[i][r] = from[r][i] for LANES rows and n columns, rounded up to whole vectors
 inline void transpose_rows(float* to, int64_t to_stride, const float* from, int64_t from_stride, int64_t n) {
   for (int64_t i = 0; i < n; i += LANES) {
     Vec v[LANES];
@@ -24,8 +24,7 @@ inline void transpose_rows(float* to, int64_t to_stride, const float* from, int6
   }
 }
 
-// sum[i][x] = a[i] b[x] summed over depth: a is kSteps rows, or columns, of memory and b is vectors of a
-// panel
+// sum[i][x] = a[i] b[x] summed over depth. a is kSteps rows or columns of memory, b is vectors of a panel.
 template <int kVecs>
 INLINE void products(Vec (&sum)[kSteps][kVecs], const float* a, int64_t between_rows, int64_t between_terms,
                      const float* b, int64_t depth) {
@@ -39,7 +38,7 @@ INLINE void products(Vec (&sum)[kSteps][kVecs], const float* a, int64_t between_
   }
 }
 
-// Keys or values of a block in float32, dense, and filled up with zeros to whole steps.
+// Keys or values of a block in float32, dense, padded with zeros to whole steps.
 struct Dense {
   const float* data;
   int64_t stride;
@@ -103,7 +102,7 @@ struct Panel {
     }
   }
 
-  // Scores of a block, and the largest of each row.
+  // Computes the scores of a block and updates the maximum of each row.
   INLINE void scores(const Dense& k, int64_t keys, Vec (&largest)[kVecs]) {
     for (int x = 0; x < kVecs; ++x) largest[x] = top[x];
     float* to = memory + at.p;
@@ -118,7 +117,7 @@ struct Panel {
     }
   }
 
-  // Soft-cap, mask, and keys that a row does not see.
+  // Applies the soft-cap and the mask, and hides the keys that a row does not see.
   INLINE void restrict_scores(int64_t key, int64_t keys, Vec (&largest)[kVecs]) {
     int32_t first[kWidth], last[kWidth];
     for (int64_t lane = 0; lane < kWidth; ++lane) {
@@ -170,7 +169,7 @@ struct Panel {
     }
   }
 
-  // Whether all rows see all of a block's keys, and nothing is to be done to their scores.
+  // Whether all rows see all keys of a block and their scores need no change.
   INLINE bool open(int64_t key, int64_t keys) const {
     const int64_t first = row(0) / all.heads, last = row(part.rows - 1) / all.heads;
     return !head.mask && all.softcap == 0.f && key + keys <= part.key_end && last + all.low <= key &&

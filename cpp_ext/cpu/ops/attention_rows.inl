@@ -1,4 +1,4 @@
-// Rows of keys or values as they are kept: of floats, or of blocks of Q8_0.
+// Rows of keys or values as stored: floats, or blocks of Q8_0.
 #ifndef AIRLLM_ATTENTION_ROWS_INL
 #define AIRLLM_ATTENTION_ROWS_INL
 #include "../quantized/conversions.inl"
@@ -14,12 +14,12 @@ struct Q8Block {
 void widen_blocks(float* out, const void* x, int64_t n) {
   stored::decode<stored::Q8_0>(out, static_cast<const char*>(x), n);
 }
-// A row, by its format.
+// Indexed by the format of the row.
 constexpr void (*kWidenRow[kCacheFormats])(float*, const void*, int64_t) = {widen<float>, widen<Float16>,
                                                                             widen<BFloat16>, widen_blocks};
 
-// Rows of keys or values, and those that are needed after them: while a kernel computes with the ones, the
-// memory fetches the others into the second-level cache.
+// Rows of keys or values, and the rows that follow them: while a kernel computes with the former, it
+// prefetches the latter into the second-level cache.
 template <class T>
 struct Stream {
   static constexpr int64_t kPiece = LANES;       // columns that are read at once
@@ -30,11 +30,11 @@ struct Stream {
   int64_t next_stride;
   INLINE const T* row(int64_t j) const { return rows + j * stride; }
   INLINE void prepare(float*, int64_t, int64_t) {}
-  // Of row j a vector from column i on, or n of its columns.
+  // A vector of row j at column i, or its first n columns.
   INLINE Vec values(int64_t j, int64_t i, int64_t n) const { return load(row(j) + i, n); }
-  // What these are multiplied with where p is to weigh them.
+  // The factors for these values, given the weights p.
   INLINE const float* weights(float*, const float* p, int64_t, int64_t, int64_t) const { return p; }
-  // Of row first + j vector x of the piece at column i.
+  // Vector x of the piece at column i of row first + j.
   INLINE Vec scaled(int64_t first, int j, int64_t i, int64_t) const { return load(row(first + j) + i); }
   INLINE void fetch(int64_t j, int64_t i, int64_t x) const {
     __builtin_prefetch(next + j * next_stride + i + x, 0, 2);
@@ -47,7 +47,7 @@ struct Product {
   INLINE Vec operator()(Vec a, Vec b) const { return a * b; }
 };
 
-// Scales are unpacked for all rows at once. They meet the weights of values, which are fewer, not the values.
+// Scales are unpacked for all rows at once. They multiply the weights, which are fewer than the values.
 template <>
 struct Stream<Q8Block> {
   static constexpr int64_t kPiece = 32, kTogether = 32;
@@ -69,7 +69,7 @@ struct Stream<Q8Block> {
     }
     scales = to;
   }
-  static INLINE int64_t place(int64_t i) { return i + (i / 32 + 1) * 2; }  // behind so many scales
+  static INLINE int64_t place(int64_t i) { return i + (i / 32 + 1) * 2; }  // after one scale for each block
   INLINE Vec values(int64_t j, int64_t i, int64_t) const {                 // a block is whole vectors
     return stored::to_float(stored::widen_bytes(rows + j * stride + place(i)));
   }
@@ -85,7 +85,7 @@ struct Stream<Q8Block> {
   INLINE void fetch(int64_t j, int64_t i, int64_t x) const {
     if (x == 0) __builtin_prefetch(next + j * next_stride + place(i), 0, 2);
   }
-  // Apart from the arithmetic on four rows: with four more addresses it would run out of registers.
+  // Separate from the arithmetic on four rows: four more addresses would exhaust the registers.
   INLINE void fetch_piece(int64_t, int64_t) const {}
   INLINE void fetch_rows(int64_t j, int64_t columns) const {
     for (int64_t r = j; r < j + 4; ++r)
@@ -93,7 +93,7 @@ struct Stream<Q8Block> {
   }
 };
 
-// q . row j from column i on
+// q . row j, starting at column i
 template <class T>
 INLINE float rest_of_dot(const float* q, const Stream<T>& k, int64_t j, int64_t i, int64_t d) {
   return reduce(0.f, d - i, Plus{}, Product{}, q + i, k.row(j) + i);

@@ -1,9 +1,9 @@
-// softmax(q k^T * scale + mask) v, block by block of keys (online softmax: Milakov and Gimelshein, 2018;
-// Dao et al., 2022).
+// softmax(q k^T * scale + mask) v, block by block of keys (online softmax: Milakov and Gimelshein, 2018; Dao
+// et al., 2022).
 //
-// For every row of a block of keys: scores, their largest so far, exponentials of the distance to it; what
-// was summed before shrinks by the exponential of the step that the largest made. It starts at the lowest
-// finite float, so that rows without a key need no case of their own: their sums stay zero.
+// Each row of a block of keys computes its scores, the running maximum, and the exponentials of the scores
+// less the maximum. If the maximum grows by d, earlier sums are scaled by exp(-d). It starts at the lowest
+// finite float, so that rows without a key need no special case: their sums stay zero.
 #ifndef AIRLLM_ATTENTION_SOFTMAX_INL
 #define AIRLLM_ATTENTION_SOFTMAX_INL
 #include "../simd/vectors.inl"
@@ -13,12 +13,12 @@
 namespace cpu::ISA {
 namespace {
 
-constexpr int64_t kKeys = 128;  // in a block; the sums over one are added to those before, which keeps digits
+constexpr int64_t kKeys = 128;  // in a block; block sums are added to the total, which keeps digits
 constexpr float kHidden = -__builtin_inff();
 constexpr float kLowest = -3.40282347e38f;
 
-// c tanh(x / c). Near zero a polynomial (fitted to the relative error: 7e-8 with roundings), since 1 - e
-// would lose digits.
+// c tanh(x / c). Near zero it uses a polynomial (fitted to the relative error: 7e-8 with roundings), since 1
+// - e would lose digits.
 struct Capped {
   float cap;
   INLINE Vec operator()(Vec x) const {
@@ -39,7 +39,7 @@ struct Capped {
 
 void cap(float* x, int64_t n, float softcap) { map(x, n, Capped{softcap}, x); }
 
-struct Masked {  // where the mask says so a key is hidden, whatever its score
+struct Masked {  // a mask of -inf hides a key, whatever its score
   INLINE Vec operator()(Vec score, Vec mask) const { return mask == kHidden ? mask : score + mask; }
 };
 
@@ -82,7 +82,7 @@ INLINE void widen_query(float* to, const Attention& all, const AttentionHead& he
   map(to, all.d, Scaled{all.scale}, to);
 }
 
-// What the mask adds to the scores of row r with `keys` keys from `key` on.
+// What the mask adds to the scores of row r, for `keys` keys starting at `key`.
 INLINE void widen_mask(float* to, const Attention& all, const AttentionHead& head, int64_t r, int64_t key,
                        int64_t keys) {
   const Row row(all, r);
@@ -94,14 +94,14 @@ INLINE void widen_mask(float* to, const Attention& all, const AttentionHead& hea
 
 INLINE float exp_of_negative(float x) { return exp2_of_negative(set(x * kLog2E))[0]; }
 
-// What sums of values are multiplied with, where a sink is one more score beside those of the keys.
+// The factor for the sums of values if a sink is one more score besides those of the keys.
 INLINE float share_beside(float sink, float top, float sum) {
   const float largest = top < sink ? sink : top, shrink = exp_of_negative(top - largest);
   const float all = sum * shrink + exp_of_negative(sink - largest);
   return all == 0.f ? 0.f : shrink / all;
 }
 
-// The result of row r: sums of values by the sum of the exponentials, or what merge() needs.
+// Writes the result of row r, the sums of values divided by the sum of exponentials, or what merge() needs.
 INLINE void finish_row(const Attention& all, const AttentionHead& head, const AttentionPart& part, int64_t r,
                        const float* values, float top, float sum) {
   if (part.sums) {

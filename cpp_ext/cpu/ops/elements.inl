@@ -18,8 +18,8 @@ struct GeluTanh {
   }
 };
 
-// x P(x) with the normal distribution's P(x) = 0.5 (1 + erf(x / sqrt 2)). For y = |x|, P(-y) is
-// exp(-y^2 / 2) m(y); m (Mills' ratio over sqrt(2 pi)) is a polynomial in 1 / (1 + 0.26 y), fitted to the
+// x P(x), where P is the CDF of the normal distribution: P(x) = 0.5 (1 + erf(x / sqrt 2)). For y = |x|, P(-y)
+// = exp(-y^2 / 2) m(y). m (Mills' ratio over sqrt(2 pi)) is a polynomial in 1 / (1 + 0.26 y), fitted to the
 // relative error for y <= 14: 2.5e-8, and 2e-7 with roundings.
 struct GeluErf {
   INLINE Vec operator()(Vec x) const {
@@ -35,7 +35,7 @@ struct GeluErf {
     m = m * t + 1.030301996e-1f;
     m = m * t + 1.030167576e-1f;
     m = m * t + 1.037590594e-1f;
-    // The square of y's upper 12 bits is exact; what they leave of y^2 is added to the fraction.
+    // The square of y's upper 12 bits is exact. The rest of y^2 is added to the fraction.
     constexpr float kHalf = -0.5f * kLog2E;
     const Vec upper = (Vec)((Bits)y & 0xfffff000u);
     const Vec tail = exp2_of_negative(upper * upper * kHalf, (y - upper) * (y + upper) * kHalf) * (m * t);

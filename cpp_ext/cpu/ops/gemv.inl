@@ -1,8 +1,7 @@
-// out (m, n) = a (m, k) @ b (k, n) for up to eight rows of a: b, read once in the order of memory, is what
-// takes the time.
+// out (m, n) = a (m, k) @ b (k, n) for up to eight rows of a. The cost is reading b, once, in memory order.
 //
-// A few rows of b at a time are multiplied into sums that wait in cache, from registers. Sums over
-// kDepthOfSums of k are added up apart, so that a long sum loses no more digits than a short one.
+// A few rows of b at a time are multiplied in registers and added to sums in cache. Each kDepthOfSums
+// elements of k are summed separately, so that a long sum is as accurate as a short one.
 #ifndef AIRLLM_GEMV_INL
 #define AIRLLM_GEMV_INL
 #include "../kernels.h"
@@ -13,17 +12,16 @@ namespace {
 
 constexpr int64_t kFewRows = 8;
 constexpr int64_t kPiece = 1024;                // columns
-constexpr int64_t kPieceOfOneRow = 4 * kPiece;  // a row of b is read in longer streams
+constexpr int64_t kPieceOfOneRow = 4 * kPiece;  // longer reads if a has one row
 constexpr int64_t kDepthOfSums = 512;
-constexpr int64_t kAtOnce = 8;  // rows of b, where a row is long: each is a stream from memory
-// A larger b lies in memory, and what is needed next is fetched; from caches that takes more time than it
-// saves.
+constexpr int64_t kAtOnce = 8;  // rows of b, if a row is long: each is a stream from memory
+// A larger b is in memory, and is prefetched. Prefetching from caches costs more time than it saves.
 constexpr int64_t kInCache = int64_t{16} << 20;
 
 // sums (kRows, kVecs vectors) += a (kRows, depth) @ b (depth, kVecs vectors)
 template <int kRows, int kVecs, class T>
 INLINE void add_product(float* sums, const float* a, const T* b, int64_t stride, int64_t depth, bool fetch) {
-  constexpr int kChains = kRows * kVecs < 4 ? 4 : kRows * kVecs < 8 ? 2 : 1;  // hide an addition's latency
+  constexpr int kChains = kRows * kVecs < 4 ? 4 : kRows * kVecs < 8 ? 2 : 1;  // hides an addition's latency
   Vec sum[kChains][kRows][kVecs] = {};
   int64_t p = 0;
   for (; p + kChains <= depth; p += kChains)
@@ -47,8 +45,8 @@ INLINE void add_product(float* sums, const float* a, const T* b, int64_t stride,
     }
 }
 
-// The columns from j on, as long as they fill kVecs vectors, then with half of those; the last vector ends
-// with b's columns, and its sums lie after those of the others all the same.
+// Columns from j on: kVecs vectors at a time, then half as many. The last vector ends with b's columns; its
+// sums still follow those of the others.
 template <int kRows, int kVecs, class T>
 INLINE void add_columns(float* sums, const float* a, const T* b, int64_t stride, int64_t depth, int64_t j,
                         int64_t n, bool fetch) {
@@ -88,7 +86,7 @@ struct Add {
   INLINE Vec operator()(Vec a, Vec b) const { return a + b; }
 };
 
-// sums of the columns, as add_products() leaves them, are added to `totals`
+// Adds the sums of the columns, as add_products() leaves them, to `totals`.
 INLINE void add_sums(float* totals, const float* sums, int64_t n) {
   const int64_t whole = n / LANES * LANES;
   map(totals, whole, Add{}, totals, sums);
@@ -120,8 +118,8 @@ void gemv(float* totals, const void* a_, const void* b_, const FewRowsPart& part
   }
 }
 
-// Columns too few for a vector: b is read as one long row, and each vector of it multiplied with the
-// elements of a that belong to its lanes.
+// Fewer columns than a vector has lanes: b is read as one long row, and each vector of it is multiplied by
+// the elements of a that belong to its lanes.
 template <int kColumns, int kFirst, int... I>
 INLINE Vec repeat(Vec a, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, a, ((kFirst * LANES + I) / kColumns)...);
@@ -142,14 +140,14 @@ void narrow(float* totals, const float* a, const float* b, int64_t k) {
   for (; p + kChains * LANES <= k; p += kChains * LANES)
     for (int c = 0; c < kChains; ++c)
       add_narrow<kColumns>(sum[c], a + p + c * LANES, b + (p + c * LANES) * kColumns, kVectors);
-  for (; p < k; p += LANES) {  // what is left, as whole vectors
+  for (; p < k; p += LANES) {  // the rest, in whole vectors
     float of_a[LANES] = {}, of_b[LANES * kColumns] = {};
     const int64_t rows = k - p < LANES ? k - p : LANES;
     __builtin_memcpy(of_a, a + p, sizeof(float) * rows);
     __builtin_memcpy(of_b, b + p * kColumns, sizeof(float) * rows * kColumns);
     add_narrow<kColumns>(sum[0], of_a, of_b, kVectors);
   }
-  float all[(kColumns + 1) * LANES];  // LANES rows of columns, and what the last load reads beyond
+  float all[(kColumns + 1) * LANES];  // LANES rows of columns, and what the last load reads past them
   for (int v = 0; v < kColumns; ++v) {
     for (int c = 1; c < kChains; ++c) sum[0][v] += sum[c][v];
     store(all + v * LANES, sum[0][v]);
@@ -170,7 +168,7 @@ INLINE Narrow* narrow_of(int64_t n, std::integer_sequence<int, I...>) {
 
 // float32, fewer columns than a vector has lanes
 void narrow_rows(float* totals, const void* a_, const void* b_, const FewRowsPart& part) {
-  // b is read for each row of a: from cache, if so few rows of it are taken at a time.
+  // b is read again for each row of a, from cache if the depth is small enough.
   const int64_t depth = part.m == 1 ? kDepthOfSums * LANES : (4096 / part.n + LANES) / LANES * LANES;
   const float *const a = static_cast<const float*>(a_), *const b = static_cast<const float*>(b_);
   Narrow* const add = narrow_of(part.n, std::make_integer_sequence<int, LANES - 1>{});
@@ -184,7 +182,7 @@ void gemv_float(float* totals, const void* a, const void* b, const FewRowsPart& 
   (part.n < LANES ? narrow_rows : gemv<float>)(totals, a, b, part);
 }
 
-// out[i] = the sum of totals[i], totals[i + n], ... over `parts`
+// out[i] = the sum of totals[i], totals[i + n], ... over `parts` parts
 template <class T>
 void sum_parts(void* out, float* totals, int64_t parts, int64_t n) {
   for (int64_t p = 1; p < parts; ++p) map(totals, n, Add{}, totals, totals + p * n);

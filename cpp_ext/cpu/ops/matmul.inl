@@ -1,9 +1,9 @@
 // out (m, n) = a (m, k) @ b (k, n), row-major.
 //
 // Many rows, as in BLIS (Van Zee and van de Geijn, 2015): a block of b and a block of a are unpacked to
-// float32 in the order in which the innermost kernel reads them; that kernel keeps a tile of kTileRows by
-// kTileVecs vectors of the result in registers. Where the set multiplies pairs of bfloat16, unpacked elements
-// are such pairs, neighbours along k, in the place of a float32 (kPer is 2).
+// float32 in the order in which the innermost kernel reads them. That kernel keeps a tile of the result,
+// kTileRows by kTileVecs vectors, in registers. If the instruction set multiplies pairs of bfloat16, an
+// unpacked element is a pair of neighbours along k in place of a float32 (kPer is 2).
 #ifndef AIRLLM_MATMUL_INL
 #define AIRLLM_MATMUL_INL
 #include "../kernels.h"
@@ -19,12 +19,12 @@ constexpr int kTileRows = VECTORS == 32 ? 12 : VECTORS == 16 && LANES > 4 ? 6 : 
 constexpr int64_t kDepth = 256;                                   // of k at a time: a strip of b stays in L1
 constexpr int64_t kColumns = 1024 / kTileColumns * kTileColumns;  // of b at a time: the block stays in L2
 constexpr int64_t kRows = 16 * kTileRows;                         // of a at a time
-constexpr int64_t kResultRows = 4 * kRows;                        // whose sums wait in float32
+constexpr int64_t kResultRows = 4 * kRows;                        // whose sums are buffered in float32
 constexpr size_t kMatmulWorkspace =
     sizeof(float) * (kDepth * kColumns + kRows * kDepth + kResultRows * kColumns);
 
-// Where panels of b come from: columns [j, j + n) of rows [p, p + depth) of it, as strips of kTileColumns
-// columns, the last one filled with zeros.
+// The source of panels of b: columns [j, j + n) of rows [p, p + depth), as strips of kTileColumns columns.
+// The last strip is padded with zeros.
 struct Panels {
   void (*unpack)(float* to, const Panels& from, int64_t p, int64_t depth, int64_t j, int64_t n);
   const void* b;
@@ -32,7 +32,7 @@ struct Panels {
   void (*floats)(float* to, const char* row, int64_t from, int64_t n);  // of a weight's row
 };
 
-// of b (k, n) as it lies
+// of b (k, n) as stored
 template <class T>
 void unpack_b(float* to, const Panels& from_, int64_t p0, int64_t depth, int64_t j0, int64_t n) {
   const int64_t stride = from_.stride;
@@ -51,7 +51,7 @@ void unpack_b(float* to, const Panels& from_, int64_t p0, int64_t depth, int64_t
   }
 }
 
-// to[d * stride + r] = rows[r][d] for r < n. A store may reach into what the next ones write.
+// to[d * stride + r] = rows[r][d] for r < n. A store may write past its rows; a later store overwrites that.
 INLINE void store_transposed(float* to, int64_t stride, const float (*rows)[kDepth], int n, int64_t depth) {
   for (int64_t q = 0; q < depth; q += LANES) {
     Vec square[LANES];
@@ -83,7 +83,7 @@ INLINE void pair_up(float* to, const void* from, int64_t n, int64_t depth) {
   __builtin_memcpy(to, from, sizeof(BFloat16) * (n < 2 * depth ? n : 2 * depth));
 }
 
-// rows [0, m) of a (m, k), `depth` columns -> strips of kTileRows rows, the last one filled with zeros
+// rows [0, m) of a (m, k), `depth` columns -> strips of kTileRows rows, the last one padded with zeros
 template <int kPer, class T>
 inline void unpack_a(float* to, const T* a, int64_t stride, int64_t m, int64_t k, int64_t depth) {
   static_assert(kTileRows <= LANES || kTileRows % LANES == 0,
@@ -113,8 +113,8 @@ INLINE Vec plus_product(Vec sum, float a, Vec b) {
   return sum + a * b;
 }
 
-// Where the sums of a block stand: `first` ones are written, others added. What they were is fetched while a
-// tile is multiplied.
+// Adds to the sums of a block, or writes them if `first`. The earlier sums are prefetched while a tile is
+// multiplied.
 template <int kPer>
 inline void tile(float* result, int64_t stride, bool first, const float* a, const float* b, int64_t depth) {
   for (int r = 0; r < kTileRows; ++r)
@@ -133,7 +133,7 @@ inline void tile(float* result, int64_t stride, bool first, const float* a, cons
     }
 }
 
-// Sums (rows, columns) of a block, float32. Tiles may reach beyond.
+// Sums (rows, columns) of a block, float32. Tiles may extend past them.
 struct Sums {
   float* at;
   int64_t stride, rows, columns;
@@ -176,7 +176,7 @@ inline void block(const Sums& sums, const T* a, const Panels& b, const MatmulPar
   }
 }
 
-// In float32 the result is where its sums stand; others wait for them in the workspace.
+// The sums of a float32 result are computed in place; other dtypes are summed in the workspace.
 template <class T, int kPer = 1>
 void multiply(void* out, const void* a, const Panels& b, const MatmulPart& part, float* workspace) {
   constexpr bool kInPlace = sizeof(T) == sizeof(float);
@@ -224,7 +224,7 @@ void pairs_of_row(float* to, const char* row, int64_t from, int64_t depth) {
   __builtin_memcpy(to, row + 4 * from, 4 * depth);
 }
 
-// Of a weight in bfloat16 too; an odd last element of a row has no pair to be read from.
+// For a weight in bfloat16 too. The odd last element of a row has no second element to read.
 void pair_product(Format name, void* out, const void* x, const char* weight, const PrefillPart& part,
                   float* workspace) {
   if (name != kBF16 || part.k % 2)

@@ -1,22 +1,22 @@
-// Kernels of ops whose rows, the last axis, are computed each on its own.
+// Kernels of ops that compute each row (the last axis) independently.
 #pragma once
 #include "../dtypes.h"
 
 namespace cpu {
 
-// Dense rows of one dtype. `stream`: write around the caches.
+// Dense rows of one dtype. `stream`: stores bypass the caches.
 struct Rows {
   int64_t count, dim;
   bool stream;
 };
 
-// Values of a dtype that only the kernel's caller knows; a null pointer where there are none.
+// Values whose dtype is known only at run time; null if absent.
 struct AnyValues {
   const void* data;
   DType dtype;
 };
 
-// The same for each of several rows, `step` bytes apart: zero where rows share one.
+// The same for several rows, `step` bytes apart; a step of zero means that all rows share one.
 struct AnyRows {
   AnyValues first;
   int64_t step;

@@ -1,4 +1,4 @@
-// Ops whose rows, the last axis, are computed each on its own.
+// Ops that compute each row (the last axis) independently.
 #ifndef AIRLLM_ROWS_INL
 #define AIRLLM_ROWS_INL
 #include "../simd/vectors.inl"
@@ -7,12 +7,12 @@
 namespace cpu::ISA {
 namespace {
 
-// Rows that wait in float32, in the first-level cache, for a sum over them.
+// Elements of a row that are buffered in float32, in the first-level cache, until their sum is known.
 constexpr int64_t kWaiting = 8192;
 INLINE int64_t waiting_from(int64_t i, int64_t dim) { return smaller(dim - i, kWaiting); }
 
-// How many elements ahead of where rows are read for the last time memory is asked for: those that follow are
-// in the second-level cache when their turn comes, of a row of up to 32 KB all.
+// Prefetch distance, in elements, of the last read of a row: the elements that follow are in the second-level
+// cache when they are read. For a row of up to 32 KB that is all of them.
 template <class T>
 constexpr int64_t kPrefetchDistance = 32768 / sizeof(T);
 
@@ -42,7 +42,7 @@ void rms_norm(void* out_, const void* x_, const void* weight_, const Rows& rows,
   if (rows.stream) end_of_stream();
 }
 
-// a + b as an array of T holds it.
+// a + b rounded to T.
 template <class T>
 struct Added {
   INLINE Vec operator()(Vec a, Vec b) const {
@@ -64,8 +64,8 @@ struct RowToAdd {
   INLINE double squares(int64_t n) const { return sum(n, SquareOfAdded<T>{}, x, residual); }
 };
 
-// A row of both results, and the squares of the next row's sum, which is read from memory meanwhile. No sum
-// is kept: to add once more, from the second-level cache, is less than to write and read it.
+// Writes a row of both results and sums the squares of the next row, which is read from memory meanwhile. The
+// sum is not stored: adding again from the second-level cache is cheaper than writing and reading it.
 template <bool kMore, class T>
 INLINE double stream_added(const RowToAdd<T>& row, AnyDtype weight, int64_t dim, const Normed& f) {
   const WholeLines lines = whole_lines(row.total, dim);
@@ -148,13 +148,13 @@ struct Standardized {
   INLINE Vec operator()(Vec x, Vec weight, Vec bias) const { return operator()(x, weight) + bias; }
 };
 
-// The mean is taken of differences to the row's first value, so that a constant row has a variance of exactly
-// zero; what its rounding leaves, `rest`, is found by the second sum.
+// The mean is computed from differences to the row's first value, so that a constant row has a variance of
+// exactly zero. The second sum finds the mean's rounding error, `rest`.
 template <class T>
 INLINE Standardized standardize(const T* x, int64_t dim, float eps) {
   const float first = load(x, 1)[0];
   float mean = first + sum(dim, Minus{first}, x) / dim;
-  if (!(mean - mean == 0.f)) mean = sum(dim, Identity{}, x) / dim;  // the differences were too large
+  if (!(mean - mean == 0.f)) mean = sum(dim, Identity{}, x) / dim;  // the differences overflowed
   const float rest = sum(dim, Minus{mean}, x) / dim;
   const float variance = sum(dim, SquareOfMinus{mean}, x) / dim - rest * rest;
   return {mean, rest, 1.f / __builtin_sqrtf((variance < 0.f ? 0.f : variance) + eps)};
@@ -175,7 +175,7 @@ void layer_norm(void* out_, const void* x_, AnyValues weight, AnyValues bias, co
   if (rows.stream) end_of_stream();
 }
 
-struct ExpFrom {  // exp((x - top) * scale); its scale is that times log2(e)
+struct ExpFrom {  // exp((x - top) * scale); `scale` includes log2(e)
   float top;
   float scale = kLog2E;
   INLINE Vec operator()(Vec x) const { return exp2_of_negative((x - top) * scale); }
@@ -189,7 +189,7 @@ struct ScaledIf {
   INLINE Vec operator()(Vec x, Vec keep) const { return (Int)keep < 0 ? x * scale : set(-__builtin_inff()); }
 };
 
-// A row whose scores grow with its elements: its greatest element is known before any score is.
+// A row whose scores increase with its elements: the largest element gives the largest score.
 template <class T>
 struct GrowingRow {
   const T* x;
@@ -201,7 +201,7 @@ struct GrowingRow {
   }
 };
 
-// A row with a mask, or with a negative scale: its scores wait for their maximum.
+// A row with a mask or with a negative scale: its scores are buffered until their maximum is known.
 template <class T>
 struct MaskedRow {
   const T* x;
@@ -226,13 +226,13 @@ struct MaskedRow {
   }
 };
 
-INLINE float finite_top(float top) {  // nothing but -inf: every exponential is zero
+INLINE float finite_top(float top) {  // if all scores are -inf, every exponential is zero
   return top == -__builtin_inff() ? 0.f : top;
 }
 INLINE Scaled share_of(double sum) { return {sum == 0 ? 0.f : static_cast<float>(1 / sum)}; }
 
-// Exponentials wait in float32, in the first-level cache, for their sum. A row that is too long for that
-// computes them twice.
+// Exponentials are buffered in float32, in the first-level cache, until their sum is known. A row that is
+// longer than the buffer computes them twice.
 template <class T, class Row>
 INLINE void softmax_row(T* out, const Row& row, int64_t dim, bool streamed) {
   alignas(64) float waiting[kWaiting];
@@ -253,9 +253,9 @@ INLINE void softmax_row(T* out, const Row& row, int64_t dim, bool streamed) {
   }
 }
 
-// The exponentials of a row on their way from memory to memory. Those in whole lines of `out` wait at their
-// own places, those at its ends in vectors of their own: what was stored a moment ago is read in the same
-// pieces, or the load would wait for all stores before it.
+// The exponentials of a row that is streamed from memory to memory. Those in whole lines of `out` are
+// buffered at their own places, those at its ends in separate vectors. A recent store must be read back in
+// the same pieces, or the load waits for all stores before it.
 template <class T>
 struct StreamedSoftmax {
   const int64_t dim;
@@ -264,9 +264,9 @@ struct StreamedSoftmax {
   Vec ends[2 * kLine<T> / LANES];
 
   INLINE explicit StreamedSoftmax(int64_t dim_)
-      : dim(dim_), sum(0) {}  // the others are filled before they are read
+      : dim(dim_), sum(0) {}  // the other members are written before they are read
 
-  // Writes a row to `out`, while the exponentials of x take its place; or does one of both.
+  // Writes a row to `out` and stores the exponentials of x in its place, or does one of the two.
   template <bool kWrite, bool kExp>
   INLINE void pass(const WholeLines& lines, T* out, const T* x, ExpFrom exp) {
     float* const waiting = room + (-lines.begin & (LANES - 1));
@@ -292,7 +292,7 @@ struct StreamedSoftmax {
   }
 };
 
-// Each row is written while the next one is read, where lines begin at the same places in both.
+// Writes each row while it reads the next one, if lines begin at the same places in both.
 template <class T>
 void softmax_streamed(T* out, const T* x, const Rows& rows, float scale) {
   const int64_t dim = rows.dim;
@@ -331,7 +331,7 @@ void softmax(void* out_, const void* x_, AnyRows mask, const Rows& rows, float s
   if (rows.stream) end_of_stream();
 }
 
-// Points (a, b) of the plane, each turned by an angle of its own.
+// Points (a, b) of the plane, each rotated by its own angle.
 struct Points {
   Vec a, b;
   INLINE Points rotate(Vec cos, Vec sin) const { return {a * cos - b * sin, b * cos + a * sin}; }
@@ -346,7 +346,7 @@ INLINE Vec in_turns(Vec a, Vec b, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, b, (kFrom + I / 2 + I % 2 * LANES)...);
 }
 
-// Pairs (i, i + pairs) of a row, LANES of them from the i-th on.
+// Pairs (i, i + pairs) of a row, LANES of them from index i.
 template <class T>
 struct Halves {
   static constexpr bool kHalves = true;
@@ -383,12 +383,12 @@ INLINE void rotate(T* out, const T* x, AnyDtype cos, AnyDtype sin, int64_t pairs
   Layout::store_to(out, rest, pairs, last);
 }
 
-// Fewer pairs than a vector holds, in copies that hold as many.
+// Fewer pairs than a vector holds: they are computed in copies of a whole vector.
 template <class Layout, class T>
 INLINE void rotate_few(T* out, const T* x, AnyDtype cos, AnyDtype sin, int64_t pairs) {
   T copy[2 * LANES] = {};
   const int64_t second =
-      Layout::kHalves ? LANES : pairs;  // where the copy has what follows the first `pairs` elements
+      Layout::kHalves ? LANES : pairs;  // where the copy has the elements that follow the first `pairs`
   for (int64_t i = 0; i < pairs; ++i) {
     copy[i] = x[i];
     copy[second + i] = x[pairs + i];

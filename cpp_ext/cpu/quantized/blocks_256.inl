@@ -1,16 +1,17 @@
-// The formats of blocks of 256 values ("K"): sub-blocks of kUnit, 16 or 32, values, whose scales are small
-// whole numbers. w = scale sub_scale (q - kZero), or scale sub_scale q - offset_scale sub_offset (kOffset).
-// Formats.py says what each byte means.
+// The formats of blocks of 256 values ("K"). A block has sub-blocks of kUnit, 16 or 32, values, whose scales
+// are small integers. w = scale sub_scale (q - kZero), or scale sub_scale q - offset_scale sub_offset
+// (kOffset). airllm/formats.py says what each byte means.
 //
-// A chunk is 32 values. A format is a struct, of its kLowBits and kHighBits, with what is its own of
-//   kScale, kOffsetScale   where the float16 of a block are
-//   kLow, kRun             where the low bits of q are: kRun bytes hold kRun values in their lowest kLowBits
+// A chunk is 32 values. A format is a struct derived from BlockOf256 with its kLowBits and kHighBits. It
+// overrides what differs:
+//   kScale, kOffsetScale   the places of the block's float16 numbers
+//   kLow, kRun             the place of the low bits of q: kRun bytes hold kRun values in the lowest kLowBits
 //                          bits, then kRun more in the next ones, and so on
-//   kHigh                  where its high bits are: 32 bytes hold a chunk in their lowest kHighBits bits,
+//   kHigh                  the place of its high bits: 32 bytes hold a chunk in the lowest kHighBits bits,
 //                          then another one in the next ones, and so on
-// and the scales of sub-blocks, two ways, for blocks are read in two shapes:
-//   sub_blocks(p)                       all of a block, as words: beside few rows of x, as stored
-//   sub_scale(p, j), sub_offset(p, j)   of one sub-block: for panels beside many rows
+// and unpacks the scales of sub-blocks in two ways, since blocks are read in two shapes:
+//   sub_blocks(p)                       all of a block, as words: for few rows of x, as stored
+//   sub_scale(p, j), sub_offset(p, j)   of one sub-block: for panels, with many rows of x
 #ifndef AIRLLM_BLOCKS_256_INL
 #define AIRLLM_BLOCKS_256_INL
 #include "../simd/block_bytes.inl"
@@ -26,7 +27,7 @@ struct SubBlocks {
   EightWords scales[kWords], offsets[kWords];
 };
 
-// ---- what formats have in common
+// ---- what the formats share
 
 constexpr int kStep = 4 * LANES;  // bytes in a vector
 
@@ -41,7 +42,7 @@ struct BlockOf256 {
   static constexpr bool kSigned = false, kOffset = false;
   static_assert(kBlocks[kFormat].values == kValues);
 
-  // The chunk whose low bits are the field f of the bytes of low bits from `at` on; which 16 values.
+  // The chunk whose low bits are field f of the bytes of low bits at offset `at`, and its half of 16 values.
   static constexpr int chunk(int at, int f) { return at / F::kRun * chunks_of_run() + in_run(at, f); }
   static constexpr int unit(int at, int f) { return 2 * chunk(at, f) + at / 16 % 2; }
 
@@ -67,7 +68,7 @@ struct BlockOf256 {
     for (int i = 0; i < 32; ++i) to[i] |= (high[i] >> high_bit & ((1 << kHighBits) - 1)) << kLowBits;
   }
   static INLINE void scales(float* scale, float* offset, const uint8_t* block, int chunk) {
-    constexpr int kOf = 32 / F::kUnit;  // sub-blocks of a chunk
+    constexpr int kOf = 32 / F::kUnit;  // sub-blocks in a chunk
     const float d = half_at(block + F::kScale);
     for (int g = 0; g < kOf; ++g) scale[g] = d * F::sub_scale(block, chunk * kOf + g);
     if constexpr (F::kOffset) {
@@ -79,9 +80,8 @@ struct BlockOf256 {
  private:
   static constexpr int chunks_of_run() { return F::kRun / 32 * kFields; }
   static constexpr int in_run(int at, int f) { return F::kRun / 32 * f + at / 32 % (F::kRun / 32); }
-  // Of the chunk's high bits the first byte and the lowest bit. A byte has one bit of all eight chunks, or
-  // the bits of the chunks of a run. Compilers unroll the loops that ask for this only where it is as short
-  // as this.
+  // The first byte and the lowest bit of the chunk's high bits. A byte has one bit of all eight chunks, or
+  // the bits of the chunks of a run. Compilers unroll the loops that call this only if it is this short.
   static constexpr int high_at(int at) { return kHighBits == 1 ? 0 : at / F::kRun * 32; }
   static constexpr int high_bit(int at, int f) {
     static_assert(kHighBits < 2 || chunks_of_run() * kHighBits == 8);
@@ -89,7 +89,7 @@ struct BlockOf256 {
   }
 };
 
-// Eight scales and offsets of six bits, those of the last four in two places.
+// Eight six-bit scales and offsets; those of the last four are split between two places.
 struct SixBitScales {
   static INLINE SubBlocks<32> sub_blocks(const char* p) {
     const uint32_t scale = four_at(p + 4), offset = four_at(p + 8), rest = four_at(p + 12);
@@ -125,7 +125,7 @@ struct Q2_K : BlockOf256<Q2_K, kQ2_K, 2> {
 
 struct Q3_K : BlockOf256<Q3_K, kQ3_K, 2, 1> {
   static constexpr int kScale = 108, kUnit = 16, kZero = 4, kLow = 32, kHigh = 0;
-  static INLINE SubBlocks<kUnit> sub_blocks(const char* p) {  // six bits, of which the upper two lie apart
+  static INLINE SubBlocks<kUnit> sub_blocks(const char* p) {  // six bits; the upper two are stored separately
     const uint32_t a = four_at(p + 96), b = four_at(p + 100), rest = four_at(p + 104);
     const uint64_t low_a = (a & 0x0f0f0f0fu) | (rest << 4 & 0x30303030u),
                    low_b = (b & 0x0f0f0f0fu) | (rest << 2 & 0x30303030u),

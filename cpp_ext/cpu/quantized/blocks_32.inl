@@ -1,14 +1,14 @@
-// The formats of blocks of 32 values: a float16 scale, perhaps a float16 offset behind it, and a code for
-// each value: w = scale (code - kZero), or scale code + offset (kOffset). Formats.py says what each byte
-// means.
+// The formats of blocks of 32 values: a float16 scale, in some formats a float16 offset after it, and a code
+// for each value. w = scale (code - kZero), or scale code + offset (kOffset). airllm/formats.py says what
+// each byte means.
 //
-// A format is a struct with what is its own of
-//   kLow, kFifth  where bytes or halves of bytes begin, and fifth bits, if it has them
+// A format is a struct that overrides what differs from BlockOf32:
+//   kLow, kFifth  the places of its bytes or nibbles, and of fifth bits, if it has them
 //   kLargest      the largest code
 //   kBeside       see kWeightRows
-// and two ways to unpack, for blocks are read in two shapes:
-//   unpack(p)                    a group of LANES / 4 blocks, as two vectors: beside few rows of x, as stored
-//   codes(to, block, chunk), scales(scale, offset, block, chunk)    32 values: for panels beside many rows
+// It unpacks in two ways, since blocks are read in two shapes:
+//   unpack(p)                    a group of LANES / 4 blocks, as two vectors: for few rows of x, as stored
+//   codes(to, block, chunk), scales(scale, offset, block, chunk)   32 values: for panels, with many rows of x
 #ifndef AIRLLM_BLOCKS_32_INL
 #define AIRLLM_BLOCKS_32_INL
 #include "../simd/block_bytes.inl"
@@ -30,7 +30,7 @@ INLINE Pair nibbles(Group p) {
   return {both & (int8_t)15, field(both, 4, 15)};
 }
 
-// 16 in the bytes whose bit, of 32 for each block, is set.
+// 16 in each byte whose bit, of 32 for each block, is set.
 template <int kStride, class Group>
 INLINE Pair fifth_bits(Group p) {
   const Bytes place = (Bytes)(Longs{} + 0x8040201008040201u);
@@ -40,14 +40,14 @@ INLINE Pair fifth_bits(Group p) {
 
 // ---- a block
 
-// GCC takes loops over bytes that may overlap apart, so 16 of them are a vector here.
+// GCC splits loops over bytes that may overlap, so 16 bytes are a vector here.
 typedef uint8_t Codes __attribute__((vector_size(16)));
 typedef uint8_t CodesInMemory __attribute__((vector_size(16), aligned(1), may_alias));
 INLINE Codes load_codes(const uint8_t* p) { return *reinterpret_cast<const CodesInMemory*>(p); }
 INLINE void store_codes(uint8_t* p, Codes v) { *reinterpret_cast<CodesInMemory*>(p) = v; }
 
-// The fifth bits of 32 values, from a word: each byte of it is repeated for eight values, which keep a bit
-// each; adding makes that the highest one.
+// The fifth bits of 32 values, from a word. Each byte of it is repeated for eight values and each value keeps
+// one bit of it; an addition makes that the highest bit.
 INLINE void add_fifth_bits(uint8_t* to, const uint8_t* bits) {
   constexpr uint64_t kEach = 0x0101010101010101u;
   for (int i = 0; i < 4; ++i) {
@@ -61,7 +61,7 @@ INLINE void add_fifth_bits(uint8_t* to, const uint8_t* bits) {
   }
 }
 
-// ---- what formats have in common
+// ---- what the formats share
 
 template <class F, Format kFormatOf>
 struct BlockOf32 {
@@ -91,7 +91,7 @@ struct OfBytes : BlockOf32<F, kFormat> {
   }
 };
 
-// 16 values in the low halves of bytes, then 16 in the high ones; where there are fifth bits, these on top.
+// 16 values in the low nibbles, then 16 in the high nibbles; fifth bits, if there are any, are added.
 template <class F, Format kFormat>
 struct OfNibbles : BlockOf32<F, kFormat> {
   template <class Group>
@@ -109,7 +109,7 @@ struct OfNibbles : BlockOf32<F, kFormat> {
   }
 };
 
-// Nibbles that are the numbers of 16 signed bytes, F::levels().
+// Nibbles that index a table of 16 signed bytes, F::levels().
 template <class F, Format kFormat>
 struct OfLevels : BlockOf32<F, kFormat> {
   static constexpr int kLargest = 127, kZero = kSignedZero;
@@ -132,7 +132,7 @@ struct OfLevels : BlockOf32<F, kFormat> {
 
 #ifdef DOT_U8_I8
 constexpr int kMostBeside = 4;
-#else  // what a dot product of bytes takes on the way has the registers
+#else  // the dot product's temporaries need the registers
 constexpr int kMostBeside = 2;
 #endif
 

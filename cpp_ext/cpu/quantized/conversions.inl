@@ -1,5 +1,5 @@
-// Stored values to float32, and back, bit for bit as `gguf` does it. Codes are unpacked as for products.
-// Every product here is exact, so that adding to it at once or after a rounding is the same.
+// Converts stored values to float32 and back, bit for bit as `gguf` does. Codes are unpacked as for products.
+// Every product here is exact, so an addition gives the same result with or without an intermediate rounding.
 #ifndef AIRLLM_CONVERSIONS_INL
 #define AIRLLM_CONVERSIONS_INL
 #include "blocks_32.inl"
@@ -9,7 +9,7 @@ namespace cpu::ISA {
 namespace {
 namespace stored {
 
-// LANES bytes with a sign.
+// LANES signed bytes.
 INLINE Int widen_bytes(const char* p) {
 #ifdef WIDEN_I8
   return WIDEN_I8(p);
@@ -54,7 +54,7 @@ template <class F>
 INLINE void decode_block(float* out, const char* p) {
   const SubBlocks<F::kUnit> sub = F::sub_blocks(p);
   const float scale = half_at(p + F::kScale), offset_scale = half_at(p + F::kOffsetScale);
-#pragma GCC unroll 8  // what follows from v is known then
+#pragma GCC unroll 8  // makes v a constant
   for (int v = 0; v < F::kLowBytes / kStep; ++v) {
     const Bytes low = load_bytes(p + F::kLow + v * kStep);
     for (int f = 0; f < F::kFields; ++f) {
@@ -106,8 +106,7 @@ void dequantize(Format format, float* out, const char* p, int64_t n) {
   }
 }
 
-// float32 to blocks. Each step rounds by itself: a product that is added to something must not be fused with
-// it.
+// float32 to blocks. Each step rounds: a multiplication must not be fused with a following addition.
 INLINE float multiply_rounded(float a, float b) {
   volatile float product = a * b;
   return product;
@@ -120,7 +119,7 @@ INLINE void store_half(char* p, float v) {
   __builtin_memcpy(p, &half, 2);
 }
 
-// As NumPy does it: 8 bits of a whole number, which may be anything for a NaN.
+// As NumPy does it: the low 8 bits of an integer; any bits for a NaN.
 INLINE int least_byte(float v) {
   return v > -2147483648.f && v < 2147483648.f ? static_cast<int32_t>(v) & 255 : 0;
 }
@@ -142,7 +141,7 @@ INLINE void encode_bytes(char* p, const float* x) {
   }
 }
 
-// The codes of 32 values: low halves, and the fifth bits where there are any.
+// The codes of 32 values: nibbles, and fifth bits if the format has them.
 template <class F>
 INLINE void store_nibbles(char* p, const int* q) {
   if (F::kFifth) {
@@ -153,7 +152,7 @@ INLINE void store_nibbles(char* p, const int* q) {
   for (int i = 0; i < 16; ++i) p[F::kLow + i] = static_cast<char>((q[i] & 15) | (q[i + 16] & 15) << 4);
 }
 
-// The value of largest magnitude, the first of several, becomes the least q.
+// The value of largest magnitude, or the first of several, becomes the smallest q.
 template <class F>
 INLINE void encode_centred(char* p, const float* x) {
   float largest = x[0];

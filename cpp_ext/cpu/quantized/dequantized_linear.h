@@ -1,4 +1,4 @@
-// Products with numbers that int8 blocks cannot hold, such as NaN: the weights become floats.
+// Products with numbers that int8 blocks cannot hold, such as NaN: weights are converted to floats.
 #pragma once
 #include <algorithm>
 
@@ -6,10 +6,10 @@
 
 namespace cpu {
 
-// Rows of a weight that are floats at a time.
+// Rows of a weight that are converted at a time.
 constexpr int64_t kUnpackedRows = 16;
 
-// `all`, whose x is packed as for a weight of kF32. `floats`: room for kUnpackedRows of all.k values.
+// `all`: its x is packed as for a weight of kF32. `floats`: a buffer of kUnpackedRows * all.k values.
 inline void linear_unpacked(const StoredKernels& kernels, const LinearPart& all, float* floats) {
   const int64_t row = row_bytes(all.format, all.k);
   LinearPart part = all;

@@ -4,10 +4,10 @@
 
 namespace cpu {
 
-// A row for each block format: its name here and in files, ggml's number for it, how many values are stored
-// in how many bytes, whether there is a quantizer. A struct of the name, in blocks_32.inl or blocks_256.inl,
-// says how a block is unpacked; all else goes by this table. Airllm's formats.py has the same one, with the
-// meaning of each byte.
+// A row for each block format: its name here and in files, ggml's number for it, values in a block, bytes in
+// a block, and whether there is a quantizer. A struct of that name in blocks_32.inl or blocks_256.inl defines
+// how a block is unpacked; everything else is derived from this table. airllm/formats.py has the same table
+// and says what each byte means.
 #define AIRLLM_BLOCK_FORMATS(FORMAT)        \
   FORMAT(Q8_0, "q8_0", 8, 32, 34, true)     \
   FORMAT(Q4_0, "q4_0", 2, 32, 18, true)     \
@@ -24,14 +24,14 @@ namespace cpu {
 enum Format : int {
   kF32,
   kF16,
-  kBF16,  // from here back: in the order of DType
+  kBF16,  // up to here: in the order of DType
 #define FORMAT(name, ...) k##name,
   AIRLLM_BLOCK_FORMATS(FORMAT)
 #undef FORMAT
       kFormats
 };
 
-// `values` neighbours along a row are stored in `bytes`.
+// `values` consecutive values of a row are stored in `bytes` bytes.
 struct Block {
   const char* name;
   int ggml_type, values, bytes;

@@ -1,4 +1,4 @@
-// Products of many rows, out (m, n) = x (m, k) @ weight (n, k)^T, with weights as they are stored.
+// Products of many rows with weights as stored: out (m, n) = x (m, k) @ weight (n, k)^T.
 #pragma once
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 namespace cpu {
 
-// All of x by rows [n0, n1) of a weight; `workspace` has the bytes that `workspace_bytes` tells.
+// All of x by rows [n0, n1) of a weight; `workspace_bytes` gives the size of `workspace`.
 struct PrefillPart {
   int64_t m, n, k, n0, n1;
 };
@@ -15,8 +15,8 @@ struct PrefillPart {
 struct PrefillKernels {
   int rows, columns;  // of the tile that the innermost kernel keeps in registers
 
-  // By dot products of bytes, where the set has instructions for them: rows of x become strips, `rows` rows
-  // of int8 with a scale for every 32, in the order in which `product` reads them.
+  // Dot products of bytes, if the set has instructions for them. Each `rows` rows of x become a strip: int8
+  // codes with a scale for every 32, in the order in which `product` reads them.
   bool (*by_bytes)(Format);
   int64_t (*strip_bytes)(Format, int64_t k);
   void (*quantize[kDTypes])(Format, char* strips, const void* x, int64_t m, int64_t k, int64_t strip0,
@@ -25,7 +25,7 @@ struct PrefillKernels {
                   char* workspace);
   int64_t (*workspace_bytes)(Format, int64_t k);
 
-  // In float32, any format: panels of the weight are unpacked to it.
+  // Float32, for any format: panels of the weight are unpacked to float32.
   void (*float_product[kDTypes])(Format, void* out, const void* x, const char* weight, const PrefillPart&,
                                  float* workspace);
 };

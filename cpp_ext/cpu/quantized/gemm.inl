@@ -1,11 +1,11 @@
-// Products of many rows with stored weights; gemm.h says what each kernel is.
+// Products of many rows with stored weights; gemm.h describes each kernel.
 //
-// The kernel by bytes keeps a tile of kByteRows rows and kByteVecs vectors of columns in registers, as sums
-// of products of integers within a group of values that share a scale, and as float32 over all groups. Both
-// of its operands lie in the order in which it reads them, in chunks of 32 of k:
-//   rows (a strip)       codes [8][kByteRows] of four bytes; scales [kByteRows]; for each group and row what
-//                        the sum starts from, -offset * (sum of the codes), or, for a format with minima, the
-//                        sum that the minimum is multiplied with
+// The byte kernel keeps a tile of kByteRows rows and kByteVecs vectors of columns in registers: integer sums
+// of products within a group of values that share a scale, and float32 sums over all groups. Both operands
+// are stored in the order in which it reads them, in chunks of 32 of k:
+//   rows (a strip)       codes [8][kByteRows] of four bytes; scales [kByteRows]; for each group and row the
+//                        initial sum, -offset * (sum of the codes), or, for a format with minima, the sum by
+//                        which the minimum is multiplied
 //   columns (a panel)    codes [8][kByteColumns] of four bytes; for each group scales, then minima
 #ifndef AIRLLM_GEMM_INL
 #define AIRLLM_GEMM_INL
@@ -50,7 +50,7 @@ INLINE int32_t as_bits(float value) {
 constexpr int chunk_of_strip(int groups) { return kByteRows * (8 + 1 + groups); }
 constexpr int chunk_of_panel(int groups, bool mins) { return kByteColumns * (8 + groups * (1 + mins)); }
 
-constexpr int kSignedCodes = 128;  // as kLargest: the code is signed, or was until kSignedZero was added
+constexpr int kSignedCodes = 128;  // as kLargest: the code is signed, or was before kSignedZero was added
 
 // sum[r][v] += products of kGroup codes of each row and column
 template <int kGroup, int kLargest>
@@ -63,7 +63,7 @@ INLINE void add_products(Int (&sum)[kByteRows][kByteVecs], const int32_t* x, con
         sum[r][v] = DOT_OF_CODES(sum[r][v], codes, Int{} + x[s * kByteRows + r]);
     }
 #else
-  // Sums of pairs are 16 bits wide: so many of them fit.
+  // The number of pair sums, 16 bits wide, that can be added without overflow.
   constexpr int kFit = kLargest == kSignedCodes ? 1 : 32767 / (2 * 127 * kLargest);
   constexpr int kChain = kFit < kGroup / 4 ? kFit >= 4 ? 4 : kFit : kGroup / 4;
   for (int s = 0; s < kGroup / 4; s += kChain) {
@@ -111,14 +111,14 @@ void byte_tile(float* result, const int32_t* x, const int32_t* w, int64_t chunks
     for (int v = 0; v < kByteVecs; ++v) store(result + r * kByteColumns + v * LANES, total[r][v]);
 }
 
-// The chunk `c` of `n` <= 8 rows of a weight -> eight columns of a panel's chunk.
+// Chunk `c` of `n` <= 8 rows of a weight -> eight columns of a panel's chunk.
 template <class F>
 INLINE void unpack_eight(int32_t* to, const char* weight, int64_t stride, int64_t n, int64_t c) {
   constexpr int kPerBlock = F::kValues / 32, kGroups = 32 / F::kUnit;
   alignas(32) uint8_t codes[8][32];
   float* const scales = reinterpret_cast<float*>(to + 8 * kByteColumns);
   float* const mins = scales + kGroups * kByteColumns;
-#pragma GCC unroll 1  // GCC would shuffle all eight at once, which takes longer
+#pragma GCC unroll 1  // GCC would shuffle all eight at once, which is slower
   for (int i = 0; i < 8; ++i) {
     float scale[2] = {}, min[2] = {};
     if (i < n) {
@@ -172,17 +172,17 @@ constexpr ByBytes kByBytes[kFormats] = {{},
 struct Abs {
   INLINE Vec operator()(Vec v) const { return (Vec)((Bits)v & 0x7fffffffu); }
 };
-struct Nothing {  // of a number; NaN of what is none
+struct Nothing {  // 0 for a number, NaN for an infinity or a NaN
   INLINE Vec operator()(Vec v) const { return v * 0.f; }
 };
 
-// 32 values of a row -> codes, and the scale: NaN where one of the values is not finite
+// 32 values of a row -> codes, and the scale: NaN if one of the values is not finite
 template <class T>
 INLINE float byte_codes(int8_t* codes, const T* x) {
   const float largest = reduce(0.f, 32, Max{}, Abs{}, x), nothing = reduce(0.f, 32, Plus{}, Nothing{}, x);
   const float inverse = largest > 1e-36f ? 127.f / largest : 0.f;
   for (int i = 0; i < 32; i += LANES) {
-    const Int rounded = (Int)(load(x + i) * inverse + kRound);  // the low byte is the integer's
+    const Int rounded = (Int)(load(x + i) * inverse + kRound);  // the low byte is the integer
     *reinterpret_cast<LaneBytesInMemory*>(codes + i) = __builtin_convertvector(rounded, LaneBytes);
   }
   return largest * (1.f / 127.f) + nothing;
@@ -215,7 +215,7 @@ void quantize_strips(Format name, char* strips, const void* x, int64_t m, int64_
   for (int64_t i = strip0; i < strip1; ++i) {
     int32_t* const strip = reinterpret_cast<int32_t*>(strips) + i * words;
     for (int64_t r = 0; r < kByteRows; ++r) {
-      const int64_t row = i * kByteRows + r;  // beyond the last one: any row will do, its result is dropped
+      const int64_t row = i * kByteRows + r;  // past the last row any row will do: its result is dropped
       quantize_row(format, strip, static_cast<const T*>(x) + (row < m ? row : m - 1) * k, k / 32, r);
     }
   }
@@ -260,7 +260,7 @@ void byte_product(Format name, void* out, DType dtype, const char* strips, const
 
 bool by_bytes(Format name) { return is_quantized(name); }
 
-// `all` with what this instruction set does by bytes.
+// `all` with this instruction set's byte kernels.
 constexpr PrefillKernels with_bytes(PrefillKernels all) {
   all.rows = kByteRows;
   all.columns = kByteColumns;

@@ -1,4 +1,4 @@
-// Products of many rows with stored weights in float32: gemm.h says what each kernel is.
+// Products of many rows with stored weights in float32; gemm.h describes each kernel.
 #ifndef AIRLLM_GEMM_FLOATS_INL
 #define AIRLLM_GEMM_FLOATS_INL
 #include "../ops/matmul.inl"

@@ -1,7 +1,7 @@
-// Products of a few rows with weights as they are stored.
+// Products of a few rows with weights as stored.
 //
 // The products of a format are a struct with
-//   packed_bytes(k), pack(to, x, k, error)   a row of x as it is read beside these weights
+//   packed_bytes(k), pack(to, x, k, error)   a row of x as it is read for these weights
 //   kRows<M>                                R for a number of rows of x
 //   dots<R, M>(...)                         R rows of weights with M rows of x, each weight unpacked once
 #ifndef AIRLLM_QUANTIZED_GEMV_INL
@@ -46,8 +46,8 @@ inline void store_results(DType dtype, char* out, int64_t at, int64_t n, const f
   store_results<BFloat16>(out + 2 * at, n, sums, bias);
 }
 
-// Rows [n, n + rows) of every stream with rows [m0, m0 + M) of x. What is missing of x or of the weights is
-// the last row once more.
+// Rows [n, n + rows) of every stream with rows [m0, m0 + M) of x. Past the end of x or of the weights the
+// last row is repeated.
 template <class F, int R, int M>
 INLINE void dots_of_tile(float (*sums)[R][kTile], const LinearPart& part, int64_t m0, int64_t each, int64_t n,
                          int64_t rows) {
@@ -65,21 +65,21 @@ INLINE void dots_of_tile(float (*sums)[R][kTile], const LinearPart& part, int64_
   }
 }
 
-// Weights that several fours of rows of x meet one after the other stay in cache meanwhile.
+// Rows of a tile: small enough that its weights stay in cache while successive groups of rows of x use them.
 INLINE int64_t rows_of_tile(int64_t bytes) {
   constexpr int64_t kCached = 1 << 18;
   return bytes * kTile <= kCached ? kTile : bytes < kCached ? kCached / bytes : 1;
 }
 
-// What comes of rows and of what rounding has left of them, one after the other, is a row's result.
+// Adds the results of each row and of its rounding error, which follow each other, to one result.
 template <int R>
 INLINE void add_rounding_error(float (*sums)[R][kTile], int64_t m) {
   for (int64_t i = 0; i < m; ++i)
     for (int r = 0; r < R; ++r) map(sums[i][r], kTile, AddBias{}, sums[2 * i][r], sums[2 * i + 1][r]);
 }
 
-// The weights are read at R places at once, at each of them in order: a row of x is then loaded once for R
-// rows, and memory is fastest where each thread reads a few long streams.
+// Reads the weights as R sequential streams: a row of x is loaded once for R rows of weights, and memory is
+// fastest if each thread reads a few long streams.
 template <class F, int M>
 void product(const LinearPart& part) {
   constexpr int R = F::template kRows<M>;

@@ -1,6 +1,6 @@
-// Products with blocks of 256 values ("K", blocks_256.inl). The bytes that hold the low bits of q are read as
-// they lie, kFields fields of each; x is put into the order that this gives. The products of a block are
-// added up as whole numbers.
+// Products with blocks of 256 values ("K", blocks_256.inl). The bytes with the low bits of q are read as
+// stored, kFields fields of each, and x is packed in that order. The products of a block are summed as
+// integers.
 #ifndef AIRLLM_GEMV_256_INL
 #define AIRLLM_GEMV_256_INL
 #include "../simd/lane_reductions.inl"
@@ -11,16 +11,16 @@ namespace cpu::ISA {
 namespace {
 namespace stored {
 
-// A block of x: its values in the order of a format's fields; the sums of these by sub-blocks, in their own
-// order; its scale.
+// A block of x: its values in the order of a format's fields, the sums of each sub-block in the order of
+// sub-blocks, and its scale.
 struct Group256 {
   int8_t values[256];
   int16_t sums[16];
   float scale, unused[7];
 };
 
-// What is at each place of 16 values in the order of F's fields: the unit, the number of its sub-block, and
-// the bytes of the scale, among eight, for each pair of values.
+// For each place of 16 values in the order of F's fields: its unit, the number of its sub-block, and for each
+// pair of values the bytes of its scale, among eight.
 template <class F>
 struct Order {
   int8_t unit[16] = {}, sub_block[16] = {};
@@ -70,7 +70,7 @@ inline bool pack_block256(Group256* group, const float* x, float* largest, float
   return true;
 }
 
-// Products of the words of sub-blocks with the sums of x, added up.
+// Multiplies the words of sub-blocks by the sums of x and adds the products.
 template <int kWords>
 INLINE FourInts multiply_with_sums(const EightWords (&words)[kWords], const int16_t* sums) {
   FourInts all = FourInts{};
@@ -79,7 +79,7 @@ INLINE FourInts multiply_with_sums(const EightWords (&words)[kWords], const int1
 }
 
 #ifdef PAIRS_U8_I8
-// The scales among which those of the v-th vector's fields are, for each 16 bytes of it.
+// The scales for the fields of the v-th vector, for each 16 bytes of it.
 template <class F>
 INLINE Shorts scales_of_vector(const SubBlocks<F::kUnit>& sub, int v) {
   const int first = F::unit(v * kStep, 0) * 16 / F::kUnit / 8,
@@ -87,7 +87,7 @@ INLINE Shorts scales_of_vector(const SubBlocks<F::kUnit>& sub, int v) {
   return first == second ? in_all_pieces(sub.scales[first])
                          : in_half_of_pieces(sub.scales[first], sub.scales[second]);
 }
-// Those of a field.
+// The scales of one field.
 template <class F>
 INLINE Shorts scales_of_field(Shorts scales, int vector) {
   return words_of_pieces(scales, order<F>.pairs + vector * kStep);
@@ -118,7 +118,7 @@ INLINE Int add_scaled_dot(Int sum, Bytes q, Bytes x, Int scales) {
 }
 #endif
 
-// What comes of a row of weights with a row of x: a format's offsets are added up by themselves.
+// The sums for a row of weights and a row of x; those of a format's offsets are separate.
 struct Sums256 {
   Vec sum;
   FourFloats offset;
@@ -149,7 +149,7 @@ INLINE void add_block(Sums256 (&to)[M], const char* w, const Group256* const (&x
   }
 }
 
-// The block b of each of R rows: a loop over rows would keep its sums in memory.
+// Adds block b of each of R rows. A loop over the rows would keep its sums in memory.
 template <class F, int R, int M, int... I>
 INLINE void add_blocks(Sums256 (&to)[R][M], const char* const (&w)[R], int64_t b,
                        const Group256* const (&x)[M], std::integer_sequence<int, I...>) {

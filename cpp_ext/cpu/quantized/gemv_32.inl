@@ -1,9 +1,10 @@
-// Products with blocks of 32 values, blocks_32.inl. A format's offset is multiplied with the sum of the
-// rounded x, not of x itself: what rounding adds then meets w, which lies around zero, and not q, which does
-// not. A group of blocks is multiplied at once, each in four lanes: a vector holds values 0-15 of every block
-// of the group, another one values 16-31. The sums of four groups may then be brought together, a lane for
-// each of their LANES blocks, so that all the scales of those are one vector. What is left of a row are
-// groups by themselves.
+// Products with blocks of 32 values, blocks_32.inl. A format's offset is multiplied by the sum of the rounded
+// x, not of x: the rounding error is then multiplied by w, which is centred on zero, and not by q, which is
+// not.
+// A group of blocks is multiplied at once, with four lanes per block: one vector holds values 0-15 of every
+// block of the group, another holds values 16-31. The sums of four groups may be combined into one lane per
+// block, LANES blocks in all, so that their scales are one vector. The blocks that remain in a row are
+// separate groups.
 #ifndef AIRLLM_GEMV_32_INL
 #define AIRLLM_GEMV_32_INL
 #include "../simd/lane_reductions.inl"
@@ -14,24 +15,24 @@ namespace cpu::ISA {
 namespace {
 namespace stored {
 
-// A group of x: its values in the order of the weights'.
+// A group of x: its values in the order of the weights.
 struct Values32 {
   int8_t first[4 * LANES], second[4 * LANES];
 };
-// With, for each lane, its block's scale, minus the sum of its rounded values times a format's zero, and that
-// sum times the scale.
+// Adds, for each lane, its block's scale, minus the sum of its rounded values times the format's zero, and
+// that sum times the scale.
 struct Group32 {
   Values32 values;
   int32_t corrections[LANES];
   float scales[LANES], sums[LANES];
 };
-struct Groups32 {  // four, with a lane for each block
+struct Groups32 {  // four groups, with a lane for each block
   Values32 values[4];
   int32_t corrections[LANES];
   float scales[LANES], sums[LANES];
 };
 
-// Whether so many blocks, what whole groups leave of a row, are half a group.
+// Whether this many blocks, the remainder of a row, are half a group.
 constexpr bool kHasHalfGroups = kGroup == 4;
 INLINE bool is_half_group(int64_t blocks) { return kHasHalfGroups && blocks == kGroup / 2; }
 
@@ -39,8 +40,8 @@ struct Larger {
   INLINE Int operator()(Int a, Int b) const { return a > b ? a : b; }
 };
 
-// One block of x, in steps of 1 / inverse, to its place in a group; to `error`, if there is one, what
-// rounding leaves of it.
+// Rounds one block of x to multiples of 1 / inverse and stores it at its place in a group. `error`, if not
+// null, receives the rounding error.
 INLINE void round_block(Values32* values, int place, const float* x, float scale, float inverse,
                         float* error) {
   for (int i = 0; i < 32; i += LANES) {
@@ -56,12 +57,12 @@ INLINE Int sums_of_values(const Values32& values) {
   return dot_small(dot_small(Int{}, ones, load_bytes(values.first)), ones, load_bytes(values.second));
 }
 
-// What rounding needs to know of some blocks, in LANES / kBlocks lanes for each: the scale and its inverse.
+// The rounding of some blocks, in LANES / kBlocks lanes for each: the scale and its inverse.
 struct Rounding {
   Vec scales, inverses;
 };
 
-// Of each block the squares of what rounding changes, in steps.
+// The squared rounding error of each block, in steps.
 template <int kBlocks>
 INLINE Vec changes_by_rounding(const float* x, Vec inverses) {
   float each[LANES];
@@ -78,8 +79,8 @@ INLINE Vec changes_by_rounding(const float* x, Vec inverses) {
   return reduce_lanes_of<kBlocks>(changes, Plus{});
 }
 
-// In how many steps the largest of each block is to be: of four numbers the one that changes the block the
-// least, by a seventh less on average than 127 always would.
+// The number of steps that the largest value of each block becomes. Of four candidates it is the one with the
+// least rounding error, which is a seventh below that of a constant 127, on average.
 template <int kBlocks>
 INLINE Vec best_steps(const float* x, Vec most) {
   Vec best = Vec{} + 127.f, least = changes_by_rounding<kBlocks>(x, best / most);
@@ -109,7 +110,7 @@ INLINE Rounding rounding_of(const float* x, Int* worst) {
   return {tiny ? Vec{} : most / steps, tiny ? Vec{} : steps / most};
 }
 
-// `group` gives the values of a group by its number.
+// `group` returns the values of a group by its number.
 template <int kBlocks, class Group>
 INLINE void round_blocks(const Group& group, const float* x, const Rounding& by, float* error) {
   float scales[LANES], inverses[LANES];
@@ -156,8 +157,8 @@ void pack_four(Groups32* groups, const float* x, int zero, Int* worst, float* er
   store_scales(groups, in_order_of_sums(by.scales, Lanes{}), sums_of_blocks(sums), zero);
 }
 
-// A row; the blocks from `lone` on are in groups by themselves. The last group is half of one, or overlaps
-// the one before it and has zeros where that one has values.
+// Packs a row; blocks from `lone` on are in separate groups. The last group is a half group, or overlaps the
+// one before it and has zeros in the overlap.
 inline bool pack_row32(char* to, const float* x, int64_t k, int zero, int64_t lone, float* error) {
   const int64_t blocks = k / 32;
   const auto error_from = [=](int64_t b) { return error ? error + 32 * b : nullptr; };
@@ -187,7 +188,7 @@ INLINE Int dot_with(Int start, const Pair& q, const Values32& x) {
                     : dot_small(dot_small(start, q.first, first), q.second, second);
 }
 
-// dot: of the codes less the format's zero with the values of x, for each lane of a group.
+// dot: the products of the codes, less the format's zero, with the values of x, for each lane of a group.
 template <class F, class Group>
 INLINE void add_scaled(Vec* sum, Int dot, Vec scale, Vec offset, const Group& x) {
   *sum += scale * load(x.scales) * to_float(dot);
@@ -199,7 +200,7 @@ INLINE Int correction(const Group& x) {
   return F::kZero ? load_int(x.corrections) : Int{};
 }
 
-// A row's group at w.
+// Adds the group of a row at w.
 template <class F, class Group, int M>
 INLINE void add_group(Vec (&sums)[M], Group w, const char* const (&x)[M]) {
   const Pair q = F::unpack(w);
@@ -210,7 +211,7 @@ INLINE void add_group(Vec (&sums)[M], Group w, const char* const (&x)[M]) {
   }
 }
 
-// Four groups.
+// Adds four groups.
 template <class F, int M>
 INLINE void add_groups(Vec (&sums)[M], const char* w, const char* const (&x)[M]) {
   Int dots[M][4];
@@ -229,7 +230,7 @@ INLINE void add_groups(Vec (&sums)[M], const char* w, const char* const (&x)[M])
 
 template <class F>
 struct Blocks32 {
-  // Bringing sums together costs more than it saves where a vector has many lanes and a block only a scale.
+  // Combining sums costs more than it saves if a vector has many lanes and a block has only a scale.
   static constexpr bool kInFours = F::kOffset || LANES < 16;
   template <int M>
   static constexpr int kRows = kInFours && (M > 2 || (M > 1 && LANES < 16)) ? 1 : kWeightRows<M, F::kBeside>;
@@ -278,7 +279,7 @@ struct Blocks32 {
     }
   }
 
-  // A row of less than a group.
+  // Adds a row of less than a group.
   template <int M>
   static INLINE void add_padded(Vec (&sums)[M], const char* row, const char* const (&x)[M], int64_t blocks) {
     char padded[kGroup * F::kBytes] = {};

@@ -1,5 +1,5 @@
-// Weights that are floats. x is float32, and so are the sums; each of them has at most kTerms terms in a lane
-// before it is added to the others, so that a long one loses no more digits than a short one.
+// Products with float weights. x and the sums are float32. Each partial sum has at most kTerms terms in a
+// lane before it is added to the others, so that a long sum is as accurate as a short one.
 #ifndef AIRLLM_GEMV_FLOATS_INL
 #define AIRLLM_GEMV_FLOATS_INL
 #include "../simd/lane_reductions.inl"

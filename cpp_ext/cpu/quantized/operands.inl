@@ -1,4 +1,4 @@
-// What products of a few rows with stored weights share, whatever the format.
+// What the products of a few rows with stored weights share, for all formats.
 #ifndef AIRLLM_OPERANDS_INL
 #define AIRLLM_OPERANDS_INL
 #include "../simd/vectors.inl"
@@ -8,15 +8,15 @@ namespace cpu::ISA {
 namespace {
 namespace stored {
 
-constexpr int64_t kTile = 16;  // results of a stream that wait in float32
+constexpr int64_t kTile = 16;  // results of a stream that are buffered in float32
 
-// Rows of weights at a time. `kBeside`, what a format has beside several rows of x, was measured on AVX-512.
+// Rows of weights at a time. `kBeside`, the number for several rows of x, was measured on AVX-512.
 template <int M, int kBeside = 2>
 constexpr int kWeightRows = M == 1          ? 4
                             : VECTORS == 32 ? kBeside
                                             : 1;
 
-// Where the operands of dots() lie.
+// The addresses of the operands of dots().
 template <int R, int M>
 struct Operands {
   const char* w[R];

@@ -1,4 +1,4 @@
-// What bytes.inl needs of AVX2.
+// The AVX2 part of block_bytes.inl.
 #ifndef AIRLLM_AVX2_BLOCK_BYTES_INL
 #define AIRLLM_AVX2_BLOCK_BYTES_INL
 #ifndef ISA
@@ -14,7 +14,7 @@ namespace stored {
 
 INLINE float half_at(const char* p) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(word_at(p)))); }
 
-// Bytes as words; GCC would convert four at a time.
+// Converts bytes to words. GCC would convert four at a time.
 INLINE EightWords words_of(uint64_t eight) {
   return (EightWords)_mm_cvtepi8_epi16(_mm_cvtsi64_si128((long long)eight));
 }
@@ -26,7 +26,7 @@ INLINE EightWords last_words_of(Sixteen v) {
   return (EightWords)_mm_cvtepi8_epi16(_mm_unpackhi_epi64((__m128i)v, (__m128i)v));
 }
 
-INLINE LanesOfBytes low_bytes(Int v) {  // GCC would take each lane out by itself
+INLINE LanesOfBytes low_bytes(Int v) {  // GCC would extract each lane separately
   const __m128i index = _mm_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
   const __m256i fours = _mm256_shuffle_epi8((__m256i)v, _mm256_broadcastsi128_si256(index));
   const __m128i both = _mm_unpacklo_epi32(_mm256_castsi256_si128(fours), _mm256_extracti128_si256(fours, 1));

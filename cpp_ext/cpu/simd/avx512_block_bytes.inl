@@ -1,4 +1,4 @@
-// What bytes.inl needs of AVX-512.
+// The AVX-512 part of block_bytes.inl.
 #ifndef AIRLLM_AVX512_BLOCK_BYTES_INL
 #define AIRLLM_AVX512_BLOCK_BYTES_INL
 #ifndef ISA
@@ -18,7 +18,7 @@ INLINE Bytes from_table(Sixteen table, Bytes index) {
   return (Bytes)_mm512_shuffle_epi8(_mm512_maskz_broadcast_i32x4(0xffff, (__m128i)table), (__m512i)index);
 }
 
-// Bytes as words; GCC would convert four at a time.
+// Converts bytes to words. GCC would convert four at a time.
 INLINE EightWords words_of(uint64_t eight) {
   return (EightWords)_mm_cvtepi8_epi16(_mm_cvtsi64_si128((long long)eight));
 }
@@ -50,8 +50,8 @@ INLINE Bytes pieces(HalfGroup group) {
   return (Bytes)concatenate(two_pieces<kStride>(group.p), __m256i{});
 }
 
-// A word of each of four blocks, four times. Read as two halves of the group; a half's second word must lie
-// in its first 64 bytes.
+// A word of each of four blocks, four times. It loads the two halves of the group; a half's second word must
+// be in its first 64 bytes.
 template <int kStride>
 INLINE __m256i words_of_halves(const char* p, const char* half) {
   constexpr short kNext = kStride / 2;
@@ -96,8 +96,9 @@ INLINE Vec half_floats(HalfGroup group) {
   return (Vec)_mm512_maskz_cvtph_ps(0x00ff, words_of_blocks<kStride>(group));
 }
 
-// In which of the loads of 64 bytes that cover 16 blocks a word lies, and where: the first words of the
-// blocks for the lower 16 lanes, the second ones for the upper. The last load ends where the blocks end.
+// For each word: the load that has it, among the loads of 64 bytes that cover 16 blocks, and its place there.
+// The lower 16 lanes are the first words of the blocks, the upper ones the second words. The last load ends
+// where the blocks end.
 template <int kStride>
 struct WordsOfBlocks {
   static constexpr int kLoads = (15 * kStride + 4 + 63) / 64;

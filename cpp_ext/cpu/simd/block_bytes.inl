@@ -1,4 +1,4 @@
-// What stored blocks lie in: their bytes and float16 as vectors, for a group of blocks at once.
+// Loads the bytes and float16 numbers of stored blocks as vectors, for a group of blocks at once.
 #ifndef AIRLLM_BLOCK_BYTES_INL
 #define AIRLLM_BLOCK_BYTES_INL
 #include "bytes.inl"
@@ -21,7 +21,7 @@ INLINE float half_at(const char* p) {
 // The low byte of each lane.
 INLINE LanesOfBytes low_bytes(Int v) { return __builtin_convertvector(v, LanesOfBytes); }
 
-// Bytes as words.
+// Converts bytes to words.
 typedef int8_t EightBytes __attribute__((vector_size(8)));
 typedef int8_t EightBytesInMemory __attribute__((vector_size(8), aligned(1), may_alias));
 INLINE EightWords words_of(uint64_t eight) { return __builtin_convertvector((EightBytes)eight, EightWords); }
@@ -61,7 +61,7 @@ INLINE Bytes pieces(Group p) {
   return load_bytes(all);
 }
 
-// Two bytes of each block, both repeated eight times.
+// Two bytes of each block, each repeated eight times.
 template <int kStride, class Group>
 INLINE Bytes eights(Group p) {
   alignas(64) uint64_t all[LANES / 2];
@@ -95,9 +95,9 @@ INLINE HalfFloats half_floats_of_blocks(const char* p) {
   return {load(first), load(second)};
 }
 
-// 32 bytes, or as many of them as a vector holds from byte 16 * `half` on, each with its bit `from` moved to
-// bit `to`; for 16 lanes twice, the second time with the bit `other_from`. What is in the other bits is left
-// open.
+// 32 bytes, or as many of them as a vector holds, starting at byte 16 * `half`. Each has its bit `from` moved
+// to bit `to`. With 16 lanes the 32 bytes are repeated, the second time with bit `other_from`. The other bits
+// are unspecified.
 INLINE Bytes move_bits(const char* p, int half, int from, int other_from, int to) {
   const auto move = [=](Bytes v, int bit) {
     return bit > to ? (Bytes)((Words)v >> (bit - to)) : (Bytes)((Words)v << (to - bit));
@@ -111,7 +111,7 @@ INLINE Bytes move_bits(const char* p, int half, int from, int other_from, int to
   return load_bytes(all);
 }
 
-// Others are zero.
+// The other lanes are zero.
 template <class Four>
 INLINE auto in_first_lanes(Four four) {
   alignas(64) decltype(four[0] + four[0]) all[LANES] = {};

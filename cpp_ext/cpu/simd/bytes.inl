@@ -1,5 +1,5 @@
-// Vectors of bytes, as many bytes as a vector of floats has, and their dot products: what products with
-// stored blocks are made of.
+// Vectors of bytes, as wide as a vector of floats, and their dot products: the base of products with stored
+// blocks.
 #ifndef AIRLLM_BYTES_INL
 #define AIRLLM_BYTES_INL
 #include "vectors.inl"
@@ -32,17 +32,17 @@ INLINE Int load_int(const void* p) { return *static_cast<const IntInMemory*>(p);
 INLINE void store_int(void* p, Int v) { *static_cast<IntInMemory*>(p) = v; }
 INLINE Vec to_float(Int v) { return __builtin_convertvector(v, Vec); }
 
-// `bits` of each byte, from bit `shift` on.
+// `bits` of each byte, starting at bit `shift`.
 INLINE Bytes field(Bytes v, int shift, int mask) { return (Bytes)((Words)v >> shift) & (int8_t)mask; }
 
-// sum[i] += the products of four neighbours; u is 0 to 63, x is -127 to 127. Which lane gets which four is
-// the instruction set's business, but within 16 bytes they stay.
-// dot_signed() takes w of -128 to 127, and adds kSignedZero times the sum of x as well.
+// sum[i] += the products of four neighbours; u is 0 to 63, x is -127 to 127. The instruction set decides
+// which lane gets which four, but they stay within their 16 bytes.
+// dot_signed() takes w of -128 to 127, and also adds kSignedZero times the sum of x.
 #if defined(DOT_U8_I8)
 constexpr int kSignedZero = 128;
 INLINE Int dot_small(Int sum, Bytes u, Bytes x) { return DOT_U8_I8(sum, u, x); }
 INLINE Int dot_signed(Int sum, Bytes w, Bytes x) {
-  return DOT_U8_I8(sum, w ^ (int8_t)-128, x);  // w + 128, which is positive
+  return DOT_U8_I8(sum, w ^ (int8_t)-128, x);  // w + 128, which is not negative
 }
 #elif defined(PAIRS_U8_I8)
 constexpr int kSignedZero = 0;
@@ -69,7 +69,7 @@ INLINE Int dot_signed(Int sum, Bytes w, Bytes x) {
 INLINE Int dot_small(Int sum, Bytes u, Bytes x) { return dot_signed(sum, u, x); }
 #endif
 
-// The products of eight words, two of them added up in each.
+// The products of eight words, added in pairs.
 INLINE FourInts fours_of_words(EightWords a, EightWords b) {
 #if defined(AIRLLM_X86)
   return (FourInts)_mm_madd_epi16((__m128i)a, (__m128i)b);
@@ -92,11 +92,11 @@ INLINE uint32_t four_at(const char* p) {
   return v;
 }
 
-// In a group of LANES / 4 blocks of kStride bytes, each has 16 bytes, four lanes, of a vector.
+// A group is LANES / 4 blocks of kStride bytes. Each block has 16 bytes, four lanes, of a vector.
 constexpr int kGroup = LANES / 4;
 
-// The first half of a group of four. For the other two blocks any codes stand, as x has zeros there, and
-// scales of zero.
+// The first half of a group of four blocks. The other two blocks may hold any codes, since x is zero there,
+// and have scales of zero.
 struct HalfGroup {
   const char* p;
   INLINE HalfGroup operator+(int bytes) const { return {p + bytes}; }
@@ -108,7 +108,7 @@ struct HalfFloats {
 };
 constexpr int block_of_lane(int lane) { return kGroup * (lane % 4) + lane / 4; }
 
-// Bytes of a table, in the order of the indices.
+// Bytes of a table, selected by the indices.
 INLINE Sixteen look_up(Sixteen table, Sixteen index) {
 #ifdef LOOK_UP
   return (Sixteen)LOOK_UP(table, index);

@@ -1,4 +1,4 @@
-// Reduces the lanes of several vectors at once, with half the instructions of one vector after the other.
+// Reduces the lanes of several vectors at once, with half the instructions of reducing them one by one.
 #ifndef AIRLLM_LANE_REDUCTIONS_INL
 #define AIRLLM_LANE_REDUCTIONS_INL
 #include "bytes.inl"
@@ -7,7 +7,8 @@ namespace cpu::ISA {
 namespace {
 namespace stored {
 
-// Pieces of kDistance lanes, each joined with the one that follows it: those of a, then those of b.
+// Joins each piece of kDistance lanes with the next one. The result holds the joined pieces of a, then those
+// of b.
 template <int kDistance, class V, class Join, int... I>
 INLINE V join_pieces(V a, V b, const Join& join, std::integer_sequence<int, I...>) {
   return join(__builtin_shufflevector(a, b, (I / kDistance * 2 * kDistance + I % kDistance)...),
@@ -15,7 +16,7 @@ INLINE V join_pieces(V a, V b, const Join& join, std::integer_sequence<int, I...
 }
 
 template <int kDistance, class V, class Join>
-INLINE V reduce_pieces(V v, const Join& join) {  // of 2 kDistance lanes
+INLINE V reduce_pieces(V v, const Join& join) {  // each of 2 kDistance lanes
   if constexpr (kDistance == 0) {
     return v;
   } else {
@@ -33,13 +34,13 @@ INLINE V join_side_by_side(const V* v, const Join& join) {
   }
 }
 
-// All lanes of each of N vectors (a power of two, at most LANES): LANES / N lanes of the result for each.
+// Reduces each of N vectors (a power of two, at most LANES) to LANES / N lanes of the result.
 template <int N, class V, class Join>
 INLINE V reduce_lanes_of(const V* v, const Join& join) {
   return reduce_pieces<LANES / N / 2>(join_side_by_side<N>(v, join), join);
 }
 
-// Of each vector the sum of its lanes.
+// The sum of the lanes of each vector.
 template <int R, int M>
 INLINE void sums_across(float (&out)[R][M], const Vec (&sums)[R][M]) {
   constexpr int kAll = R * M, kStep = kAll < 4 ? kAll : 4;
@@ -51,7 +52,8 @@ INLINE void sums_across(float (&out)[R][M], const Vec (&sums)[R][M]) {
   }
 }
 
-// Four vectors of four lanes for each block: of each block the sum, group g's piece p in lane 4 p + g.
+// Four vectors hold four lanes of each block. Returns the sums of each block: piece p of group g is in lane 4
+// p + g.
 template <int kFirst, int... I>
 INLINE Int zip(Int a, Int b, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, b, (I / 4 * 4 + kFirst + I % 4 / 2 + I % 2 * LANES)...);
@@ -66,7 +68,7 @@ INLINE Int sums_of_blocks(const Int (&v)[4]) {
   return zip_pairs<0>(ab, cd, Lanes{}) + zip_pairs<2>(ab, cd, Lanes{});
 }
 
-// Lane kGroup g + p to lane 4 p + g.
+// Moves lane kGroup g + p to lane 4 p + g.
 template <int... I>
 INLINE Vec in_order_of_sums(Vec v, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(v, v, (kGroup * (I % 4) + I / 4)...);

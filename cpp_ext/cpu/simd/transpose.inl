@@ -1,4 +1,4 @@
-// Transposes a square of vectors in registers: vector i's lane j becomes vector j's lane i.
+// Transposes a square block of vectors in registers: lane j of vector i becomes lane i of vector j.
 #ifndef AIRLLM_TRANSPOSE_INL
 #define AIRLLM_TRANSPOSE_INL
 #include "vectors.inl"

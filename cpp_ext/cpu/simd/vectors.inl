@@ -1,5 +1,5 @@
-// Vectors of LANES floats, how they are loaded from and stored to each dtype, and the two loops
-// (map and reduce) that every kernel is made of.
+// Vectors of LANES floats, their loads and stores for each dtype, and the two loops (map and reduce) that
+// every kernel uses.
 #ifndef AIRLLM_VECTORS_INL
 #define AIRLLM_VECTORS_INL
 #ifndef ISA
@@ -14,7 +14,7 @@ typedef int32_t Int __attribute__((vector_size(4 * LANES)));
 typedef uint32_t Bits __attribute__((vector_size(4 * LANES)));
 typedef uint16_t Bits16 __attribute__((vector_size(2 * LANES)));
 typedef int16_t Pairs __attribute__((vector_size(4 * LANES)));  // sums of products of two bytes: PAIRS_U8_I8
-// What memory holds: GCC 12 would send a memcpy through the stack, six times slower.
+// Vectors in memory. GCC 12 compiles a memcpy to a copy through the stack, which is six times slower.
 typedef float VecInMemory __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint16_t Bits16InMemory __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
@@ -51,10 +51,10 @@ INLINE Vec load(const BFloat16* p) {
 }
 #endif
 
-#ifdef NARROW_BF16  // a third of the instructions; what is below 2^-126 becomes zero
+#ifdef NARROW_BF16  // a third of the instructions; values below 2^-126 become zero
 INLINE Bits16 round_to(Vec v, BFloat16) { return NARROW_BF16(v); }
 #else
-INLINE Bits16 round_to(Vec v, BFloat16) {  // to nearest even; a NaN keeps its upper bits and stays one
+INLINE Bits16 round_to(Vec v, BFloat16) {  // to nearest even; a NaN keeps its upper bits and stays a NaN
   const Bits bits = (Bits)v, odd = (bits >> 16) & 1;
   return upper_halves(v == v ? bits + 0x7fff + odd : bits | 0x400000);
 }
@@ -64,8 +64,8 @@ INLINE Bits16 round_to(Vec v, BFloat16) {  // to nearest even; a NaN keeps its u
 INLINE Vec load(const Float16* p) { return WIDEN_F16(p); }
 INLINE Bits16 round_to(Vec v, Float16) { return NARROW_F16(v); }
 #else
-// A float16 is a float32 whose exponent is 112 too small; one multiplication mends that, for
-// subnormals too. Infinities and NaN (exponent 31) get float32's largest exponent instead.
+// A float16 is a float32 whose exponent is 112 too small. One multiplication corrects that, for subnormals
+// too. Infinities and NaN (exponent 31) get float32's largest exponent instead.
 INLINE Vec load(const Float16* p) {
   const Bits bits = __builtin_convertvector(*reinterpret_cast<const Bits16InMemory*>(p), Bits);
   const Bits magnitude = (bits & 0x7fff) << 13;
@@ -74,8 +74,8 @@ INLINE Vec load(const Float16* p) {
   return (Vec)(wide | ((bits & 0x8000) << 16));
 }
 
-// Adding a power of two that is 2^10 (or, for float16's subnormals, 2^-14 / 2^-24) times as large
-// makes the addition itself round to float16's precision, to nearest even.
+// Adding a power of two that is 2^10 (or, for float16's subnormals, 2^-14 / 2^-24) times as large makes the
+// addition itself round to float16's precision, to nearest even.
 INLINE Bits16 round_to(Vec v, Float16) {
   const Bits bits = (Bits)v, sign = bits & 0x80000000u, twice = bits + bits;
   const Vec scaled = (Vec)(bits ^ sign) * 0x1p112f * 0x1p-110f;  // overflows to infinity where float16 does
@@ -93,14 +93,14 @@ INLINE void store(T* p, Vec v) {
   *reinterpret_cast<Bits16InMemory*>(p) = round_to(v, T{});
 }
 
-// What store(p, v) has left there.
+// The value that store(p, v) wrote.
 INLINE Vec as_stored(const float*, Vec v) { return v; }
 template <class T>
 INLINE Vec as_stored(const T* p, Vec) {
   return load(p);
 }
 
-// Around the caches, to an address that is aligned to the vector.
+// Stores that bypass the caches, to an address aligned to the vector.
 #ifdef STREAM_F32
 INLINE void stream(float* p, Vec v) { STREAM_F32(p, v); }
 template <class T>
@@ -116,7 +116,7 @@ INLINE void stream(T* p, Vec v) {
 INLINE void end_of_stream() {}
 #endif
 
-// At most LANES elements; the other lanes read as zero, and are not written.
+// Loads at most LANES elements; the other lanes are zero.
 template <class T>
 INLINE Vec load(const T* p, int64_t n) {
   if (n == LANES) return load(p);
@@ -124,14 +124,14 @@ INLINE Vec load(const T* p, int64_t n) {
   for (int64_t i = 0; i < n; ++i) part[i] = p[i];
   return load(part);
 }
-// Lanes [first, end), without a touch of what is beside them.
+// Stores lanes [first, end) and does not access the memory around them.
 template <class T>
 INLINE void store_lanes(T* p, Vec v, int64_t first, int64_t end) {
   if (end - first == LANES) return store(p, v);
   T part[LANES];
   store(part, v);
   for (int64_t i = first; i < end; ++i) {
-    __asm__("");  // not by memcpy, which would read several of them at once: that waits for the store above
+    __asm__("");  // no memcpy: a read of several elements would wait for the store above
     p[i] = part[i];
   }
 }
@@ -140,7 +140,7 @@ INLINE void store(T* p, Vec v, int64_t n) {
   store_lanes(p, v, 0, n);
 }
 
-// An input that fetches what is needed next into the second-level cache: the memory works while a kernel
+// An input that prefetches later elements into the second-level cache, so that memory works while a kernel
 // computes on a row that it has read before.
 template <class T>
 struct Prefetched {
@@ -158,8 +158,8 @@ INLINE Vec load(Prefetched<T> in, int64_t n) {
   return load(in.p, n);
 }
 
-// An input whose dtype is known when the kernel runs: a branch for each vector, always the same one, instead
-// of a kernel for each dtype.
+// An input whose dtype is known only at run time. It costs a well-predicted branch per vector, and saves a
+// kernel per dtype.
 struct AnyDtype {
   const char* p;
   DType dtype;
@@ -175,7 +175,7 @@ struct AnyDtype {
     return reinterpret_cast<const T*>(p);
   }
 };
-INLINE DType hide_from_compiler(DType dtype) {  // which would make a loop for each dtype
+INLINE DType hide_from_compiler(DType dtype) {  // otherwise it would compile one loop per dtype
   __asm__("" : "+r"(dtype));
   return dtype;
 }
@@ -193,7 +193,7 @@ INLINE Vec load(AnyDtype in, int64_t n) {
   return load(in);
 }
 
-// NumPy's bools, as the sign of a number: negative where true.
+// NumPy's bools as signs: negative if true.
 typedef uint8_t BoolBytes __attribute__((vector_size(LANES)));
 typedef uint8_t BoolBytesInMemory __attribute__((vector_size(LANES), aligned(1), may_alias));
 struct Bools {
@@ -211,9 +211,9 @@ INLINE Vec load(Bools in, int64_t n) {
 
 INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Elements [begin, end) of a row, whole lines of the caches: what is written around them. The lines at both
-// ends, which it shares with its neighbours, are left to the caches: to write a part of a line is to read it
-// first.
+// Elements [begin, end) of a row: the whole cache lines, which are streamed. The row shares the lines at both
+// ends with its neighbours. Those are stored through the caches, since writing a part of a line requires
+// reading it first.
 struct WholeLines {
   int64_t begin, end;
 };
@@ -225,15 +225,15 @@ INLINE WholeLines whole_lines(const T* out, int64_t n) {
   return {before, n - (n - before) % kLine<T>};
 }
 
-// Fetches the line that the row after this one shares with its successor, to be written: a store that waits
-// for its line would hold up all those around the caches.
+// Prefetches, for writing, the line that the next row shares with the row after it. A store that waits for
+// its line would delay all streaming stores.
 template <class T>
 INLINE void fetch_end_of_next(const WholeLines& lines, const T* out, int64_t n) {
   if (lines.end < n) __builtin_prefetch(out + 2 * n - 1, 1);
 }
 
-// Calls visit(at, first, end) for vectors at the elements `at` of which lanes [first, end) are outside of
-// `lines`, in a row of n elements, at least a line.
+// Calls visit(at, first, end) for each vector at element `at` with lanes [first, end) outside `lines`. The
+// row has n elements, at least a line.
 template <class Visit>
 INLINE void at_ends(const WholeLines& lines, int64_t n, const Visit& visit) {
   for (int64_t i = 0; i < lines.begin; i += LANES) visit(i, int64_t{0}, smaller(lines.begin - i, LANES));
@@ -243,8 +243,8 @@ INLINE void at_ends(const WholeLines& lines, int64_t n, const Visit& visit) {
   }
 }
 
-// out[i] = f(in[i]...). The last vector overlaps the one before it: its input is read before anything
-// is written, so that `out` may be an input.
+// out[i] = f(in[i]...). The last vector overlaps the one before it. Its input is read before anything is
+// written, so `out` may be an input.
 template <class T, class F, class... In>
 INLINE void map(T* out, int64_t n, const F& f, In... in) {
   if (n < LANES) return store(out, f(load(in, n)...), n);
@@ -253,10 +253,10 @@ INLINE void map(T* out, int64_t n, const F& f, In... in) {
   store(out + n - LANES, last);
 }
 
-// The same, of which whole lines are `streamed` around the caches. Several vectors are read before the first
-// is written: a load whose address has the lower 12 bits of a store that is on its way waits for it (three
-// times as long, in all, for arrays that lie 48 bytes beyond each other). What is at its ends is
-// computed from the inputs again: to read vectors back in other pieces would wait for all stores before them.
+// The same; if `streamed`, whole lines bypass the caches. Several vectors are read before the first is
+// written: a load waits for a pending store whose address has the same lower 12 bits (the whole takes three
+// times as long if arrays are 48 bytes apart). The ends are computed from the inputs again: reading vectors
+// back in other pieces would wait for all stores before them.
 template <class T, class F, class... In>
 INLINE void map(bool streamed, T* out, int64_t n, const F& f, In... in) {
   if (!streamed || n < kLine<T>) return map(out, n, f, in...);
@@ -278,7 +278,7 @@ INLINE void map(bool streamed, T* out, int64_t n, const F& f, In... in) {
 struct Plus {
   INLINE Vec operator()(Vec a, Vec b) const { return a + b; }
 };
-struct Max {  // of numbers: a NaN may be passed over
+struct Max {  // of numbers: may ignore a NaN
   INLINE Vec operator()(Vec a, Vec b) const { return a > b ? a : b; }
 };
 struct Least {
@@ -291,13 +291,13 @@ struct Square {
   INLINE Vec operator()(Vec v) const { return v * v; }
 };
 
-// Each lane with that which is kDistance apart.
+// Swaps each lane with the lane kDistance away.
 template <int kDistance, class V, int... I>
 INLINE V swap_lanes(V v, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(v, v, (I ^ kDistance)...);
 }
 
-// Joins all lanes, in log2(LANES) steps.
+// Joins all lanes in log2(LANES) steps.
 template <int kDistance = LANES / 2, class Join>
 INLINE float across(Vec v, const Join& join) {
   v = join(v, swap_lanes<kDistance>(v, Lanes{}));
@@ -307,7 +307,7 @@ INLINE float across(Vec v, const Join& join) {
     return v[0];
 }
 
-// The first n lanes of v, and `otherwise` in the others.
+// The first n lanes of v; the other lanes are `otherwise`.
 INLINE Vec first_lanes(int64_t n, Vec v, float otherwise = 0.f) {
   return lane_numbers(Lanes{}) < static_cast<int32_t>(n) ? v : set(otherwise);
 }
@@ -315,7 +315,7 @@ INLINE Vec lanes(int64_t first, int64_t end, Vec v) {
   return lane_numbers(Lanes{}) < static_cast<int32_t>(first) ? Vec{} : first_lanes(end, v);
 }
 
-// join of `neutral` and f(in[i]...) over all i; joining with `neutral` must change nothing.
+// Joins `neutral` and f(in[i]...) for all i. Joining with `neutral` must change nothing.
 template <class Join, class F, class... In>
 INLINE float reduce(float neutral, int64_t n, const Join& join, const F& f, In... in) {
   constexpr int kChains = 4;  // enough to hide an addition's latency
@@ -328,8 +328,8 @@ INLINE float reduce(float neutral, int64_t n, const Join& join, const F& f, In..
   return across(join(join(acc[0], acc[1]), join(acc[2], acc[3])), join);
 }
 
-// The greatest of n > 0 elements. Vectors overlap at both ends, so that none of those between them crosses
-// lines.
+// The largest of n > 0 elements. Vectors overlap at both ends, so that no vector between them crosses a cache
+// line.
 template <class T>
 INLINE float greatest(const T* in, int64_t n) {
   if (n < LANES) return reduce(-__builtin_inff(), n, Max{}, Identity{}, in);
@@ -342,8 +342,8 @@ INLINE float greatest(const T* in, int64_t n) {
   return across(Max{}(Max{}(acc[0], acc[1]), Max{}(acc[2], acc[3])), Max{});
 }
 
-// The sum of f(in[i]...): in blocks, so that a long one loses no more digits than a short one.
-constexpr int64_t kSummed = 512 * LANES;  // in a block: 128 additions to each of its partial sums
+// The sum of f(in[i]...), in blocks, so that a long sum is as accurate as a short one.
+constexpr int64_t kSummed = 512 * LANES;  // in a block: 128 additions to each partial sum
 template <class F, class... In>
 INLINE float sum(int64_t n, const F& f, In... in) {
   double total = 0;
@@ -352,13 +352,13 @@ INLINE float sum(int64_t n, const F& f, In... in) {
   return static_cast<float>(total);
 }
 
-// 1.5 * 2^23: adding it leaves no room for a fraction, and the whole number in the low bits.
+// 1.5 * 2^23: adding it rounds to a whole number, which is then in the low bits.
 constexpr float kRound = 12582912.f;
 constexpr float kLog2E = 1.44269504f;
 
 #ifdef TIMES_2_TO_THE_FLOOR
-// 2^t = 2^floor(t) * 2^f with 0 <= f < 1, the latter by a polynomial (minimax, of degree 5, fitted to the
-// relative error: 1.4e-7 with roundings). The instructions do the right thing with infinities.
+// 2^t = 2^floor(t) * 2^f with 0 <= f < 1. A polynomial gives 2^f (minimax, of degree 5, fitted to the
+// relative error: 1.4e-7 with roundings). The instructions handle infinities.
 INLINE Vec exp2_of(Vec t, Vec f) {
   Vec p = set(1.867130399e-3f);
   p = p * f + 9.017029777e-3f;
@@ -370,16 +370,16 @@ INLINE Vec exp2_of(Vec t, Vec f) {
 
 // 2^t for t <= 0: zero below -149, NaN for NaN.
 INLINE Vec exp2_of_negative(Vec t) { return exp2_of(t, FRACTION(t)); }
-// 2^(t + rest) for a rest that t is too large to hold.
+// 2^(t + rest); `rest` is what t cannot represent.
 INLINE Vec exp2_of_negative(Vec t, Vec rest) { return exp2_of(t, FRACTION(t) + rest); }
 
 // x / (1 + 2^-t)
 INLINE Vec times_sigmoid(Vec x, Vec t) { return x / (exp2_of_negative(-t) + 1.f); }
 
 #else
-// 2^t = 2^k * 2^f with k whole and |f| <= 1/2, the latter by a polynomial (minimax, of degree 5, fitted to
-// the relative error: 1.6e-7 with roundings). A multiplication by 2^k, since an addition to the bits of a NaN
-// may make a number of it.
+// 2^t = 2^k * 2^f with integer k and |f| <= 1/2. A polynomial gives 2^f (minimax, of degree 5, fitted to the
+// relative error: 1.6e-7 with roundings). It is multiplied by 2^k: an addition to the bits of a NaN could
+// turn it into a number.
 INLINE Vec exp2_of(Vec t, Vec shifted, Vec f) {
   Vec p = set(1.326472731e-3f);
   p = p * f + 9.671512991e-3f;
@@ -395,20 +395,20 @@ INLINE Vec exp2_of_negative(Vec t) {
   const Vec shifted = t + kRound;
   return exp2_of(t, shifted, t - (shifted - kRound));
 }
-// 2^(t + rest) for a rest that t is too large to hold.
+// 2^(t + rest); `rest` is what t cannot represent.
 INLINE Vec exp2_of_negative(Vec t, Vec rest) {
   const Vec shifted = t + kRound;
   return exp2_of(t, shifted, t - (shifted - kRound) + rest);
 }
 
-// x / (1 + 2^-t), t having the sign of x. The power is taken of -|t|, so that nothing overflows.
+// x / (1 + 2^-t), where t has the sign of x. It uses 2^-|t|, which cannot overflow.
 INLINE Vec times_sigmoid(Vec x, Vec t) {
   const Vec e = exp2_of_negative((Vec)((Bits)t | 0x80000000u));
   return (x < 0.f ? x * e : x) / (e + 1.f);
 }
 #endif
 
-// out[i] = f(in[i]...), and the sum of g of what out then holds.
+// out[i] = f(in[i]...); returns the sum of g over the stored values.
 template <class T, class F, class G, class... In>
 INLINE float map_and_sum(T* out, int64_t n, const F& f, const G& g, In... in) {
   Vec total[2] = {Vec{}, Vec{}};

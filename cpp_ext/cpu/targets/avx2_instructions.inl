@@ -1,4 +1,4 @@
-// What kernels need to know about AVX2.
+// The AVX2 parameters and instructions of the kernels.
 #define LANES 8
 #define VECTORS 16
 #define WIDEN_F16(p) ((Vec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(p))))

@@ -1,5 +1,5 @@
-// The kernels for AVX-512 as an object of their own, for a build that compiles its files at the same time,
-// each with -DAIRLLM_SETS_APART.
+// The AVX-512 kernels as a separate object, for a build that compiles its files in parallel, each with
+// -DAIRLLM_SETS_APART.
 #include "region.h"
 
 #ifdef AIRLLM_X86

@@ -1,7 +1,7 @@
-// The kernels for the sets that have AVX-512.
+// The kernels for the sets with AVX-512.
 #include "region.h"
 
-#ifndef AIRLLM_WITHOUT_AVX512  // for programs that would rather compile in half the time
+#ifndef AIRLLM_WITHOUT_AVX512  // for programs that prefer half the compile time
 BEGIN_TARGET("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 #define ISA avx512
 #include "avx512_instructions.inl"

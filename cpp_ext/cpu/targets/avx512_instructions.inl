@@ -1,11 +1,11 @@
-// What kernels need to know about AVX-512, for each of the sets that have it.
+// The AVX-512 parameters and instructions of the kernels, for each set that has AVX-512.
 #define LANES 16
 #define VECTORS 32
 #define WIDEN_F16(p) ((Vec)_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256((const __m256i*)(p))))
 #define NARROW_F16(v) ((Bits16)_mm512_maskz_cvtps_ph(0xffff, (__m512)(v), _MM_FROUND_TO_NEAREST_INT))
 #define WIDEN_I8(p) ((Int)_mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128((const __m128i*)(p))))
-#define PERMUTES_HALVES  // any 16-bit elements, by one instruction
-// sixteen of them, by their places in memory, each above 16 zero bits
+#define PERMUTES_HALVES  // any 16-bit elements, with one instruction
+// sixteen elements, by their places in memory, each above 16 zero bits
 #define UPPER_HALVES_FROM(p, places)                                  \
   ((Vec)_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, (__m512i)(places), \
                                        _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i*)(p)))))

@@ -1,5 +1,4 @@
-// What a kernel file is compiled for where nothing has chosen an instruction set: where an editor or a tool
-// reads it alone.
+// The instruction set of a kernel file that is compiled alone, by an editor or a tool.
 #pragma once
 #include "region.h"
 

@@ -1,6 +1,6 @@
-// Instruction sets that add a few instructions to a whole one, BASE: the kernels that gain by them are
-// compiled again, all others are BASE's. Included as kernels.inl is.
-#ifndef ISA  // read alone: the set of editor.h, extended by nothing
+// Instruction sets that add a few instructions to another one, BASE: the kernels that benefit are compiled
+// again, all others are BASE's. Included like kernels.inl.
+#ifndef ISA  // compiled alone: the set of editor.h, with no additions
 #include "kernels.inl"
 #define ISA extended
 #define BASE alone

@@ -1,5 +1,5 @@
-// Compiles kernels.inl for each instruction set, but for those that AIRLLM_SETS_APART leaves to files of
-// their own, and tells which of the sets this CPU runs. One binary runs on every CPU of its architecture:
+// Compiles kernels.inl for each instruction set, except those that AIRLLM_SETS_APART leaves to their own
+// files, and finds which of the sets this CPU supports. One binary runs on every CPU of its architecture:
 // nothing here depends on compiler flags.
 #pragma once
 #include <atomic>
@@ -16,7 +16,7 @@
 #define STREAM_F32(p, v) _mm_stream_ps(p, (__m128)(v))
 #define STREAM_16(p, v) _mm_stream_si64((long long*)(p), (long long)(v))
 #define SUMS_OF_PAIRS(a, b) ((Int)_mm_madd_epi16((__m128i)(a), (__m128i)(b)))
-// Each byte becomes the upper one of a word, then of 32 bits.
+// Widens each byte to the upper byte of a word, then to 32 bits.
 #define WIDEN_I8(p)                                                                                         \
   ((Int)_mm_srai_epi32(                                                                                     \
       _mm_unpacklo_epi16(                                                                                   \
@@ -35,7 +35,7 @@
 
 #define ISA neon
 #include "neon_instructions.inl"
-// A product of -128 with -127 and one more still fit an int16.
+// The sum of two products of -128 and -127 still fits an int16.
 #define DOT_I8_I8(sum, w, i)                                                                          \
   ((Int)vpadalq_s16((int32x4_t)(sum),                                                                 \
                     vmlal_high_s8(vmull_s8(vget_low_s8((int8x16_t)(w)), vget_low_s8((int8x16_t)(i))), \
@@ -52,14 +52,14 @@ BEGIN_TARGET("arch=armv8.2-a+dotprod")
 #define BASE neon
 #include "neon_instructions.inl"
 #define DOT_I8_I8(sum, w, i) ((Int)vdotq_s32((int32x4_t)(sum), (int8x16_t)(w), (int8x16_t)(i)))
-#define DOTS_AT_ONCE  // by one instruction: worth it for many rows too
+#define DOTS_AT_ONCE  // with one instruction: useful for many rows too
 #include "extension.inl"
 END_TARGET
 #endif
 
 #else
 
-#define ISA scalar  // the compiler takes the vectors apart
+#define ISA scalar  // the compiler splits the vectors
 #define LANES 4
 #define VECTORS 16
 #include "kernels.inl"
@@ -73,7 +73,7 @@ END_TARGET
 
 namespace cpu {
 
-// What this CPU, and the operating system's saving of its registers, can run.
+// What this CPU supports, and the operating system too: it must save the registers.
 struct Features {
   bool avx = false, avx2 = false, fma = false, f16c = false, avx512 = false, avx512_vnni = false,
        avx512_bf16 = false, neon = false, neon_dotprod = false;
@@ -96,11 +96,11 @@ inline bool has_dotprod() {
 inline Features features() {
   Features has;
 #if defined(AIRLLM_X86)
-  __builtin_cpu_init();  // a static initialiser may come before the one that does this
+  __builtin_cpu_init();  // a static initialiser may run before the one that calls this
   has.avx = __builtin_cpu_supports("avx");
   has.avx2 = __builtin_cpu_supports("avx2");
   has.fma = __builtin_cpu_supports("fma");
-  // GCC 10 cannot ask for "f16c"; every CPU with AVX2 has it, but an emulator may not show it.
+  // GCC 10 cannot query "f16c". Every CPU with AVX2 has it, but an emulator may not report it.
   unsigned a = 1, b = 0, c = 0, d = 0;
   __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
   has.f16c = has.avx && (c >> 29 & 1);
@@ -115,7 +115,7 @@ inline Features features() {
   return has;
 }
 
-// The sets that this CPU can run, best first.
+// The sets that this CPU supports, best first.
 inline std::vector<const Kernels*> supported() {
   std::vector<const Kernels*> found;
 #if defined(AIRLLM_X86)

@@ -1,11 +1,11 @@
-// The CPU kernels, written once. isa.h, avx2.inl and avx512.inl include this file once per set of
-// instructions, with
-//   ISA    the namespace and name of the set
-//   LANES, VECTORS  how many floats its vectors hold, and how many such registers it has
-// and macros for what the set has instructions for, inside a region that lets the compiler use that set.
+// The CPU kernels, written once. isa.h, avx2.inl and avx512.inl include this file once per instruction set,
+// with
+//   ISA             the namespace and name of the set
+//   LANES, VECTORS  the floats in a vector, and the number of vector registers
+// and macros for its special instructions, in a region where the compiler may use the set.
 //
-// Each kernel file includes those that it uses; undef.inl lets them be included for the next set. They may
-// include no header that region.h has not: its inline functions would be compiled for the wrong CPU.
+// Each kernel file includes the files that it uses; undef.inl allows including them for the next set. They
+// must not include a header that region.h does not: its inline functions would be compiled for the wrong CPU.
 #include "../ops/attention.inl"
 #include "../ops/elements.inl"
 #include "../ops/gemv.inl"

@@ -1,4 +1,4 @@
-// What kernels need to know about NEON, for each of the sets that have it.
+// The NEON parameters and instructions of the kernels, for each set that has NEON.
 #define LANES 4
 #define VECTORS 32
 #define WIDEN_F16(p) ((Vec)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16((const uint16_t*)(p)))))

@@ -1,22 +1,22 @@
-// What it takes to compile kernels for an instruction set that not every CPU has: BEGIN_TARGET(set) to
-// END_TARGET is a region in which the compiler may use it.
+// Compiles kernels for an instruction set that not every CPU has: between BEGIN_TARGET(set) and END_TARGET
+// the compiler may use it.
 #pragma once
 #include "../kernels.h"
 
-#if defined(AIRLLM_PLAIN_VECTORS)  // as on an architecture that is not known here; for tests
+#if defined(AIRLLM_PLAIN_VECTORS)  // as on an unknown architecture; for tests
 #elif defined(__x86_64__)
 #define AIRLLM_X86
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #define AIRLLM_ARM
 #include <arm_neon.h>
-#if !defined(__clang__) || __clang_major__ >= 16 || defined(__ARM_FEATURE_DOTPROD)  // else it hides vdotq_s32
+#if !defined(__clang__) || __clang_major__ >= 16 || defined(__ARM_FEATURE_DOTPROD)  // older: no vdotq_s32
 #define AIRLLM_ARM_DOTPROD
 #endif
 #if defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
-#ifndef HWCAP_ASIMDDP  // headers older than Linux 4.15 do not name it
+#ifndef HWCAP_ASIMDDP  // headers older than Linux 4.15 do not define it
 #define HWCAP_ASIMDDP (1 << 20)
 #endif
 #elif defined(__APPLE__)
@@ -24,10 +24,10 @@
 #endif
 #endif
 
-// A vector must not cross a call: that costs time, and depends on the caller's instruction set.
+// A vector must not cross a call: that is slow, and depends on the caller's instruction set.
 #define INLINE inline __attribute__((always_inline))
-#define NOINLINE __attribute__((noinline))  // for what is called once a row, from several places
-#pragma GCC diagnostic ignored "-Wpsabi"    // so none of the ABI's rules about them applies
+#define NOINLINE __attribute__((noinline))  // for functions called once per row, from several places
+#pragma GCC diagnostic ignored "-Wpsabi"    // the ABI's rules for vectors do not apply then
 #define STRING_(x) #x
 #define STRING(x) STRING_(x)
 #ifdef __clang__
@@ -39,7 +39,7 @@
 #define END_TARGET _Pragma("GCC pop_options")
 #endif
 
-#if defined(AIRLLM_X86) && defined(AIRLLM_SETS_APART)  // in avx2.cpp and avx512.cpp, for others
+#if defined(AIRLLM_X86) && defined(AIRLLM_SETS_APART)  // avx2.cpp and avx512.cpp compile them
 namespace cpu {
 namespace avx2 {
 extern const Kernels kernels;

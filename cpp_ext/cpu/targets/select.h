@@ -1,5 +1,5 @@
-// What ops compute with: an instruction set and a number of threads, as the environment says or the program
-// does. A name or a number that cannot be is std::invalid_argument.
+// Selects the instruction set and the number of threads of ops, from the environment or by the program. An
+// invalid name or number throws std::invalid_argument.
 #pragma once
 #include <strings.h>
 
@@ -33,13 +33,13 @@ inline const Kernels* find_kernels(const std::string& isa) {
   throw std::invalid_argument("this CPU has no kernels for '" + isa + "'; it has: " + known);
 }
 
-// What a variable of the environment says; null where it is not set, or empty.
+// The value of an environment variable; null if it is unset or empty.
 inline const char* setting(const char* variable) {
   const char* const value = std::getenv(variable);
   return value && *value ? value : nullptr;
 }
 
-// Those that AIRLLM_CPU_ISA names, else the best ones.
+// The kernels that AIRLLM_CPU_ISA names, else the best ones.
 inline const Kernels* choose_kernels() {
   const char* const wanted = setting("AIRLLM_CPU_ISA");
   if (!wanted) return supported().front();
@@ -50,7 +50,8 @@ inline const Kernels* choose_kernels() {
   }
 }
 
-// A number of threads; what has it, and as which text, is for the message where it cannot be one.
+// Checks a number of threads. `what` is where it comes from and `text` its original text, for the error
+// message.
 inline int check_threads(const std::string& what, const std::string& text, int64_t n) {
   if (n < 1 || n > kMostThreads)
     throw std::invalid_argument(what + " has value " + text + ", expected a whole number from 1 to " +
@@ -63,7 +64,7 @@ inline int check_threads(const std::string& what, int64_t n) {
 
 inline void set_num_threads(int64_t n) { threads() = check_threads("set_num_threads: n", n); }
 
-// As AIRLLM_NUM_THREADS says, if it does.
+// Uses AIRLLM_NUM_THREADS if it is set.
 inline void choose_threads() {
   const char* const wanted = setting("AIRLLM_NUM_THREADS");
   if (!wanted) return;
@@ -72,7 +73,7 @@ inline void choose_threads() {
   threads() = check_threads("AIRLLM_NUM_THREADS", "'" + std::string(wanted) + "'", *end ? 0 : n);
 }
 
-// One line: the instruction set and the threads of this thread's ops.
+// One line: the instruction set, and the number of threads of this thread's ops.
 inline std::string device(const Kernels& kernels) {
   const int n = most_threads();
   return std::string("CPU (") + kernels.isa + ", " + std::to_string(n) + (n == 1 ? " thread)" : " threads)");

@@ -1,4 +1,4 @@
-// Forgets what was said about an instruction set, so that it can be said about the next one.
+// Undefines what describes an instruction set, before the next one is defined.
 #undef ISA
 #undef BASE
 #undef LANES
@@ -28,7 +28,7 @@
 #undef BLOCK_BYTES
 #undef LOOK_UP
 
-// And each kernel file may be included again.
+// Allows each kernel file to be included again.
 #undef AIRLLM_ATTENTION_FEW_ROWS_INL
 #undef AIRLLM_ATTENTION_INL
 #undef AIRLLM_ATTENTION_PANELS_INL

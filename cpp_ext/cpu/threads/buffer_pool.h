@@ -1,5 +1,5 @@
-// Memory for results and for the time of a kernel, kept when freed. Fresh pages from the operating system
-// cost two to three times what a kernel needs to fill them.
+// Reuses freed memory for results and workspaces. Fresh pages from the operating system cost two to three
+// times as much as a kernel needs to fill them.
 #pragma once
 #include <pthread.h>
 #include <sys/mman.h>
@@ -13,10 +13,10 @@
 namespace cpu {
 
 constexpr size_t kHugePage = size_t{2} << 20, kCacheLine = 64;
-constexpr size_t kLarge = size_t{128} << 10;     // of a result that is kept: malloc may give its pages back
-constexpr size_t kStep = size_t{64} << 10;       // of the sizes below half a huge page
-constexpr size_t kMostKept = size_t{512} << 20;  // bytes in free buffers, for the process
-constexpr size_t kMostBuffers = 512;             // of them, for they are looked through
+constexpr size_t kLarge = size_t{128} << 10;     // minimum of a pooled result: malloc may unmap it
+constexpr size_t kStep = size_t{64} << 10;       // granularity of sizes below half a huge page
+constexpr size_t kMostKept = size_t{512} << 20;  // bytes in free buffers, per process
+constexpr size_t kMostBuffers = 512;             // the search for a buffer is linear
 
 struct Buffer {
   void* data;
@@ -67,7 +67,7 @@ class Kept {
     return total;
   }
 
-  // A child of a fork must not find the lock held by a thread that it does not have.
+  // Around fork(): a child must not inherit the lock held by a thread that it does not have.
   void lock() { mutex_.lock(); }
   void unlock() { mutex_.unlock(); }
 
@@ -93,7 +93,7 @@ inline void keep_through_fork() {
   pthread_atfork([] { kept().lock(); }, unlock, unlock);
 }
 
-// Memory for the time of a kernel.
+// Memory that a kernel needs while it runs.
 class Workspace {
  public:
   explicit Workspace(size_t bytes) : buffer_(kept().take(bytes)) {}

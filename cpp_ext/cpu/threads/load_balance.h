@@ -1,10 +1,9 @@
-// How many of a step's columns each thread of a team gets: fewer where its core is slow, or busy with
-// something else.
+// Sizes each thread's share of a step's columns: smaller if its core is slow or busy.
 //
-// A step takes as long as its slowest share. Equal shares wait for the slowest core: now and then on every
-// machine, always on those with cores of two kinds. Many small shares, for whoever is free, cost more than
-// they save: memory is fastest where each thread reads a few long streams. So shares are fitted, from call to
-// call, to the time that those of the same step took the last time. What is computed stays the same.
+// A step takes as long as its slowest share. Equal shares wait for the slowest core: occasionally on every
+// machine, always on those with two kinds of cores. Many small shares, taken by whichever thread is free,
+// cost more than they save: memory is fastest if each thread reads a few long streams. So each call adjusts
+// the shares to the times that the same step took before. The result does not change.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -17,7 +16,7 @@
 
 namespace cpu {
 
-// Time in units of its own: to compare what several threads take. Costs a few nanoseconds.
+// A clock in arbitrary units, to compare the times of threads. Reading it costs a few nanoseconds.
 inline uint64_t ticks() {
 #if defined(__x86_64__)
   return __builtin_ia32_rdtsc();
@@ -30,22 +29,23 @@ inline uint64_t ticks() {
 #endif
 }
 
-constexpr int kStepKinds = 8;  // each kind of step that is cut by columns is balanced for itself
+constexpr int kStepKinds = 8;  // each kind of step that is split by columns is balanced separately
 
-// What one share of all steps of a call took, on a cache line of its own.
+// The time of one share of all steps of a call, on its own cache line.
 struct alignas(64) ShareTicks {
   uint64_t of[kStepKinds];
 };
 
 class __attribute__((visibility("hidden"))) Balance {
  public:
-  // Of this process's threads, whatever they work on. Never destroyed: one may be at work when it ends.
+  // The balance of this process's threads, for all work. Never destroyed: a thread may use it when the
+  // process ends.
   static Balance& all() {
     static Balance* const balance = new Balance;
     return *balance;
   }
 
-  // Where the shares of each kind of step begin, and the last one ends: from 0 to 1, (kStepKinds, team + 1).
+  // Writes where the shares of each kind of step begin and the last one ends: 0 to 1, (kStepKinds, team + 1).
   static int64_t values(int team) { return kStepKinds * (team + 1); }
   void shares(float* begins, int team) {
     const auto put = [&](const auto& size) {
@@ -55,14 +55,14 @@ class __attribute__((visibility("hidden"))) Balance {
         *begins++ = 1;
       }
     };
-    // A forked child, which has one thread, must not wait for a lock that its parent's other threads held.
+    // A forked child has one thread. It must not wait for a lock that another thread of its parent held.
     if (team == 1) return put([](int, int) { return 1.f; });
     const std::lock_guard<std::mutex> lock(mutex_);
     start(team);
     put([&](int kind, int share) { return size(kind, share); });
   }
 
-  // How large they are now, a row for each kind of step; none before the first call of a team.
+  // The current sizes, a row for each kind of step; empty before the first call of a team.
   std::vector<std::vector<float>> sizes() {
     const std::lock_guard<std::mutex> lock(mutex_);
     std::vector<std::vector<float>> rows;
@@ -71,7 +71,7 @@ class __attribute__((visibility("hidden"))) Balance {
     return rows;
   }
 
-  // What the shares took in a call of so many layers.
+  // Learns from the times of the shares in a call of `layers` layers.
   void learn(const ShareTicks* took, int team, int64_t layers) {
     if (team == 1) return;
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -82,11 +82,11 @@ class __attribute__((visibility("hidden"))) Balance {
 
  private:
   // A thread that lost its core for a moment is not slow: one call changes a share by a twentieth at most,
-  // and one layer by much less.
+  // and one layer changes it by much less.
   static constexpr float kRate = .004f, kMostRate = .1f, kMostFaster = 1.25f;
   static constexpr float kLeast = .25f;  // of an equal share
 
-  // Equal ones, if those that there are have other threads.
+  // Starts with equal shares if the number of threads has changed.
   void start(int team) {
     if (team == team_) return;
     team_ = team;

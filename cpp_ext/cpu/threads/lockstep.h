@@ -1,4 +1,4 @@
-// Threads that go through several steps together.
+// Threads that run several steps in lockstep.
 #pragma once
 #include <sched.h>
 
@@ -19,20 +19,20 @@ inline int processors() {
 #endif
 }
 
-// Steps, one after the other, each cut into as many shares as a team has threads. Whoever is there takes a
-// share: a thread its own first, then one that no other has begun. So the team does not wait for a thread
-// that has lost its core, for milliseconds, between two steps, but only for one that lost it within. What a
-// step's shares read stays as it is until all of them are done: a thread that comes back late must look which
-// step it is, and take a share of it, before it reads anything.
+// Runs steps one after the other, each split into as many shares as the team has threads. A thread takes its
+// own share first, then one that no thread has begun. So the team does not wait for a thread that lost its
+// core (for milliseconds) between two steps, only for one that lost it within a step. What a step's shares
+// read does not change until all of them are done. A thread that returns late must first find the current
+// step, and take a share of it, before it reads anything.
 class __attribute__((visibility("hidden"))) Lockstep {
  public:
-  // Where begun(share) lies, zero at first.
+  // The state of begun(share), initially zero.
   using Begun = std::atomic<uint32_t>;
 
-  // `team`: the most threads that there may be.
+  // `team`: the maximum number of threads.
   explicit Lockstep(int team) : looks_(team <= processors() ? kTenMilliseconds : kTenMicroseconds) {}
 
-  // Calls work(step, share), for threads me of `all`, until `count` steps are done.
+  // Calls work(step, share), as thread `me` of `all`, until `count` steps are done.
   template <class Work>
   void run(uint32_t count, uint32_t me, uint32_t all, Begun* begun, const Work& work) {
     for (uint32_t step; (step = done_.load(std::memory_order_acquire) / all) < count;) {
@@ -61,8 +61,8 @@ class __attribute__((visibility("hidden"))) Lockstep {
            steps.compare_exchange_strong(expected, step + 1, std::memory_order_relaxed);
   }
 
-  // Looks again and again: a step takes microseconds, and a core that was given away comes back after
-  // milliseconds. But a team of more threads than processors gets on only if those that wait make way.
+  // Spins: a step takes microseconds, and a core that was given away returns after milliseconds. But a team
+  // with more threads than processors makes progress only if waiting threads yield.
   void wait(uint32_t done) const {
     for (int looks = 0; done_.load(std::memory_order_acquire) < done; ++looks)
       looks < looks_ ? pause_briefly() : void(sched_yield());

@@ -1,4 +1,4 @@
-// Shares work out among threads (OpenMP, where the compiler has it).
+// Splits work among threads (with OpenMP, if the compiler supports it).
 #pragma once
 #include <pthread.h>
 
@@ -10,7 +10,7 @@
 
 namespace cpu {
 
-// More than any machine has processors; a larger number is a mistake.
+// More than any machine has processors; a larger number is an error.
 constexpr int kMostThreads = 4096;
 
 inline int default_threads() {
@@ -22,20 +22,20 @@ inline int default_threads() {
 #endif
 }
 
-// Most threads that an op uses.
+// The maximum number of threads of an op.
 inline std::atomic<int>& threads() {
   static std::atomic<int> count{default_threads()};
   return count;
 }
 
-// The same for this thread's ops alone; 0: as for the process.
+// The same for the ops of this thread; 0: as for the process.
 inline int& own_threads() {
   static thread_local int count = 0;
   return count;
 }
 inline int most_threads() { return own_threads() ? own_threads() : threads().load(); }
 
-// OpenMP's threads do not survive a fork: a child that waited for them would hang.
+// OpenMP's threads do not survive a fork: a child would wait for them forever.
 inline std::atomic<bool>& forked() {
   static std::atomic<bool> is{false};
   return is;
@@ -44,11 +44,11 @@ inline void run_alone_after_fork() {
   pthread_atfork(nullptr, nullptr, [] { forked() = true; });
 }
 
-// Work below this, in elements of an elementwise op, is done sooner than a second thread has started.
+// Work below this, in elements of an elementwise op, finishes before a second thread starts.
 constexpr int64_t kWorthAThread = 1 << 14;
 
-// In how many parts parallel() does n items. `cost` is one item's, in elements of an elementwise op; parts
-// begin at multiples of `step`.
+// The number of parts into which parallel() splits n items. `cost` is that of one item, in elements of an
+// elementwise op. Parts begin at multiples of `step`.
 inline int parts([[maybe_unused]] int64_t n, [[maybe_unused]] int64_t cost, [[maybe_unused]] int64_t step) {
 #ifdef _OPENMP
   const int64_t useful = std::min<int64_t>(n * cost / kWorthAThread, (n + step - 1) / step);
@@ -58,15 +58,15 @@ inline int parts([[maybe_unused]] int64_t n, [[maybe_unused]] int64_t cost, [[ma
 #endif
 }
 
-// Calls work(me, team) on the threads of a team that have come: on this one with 0, on others perhaps. `work`
-// must do all there is, whoever comes, and must not throw.
+// Calls work(me, team) on each thread of the team that arrives: on this one with 0, on others possibly not at
+// all. `work` must do everything, whichever threads arrive, and must not throw.
 template <class Work>
 void on_team(int team, const Work& work) {
   ThreadPool::all().run(team, [&](int me) { work(me, team); });
 }
 
 // Calls work(item, thread) for every item of [0, n), each as soon as a thread of the team is free: for items
-// that take different times, the long ones first. `work` must not throw.
+// of unequal cost, the longest first. `work` must not throw.
 template <class Work>
 void parallel_items(int64_t n, int team, const Work& work) {
   std::atomic<int64_t> next{0};
@@ -75,8 +75,8 @@ void parallel_items(int64_t n, int team, const Work& work) {
   });
 }
 
-// In how many pieces a team does its work, as of share(): one a thread, or several where it is long. A thread
-// that loses its core to another program keeps the others waiting for the piece that it has.
+// The number of pieces of a team's work, as in share(): one per thread, or several if it is long. A thread
+// that loses its core to another program delays the others by one piece.
 inline int64_t pieces(int team, int64_t work) {
   constexpr int64_t kLong = 1 << 20;  // some tenths of a millisecond
   return team == 1 ? 1 : team * std::clamp<int64_t>(work / (team * kLong), 1, 8);
@@ -98,7 +98,7 @@ void parallel(int64_t n, int64_t step, int team, const Work& work) {
   parallel(n, step, team, team, [&](int64_t begin, int64_t end, int64_t) { work(begin, end); });
 }
 
-// The same with as many threads as are worth it, often this one alone. `cost`: as for parts().
+// The same with as many threads as pay off, often only this one. `cost`: as for parts().
 template <class Work>
 void share(int64_t n, int64_t cost, int64_t step, const Work& work) {
   if (n * cost < kWorthAThread) return work(0, n);

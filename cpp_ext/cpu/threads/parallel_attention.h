@@ -1,5 +1,5 @@
-// Cuts an attention into parts for threads: each head's rows into panels, and, where there are fewer panels
-// than keep all threads busy, each panel's keys too.
+// Splits attention among threads: the rows of each head into panels and, if there are fewer panels than
+// threads need, the keys of each panel.
 #pragma once
 #include <memory>
 #include <numeric>
@@ -12,14 +12,14 @@ namespace cpu {
 
 class __attribute__((visibility("hidden"))) AttentionParts {
  public:
-  // `pairs`: key-value heads, of all members of the batch.
+  // `pairs`: key-value heads of all batch members.
   AttentionParts(const AttentionKernels& kernels, const Attention& all, int64_t pairs)
       : kernels_(kernels), all_(all), pairs_(pairs) {
     const int64_t rows = all.rows(), seen = std::min(all.s, all.high - all.low + all.t);
     few_ = rows <= kernels.few;
     size_ = few_ ? rows : kernels.panel;
     panels_ = (rows + size_ - 1) / size_;
-    // Memory counts as much as the arithmetic of eight rows.
+    // Memory access costs as much as the arithmetic of eight rows.
     team_ = parts(pairs * seen * (all.d + all.e) / 16 * (rows + 8), 1, 1);
     const int64_t whole = pairs * panels_;
     if (whole < kEven * team_)
@@ -28,13 +28,13 @@ class __attribute__((visibility("hidden"))) AttentionParts {
     workspace_ = (kernels.workspace(all) + 15) / 16 * 16;
   }
 
-  // Floats of memory, aligned to 64 bytes, that run() needs.
+  // The floats of memory, 64-byte aligned, that run() needs.
   int64_t floats() const {
     const int64_t sums = splits_ > 1 ? pairs_ * panels_ * splits_ * size_ * (all_.e + 2) : 0;
     return team_ * workspace_ + sums;
   }
 
-  // head(i) tells where the arrays of pair i begin.
+  // head(i) returns the arrays of pair i.
   template <class Head>
   void run(const Head& head, float* memory) const {
     const int64_t whole = pairs_ * panels_;
@@ -52,15 +52,15 @@ class __attribute__((visibility("hidden"))) AttentionParts {
   }
 
  private:
-  static constexpr int64_t kEven = 16;         // so many panels for each thread keep them all busy
-  static constexpr int64_t kFewestKeys = 256;  // worth a part
+  static constexpr int64_t kEven = 16;         // panels per thread that keep all threads busy
+  static constexpr int64_t kFewestKeys = 256;  // worth a separate part
 
   AttentionPart cut(int64_t panel, int64_t split, float* sums) const {
     const int64_t row = panel * size_, rows = std::min(size_, all_.rows() - row);
     const int64_t first = row / all_.heads + all_.low, last = (row + rows - 1) / all_.heads + all_.high;
     const int64_t begin = std::clamp<int64_t>(first, 0, all_.s);
     const int64_t keys = std::clamp<int64_t>(last + 1, begin, all_.s) - begin;
-    const auto at = [&](int64_t part) {  // whole steps of the kernels, but for the last
+    const auto at = [&](int64_t part) {  // whole steps of the kernels, except for the last
       return part == splits_ ? begin + keys : begin + keys * part / splits_ / 16 * 16;
     };
     return {row, rows, at(split), at(split + 1), splits_ > 1 ? sums + split * rows * (all_.e + 2) : nullptr};
@@ -75,7 +75,7 @@ class __attribute__((visibility("hidden"))) AttentionParts {
 
 namespace threaded {
 
-// head(i) tells where the arrays of pair i begin.
+// head(i) returns the arrays of pair i.
 template <class Head>
 void attention(const AttentionKernels& kernels, const Attention& all, int64_t pairs, const Head& head) {
   const AttentionParts cut(kernels, all, pairs);

@@ -1,4 +1,4 @@
-// Element-wise ops on threads.
+// Multithreaded element-wise ops.
 #pragma once
 #include "../ops/elements.h"
 #include "parallel.h"

@@ -1,11 +1,11 @@
-// Blocks of stored values to floats and back, on threads.
+// Multithreaded conversion between stored blocks and floats.
 #pragma once
 #include "../kernels.h"
 #include "parallel.h"
 
 namespace cpu::threaded {
 
-// n values of a dtype, a whole number of blocks.
+// Converts n values of a dtype, a whole number of blocks.
 inline void quantize(const StoredKernels& kernels, Format format, char* blocks, DType dtype, const char* x,
                      int64_t n) {
   const Block& block = kBlocks[format];

@@ -1,4 +1,4 @@
-// Products of many rows with a weight as it is stored, on threads: quantized/gemm.h.
+// Multithreaded products of many rows with a weight as stored: quantized/gemm.h.
 #pragma once
 #include <cstring>
 
@@ -18,10 +18,10 @@ struct Linear {
   const float* bias;  // or null
   int64_t m, n, k;
 
-  int64_t work() const { return n * (k * m / 4 + 1); }  // as of an elementwise op
+  int64_t work() const { return n * (k * m / 4 + 1); }  // in elements of an elementwise op
 };
 
-// Rows of x as int8 first, all of them, then the product by rows of the weight.
+// Quantizes all rows of x to int8, then multiplies by rows of the weight.
 inline void prefill_by_bytes(const PrefillKernels& kernels, const Linear& call) {
   const int64_t strips = (call.m + kernels.rows - 1) / kernels.rows, step = kernels.columns;
   const int team = parts(call.n, call.m * call.k / 16 + 1, step);
@@ -50,7 +50,7 @@ inline void prefill_by_floats(const Kernels& kernels, const Linear& call) {
   });
 }
 
-// Without the bias.
+// Without bias.
 inline void prefill(const Kernels& kernels, const Linear& call) {
   if (!call.m || !call.n) return;
   if (!call.k) return void(std::memset(call.out, 0, call.m * call.n * itemsize(call.dtype)));

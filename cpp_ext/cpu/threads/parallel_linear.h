@@ -1,5 +1,4 @@
-// Products with weights (n, k), rows as checkpoints have them, in the form in which they are stored, on
-// threads.
+// Multithreaded products with weights (n, k), rows as in checkpoints, in their stored form.
 #pragma once
 #include "../quantized/dequantized_linear.h"
 #include "parallel_gemm.h"
@@ -8,7 +7,7 @@ namespace cpu::threaded {
 
 inline int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// x as a kernel reads it beside weights of a format. False if it holds what that cannot.
+// Packs x as a kernel reads it for weights of a format. Returns false if the packed form cannot hold it.
 inline bool pack(const StoredKernels& kernels, const Linear& call, Format format, char* to, float* wide) {
   const int64_t packed = kernels.packed_bytes(format, call.k), row = call.k * itemsize(call.dtype);
   for (int64_t i = 0; i < call.m; ++i) {
@@ -23,7 +22,7 @@ inline bool pack(const StoredKernels& kernels, const Linear& call, Format format
   return true;
 }
 
-// All of it, with x as pack() has written it for `packed_as`.
+// The whole product, with x as pack() has written it for `packed_as`.
 inline LinearPart part_of(const StoredKernels& kernels, const Linear& call, Format packed_as,
                           const char* packed) {
   return {call.format,

@@ -1,4 +1,4 @@
-// Products of two matrices on threads: out (m, n) = a (m, k) @ b (k, n), dense, of one dtype.
+// Multithreaded products of two matrices: out (m, n) = a (m, k) @ b (k, n), dense, of one dtype.
 #pragma once
 #include <cstring>
 
@@ -8,7 +8,7 @@
 
 namespace cpu::threaded {
 
-constexpr int64_t kFewRows = 8;  // up to here a product reads b as it lies: see ops/gemv.inl
+constexpr int64_t kFewRows = 8;  // up to here a product reads b as stored: see ops/gemv.inl
 
 struct Product {
   DType dtype;
@@ -16,12 +16,12 @@ struct Product {
   const char *a, *b;
   int64_t m, n, k;
 
-  // As of an elementwise op: of memory that is read, and arithmetic.
+  // In elements of an elementwise op: the memory that is read, and the arithmetic.
   int64_t work() const { return k * (m + n) / 4 + m * n * k / 16; }
 };
 
-// Up to eight rows: threads share columns of b or its rows. A thread's rows lie together in memory, which one
-// row of a is read at the speed of; its columns need no sums over the threads.
+// Up to eight rows: threads share columns of b, or its rows. A thread's rows are contiguous in memory, which
+// makes reading fast; with one row of a, reading sets the speed. Columns need no sums across threads.
 inline bool shares_columns(const Product& p) {
   if (p.m == 1 && 4 * p.k >= p.n && p.k >= 256 * most_threads()) return false;
   return p.n >= 1024;
@@ -71,7 +71,7 @@ inline void matmul_many_rows(const Kernels& kernels, const Product& p) {
 
 inline void matmul(const Kernels& kernels, const Product& p) {
   if (!p.m || !p.n) return;
-  if (!p.k) return void(std::memset(p.out, 0, p.m * p.n * itemsize(p.dtype)));  // sums of nothing
+  if (!p.k) return void(std::memset(p.out, 0, p.m * p.n * itemsize(p.dtype)));  // empty sums
   p.m <= kFewRows ? matmul_few_rows(kernels, p) : matmul_many_rows(kernels, p);
 }
 

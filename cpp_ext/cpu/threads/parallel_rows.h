@@ -1,4 +1,4 @@
-// Ops on rows on threads.
+// Multithreaded ops on rows.
 #pragma once
 #include "../kernels.h"
 #include "parallel.h"
@@ -63,7 +63,7 @@ inline AnyRows rows_from(AnyValues values, int64_t offset, int64_t step) {
   return {{static_cast<const char*>(values.data) + offset, values.dtype}, step};
 }
 
-// `walk` tells where the rows of the mask lie.
+// `walk` gives the places of the rows of the mask.
 inline void softmax(const Kernels& kernels, const AllRows& all, char* out, const char* x, float scale,
                     AnyValues mask, const Walk<1>& walk) {
   SoftmaxKernel* const kernel = kernels.rows.softmax[all.dtype];
@@ -76,7 +76,7 @@ inline void softmax(const Kernels& kernels, const AllRows& all, char* out, const
   });
 }
 
-// `walk` tells where the rows of cos and sin lie, of `pairs` each.
+// `walk` gives the places of the rows of cos and sin, of `pairs` each.
 inline void apply_rope(const Kernels& kernels, const AllRows& all, char* out, const char* x, AnyValues cos,
                        AnyValues sin, const Walk<2>& walk, int64_t pairs, bool interleaved) {
   RopeKernel* const kernel = kernels.rows.rope[interleaved][all.dtype];

@@ -1,9 +1,9 @@
-// Threads that wait for work. OpenMP says how many there are and on which places they run.
+// A thread pool. OpenMP gives the number of threads and their places.
 //
-// They are none of its own: a region for each op would end when its last thread has had a core, and that may
-// take a scheduler's slice of 8 ms where something else keeps the cores busy, as the threads of NumPy's BLAS
-// do after each product; and where no more threads can be made, OpenMP's runtime ends the process. Here
-// whoever asks for work to be done begins it at once, and waits for those only that have come to help.
+// The threads are not OpenMP's own. An OpenMP region per op would end only after its last thread has had a
+// core. That may take a scheduler slice of 8 ms if other threads keep the cores busy, as the threads of
+// NumPy's BLAS do after each product. And if no more threads can be created, OpenMP's runtime ends the
+// process. Here the calling thread starts the work at once, and waits only for threads that joined.
 #pragma once
 #include <pthread.h>
 #include <sched.h>
@@ -24,7 +24,7 @@
 
 namespace cpu {
 
-// Tells a core that its thread waits.
+// Tells the core that its thread is waiting.
 inline void pause_briefly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -35,14 +35,14 @@ inline void pause_briefly() {
 
 class __attribute__((visibility("hidden"))) ThreadPool {
  public:
-  // Never destroyed: the threads wait in it when the process ends.
+  // Never destroyed: its threads wait in it when the process ends.
   static ThreadPool& all() {
     static ThreadPool* const workers = new ThreadPool;
     return *workers;
   }
 
-  // Calls work(0) in this thread, and work(1) to work(team - 1) in those that come before it is over; returns
-  // when all that came are done. `work` must not throw.
+  // Calls work(0) in this thread, and work(1) to work(team - 1) in threads that join before it is over.
+  // Returns when all threads that joined are done. `work` must not throw.
   template <class Work>
   void run(int team, const Work& work) {
     Job* const job = team > 1 ? free_job() : nullptr;
@@ -57,32 +57,32 @@ class __attribute__((visibility("hidden"))) ThreadPool {
     const int came = team - 1 - job->places.exchange(0, std::memory_order_acq_rel);
     if (!came) nobody_came(job);
     for (int looks = 0; job->left.load(std::memory_order_acquire) < came; ++looks)
-      looks < kLooks ? pause_briefly() : void(sched_yield());  // it may wait for this very core
+      looks < kLooks ? pause_briefly() : void(sched_yield());  // the thread may need this very core
     job->taken.store(false, std::memory_order_release);
   }
 
  private:
   struct alignas(64) Job {
     std::atomic<bool> taken{false};
-    std::atomic<int> places{0};  // for threads that may still come
-    std::atomic<int> left{0};    // threads that came and are done
+    std::atomic<int> places{0};  // for threads that may still join
+    std::atomic<int> left{0};    // threads that joined and are done
     void (*call)(const void* work, int me);
     const void* work;
   };
 
   struct Thread {
     pthread_t thread;
-    bool bound;  // to a place of OpenMP's
+    bool bound;  // to one of OpenMP's places
 #ifdef __linux__
-    cpu_set_t first, now;  // where it may run
+    cpu_set_t first, now;  // the processors it may run on
 #endif
   };
 
-  static constexpr int kJobs = 16;  // at a time: of as many threads of the program
+  static constexpr int kJobs = 16;  // concurrent callers
   static constexpr int kLooks = 1000;
   static constexpr std::chrono::microseconds kAwake{
-      200};  // after work: between ops, and not into what follows
-  static constexpr std::chrono::seconds kUntilNextTry{1};  // to make threads where there can be no more
+      200};  // spinning after work: from one op to the next, no longer
+  static constexpr std::chrono::seconds kUntilNextTry{1};  // to create threads, after a failure
 
   Job* free_job() {
     for (Job& job : jobs_)
@@ -91,7 +91,7 @@ class __attribute__((visibility("hidden"))) ThreadPool {
     return nullptr;
   }
 
-  // As many threads as can be made: an op is done without the others too.
+  // Creates as many threads as possible: an op also finishes without the others.
   void start(int threads) noexcept {
     if (started_.load(std::memory_order_relaxed) >= threads) return;
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -113,7 +113,7 @@ class __attribute__((visibility("hidden"))) ThreadPool {
   }
 
 #ifdef _OPENMP
-  // Where a thread begins: on the place that OpenMP would have for its number, the caller's being 0.
+  // A thread's initial place: the one that OpenMP has for its number; the caller is number 0.
   static Thread placed(pthread_t thread, [[maybe_unused]] int number, [[maybe_unused]] int threads) {
     Thread made{};
     made.thread = thread;
@@ -186,16 +186,16 @@ class __attribute__((visibility("hidden"))) ThreadPool {
     for (int i = std::min(threads, sleeping_.load()); i > 0; --i) wake_.notify_one();
   }
 
-  // A thread that does not sleep may wait for this very core.
+  // A thread that is awake may be waiting for this very core.
   void nobody_came(const Job* job) {
     const std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (lock) keep_others_off(job);
   }
 
-  // Threads must not wait for the processor on which this one runs. The system may wake a thread where its
-  // waker is, and leave it behind it for milliseconds though other processors are idle: those of some virtual
-  // machines seem to it to share no cache. What its user has bound to a place stays there, and what works for
-  // another caller where it is.
+  // Threads must not wait for the processor on which this one runs. The system may wake a thread on its
+  // waker's processor, and leave it there for milliseconds though other processors are idle: it believes that
+  // those of some virtual machines share no cache. Threads that the user has bound to a place are not moved,
+  // nor are threads that work for another caller.
   void keep_others_off([[maybe_unused]] const Job* job) {
 #if defined(__linux__) && defined(_OPENMP)
     cpu_set_t callers;
@@ -205,7 +205,7 @@ class __attribute__((visibility("hidden"))) ThreadPool {
       if (&other != job && other.taken.load(std::memory_order_relaxed)) return;
     for (Thread& each : threads_) {
       if (each.bound) continue;
-      // A caller that is bound to one processor says nothing of where others may run.
+      // If the caller is bound to one processor, that says nothing about the others.
       cpu_set_t others = CPU_COUNT(&callers) > 1 ? callers : each.first;
       CPU_CLR(here, &others);
       if (!CPU_COUNT(&others) || CPU_EQUAL(&others, &each.now)) continue;

@@ -1,5 +1,5 @@
-// The leading axes of arrays with strides of their own, as kernels take them: joined to two, and a call for
-// each place of those that are left over.
+// Merges the leading axes of strided arrays into two axes for the kernels; the remaining axes become one call
+// per position.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ class Batches {
     while (axes_.size() < kInKernel) axes_.insert(axes_.begin(), {1, {}});
   }
 
-  // The axes of one call, the last one first, and the arrays' strides along them.
+  // The axes of one call, the last one first, and the strides of the arrays along them.
   int64_t size(size_t from_last) const { return axes_[axes_.size() - 1 - from_last].size; }
   const Strides& strides(size_t from_last) const { return axes_[axes_.size() - 1 - from_last].strides; }
 
@@ -31,7 +31,7 @@ class Batches {
     return count;
   }
 
-  // Where the arrays of a call begin.
+  // The offsets of the arrays of a call.
   Strides offsets(int64_t call) const {
     Strides found{};
     for (size_t i = axes_.size() - kInKernel; i-- > 0; call /= axes_[i].size) {
@@ -49,7 +49,8 @@ class Batches {
     Strides strides;
   };
 
-  // Joins an axis to the one before if one step of that is all of this for every array.
+  // Merges an axis with the one before it if, for every array, one step of the latter spans all of the
+  // former.
   void add(int64_t size, const std::array<Shape, N>& strides, size_t axis) {
     Axis next{size, {}};
     bool goes_on = !axes_.empty();

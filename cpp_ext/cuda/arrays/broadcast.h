@@ -1,5 +1,5 @@
-// Where arrays that are broadcast along leading axes have the rows of a result: sizes and strides as the
-// kernels take them (leading_start() of gpu_kernels/common/dynamic_dtype.h).
+// Maps the rows of a result to those of arrays that are broadcast along leading axes: sizes and strides in
+// the form of the kernels (leading_start() of gpu_kernels/common/dynamic_dtype.h).
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ struct Axis {
   int64_t size, stride;
 };
 
-// Strides of an array along a result's leading axes: 0 where it is broadcast.
+// The strides of an array along a result's leading axes; 0 for a broadcast axis.
 inline Shape strides_along(const Shape& leading, const Operand& x, size_t inner) {
   Shape strides(leading.size(), 0);
   if (!x) return strides;
@@ -25,7 +25,7 @@ inline Shape strides_along(const Shape& leading, const Operand& x, size_t inner)
   return strides;
 }
 
-// The axes along which it is stepped, those joined that one stride goes through.
+// The axes along which the array advances. Axes that one stride can step through are merged.
 inline std::vector<Axis> joined(const Shape& sizes, const Shape& strides) {
   std::vector<Axis> axes;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -39,7 +39,7 @@ inline std::vector<Axis> joined(const Shape& sizes, const Shape& strides) {
   return axes;
 }
 
-// NotImplementedError: where arrays lie in host memory, the op's definition takes over.
+// NotImplementedError: if arrays are in host memory, the op's definition runs instead.
 [[noreturn]] inline void not_implemented(const Op& op, const Operand& x, const std::string& found,
                                          const std::string& expected) {
   PyErr_SetString(PyExc_NotImplementedError, op.says(x.name, found, expected).c_str());

@@ -1,5 +1,4 @@
-// DeviceArray: an array of this library's own in device memory, which other libraries can take without a
-// copy.
+// DeviceArray: this library's own array in device memory. Other libraries can use it without a copy.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -19,7 +18,7 @@
 
 namespace airllm::cuda {
 
-// Copies between host and device so far in this process.
+// The number of copies between host and device in this process.
 inline std::atomic<int64_t> copies_made{0};
 
 inline void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
@@ -33,7 +32,7 @@ inline py::tuple as_tuple(const Shape& shape) {
   return tuple;
 }
 
-// A new NumPy array; its dtype says whether it is bfloat16, which NumPy itself does not know.
+// A new NumPy array; its dtype may be bfloat16, which NumPy itself does not define.
 inline py::object new_numpy(const py::dtype& dtype, const Shape& shape) {
   const auto& numpy = py::detail::npy_api::get();
   PyObject* made = numpy.PyArray_NewFromDescr_(numpy.PyArray_Type_, py::dtype(dtype).release().ptr(),
@@ -49,7 +48,7 @@ class DeviceArray {
       : dtype(dtype), shape(std::move(shape)), strides(dense_strides(this->shape)), device(device) {
     memory_ = std::make_shared<Memory>(bytes(), device, home_stream());
   }
-  // The same memory in another shape, or with its axes in another order.
+  // The same memory with another shape or order of axes.
   DeviceArray(const DeviceArray& of, Shape shape, Shape strides)
       : dtype(of.dtype),
         shape(std::move(shape)),
@@ -63,7 +62,7 @@ class DeviceArray {
   py::object numpy() const {
     const std::vector<size_t> order = axes_in_memory();
     Shape stored;
-    py::tuple places(order.size());  // of this array's axes among those
+    py::tuple places(order.size());  // the places of this array's axes in that order
     for (size_t i = 0; i < order.size(); ++i) stored.push_back(shape[order[i]]), places[order[i]] = i;
     const py::object host = new_numpy(numpy_dtype(dtype), stored);
     if (bytes() != 0) copy_to_host(py::detail::array_proxy(host.ptr())->data);
@@ -74,7 +73,7 @@ class DeviceArray {
     if (dtype == DType::bf16) {
       throw py::attribute_error("__cuda_array_interface__ has no type for bfloat16: use __dlpack__");
     }
-    memory_->used_elsewhere();  // the protocol does not say on which stream
+    memory_->used_elsewhere();  // the protocol does not give the stream
     py::dict found;
     found["shape"] = as_tuple(shape);
     found["typestr"] = facts(dtype).typestr;
@@ -85,7 +84,7 @@ class DeviceArray {
     return found;
   }
 
-  // Makes the content ready for a consumer's stream, in DLPack's numbers.
+  // Makes the contents ready for a consumer's stream, which is a DLPack stream number.
   void ready_on(const py::object& stream) const {
     const intptr_t number = stream.is_none() ? 1 : stream.cast<intptr_t>();
     if (number == 0)
@@ -103,7 +102,7 @@ class DeviceArray {
   const int device;
 
  private:
-  // Its axes from the slowest to the fastest.
+  // Its axes from the slowest-varying to the fastest.
   std::vector<size_t> axes_in_memory() const {
     std::vector<size_t> order(shape.size());
     std::iota(order.begin(), order.end(), size_t(0));
@@ -130,7 +129,7 @@ class DeviceArray {
   std::shared_ptr<Memory> memory_;
 };
 
-// What a DLPack capsule points to: the structure, and what keeps its memory alive.
+// What a DLPack capsule points to: the structure, and the owner of its memory.
 template <class Managed>
 struct DeviceArray::Exported {
   explicit Exported(const DeviceArray& array)
@@ -147,7 +146,7 @@ struct DeviceArray::Exported {
     managed.deleter = [](Managed* self) { delete static_cast<Exported*>(self->context); };
   }
 
-  // A capsule that nobody took frees the structure itself.
+  // A capsule that no consumer took frees the structure itself.
   static py::capsule capsule(const char* name, void (*destructor)(PyObject*), Exported* made) {
     PyObject* capsule = PyCapsule_New(&made->managed, name, destructor);
     if (!capsule) {
@@ -199,7 +198,7 @@ inline py::capsule export_dlpack(const DeviceArray& self, const py::object& stre
   return self.dlpack(versioned);
 }
 
-// A host array's copy on the device. The array is done with when this returns.
+// A copy of a host array on the device. The host array is no longer needed when this returns.
 inline std::unique_ptr<DeviceArray> to_device(const Operand& array, int device) {
   const arguments::Unlocked released;
   DeviceGuard guard(device);
@@ -210,7 +209,7 @@ inline std::unique_ptr<DeviceArray> to_device(const Operand& array, int device) 
   return made;
 }
 
-// The same elements in another shape, one size of which may be -1: whatever is left.
+// The same elements in another shape. One size may be -1 and is inferred.
 inline std::unique_ptr<DeviceArray> reshape(const DeviceArray& self, const py::args& sizes) {
   const bool one = sizes.size() == 1 && py::isinstance<py::sequence>(sizes[0]);
   const Shape given = one ? sizes[0].cast<Shape>() : sizes.cast<Shape>();
@@ -231,7 +230,7 @@ inline std::unique_ptr<DeviceArray> reshape(const DeviceArray& self, const py::a
   return std::make_unique<DeviceArray>(self, shape, strides);
 }
 
-// The same elements with two axes changed for each other, for what takes arrays of any strides.
+// The same elements with two axes swapped, for consumers that accept any strides.
 inline std::unique_ptr<DeviceArray> swapaxes(const DeviceArray& self, py::ssize_t one, py::ssize_t other) {
   Shape shape = self.shape, strides = self.strides;
   const auto ndim = py::ssize_t(shape.size());

@@ -1,5 +1,5 @@
-// The memory layout of DLPack's structures, versions 0.x ("dltensor") and 1.x ("dltensor_versioned"):
-// what two libraries of one process agree on to hand arrays to each other.
+// The memory layout of DLPack's structures, versions 0.x ("dltensor") and 1.x ("dltensor_versioned"), with
+// which two libraries in one process exchange arrays.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Tensor {
   int32_t ndim;
   Type type;
   int64_t* shape;
-  int64_t* strides;  // in elements; none means C-contiguous
+  int64_t* strides;  // in elements; null means C-contiguous
   uint64_t byte_offset;
 };
 

@@ -1,5 +1,5 @@
-// The dtypes of arrays in the words of NumPy, DLPack and __cuda_array_interface__, and which of them an
-// argument may have.
+// The dtypes of arrays as NumPy, DLPack and __cuda_array_interface__ name them, and which of them an argument
+// may have.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -17,7 +17,7 @@ namespace py = pybind11;
 struct DTypeFacts {
   DType dtype;
   const char* name;     // NumPy's
-  const char* typestr;  // of __cuda_array_interface__; none for bfloat16
+  const char* typestr;  // of __cuda_array_interface__; null for bfloat16
   dlpack::TypeCode code;
 };
 
@@ -36,13 +36,13 @@ inline py::dtype new_numpy_dtype(DType dtype) {
 }
 
 inline py::dtype numpy_dtype(DType dtype) {
-  static PyObject* made[sizeof kDTypes / sizeof *kDTypes] = {};  // kept for good; guarded by the GIL
+  static PyObject* made[sizeof kDTypes / sizeof *kDTypes] = {};  // never freed; guarded by the GIL
   PyObject*& found = made[int(dtype)];
   if (!found) found = new_numpy_dtype(dtype).release().ptr();
   return py::reinterpret_borrow<py::dtype>(found);
 }
 
-// The dtype of a NumPy array, or null if it is none of ours.
+// The dtype of a NumPy array, or null if it is not supported.
 inline const DTypeFacts* facts_of_numpy(PyObject* array) {
   const auto* descr = py::detail::array_descriptor_proxy(py::detail::array_proxy(array)->descr);
   if (descr->byteorder == '>') return nullptr;
@@ -51,7 +51,7 @@ inline const DTypeFacts* facts_of_numpy(PyObject* array) {
   switch (descr->type_num) {
     case Numpy::NPY_FLOAT_:
       return &facts(DType::f32);
-    case 23:  // half, which pybind11 has no name for
+    case 23:  // half, for which pybind11 has no name
       return &facts(DType::f16);
     case Numpy::NPY_BOOL_:
       return &facts(DType::boolean);
@@ -83,7 +83,7 @@ inline const DTypeFacts* facts_of_typestr(const std::string& typestr) {
   return nullptr;
 }
 
-// A set of dtypes, by the bits of their numbers.
+// A set of dtypes, as a bit mask of their numbers.
 class DTypes {
  public:
   template <class... Some>

@@ -1,4 +1,4 @@
-// Arrays on a device: DeviceArrays, and those of other libraries, by DLPack or __cuda_array_interface__.
+// Arrays on a device: DeviceArrays, and arrays of other libraries through DLPack or __cuda_array_interface__.
 #pragma once
 
 #include <string>
@@ -18,8 +18,8 @@ inline std::string type_name(const dlpack::Type& type) {
   return kind + std::to_string(type.bits) + (type.lanes > 1 ? "x" + std::to_string(type.lanes) : "");
 }
 
-// The capsule, of the newer form if the library knows it: only that says whether an array is read-only.
-// PyTorch is asked for no synchronisation, since its current stream is where the work goes.
+// The DLPack capsule, in the newer form if the library supports it: only that form says whether an array is
+// read-only. PyTorch need not synchronise, since the op runs on its current stream.
 inline py::object capsule_of(const Op& op, const char* name, PyObject* object, const Operand& x) {
   const WithinDevice within(x.library, x.device);  // PyTorch exports from its current device only
   const py::object method = attribute_or_null(object, "__dlpack__");
@@ -63,7 +63,7 @@ inline Operand from_dlpack(const Op& op, const char* name, PyObject* object, int
   x.device = device;
   x.home = current_stream(x.library, device);
   x.released_any_time = x.library == Library::other;
-  x.keep = capsule_of(op, name, object, x);  // its destructor gives the memory back: nobody takes it out
+  x.keep = capsule_of(op, name, object, x);  // nobody consumes it, so its destructor releases the memory
   const dlpack::Tensor& tensor = tensor_in(op, name, x.keep.ptr(), x);
   x.data = static_cast<char*>(tensor.data) + tensor.byte_offset;
   const DTypeFacts* found = facts_of_dlpack(tensor.type);
@@ -120,7 +120,7 @@ inline Operand from_interface(const Op& op, const char* name, PyObject* object, 
   return x;
 }
 
-// ---- all kinds
+// ---- all arrays
 
 inline Operand from_own(const Op& op, const char* name, PyObject* object, const DeviceArray& array,
                         const Accepts& accepts) {
@@ -138,7 +138,8 @@ inline Operand from_own(const Op& op, const char* name, PyObject* object, const 
   return x;
 }
 
-// The argument `name` of an op; TypeError or ValueError if it is no array that can be taken as it is.
+// Reads the argument `name` of an op; TypeError or ValueError if it is not an array that can be used as it
+// is.
 inline Operand operand(const Op& op, const char* name, PyObject* object, const Accepts& accepts) {
   if (Py_TYPE(object) == py::detail::npy_api::get().PyArray_Type_)
     return from_host(op, name, object, accepts);
@@ -150,7 +151,7 @@ inline Operand operand(const Op& op, const char* name, PyObject* object, const A
   } else if (const py::object interface = attribute_or_null(object, "__cuda_array_interface__")) {
     return from_interface(op, name, object, interface.cast<py::dict>(), accepts);
   }
-  return from_host(op, name, object, accepts);  // which says what is wrong with it
+  return from_host(op, name, object, accepts);  // which throws the reason
 }
 
 }  // namespace airllm::cuda

@@ -1,4 +1,4 @@
-// The libraries whose arrays this backend takes and gives, as far as their streams and devices go.
+// The streams and devices of the libraries whose arrays this backend accepts and returns.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -17,7 +17,8 @@ inline py::object attribute_or_null(PyObject* object, const char* name) {
   return py::reinterpret_steal<py::object>(found);
 }
 
-// A class of a library, if the process has imported it: nothing is imported for a check.
+// Whether an object is of a library's class, if the process has imported the library: the check imports
+// nothing.
 inline bool is_instance_of(PyObject* object, const char* library, const char* type) {
   PyObject* module = PyDict_GetItemString(PyImport_GetModuleDict(), library);
   if (!module) return false;
@@ -30,7 +31,7 @@ inline Library library_of(PyObject* object) {
   return is_instance_of(object, "cupy", "ndarray") ? Library::cupy : Library::other;
 }
 
-// The stream that a library's own work on a device goes to now.
+// A library's current stream on a device.
 inline cudaStream_t current_stream(Library library, int device) {
   if (library == Library::torch) {
     const py::object stream = py::module_::import("torch").attr("cuda").attr("current_stream")(device);
@@ -43,7 +44,8 @@ inline cudaStream_t current_stream(Library library, int device) {
   return home_stream();
 }
 
-// A device made current for a library by the library's own means, which may keep its own account of it.
+// Makes a device current through the library's own API, since the library may track the current device
+// itself.
 class WithinDevice {
  public:
   WithinDevice(Library library, int device) {
@@ -57,7 +59,7 @@ class WithinDevice {
   }
   ~WithinDevice() {
     if (!context_) return;
-    py::error_scope pending;  // of the call that failed within
+    py::error_scope pending;  // of the call that failed in this scope
     try {
       context_.attr("__exit__")(py::none(), py::none(), py::none());
     } catch (py::error_already_set& error) {

@@ -1,4 +1,4 @@
-// An argument of an op as this backend takes it, wherever it lies, and the checks of how it lies there.
+// An argument of an op in this backend, on the host or on a device, and the checks of its memory layout.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using Shape = std::vector<py::ssize_t>;
 
 constexpr int kHost = -1;
 
-// How an array may lie: C-contiguous, or with any strides as long as its last axis is contiguous.
+// The layouts that an op accepts: C-contiguous, or any strides with a contiguous last axis.
 enum class Layout { dense, rows };
 
 // What an argument may be.
@@ -59,26 +59,26 @@ struct Operand {
   std::string place() const { return on_host() ? "host memory" : "device " + device_name(device); }
   int ndim() const { return int(shape.size()); }
   py::ssize_t axis(int from_last) const { return shape[shape.size() - size_t(from_last)]; }
-  // Of its elements, or the blocks that hold them; not of what strides leave out.
+  // The bytes of its elements or blocks, without the gaps between strided elements.
   int64_t nbytes() const {
     return block ? size / block->values * block->bytes : size * int64_t(size_of(dtype));
   }
 
   const char* name = "";
-  PyObject* object = nullptr;  // null: an optional argument that was not given
+  PyObject* object = nullptr;  // null: an optional argument that was not passed
   char* data = nullptr;
-  void* at = nullptr;  // where kernels find it: `data` on a device, else a copy's memory, while an op runs
+  void* at = nullptr;  // the kernels' address: `data` on a device, else the copy's memory while the op runs
   DType dtype = DType::f32;
   Shape shape, strides;  // strides in elements
-  Span given{};          // the memory between the first and the last element as the caller has it
+  Span given{};          // the memory from the first to the last element of the caller's array
   int64_t size = 1;
-  const cpu::Block* block = nullptr;  // of a Quantized, whose shape, size and strides are those of its values
+  const cpu::Block* block = nullptr;  // of a Quantized; shape, size and strides are then those of its values
   Library library = Library::numpy;
   int device = kHost;
   cudaStream_t home = nullptr;     // see stream.h
-  bool released_any_time = false;  // its library may reuse the memory once we let go: finish before that
+  bool released_any_time = false;  // its library may reuse the memory after release: finish before that
   bool read_only = false;
-  py::object keep;  // what the memory is borrowed from
+  py::object keep;  // the owner of the memory
 };
 
 inline bool is_dense(const Shape& shape, const Shape& strides) {
@@ -91,7 +91,7 @@ inline bool is_dense(const Shape& shape, const Shape& strides) {
 
 inline bool is_dense(const Operand& x) { return is_dense(x.shape, x.strides); }
 
-// The bytes that an array spans: its own, and with strides, what lies between them.
+// The memory that an array spans, including the gaps between strided elements.
 inline Span span_of(const Operand& x) {
   if (x.block) return {x.data, x.data + x.nbytes()};
   int64_t low = 0, high = x.size == 0 ? 0 : 1;
@@ -120,7 +120,8 @@ inline std::string dense_remedy(const Operand& x) {
   return " (pass " + name + contiguous_copy(x.library) + ")";
 }
 
-// Takes over strides in units of `unit` bytes, none for a C-contiguous array; ValueError if they do not do.
+// Sets the strides, given in units of `unit` bytes; null means C-contiguous. ValueError if the op does not
+// accept them.
 inline void set_strides(const Op& op, Operand& x, const int64_t* strides, int64_t unit, Layout layout) {
   const int64_t itemsize = int64_t(size_of(x.dtype));
   bool aligned = x.size == 0 || reinterpret_cast<uintptr_t>(x.data) % uintptr_t(itemsize) == 0;
@@ -142,7 +143,7 @@ inline void set_shape(Operand& x, Shape shape) {
   x.size = count_of(x.shape);
 }
 
-// Takes over the dtype; TypeError with what was found if it is none of ours, or none that is accepted.
+// Sets the dtype; TypeError with the dtype found if it is unsupported or not accepted.
 inline void set_dtype(const Op& op, Operand& x, const DTypeFacts* found, const std::string& name,
                       const DTypes& accepted) {
   if (!found || !accepted.has(found->dtype)) {
@@ -154,7 +155,7 @@ inline void set_dtype(const Op& op, Operand& x, const DTypeFacts* found, const s
   x.dtype = found->dtype;
 }
 
-// A NumPy array, or what is wrong with it.
+// A NumPy array; else an error with the reason.
 inline Operand from_host(const Op& op, const char* name, PyObject* object, const Accepts& accepts) {
   if (!arguments::is_array(object)) arguments::wrong_kind(op, name, object, accepts.kind);
   const auto* fields = py::detail::array_proxy(object);

@@ -1,4 +1,4 @@
-// Results of an op: what a caller's `out` must be, and new arrays of the library that the first input is of.
+// The results of an op: the checks of a caller's `out`, and new arrays of the first input's library.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace airllm::cuda {
 
-// A result and the inputs that it may be exactly.
+// A result, and the inputs that it may be exactly.
 struct Output {
   Operand array;
   std::vector<const Operand*> in_place;
@@ -29,7 +29,7 @@ inline void check_apart(const Op& op, const Operand& in, const Operand& out, boo
   if (!itself && !is_apart(in, out)) overlaps(op, out, in, in_place);
 }
 
-// All arguments lie on one device, or all in host memory.
+// All arguments must be on one device, or all in host memory.
 inline void check_place(const Op& op, const Operand& first, const Operand& x, bool is_out = false) {
   if (x.device == first.device) return;
   const bool movable = x.on_host() && !is_out;
@@ -37,7 +37,7 @@ inline void check_place(const Op& op, const Operand& first, const Operand& x, bo
   op.wrong_type(x.name, "has " + x.place(), first.place() + remedy);
 }
 
-// The checks of `out=`, in the words of the other backends; those of overlap come when all results are known.
+// Checks `out=` with the messages of the other backends. Overlap is checked when all results are known.
 inline Operand checked_out(const Op& op, const char* name, PyObject* object, const Operand& first,
                            DType dtype, const Shape& shape) {
   Operand out = operand(op, name, object, {kFloats});
@@ -64,7 +64,7 @@ inline py::object cupy_empty(const Operand& like, DType dtype, const Shape& shap
   return py::module_::import("cupy").attr("empty")(as_tuple(shape), py::arg("dtype") = numpy_dtype(dtype));
 }
 
-// PyTorch and CuPy allocate their results themselves, under their own rules for memory and streams.
+// PyTorch and CuPy allocate their results themselves, by their own rules for memory and streams.
 inline py::object new_result(const Operand& like, DType dtype, const Shape& shape) {
   switch (like.library) {
     case Library::numpy:

@@ -1,4 +1,4 @@
-// Weights as checkpoints store them: floats, or airllm.formats.Quantized, blocks of bytes on the host or a
+// Weights as checkpoints store them: floats, or an airllm.formats.Quantized, blocks of bytes on the host or a
 // device.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace airllm::cuda {
 
 inline bool is_quantized(PyObject* object) { return std::strcmp(Py_TYPE(object)->tp_name, "Quantized") == 0; }
 
-// NotImplementedError for a format that the kernels lack: the definition takes over.
+// NotImplementedError for a format that the kernels lack: the definition runs instead.
 inline const cpu::Block& block_named(const Op& op, const char* name, const std::string& format) {
   std::string known;
   for (int i = cpu::kQ8_0; i < cpu::kFormats; ++i) {
@@ -23,10 +23,10 @@ inline const cpu::Block& block_named(const Op& op, const char* name, const std::
   arguments::not_implemented(op, name + (" has format " + format) + ", expected one of " + known);
 }
 
-// The number of a stored array's format, as kernels and launchers take it.
+// The number of a stored array's format, for kernels and launchers.
 inline int format_of(const Operand& x) { return x.block ? int(x.block - cpu::kBlocks) : int(x.dtype); }
 
-// A Quantized's blocks, with the shape of the values in them.
+// The blocks of a Quantized, with the shape of their values.
 inline Operand quantized(const Op& op, const char* name, PyObject* object) {
   if (!is_quantized(object)) arguments::wrong_kind(op, name, object, "a Quantized");
   const py::object given = py::reinterpret_borrow<py::object>(object), data = given.attr("data");

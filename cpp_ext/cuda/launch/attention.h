@@ -6,16 +6,16 @@
 namespace airllm::cuda {
 namespace {
 
-constexpr int64_t kManyQueries = 16;        // from here on a group of threads takes a tile of them, not one
-constexpr int64_t kLongestDot = 512;        // a tile's score is one sum of products
-constexpr int64_t kLeastKeysOfSplit = 256;  // below, putting parts together takes longer than it saves
-constexpr int64_t kColumns = 128;           // of v, that a group makes
+constexpr int64_t kManyQueries = 16;        // from here on a work-group takes a tile of queries, not one
+constexpr int64_t kLongestDot = 512;        // a score of a tile is one sum of products
+constexpr int64_t kLeastKeysOfSplit = 256;  // below, merging parts costs more time than it saves
+constexpr int64_t kColumns = 128;           // columns of v per work-group
 
 int64_t across(const AttentionShape& shape) { return (shape.e + kColumns - 1) / kColumns; }
 
 bool by_tiles(const AttentionShape& shape) { return shape.t >= kManyQueries && shape.d <= kLongestDot; }
 
-// Parts into which the keys of a query are split, so that few queries too fill the device.
+// The parts into which a query's keys are split, so that few queries also fill the device.
 int64_t attention_splits(const AttentionShape& shape) {
   if (by_tiles(shape)) return 1;
   const int64_t groups = shape.outer * shape.inner * shape.h * shape.t * across(shape);
@@ -23,7 +23,7 @@ int64_t attention_splits(const AttentionShape& shape) {
   return std::max<int64_t>(1, std::min(wanted, shape.s / kLeastKeysOfSplit));
 }
 
-// What the kernels take as ATTENTION.
+// The kernels' ATTENTION parameters.
 #define ATTENTION_OF(a)                                                                                 \
   Size(a.shape.outer* a.shape.inner), Size(a.shape.inner), Size(a.shape.h), Size(a.shape.g),            \
       Size(a.shape.t), Size(a.shape.s), Size(a.shape.d), Size(a.shape.e), STRIDES_OF(a.strides[0]),     \

@@ -1,4 +1,4 @@
-// Kernels that only a whole step of decoding has, and their launchers. Part of kernels.cu.
+// The kernels that only a decoding step uses, and their launchers. Part of kernels.cu.
 #pragma once
 
 #include "stored.h"

@@ -1,4 +1,4 @@
-// How kernels get onto a stream, and the grids they run in. Part of kernels.cu.
+// Launches kernels on a stream, and sizes their grids. Part of kernels.cu.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,14 +12,14 @@ namespace airllm::cuda {
 namespace {
 
 constexpr int kWarp = 32, kMaxThreads = 1024;
-constexpr int64_t kMaxBlocks = 2147483647;  // of a grid's first dimension; kernels stride over what is beyond
+constexpr int64_t kMaxBlocks = 2147483647;  // of a grid's first dimension; kernels stride over the rest
 
 struct Grid {
   int64_t blocks;
   int threads;
 };
 
-// Puts a kernel on the stream. `arguments` are what it takes, in its order and of its sizes.
+// Launches a kernel on the stream. `arguments` have the order and the sizes of its parameters.
 template <class... Parameters, class... Arguments>
 cudaError_t run(void (*kernel)(Parameters...), Grid grid, cudaStream_t stream, Arguments... arguments) {
   static_assert(((sizeof(Parameters) == sizeof(Arguments)) && ...), "an argument of another size");
@@ -31,7 +31,7 @@ cudaError_t run(void (*kernel)(Parameters...), Grid grid, cudaStream_t stream, A
   return code;
 }
 
-// The kernel of `op` for a dtype: op_f32, op_f16 or op_bf16, or with a suffix.
+// The kernel of `op` for a dtype: op_f32, op_f16 or op_bf16, optionally with a suffix.
 #define RUN_OF_DTYPE(dtype, op, suffix, ...)      \
   switch (dtype) {                                \
     case DType::f32:                              \
@@ -54,20 +54,21 @@ int multiprocessors() {
   return cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) == cudaSuccess ? count : 1;
 }
 
-// A work-item per pack of 16 bytes.
+// One work-item per pack of 16 bytes.
 Grid grid_of_elements(int64_t count, DType dtype) {
   constexpr int threads = 256;
   return {(packs(count, dtype) + threads - 1) / threads, threads};
 }
 
-// A block per row. Many rows fill the device with small blocks; few need all the threads they can use.
+// One work-group per row. Many rows fill the device with small groups; few rows need as many threads as they
+// can use.
 Grid grid_of_rows(int64_t rows, int64_t n, DType dtype) {
   const int64_t most = rows >= 4 * int64_t(multiprocessors()) ? 256 : kMaxThreads;
   const int64_t warps = (std::min(packs(n, dtype), most) + kWarp - 1) / kWarp;
   return {rows, int(warps) * kWarp};
 }
 
-using Size = U64;  // as the kernels take it
+using Size = U64;  // the kernels' type
 
 }  // namespace
 }  // namespace airllm::cuda

@@ -1,4 +1,4 @@
-// The kernel text that OpenCL, CUDA and HIP share, compiled by nvcc, and the launchers of its kernels.
+// The kernel sources that OpenCL, CUDA and HIP share, compiled by nvcc, and the launchers of the kernels.
 #include <string>
 
 #include "attention.h"

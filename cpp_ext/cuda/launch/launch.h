@@ -1,5 +1,5 @@
-// What kernels.cu offers to the rest of the module: one launcher per op, on raw device pointers.
-// No Python and no pybind11 here, so that nvcc compiles it in a second or two.
+// The interface of kernels.cu: one launcher per op, on raw device pointers.
+// It includes neither Python nor pybind11, so that nvcc compiles it in a second or two.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,25 +16,26 @@ inline size_t size_of(DType dtype) {
   return sizes[int(dtype)];
 }
 
-// Kernels launched by this process so far, cuBLAS's products among them; a graph counts as one.
+// The number of kernels launched by this process, including cuBLAS's products; a graph counts as one.
 inline std::atomic<int64_t> kernels_launched{0};
 
-// An array that a kernel reads whatever its type is, by the numbers of gpu_kernels/common/dynamic_dtype.h.
+// An array whose dtype the kernel reads at run time; the numbers are those of
+// gpu_kernels/common/dynamic_dtype.h.
 enum AnyType : uint32_t { kNoArray, kAnyF32, kAnyF16, kAnyBF16, kAnyBool, kAnyI32, kAnyI64 };
 struct AnyArray {
   const void* data;
   uint32_t type;
 };
 
-// Where an array that is broadcast has its rows: the last three sizes of the result's leading axes, taken
-// together to four, and its strides along the four.
+// The rows of a broadcast array: the last three sizes of the result's leading axes, merged to four axes, and
+// the array's strides along the four.
 struct Rows4 {
   int64_t sizes[3], strides[4];
 };
 
-// Every launcher puts its work on `stream` of the current device and returns without waiting. Arrays are
-// C-contiguous; `out` may be exactly an input of its shape. Sizes are 64-bit; the limits of a grid are the
-// launchers' business.
+// Every launcher enqueues its work on `stream` of the current device and returns without waiting. Arrays are
+// C-contiguous; `out` may be exactly an input of its shape. Sizes are 64-bit; the launchers handle the limits
+// of a grid.
 
 // ---- elements: out[i] = f(x[i]), or f(gate[i]) * up[i]
 
@@ -57,11 +58,11 @@ cudaError_t launch_rms_norm(void* out, const void* x, const void* weight, DType 
 cudaError_t launch_layer_norm(void* out, const void* x, AnyArray weight, AnyArray bias, DType dtype,
                               int64_t rows, int64_t n, float eps, cudaStream_t stream);
 
-// sum = x + residual, normed = rms_norm(sum); both may be one of the two.
+// sum = x + residual, normed = rms_norm(sum); both may be one of the inputs.
 cudaError_t launch_add_rms_norm(void* sum, void* normed, const void* x, const void* residual, AnyArray weight,
                                 DType dtype, int64_t rows, int64_t n, float eps, cudaStream_t stream);
 
-// Softmax of every row; a row that is all -inf becomes zeros.
+// Softmax of every row; a row of only -inf becomes zeros.
 cudaError_t launch_softmax(void* out, const void* x, DType dtype, int64_t rows, int64_t n,
                            cudaStream_t stream);
 
@@ -69,15 +70,15 @@ cudaError_t launch_softmax(void* out, const void* x, DType dtype, int64_t rows, 
 cudaError_t launch_masked_softmax(void* out, const void* x, AnyArray mask, const Rows4& mask_rows,
                                   DType dtype, int64_t rows, int64_t n, float scale, cudaStream_t stream);
 
-// Turns the first 2 r elements of every row by the angles of its row of cos and sin.
+// Rotates the first 2 r elements of every row by the angles of its row of cos and sin.
 cudaError_t launch_apply_rope(void* out, const void* x, AnyArray cos, AnyArray sin, const Rows4& angle_rows,
                               DType dtype, int64_t rows, int64_t n, int64_t r, bool interleaved,
                               cudaStream_t stream);
 
 // ---- products
 
-// `batch` products of (m, k) by (k, n), all row-major and packed; b is one matrix for all if it is shared,
-// and (n, k) if it is transposed.
+// `batch` products of (m, k) by (k, n), all row-major and packed. A shared b is one matrix for the whole
+// batch; a transposed b is (n, k).
 struct Product {
   int64_t batch, m, n, k;
   bool b_is_shared;
@@ -89,17 +90,18 @@ cudaError_t launch_matmul(void* out, const void* a, const void* b, DType dtype, 
 
 // ---- stored weights
 
-// A weight of floats, or of blocks: `format` is a cpu::Format, which for floats is the DType's number.
+// A weight of floats or of blocks. `format` is a cpu::Format; for floats it equals the DType's number.
 struct StoredArray {
   const void* data;
   int format;
   int64_t row_bytes;
 };
 
-// Whether the kernels read a cpu::Format.
+// Whether the kernels support a cpu::Format.
 bool has_kernels(int format);
 
-// out (m, n) = x (m, k) weight^T (n, k) * scale + bias, x and out of one dtype, bias of any or none.
+// out (m, n) = x (m, k) weight^T (n, k) * scale + bias. x and out have one dtype; bias has any dtype or is
+// absent.
 struct Linear {
   void* out;
   const void* x;
@@ -110,14 +112,14 @@ struct Linear {
   float scale;
 };
 
-// Reads the weight once for each 8 rows of x, or once for each 64.
+// Reads the weight once per 8 rows of x, or once per 64.
 cudaError_t launch_linear_of_few_rows(const Linear& linear, cudaStream_t stream);
 cudaError_t launch_linear_by_tiles(const Linear& linear, cudaStream_t stream);
 
-// out (m, n) += bias, for products that have none of their own.
+// out (m, n) += bias, for products that do not add it themselves.
 cudaError_t launch_add_bias(void* out, DType dtype, AnyArray bias, int64_t m, int64_t n, cudaStream_t stream);
 
-// out (d) = weights (s) @ matrix (s, d), weights and out of one dtype, the matrix of another.
+// out (d) = weights (s) @ matrix (s, d). weights and out have one dtype, the matrix may have another.
 cudaError_t launch_weighted_sum_rows(void* out, const void* weights, const void* matrix, DType dtype,
                                      DType matrix_dtype, int64_t s, int64_t d, cudaStream_t stream);
 
@@ -135,7 +137,7 @@ struct AttentionShape {
   int64_t outer, inner, h, g, t, s, d, e;  // a batch of two axes; query head i of h uses key head i / (h / g)
 };
 
-// In elements; 0 along axes that an array is broadcast along.
+// In elements; 0 along broadcast axes.
 struct AttentionStrides {
   int64_t outer, inner, head, row;
 };
@@ -145,8 +147,8 @@ struct Attention {
   const void *q, *k, *v;
   AnyArray mask;
   AnyArray sinks;         // one for each query head
-  float* partial;         // of the size that attention_partial() says
-  const int64_t* length;  // where the device finds the number of keys, of one query; null: it is shape.s
+  float* partial;         // of attention_partial() floats
+  const int64_t* length;  // the number of keys, in device memory, for one query; null: shape.s
   DType dtype, kv_dtype;
   AttentionShape shape;
   AttentionStrides strides[4];  // of q, k, v, mask
@@ -155,14 +157,14 @@ struct Attention {
   bool causal;
 };
 
-// Floats of scratch memory that launch_attention() needs.
+// The floats of scratch memory that launch_attention() needs.
 int64_t attention_partial(const AttentionShape& shape);
 
 cudaError_t launch_attention(const Attention& attention, cudaStream_t stream);
 
-// ---- a step of decoding: what depends on the sequence's length is read where it lies on the device
+// ---- a decoding step: what depends on the sequence's length is read from device memory
 
-// Rows of x (heads, d), float32, become the rows number *position of a cache (heads, capacity, d).
+// Writes the rows of x (heads, d), float32, to row *position of a cache (heads, capacity, d).
 cudaError_t launch_put_rows(void* cache, DType dtype, const float* x, const int64_t* position, int64_t heads,
                             int64_t capacity, int64_t d, cudaStream_t stream);
 
@@ -172,7 +174,7 @@ cudaError_t launch_scale(float* out, const void* x, DType dtype, int64_t n, floa
 // x = cap * tanh(x / cap)
 cudaError_t launch_softcap(float* x, int64_t n, float cap, cudaStream_t stream);
 
-// The virtual architectures the kernels were compiled for, e.g. "75, 80, 90".
+// The virtual architectures for which the kernels were compiled, e.g. "75, 80, 90".
 const char* compiled_archs();
 
 }  // namespace airllm::cuda

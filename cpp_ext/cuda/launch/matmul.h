@@ -35,9 +35,9 @@ cudaError_t matmul_by_tiles128(void* out, const void* a, const void* b, DType dt
 cudaError_t launch_matmul(void* out, const void* a, const void* b, DType dtype, const Product& product,
                           cudaStream_t stream) {
   Product p = product;
-  if (p.b_is_shared) p = {1, p.batch * p.m, p.n, p.k, true};  // the batch is more rows of a
+  if (p.b_is_shared) p = {1, p.batch * p.m, p.n, p.k, true};  // the batch becomes more rows of a
   if (p.m <= 4) return matmul_by_rows(out, a, b, dtype, p, stream);
-  const bool fills = tiles(p, 128) >= 2 * int64_t(multiprocessors());  // larger tiles read less
+  const bool fills = tiles(p, 128) >= 2 * int64_t(multiprocessors());  // larger tiles read less memory
   return fills ? matmul_by_tiles128(out, a, b, dtype, p, stream)
                : matmul_by_tiles64(out, a, b, dtype, p, stream);
 }

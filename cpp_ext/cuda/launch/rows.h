@@ -1,10 +1,10 @@
-// The launchers of kernels that compute each row on its own. Part of kernels.cu.
+// The launchers of kernels that compute each row independently. Part of kernels.cu.
 #pragma once
 
 #include "grids.h"
 
 namespace airllm::cuda {
-// What the kernels take as LEADING.
+// The kernels' LEADING parameters.
 #define LEADING_OF(rows)                                                                \
   Size(rows.sizes[0]), Size(rows.sizes[1]), Size(rows.sizes[2]), Size(rows.strides[0]), \
       Size(rows.strides[1]), Size(rows.strides[2]), Size(rows.strides[3])
@@ -45,7 +45,7 @@ cudaError_t launch_masked_softmax(void* out, const void* x, AnyArray mask, const
                Size(n), scale, mask.type, LEADING_OF(mask_rows));
 }
 
-// Every `team` threads take a row.
+// Each `team` threads compute a row.
 cudaError_t launch_apply_rope(void* out, const void* x, AnyArray cos, AnyArray sin, const Rows4& angle_rows,
                               DType dtype, int64_t rows, int64_t n, int64_t r, bool interleaved,
                               cudaStream_t stream) {

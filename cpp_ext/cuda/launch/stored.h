@@ -4,7 +4,7 @@
 #include "../../cpu/quantized/formats.h"
 #include "grids.h"
 
-// cuBLAS has products without a bias only.
+// cuBLAS's products have no bias.
 KERNEL void add_bias(void* out, const void* bias, U64 count, U64 n, U32 out_type, U32 bias_type) {
   for (U64 i = GRP * (U64)LSIZE + (U64)LID; i < count; i += GROUPS * (U64)LSIZE)
     store_any(out, out_type, i, load_any(out, out_type, i) + load_any(bias, bias_type, i % n));
@@ -15,8 +15,7 @@ namespace {
 
 uint32_t any_type(DType dtype) { return uint32_t(dtype) + kAnyF32; }
 
-// The kernels of a format, and its number in gpu_kernels/common/formats.h; of a format that is not there,
-// none.
+// The kernels of a format, and its number in gpu_kernels/common/formats.h; null for a format without kernels.
 struct StoredKernels {
   decltype(&linear_f32) linear = nullptr;
   decltype(&dequantize_q8_0) dequantize = nullptr;
@@ -43,7 +42,7 @@ constexpr StoredKernels kernels_of(int format) {
   return {};
 }
 
-// A thread per unit of 16 values, in which kernels read a row.
+// One thread per unit of 16 values, in which kernels read a row.
 int threads_of_units(int64_t k) {
   const int64_t warps = (k / 16 + kWarp - 1) / kWarp;
   return int(std::clamp<int64_t>(warps, 1, 4)) * kWarp;

@@ -10,7 +10,7 @@
 
 namespace airllm::cuda {
 
-// q, k, v and mask, and their strides along the leading axes and the two that follow.
+// q, k, v and mask, and their strides along the leading axes and the two axes after them.
 using FourArrays = std::array<const Operand*, 4>;
 using FourStrides = std::array<Shape, 4>;
 
@@ -22,7 +22,7 @@ inline AttentionStrides strides_of(const Batches<4>& batches, const Shape& strid
   return {batches.strides(1)[array], batches.strides(0)[array], strides[strides.size() - 2], strides.back()};
 }
 
-// Attention over all leading axes; `a` has its rule and the sizes of the inner axes.
+// Attention over all leading axes; `a` has the options and the sizes of the inner axes.
 inline cudaError_t attend(Attention a, const Operand& out, const FourArrays& in, const FourStrides& strides,
                           const Shape& leading, int device, cudaStream_t stream) {
   const Batches<4> batches(leading, strides);
@@ -56,7 +56,7 @@ inline Launch attention(const Call& call, const Operand& out, const Operand& q, 
   a.scale = scale.value_or(1.0f / std::sqrt(float(std::max<int64_t>(q.axis(1), 1))));
   a.softcap = softcap.value_or(0.0f);
   a.window = window.value_or(0);
-  if (a.window >= s) a.window = 0;  // it reaches every key of every query
+  if (a.window >= s) a.window = 0;  // a query sees every key anyway
   Shape queries = call.leading, keys = call.leading;
   queries.insert(queries.end(), {h, t});
   keys.insert(keys.end(), {g, s});

@@ -1,5 +1,5 @@
-// A call of an op: its arrays, its results, and how it runs, on copies of NumPy arrays or on device arrays
-// where they lie.
+// A call of an op: its arrays, its results, and how it runs: on copies of NumPy arrays, or on device arrays
+// in place.
 #pragma once
 
 #include <deque>
@@ -12,11 +12,11 @@
 
 namespace airllm::cuda {
 
-// Puts the op's kernels on a stream of the current device; every argument is at its `at` then. Runs without
-// the GIL.
+// Enqueues the op's kernels on a stream of the current device; every argument's `at` is set. Runs without the
+// GIL.
 using Launch = std::function<cudaError_t(cudaStream_t)>;
 
-// A strided array without what lies between its rows; an axis of stride 0 stays one row.
+// Removes the gaps between the rows of a strided array; an axis of stride 0 stays one row.
 inline void make_compact(Operand& x) {
   if (is_dense(x)) return;
   py::tuple index(x.shape.size());
@@ -37,7 +37,7 @@ class Call {
  public:
   explicit Call(const Op& op) : op(op) {}
 
-  // An array argument whose axes are right.
+  // Adds an array argument whose axes are valid.
   const Operand& input(Operand x) {
     inputs_.push_back(std::move(x));
     Operand& in = inputs_.back();
@@ -47,17 +47,17 @@ class Call {
     return in;
   }
 
-  // One that was not given.
+  // An argument that was not passed.
   static const Operand& absent() {
     static const Operand none;
     return none;
   }
 
-  // Results are arrays of this one's library, not of the first array's.
+  // Results are arrays of this operand's library, not of the first one's.
   void results_are_like(const Operand& x) { like_ = &x; }
 
-  // A result: a new array, or the caller's, which may be exactly one of the inputs `in_place`. To be called
-  // after all inputs are known.
+  // Adds a result: a new array, or the caller's, which may be exactly one of the inputs `in_place`. To be
+  // called after all inputs are added.
   const Operand& result(PyObject* given, DType dtype, const Shape& shape,
                         std::vector<const Operand*> in_place = {}, const char* name = "out") {
     if (arguments::present(given)) {
@@ -71,8 +71,8 @@ class Call {
     return results_.back().array;
   }
 
-  // Runs `launch`, unless the result has no elements, and gives the result, or a tuple of them; `given` is
-  // what the caller had for several.
+  // Runs `launch`, unless the result is empty, and returns the result or a tuple of results. `given` is the
+  // caller's `out` for several results.
   py::object run(const Launch& launch, PyObject* given = nullptr) {
     if (results_.front().array.size != 0)
       first().on_host() ? run_on_copies(launch) : run_where_arrays_lie(launch);
@@ -87,7 +87,7 @@ class Call {
   int device() const { return first().on_host() ? default_device() : first().device; }
 
   const Op op;
-  Shape leading;  // axes of all arrays that have some
+  Shape leading;  // the leading axes of all arrays that have some
 
  private:
   const Operand& first() const { return inputs_.front(); }
@@ -135,7 +135,7 @@ inline void Call::run_on_copies(const Launch& launch) {
   for (Operand& in : inputs_) allocate(in);
   for (Output& out : results_) allocate(out.array);
 
-  Finish finish(stream);  // before the memory goes
+  Finish finish(stream);  // it waits before the memory is freed
   for (const Operand& in : inputs_) {
     const size_t bytes = size_t(stored_bytes(in));
     if (bytes != 0) copy(in.at, in.data, bytes, cudaMemcpyHostToDevice, stream);
@@ -148,8 +148,8 @@ inline void Call::run_on_copies(const Launch& launch) {
 
 // ---- device arrays
 
-// Runs on the first input's stream, after the work that made the other arrays and before what follows on
-// theirs.
+// Runs on the first input's stream, after the work that produced the other arrays and before later work on
+// their streams.
 inline void Call::run_where_arrays_lie(const Launch& launch) {
   const arguments::Unlocked released;
   DeviceGuard guard(first().device);
@@ -163,7 +163,7 @@ inline void Call::run_where_arrays_lie(const Launch& launch) {
     x->at = x->data;
     wait = wait || x->released_any_time;
   }
-  Finish finish(stream);  // where a home could not be told to wait, too
+  Finish finish(stream);  // also waits if a home stream could not be told to
   check(launch(stream), ("the launch of " + std::string(op.name)).c_str());
   for (const Operand* x : all) order(stream, x->home);
   wait ? finish.now() : finish.unneeded();

@@ -1,4 +1,4 @@
-// A model's step of decoding as Python has it: layers whose weights lie on a device, and the graph of a step.
+// A model's decoding step in Python: layers whose weights are on a device, and the graph of a step.
 #pragma once
 
 #include <pybind11/stl.h>
@@ -14,7 +14,7 @@
 
 namespace airllm::cuda {
 
-// An array of this library's own, or a Quantized of one, on the device that is in use.
+// A DeviceArray, or a Quantized of one, on the device in use.
 inline Operand on_device(const Op& op, const char* name, PyObject* object) {
   Operand x = stored(op, name, object);
   if (x.library != Library::own || x.device != default_device())
@@ -43,7 +43,7 @@ inline cpu::Matrix device_matrix(const Op& op, const char* name, PyObject* objec
   return {cpu::Format(format_of(x)), x.data, n, k, nullptr};
 }
 
-// Weights of a layer on a device.
+// A layer's weights on a device.
 struct DeviceWeights {
   static constexpr Op op{"DeviceLayer"};
   static constexpr bool kExperts = false;
@@ -63,7 +63,7 @@ struct DeviceLayer : arguments::LayerWeights<DeviceWeights> {
   const int device = default_device();
 };
 
-// The stored tables and numbers before and behind the layers, which `kept` holds.
+// The stored tables and numbers before and after the layers; `kept` owns them.
 inline cpu::DecoderEnds decoder_ends(const Op& op, const std::vector<py::object>& kept, float eps,
                                      float scale, float softcap) {
   PyObject *const embedding = kept[0].ptr(), *const norm = kept[1].ptr(), *const output = kept[2].ptr();
@@ -77,7 +77,7 @@ inline cpu::DecoderEnds decoder_ends(const Op& op, const std::vector<py::object>
           softcap};
 }
 
-// Cosines and sines of each rotation, (positions, pairs).
+// The cosines and sines of each rotation, (positions, pairs).
 class AngleTables {
  public:
   AngleTables(const Op& op, const py::sequence& tables) : op_(op) {
@@ -120,7 +120,7 @@ class AngleTables {
   std::vector<Operand> cos_, sin_;
 };
 
-// The step of a model, for one sequence, captured as a graph.
+// A model's step for one sequence, captured as a graph.
 class DecoderGraph {
  public:
   DecoderGraph(py::tuple layers, py::object embedding, py::object output_norm, py::object output,
@@ -138,16 +138,16 @@ class DecoderGraph {
     set_angles(tables);
   }
 
-  // The angles of the positions that steps may have from now on.
+  // Sets the angles of all positions of the steps that follow.
   void set_angles(const py::sequence& tables) {
     const AngleTables angles(op_, tables);
     angles.give_to(*step_);
     positions_ = angles.positions();
   }
 
-  // Logits (1, vocabulary) after `token`, whose key and value are kept at `position`.
+  // Computes the logits (1, vocabulary) after `token`, and stores its key and value at `position`.
   py::object step(int64_t token, int64_t position) {
-    require_devices();  // not those of a parent process
+    require_devices();  // throws in a forked child
     within("token", token, step_->plan().ends.embedding.n);
     within("position", position, positions_);
     const py::object logits = new_numpy(numpy_dtype(DType::f32), {1, step_->plan().vocabulary()});

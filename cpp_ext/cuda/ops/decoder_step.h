@@ -1,8 +1,8 @@
-// A step of decoding on the device: from the id of a token to logits, of one sequence. What it is to compute
-// is airllm/engine/decoder.py's and model.py's; here is in which memory, and by which launches.
+// A decoding step on the device, from a token id to logits, for one sequence. airllm/engine/decoder.py and
+// model.py define what it computes; this file defines its memory and launches.
 //
-// No argument of a launch depends on the token or on where it stands: both lie in memory, so that the step
-// can be captured once.
+// No launch argument depends on the token or its position: both are read from memory, so that the step can be
+// captured once.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +17,12 @@
 
 namespace airllm::cuda {
 
-// What stays the same from token to token. Weights lie on the device.
+// What does not change from token to token. Weights are on the device.
 struct StepPlan {
   std::vector<const cpu::DecoderLayer*> layers;
   cpu::DecoderEnds ends;
-  std::vector<int64_t> pairs;  // of elements that each rotation takes
-  int64_t capacity;            // most tokens
+  std::vector<int64_t> pairs;  // of elements that each rotation rotates
+  int64_t capacity;            // the maximum number of tokens
   DType cache_dtype;
 
   int64_t width() const { return ends.embedding.k; }
@@ -40,19 +40,19 @@ inline AttentionShape attention_shape(const StepPlan& plan, const cpu::DecoderLa
   return {1, 1, layer.heads, layer.kv_heads, 1, plan.capacity, layer.head_dim, layer.head_dim};
 }
 
-// The memory of steps, all of it taken at once.
+// The memory of steps, allocated at once.
 class StepMemory {
  public:
-  // What the host says of a step: `length` is the number of keys, that of the token among them.
+  // The input of a step: `length` is the number of keys, including the token's.
   struct Input {
     int64_t token, position, length;
   };
-  // Cosines and sines (capacity, pairs), and those of the step.
+  // The cosines and sines (capacity, pairs), and those of the step.
   struct Angles {
     float *cos_table, *sin_table, *cos, *sin;
   };
 
-  // Of the current device, which must be `device`, in the order of the home stream.
+  // Memory of the current device, which must be `device`, in the order of the home stream.
   StepMemory(const StepPlan& plan, int device) : host_logits(size_t(plan.vocabulary())), device_(device) {
     input = static_cast<Input*>(bytes(sizeof(Input)));
     row = bytes(plan.width() * int64_t(sizeof(float)));
@@ -70,10 +70,10 @@ class StepMemory {
   }
 
   Input* input;
-  void* row;  // of the embedding, as it is stored
+  void* row;  // a row of the embedding, as stored
   float *x, *normed, *change, *q, *kv, *seen, *gate, *up, *partial, *logits;
   std::vector<Angles> angles;
-  std::vector<void*> cache;  // of each layer: keys and values (2, kv_heads, capacity, head_dim)
+  std::vector<void*> cache;  // for each layer: keys and values (2, kv_heads, capacity, head_dim)
   const Pinned<Input> host_input{1};
   const Pinned<float> host_logits;
 
@@ -92,7 +92,7 @@ class StepMemory {
   std::vector<Memory> blocks_;
 };
 
-// Puts the launches of a step on a stream.
+// Enqueues the launches of a step on a stream.
 class StepLaunches {
  public:
   StepLaunches(const StepPlan& plan, const StepMemory& memory, cudaStream_t stream)
@@ -131,11 +131,11 @@ class StepLaunches {
   }
 
   struct Norm {
-    const float* weight;  // or null: the layer has no such norm
+    const float* weight;  // null: the layer has no such norm
     float eps;
   };
 
-  // Of the layer number i, or behind the last one.
+  // The first norm of layer i, or the norm after the last layer.
   Norm first_norm(size_t i) const {
     if (i == plan_.layers.size()) return {plan_.ends.norm, plan_.ends.eps};
     return {plan_.layers[i]->attention_norm, plan_.layers[i]->eps};
@@ -146,7 +146,7 @@ class StepLaunches {
     ran(launch_rms_norm(out, x, norm.weight, DType::f32, DType::f32, rows, n, norm.eps, stream_), "rms_norm");
   }
 
-  // x += change, and its norm.
+  // x += change, then its norm.
   void add_norm(Norm norm) const {
     const AnyArray weight{norm.weight, kAnyF32};
     ran(launch_add_rms_norm(at_.x, at_.normed, at_.x, at_.change, weight, DType::f32, 1, plan_.width(),
@@ -154,7 +154,7 @@ class StepLaunches {
         "add_rms_norm");
   }
 
-  // A row of a table, whose number lies on the device.
+  // Reads a row of a table; its index is in device memory.
   void row_of(void* out, const int64_t* number, const StoredArray& table, int64_t rows, int64_t n) const {
     ran(launch_embedding(out, {number, kAnyI64}, table, 1, rows, n, stream_), "embedding");
   }
@@ -193,7 +193,7 @@ class StepLaunches {
     rms_norm(at_.change, at_.change, {of.attention_post_norm, of.eps}, 1, of.width);
   }
 
-  // Up to the norm that what follows begins with.
+  // Runs the feed-forward part and the norm that follows it.
   void feed_forward(const cpu::DecoderLayer& of, Norm next) const {
     add_norm({of.feed_forward_norm, of.eps});
     linear(at_.gate, at_.normed, of.gate);
@@ -213,7 +213,7 @@ class StepLaunches {
         "apply_rope");
   }
 
-  // One query, of the keys that the device says there are.
+  // One query, with the number of keys in device memory.
   Attention of_keys(const cpu::DecoderLayer& of, const char* keys) const {
     const int64_t d = of.head_dim, head = plan_.capacity * d;
     Attention a{};
@@ -233,10 +233,10 @@ class StepLaunches {
   const cudaStream_t stream_;
 };
 
-// The step as a graph on a stream of its own, for one sequence.
+// The step as a graph on its own stream, for one sequence.
 class CapturedStep {
  public:
-  // Of the current device, which must be `device`.
+  // For the current device, which must be `device`.
   CapturedStep(StepPlan plan, int device) : plan_(std::move(plan)), device_(device), memory_(plan_, device) {
     order(home_stream(), stream_);
     run_once();
@@ -245,7 +245,7 @@ class CapturedStep {
 
   const StepPlan& plan() const { return plan_; }
 
-  // Gives a rotation its cosines and sines (positions, pairs).
+  // Sets the cosines and sines (positions, pairs) of a rotation.
   void set_angles(size_t rotation, const float* cos, const float* sin, int64_t positions) {
     const StepMemory::Angles& at = memory_.angles[rotation];
     const size_t bytes = size_t(positions * plan_.pairs[rotation]) * sizeof(float);
@@ -257,7 +257,7 @@ class CapturedStep {
     finish.now();
   }
 
-  // Logits (vocabulary) after `token`, whose key and value are kept at `position`.
+  // Computes the logits (vocabulary) after `token`, and stores its key and value at `position`.
   void run(int64_t token, int64_t position, float* logits) {
     std::lock_guard<std::mutex> lock(mutex_);
     DeviceGuard guard(device_);
@@ -270,7 +270,7 @@ class CapturedStep {
   }
 
  private:
-  // Loads the kernels, which a device may not do while it captures.
+  // Loads the kernels; a device must not load them while it captures.
   void run_once() {
     *memory_.host_input.data() = {0, 0, 1};
     Finish finish(stream_);

@@ -1,4 +1,4 @@
-// Which matmul runs: cuBLAS where it is found, else the tiled kernel; AIRLLM_CUDA_MATMUL names one.
+// Selects the matmul: cuBLAS if it is found, else the tiled kernel. AIRLLM_CUDA_MATMUL overrides this.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -18,7 +18,7 @@ inline void add_folder(std::vector<std::string>& folders, const char* variable, 
   if (root && *root) folders.push_back(std::string(root) + below);
 }
 
-// Where pip, conda and toolkits put cuBLAS; PyTorch and CuPy bring pip's.
+// The folders in which pip, conda and toolkits install cuBLAS; PyTorch and CuPy install pip's.
 inline std::vector<std::string> cublas_folders() {
   std::vector<std::string> folders;
   const py::module_ sys = py::module_::import("sys");
@@ -36,14 +36,14 @@ inline std::vector<std::string> cublas_folders() {
   return folders;
 }
 
-// Loaded at its first use and never unloaded. Called with the GIL, which guards it.
+// Loaded on first use and never unloaded. The caller holds the GIL, which guards it.
 inline Cublas& cublas() {
   static Cublas* loaded = nullptr;
   if (!loaded) loaded = new Cublas(cublas_folders());
   return *loaded;
 }
 
-// cuBLAS, or null for the tiled kernel. Called with the GIL.
+// cuBLAS, or null for the tiled kernel. The caller holds the GIL.
 inline Cublas* chosen_cublas() {
   const char* variable = std::getenv("AIRLLM_CUDA_MATMUL");
   const std::string asked = variable ? variable : "";

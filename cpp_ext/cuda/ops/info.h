@@ -1,4 +1,4 @@
-// What Python asks about this backend: whether it can run, on which devices, with what.
+// Information about this backend for Python: whether it can run, its devices, and its libraries.
 #pragma once
 
 #include <pybind11/stl.h>
@@ -40,12 +40,12 @@ inline void select(const py::object& name) {
   selected_device = name.is_none() ? -1 : parse_device(py::str(name), "select(): name");
 }
 
-// In this thread, the device of this index; None: that of all others.
+// Sets the device of this thread; None: the device of all other threads.
 inline void use_device(const py::object& index) {
   device_of_thread = index.is_none() ? -1 : parse_device(py::str(index), "use_device(): index");
 }
 
-// Only of the device in use: asking makes a context, which takes time and memory on the others.
+// Only for the device in use: a query creates a context, which takes time and memory on the others.
 inline py::object free_memory(int device) {
   if (device != default_device()) return py::none();
   DeviceGuard guard(device);
@@ -74,7 +74,7 @@ inline py::list device_infos(int count) {
   return devices;
 }
 
-// Every device, in the fields of airllm.backends.DeviceInfo; RuntimeError with the reason if there is none.
+// Every device, as the fields of airllm.backends.DeviceInfo; RuntimeError with the reason if there is none.
 inline py::list fields_of_devices() {
   py::list devices;
   for (int device = 0, count = require_devices(); device < count; ++device) {

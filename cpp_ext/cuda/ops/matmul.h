@@ -1,4 +1,4 @@
-// Products of matrices.
+// Matrix products.
 #pragma once
 
 #include "gemm.h"
@@ -6,7 +6,7 @@
 
 namespace airllm::cuda {
 
-// A sum over nothing is zero, whatever lies in the result's memory.
+// An empty sum is zero, whatever the result's memory contains.
 inline cudaError_t multiply(const Operand& out, const Operand& a, const Operand& b, const Product& p,
                             Cublas* cublas, int device, cudaStream_t stream) {
   if (p.k == 0) return cudaMemsetAsync(out.at, 0, size_t(out.nbytes()), stream);

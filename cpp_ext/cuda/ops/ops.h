@@ -1,6 +1,6 @@
-// How the ops become functions of the module: their arguments and results as their declarations (ops/table.h)
-// have them. The files beside this one have a short function for each, which gets the call, its results and
-// its arguments, in the order of the declaration, and gives what launches its kernels.
+// Turns the ops into functions of the module: their arguments and results follow from their declarations
+// (ops/table.h). The other files in this folder have a short function per op. It takes the call, its results
+// and its arguments, in declared order, and returns what launches its kernels.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ namespace airllm::cuda {
 
 using namespace declared;
 
-// Whether the kernel takes the op's own arrays of any strides, if the last axis is contiguous.
+// Whether the kernel takes the op's own arrays with any strides, if the last axis is contiguous.
 template <const Declaration& kOp>
 inline constexpr bool kTakesStrides = false;
 
-// What a failing op raises: MemoryError when the device is full, RuntimeError otherwise, with the op's name.
+// A failing op raises MemoryError if the device is full, else RuntimeError, with the op's name.
 template <class Run>
 PyObject* named_errors(const Op& op, const Run& run) noexcept {
   return arguments::python_call([&]() -> PyObject* {
@@ -43,7 +43,7 @@ inline int64_t rows_of(const Operand& x) {
   return rows;
 }
 
-// `x` has the dtype `first`, or, where it is a weight, float32.
+// `x` must have the dtype `first`; a weight may also have float32.
 inline void check_dtype(const Op& op, const Operand& x, DType first, bool may_be_float32) {
   if (x.dtype == first || (may_be_float32 && x.dtype == DType::f32)) return;
   std::string expected = facts(first).name;
@@ -51,7 +51,7 @@ inline void check_dtype(const Op& op, const Operand& x, DType first, bool may_be
   op.wrong_type(x.name, std::string("has dtype ") + facts(x.dtype).name, expected);
 }
 
-// The arguments of a call, each to be taken after those before it.
+// The arguments of a call, read in their order.
 template <const Declaration& kOp>
 class Given : public Call {
  public:
@@ -91,12 +91,12 @@ class Given : public Call {
     const Operand& in = input(std::move(x));
     if constexpr (kArgument == kOp.first())
       dtype_ = in.dtype;
-    else if constexpr (argument.kind == Kind::own)  // a weight, which has no leading axes, may be float32 too
+    else if constexpr (argument.kind == Kind::own)  // a weight has no leading axes
       check_dtype(op, in, dtype_, !argument.axes.leads);
     return in;
   }
 
-  // An array whose type, dtype and strides are right.
+  // An array whose type, dtype and strides are valid.
   Operand read(const Argument& argument, PyObject* value) const {
     switch (argument.kind) {
       case Kind::stored:
@@ -156,7 +156,7 @@ py::object called(PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
   }
 }
 
-// The row of an op in the module's table.
+// The row of an op in the module's method table.
 template <const Declaration& kOp, auto kLaunch>
 PyMethodDef row() {
   static constexpr auto kText = documentation(kOp);

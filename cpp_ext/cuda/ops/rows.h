@@ -1,4 +1,4 @@
-// Ops whose rows, the last axis, are computed each on its own.
+// Ops that compute each row (the last axis) independently.
 #pragma once
 
 #include "../arrays/broadcast.h"

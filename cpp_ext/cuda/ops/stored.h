@@ -1,5 +1,5 @@
 // Ops on weights as checkpoints store them, floats of any dtype or blocks of quantized values, and the
-// products of a single query that the same kernels make.
+// products of a single query that use the same kernels.
 #pragma once
 
 #include "../arrays/broadcast.h"
@@ -17,11 +17,11 @@ inline StoredArray stored_array(const Operand& x) {
 
 // ---- products
 
-constexpr int64_t kFewRows = 8;  // up to here reading the weight is what takes time
+constexpr int64_t kFewRows = 8;  // up to here the cost is reading the weight
 constexpr int64_t kMostWidened = int64_t{1} << 29;
 
-// The weight as floats of the dtype of x: as it lies if it is that, else in `scratch`. Of other floats only
-// float32 is made (multiply() below asks for no other).
+// The weight as floats of x's dtype: in place if it has that dtype, else in `scratch`. Other float dtypes are
+// only converted to float32 (multiply() below requests no others).
 inline const void* unpacked(const Linear& a, Memory& scratch, int device, cudaStream_t stream) {
   const bool quantized = cpu::is_quantized(cpu::Format(a.weight.format));
   if (!quantized && DType(a.weight.format) == a.dtype) return a.weight.data;
@@ -37,7 +37,7 @@ inline const void* unpacked(const Linear& a, Memory& scratch, int device, cudaSt
   return scratch.data();
 }
 
-// By cuBLAS, which multiplies what is of one dtype, and adds no bias.
+// By cuBLAS, which takes operands of one dtype and adds no bias.
 inline cudaError_t multiply_by_cublas(const Linear& a, Cublas& cublas, int device, cudaStream_t stream) {
   Memory scratch;
   const void* weight = unpacked(a, scratch, device, stream);
@@ -49,7 +49,7 @@ inline cudaError_t multiply(const Linear& a, Cublas* cublas, int device, cudaStr
   if (a.m <= kFewRows) return launch_linear_of_few_rows(a, stream);
   const bool quantized = cpu::is_quantized(cpu::Format(a.weight.format));
   const bool ready = quantized || DType(a.weight.format) == a.dtype;
-  // Floats of another dtype are never narrowed, and widened where the copy is not too large.
+  // Floats of another dtype are never narrowed; they are widened if the copy is not too large.
   const bool widened = a.dtype == DType::f32 && a.n * a.k * int64_t(sizeof(float)) <= kMostWidened;
   if (cublas && (ready || widened) && a.k != 0) return multiply_by_cublas(a, *cublas, device, stream);
   return launch_linear_by_tiles(a, stream);
@@ -102,7 +102,8 @@ void check_ids(const Op& op, const Operand& ids, int64_t count) {
   }
 }
 
-// Ids in host memory are checked; nobody waits for those on a device, where one out of range gives NaN.
+// Ids in host memory are checked. Ids on a device are not, to avoid waiting: there an id out of range gives
+// NaN.
 inline Launch embedding(const Call& call, const Operand& out, const Operand& ids, const Operand& table) {
   const int64_t v = table.axis(2);
   if (ids.on_host()) (ids.dtype == DType::i32 ? check_ids<int32_t> : check_ids<int64_t>)(call.op, ids, v);

@@ -1,4 +1,4 @@
-// Every CUDA call is checked: a failure names the call, the error and, where there is one, the remedy.
+// Checks every CUDA call: the error names the call, the failure and, if known, the remedy.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -49,7 +49,7 @@ inline std::string describe(cudaError_t code) {
 }
 
 [[noreturn]] inline void fail(cudaError_t code, const std::string& call) {
-  cudaGetLastError();  // an error that does not stick must not surface in the caller's next call
+  cudaGetLastError();  // clears a non-sticky error, so that it does not appear in the caller's next call
   const std::string advice = remedy(code);
   throw CudaError(code, call + " failed: " + describe(code) + (advice.empty() ? "" : " - " + advice));
 }

@@ -1,7 +1,7 @@
-// cuBLAS, found and loaded at run time: the module is neither linked to it nor needs it.
+// cuBLAS, loaded at run time if it is found: the module is not linked to it and does not need it.
 //
-// Only three of its functions do work here; they are declared below instead of by its header, which the
-// machine that builds need not have. The 64-bit entry points came with cuBLAS 12, so that is the oldest.
+// Only three of its functions are used. They are declared below, so that the build machine does not need its
+// header. The oldest version is 12, which introduced the 64-bit entry points.
 #pragma once
 
 #include <dlfcn.h>
@@ -21,11 +21,11 @@ namespace airllm::cuda {
 
 class Cublas {
  public:
-  // Where the library may lie besides the process itself and the system's loader path, e.g.
-  // site-packages/nvidia/cu13/lib; in the order of preference.
+  // `folders`: where to look besides the process itself and the system's loader path, e.g.
+  // site-packages/nvidia/cu13/lib; in order of preference.
   explicit Cublas(const std::vector<std::string>& folders) {
     for (const char* soname : {"libcublas.so.13", "libcublas.so.12"}) {
-      if (open(soname, RTLD_NOW | RTLD_NOLOAD)) return;  // PyTorch's or CuPy's, already in the process
+      if (open(soname, RTLD_NOW | RTLD_NOLOAD)) return;  // loaded by PyTorch or CuPy
     }
     for (const std::string& folder : folders) {
       for (const char* soname : {"libcublas.so.13", "libcublas.so.12"}) {
@@ -52,11 +52,11 @@ class Cublas {
            (placed ? info.dli_fname : "the loader");
   }
 
-  // The products on `stream` of the current device, which must be `device`.
+  // Multiplies on `stream` of the current device, which must be `device`.
   void matmul(void* out, const void* a, const void* b, DType dtype, const Product& product, int device,
               cudaStream_t stream) {
     if (product.b_is_shared || product.batch == 1) {
-      const int64_t rows = product.batch * product.m;  // one matrix for all: the batch is more rows of a
+      const int64_t rows = product.batch * product.m;  // the batch becomes more rows of a
       return gemm(out, a, b, dtype, {1, rows, product.n, product.k, true, product.b_is_transposed}, device,
                   stream);
     }
@@ -74,7 +74,7 @@ class Cublas {
   using Handle = void*;
   static constexpr int64_t kBatchLimit = 65535;  // of a grid's third dimension
   static constexpr int kNoTranspose = 0, kTranspose = 1, kCompute32F = 68, kDefaultAlgorithm = -1;
-  static constexpr int kMathMode = 16;  // no TF32 for float32, no reduced precision in sums of float16
+  static constexpr int kMathMode = 16;  // no TF32 for float32, no reduced-precision sums of float16
 
   bool open(const std::string& name, int mode) {
     void* library = dlopen(name.c_str(), mode | RTLD_LOCAL);
@@ -122,7 +122,7 @@ class Cublas {
     return dtype == DType::f32 ? CUDA_R_32F : dtype == DType::f16 ? CUDA_R_16F : CUDA_R_16BF;
   }
 
-  // cuBLAS stores by columns, where out = a b is out' = b' a': the same memory with the operands swapped.
+  // cuBLAS is column-major, where out = a b is out' = b' a': the same memory with the operands swapped.
   void gemm(void* out, const void* a, const void* b, DType dtype, const Product& p, int device,
             cudaStream_t stream) {
     const float one = 1.0f, zero = 0.0f;

@@ -1,5 +1,5 @@
-// The CUDA devices of this machine, and which of them runs what comes from the host.
-// Nothing here touches the driver before the first call that needs it: import starts nothing.
+// The CUDA devices of this machine, and which of them runs the ops on host arrays.
+// Nothing here calls the driver before it is needed: importing the module starts nothing.
 #pragma once
 
 #include <pthread.h>
@@ -13,7 +13,7 @@
 
 namespace airllm::cuda {
 
-// Makes a device current and restores the caller's at the end.
+// Makes a device current and restores the caller's device at the end.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
@@ -36,7 +36,7 @@ inline std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// A forked child cannot use the CUDA of its parent, nor even free its memory.
+// A forked child cannot use its parent's CUDA context, nor free its memory.
 inline std::atomic<bool> lost_in_fork{false};
 
 inline void note_fork_from_now_on() {
@@ -69,7 +69,7 @@ inline std::string why_no_devices(cudaError_t code) {
   return "cudaGetDeviceCount failed: " + describe(code) + (advice.empty() ? "" : " - " + advice);
 }
 
-// The number of devices, or why there is none that can be used: then `reason` is not empty.
+// The number of devices; if there is none that can be used, `reason` is set.
 inline int device_count(std::string& reason) {
   if (lost_in_fork) {
     reason = "CUDA was in use before fork(): a child cannot use it (start workers with 'spawn')";
@@ -98,7 +98,8 @@ inline int require_devices() {
 
 inline std::string device_name(int device) { return "cuda:" + std::to_string(device); }
 
-// "1" or "cuda:1" as a device number; throws, naming where the text comes from, if there is no such device.
+// Parses "1" or "cuda:1" as a device number. If there is no such device, it throws with `source`, the origin
+// of the text.
 inline int parse_device(const std::string& text, const char* source) {
   const std::string digits = text.rfind("cuda:", 0) == 0 ? text.substr(5) : text;
   const int count = require_devices();
@@ -109,10 +110,10 @@ inline int parse_device(const std::string& text, const char* source) {
                            (count > 1 ? " ... " + device_name(count - 1) : ""));
 }
 
-inline std::atomic<int> selected_device{-1};    // by select(); -1: the environment's or the first
-inline thread_local int device_of_thread = -1;  // by use_device(); -1: that of all threads
+inline std::atomic<int> selected_device{-1};    // from select(); -1: from the environment, or the first
+inline thread_local int device_of_thread = -1;  // from use_device(); -1: that of all threads
 
-// The device that NumPy arrays are computed on.
+// The device that computes on NumPy arrays.
 inline int default_device() {
   require_devices();
   if (device_of_thread >= 0) return device_of_thread;
@@ -133,7 +134,7 @@ inline int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
-// Asks the driver only; makes no context on the device.
+// Asks only the driver; creates no context on the device.
 inline DeviceFacts device_facts(int device) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");

@@ -1,5 +1,5 @@
-// Work that is put on a stream once and launched again and again: CUDA graphs, the streams that capture them,
-// and the host memory that they copy from and to.
+// Work that is captured once and launched repeatedly: CUDA graphs, the streams that capture them, and the
+// host memory that they copy from and to.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace airllm::cuda {
 
-// A stream that the legacy one does not wait for: that could not be used while this one captures.
+// A stream that does not synchronise with the legacy stream, which cannot be used while this one captures.
 class Stream {
  public:
   Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"); }
@@ -27,7 +27,7 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-// `count` items of host memory that a graph may copy from or to: it stays where it is, and in memory.
+// `count` items of pinned host memory that a graph may copy from or to.
 template <class T>
 class Pinned {
  public:
@@ -48,8 +48,8 @@ class Pinned {
 
 class Graph {
  public:
-  // What `put` puts on the stream, and this thread must not wait for, nor allocate, meanwhile. All arguments
-  // stay what they are now: what is to differ from launch to launch lies in memory.
+  // Captures what `put` enqueues on the stream. Meanwhile this thread must not wait or allocate. All
+  // arguments are fixed at capture: values that change between launches must be in memory.
   Graph(cudaStream_t stream, const std::function<void()>& put) {
     check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
     cudaGraph_t captured = nullptr;

@@ -1,5 +1,5 @@
-// Device memory, allocated and freed in the order of a stream: from the driver's own pool where the device
-// has one, else from cudaMalloc and a free list of ours.
+// Device memory, allocated and freed in stream order: from the driver's pool if the device supports pools,
+// else from cudaMalloc and a free list.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace airllm::cuda {
 
-// Blocks for a device without memory pools. A freed block is given out again only on the stream it was freed
-// on, where whatever used it comes first; never to another stream.
+// Blocks for a device without memory pools. A freed block is reused only on the stream on which it was freed,
+// after the work that used it; never on another stream.
 class FreeList {
  public:
   static size_t rounded(size_t bytes) {
@@ -54,12 +54,12 @@ class FreeList {
     return pointer;
   }
 
-  // Gives every block back to the device; how many those were.
+  // Returns every block to the device; returns their number.
   size_t release() {
     std::lock_guard<std::mutex> lock(mutex_);
     size_t released = 0;
     for (auto& [key, pointers] : blocks_) {
-      for (void* pointer : pointers) cudaFree(pointer);  // waits for what still uses it
+      for (void* pointer : pointers) cudaFree(pointer);  // waits for the work that uses it
       released += pointers.size();
     }
     blocks_.clear();
@@ -70,13 +70,13 @@ class FreeList {
   std::map<Key, std::vector<void*>> blocks_;
 };
 
-// How a device gives out memory.
+// How a device allocates memory.
 struct Heap {
   bool pooled = false;
   FreeList list;
 };
 
-// Up to a quarter of the device's memory stays in the pool between calls instead of going back to the driver.
+// Up to a quarter of the device's memory stays in the pool between calls and is not returned to the driver.
 inline void keep_freed_memory(int device) {
   cudaMemPool_t pool = nullptr;
   check(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool");
@@ -85,11 +85,11 @@ inline void keep_freed_memory(int device) {
         "cudaMemPoolSetAttribute");
 }
 
-// The heap of a device, made ready at its first use.
+// The heap of a device, initialised on first use.
 inline Heap& heap(int device) {
   static std::mutex mutex;
   static auto& heaps =
-      *new std::map<int, std::unique_ptr<Heap>>;  // outlives the arrays of a dying interpreter
+      *new std::map<int, std::unique_ptr<Heap>>;  // outlives the arrays of an interpreter that shuts down
   std::lock_guard<std::mutex> lock(mutex);
   auto& found = heaps[device];
   if (!found) {
@@ -111,11 +111,11 @@ inline Heap& heap(int device) {
   fail(code, "allocating " + std::to_string(bytes) + " bytes on " + device_name(device) + state);
 }
 
-// A block of device memory that frees itself in the order of its home stream.
+// A block of device memory that is freed in the order of its home stream.
 class Memory {
  public:
   Memory() = default;
-  // Of the current device, which must be `device`.
+  // Memory of the current device, which must be `device`.
   Memory(size_t bytes, int device, cudaStream_t home) : bytes_(bytes), device_(device), home_(home) {
     if (bytes == 0) return;
     Heap& from = heap(device);
@@ -134,7 +134,7 @@ class Memory {
 
   void* data() const { return data_; }
 
-  // Somebody reads or writes it on a stream that is not known here: freeing has to wait for the whole device.
+  // Marks memory that is used on an unknown stream: freeing it must wait for the whole device.
   void used_elsewhere() { elsewhere_ = true; }
 
  private:
@@ -146,7 +146,7 @@ class Memory {
     std::swap(elsewhere_, other.elsewhere_);
   }
 
-  // Errors have nowhere to go here: at exit the driver may be gone already, and so is its memory.
+  // Ignores errors: at exit the driver may be gone already, and with it the memory.
   void free() noexcept {
     try {
       DeviceGuard guard(device_);

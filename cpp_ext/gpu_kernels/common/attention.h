@@ -1,22 +1,21 @@
-// What every attention kernel takes and computes alike. A task's place in the arrays, the keys that a query
-// sees, and its scores.
+// What all attention kernels share: their parameters, the keys that a query sees, and its scores.
 #ifndef AIRLLM_ATTENTION_H
 #define AIRLLM_ATTENTION_H
 
 #include "dynamic_dtype.h"
 
 // q: batch x heads x t x d, k: batch x groups x s x d, v: batch x groups x s x e, mask: batch x heads x t x
-// s, with strides in elements along all axes but the last; batch is two axes, the inner of size `inner`, with
-// the strides _b and _c. Query head i uses the keys of group i / (heads / groups). out is contiguous and of
-// q's type. sinks: one for each query head. softcap and window are 0 where there is none.
+// s, with strides in elements along all axes but the last. batch is two axes, the inner of size `inner`, with
+// the strides _b and _c. Query head i uses the keys of group i / (heads / groups). out is contiguous and has
+// q's type. sinks: one for each query head. softcap and window are 0 if absent.
 #define ATTENTION                                                                                        \
   U64 batch, U64 inner, U64 heads, U64 groups, U64 t, U64 s, U64 d, U64 e, U64 q_b, U64 q_c, U64 q_h,    \
       U64 q_t, U64 k_b, U64 k_c, U64 k_h, U64 k_s, U64 v_b, U64 v_c, U64 v_h, U64 v_s, U64 m_b, U64 m_c, \
       U64 m_h, U64 m_t, float scale, float softcap, U64 window, U32 causal, U32 q_type, U32 mask_type,   \
       U32 sinks_type
 
-// Query i of t stands with the key i + s - t: a causal one sees none behind that, one with a window no
-// key from `window` before it. It sees [first_key, end_key).
+// Query i of t is at the position of key i + s - t. With causal it sees no later key; with a window it sees
+// the last `window` keys up to its position. It sees [first_key, end_key).
 DEVFN U64 first_key(U64 i, U64 t, U64 s, U64 window) {
   const I64 first = (I64)(i + s - t - window) + 1;
   return window != 0 && first > 0 ? (U64)first : 0;
@@ -30,8 +29,9 @@ DEVFN float capped(float score, float softcap) {
   return softcap == 0.0f ? score : softcap * TANH(score / softcap);
 }
 
-// A head's sink: one more score of each of its queries, whose value is nothing. -inf without sinks. Streamed
-// softmax begins with it: first_top() of it, and first_sum(), which is then 1, or 0 without sinks.
+// A head's sink: one more score for each of its queries, without a value; -inf if there are no sinks.
+// Streamed softmax starts with it: the maximum is first_top(), and the sum is first_sum(), which is 1, or 0
+// without sinks.
 DEVFN float sink_of(GLOBAL const void* sinks, U32 type, U64 head) {
   return type == TYPE_NONE ? NEGATIVE_INFINITY : load_any(sinks, type, head);
 }

@@ -1,4 +1,4 @@
-// Includes the file BODY for each type that arrays may have, as DTYPE. BODY is a path from this folder.
+// Includes the file BODY once for each dtype, as DTYPE. BODY is a path relative to this folder.
 #define DTYPE f32
 #include BODY
 #undef DTYPE

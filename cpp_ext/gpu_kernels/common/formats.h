@@ -1,11 +1,11 @@
-// Stored weights: 16 values at a time of a float type or of one of ggml's block formats (airllm/formats.py
-// defines them). A unit is 16 values that lie together in memory: two runs of 8 neighbours, the second APART
-// from the first, as two values of a block often share a byte. Blocks begin at even addresses.
+// Stored weights: reads 16 values at a time, of a float type or of one of ggml's block formats
+// (airllm/formats.py defines them). A unit is 16 values that are adjacent in memory: two runs of 8,
+// the second APART from the first, since two values of a block often share a byte. Blocks begin at even
+// addresses.
 //
-// A block format is a row of the table, run_<format>(unit), where a unit's first run begins, and
-// unpack_<format>(block, unit, v), which gives both runs; then its kernels, made by block_kernels.inc.
-// Products and sums are rounded one by one, as in the definition: dequantized values are bit for bit the
-// same.
+// A block format is a row of the table, run_<format>(unit), which returns where a unit's first run begins,
+// and unpack_<format>(block, unit, v), which unpacks both runs; then block_kernels.inc defines its kernels.
+// Products and sums are rounded separately, as in the definition: dequantized values match it bit for bit.
 #ifndef AIRLLM_FORMATS_H
 #define AIRLLM_FORMATS_H
 
@@ -20,7 +20,7 @@
 #include "packs.h"
 #include "reduce.h"
 
-// The block formats: name, ggml's number, values of a block, its bytes, APART.
+// The block formats: name, ggml's number, values per block, bytes per block, APART.
 #define BLOCK_FORMATS(FORMAT)    \
   FORMAT(q8_0, 8, 32, 34, 8)     \
   FORMAT(q4_0, 2, 32, 18, 16)    \
@@ -34,7 +34,7 @@
   FORMAT(q6_k, 14, 256, 210, 64) \
   FORMAT(iq4_nl, 20, 32, 18, 16)
 
-// What a format number means: that of a float type, or of these.
+// Format numbers: those of the float types, then these.
 #define FIRST_BLOCK_FORMAT 16
 #define FORMAT_SIZES(format, ggml_type, values, bytes, apart) \
   VALUES_##format = values, APART_##format = apart, NUMBER_##format = FIRST_BLOCK_FORMAT + ggml_type,
@@ -47,14 +47,14 @@ BLOCK_FORMATS(BLOCK_BYTES)
 
 // ---- bytes ----
 
-// Eight neighbouring bytes, four in each word.
+// Eight consecutive bytes, four in each word.
 DEVFN void load_bytes(GLOBAL const U8* p, U32* words) {
   GLOBAL const U16* pairs = (GLOBAL const U16*)p;
   words[0] = (U32)pairs[0] | (U32)pairs[1] << 16;
   words[1] = (U32)pairs[2] | (U32)pairs[3] << 16;
 }
 
-// Bits of byte j of those eight.
+// Bits of byte j of these eight.
 #define FIELD(words, j, shift, mask) ((int)((words)[(j) / 4] >> ((j) % 4 * 8 + (shift)) & (mask)))
 
 DEVFN float half_at(GLOBAL const U8* p) { return load_f16((GLOBAL const F16*)p, 0); }
@@ -136,7 +136,7 @@ DEVFN void unpack_q4_1(GLOBAL const U8* block, int unit, float* v) {
 #define FORMAT q4_1
 #include "block_kernels.inc"
 
-// The fifth bits of 32 values, from the one of a unit's first value on.
+// The fifth bits of 32 values, starting with that of the unit's first value.
 DEVFN U32 fifth_bits(GLOBAL const U8* p, int unit) {
   GLOBAL const U16* pairs = (GLOBAL const U16*)p;
   return ((U32)pairs[0] | (U32)pairs[1] << 16) >> unit * 8;
@@ -188,9 +188,9 @@ DEVFN void unpack_iq4_nl(GLOBAL const U8* block, int unit, float* v) {
 #define FORMAT iq4_nl
 #include "block_kernels.inc"
 
-// ---- blocks of 256, whose sub-blocks of 16 or 32 have scales of their own ----
+// ---- blocks of 256, whose sub-blocks of 16 or 32 have their own scales ----
 
-// q2_k and q3_k: 32 bytes hold 128 values, two bits of each byte after the other.
+// q2_k and q3_k: 32 bytes hold 128 values: the lowest two bits of each byte hold the first 32, and so on.
 DEVFN int run_q2_k(int unit) { return unit / 8 * 128 + unit / 4 % 2 * 64 + unit % 4 * 8; }
 DEVFN int run_q3_k(int unit) { return run_q2_k(unit); }
 
@@ -230,8 +230,8 @@ DEVFN void unpack_q3_k(GLOBAL const U8* block, int unit, float* v) {
 #define FORMAT q3_k
 #include "block_kernels.inc"
 
-// q4_k and q5_k: 32 bytes hold 64 values; eight scales and offsets of six bits, those of the last four in two
-// places.
+// q4_k and q5_k: 32 bytes hold 64 values. There are eight six-bit scales and offsets; those of the last four
+// are split between two places.
 DEVFN int run_q4_k(int unit) { return unit / 4 * 64 + unit % 4 * 8; }
 DEVFN int run_q5_k(int unit) { return run_q4_k(unit); }
 
@@ -277,7 +277,7 @@ DEVFN void unpack_q5_k(GLOBAL const U8* block, int unit, float* v) {
 #define FORMAT q5_k
 #include "block_kernels.inc"
 
-// q6_k: 64 bytes hold the low four bits of 128 values, 32 others their high two.
+// q6_k: 64 bytes hold the low four bits of 128 values, 32 other bytes their high two.
 DEVFN int run_q6_k(int unit) { return unit / 8 * 128 + unit % 8 * 8; }
 
 DEVFN float scale_q6_k(GLOBAL const U8* block, int sub) {

@@ -1,4 +1,4 @@
-// Formulas; those that are macros hold for float and, in OpenCL, for its vectors.
+// Formulas. The macros work on float and, in OpenCL, on its vectors.
 #ifndef AIRLLM_FORMULAS_H
 #define AIRLLM_FORMULAS_H
 
@@ -7,12 +7,13 @@
 #define SILU(x) ((x) / (1.0f + EXP(-(x))))
 
 // x * (1 + tanh(u)) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3), written as x / (1 + exp(-2u)): no
-// cancellation for negative x, and the intermediate overflows lead to the limits instead of NaN.
+// cancellation for negative x, and overflows of intermediate values give the limits instead of NaN.
 #define GELU(x) ((x) / (1.0f + EXP((x) * (-1.5957691216057308f + -0.07135481627152966f * (x) * (x)))))
 
-// x / 2 * erfc(-x / sqrt 2), with a relative error of a few 1e-7 in the tail too, where 1 + erf cancels: with
+// x / 2 * erfc(-x / sqrt 2), with a relative error of a few 1e-7 in the tail too, where 1 + erf cancels. With
 // z = |x| / sqrt 2, erfc(z) = exp(-z^2) * erfcx(z), and erfcx is a polynomial in t = 1 / (1 + 0.4 z), fitted
-// to 1e-8 for z in [0, 11]. x^2 / 2 is taken in two parts, as exp makes a relative error of an absolute one.
+// to 1e-8 for z in [0, 11]. x^2 / 2 is split in two parts, since exp turns an absolute error into a relative
+// one.
 #define GELU_ERF_FUNCTION(name, V)                                                    \
   DEVFN V name(V x) {                                                                 \
     const V size = FMIN(FABS(x), (V)15.0f); /* erfc is 0 in float32 from 14.3 on */   \
@@ -33,9 +34,9 @@
   }
 GELU_ERF_FUNCTION(gelu_erf, float)
 
-// Adds `count` values to a softmax's running maximum `top` and to `sum`, the sum of exp(value - top).
-// `top` starts at the lowest finite float instead of -inf: then a row of -inf needs no special case (every
-// term is exp(-inf) = 0), and NaN and +inf make the sum NaN by themselves, though FMAX passes over NaN.
+// Adds `count` values to a softmax's running maximum `top` and to `sum`, the sum of exp(value - top). `top`
+// starts at the lowest finite float instead of -inf. Then a row of -inf needs no special case (every term is
+// exp(-inf) = 0), and NaN and +inf make the sum NaN, though FMAX ignores NaN.
 DEVFN void softmax_add(const float* v, int count, float* top, float* sum) {
   float peak = *top;
   for (int j = 0; j < count; ++j) peak = FMAX(peak, v[j]);

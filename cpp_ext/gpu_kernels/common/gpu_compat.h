@@ -1,12 +1,13 @@
-// The common subset of OpenCL C 1.2, CUDA C++ and HIP that the kernel text is written in.
-// OpenCL has no C++ and CUDA has no address spaces, so every pointer names its space and no template is used.
+// The common subset of OpenCL C 1.2, CUDA C++ and HIP in which the kernels are written.
+// OpenCL has no C++ and CUDA has no address spaces, so every pointer names its space and there are no
+// templates.
 #ifndef AIRLLM_GPU_COMPAT_H
 #define AIRLLM_GPU_COMPAT_H
 
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 
-// clang -x cl without a runtime defines only the first of the two.
+// clang -x cl without a runtime defines only the first macro.
 #if defined(__OPENCL_C_VERSION__) || defined(__OPENCL_VERSION__)
 
 #define KERNEL __kernel
@@ -16,7 +17,7 @@
 #define LOCAL_DECL __local
 #define DEVFN static inline
 #define RESTRICT restrict
-#define UNROLL_4  // clang warns where it cannot
+#define UNROLL_4  // clang warns if it cannot unroll
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)
 #define LID ((int)get_local_id(0))
 #define LSIZE ((int)get_local_size(0))
@@ -46,7 +47,7 @@ typedef uint U32;
 typedef long I64;
 typedef ulong U64;
 
-#else  // CUDA C++ or HIP, from a compiler driver or compiled at run time
+#else  // CUDA C++ or HIP, compiled by a compiler driver or at run time
 
 #if defined(__HIPCC__) && !defined(__HIPCC_RTC__)
 #include <hip/hip_fp16.h>

@@ -4,7 +4,7 @@
 
 #include "dynamic_dtype.h"
 
-// Eight neighbours; `packs` says that 16 bytes may be read at once.
+// Eight consecutive elements; `packs` allows reading 16 bytes at once.
 DEVFN void load8_any(GLOBAL const void* p, U32 type, int packs, U64 i, float* v) {
   if (!packs) {
     for (int j = 0; j < 8; ++j) v[j] = load_any(p, type, i + j);

@@ -1,5 +1,5 @@
-// How each stored type is read and written as float: one element, 4 elements, or a pack of 16 bytes.
-// float16 has no arithmetic here (many OpenCL devices lack cl_khr_fp16), bfloat16 is the upper half of a
+// Loads and stores each type as float: one element, 4 elements, or a pack of 16 bytes.
+// float16 has no arithmetic here (many OpenCL devices lack cl_khr_fp16). bfloat16 is the upper half of a
 // float.
 #ifndef AIRLLM_PACKS_H
 #define AIRLLM_PACKS_H
@@ -31,7 +31,7 @@ DEVFN void store4_f32(GLOBAL float* p, const float* v) {
 DEVFN void load_pack_f32(GLOBAL const float* p, float* v) { load4_f32(p, v); }
 DEVFN void store_pack_f32(GLOBAL float* p, const float* v) { store4_f32(p, v); }
 
-DEVFN U32 bf16_bits(float v) {  // round to nearest, ties to even; a NaN stays one
+DEVFN U32 bf16_bits(float v) {  // round to nearest, ties to even; a NaN stays a NaN
   const U32 bits = AS_UINT(v);
   return ISNAN(v) ? (bits >> 16) | 0x40u : (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
 }
@@ -103,7 +103,7 @@ DEVFN void store_pack_f16(F16* p, const float* v) {
 
 #endif
 
-// What the kernels write; DTYPE is f32, f16 or bf16 while a kernel file is included.
+// Names for the kernels; DTYPE is f32, f16 or bf16 while a kernel file is included.
 #define NAME(op) JOIN(op, DTYPE)
 #define T JOIN(TYPE, DTYPE)
 #define PACK JOIN(LENGTH, DTYPE)

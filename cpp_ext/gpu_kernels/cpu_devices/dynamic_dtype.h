@@ -1,4 +1,4 @@
-// Eight neighbours of an array whose type is known when a kernel runs.
+// Eight consecutive elements of an array whose dtype is known only at run time.
 #ifndef AIRLLM_CPU_DYNAMIC_DTYPE_H
 #define AIRLLM_CPU_DYNAMIC_DTYPE_H
 

@@ -1,3 +1,2 @@
-// Products with stored weights, and what unpacks them, for CPU devices: the same kernels, local
-// size 1.
+// Products with stored weights, and dequantization, for CPU devices: the same kernels, with local size 1.
 #include "../common/formats.h"

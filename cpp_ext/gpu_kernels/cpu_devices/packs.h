@@ -1,4 +1,4 @@
-// Eight neighbours as a float8, at any alignment.
+// Eight consecutive elements as a float8, at any alignment.
 #ifndef AIRLLM_CPU_PACKS_H
 #define AIRLLM_CPU_PACKS_H
 
@@ -7,9 +7,9 @@
 DEVFN float8 load8_f32(GLOBAL const float* p) { return vload8(0, p); }
 DEVFN void store8_f32(GLOBAL float* p, float8 v) { vstore8(v, 0, p); }
 
-// Not by vload_half8 and vstore_half8: PoCL's fault at addresses that are not multiples of 16, and LLVM
-// splits what is computed from the former into single elements. The exponent is moved to float's bias; all
-// ones stay all ones, and a subnormal, whose leading one is not implied, is made by a subtraction.
+// Without vload_half8 and vstore_half8: PoCL's versions fault at addresses that are not multiples of 16, and
+// LLVM splits computations on the former's result into single elements. The exponent gets float's bias; an
+// exponent of all ones stays all ones, and a subtraction makes a subnormal, whose leading one is not implied.
 DEVFN float8 load8_f16(GLOBAL const F16* p) {
   const uint8 half_bits = convert_uint8(vload8(0, (GLOBAL const ushort*)p));
   const uint8 magnitude = (half_bits & 0x7fffu) << 13, exponent = magnitude & (0x1fu << 23);

@@ -1,4 +1,4 @@
-// Every kernel for devices with fast local memory and many work-items. OpenCL compiles one of these at a
+// All kernels for devices with fast local memory and many work-items. OpenCL compiles one of these files at a
 // time.
 #include "attention.h"
 #include "elements.h"

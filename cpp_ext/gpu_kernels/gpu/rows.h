@@ -1,4 +1,4 @@
-// Kernels that need the whole of a row. The .inc files are included for each DTYPE.
+// Kernels that need a whole row. The .inc files are included for each DTYPE.
 #include "../common/dynamic_dtype.h"
 #include "../common/formulas.h"
 #include "../common/gpu_compat.h"
@@ -8,7 +8,7 @@
 #define BODY "../gpu/row_kernels.inc"
 #include "../common/for_each_dtype.h"
 
-// rms_norm with a weight of float32 beside 16 bits.
+// rms_norm of 16-bit floats with a weight of float32.
 #define DTYPE f16
 #define WEIGHT f32
 #define RMS_NORM rms_norm_f16_weight_f32

@@ -1,4 +1,4 @@
-// out0 = x + residual, out1 = rms_norm(out0): of the sum as it is once stored.
+// out0 = x + residual, out1 = rms_norm(out0), computed from the stored sum.
 fn total(i: u32) -> f32 {
   return rounded(x_at(i) + residual_at(i), numbers.x_type);
 }

@@ -1,5 +1,5 @@
-// In each row of x the first 2 r elements turn in pairs, (i, i + r) or, if interleaved, (2 i, 2 i + 1); the others
-// stay. cos and sin have rows of r, whose leading axes are broadcast.
+// Rotates the first 2 r elements of each row of x in pairs, (i, i + r) or, if interleaved, (2 i, 2 i + 1),
+// and copies the rest. cos and sin have rows of r, whose leading axes are broadcast.
 fn value(i: u32) -> f32 {
   let j = i % numbers.d;
   if (j >= 2u * numbers.r) {

@@ -1,11 +1,12 @@
-// softmax(q k^T scale + mask) v without a matrix of scores: a work-group per query goes over its keys, GROUP at a
-// time, with the largest score so far, the sum of exponentials and the weighted sum of rows of v, which it scales
-// down whenever a larger score comes. Each invocation has the score of a key, then up to PAIRS pairs of columns.
+// softmax(q k^T scale + mask) v without a matrix of scores. A work-group per query loops over its keys, GROUP
+// at a time. It keeps the largest score so far, the sum of exponentials and the weighted sum of rows of v,
+// and scales the sums down whenever a larger score appears. Each invocation computes the score of a key, then
+// up to PAIRS pairs of columns.
 const PAIRS = 2u;
 
 var<workgroup> weights: array<f32, GROUP>;
 
-// softcap tanh(score / softcap): a series near zero, where the other form cancels.
+// softcap tanh(score / softcap): a series near zero, where the closed form cancels.
 fn capped(score: f32) -> f32 {
   if (numbers.softcap == 0.0 || is_nan(score)) {
     return score;
@@ -20,7 +21,7 @@ fn capped(score: f32) -> f32 {
   return sign(score) * numbers.softcap * (1.0 - e) / (1.0 + e);
 }
 
-// A head's sink: one more score of each of its queries, whose value is nothing. -inf without sinks.
+// A head's sink: one more score for each of its queries, without a value; -inf if there are no sinks.
 fn sink_of(head: u32) -> f32 {
   if (numbers.sinks_type == 0u) {
     return negative_infinity();
@@ -36,7 +37,7 @@ fn dot_product(q_row: u32, k_row: u32) -> f32 {
   return sum;
 }
 
-// Keys from .x and before .y are seen by query i: it stands at key i + s - t.
+// Query i sees the keys from .x up to, but not including, .y; it is at the position of key i + s - t.
 fn seen(i: u32) -> vec2<u32> {
   let place = i32(i) + i32(numbers.s) - i32(numbers.t);
   var first = 0;

@@ -1,4 +1,4 @@
-// out = x in another dtype, or the values of blocks.
+// out = x in another dtype, or the dequantized values of blocks.
 @compute @workgroup_size(GROUP)
 fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>) {
   for (var i = 2u * id.x; i < numbers.count; i += 2u * GROUP * groups.x) {

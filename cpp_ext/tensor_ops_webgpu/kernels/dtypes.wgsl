@@ -1,6 +1,6 @@
-// How arrays are read and written: as words of 32 bits, whatever their dtype, which is a number of each launch.
-// Arithmetic is in f32. float16 and bfloat16 are made of bits here, as packing built in may round in either
-// direction, and as not every device has f16.
+// Reads and writes arrays as words of 32 bits; the dtype is a number passed to each launch. Arithmetic is in
+// f32. float16 and bfloat16 are converted by bit operations, since the built-in packing may round in either
+// direction, and not every device supports f16.
 const F32 = 1u;
 const F16 = 2u;
 const BF16 = 3u;
@@ -10,7 +10,7 @@ const I64 = 6u;
 
 const LOWEST = -3.4028234663852886e38;
 
-// Constants of these bits are an error in WGSL.
+// Written as a constant, these bits would be an error in WGSL.
 fn negative_infinity() -> f32 {
   var bits = 0xff800000u;
   return bitcast<f32>(bits);
@@ -20,7 +20,7 @@ fn not_a_number() -> f32 {
   return bitcast<f32>(bits);
 }
 
-// Compilers may take it that comparisons never meet NaN, and min, max and clamp may pass over it.
+// Compilers may assume that comparisons never see NaN, and min, max and clamp may ignore it.
 fn is_nan(v: f32) -> bool {
   return (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u;
 }
@@ -37,7 +37,7 @@ fn f16_value(half: u32) -> f32 {
   return bitcast<f32>(sign | ((size << 13u) + 0x38000000u));
 }
 
-// Rounded to nearest, ties to even; a NaN stays one.
+// Rounds to nearest, ties to even; a NaN stays a NaN.
 fn f16_bits(v: f32) -> u32 {
   let bits = bitcast<u32>(v);
   let sign = (bits >> 16u) & 0x8000u;
@@ -45,7 +45,7 @@ fn f16_bits(v: f32) -> u32 {
   if (size > 0x7f800000u) {
     return sign | 0x7e00u;
   }
-  if (size >= 0x477ff000u) {  // nearer to 2^16 than to the largest
+  if (size >= 0x477ff000u) {  // closer to 2^16 than to the largest float16
     return sign | 0x7c00u;
   }
   if (size < 0x38800000u) {
@@ -62,7 +62,7 @@ fn bf16_bits(v: f32) -> u32 {
   return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
 }
 
-// The half of a word that element i is, as f32.
+// The half of a word that holds element i, as f32.
 fn half_value(word: u32, i: u32, dtype: u32) -> f32 {
   let half = (word >> ((i & 1u) * 16u)) & 0xffffu;
   if (dtype == F16) {
@@ -78,7 +78,7 @@ fn half_bits(v: f32, dtype: u32) -> u32 {
   return bf16_bits(v);
 }
 
-// As it is once it has been stored.
+// The value after a store and a load.
 fn rounded(v: f32, dtype: u32) -> f32 {
   if (dtype == F32) {
     return v;
@@ -86,7 +86,7 @@ fn rounded(v: f32, dtype: u32) -> f32 {
   return half_value(half_bits(v, dtype), 0u, dtype);
 }
 
-// What a mask of bool adds to a score.
+// What a bool mask adds to a score.
 fn bool_term(word: u32, i: u32) -> f32 {
   if (((word >> ((i & 3u) * 8u)) & 0xffu) != 0u) {
     return 0.0;
@@ -94,7 +94,7 @@ fn bool_term(word: u32, i: u32) -> f32 {
   return negative_infinity();
 }
 
-// A score under a mask. What is taken away is so whatever it was: not a number, or infinite.
+// A masked score. A hidden score becomes -inf, whatever it was, even NaN or an infinity.
 fn masked(score: f32, term: f32) -> f32 {
   if (bitcast<u32>(term) == 0xff800000u) {
     return term;

@@ -1,4 +1,5 @@
-// out = formula(x), or formula(x) * up: silu, gelu, swiglu, geglu. Invocations take pairs of neighbours.
+// out = formula(x), or formula(x) * up: silu, gelu, swiglu, geglu. Each invocation computes pairs of
+// neighbours.
 const SILU = 1u;
 const GELU = 2u;
 

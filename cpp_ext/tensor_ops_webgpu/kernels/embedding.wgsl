@@ -1,4 +1,4 @@
-// out = the rows ids of a table. An id that is no row gives NaN.
+// out = the rows ids of a table. An id out of range gives NaN.
 fn id_at(i: u32) -> u32 {
   if (numbers.ids_type == I32) {
     return ids_words[i];

@@ -1,6 +1,6 @@
-// A function for each of ggml's block formats (airllm/formats.py defines them): value i of the block that begins at
-// a byte of ARRAY. kernel_text.py calls them, by the sizes of that table. Products and sums are rounded one by one,
-// as in the definition.
+// A function for each of ggml's block formats (airllm/formats.py defines them): returns value i of the block
+// that begins at a byte of ARRAY. kernel_text.py generates the calls from the sizes in that table. Products
+// and sums are rounded separately, as in the definition.
 fn byte_at(at: u32) -> u32 {
   return (ARRAY_words[at / 4u] >> (at % 4u * 8u)) & 0xffu;
 }
@@ -40,7 +40,7 @@ fn iq4_nl(block: u32, i: u32) -> f32 {
   return scale_at(block) * signed((values[q / 4u] >> (q % 4u * 8u)) & 0xffu);
 }
 
-// ---- blocks of 256, whose sub-blocks of 16 or 32 have scales of their own ----
+// ---- blocks of 256, whose sub-blocks of 16 or 32 have their own scales ----
 
 // Two bits: 32 bytes hold 128 values.
 fn two_bits(at: u32, i: u32) -> u32 {
@@ -61,7 +61,7 @@ fn q3_k(block: u32, i: u32) -> f32 {
   return scale * (f32(two_bits(block + 32u, i) | (third << 2u)) - 4.0);
 }
 
-// q4_k and q5_k: eight scales and offsets of six bits, those of the last four in two places.
+// q4_k and q5_k: eight six-bit scales and offsets; those of the last four are split between two places.
 fn six_bits(at: u32, sub: u32, is_offset: u32) -> f32 {
   if (sub < 4u) {
     return f32(byte_at(at + is_offset * 4u + sub) & 63u);
@@ -85,7 +85,7 @@ fn q5_k(block: u32, i: u32) -> f32 {
   return scaled_of_32(block, i, four_of_64(block + 48u, i) | (fifth << 4u));
 }
 
-// q6_k: 64 bytes hold the low four bits of 128 values, 32 others their high two.
+// q6_k: 64 bytes hold the low four bits of 128 values, 32 other bytes their high two.
 fn q6_k(block: u32, i: u32) -> f32 {
   let low = (byte_at(block + i / 128u * 64u + i % 64u) >> (i % 128u / 64u * 4u)) & 15u;
   let high = two_bits(block + 128u, i);

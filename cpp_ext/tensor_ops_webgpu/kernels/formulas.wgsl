@@ -1,5 +1,5 @@
-// exp to a few units in the last place on every device: that of WGSL may be off by 3 + 2 |x| of them. With
-// x = n ln 2 + r it is 2^n exp(r); ln 2 in two parts, the first of which times n is exact.
+// exp, accurate to a few units in the last place on every device: WGSL's own may be off by 3 + 2 |x| of them.
+// With x = n ln 2 + r it is 2^n exp(r); ln 2 has two parts, and n times the first is exact.
 fn exponential(x: f32) -> f32 {
   if (is_nan(x)) {
     return x;
@@ -18,7 +18,7 @@ fn exponential(x: f32) -> f32 {
   p = p * r + 4.1665795894e-2;
   p = p * r + 1.6666665459e-1;
   p = p * r + 5.0000001201e-1;
-  let low = floor(n * 0.5);  // 2^n itself may be no f32
+  let low = floor(n * 0.5);  // 2^n itself may not fit an f32
   return (p * r * r + r + 1.0) * power_of_two(low) * power_of_two(n - low);
 }
 
@@ -35,9 +35,9 @@ fn gelu(x: f32) -> f32 {
   return x / (1.0 + exponential(x * (-1.5957691216057308 - 0.07135481627152966 * x * x)));
 }
 
-// x / 2 * erfc(-x / sqrt 2), with z = |x| / sqrt 2: erfc(z) = exp(-z^2) erfcx(z), and erfcx is a polynomial in
-// t = 1 / (1 + 0.4 z), as in gpu_kernels/common/formulas.h. x^2 / 2 is taken in two parts, the first exact, as exp makes a
-// relative error of an absolute one.
+// x / 2 * erfc(-x / sqrt 2). With z = |x| / sqrt 2, erfc(z) = exp(-z^2) erfcx(z), and erfcx is a polynomial
+// in t = 1 / (1 + 0.4 z), as in gpu_kernels/common/formulas.h. x^2 / 2 is split in two parts, the first
+// exact, since exp turns an absolute error into a relative one.
 fn gelu_erf(x: f32) -> f32 {
   let size = min(abs(x), 15.0);
   let high = bitcast<f32>(bitcast<u32>(size) & 0xfffff000u);

@@ -1,7 +1,8 @@
-// Reductions over a work-group of GROUP invocations, a power of two; all of them get the result.
+// Reductions over a work-group of GROUP invocations, a power of two; all invocations get the result.
 var<workgroup> group_values: array<f32, GROUP>;
 
-// A sum of many terms. One running f32 loses a digit with every tenfold count, so terms are summed in blocks.
+// A sum of many terms. A single running f32 loses a digit with every tenfold count, so terms are summed in
+// blocks.
 struct Sum {
   whole: f32,
   block: f32,
@@ -33,7 +34,7 @@ fn group_sum(lid: u32, value: f32) -> f32 {
   return group_values[0];
 }
 
-// NaN is passed over.
+// Ignores NaN.
 fn larger(a: f32, b: f32) -> f32 {
   return select(a, b, b > a);
 }

@@ -1,6 +1,6 @@
-// (x - mean) / sqrt(variance + eps) * weight + bias over rows. The variance of what lies far from zero needs the
-// mean first. The mean is that of the distances from the row's first value, so that a constant row has exactly
-// its value as mean.
+// (x - mean) / sqrt(variance + eps) * weight + bias over rows. If values are far from zero, their variance
+// needs the mean first. The mean is computed from the differences to the row's first value, so that the mean
+// of a constant row is exact.
 @compute @workgroup_size(GROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) lid: u32) {

@@ -1,5 +1,5 @@
-// out = a @ b^T * scale + bias for up to ROWS rows of a: a work-group multiplies two rows of b, of floats or blocks,
-// which it reads once.
+// out = a @ b^T * scale + bias for up to ROWS rows of a. A work-group multiplies by two rows of b, of floats
+// or blocks, and reads them once.
 const ROWS = 8u;
 
 @compute @workgroup_size(GROUP)
@@ -9,7 +9,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     var sums = array<vec2<f32>, ROWS>();
     for (var kk = lid; kk < numbers.k; kk += GROUP) {
       var weights = vec2<f32>();
-      for (var n = 0u; n < 2u; n++) {  // a loop, for what unpacks a value is long
+      for (var n = 0u; n < 2u; n++) {  // a loop, since the unpacking code is long
         weights[n] = b_at((col + n) * numbers.k + kk);
       }
       for (var row = 0u; row < numbers.m; row++) {

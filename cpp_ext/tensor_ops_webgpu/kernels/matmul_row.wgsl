@@ -1,5 +1,5 @@
-// out = a @ b for few rows of a: a work-group makes 64 columns of one row, each invocation a pair of them over one of
-// SLICES parts of k.
+// out = a @ b for few rows of a. A work-group computes 64 columns of one row, each invocation a pair of them
+// over one of SLICES parts of k.
 const LANES = 32u;
 const SLICES = 8u;
 const BLOCK = 64u;

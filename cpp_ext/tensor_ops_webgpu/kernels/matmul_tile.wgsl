@@ -1,6 +1,6 @@
-// out = a @ b * scale + bias, a: batch x m x k, b: batch x k x n or, transposed, n x k, of floats or blocks. A
-// work-group of 16 x 16 makes 64 x 64 values of out, each invocation 4 x 4 of them. Products are summed in blocks of
-// BLOCK, and those in the end: one running sum loses a digit with every tenfold k.
+// out = a @ b * scale + bias, a: batch x m x k, b: batch x k x n or, transposed, n x k, of floats or blocks.
+// A work-group of 16 x 16 computes 64 x 64 values of out, each invocation 4 x 4 of them. Products are summed
+// in blocks of BLOCK, and the blocks at the end: a single running sum loses a digit with every tenfold k.
 const TILE = 64u;
 const SLICE = 16u;
 const BLOCK = 256u;

@@ -1,4 +1,4 @@
-// x / sqrt(mean(x^2) + eps) * weight over rows; a work-group per row, which is read twice.
+// x / sqrt(mean(x^2) + eps) * weight over rows; one work-group per row, which is read twice.
 @compute @workgroup_size(GROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) lid: u32) {

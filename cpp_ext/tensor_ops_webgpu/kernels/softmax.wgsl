@@ -1,5 +1,5 @@
-// softmax(x * scale + mask) over rows. The maximum starts at the lowest finite number instead of -inf: a row of
-// -inf needs no special case then, and NaN and inf make the sum NaN by themselves.
+// softmax(x * scale + mask) over rows. The maximum starts at the lowest finite number instead of -inf: then a
+// row of -inf needs no special case, and NaN and inf make the sum NaN.
 fn score(start: u32, mask_row: u32, j: u32) -> f32 {
   return masked(x_at(start + j) * numbers.scale, mask_at(mask_row + j));
 }

@@ -7,12 +7,12 @@
 //   g++ main.cpp $(python -m airllm cpp-flags) -o main
 //
 // Ops: silu, gelu, swiglu, geglu; rms_norm, add_rms_norm, layer_norm, softmax, apply_rope; matmul, linear,
-// attention; quantize, dequantize. They are those of `airllm.tensor_ops`, which defines them. Everything here
-// may be called by several threads at once; an op uses threads of its own (set_num_threads).
+// attention; quantize, dequantize. `airllm.tensor_ops` defines them. Several threads may call any function
+// here at the same time; an op uses its own threads (set_num_threads).
 //
-// The environment counts as in Python: AIRLLM_CPU_ISA, AIRLLM_NUM_THREADS. Wrong arguments are
-// std::invalid_argument ("rms_norm: dim has value -1, expected 0 or more"), a backend that cannot run here or
-// lacks an op is std::runtime_error with the reason.
+// The environment variables AIRLLM_CPU_ISA and AIRLLM_NUM_THREADS have the same effect as in Python. Wrong
+// arguments throw std::invalid_argument ("rms_norm: dim has value -1, expected 0 or more"). A backend that
+// cannot run here or lacks an op throws std::runtime_error with the reason.
 #pragma once
 #include <airllm/backend/shipped.h>
 
@@ -26,9 +26,10 @@
 
 namespace airllm::backend {
 
-enum class DType : int { FLOAT32, FLOAT16, BFLOAT16, BOOL };  // BOOL: masks alone, a byte each
+enum class DType : int { FLOAT32, FLOAT16, BFLOAT16, BOOL };  // BOOL: for masks only, one byte each
 
-// A dense array that an op reads; null where it is optional and left out. Float32 converts by itself.
+// A dense array that an op reads; null if it is optional and omitted. A pointer to float32 converts
+// implicitly.
 struct Input {
   const void* data = nullptr;
   DType dtype = DType::FLOAT32;
@@ -40,8 +41,8 @@ struct Input {
   Input(const void* data_, DType dtype_) : data(data_), dtype(dtype_) {}
 };
 
-// A dense array that an op writes. It may be one of the inputs that have its shape, but of matmul, linear
-// and attention; it may not overlap them in part.
+// A dense array that an op writes. It may be one of the inputs of its shape, except for matmul, linear and
+// attention. It must not overlap an input partially.
 struct Output {
   void* data = nullptr;
   DType dtype = DType::FLOAT32;
@@ -50,8 +51,8 @@ struct Output {
   Output(void* data_, DType dtype_) : data(data_), dtype(dtype_) {}
 };
 
-// A weight (n, k) as it is stored: rows of floats, or of blocks in one of ggml's formats, such as "q4_k".
-// What is thrown for another name lists them all.
+// A weight (n, k) as stored: rows of floats, or of blocks in one of ggml's formats, such as "q4_k". An
+// unknown name throws std::invalid_argument, which lists all formats.
 struct Weight {
   const void* data;
   const char* format;  // or "f32", "f16", "bf16"
@@ -60,48 +61,48 @@ struct Weight {
   Weight(const void* blocks, const char* format_) : data(blocks), format(format_) {}
 };
 
-// Bytes of a row of k values; k is a whole number of blocks.
+// The bytes of a row of k values; k must be a whole number of blocks.
 int64_t row_bytes(const char* format, int64_t k);
 
-enum class Gelu : int { TANH, NONE };  // the form with a hyperbolic tangent, or with the error function
+enum class Gelu : int { TANH, NONE };  // the tanh form, or the erf form
 
-// q and out are (batch, heads, queries, dim) and (..., value_dim), k and v (batch, kv_heads, keys, dim) and
-// (..., value_dim); heads is a multiple of kv_heads.
+// q is (batch, heads, queries, dim), k is (batch, kv_heads, keys, dim), v is (batch, kv_heads, keys,
+// value_dim), and out is (batch, heads, queries, value_dim). heads is a multiple of kv_heads.
 struct AttentionShape {
   int64_t batch, heads, kv_heads, queries, keys, dim, value_dim;
-  // Rows from the keys (and values) of a head to those of the next: room for more. 0: as many as `keys`.
+  // Rows allocated for the keys (and values) of each head. 0: as many as `keys`.
   int64_t capacity = 0;
 };
 
 struct AttentionOptions {
-  bool causal = false;            // the last query stands at the last key
+  bool causal = false;            // the last query is at the position of the last key
   std::optional<float> scale;     // else 1 / sqrt(dim)
   std::optional<float> softcap;   // scores become softcap * tanh(score / softcap)
-  std::optional<int64_t> window;  // the last so many keys that a query sees
-  Input mask;                     // (queries, keys): of bool it keeps what is true, of floats it is added
-  Input sinks;                    // (heads): one more score of each query, which has no value
+  std::optional<int64_t> window;  // each query sees at most this many keys, the last ones
+  Input mask;                     // (queries, keys): bool keeps where true, floats are added
+  Input sinks;                    // (heads): one more score for each query, without a value
 };
 
-// One backend. A class of a program's own says get_name() and why_not(), and has the ops that it can do; the
-// others throw. Pointers are to memory of the host, sizes count elements; float32, float16 and bfloat16 are
-// computed in float32. Other inputs have the dtype of x, but for weights, biases, masks, cos and sin.
+// One backend. A program's own subclass implements get_name(), why_not(), and the ops that it supports; the
+// others throw. Pointers are to host memory, and sizes count elements. float32, float16 and bfloat16 are
+// computed in float32. Inputs have the dtype of x, except weights, biases, masks, cos and sin.
 class Backend {
  public:
   virtual ~Backend() = default;
 
   virtual std::string get_name() const = 0;
-  // Why it cannot run here; "" if it can.
+  // The reason why it cannot run here; "" if it can.
   virtual std::string why_not() const = 0;
   bool is_available() const { return why_not().empty(); }
   BackendType get_type() const { return type_; }
 
   // One line, such as "CPU (avx2, 8 threads)".
   virtual std::string get_device() const { return get_name(); }
-  // Most threads that an op uses, in the whole process.
+  // The maximum number of threads of an op, for the whole process.
   virtual int get_num_threads() const { return 1; }
   virtual void set_num_threads(int n);
 
-  // n elements each.
+  // Each array has n elements.
   virtual void silu(Output out, Input x, int64_t n) const;
   virtual void gelu(Output out, Input x, int64_t n, Gelu form = Gelu::TANH) const;
   virtual void swiglu(Output out, Input gate, Input up, int64_t n) const;
@@ -131,8 +132,8 @@ class Backend {
   virtual void attention(Output out, Input q, Input k, Input v, const AttentionShape& shape,
                          const AttentionOptions& options = {}) const;
 
-  // x (rows, k) to blocks, rows of row_bytes(format, k) each. What is thrown for a format that has no
-  // quantizer lists those that have one.
+  // Converts x (rows, k) to blocks, in rows of row_bytes(format, k) bytes. A format without a quantizer
+  // throws std::invalid_argument, which lists those that have one.
   virtual void quantize(void* blocks, const char* format, Input x, int64_t rows, int64_t k) const;
   virtual void dequantize(float* out, Weight q, int64_t rows, int64_t k) const;
 
@@ -141,32 +142,34 @@ class Backend {
   BackendType type_ = BackendType::ADDED;
 };
 
-// All backends of this process. Pointers that it gives stay valid until the process ends.
+// All backends of this process. The pointers that it returns stay valid until the process ends.
 class BackendRegistry {
  public:
   static BackendRegistry& get_instance();
 
-  // Those that run here, the preferred one first.
+  // The backends that can run here, in order of preference.
   std::vector<BackendType> get_available_backends() const;
-  // All that are known, whether they run or not.
+  // All known backends, whether they can run or not.
   std::vector<BackendType> get_backends() const;
-  // Null if there is none such. One that is there may be unable to run: is_available(). Names are those of
-  // get_name() and Python's, in letters of any case: "cpu", "cpp" and "openmp" are one.
+  // Null if there is no such backend. A backend that is returned may be unable to run: check is_available().
+  // Names are those of get_name() and of Python: "cpu", "cpp" and "openmp" are the same backend. The case of
+  // letters does not matter.
   Backend* get_backend(BackendType type) const;
   Backend* get_backend(const std::string& name) const;
-  // The one that was set, else the preferred one. std::runtime_error with all reasons if none runs here.
+  // The backend that was set, else the preferred one. std::runtime_error with all reasons if none can run
+  // here.
   Backend* get_default_backend() const;
   // std::invalid_argument for an unknown name, std::runtime_error for one that cannot run here.
   void set_default_backend(const std::string& name);
 
-  // Adds a program's own backend. It may have the name of one that cannot run here, whose place and type it
-  // then takes; std::invalid_argument if the name is that of one that can.
+  // Adds a program's own backend. It may have the name of a backend that cannot run here, and then takes its
+  // place and type. std::invalid_argument if a backend of that name can run.
   BackendType add(std::unique_ptr<Backend> backend);
 
  private:
   BackendRegistry();
   Backend* find(const std::string& name) const;   // by any of its names
-  Backend* named(const std::string& name) const;  // by its own
+  Backend* named(const std::string& name) const;  // by its main name
 
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Backend>> backends_, replaced_;

@@ -1,10 +1,10 @@
 // The types of backends. A program includes <airllm/backend/backends.h>.
-// `python setup.py write_backends` writes this file by the declarations in airllm/backends/shipped/.
+// `python setup.py write_backends` generates this file from the declarations in airllm/backends/shipped/.
 #pragma once
 
 namespace airllm::backend {
 
-// From ADDED on: the backends that BackendRegistry::add() has taken.
+// ADDED and above: backends added with BackendRegistry::add().
 enum class BackendType : int {
   CUDA = 0,
   OPENCL = 1,
