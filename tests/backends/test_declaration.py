@@ -24,7 +24,7 @@ LANGUAGES = ("cpp", "python")  # words of a language too: only where they stand 
 # Files that name backends of which they are not, and why they may.
 PRODUCT = (
     r"airllm/.*\.py",
-    r"cpp_ext/(commands|backend|include|cmake)/.*",
+    r"cpp_ext/(commands|program|include|cmake)/.*",
     r"\.ci/.*",
     r"setup\.py|detect_and_benchmark\.py|pyproject\.toml|MANIFEST\.in|Makefile|\.gitignore|backend\.json",
 )

@@ -153,7 +153,7 @@ def test_the_plan_says_what_goes_op_by_op(name, options, why):
 
 
 def test_a_layer_on_a_device_has_no_place_for_experts(monkeypatch):
-    monkeypatch.setattr("airllm.engine.cuda_graph_decode._why_not", lambda model, cache: "")
+    monkeypatch.setattr("airllm.engine.graph_decode._why_not", lambda model, cache: "")
     with kernel_of(DATA / "mixtral") as kernel:
         assert "native layers of cuda do not know expert_feed_forward, experts, " in kernel.plan
 
