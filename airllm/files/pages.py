@@ -131,11 +131,6 @@ def release(pieces: Iterable[Piece]) -> None:
         _advise(piece.mapped.address + start, stop - start, _DONT_NEED)
 
 
-def advise_dont_need(address: int, size: int) -> None:
-    """Release whole pages of memory."""
-    _advise(address, size, _DONT_NEED)
-
-
 def _round_out(piece: Piece, size: int) -> tuple[int, int]:
     """The range of the piece, rounded outwards to multiples of `size`."""
     return piece.start // size * size, min(-(-piece.stop // size) * size, piece.mapped.size)

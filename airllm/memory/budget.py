@@ -9,7 +9,7 @@ from airllm.architectures.model_config import ModelConfig
 from airllm.files.pages import AROUND, Piece, find_gaps, intersect, merge, resident_bytes
 from airllm.memory import kv_cache
 from airllm.memory.estimate import activation_bytes
-from airllm.memory.weight_groups import Units
+from airllm.memory.weight_units import WeightUnits
 
 CHUNK = 512  # tokens of a prompt that go through the layers together
 CONTEXT = 8192  # most tokens of a sequence, unless the caller sets another limit
@@ -50,7 +50,7 @@ class Budget:
 
     def __init__(
         self,
-        units: Units,
+        units: WeightUnits,
         limit: int,
         context: int | None,
         dtype: str,
@@ -61,7 +61,7 @@ class Budget:
         self._config: ModelConfig = units.tensors.config
         self._exact = units.most_values if unpacked else 0
         self._cache_unpacked = cache_unpacked
-        # Units that are adjacent in the files stay together, since they need the fewest pages.
+        # WeightUnits that are adjacent in the files stay together, since they need the fewest pages.
         self._order = sorted(range(len(units.streamed)), key=lambda unit: units.streamed[unit][0].place)
         self._stays = _costs(units.streamed, self._order)
         self._expert = units.expert_bytes

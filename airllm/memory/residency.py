@@ -26,7 +26,7 @@ from airllm.memory.budget import CHUNK, CONTEXT, Budget
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer, open_layer
 from airllm.memory.prefetch import Reader
-from airllm.memory.weight_groups import layer_pieces, units_of
+from airllm.memory.weight_units import divide_weights, layer_pieces
 
 _Use = Callable[[int, int], None]
 _Expect = Callable[[int, Iterable[int]], None]
@@ -70,7 +70,7 @@ class Unlimited:
         self.chunk, self.context = CHUNK, context or min(tensors.config.context, CONTEXT)
         self._reader = Reader()
         if pages.SUPPORTED:
-            self._reader.fill([piece for unit in units_of(tensors).streamed for piece in unit])
+            self._reader.fill([piece for unit in divide_weights(tensors).streamed for piece in unit])
 
     def begin(self, grows: Sequence[tuple[Cache, int]]) -> None:
         self._reader.check()
@@ -105,7 +105,7 @@ class Limited:
     ):
         if not pages.SUPPORTED:
             raise RuntimeError("max_memory needs Linux, whose madvise lets go of parts of a mapped file")
-        self._units = units_of(tensors)
+        self._units = divide_weights(tensors)
         self._budget = Budget(self._units, limit, context, cache_dtype, unpacked, cache_unpacked)
         self.chunk, self.context = self._budget.chunk, self._budget.context
         self.layers = [_watch_experts(layer, self._use, self._expect) for layer in layers]

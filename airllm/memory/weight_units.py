@@ -16,7 +16,7 @@ _LEAST_PART = 1 << 20  # bytes: a smaller part of the output matrix is not worth
 
 
 @dataclass(frozen=True)
-class Units:
+class WeightUnits:
     """The weights of a model, as pieces of mapped files.
 
     `layers`: what every token needs of each layer. `output`: parts of the output matrix, which end at `rows`.
@@ -61,7 +61,7 @@ def layer_pieces(files: dict[int, Mapped], tensors: NamedTensors, layer: int) ->
     return merge(_piece(files, tensors.span(name)) for name in dense)
 
 
-def units_of(tensors: NamedTensors) -> Units:
+def divide_weights(tensors: NamedTensors) -> WeightUnits:
     """The units of an opened model."""
     files: dict[int, Mapped] = {}
     c = tensors.config
@@ -76,7 +76,7 @@ def units_of(tensors: NamedTensors) -> Units:
     each = [pieces(_expert_names(*expert)) for expert in experts]
     names = [name for layer in range(c.layers) for name in layer_names(c, layer)]
     largest = max(prod(tensors.tensor(name).shape) for name in names)
-    return Units(
+    return WeightUnits(
         tensors,
         layers=layers,
         output=_parts(_piece(files, span), rows),
