@@ -40,7 +40,7 @@ class Table:
         self.kernels = {op_name: self.kernel(op_name) for op_name in usual.kernels}
 
     def kernel(self, op_name: str) -> Callable:
-        """The usual kernel if no backend was faster; else a function that opens the faster ones when called."""
+        """The usual kernel if no backend was faster; else a function that opens the faster ones at a call."""
         if not any(self._faster(p) for points in self.tuning.ops.get(op_name, {}).values() for p in points):
             return self.usual.kernels[op_name]
 

@@ -8,7 +8,7 @@ from typing import Any
 def functions_of(
     module: dict[str, Any], ops: Collection[str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for a package, given by its globals. Its module `function` makes the ops."""
+    """`__getattr__` and `__dir__` for a package with these globals. Its module `function` makes the ops."""
     package = module["__name__"]
 
     def find(name: str) -> Any:
