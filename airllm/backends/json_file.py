@@ -105,9 +105,9 @@ def text_of(values: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def one_writer(path: Path) -> Iterator[None]:
-    """Exclude other users of this lock, in any process or thread, from changing files in the folder of `path`,
-    so that a read, change and write loses no other change. It locks the folder itself, to leave no lock file.
-    It locks nothing on systems that cannot lock folders (Windows, some network file systems).
+    """Lock the folder of `path` against other processes and threads that use this lock, so that a read,
+    change and write loses no other change. It locks the folder itself, to leave no lock file. It locks
+    nothing on systems that cannot lock folders (Windows, some network file systems).
     """
     with contextlib.ExitStack() as held:
         with contextlib.suppress(ImportError, OSError):
@@ -120,7 +120,7 @@ def one_writer(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace a file; readers see the old or the new one, never a part. ConfigError if it cannot be written."""
+    """Replace a file; readers see the old or the new one, never a part. ConfigError if writing fails."""
     try:
         _replace(path, text)
     except OSError as error:
