@@ -1,12 +1,12 @@
-"""Detect what this machine has, build its backends, check them, and time them on a real model's numbers.
+"""Detect this machine's hardware, build its backends, check them, and time them on a real model's data.
 
-    python detect_and_benchmark.py            # everything: ten minutes, and what the builds take
+    python detect_and_benchmark.py            # everything: ten minutes plus the builds
     python detect_and_benchmark.py --quick    # less than a minute, once the C++ backend is built
-    python detect_and_benchmark.py --tune     # also what `airllm tune` does
+    python detect_and_benchmark.py --tune     # also runs `airllm tune`
 
-Ends with tables on the terminal and, in benchmark_report/, the same as JSON and as one HTML page with plots.
-The exit status is 1 if a build or a check fails or a forced backend cannot run, 2 if an option or the
-configuration says something that it may not.
+Prints tables and writes the same results to benchmark_report/, as JSON and as one HTML page with plots. The
+exit status is 1 if a build or a check fails or a forced backend cannot run, 2 if an option or the
+configuration is invalid.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent
 NEEDED = ("numpy", "ml_dtypes", "rich", "matplotlib")
 
-# Seconds of --quick, which promises a minute: for all but the builds and the page, and of those at most for
-# the download and for the checks, and for the timings at least, however slow the rest was.
+# Seconds of --quick, which promises a minute: in all, without the builds and the page; at most for the
+# download; at most for the checks; and at least for the timings.
 QUICK, QUICK_FETCH, QUICK_CHECKS, QUICK_TIMINGS = 40.0, 20.0, 12.0, 3.0
-QUICK_MODEL, QUICK_ROUNDS = 8.0, 3  # of the model: seconds after which no round begins, and most rounds
+QUICK_MODEL, QUICK_ROUNDS = 8.0, 3  # of the model: seconds after which no round begins, and the most rounds
 TIMINGS = 480.0  # seconds, without --quick
 BEGAN = time.monotonic()
 
@@ -49,23 +49,23 @@ def main(arguments: list[str] | None = None) -> int:
     from airllm.backends import config
 
     try:
-        config.load()  # the imports of `run_and_report` would end in a traceback over a broken one
+        config.load()  # with a broken one, the imports of `run_and_report` would raise a traceback
         return run_and_report(options)
     except config.ConfigError as error:
         return report_refusal(error)
 
 
 def report_refusal(error: Exception) -> int:
-    """Say what is wrong with what the user asked for; returns the exit status."""
+    """Print why the user's request is invalid; return the exit status."""
     print(f"detect_and_benchmark.py: {error}", file=sys.stderr)
     return 2
 
 
 def run_and_report(options: argparse.Namespace) -> int:
-    """Run all and write the report; returns the exit status."""
+    """Run all steps and write the report; return the exit status."""
     from airllm.backends.config_schema import DEFINITIONS
 
-    # With NumPy alone in use nothing is loaded that the build below is about to replace.
+    # With NumPy in use, no module is loaded that the build below replaces.
     with environment(AIRLLM_BACKEND=DEFINITIONS):
         from airllm.backends import tuning_file
         from airllm.bench import html_report, op_benchmark, report
@@ -84,7 +84,7 @@ def run_and_report(options: argparse.Namespace) -> int:
             refuse_unwritable(each)
     except OSError as error:
         return report_refusal(error)
-    with tuning_file.ignore_tuning():  # what was measured before has no say in what is measured now
+    with tuning_file.ignore_tuning():  # earlier times must not affect these
         result = run(console, options, asked)
         if options.tune and path:
             console.rule("Tune", align="left")
@@ -105,7 +105,7 @@ def run_and_report(options: argparse.Namespace) -> int:
 
 
 def say_headline(console: Console, result: dict[str, Any]) -> None:
-    """The figures that matter most, at the end of a long output, and why to doubt them."""
+    """Print the most important figures at the end of a long output, and the reasons to doubt them."""
     from airllm.bench import report
 
     console.rule("In short", align="left")
@@ -151,7 +151,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def require(modules: list[str]) -> None:
-    """End with the command that installs what is missing."""
+    """Exit with the command that installs what is missing."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         sys.exit(
@@ -162,7 +162,7 @@ def require(modules: list[str]) -> None:
 
 
 def choose_names(benchmark: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """What the options choose, checked before anything long begins."""
+    """The selections of the options, checked before any long step."""
     return {
         "ops": benchmark.chosen("op", options.ops, benchmark.OPS),
         "dtypes": benchmark.chosen("dtype", options.dtypes, benchmark.DTYPES),
@@ -172,7 +172,7 @@ def choose_names(benchmark: Any, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run(console: Console, options: argparse.Namespace, asked: dict[str, Any]) -> dict[str, Any]:
-    """The four steps; returns everything the report shows."""
+    """Run the four steps; return everything that the report shows."""
     from airllm import backends
     from airllm.backends.devices import usable_cores
     from airllm.bench import measure, report
@@ -195,7 +195,7 @@ def run(console: Console, options: argparse.Namespace, asked: dict[str, Any]) ->
     console.print(report.builds_table(result) if builds else "Not asked for (--no-build).")
     try:
         backends.reload_backend()
-    except ImportError as error:  # a forced backend that, the builds done, still cannot run
+    except ImportError as error:  # a forced backend that cannot run even after the builds
         sys.exit(f"detect_and_benchmark.py: {error}")
     with measure.threads(options.threads or usable_cores()) as threads:
         result["threads"] = threads
@@ -213,7 +213,7 @@ def check_backends(
     result: dict[str, Any],
     budget: measure.Budget,
 ) -> None:
-    """Step 3, into `result`; the input data goes into `asked`, for step 4."""
+    """Step 3: adds to `result`, and puts the input data into `asked` for step 4."""
     from airllm.bench import op_benchmark, report
 
     console.rule("3/4  Check", align="left")
@@ -236,7 +236,7 @@ def time_ops(
     result: dict[str, Any],
     budget: measure.Budget,
 ) -> None:
-    """Step 4, into `result`: the model first."""
+    """Step 4: adds to `result`, the model first."""
     from airllm.bench import (
         machine_load,
         measure,
@@ -272,7 +272,7 @@ def time_ops(
 def time_model(
     console: Console, options: argparse.Namespace, result: dict[str, Any], budget: measure.Budget
 ) -> dict[str, Any]:
-    """The real model on the backends that `auto` may take and that have passed their checks."""
+    """Time the real model on the backends that `auto` may choose and that passed their checks."""
     from airllm.backends.devices import usable_cores
     from airllm.bench import model_benchmark
     from airllm.files import smollm2
@@ -301,7 +301,7 @@ def time_model(
 def tune_backends(
     console: Console, options: argparse.Namespace, ops: list[str], names: list[str], path: Path
 ) -> dict[str, Any]:
-    """Measure where each backend starts to win and write it down, as `airllm tune` does."""
+    """Measure where each backend is fastest and write the tuning file, as `airllm tune` does."""
     from airllm.bench import tune
     from airllm.engine import backend_choice
 
@@ -320,17 +320,17 @@ def tune_backends(
 
 
 def detect(console: Console) -> str:
-    """What `setup.py test_capabilities` finds."""
+    """The output of `setup.py test_capabilities`."""
     with step(console, "Looking for compilers, toolkits and devices", counted=False) as on_progress:
         found = setup("test_capabilities", on_progress=on_progress)
     return found.stdout.strip() or found.stderr.strip()
 
 
 def build_backends(console: Console, options: argparse.Namespace) -> list[dict[str, str]]:
-    """Build every backend whose tools are there; a missing tool is a reason, a failed build a failure.
+    """Build every backend whose tools are installed. A missing tool is a reason; a failed build is a failure.
 
-    A check that keeps nothing is a reason too, unless its backend was asked for by name. --quick leaves out
-    what takes longest and is of no use here now.
+    A failed check, of a command that builds nothing, is also a reason, unless its backend was named. --quick
+    skips the slowest builds if their result cannot be used here.
     """
     from airllm.backends import config
     from cpp_ext.commands.recipes import recipes
@@ -341,8 +341,8 @@ def build_backends(console: Console, options: argparse.Namespace) -> list[dict[s
 
 
 def build(console: Console, name: str, quick: bool = False, named: bool = True) -> dict[str, str]:
-    """Run the setup.py command of a backend. That it fails is a failure, with its log; or a reason if it
-    keeps nothing and the backend was not `named`.
+    """Run the setup.py command of a backend. If it fails, that is a failure, with its log; or a reason, if
+    the command builds nothing and the backend was not `named`.
     """
     from airllm.backends import reasons
     from cpp_ext.commands.recipes import module_recipes, recipes
@@ -373,7 +373,7 @@ def why_left_out(name: str) -> str:
 
 
 def newest(name: str) -> int:
-    """When a backend's module was last written; a build that finds it up to date leaves it alone."""
+    """Modification time of a backend's module; a build does not touch one that is up to date."""
     from airllm.backends.declaration import shipped
 
     files = (ROOT / "cpp_ext").glob(f"{shipped()[name].module}.*")
@@ -381,14 +381,14 @@ def newest(name: str) -> int:
 
 
 def missing_for(name: str) -> str:
-    """Why a backend cannot be built here, with the remedy; "" if it can."""
+    """Why a backend cannot be built here, with the remedy; "" if it can be."""
     from cpp_ext.commands.recipes import recipes
 
     return "; ".join(map(str, recipes()[name].tools().missing))
 
 
 def setup(*command: str, on_progress: Callable[[int, int, str], None]) -> subprocess.CompletedProcess[str]:
-    """Run a setup.py command as a user would, with its output kept."""
+    """Run a setup.py command as a user would, and capture its output."""
     call, start = [sys.executable, "setup.py", *command], time.monotonic()
     pipe = subprocess.PIPE
     with subprocess.Popen(call, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, errors="replace") as process:
@@ -404,7 +404,7 @@ def setup(*command: str, on_progress: Callable[[int, int, str], None]) -> subpro
 
 
 def input_data(console: Console, options: argparse.Namespace) -> Any:
-    """The real model's numbers, or random ones with a notice that cannot be missed."""
+    """The real model's values, or random ones with a prominent notice."""
     from airllm.bench import activations
 
     if options.no_real_data:
@@ -424,7 +424,7 @@ def input_data(console: Console, options: argparse.Namespace) -> Any:
 
 @contextlib.contextmanager
 def environment(**settings: str) -> Iterator[None]:
-    """These environment variables, for a while."""
+    """Set environment variables inside the block."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:

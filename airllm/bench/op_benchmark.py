@@ -185,9 +185,9 @@ def _values(result: Any) -> list[np.ndarray]:
 
 
 def _sum_magnitudes(op: Op, arrays: Sequence[Any], parameters: dict[str, Any]) -> list[np.ndarray]:
-    """The sums of a product without cancellation (of magnitudes); zero for other ops.
+    """The sums of a product without cancellation, from absolute values; empty for other ops.
 
-    In any order of additions, partial sums are rounded at most at this magnitude, even if the result is small.
+    In any order of additions, partial sums are rounded at most at this magnitude, even for a small result.
     """
     if not is_contraction(op) or op.name == "attention":
         return []

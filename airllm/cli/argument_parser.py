@@ -1,4 +1,4 @@
-"""The command line of `airllm`: its commands and their options. What they do is in `airllm.cli.commands`."""
+"""The commands and options of `airllm`. `airllm.cli.commands` implements them."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ _EXAMPLES = {
     "cpp-flags": """
         g++ -O3 program.cpp $(airllm cpp-flags) -o program""",
 }
-# A parameter in a message of the library: "top_p has value 2", "max_memory is 9 bytes", "(context=)".
+# A parameter name in a message of the library: "top_p has value 2", "max_memory is 9 bytes", "(context=)".
 _PARAMETER = r"\b(?P<name>{})(?:(?= has (?:value|type|an) | is \d|=\S(?<!=[).,;]))|=(?=[\s).,;]|$))"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Its end, a text that costs imports, is made when it is shown."""
+    """A parser that makes its epilog, which needs slow imports, only when it is shown."""
 
     def format_help(self) -> str:
         if self.epilog == "...":
@@ -68,7 +68,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """What understands a command line: options with `command`, the name of what is to be run."""
+    """The parser of the command line; its result has `command`, the name of the command."""
     parser = _Parser(
         prog="airllm",
         description="Run large language models on this machine: `airllm COMMAND --help` tells more.",
@@ -83,9 +83,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Options, with `typed`: by the library's name of each the one that stands for it in messages.
+    """Parse the options. `typed` maps the library's parameter names to options as typed, for messages.
 
-    They may also stand between MODEL and PROMPT, where argparse gives an optional PROMPT up.
+    Options may also come between MODEL and PROMPT, where argparse alone would miss the optional PROMPT.
     """
     whole = parser()
     if not arguments:
@@ -103,9 +103,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def in_options(message: str, options: argparse.Namespace, **others: str) -> str:
-    """A message of the library in the words of the command line: its parameters' names as they were typed.
+    """A message of the library with its parameter names replaced by the options as typed.
 
-    `others`: parameters that the option of another name gives.
+    `others` maps parameters to options with other names.
     """
     names = {**options.typed, **{name: options.typed[option] for name, option in others.items()}}
     pattern = _PARAMETER.format("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
@@ -113,7 +113,7 @@ def in_options(message: str, options: argparse.Namespace, **others: str) -> str:
 
 
 def _typed_option(action: argparse.Action, arguments: Sequence[str]) -> str:
-    """The name of an option, short or long, that is on the command line; else the long one."""
+    """The name of an option as typed, short or long; the long one if it was not typed."""
     for name in action.option_strings:
         short = not name.startswith("--")
         for each in arguments:
@@ -123,7 +123,7 @@ def _typed_option(action: argparse.Action, arguments: Sequence[str]) -> str:
 
 
 def _epilog(parser: argparse.ArgumentParser) -> str:
-    """What stands below the options: examples, and what a MODEL may be."""
+    """The text below the options: examples, and the forms of MODEL."""
     command = parser.prog.partition(" ")[2]
     parts = [f"examples:\n{textwrap.indent(textwrap.dedent(_EXAMPLES[command]).strip(), '  ')}\n"]
     if command in ("", "generate", "chat", "info", "profile", "quantize"):

@@ -87,5 +87,5 @@ def init_backend_with_memory_check(
 def free_memory(backend_name: str) -> tuple[int, str]:
     """Free bytes of a backend's device (total bytes if it does not report free ones), and its name."""
     devices = devices_of(registry.require_backend(backend_name).module)
-    device = next((d for d in devices if d.free_memory is not None), devices[0])  # only the one in use reports it
+    device = next((d for d in devices if d.free_memory is not None), devices[0])  # the one in use
     return device.total_memory if device.free_memory is None else device.free_memory, device.name
