@@ -32,7 +32,7 @@ class PathEntries:
 
 
 def text_of(entries: tuple[Path, ...]) -> bytes:
-    """The text of the file for the module `site`, which reads it in the locale's encoding before Python 3.13."""
+    """The text of the path file for `site`, which reads it in the locale's encoding before Python 3.13."""
     encoding = "utf-8" if sys.version_info >= (3, 13) else locale.getpreferredencoding(False)
     return "".join(f"{entry}\n" for entry in entries).encode(encoding)
 

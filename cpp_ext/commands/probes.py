@@ -78,7 +78,7 @@ CXX_NAMES = ("g++", "c++", "clang++")
 
 
 def cxx_command() -> list[str]:
-    """The command of the C++ compiler: $CXX with its options, else the first of CXX_NAMES on PATH, else []."""
+    """The C++ compiler's command: $CXX with its options, else the first of CXX_NAMES on PATH, else []."""
     if os.environ.get("CXX"):
         return shlex.split(os.environ["CXX"])
     return next(([name] for name in CXX_NAMES if shutil.which(name)), [])

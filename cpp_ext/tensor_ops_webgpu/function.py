@@ -1,4 +1,4 @@
-"""The functions of the ops: what they do with arrays on a device, and with NumPy's."""
+"""The functions of the ops, for device and NumPy arrays."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -15,7 +15,7 @@ from tensor_ops_webgpu.launches import Call, plan_of
 
 
 class _Arrays:
-    """See `airllm.backends.device.ops.Arrays`."""
+    """Implements `airllm.backends.device.ops.Arrays`."""
 
     kind = "WebGPU Array"
     formats = staticmethod(stored_formats)
@@ -24,7 +24,7 @@ class _Arrays:
         return isinstance(value, Array)
 
     def check(self, op: Any, given: Mapping[str, Any], outs: Sequence[Array]) -> None:
-        """All lie on one device. A result may be any input: it is computed in memory of its own."""
+        """Require arrays of one device. A result may be any input, since it is computed in new memory."""
         named = {name: memory_of(array) for name, array in given.items()}
         named |= {operand.name: out for operand, out in zip(op.outs, outs, strict=False)}
         first_name, first = next(iter(named.items()))
@@ -65,7 +65,7 @@ def run_on(
     parameters: Mapping[str, Any],
     results: Mapping[str, Any],
 ) -> None:
-    """Computes an op's results from NumPy arrays on an open device, and waits for them."""
+    """Compute an op's results from NumPy arrays on an open device, and wait for them."""
     arrays = {n: np.ascontiguousarray(a) if type(a) is np.ndarray else a for n, a in arrays.items()}
     call = Call(op, arrays, parameters, results)
     blocks = {n: opened.upload(memory_of(a), f"{op}: {n}") for n, a in arrays.items() if call.has(n)}
@@ -75,7 +75,7 @@ def run_on(
 
 
 def _compute(opened: Engine, call: Call, blocks: Mapping[str, Block]) -> dict[str, Block]:
-    """The results' memory. The kernels read no memory that they write, so it is never an input's."""
+    """Compute the results in new memory, never an input's: kernels must not read memory that they write."""
     plan = plan_of(call)
     sizes = {name: out.nbytes for name, out in call.results.items()} | dict(plan.scratch)
     memory = {name: opened.block(size, f"{call.op}: {name}") for name, size in sizes.items()}
@@ -86,6 +86,6 @@ def _compute(opened: Engine, call: Call, blocks: Mapping[str, Block]) -> dict[st
 
 def op_function(name: str) -> Callable:
     """The public function of an op."""
-    from airllm.tensor_ops import OPS  # whose import may open this backend, which asks for functions here
+    from airllm.tensor_ops import OPS  # importing it earlier is circular: it may open this backend
 
     return kernel_function(OPS[name], "tensor_ops_webgpu", _Arrays())
