@@ -120,11 +120,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--quick", action="store_true", help="float32 only, shorter timings: takes a minute")
     parser.add_argument(
-        "--quick", action="store_true", help="float32 alone, shorter timings: done in a minute"
-    )
-    parser.add_argument(
-        "--tune", action="store_true", help="measure too where each backend starts to win, for auto to use"
+        "--tune", action="store_true", help="also run `airllm tune`: auto then picks the fastest backend"
     )
     parser.add_argument("--ops", metavar="A,B", help="ops to check and time (default: all)")
     parser.add_argument("--sizes", metavar="RxC,...", help="rows x columns to time, such as 1x4096,128x4096")
@@ -135,7 +133,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--threads", type=int, metavar="N", help="threads for every library (default: all cores)"
     )
-    parser.add_argument("--no-build", action="store_true", help="take the backends as they are")
+    parser.add_argument("--no-build", action="store_true", help="do not build the backends")
     parser.add_argument(
         "--no-real-data", action="store_true", help="random numbers instead of a real model's"
     )
