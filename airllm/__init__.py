@@ -1,16 +1,16 @@
 """Tensor operations of large language models on whatever the machine has: NumPy, C++ SIMD, OpenCL, MLX, CUDA.
 
-`from airllm import tensor_ops` picks the backend; `from airllm import AutoModel` opens a model, and so does
-`PersistentKernel`, to decode with it step by step. `get_available_backends()` and the other functions about
-backends are those of `airllm.backends`; `get_include()`, `get_cpp_flags()` and `get_cmake_dir()` are for C++
-programs. This package itself imports nothing, so that its configuration can be read and written
+`from airllm import tensor_ops` chooses the backend. `AutoModel` opens a model, and `PersistentKernel` opens
+one to decode step by step. `get_available_backends()` and the other functions about backends are those of
+`airllm.backends`. `get_include()`, `get_cpp_flags()` and `get_cmake_dir()` are for C++ programs. This package
+itself imports nothing, so that its configuration can be read and written
 (`python setup.py configure_backend`) without NumPy.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # what _WHERE says, for programs that read types; isort would split what is one import
+if TYPE_CHECKING:  # the names of _WHERE, for type checkers; isort would split this one import
     # isort: off
     from airllm.engine.auto_model import AutoModel as AutoModel
     from airllm.backends import (
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # what _WHERE says, for programs that read types; isort would
 
 __version__ = "0.1.0"
 
-# Module -> what of it is to be had here, loaded when it is first used.
+# Module -> its names that this package exports; the module is imported on first use.
 _WHERE = {
     "airllm.engine.auto_model": ("AutoModel",),
     "airllm.engine.engine": ("LayerWiseInferenceEngine",),
@@ -69,7 +69,7 @@ _WHERE = {
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 
-if not TYPE_CHECKING:  # for which it would have any name there is
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULE_OF:

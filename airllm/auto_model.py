@@ -1,4 +1,4 @@
-"""AutoModel by its public name: `airllm.engine.auto_model`."""
+"""The public name of AutoModel's module, `airllm.engine.auto_model`."""
 
 from airllm.engine.auto_model import AutoModel as AutoModel
 

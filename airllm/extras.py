@@ -1,4 +1,4 @@
-"""Packages that a plain install leaves out: which extra brings them, and the command that installs it."""
+"""Optional packages: which extra contains them, and the command that installs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 _DISTRIBUTION = "airllm-tensor-ops"
 _CHECKOUT = Path(__file__).resolve().parents[1]
-# The modules that extras of pyproject.toml bring; `all` and `test` are made of these.
+# Extra of pyproject.toml -> the modules that it installs. `all` and `test` combine these.
 MODULES = {
     "models": ("tokenizers", "jinja2", "rich", "gguf", "prompt_toolkit"),
     "hub": ("huggingface_hub",),
@@ -19,12 +19,12 @@ MODULES = {
 
 
 class MissingExtra(ModuleNotFoundError):
-    """Packages are not installed that an extra of this one brings; the message has the command for it."""
+    """A package of an extra is not installed. The message has the command to install it."""
 
 
 @contextmanager
 def require_extra(extra: str) -> Iterator[None]:
-    """A package of `extra` that is missing in here is a MissingExtra."""
+    """Raise MissingExtra if the body of the `with` lacks a package of `extra`."""
     try:
         yield
     except MissingExtra:
@@ -37,7 +37,7 @@ def require_extra(extra: str) -> Iterator[None]:
 
 
 def message(package: str) -> str:
-    """What to do about a package that cannot be found: all that its extra lacks, and one command."""
+    """What to do about a missing package: all packages that its extra lacks, and one command."""
     extra = _extra_of(package)
     if extra is None:
         return f"this needs the package {package}, which is not installed: python -m pip install {package}"
@@ -47,7 +47,7 @@ def message(package: str) -> str:
 
 
 def command(extra: str) -> str:
-    """What installs an extra: of this checkout, or of the installed distribution."""
+    """The command that installs an extra, of this checkout or of the installed distribution."""
     if not (_CHECKOUT / "pyproject.toml").is_file():
         return f'pip install "{_DISTRIBUTION}[{extra}]"'
     here = "." if Path.cwd() == _CHECKOUT else _CHECKOUT
@@ -61,5 +61,5 @@ def _extra_of(package: str) -> str | None:
 def _is_there(module: str) -> bool:
     try:
         return find_spec(module) is not None
-    except ValueError:  # what stands in its place has no origin
+    except ValueError:  # a module in its place has no spec
         return False

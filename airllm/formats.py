@@ -1,9 +1,9 @@
-"""The formats in which weights are stored: ggml's blocks of quantized values.
+"""The formats of stored weights: ggml's blocks of quantized values.
 
-A block holds `values` neighbours along a row in `bytes` bytes, little-endian, bit for bit as ggml lays them
-out; its Python package `gguf` gives the same values and, where it can quantize, the same bytes. This NumPy
-code defines them. A value is `scale * q`, or `scale * q + offset`, with q of a few bits. The blocks of 256
-("K") have two levels: sub-blocks of 16 or 32, whose own scales are whole numbers of a few bits.
+A block holds `values` consecutive values of a row in `bytes` bytes, little-endian, bit for bit as in ggml.
+Its Python package `gguf` gives the same values and, if it can quantize, the same bytes. This NumPy code
+defines the formats. A value is `scale * q`, or `scale * q + offset`, with q of a few bits. Blocks of 256
+("K") have two levels: the scales of their sub-blocks of 16 or 32 are themselves integers of a few bits.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 
 from airllm.ops.dlpack import device_of
 
-_AT_ONCE = 1 << 12  # blocks: their temporaries stay in the caches
+_AT_ONCE = 1 << 12  # blocks per step, so that temporaries stay in the CPU caches
 
 
 @dataclass(frozen=True)
 class Format:
-    """A block format: how many values a block holds, in how many bytes, and ggml's number for it.
+    """A block format: the number of values and bytes of a block, and ggml's number of the format.
 
-    `unpack` turns blocks (n, bytes) into values (n, values); `pack` does the reverse, where there is one, and
-    `file_type` is then ggml's number for a file that is mostly of this format. `halves`: the bytes of a block
-    at which float16 lie, its scale and perhaps an offset.
+    `unpack` converts blocks (n, bytes) to values (n, values). `pack`, if there is one, does the reverse; then
+    `file_type` is ggml's number of a file mostly in this format. `halves`: the offsets in a block, in bytes,
+    of its float16 values: the scale and possibly an offset.
     """
 
     name: str
@@ -40,12 +40,12 @@ class Format:
     def decode(self, data: np.ndarray) -> np.ndarray:
         """uint8 (..., row_bytes) -> float32 (..., k)."""
         out = np.empty((*data.shape[:-1], data.shape[-1] // self.bytes * self.values), np.float32)
-        with np.errstate(all="ignore"):  # an infinite scale times a zero is NaN, and no reason to warn
+        with np.errstate(all="ignore"):  # an infinite scale times zero is NaN, without a warning
             _apply_by_pieces(self.unpack, data.reshape(-1, self.bytes), out.reshape(-1, self.values))
         return out
 
     def encode(self, values: np.ndarray) -> np.ndarray:
-        """float32 (..., k) -> uint8 (..., row_bytes); ValueError where this format has no quantizer."""
+        """float32 (..., k) -> uint8 (..., row_bytes). ValueError if this format has no quantizer."""
         if self.pack is None:
             raise ValueError(f"quantize: format has value '{self.name}', expected one of {names(True)}")
         if values.ndim < 1 or values.shape[-1] % self.values:
@@ -53,7 +53,7 @@ class Format:
             raise ValueError(f"quantize: x has shape {values.shape}, expected {expected}")
         blocks = np.ascontiguousarray(values, np.float32).reshape(-1, self.values)
         out = np.empty((*values.shape[:-1], values.shape[-1] // self.values * self.bytes), np.uint8)
-        with np.errstate(all="ignore"):  # as for decode(): a NaN, or a scale too large for float16
+        with np.errstate(all="ignore"):  # as in decode(): a NaN, or a scale too large for float16
             _apply_by_pieces(self.pack, blocks, out.reshape(-1, self.bytes))
         return out
 
@@ -69,12 +69,12 @@ def _apply_by_pieces(
 
 
 def _half(blocks: np.ndarray, at: int) -> np.ndarray:
-    """The float16 at a byte of each block, as a float32 column."""
+    """The float16 at byte `at` of each block, as a float32 column."""
     return blocks[:, at : at + 2].view(np.float16).astype(np.float32)
 
 
 def _fields(packed: np.ndarray, run: int, *shifts: int, mask: int) -> np.ndarray:
-    """Bit fields of each `run` bytes: all of the first shift, then all of the next."""
+    """Bit fields of each `run` bytes: all values of the first shift, then all of the next."""
     runs = packed.reshape(len(packed), -1, 1, run)
     return (runs >> np.array(shifts, np.uint8)[:, None] & np.uint8(mask)).reshape(len(packed), -1)
 
@@ -84,7 +84,7 @@ def _nibbles(packed: np.ndarray, run: int = 16) -> np.ndarray:
 
 
 def _fifth_bits(packed: np.ndarray) -> np.ndarray:
-    """Bit j of 32 as 16, for value j."""
+    """The fifth bits of 32 values: bit j, as 16 or 0, for value j."""
     return np.unpackbits(packed, axis=1, bitorder="little") << np.uint8(4)
 
 
@@ -142,7 +142,7 @@ def _q3_k(b: np.ndarray) -> np.ndarray:
 
 
 def _scales_and_offsets(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of the eight sub-blocks of q4_k and q5_k: six bits each, those of the last four in two places."""
+    """Scales and offsets of the eight sub-blocks of q4_k and q5_k: six bits each, split for the last four."""
     scale, offset, rest = b[:, 4:8], b[:, 8:12], b[:, 12:16]
     scales = np.hstack([scale & 63, rest & 15 | scale >> 6 << 4])
     offsets = np.hstack([offset & 63, rest >> 4 | offset >> 6 << 4])
@@ -180,7 +180,7 @@ def _reciprocal(scale: np.ndarray) -> np.ndarray:
 
 
 def _round_to(values: np.ndarray, most: int) -> np.ndarray:
-    """Positive numbers without their fractions, at most `most`."""
+    """Positive numbers rounded down to integers of at most `most`."""
     return np.trunc(values).astype(np.uint8).clip(0, most)
 
 
@@ -193,7 +193,7 @@ def _pack_fifth_bits(q: np.ndarray) -> np.ndarray:
 
 
 def _scale_symmetric(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """The scale that makes the value of largest magnitude the smallest whole number, and the numbers."""
+    """The scale that maps the value of largest magnitude to the smallest integer, and the integers."""
     largest = np.take_along_axis(x, np.abs(x).argmax(axis=1, keepdims=True), axis=1)
     zero = (most + 1) // 2
     scale = largest / np.float32(-zero)
@@ -201,7 +201,7 @@ def _scale_symmetric(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _scale_with_offset(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Scale and offset that spread the values over 0 to `most`, and the whole numbers."""
+    """The scale and offset that map the values to 0 ... `most`, and the integers."""
     least = x.min(axis=1, keepdims=True)
     scale = (x.max(axis=1, keepdims=True) - least) / np.float32(most)
     q = _round_to((x - least) * _reciprocal(scale) + np.float32(0.5), most)
@@ -213,7 +213,7 @@ def _pack_q8_0(x: np.ndarray) -> np.ndarray:
     scaled = x * _reciprocal(scale)
     size = np.abs(scaled)
     whole = np.floor(size)
-    rounded = whole + np.floor(np.float32(2) * (size - whole))  # halves away from zero
+    rounded = whole + np.floor(np.float32(2) * (size - whole))  # round half away from zero
     return np.hstack([_as_half(scale), (np.sign(scaled) * rounded).astype(np.int8).view(np.uint8)])
 
 
@@ -258,19 +258,19 @@ FORMATS = {
 
 
 def names(packing: bool = False) -> str:
-    """The names of all formats, or of those that can be quantized, for a message."""
+    """The names of all formats, or of those with a quantizer, for a message."""
     return ", ".join(name for name, f in FORMATS.items() if f.pack or not packing)
 
 
 def is_defined(name: str, packing: bool) -> bool:
-    """Whether there is a format of this name, in letters of any case, to read or also to quantize to."""
+    """Whether there is a format of this name, or one with a quantizer if `packing`. Case is ignored."""
     of = FORMATS.get(name.lower())
     return of is not None and (of.pack is not None or not packing)
 
 
 def format_named(name: Any, what: str = "Quantized") -> Format:
-    """The format of this name, in letters of any case; ValueError, or TypeError for what is no name, that
-    lists them all.
+    """The format of this name; case is ignored. ValueError for an unknown name, TypeError for a value that is
+    no str. Both list the formats.
     """
     if not isinstance(name, str):
         raise TypeError(f"{what}: format has type {type(name).__name__}, expected one of {names()}")
@@ -283,10 +283,10 @@ def format_named(name: Any, what: str = "Quantized") -> Format:
 class Quantized:
     """An array (..., k) stored as blocks: uint8 `data` (..., row_bytes), C-contiguous, as mapped from a file.
 
-    The data may also lie on a device, as a backend's `to_device` puts them there.
+    The data may also be on a device, where a backend's `to_device` puts it.
 
-    Raises TypeError for data that are no NumPy array of uint8, and ValueError for an unknown format or rows
-    that are no whole number of blocks.
+    Raises TypeError if the data is no uint8 NumPy array, ValueError for an unknown format or for rows that
+    are not whole blocks.
     """
 
     data: np.ndarray
@@ -303,13 +303,13 @@ class Quantized:
         if self.data.ndim < 1 or self.data.shape[-1] % of.bytes:
             expected = f"(... row_bytes) with row_bytes a multiple of {of.bytes} for {of.name}"
             raise ValueError(f"Quantized: data has shape {self.data.shape}, expected {expected}")
-        if not on_device and not self.data.flags.c_contiguous:  # a backend sees to its own arrays
+        if not on_device and not self.data.flags.c_contiguous:  # a backend checks its own arrays
             expected = "C-contiguous (pass numpy.ascontiguousarray(data))"
             raise ValueError(f"Quantized: data has strides {self.data.strides}, expected {expected}")
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the values: (..., k)."""
+        """The shape of the values: (..., k)."""
         of = FORMATS[self.format]
         *lead, row = self.data.shape
         return (*lead, row // of.bytes * of.values)
@@ -320,7 +320,7 @@ class Quantized:
 
     @property
     def nbytes(self) -> int:
-        """Of the stored blocks."""
+        """Bytes of the stored blocks."""
         return self.data.nbytes
 
     def __len__(self) -> int:
@@ -330,9 +330,9 @@ class Quantized:
         return f"<Quantized {self.format} {self.shape}, {self.nbytes} bytes>"
 
     def __getitem__(self, index: Any) -> Quantized:
-        """Rows, or what else of the leading axes; the last axis, which is blocks, stays whole.
+        """Index the leading axes. The last axis, which is blocks, stays whole.
 
-        Shares the memory where the rows lie together, else a copy.
+        The result is a view if its rows are contiguous, else a copy.
         """
         index = index if isinstance(index, tuple) else (index,)
         rest = (slice(None),) if any(i is Ellipsis for i in index) else (..., slice(None))
@@ -340,5 +340,5 @@ class Quantized:
         return Quantized(np.ascontiguousarray(self.data[where]), self.format)
 
     def dequantize(self) -> np.ndarray:
-        """The values, float32 (..., k), by the definition; `tensor_ops.dequantize` is faster."""
+        """The values, float32 (..., k), by the definition. `tensor_ops.dequantize` is faster."""
         return FORMATS[self.format].decode(self.data)

@@ -1,4 +1,4 @@
-"""The engine by its public name: `airllm.engine.engine`."""
+"""The public name of the engine's module, `airllm.engine.engine`."""
 
 from airllm.engine.engine import LayerWiseInferenceEngine as LayerWiseInferenceEngine
 

@@ -1,4 +1,4 @@
-"""PersistentKernel by its public name: `airllm.engine.persistent_kernel`."""
+"""The public name of PersistentKernel's module, `airllm.engine.persistent_kernel`."""
 
 from airllm.engine.persistent_kernel import PersistentKernel as PersistentKernel
 

@@ -1,4 +1,4 @@
-"""Progress of what takes long: a bar on a terminal, elsewhere a line now and then that says how far it is."""
+"""Shows the progress of long work: a bar on a terminal, otherwise a line from time to time."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-OnProgress = Callable[[int, int], None]  # how much is done, and of how much
+OnProgress = Callable[[int, int], None]  # on_progress(done, total)
 Told = Callable[[int, int, str], None]
 EVERY = 10.0  # seconds between two lines
-_MOMENT = 0.7  # seconds for which nothing is said
+_MOMENT = 0.7  # seconds before anything is shown
 
 
 def unseen(done: int, total: int) -> None:
-    """The progress of what nobody watches."""
+    """An `OnProgress` that shows nothing."""
 
 
 @contextlib.contextmanager
 def progress(what: str, unit_bytes: bool = True) -> Iterator[OnProgress]:
-    """Call what this gives with how much is done, and of how much; it goes to stderr.
+    """Yields an `OnProgress` that shows the progress on stderr.
 
     Nothing is shown before the first call.
     """
@@ -62,9 +62,9 @@ def _bar(what: str, unit_bytes: bool) -> Iterator[OnProgress]:
 
 
 class Waiting:
-    """`with Waiting("Opening"):` says on a terminal, after a moment, what is waited for, until it is there.
+    """`with Waiting("Opening"):` shows on a terminal, after a moment, what the program waits for.
 
-    Call `advance` with how much is done, and of how much, where that is known.
+    Call `advance(done, total)` if the progress is known.
     """
 
     def __init__(self, what: str, quiet: bool = False):
@@ -94,7 +94,7 @@ class Waiting:
 
 
 def _spinner() -> Progress | None:
-    """A line of a terminal that turns, with how much is done as soon as it is known; None without rich."""
+    """A spinner line that also shows progress once it is known; None without rich."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
@@ -106,8 +106,8 @@ def _spinner() -> Progress | None:
 
 @contextlib.contextmanager
 def step(console: Console, what: str, counted: bool = True) -> Iterator[Told]:
-    """A step of a longer run on its console. Call what this gives with how much is done, of how much, and at
-    what it is; if it cannot be `counted`, with zeros.
+    """Shows one step of a longer run on its console. Yields a function of (done, total, current item). If the
+    step cannot be `counted`, pass zeros.
     """
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
@@ -124,7 +124,7 @@ def step(console: Console, what: str, counted: bool = True) -> Iterator[Told]:
 
 
 def lines(what: str, say: Callable[[str], None]) -> Told:
-    """Says what has begun and then, at most every EVERY seconds, how far it is."""
+    """Say what begins, and then how far it is, at most every EVERY seconds."""
     say(f"{what} ...")
     last = time.monotonic()
 

@@ -1,13 +1,13 @@
-"""Numbers for reading."""
+"""Formats numbers for people."""
 
 
 def size(number: int) -> str:
-    """Bytes for reading, in powers of 1000 as files are told: "98.4 MB"."""
+    """Bytes in powers of 1000, as for files: "98.4 MB"."""
     return _scale_number(number, ("bytes", "kB", "MB", "GB", "TB"))
 
 
 def count(number: int) -> str:
-    """A number for reading: "134.5 M"."""
+    """A number in powers of 1000: "134.5 M"."""
     return _scale_number(number, ("", "k", "M", "G", "T")).strip()
 
 

@@ -1,4 +1,4 @@
-"""Files that long work results in: whether they can be written, asked before it; their way to disk."""
+"""Result files of long computations: check before that they can be written, and flush them to disk."""
 
 import os
 import sys
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def refuse_unwritable(path: Path) -> None:
-    """OSError that says why, if `path` cannot be written; folders on the way to it may still be missing.
+    """Raise OSError, with the reason, if `path` cannot be written. Missing folders are not an error.
 
-    Nothing is made or changed: what only the attempt would show stays unseen.
+    It creates and changes nothing, so it cannot find every reason.
     """
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder, expected the name of a file")
@@ -20,8 +20,8 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def to_disk(path: Path) -> None:
-    """A file that was just written goes to disk and out of the page cache, where writing it has left small
-    pages: when it is read, it comes back in large ones.
+    """Flush a new file to disk and drop it from the page cache, where writing has left small pages. A later
+    read brings it back in large pages.
     """
     if sys.platform == "linux":
         with path.open("rb") as file:

@@ -1,7 +1,7 @@
-"""Which models run here, and what each is made of: a family is declared once, in a file of its name.
+"""The supported architectures. Each family is declared once, in a file of its name.
 
-`declaration.py` has the words of a declaration, `keys.py` and `tensor_names.py` what files call things,
-`read_folder.py` and `read_gguf.py` make a `ModelConfig` of a declaration and a file.
+`declaration.py` defines the terms of a declaration. `keys.py` and `tensor_names.py` have the names that files
+use. `read_folder.py` and `read_gguf.py` make a `ModelConfig` from a declaration and a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["config_of", "all_architectures", "open_config", "table", "types_of_f
 
 
 def open_config(path: str | PathLike[str]) -> ModelConfig:
-    """The configuration of a GGUF file or of a Hugging Face folder. Raises ModelFileError or OSError."""
+    """The configuration of a GGUF file or a Hugging Face folder. Raises ModelFileError or OSError."""
     path = model_path(path)
     if path.is_dir():
         return folder_config(path)
@@ -29,5 +29,5 @@ def open_config(path: str | PathLike[str]) -> ModelConfig:
 
 
 def config_of(weights: WeightFile) -> ModelConfig:
-    """The configuration that belongs to opened weights."""
+    """The configuration of opened weights. Raises ModelFileError."""
     return gguf_config(weights) if isinstance(weights, GgufFile) else folder_config(weights.path)

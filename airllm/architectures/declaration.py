@@ -1,7 +1,7 @@
-"""How an architecture is declared: in the words of a decoder layer, once, in the file of its family.
+"""How to declare an architecture: once, in the file of its family, in terms of a decoder layer.
 
-Numbers that files say are in `keys.py`, names of tensors in `tensor_names.py`. What is here says which of
-those an architecture has, what it takes where a file leaves one out, and what no file says.
+`keys.py` has the numbers in files, `tensor_names.py` the names of tensors. A declaration says which of them
+an architecture has, which values replace missing ones, and what no file says.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Default = Any  # a value, or a function of the fields that were read before it
-REMOVED = object()  # what `Architecture.but` leaves out of a mapping; None is a value
+REMOVED = object()  # removes an entry in `Architecture.but`; None is a value
 SCALINGS = {each: each for each in ("default", "linear", "llama3", "yarn", "longrope")}
 
 
 @dataclass(frozen=True)
 class Norms:
-    """RMS norms: `before` and `after` attention and feed-forward, of `q_and_k` by "head" or by whole "row".
-    `folder_less`: what folders leave off their weights.
+    """RMS norms `before` and `after` attention and feed-forward. `q_and_k`: queries and keys are normalized
+    by "head" or by whole "row", or not at all if "". `folder_less`: folders store norm weights minus this.
     """
 
     before: bool = True
@@ -30,14 +30,13 @@ class Norms:
 
 @dataclass(frozen=True)
 class Rotary:
-    """The rotation of positions.
+    """Rotary positions.
 
-    `theta`: where a file says none. `neighbours`: GGUF files have the rows of q and k so that the pairs that
-    turn together are neighbours. `local_theta`: of layers with a window, if their rotation is another;
-    `local_unscaled`: they have the same theta, and are not stretched to longer texts. `none_every`: every so
-    many-th layer has none. `scalings`: rope types of config.json, and what each means.
-    `temperature`: queries are scaled by position. `yarn_truncates`: where yarn begins and ends is rounded to
-    whole pairs, which config.json may say and GGUF files do not.
+    `theta`: if a file has none. `neighbours`: GGUF files order the rows of q and k so that the values of a
+    pair are adjacent. `local_theta`: of layers with a window, if it differs. `local_unscaled`: layers with a
+    window have the same theta, without scaling to longer texts. `none_every`: every n-th layer has no
+    rotation. `scalings`: rope types of config.json -> ours. `temperature`: queries are scaled by position.
+    `yarn_truncates`: YaRN's bounds are rounded to whole pairs. config.json may say so, GGUF files do not.
     """
 
     theta: float = 1e4
@@ -52,13 +51,13 @@ class Rotary:
 
 @dataclass(frozen=True)
 class Window:
-    """Attention to the last tokens alone.
+    """Sliding-window attention: to the last tokens only.
 
-    `default`: so many where config.json, or for `in_gguf` a GGUF file, says none. `switch`: what config.json
-    must have on for it. `all_but_every`: every so many-th layer sees all. Where config.json lists no layers,
-    `first`: the first layer that has one, and `until`: the first that has none any more, if its
-    max_window_layers says no other. `nope_only`: those that rotate nothing have one. `listed`: config.json
-    may list the layers; `switched_by_list`: a list counts where the switch is off too.
+    `default`: the width if config.json has none; `in_gguf`: if a GGUF file has none. `switch`: the flag of
+    config.json that turns windows on. `all_but_every`: every n-th layer has full attention. If config.json
+    lists no layers, `first` is the first layer with a window and `until` the first without one;
+    max_window_layers overrides both. `nope_only`: only layers without rotation have a window. `listed`:
+    config.json may list the layers. `switched_by_list`: the list applies even if the switch is off.
     """
 
     default: int | None = None
@@ -74,8 +73,10 @@ class Window:
 
 @dataclass(frozen=True)
 class Biases:
-    """Which products have a bias in a folder, those of attention, of the `router` and of `experts`: a flag of
-    config.json with its default, or always, or never. GGUF files have one where they have its tensor.
+    """Which products have a bias in a folder: q, k and v, attention's output, the router, the experts.
+
+    A pair is a flag of config.json and its default; a bool is always or never. GGUF files have a bias if they
+    have its tensor.
     """
 
     qkv: tuple[str, bool] | bool = ("attention_bias", False)
@@ -86,8 +87,8 @@ class Biases:
 
 @dataclass(frozen=True)
 class Stacks:
-    """How folders have all experts of a layer in one tensor. `transposed`: a matrix has a column for each
-    output. `interleaved`: gate and up are one tensor, whose outputs are theirs by turns.
+    """How folders store all experts of a layer in one tensor. `transposed`: a matrix has a column for each
+    output. `interleaved`: gate and up are one tensor, and their outputs alternate.
     """
 
     transposed: bool = False
@@ -96,9 +97,9 @@ class Stacks:
 
 @dataclass(frozen=True)
 class Tiny:
-    """A tiny model that the tests run and transformers computes: `values` of its config.json beyond the sizes
-    that all have. `gguf`: GGUF files can say all of it. `model_type`: where it is not the architecture's
-    first.
+    """A tiny model for tests, with transformers as the reference. `values`: of its config.json, beyond the
+    sizes that all tiny models share. `gguf`: GGUF files can express all of it. `model_type`: if it is not the
+    architecture's first.
     """
 
     values: Mapping[str, Any]
@@ -109,16 +110,15 @@ class Tiny:
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A family's architecture, or a variant of one that folders tell apart and GGUF files do not.
+    """An architecture, or a variant of one that folders distinguish and GGUF files do not.
 
-    `name`: general.architecture of GGUF files. `title`: for people. `model_types`: of config.json;
-    `parts_of`: model types whose `text_config` is such a model. `numbers`: which keys of `keys.py` files of
-    it say beyond those that all do. `keys`: other names, or another meaning, of keys. `defaults` of numbers
-    that files leave out; `folder_defaults`, `gguf_defaults`: of one kind of file. `gguf_names`,
-    `folder_names`: of tensors, where they are others than in `tensor_names.py`. `sinks`: heads have them.
-    `folder_stacks`: where folders do not have experts one by one.
-    `stripped_names`: parts of general.name of those GGUF files whose vocabulary has white space after control
-    tokens removed.
+    `name`: general.architecture of GGUF files. `title`: the name for people. `model_types`: of config.json.
+    `parts_of`: model types whose `text_config` is such a model. `numbers`: the keys of `keys.py` that its
+    files have, besides those that all have. `keys`: fields of a `Key` that differ. `defaults`: of numbers
+    that files omit; `folder_defaults`, `gguf_defaults`: of one kind of file. `gguf_names`, `folder_names`:
+    names of tensors that differ from `tensor_names.py`. `sinks`: heads have attention sinks.
+    `folder_stacks`: set if folders do not store experts one by one. `stripped_names`: parts of general.name.
+    In the GGUF files that contain one, white space after control tokens is stripped.
     """
 
     name: str
@@ -147,7 +147,7 @@ class Architecture:
 
     @property
     def fixed(self) -> dict[str, Any]:
-        """The fields of ModelConfig that no file says."""
+        """The fields of ModelConfig that the architecture sets and no file says."""
         return {
             "architecture": self.name,
             "pre_norms": self.norms.before,
@@ -158,8 +158,8 @@ class Architecture:
         }
 
     def but(self, name: str = "", **other: Any) -> Architecture:
-        """One that differs in this. Without a `name`, GGUF files call it as they call this one, and are read
-        as this one. A mapping adds to this one's; its entries of `REMOVED` are left out.
+        """A copy with other values. Without a `name` it is a variant: GGUF files use this one's name and are
+        read as this one. A mapping is merged into this one's; an entry of `REMOVED` is removed.
         """
         own: dict[str, Any] = {"name": name or self.name, "in_gguf": bool(name), "parts_of": (), "tiny": {}}
         merged = {key: _merge(getattr(self, key), other[key]) for key in _MERGED & other.keys()}

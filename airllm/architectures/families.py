@@ -13,7 +13,7 @@ _PACKAGE = __name__.rpartition(".")[0]
 
 @cache
 def all_architectures() -> tuple[Architecture, ...]:
-    """By the alphabet; after each of GGUF's its variants, which only folders tell apart."""
+    """All architectures by name. The variants of a GGUF architecture, for folders only, follow it."""
     found: dict[int, Architecture] = {}
     for module in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__, f"{_PACKAGE}."):
         values = vars(importlib.import_module(module.name)).values()
@@ -22,12 +22,12 @@ def all_architectures() -> tuple[Architecture, ...]:
 
 
 def architecture_of_gguf(name: str) -> Architecture | None:
-    """The one that GGUF files call so."""
+    """The architecture that has this name in GGUF files; None if there is none."""
     return next((each for each in all_architectures() if each.in_gguf and each.name == name), None)
 
 
 def architecture_named(name: str) -> Architecture:
-    """The one that a configuration was read by, or its family's."""
+    """The GGUF architecture of this name, which stands for its variants. Raises KeyError."""
     found = architecture_of_gguf(name)
     if found is None:
         raise KeyError(name)
@@ -35,34 +35,34 @@ def architecture_named(name: str) -> Architecture:
 
 
 def architecture_of_model_type(name: str) -> Architecture | None:
-    """The one that folders call so."""
+    """The architecture of this model_type in config.json; None if there is none."""
     return next((each for each in all_architectures() if name in each.model_types), None)
 
 
 def strips_after_control(name: str) -> bool:
-    """Whether a GGUF file of this general.name, in lower case, has white space after control tokens removed:
-    no key says it.
+    """Whether a GGUF file of this general.name, in lower case, has white space after control tokens stripped.
+    No key of the file says so.
     """
     return any(part in name for each in all_architectures() for part in each.stripped_names)
 
 
 def with_part(name: str) -> list[Architecture]:
-    """Those that are the `text_config` of models of this type."""
+    """The architectures that models of this type have as `text_config`."""
     return [each for each in all_architectures() if name in each.parts_of]
 
 
 def gguf_architectures() -> list[str]:
-    """`general.architecture` of GGUF files, of all that run."""
+    """`general.architecture` of all supported GGUF files."""
     return [each.name for each in all_architectures() if each.in_gguf]
 
 
 def types_of_folders() -> list[str]:
-    """`model_type` of config.json, of all that run."""
+    """`model_type` in config.json of all supported folders."""
     return list(dict.fromkeys(name for each in all_architectures() for name in model_types_of(each)))
 
 
 def table() -> list[tuple[str, str, str]]:
-    """For people: title, types of folders, and architecture of GGUF files, of each that is declared."""
+    """Title, model types and GGUF name of each architecture, for people."""
     return [
         (each.title, ", ".join(f"`{name}`" for name in model_types_of(each)) or "-", f"`{each.name}`")
         for each in all_architectures()
@@ -70,6 +70,6 @@ def table() -> list[tuple[str, str, str]]:
 
 
 def model_types_of(architecture: Architecture) -> list[str]:
-    """Those by which people know it: a part for text alone goes by the whole model's."""
+    """The model types that people know. For a text part, it is the type of the whole model."""
     own = [name for name in architecture.model_types if not name.endswith("_text")]
     return [*own, *(name for name in architecture.parts_of if name not in own)]

@@ -1,5 +1,5 @@
-"""Gemma 1 and 2 (Gemma Team, 2024) and 3 (2025): norms are stored less one in folders, from 2 on after each
-half too.
+"""Gemma 1 and 2 (Gemma Team, 2024) and 3 (2025). Folders store norm weights minus one. From Gemma 2 on, norms
+also follow attention and feed-forward.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,9 +15,7 @@ _ROPES = {
 
 
 def _scale_but_for(largest: int) -> Callable[[Mapping[str, Any]], float]:
-    """The scale of attention: that of a head, but in the size of so many layers, where heads are a share of
-    the width.
-    """
+    """The attention scale 1 / sqrt(head_dim). With `largest` layers, width / heads replaces head_dim."""
 
     def scale(found: Mapping[str, Any]) -> float:
         share = found["width"] / found["heads"]
@@ -36,7 +34,7 @@ GEMMA1 = Architecture(
     model_types=("gemma",),
     norms=Norms(folder_less=1.0),
     tied=True,
-    keys={"activation": {"of_folder": lambda said: "gelu_tanh"}},  # whatever old files call it
+    keys={"activation": {"of_folder": lambda said: "gelu_tanh"}},  # old files name another one
     defaults={"activation": "gelu_tanh", "embedding_scale": lambda found: sqrt(found["width"])},
     folder_defaults={"norm_eps": 1e-6, "kv_heads": 16, "head_dim": 256},
     tiny={

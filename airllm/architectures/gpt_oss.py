@@ -1,6 +1,6 @@
-"""GPT-OSS (OpenAI, 2025): heads with sinks, windows by turns, experts alone, whose gate and up are clamped.
+"""GPT-OSS (OpenAI, 2025): heads with sinks, alternating windows, only experts, whose gate and up are clamped.
 
-Its router takes the softmax over the chosen experts: that over all, made to sum to one.
+Its router's softmax over the chosen experts equals the softmax over all, normalized to sum to one.
 """
 
 from functools import partial

@@ -1,6 +1,6 @@
-"""The numbers of a model: one row for each, with what GGUF files and config.json call it.
+"""The numbers of a model: one row for each, with its keys in GGUF files and config.json.
 
-Read and written by these rows alone. Windows and rotations, which are more than a number, have the same in
+These rows alone read and write them. Windows and rotary positions, which are more than a number, are in
 `windows.py` and `ropes.py`.
 """
 
@@ -32,13 +32,13 @@ def inverse(value: float) -> float:
 class Key:
     """A number in files.
 
-    `gguf`: its key there, after the architecture's name. `folder`: its key in config.json, or several, of
-    which the last is meant where there is none. "": such files do not say it. `check` reads it from `Values`.
-    `default`: a value or a function of the numbers read before, which raises ValueError with what is
-    expected; ... where a file must say it. `of_gguf`, `of_folder`: our number, made of theirs; that of GGUF
-    files is its own inverse. `null`: JSON's null means None, not the default. `implied`: written only where
-    it is not its default. `moe`: of models with experts alone. `all`: every architecture may have it, others
-    name it among their `numbers`.
+    `gguf`: its key there, after the architecture's name. `folder`: its key in config.json, or several; if
+    none of them is present, messages name the last. "": such files do not have it. `check`: the method of
+    `Values` that reads it. `default`: a value, or a function of the numbers read before, which may raise
+    ValueError with what is expected; ... if a file must have it. `of_gguf`, `of_folder`: convert the file's
+    number to ours; `of_gguf` is its own inverse. `null`: JSON's null means None, not the default. `implied`:
+    not written if it equals the default. `moe`: only for models with experts. `all`: every architecture may
+    have it; if False, those that have it list it in `numbers`.
     """
 
     gguf: str = ""
@@ -73,7 +73,7 @@ class Key:
 
 
 def number_of(name: str) -> Callable[[Found], Any]:
-    """The default that is another number."""
+    """A default that copies another number."""
     return lambda found: found[name]
 
 
@@ -120,8 +120,8 @@ KEYS: dict[str, Key] = {
 
 
 def keys_of(architecture: Architecture) -> Iterator[tuple[str, Key]]:
-    """All numbers, with an architecture's own names, meanings and defaults. Those that it has not have no
-    names in its files.
+    """All numbers, with the architecture's own keys and defaults. A number that it lacks has no key in its
+    files, so it takes its default.
     """
     for name, key in KEYS.items():
         own = dict(architecture.keys.get(name, {}))
@@ -133,7 +133,7 @@ def keys_of(architecture: Architecture) -> Iterator[tuple[str, Key]]:
 
 
 def write_keys(architecture: Architecture, config: ModelConfig) -> Iterator[tuple[str, Any]]:
-    """The keys of a GGUF file, after the architecture's name, and what they say of a model."""
+    """The keys of a GGUF file, after the architecture's name, and their values for a model."""
     found = vars(config)
     for name, key in keys_of(architecture):
         default = architecture.gguf_defaults.get(name, key.default)

@@ -1,4 +1,4 @@
-"""Llama 1 to 3 (Touvron et al., 2023; Grattafiori et al., 2024), SmolLM 1 and 2, and all made alike."""
+"""Llama 1 to 3 (Touvron et al., 2023; Grattafiori et al., 2024), SmolLM 1 and 2, and models like them."""
 
 from airllm.architectures.declaration import Architecture, Rotary, Tiny
 

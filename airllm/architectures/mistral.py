@@ -1,5 +1,5 @@
-"""Mistral (Jiang et al., 2023), Mixtral (Jiang et al., 2024) and Ministral 3. GGUF files call the first two
-llama.
+"""Mistral (Jiang et al., 2023), Mixtral (Jiang et al., 2024) and Ministral 3. The first two are "llama" in
+GGUF files.
 """
 
 from airllm.architectures.declaration import Rotary, Tiny, Window

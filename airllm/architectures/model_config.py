@@ -1,8 +1,8 @@
-"""What a model is made of, read from a GGUF file's metadata or a folder's config.json.
+"""The configuration of a model, read from a GGUF file's metadata or a folder's config.json.
 
-Both say the same in different words (`keys.py`); `ModelConfig` has one word for each thing. What differs in
-the stored weights is in it too: llama GGUF files have the rows of q and k in an order for the rotation of
-neighbouring pairs (`rope.interleaved`), and Gemma's folders store norm weights less one (`norm_offset`).
+The two have different names for the same things (`keys.py`); `ModelConfig` has one. It also describes how
+stored weights differ: GGUF files of llama order the rows of q and k for rotating neighbouring pairs
+(`rope.interleaved`), and Gemma's folders store norm weights minus one (`norm_offset`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary positions: `dim` of a head's values are turned, in neighbouring pairs if `interleaved`, else
-    each with the one half of `dim` further on. `scaling` is as `tensor_ops.rope_table` takes it.
+    """Rotary positions. The first `dim` values of a head are rotated: neighbouring pairs if `interleaved`,
+    else pairs (i, i + dim / 2). `scaling` is that of `tensor_ops.rope_table`.
     """
 
     theta: float
@@ -28,8 +28,8 @@ class Rope:
 
 @dataclass(frozen=True)
 class QueryTemperature:
-    """Queries beyond `length` positions are scaled by 1 + scale * log(1 + floor(position / length)), so that
-    attention stays as sharp in long texts (Llama 4, Ministral 3).
+    """Queries are scaled by 1 + scale * log(1 + floor(position / length)), so that attention stays sharp in
+    texts longer than `length` (Llama 4, Ministral 3).
     """
 
     scale: float
@@ -37,7 +37,7 @@ class QueryTemperature:
 
 
 def _trait_field(part: str, default: Any = dataclasses.MISSING) -> Any:
-    """A field that says something of a `part` of the model: see `ModelConfig.traits`."""
+    """A field that describes a `part` of the model: see `ModelConfig.traits`."""
     metadata = {"of": part}
     if default is dataclasses.MISSING:
         return dataclasses.field(metadata=metadata)
@@ -46,22 +46,22 @@ def _trait_field(part: str, default: Any = dataclasses.MISSING) -> Any:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A decoder model. Sizes are numbers of values; tuples have an item for each layer, or none.
+    """The configuration of a decoder model. Sizes count values. Tuples have an item for each layer, or none.
 
-    A field with a default is what a plain Llama does not need: a `trait` of the model where it has another
-    value. Fields "of" the size every model has; those of the file concern how weights are stored; those of
-    the ends come before the first layer or after the last; all others are of the layers.
+    A field with a default is not needed for a plain Llama. With another value it is a *trait* of the model.
+    Each field belongs to a part. "size": every model has it. "file": how weights are stored. "ends": before
+    the first layer or after the last. All others belong to the layers.
 
-    `windows`: the last so many keys that a query sees, None for all. `local_rope`: the rotation of layers
-    with a window, where it differs. `nope_layers`: those that rotate nothing. `rope_sections`: pairs that go
-    by position in time, height and width, which for text are one. `norm_offset`: added to stored norm
-    weights. `fused`: q, k, v are one stored matrix, and so are gate and up. `pre_norms`, `post_norms`: norms
-    before, after attention and feed-forward. `qk_norm`: of q and k, of each "head" or of the whole "row".
-    `residual_scale`: of what each half of a layer adds; `logit_scale`: of the logits. `normalize_experts`:
-    the weights of the chosen experts are made to sum to one. `shared_expert`: the width of an expert that
-    every token takes, weighted by a gate of its own. `sinks`: each head has a score that takes its share of
-    the softmax and has no value. `activation` "swiglu_clamped" is (up + 1) * gate * sigmoid(`swiglu_alpha` *
-    gate), where gate is cut to at most `swiglu_limit` and up to its distance from 0.
+    `windows`: how many of the last keys a query attends to, None for all. `local_rope`: the rotation of
+    layers with a window, if it differs. `nope_layers`: layers without rotation. `rope_sections`: pairs that
+    rotate by position in time, height and width, which are equal for text. `norm_offset`: added to stored
+    norm weights. `fused`: q, k, v are one stored matrix, and so are gate and up. `pre_norms`, `post_norms`:
+    norms before, after attention and feed-forward. `qk_norm`: norms of q and k, by "head" or whole "row".
+    `residual_scale` multiplies what attention and feed-forward add; `logit_scale` the logits.
+    `normalize_experts`: the weights of the chosen experts are scaled to sum to one. `shared_expert`: the
+    width of an expert that every token uses, weighted by its own gate. `sinks`: each head has an extra score
+    in the softmax, without a value. `activation` "swiglu_clamped" is (up + 1) * gate *
+    sigmoid(`swiglu_alpha` * gate). It clamps gate to at most `swiglu_limit`, and up to +-`swiglu_limit`.
     """
 
     architecture: str = _trait_field("size")
@@ -109,51 +109,49 @@ class ModelConfig:
 
     @property
     def in_short(self) -> str:
-        """What it is, such as "llama, 30 layers of 576"."""
+        """A short description, such as "llama, 30 layers of 576"."""
         return f"{self.architecture}, {self.layers} layers of {self.width}"
 
     def __repr__(self) -> str:
-        """What is not the default; of one value in all layers, that one and how often."""
+        """The fields that differ from their default. Repeated values are shown once, with their count."""
         return f"ModelConfig({', '.join(_format_field(self, field) for field in _distinct_fields(self))})"
 
     def traits(self, part: str = "layers") -> frozenset[str]:
-        """What this part of the model, its "layers" or its "ends", needs beyond a plain Llama: names of
-        fields, with the value where that is a word ("qk_norm=head"), or the field of it ("rope.scaling").
+        """What a part of the model, "layers" or "ends", needs beyond a plain Llama: names of fields, with the
+        value if it is a word ("qk_norm=head") or with an inner field ("rope.scaling").
 
-        A new field is a trait by itself: who computes layers natively names the traits it knows, and is not
-        asked for a model that has another.
+        A new field is a trait automatically. Native layers list the traits that they support, and are not
+        used for a model with any other.
         """
         fields = [f for f in dataclasses.fields(self) if f.metadata.get("of", "layers") == part]
         return frozenset(trait for field in fields for trait in _traits_of(self, field))
 
     def window(self, layer: int) -> int | None:
-        """The last so many keys that a query sees in this layer; None for all."""
+        """How many of the last keys a query attends to in this layer; None for all."""
         return self.windows[layer] if self.windows else None
 
     def rope_of(self, layer: int) -> Rope | None:
-        """The rotation in this layer; None where nothing is rotated."""
+        """The rotation in this layer; None if there is none."""
         if self.nope_layers and self.nope_layers[layer]:
             return None
         return self.local_rope if self.local_rope and self.window(layer) else self.rope
 
     @property
     def trained_context(self) -> int:
-        """Tokens of the longest text that the model was made for: with a stretched rotation, those it is
-        stretched to, which some files say as the length before and a factor.
+        """The longest text, in tokens, that the model was trained for. With a scaled rotation, it is the
+        length after scaling; some files give the length before it and a factor.
         """
         scaling = self.rope.scaling or {}
         before, factor = scaling.get("original_max_position_embeddings", 0), scaling.get("factor", 1)
         return max(self.context, int(before * factor))
 
     def is_moe(self, layer: int) -> bool:
-        """Whether this layer's feed-forward part is a choice of experts."""
+        """Whether this layer has experts."""
         return bool(self.moe_layers) and self.moe_layers[layer]
 
 
 def _traits_of(of: Any, field: dataclasses.Field[Any]) -> Iterator[str]:
-    """The trait that a field is, unless it must be given or has the value that it has for a plain Llama; and
-    those of its own fields.
-    """
+    """The traits of a field: itself, unless it is required or has its default, and those of inner fields."""
     value = getattr(of, field.name)
     plain = not any(value) if isinstance(value, tuple) else value == field.default
     if not plain and field.default is not dataclasses.MISSING:
@@ -163,7 +161,7 @@ def _traits_of(of: Any, field: dataclasses.Field[Any]) -> Iterator[str]:
 
 
 def _distinct_fields(config: ModelConfig) -> list[str]:
-    """Fields that must be given, and those that have another value than by default."""
+    """Required fields, and fields that differ from their default."""
     every = dataclasses.fields(config)
     return [field.name for field in every if getattr(config, field.name) != field.default]
 

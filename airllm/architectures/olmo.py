@@ -1,5 +1,5 @@
-"""OLMo 2 (Walsh et al., 2025): norms after each half only, and of all of q and k before they are heads. OLMo
-3 has windows too; GGUF files call both olmo2.
+"""OLMo 2 (Walsh et al., 2025): norms after attention and feed-forward only, and of whole rows of q and k.
+OLMo 3 also has windows. GGUF files call both olmo2.
 """
 
 from airllm.architectures.declaration import Architecture, Norms, Rotary, Tiny, Window
@@ -10,7 +10,7 @@ OLMO2 = Architecture(
     model_types=("olmo2",),
     norms=Norms(before=False, after=True, q_and_k="row"),
     rotary=Rotary(local_unscaled=True),
-    window=Window(all_but_every=4),  # in GGUF files of OLMo 3, which have this name
+    window=Window(all_but_every=4),  # for GGUF files of OLMo 3, which have this name
     folder_defaults={"norm_eps": 1e-5},
     tiny={
         "olmo2": Tiny(

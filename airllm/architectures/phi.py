@@ -3,7 +3,7 @@
 from airllm.architectures.declaration import Architecture, Biases, Rotary, Tiny, Window
 
 _SCALINGS = {"default": "default", "longrope": "longrope", "su": "longrope", "yarn": "longrope"}
-_SHORT = 24  # tokens of the tests' second text: a longer one is long
+_SHORT = 24  # tokens of a short text in the tests; a longer one uses the angles of long texts
 _LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 100.0,
@@ -20,7 +20,7 @@ PHI3 = Architecture(
     window=Window(),
     biases=Biases(),
     fused=True,
-    stripped_names=("phi-3", "phi3"),  # its templates have line ends there, which it was not trained with
+    stripped_names=("phi-3", "phi3"),  # its templates have newlines there that it was not trained with
     folder_defaults={"norm_eps": 1e-6},
     tiny={
         "phi3": Tiny(

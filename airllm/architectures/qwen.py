@@ -1,5 +1,5 @@
-"""Qwen 2 (Yang et al., 2024) and 3 (Yang et al., 2025), their mixtures of experts, and the text part of those
-that see.
+"""Qwen 2 (Yang et al., 2024) and 3 (Yang et al., 2025), their mixtures of experts, and the text part of their
+vision models.
 """
 
 from airllm.architectures.declaration import (
@@ -34,12 +34,12 @@ _VISION = {
     "patch_size": 2,
     "out_hidden_size": 32,
 }
-# Positions in text, height and width, which are one and the same for text.
+# Positions in text, height and width, which are equal for text.
 _MULTI_AXIS = SCALINGS | {"mrope": "default"}
 
 
 def _sparse_layers(values: Values, layers: int) -> tuple[bool, ...]:
-    """Every so many-th layer has experts, but for some."""
+    """Which layers have experts: every n-th, except listed ones."""
     step = values.whole("decoder_sparse_step", 1)
     dense = values.get("mlp_only_layers", (list,), "a list of layers", [])
     return tuple(i not in dense and (i + 1) % step == 0 for i in range(layers))
@@ -206,5 +206,5 @@ QWEN3MOE = QWEN3.but(
 QWEN3VLMOE = QWEN3MOE.but(
     "qwen3vlmoe",
     title="Qwen 3-VL with experts, for text",
-    model_types=(),  # folders have all experts of a layer in one tensor, which is not read
+    model_types=(),  # unsupported: folders have all experts of a layer in one tensor
 )

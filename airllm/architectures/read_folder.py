@@ -1,4 +1,4 @@
-"""The configuration of a model in a Hugging Face folder's config.json."""
+"""Reads a model's configuration from a Hugging Face folder's config.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airllm.architectures.values import Values, check_config
 from airllm.architectures.windows import folder_windows
 from airllm.files.weight_file import read_json
 
-# Flags that must not be set, and what is expected instead.
+# Flags that must not be set -> what is expected instead.
 _REFUSED = {
     "mlp_bias": "false: feed-forward biases are not known here",
     "use_bidirectional_attention": "false: a model that writes text",
@@ -22,7 +22,7 @@ _REFUSED = {
 
 
 def folder_config(folder: Path) -> ModelConfig:
-    """The configuration in a folder's config.json."""
+    """The configuration in a folder's config.json. Raises ModelFileError or OSError."""
     whole = _open(folder)
     architecture, values = _text_part(whole)
     for flag, expected in _REFUSED.items():
@@ -53,7 +53,7 @@ def folder_config(folder: Path) -> ModelConfig:
 
 
 def architecture_of_folder(folder: Path) -> Architecture:
-    """What its config.json says. Raises ModelFileError for a model that does not run here."""
+    """The architecture that config.json names. Raises ModelFileError if it is not supported."""
     return _text_part(_open(folder))[0]
 
 
@@ -68,7 +68,7 @@ def _open(folder: Path) -> Values:
 
 
 def _text_part(whole: Values) -> tuple[Architecture, Values]:
-    """The part that writes text, of a model that may also see, and its architecture."""
+    """The architecture and the configuration of the text part, also of a vision model."""
     values, kind = whole, whole.text("model_type")
     if parts := with_part(kind):
         values = whole.below("text_config") or whole

@@ -1,4 +1,4 @@
-"""The configuration of a model in a GGUF file's metadata, and the metadata of a configuration."""
+"""Reads a model's configuration from a GGUF file's metadata, and writes such metadata."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airllm.architectures.values import Values, check_config
 from airllm.architectures.windows import gguf_windows, write_windows
 from airllm.files.weight_file import ModelFileError
 
-# Fields that say whether there is a bias, and its tensor in the first layer, or the first of its tensors.
+# Bias field -> the tensor in the first layer that shows whether there is a bias.
 _BIASES = {
     "qkv_bias": "attention.q_bias",
     "output_bias": "attention.output_bias",
@@ -26,7 +26,7 @@ _BIASES = {
 
 
 class GgufHead(Protocol):
-    """What of a GGUF file its configuration is read from: an opened one, or one that is to be written."""
+    """What the configuration is read from: an opened GGUF file, or one still to be written."""
 
     @property
     def path(self) -> Path: ...
@@ -39,7 +39,7 @@ class GgufHead(Protocol):
 
 
 def gguf_config(file: GgufHead) -> ModelConfig:
-    """The configuration in a GGUF file's metadata."""
+    """The configuration in a GGUF file's metadata. Raises ModelFileError."""
     architecture = _architecture(file)
     values = Values(file.path, file.metadata, f"{architecture.name}.")
     found = _numbers(architecture, values, {"vocabulary": _vocabulary(file, values)})
@@ -64,7 +64,7 @@ def gguf_config(file: GgufHead) -> ModelConfig:
 
 
 def gguf_keys(config: ModelConfig) -> dict[str, Any]:
-    """The keys of a model, after its architecture's name, that `gguf_config` reads."""
+    """The keys of a model that `gguf_config` reads, without the architecture's name."""
     architecture = architecture_named(config.architecture)
     found = dict(write_keys(architecture, config)) | {"attention.value_length": config.head_dim}
     return found | write_ropes(architecture, config) | write_windows(architecture, config)
@@ -80,7 +80,7 @@ def _architecture(file: GgufHead) -> Architecture:
 
 
 def _numbers(architecture: Architecture, values: Values, found: dict[str, Any]) -> dict[str, Any]:
-    """Also what the keys say. Those of experts only where there are some: files may say that there are 0."""
+    """Add the numbers in the keys to `found`. Those of experts are skipped if their count is missing or 0."""
     count = KEYS["experts"].gguf
     dense = count not in values or values.is_zero(count)
     for name, key in keys_of(architecture):
@@ -92,7 +92,7 @@ def _numbers(architecture: Architecture, values: Values, found: dict[str, Any]) 
 
 
 def _vocabulary(file: GgufHead, values: Values) -> int:
-    """As many as the embedding has rows: `vocab_size` is optional, and may leave out padding."""
+    """The rows of the embedding: `vocab_size` is optional, and may not count padding."""
     if "token_embd.weight" not in file.tensors:
         raise ModelFileError(file.path, "tensor token_embd.weight", "is missing", "the embedding of tokens")
     shape = file.tensors["token_embd.weight"].shape

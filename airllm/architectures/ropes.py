@@ -1,4 +1,4 @@
-"""The rotation of positions, and what scales queries by position: what files say of it, both ways."""
+"""Reads and writes the keys of files for rotary positions and for queries scaled by position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENGTH = "original_max_position_embeddings"
 _FACTORS = "rope_factors_"
 _SECTIONS = "rope.dimension_sections"
 _TEMPERATURE = "llama_4_scaling_beta"
-# what GGUF files call the numbers of a scaling, after rope.scaling., and those that a file must say
+# The fields of a scaling in GGUF files, after rope.scaling., and those that a file must have.
 _GGUF_NAMES = {
     "linear": {"factor": "factor"},
     "yarn": {
@@ -27,7 +27,7 @@ _GGUF_NAMES = {
         "attention_factor": "yarn_attn_factor",
         "beta_fast": "yarn_beta_fast",
         "beta_slow": "yarn_beta_slow",
-        "mscale_all_dim": "yarn_log_multiplier",  # beside an mscale of 1
+        "mscale_all_dim": "yarn_log_multiplier",  # with an mscale of 1
     },
     "longrope": {"attention_factor": "attn_factor"},
 }
@@ -42,7 +42,7 @@ _NO_NUMBERS_OF_SCALING = ("rope_theta", "partial_rotary_factor", "type", _TEMPER
 
 
 def drop_unused(ropes: dict[str, Any], windows: Windows) -> dict[str, Any]:
-    """The same fields, without a rotation of layers with a window that no layer has or that is no other."""
+    """The same fields, without a local rotation that no layer uses or that equals the other."""
     unused = not any(windows) or ropes.get("local_rope") == ropes["rope"]
     return {name: value for name, value in ropes.items() if name != "local_rope" or not unused}
 
@@ -51,7 +51,7 @@ def drop_unused(ropes: dict[str, Any], windows: Windows) -> dict[str, Any]:
 
 
 def folder_ropes(architecture: Architecture, values: Values, head_dim: int, layers: int) -> dict[str, Any]:
-    """The fields of ModelConfig that concern positions. Newer files have it all in `rope_parameters`."""
+    """The fields of ModelConfig for positions. Newer files have all of them in `rope_parameters`."""
     rule = architecture.rotary
     new = values.below("rope_parameters")
     theta = values.number("rope_theta", rule.theta)
@@ -72,7 +72,7 @@ def folder_ropes(architecture: Architecture, values: Values, head_dim: int, laye
 
 
 def _sections(values: Values, key: str, found: Iterable[Any]) -> tuple[int, ...]:
-    """How many pairs go by each axis. GGUF files have a fourth, which is 0."""
+    """How many pairs rotate by each axis. GGUF files have a fourth number, which is 0."""
     sections = [each if isinstance(each, int) else -1 for each in found]
     if len(sections) > 4 or any(not 0 <= each <= MOST for each in sections):
         raise values.error(key, f"has value {sections}", "at most 4 whole numbers")
@@ -82,7 +82,7 @@ def _sections(values: Values, key: str, found: Iterable[Any]) -> tuple[int, ...]
 def _two_folder_ropes(
     values: Values, new: Values | None, theta: float, head_dim: int, rule: Rotary
 ) -> dict[str, Any]:
-    """Of layers without and with a window. `new`: an object for each of both, or one."""
+    """The rotations of layers without and with a window. `new` has an object for each, or is one for both."""
     wide, near = (new and new.below(each) for each in ("full_attention", "sliding_attention"))
     rope = _folder_rope(
         values, wide or (None if near else new) or values.below("rope_scaling"), theta, head_dim, rule
@@ -93,7 +93,7 @@ def _two_folder_ropes(
 
 
 def _folder_rope(values: Values, given: Values | None, theta: float, head_dim: int, rule: Rotary) -> Rope:
-    """`given`: an object of rope_parameters, or rope_scaling; without one, rope_theta stands alone."""
+    """The rotation in `given`, an object of rope_parameters or rope_scaling. Without one, only rope_theta."""
     part = values.number("partial_rotary_factor", 1.0)
     if given is None:
         return Rope(theta, _rotated_count(head_dim, part))
@@ -116,7 +116,7 @@ def _folder_rope(values: Values, given: Values | None, theta: float, head_dim: i
 
 
 def _rotated_count(head_dim: int, part: float) -> int:
-    """How many values of a head a part of them is. `check_config` refuses too many."""
+    """How many values of a head are rotated. `check_config` refuses too many."""
     return int(min(head_dim * part, MOST))
 
 
@@ -138,7 +138,7 @@ def _check_scaling(given: Values, kind: str, rotated: int) -> None:
 
 
 def _folder_nope(values: Values, rule: Rotary, layers: int) -> tuple[bool, ...]:
-    """`no_rope_layers` has a 1 for each layer that is rotated, whatever its name says."""
+    """`no_rope_layers` has a 1 for each layer *with* rotation, despite its name."""
     rotated = values.get("no_rope_layers", (list,), expected := f"{layers} of 0 and 1", None)
     if rotated is None:
         return _none_every(values.whole("no_rope_layer_interval", rule.none_every), layers)
@@ -163,7 +163,7 @@ def _folder_temperature(values: Values, given: Values | None) -> QueryTemperatur
 def gguf_ropes(
     architecture: Architecture, values: Values, tensors: Container[str], head_dim: int, layers: int
 ) -> dict[str, Any]:
-    """The fields of ModelConfig that concern positions."""
+    """The fields of ModelConfig for positions."""
     rule = architecture.rotary
     dim = values.whole(ROPE_DIM["gguf"], head_dim)
     theta = values.number("rope.freq_base", rule.theta)
@@ -185,7 +185,7 @@ def gguf_ropes(
 
 
 def _gguf_scaling(values: Values, tensors: Container[str]) -> dict[str, Any] | None:
-    """In config.json's words. Llama 3's and Phi-3's factors are tensors, not keys."""
+    """The scaling in config.json's terms. The factors of Llama 3 and Phi-3 are tensors, not keys."""
     known = {"none": None} | {each: each for each in _GGUF_NAMES}
     kind = values.one_of("rope.scaling.type", known[_implied_scaling(values, tensors)], known=known)
     if kind is None:
@@ -208,7 +208,7 @@ def _gguf_scaling(values: Values, tensors: Container[str]) -> dict[str, Any] | N
 
 
 def _implied_scaling(values: Values, tensors: Container[str]) -> str:
-    """The scaling that a file without rope.scaling.type means: converters write none for Phi-3."""
+    """The scaling if the file has no rope.scaling.type, which converters do not write for Phi-3."""
     if f"{_FACTORS}long.weight" in tensors:
         return "longrope"
     return "linear" if "rope.scaling.factor" in values else "none"
@@ -222,9 +222,9 @@ def _check_factors(values: Values, tensors: Container[str]) -> None:
 
 
 def write_ropes(architecture: Architecture, config: ModelConfig) -> dict[str, Any]:
-    """The same keys, of a model. The factors of Llama 3 and of longrope are tensors."""
+    """The keys of a model's positions. The factors of Llama 3 and of longrope are tensors."""
     found: dict[str, Any] = {"rope.freq_base": config.rope.theta, ROPE_DIM["gguf"]: config.rope.dim}
-    if config.local_rope or architecture.rotary.local_theta:  # left out, it would be read as that
+    if config.local_rope or architecture.rotary.local_theta:  # without it, a reader uses local_theta
         found["rope.freq_base_swa"] = (config.local_rope or config.rope).theta
     if config.rope_sections:
         found[_SECTIONS] = [*config.rope_sections, 0, 0, 0, 0][:4]

@@ -1,4 +1,4 @@
-"""Seed-OSS (ByteDance, 2025). GGUF files call the norm before the feed-forward part post_attention_norm."""
+"""Seed-OSS (ByteDance, 2025). In GGUF files, the norm before the feed-forward is post_attention_norm."""
 
 from airllm.architectures.declaration import Architecture, Biases, Tiny
 

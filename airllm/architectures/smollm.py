@@ -1,4 +1,4 @@
-"""SmolLM3 (Hugging Face, 2025): Llama without a rotation in every fourth layer. SmolLM 1 and 2 are Llama."""
+"""SmolLM3 (Hugging Face, 2025): Llama without rotation in every fourth layer. SmolLM 1 and 2 are Llama."""
 
 from airllm.architectures.declaration import Rotary, Tiny, Window
 from airllm.architectures.llama import LLAMA

@@ -1,9 +1,8 @@
-"""One name for each tensor of a model, and how GGUF files and Hugging Face folders call it.
+"""One name for each tensor of a model, and its names in GGUF files and Hugging Face folders.
 
 "layers.3.attention.q" is `blk.3.attn_q.weight` in a GGUF file and `model.layers.3.self_attn.q_proj.weight` in
-a folder. Experts are stored one by one in most folders and as one stack in GGUF files:
-"layers.3.experts.7.up" is a tensor of its own there, and a part of `blk.3.ffn_up_exps.weight` here. Stacks in
-folders are declared (`Stacks`).
+a folder. Most folders store experts one by one; GGUF files stack them. "layers.3.experts.7.up" is a tensor in
+a folder, and a part of `blk.3.ffn_up_exps.weight` in a GGUF file. Folders with stacks declare it (`Stacks`).
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ _LAYER = {
     "shared_expert.up": ("ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"),
     "shared_expert.down": ("ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"),
 }
-_BY_TURNS = ("gate", "up")  # the outputs of a tensor that is both
-# Where the language model stands in a folder, alone or beside a part for images, and its output there.
+_BY_TURNS = ("gate", "up")  # their outputs alternate in an interleaved tensor
+# Prefix of the language model in a folder, alone or with a vision part -> prefix of its output.
 _PREFIXES = {"model.": "", "language_model.model.": "language_model.", "model.language_model.": ""}
 
 
@@ -106,12 +105,12 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
 
 
 def shared_names(config: ModelConfig) -> list[str]:
-    """Our names of the tensors outside of the layers that every model of this configuration has."""
+    """Our names of the tensors outside the layers that every model of this configuration has."""
     return ["token_embedding", "output_norm"] + ([] if config.tied_embeddings else ["output"])
 
 
 def gguf_name(architecture: Architecture, name: str) -> str:
-    """How a GGUF file calls one of our names; the experts of a layer are parts of one tensor."""
+    """A tensor's name in GGUF files. The experts of a layer share one tensor."""
     if name in _WHOLE:
         return _WHOLE[name][0]
     _, layer, part = name.split(".", 2)
@@ -120,7 +119,7 @@ def gguf_name(architecture: Architecture, name: str) -> str:
 
 
 class NamedTensors:
-    """The tensors of a model by our names. Raises ModelFileError where the file lacks one."""
+    """The tensors of a model by our names. Raises ModelFileError if the file lacks one."""
 
     def __init__(self, weights: WeightFile, config: ModelConfig):
         self.weights, self.config = weights, config
@@ -139,11 +138,11 @@ class NamedTensors:
         return layer_names(self.config, layer)
 
     def file_name(self, name: str) -> str:
-        """How the file calls this tensor."""
+        """The tensor's name in the file."""
         return self._split(name)[0]
 
     def tensor(self, name: str) -> Stored:
-        """A view of the mapped file; an expert of a stack is a view too, a row for each output."""
+        """A view of the mapped file. An expert of a stack is a view too, with a row for each output."""
         stored, expert = self._split(name)
         whole = self.weights.tensor(stored)
         if expert is None:
@@ -156,16 +155,16 @@ class NamedTensors:
         return self._of_stack(whole[expert], name.rpartition(".")[2].removesuffix("_bias"))
 
     def _of_stack(self, of_expert: Stored, part: str) -> Stored:
-        """The "gate", "up" or "down" of what a stack has of an expert."""
+        """The "gate", "up" or "down" in an expert's part of a stack."""
         assert self._stacks
         if self._stacks.transposed:
-            of_expert = np.asarray(of_expert).T  # folders hold no Quantized
+            of_expert = np.asarray(of_expert).T  # a folder has no Quantized
         if self._stacks.interleaved and part in _BY_TURNS:
             return of_expert[_BY_TURNS.index(part) :: len(_BY_TURNS)]
         return of_expert
 
     def span(self, name: str) -> Span:
-        """Where the tensor's bytes lie."""
+        """The tensor's bytes in its map."""
         stored, expert = self._split(name)
         span = self.weights.span(stored)
         if expert is None:
@@ -177,16 +176,16 @@ class NamedTensors:
         return self.file_name(name) in self.weights
 
     def _refuse_too_many_experts(self, layer: int) -> None:
-        """Each of them has names, so that their number may not be only what a key says."""
+        """Check the number of experts in the keys against the tensors, before a name is made for each."""
         needed, there = 3 * self.config.experts, len(self.weights.names())
         if self._stacks:
-            self.tensor(f"layers.{layer}.experts.0.gate")  # of a stack of so many
+            self.tensor(f"layers.{layer}.experts.0.gate")  # checks the size of the stack
         elif needed > there:
             found = f"has {there} tensors"
             raise ModelFileError(self.weights.path, f"layer {layer}", found, f"{needed} of experts alone")
 
     def _split(self, name: str) -> tuple[str, int | None]:
-        """The file's name, and which of its parts it is if it is a stack."""
+        """The tensor's name in the file, and the expert's index if it is a stack."""
         if name in _WHOLE:
             gguf, folder = _WHOLE[name]
             prefix = _PREFIXES[self._prefix] if name == "output" else self._prefix

@@ -1,4 +1,4 @@
-"""Values of a configuration by key, checked: what is missing or wrong names the file and the key."""
+"""Reads and checks the values of a configuration by key. Errors name the file and the key."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from airllm.architectures.model_config import ModelConfig
 from airllm.files.weight_file import ModelFileError
 
-MOST = 1 << 24  # of any size: beyond what exists; what of it is in memory, the file's own size bounds
+MOST = 1 << 24  # of any size: larger than any model; the file's own size bounds what is in memory
 MOST_LAYERS = 4096
 
 
 class Values:
-    """Values by key, with checks; messages name file and key. `under`: what all keys begin with."""
+    """Checked values by key. Errors are ModelFileErrors. All keys begin with `under`."""
 
     def __init__(self, path: Path, values: Mapping[str, Any], under: str = ""):
         self.path, self.values, self.under = path, values, under
@@ -24,7 +24,7 @@ class Values:
 
     def get(self, key: str, kinds: tuple[type, ...], expected: str, default: Any) -> Any:
         value = self.values.get(self.under + key)
-        if value is None:  # also JSON's null
+        if value is None:  # a missing key or JSON's null
             if default is ...:
                 raise self.error(key, "is missing", expected)
             return default
@@ -33,14 +33,14 @@ class Values:
         return value
 
     def whole(self, key: str, default: Any = ..., most: int = MOST) -> Any:
-        """A whole number from 1 on."""
+        """A whole number from 1 to `most`."""
         value = self.get(key, (int,), expected := f"a whole number from 1 to {most}", default)
         if value is not default and not 1 <= value <= most:
             raise self.error(key, f"has value {value}", expected)
         return value
 
     def number(self, key: str, default: Any = ...) -> Any:
-        """A number above 0."""
+        """A finite number above 0."""
         value = self.get(key, (int, float), expected := "a number above 0", default)
         if value is default:
             return value if value is None else float(value)
@@ -59,7 +59,7 @@ class Values:
         return self.get(key, (str,), "a text", default)
 
     def one_of(self, key: str, default: Any = ..., *, known: Mapping[str, Any]) -> Any:
-        """What a text stands for, or the default."""
+        """The entry of `known` for a text, or the default."""
         value = self.text(key, None if default is not ... else ...)
         if value is None:
             return default
@@ -68,26 +68,26 @@ class Values:
         return known[value]
 
     def raw(self, key: str) -> Any:
-        """What is there, unchecked; None if nothing is."""
+        """The unchecked value; None if there is none."""
         return self.values.get(self.under + key)
 
     def is_zero(self, key: str) -> bool:
-        """Whether the number 0 is there, by which some files say that they have none."""
+        """Whether the value is the number 0, which some files use for "none"."""
         value = self.raw(key)
         return type(value) in (int, float) and value == 0
 
     def __contains__(self, key: str) -> bool:
-        """Whether the key is there, be it null."""
+        """Whether the key is present, even if its value is null."""
         return self.under + key in self.values
 
     def below(self, key: str) -> Values | None:
-        """The values of an object, if there is one."""
+        """The values of a nested object; None if there is none."""
         values, under = self.get(key, (dict,), "an object", None), f"{self.under}{key}."
         return Values(self.path, {under + k: v for k, v in values.items()}, under) if values else None
 
 
 def check_config(values: Values, keys: Mapping[str, str], rope_dim: str, config: ModelConfig) -> ModelConfig:
-    """What no single value can tell; `keys`: how the file calls what is said here, and the rotated values."""
+    """Check values against each other. `keys`: the file's key of each field; `rope_dim`: that of rope.dim."""
 
     def refuse(field: str, expected: str) -> ModelFileError:
         return values.error(keys[field], f"has value {getattr(config, field)}", expected)

@@ -1,4 +1,4 @@
-"""Which layers see a window of the last tokens alone, and how wide: what files say of it, both ways."""
+"""Reads and writes the keys of files for sliding windows: which layers have one, and how wide it is."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FOLDER_PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
 
 
 def all_but_every(pattern: int, window: int | None, layers: int) -> Windows:
-    """A window in all layers but every `pattern`-th; in all of them for 0."""
+    """A window in all layers except every `pattern`-th; in all layers if `pattern` is 0."""
     return tuple(None if pattern and (i + 1) % pattern == 0 else window for i in range(layers))
 
 
 def folder_windows(
     architecture: Architecture, values: Values, nope: tuple[bool, ...], layers: int
 ) -> Windows:
-    """As config.json says. `nope`: the layers that rotate nothing."""
+    """The window of each layer by config.json. `nope`: the layers without rotation."""
     rule = architecture.window
     if rule is None:
         return (None,) * layers
@@ -42,7 +42,7 @@ def folder_windows(
 
 
 def _by_place(rule: Window, values: Values, width: int | None, layers: int) -> Windows:
-    """By how many layers are before one."""
+    """Windows by the position of a layer."""
     if rule.first is None and rule.until is None:
         pattern = next((found for key in _FOLDER_PATTERNS if (found := values.whole(key, 0))), 0)
         return all_but_every(pattern or rule.all_but_every, width, layers)
@@ -62,7 +62,7 @@ def _windows_of_types(values: Values, types: list[Any], width: int | None, layer
 
 
 def gguf_windows(architecture: Architecture, values: Values, layers: int) -> Windows:
-    """As a GGUF file's keys say."""
+    """The window of each layer by a GGUF file's keys."""
     rule = architecture.window or Window()
     width = None if values.is_zero(_WINDOW) else values.whole(_WINDOW, rule.in_gguf)
     pattern = values.raw(_PATTERN)
@@ -74,7 +74,7 @@ def gguf_windows(architecture: Architecture, values: Values, layers: int) -> Win
 
 
 def write_windows(architecture: Architecture, config: ModelConfig) -> dict[str, Any]:
-    """The same keys, of a model."""
+    """The keys of a model's windows."""
     rule = architecture.window or Window()
     width = max((each for each in config.windows if each), default=None)
     if width is None:

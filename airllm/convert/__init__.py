@@ -1,1 +1,1 @@
-"""GGUF files of models: from folders, and in other formats."""
+"""Makes GGUF files: from folders, and in other formats."""

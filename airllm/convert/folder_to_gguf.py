@@ -1,7 +1,7 @@
-"""A Hugging Face folder as the keys and tensors of a GGUF file, in llama.cpp's conventions.
+"""Converts a Hugging Face folder to the keys and tensors of a GGUF file, by llama.cpp's conventions.
 
-What is made is read again before it is written, by the same code that reads any GGUF file: a configuration
-that GGUF's keys cannot say is refused, and not written as something else.
+Before it is written, the result is read by the code that reads any GGUF file. A configuration that GGUF's
+keys cannot express raises an error and is not written as something else.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from airllm.ops.rope_scaling import frequencies
 
 
 def folder_source(folder: SafetensorsFolder, config: ModelConfig) -> tuple[list[Key], list[Source]]:
-    """The keys and tensors. Raises ModelFileError for a model that cannot be said in a GGUF file."""
-    from airllm.text.chat_template import folder_chat_template  # needs a package that GGUF files do without
+    """The keys and tensors. Raises ModelFileError for a model that a GGUF file cannot express."""
+    from airllm.text.chat_template import folder_chat_template  # needs Jinja, which GGUF files do not
 
     sources = list(_sources(folder, config))
     keys = list(_config_keys(folder.path, config))
@@ -56,7 +56,7 @@ _TYPES: dict[type, tuple[int, ...]] = {bool: BOOL, int: UINT32, float: FLOAT32, 
 
 @dataclasses.dataclass(frozen=True)
 class _Read:
-    """What a configuration is read from, before there is a file."""
+    """What `gguf_config` reads, before there is a file."""
 
     path: Path
     metadata: dict[str, Any]
@@ -115,8 +115,8 @@ def _sources(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[Source]:
 
 
 def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig, neighbours: bool = False) -> Source:
-    """`neighbours`: the rows of q and k are put in the order in which those that turn together are
-    neighbours.
+    """A tensor under its GGUF name. `neighbours`: reorder the rows of q and k so that the values of a rotated
+    pair are adjacent.
     """
     stored = tensors.tensor(name)
     assert not isinstance(stored, Quantized)
@@ -129,18 +129,18 @@ def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig, neighbo
     if neighbours and ".attention." in name and part in ("q", "k"):
         heads = c.heads if part == "q" else c.kv_heads
         return Source.of(gguf, stored, lambda: [_neighbours(stored, heads)])
-    flat = stored[0] if stored.ndim == 2 and len(stored) == 1 else stored  # a gate of one row
+    flat = stored[0] if stored.ndim == 2 and len(stored) == 1 else stored  # a router of one row
     return Source.of(gguf, flat, lambda: [flat])
 
 
 def _neighbours(stored: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of a head in the order in which those that turn together are neighbours."""
+    """Reorder the rows of each head so that the values of a rotated pair are adjacent."""
     halves = stored.reshape(heads, 2, -1, *stored.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(stored.shape)
 
 
 def _stack(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig) -> Source:
-    """The matrices of all experts, of which `name` is the first's, as one tensor."""
+    """The matrices of all experts as one tensor; `name` is that of the first expert."""
     names = [name.replace(".experts.0.", f".experts.{i}.") for i in range(c.experts)]
     first = tensors.tensor(name)
 

@@ -1,4 +1,4 @@
-"""A model's weights in another format: a GGUF file made of a GGUF file or a Hugging Face folder."""
+"""Converts a GGUF file or a Hugging Face folder to a GGUF file with weights in another format."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from airllm.formats import FORMATS, Quantized
 from airllm.progress import OnProgress, unseen
 from airllm.writable import refuse_unwritable
 
-# What can be asked for -> our name, and ggml's number for a file that is mostly of it.
+# Format as a user names it -> our name, and ggml's number of a file mostly in it.
 TARGETS = {
     "f32": ("float32", 0),
     "f16": ("float16", 1),
     "bf16": ("bfloat16", 32),
 } | {of.name: (of.name, of.file_type) for of in FORMATS.values() if of.file_type is not None}
-# Keys that are about the file itself, and not about the model.
+# Keys that describe the file and not the model.
 _OF_THE_FILE = (
     "general.architecture",
     "general.alignment",
@@ -47,8 +47,8 @@ _OF_THE_FILE = (
 
 @dataclass(frozen=True)
 class Written:
-    """What `quantize` has made: a file of `nbytes`, of a model that had `before`; `twice` are formats in
-    which values had been rounded already.
+    """The result of `quantize`: a file of `nbytes`. The model had `before` bytes. `twice`: quantized formats
+    whose values were rounded a second time.
     """
 
     path: Path
@@ -58,13 +58,13 @@ class Written:
 
 
 def quantize(source: Path, target: Path, format: str = "q4_0", on_progress: OnProgress = unseen) -> Written:
-    """Write the model `source` to the GGUF file `target`, its matrices in `format`.
+    """Write the model `source` to the GGUF file `target`, with matrices in `format`.
 
-    Vectors and the routers of experts stay float32, the output matrix has at least q8_0, and a matrix whose
-    rows are no multiple of 32 is float16. Everything else in a GGUF file is kept as it is; of a folder it is
-    made in llama.cpp's conventions. Values go through memory a few rows at a time. Raises ValueError for an
-    unknown format, ModelFileError or OSError for a model that cannot be read, or not be said in a GGUF file,
-    and FileExistsError if `target` is there.
+    Vectors and the routers of experts stay float32. The output matrix has at least q8_0. A matrix is float16
+    if its rows are not a multiple of 32. Everything else in a GGUF file is kept; for a folder it follows
+    llama.cpp's conventions. Only a few rows are in memory at a time. Raises ValueError for an unknown format,
+    ModelFileError or OSError for a model that cannot be read or that a GGUF file cannot express, and
+    FileExistsError if `target` exists.
     """
     if str(format).lower() not in TARGETS:
         raise ValueError(f"format has value {format!r}, expected one of {', '.join(TARGETS)}")
@@ -110,7 +110,7 @@ def _write_file(
 
 
 def _kept_keys(file: GgufFile) -> Iterator[Key]:
-    """The metadata of a file, but for what is about the file itself, and empty lists, which gguf refuses."""
+    """The metadata of a file, without keys about the file itself and empty lists, which gguf refuses."""
     for name, value in file.metadata.items():
         if name in _OF_THE_FILE or name.startswith("split."):
             continue
@@ -130,7 +130,7 @@ def _format_for(tensor: Source, wanted: str, output: str) -> str:
     """The format of a tensor in the new file."""
     has = tensor.format
     if has not in FORMATS and has not in FLOATS:
-        return has  # whole numbers
+        return has  # integers
     if len(tensor.shape) == 1 or "norm" in tensor.name or tensor.name.endswith(".bias"):
         return "float32"
     if "ffn_gate_inp" in tensor.name:
@@ -157,7 +157,7 @@ def _plan(tensor: Source, format: str) -> PlannedTensor:
 
 
 def _plan_copy(tensor: Source) -> PlannedTensor:
-    """The tensor's own bytes."""
+    """Copy the tensor's bytes."""
 
     def pieces() -> Iterator[np.ndarray]:
         for part in tensor.parts():

@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face folder as the keys of a GGUF file."""
+"""Converts the tokenizer of a Hugging Face folder to the keys of a GGUF file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airllm.text.pre_tokenizers import PRE_TOKENIZERS
 from airllm.text.tokenizer import Tokenizer, folder_tokenizer, gguf_tokenizer
 from airllm.text.vocabulary import SPACE, Kind
 
-# What tokenizers differ in: digits, contractions, cases, spaces, line ends, marks, scripts.
+# Texts on which tokenizers differ: digits, contractions, case, spaces, line ends, marks, scripts.
 PROBES = (
     "Hello  world\n\n  tabs\tand\t\tmore 12345 1 22 333 4444. I'm, YOU'RE don't; we'll!",
     "   leading, trailing   ",
@@ -26,8 +26,8 @@ PROBES = (
 
 
 def tokenizer_keys(folder: Path, vocabulary: int) -> list[Key]:
-    """The keys; a vocabulary smaller than the model's is filled up. Raises ModelFileError for a tokenizer
-    that would give other ids, or that none of GGUF's kinds can say.
+    """The keys. A vocabulary smaller than the model's is padded. Raises ModelFileError for a tokenizer that
+    would give other ids, or that GGUF cannot express.
     """
     path = folder / "tokenizer.json"
     description, tokenizer = read_json(path), folder_tokenizer(folder)
@@ -72,7 +72,7 @@ def _byte_pairs(path: Path, model: dict[str, Any], merges: list[tuple[str, ...]]
 
 
 def _pre_tokenizer(path: Path, whole_pieces: bool) -> str:
-    """The name of the one that cuts texts as the folder's does."""
+    """The name of the pre-tokenizer that splits texts as the folder's does."""
     from tokenizers import Tokenizer as Whole
 
     own = Whole.from_file(str(path)).pre_tokenizer
@@ -90,7 +90,7 @@ def cut(pre_tokenizer: Any, text: str) -> list[str]:
 
 
 def _pieces(tokenizer: Tokenizer, merges: list[tuple[str, ...]], count: int) -> Iterator[Key]:
-    """SentencePiece's kind: the earlier a merge, the higher the score of what it makes."""
+    """The keys of the SentencePiece kind. An earlier merge gives its piece a higher score."""
     rank: dict[str, int] = {}
     for i, pair in enumerate(merges):
         rank.setdefault("".join(pair), i)
@@ -106,7 +106,7 @@ def _pieces(tokenizer: Tokenizer, merges: list[tuple[str, ...]], count: int) -> 
 
 
 def _check(path: Path, tokenizer: Tokenizer, keys: list[Key]) -> None:
-    """Both must give the same ids, and end a text by the same tokens."""
+    """Check that both tokenizers give the same ids and end a text by the same tokens."""
     numbers = (*INT32, *FLOAT32)
     metadata = {k.name: np.array(k.value) if k.types[-1] in numbers else k.value for k in keys}
     converted = gguf_tokenizer(path, metadata)

@@ -1,4 +1,4 @@
-"""`AutoModel.from_pretrained(...)`, as users of AirLLM and transformers know it."""
+"""`AutoModel.from_pretrained(...)`, with the interface of AirLLM and transformers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airllm.files.hub import locate
 
 __all__ = ["AutoModel"]
 
-# What AirLLM's from_pretrained has and this one does not, and what there is instead.
+# Options of AirLLM's from_pretrained that this one lacks -> what to use instead.
 _ELSEWHERE = {
     "compression": "weights run as they are stored: make a smaller file with `airllm quantize`",
     "layer_shards_saving_path": "nothing is written: layers are read from the model's own file",
@@ -23,7 +23,7 @@ _ELSEWHERE = {
 
 
 class AutoModel:
-    """Opens a model by path or by its name on Hugging Face."""
+    """Opens a model by its path or its name on Hugging Face."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise TypeError('AutoModel(...) opens no model: call AutoModel.from_pretrained("smollm2")')
@@ -39,13 +39,15 @@ class AutoModel:
         max_seq_len: int | None = None,
         **options: Any,
     ) -> LayerWiseInferenceEngine:
-        """An engine for the model `name`: a GGUF file or a folder here, which never touches the network; or
-        `owner/repository` of Hugging Face, `owner/repository:file.gguf` or `:Q4_K_M` for a GGUF file in one
-        (or an address, `hf.co/...`), of which what is needed is fetched once; or `smollm2`.
+        """Open an engine for a model.
 
-        `options` are those of `LayerWiseInferenceEngine`; `revision` and `token` (or `hf_token`) are for
-        Hugging Face; `max_seq_len` is another name for `context`. Unlike AirLLM's, `generate` of what comes
-        back takes and returns text. Raises ModelNotFound, an OSError, if there is no such model.
+        `name` is a local GGUF file or folder, which never uses the network; `owner/repository` on Hugging
+        Face; `owner/repository:file.gguf` or `:Q4_K_M` for a GGUF file in one; an address (`hf.co/...`); or
+        `smollm2`. Missing files are downloaded once.
+
+        `options` are those of `LayerWiseInferenceEngine`. `revision` and `token` (or `hf_token`) are for
+        Hugging Face. `max_seq_len` is another name for `context`. Unlike AirLLM's, the engine's `generate`
+        takes and returns text. Raises ModelNotFound, an OSError, if there is no such model.
         """
         for option in options:
             if option in _ELSEWHERE:

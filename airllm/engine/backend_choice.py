@@ -1,9 +1,9 @@
-"""Which backend an engine runs a model on.
+"""Chooses the backend that an engine runs a model on.
 
-One that was named is kept. Where the automatic order gives a device, that may be the wrong place for a model:
-its weights go to the device for every token. So some layers are timed on each device of the order and on the
-processor, and the fastest is taken. What was found is kept in the cache folder, for the next time. Where the
-order gives `cpp` or `python`, nothing is measured.
+A named backend is kept. If the automatic order begins with a device, the device may still be slower for a
+model, because its weights go to the device for every token. So this module times some layers on each device
+of the order and on the processor, and takes the fastest. It keeps the result in the cache folder. If the
+order begins with `cpp` or `python`, it measures nothing.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from airllm.files import smollm2
 from airllm.files.open_weights import open_weights
 from airllm.formats import Quantized
 
-LONGEST = 3.0  # seconds: once devices have taken so long, no other one is tried
-KEPT = 100  # models
+LONGEST = 3.0  # seconds: after devices have taken this long, no other device is tried
+KEPT = 100  # most models with a kept result
 
 
 @dataclass(frozen=True)
 class EngineBackend:
-    """The `name` of the backend that runs a model, `why` that one, and the speeds of those measured."""
+    """The `name` of the backend for a model, `why` it was chosen, and the measured speeds."""
 
     name: str
     why: str
@@ -49,7 +49,7 @@ class EngineBackend:
 
 @dataclass(frozen=True)
 class Opening:
-    """How an engine opens a model, as far as its speed depends on it."""
+    """The settings of an engine that affect a model's speed."""
 
     path: str | PathLike[str]
     exact: bool = False
@@ -58,22 +58,22 @@ class Opening:
     cache_dtype: str = "f16"
 
     def ops(self, backend: KernelBackend) -> Any:
-        """The ops of a backend as the engine uses them."""
+        """The ops of a backend, as the engine uses them."""
         return ExactOps(backend) if self.exact else backend
 
     def model(self, backend: KernelBackend) -> Model:
-        """The model on these ops."""
+        """Open the model on these ops."""
         return Model(self.path, self.ops(backend), self.max_memory, self.context, self.cache_dtype)
 
     def speed(self, name: str, best: float = 0.0) -> Speed:
-        """How fast it is on a backend: see `speed.measure_speed`."""
+        """The model's speed on a backend: see `speed.measure_speed`."""
         with closing(self.model(KernelBackend(name))) as model:
             return speed.measure_speed(model, self.cache_dtype, best)
 
 
 def choose_backend(opening: Opening, backend: str = "auto") -> EngineBackend:
-    """The backend for a model: `backend` if that is a name, which must run here, else what was configured by
-    name, else the fastest of the order.
+    """The backend for a model: `backend` if that is a name, which must run here; else the configured name;
+    else the fastest of the order.
     """
     now = registry.choice()
     if backend != "auto" or now.named:
@@ -87,14 +87,14 @@ def choose_backend(opening: Opening, backend: str = "auto") -> EngineBackend:
 
 
 def beside_processor(opening: Opening, name: str) -> dict[str, Speed]:
-    """The speed of the backend `name`, if that is a device, and of the processor beside it; else nothing."""
+    """Speeds of the backend `name` and of the processor; empty if `name` is not a device."""
     if name in config_schema.on_processor():
         return {}
     return speeds_of(opening, [name], _host(registry.choice()))[0]
 
 
 def _host(now: Any) -> str:
-    """The first of the order that computes on the processor."""
+    """The first backend of the order that computes on the processor."""
     order = [name for name in _order(now) if name in config_schema.on_processor()]
     return next(name for name in order if not registry.open_backend(name).why_not)
 
@@ -111,12 +111,10 @@ def _order(now: Any) -> list[str]:
 
 
 def speeds_of(opening: Opening, devices: Sequence[str], host: str) -> tuple[dict[str, Speed], str]:
-    """The speed on `host` and on each of the devices, and when they were measured, in words."""
+    """The speeds on `host` and on the devices, and a text that says when they were measured."""
     file, key = cache_file(), _key(opening, devices, host)
     kept = _read(file)
-    with suppress(
-        KeyError, TypeError, ValueError
-    ):  # nothing is known of it, or nothing that this version understands
+    with suppress(KeyError, TypeError, ValueError):  # no result kept, or one of another version
         found = {name: Speed(**each) for name, each in kept[key]["speeds"].items()}
         if not registry.open_backend(speed.fastest(found)).why_not:
             return found, f"measured {kept[key]['measured']}, kept in {file}"
@@ -143,12 +141,12 @@ def _measure_speeds(opening: Opening, devices: Sequence[str], host: str) -> dict
 
 
 def _try_device(opening: Opening, name: str, best: float) -> Speed:
-    """The speed on a device, or why the model does not run there."""
+    """The speed on a device, or the reason why the model does not run there."""
     if name != registry.get_backend() and (reason := registry.why_passed_over(name)):
         return Speed(0, why_not=reason)
     try:
         return opening.speed(name, best)
-    except Exception as error:  # a driver may raise anything at all
+    except Exception as error:  # a driver may raise anything
         return Speed(0, why_not=f"cannot run this model: {registry.reason_of(name, error)}")
 
 
@@ -156,18 +154,18 @@ def _try_device(opening: Opening, name: str, best: float) -> Speed:
 
 
 def cache_file() -> Path:
-    """Where the speeds of models are kept."""
+    """The file with the measured speeds."""
     return smollm2.cache_dir() / "model_speeds.json"
 
 
 def forget() -> None:
-    """Measure every model again when it is opened next."""
-    with suppress(FileNotFoundError, NotADirectoryError):  # where nothing can be kept, nothing is
+    """Delete all measured speeds, so that each model is measured again when it is opened next."""
+    with suppress(FileNotFoundError, NotADirectoryError):  # then nothing was kept
         cache_file().unlink()
 
 
 def _key(opening: Opening, devices: Sequence[str], host: str) -> str:
-    """Of all that the speeds depend on and that is known without starting a device that is not in use."""
+    """A hash of what the speeds depend on, as far as it is known without starting a device not in use."""
     names = (registry.get_backend(), host)
     machine = tuning_file.this_machine({name: registry.open_backend(name).device for name in names})
     budget = (opening.max_memory, opening.context) if opening.max_memory is not None else None
@@ -181,7 +179,7 @@ def _key(opening: Opening, devices: Sequence[str], host: str) -> str:
 
 
 def _version(name: str) -> str:
-    """What else than its device a backend's speed comes from; one without packages is built with airllm."""
+    """Versions of a backend's packages, which affect its speed. One without packages is part of airllm."""
     found = []
     for package in config_schema.all_declarations()[name].packages:
         with suppress(metadata.PackageNotFoundError):
@@ -190,7 +188,7 @@ def _version(name: str) -> str:
 
 
 def _shape(path: str | PathLike[str]) -> tuple[str, list[tuple[str, Any]]]:
-    """What a model is made of: its configuration, and the formats and shapes of its tensors."""
+    """A model's configuration, and the formats and shapes of its tensors."""
     with open_weights(path) as weights:
         tensors = [weights.tensor(name) for name in weights.names()]
         kinds = [(t.format if isinstance(t, Quantized) else str(t.dtype), t.shape) for t in tensors]
@@ -198,7 +196,7 @@ def _shape(path: str | PathLike[str]) -> tuple[str, list[tuple[str, Any]]]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """What is kept. A file that cannot be read is no more than nothing kept: all of it can be measured."""
+    """The kept speeds; none if the file cannot be read, since all of them can be measured again."""
     try:
         kept = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -207,7 +205,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _write(file: Path, kept: Mapping[str, Any]) -> str:
-    """Keep this; returns why it cannot be, "" if it is."""
+    """Keep these speeds; returns "" or the reason why they cannot be kept."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write(file, json_file.text_of(dict(kept)))

@@ -1,5 +1,5 @@
-"""A model's step of decoding where a backend's module can capture it: weights, keys and values lie on the
-device, and a step is one launch of all that there is to do.
+"""Decode by a captured graph, if the backend's module can capture one: weights, keys and values are on the
+device, and one graph launch runs the whole step.
 
 `decoder.decoder_layer` and `model.Model` are the definition.
 """
@@ -23,10 +23,10 @@ CACHE_DTYPES = ("f32", "f16")
 
 
 class CapturedStep:
-    """The steps of one sequence, a token each: of its cache only the tokens are in host memory.
+    """Decode steps of one sequence, one token each. Of its cache, only the tokens are in host memory.
 
-    Raises NotImplementedError where the backend's graph has no place for a part of the model, MemoryError
-    where the device has no room for weights and cache.
+    Raises NotImplementedError if the backend's graph does not support a part of the model, MemoryError if the
+    device has no room for weights and cache.
     """
 
     def __init__(self, model: Model, cache: Cache):
@@ -35,8 +35,8 @@ class CapturedStep:
         self._graph = _graph(model, tables, cache)
 
     def run(self, token: int, cache: Cache) -> np.ndarray | None:
-        """Logits (vocabulary), float32, after `token`; the cache, which it is made for, grows by it. None
-        where it is not made ready for the next token of the sequence.
+        """Logits (vocabulary), float32, after `token`. `cache` must be the one of the constructor; it grows
+        by the token. None if the step was not prepared for the next position.
         """
         if cache.length >= self._until or cache.long != self._long:
             return None
@@ -45,7 +45,7 @@ class CapturedStep:
         return logits
 
     def prefill(self, tokens: Sequence[int], cache: Cache) -> np.ndarray:
-        """The same after the last of `tokens`, which go one by one."""
+        """Logits after the last of `tokens`, which run one by one."""
         if cache.long != self._long:
             self._graph.turn(self._tables(cache))
         for token in tokens:
@@ -54,14 +54,14 @@ class CapturedStep:
         return logits
 
     def _tables(self, cache: Cache) -> Tables:
-        """What turns the tokens of a sequence that is as long as this one; ready for so many."""
+        """The angles of a sequence as long as this one; sets the positions that the step is prepared for."""
         tables = self._tables_of(cache.capacity, cache.long)
         self._long, self._until = cache.long, len(tables[0][0])
         return tables
 
 
 def capture_step(model: Model, cache: Cache) -> tuple[CapturedStep | None, str]:
-    """A model's step with this cache, where its backend captures steps, or why this one is not captured."""
+    """A model's captured step for this cache, or None and why not; "" if the backend captures no steps."""
     if model.ops.extension("DecoderGraph") is None:
         return None, ""
     if why_not := _why_not(model, cache):
@@ -73,7 +73,7 @@ def capture_step(model: Model, cache: Cache) -> tuple[CapturedStep | None, str]:
 
 
 def _why_not(model: Model, cache: Cache) -> str:
-    """Why the step cannot be captured; "" if nothing speaks against trying."""
+    """Why the step cannot be captured; "" if nothing speaks against it yet."""
     if model.shard:
         return "what processes have found is added up between the launches of a step"
     if any(layer.experts for layer in model.layers):
@@ -84,7 +84,7 @@ def _why_not(model: Model, cache: Cache) -> str:
 
 
 def _graph(model: Model, tables: Tables, cache: Cache) -> Any:
-    """The backend's graph of a step, with a copy of all weights on the device."""
+    """The backend's graph of a step. Copies all weights to the device."""
     c, ops = model.config, model.ops
     to_device = ops.extension("to_device")
 

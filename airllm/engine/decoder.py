@@ -1,9 +1,9 @@
-"""A decoder layer: the mathematics of every model this library runs, written with its own ops.
+"""One decoder layer, written with the library's own ops. It defines the mathematics of every model.
 
-All architectures (`airllm/architectures/`) are one function here. What they do not share is in the
-configuration: windows, scales, soft caps, the activation, which norms there are, layers without a rotation.
+One function serves all architectures (`airllm/architectures/`). The configuration says what differs: windows,
+scales, soft caps, the activation, which norms exist, layers without rotary positions.
 
-The rows of `x` are tokens of one or several sequences, one after the other. Only attention knows them apart.
+The rows of `x` are the tokens of one or several sequences, concatenated. Only attention separates them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from airllm.memory.layers import Layer
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows `start` to `stop` of x are the next tokens of one sequence."""
+    """Rows `start` to `stop` of x are the next tokens of one sequence. `cache` holds its keys and values."""
 
     start: int
     stop: int
@@ -34,7 +34,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Angles:
-    """What turns the queries and keys of all rows: cosines and sines (rows, 1, dim / 2)."""
+    """Rotary angles of all rows: cosines and sines (rows, 1, dim / 2), float32."""
 
     cos: np.ndarray
     sin: np.ndarray
@@ -44,9 +44,10 @@ class Angles:
 def decoder_layer(
     ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None, rows: Sequence[Rows]
 ) -> np.ndarray:
-    """`x` (rows, width), float32, after this layer; the rows' keys and values are put into their caches.
+    """Run one layer on `x` (rows, width), float32, and return its output, of the same shape and dtype.
 
-    `ops` has the tensor operations as methods: a `KernelBackend`. `angles`: None where nothing is rotated.
+    The rows' keys and values are appended to their caches. `ops` has the tensor operations as methods: a
+    `KernelBackend`. `angles` is None if the layer has no rotary positions.
     """
     c = layer.config
     normed = ops.rms_norm(x, layer["attention.norm"], c.norm_eps) if c.pre_norms else x
@@ -57,11 +58,11 @@ def decoder_layer(
         x = normed = np.add(x, change, out=change)
     change = mix_experts(ops, normed, layer) if layer.experts else feed_forward(ops, normed, layer)
     change = _finish_half(ops, change, layer, "feed_forward")
-    return np.add(x, change, out=change)  # fresh memory would cost more than the sum
+    return np.add(x, change, out=change)  # allocating the result would cost more than the sum
 
 
 def _finish_half(ops: Any, change: np.ndarray, layer: Layer, half: str) -> np.ndarray:
-    """What half a layer adds to the hidden state, of what it has computed."""
+    """What attention or feed-forward adds to the hidden state: its result all-reduced, normalized, scaled."""
     c = layer.config
     layer.all_reduce(change)
     if c.post_norms:
@@ -74,7 +75,9 @@ def _finish_half(ops: Any, change: np.ndarray, layer: Layer, half: str) -> np.nd
 def attention(
     ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None, rows: Sequence[Rows]
 ) -> np.ndarray:
-    """Each token attends to those before it in its sequence."""
+    """Multi-head attention of `x` (rows, width): each token attends to itself and the earlier tokens of its
+    sequence. Appends the rows' keys and values to their caches.
+    """
     c = layer.config
     q, k, v = (
         ops.linear(x, layer[f"attention.{each}"], layer.get(f"attention.{each}_bias")) for each in "qkv"
@@ -84,7 +87,7 @@ def attention(
     q, k, v = (each.reshape(len(x), -1, c.head_dim) for each in (q, k, v))
     if c.qk_norm == "head":
         q, k = _norm_queries_and_keys(ops, q, k, layer)
-    attended = q  # the output of attention takes the memory of the queries, once those are rotated elsewhere
+    attended = q  # reuse q's buffer for the output: apply_rope_into writes the rotated queries elsewhere
     if angles:
         q, k = (ops.apply_rope_into(e, angles.cos, angles.sin, angles.interleaved, None) for e in (q, k))
     else:
@@ -110,13 +113,13 @@ def _norm_queries_and_keys(
 
 
 def _query_temperatures(of: QueryTemperature, rows: Sequence[Rows]) -> np.ndarray:
-    """The factor (rows, 1, 1) on each row's queries, by its position in its sequence."""
+    """The factor (rows, 1, 1), float32, on each row's queries. It depends on the position in the sequence."""
     at = np.concatenate([part.cache.length + np.arange(part.stop - part.start) for part in rows])
     return (1 + of.scale * np.log1p(at // of.length)).astype(np.float32)[:, None, None]
 
 
 def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray) -> None:
-    """Queries (heads, tokens, head_dim) of the last tokens, to the keys and values in the cache."""
+    """Attend from `q` (heads, tokens, head_dim), the last tokens, to the cache. `out` has the shape of q."""
     c, length = layer.config, cache.length + q.shape[1]
     options: dict[str, Any] = {
         "scale": c.attention_scale,
@@ -132,18 +135,18 @@ def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray
 
 
 def unpacks_cache(ops: Any, dtype: str) -> bool:
-    """Whether keys and values kept in this dtype become float32, all of a layer's, before they are used."""
+    """Whether a layer's whole cache of this dtype is converted to float32 before attention reads it."""
     return dtype == "q8_0" and ops.extension("cached_attention") is None
 
 
 def feed_forward(ops: Any, x: np.ndarray, layer: Layer, part: str = "feed_forward") -> np.ndarray:
-    """The layer's own feed-forward part, or its shared expert."""
+    """The layer's feed-forward, or its shared expert if `part` is "shared_expert"."""
     names = ("gate", "up", "down")
     return gated_mlp(ops, x, layer.config, {name: layer[f"{part}.{name}"] for name in names})
 
 
 def gated_mlp(ops: Any, x: np.ndarray, c: ModelConfig, weights: Mapping[str, Stored]) -> np.ndarray:
-    """down(act(gate(x)) * up(x)), each with its bias where it has one."""
+    """down(act(gate(x)) * up(x)), each matrix with its bias if it has one."""
     gate, up = (ops.linear(x, weights[name], weights.get(f"{name}_bias")) for name in ("gate", "up"))
     return ops.linear(_activate(ops, gate, up, c), weights["down"], weights.get("down_bias"))
 
@@ -161,7 +164,7 @@ _GELU = {"gelu_tanh": "tanh", "gelu": "none"}
 
 
 def mix_experts(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
-    """For each token the experts that the router chooses, weighted; no other is read."""
+    """The weighted sum of the experts that the router chooses for each token. Other experts are not read."""
     c = layer.config
     assert layer.experts
     chosen, weights = _route(ops, x, layer)
@@ -176,7 +179,7 @@ def mix_experts(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
 
 
 def _route(ops: Any, x: np.ndarray, layer: Layer) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of the experts (rows, experts_used) that the router chooses, and what each weighs."""
+    """Indices of the experts that the router chooses (rows, experts_used), and their weights."""
     c = layer.config
     probabilities = ops.softmax(ops.linear(x, layer["experts.router"], layer.get("experts.router_bias")))
     chosen = np.argsort(-probabilities, axis=-1, kind="stable")[:, : c.experts_used]
@@ -187,7 +190,7 @@ def _route(ops: Any, x: np.ndarray, layer: Layer) -> tuple[np.ndarray, np.ndarra
 
 
 def _shared_expert(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
-    """The expert that every token takes, weighted by the sigmoid of a gate of its own."""
+    """The expert that every token uses, weighted by the sigmoid of its own gate."""
     gate = ops.linear(x, layer["shared_expert.router"])
     weight = np.tanh(gate / 2) / 2 + 0.5  # the sigmoid, without overflow
     return weight * feed_forward(ops, x, layer, "shared_expert")

@@ -35,23 +35,29 @@ COMPUTE = ("stored", "float32")
 
 
 class LayerWiseInferenceEngine:
-    """A model of a GGUF file or Hugging Face folder, run layer by layer on this machine's fastest backend.
+    """Generates text with the model of a GGUF file or a Hugging Face folder.
 
-    `backend`: a name, or "auto": what is configured by name, else the fastest for this model, which is
-    measured once where there is a device to choose; `backend_choice` says which, why, and the speeds.
-    `compute`: "stored" multiplies quantized weights as they are, activations rounded to 8 bits beside them;
-    "float32" is exact and slow. `context`: most tokens of a sequence (the model's own limit, at most 8192, if
-    None). `cache_dtype`: "f16", "f32" or "q8_0" for keys and values.
-    `max_memory`: bytes, or "512MB", that weights, keys and values and activations may take, beside what
-    Python takes; layers that do not fit are read for every token. `kv_cache_dir`: a folder in which
-    keys and values are files, each at once as large as the whole context takes: see `new_cache`. `threads`:
-    of the backend "cpp", for this engine alone; as many as AIRLLM_NUM_THREADS says, or the processors, if
-    None.
-    A model's files are mapped into memory: leave them as they are while the engine is open. One that is made
-    shorter meanwhile ends the process (SIGBUS); to put another in its place, rename that over it.
-    After a text is made, `statistics` has numbers of it.
-    Raises MemoryBudgetError for a budget too small, ModelFileError for a broken or unsupported file, OSError
-    for one that cannot be opened.
+    Args:
+        path: The GGUF file or the folder.
+        backend: A name, or "auto": the backend that the configuration names, else the fastest for this model.
+            If there is a device to choose, speeds are measured once. `backend_choice` has the backend, the
+            reason and the speeds.
+        compute: "stored" multiplies quantized weights as stored and rounds activations to 8 bits; "float32"
+            is exact and slow.
+        context: Maximum number of tokens of a sequence. None: the model's limit, at most 8192.
+        cache_dtype: "f16", "f32" or "q8_0", for keys and values.
+        max_memory: Bytes, or a text such as "512MB", for weights, keys and values, and activations. Python's
+            own memory is not counted. Layers that do not fit are read again for each token.
+        kv_cache_dir: A folder for files of keys and values. Each file is allocated for a full context at
+            once: see `new_cache`.
+        threads: Threads of the backend "cpp", for this engine only. None: AIRLLM_NUM_THREADS, else one for
+            each processor.
+
+    Model files are memory-mapped: do not change them while the engine is open. Truncating one ends the
+    process (SIGBUS). To replace one, rename the new file over it. `statistics` describes the last text.
+
+    Raises MemoryBudgetError for a budget that is too small, ModelFileError for a broken or unsupported file,
+    OSError for a file that cannot be opened.
     """
 
     def __init__(
@@ -87,22 +93,22 @@ class LayerWiseInferenceEngine:
 
     @property
     def model(self) -> Model:
-        """The layers. RuntimeError after `close`."""
+        """The model. Raises RuntimeError after `close`."""
         return self._generator.model
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer, opened when first asked for."""
+        """The model's tokenizer, opened on first use."""
         return self._generator.tokenizer
 
     @property
     def statistics(self) -> Statistics | None:
-        """Numbers of the last text, None before the first."""
+        """Counts and times of the last text; None before the first."""
         return self._generator.statistics
 
     @cached_property
     def chat_template(self) -> ChatTemplate | None:
-        """The model's chat template, None if it has none; opened when first asked for."""
+        """The model's chat template, opened on first use; None if it has none."""
         with require_extra("models"):
             from airllm.text.chat_template import open_chat_template
 
@@ -110,23 +116,26 @@ class LayerWiseInferenceEngine:
 
     @cached_property
     def recommended_sampling(self) -> dict[str, Any]:
-        """Options of `generate` that the model's makers recommend, from generation_config.json or the
-        `general.sampling` keys of a GGUF file; empty where there are none. Nothing uses them unless told to:
-        `engine.generate(prompt, **engine.recommended_sampling)`. The commands of `airllm` do.
+        """Options of `generate` that the model's makers recommend; empty if there are none.
+
+        They come from generation_config.json, or from the `general.sampling` keys of a GGUF file. The engine
+        does not use them by itself: call `engine.generate(prompt, **engine.recommended_sampling)`. The
+        `airllm` commands do use them.
         """
         return recommended_by(self.model.weights)
 
     def memory_estimate(self, tokens: int = 512) -> MemoryEstimate:
-        """What the model takes in memory without a budget, with one sequence as long as `context`, when at
-        most `tokens` go through the layers at once: weights, keys and values, activations.
+        """Bytes of weights, keys and values, and activations without a budget, for one sequence of `context`
+        tokens, if at most `tokens` go through the layers at once.
         """
         return self.model.memory_estimate(self.context, self.cache_dtype, tokens)
 
     def new_cache(self, name: str | None = None) -> Cache:
-        """An empty sequence. With `kv_cache_dir` its keys and values are in a file there, which goes with it;
-        under a `name` it stays, and the sequence in it goes on when that name is asked for again: its
-        tokens are in `cache.tokens`. Raises CacheFileError for a file that is not of this model and context,
-        OSError if the disk has no room for it.
+        """An empty cache for one sequence.
+
+        With `kv_cache_dir`, keys and values are in a file of that folder. Without a `name`, the file is
+        deleted with the cache. With one, it stays: the same name reopens the sequence, whose tokens are in
+        `cache.tokens`. Raises CacheFileError for a file of another model or context, OSError for a full disk.
         """
         return self._caches.new(name)
 
@@ -155,12 +164,12 @@ class LayerWiseInferenceEngine:
         all_positions: bool = False,
         on_progress: OnProgress | None = None,
     ) -> np.ndarray | list[np.ndarray]:
-        """Logits after `tokens`: (vocabulary), or (tokens, vocabulary) if `all_positions`, float32.
+        """Logits after `tokens`, float32: (vocabulary), or (tokens, vocabulary) if `all_positions`.
 
-        `tokens` is a list of ids, which come after those in `cache`, or begin a sequence if there is none. A
-        list of such lists, with a list of as many caches, is a batch: the layers' weights are read once for
-        all of them. Its result is a list. `on_progress` is called with how many tokens are done, and of how
-        many, where they go through the layers in several parts.
+        `tokens` is a list of ids. They follow those in `cache`, or begin a sequence if it is None. A list of
+        such lists, with a list of caches, is a batch: it reads the layers' weights once and returns a list.
+        If the tokens go through the layers in several parts, `on_progress(done, total)` is called with
+        numbers of tokens.
         """
         single = not tokens or not isinstance(tokens[0], (list, tuple, np.ndarray))
         batch: Any = [tokens] if single else tokens
@@ -171,7 +180,7 @@ class LayerWiseInferenceEngine:
         return results[0] if single else results
 
     @overload
-    def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str too: the first one counts
+    def generate(  # type: ignore[overload-overlap]  # a str is also a Sequence[str]: the first overload wins
         self, prompt: Prompt, max_new_tokens: int | None = ..., **options: Unpack[Options]
     ) -> str: ...
 
@@ -194,26 +203,36 @@ class LayerWiseInferenceEngine:
         stop: str | Sequence[str] = (),
         on_prompt: OnProgress | None = None,
     ) -> str | list[str]:
-        """The text that comes after `prompt`, without it.
+        """The text that follows `prompt`, without the prompt.
 
-        `prompt`: a text, or token ids; the texts of special tokens become those tokens. A list of prompts
-        gives a list: all share each pass over the weights, each with a sequence of its own.
-        `max_new_tokens`: None for as many as the context takes. `temperature`: 0 takes the likeliest token
-        each time, 1 draws as the model says, more is bolder. `top_k`, `top_p`, `min_p`: draw only from the k
-        likeliest tokens; the likeliest ones of that probability together; those at least this times as likely
-        as the likeliest. `repetition_penalty`: above 1 makes tokens that are there less likely. Their order
-        is transformers': see `airllm.engine.sampling`. `seed`: the same gives the same text; each prompt of a
-        list has random numbers of its own, those it would have alone. Its logits may differ from those it
-        would have alone, since kernels round otherwise for many rows than for few: with stored quantized
-        weights so much that the text may become another, also at temperature 0; hardly with
-        compute="float32". `stop`: a text, or several, before which the answer ends. Unless you say otherwise
-        the text is the likeliest one, whatever the model's makers recommend: see `recommended_sampling`.
-        `on_prompt(done, of)` is called while a long prompt is read.
+        Args:
+            prompt: A text or token ids. In a text, special tokens are encoded as such. A list of prompts
+                returns a list of texts. The prompts share each pass over the weights; each has its own
+                sequence.
+            max_new_tokens: None for as many as the context has room for.
+            temperature: 0 takes the most likely token, 1 samples from the model's distribution, more is
+                more random.
+            top_k: Sample only from the k most likely tokens; 0 for all.
+            top_p: Sample only from the most likely tokens that together have this probability.
+            min_p: Sample only from tokens at least this times as likely as the most likely one.
+            repetition_penalty: Above 1 makes the tokens of the sequence less likely.
+            seed: The same seed gives the same text. Each prompt of a list draws the random numbers that it
+                would draw alone.
+            stop: A text, or several. The result ends before the first of them.
+            on_prompt: `on_prompt(done, total)` is called while a long prompt is processed.
 
-        The keys and values of a single prompt are kept: what the next one has in common with it, from its
-        beginning, is not computed again. `statistics` says what was done, and why the text ended. Raises
-        ContextFull, a ValueError, for a prompt longer than `context`; a text that fills it just ends. Warns
-        with BeyondTraining of a text longer than those that the model was made for.
+        The sampling options apply in transformers' order: see `airllm.engine.sampling`. The defaults give the
+        most likely text, whatever the model's makers recommend: see `recommended_sampling`.
+
+        The logits of a prompt in a list may differ from those it has alone, because kernels round differently
+        for many rows. With stored quantized weights the text may differ, even at temperature 0. With
+        compute="float32" it hardly ever does.
+
+        The keys and values of a single prompt are kept. The next prompt does not recompute a common prefix.
+        `statistics` has counts, times and the reason why the text ended.
+
+        Raises ContextFull, a ValueError, for a prompt longer than `context`. A text that fills the context
+        ends there. Warns with BeyondTraining if a text grows longer than the model was trained for.
         """
         wanted = request(
             max_new_tokens,
@@ -233,9 +252,9 @@ class LayerWiseInferenceEngine:
     def stream(
         self, prompt: Prompt, max_new_tokens: int | None = 512, **options: Unpack[Options]
     ) -> Iterator[str]:
-        """`generate`, piece by piece as the text comes: whole characters, and nothing of a stop string.
+        """`generate`, in pieces as the text comes. Pieces have whole characters and no part of a stop string.
 
-        `options` are those of `generate`. Leave off when you like: close the iterator, or let it go.
+        `options` are those of `generate`. To stop early, close or drop the iterator.
         """
         return self._generator.stream(prompt, request(max_new_tokens, **options))
 
@@ -250,11 +269,11 @@ class LayerWiseInferenceEngine:
     ) -> str:
         """The model's answer to `messages`, such as `[{"role": "user", "content": "Hi"}]`.
 
-        They become a text by the model's own chat template; a content may also be None, or a list of parts
-        such as `{"type": "text", "text": "Hi"}`. `template_values` are what else the template knows, such as
-        `{"enable_thinking": False}`. `options` are those of `generate`. Raises ChatTemplateError, a
-        ValueError, if there is no template or it refuses the messages, and ContextFull for messages longer
-        than `context`. With `drop_oldest` those are answered to without their oldest turns.
+        The model's chat template renders them. A content may also be None, or a list of parts such as
+        `{"type": "text", "text": "Hi"}`. `template_values` are further variables of the template, such as
+        `{"enable_thinking": False}`. `options` are those of `generate`. `drop_oldest` drops the oldest turns
+        if there is no room for an answer: see `fitting`. Raises ChatTemplateError, a ValueError, if there is
+        no template or it refuses the messages, and ContextFull for messages longer than `context`.
         """
         answer = self.stream_chat(
             messages, max_new_tokens, template_values=template_values, drop_oldest=drop_oldest, **options
@@ -270,7 +289,7 @@ class LayerWiseInferenceEngine:
         drop_oldest: bool = False,
         **options: Unpack[Options],
     ) -> Iterator[str]:
-        """`chat`, piece by piece as the answer comes."""
+        """`chat`, in pieces as the answer comes."""
         wanted = request(max_new_tokens, **options)
         if drop_oldest:
             messages = self.fitting(messages, max_new_tokens, template_values)
@@ -283,9 +302,11 @@ class LayerWiseInferenceEngine:
         max_new_tokens: int | None = 512,
         template_values: Mapping[str, Any] | None = None,
     ) -> Sequence[Mapping[str, Any]]:
-        """`messages` that leave room for an answer: all, if they do; else the system prompt and the newest
-        turns. Room is `max_new_tokens`, at most a quarter of `context`. Once that is short an eighth of the
-        context is freed beyond it, so that the next questions begin alike. The last turn always stays.
+        """The `messages` that leave room for an answer: all, or the system prompt and the newest turns.
+
+        The room is `max_new_tokens`, at most a quarter of `context`. If turns must be dropped, an eighth of
+        the context is freed beyond the room, so that the next questions share their beginning. The last turn
+        always stays.
         """
         most = self.context - turns.room_for_answer(self.context, max_new_tokens)
 
@@ -297,7 +318,7 @@ class LayerWiseInferenceEngine:
     def _conversation(
         self, messages: Sequence[Mapping[str, Any]], template_values: Mapping[str, Any] | None
     ) -> list[int]:
-        """The tokens of messages, by the chat template."""
+        """The messages as tokens, by the chat template."""
         if self.chat_template is None:
             from airllm.text.chat_template import ChatTemplateError
 
@@ -306,7 +327,7 @@ class LayerWiseInferenceEngine:
         return self.tokenizer.encode(text, add_bos=False)
 
     def close(self) -> None:
-        """Let go of the file and its memory. What is asked of the engine afterwards raises RuntimeError."""
+        """Close the file and free its memory. Later use of the engine raises RuntimeError."""
         self._generator.close()
 
     def __repr__(self) -> str:

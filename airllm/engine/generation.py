@@ -1,4 +1,4 @@
-"""Generating text: prompts in, tokens chosen one after the other, text out."""
+"""Text generation: encode prompts, run the model token by token, sample, decode."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Prompt = str | Sequence[int]
 
 
 class Options(TypedDict, total=False):
-    """What `generate` knows besides the prompt and `max_new_tokens`, for those that hand it on."""
+    """The keyword options of `generate`, for methods that pass them on."""
 
     temperature: float
     top_k: int
@@ -38,21 +38,21 @@ class Options(TypedDict, total=False):
     on_prompt: OnProgress | None
 
 
-# Why a text ended.
+# Reasons why a text ended.
 END, STOP, LENGTH, CONTEXT, INTERRUPTED = "end", "stop", "length", "context", "interrupted"
 
 
 class BeyondTraining(UserWarning):
-    """A text is longer than those that the model was made for."""
+    """A text became longer than the model was trained for."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a call of generate, stream or chat did; sums over its sequences.
+    """Counts and times of one call of generate, stream or chat, summed over its sequences.
 
-    `cached_tokens` of the prompt were there from the call before. `new_tokens`: those the model chose, the
-    one that ends a text too. `reasons`, one for each sequence: "end" (the model ended it), "stop" (a stop
-    string), "length" (max_new_tokens), "context" (full), "interrupted" (Ctrl-C, or a stream not read out).
+    `cached_tokens` of the prompt were in the cache already. `new_tokens` counts the tokens that the model
+    chose, the stop token included. `reasons`, one for each sequence: "end" (a stop token), "stop" (a stop
+    string), "length" (max_new_tokens), "context" (full), "interrupted" (Ctrl-C, or an unfinished stream).
     """
 
     prompt_tokens: int
@@ -64,19 +64,19 @@ class Statistics:
 
     @property
     def reason(self) -> str:
-        """Why the (first) text ended."""
+        """Why the first text ended."""
         return self.reasons[0]
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the tokens after the first of each sequence; 0 if there were no more."""
+        """Decoding speed, without the first token of each sequence; 0 if there were no more."""
         after = self.new_tokens - len(self.reasons)
         return after / (self.seconds - self.seconds_to_first_token) if after > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a caller wants of the text: see `LayerWiseInferenceEngine.generate`."""
+    """The checked options of one call: see `LayerWiseInferenceEngine.generate`."""
 
     max_new_tokens: int | None
     stop: tuple[str, ...]
@@ -90,7 +90,7 @@ def request(
     on_prompt: OnProgress | None = None,
     **sampling: Any,
 ) -> Request:
-    """The options of a call, checked; those of `Sampling` by name."""
+    """Check a call's options; `sampling` are the fields of `Sampling`. Raises TypeError or ValueError."""
     if max_new_tokens is not None:
         if not isinstance(max_new_tokens, (int, np.integer)) or isinstance(max_new_tokens, bool):
             kind = type(max_new_tokens).__name__
@@ -110,7 +110,7 @@ def request(
 
 
 def is_batch(prompt: Any) -> bool:
-    """Whether these are several prompts: neither a text nor a list of token ids."""
+    """Whether `prompt` is a list of prompts. A text or a list of token ids is one prompt."""
     if isinstance(prompt, str):
         return False
     if not isinstance(prompt, (Sequence, np.ndarray)) or isinstance(prompt, bytes):
@@ -119,9 +119,9 @@ def is_batch(prompt: Any) -> bool:
 
 
 class PromptCache:
-    """Keys and values of the last sequence, for a next one that begins alike.
+    """Keeps the keys and values of the last sequence, for the next one with the same beginning.
 
-    Whoever takes the cache has it alone until it is given back; another who asks meanwhile gets a new one.
+    One caller at a time holds the cache; a second caller meanwhile gets a new one.
     """
 
     def __init__(self, new_cache: Callable[[], Cache]):
@@ -131,8 +131,8 @@ class PromptCache:
 
     @contextmanager
     def take(self, tokens: list[int]) -> Iterator[Cache]:
-        """A cache with the tokens that `tokens` shares with the last sequence, but for the last of them: its
-        logits are wanted. An interrupt leaves in it what was computed.
+        """A cache that holds the common prefix of `tokens` and the last sequence, but never the last token,
+        since its logits are needed. After an interrupt, the cache keeps what was computed.
         """
         with self._lock:
             cache, self._kept = self._kept, None
@@ -145,12 +145,12 @@ class PromptCache:
             self._kept = cache
 
     def clear(self) -> None:
-        """Forget the sequence."""
+        """Drop the cache."""
         self._kept = None
 
 
 def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many items both begin with."""
+    """Length of the common prefix."""
     pairs = enumerate(zip(a, b, strict=False))
     return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
 
@@ -159,8 +159,8 @@ def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class _Continuation:
-    """A sequence that grows: `pending` tokens go through the model next, and `take` chooses from the logits
-    that come out. `reason` is set when the text has ended.
+    """A sequence that grows. `pending` are the tokens to run next; `take` samples a token from their logits.
+    `reason` is set when the text ends.
     """
 
     def __init__(self, tokenizer: Tokenizer, tokens: list[int], cache: Cache, request: Request):
@@ -175,7 +175,7 @@ class _Continuation:
         self._stops = StopStrings(request.stop)
 
     def take(self, logits: np.ndarray) -> str:
-        """Choose a token; returns the text that is certain now."""
+        """Sample a token; returns the text that is now final."""
         token = self._sampler.next(logits)
         self.pending = [token]
         self.new_tokens += 1
@@ -204,7 +204,7 @@ class _TrainedContext:
         self._warned = False
 
     def see(self, tokens: list[list[int]], caches: list[Cache]) -> None:
-        """These tokens are about to follow what is in these caches."""
+        """Called before `tokens` are appended to `caches`."""
         if self._warned:
             return
         longest = max(cache.length + len(new) for new, cache in zip(tokens, caches, strict=True))
@@ -229,10 +229,11 @@ def _statistics(sequences: list[_Continuation], first: float, seconds: float) ->
 
 
 class TextGenerator:
-    """Continues prompts with a model: encodes them, runs the model token by token, decodes what it chose.
+    """Continues prompts: encodes them, runs the model token by token, decodes the tokens it chooses.
 
-    `context`: the most tokens of a sequence. `new_cache` makes the empty cache of one. The keys and values of
-    the last single prompt are kept for a next one that begins alike. `statistics`: numbers of the last text.
+    `context` is the maximum length of a sequence in tokens. `new_cache` returns an empty cache. The keys and
+    values of the last single prompt are kept for a next one with the same beginning. `statistics` describes
+    the last text.
     """
 
     def __init__(self, model: Model, path: Path, context: int, new_cache: Callable[[], Cache]):
@@ -244,7 +245,7 @@ class TextGenerator:
 
     @property
     def model(self) -> Model:
-        """The layers. RuntimeError after `close`."""
+        """The model. Raises RuntimeError after `close`."""
         if self._model is None:
             raise RuntimeError(f"the engine of {self.path} is closed: open another one")
         return self._model
@@ -255,18 +256,19 @@ class TextGenerator:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer, opened when first asked for."""
+        """The model's tokenizer, opened on first use."""
         with require_extra("models"):
             return open_tokenizer(self.path)
 
     def stream(self, prompt: Prompt, request: Request, name: str = "prompt") -> Iterator[str]:
-        """Pieces of the text after a prompt, as soon as they are certain. `name`: of the prompt in errors,
-        which are raised here and not with the first piece.
+        """Yield the text after a prompt in pieces, each as soon as it is final.
+
+        Errors are raised by this call, not by the first piece. `name` denotes the prompt in their messages.
         """
         return self._pieces(self._encode_prompt(prompt, name), request)
 
     def batch(self, prompts: Sequence[Prompt], request: Request) -> list[str]:
-        """The text after each prompt. All share each pass over the weights, and each ends on its own."""
+        """The text after each prompt. Sequences share each pass over the weights; each ends on its own."""
         encoded = [self._encode_prompt(prompt, f"prompt {i}") for i, prompt in enumerate(prompts)]
         if not encoded:
             return []
@@ -278,18 +280,18 @@ class TextGenerator:
         return ["".join(parts) for parts in whole]
 
     def close(self) -> None:
-        """Let go of the model's file and of the last sequence."""
+        """Close the model's file and drop the last sequence."""
         if self._model is not None:
             self._model.close()
         self._model = None
         self.forget()
 
     def forget(self) -> None:
-        """Keep nothing of the last sequence."""
+        """Drop the last sequence."""
         self._kept.clear()
 
     def _encode_prompt(self, prompt: Prompt, name: str) -> list[int]:
-        """A prompt as tokens. ValueError if there are none, or one is none; ContextFull for too many."""
+        """Token ids of a prompt. ValueError for no tokens or an unknown id; ContextFull for too many."""
         vocabulary = len(self.tokenizer)
         if isinstance(prompt, str):
             tokens = self.tokenizer.encode(prompt)
@@ -312,8 +314,10 @@ class TextGenerator:
                 yield from (piece for (piece,) in pieces if piece)
 
     def _rounds(self, sequences: list[_Continuation], request: Request) -> Generator[list[str], None, None]:
-        """The text that each pass through the layers adds to each sequence. `statistics` says what has
-        happened, however it ends; the time between the passes, which is the caller's, does not count.
+        """Yield the text that each pass through the layers adds to each sequence.
+
+        Sets `statistics` at the end, also after an error. Time that the caller spends between passes is not
+        counted.
         """
         seconds = first = 0.0
         trained = self.model.config.trained_context

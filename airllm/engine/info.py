@@ -1,4 +1,4 @@
-"""What a model is made of, in lines for a terminal."""
+"""Describes a model in lines for a terminal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from airllm.readable import count, size
 
 
 def facts(path: Path) -> dict[str, Any]:
-    """What a model is made of, for a program. Raises ModelFileError or OSError."""
+    """A model's properties, for programs. Raises ModelFileError or OSError."""
     with open_weights(path) as weights:
         config = config_of(weights)
         context = min(config.context, CONTEXT)
@@ -43,7 +43,7 @@ def facts(path: Path) -> dict[str, Any]:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """Architecture, sizes and the formats of the tensors, and the backend that an engine takes. Raises
+    """Architecture, sizes, formats of the tensors, and the backend that an engine would use. Raises
     ModelFileError or OSError.
     """
     with open_weights(path) as weights:
@@ -57,8 +57,8 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def _backend(path: Path, config: ModelConfig) -> Iterator[str]:
-    """What an engine runs on with its own settings, why, how a token goes through the layers there, and how
-    fast each backend was that could be it.
+    """The backend of an engine with default settings, the reason, how a token goes through the layers there,
+    and the speed of each candidate.
     """
     opening = backend_choice.Opening(path)
     found = backend_choice.choose_backend(opening)
@@ -73,7 +73,7 @@ def _backend(path: Path, config: ModelConfig) -> Iterator[str]:
 
 
 def _decode(ops: KernelBackend, config: ModelConfig) -> str:
-    """Whether a token is one native call, or why not."""
+    """Whether a token is one native call, or why it is not."""
     if why_not := why_op_by_op(ops, config):
         return f"op by op: {why_not}"
     why_not = why_not_native(ops, config, "ends")
@@ -94,7 +94,7 @@ def _architecture(c: ModelConfig) -> Iterator[str]:
 
 
 def _memory(tensors: NamedTensors) -> Iterator[str]:
-    """What it takes to run with the engine's own settings."""
+    """The memory that the model needs with the engine's default settings."""
     context = min(tensors.config.context, CONTEXT)
     needed = estimate(tensors, context)
     each = size(token_bytes(tensors.config, "f16"))
@@ -110,7 +110,7 @@ def _windows(c: ModelConfig) -> str:
 
 @dataclass(frozen=True)
 class Format:
-    """What of a model is stored in one format."""
+    """The tensors of a model in one format."""
 
     name: str
     tensors: int
@@ -119,7 +119,7 @@ class Format:
 
 
 def _formats(weights: WeightFile) -> list[Format]:
-    """The largest first."""
+    """The formats of all tensors, the largest first."""
     tensors, values, nbytes = Counter[str](), Counter[str](), Counter[str]()
     for name in weights.names():
         tensor = weights.tensor(name)

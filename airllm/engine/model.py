@@ -30,12 +30,12 @@ from airllm.progress import OnProgress
 
 Tables = list[tuple[np.ndarray, np.ndarray]]  # cosines and sines (positions, dim / 2) of each rotation
 
-_BOUND = 256  # tokens for which a sequence's steps are made ready together
+_BOUND = 256  # tokens that one BoundStep is prepared for
 
 
 class ExactOps:
-    """The ops of a backend, with stored weights unpacked to float32 before they are multiplied: activations
-    are never rounded to 8 bits. Slow; the measure of what that rounding costs.
+    """The ops of a backend, but `linear` dequantizes stored weights to float32 first, so that activations are
+    never rounded to 8 bits. Slow: it measures what that rounding costs.
     """
 
     def __init__(self, ops: KernelBackend):
@@ -48,10 +48,10 @@ class ExactOps:
         return f"{self.backend.name()} in float32"
 
     def extension(self, name: str) -> None:
-        """None: whole layers as one call round activations."""
+        """None: native layers round activations."""
 
     def linear(self, x: np.ndarray, weight: Any, bias: np.ndarray | None = None) -> np.ndarray:
-        """`tensor_ops.linear` of exactly the stored weight."""
+        """`tensor_ops.linear` with a dequantized weight."""
         if isinstance(weight, Quantized):
             weight = self.backend.dequantize(weight)
         return self.backend.linear(x, weight, bias)
@@ -60,8 +60,9 @@ class ExactOps:
 class Model:
     """The decoder of an opened file: `config`, weights that are looked up layer by layer, `forward`.
 
-    With `processes` this one has a part of each layer and of the output, and `config` is of that part; all
-    call the same methods with the same tokens, and get the same logits.
+    `ops` is a `KernelBackend` or `ExactOps`; `max_memory` is in bytes. With `processes`, this process holds a
+    part of each layer and of the output, and `config` describes that part. All processes call the same
+    methods with the same tokens and get the same logits. Raises ModelFileError, OSError, MemoryBudgetError.
     """
 
     residency: Residency
@@ -96,7 +97,7 @@ class Model:
             undo.pop_all()
 
     def use(self, ops: Any) -> None:
-        """Run on these ops from now on, and on the calls for many of them at once that they have."""
+        """Run on these ops from now on, with their native layers and step if they have them."""
         self.ops = ops
         self.fused = FusedLayers(ops, self.layers, self.residency.whole)
         ends = (self.embedding, self.output_norm, self.output)
@@ -105,12 +106,12 @@ class Model:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells the model from others."""
+        """A string that identifies the model."""
         return fingerprint(self._tensors)
 
     def memory_estimate(self, context: int, cache_dtype: str, tokens: int) -> MemoryEstimate:
-        """What the model takes without a budget, with one sequence of `context` tokens, `tokens` of which go
-        through it at once.
+        """The memory the model takes without a budget, for one sequence of `context` tokens, if at most
+        `tokens` go through the layers at once.
         """
         cached = layer_values(self._tensors.config, context) if unpacks_cache(self.ops, cache_dtype) else 0
         return estimate(self._tensors, context, cache_dtype, tokens, unpacked=[cached])
@@ -119,12 +120,12 @@ class Model:
         return f"<Model {self.weights.path.name}: {self.config.in_short}, {self.ops!r}>"
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.residency.close()
         self.weights.close()
 
     def forward(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[np.ndarray]:
-        """The hidden state (tokens, width) of each sequence after the last layer; the caches grow by them."""
+        """Hidden states (tokens, width), float32, of each sequence after the last layer. The caches grow."""
         rows = _rows(tokens, caches)
         angles = self._begin(rows)
         x = self._embed([token for sequence in tokens for token in sequence])
@@ -145,11 +146,11 @@ class Model:
         all_positions: bool = False,
         on_progress: OnProgress | None = None,
     ) -> list[np.ndarray]:
-        """Logits after the tokens of each sequence: (vocabulary), or (tokens, vocabulary) if `all_positions`,
-        float32; the caches grow by them.
+        """Logits after the tokens of each sequence, float32: (vocabulary), or (tokens, vocabulary) if
+        `all_positions`. The caches grow by the tokens.
 
-        Many tokens go through the layers in rounds that all sequences share, equally long: kernels may round
-        otherwise for a few tokens. `on_progress` is called before each.
+        A long prompt is cut into rounds of equal length, which all sequences share: kernels may round
+        differently for a short last round. `on_progress(done, total)` is called before each round.
         """
         pending = [self.pending(*pair) for pair in zip(batch, caches, strict=True)]
         longest = max(map(len, pending))
@@ -173,7 +174,7 @@ class Model:
         each: int,
         on_progress: OnProgress | None,
     ) -> Iterator[tuple[list[int], list[np.ndarray]]]:
-        """The places of those sequences that have tokens left, and the hidden states of their next `each`."""
+        """Indices of the sequences with tokens left, and the hidden states of their next `each` tokens."""
         for start in range(0, max(map(len, batch)), each):
             if on_progress:
                 on_progress(sum(min(start, len(tokens)) for tokens in batch), sum(map(len, batch)))
@@ -182,8 +183,9 @@ class Model:
             yield going, self.forward(parts, [caches[i] for i in going])
 
     def layer_by_layer(self, token: int, cache: Cache) -> Generator[np.ndarray]:
-        """The hidden state (1, width) of a sequence's next token after each layer, which goes through it only
-        when that is asked for. The cache does not grow.
+        """Yield the hidden state (1, width), float32, of a sequence's next token after each layer.
+
+        Each layer runs when its state is requested. The cache does not grow.
         """
         rows = _rows([[token]], [cache])
         angles = self._begin(rows)
@@ -198,9 +200,9 @@ class Model:
                 yield x
 
     def decode(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> np.ndarray:
-        """Logits (sequences, vocabulary), float32, after each sequence's tokens; the caches grow by them.
+        """Logits (sequences, vocabulary), float32, after each sequence's tokens. The caches grow.
 
-        One call of the backend, where it has one for so few rows and all weights are there, or a few calls.
+        Runs as one native call, or a few, if the backend has one, rows are few and all weights are resident.
         """
         if len(tokens) == 1 and len(tokens[0]) == 1:
             logits = self._next(tokens[0][0], caches[0])
@@ -219,7 +221,7 @@ class Model:
         return self.shard.gather_logits(logits) if self.shard else logits
 
     def _next(self, token: int, cache: Cache) -> np.ndarray | None:
-        """Logits (vocabulary) after the next token of a sequence; None where that is not one call."""
+        """Logits (vocabulary) after a sequence's next token; None if one native call cannot compute them."""
         bound = self._bound.get(cache)
         logits = bound.run(token, cache) if bound else None
         if logits is None and (bound := self.bind(cache)):
@@ -228,8 +230,8 @@ class Model:
         return logits
 
     def bind(self, cache: Cache) -> BoundStep | None:
-        """What makes the next steps of a sequence, by a token each; None where that is not one call, or there
-        is no room for one.
+        """A `BoundStep` for the next tokens of a sequence; None if a native call cannot run them, or if its
+        tables have no position left.
         """
         if self.shard or not (self.residency.whole and self.step.supports([Rows(0, 1, cache)])):
             return None
@@ -238,21 +240,21 @@ class Model:
         return self.step.bind(cache, tables) if cache.length < len(tables[0][0]) else None
 
     def tables(self, until: int, long: bool) -> Tables:
-        """What turns the first positions of a text that `is_long` or not: `until` of them, or as many as
-        texts have that are turned alike.
+        """Cosines and sines of the first `until` positions, for each rotation of the model. `long` selects
+        the angles of long texts (Phi-3). The tables end earlier if the angles change earlier.
         """
         for rotation in self._rotations:
             until = rotation.same_until(until, long)
         return [rotation.at(0, until, long) for rotation in self._rotations]
 
     def _begin(self, rows: list[Rows]) -> list[Angles]:
-        """A pass begins; returns what turns its rows, for each of the model's rotations."""
+        """Begin a pass; returns the rows' angles for each rotation of the model."""
         self.residency.begin([(part.cache, part.stop - part.start) for part in rows])
         return [_angles(rotation, rows) for rotation in self._rotations]
 
     def pending(self, tokens: list[int], cache: Cache) -> list[int]:
-        """What has to go through the layers for these tokens to follow those in `cache`: only they, or, where
-        they make the text so long that all of it is turned by other angles (Phi-3), all of it again.
+        """The tokens that must go through the layers. Usually these are `tokens`. If they make the text so
+        long that all positions get other angles (Phi-3), the cache is emptied and all tokens are returned.
         """
         cache.room_for(len(tokens))
         long = any(rotation.is_long(cache.length + len(tokens)) for rotation in self._rotations)
@@ -272,7 +274,7 @@ class Model:
         return x
 
     def logits(self, hidden: np.ndarray) -> np.ndarray:
-        """(rows, vocabulary), float32, of hidden states (rows, width)."""
+        """Logits (rows, vocabulary), float32, of hidden states (rows, width)."""
         c = self.config
         normed = self.ops.rms_norm(hidden, self.output_norm, c.norm_eps)
         logits = self._output_of(normed)
@@ -303,7 +305,7 @@ class Model:
 
 
 def _rows(tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[Rows]:
-    """Where the tokens of each sequence stand among all."""
+    """The row range of each sequence in the concatenated batch. Raises ContextFull if a cache has no room."""
     for sequence, cache in zip(tokens, caches, strict=True):
         cache.room_for(len(sequence))
     stops = accumulate(map(len, tokens))

@@ -1,8 +1,7 @@
-"""Whole decoder layers as one call, where a backend's module has one and the rows are few: decode.
+"""Decode by native calls: all decoder layers, or a whole step, in one call of the backend, for few rows.
 
-`decoder.decoder_layer` is the definition. A call of `FusedLayers.run` gives the same, with threads that stay
-together over all layers in place of one start of them for each op. `FusedStep.run` goes from tokens to
-logits.
+`decoder.decoder_layer` is the definition. `FusedLayers.run` computes the same; its threads stay together over
+all layers, instead of one start for each op. `FusedStep.run` goes from tokens to logits.
 """
 
 from __future__ import annotations
@@ -19,15 +18,16 @@ from airllm.files.weight_file import Stored
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
 
-# Each call reads all weights. Op by op they are unpacked once, which costs as much as some calls: on Zen 4 as
-# three (AVX-512) to four (AVX2) of 16 rows, with a model of 135M in q4_0 and one of 1B in q4_k.
+# Each native call reads all weights. Op by op, they are unpacked once. On Zen 4 that costs as much as three
+# calls of 16 rows with AVX-512, or four with AVX2, for a model of 135M in q4_0 and one of 1B in q4_k.
 _MOST_CALLS = 3
 
 
 class FusedLayers:
-    """The layers of a model as a backend's module has prepared them; `why_not` says why there are none.
+    """A model's layers, prepared by the backend's module. `why_not` is the reason if there are none, else "".
 
-    `whole`: all weights stay in memory. Of layers that do not, it must be known which experts are used.
+    `whole`: all weights stay in memory. Otherwise experts must be reported as they are used, which a native
+    call does not do.
     """
 
     def __init__(self, ops: Any, layers: Sequence[Layer], whole: bool = True):
@@ -45,22 +45,22 @@ class FusedLayers:
             self.why_not = str(error)
 
     def supports(self, rows: Sequence[Rows]) -> bool:
-        """Whether the layers are run by one call for these rows."""
+        """Whether one call can run the layers for these rows."""
         return not self.why_not and rows[-1].stop <= self.most_rows
 
     def run(
         self, x: np.ndarray, angles: Sequence[Angles], rows: Sequence[Rows], only: slice = slice(None)
     ) -> None:
-        """`x` (rows, width), float32, goes through all layers, or those of `only`, in place; the rows' keys
-        and values are put into their caches.
+        """Run all layers, or those of `only`, on `x` (rows, width), float32, in place. The rows' keys and
+        values are appended to their caches.
         """
         self._run(self.prepared[only], x, *_arguments(angles, rows))
 
 
 class FusedStep:
-    """All of a model as a backend's module has planned it; `why_not` says why it has not.
+    """A whole model, prepared by the backend's module. `why_not` is the reason if it is not, else "".
 
-    `embedding` and `output` are stored (vocabulary, width), of which `output` may be a part.
+    `embedding` and `output` are stored (vocabulary, width) matrices; `output` may be a part of its rows.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class FusedStep:
             self.why_not = str(error)
 
     def supports(self, rows: Sequence[Rows]) -> bool:
-        """Whether one call goes from the tokens of these rows to logits."""
+        """Whether one call can go from the tokens of these rows to logits."""
         return not self.why_not and self._layers.supports(rows)
 
     def parts(self, rows: Sequence[Rows]) -> list[slice]:
-        """The sequences of each call, where one has too many rows, of a token each; none where op by op is
-        faster, or one call does.
+        """The sequences of each call, if several calls can run a batch of one token each. Empty if one call
+        suffices, or if running op by op is faster.
         """
         several = not self.why_not and 1 < rows[-1].stop == len(rows) <= _MOST_CALLS * self._layers.most_rows
         each = self._layers.most_rows if several else 1
@@ -102,21 +102,21 @@ class FusedStep:
         rows: Sequence[Rows],
         reduce: Callable[[np.ndarray], None] | None = None,
     ) -> np.ndarray:
-        """Logits (sequences, vocabulary), float32, after each sequence's last row; keys and values are put
-        into the caches. `reduce` adds up, in place, what processes that share the layers have found.
+        """Logits (sequences, vocabulary), float32, after each sequence's last row. Keys and values are
+        appended to the caches. `reduce` sums an array over the processes that share the layers, in place.
         """
         return self._run(self._plan, tokens, *_arguments(angles, rows), reduce)
 
     def bind(self, cache: Cache, tables: Sequence[tuple[np.ndarray, np.ndarray]]) -> BoundStep:
-        """For the tokens of one sequence, as many as the tables of cosines and sines have positions."""
+        """A `BoundStep` for one sequence, for as many positions as the tables of cosines and sines have."""
         return BoundStep(self._run, self._plan, cache, tables)
 
 
 class BoundStep:
-    """Steps of one sequence, a token each: what stays the same from token to token is looked up once.
+    """Decode steps of one sequence, one token each. What does not change between tokens is computed once.
 
-    Between two steps the weights have gone through the CPU's caches, so that any Python there runs ten times
-    slower than when it is measured alone: each line of it costs microseconds.
+    A step streams the weights through the CPU caches. Python code that runs after it is therefore ten times
+    slower than in a benchmark of its own: each line costs microseconds.
     """
 
     def __init__(self, run: Any, plan: Any, cache: Cache, tables: Sequence[tuple[np.ndarray, np.ndarray]]):
@@ -128,8 +128,8 @@ class BoundStep:
         ]
 
     def run(self, token: int, cache: Cache) -> np.ndarray | None:
-        """Logits (vocabulary), float32, after `token`; the cache, which it is bound to, grows by it. None
-        where it is not made ready for the next token of the sequence.
+        """Logits (vocabulary), float32, after `token`. `cache` must be the one that the step is bound to; it
+        grows by the token. None if the step was not prepared for the next position.
         """
         at = len(cache.tokens)
         if not self._from <= at < self._until or cache.long != self._long:
@@ -145,15 +145,15 @@ def _arguments(angles: Sequence[Angles], rows: Sequence[Rows]) -> tuple[list[Any
 
 
 def why_op_by_op(ops: Any, config: ModelConfig) -> str:
-    """Why the layers of a model are not one call on these ops; "" if they are."""
+    """Why these ops do not run the layers in one native call; "" if they do."""
     if ops.extension("decoder_layers") is None:
         return f"{ops} has no call for whole layers"
     return why_not_native(ops, config, "layers")
 
 
 def why_not_native(ops: Any, config: ModelConfig, part: str) -> str:
-    """Which traits of a model's "layers" or "ends" the backend's native ones do not know, or do not compute
-    together; "" if they compute all. A model that has others runs op by op.
+    """Why the backend's native "layers" or "ends" do not compute this model: the traits that they do not
+    support, alone or together. "" if they compute all. A model with other traits runs op by op.
     """
     traits = config.traits(part)
     if unknown := sorted(traits - ops.extension("decoder_traits")[part]):
@@ -163,7 +163,7 @@ def why_not_native(ops: Any, config: ModelConfig, part: str) -> str:
 
 
 def _refusal(ops: Any, traits: frozenset[str]) -> str:
-    """Why native layers do not compute these traits together, each of which they know; "" if they do."""
+    """Why native layers do not support this combination of supported traits; "" if they do."""
     for trait, companion, missing, why in ops.extension("decoder_refusals"):
         if {trait, companion or trait} <= traits and missing not in traits:
             return why
@@ -171,8 +171,8 @@ def _refusal(ops: Any, traits: frozenset[str]) -> str:
 
 
 def prepare_layer(ops: Any, kind: str, layer: Layer) -> Any:
-    """A layer as the class `kind` of the backend's module has it. Raises NotImplementedError where that lacks
-    a part.
+    """A layer as an object of the class `kind` of the backend's module. Raises NotImplementedError if that
+    class does not support the layer.
     """
     c = layer.config
     rope = c.rope_of(layer.index)
@@ -192,12 +192,12 @@ def prepare_layer(ops: Any, kind: str, layer: Layer) -> Any:
 
 
 def end_arguments(ops: Any, config: ModelConfig) -> dict[str, Any]:
-    """What a native step is told of a model before its first layer and after its last."""
+    """The arguments of a native step that concern the embedding, the output norm and the output."""
     return {"norm_eps": config.norm_eps, **_native_arguments(ops, config, "ends")}
 
 
-# What a native layer, or step, that knows a trait is told of it, as the argument of the same name (of a
-# tuple its item for the layer). Other traits it sees by weights or angles.
+# Trait -> the argument of that name for a native layer or step that supports it. For a tuple, it is the item
+# of the layer. Native code reads all other traits from the weights or the angles.
 _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
     "activation": lambda c, layer: c.activation,
     "attention_softcap": lambda c, layer: c.attention_softcap,
@@ -215,7 +215,7 @@ _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
 
 
 def _native_arguments(ops: Any, config: ModelConfig, part: str, layer: int = 0) -> dict[str, Any]:
-    """The values of the traits that the native part knows. NotImplementedError if the model has others."""
+    """The arguments for the traits that the native part supports. NotImplementedError if it lacks one."""
     if why_not := why_not_native(ops, config, part):
         raise NotImplementedError(why_not)
     known = {trait.partition("=")[0] for trait in ops.extension("decoder_traits")[part]}
@@ -223,7 +223,7 @@ def _native_arguments(ops: Any, config: ModelConfig, part: str, layer: int = 0) 
 
 
 def _experts(layer: Layer) -> list[tuple[Stored, Stored, Stored]]:
-    """Gate, up and down of each."""
+    """Gate, up and down of each expert."""
     assert layer.experts
     each = map(layer.experts.look_up, range(layer.config.experts))
     return [(weights["gate"], weights["up"], weights["down"]) for weights in each]

@@ -30,29 +30,32 @@ OPTIONS = ("max_num_pages", "context", "cache_dtype")  # of every backend
 
 
 class PersistentKernel:
-    """One sequence of a model, whose next logits are one call away.
+    """Decodes one sequence of a model, with one call for each step.
 
-    `compile` plans a step once: weights checked and laid out, memory and threads known. On the C++ backend
-    `step(token)` then is one call, in which a team of threads that stays from step to step goes from the
-    token to the logits. On CUDA it is one launch of a graph that was captured; weights, keys and values lie
-    on the device, and a prompt goes through token by token. Else it is the composition of the backend's ops.
-    `plan` says which, and why.
+    `compile` plans a step once: it checks and lays out the weights and fixes memory and threads. On the C++
+    backend, `step(token)` is then one call from token to logits, on a thread pool that persists between
+    steps. On CUDA it is one launch of a captured graph: weights, keys and values are on the device, and a
+    prompt runs token by token. Otherwise it runs op by op. `plan` says which, and why.
 
-    `model`: a path, a name as `AutoModel.from_pretrained` takes it, an engine, or a `Model`, whose file is
-    opened again. `backend`: must run here, or one of `fallback_backends`, tried in order; None for the
-    model's own, if it is an opened one, or the default backend. `world_size`, `mpi_rank`: so many kernels
-    share the model, and this is one of them: each has some heads and a part of the feed-forward of all
-    layers; all must take the same steps. They are in processes that `mpiexec` has started, one in each; else
-    all in this one: each then has a thread, on the device of its rank where the backend has several, and the
-    first that is called computes the step of all. `num_workers` (cpp): threads of a step; None for all that
-    there are, which kernels on one machine share. `max_num_pages`: most pages of memory (`mmap.PAGESIZE`
-    bytes each) for keys and values. `context`: most tokens of the sequence, and `cache_dtype` "f16", "f32" or
-    "q8_0" for keys and values, as in `LayerWiseInferenceEngine`.
-    `use_cutlass_kernel` (cuda): True if products of many rows must be cuBLAS's, whose kernels are CUTLASS's.
+    Args:
+        mode: "decode".
+        model: A path, a name as `AutoModel.from_pretrained` takes it, an engine, or a `Model`, whose file is
+            opened again.
+        backend: A backend that must run here. If it does not, `fallback_backends` are tried in order. None:
+            the backend of an opened model, else the default one.
+        world_size, mpi_rank: `world_size` kernels share the model, and this is number `mpi_rank`. Each has
+            some heads and a part of the feed-forward of all layers. All must take the same steps. Under
+            `mpiexec` each is in its own process. Otherwise all are in this process, each with a thread, on
+            the device of its rank if the backend has several; the first call computes the step of all.
+        num_workers: (cpp) Threads of a step. None: all processors, divided among the kernels of a machine.
+        max_num_pages: Most pages of memory (`mmap.PAGESIZE` bytes each) for keys and values.
+        context: Maximum number of tokens of the sequence, as in `LayerWiseInferenceEngine`.
+        cache_dtype: "f16", "f32" or "q8_0" for keys and values, as in `LayerWiseInferenceEngine`.
+        use_cutlass_kernel: (cuda) True: products of many rows must use cuBLAS, whose kernels are CUTLASS's.
 
-    ValueError for another mode, options that the backend does not know, a model that cannot be cut into
-    `world_size` parts, or kernels that are missing of so many; BackendUnavailable, a ValueError too, if no
-    backend that was named runs here; what opening a model raises comes from `compile`.
+    Raises ValueError for another mode, an option that the backend does not have, a model that cannot be
+    divided into `world_size` parts, or missing kernels; BackendUnavailable, also a ValueError, if no named
+    backend runs here. Errors of opening the model are raised by `compile`.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class PersistentKernel:
             options["num_workers"] = num_workers
         self._given = model
         self._ops = _ops_of(model, backend, fallback_backends, options)
-        # After the backend: what it lacks may be why they have no sensible value.
+        # Checked after the backend: if it is missing, that may be why these have no sensible value.
         if max_num_pages is not None:
             _whole("max_num_pages", max_num_pages, 1)
         if context is not None:
@@ -100,7 +103,7 @@ class PersistentKernel:
         self._closed = False
 
     def _join(self, size: int, rank: int, key: Hashable) -> MpiProcesses | Rank:
-        """Those that share the model: processes, or the kernels of this one of which `key` is the same."""
+        """Join those that share the model: MPI's processes, or this process's kernels of the same `key`."""
         if found := mpi_processes(size, rank):
             return found
         self._group = join_group(key, size, rank, self, _device_setter(self._ops))
@@ -110,12 +113,12 @@ class PersistentKernel:
 
     @property
     def backend(self) -> str:
-        """The name of the backend that runs it."""
+        """The name of the backend."""
         return self._ops.name()
 
     @property
     def plan(self) -> str:
-        """How a step is run: "cpp: one call a step ...", or "python: op by op" and why."""
+        """How a step runs: "cpp: one call a step ...", or "python: op by op" and why."""
         if not self._model:
             return f"{self.backend}: not compiled"
         how = self._how(self._model)
@@ -135,12 +138,12 @@ class PersistentKernel:
 
     @property
     def length(self) -> int:
-        """Tokens of the sequence."""
+        """Number of tokens of the sequence."""
         return self._cache.length if self._cache else 0
 
     @property
     def capacity(self) -> int:
-        """Most tokens of the sequence: what the context and `max_num_pages` allow."""
+        """Maximum number of tokens of the sequence, by the context and `max_num_pages`."""
         return self._require_compiled()[1].capacity
 
     def __repr__(self) -> str:
@@ -149,7 +152,7 @@ class PersistentKernel:
     # ---- what it does ----
 
     def compile(self) -> PersistentKernel:
-        """Open the model and plan the step; again, it does nothing. Returns the kernel."""
+        """Open the model and plan the step, unless that is done already. Returns the kernel."""
         if self._closed:
             raise RuntimeError("this PersistentKernel is closed: make another one")
         if self._group:
@@ -170,14 +173,14 @@ class PersistentKernel:
         except BaseException:
             model.close()
             raise
-        device = self._ops.extension("device")  # that of this thread
+        device = self._ops.extension("device")  # the device of this thread
         self._device = device() if device else self._ops.device()
         self._model = model
 
     def step(self, token: int) -> np.ndarray:
-        """Logits (vocabulary), float32, after `token`, which comes behind those before.
+        """Logits (vocabulary), float32, after `token`, which continues the sequence.
 
-        Compiles first if need be. Raises ContextFull, a ValueError, if there is no room for the token.
+        Compiles first if necessary. Raises ContextFull, a ValueError, if there is no room for the token.
         """
         bound, cache = self._bound, self._cache
         token = token_id(token, "step")
@@ -188,7 +191,7 @@ class PersistentKernel:
         return logits
 
     def prefill(self, tokens: Sequence[int]) -> np.ndarray:
-        """Logits (vocabulary), float32, after the last of `tokens`, which come behind those before."""
+        """Logits (vocabulary), float32, after the last of `tokens`, which continue the sequence."""
         self.compile()
         tokens = [token_id(token, "prefill") for token in tokens]
         return self._shared_step("prefill", tokens) if self._group else self._prefill(tokens)
@@ -209,8 +212,8 @@ class PersistentKernel:
         return logits
 
     def __call__(self, token: int | None = None) -> np.ndarray:
-        """`step(token)`; without a token, the last step once more, at the same place, as benchmarks want it:
-        of token 0, if there was none.
+        """`step(token)`. Without a token, repeat the last step at the same position, for benchmarks; token 0
+        if there was no step.
         """
         if token is not None:
             return self.step(token)
@@ -224,7 +227,7 @@ class PersistentKernel:
         return self._prefill([token or 0]) if self._group else self.step(token or 0)
 
     def reset(self) -> None:
-        """Forget the sequence."""
+        """Start a new sequence."""
         if self._group and self._model:
             self._shared_step("reset")
         else:
@@ -236,16 +239,16 @@ class PersistentKernel:
             self._cache.truncate(0)
 
     def _shared_step(self, name: str, *arguments: Any) -> Any:
-        """A step of all kernels that share the model in this process."""
+        """Take a step with all kernels of this process that share the model."""
         assert self._group and self._processes
         return self._group.take(self._processes.rank, name, *arguments)
 
     def carry_out(self, name: str, *arguments: Any) -> Any:
-        """For `airllm.engine.parallel.threads`: this kernel's part of what it is asked for."""
+        """This kernel's part of a shared step, called by `airllm.engine.parallel.threads`."""
         return getattr(self, f"_{name}")(*arguments)
 
     def close(self) -> None:
-        """Let go of the model's file and of the sequence. A step afterwards raises RuntimeError."""
+        """Close the model's file and drop the sequence. A later step raises RuntimeError."""
         if self._group and self._processes:
             self._group.leave(self._processes.rank)
         if self._model:
@@ -267,7 +270,7 @@ class PersistentKernel:
         return self._model, self._cache
 
     def _room(self, model: Model, dtype: str) -> int:
-        """Most tokens of the sequence."""
+        """Maximum number of tokens of the sequence."""
         context = model.residency.context
         if self._pages is None:
             return context
@@ -279,7 +282,7 @@ class PersistentKernel:
         return min(context, room)
 
     def _refuse(self, model: Model, cache: Cache, tokens: list[int]) -> None:
-        """Raises ValueError if these tokens cannot come next."""
+        """Raises ValueError, such as ContextFull, if these tokens cannot come next."""
         vocabulary = model.config.vocabulary
         if not tokens:
             raise ValueError("step: tokens has 0 tokens, expected one or more")
@@ -314,14 +317,14 @@ def _processors() -> int:
 
 
 def _device_setter(ops: KernelBackend) -> Callable[[int], None]:
-    """What puts the thread of a rank on a device, where the backend can use several at once."""
+    """A function that selects the device of a rank's thread, if the backend can use several at once."""
     use, infos = ops.extension("use_device"), ops.extension("device_infos")
     places = [info.get("index", i) for i, info in enumerate(infos())] if use and infos else []
     return lambda rank: use(places[rank % len(places)]) if places else None
 
 
 def _open_model(model: Any) -> Any:
-    """The `Model` that was given, in an engine or by itself; a path is none."""
+    """The `Model` that was given, also of an engine; a path is returned unchanged."""
     return model.model if isinstance(model, LayerWiseInferenceEngine) else model
 
 
@@ -336,7 +339,7 @@ def _path_of(model: Any) -> Path:
 
 
 def _fastest(path: str | PathLike[str]) -> KernelBackend:
-    """The first of the order, if that keeps the weights where it computes; else what an engine would take."""
+    """The first backend of the order if it keeps weights on its device, else the engine's choice."""
     first = init_backend("auto")
     if first.extension("DecoderGraph"):
         return first

@@ -1,4 +1,4 @@
-"""Where the time of a pass through the layers goes, by op and by layer."""
+"""Times a pass through the layers, by op and by layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PRODUCTS = ("linear", "matmul", "matmul_vec")
 
 
 class Engine(Protocol):
-    """What a profile needs of an engine."""
+    """The part of an engine that a profile uses."""
 
     context: int
 
@@ -32,7 +32,7 @@ class Engine(Protocol):
 
 @dataclass
 class Spent:
-    """What an op has taken: `nbytes` of weights, or keys and values, were read in `calls`."""
+    """The time of one op. Its `calls` read `nbytes` of weights, or of keys and values."""
 
     op: str
     what: str
@@ -43,17 +43,16 @@ class Spent:
 
     @property
     def gb_s(self) -> float:
-        """Gigabytes read in a second; 0 for ops that read none of those."""
+        """Gigabytes (10**9) read per second; 0 for ops that read no weights, keys or values."""
         return self.nbytes / self.seconds / 1e9
 
 
 @dataclass
 class Profile:
-    """Of `passes` of `rows` tokens each, after `context` tokens. All times are sums over the passes.
+    """Times of `passes` passes of `rows` tokens, after `context` tokens, in seconds summed over the passes.
 
-    `spent`: what each op took with each kind of weight. `layers`: the ops of each layer. `seconds`: of
-    everything, also what lies between ops. `whole`: the same passes as they run when nobody looks, where the
-    backend may take whole layers as one call.
+    `spent`: by op and kind of weight. `layers`: the ops of each layer. `seconds`: everything, including what
+    is between the ops. `whole`: the same passes without timers, in native calls if the backend has them.
     """
 
     rows: int
@@ -66,15 +65,15 @@ class Profile:
 
     @property
     def between(self) -> float:
-        """What was not spent in ops: Python, and the copying of keys and values."""
+        """Seconds outside the ops: Python, and copies of keys and values."""
         return self.seconds - sum(each.seconds for each in self.spent)
 
 
 def profile(engine: Engine, rows: int = 1, passes: int = 16, context: int = 64) -> Profile:
-    """Time `passes` passes of `rows` tokens, 1 as when text is generated, many as when a prompt is read.
+    """Time `passes` passes of `rows` tokens: 1 as in generation, many as for a prompt.
 
-    Ops are called one by one for it, and watched; a backend that would take whole layers as one call is not
-    asked to. ValueError if so many tokens do not fit into the engine's context.
+    Ops are called and timed one by one, also if the backend could run whole layers in one call. ValueError if
+    the tokens do not fit into the engine's context.
     """
     for name, value in {"rows": rows, "passes": passes, "context": context}.items():
         if value < (0 if name == "context" else 1):
@@ -100,7 +99,7 @@ def profile(engine: Engine, rows: int = 1, passes: int = 16, context: int = 64) 
 
 
 def _time_passes(engine: Engine, of: Profile, begin: Callable[[], None] = lambda: None) -> float:
-    """Seconds of the passes, each over the same places of a sequence, after one that does not count."""
+    """Seconds of the passes, all at the same positions of a sequence, after one warm-up pass."""
     cache = engine.new_cache()
     tokens = (
         np.random.default_rng(0).integers(0, engine.model.config.vocabulary, of.context + of.rows).tolist()
@@ -119,7 +118,7 @@ def _time_passes(engine: Engine, of: Profile, begin: Callable[[], None] = lambda
 
 
 class Watch:
-    """The ops of a backend with a clock on each. What is not in a layer counts as of the one before."""
+    """The ops of a backend, each timed. Ops without a known weight count for the layer before."""
 
     def __init__(self, ops: Any, model: Model):
         self._ops = ops
@@ -136,13 +135,13 @@ class Watch:
         self.begin()
 
     def begin(self) -> None:
-        """Forget what was."""
+        """Reset all times."""
         self.spent: dict[tuple[str, str, str], Spent] = {}
         self.layers = [0.0] * self._count
         self._layer = self._count
 
     def extension(self, name: str) -> None:
-        """None: ops are watched one by one."""
+        """None: ops are timed one by one."""
 
     def __getattr__(self, name: str) -> Any:
         call, op = getattr(self._ops, name), name.removesuffix("_into")
@@ -165,7 +164,7 @@ class Watch:
             self._layer, what = self._names[id(known)]
         stored = known if op in _PRODUCTS and known is not None else args[1] if op in _PRODUCTS else None
         read = [stored] if stored is not None else args[1:3] if op == "attention" else []
-        if stored is not None and not what:  # not all of a tensor: rows of the output, or an expert of many
+        if stored is not None and not what:  # a part of a tensor: rows of the output, or one of many experts
             what = "output" if _within(stored, self._output) else "experts"
         key = (op, what, _format(stored))
         spent = self.spent.setdefault(key, Spent(*key))
@@ -177,7 +176,7 @@ class Watch:
 
 
 def _within(part: Any, whole: Any) -> bool:
-    """Whether a stored tensor is some rows of another."""
+    """Whether a stored tensor is a view into another."""
     first, second = (each.data if isinstance(each, Quantized) else each for each in (part, whole))
     return np.may_share_memory(first, second)
 

@@ -1,4 +1,4 @@
-"""How a model's makers want its tokens drawn, where its files say so."""
+"""The sampling options that a model's files recommend."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _KEYS = {
 
 
 def recommended_sampling(path: str | PathLike[str]) -> dict[str, Any]:
-    """Options of `generate`: those that the files of a model recommend, none where they say nothing.
+    """The options of `generate` that a model's files recommend; empty if there are none.
 
-    Raises ModelFileError for values that cannot be.
+    Raises ModelFileError for impossible values.
     """
     path = Path(path)
     if path.is_dir():
@@ -36,7 +36,7 @@ def recommended_sampling(path: str | PathLike[str]) -> dict[str, Any]:
 
 
 def recommended_by(weights: WeightFile) -> dict[str, Any]:
-    """The same of a model whose weights are open: a GGUF file need not be read again."""
+    """The same for opened weights, so that a GGUF file is not read again."""
     if isinstance(weights, GgufFile):
         return _parse(Values(weights.path, weights.metadata), 1)
     return recommended_sampling(weights.path)
@@ -56,7 +56,7 @@ def _parse(values: Values, kind: int) -> dict[str, Any]:
 
 def _check_value(values: Values, key: str, name: str, value: Any) -> Any:
     if name == "top_k":
-        value = max(value, 0)  # -1, too, is all tokens
+        value = max(value, 0)  # -1 also means all tokens
     try:
         Sampling(**{name: value})
     except (TypeError, ValueError) as error:
@@ -66,5 +66,5 @@ def _check_value(values: Values, key: str, name: str, value: Any) -> Any:
 
 
 def as_text(sampling: Mapping[str, Any]) -> str:
-    """In a line, by the options' names: "temperature 0.6, top-p 0.9"."""
+    """The options in one line, for people: "temperature 0.6, top-p 0.9"."""
     return ", ".join(f"{name.replace('_', '-')} {value:g}" for name, value in sampling.items())

@@ -1,4 +1,4 @@
-"""Cosines and sines of positions, computed once for a model and kept."""
+"""Tables of rotary cosines and sines, computed once for each model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from airllm.memory.layers import check_tensor
 from airllm.ops.rope_scaling import frequencies, longrope_attention_factor
 from airllm.tensor_ops import rope_table
 
-_STEP = 512  # positions: a table grows by whole steps
+_STEP = 512  # positions: tables grow in whole steps
 
 
 class Rotation:
-    """The angles of one `Rope`. A model stretched by "longrope" has one set of factors for texts as long as
-    those it was first trained on, another for longer ones (LongRoPE: Ding et al., 2024).
+    """The angles of one `Rope`. A model scaled by "longrope" has one set of factors for texts up to its
+    original training length and another for longer texts (LongRoPE: Ding et al., 2024).
     """
 
     def __init__(self, rope: Rope, context: int, tensors: NamedTensors):
@@ -31,7 +31,7 @@ class Rotation:
                 frequencies(rope.dim, rope.theta, scaling)
         except ModelFileError:
             raise
-        except (ValueError, TypeError, ArithmeticError) as error:  # of numbers that nobody has thought of
+        except (ValueError, TypeError, ArithmeticError) as error:  # for unforeseen numbers in a file
             place, found = "the rotation of positions", f"cannot be computed ({error})"
             raise ModelFileError(tensors.weights.path, place, found) from None
         empty = np.empty((0, rope.dim // 2), np.float32)
@@ -40,7 +40,7 @@ class Rotation:
     def _scaling_rules(
         self, scaling: dict[str, Any], context: int, tensors: NamedTensors
     ) -> Iterator[dict[str, Any]]:
-        """What stretches short texts, and long ones, if they differ."""
+        """The scaling of short texts, and that of long texts if it differs."""
         pairs = self.rope.dim // 2
         if scaling.get("rope_type") != "longrope":
             yield _stored_factors(tensors, pairs) or scaling
@@ -50,15 +50,15 @@ class Rotation:
             yield _longrope(scaling, side, context, tensors, pairs)
 
     def is_long(self, tokens: int) -> bool:
-        """Whether a text of so many tokens is turned as long ones are, from its first token on."""
+        """Whether a text of this many tokens uses the angles of long texts, from its first token on."""
         return self._short_until is not None and tokens > self._short_until
 
     def same_until(self, tokens: int, long: bool) -> int:
-        """At most `tokens`: texts up to so many are turned alike."""
+        """The length, at most `tokens`, up to which the angles stay the same."""
         return min(tokens, self._short_until) if self._short_until and not long else tokens
 
     def at(self, start: int, stop: int, long: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Cosines and sines (stop - start, dim / 2) of these positions of a text, which `is_long` or not."""
+        """Cosines and sines (stop - start, dim / 2), float32, of these positions. `long`: see `is_long`."""
         cos, sin = self._tables[long]
         if len(cos) < stop:
             positions = np.arange(-(-stop // _STEP) * _STEP)
@@ -68,7 +68,7 @@ class Rotation:
 
 
 def _stored_factors(tensors: NamedTensors, pairs: int) -> dict[str, Any] | None:
-    """Llama 3 in a GGUF file: the angles' divisors are a tensor."""
+    """The tensor of divisors of the angles that GGUF files of Llama 3 have; None if there is none."""
     if "rope_factors" not in tensors:
         return None
     factors = check_tensor(tensors, "rope_factors", (pairs,))

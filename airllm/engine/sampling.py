@@ -1,8 +1,8 @@
-"""The next token, chosen from logits.
+"""Samples the next token from logits.
 
-Meaning and order are those of transformers' generation: the repetition penalty first, on all tokens of the
-sequence, the prompt's too; then temperature, top_k, top_p, min_p. (llama.cpp applies the temperature last,
-which keeps other tokens where top_p or min_p meet a temperature that is not 1.)
+The options mean the same, and apply in the same order, as in transformers: the repetition penalty first, on
+all tokens of the sequence including the prompt; then temperature, top_k, top_p, min_p. (llama.cpp applies the
+temperature last. With top_p or min_p and a temperature other than 1, it keeps different tokens.)
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 
 import numpy as np
 
-_GROUPS = 64  # values of which only the largest is looked at first
-_BLOCK = 256  # weights that are added up together
-_COLDEST = np.float32(1e-30)  # below, float32 makes 0 / 0 of the likeliest token
+_GROUPS = 64  # values in a group; only its largest is compared first
+_BLOCK = 256  # weights that are summed together
+_COLDEST = np.float32(1e-30)  # below this, float32 computes 0 / 0 for the most likely token
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen. Raises ValueError or TypeError for what cannot be.
+    """How the next token is chosen. Raises ValueError or TypeError for invalid values.
 
-    `temperature`: divides the logits; 0 takes the likeliest token always, and nothing below matters but
-    `repetition_penalty`. `top_k`: only the k likeliest tokens, and what is as likely as the last of them; 0
-    for all. `top_p`: only the likeliest tokens that together have this probability; 1 for all. `min_p`: only
-    tokens at least this times as likely as the likeliest; 0 for all. `repetition_penalty`: divides the
-    logits above 0 of tokens that are already in the sequence, and multiplies those below; 1 for none.
-    `seed`: of the random numbers; None for others every time.
+    `temperature`: divides the logits; 0 always takes the most likely token, and then only
+    `repetition_penalty` matters. `top_k`: only the k most likely tokens, and those as likely as the last of
+    them; 0 for all. `top_p`: only the most likely tokens that together have this probability; 1 for all.
+    `min_p`: only tokens at least this times as likely as the most likely; 0 for all. `repetition_penalty`:
+    for tokens of the sequence, divides logits above 0 and multiplies those below; 1 for none. `seed`: of the
+    random numbers; None for different ones each time.
     """
 
     temperature: float = 0.0
@@ -57,7 +57,7 @@ def _number(name: str, value: Any, expected: str, allowed: Any, kind: type = Rea
 
 
 class Sampler:
-    """Chooses the tokens of one sequence. `tokens` are those it has already."""
+    """Chooses the tokens of one sequence, which begins with `tokens`."""
 
     def __init__(self, sampling: Sampling, tokens: Iterable[int] = ()):
         self.sampling = sampling
@@ -65,7 +65,7 @@ class Sampler:
         self._seen = np.unique(np.fromiter(tokens, np.int64)) if sampling.repetition_penalty != 1 else None
 
     def next(self, logits: np.ndarray) -> int:
-        """The token after these logits (vocabulary); it is in the sequence from now on."""
+        """The token after these logits (vocabulary). It becomes part of the sequence."""
         logits = np.asarray(logits, np.float32)
         if self._seen is not None:
             logits = penalize(logits, self._seen, self.sampling.repetition_penalty)
@@ -78,14 +78,14 @@ class Sampler:
 
     def _draw(self, logits: np.ndarray, random: np.random.Generator) -> int:
         if not math.isfinite(logits[best := int(logits.argmax())]):
-            return best  # to be refused
+            return best  # `next` raises for it
         ids, weights = candidates(logits, self.sampling)
         place = draw(weights, random.random())
         return place if ids is None else int(ids[place])
 
 
 def penalize(logits: np.ndarray, seen: np.ndarray, penalty: float) -> np.ndarray:
-    """A copy, in which the tokens `seen` are less likely (for a penalty above 1)."""
+    """A copy of the logits in which the tokens `seen` are less likely, for a penalty above 1."""
     logits = logits.copy()
     values = logits[seen]
     logits[seen] = np.where(values < 0, values * np.float32(penalty), values / np.float32(penalty))
@@ -93,7 +93,7 @@ def penalize(logits: np.ndarray, seen: np.ndarray, penalty: float) -> np.ndarray
 
 
 def candidates(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | None, np.ndarray]:
-    """The tokens that may come next, None for all, and how likely each is beside the likeliest, float32."""
+    """The tokens that may come next, None for all, and their likelihood relative to the best, float32."""
     ids = None
     if 0 < sampling.top_k < len(logits):
         ids = top_k_places(logits, sampling.top_k)
@@ -113,10 +113,10 @@ def _pick(places: np.ndarray, ids: np.ndarray | None, weights: np.ndarray) -> tu
 
 
 def top_k_places(x: np.ndarray, k: int) -> np.ndarray:
-    """Places of the k largest values, and of what equals the last of them, in order of place.
+    """Indices, ascending, of the k largest values and of those equal to the last of them.
 
-    The k-th largest of some maxima of groups is no more than the k-th largest of all: what is below it need
-    not be looked at, and that is nearly everything.
+    The k-th largest of the groups' maxima is at most the k-th largest value. So only values that reach it,
+    a small part, are compared.
     """
     columns = len(x) // _GROUPS
     if k < columns:
@@ -129,9 +129,9 @@ def top_k_places(x: np.ndarray, k: int) -> np.ndarray:
 
 
 def nucleus(weights: np.ndarray, needed: float, total: float) -> np.ndarray:
-    """Places of the largest weights that together reach `needed` of `total`, and of what equals the last.
+    """Indices of the largest weights that together reach `needed` of `total`, and of those equal to the last.
 
-    What is so small that all tokens of its size could be left out is not looked at.
+    Weights so small that all of their size could be left out are skipped.
     """
     places = np.flatnonzero(weights >= (total - needed) / len(weights))
     values = np.sort(weights[places])[::-1]
@@ -141,8 +141,8 @@ def nucleus(weights: np.ndarray, needed: float, total: float) -> np.ndarray:
 
 
 def draw(weights: np.ndarray, random: float) -> int:
-    """A place, as likely as its weight is large, for a random number from 0 to below 1. Blocks are added up
-    first, and only the one that it lies in value by value.
+    """An index, drawn in proportion to the weights by a random number in [0, 1). Sums blocks first, and then
+    only the block that contains the number.
     """
     start = 0
     if len(weights) > _BLOCK:
@@ -153,7 +153,7 @@ def draw(weights: np.ndarray, random: float) -> int:
 
 
 def _place(reached: np.ndarray, random: float) -> tuple[int, float]:
-    """Where in the running sums a random number falls, and how far into that place's share."""
+    """The index whose share of the running sums contains the random number, and the place in that share."""
     at = random * reached[-1]
     place = int(min(np.searchsorted(reached, at, "right"), np.searchsorted(reached, reached[-1])))
     before = reached[place - 1] if place else 0.0

@@ -1,4 +1,4 @@
-"""How many tokens of a model a backend makes in a second, found in a fraction of one, by some layers."""
+"""Measures how many tokens a second a backend generates, in a fraction of a second, on some of the layers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import numpy as np
 from airllm.engine.model import Model
 from airllm.memory.kv_cache import Cache
 
-ENOUGH = 0.25  # seconds: layers are begun so long, and the same ones timed then
-MOST = 25  # times
+ENOUGH = 0.25  # seconds in which layers are started; those are then timed, repeatedly, for as long
+MOST = 25  # repetitions
 
 clock = time.perf_counter
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Tokens a second, one after the other; with `at_most` fewer than that, with `why_not` none."""
+    """Tokens a second, one after the other. `at_most`: it is slower than that. `why_not`: it does not run."""
 
     tokens_per_second: float
     at_most: bool = False
@@ -34,15 +34,15 @@ class Speed:
 
 
 def rate(value: float) -> str:
-    """A number of tokens a second, to two or three figures."""
+    """Tokens a second, to two or three figures."""
     return f"{value:.{0 if value >= 100 else 1}f}" if value >= 1 else f"{value:.2g}"
 
 
 def measure_speed(model: Model, cache_dtype: str, best: float = 0.0) -> Speed:
-    """The speed at which `model` makes a token after a first one. Where its layers alone are slower than
-    `best`, the output is not tried.
+    """The speed of `model` after the first token. If its layers alone are slower than `best`, the output is
+    not timed.
 
-    Every layer goes through memory before it is timed, as it does from the second token on.
+    Every layer runs once before it is timed, so that its weights are in memory as from the second token on.
     """
     cache = Cache(model.config, 1, cache_dtype)
     tried, x = _run_layers(model, cache, ENOUGH)
@@ -56,7 +56,7 @@ def measure_speed(model: Model, cache_dtype: str, best: float = 0.0) -> Speed:
 def _run_layers(
     model: Model, cache: Cache, seconds: float = math.inf, most: int | None = None
 ) -> tuple[int, np.ndarray]:
-    """A token goes through layers, none of which begins after so many seconds; how many, and the result."""
+    """Run a token through layers and start none after `seconds`. Returns how many ran, and the result."""
     started, results = clock(), []
     with closing(model.layer_by_layer(0, cache)) as layers:
         for x in islice(layers, most):
@@ -67,7 +67,7 @@ def _run_layers(
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    """Of a call: the median of as many as there is time for, which other programs may disturb."""
+    """Median seconds of a call, over as many calls as there is time for, since other programs may disturb."""
     taken: list[float] = []
     while not taken or (sum(taken) < ENOUGH and len(taken) < MOST):
         start = clock()
@@ -77,5 +77,5 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def fastest(speeds: Mapping[str, Speed]) -> str:
-    """The name of the one that makes the most tokens; of those that make as many, the first."""
+    """The name of the fastest; the first of several that are equal."""
     return max(speeds, key=lambda name: -1.0 if speeds[name].why_not else speeds[name].tokens_per_second)

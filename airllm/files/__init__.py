@@ -1,4 +1,4 @@
-"""Model files: GGUF and safetensors, mapped and checked, and where they come from."""
+"""Model files: GGUF and safetensors, mapped and checked; downloads."""
 
 from airllm.files.open_weights import open_weights
 from airllm.files.weight_file import ModelFileError, Stored, WeightFile

@@ -1,9 +1,8 @@
-"""GGUF files, versions 2 and 3: metadata and tensors as views of one read-only memory map.
+"""Reads GGUF files, versions 2 and 3: metadata, and tensors as views of one read-only memory map.
 
-The header is read by this module rather than by the package `gguf`, whose reader makes an array of every
-word of the vocabulary (seconds). Here an array in the metadata is only walked over, to find its end; its
-items are decoded when asked for. Nothing in a file is believed: every count, length and offset is held
-against the size of the file before it is used.
+The reader of the package `gguf` makes an array of every word of the vocabulary, which takes seconds. This
+module only skips over an array in the metadata to find its end, and decodes its items on first use.
+It trusts nothing in a file: every count, length and offset is checked against the file's size before use.
 
 Layout, all little-endian: magic, version, number of tensors, number of keys; the keys and their values; name,
 dimensions, type and offset of each tensor; padding to the alignment; the tensors' data.
@@ -27,7 +26,7 @@ from airllm.files.weight_file import ModelFileError, Span, Stored, first_names, 
 from airllm.formats import FORMATS, Quantized
 
 _STRING, _ARRAY, _BOOL = 8, 9, 7
-# GGUF's number for a type of value -> how `struct` names it
+# GGUF's number of a value type -> its `struct` format
 _SCALARS = {
     0: "<B",
     1: "<b",
@@ -46,7 +45,7 @@ _LEAST_TENSOR = 8 + 4 + 4 + 8
 _MOST_DIMENSIONS = 4
 _ALIGNMENT = "general.alignment"
 
-# ggml's number for a type of tensor -> NumPy's
+# ggml's number of a tensor type -> the NumPy dtype
 _DTYPES: dict[int, np.dtype[Any]] = {
     0: np.dtype(np.float32),
     1: np.dtype(np.float16),
@@ -58,7 +57,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     30: np.dtype(ml_dtypes.bfloat16),
 }
 _FORMATS = {of.ggml_type: of for of in FORMATS.values()}
-# Types of ggml without a counterpart here, so that a message can say which it is.
+# Unsupported types of ggml, for the error message.
 _OTHERS = {
     9: "q8_1", 15: "q8_k", 16: "iq2_xxs", 17: "iq2_xs", 18: "iq3_xxs", 19: "iq1_s", 21: "iq3_s", 22: "iq2_s",
     23: "iq4_xs", 29: "iq1_m", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4",
@@ -67,7 +66,7 @@ _OTHERS = {
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """What the header says of a tensor: its shape with the rows last, and its bytes in the file."""
+    """A tensor in the header: its shape, rows last, and its bytes in the file."""
 
     name: str
     shape: tuple[int, ...]
@@ -77,11 +76,11 @@ class TensorInfo:
 
 
 class GgufFile:
-    """A GGUF file: `metadata`, and tensors by name.
+    """A GGUF file: its `metadata`, and its tensors by name.
 
-    A tensor is a NumPy array (float32, float16, bfloat16, and what else NumPy has) or a `Quantized`, with
-    ggml's dimensions turned round: the last axis is the row that lies together. Raises ModelFileError for a
-    file that is broken or that this library cannot use.
+    A tensor is a NumPy array (float32, float16, bfloat16, or another NumPy dtype) or a `Quantized`. Its shape
+    is ggml's reversed: the last axis is contiguous. Raises ModelFileError for a file that is broken or
+    unsupported, OSError for one that cannot be opened.
     """
 
     def __init__(self, path: str | PathLike[str]):
@@ -100,11 +99,11 @@ class GgufFile:
             raise
 
     def names(self) -> list[str]:
-        """The names of all tensors, in the order of the header."""
+        """Names of all tensors, in the order of the header."""
         return list(self.tensors)
 
     def tensor(self, name: str) -> Stored:
-        """A view of the map: nothing is read yet."""
+        """A read-only view of the map; it reads nothing yet. ModelFileError for an unknown name."""
         info = self._info(name)
         if of := _FORMATS.get(info.ggml_type):
             *lead, row = info.shape
@@ -114,12 +113,12 @@ class GgufFile:
         return flat.reshape(info.shape)
 
     def span(self, name: str) -> Span:
-        """Where the tensor's bytes lie."""
+        """The tensor's bytes in the map."""
         info = self._info(name)
         return Span(self._map, info.start, info.nbytes)
 
     def close(self) -> None:
-        """Let go of the file; arrays that are still held keep the map."""
+        """Close the file. Arrays that are still held keep the map."""
         unmap(self._map)
 
     def _info(self, name: str) -> TensorInfo:
@@ -156,8 +155,8 @@ class _Array:
 class Metadata(Mapping[str, Any]):
     """The keys of a GGUF file: numbers, booleans, strings, lists of strings, arrays of numbers.
 
-    Lists are decoded when first asked for. `types` has GGUF's numbers for a value's type, and for that of its
-    items if it is an array.
+    Lists are decoded on first use. `types` has GGUF's numbers of each value's type and, for an array, of its
+    items' type.
     """
 
     def __init__(self, path: Path, map: Any, values: dict[str, Any], types: dict[str, tuple[int, ...]]):
@@ -176,7 +175,7 @@ class Metadata(Mapping[str, Any]):
         return len(self._values)
 
     def alignment(self) -> int:
-        """Of the tensors' data."""
+        """Alignment of the tensors' data, in bytes."""
         value = self._values.get(_ALIGNMENT, 32)
         if type(value) is not int or value < 8 or value & (value - 1) or value > len(self._map):
             expected = "a power of two from 8 up to the file's size"
@@ -195,7 +194,7 @@ class Metadata(Mapping[str, Any]):
         length_at = struct.Struct("<Q").unpack_from
         for i in range(array.count):
             start = at + 8
-            at = start + length_at(map, at)[0]  # within the file: it was walked over
+            at = start + length_at(map, at)[0]  # inside the file: _walk_strings checked it
             try:
                 found.append(map[start:at].decode())
             except UnicodeDecodeError:
@@ -206,7 +205,7 @@ class Metadata(Mapping[str, Any]):
 
 
 class _Reader:
-    """A place in the file that moves on with what is read, and never past the end."""
+    """A position in the file. Each read advances it and checks that it stays inside the file."""
 
     def __init__(self, path: Path, map: Any):
         self.path, self.map, self.size, self.at = path, map, len(map), 0
@@ -215,7 +214,7 @@ class _Reader:
         return ModelFileError(self.path, place, found, expected)
 
     def skip(self, count: int, place: str) -> int:
-        """Where the next `count` bytes start."""
+        """Skip `count` bytes; returns where they start."""
         start = self.at
         if count > self.size - start:
             expected = f"at most {self.size - start}, where the file ends"
@@ -237,7 +236,7 @@ class _Reader:
             raise self.error(place, f"at byte {start} has bytes {raw[:32]!r}", "UTF-8") from None
 
     def fits(self, count: int, least: int, place: str) -> None:
-        """Refuse a count of things of `least` bytes that the rest of the file cannot hold."""
+        """Raise if the rest of the file cannot hold `count` items of at least `least` bytes each."""
         if count > (most := (self.size - self.at) // least):
             raise self.error(place, f"is {count}", f"at most {most} in a file of {self.size} bytes")
 
@@ -304,7 +303,7 @@ def _array(reader: _Reader, place: str) -> _Array:
 
 
 def _walk_strings(reader: _Reader, count: int, place: str) -> None:
-    """Move past strings without decoding them: a vocabulary has hundreds of thousands."""
+    """Skip strings without decoding them: a vocabulary has hundreds of thousands."""
     length_at: Callable[..., tuple[int]] = struct.Struct("<Q").unpack_from
     map, at, last = reader.map, reader.at, reader.size - 8
     for i in range(count):
@@ -320,7 +319,7 @@ def _walk_strings(reader: _Reader, count: int, place: str) -> None:
 
 
 def _tensor(reader: _Reader, index: int) -> TensorInfo:
-    """A tensor's line in the header; `start` counts from the beginning of the data."""
+    """Read a tensor's entry in the header; `start` counts from the start of the data."""
     name = reader.text(f"the name of tensor {index}")
     place = f"tensor {name}"
     count = reader.number("<I", place)
@@ -352,7 +351,7 @@ def _align(at: int, alignment: int) -> int:
 
 
 def _place_tensors(file: GgufFile, infos: list[TensorInfo], size: int) -> dict[str, TensorInfo]:
-    """The tensors by name, with places in the file: aligned, inside it, and none on another."""
+    """The tensors by name, with offsets in the file. They must be aligned, inside the file and disjoint."""
     found: dict[str, TensorInfo] = {}
     alignment = file.metadata.alignment()
     for info in infos:
@@ -377,6 +376,6 @@ def _place_tensors(file: GgufFile, infos: list[TensorInfo], size: int) -> dict[s
 
 def _refuse_parts(file: GgufFile) -> None:
     parts = file.metadata.get("split.count", 1)
-    if type(parts) is not int or parts > 1:  # 0 where parts were joined
+    if type(parts) is not int or parts > 1:  # 0 if parts were joined
         expected = "1: join the parts first (llama-gguf-split --merge)"
         raise ModelFileError(file.path, "key split.count", f"has value {parts}", expected)

@@ -1,4 +1,4 @@
-"""Writing GGUF files with the package `gguf`: tensors go to disk piece by piece, as they are made."""
+"""Writes GGUF files with the package `gguf`, piece by piece, as the tensors are computed."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from airllm.writable import to_disk
 
 Pieces = Callable[[], Iterable[np.ndarray]]
 
-# GGUF's numbers for the types of values.
+# GGUF's numbers of value types.
 UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = (4,), (5,), (6,), (7,), (8,), (9,)
 
-# How ggml numbers the types of tensors that are no blocks.
+# ggml's numbers of the floating-point tensor types.
 FLOATS = {"float32": 0, "float16": 1, "bfloat16": 30}
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key of the metadata. `types` are GGUF's numbers: of the value, and of its items if it is a list."""
+    """A key of the metadata. `types` has GGUF's number of the value's type and, for a list, of its items'."""
 
     name: str
     value: Any
@@ -38,7 +38,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor that is there, under its GGUF name: `parts` give its values, in order along the first axis."""
+    """A tensor to convert, under its GGUF name. `parts` yields its values, in order along the first axis."""
 
     name: str
     shape: tuple[int, ...]
@@ -48,14 +48,14 @@ class Source:
 
     @classmethod
     def of(cls, name: str, stored: Stored, parts: Callable[[], Iterable[Stored]]) -> Source:
-        """One as large as `stored`, and in its format."""
+        """A source with the shape and format of `stored`."""
         format = stored.format if isinstance(stored, Quantized) else str(stored.dtype)
         return cls(name, stored.shape, format, stored.nbytes, parts)
 
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """A tensor to write: what the header says of it, and its data, in pieces that lie one after the other."""
+    """A tensor to write: its entry in the header, and its data in consecutive pieces."""
 
     name: str
     shape: tuple[int, ...]
@@ -65,7 +65,7 @@ class PlannedTensor:
 
 
 def nbytes_of(shape: Sequence[int], format: str) -> int:
-    """What a tensor takes in a format of blocks or floats."""
+    """Bytes of a tensor in a block or float format."""
     if format in FORMATS:
         return prod(shape) // FORMATS[format].values * FORMATS[format].bytes
     return prod(shape) * (4 if format == "float32" else 2)
@@ -78,8 +78,10 @@ def write_gguf(
     tensors: Sequence[PlannedTensor],
     on_progress: OnProgress,
 ) -> None:
-    """Write a file, which has its name only when it is whole. `on_progress` is told of bytes. OSError with
-    the file's name where it cannot be written, FileExistsError if another has taken the name meanwhile.
+    """Write a file. It gets its name only when it is complete. `on_progress(done, total)` counts bytes.
+
+    Raises OSError with the file's name if it cannot be written, FileExistsError if another process has
+    created the file meanwhile.
     """
     from gguf import GGUFWriter
 
@@ -94,7 +96,7 @@ def write_gguf(
             raise
         raise OSError(error.errno, f"{error.strerror}, while it was written", str(path)) from None
     finally:
-        with contextlib.suppress(OSError):  # of what was still to be written
+        with contextlib.suppress(OSError):  # flushing the rest may fail again
             writer.close()
         partial.unlink(missing_ok=True)
 
@@ -110,7 +112,7 @@ def _write(
         writer.add_key_value(key.name, key.value, *map(GGUFValueType, key.types))
     for tensor in tensors:
         kind = GGMLQuantizationType(tensor.ggml_type)
-        # a dtype that is not uint8: the shape is in values, whatever the format
+        # With a dtype other than uint8, the writer takes the shape as values, whatever the format.
         writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), tensor.nbytes, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -121,8 +123,8 @@ def _write(
 
 
 def _publish(partial: Path, path: Path) -> None:
-    """Never in place of another file, which may have been written at the same time."""
-    with contextlib.suppress(OSError):  # a file system without links, or there is such a file
+    """Rename `partial` to `path`, but never over a file that was written at the same time."""
+    with contextlib.suppress(OSError):  # the file system has no hard links, or `path` exists
         os.link(partial, path)
         return
     if path.exists():
@@ -131,7 +133,7 @@ def _publish(partial: Path, path: Path) -> None:
 
 
 class _CountingWriter:
-    """Tells how many bytes there were in all."""
+    """Counts bytes and reports the total."""
 
     def __init__(self, tell: Callable[[int], None]):
         self._tell, self._total = tell, 0
@@ -142,7 +144,7 @@ class _CountingWriter:
 
 
 class _Data:
-    """What the writer takes for an array: it asks how large it is, and to be written."""
+    """Stands for an array: the writer reads `nbytes` and calls `tofile`."""
 
     def __init__(self, tensor: PlannedTensor, done: _CountingWriter):
         self.nbytes = tensor.nbytes
@@ -159,6 +161,6 @@ class _Data:
 
 
 def in_pieces(rows: int, row_values: int, most: int = 1 << 22) -> Iterator[slice]:
-    """Rows in runs of at most so many values, at least one row each."""
+    """Slices of rows with at most `most` values each, but at least one row."""
     step = max(most // row_values, 1)
     return (slice(start, min(start + step, rows)) for start in range(0, rows, step))

@@ -1,6 +1,6 @@
-"""From a model's name to its files: a path of this machine, a Hugging Face repository, or `smollm2`.
+"""Finds a model's files by name: a local path, a Hugging Face repository, or `smollm2`.
 
-What is a path never touches the network.
+A local path never uses the network.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from airllm.files.weight_file import is_in_parts, is_text_model
 from airllm.progress import OnProgress, unseen
 
 SMOLLM2 = "smollm2"
-# What an engine opens. Not other weights that repositories hold beside them, such as PyTorch's.
+# The files that an engine opens. Repositories may also have other weights, such as PyTorch's.
 _NEEDED = [
     "config.json",
     "generation_config.json",
@@ -34,12 +34,12 @@ _NEEDED = [
 ]
 _WANTED = f"the path of a GGUF file or of a folder, owner/repository of Hugging Face, or {SMOLLM2}"
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?:[:/](?P<file>[^:]+))?", re.ASCII)
-# A repository or a file of one, as people copy it from a browser or from other programs.
+# The start of an address, as people copy it from a browser or another program.
 _SITE = re.compile(r"(?:https?://)?(?:www\.)?(?:hf\.co|huggingface\.co)/+", re.IGNORECASE)
 _PAGE = re.compile(
     r"(?P<repo>[^/]+/[^/]+)/(?:blob|resolve|tree)/(?P<revision>[^/]+)/?(?P<file>[^?]*)(?:\?.*)?"
 )
-# Classes of the network libraries that huggingface_hub has used, for a server that does not answer.
+# Exceptions of the network libraries of huggingface_hub if the server does not answer.
 _UNREACHED = {
     "ConnectionError",
     "ConnectError",
@@ -51,7 +51,7 @@ _UNREACHED = {
 
 
 class ModelNotFound(FileNotFoundError):
-    """There is no such model here, or it could not be fetched; the message says why and what to do."""
+    """There is no such local model, or it could not be downloaded. The message says why and what to do."""
 
 
 def locate(
@@ -60,13 +60,13 @@ def locate(
     token: str | bool | None = None,
     on_progress: OnProgress = unseen,
 ) -> Path:
-    """The GGUF file or folder of a model, fetched if need be. Raises ModelNotFound.
+    """The GGUF file or folder of a model, downloaded if necessary. Raises ModelNotFound.
 
-    `name`: a path, which a Path always is; or `owner/repository` of Hugging Face, of which only what an
-    engine needs is fetched, into the package huggingface_hub's cache; `owner/repository:file.gguf` (or
-    `/file.gguf`, or a part of the name, such as `:Q4_0`) for a GGUF file in one, all of them also behind
-    `hf.co/` or as an address of huggingface.co; or `smollm2`, a small model for first tries. `revision` and
-    `token` are for Hugging Face.
+    `name` is one of: a path (always, if it is a Path); `owner/repository` on Hugging Face;
+    `owner/repository:file.gguf` (or `/file.gguf`, or a part of the name, such as `:Q4_0`) for a GGUF file in
+    one; either of them after `hf.co/` or as an address of huggingface.co; `smollm2`, a small model for first
+    tries. Only the files that an engine needs are downloaded, into the cache of the package huggingface_hub.
+    `revision` and `token` are for Hugging Face.
     """
     try:
         path = Path(name).expanduser()
@@ -84,7 +84,7 @@ def locate(
 
 
 def _without_site(name: str) -> tuple[str, str | None]:
-    """The repository, and file in it, of an address; and the revision, if it has one that is not main."""
+    """The repository and file of an address, and its revision, None if that is main."""
     site = _SITE.match(name)
     if not site:
         return name, None
@@ -97,7 +97,7 @@ def _without_site(name: str) -> tuple[str, str | None]:
 
 
 def _suggest(path: Path) -> str:
-    """What may have been meant: smollm2, or what lies beside the path."""
+    """A suggestion for a mistyped name: smollm2, or a neighbour of the path."""
     folder = path.parent
     try:
         beside = [each.name for each in folder.iterdir() if each.is_dir() or each.suffix == ".gguf"]
@@ -115,7 +115,7 @@ def _smollm2(on_progress: OnProgress) -> Path:
     try:
         path = smollm2.cache_dir() / smollm2.GGUF
         if path.is_file() and path.stat().st_size == smollm2.GGUF_BYTES:
-            return path  # its hash was checked when it came
+            return path  # its hash was checked after the download
         return smollm2.fetch(on_progress=on_progress)
     except smollm2.Unavailable as error:
         raise ModelNotFound(f"{SMOLLM2}: {error}") from error
@@ -132,12 +132,12 @@ def _fetch(repo: str, file: str | None, access: dict[str, Any]) -> Path:
         return _gguf(hub, repo, file, access) if file else _folder(hub, repo, access)
     except ModelNotFound:
         raise
-    except Exception as error:  # whatever the package and its network libraries may raise
+    except Exception as error:  # the package and its network libraries may raise anything
         raise ModelNotFound(f"{repo}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:
-    """In one line."""
+    """The reason of an error, in one line."""
     cause = next((each for each in _causes(error) if _is_offline(each)), None)
     if cause is None:
         why = " ".join(str(error).split()) or type(error).__name__
@@ -147,7 +147,7 @@ def _reason(error: Exception) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """From the deepest on: what others have made of it says less."""
+    """The chain of causes, the deepest first: it says the most."""
     if error is not None:
         yield from _causes(error.__cause__ or error.__context__)
         yield error
@@ -158,7 +158,7 @@ def _is_offline(error: BaseException) -> bool:
 
 
 def _folder(hub: Any, repo: str, access: dict[str, Any]) -> Path:
-    """The safetensors of a repository and what belongs to them; its only GGUF file if it has none."""
+    """The safetensors of a repository with their other files, or its only GGUF file if it has none."""
     folder = Path(hub.snapshot_download(repo, allow_patterns=_NEEDED, **access))
     if (folder / "config.json").is_file() and any(folder.glob("model*.safetensors")):
         return folder
@@ -166,7 +166,7 @@ def _folder(hub: Any, repo: str, access: dict[str, Any]) -> Path:
 
 
 def _gguf(hub: Any, repo: str, part: str, access: dict[str, Any]) -> Path:
-    """The GGUF file of this name, or the only one that has `part` in its name."""
+    """The GGUF file of this name, or the only one with `part` in its name."""
     if part.endswith(".gguf") and part != ".gguf" and (path := _file(hub, repo, part, access)).is_file():
         return path
     files = [name for name in _names(hub, repo, access) if name.endswith(".gguf")]
@@ -181,14 +181,14 @@ def _gguf(hub: Any, repo: str, part: str, access: dict[str, Any]) -> Path:
 
 
 def _file(hub: Any, repo: str, name: str, access: dict[str, Any]) -> Path:
-    """Where a file of a repository is now, if it has it. (hf_hub_download asks for half a minute where there
-    is no network.)
+    """The local path of a repository's file; it may not exist. (Without a network, hf_hub_download would take
+    half a minute.)
     """
     return Path(hub.snapshot_download(repo, allow_patterns=[escape(name)], **access)) / name
 
 
 def _names(hub: Any, repo: str, access: dict[str, Any]) -> list[str]:
-    """The files of a repository; where it cannot be asked, those that were fetched before."""
+    """The files of a repository. If it is unreachable, those that were downloaded before."""
     try:
         return [each.rfilename for each in hub.model_info(repo, **access).siblings or ()]
     except Exception as error:
@@ -196,6 +196,6 @@ def _names(hub: Any, repo: str, access: dict[str, Any]) -> list[str]:
             raise
         try:
             folder = Path(hub.snapshot_download(repo, local_files_only=True, **access))
-        except Exception:  # nothing of it is here: why it could not be asked says more
+        except Exception:  # nothing was downloaded: the first error says more
             raise error from None
         return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]

@@ -1,4 +1,4 @@
-"""The weights of a model, whichever kind of file they are in."""
+"""Opens the weights of a model in either kind of file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Pages of mapped files: asked for ahead of use, brought into memory, let go. By Linux's `madvise`.
+"""Pages of mapped files: prefetch, populate and release them with Linux's `madvise`.
 
-`mmap.madvise` does not serve: it holds Python's lock while the disk is read.
+`mmap.madvise` cannot be used: it holds the GIL while the disk is read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 
 def _fault_around(largest: Path = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")) -> int:
-    """A page fault brings in what lies around it: some pages, or as many as the page cache has in one."""
+    """Bytes around an address that a page fault brings in: some pages, or a whole page-cache folio."""
     try:
         return max(int(largest.read_text()), _SOME_PAGES)
     except (OSError, ValueError):
@@ -34,7 +34,7 @@ SUPPORTED = sys.platform == "linux"
 
 
 class Mapped:
-    """A mapped file that stays mapped as long as this object: its address is used without asking."""
+    """A file that stays mapped as long as this object lives, so that its address stays valid."""
 
     def __init__(self, map: mmap.mmap):
         self.map = map
@@ -51,12 +51,12 @@ class Piece(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int]:
-        """What to sort by, for pieces that lie together to come together."""
+        """The sort key that puts neighbouring pieces next to each other."""
         return self.mapped.address, self.start
 
 
 def merge(pieces: Iterable[Piece], gap: int = AROUND) -> list[Piece]:
-    """The pieces in order, those as one that lie less than `gap` apart."""
+    """Sort the pieces, and join those less than `gap` bytes apart."""
     found: list[Piece] = []
     for piece in sorted(pieces, key=lambda piece: piece.place):
         last = found[-1] if found else None
@@ -68,7 +68,7 @@ def merge(pieces: Iterable[Piece], gap: int = AROUND) -> list[Piece]:
 
 
 def find_gaps(files: Iterable[Mapped], pieces: Iterable[Piece]) -> list[Piece]:
-    """All of the files that is neither in a piece nor comes in with one."""
+    """All parts of the files that neither are in a piece nor are brought in with one."""
     found, taken = (
         [],
         [piece._replace(start=a, stop=b) for piece in merge(pieces) for a, b in [_round_out(piece, AROUND)]],
@@ -83,29 +83,29 @@ def find_gaps(files: Iterable[Mapped], pieces: Iterable[Piece]) -> list[Piece]:
 
 
 def intersect(some: Iterable[Piece], others: Iterable[Piece]) -> list[Piece]:
-    """What lies in one of `some` and in one of `others`."""
+    """The bytes that are in one of `some` and in one of `others`."""
     pairs = [(a, b) for a in some for b in others if a.mapped is b.mapped]
     both = [Piece(a.mapped, max(a.start, b.start), min(a.stop, b.stop)) for a, b in pairs]
     return [piece for piece in both if piece.start < piece.stop]
 
 
 def resident_bytes(pieces: Iterable[Piece]) -> int:
-    """The most memory they take: whole pages, and what faults at their edges bring in."""
+    """The most bytes of memory that the pieces take: whole pages, and what faults at their edges bring in."""
     return sum(stop - start for start, stop in (_round_out(piece, AROUND) for piece in merge(pieces)))
 
 
 def advise_random(piece: Piece) -> None:
-    """Only small parts of this are looked at, far from each other."""
+    """Advise that only small, distant parts of this piece are read."""
     start, stop = _round_in(piece)
     _advise(piece.mapped.address + start, stop - start, _NO_HUGE_PAGES)
     _advise(piece.mapped.address + start, stop - start, _RANDOM)
 
 
 def read_ahead(piece: Piece) -> int:
-    """Have the first part of the piece read from disk into the page cache; the bytes that remain.
+    """Read the first part of the piece from disk into the page cache; returns the bytes that remain.
 
-    Through this process's memory, at most AROUND of which it takes while it lasts: what a page fault reads
-    comes in large pages, and what the system is told to read ahead in small ones, which are slow to map.
+    It populates and releases at most AROUND bytes of this process's memory. A page fault reads large pages;
+    the kernel's readahead would read small ones, which are slow to map.
     """
     rest = populate(piece, AROUND)
     release([piece._replace(stop=piece.stop - rest)])
@@ -113,18 +113,18 @@ def read_ahead(piece: Piece) -> int:
 
 
 def populate(piece: Piece, most: int = _STEP) -> int:
-    """Bring the first part of the piece into this process's memory; the bytes that remain."""
+    """Bring the first part of the piece into this process's memory; returns the bytes that remain."""
     start, stop = _round_out(piece, mmap.PAGESIZE)
     stop = min(stop, start // AROUND * AROUND + most)
     address, size = piece.mapped.address + start, stop - start
-    if not _advise(address, size, _POPULATE_READ):  # a kernel before 5.14
+    if not _advise(address, size, _POPULATE_READ):  # the kernel is older than 5.14
         np.add.reduce(piece.mapped._held[start : stop : mmap.PAGESIZE])
     return max(piece.stop - stop, 0)
 
 
 def release(pieces: Iterable[Piece]) -> None:
-    """Give the memory back. The file keeps what was in it, and the page cache most likely too: what is
-    needed all the same comes back by itself.
+    """Release the memory of the pieces. Their data stays in the file, and most likely in the page cache. A
+    later access brings it back.
     """
     for piece in pieces:
         start, stop = _round_out(piece, AROUND)
@@ -132,12 +132,12 @@ def release(pieces: Iterable[Piece]) -> None:
 
 
 def advise_dont_need(address: int, size: int) -> None:
-    """Give back whole pages of memory."""
+    """Release whole pages of memory."""
     _advise(address, size, _DONT_NEED)
 
 
 def _round_out(piece: Piece, size: int) -> tuple[int, int]:
-    """From where to where, in whole multiples of `size`."""
+    """The range of the piece, rounded outwards to multiples of `size`."""
     return piece.start // size * size, min(-(-piece.stop // size) * size, piece.mapped.size)
 
 
@@ -147,7 +147,7 @@ def _round_in(piece: Piece) -> tuple[int, int]:
 
 
 def _advise(address: int, size: int, advice: int) -> bool:
-    """False where the kernel does not know this advice."""
+    """Call madvise; False if the kernel does not support this advice."""
     if not size or not _madvise(address, size, advice):
         return True
     code = ctypes.get_errno()

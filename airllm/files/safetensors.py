@@ -1,9 +1,9 @@
 """Hugging Face folders: `model.safetensors`, or the shards that `model.safetensors.index.json` names.
 
-A safetensors file is eight bytes with the length of a header, the header (JSON: type, shape and place of each
-tensor), and the tensors. The package `safetensors` is what tests write with and compare with. It does not
-serve here: it copies each tensor it returns, it does not tell where the tensor lies, which reading ahead and
-letting go need, and its messages name neither file nor, mostly, tensor.
+A safetensors file has eight bytes with the length of the header, the header (JSON: type, shape and offsets of
+each tensor), and the tensors. The package `safetensors` is used only in tests. It copies each tensor, it does
+not say where a tensor is in the file, which prefetch and release need, and most of its messages name neither
+the file nor the tensor.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class SafetensorsFile:
             raise
 
     def tensor(self, name: str) -> np.ndarray:
-        """A view of the map; a copy only of what lies unaligned, which no usual writer leaves so."""
+        """A view of the map; a copy only if the tensor is unaligned, which usual writers avoid."""
         at = self.places[name]
         if not at.nbytes:
             return np.empty(at.shape, at.dtype)
@@ -84,8 +84,8 @@ class SafetensorsFile:
 class SafetensorsFolder:
     """The tensors of a Hugging Face folder by name, as read-only views of its mapped files.
 
-    A shard is opened when one of its tensors is first asked for. Raises ModelFileError for a folder or file
-    that is broken or that this library cannot use.
+    A shard is opened on first use of one of its tensors. Raises ModelFileError for a folder or file that is
+    broken or unsupported.
     """
 
     def __init__(self, path: str | PathLike[str]):
@@ -101,21 +101,21 @@ class SafetensorsFolder:
             raise ModelFileError(self.path, "", f"holds {first_names(there) or 'no files'}", expected)
 
     def names(self) -> list[str]:
-        """The names of all tensors."""
+        """Names of all tensors."""
         return list(self._shards)
 
     def tensor(self, name: str) -> np.ndarray:
-        """A view of the mapped file: nothing is read yet."""
+        """A view of the mapped file; it reads nothing yet. ModelFileError for an unknown name."""
         return self._file_with(name).tensor(name)
 
     def span(self, name: str) -> Span:
-        """Where the tensor's bytes lie."""
+        """The tensor's bytes in its map."""
         file = self._file_with(name)
         at = file.places[name]
         return Span(file.map, at.start, at.nbytes)
 
     def close(self) -> None:
-        """Let go of the files; arrays that are still held keep their maps."""
+        """Close the files. Arrays that are still held keep their maps."""
         for file in self._open.values():
             unmap(file.map)
         self._open.clear()
@@ -149,7 +149,7 @@ class SafetensorsFolder:
 
 
 def _index(folder: Path) -> dict[str, str]:
-    """Tensor name -> file name. The files must lie in the folder itself, and be there."""
+    """Tensor name -> file name. The files must be in the folder itself, and exist."""
     path = folder / INDEX
     shards = read_json(path).get("weight_map")
     if not isinstance(shards, dict) or not shards:
@@ -165,7 +165,7 @@ def _index(folder: Path) -> dict[str, str]:
 
 
 def _header(path: Path, map: mmap.mmap) -> tuple[int, dict[str, Any]]:
-    """Where the tensors start, and the parsed header."""
+    """The offset of the tensors, and the parsed header."""
     size = len(map)
     if size < 8:
         raise ModelFileError(path, "the file", f"has {size} bytes", "8 and a header")
@@ -178,13 +178,13 @@ def _header(path: Path, map: mmap.mmap) -> tuple[int, dict[str, Any]]:
 
 
 def _place(path: Path, name: str, entry: Any, start: int, size: int) -> _Place:
-    """A tensor's line of the header, checked."""
+    """A checked entry of the header."""
     place = f"tensor {name}"
     entry = entry if isinstance(entry, dict) else {}
     dtype, shape, span = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise ModelFileError(path, place, f"has dtype {dtype!r}", f"one of {', '.join(_DTYPES)}")
-    # an empty array, too, has the sizes of its other axes multiplied by NumPy
+    # NumPy multiplies the sizes of the other axes even if an array is empty.
     if not _whole_numbers(shape) or len(shape) > _MOST_DIMENSIONS or prod(max(n, 1) for n in shape) >> 48:
         raise ModelFileError(path, place, f"has shape {shape!r}", f"at most {_MOST_DIMENSIONS} whole numbers")
     if not _whole_numbers(span) or len(span) != 2 or span[0] > span[1]:

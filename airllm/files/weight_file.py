@@ -1,4 +1,4 @@
-"""What a file of weights is to the rest: names, tensors as views of mapped memory, and where they lie."""
+"""The interface of weight files: names, tensors as views of mapped memory, and their bytes in the file."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
 class ModelFileError(ValueError):
-    """A file that is broken, or that this library cannot use: the message names the file, the place in it,
-    what was found there and what was expected.
+    """A file that is broken or unsupported. The message names the file, the place in it, what was found and
+    what was expected.
     """
 
     def __init__(self, path: str | PathLike[str], place: str, found: str, expected: str = ""):
@@ -34,12 +34,12 @@ class ModelFileError(ValueError):
 
 
 def _short(text: str, most: int = 200) -> str:
-    """Text with what a file says in it, which may be a megabyte."""
+    """Shorten a text with content of a file, which may be a megabyte."""
     return text if len(text) <= most else text[:most] + "..."
 
 
 class Span(NamedTuple):
-    """The bytes of a tensor: of which map, from where on, how many. For reading ahead and letting go."""
+    """The bytes of a tensor: its map, offset and size. For prefetch and release."""
 
     map: mmap.mmap
     start: int
@@ -52,16 +52,16 @@ class WeightFile(Protocol):
     path: Path
 
     def names(self) -> list[str]:
-        """The names of all tensors."""
+        """Names of all tensors."""
 
     def tensor(self, name: str) -> Stored:
-        """A read-only view of the mapped file; ModelFileError if there is none of that name."""
+        """A read-only view of the mapped file. ModelFileError for an unknown name."""
 
     def span(self, name: str) -> Span:
-        """Where the tensor's bytes lie."""
+        """The tensor's bytes in its map."""
 
     def close(self) -> None:
-        """Let go of the file. Arrays that are still held stay valid, and keep their map until they go."""
+        """Close the file. Arrays that are still held stay valid and keep their map."""
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -73,8 +73,8 @@ class WeightFile(Protocol):
 
 
 def model_path(path: str | PathLike[str]) -> Path:
-    """A GGUF file, or a Hugging Face folder; of a folder without safetensors the GGUF file in it. Raises
-    ModelFileError if that has several.
+    """The path of a GGUF file or Hugging Face folder. For a folder without safetensors, it is that of the
+    GGUF file in it. Raises ModelFileError if there are several.
     """
     path = Path(path)
     if not path.is_dir() or any(path.glob("model*.safetensors*")):
@@ -84,57 +84,56 @@ def model_path(path: str | PathLike[str]) -> Path:
     if len(whole) > 1:
         expected = f"one, or the path of one of them, such as {path / whole[0]}"
         raise ModelFileError(path, "", f"holds the GGUF files {first_names(whole)}", expected)
-    found = whole or files  # of one in parts the first, which says how to join them
+    found = whole or files  # the first of several parts raises later, with how to join them
     return path / found[0] if found else path
 
 
 def is_text_model(name: str) -> bool:
-    """Whether a GGUF file of this name is more than the part for images of another."""
+    """Whether a GGUF file of this name is a model, not only the vision part of one."""
     return "mmproj" not in name
 
 
 def is_in_parts(name: str) -> bool:
-    """Whether a GGUF file of this name is a part of a model."""
+    """Whether a GGUF file of this name is one part of several."""
     return bool(_PART.search(name))
 
 
 def map_file(path: Path) -> mmap.mmap:
-    """The file as read-only memory; OSError if it cannot be opened, ModelFileError if it is empty.
+    """Map the file read-only. OSError if it cannot be opened, ModelFileError if it is empty.
 
-    What is read from disk comes in large pages, where the system has them: they are brought in, used and let
-    go of at a fraction of the cost. So this is said before the first byte is looked at.
+    Asks for huge pages, before the first byte is read: they cost a fraction to bring in, use and release.
     """
     with path.open("rb") as file:
         try:
             map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError:  # of an empty file
+        except ValueError:  # the file is empty
             raise ModelFileError(path, "", "is empty") from None
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a kernel without them
+        with suppress(OSError):  # the kernel does not support it
             map.madvise(mmap.MADV_HUGEPAGE)
     return map
 
 
 def unmap(map: mmap.mmap) -> None:
-    """Close the map, unless arrays still lie in it: then it goes with the last of them."""
+    """Close the map. If arrays still refer to it, it is closed with the last of them."""
     with suppress(BufferError):
         map.close()
 
 
 def first_names(names: Iterable[str], most: int = 8) -> str:
-    """Some names, for a message."""
+    """The first `most` names, and how many more there are, for a message."""
     names = list(names)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; OSError if it cannot be opened, ModelFileError if it holds none."""
+    """The object in a JSON file. OSError if it cannot be opened, ModelFileError if it is not an object."""
     return parse_json(path, path.read_bytes())
 
 
 def parse_json(path: Path, text: bytes, place: str = "") -> dict[str, Any]:
-    """The object that `text` of a file is. A name that stands twice is refused."""
+    """The JSON object in the `text` of a file. ModelFileError, also for a repeated name."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)

@@ -1,1 +1,1 @@
-"""What lies in memory: layers, keys and values, within a budget."""
+"""Memory: layers, keys and values, and the budget that they share."""

@@ -1,4 +1,4 @@
-"""How a number of bytes is divided among weights, keys and values, and activations."""
+"""Divides a budget of bytes among weights, keys and values, and activations."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from airllm.memory.estimate import activation_bytes
 from airllm.memory.weight_groups import Units
 
 CHUNK = 512  # tokens of a prompt that go through the layers together
-CONTEXT = 8192  # tokens that a sequence may have, unless asked for more
+CONTEXT = 8192  # most tokens of a sequence, unless the caller sets another limit
 _LEAST_CHUNK, _LEAST_CONTEXT = 32, 256
-_SHARE = 4  # of the room, this part is the window: to let go has a price each time
-_SLACK = (1 << 20) + AROUND  # small arrays, what is touched beside the weights; what is just read ahead
+_SHARE = 4  # the window takes 1 / _SHARE of the room: each release of a group has a cost
+_SLACK = (1 << 20) + AROUND  # bytes: small arrays, pages touched besides the weights, pages just prefetched
 
 
 class MemoryBudgetError(ValueError):
-    """`max_memory` is less than the model needs, or than these sequences do."""
+    """`max_memory` is too small for the model, or for these sequences."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Some units stay; the others pass through the window in groups.
+    """Which units stay, and in which groups the others pass through the window.
 
-    `group`: of each unit, or -1 if it stays. `groups`: the units of each; `pieces`: what they are in the
-    files. `rest`: all of the files that does not stay, `table`: the part of the embedding that does not.
-    `experts`: bytes for those. It needs `nbytes`, and with `too_much` more could stay.
+    `group`: the group of each unit, -1 if it stays. `groups`: the units of each group; `pieces`: their bytes
+    in the files. `rest`: all bytes of the files that do not stay; `table`: those of the embedding. `experts`:
+    bytes for experts. The plan needs `nbytes`; with `too_much` bytes, another unit could stay.
     """
 
     group: list[int]
@@ -42,10 +42,10 @@ class Plan:
 
 
 class Budget:
-    """`limit` bytes for a model. `unpacked`: weights become float32 before they are multiplied;
-    `cache_unpacked`: so do a layer's keys and values.
+    """Divides `limit` bytes. `unpacked`: weights are converted to float32 before they are multiplied;
+    `cache_unpacked`: so are a layer's keys and values.
 
-    Raises MemoryBudgetError, with the smallest that can, for a limit too small.
+    Raises MemoryBudgetError, with the smallest possible limit, if `limit` is less.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Budget:
         self._config: ModelConfig = units.tensors.config
         self._exact = units.most_values if unpacked else 0
         self._cache_unpacked = cache_unpacked
-        # What lies together in the files stays together: it needs the fewest pages.
+        # Units that are adjacent in the files stay together, since they need the fewest pages.
         self._order = sorted(range(len(units.streamed)), key=lambda unit: units.streamed[unit][0].place)
         self._stays = _costs(units.streamed, self._order)
         self._expert = units.expert_bytes
@@ -77,7 +77,7 @@ class Budget:
 
     @property
     def rows_at_once(self) -> int:
-        """Of the embedding: each brings in what lies around it."""
+        """Embedding rows to look up at once. Each row also brings in the pages around it."""
         return max(self._window // AROUND, 1)
 
     @property
@@ -85,13 +85,13 @@ class Budget:
         return self._window + self._expert
 
     def smallest(self, context: int) -> int:
-        """The least bytes with which one sequence of `context` tokens can be."""
+        """The least bytes that one sequence of `context` tokens needs."""
         at_once = self._activations(_LEAST_CHUNK, context)
         return _SLACK + self._least_weights + at_once + self._cache(context)
 
     def plan(self, tokens: int, longest: int, caches: int) -> Plan:
-        """For a pass of `tokens`, after which the longest sequence has `longest`, and all caches `caches`
-        bytes. MemoryBudgetError if it cannot be.
+        """The plan of a pass of `tokens`. After it, the longest sequence has `longest` tokens and all caches
+        have `caches` bytes. MemoryBudgetError if they do not fit.
         """
         room = self._room(tokens, longest, caches)
         if room < self._least_weights:
@@ -112,7 +112,7 @@ class Budget:
         return self._plan_of(bisect_right(self._stays, room - window) - 1, window, room)
 
     def _plan_of(self, resident: int, window: int, room: int) -> Plan:
-        """So many units stay."""
+        """The plan in which the first `resident` units of the order stay."""
         units, stay = self._units.streamed, set(self._order[:resident])
         groups = _groups(units, stay, window)
         group = {unit: number for number, units in enumerate(groups) for unit in units}
@@ -142,12 +142,12 @@ class Budget:
         return kv_cache.resident_bytes(self._config, tokens, tokens, self._dtype)
 
     def _most_tokens(self, least: int, most: int) -> int:
-        """The longest sequence that there is room for, in steps of the shortest."""
+        """The longest sequence that fits, in steps of `least` tokens."""
         fits = (n for n in range(most, least, -least) if self.smallest(n) <= self.limit)
         return next(fits, least)
 
     def _largest_chunk(self, spare: int) -> int:
-        """Activations may take a quarter of what the least leaves."""
+        """The largest chunk whose additional activations take at most a quarter of `spare` bytes."""
         least = self._activations(_LEAST_CHUNK, self.context)
         sizes = (CHUNK >> i for i in range(CHUNK.bit_length()))
         fits = (n for n in sizes if self._activations(n, self.context) - least <= spare // 4)
@@ -163,7 +163,7 @@ class Budget:
 
 
 def _groups(units: list[list[Piece]], stay: set[int], window: int) -> list[list[int]]:
-    """The units that do not stay, in groups that need at most `window` bytes if they are more than one."""
+    """The units that do not stay, in groups. A group of several units needs at most `window` bytes."""
     groups: list[list[int]] = []
     for unit in (unit for unit in range(len(units)) if unit not in stay):
         last = [piece for other in groups[-1] for piece in units[other]] if groups else []
@@ -175,7 +175,7 @@ def _groups(units: list[list[Piece]], stay: set[int], window: int) -> list[list[
 
 
 def _costs(units: list[list[Piece]], order: list[int]) -> list[int]:
-    """What the first n units of this order need, for n from 0 on."""
+    """Bytes that the first n units of this order need, for n from 0."""
     taken: list[Piece] = []
     costs = [0]
     for unit in order:

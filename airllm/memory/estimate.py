@@ -1,6 +1,6 @@
-"""What a model takes in memory: weights as they are stored, keys and values, activations of a pass.
+"""Estimates the memory of a model: weights as stored, keys and values, activations of a pass.
 
-One arithmetic for all who ask: the budget of `residency.py`, `engine.memory_estimate`, `airllm info`.
+The budget of `residency.py`, `engine.memory_estimate` and `airllm info` all use this arithmetic.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from airllm.memory.kv_cache import resident_bytes
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-_KEPT = 1 << 20  # results from this size on lie in whole huge pages, which are kept when they are freed
+_KEPT = 1 << 20  # bytes: results from this size on take whole huge pages, which are kept when freed
 _HUGE_PAGE = 2 << 20
-_WORKSPACES = 2 * _HUGE_PAGE  # of the kernels, while they work
+_WORKSPACES = 2 * _HUGE_PAGE  # bytes that kernels allocate while they run
 
 
 def parse_size(size: int | str, what: str = "max_memory") -> int:
-    """Bytes of "512MB" (10**6 each), "1.5GiB" (2**30 each) or a number. ValueError or TypeError for what is
-    none of them.
-    """
+    """Bytes of "512MB" (10**6 each), "1.5GiB" (2**30 each) or a number. Raises ValueError or TypeError."""
     if isinstance(size, bool) or not isinstance(size, (int, str)):
         raise TypeError(f"{what} has type {type(size).__name__}, expected bytes or a text such as '512MB'")
     if isinstance(size, str):
@@ -38,18 +36,20 @@ def parse_size(size: int | str, what: str = "max_memory") -> int:
 
 
 def weight_bytes(tensors: NamedTensors) -> int:
-    """Of all tensors that the model uses, as they are stored; an expert counts like any other."""
+    """Bytes of all tensors that the model uses, as stored, including all experts."""
     c = tensors.config
     by_layer = (tensors.layer_names(layer) for layer in range(c.layers))
     spans = (tensors.span(name) for names in (shared_names(c), *by_layer) for name in names)
-    each_once = {(id(span.map), span.start, span.nbytes) for span in spans}  # gate and up may be one
+    each_once = {(id(span.map), span.start, span.nbytes) for span in spans}  # gate and up may be one tensor
     return sum(nbytes for _, _, nbytes in each_once)
 
 
 def activation_bytes(config: ModelConfig, tokens: int, *, unpacked: Sequence[int] = ()) -> int:
-    """The most that results and workspaces take while `tokens` go through a layer together, and one of each
-    sequence through the output. `unpacked`: values of what becomes float32 before it is used, if anything
-    does: the largest matrix, the keys and values of a layer.
+    """The most bytes that results and workspaces take while `tokens` go through a layer together, and one
+    token of each sequence through the output.
+
+    `unpacked`: numbers of values that are converted to float32 before use, if any: of the largest matrix, of
+    the keys and values of a layer.
     """
     c = config
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
@@ -62,7 +62,7 @@ def activation_bytes(config: ModelConfig, tokens: int, *, unpacked: Sequence[int
 
 
 def _bytes_in_memory(nbytes: int) -> int:
-    """What a result takes."""
+    """Bytes that a result of `nbytes` takes."""
     return nbytes if nbytes < _KEPT else -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE
 
 
@@ -73,8 +73,8 @@ def estimate(
     tokens: int = 512,
     unpacked: Sequence[int] = (),
 ) -> MemoryEstimate:
-    """Of a file's model with one sequence of `context` tokens, `tokens` of which go through it at once.
-    `unpacked` as for `activation_bytes`.
+    """The memory of a model for one sequence of `context` tokens, if `tokens` go through the layers at once.
+    `unpacked` is that of `activation_bytes`.
     """
     c = tensors.config
     return MemoryEstimate(

@@ -1,4 +1,4 @@
-"""What tells a model from another, for keys and values that are of no use to another one."""
+"""Identifies a model, so that keys and values of one model are not used with another."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from airllm.architectures.tensor_names import NamedTensors, layer_names, shared_names
 from airllm.formats import Quantized
 
-_SAMPLE = 256  # bytes of a tensor that tell it from another
+_SAMPLE = 256  # bytes of each tensor in the fingerprint
 
 
 def fingerprint(tensors: NamedTensors) -> str:
-    """Tells a model from another, whatever its file is called: its configuration, and some bytes of its
-    weights.
+    """A string that identifies a model, whatever its file is called. It depends on the configuration and on
+    some bytes of the weights.
     """
     config = tensors.config
     middle = layer_names(config, config.layers // 2)

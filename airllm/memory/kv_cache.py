@@ -1,4 +1,4 @@
-"""Keys and values of the tokens that a sequence has so far, for every layer."""
+"""The KV cache: keys and values of a sequence's tokens, for every layer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.values import MOST
 from airllm.formats import FORMATS, Quantized
 
-# The dtype in which keys and values are kept; q8_0 in blocks of 32, as ggml has them.
+# Name of a cache dtype -> the NumPy dtype of its items. q8_0 has ggml's blocks of 32.
 _DTYPES: dict[str, np.dtype[Any]] = {
     "f32": np.dtype(np.float32),
     "f16": np.dtype(np.float16),
@@ -27,28 +27,28 @@ class ContextFull(ValueError):
 
 
 class Cache:
-    """Room for `capacity` tokens; the first `length` are there.
+    """Keys and values of one sequence: room for `capacity` tokens, of which the first `length` are valid.
 
-    The memory is set aside and taken page by page as tokens come: of an empty cache nothing is resident.
-    `data` is (layers, 2, kv_heads, capacity, row), keys first, a row being what a head has of a token.
+    Memory is reserved at once and becomes resident page by page, as tokens are appended. `data` has shape
+    (layers, 2, kv_heads, capacity, row), keys first. A row is one token's key, or value, of one head.
     """
 
     def __init__(self, config: ModelConfig, capacity: int, dtype: str = "f16"):
         self.config, self.capacity, self.dtype = config, capacity, (dtype := dtype_named(dtype))
         self.tokens: list[int] = []
-        self.long = False  # whether its keys were turned as those of a long text: Rotation.is_long
-        self._most = 0  # tokens that were ever there
+        self.long = False  # whether its keys have the angles of a long text: Rotation.is_long
+        self._most = 0  # most tokens that it ever had
         shape = (config.layers, 2, config.kv_heads, capacity, row_items(config, dtype))
         kept = _DTYPES[dtype]
         items = int(np.prod(shape))
         self._map, start = self._allocate(items * kept.itemsize)
-        if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a large page holds many heads' room: it would all be resident
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a huge page spans many heads and would make them all resident
             self._map.madvise(mmap.MADV_NOHUGEPAGE)
         self.data = np.frombuffer(self._map, kept, items, start).reshape(shape)
 
     @property
     def length(self) -> int:
-        """Tokens that are there."""
+        """Number of valid tokens."""
         return len(self.tokens)
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ class Cache:
         return f"<{type(self).__name__}: {room}>"
 
     def _allocate(self, nbytes: int) -> tuple[mmap.mmap, int]:
-        """Memory, and where in it so many bytes are for keys and values."""
+        """Memory for the cache, and the offset of keys and values in it."""
         private = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
         return mmap.mmap(-1, max(nbytes, 1), **private), 0
 
@@ -67,8 +67,8 @@ class Cache:
         values: np.ndarray,
         assign: Callable[[np.ndarray, np.ndarray], Any] | None = None,
     ) -> None:
-        """Put those of new tokens (tokens, kv_heads, head_dim), float32, behind the others of a layer.
-        `extend` makes them count. `assign` may be a faster `numpy.copyto` for floats.
+        """Store keys and values (tokens, kv_heads, head_dim), float32, of new tokens after a layer's others.
+        They become valid by `extend`. `assign` may be a faster `numpy.copyto` for floats.
         """
         end = self.length + len(keys)
         put = np.copyto if self.dtype == "q8_0" or assign is None else assign
@@ -76,35 +76,35 @@ class Cache:
             put(kept[:, self.length : end], self._encode(new.swapaxes(0, 1)))
 
     def read(self, layer: int, tokens: int) -> np.ndarray:
-        """Keys and values of a layer's first tokens: (2, kv_heads, tokens, head_dim), of floats."""
+        """Keys and values of a layer's first tokens: (2, kv_heads, tokens, head_dim), floats."""
         kept = self.data[layer, :, :, :tokens]
         if self.dtype != "q8_0":
             return kept
         floats = np.empty((*kept.shape[:-1], self.config.head_dim), np.float32)
-        for place in np.ndindex(kept.shape[:2]):  # what a head has lies together
+        for place in np.ndindex(kept.shape[:2]):  # a head's rows are contiguous
             tensor_ops.dequantize(Quantized(kept[place], "q8_0"), out=floats[place])
         return floats
 
     def take(self, tokens: int) -> None:
-        """Memory is taken for so many tokens more, whether or not they come to count."""
+        """Count memory for this many more tokens as resident, whether or not they become valid."""
         self._most = max(self._most, self.length + tokens)
 
     def room_for(self, tokens: int) -> None:
-        """Raises ContextFull if so many more do not fit."""
+        """Raises ContextFull if there is no room for this many more tokens."""
         if (end := self.length + tokens) > self.capacity:
             found = f"has {self.length} tokens and would get {tokens} more, {end} in all"
             raise ContextFull(f"cache {found}, expected at most {self.capacity}: the context of this engine")
 
     def extend(self, tokens: list[int]) -> None:
-        """The keys and values of these tokens are in all layers now."""
+        """Mark these tokens as valid: their keys and values are in all layers."""
         self.tokens += tokens
 
     def truncate(self, length: int) -> None:
-        """Forget all tokens but the first `length`."""
+        """Drop all tokens after the first `length`."""
         del self.tokens[length:]
 
     def resident_bytes(self, more: int = 0) -> int:
-        """What the cache takes in memory when it has `more` tokens."""
+        """Resident bytes of the cache once it has `more` tokens."""
         tokens = max(self._most, self.length + more)
         return resident_bytes(self.config, self.capacity, tokens, self.dtype)
 
@@ -115,14 +115,14 @@ class Cache:
 
 
 def check_context(context: Any) -> None:
-    """Raises ValueError for a number of tokens that no sequence can have."""
+    """Raises ValueError unless `context` is a possible number of tokens."""
     whole = isinstance(context, (int, np.integer)) and not isinstance(context, bool)
     if not whole or not 1 <= context <= MOST:
         raise ValueError(f"context has value {context!r}, expected a whole number from 1 to {MOST}")
 
 
 def token_id(token: Any, where: str) -> int:
-    """A token as Python's int. TypeError for what is no whole number, as 1.5 or [1] is none."""
+    """A token as a Python int. TypeError if it is no whole number, such as 1.5 or [1]."""
     try:
         return index(token)
     except TypeError:
@@ -131,14 +131,14 @@ def token_id(token: Any, where: str) -> int:
 
 
 def dtype_named(name: Any) -> str:
-    """The dtype of a cache under its own name, for one in letters of any case. ValueError that lists them."""
+    """The canonical name of a cache dtype; case is ignored. ValueError that lists the dtypes."""
     if not isinstance(name, str) or name.lower() not in _DTYPES:
         raise ValueError(f"cache_dtype has value {name!r}, expected one of {', '.join(_DTYPES)}")
     return name.lower()
 
 
 def row_items(config: ModelConfig, dtype: str) -> int:
-    """Items of the cache's dtype that keep a head's key of one token. ValueError for one that cannot be."""
+    """Items in a row, one token's key of one head. ValueError if the dtype does not support the head_dim."""
     if dtype_named(dtype) != "q8_0":
         return config.head_dim
     of = FORMATS["q8_0"]
@@ -149,29 +149,29 @@ def row_items(config: ModelConfig, dtype: str) -> int:
 
 
 def runs(config: ModelConfig) -> int:
-    """Where the keys, or the values, of a head in a layer lie together, token after token."""
+    """The number of contiguous runs: a layer's keys, or values, of one head, token after token."""
     return config.layers * 2 * config.kv_heads
 
 
 def run_bytes(config: ModelConfig, tokens: int, dtype: str) -> int:
-    """Of so many tokens in a run."""
+    """Bytes of this many tokens in a run."""
     return tokens * row_items(config, dtype) * _DTYPES[dtype].itemsize
 
 
 def resident_bytes(config: ModelConfig, capacity: int, tokens: int, dtype: str) -> int:
-    """What a cache with room for `capacity` tokens takes when it has `tokens`: whole pages of each run."""
+    """Resident bytes of a cache for `capacity` tokens that has `tokens`: whole pages of each run."""
     page = mmap.PAGESIZE
     pages = -(-run_bytes(config, tokens, dtype) // page)
-    if tokens and run_bytes(config, capacity, dtype) % page:  # runs begin and end within a page
+    if tokens and run_bytes(config, capacity, dtype) % page:  # runs may begin and end within a page
         pages += 1
     return min(runs(config) * pages * page, capacity * token_bytes(config, dtype) + page)
 
 
 def layer_values(config: ModelConfig, tokens: int) -> int:
-    """Of the keys and values that a layer has of so many tokens."""
+    """Number of values in a layer's keys and values of this many tokens."""
     return 2 * config.kv_heads * config.head_dim * tokens
 
 
 def token_bytes(config: ModelConfig, dtype: str) -> int:
-    """What a token adds to a cache."""
+    """Bytes that one token adds to a cache."""
     return runs(config) * run_bytes(config, 1, dtype)

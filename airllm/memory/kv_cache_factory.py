@@ -1,4 +1,4 @@
-"""Empty sequences of a model: their keys and values in memory, or in files of a folder."""
+"""Makes the empty caches of a model, in memory or in files of a folder."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from airllm.memory.kv_cache import Cache
 
 @dataclass(frozen=True)
 class CacheFactory:
-    """Makes caches of `capacity` tokens. With a `folder` they are files there, which only the model of this
-    `fingerprint` goes on from.
+    """Makes caches of `capacity` tokens. With a `folder`, they are files there, which only the model with
+    this `fingerprint` can continue.
     """
 
     config: ModelConfig
@@ -22,14 +22,15 @@ class CacheFactory:
     fingerprint: str = ""
 
     def new(self, name: str | None = None) -> Cache:
-        """An empty cache; with a `folder` that of this name, which may hold a sequence. Raises CacheFileError
-        for a file that is not of this model and capacity, OSError if the disk has no room for it.
+        """An empty cache; with a `folder` and a `name`, the cache in that file, which may hold a sequence.
+
+        Raises CacheFileError for a file of another model or capacity, OSError for a full disk.
         """
         if self.folder is None:
             if name is not None:
                 expected = "expected none without kv_cache_dir=..."
                 raise ValueError(f"new_cache: name has value {name!r}, {expected}")
             return Cache(self.config, self.capacity, self.dtype)
-        from airllm.memory.kv_cache_file import FileCache  # not on Windows
+        from airllm.memory.kv_cache_file import FileCache  # does not work on Windows
 
         return FileCache(self.config, self.capacity, self.dtype, self.folder, name, self.fingerprint)

@@ -1,11 +1,11 @@
-"""Keys and values in a file: a sequence that is still there when the file is opened again.
+"""A KV cache in a file. The sequence continues when the file is opened again.
 
-A header, the ids of the tokens, then the keys and values as `Cache.data` has them. The header says whose they
-are, in everything that would make them useless, and how many tokens are complete. That number is written
-last, so that a process may end at any moment; where the machine may lose power, call `flush`.
+The file has a header, the token ids, and the keys and values as in `Cache.data`. The header identifies the
+model and everything else that the cache depends on, and has the number of valid tokens. That number is
+written last, so the process may end at any moment. To survive a power failure, call `flush`.
 
-The file has all its room on the disk before it is mapped, and its header last: to write into a map that the
-disk has no room for would end the process (SIGBUS).
+All disk space is allocated before the file is mapped, and the header is written last: writing to a map
+without disk space would end the process (SIGBUS).
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from airllm.memory.kv_cache import Cache
 SUFFIX = ".kv"
 _MAGIC, _VERSION = b"airllmKV", 1
 _START = struct.Struct("<8sII")  # magic, version, bytes of the identity
-_LENGTH = struct.Struct("<QQ")  # tokens; whether their keys were turned as those of a long text
+_LENGTH = struct.Struct("<QQ")  # number of tokens; whether their keys have the angles of a long text
 _LENGTH_AT, _IDENTITY_AT, _HEADER = 16, 32, 4096
 _NO_TOKENS = _LENGTH.pack(0, False)
 _ZEROS = bytes(1 << 20)
-_NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of file systems that cannot set room aside
+_NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # on file systems that cannot preallocate
 
 
 class CacheFileError(ValueError):
-    """A file of keys and values that is broken, in use, or not of this model."""
+    """A cache file that is broken, in use, or of another model."""
 
     def __init__(self, path: Path, found: str, expected: str):
         super().__init__(f"{path} {found}, expected {expected}: remove it or take another name")
@@ -45,11 +45,11 @@ class CacheFileError(ValueError):
 
 
 class FileCache(Cache):
-    """A `Cache` in the file `name` of a folder, made if it does not exist; else the sequence in it goes on.
-    Without a name, it is a file that goes away with the cache.
+    """A `Cache` in the file `name` of a folder. The file is created if it does not exist; otherwise its
+    sequence continues. Without a name, the file is deleted with the cache.
 
-    `whose`: the model's `fingerprint`. Raises CacheFileError for a file that is something else, ValueError
-    for a name that is none, OSError, also where the disk has no room for all of it.
+    `whose` is the model's `fingerprint`. Raises CacheFileError for a file that does not fit, ValueError for
+    an invalid name, and OSError, also if the disk has no room for the whole file.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class FileCache(Cache):
         self._write_length()
 
     def flush(self) -> None:
-        """Wait until all is on the disk."""
+        """Wait until everything is on the disk."""
         self._map.flush()
 
     def _write_length(self) -> None:
@@ -95,13 +95,13 @@ class FileCache(Cache):
     def _allocate(self, nbytes: int) -> tuple[mmap.mmap, int]:
         start = _HEADER + -(-4 * self.capacity // _HEADER) * _HEADER
         identity = self._identity()
-        if not self._header().strip(b"\0"):  # a file that is new, or whose making was cut off
+        if not self._header().strip(b"\0"):  # the file is new, or its creation was interrupted
             self._make(start + nbytes, identity)
         self._check(start + nbytes, identity)
         return mmap.mmap(self._file.fileno(), start + nbytes), start
 
     def _make(self, nbytes: int, identity: bytes) -> None:
-        """A file without tokens; none stays behind if the disk has no room for it."""
+        """Create a file without tokens. If the disk has no room for it, no file remains."""
         try:
             self._file.truncate(0)
             _reserve(self._file, nbytes)
@@ -143,7 +143,7 @@ class FileCache(Cache):
 
 
 def _open_locked(path: Path) -> BinaryIO:
-    """For this process alone."""
+    """Open a file with an exclusive lock."""
     while True:
         path.touch()
         with contextlib.ExitStack() as undo:
@@ -152,14 +152,14 @@ def _open_locked(path: Path) -> BinaryIO:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise CacheFileError(path, "is in use", "a file that no other cache is open on") from None
-            # another, whose making failed, may have removed it meanwhile
+            # Another process may have removed the file meanwhile, because it could not create it.
             if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 undo.pop_all()
                 return file
 
 
 def _reserve(file: BinaryIO, nbytes: int) -> None:
-    """A new file gets so many zeros. OSError, ENOSPC among them, if the disk has no room for them."""
+    """Fill a new file with `nbytes` zeros. OSError, such as ENOSPC, if the disk has no room for them."""
     if hasattr(os, "posix_fallocate"):
         try:
             return os.posix_fallocate(file.fileno(), 0, nbytes)

@@ -1,8 +1,8 @@
-"""The weights of a model, layer by layer, ready for `decoder.py`: shapes checked, one name for each.
+"""A model's weights, layer by layer, for `engine/decoder.py`: with checked shapes and one name for each.
 
-What differs in files is settled here. A stored matrix that is q, k and v in one (Phi-3), or gate and up, is
-three views, or two, of it; norm weights are float32, with what the file left off added (Gemma). Nothing else
-is copied: a matrix is a view of the mapped file.
+Differences between files end here. One stored matrix for q, k and v (Phi-3), or for gate and up, becomes
+three, or two, views. Norm weights become float32, with the offset that the file left off (Gemma). Nothing
+else is copied: a matrix is a view of the mapped file.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ _FLOATS = ("float32", "float16", "bfloat16")
 
 @dataclass(frozen=True)
 class Layer:
-    """Layer `index`: its weights by name ("attention.q", "feed_forward.norm", ...), and experts, if any.
+    """Layer `index`: its weights by name ("attention.q", "feed_forward.norm", ...), and its experts, if any.
 
-    Where processes share a model, each has a part of a layer, and `reduce` adds up, in place, what the parts
-    of all give.
+    If processes share the model, this is one process's part, and `reduce` sums an array over all, in place.
     """
 
     config: ModelConfig
@@ -39,20 +38,21 @@ class Layer:
         return self.weights[name]
 
     def get(self, name: str) -> Stored | None:
-        """The weight, or None where the model has no such."""
+        """The weight, or None if the model does not have it."""
         return self.weights.get(name)
 
     def all_reduce(self, change: np.ndarray) -> None:
-        """What this part of half a layer gives becomes, in place, what all parts give."""
+        """Sum a result of this part of the layer over all parts, in place."""
         if self.reduce:
             self.reduce(change)
 
 
 @dataclass(frozen=True)
 class Experts:
-    """The experts of a layer, as views: of those that no token needs nothing is read.
+    """The experts of a layer, as views: an unused expert is never read.
 
-    `expect` and `use` are told, with the layer, which experts are needed soon, and which one now.
+    `expect(layer, numbers)` is called with experts that are needed soon, `use(layer, number)` with the one
+    that is needed now.
     """
 
     tensors: NamedTensors
@@ -67,7 +67,7 @@ class Experts:
         return self.look_up(number)
 
     def look_up(self, number: int) -> dict[str, Stored]:
-        """An expert's weights, which are not used yet. Raises ModelFileError if the file lacks one."""
+        """An expert's weights, without reporting a use. Raises ModelFileError if the file lacks one."""
         if number not in self._found:
             self._found[number] = self._expert(number)
         return self._found[number]
@@ -87,7 +87,7 @@ class Experts:
 
 
 def open_layer(tensors: NamedTensors, index: int) -> Layer:
-    """The weights of a layer. Raises ModelFileError for one that is missing or has another shape."""
+    """The weights of a layer. Raises ModelFileError if one is missing or has another shape."""
     config = tensors.config
     before = f"layers.{index}."
     names = [name.removeprefix(before) for name in tensors.layer_names(index)]
@@ -100,7 +100,7 @@ def open_layer(tensors: NamedTensors, index: int) -> Layer:
 
 
 def _open_experts(tensors: NamedTensors, index: int) -> Experts:
-    """Every one is looked up now: a file that lacks one fails when it is opened, not at some later token."""
+    """Look up every expert, so that a missing one raises when the file is opened, not at a later token."""
     experts = Experts(tensors, tensors.config, index)
     for number in range(tensors.config.experts):
         experts.look_up(number)
@@ -108,12 +108,12 @@ def _open_experts(tensors: NamedTensors, index: int) -> Experts:
 
 
 def open_norm(tensors: NamedTensors, name: str) -> np.ndarray:
-    """Weights of a norm, float32, with what the file left off added."""
+    """A norm's weights, float32, with the offset that the file left off."""
     return _norm_weight(tensors.config, check_tensor(tensors, name, (tensors.config.width,)))
 
 
 def open_table(tensors: NamedTensors, name: str) -> Stored:
-    """The embedding of tokens, or the output matrix: a row of `width` for each token."""
+    """The embedding or the output matrix (vocabulary, width)."""
     return check_tensor(tensors, name, (tensors.config.vocabulary, tensors.config.width))
 
 
@@ -150,7 +150,7 @@ def _shapes(c: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _parts(c: ModelConfig, name: str, stored: Stored) -> Iterator[tuple[str, Stored]]:
-    """What the decoder calls a stored tensor, or the tensors that it is made of."""
+    """Split a stored tensor into the decoder's tensors, with their names."""
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
     if name == "attention.qkv":
         yield "attention.q", stored[:q]
@@ -176,10 +176,10 @@ def _norm_weight(c: ModelConfig, stored: Stored) -> np.ndarray:
 
 
 def check_tensor(tensors: NamedTensors, name: str, shape: tuple[int, ...]) -> Stored:
-    """The tensor. Raises ModelFileError if it is missing, has another shape or cannot be used."""
+    """The tensor. Raises ModelFileError if it is missing, or its shape or type is not supported."""
     stored, place = tensors.tensor(name), f"tensor {tensors.file_name(name)}"
     if stored.shape == shape[1:] and shape[0] == 1 and isinstance(stored, np.ndarray):
-        stored = stored[None]  # a matrix of one row, which GGUF files have as a vector
+        stored = stored[None]  # GGUF files store a matrix of one row as a vector
     if stored.shape != shape:
         expected = f"{shape}, as the model's configuration says"
         raise ModelFileError(tensors.weights.path, place, f"has shape {stored.shape}", expected)

@@ -1,4 +1,4 @@
-"""A thread that asks the disk for weights while those before are computed with."""
+"""A thread that prefetches weights from disk while the layers before them run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _Task = tuple[list[Piece], bool]
 
 
 class Reader:
-    """Reads what it is told to, one thing after the other, until `close`; its thread starts with the first.
+    """Carries out requests in order, until `close`. Its thread starts with the first request.
 
-    What goes wrong in the thread is raised by the next call.
+    An error in the thread is raised by the next call.
     """
 
     def __init__(self) -> None:
@@ -24,21 +24,21 @@ class Reader:
         self._stop = weakref.finalize(self, _stop, self._tasks, self._state)
 
     def ask(self, pieces: list[Piece]) -> None:
-        """Read these into the page cache."""
+        """Read these pieces into the page cache."""
         self._put(pieces, False)
 
     def fill(self, pieces: list[Piece]) -> None:
-        """Bring these into this process's memory."""
+        """Bring these pieces into this process's memory."""
         self._put(pieces, True)
 
     def check(self) -> None:
-        """Raise what went wrong in the thread."""
+        """Raise the thread's error, if there is one."""
         if error := self._state.error:
             self._state.error = None
             raise error
 
     def close(self) -> None:
-        """End the thread and wait for it. Reading ahead is over; what was asked for may not be there."""
+        """Stop the thread and wait for it. Pending requests are dropped."""
         self._stop()
         if self._thread:
             self._thread.join()
@@ -46,7 +46,7 @@ class Reader:
     def _put(self, pieces: list[Piece], fill: bool) -> None:
         self.check()
         if not self._thread:
-            # The thread knows the queue, not this object: an engine that is forgotten ends its thread.
+            # The thread refers to the queue, not to this object, so a forgotten engine still ends its thread.
             work = (self._tasks, self._state)
             self._thread = threading.Thread(target=_read, args=work, name="airllm reader", daemon=True)
             self._thread.start()
@@ -54,7 +54,7 @@ class Reader:
 
 
 class _State:
-    """What the thread and its owner tell each other."""
+    """State that the thread shares with its owner."""
 
     stopped = False
     error: BaseException | None = None
@@ -69,7 +69,7 @@ def _read(tasks: SimpleQueue[_Task | None], state: _State) -> None:
     while (task := tasks.get()) and not state.stopped:
         try:
             _do(*task, state)
-        except Exception as error:  # the caller's to handle
+        except Exception as error:  # the next call raises it
             state.error = error
 
 

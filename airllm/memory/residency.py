@@ -1,13 +1,13 @@
-"""Which weights are in memory: all of them, or what a budget has room for.
+"""Which weights are in memory: all of them, or as many as a budget has room for.
 
-Weights are pages of mapped files; nothing is copied. Without a budget they are brought in once, by a thread,
-and stay. With one, a first part of the layers stays, as much as the budget allows; the rest passes through a
-window, group after group: what has been computed with is let go before the next is touched, while a thread
-has the disk read the one after it into the page cache. Which part stays is fixed, since every token needs all
-of them in the same order: to keep the latest would be to keep what is needed last.
+Weights are pages of mapped files; nothing is copied. Without a budget, a thread brings them in once, and they
+stay. With a budget, as many layers as fit stay. The others pass through a window, one group after another:
+a group is released before the next is touched, and meanwhile a thread reads the group after that into the
+page cache. The resident part is fixed. Every token needs all layers in the same order, so keeping the most
+recent ones would keep those that are needed last.
 
-Keys and values count too. When caches grow, layers give way. Of a mixture of experts, the experts used last
-stay, if all else does.
+Keys and values count too: when caches grow, fewer layers stay. In a mixture of experts, if all other weights
+are resident, the most recently used experts stay.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _Expect = Callable[[int, Iterable[int]], None]
 
 
 class Residency(Protocol):
-    """What the forward pass asks while it goes through the weights.
+    """What the forward pass calls on its way through the weights.
 
-    `chunk`: tokens that go through the layers together. `context`: most tokens of a sequence. `whole`: all
-    weights stay, so that a pass need not ask for them by parts.
+    `chunk`: tokens that go through the layers together. `context`: maximum tokens of a sequence. `whole`: all
+    weights are resident, so a pass need not request them in parts.
     """
 
     chunk: int
@@ -45,23 +45,23 @@ class Residency(Protocol):
     whole: bool
 
     def begin(self, grows: Sequence[tuple[Cache, int]]) -> None:
-        """A pass, in which these caches get so many tokens more."""
+        """Begin a pass, in which each of these caches grows by that many tokens."""
 
     def embedding_parts(self, tokens: int) -> Iterator[tuple[int, int]]:
-        """From where to where tokens are looked up in the embedding together."""
+        """Ranges (start, stop) of tokens that are looked up in the embedding together."""
 
     def layer_parts(self) -> Iterator[slice]:
-        """The layers in order, by parts that are in memory together until the next is asked for."""
+        """Ranges of layers, in order. Each range is in memory until the next one is requested."""
 
     def output_parts(self) -> Iterator[slice]:
-        """Rows of the output matrix, in the same way."""
+        """Ranges of rows of the output matrix, likewise."""
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop the reader thread."""
 
 
 class Unlimited:
-    """No budget: all weights are brought in by a thread, and stay."""
+    """No budget: a thread brings in all weights, and they stay."""
 
     whole = True
 
@@ -89,7 +89,7 @@ class Unlimited:
 
 
 class Limited:
-    """Weights, keys and values and activations within a budget of bytes."""
+    """Keeps weights, keys and values, and activations within a budget of bytes."""
 
     whole = False
 
@@ -118,21 +118,21 @@ class Limited:
             for piece in self._units.table:
                 pages.advise_random(piece)
         self._plan = self._budget.plan(1, 1, 0)
-        release(self._plan.rest)  # what was looked at to open the file
+        release(self._plan.rest)  # pages that opening the file touched
 
     @property
     def stays(self) -> int:
-        """So many layers and parts of the output stay in memory now."""
+        """The number of layers and parts of the output that are resident now."""
         return self._plan.group.count(-1)
 
     @property
     def used_experts(self) -> list[tuple[int, int]]:
-        """(layer, number) of the experts that are in memory, the one used last at the end."""
+        """(layer, expert) of the experts in memory, the most recently used last."""
         return list(self._experts)
 
     @property
     def expert_bytes(self) -> int:
-        """Of the largest expert."""
+        """Bytes of the largest expert."""
         return self._units.expert_bytes
 
     def begin(self, grows: Sequence[tuple[Cache, int]]) -> None:
@@ -149,7 +149,7 @@ class Limited:
         release(self._plan.rest)
         self._group = -1
         before, self._blocks_read = self._blocks_read, _blocks_read()
-        self._reads_disk = self._blocks_read > before  # in the pass before: else all is in the page cache
+        self._reads_disk = self._blocks_read > before  # else the last pass found all in the page cache
 
     def embedding_parts(self, tokens: int) -> Iterator[tuple[int, int]]:
         each = self._budget.rows_at_once
@@ -166,7 +166,7 @@ class Limited:
             yield slice(rows[part.start - first], rows[part.stop - first])
 
     def _parts(self, first: int, last: int) -> Iterator[slice]:
-        """Units that follow each other and are in memory together."""
+        """Ranges of consecutive units that are in memory together."""
         for _, together in groupby(range(first, last), self._plan.group.__getitem__):
             units = list(together)
             self._enter(units[0])
@@ -176,7 +176,7 @@ class Limited:
         self._reader.close()
 
     def _enter(self, unit: int) -> None:
-        """This unit is needed next, and those of its group; not any more, those of the group before."""
+        """Prepare for this unit. If it begins a group, release the group before it and prefetch the next."""
         group = self._plan.group[unit]
         if group in (-1, self._group):
             return
@@ -187,12 +187,12 @@ class Limited:
             self._reader.ask(self._plan.pieces[(group + 1) % len(self._plan.pieces)])
 
     def _expect(self, layer: int, numbers: Iterable[int]) -> None:
-        """These experts of a layer are needed soon."""
+        """Prefetch these experts of a layer."""
         new = [number for number in numbers if (layer, number) not in self._experts]
         self._reader.ask([piece for number in new for piece in self._units.expert(layer, number)])
 
     def _use(self, layer: int, number: int) -> None:
-        """This expert is needed now; whichever was not for the longest time gives way."""
+        """Mark this expert as used now, and release the least recently used ones beyond the budget."""
         key = (layer, number)
         if key not in self._experts:
             self._experts[key] = None
@@ -206,21 +206,21 @@ class Limited:
 
 
 def _blocks_read() -> int:
-    """By this process, from disks, so far."""
+    """Disk blocks that this process has read so far."""
     import resource  # not on Windows
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_inblock
 
 
 def _watch_experts(layer: Layer, use: _Use, expect: _Expect) -> Layer:
-    """The layer, whose experts tell when they are used."""
+    """The layer, with experts that report their use."""
     if not layer.experts:
         return layer
     return dataclasses.replace(layer, experts=dataclasses.replace(layer.experts, use=use, expect=expect))
 
 
 def open_layers(tensors: NamedTensors, max_memory: int | None) -> list[Layer]:
-    """All layers of an opened model. Within a budget, what is looked at to open one is let go at once."""
+    """Open all layers. With a budget, the pages that this touches are released at once."""
     files: dict[int, Mapped] = {}
     layers = []
     for index in range(tensors.config.layers):
@@ -239,10 +239,10 @@ def residency(
     unpacked: bool,
     cache_unpacked: bool,
 ) -> Residency:
-    """How the weights of an opened model stay in memory: within `max_memory` bytes, if that is not None.
+    """How the weights of an opened model stay in memory: within `max_memory` bytes, or all if it is None.
 
-    `unpacked`: they are unpacked to float32 before they are multiplied; `cache_unpacked`: so are keys and
-    values. Raises MemoryBudgetError.
+    `unpacked`: weights are converted to float32 before they are multiplied; `cache_unpacked`: so are keys and
+    values. Raises MemoryBudgetError if the budget is too small.
     """
     if max_memory is None:
         return Unlimited(tensors, layers, context)

@@ -1,4 +1,4 @@
-"""A model's weights in units that come and go together: layers, parts of the output matrix, experts."""
+"""Divides a model's weights into units to load and release together: layers, output parts, experts."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from airllm.architectures.tensor_names import NamedTensors, layer_names
 from airllm.files.pages import Mapped, Piece, merge, resident_bytes
 from airllm.files.weight_file import ModelFileError, Span
 
-_ROWS = 64  # of the output matrix: a part of it has a multiple of so many
-_LEAST_PART = 1 << 20  # bytes of the output matrix that are worth a product of their own
+_ROWS = 64  # parts of the output matrix have a multiple of this many rows
+_LEAST_PART = 1 << 20  # bytes: a smaller part of the output matrix is not worth a product of its own
 
 
 @dataclass(frozen=True)
 class Units:
-    """Where the weights lie, as pieces of mapped files.
+    """The weights of a model, as pieces of mapped files.
 
-    `layers`: of each layer what every token needs. `output`: the output matrix in parts, which end at `rows`.
-    `table`: the embedding, of which a token needs one row. `experts`: all of them; `expert_bytes`: of the
-    largest. `most_values`: of a matrix, or of a part of the output.
+    `layers`: what every token needs of each layer. `output`: parts of the output matrix, which end at `rows`.
+    `table`: the embedding, of which a token needs one row. `experts`: all experts; `expert_bytes`: of the
+    largest. `most_values`: number of values in the largest matrix or part of the output.
     """
 
     tensors: NamedTensors
@@ -36,16 +36,16 @@ class Units:
 
     @property
     def streamed(self) -> list[list[Piece]]:
-        """All that every token needs, in that order."""
+        """All units that every token needs, in the order of use."""
         return self.layers + self.output
 
     def expert(self, layer: int, number: int) -> list[Piece]:
-        """Where an expert's matrices lie."""
+        """The pieces of an expert's matrices."""
         of = {id(file.map): file for file in self.files}
         return merge(_piece(of, self.tensors.span(name)) for name in _expert_names(layer, number))
 
     def check(self) -> None:
-        """Raise ModelFileError if a file was cut short: what is mapped and lacks would end the process."""
+        """Raise ModelFileError if a file was truncated: reading beyond its end would end the process."""
         for file in self.files:
             if (size := file.map.size()) < file.size:
                 found = f"has {size} bytes now"
@@ -55,7 +55,7 @@ class Units:
 
 
 def layer_pieces(files: dict[int, Mapped], tensors: NamedTensors, layer: int) -> list[Piece]:
-    """Where a layer's weights lie, less its experts. `files` gets what of them is mapped."""
+    """The pieces of a layer's weights, without its experts. Adds the mapped files to `files`."""
     names = layer_names(tensors.config, layer)
     dense = [name for name in names if not re.search(r"\.experts\.\d", name)]
     return merge(_piece(files, tensors.span(name)) for name in dense)
@@ -90,12 +90,12 @@ def units_of(tensors: NamedTensors) -> Units:
 
 
 def _expert_names(layer: int, number: int) -> list[str]:
-    """Those of its matrices: vectors are copied when a model is opened."""
+    """Names of an expert's matrices. Its vectors are copied when the model is opened."""
     return [f"layers.{layer}.experts.{number}.{part}" for part in ("gate", "up", "down")]
 
 
 def _rows_of_parts(rows: int, nbytes: int, most: int) -> list[int]:
-    """Where the parts of a matrix end that are no larger than a layer."""
+    """The rows at which the parts of a matrix end. A part has up to `most` bytes, more if that is little."""
     each = max(most, _LEAST_PART) * rows // nbytes
     each = max(each // _ROWS * _ROWS, _ROWS)
     return [*range(each, rows, each), rows]

@@ -1,9 +1,9 @@
-"""Chat templates: a conversation as the text that a model was trained on.
+"""Chat templates: render a conversation as the text that a model was trained on.
 
-A template is a program that came with a download, so it runs in Jinja's sandbox for untrusted ones: no
-attribute of Python's insides, nothing changed, ranges of at most 100000. It finds what the templates of
-Hugging Face models use. It also ends: turns of its loops, calls and the length of its text are counted, since
-loops and calls are all by which a template can go on. What one of its expressions takes in memory is not.
+A template is a program from a download, so it runs in Jinja's sandbox for untrusted code: no access to
+Python's internals, no mutation, ranges of at most 100000. It can use what templates of Hugging Face models
+use. It also terminates: iterations, calls and the length of its text are limited, since a template can run on
+only by loops and calls. The memory that one expression takes is not limited.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from airllm.files.weight_file import ModelFileError, model_path, read_json
 from airllm.text.tokenizer import check_unicode
 
 _GGUF_KEY = "tokenizer.chat_template"
-_MOST_STEPS = 4_000_000  # turns of loops, and calls: some seconds
+_MOST_STEPS = 4_000_000  # loop iterations and calls: some seconds
 _MOST_TEXT = 1 << 26  # characters
-_MOST_BITS = 1 << 16  # of a whole number that a product or a power makes
-_MARK = "\u2063mark\u2063"  # nothing that a template has in it
+_MOST_BITS = 1 << 16  # of an integer that a product or a power makes
+_MARK = "\u2063mark\u2063"  # a text that no template contains
 
 
 class ChatTemplateError(ValueError):
@@ -40,7 +40,7 @@ class ChatTemplateError(ValueError):
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` marks in training templates what the model has said: here it changes nothing."""
+    """`{% generation %}` marks the model's own text for training. Here it has no effect."""
 
     tags = {"generation"}
 
@@ -54,18 +54,18 @@ def _raise(message: str) -> NoReturn:
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """As Hugging Face has it: Jinja's own would escape what is special in HTML."""
+    """JSON as Hugging Face writes it. Jinja's own filter would escape HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 
 class _Left(threading.local):
-    """What a rendering, which a thread has for itself, may still do."""
+    """The steps that a rendering may still take, for each thread."""
 
     steps = _MOST_STEPS
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """Counts the turns of loops, and calls."""
+    """A sandbox that counts loop iterations and calls."""
 
     intercepted_binops = frozenset(("*", "**"))
 
@@ -82,7 +82,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
         self._step()
-        if isinstance(obj, jinja2.runtime.LoopContext) and args:  # a recursive loop, one level down
+        if isinstance(obj, jinja2.runtime.LoopContext) and args:  # the next level of a recursive loop
             args = (self._count_steps(args[0]), *args[1:])
         return super().call(context, obj, *args, **kwargs)
 
@@ -103,11 +103,11 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _TooLong(RuntimeError):
-    """A template that goes on and on."""
+    """A template took too many steps, or made too long a text."""
 
 
 def _is_large(operator: str, left: Any, right: Any) -> bool:
-    """Whether a product or a power would take very long, or very much memory, in one step."""
+    """Whether a product or a power would take too much time or memory in one step."""
     if not isinstance(right, int):
         left, right = right, left
     if not isinstance(right, int):
@@ -121,7 +121,7 @@ def _is_large(operator: str, left: Any, right: Any) -> bool:
 def _environment() -> _Sandbox:
     extensions: list[Any] = ["jinja2.ext.loopcontrols", _Generation]
     sandbox = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-    del sandbox.globals["lipsum"]  # as many words as it is asked for
+    del sandbox.globals["lipsum"]  # it makes as many words as it is asked for
     sandbox.filters["tojson"] = _to_json
     sandbox.globals["raise_exception"] = _raise
     sandbox.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
@@ -129,14 +129,14 @@ def _environment() -> _Sandbox:
 
 
 class ChatTemplate:
-    """A compiled template; `path` and `place` say where it came from. Raises ModelFileError if it is none."""
+    """A compiled template. `path` and `place` are for messages. ModelFileError if it does not compile."""
 
     def __init__(self, source: str, path: Path, place: str = "", **names: str):
         self.source, self.path, self.place = source, path, place or "the chat template"
         self._names, self._sandbox = names, _environment()
         try:
             self._template = self._sandbox.from_string(source)
-        except Exception as error:  # Python's compiler, too, has limits, which Jinja hands on as they are
+        except Exception as error:  # Jinja also passes on errors of Python's compiler
             where = self.place
             if isinstance(error, jinja2.TemplateSyntaxError):
                 where += f", line {error.lineno},"
@@ -152,11 +152,11 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **variables: Any,
     ) -> str:
-        """The text for messages like `{"role": "user", "content": "Hi"}`.
+        """Render messages such as `{"role": "user", "content": "Hi"}`.
 
-        `add_generation_prompt` ends it where the model's answer begins. Raises ChatTemplateError with the
-        template's reason if it does not take these messages. Encode the text with `add_bos=False`: a template
-        that wants a bos token writes it.
+        With `add_generation_prompt`, the text ends where the model's answer begins. Encode it with
+        `add_bos=False`: a template writes the bos token itself if the model needs one. Raises
+        ChatTemplateError with the template's reason if it refuses these messages.
         """
         checked = [self._template_message(message) for message in _check_messages(messages)]
         given = {"tools": tools, **variables, "add_generation_prompt": add_generation_prompt}
@@ -167,7 +167,7 @@ class ChatTemplate:
             raise ChatTemplateError(f"{self.path}: {self.place} {why}") from None
         except _TooLong as error:
             raise ChatTemplateError(f"{self.path}: {self.place} does not end: {error}") from None
-        except Exception as error:  # whatever a program from a file may run into
+        except Exception as error:  # a template may raise anything
             why = f"fails on the messages: {type(error).__name__}: {_one_line(error)}"
             raise ChatTemplateError(f"{self.path}: {self.place} {why}") from error
 
@@ -181,11 +181,11 @@ class ChatTemplate:
             if length > _MOST_TEXT:
                 raise _TooLong(f"a text of more than {_MOST_TEXT} characters")
         text = "".join(pieces)
-        text.encode()  # half a character, which no tokenizer takes, is an error of what made it
+        text.encode()  # a lone surrogate, which no tokenizer accepts, is an error of the template
         return text
 
     def _template_message(self, message: dict[str, Any]) -> dict[str, Any]:
-        """A message as the template takes it: most know texts alone."""
+        """The message in a form that the template supports: most support only texts as content."""
         content = message.get("content")
         if isinstance(content, list) and _is_parts(content) and not self._takes_parts:
             return {**message, "content": "\n".join(part["text"] for part in content)}
@@ -195,20 +195,20 @@ class ChatTemplate:
 
     @cached_property
     def _takes_parts(self) -> bool:
-        """Whether the template puts together the texts of OpenAI's parts itself."""
+        """Whether the template itself joins the texts of OpenAI's content parts."""
         text = self._try_render({"role": "user", "content": [{"type": "text", "text": _MARK}]})
-        return _MARK in text and "{'" not in text  # a list that was printed
+        return _MARK in text and "{'" not in text  # else it printed the list
 
     @cached_property
     def _takes_none(self) -> bool:
-        """Whether the template has a place for calls of tools without a text."""
+        """Whether the template supports tool calls without a text."""
         call = {"type": "function", "id": "123456789", "function": {"name": _MARK, "arguments": {}}}
         user = {"role": "user", "content": "x"}
         text = self._try_render(user, {"role": "assistant", "content": None, "tool_calls": [call]})
         return _MARK in text and "None" not in text
 
     def _try_render(self, *messages: dict[str, Any]) -> str:
-        """The text of these messages; none if the template fails on them."""
+        """The text of these messages; "" if the template fails on them."""
         try:
             return self._text(list(messages), {"tools": None, "add_generation_prompt": False})
         except Exception:
@@ -232,7 +232,7 @@ def _check_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 
 
 def _is_parts(content: list[Any]) -> bool:
-    """Whether these are OpenAI's parts of a content; what else they may be is for the template to know."""
+    """Whether these are OpenAI's content parts. Other lists are left to the template."""
     return all(isinstance(part, Mapping) and "type" in part for part in content)
 
 
@@ -261,7 +261,7 @@ def open_chat_template(path: str | PathLike[str], name: str = "default") -> Chat
 
 
 def gguf_chat_template(path: Path, metadata: Mapping[str, Any], name: str = "default") -> ChatTemplate | None:
-    """The template in a GGUF file's metadata."""
+    """The template in a GGUF file's metadata, or None if there is none of this name."""
     key = _GGUF_KEY if name == "default" else f"{_GGUF_KEY}.{name}"
     source = metadata.get(key)
     if source is None:
@@ -272,7 +272,7 @@ def gguf_chat_template(path: Path, metadata: Mapping[str, Any], name: str = "def
 
 
 def _gguf_names(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """bos_token and eos_token, as text; what is wrong with them, the tokenizer says."""
+    """The texts of bos_token and eos_token; "" if they are invalid, which the tokenizer reports."""
     tokens = metadata.get("tokenizer.ggml.tokens") or []
     found = {}
     for name in ("bos", "eos"):
@@ -299,7 +299,7 @@ def folder_chat_template(folder: Path, name: str = "default") -> ChatTemplate | 
 
 
 def _template_named(path: Path, templates: Any, name: str) -> str | None:
-    """`chat_template` is one template, or a list of those with names."""
+    """The template of this name. `chat_template` is one template, or a list of named ones."""
     if templates is None or isinstance(templates, str):
         return templates if name == "default" else None
     entries = templates if isinstance(templates, list) else [templates]
@@ -314,6 +314,6 @@ def _template_named(path: Path, templates: Any, name: str) -> str | None:
 
 
 def _text(token: Any) -> str:
-    """Of a token that is a text, or an object with one, or absent."""
+    """The text of a token, which is a text, an object with one, or absent."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else ""

@@ -1,5 +1,5 @@
-"""Where gpt2-style tokenizers cut text before they merge: one pattern after the other, by the name that
-`tokenizer.ggml.pre` gives. What no pattern matches stays as a piece between those that one does.
+"""How gpt2-style tokenizers split text before they merge: patterns, by the name in `tokenizer.ggml.pre`. Each
+pattern is applied to the pieces of the one before. Text between matches is a piece too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def _gpt4(digits: str, letters: str = r"\p{L}", line_ends: str = r"[\r\n]*") -> str:
-    """The pattern of GPT-4, which its descendants vary in the digits that stay together, in what is a letter
+    """The pattern of GPT-4. Its variants differ in which digits stay together, in what counts as a letter,
     and in the line ends that stay with the signs before them.
     """
     words, signs = rf"[^\r\n\p{{L}}\p{{N}}]?[{letters}]+", rf" ?[^\s{letters}\p{{N}}]+{line_ends}"
@@ -21,7 +21,7 @@ def _gpt4(digits: str, letters: str = r"\p{L}", line_ends: str = r"[\r\n]*") -> 
 
 
 def _gpt4o(digits: str, suffixes: str = "", but: str = "", line_ends: str = r"[\r\n/]*") -> str:
-    """The pattern of GPT-4o, which cuts words before capitals. `but`: letters that it leaves out."""
+    """The pattern of GPT-4o, which splits words before capitals. `but`: letters that it excludes."""
     start, both = r"[^\r\n\p{L}\p{N}]?", rf"\p{{Lm}}\p{{Lo}}\p{{M}}{but}"
     upper, lower = rf"[\p{{Lu}}\p{{Lt}}{both}]", rf"[\p{{Ll}}{both}]"
     words = rf"{start}{upper}*{lower}+{suffixes}|{start}{upper}+{lower}*{suffixes}"
@@ -36,7 +36,7 @@ _KIMI_K2 = r"\p{Han}+|" + _gpt4o(r"\p{N}{1,3}", f"{_SUFFIXES}?", r"&&[^\p{Han}]"
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """The patterns, whether a piece that is a token is taken whole without merging, whether a text starts
+    """Patterns. `whole_pieces`: a piece that is a token is not merged from parts. `add_bos`: a text starts
     with the bos token unless the file says otherwise.
     """
 
@@ -45,7 +45,7 @@ class PreTokenizer:
     add_bos: bool = False
 
     def build(self) -> Any:
-        """As the package `tokenizers` has it, the bytes of each piece written as letters."""
+        """The pre-tokenizer of the package `tokenizers`. It writes the bytes of each piece as letters."""
         from tokenizers import Regex, pre_tokenizers
 
         splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in self.patterns]

@@ -1,8 +1,8 @@
-"""SentencePiece's merging of a text by the scores of its pieces, as llama.cpp does it.
+"""SentencePiece: merges a text by the scores of its pieces, as llama.cpp does.
 
-The package `tokenizers` can only merge by ranks of pairs. Deriving those from scores costs seconds for a
-vocabulary of 262144, and gives other ids where one piece can arise from two overlapping pairs (runs of
-spaces): here the leftmost wins.
+The package `tokenizers` can only merge by ranks of pairs. Deriving those from scores takes seconds for a
+vocabulary of 262144. It also gives other ids if one piece can arise from two overlapping pairs (runs of
+spaces); here the leftmost pair wins.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _END = -1
 
 
 class SentencePiece:
-    """Token ids of a text, given the ids of the pieces and the scores of the ids."""
+    """Encodes text, given the ids of the pieces and the scores of the ids."""
 
     def __init__(self, ids: Mapping[str, int], scores: Sequence[float], unknown: int | None):
         self._ids, self._scores, self._unknown = ids, scores, unknown
 
     def encode(self, text: str) -> list[int]:
-        """Ids of all of the text; a character that is no piece becomes its bytes, or the unknown token."""
+        """Ids of the whole text. A character that is no piece becomes its bytes, or the unknown token."""
         found: list[int] = []
         for piece in self._merge(text.replace(" ", SPACE)):
             token = self._ids.get(piece)
@@ -45,7 +45,7 @@ class SentencePiece:
             offer(left, left + 1)
         while waiting:
             _, left, right, size = heapq.heappop(waiting)
-            # one of the two may have been merged with another since
+            # One of the two may have been merged with another piece meanwhile.
             if not pieces[left] or not pieces[right] or len(pieces[left]) + len(pieces[right]) != size:
                 continue
             pieces[left] += pieces[right]

@@ -1,4 +1,4 @@
-"""Text up to the first of some stop strings, though it comes in pieces."""
+"""Cuts a stream of text before the first of several stop strings."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 class StopStrings:
-    """Passes text on, but never a part of a stop string: what might become one is held back.
+    """Passes text on, but no part of a stop string: it holds back what might become one.
 
-    Where several could end the text, the one that is complete first does, however the text was cut.
+    If several could end the text, the one that completes first does, however the text was cut into pieces.
     """
 
     def __init__(self, stops: Sequence[str]):
@@ -17,7 +17,7 @@ class StopStrings:
         self.found: str | None = None
 
     def add(self, text: str) -> str:
-        """What can be passed on. After a stop string is `found`, nothing."""
+        """The text that can be passed on; "" after a stop string is `found`."""
         if not self._stops:
             return text
         if self.found is not None or not text:
@@ -33,11 +33,11 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """What was held back, at the end of the text."""
+        """The text that was held back, at the end of the stream."""
         text, self._held = self._held, ""
         return text
 
 
 def _overlap_length(text: str, stop: str) -> int:
-    """How many characters at the end of `text` are the beginning of `stop`."""
+    """Length of the longest end of `text` that begins `stop` but is not all of it."""
     return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)

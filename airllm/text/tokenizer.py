@@ -1,7 +1,7 @@
-"""Text to token ids and back, as the tokenizer in a GGUF file or a Hugging Face folder says.
+"""Text to token ids and back, by the tokenizer of a GGUF file or a Hugging Face folder.
 
-Ids equal llama.cpp's for GGUF files. Merging of byte pairs is the package `tokenizers`'; what is cut out
-before it and put together after it is ours, so that all vocabularies behave the same.
+For GGUF files, ids equal llama.cpp's. The package `tokenizers` merges byte pairs. This module splits text
+before that and joins it afterwards, so that all vocabularies behave the same.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Encode = Callable[[str, bool], list[int]]
 
 
 class Tokenizer:
-    """`encode` and `decode`, and the ids that mean something: `bos_id`, `eos_id`, `eot_id` (None where the
-    model has none) and `stop_ids`, all that end a text or a turn.
+    """`encode`, `decode` and the ids with a meaning: `bos_id`, `eos_id`, `eot_id` (None if the model has
+    none) and `stop_ids`, all ids that end a text or a turn.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Tokenizer:
         return f"<Tokenizer: {len(self)} tokens, {ids}, add_bos={self.add_bos}>"
 
     def encode(self, text: str, special: bool = True, add_bos: bool | None = None) -> list[int]:
-        """Token ids of `text`.
+        """Token ids of `text`. TypeError if it is no str, ValueError if it is not valid Unicode.
 
-        `special`: texts of control tokens ("<|im_end|>") become those tokens; else they are text like any
-        other, as for what a user has typed. `add_bos`: begin with the bos token; None: as the model wants.
+        If `special`, the text of a control token ("<|im_end|>") becomes that token; otherwise it is plain
+        text, as for user input. `add_bos`: begin with the bos token; None: as the model requires.
         """
         if not isinstance(text, str):
             raise TypeError(f"encode: text has type {type(text).__name__}, expected a str")
@@ -74,33 +74,33 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Iterable[int], special: bool = False) -> str:
-        """The text of token ids; control tokens are left out unless `special`.
+        """The text of token ids, without control tokens unless `special`.
 
-        The space that `encode` puts before a text, where the model wants one, is taken away again. Bytes that
-        are no UTF-8 become U+FFFD.
+        If the model's `encode` puts a space before a text, a leading space is removed. Bytes that are not
+        UTF-8 become U+FFFD. ValueError for an unknown id.
         """
         pieces = [self.piece(token, special) for token in ids]
         text = b"".join(pieces).decode("utf-8", "replace")
         return text.removeprefix(" ") if self._space_prefix else text
 
     def decoder(self, special: bool = False) -> Decoder:
-        """Decodes token by token."""
+        """A `Decoder`, which decodes token by token."""
         return Decoder(self, special)
 
     def piece(self, token: int, special: bool = False) -> bytes:
-        """The bytes of one token; none for a control token unless `special`."""
+        """The bytes of one token, none for a control token unless `special`. ValueError for an unknown id."""
         token = int(token)
         if not 0 <= token < len(self):
             raise ValueError(f"decode: ids has value {token}, expected 0 to {len(self) - 1}")
         return b"" if not special and self.vocabulary.is_special(token) else self.vocabulary.piece(token)
 
     def id_of(self, text: str) -> int | None:
-        """Id of the token with exactly this text."""
+        """The id of the token with exactly this text; None if there is none."""
         return self.vocabulary.ids.get(text)
 
 
 def check_unicode(what: str, text: str) -> None:
-    """Raises ValueError for a text with half of a surrogate pair, which is no character."""
+    """Raises ValueError for a text with a lone surrogate, which is no character."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -109,9 +109,9 @@ def check_unicode(what: str, text: str) -> None:
 
 
 class Decoder:
-    """Text of tokens as they come. Bytes of a character that is not yet complete are held back.
+    """Decodes a stream of tokens. It holds back the bytes of an incomplete character.
 
-    What it decodes goes on from an earlier text, so it takes no space away from the beginning.
+    The stream continues an earlier text, so no space is removed from its beginning.
     """
 
     def __init__(self, tokenizer: Tokenizer, special: bool = False):
@@ -119,18 +119,18 @@ class Decoder:
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
-        """The text that is complete with this token."""
+        """The text that this token completes."""
         return self._bytes.decode(self._tokenizer.piece(token, self._special))
 
     def finish(self) -> str:
-        """U+FFFD if the last character was left incomplete."""
+        """U+FFFD if the last character is incomplete, else ""."""
         text = self._bytes.decode(b"", final=True)
         self._bytes.reset()
         return text
 
 
 def open_tokenizer(path: str | PathLike[str]) -> Tokenizer:
-    """The tokenizer of a GGUF file or of a Hugging Face folder. Raises ModelFileError or OSError."""
+    """The tokenizer of a GGUF file or a Hugging Face folder. Raises ModelFileError or OSError."""
     path = model_path(path)
     if path.is_dir():
         return folder_tokenizer(path)
@@ -142,7 +142,7 @@ def open_tokenizer(path: str | PathLike[str]) -> Tokenizer:
 
 
 def gguf_tokenizer(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer that a GGUF file's metadata describes; `path` is for messages."""
+    """The tokenizer that GGUF metadata describes. `path` is for messages. Raises ModelFileError."""
     keys = _Keys(path, metadata)
     model = keys.get("model", str)
     if model not in _MODELS:
@@ -152,9 +152,9 @@ def gguf_tokenizer(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
 
 @contextlib.contextmanager
 def _package_errors(path: Path, place: str, expected: str = "") -> Iterator[None]:
-    """What the package `tokenizers` raises of a file becomes a ModelFileError: nothing narrower than
-    Exception, and where its Rust code panics, a BaseException that it does not name. A TypeError is the
-    caller's.
+    """Convert errors of the package `tokenizers` to ModelFileError. It raises nothing narrower than
+    Exception, and a panic of its Rust code is a BaseException without a public name. A TypeError is the
+    caller's error.
     """
     try:
         yield
@@ -168,7 +168,7 @@ def _package_errors(path: Path, place: str, expected: str = "") -> Iterator[None
 
 
 class _Keys:
-    """The keys below `tokenizer.ggml`, checked."""
+    """The keys below `tokenizer.ggml`, checked. Errors are ModelFileErrors."""
 
     def __init__(self, path: Path, metadata: Mapping[str, Any]):
         self.path, self.metadata = path, metadata
@@ -185,7 +185,7 @@ class _Keys:
         return value
 
     def texts(self, key: str) -> list[str]:
-        """A list of strings."""
+        """A list of strings, not empty."""
         value = self.get(key, list)
         if not value:
             raise self.error(key, "is empty", "strings")
@@ -221,7 +221,7 @@ def _is_byte(text: str) -> bool:
 
 
 def _byte_pairs(keys: _Keys) -> Tokenizer:
-    """GPT-2's kind: byte pairs, merged by rank within the pieces of a pre-tokenizer."""
+    """The byte-pair kind of GPT-2: merges by rank within the pieces of a pre-tokenizer."""
     name = keys.get("pre", str, "default")
     if name not in PRE_TOKENIZERS:
         raise keys.error("pre", f"has value {name!r}", f"one of {', '.join(PRE_TOKENIZERS)}")
@@ -243,7 +243,7 @@ def _bpe_encoder(keys: _Keys, vocabulary: Vocabulary, before: PreTokenizer) -> C
 
     pairs = []
     for i, merge in enumerate(keys.texts("merges")):
-        cut = merge.find(" ", 1)  # a piece may begin with a space, but not be empty
+        cut = merge.find(" ", 1)  # a piece may begin with a space, but must not be empty
         if cut < 0 or cut == len(merge) - 1:
             raise keys.error("merges", f"has {merge!r} as item {i}", "two pieces with a space between")
         pairs.append((merge[:cut], merge[cut + 1 :]))
@@ -255,7 +255,7 @@ def _bpe_encoder(keys: _Keys, vocabulary: Vocabulary, before: PreTokenizer) -> C
 
 
 def _sentence_pieces(keys: _Keys) -> Tokenizer:
-    """SentencePiece's kind, of Llama 2, Mistral, Gemma and Phi-3: pieces with scores, and bytes."""
+    """The SentencePiece kind of Llama 2, Mistral, Gemma and Phi-3: pieces with scores, and bytes."""
     vocabulary = keys.vocabulary(letters=False)
     count = len(vocabulary)
     unknown = keys.token("unknown", count, 0)
@@ -277,7 +277,7 @@ def _sentence_pieces(keys: _Keys) -> Tokenizer:
 
 
 def _encode_around_special(vocabulary: Vocabulary, encode: Callable[[str, bool], list[int]]) -> Encode:
-    """Cut special tokens out, `encode` what is between; it is told whether that begins or follows one."""
+    """Split at special tokens and `encode` the parts. Its second argument: no text directly precedes it."""
 
     def whole(text: str, special: bool) -> list[int]:
         ids: list[int] = []
@@ -325,7 +325,7 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _types(part: Any) -> set[str]:
-    """The types in a (nested) description of a decoder."""
+    """The types in a nested description of a decoder."""
     if not isinstance(part, dict):
         return set()
     return {str(part.get("type"))}.union(*(_types(each) for each in part.get("decoders") or ()))
@@ -334,7 +334,7 @@ def _types(part: Any) -> set[str]:
 def _folder_vocabulary(path: Path, whole: Any, description: dict[str, Any], letters: bool) -> Vocabulary:
     ids = whole.get_vocab(with_added_tokens=True)
     count = max(ids.values(), default=-1) + 1
-    if count > (most := path.stat().st_size):  # a list has a place for each id up to the largest
+    if count > (most := path.stat().st_size):  # the list has an item for each id up to the largest
         expected = f"at most {most - 1} in a file of {most} bytes"
         raise ModelFileError(path, "the tokenizer", f"has a token with id {count - 1}", expected)
     texts, kinds = [""] * count, [int(Kind.UNUSED)] * count
@@ -347,7 +347,7 @@ def _folder_vocabulary(path: Path, whole: Any, description: dict[str, Any], lett
 
 
 def _whole_encode(path: Path, whole: Any) -> Encode:
-    lock = threading.Lock()  # whether control tokens are cut out is a state of the package's object
+    lock = threading.Lock()  # encode_special_tokens is state of the package's object
 
     def encode(text: str, special: bool) -> list[int]:
         with lock, _package_errors(path, "the tokenizer"):
@@ -358,7 +358,7 @@ def _whole_encode(path: Path, whole: Any) -> Encode:
 
 
 def _named_tokens(folder: Path, vocabulary: Vocabulary) -> dict[str, int]:
-    """bos_token and eos_token of tokenizer_config.json."""
+    """The ids of bos_token and eos_token in tokenizer_config.json."""
     path = folder / "tokenizer_config.json"
     config = read_json(path) if path.is_file() else {}
     found = {}

@@ -1,4 +1,4 @@
-"""What of a conversation fits into a context: its newest turns."""
+"""Selects the newest turns of a conversation that fit into a context."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 Messages = Sequence[Mapping[str, Any]]
 
-_STANDING = ("system", "developer")  # roles whose first messages hold for the whole conversation
+_STANDING = ("system", "developer")  # roles of first messages that apply to the whole conversation
 
 
 def drop_oldest_turns(
     messages: Messages, tokens: Callable[[Messages], int], most: int, spare: int = 0
 ) -> Messages:
-    """`messages`, if they are at most `most` tokens; else without their oldest turns, so many that they are
-    `spare` tokens less, and the next few questions need not begin anew.
+    """`messages` if they have at most `most` tokens, else without their oldest turns.
 
-    A turn is a question and what answers it. What stands before the first, the system prompt, always stays,
-    and so does the last turn, however long it is.
+    Then it drops enough turns to leave `spare` tokens free, so that the next few questions share their
+    beginning. A turn is a question and its answers. The messages before the first turn, the system prompt,
+    and the last turn, however long, always stay.
     """
     if tokens(messages) <= most:
         return messages
@@ -37,6 +37,6 @@ def drop_oldest_turns(
 
 
 def room_for_answer(context: int, max_new_tokens: int | None) -> int:
-    """Tokens that are kept free: the answer's, but no more than a quarter of the context."""
+    """Tokens to keep free: those of the answer, but at most a quarter of the context."""
     quarter = context // 4
     return quarter if max_new_tokens is None else min(max_new_tokens, quarter)

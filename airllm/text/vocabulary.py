@@ -1,4 +1,4 @@
-"""The words of a tokenizer: their bytes, and those that are cut out of a text before it is tokenized."""
+"""The tokens of a tokenizer: their bytes, and those that split a text before it is tokenized."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 
 
 class Kind(enum.IntEnum):
-    """What a token is, in GGUF's numbers."""
+    """The kind of a token, by GGUF's numbers."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -18,24 +18,24 @@ class Kind(enum.IntEnum):
     BYTE = 6
 
 
-SPACE = "\u2581"  # how SentencePiece writes a space
+SPACE = "\u2581"  # SentencePiece's character for a space
 
-# Texts of tokens that end a turn or a text, of which a file names only one or two.
+# Texts of tokens that end a turn or a text. A file names only one or two of its own.
 ENDS = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
     "<EOT>", "<|eom_id|>", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>",
     "<turn|>", "<|tool_response>", "<eos>", "[e~[", "[EOT]", "[EOS]", "<end_of_utterance>",
 )  # fmt: skip
-# Beside these, <|end|> ends no turn but a part of one, as the thoughts before an answer.
+# With one of these pairs, <|end|> ends only a part of a turn, such as the thoughts before an answer.
 PARTED = ({"<|return|>", "<|call|>"}, {"<|flush|>", "<|calls|>"})
 
 STRIP_NOTHING = ("<unk>", "<s>", "<|endoftext|>")
 
 
 class Vocabulary:
-    """Token texts and kinds. `letters`: texts of normal tokens are bytes written as letters, as GPT-2 does;
-    else SentencePiece's, with its sign for a space and a token for each byte. `strip_after`: cutting out a
-    token takes the spaces and line ends after it away, except for those of STRIP_NOTHING.
+    """Texts and kinds of tokens. `letters`: normal tokens are bytes written as letters, as in GPT-2;
+    otherwise they are SentencePiece's, with its character for a space and a token for each byte.
+    `strip_after`: white space after a special token is removed, except after those of STRIP_NOTHING.
     """
 
     def __init__(self, texts: Sequence[str], kinds: Sequence[int], letters: bool, strip_after: bool = False):
@@ -49,7 +49,7 @@ class Vocabulary:
         return len(self.texts)
 
     def is_special(self, token: int) -> bool:
-        """Control and unknown tokens: not part of the text, unless asked for."""
+        """Whether this is a control or unknown token, which is not part of the text by default."""
         return self.kinds[token] in (Kind.CONTROL, Kind.UNKNOWN)
 
     def piece(self, token: int) -> bytes:
@@ -65,9 +65,9 @@ class Vocabulary:
         return text.replace(SPACE, " ").encode()
 
     def split(self, text: str, special: bool) -> Iterator[str | int]:
-        """The text in order, with the tokens cut out of it as ids: longer ones first, then from the left.
+        """Split the text at special tokens, which become ids: longer ones first, then from the left.
 
-        User-defined tokens always are; control tokens only if `special`, else they stay text.
+        It always splits at user-defined tokens, and at control tokens only if `special`.
         """
         parts: list[str | int] = [text] if text else []
         for token in self._cut:
@@ -94,7 +94,7 @@ class Vocabulary:
             yield text[start:]
 
     def ends(self) -> set[int]:
-        """Ids of the known tokens that end a text."""
+        """Ids of the known tokens that end a text or a turn."""
         known = {text: self.ids[text] for text in ENDS if text in self.ids}
         ends = {text for text, i in known.items() if self.kinds[i] in (Kind.CONTROL, Kind.USER_DEFINED)}
         if any(pair <= ends for pair in PARTED):
@@ -104,7 +104,7 @@ class Vocabulary:
 
 @cache
 def bytes_of_letters() -> dict[str, bytes]:
-    """The byte that each letter of a GPT-2 vocabulary means: itself if it shows, else one from 256 on."""
+    """Letter of a GPT-2 vocabulary -> byte. A printable byte is its own letter; others are from 256 on."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
     letters = {chr(byte): bytes([byte]) for byte in shown}

@@ -15,12 +15,13 @@ import json, os.path, sys
 sys.path.insert(0, sys.argv[1])
 sys.path.append(os.path.dirname(sys.argv[1]))
 import pyopencl as cl
-from tensor_ops_opencl import devices
+from tensor_ops_opencl.devices import find_devices
+from tensor_ops_opencl.selection import choice
 tell = lambda *words: print("told:", json.dumps(" ".join(words)), flush=True)
 tell("pyopencl", cl.VERSION_TEXT)
-for device in devices.found()[int(sys.argv[2]):]:
+for device in find_devices()[int(sys.argv[2]):]:
     tell(device.label)
-    tell(devices.choice.why_not(device))
+    tell(choice.why_not(device))
 """
 
 

@@ -10,9 +10,10 @@ forked after that raises RuntimeError ("spawn" works).
 """
 
 from airllm.backends.device.module import functions_of
-from tensor_ops_opencl.devices import choice, driver
+from tensor_ops_opencl.devices import driver
 from tensor_ops_opencl.kernel_text import stored_formats
 from tensor_ops_opencl.launches import KERNELS
+from tensor_ops_opencl.selection import choice
 from tensor_ops_opencl.survey import build_report, device, device_infos, get_opencl_info, variants
 
 __all__ = [

@@ -1,19 +1,16 @@
-"""List the OpenCL devices and select the one to use."""
+"""List the OpenCL devices."""
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from airllm.backends.device.driver_state import Driver
-from airllm.backends.device.selection import DeviceChoice
 
 NONE_HERE = (
     "no OpenCL device here (GPUs come with their driver; Debian's pocl-opencl-icd makes a device of the CPU)"
 )
-_GPU_NODES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg", "/dev/mali*")
+GPU_NODES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg", "/dev/mali*")
 _GROUP = 256  # work-items in a matmul kernel's group; a device that allows fewer runs the CPU form
 driver = Driver("OpenCL")
 
@@ -105,7 +102,7 @@ def forms(device: Device) -> list[Device]:
     return both if device.form == "cpu" and device.handle.max_work_group_size >= _GROUP else both[:1]
 
 
-def _match(requested: str, devices: Sequence[Device]) -> Sequence[Device]:
+def match(requested: str, devices: Sequence[Device]) -> Sequence[Device]:
     every = [form for device in devices for form in forms(device)]
     if exact := [device for device in every if device.label == requested]:
         return exact
@@ -115,27 +112,3 @@ def _match(requested: str, devices: Sequence[Device]) -> Sequence[Device]:
         return [device for device in devices if f"{device.platform}:{device.index}" == requested]
     names = [(device, f"{device.label} {device.handle.platform.name}".lower()) for device in devices]
     return [device for device, name in names if requested.lower() in name]
-
-
-def _configured_device() -> tuple[str, str]:
-    """The device named in a file, and the file's key; ("", "default") if there is none."""
-    from airllm.backends import config
-
-    settings = config.load_file()
-    if device := settings.own.get("opencl_device"):
-        return device, f"{settings.path}: opencl_device"
-    return "", "default"
-
-
-def _silu(device: Device, x: np.ndarray) -> np.ndarray:
-    from tensor_ops_opencl import host_arrays
-    from tensor_ops_opencl.engine import Engine
-
-    out = np.empty_like(x)  # in a temporary engine: most listed devices are never used
-    host_arrays.run_on(Engine(device), "silu", {"x": x}, {}, {"out": out})
-    return out
-
-
-choice = DeviceChoice(
-    "OpenCL", "AIRLLM_OPENCL_DEVICE", _GPU_NODES, find_devices, _match, Device.rank, _silu, _configured_device
-)

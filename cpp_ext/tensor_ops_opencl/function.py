@@ -1,13 +1,15 @@
 """The functions of the ops, for pyopencl and NumPy arrays."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from airllm.backends.device.ops import kernel_function
 from tensor_ops_opencl import device_arrays, host_arrays, kernel_text
+from tensor_ops_opencl.engine import engine
+from tensor_ops_opencl.selection import choice
 
 
 class _Arrays:
@@ -19,7 +21,6 @@ class _Arrays:
     clear = staticmethod(device_arrays.zeros)
     dense = staticmethod(device_arrays.dense)
     run = staticmethod(device_arrays.run)
-    run_host = staticmethod(host_arrays.run)
 
     def are(self, value: Any) -> bool:
         module = sys.modules.get("pyopencl.array")
@@ -29,6 +30,11 @@ class _Arrays:
         import pyopencl.array
 
         return pyopencl.array.Array(like.queue, shape, dtype, allocator=like.allocator)
+
+    def run_host(
+        self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Any]
+    ) -> None:
+        host_arrays.run(engine(choice.in_use()), op, arrays, parameters, results)
 
 
 def op_function(name: str) -> Callable:

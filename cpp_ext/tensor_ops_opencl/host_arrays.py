@@ -1,4 +1,4 @@
-"""Ops on NumPy arrays on the selected device: without copies on CPU devices, else with pooled buffers."""
+"""Ops on NumPy arrays on an open device: without copies on CPU devices, else with pooled buffers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,29 +6,19 @@ from typing import Any
 import numpy as np
 
 from airllm.backends.device.ops import memory_of
-from tensor_ops_opencl.devices import choice, driver
-from tensor_ops_opencl.engine import Engine, engine
+from tensor_ops_opencl.devices import driver
+from tensor_ops_opencl.engine import Engine
 from tensor_ops_opencl.launches import Call, plan_of
 
 
 def run(
-    op: str,
-    arrays: Mapping[str, Any],
-    parameters: Mapping[str, Any],
-    results: Mapping[str, np.ndarray],
-) -> None:
-    """Compute an op's non-empty results on the device in use, and wait for them."""
-    run_on(engine(choice.in_use()), op, arrays, parameters, results)
-
-
-def run_on(
     opened: Engine,
     op: str,
     arrays: Mapping[str, Any],
     parameters: Mapping[str, Any],
     results: Mapping[str, np.ndarray],
 ) -> None:
-    """`run` on an open device."""
+    """Compute an op's non-empty results on an open device, and wait for them."""
     if not opened.shares_memory:
         arrays = {name: _compact(array) for name, array in arrays.items()}
     program, memory = opened.program, _Memory(opened)

@@ -9,17 +9,18 @@ from tensor_ops_opencl import devices
 from tensor_ops_opencl.devices import Device
 from tensor_ops_opencl.engine import OPTIONS, why_not_built
 from tensor_ops_opencl.kernel_text import FAMILIES, FORMS, text
+from tensor_ops_opencl.selection import choice
 
 
 def device() -> str:
     """The device in use, in one line; RuntimeError or ImportError with the reason if there is none."""
-    used = devices.choice.in_use()
+    used = choice.in_use()
     return f"{used.label}, {used.kind}, {used.handle.max_compute_units} compute units"
 
 
 def variants() -> list[str]:
     """Names for select(): all working devices, and CPU devices a second time with the GPU kernels."""
-    return [form.label for found in devices.choice.working_devices() for form in devices.forms(found)]
+    return [form.label for found in choice.working_devices() for form in devices.forms(found)]
 
 
 def get_opencl_info() -> dict[str, Any]:
@@ -27,7 +28,7 @@ def get_opencl_info() -> dict[str, Any]:
 
     A device that does not work has a "reason".
     """
-    return devices.choice.information("pyopencl", "VERSION_TEXT", "platforms", _platforms)
+    return choice.information("pyopencl", "VERSION_TEXT", "platforms", _platforms)
 
 
 def _platforms() -> list[dict[str, Any]]:
@@ -54,7 +55,7 @@ def _describe(found: Device) -> dict[str, Any]:
         "compute_units": handle.max_compute_units,
         "work_group_size": handle.max_work_group_size,
         "kernels": found.form,
-        "reason": devices.choice.why_not(found),
+        "reason": choice.why_not(found),
     }
 
 
@@ -70,7 +71,7 @@ def device_infos() -> list[dict[str, Any]]:
             "compute_units": found.handle.max_compute_units,
             "max_shared_memory": found.handle.local_mem_size,
         }
-        for found in devices.choice.working_devices()
+        for found in choice.working_devices()
     ]
 
 
@@ -80,7 +81,7 @@ def build_report() -> Iterator[dict[str, Any]]:
     "asked": the device was named. "reason": one line that says why it failed. Raises ImportError without
     pyopencl, RuntimeError without a device, ValueError if the named device does not exist.
     """
-    asked = devices.choice.requested_device()
+    asked = choice.requested_device()
     for found in devices.find_devices():
         for form in FORMS:
             yield _build(found, form) | {"asked": found in asked}
@@ -110,7 +111,7 @@ def _build(found: Device, form: str) -> dict[str, Any]:
         report.update(kernels=sorted(kernels), log="\n".join(logs).strip(), ok=True)
     except cl.Error as error:
         report.update(log=str(error).strip(), reason=why_not_built(found.handle, error))
-    if report["ok"] and (why := devices.choice.why_not(found)):  # it compiles but does not work
+    if report["ok"] and (why := choice.why_not(found)):  # it compiles but does not work
         report.update(ok=False, log=why, reason=why)
     report["seconds"] = time.perf_counter() - start
     return report

@@ -9,11 +9,13 @@ forked after that raises RuntimeError ("spawn" works).
 """
 
 from airllm.backends.device.module import functions_of
-from tensor_ops_webgpu.arrays import Array, to_device
-from tensor_ops_webgpu.devices import choice, driver
+from tensor_ops_webgpu.arrays import Array
+from tensor_ops_webgpu.devices import driver
 from tensor_ops_webgpu.kernel_text import stored_formats
 from tensor_ops_webgpu.launches import KERNELS
+from tensor_ops_webgpu.selection import choice
 from tensor_ops_webgpu.survey import device, device_infos, get_webgpu_info, variants
+from tensor_ops_webgpu.transfer import to_device
 
 __all__ = [
     *KERNELS,

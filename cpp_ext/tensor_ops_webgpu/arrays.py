@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tensor_ops_webgpu.devices import choice
-from tensor_ops_webgpu.engine import Block, Engine, engine
+from tensor_ops_webgpu.engine import Block, Engine
 
-_DTYPES = ("float32", "float16", "bfloat16", "bool", "uint8", "int32", "int64")
 _WEBGPU = 15  # DLPack's kDLWebGPU
 _DENSE = SimpleNamespace(c_contiguous=True)
 
@@ -83,20 +81,3 @@ class Array:
 
     def __repr__(self) -> str:
         return f"<Array {self.dtype} {self.shape} on {self.engine.label}>"
-
-
-def to_device(array: Any) -> Any:
-    """Copy a NumPy array, or the blocks of a Quantized, to the device in use.
-
-    TypeError for a dtype that no kernel supports.
-    """
-    from airllm.formats import Quantized
-
-    if isinstance(array, Quantized):
-        return Quantized(to_device(array.data), array.format)
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"to_device: array has type {type(array).__name__}, expected a NumPy array")
-    if array.dtype.name not in _DTYPES:
-        raise TypeError(f"to_device: array has dtype {array.dtype}, expected one of {', '.join(_DTYPES)}")
-    block = engine(choice.in_use()).upload(np.ascontiguousarray(array), "to_device: array")
-    return Array(Store(block), array.dtype, array.shape)

@@ -1,4 +1,4 @@
-"""List the WebGPU devices and select the one to use."""
+"""List the WebGPU devices."""
 
 import contextlib
 import functools
@@ -9,16 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from airllm.backends.device.driver_state import Driver
-from airllm.backends.device.selection import DeviceChoice
 
 NONE_HERE = (
     "no WebGPU device here (GPUs come with their Vulkan, Metal or Direct3D driver; "
     "Debian's mesa-vulkan-drivers makes a device of the CPU)"
 )
-_GPU_NODES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/dxg", "/dev/mali*")
+GPU_NODES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/dxg", "/dev/mali*")
 _KINDS = {"DiscreteGPU": "GPU", "IntegratedGPU": "integrated GPU", "CPU": "CPU"}
 _RANKS = ("CPU", "other", "integrated GPU", "GPU")
 _FULL = ("Vulkan", "Metal", "D3D12")  # OpenGL's compute shaders lack features of WebGPU's
@@ -73,13 +70,13 @@ def _quiet_drivers() -> Iterator[None]:
         del os.environ[name]
 
 
-def _find_in_this_process() -> Sequence[Device]:
+def find_in_this_process() -> Sequence[Device]:
     """`find_devices`, to open one of them; RuntimeError in a process forked after that."""
     driver.start()
     return find_devices()
 
 
-def _match(requested: str, devices: Sequence[Device]) -> Sequence[Device]:
+def match(requested: str, devices: Sequence[Device]) -> Sequence[Device]:
     """The device with this index or label, else those whose label contains it."""
     fitting = [device for device in devices if requested in (str(device.index), device.label)]
     if fitting or not requested:
@@ -87,19 +84,5 @@ def _match(requested: str, devices: Sequence[Device]) -> Sequence[Device]:
     return [device for device in devices if requested.lower() in device.label.lower()]
 
 
-def _rank(device: Device) -> int:
+def rank(device: Device) -> int:
     return _RANKS.index(device.kind)
-
-
-def _silu(device: Device, x: np.ndarray) -> np.ndarray:
-    from tensor_ops_webgpu.engine import engine
-    from tensor_ops_webgpu.function import run_on
-
-    out = np.empty_like(x)
-    run_on(engine(device), "silu", {"x": x}, {}, {"out": out})
-    return out
-
-
-choice = DeviceChoice(
-    "WebGPU", "AIRLLM_WEBGPU_DEVICE", _GPU_NODES, _find_in_this_process, _match, _rank, _silu
-)

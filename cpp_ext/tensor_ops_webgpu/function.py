@@ -8,10 +8,11 @@ import numpy as np
 
 from airllm.backends.device.ops import kernel_function, memory_of
 from tensor_ops_webgpu.arrays import Array, Store
-from tensor_ops_webgpu.devices import choice
-from tensor_ops_webgpu.engine import Block, Engine, engine
+from tensor_ops_webgpu.compute import compute, compute_on_host
+from tensor_ops_webgpu.engine import engine
 from tensor_ops_webgpu.kernel_text import stored_formats
-from tensor_ops_webgpu.launches import Call, plan_of
+from tensor_ops_webgpu.launches import Call
+from tensor_ops_webgpu.selection import choice
 
 
 class _Arrays:
@@ -48,40 +49,14 @@ class _Arrays:
     ) -> None:
         opened = next(iter(results.values())).engine
         blocks = {name: memory_of(a).store.block for name, a in arrays.items()}
-        memory = _compute(opened, Call(op, arrays, parameters, results), blocks)
+        memory = compute(opened, Call(op, arrays, parameters, results), blocks)
         for name, out in results.items():
             out.store.block = memory[name]
 
     def run_host(
         self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Any]
     ) -> None:
-        run_on(engine(choice.in_use()), op, arrays, parameters, results)
-
-
-def run_on(
-    opened: Engine,
-    op: str,
-    arrays: Mapping[str, Any],
-    parameters: Mapping[str, Any],
-    results: Mapping[str, Any],
-) -> None:
-    """Compute an op's results from NumPy arrays on an open device, and wait for them."""
-    arrays = {n: np.ascontiguousarray(a) if type(a) is np.ndarray else a for n, a in arrays.items()}
-    call = Call(op, arrays, parameters, results)
-    blocks = {n: opened.upload(memory_of(a), f"{op}: {n}") for n, a in arrays.items() if call.has(n)}
-    memory = _compute(opened, call, blocks)
-    for name, out in results.items():
-        opened.download(memory[name], out)
-
-
-def _compute(opened: Engine, call: Call, blocks: Mapping[str, Block]) -> dict[str, Block]:
-    """Compute the results in new memory, never an input's: kernels must not read memory that they write."""
-    plan = plan_of(call)
-    sizes = {name: out.nbytes for name, out in call.results.items()} | dict(plan.scratch)
-    memory = {name: opened.block(size, f"{call.op}: {name}") for name, size in sizes.items()}
-    for launch in plan.launches:
-        opened.launch(launch, {**blocks, **memory})
-    return memory
+        compute_on_host(engine(choice.in_use()), op, arrays, parameters, results)
 
 
 def op_function(name: str) -> Callable:

@@ -4,17 +4,18 @@ from typing import Any
 
 from tensor_ops_webgpu import devices
 from tensor_ops_webgpu.devices import Device
+from tensor_ops_webgpu.selection import choice
 
 
 def device() -> str:
     """The device in use, in one line; RuntimeError or ImportError with the reason if there is none."""
-    used = devices.choice.in_use()
+    used = choice.in_use()
     return f"{used.label}, {used.kind}"
 
 
 def variants() -> list[str]:
     """Names for select(): all working devices."""
-    return [found.label for found in devices.choice.working_devices()]
+    return [found.label for found in choice.working_devices()]
 
 
 def get_webgpu_info() -> dict[str, Any]:
@@ -22,7 +23,7 @@ def get_webgpu_info() -> dict[str, Any]:
 
     A device that does not work has a "reason".
     """
-    return devices.choice.information("wgpu", "__version__", "devices", _devices)
+    return choice.information("wgpu", "__version__", "devices", _devices)
 
 
 def _devices() -> list[dict[str, Any]]:
@@ -38,7 +39,7 @@ def _describe(found: Device) -> dict[str, Any]:
         "driver": info["description"],
         "buffer_bytes": limits["max-buffer-size"],
         "binding_bytes": limits["max-storage-buffer-binding-size"],
-        "reason": devices.choice.why_not(found),
+        "reason": choice.why_not(found),
     }
 
 
@@ -48,7 +49,7 @@ def device_infos() -> list[dict[str, Any]]:
     WebGPU does not report device memory. For a device that shares host memory, the memory is the host's; for
     one with dedicated memory, `total_memory` is its largest buffer size.
     """
-    return [_facts(found) for found in devices.choice.working_devices()]
+    return [_facts(found) for found in choice.working_devices()]
 
 
 def _facts(found: Device) -> dict[str, Any]:

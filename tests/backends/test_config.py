@@ -445,15 +445,15 @@ if not {platformdirs}:
     sys.modules["platformdirs"] = None
 from airllm import tensor_ops
 from airllm.files import smollm2
-from airllm.backends import config, tuning
+from airllm.backends import config, tuning_file
 assert tensor_ops.get_backend() == "python" and config.user_file() is None
 try:
     smollm2.cache_dir()
 except smollm2.Unavailable as error:
     assert "AIRLLM_CACHE_DIR may name another folder" in str(error)
 config.CHECKOUT = config.Path({str(tmp_path)!r})
-assert config.load_file().source == "defaults" and tuning.tuning_file() is None and tuning.load() is None
-print(tuning.why_no_file())
+assert config.load_file().source == "defaults" and tuning_file.tuning_file() is None and tuning_file.load() is None
+print(tuning_file.why_no_file())
 """
     left = {"PATH": os.environ["PATH"], "PYTHONPATH": str(config.CHECKOUT), "AIRLLM_BACKEND": "python"}
     answer = subprocess.run([sys.executable, "-c", program], env=left, capture_output=True, text=True)

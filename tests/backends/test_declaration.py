@@ -12,7 +12,7 @@ from pathlib import Path
 import checkouts
 import pytest
 from documents import blocks
-from test_registry import compiler
+from test_cpp_registry import compiler
 
 from airllm import extras
 from airllm.backends import BackendPreference, config, registry

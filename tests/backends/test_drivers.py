@@ -24,7 +24,8 @@ REASON = (
 )
 REFUSED = f"{BROKEN} cannot be used: {REASON}"
 BACKENDS = (
-    "from airllm import backends, benchmark, tensor_ops\nfrom airllm.backends import registry\nimport json\n"
+    "from airllm import backends, tensor_ops\nfrom airllm.backends import registry\n"
+    "from airllm.bench import op_benchmark\nimport json\n"
 )
 
 
@@ -36,7 +37,9 @@ def icd(tmp_path_factory):
     if sys.platform != "linux" or not probes.cxx_command():
         pytest.skip("no compiler for a driver that this loader takes")
     command = [*probes.cxx_command()[:1], "-x", "c", "-Wall", "-Werror", "-shared", "-fPIC"]
-    subprocess.run([*command, HERE / "broken_opencl.c", "-o", folder / "libbroken.so"], check=True)
+    subprocess.run(
+        [*command, HERE / "support" / "broken_opencl.c", "-o", folder / "libbroken.so"], check=True
+    )
     (folder / "broken.icd").write_text(f"{folder / 'libbroken.so'}\n")
     return folder / "broken.icd"
 
@@ -81,10 +84,10 @@ def test_a_device_that_compiles_nothing_is_not_available(alone):
 info, found = tensor_ops.get_backend_info(), {each.name: each for each in backends.discover_backends()}
 print(json.dumps([
     info["unavailable"]["opencl"], found["opencl"].reason, backends.get_backend_info("opencl")["reason"],
-    registry.open_backend("opencl").why_not, *[b["reason"] for b in benchmark.describe_backends(["opencl"])],
+    registry.open_backend("opencl").why_not, *[b["reason"] for b in op_benchmark.describe_backends(["opencl"])],
     "opencl" in backends.list_backends(), backends.is_backend_available("opencl"),
     backends.get_backend_info("opencl")["device_count"],
-    [b["state"] for b in benchmark.describe_backends(["opencl"])], info["backend"],
+    [b["state"] for b in op_benchmark.describe_backends(["opencl"])], info["backend"],
 ]))"""
     *reasons, listed, available, count, state, used = run_json(code)
     assert reasons == [REFUSED] * 5
@@ -117,9 +120,9 @@ def test_the_unit_tests_of_modules_say_so_too(alone):
 
 
 def test_detect_and_benchmark_takes_it_for_a_missing_driver(alone):
-    import detect_and_benchmark
+    from cpp_ext.commands import build_all
 
-    assert REASON in detect_and_benchmark.missing_for("opencl")
+    assert REASON in build_all.missing_for("opencl")
 
 
 def test_a_device_named_by_the_environment_is_never_replaced(beside):

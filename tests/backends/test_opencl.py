@@ -156,11 +156,11 @@ def test_an_unknown_device_names_the_known_ones(name):
 
 @on_a_device
 def test_the_default_is_a_gpu_or_the_newest_driver(monkeypatch):
-    from tensor_ops_opencl import devices
+    from tensor_ops_opencl import selection
 
     monkeypatch.delenv("AIRLLM_OPENCL_DEVICE", raising=False)
     opencl.select(None)
-    ranks = {device.label: device.rank() for device in devices.choice.working_devices()}
+    ranks = {device.label: device.rank() for device in selection.choice.working_devices()}
     assert ranks[opencl.get_opencl_info()["device"]] == max(ranks.values())
 
 

@@ -16,8 +16,8 @@ from opencl_variants import KERNELS, every, every_op, on_a_device
 import tensor_ops_opencl as opencl
 from airllm.tensor_ops import OPS
 from tensor_ops_opencl import engine, host_arrays
-from tensor_ops_opencl.devices import choice
 from tensor_ops_opencl.launches import Call, plan_of
+from tensor_ops_opencl.selection import choice
 
 
 def may_be_input(op):

@@ -12,7 +12,7 @@ import tensor_ops_opencl as opencl
 from airllm import tensor_ops
 from airllm.formats import FORMATS, Quantized
 from airllm.tensor_ops import OPS
-from tensor_ops_opencl.devices import choice
+from tensor_ops_opencl.selection import choice
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from airllm import backends, extras, tensor_ops
 from airllm.backends import registry
 from airllm.formats import Quantized
 from airllm.tensor_ops import OPS
-from tensor_ops_webgpu import devices, engine, launches
+from tensor_ops_webgpu import devices, engine, launches, selection
 
 NO_WEBGPU = webgpu.get_webgpu_info()["reason"]
 on_a_device = pytest.mark.skipif(bool(NO_WEBGPU), reason=f"no WebGPU here: {NO_WEBGPU}")
@@ -59,7 +59,7 @@ def test_says_why_it_cannot_run_without_a_device(kinds, monkeypatch):
     adapters = [type("Adapter", (), {"info": {"backend_type": kind}}) for kind in kinds]
     monkeypatch.setattr(wgpu.gpu, "enumerate_adapters_sync", lambda: adapters)
     devices.find_devices.cache_clear()
-    monkeypatch.setattr(devices.choice, "_choice", None)
+    monkeypatch.setattr(selection.choice, "_choice", None)
     assert "no WebGPU device here" in webgpu.get_webgpu_info()["reason"]
     with pytest.raises(RuntimeError, match="no WebGPU device here .GPUs come with"):
         webgpu.device()
@@ -99,7 +99,7 @@ def three(monkeypatch):
     found = [devices.Device(adapter(kind), i) for i, kind in enumerate(kinds)]
     monkeypatch.setattr(devices, "find_devices", lambda: found)
     for name, value in {"silu": silu, "_choice": None, "_reasons": {}}.items():
-        monkeypatch.setattr(devices.choice, name, value)
+        monkeypatch.setattr(selection.choice, name, value)
     monkeypatch.setattr("glob.glob", lambda pattern: [pattern])  # as if there were a GPU's node
     return broken
 
@@ -129,8 +129,8 @@ def test_where_no_gpu_computes_the_processor_is_left_to_those_who_ask_and_the_re
         and said.count("GPU (Vulkan) cannot be used: error: it is too old") == 2
     )
     three.add("CPU")
-    devices.choice._choice = None
-    devices.choice._reasons.clear()
+    selection.choice._choice = None
+    selection.choice._reasons.clear()
     with pytest.raises(RuntimeError, match=r"^2 Dis.* cannot be used: .*; 1 Int.*; 0 CPU .*too old$"):
         webgpu.device()
 
@@ -267,7 +267,7 @@ def test_more_work_than_one_grid_holds(name, monkeypatch):
 @on_a_device
 def test_what_a_device_does_not_take_is_computed_by_the_definition(monkeypatch):
     x = np.random.default_rng(0).standard_normal((4, 100)).astype(np.float32)
-    opened = engine.engine(devices.choice.in_use())
+    opened = engine.engine(selection.choice.in_use())
     monkeypatch.setattr(opened, "limits", {"max-buffer-size": 1000, "max-storage-buffer-binding-size": 800})
     with pytest.raises(NotImplementedError, match="silu: x has 1600 bytes, expected at most 800: a limit of"):
         webgpu.silu(x)
@@ -289,7 +289,7 @@ def test_more_values_than_32_bits_count_are_refused(name):
 
 @on_a_device
 def test_loops_that_llvmpipe_would_end_early_are_refused(monkeypatch):
-    opened = engine.engine(devices.choice.in_use())
+    opened = engine.engine(selection.choice.in_use())
     monkeypatch.setattr(opened, "most_steps", 65535)
     weights, matrix = np.ones(1 << 20, np.float32), np.ones((1 << 20, 2), np.float32)
     with pytest.raises(
@@ -301,7 +301,7 @@ def test_loops_that_llvmpipe_would_end_early_are_refused(monkeypatch):
 
 @on_a_device
 def test_a_kernel_that_does_not_compile_is_an_error_with_the_log(monkeypatch):
-    opened = engine.engine(devices.choice.in_use())
+    opened = engine.engine(selection.choice.in_use())
     monkeypatch.setattr(opened, "_pipelines", {})
     monkeypatch.setattr(engine, "text", lambda launch: "fn main() { no_such_function(); }")
     with pytest.raises(RuntimeError, match=r"(?s)webgpu: 0 .* does not compile elements: .*no_such_function"):
@@ -310,7 +310,7 @@ def test_a_kernel_that_does_not_compile_is_an_error_with_the_log(monkeypatch):
 
 @on_a_device
 def test_freed_memory_is_used_again():
-    opened = engine.engine(devices.choice.in_use())
+    opened = engine.engine(selection.choice.in_use())
     x, made = np.ones(1 << 16, np.float32), []
     real = opened.handle.create_buffer
     webgpu.silu(x)

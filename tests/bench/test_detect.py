@@ -23,10 +23,11 @@ from airllm.bench import (
     op_benchmark,
     report,
 )
+from airllm.bench import run as bench_run
 from airllm.bench.shapes import case_of, is_contraction
 from airllm.files import smollm2
 from airllm.tensor_ops import OPS
-from cpp_ext.commands import cuda_probes
+from cpp_ext.commands import build_all, cuda_probes
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTHING_BUILT = ("--quick", "--no-build", "--no-real-data")
@@ -260,18 +261,16 @@ def test_quick_timings_end_in_time_on_a_busy_machine(slower, seconds, most, monk
 
 
 def test_quick_leaves_out_the_builds_that_take_long_and_says_so(monkeypatch):
-    monkeypatch.setattr(detect_and_benchmark, "missing_for", lambda name: "")
+    monkeypatch.setattr(build_all, "missing_for", lambda name: "")
     done = subprocess.CompletedProcess([], 0, "", "")
-    monkeypatch.setattr(detect_and_benchmark, "setup", lambda *command, told: done)
+    monkeypatch.setattr(build_all, "run_command", lambda *command, on_progress: done)
     without = cuda_probes.Finding("CUDA driver", why_not="no driver")
     for driver, cuda in ((without, "skipped"), (cuda_probes.Finding("CUDA driver"), "up to date")):
         monkeypatch.setattr(cuda_probes, "driver", lambda found=driver: found)
-        quick = detect_and_benchmark.build_backends(
-            report.console(), SimpleNamespace(quick=True, backends=None)
-        )
+        quick = build_all.build_all(report.console(), quick=True)
         assert [each["state"] for each in quick] == ["up to date", cuda, "skipped"]
         assert all("--quick" in each["detail"] for each in quick if each["state"] == "skipped")
-    full = detect_and_benchmark.build_backends(report.console(), SimpleNamespace(quick=False, backends=None))
+    full = build_all.build_all(report.console(), quick=False)
     assert [each["state"] for each in full] == ["up to date", "up to date", "checked"]
 
 
@@ -285,7 +284,7 @@ def test_what_takes_long_says_how_far_it_is_in_a_pipe_too(monkeypatch, capsys):
 
 def test_a_setup_command_that_takes_long_tells_its_time():
     seen = []
-    done = detect_and_benchmark.setup("--version", on_progress=lambda *at: seen.append(at))
+    done = build_all.run_command("--version", on_progress=lambda *at: seen.append(at))
     assert done.returncode == 0 and done.stdout.strip()
     assert all("--version: " in text for _, _, text in seen)
 
@@ -348,12 +347,12 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(monkeypatch,
 
 
 def test_a_build_that_fails_shows_its_log_and_is_a_failure(monkeypatch, capsys):
-    def failing(*command, told):
+    def failing(*command, on_progress):
         return subprocess.CompletedProcess(command, 1, "compiling\n", "kernels.inl:7: error: no such thing\n")
 
-    monkeypatch.setattr(detect_and_benchmark, "setup", failing)
-    monkeypatch.setattr(detect_and_benchmark, "missing_for", lambda name: "")
-    build = detect_and_benchmark.build(report.console(), "cpp")
+    monkeypatch.setattr(build_all, "run_command", failing)
+    monkeypatch.setattr(build_all, "missing_for", lambda name: "")
+    build = build_all.build(report.console(), "cpp")
     assert build == {"name": "cpp", "state": "failed", "detail": "kernels.inl:7: error: no such thing"}
     assert "compiling" in capsys.readouterr().out
     assert report.failures({"builds": [build], "backends": [], "tests": []})
@@ -371,15 +370,16 @@ def test_the_model_runs_on_the_backends_that_auto_may_take_and_that_are_right(mo
         "tests": [{"backend": "mlx", "passed": False}, {"backend": "cpp", "passed": True}],
         "data": {"why_not": ""},
     }
-    what = report.console(), SimpleNamespace(quick=True, threads=3), result, measure.Budget(6)
-    assert detect_and_benchmark.time_model(*what)["rows"] == ["row"]
+    choice = bench_run.Choice.parse(None, None, None, None)
+    this = bench_run.Run(report.console(), choice, True, 3, True, measure.Budget(6), result)
+    assert this.time_model()["rows"] == ["row"]
     (path, names, threads, _), limits = asked.pop()
     assert (path, names, threads) == (Path("a model"), ["cpp", "python"], 3)
     assert limits["rounds"] == 3 and 2 < limits["within"] <= 3  # half of what is left
     result["backends"] = [{"name": "cuda", "state": "unavailable"}]
-    assert detect_and_benchmark.time_model(*what)["why_not"].startswith("no backend that was asked for")
+    assert this.time_model()["why_not"].startswith("no backend that was asked for")
     result["data"] = {"why_not": "no network"}
-    assert detect_and_benchmark.time_model(*what)["why_not"] == "no network" and not asked
+    assert this.time_model()["why_not"] == "no network" and not asked
 
 
 POCL_LOG = """0:0 a processor
@@ -398,15 +398,14 @@ def test_a_device_that_takes_no_kernel_is_a_failure_only_where_it_was_asked_for(
     file = tmp_path / "backend.json"
     file.write_text(json.dumps({"preferred_backend": configured}))
     monkeypatch.setenv("AIRLLM_CONFIG", str(file))
-    monkeypatch.setattr(detect_and_benchmark, "missing_for", lambda name: "")
+    monkeypatch.setattr(build_all, "missing_for", lambda name: "")
 
-    def setup(*command, told):
+    def run_command(*command, on_progress):
         failed = command[0] == "build_opencl"
         return subprocess.CompletedProcess(command, int(failed), POCL_LOG * failed, "")
 
-    monkeypatch.setattr(detect_and_benchmark, "setup", setup)
-    options = SimpleNamespace(quick=False, backends=backends)
-    builds = detect_and_benchmark.build_backends(report.console(), options)
+    monkeypatch.setattr(build_all, "run_command", run_command)
+    builds = build_all.build_all(report.console(), quick=False, named=(backends or "").split(","))
     reason = "rms_norm: error: unknown target CPU 'generic'"
     detail = reason if state == "failed" else f"{reason} (python setup.py build_opencl)"
     assert builds[-1] == {"name": "opencl", "state": state, "detail": detail}
@@ -417,7 +416,7 @@ def test_a_device_that_takes_no_kernel_is_a_failure_only_where_it_was_asked_for(
 
 def test_a_missing_tool_is_a_reason_and_no_failure(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    build = detect_and_benchmark.build(report.console(), "cpp")
+    build = build_all.build(report.console(), "cpp")
     assert build["state"] == "skipped" and "no-such-compiler" in build["detail"]
     assert not report.failures({"builds": [build], "backends": [], "tests": []})
 

@@ -542,9 +542,9 @@ def test_version(capsys):
 
 
 def test_a_warning_is_one_plain_line():
-    code = "import warnings; from airllm import cli, model_info\n"
+    code = "import warnings; from airllm.cli import commands; from airllm.engine import info\n"
     code += "def lines(path):\n  for _ in 'ab': warnings.warn('airllm: measured\\nelsewhere')\n  return []\n"
-    code += "model_info.lines, cli._path = lines, str; cli.main(['info', 'x'])"
+    code += "info.lines, commands._path = lines, str; commands.main(['info', 'x'])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stderr == "airllm: measured elsewhere\n" and done.stdout == ""
 

@@ -20,8 +20,8 @@ from airllm.backends import (
     init_backend,
     init_backend_with_memory_check,
 )
+from airllm.files.open_weights import open_weights
 from airllm.files.pages import SUPPORTED
-from airllm.files.weight_file import open_weights
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.estimate import parse_size, weight_bytes

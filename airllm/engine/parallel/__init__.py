@@ -1,1 +1,1 @@
-"""A model that several processes, or several kernels of one, share."""
+"""Tensor parallelism: several processes, or several kernels of one process, share a model."""

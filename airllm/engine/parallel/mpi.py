@@ -1,4 +1,4 @@
-"""The processes that share a model, and what they tell each other: MPI."""
+"""The processes that share a model, and their communication by MPI."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def mpi_processes(size: int, rank: int) -> MpiProcesses | None:
-    """Those that MPI has started, of which this is the `rank`-th; None where there is only this one."""
+    """MPI's processes, of which this one is number `rank`; None if MPI started only this one."""
     try:
         alone = _mpi().COMM_WORLD.Get_size() == 1
     except ImportError:
@@ -20,9 +20,9 @@ _HOW = "run `mpiexec -n {size} python -m mpi4py program.py`, which starts {size}
 
 
 class MpiProcesses:
-    """Those of MPI's COMM_WORLD, which must be `size`, this one the `rank`-th.
+    """The processes of MPI's COMM_WORLD. There must be `size`, and this one must be number `rank`.
 
-    ValueError if they are not, ImportError if mpi4py or an MPI library is missing.
+    Raises ValueError otherwise, ImportError if mpi4py or an MPI library is missing.
     """
 
     def __init__(self, size: int, rank: int):
@@ -39,17 +39,17 @@ class MpiProcesses:
         self.size, self.rank = size, rank
 
     def all_reduce(self, array: np.ndarray) -> None:
-        """An array of float32 becomes the sum of those that all have, in place."""
+        """Replace a float32 array, in place, by its sum over all processes."""
         self._world.Allreduce(self._mpi.IN_PLACE, array)
 
     def gather(self, part: np.ndarray, counts: list[int]) -> np.ndarray:
-        """The parts of all, float32, `counts` values each, one after the other."""
+        """The concatenated float32 parts of all processes, of `counts` values each."""
         whole = np.empty(sum(counts), np.float32)
         self._world.Allgatherv(part, [whole, counts])
         return whole
 
     def on_this_machine(self) -> int:
-        """How many of them share this machine's processors."""
+        """How many of the processes run on this machine."""
         here = self._world.Split_type(self._mpi.COMM_TYPE_SHARED)
         try:
             return here.Get_size()

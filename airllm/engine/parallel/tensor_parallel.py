@@ -1,7 +1,7 @@
-"""A model that processes share: each has some heads and a part of the feed-forward of every layer.
+"""Tensor parallelism: each process has some heads and a part of the feed-forward of every layer.
 
-After attention, and after the feed-forward part, what all have found is added up: twice a layer. The output
-matrix is cut by tokens of the vocabulary; the embedding and the norms are everyone's. (Shoeybi et al., 2019,
+Two all-reduces per layer sum the results of attention and of the feed-forward. The output matrix is divided
+by tokens of the vocabulary. All processes have the embedding and the norms. (Shoeybi et al., 2019,
 arXiv:1909.08053.)
 """
 
@@ -21,22 +21,23 @@ from airllm.memory.layers import Experts, Layer
 
 
 class Processes(Protocol):
-    """Those that share a model: this is number `rank` of `size`."""
+    """The processes that share a model: this is number `rank` of `size`."""
 
     rank: int
     size: int
 
     def all_reduce(self, array: np.ndarray) -> None:
-        """An array of float32 becomes the sum of those that all have, in place."""
+        """Replace a float32 array, in place, by its sum over all processes."""
 
     def gather(self, part: np.ndarray, counts: list[int]) -> np.ndarray:
-        """The parts of all, float32, `counts` values each, one after the other."""
+        """The concatenated float32 parts of all processes, of `counts` values each."""
 
 
 class Shard:
-    """What one of `processes` has of a model; `config` is of that part. Key-value heads, with the heads that
-    read them, may be shared out unevenly; the rest is in equal parts. ValueError that says which numbers of
-    processes would do, if the model cannot be cut so.
+    """The part of a model that one of `processes` has; `config` describes the part.
+
+    Key-value heads, with the query heads that use them, may be divided unevenly; the rest is divided equally.
+    ValueError if the model cannot be divided so; it lists the numbers of processes that work.
     """
 
     def __init__(self, whole: ModelConfig, processes: Processes):
@@ -62,14 +63,14 @@ class Shard:
         )
 
     def layer(self, layer: Layer) -> Layer:
-        """This process's part of a layer. Rows are views; columns, of two matrices, are copied."""
+        """This process's part of a layer. Rows are views; the columns of two matrices are copied."""
         experts = layer.experts
         if experts:
             known = {field.name: getattr(experts, field.name) for field in dataclasses.fields(Experts)}
             experts = ExpertsPart(**known | {"_found": {}}, part=self._expert)
         weights = {name: self._cut(name, stored) for name, stored in layer.weights.items()}
         if self.processes.rank and "attention.output_bias" in weights:
-            del weights["attention.output_bias"]  # to be added once
+            del weights["attention.output_bias"]  # only one process adds it
         return Layer(self.config, layer.index, weights, experts, self.processes.all_reduce)
 
     def output(self, table: Stored) -> Stored:
@@ -78,7 +79,7 @@ class Shard:
         return table[mine.start : mine.stop]
 
     def gather_logits(self, logits: np.ndarray) -> np.ndarray:
-        """(rows, vocabulary) of the parts that all have."""
+        """Logits (rows, vocabulary) from the parts of all processes."""
         size = self.processes.size
         counts = [len(_part(self.whole.vocabulary, rank, size)) for rank in range(size)]
         return np.stack([self.processes.gather(row, counts) for row in logits])
@@ -110,7 +111,7 @@ class Shard:
         wide, last = self.config.expert_feed_forward, "down_bias"
         found = {n: self._of_feed_forward(n, each, wide) for n, each in weights.items() if n != last}
         if last in weights and not self.processes.rank:
-            found[last] = weights[last]  # to be added once
+            found[last] = weights[last]  # only one process adds it
         return found
 
 
@@ -125,9 +126,7 @@ class ExpertsPart(Experts):
 
 
 def columns(name: str, stored: Stored, start: int, stop: int) -> Stored:
-    """Columns [start, stop) of a stored matrix, copied. ValueError where they do not begin and end with
-    blocks.
-    """
+    """Columns [start, stop) of a stored matrix, copied. ValueError if they do not begin and end at blocks."""
     if not isinstance(stored, Quantized):
         return np.ascontiguousarray(stored[:, start:stop])
     of = FORMATS[stored.format]
@@ -139,13 +138,13 @@ def columns(name: str, stored: Stored, start: int, stop: int) -> Stored:
 
 
 def _is_divisible(c: ModelConfig, size: int) -> bool:
-    """Whether so many processes can have parts; several may have the same key-value head."""
+    """Whether this many processes can share the model; several may have the same key-value head."""
     alike = size % c.kv_heads == 0 and c.heads % size == 0
     return (size <= c.kv_heads or alike) and not any(wide % size for wide in _widths(c))
 
 
 def _heads_of(c: ModelConfig, rank: int, size: int) -> tuple[range, range]:
-    """The heads of a process, and the key-value heads that they read."""
+    """The heads of a process, and the key-value heads that they use."""
     if size > c.kv_heads:
         kv = rank * c.kv_heads // size
         return _part(c.heads, rank, size), range(kv, kv + 1)
@@ -154,17 +153,17 @@ def _heads_of(c: ModelConfig, rank: int, size: int) -> tuple[range, range]:
 
 
 def _part(count: int, rank: int, size: int) -> range:
-    """Which of so many a process has: as many as the others, or one more or less."""
+    """The range of `count` items that a process has. Ranges differ by at most one item in length."""
     return range(count * rank // size, count * (rank + 1) // size)
 
 
 def _rows(heads: range, head_dim: int) -> slice:
-    """Of a matrix, those of these heads."""
+    """The rows of a matrix that belong to these heads."""
     return slice(heads.start * head_dim, heads.stop * head_dim)
 
 
 def _widths(c: ModelConfig) -> list[int]:
-    """Of the feed-forward parts that there are."""
+    """Widths of all kinds of feed-forward in the model."""
     moe = [c.is_moe(layer) for layer in range(c.layers)]
     experts = [c.expert_feed_forward] + [c.shared_expert] * (c.shared_expert > 0)
     return [c.feed_forward] * (not all(moe)) + experts * any(moe)

@@ -1,6 +1,6 @@
-"""A model that the kernels of one process share, each on a device of its own: what MPI does for processes.
+"""Several kernels of one process share a model, each on its own device. The counterpart of `mpi.py`.
 
-Each has a thread, in which its part of every step is computed; the threads meet where all parts are added up.
+Each kernel has a thread that computes its part of every step. The threads meet at each all-reduce.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-_KEPT = 64 << 20  # bytes of results that wait for kernels which are behind
+_KEPT = 64 << 20  # bytes of results kept for kernels that are behind
 _WANTED = (
     "world_size has value {size} and this process has no kernel of mpi_rank {missing}, expected one of each: "
     "make them all before the first compile() or step(), or run `mpiexec -n {size} python -m mpi4py "
@@ -25,7 +25,7 @@ _joining = threading.Lock()
 
 
 class Meeting:
-    """Where the threads of `size` ranks come together."""
+    """A barrier at which the threads of `size` ranks exchange arrays."""
 
     def __init__(self, size: int):
         self._barrier = threading.Barrier(size)
@@ -34,7 +34,7 @@ class Meeting:
     def exchange(
         self, rank: int, part: np.ndarray, use: Callable[[list[np.ndarray]], np.ndarray]
     ) -> np.ndarray:
-        """What `use` makes of the parts of all, which stay as they are until every rank has made it."""
+        """`use` of the parts of all ranks. Parts must not change until every rank has returned from it."""
         self._parts[rank] = part
         self._barrier.wait()
         result = use(self._parts)
@@ -42,34 +42,34 @@ class Meeting:
         return result
 
     def break_off(self) -> None:
-        """Those that wait, or will, get BrokenBarrierError."""
+        """Raise BrokenBarrierError in all threads that wait, or will."""
         self._barrier.abort()
 
     def begin_again(self) -> None:
-        """When none waits."""
+        """Repair the barrier. No thread may be waiting."""
         self._barrier.reset()
 
 
 @dataclass
 class Rank:
-    """One of those that share a model: `airllm.engine.parallel.tensor_parallel.Processes`, in one process."""
+    """One kernel of a group: `airllm.engine.parallel.tensor_parallel.Processes` within one process."""
 
     rank: int
     size: int
     meeting: Meeting
 
     def all_reduce(self, array: np.ndarray) -> None:
-        """An array of float32 becomes the sum of those that all have, in place: in one order, so that all
-        have the same bits.
+        """Replace a float32 array, in place, by its sum over all ranks. All sum in the same order and get the
+        same bits.
         """
         array[...] = self.meeting.exchange(self.rank, array, lambda parts: np.sum(parts, axis=0))
 
     def gather(self, part: np.ndarray, counts: list[int]) -> np.ndarray:
-        """The parts of all, float32, `counts` values each, one after the other."""
+        """The concatenated float32 parts of all ranks, of `counts` values each."""
         return self.meeting.exchange(self.rank, part, np.concatenate)
 
     def on_this_machine(self) -> int:
-        """How many of them share this machine's processors."""
+        """How many ranks run on this machine."""
         return self.size
 
 
@@ -77,12 +77,12 @@ class Member(Protocol):
     """A kernel of a group."""
 
     def carry_out(self, name: str, *arguments: Any) -> Any:
-        """Its part of a step."""
+        """Compute this kernel's part of a step."""
 
 
 @dataclass
 class _Step:
-    """A step that all ranks have taken, and what came of it for those that have not asked yet."""
+    """A computed step of all ranks, with the results for those in `waiting`, which have not taken it yet."""
 
     call: tuple[Any, ...]
     results: list[Any]
@@ -95,34 +95,36 @@ class _Step:
 
 
 class Group:
-    """The kernels of one process that share a model. All take the same steps: the first to ask for one has
-    all parts computed, the others then get what came of it. So they may be called in turn, or by threads.
+    """The kernels of one process that share a model. All take the same steps.
 
-    `place(rank)` is called first in the rank's thread: it chooses the device.
+    The first call of a step computes it for all ranks; the other calls return its results. So kernels may be
+    called in turn, or by threads.
+
+    `place(rank)` runs first in the rank's thread and selects its device.
     """
 
     def __init__(self, size: int, place: Callable[[int], None]):
         self.size, self.meeting = size, Meeting(size)
         self._members: dict[int, weakref.ref[Any]] = {}
         self._place = place
-        self._threads: list[ThreadPoolExecutor] = []  # none until all are prepared
+        self._threads: list[ThreadPoolExecutor] = []  # empty until all are prepared
         self._lock = threading.Lock()
         self._steps: list[_Step] = []
-        self._first = 0  # number of the first of these steps
+        self._first = 0  # number of the oldest of `_steps`
         self._at = [0] * size  # number of each rank's next step
         self._prepared = False
         self._broken = ""
 
     def join(self, rank: int, member: Member) -> None:
-        """A kernel is this rank."""
+        """Add a kernel as this rank."""
         self._members[rank] = weakref.ref(member)
 
     def is_missing(self, rank: int) -> bool:
-        """Whether a kernel may still become this rank."""
+        """Whether a kernel can still join as this rank."""
         return not (self._threads or self._broken or self._member(rank))
 
     def prepare(self) -> None:
-        """What all kernels do before the first step, whichever asks first. ValueError if some are missing."""
+        """Open all kernels, once, before the first step. ValueError if some are missing."""
         with self._lock:
             if self._prepared:
                 return
@@ -134,7 +136,7 @@ class Group:
             self._prepared = True
 
     def take(self, rank: int, name: str, *arguments: Any) -> Any:
-        """What this step gives to a rank. ValueError where the others have taken another one."""
+        """This rank's result of the step. ValueError if the other ranks took another step."""
         call = (name, *arguments)
         with self._lock:
             step = self._step(rank) or self._run_on_all(call)
@@ -151,7 +153,7 @@ class Group:
         return result
 
     def _step(self, rank: int) -> _Step | None:
-        """The rank's next step, if others have taken it; ValueError if it is forgotten already."""
+        """The rank's next step if others have taken it, else None; ValueError if it is no longer kept."""
         at = self._at[rank] - self._first
         if at < 0:
             found = f"mpi_rank={rank} is {self._first + len(self._steps) - self._at[rank]} steps behind"
@@ -164,20 +166,20 @@ class Group:
         return step
 
     def _compute_all(self, call: tuple[Any, ...]) -> tuple[list[Any], BaseException | None]:
-        """The results of all ranks, or why there are none."""
+        """The results of all ranks, or the error."""
         if self._broken:
             raise RuntimeError(f"the kernels that share this model broke off ({self._broken}): make others")
         started = [self._thread(rank).submit(self._part, rank, call) for rank in range(self.size)]
         try:
             wait(started)
-        finally:  # Ctrl-C does not leave ranks at different steps
+        finally:  # so that Ctrl-C leaves all ranks at the same step
             wait(started)
         errors = [error for future in started if (error := future.exception())]
         if not errors:
             return [future.result() for future in started], None
         first = next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0])
         if len(errors) == self.size and all(type(error) is type(first) for error in errors):
-            self.meeting.begin_again()  # all have refused it: nothing has changed
+            self.meeting.begin_again()  # all ranks refused the step: nothing has changed
         else:
             self._broken = f"{type(first).__name__}: {first}"
         return [None] * self.size, first
@@ -193,7 +195,7 @@ class Group:
             raise
 
     def _member(self, rank: int) -> Any:
-        """The kernel of a rank; None if there is none, or none any more."""
+        """The kernel of a rank; None if there is none any more."""
         found = self._members.get(rank)
         return found and found()
 
@@ -205,14 +207,14 @@ class Group:
         return self._threads[rank]
 
     def _forget(self) -> None:
-        """Steps that all have asked for; and the oldest, where kernels are too far behind."""
+        """Drop steps that all ranks have taken, and the oldest ones if they take more than _KEPT bytes."""
         kept = sum(step.nbytes for step in self._steps)
         while self._steps and (not self._steps[0].waiting or kept > _KEPT):
             kept -= self._steps.pop(0).nbytes
             self._first += 1
 
     def leave(self, rank: int) -> None:
-        """A kernel is closed: the others cannot go on."""
+        """Called when a kernel is closed: the others cannot continue."""
         with self._lock:
             self._broken = self._broken or f"that of mpi_rank={rank} is closed"
             for thread in self._threads:
@@ -220,8 +222,8 @@ class Group:
 
 
 def join_group(key: Hashable, size: int, rank: int, member: Member, place: Callable[[int], None]) -> Group:
-    """The group of those kernels of this process that `key` is the same of, which `member` becomes a rank of:
-    a new one where that rank is taken.
+    """Join the kernels of this process that have the same `key`, as `rank`. If that rank is taken, a new
+    group begins.
     """
     with _joining:
         group = _gathering.get(key)

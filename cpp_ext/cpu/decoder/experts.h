@@ -25,8 +25,8 @@ class __attribute__((visibility("hidden"))) Routing {
  public:
   Routing() = default;
   // Room for as many choices as all tokens make, and for values and numbers of all experts.
-  Routing(Choice* choices, float* liking, int32_t* order)
-      : choices_(choices), liking_(liking), order_(order) {}
+  Routing(Choice* choices, float* probabilities, int32_t* order)
+      : choices_(choices), probabilities_(probabilities), order_(order) {}
 
   // `logits` (tokens, experts.count): the router's.
   void find(const RowKernels& kernels, const Experts& experts, const float* logits, int64_t tokens) {
@@ -54,26 +54,26 @@ class __attribute__((visibility("hidden"))) Routing {
 
  private:
   void choose(const RowKernels& kernels, const Experts& experts, const float* logits, int64_t token) {
-    kernels.softmax[kFloat32](liking_, logits, {}, {1, experts.count, false}, 1.f);
+    kernels.softmax[kFloat32](probabilities_, logits, {}, {1, experts.count, false}, 1.f);
     std::iota(order_, order_ + experts.count, 0);
     std::partial_sort(order_, order_ + experts.used, order_ + experts.count,
                       [&](int32_t a, int32_t b) { return before(a, b); });
     float all = experts.normalize ? 0.f : 1.f;
-    for (int64_t i = 0; i < experts.used && experts.normalize; ++i) all += liking_[order_[i]];
+    for (int64_t i = 0; i < experts.used && experts.normalize; ++i) all += probabilities_[order_[i]];
     for (int64_t i = 0; i < experts.used; ++i)
-      choices_[token * experts.used + i] = {order_[i], token, liking_[order_[i]] / all};
+      choices_[token * experts.used + i] = {order_[i], token, probabilities_[order_[i]] / all};
   }
 
   // Of equals the first; what is no number comes last.
   bool before(int32_t a, int32_t b) const {
-    const float x = liking_[a], y = liking_[b];
+    const float x = probabilities_[a], y = probabilities_[b];
     if (x > y || y > x) return x > y;
     const bool is_x = x == x, is_y = y == y;
     return is_x != is_y ? is_x : a < b;
   }
 
   Choice* choices_ = nullptr;
-  float* liking_ = nullptr;
+  float* probabilities_ = nullptr;
   int32_t* order_ = nullptr;
   int64_t count_ = 0, experts_ = 0;
 };

@@ -69,7 +69,7 @@ struct DecoderSizes {
 struct DecoderMemory {
   Pieces shared, own;
   int64_t q, k, v, seen, change, router, gate, up, x, middle, sums, begins, done, took, begun;
-  int64_t own_x, normed, packed, floats, rotated, attention, choices, liking, order;
+  int64_t own_x, normed, packed, floats, rotated, attention, choices, probabilities, order;
   int64_t unit_rows = 0;  // of queries, that a sequence has with one key-value head
 
   DecoderMemory(const DecoderSizes& sizes, const DecoderCall& call, int team) {
@@ -98,7 +98,7 @@ struct DecoderMemory {
     rotated = own.floats(unit_rows * sizes.head_dim);
     attention = own.floats(sizes.attention);
     choices = own.take(rows * sizes.experts_used * static_cast<int64_t>(sizeof(Choice)));
-    liking = own.floats(sizes.experts);
+    probabilities = own.floats(sizes.experts);
     order = own.take(sizes.experts * static_cast<int64_t>(sizeof(int32_t)));
   }
 

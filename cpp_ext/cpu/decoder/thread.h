@@ -35,7 +35,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     took_ = reinterpret_cast<ShareTicks*>(memory + at.took);
     own_x_ = own(at.own_x), normed_ = own(at.normed), rotated_ = own(at.rotated);
     attention_ = own(at.attention);
-    routing_ = {reinterpret_cast<Choice*>(mine_ + at.choices), own(at.liking),
+    routing_ = {reinterpret_cast<Choice*>(mine_ + at.choices), own(at.probabilities),
                 reinterpret_cast<int32_t*>(mine_ + at.order)};
   }
 
