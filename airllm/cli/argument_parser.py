@@ -202,7 +202,7 @@ def _add_tune(commands: Any) -> None:
 
 
 def _add_quantize(commands: Any) -> None:
-    parser = _command(commands, "quantize", "convert a model to a GGUF file in another format")
+    parser = _command(commands, "quantize", "a model as a GGUF file in another format")
     parser.add_argument("model", metavar="MODEL", help=_MODEL)
     parser.add_argument("out", metavar="OUT", help="the GGUF file to write")
     parser.add_argument(
@@ -214,7 +214,7 @@ def _add_quantize(commands: Any) -> None:
 
 
 def _add_cpp_flags(commands: Any) -> None:
-    parser = _command(commands, "cpp-flags", "print the compiler and linker flags for C++ programs")
+    parser = _command(commands, "cpp-flags", "what a C++ program is compiled and linked with")
     parser.add_argument("--compile", action="store_true", help="only the compiler flags")
     parser.add_argument(
         "--link", action="store_true", help="only what to link: the source file of the backends"
