@@ -1,12 +1,12 @@
-"""Detect what this machine has, build its backends, check them, and time them on a real model's numbers.
+"""Detect this machine's hardware, build its backends, check them, and time them on a real model's data.
 
-    python detect_and_benchmark.py            # everything: ten minutes, and what the builds take
+    python detect_and_benchmark.py            # everything: ten minutes plus the builds
     python detect_and_benchmark.py --quick    # less than a minute, once the C++ backend is built
-    python detect_and_benchmark.py --tune     # also what `airllm tune` does
+    python detect_and_benchmark.py --tune     # also runs `airllm tune`
 
-Ends with tables on the terminal and, in benchmark_report/, the same as JSON and as one HTML page with plots.
-The exit status is 1 if a build or a check fails or a forced backend cannot run, 2 if an option or the
-configuration says something that it may not.
+Prints tables and writes the same results to benchmark_report/, as JSON and as one HTML page with plots. The
+exit status is 1 if a build or a check fails or a forced backend cannot run, 2 if an option or the
+configuration is invalid.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ def main(arguments: list[str] | None = None) -> int:
     from airllm.backends import config
 
     try:
-        config.load()  # the imports of `run_and_report` would end in a traceback over a broken one
+        config.load()  # with a broken one, the imports of `run_and_report` would raise a traceback
         return run_and_report(options)
     except config.ConfigError as error:
         return report_refusal(error)
 
 
 def report_refusal(error: Exception) -> int:
-    """Say what is wrong with what the user asked for; returns the exit status."""
+    """Print why the user's request is invalid; return the exit status."""
     print(f"detect_and_benchmark.py: {error}", file=sys.stderr)
     return 2
 
 
 def run_and_report(options: argparse.Namespace) -> int:
-    """Run all and write the report; returns the exit status."""
+    """Run all steps and write the report; return the exit status."""
     from airllm.backends.config_schema import DEFINITIONS
 
-    # With NumPy alone in use nothing is loaded that the build below is about to replace.
+    # With NumPy in use, no module is loaded that the build below replaces.
     with environment(AIRLLM_BACKEND=DEFINITIONS):
         from airllm.backends import tuning_file
         from airllm.bench import html_report, op_benchmark, report, run
@@ -67,7 +67,7 @@ def run_and_report(options: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         return report_refusal(error)
     json_path, html_path, tuning_path = places
-    with tuning_file.ignore_tuning():  # what was measured before has no say in what is measured now
+    with tuning_file.ignore_tuning():  # earlier times must not affect these
         done = detect_build_and_time(options, choice)
         if tuning_path:
             done.tune(tuning_path)
@@ -86,8 +86,8 @@ def run_and_report(options: argparse.Namespace) -> int:
 
 
 def check_places(options: argparse.Namespace) -> tuple[Path, Path, Path | None]:
-    """Where the report goes, as JSON and as a page, and where --tune writes. OSError or ValueError if one of
-    them cannot be written.
+    """The paths of the report, as JSON and as a page, and of --tune's file. OSError or ValueError if one
+    cannot be written.
     """
     from airllm.backends import tuning_file
 
@@ -102,7 +102,7 @@ def check_places(options: argparse.Namespace) -> tuple[Path, Path, Path | None]:
 
 
 def detect_build_and_time(options: argparse.Namespace, choice: Any) -> Run:
-    """The four steps; the run that is returned has what the report shows."""
+    """Run the four steps; the returned run has everything that the report shows."""
     from airllm import backends
     from airllm.backends.devices import usable_cores
     from airllm.bench import measure, report, run
@@ -124,7 +124,7 @@ def detect_build_and_time(options: argparse.Namespace, choice: Any) -> Run:
     console.print(report.builds_table(result) if builds else "Not asked for (--no-build).")
     try:
         backends.reload_backend()
-    except ImportError as error:  # a forced backend that, the builds done, still cannot run
+    except ImportError as error:  # a forced backend that cannot run even after the builds
         sys.exit(f"detect_and_benchmark.py: {error}")
     if options.quick and not options.dtypes:
         choice = dataclasses.replace(choice, dtypes=["float32"])
@@ -141,11 +141,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--quick", action="store_true", help="float32 only, shorter timings: takes a minute")
     parser.add_argument(
-        "--quick", action="store_true", help="float32 alone, shorter timings: done in a minute"
-    )
-    parser.add_argument(
-        "--tune", action="store_true", help="measure too where each backend starts to win, for auto to use"
+        "--tune", action="store_true", help="also run `airllm tune`: auto then picks the fastest backend"
     )
     parser.add_argument("--ops", metavar="A,B", help="ops to check and time (default: all)")
     parser.add_argument("--sizes", metavar="RxC,...", help="rows x columns to time, such as 1x4096,128x4096")
@@ -156,7 +154,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--threads", type=int, metavar="N", help="threads for every library (default: all cores)"
     )
-    parser.add_argument("--no-build", action="store_true", help="take the backends as they are")
+    parser.add_argument("--no-build", action="store_true", help="do not build the backends")
     parser.add_argument(
         "--no-real-data", action="store_true", help="random numbers instead of a real model's"
     )
@@ -172,7 +170,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def require(modules: list[str]) -> None:
-    """End with the command that installs what is missing."""
+    """Exit with the command that installs what is missing."""
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         sys.exit(
@@ -184,7 +182,7 @@ def require(modules: list[str]) -> None:
 
 @contextlib.contextmanager
 def environment(**settings: str) -> Iterator[None]:
-    """These environment variables, for a while."""
+    """Set environment variables inside the block."""
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:

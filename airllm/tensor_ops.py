@@ -1,15 +1,16 @@
 """The tensor operations of a Llama-family model.
 
-Each function here is a declaration: its array axes, its documentation, and the NumPy code that defines
-it. `airllm.ops.op` makes of it the shape checks, the dispatch to the fastest backend of this machine, the
-float64 truth and the inputs of tests and benchmarks. To see which kernel runs, and why the others do
-not: `print_backend_info()`.
+Each function here declares an op: its array axes, its documentation, and the NumPy code that defines it.
+From that, `airllm.ops.op` derives the shape checks, the dispatch to the fastest backend of this machine,
+the float64 reference, and the inputs of tests and benchmarks. `print_backend_info()` shows which backend
+runs and why the others do not.
 
-Arrays are float32, float16 or bfloat16 (arithmetic in float32, the result in the first array's dtype) or
-float64 (computed by the definition in float64). Any strides; lists and arrays of other libraries are
-taken, through DLPack where they have it, and come back as their kind. Every op takes `out=`, an array of
-the result's shape and dtype, and `backend=`, the name of the backend for this one call.
-Wrong shapes and read-only or overlapping `out` raise ValueError; wrong types and dtypes TypeError.
+Arrays are float32, float16 or bfloat16, or float64. The first three compute in float32, and the result has
+the dtype of the first array. float64 is computed in float64 by the NumPy definition. Arrays may have any
+strides. Ops also accept lists and arrays of other libraries (through DLPack if they support it), and return
+the same kind. Every op takes `out=`, an array of the result's shape and dtype, and `backend=`, the name of
+the backend for this call. Wrong shapes and a read-only or overlapping `out` raise ValueError; wrong types
+and dtypes raise TypeError.
 """
 
 import math
@@ -47,9 +48,9 @@ def layer_norm(x, weight, bias=None, eps: float = 1e-5):
 
 @op(x="... d", residual="... d", weight="d", out=("... d", "... d"))
 def add_rms_norm(x, residual, weight, eps: float = 1e-6):
-    """The sum x + residual, and its `rms_norm`: how each half of a decoder layer begins.
+    """Add `x` and `residual`, then apply `rms_norm` to the sum: the start of each half of a decoder layer.
 
-    Returns (sum, normed); `out=` is such a pair, whose arrays may be `x` and `residual` themselves.
+    Returns (sum, normed). `out=` is a pair of arrays, which may be `x` and `residual` themselves.
     """
     total = x + residual
     return total, OPS["rms_norm"].definition(total, weight, eps)
@@ -65,12 +66,12 @@ def silu(x):
 def gelu(x, approximate: Literal["tanh", "none"] = "tanh"):
     """Gaussian error linear unit (Hendrycks and Gimpel, 2016). `out` may be `x`.
 
-    `approximate` is "tanh" for the form with a hyperbolic tangent, "none" for that with the error function.
+    `approximate` is "tanh" for the hyperbolic tangent approximation, "none" for the exact error function.
     """
     if approximate == "none":
         return x * _erfc(x * -math.sqrt(0.5)) / 2
     u = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
-    return x / (1 + np.exp(-2 * u))  # 0.5 x (1 + tanh u), with all its digits where tanh nears -1
+    return x / (1 + np.exp(-2 * u))  # 0.5 x (1 + tanh u), without losing digits as tanh nears -1
 
 
 @op(gate="...", up="...", out="...")
@@ -87,9 +88,9 @@ def geglu(gate, up, approximate: Literal["tanh", "none"] = "tanh"):
 
 @op(x="... d", mask="... d : mask", out="... d")
 def softmax(x, scale: float = 1.0, mask=None):
-    """Exponentials of each row of x * scale, scaled to sum to one. A row that is all -inf gives zeros.
+    """Softmax of each row of x * scale. A row that is all -inf gives zeros.
 
-    A `mask` of bool keeps what is True; one of floats is added to x * scale. `out` may be `x` itself.
+    A bool `mask` keeps elements where it is True; a float `mask` is added to x * scale. `out` may be `x`.
     """
     return _softmax_in_place(x * scale, mask)
 
@@ -104,9 +105,9 @@ def softmax(x, scale: float = 1.0, mask=None):
 def apply_rope(x, cos, sin, interleaved: bool = False):
     """Rotate pairs of each row of `x` by the angles of its position (Su et al., 2021). `out` may be `x`.
 
-    `x` is (..., heads, seq, d), `cos` and `sin` are (seq, r), or (batch, 1, seq, r), as `rope_table` makes
-    them. The first 2 r elements of a row turn, the others stay. A pair is (i, i + r), as checkpoints of
-    Hugging Face have it; if `interleaved`, (2 i, 2 i + 1), as in the paper and in ONNX.
+    `x` is (..., heads, seq, d). `cos` and `sin`, from `rope_table`, are (seq, r) or (batch, 1, seq, r). The
+    first 2 r elements of a row are rotated, the rest are unchanged. Pairs are (i, i + r), as in Hugging Face
+    checkpoints, or (2 i, 2 i + 1) if `interleaved`, as in the paper and in ONNX.
     """
     r = cos.shape[-1]
     pairs = (slice(0, 2 * r, 2), slice(1, 2 * r, 2)) if interleaved else (slice(r), slice(r, 2 * r))
@@ -121,23 +122,23 @@ def apply_rope(x, cos, sin, interleaved: bool = False):
 def matmul(a, b):
     """Matrix product of the last two axes; leading axes broadcast as in NumPy. `out` must not overlap.
 
-    A vector (k) is taken as NumPy takes it: as a row `a`, or a column `b`, whose axis the result is without.
+    A vector (k) works as in NumPy: `a` becomes a row, `b` a column, and the result drops that axis.
     """
     return np.matmul(a, b)
 
 
 @op(w="n k : stored", x="k", out="n")
 def matmul_vec(w, x):
-    """Matrix `w`, of floats or Quantized, times the vector `x`; the result has the dtype of `x`."""
+    """Matrix `w` (floats or a Quantized) times vector `x`; the result has the dtype of `x`."""
     return w @ x
 
 
 @op(x="... k", weight="n k : stored", bias="n : any float", out="... n")
 def linear(x, weight, bias=None):
-    """x @ weight.T + bias, `weight` as checkpoints store it: a row per output, of floats or Quantized.
+    """x @ weight.T + bias. `weight` has one row per output, as in checkpoints: floats or a Quantized.
 
-    A Quantized weight is multiplied as it is stored; `x` is then rounded to 8 bits in blocks of 32 (256 for
-    the K formats), which costs about half a percent (relative L2) of the result.
+    A Quantized weight is multiplied without dequantizing it. `x` is then rounded to 8 bits in blocks of 32
+    (256 for the K formats), with a relative L2 error of about half a percent in the result.
     """
     product = np.matmul(x, weight.T)
     return product if bias is None else product + bias
@@ -163,25 +164,26 @@ def attention(
     window: int | None = None,
     sinks=None,
 ):
-    """softmax(q k^T * scale + mask) v for each head (Vaswani et al., 2017), without a matrix of scores.
+    """softmax(q k^T * scale + mask) v for each head (Vaswani et al., 2017), without a score matrix in memory.
 
-    Query head i attends to the keys of head i // (h / g) (grouped heads: Ainslie et al., 2023). `scale` is
-    1 / sqrt(d) if None. `softcap` c turns a score s into c * tanh(s / c) (Gemma 2). `causal` hides keys that
-    come after a query, the last query being at the last key; `window` hides those `window` or more before
-    it. A `mask` of bool keeps what is True; one of floats is added to the scores. A head's sink is one more
-    score of each of its queries, which takes its share of the softmax and has no value (GPT-OSS; Xiao et al.,
-    2024): scale, softcap and what hides keys do not apply to it. It has the dtype of `q` or float32. A query
-    without a key gives zeros. Any strides will do, if the last axis is contiguous.
+    Query head i attends to key-value head i // (h / g) (grouped-query attention: Ainslie et al., 2023).
+    `scale` defaults to 1 / sqrt(d). `softcap` c replaces a score s by c * tanh(s / c) (Gemma 2). `causal`
+    hides keys after a query; the last query is at the position of the last key. `window` hides keys that
+    are `window` or more positions before a query. A bool `mask` keeps keys where it is True; a float `mask`
+    is added to the scores. `sinks` has one extra score per head, which takes part in the softmax of each
+    query and has no value (GPT-OSS; Xiao et al., 2024). Scale, softcap, mask, `causal` and `window` do not
+    apply to it. It has the dtype of `q` or float32. A query without a visible key gives zeros. Arrays may
+    have any strides if the last axis is contiguous.
     """
     *batch, h, t, d = q.shape
     g, s = k.shape[-3:-1]
-    of_groups = (*batch, g, h // g * t)  # the rows of all heads that share keys and values
+    of_groups = (*batch, g, h // g * t)  # the query rows of all heads that share a key-value head
     scores = (q.reshape(*of_groups, d) @ np.swapaxes(k, -1, -2)).reshape(*batch, h, t, s)
     scores *= 1 / math.sqrt(max(d, 1)) if scale is None else scale
     if softcap is not None:
         scores = softcap * np.tanh(scores / softcap)
     if causal or window is not None:
-        after = np.arange(s) - np.arange(s - t, s)[:, None]  # how many positions a key comes after a query
+        after = np.arange(s) - np.arange(s - t, s)[:, None]  # key position - query position
         hidden = (causal & (after > 0)) | (window is not None and after <= -window)
         np.copyto(scores, -np.inf, where=hidden)
     weights = _softmax_in_place(scores, mask, None if sinks is None else sinks[:, None, None])
@@ -190,44 +192,44 @@ def attention(
 
 @op(query="d", keys="s d : any float", out="s")
 def attention_scores(query, keys, scale: float = 1.0):
-    """Products of one query with each of the keys, times `scale`."""
+    """Dot product of `query` with each row of `keys`, times `scale`."""
     return keys @ query * scale
 
 
 @op(weights="s", matrix="s d : any float", out="d")
 def weighted_sum_rows(weights, matrix):
-    """The sum of the rows of `matrix`, each times its weight."""
+    """The sum of the rows of `matrix`, each multiplied by its weight."""
     return weights @ matrix
 
 
 @op(ids="... : index of v", table="v d : stored", out="... d", computes=False)
 def embedding(ids, table):
-    """The rows `ids` of `table`, which is of floats, or Quantized (the result is float32 then)."""
+    """The rows `ids` of `table`. Rows of a Quantized table are dequantized to float32."""
     rows = table[ids]
     return rows.dequantize() if isinstance(rows, Quantized) else rows
 
 
 @op(x="... k", out="... k : quantized")
 def quantize(x, format: str):
-    """`x` in one of ggml's formats of blocks ("q8_0", "q4_0", ...), each row on its own, as a Quantized."""
+    """Quantize each row of `x` to one of ggml's block formats ("q8_0", "q4_0", ...); returns a Quantized."""
     of = format_named(format, "quantize")
     return Quantized(of.encode(x), of.name)
 
 
 @op(q="... k : quantized", out="... k")
 def dequantize(q):
-    """The values of a Quantized, float32."""
+    """The values of a Quantized as float32."""
     return q.dequantize()
 
 
 def rope_table(
     positions, dim: int, theta: float = 10000.0, scaling: dict[str, Any] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines (..., dim / 2), float32, of the angles for `apply_rope` at `positions` (...).
+    """Cosines and sines for `apply_rope` at `positions` (...): two float32 arrays (..., dim / 2).
 
-    `theta` is the base of the geometric series of angles. `scaling` is a checkpoint's `rope_scaling`, of
+    `theta` is the base of the geometric series of angles. `scaling` is a checkpoint's `rope_scaling` with
     rope_type "linear", "llama3", "yarn" or "factors" (a divisor for each pair). Angles are computed in
-    float64. ValueError for an odd `dim` or an unknown scaling.
+    float64. Raises ValueError for an odd `dim` or an unknown scaling.
     """
     if dim < 2 or dim % 2:
         raise ValueError(f"rope_table: dim has value {dim}, expected an even number from 2")
@@ -237,9 +239,9 @@ def rope_table(
 
 
 def _softmax_in_place(x: np.ndarray, mask: np.ndarray | None, sinks: np.ndarray | None = None) -> np.ndarray:
-    """softmax(x + mask), in the memory of `x`: fresh memory for each step costs more than the step.
+    """softmax(x + mask), in place: allocating memory for each step costs more than the step.
 
-    A sink is one more element of a row, which takes its share and is not in the result.
+    A sink is an extra element of a row. It adds to the sum and is not in the result.
     """
     if mask is not None and mask.dtype == np.bool_:
         np.copyto(x, -np.inf, where=~mask)

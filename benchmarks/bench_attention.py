@@ -1,13 +1,12 @@
-"""Attention beside PyTorch's scaled_dot_product_attention: prefill, and one token after long contexts.
+"""Attention compared with PyTorch's scaled_dot_product_attention: prefill, and one token after long contexts.
 
     python benchmarks/bench_attention.py [--cases prefill,2048] [--models 9:3:64,32:8:128] [--dtypes float32]
 
-One process, equal threads, libraries taking turns; everything is measured twice. With grouped heads PyTorch
-is called with enable_gqa=True and, on its own, with keys and values that were repeated for every head
-before; the faster one is the peer. A share is of what this machine can do: of tensor_ops_cpp's rate of
-reading memory where keys and values are read once (above 100 % they came from a cache), and of a large
-float32 product of NumPy's where arithmetic is the limit. Causal attention counts the half of the scores that
-is needed.
+One process, equal threads, libraries in turns; everything is measured twice. With grouped heads, PyTorch runs
+with enable_gqa=True and, separately, with keys and values repeated for every head beforehand; the faster one
+is the peer. A share is relative to this machine's limit. If keys and values are read once, the limit is
+tensor_ops_cpp's memory read rate (above 100 %, they came from a cache); if arithmetic is the limit, it is the
+rate of a large float32 product in NumPy. Causal attention counts only the half of the scores that is needed.
 """
 
 import sys
@@ -67,7 +66,7 @@ def main() -> None:
 
 
 def product_rate(seconds: float) -> float:
-    """GFLOP/s of a product that is limited by arithmetic."""
+    """GFLOP/s of a product limited by arithmetic."""
     a = np.ones((2048, 2048), np.float32)
     return 2 * 2048**3 / measure.compare({"product": lambda: a @ a}, seconds)["product"].median / 1e9
 
@@ -121,7 +120,7 @@ def row_of(case: tuple[dict[str, Any], ...], read: float, peak: float) -> list[s
 
 
 def ratio(case: dict[str, Any]) -> float:
-    """How many times the speed of the faster peer."""
+    """Speed relative to the faster peer."""
     return min(case[peer]["median"] for peer in PEERS) / case["tensor_ops"]["median"]
 
 

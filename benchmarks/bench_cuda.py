@@ -1,12 +1,11 @@
-"""The CUDA backend on this machine's GPU beside PyTorch and CuPy, and beside a copy in device memory.
+"""The CUDA backend on this machine's GPU, compared with PyTorch, CuPy, and a copy in device memory.
 
     python benchmarks/bench_cuda.py [--ops silu,softmax] [--dtypes float32,...] [--rounds 9] [--output FOLDER]
 
-Arrays lie on the device; times are between CUDA events around many calls, the sides in turns. Ours writes
-into an array that exists already, the others allocate from their pools. A call of few rows is bound by what
-the host needs to start it. Large arrays are longer than any cache; small ones stay in it and may pass the
-bandwidth of the memory. The table goes to results/cuda_<device>.md. Needs the built backend, a GPU, and
-PyTorch with CUDA (or CuPy, then beside that alone).
+Arrays are on the device. Times are between CUDA events around many calls, the sides in turns. Ours writes to
+an existing array; the others allocate from their pools. A call with few rows is limited by the launch on the
+host. Large arrays are larger than any cache; small ones stay in a cache and may exceed the memory bandwidth.
+The table goes to results/cuda_<device>.md. Needs the built backend, a GPU, and PyTorch with CUDA or CuPy.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def backend() -> Any:
 
 @dataclass(frozen=True)
 class Bench:
-    """The backend, the libraries beside it, a copy's bandwidth, and how often each side takes its turn."""
+    """The backend, the other libraries, a copy's bandwidth, and the number of rounds."""
 
     cuda: Any
     found: list[Library]
@@ -71,12 +70,12 @@ class Bench:
         return [library.name for library in self.found]
 
     def times(self, op: Op, case: Case, dtype: str, weight: Quantized | None = None) -> dict[str, float]:
-        """Seconds of every side for one call."""
+        """Seconds per call of every side."""
         print(".", end="", flush=True)
         return in_turns(self.found[0], self.sides(op, case, dtype, weight), self.rounds)
 
     def sides(self, op: Op, case: Case, dtype: str, weight: Quantized | None) -> dict[str, Call]:
-        """One call of every library on arrays of its own."""
+        """A call of every library on its own arrays."""
         arrays = arrays_of(self.found[0], op, case, dtype)
         own = [
             weight if weight and o.kind == "stored" else a
@@ -101,7 +100,7 @@ def required_operands(op: Op) -> list[Any]:
 
 
 def arrays_of(library: Library, op: Op, case: Case, dtype: str) -> list[Any]:
-    """Random arrays on the device for the arguments that must be given."""
+    """Random arrays on the device for the required arguments."""
     made = []
     for operand in required_operands(op):
         shape = case.shape(operand)
@@ -117,7 +116,7 @@ def host(array: Any) -> np.ndarray:
 
 
 def check_results(name: str, results: Any, others: Any) -> None:
-    """A figure for a wrong result is worth nothing."""
+    """Check that the sides agree: the time of a wrong result means nothing."""
     pairs = zip(results, others, strict=True) if isinstance(results, tuple) else [(results, others)]
     for result, other in pairs:
         expected = host(other)
@@ -127,7 +126,7 @@ def check_results(name: str, results: Any, others: Any) -> None:
 
 
 def in_turns(library: Library, calls: dict[str, Call], rounds: int) -> dict[str, float]:
-    """Median seconds of a call of each side, the sides taking turns."""
+    """Median seconds per call of each side, measured in turns."""
     counts = {}
     for name, call in calls.items():
         library.seconds(call, 3)
@@ -140,7 +139,7 @@ def in_turns(library: Library, calls: dict[str, Call], rounds: int) -> dict[str,
 
 
 def bandwidth(library: Library, rounds: int) -> float:
-    """Bytes a second of the library's copy of a gigabyte, read and written."""
+    """Bytes per second, read and written, of the library's copy of a gigabyte."""
     source, to = (library.empty((COPY_BYTES // 4,), "float32") for _ in range(2))
     seconds = in_turns(library, {"copy": lambda: library.copy(to, source)}, rounds)["copy"]
     return 2 * COPY_BYTES / seconds
@@ -150,7 +149,7 @@ def bandwidth(library: Library, rounds: int) -> float:
 
 
 def ratios(times: dict[str, float], others: Sequence[str]) -> list[str]:
-    """How many times faster than each of the others."""
+    """Speed relative to each of the others."""
     return [f"{times[o] / times['airllm']:.2f}x" if o in times else "-" for o in others]
 
 
@@ -159,7 +158,7 @@ def line(title: str, times: dict[str, float], figures: Sequence[str], bench: Ben
 
 
 def bytes_of(op: Op, case: Case, dtype: str) -> int:
-    """Read and written once; ids have 8 bytes, and only rows that they name are read of a table."""
+    """Bytes read and written once; ids have 8 bytes, and of a table only the rows of the ids are read."""
     itemsize = 4 if dtype == "float32" else 2
     outs = sum(prod(case.shape(out)) for out in op.outs) * itemsize
     if op.name == "embedding":
@@ -200,7 +199,7 @@ def attention_lines(bench: Bench, dtypes: Sequence[str]) -> Iterator[list[str]]:
             for t, s in QUERIES:
                 sizes = {"h": h, "g": g, "t": t, "s": s, "d": d, "e": d}
                 times = bench.times(OPS["attention"], Case(sizes, parameters={"causal": True}), dtype)
-                pairs = t * s if t == 1 else t * (t + 1) // 2  # of queries and keys they see
+                pairs = t * s if t == 1 else t * (t + 1) // 2  # of queries and visible keys
                 itemsize = 4 if dtype == "float32" else 2
                 figures = [f"{4 * h * d * pairs / times['airllm'] / 1e12:.2f}"]
                 figures += [f"{2 * g * s * d * itemsize / times['airllm'] / 1e9:.0f}"]
@@ -208,7 +207,7 @@ def attention_lines(bench: Bench, dtypes: Sequence[str]) -> Iterator[list[str]]:
 
 
 def stored_lines(bench: Bench, dtypes: Sequence[str]) -> Iterator[list[str]]:
-    """Weights of formats that can be packed; the other libraries multiply by a weight of x's dtype."""
+    """Lines for quantized weights; the other libraries multiply by a weight in x's dtype."""
     rng = np.random.default_rng(0)
     for of in (f for f in FORMATS.values() if f.pack):
         for n, k in STORED_SHAPES:
@@ -228,7 +227,7 @@ def stored_lines(bench: Bench, dtypes: Sequence[str]) -> Iterator[list[str]]:
 
 
 def report(bench: Bench, names: Sequence[str], dtypes: Sequence[str], keep: Callable[[str], object]) -> str:
-    """The page for results/; `keep` gets it after each section, as far as it is."""
+    """The page for results/; `keep` gets the unfinished page after each section."""
     info = bench.cuda.get_cuda_info()
     versus = [f"vs {name}" for name in bench.others]
     page = f"# CUDA: {bench.cuda.device()}\n\ndriver {info['driver_version']}, "
@@ -259,7 +258,7 @@ def report(bench: Bench, names: Sequence[str], dtypes: Sequence[str], keep: Call
 
 
 def choose_names(kind: str, text: str, known: Sequence[str]) -> list[str]:
-    """The named ones of the known ones."""
+    """The names in a comma-separated list, which must be known."""
     names = text.split(",")
     if unknown := [name for name in names if name not in known]:
         raise NotHere(f"unknown {kind} {', '.join(unknown)}, known: {', '.join(known)}")
@@ -280,7 +279,7 @@ def main() -> None:
         names = choose_names("op", options.ops, known) if options.ops else known
         dtypes, found = choose_names("dtype", options.dtypes, DTYPES), libraries()
         if found[0].name == "CuPy":
-            dtypes = [dtype for dtype in dtypes if dtype != "bfloat16"]  # which it does not have
+            dtypes = [dtype for dtype in dtypes if dtype != "bfloat16"]  # CuPy does not support it
     except NotHere as error:
         parser.exit(1, f"bench_cuda.py: {error}\n")
     bench = Bench(cuda, found, bandwidth(found[0], options.rounds), options.rounds)

@@ -1,9 +1,9 @@
-"""What a small call costs: nanoseconds of `tensor_ops.silu`, `tensor_ops_cpp.silu` and PyTorch's at 1 x 64.
+"""The cost of a small call: nanoseconds of `tensor_ops.silu`, `tensor_ops_cpp.silu` and PyTorch at 1 x 64.
 
     python benchmarks/bench_dispatch.py
 
-The hop from the public function to the backend's may cost 300 ns, and the whole call less than PyTorch's;
-the choice by measured size, where two backends win, 100 ns more.
+Targets: dispatch from the public function to the backend's takes at most 300 ns, the whole call takes less
+time than PyTorch's, and the choice by measured size, if two backends win, takes 100 ns more.
 """
 
 import contextvars
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def routing_context() -> contextvars.Context:
-    """One in which calls are routed by size: to cpp at the size that is measured here, to NumPy above."""
+    """A context in which calls are routed by size: to cpp at the size measured here, to NumPy above."""
     times = {"cpp": tuning_file.Time(1, 1, 1), "python": tuning_file.Time(9, 9, 9)}
     swapped = dict(zip(times, reversed(times.values()), strict=True))
     ops = {}

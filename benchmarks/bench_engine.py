@@ -1,19 +1,19 @@
-"""Tokens per second of the engine beside llama.cpp and ik_llama.cpp: the same files, equal threads.
+"""Tokens per second of the engine, llama.cpp and ik_llama.cpp: the same files, equal threads.
 
     python benchmarks/bench_engine.py [--llama-cpp PYTHON] [--ik-llama-cpp PYTHON] [--formats q4_1,f16]
 
-Each engine lives in a process of its own, has its file loaded and is asked in turn while the others sleep:
-the threads of two OpenMP runtimes in one process would fight for the cores. PYTHON is the interpreter of an
-environment that has llama-cpp-python (from source: its wheels are not made for this CPU) or
-ik-llama-cpp-python; both stand in the table with their fused attention on or off, whichever was faster.
+Each engine runs in its own process with its file loaded, and takes its turn while the others sleep: two
+OpenMP runtimes in one process would compete for the cores. PYTHON is the interpreter of an environment with
+llama-cpp-python (from source: its wheels are not built for this CPU) or ik-llama-cpp-python. The table shows
+both with fused attention on or off, whichever is faster.
 
-Decode is 64 tokens, one by one, behind a prompt of 16; prefill is 512 tokens at once. The tokens are those of
-a real text and nothing is sampled. Each file is read from disk once, by airllm, as after a start of the
-machine: from then on it is in the page cache, in large pages, for all of them. A ratio is the median of what
-the rounds gave, each with both engines in the same seconds, for the first half of the rounds / the second.
-"of read": the file's tensors times tokens per second, as a share of the memory bandwidth that took its turn
-too. "budget": the layers are read from the file, within a quarter of its size. "start" is from nothing to the
-logits of the first token, the file being in the page cache.
+Decode is 64 tokens, one by one, after a prompt of 16; prefill is 512 tokens at once. The tokens are from a
+real text; nothing is sampled. airllm reads each file from disk once, as after a boot. From then on, the file
+is in the page cache, in large pages, for all engines. A ratio is the median over the rounds, each with both
+engines in the same seconds, given for the first half of the rounds / the second. "of read": the bytes of the
+file's tensors times tokens per second, as a share of the memory bandwidth, which is measured in turn too.
+"budget": the layers are read from the file, with a memory limit of a quarter of its size. "start": from
+process start to the logits of the first token, with the file in the page cache.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FORMATS = ("q4_1", "q4_0", "q8_0", "f16")
 PEERS = ("llama_cpp", "ik_llama_cpp")
 AFTER, DECODED, PREFILLED = 16, 64, 512
 STARTS = 5
-WANTED = {  # times the speed of a peer
+WANTED = {  # target speed relative to a peer
     ("decode", "llama_cpp"): 1.5,
     ("decode", "ik_llama_cpp"): 1.1,
     ("prefill", "llama_cpp"): 1.2,
@@ -54,7 +54,7 @@ AIRLLM_4 = 0.5  # tokens per second of AirLLM 4.0 on this model (CPU, float16 sh
 QUICK = 1.0  # seconds to the first token
 
 Case = dict[str, Any]
-Round = dict[str, dict[str, float]]  # for each thing that was timed, each engine's figure
+Round = dict[str, dict[str, float]]  # each engine's figure for each timed case
 
 
 def main() -> None:
@@ -98,7 +98,7 @@ def versions(cases: Sequence[Case]) -> list[str]:
 
 
 def measure_case(name: str, given: Any, missing: list[str]) -> Case:
-    """What all engines make of one file, in all rounds."""
+    """The figures of all engines for one file, in all rounds."""
     print(name, file=sys.stderr)
     path = engine_peers.model(name, given.models, given.llama_cpp)
     case: Case = {"format": name, "file": path.name, "bytes": path.stat().st_size}
@@ -118,7 +118,7 @@ def measure_case(name: str, given: Any, missing: list[str]) -> Case:
 
 
 def engines_of(path: Path, given: Any, missing: list[str]) -> Iterator[tuple[str, Engine]]:
-    """The engines that there are, the peers twice, and ours within a budget too."""
+    """The available engines: the peers twice, and ours also with a memory budget."""
     yield "airllm", Engine(sys.executable, "airllm", path, given.threads)
     for side in PEERS:
         if python := engine_peers.python_of(side, given):
@@ -135,13 +135,13 @@ def engines_of(path: Path, given: Any, missing: list[str]) -> Iterator[tuple[str
 
 
 def tensor_bytes(path: Path) -> int:
-    """Of the tensors that every token reads: here all, the table of embeddings being the output's too."""
+    """Bytes of the tensors that every token reads: here all, since the embeddings are also the output's."""
     with open_weights(path) as weights:
         return sum(weights.tensor(name).nbytes for name in weights.names())
 
 
 def check_alike(engines: dict[str, Engine], tokens: list[int]) -> None:
-    """They read the same file the same way: the best token of each is among the best five of ours."""
+    """Check that all engines agree: the best token of each must be among our best five."""
     engine_peers.in_turn(engines, time_feeding([], tokens))
     best = {name: engine.ask("best") for name, engine in engines.items()}
     for name, tokens in best.items():
@@ -154,7 +154,7 @@ def time_feeding(after: list[int], tokens: list[int], one_by_one: bool = False) 
 
 
 def round_of(given: Any, engines: dict[str, Engine], text: list[int]) -> Round:
-    """Tokens per second, and bytes per second that the memory gives before and after."""
+    """Tokens per second, and the memory's bytes per second before and after."""
     decode = time_feeding(text[:AFTER], text[AFTER : AFTER + DECODED], one_by_one=True)
     before = memory_rate(given)
     decoded = engine_peers.in_turn(engines, decode)
@@ -169,7 +169,7 @@ def round_of(given: Any, engines: dict[str, Engine], text: list[int]) -> Round:
 
 
 def memory_rate(given: Any) -> float:
-    """Bytes per second that the memory gives now, to as many threads."""
+    """The memory's present bytes per second, with as many threads."""
     time.sleep(engine_peers.PAUSE)
     with measure.threads(given.threads):
         start = time.perf_counter()
@@ -178,7 +178,7 @@ def memory_rate(given: Any) -> float:
 
 
 def starts(path: Path, given: Any) -> dict[str, list[float]]:
-    """Seconds from the start of a process to the first token's logits."""
+    """Seconds from process start to the logits of the first token."""
     sides = {side: python for side in ("airllm", *PEERS) if (python := engine_peers.python_of(side, given))}
     prompt = "The capital of France is"
     return {
@@ -213,7 +213,7 @@ def verdict(ratios: list[float] | None, wanted: float) -> str:
 
 
 def budget_row(case: Case) -> list[str]:
-    """Decoding within a quarter of the file, beside ours in memory and what AirLLM 4.0 is known to do."""
+    """Decoding with memory for a quarter of the file, compared with all in memory and with AirLLM 4.0."""
     rates = faster(case, "decode", "budget")
     ratios = split([each["decode"]["budget"] / each["decode"]["airllm"] for each in case["rounds"]])
     met = min(ratios) >= WANTED["budget", "airllm"] and statistics.median(rates or [0]) >= 100 * AIRLLM_4
@@ -224,7 +224,7 @@ def budget_row(case: Case) -> list[str]:
 
 
 def faster(case: Case, what: str, side: str) -> list[float] | None:
-    """A side's rates, with fused attention if it was faster with it."""
+    """A side's rates, with fused attention if that was faster."""
     found = [
         [each[what][name] for each in case["rounds"]]
         for name in (side, f"{side} flash")
@@ -239,12 +239,12 @@ def ratio_to(case: Case, what: str, peer: str) -> list[float] | None:
 
 
 def shares_of_read(case: Case) -> list[float]:
-    """What decoding takes of the memory's bandwidth."""
+    """Decoding's share of the memory bandwidth."""
     return split([case["read_once"] * r["decode"]["airllm"] / r["read"]["memory"] for r in case["rounds"]])
 
 
 def split(values: list[float]) -> list[float]:
-    """The medians of the first half and of the second."""
+    """The medians of the first and of the second half."""
     middle = (len(values) + 1) // 2
     return [statistics.median(part) for part in (values[:middle], values[middle:] or values)]
 

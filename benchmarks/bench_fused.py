@@ -1,9 +1,9 @@
-"""swiglu, add_rms_norm and apply_rope beside what a PyTorch user writes for them.
+"""swiglu, add_rms_norm and apply_rope, compared with the PyTorch code that users write for them.
 
     python benchmarks/bench_fused.py [--ops A,B] [--dtypes float32,bfloat16]
 
 PyTorch's sides: F.silu(gate) * up; x + residual, then F.rms_norm; rotate_half with cat, as in Hugging Face's
-models. One process, equal threads, both taking turns, every result a new array; everything is measured twice.
+models. One process, equal threads, both in turns, every result a new array; everything is measured twice.
 """
 
 import sys
@@ -22,7 +22,7 @@ from airllm.bench.report import duration, figures
 from airllm.bench.torch_peer import as_torch
 from benchmarks import record
 
-WANTED = 3.0  # times PyTorch's speed
+WANTED = 3.0  # target speed relative to PyTorch
 PASSES = 2
 ROWS = ((1, 4096), (1, 14336), (128, 4096), (128, 14336), (512, 4096), (512, 14336), (4096, 4096))
 HEADS = ((32, 1, 128), (9, 512, 64), (32, 512, 128), (32, 4096, 128))  # heads, positions, width
@@ -75,7 +75,7 @@ def arrays_of(op_name: str, shape: tuple[int, ...], dtype: Any) -> list[np.ndarr
 
 
 def wide_tables(op_name: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """What PyTorch's formula takes: tables as wide as x, their two halves alike."""
+    """The tables of PyTorch's formula: as wide as x, with two equal halves."""
     if op_name != "apply_rope":
         return arrays
     return [arrays[0], *(np.concatenate((table, table), axis=-1) for table in arrays[1:])]

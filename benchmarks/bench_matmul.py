@@ -1,8 +1,9 @@
-"""Matrix products of a Llama layer's shapes beside NumPy's BLAS and PyTorch: rows x 4096 by 4096 x 4096.
+"""Matrix products of a Llama layer, compared with NumPy's BLAS and PyTorch: rows x 4096 by 4096 x 4096.
 
     python benchmarks/bench_matmul.py [--rows 1,8,512] [--dtypes float32,...] [--width 4096]
 
-NumPy has no float16 and bfloat16 products worth the name; its side converts to float32 and back there.
+NumPy's float16 and bfloat16 products are too slow to compare; for these dtypes its side converts to float32
+and back.
 """
 
 import sys
@@ -93,12 +94,12 @@ def row_of(case: tuple[dict[str, Any], ...]) -> list[str]:
 
 
 def of(case: dict[str, Any], peer: str) -> float:
-    """How many times the speed of a peer."""
+    """Speed relative to a peer."""
     return case[peer]["median"] / case["tensor_ops"]["median"]
 
 
 def verdict(case: tuple[dict[str, Any], ...]) -> str:
-    """float32 has targets: NumPy's speed with one row, 0.95 of it with more."""
+    """The target and whether it is met. float32 has one: NumPy's speed with one row, 0.95 of it with more."""
     if case[-1]["dtype"] != "float32":
         return ""
     wanted = 1.0 if case[-1]["rows"] == 1 else 0.95

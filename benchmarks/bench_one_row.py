@@ -1,9 +1,9 @@
-"""One row of float32 by matrices of many widths beside NumPy's BLAS: how many times its speed.
+"""One float32 row times matrices of many widths: speed relative to NumPy's BLAS.
 
     python benchmarks/bench_one_row.py [--depths 64,...] [--widths 1,...]
 
-One process, equal threads, both taking turns; everything is measured twice. Matrices that fit in caches
-are read from there.
+One process, equal threads, both in turns; everything is measured twice. Matrices that fit in a cache are read
+from it.
 """
 
 import sys

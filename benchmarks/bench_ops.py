@@ -1,10 +1,10 @@
-"""rms_norm, silu, gelu and softmax side by side with PyTorch and NumPy, and against the memory's bandwidth.
+"""rms_norm, silu, gelu and softmax, compared with PyTorch, NumPy and the memory bandwidth.
 
     python benchmarks/bench_ops.py [--ops A,B] [--sizes 1x64,...] [--dtype float32]
 
-One process, equal threads, libraries taking turns, on a real model's numbers; everything is measured twice.
-`copy` is tensor_ops_cpp's streaming copy of as many bytes, which took its turns too. Every library returns a
-new array at each call; `out=` is the same call into an array that is there already.
+One process, equal threads, libraries in turns, on a real model's values; everything is measured twice. `copy`
+is tensor_ops_cpp's streaming copy of as many bytes, measured in turn too. Every library returns a new array
+from each call; `out=` is the same call into an existing array.
 """
 
 import sys
@@ -25,8 +25,8 @@ from benchmarks import record
 
 OPS = ("rms_norm", "silu", "gelu", "softmax")
 SIZES = "1x64,1x576,1x4096,8x4096,32x4096,128x4096,512x4096,2048x4096,4096x4096,16384x4096"
-NAMED = ((1, 4096), (128, 4096), (4096, 4096))  # the sizes with a target of their own
-LARGE = 64 << 20  # bytes of output from which on the memory's bandwidth is the measure
+NAMED = ((1, 4096), (128, 4096), (4096, 4096))  # the sizes with their own target
+LARGE = 64 << 20  # bytes of output from which the memory bandwidth is the target
 PASSES = 2
 
 
@@ -64,7 +64,7 @@ def main() -> None:
 def measure_case(
     op_name: str, rows: int, cols: int, dtype: str, data: Data, seconds: float
 ) -> dict[str, Any]:
-    """Seconds per call of each side for one op and size, and what follows from them."""
+    """Seconds per call of each side for one op and size, and the figures derived from them."""
     op, call = op_benchmark.OPS[op_name], getattr(tensor_ops, op_name)
     print(f"{op_name} {rows}x{cols} {dtype}", file=sys.stderr)
     arrays = data.inputs(op, rows, cols, op_benchmark.DTYPES[dtype], np.random.default_rng(0))
@@ -104,12 +104,12 @@ def row_of(case: tuple[dict[str, Any], ...]) -> list[str]:
 
 
 def of(case: dict[str, Any], peer: str) -> float:
-    """How many times the speed of a peer."""
+    """Speed relative to a peer."""
     return case[peer]["median"] / case["tensor_ops"]["median"]
 
 
 def verdict(case: tuple[dict[str, Any], ...]) -> list[str]:
-    """The target and whether both passes reach it."""
+    """The target, and whether both passes reach it."""
     last = case[-1]
     wanted = 1.0
     if (last["rows"], last["cols"]) in NAMED:

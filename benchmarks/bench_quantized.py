@@ -1,13 +1,12 @@
-"""Products with stored weights beside llama.cpp's ggml and the memory's own speed.
+"""Products with quantized weights, compared with llama.cpp's ggml and the memory bandwidth.
 
     python benchmarks/bench_quantized.py [--cases decode,prefill,dequantize] [--formats q8_0,q4_0]
 
-Decode is one row of x by weights that lie in no cache: every call takes the next of several copies. The probe
-`tensor_ops_cpp.read` takes its turns with them, as the memory of a shared machine is not the same for two
-seconds. It reads one stream in each thread and the products read four, which is how their share of it can be
-above 100 %. ggml is built from source on first use (`python -m benchmarks.ggml_peer`), and stands in two
-columns: on the weights as they are stored, and on those that it has put into an order of its own, where it
-has one.
+Decode is one row of x times weights that are in no cache: every call takes the next of several copies. The
+probe `tensor_ops_cpp.read` runs in turn with them, since the bandwidth of a shared machine changes within
+seconds. It reads one stream per thread while the products read four, so their share of it can exceed 100 %.
+ggml is built from source on first use (`python -m benchmarks.ggml_peer`) and has two columns: with the
+weights as stored, and with its repacked weights if it has a repacked format.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def measure_case(name: str, formats: list[str] | None, cpp: Any, peer: Any, opti
 
 
 def weight_of(name: str, n: int, k: int) -> Quantized | np.ndarray:
-    """Random weights; blocks that NumPy cannot quantize are random bits with scales near 0.01."""
+    """Random weights; for formats that NumPy cannot quantize to, random bits with scales near 0.01."""
     rng = np.random.default_rng(n * k)
     if name not in FORMATS:
         return rng.standard_normal((n, k), np.float32).astype(op_benchmark.DTYPES[NAMES[name]])
@@ -108,7 +107,7 @@ def memory_of(weight: Quantized | np.ndarray) -> np.ndarray:
 
 
 def copies(weight: Quantized | np.ndarray, rows: int) -> list[Quantized | np.ndarray]:
-    """Enough of them that none is in a cache when its turn comes; one where arithmetic is the limit."""
+    """Enough copies that none is in a cache when its turn comes; one if arithmetic is the limit."""
     count = -(-4 * measure.last_cache_bytes() // weight.nbytes) if rows == 1 else 1
     data = [memory_of(weight).copy() for _ in range(max(count, 3 if rows == 1 else 1))]
     return [Quantized(d, weight.format) if isinstance(weight, Quantized) else d for d in data]
@@ -165,12 +164,12 @@ def dequantize(name: str, cpp: Any, options: Any) -> Case:
 
 
 def of_read(case: Case) -> float:
-    """Share of the read bandwidth that was measured in the same seconds."""
+    """Share of the read bandwidth measured in the same seconds."""
     return case["bytes"] / case["ours"]["median"] / (case["read_bytes"] / case["read"]["median"])
 
 
 def vs(case: Case, sides: tuple[str, ...] = ("ggml", "repacked")) -> float | None:
-    """How many times the speed of the faster of ggml's two, or of gguf."""
+    """Speed relative to the faster of ggml's two, or to gguf."""
     times = [case[side]["median"] for side in sides if side in case]
     return min(times) / case["ours"]["median"] if times else None
 
@@ -200,7 +199,7 @@ def verdict(case: tuple[Case, ...], ratios: list[float | None]) -> str:
 
 
 def target(case: Case) -> tuple[float | None, float]:
-    """How many times the peer's speed, and which share of the read bandwidth."""
+    """The target speed relative to the peer, and the target share of the read bandwidth."""
     if case["case"] == "dequantize":
         return 10, 0
     if case["case"] == "prefill":

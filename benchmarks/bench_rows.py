@@ -1,11 +1,11 @@
-"""Products of stored weights with one row of x and with more: no more rows may take less time than fewer.
+"""Products of quantized weights with one row of x and with more: fewer rows must not take longer than more.
 
     python benchmarks/bench_rows.py [--formats q4_k,...] [--shapes 4096x14336,...]
     AIRLLM_CPU_ISA=avx2 python benchmarks/bench_rows.py
 
-One process, all numbers of rows in turns, everything twice. The weights lie in no cache: every call takes the
-next of several copies. The last column is the worst of t(m) / (t(i) + t(m - i)): above 1, so many rows are
-slower than the same in two calls.
+One process, all row counts in turns, everything twice. The weights are in no cache: every call takes the next
+of several copies. The last column is the maximum of t(m) / (t(i) + t(m - i)): above 1, m rows are slower in
+one call than in two.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def measure_case(cpp: Any, name: str, k: int, n: int, seconds: float) -> Case:
 
 
 def of_read(case: Case) -> float:
-    """Share of the read bandwidth that was measured in the same seconds, of one row."""
+    """Share of the read bandwidth measured in the same seconds, for one row."""
     return case["bytes"] / case["1"]["median"] / (case["read_bytes"] / case["read"]["median"])
 
 
 def in_two_calls(case: Case) -> float:
-    """The worst of t(m) over the time of the same rows in two calls."""
+    """The maximum of t(m) relative to the time of the same rows in two calls."""
     time = {m: case[str(m)]["median"] for m in ROWS}
     return max(time[m] / (time[i] + time[m - i]) for m in ROWS for i in ROWS if m - i in time)
 

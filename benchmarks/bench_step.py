@@ -1,11 +1,11 @@
-"""Tokens per second of PersistentKernel beside the engine, and what of a token is spent outside the one call.
+"""Tokens per second of PersistentKernel and of the engine, and the share of a token outside the native call.
 
     python benchmarks/bench_step.py [--model smollm2] [--rounds 10]
 
-Three ways decode the same tokens behind a prompt, each token by all of them in turn: `engine.forward`,
+Three methods decode the same tokens after a prompt, each token by all of them in turn: `engine.forward`,
 `PersistentKernel.step`, and the layers as one call with embedding and output as ops. A fourth is a kernel
-with a clock on its one call, which tells what is outside it: Python, and the bookkeeping of the cache. Each
-figure is the median of the first half of the rounds / of the second.
+with a clock on its native call. It shows the time outside the call: Python, and the bookkeeping of the cache.
+Each figure is the median of the first half of the rounds / of the second.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from airllm.layer_engine import LayerWiseInferenceEngine
 from benchmarks import record
 
 AFTER, DECODED, CONTEXT = 16, 64, 512
-OUTSIDE = 0.01  # of a token
-ALIKE = 0.99  # of the engine's speed: rounds differ by more
+OUTSIDE = 0.01  # share of a token, at most
+ALIKE = 0.99  # of the engine's speed, at least: rounds differ by more
 TOKENS = np.random.default_rng(0).integers(0, 1000, AFTER + DECODED).tolist()
 
 Round = dict[str, float]
-Way = tuple[Callable[[int], Any], Callable[[], None]]  # a step, and how a sequence begins anew
+Way = tuple[Callable[[int], Any], Callable[[], None]]  # a step, and a function that starts a new sequence
 
 
 class Clocked(KernelBackend):
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def measure_case(path: Path, count: int) -> list[Round]:
-    """What `figures_of` tells of each round; the first does not count."""
+    """`figures_of` each round; the first one does not count."""
     clock = Clocked("cpp")
     with (
         LayerWiseInferenceEngine(path, backend="cpp", context=CONTEXT) as engine,
@@ -100,7 +100,7 @@ def measure_case(path: Path, count: int) -> list[Round]:
 
 
 def round_of(ways: dict[str, Way], clock: Clocked) -> Round:
-    """Seconds of each way for all tokens behind the first ones, and of the clocked call."""
+    """Seconds of each method for all tokens after the first ones, and of the clocked call."""
     for step, reset in ways.values():
         reset()
         for token in TOKENS[:AFTER]:
@@ -119,7 +119,7 @@ def round_of(ways: dict[str, Way], clock: Clocked) -> Round:
 
 
 def figures_of(seconds: Round) -> Round:
-    """Tokens per second of each way, the kernel's ratio to the engine, and the share outside the call."""
+    """Tokens per second of each method, the kernel's ratio to the engine, and the share outside the call."""
     rates = {name: DECODED / taken for name, taken in seconds.items()}
     ratio, outside = rates["kernel"] / rates["engine"], 1 - seconds["call"] / seconds["watched"]
     return rates | {"ratio": ratio, "outside": outside}

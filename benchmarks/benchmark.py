@@ -1,4 +1,4 @@
-"""Which backend is active here, and how long its ops take: run it once for each backend you configure.
+"""Show the active backend and the times of its ops. Run it once for each backend that you configure.
 
 python setup.py configure_backend --backend=cpp
 python benchmarks/benchmark.py

@@ -1,9 +1,9 @@
-"""The speed of two checkouts, each with its own build: ops on the C++ backend, and the engine's tokens.
+"""Compare the speed of two checkouts, each with its own build: ops on the C++ backend, and the engine.
 
     python benchmarks/compare_checkouts.py ../before .
 
-Each has a process, and they take turns, so that what else the machine does slows both. A ratio above 1 says
-that the second is faster. AIRLLM_CPU_ISA goes through to both. The model is small, random, and made here.
+Each checkout runs in its own process, in turns, so that other load slows both. A ratio above 1 means that the
+second is faster. AIRLLM_CPU_ISA applies to both. The model is small and random, and created here.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _random(shape: tuple[int, ...], form: str) -> np.ndarray:
-    """Stored weights, all below 1: of blocks the bytes, which begin with `scales` numbers in float16."""
+    """Random weights below 1; for a block format, the bytes of blocks that begin with `scales` float16."""
     rng = np.random.default_rng(1)
     if form == "f16":
         return (rng.standard_normal(shape) * shape[1] ** -0.5).astype(np.float16)
@@ -81,7 +81,7 @@ def _random(shape: tuple[int, ...], form: str) -> np.ndarray:
 
 
 def cases(model: Path, form: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """What is timed, in the checkout that the worker imports."""
+    """The calls to time, in the checkout that the worker imports."""
     from airllm import tensor_ops
     from airllm.formats import Quantized
     from airllm.layer_engine import LayerWiseInferenceEngine
@@ -109,14 +109,14 @@ def cases(model: Path, form: str) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def work(folder: Path) -> None:
-    """Answers the parent: the cases, then for each line of a case and seconds the time of a call."""
+    """Answer the parent: the cases, then for each line with a case and seconds, the time of a call."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     found = dict(case for form in FORMATS for case in cases(folder / f"{form}.gguf", form))
     print(json.dumps(list(found)), file=answers)
     for line in sys.stdin:
         name, seconds = json.loads(line)
-        found[name]()  # what has been idle meanwhile wakes up
+        found[name]()  # wake up what was idle
         times: list[float] = []
         until = time.perf_counter() + seconds
         while not times or time.perf_counter() < until:
@@ -130,7 +130,7 @@ def work(folder: Path) -> None:
 
 
 class Worker:
-    """The process of a checkout."""
+    """The worker process of a checkout."""
 
     def __init__(self, checkout: Path, folder: Path):
         paths = f"{checkout}{os.pathsep}{checkout / 'cpp_ext'}"
@@ -158,7 +158,7 @@ class Worker:
 
 
 def compared(sides: list[Worker], rounds: int, seconds: float) -> dict[str, list[float]]:
-    """Seconds of a call on each side: medians of rounds, of which every other begins with the second side."""
+    """Seconds per call of each side: medians of rounds; every other round begins with the second side."""
     found = {}
     for case in sides[0].cases:
         times: list[list[float]] = [[], []]

@@ -1,4 +1,4 @@
-"""Engines in processes of their own, and the files that all of them read."""
+"""Engines in separate processes, and the model files that all of them read."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from airllm.files import smollm2
 from benchmarks import record
 
 HERE = Path(__file__).resolve().parent
-FTYPES = {"q4_0": 2, "q8_0": 7, "f16": 1}  # of llama.h, for what is made of the Q4_1 file
-PAUSE = 0.05  # seconds in which the threads of the one before stop spinning
+FTYPES = {"q4_0": 2, "q8_0": 7, "f16": 1}  # from llama.h, for conversions of the Q4_1 file
+PAUSE = 0.05  # seconds in which the previous engine's threads stop spinning
 
 
 class NoEngine(RuntimeError):
-    """Why an engine is not there to compare with."""
+    """Why an engine is not available for the comparison."""
 
 
 class Engine:
-    """A worker process that has loaded `path` with one of engine_worker.py's sides."""
+    """A worker process that has loaded `path` with a side of engine_worker.py."""
 
     def __init__(self, python: str, side: str, path: Path, threads: int, **options: Any):
         self.name, self.peak = side, 0
@@ -59,7 +59,7 @@ class Engine:
 
 
 def in_turn(engines: Mapping[str, Engine], request: Mapping[str, Any]) -> dict[str, float]:
-    """The answer of each to one request; the others sleep."""
+    """The answer of each engine to one request, in turns; the others sleep."""
     answers = {}
     for name, engine in engines.items():
         time.sleep(PAUSE)
@@ -68,7 +68,7 @@ def in_turn(engines: Mapping[str, Engine], request: Mapping[str, Any]) -> dict[s
 
 
 def first_token(python: str, side: str, path: Path, threads: int, text: str) -> float:
-    """Seconds from the start of a process to the logits behind `text`."""
+    """Seconds from process start to the logits after `text`."""
     start = time.perf_counter()
     engine = Engine(python, side, path, threads)
     engine.ask("feed", after=[], tokens=engine.ask("tokens", text=text), one_by_one=False)
@@ -78,7 +78,7 @@ def first_token(python: str, side: str, path: Path, threads: int, text: str) -> 
 
 
 def model(name: str, folder: Path | None, llama_cpp: str | None) -> Path:
-    """SmolLM2 in a format: the file of real_data, or what llama.cpp makes of that. Raises NoEngine."""
+    """SmolLM2 in a format: the file of `airllm.files.smollm2`, or llama.cpp's conversion. Raises NoEngine."""
     original = smollm2.fetch()
     if name == "q4_1":
         return original

@@ -1,9 +1,9 @@
-"""One engine in a process of its own, which answers its parent, bench_engine.py.
+"""A process with one engine, which answers its parent, bench_engine.py.
 
     python engine_worker.py SIDE FILE THREADS OPTIONS
 
-SIDE is airllm, llama_cpp or ik_llama_cpp, and the interpreter needs nothing but that. OPTIONS is JSON. Each
-line of the standard input is a request in JSON, each line of the standard output its answer.
+SIDE is airllm, llama_cpp or ik_llama_cpp; the interpreter needs only that package. OPTIONS is JSON. Each line
+of standard input is a request in JSON, each line of standard output its answer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LlamaCpp:
         import llama_cpp as c
 
         self.c, self.version = c, c.__version__
-        self._silence = c.llama_log_callback(lambda *_: None)  # kept: C calls it as long as it lives
+        self._silence = c.llama_log_callback(lambda *_: None)  # keep it alive: C calls it until the end
         c.llama_log_set(self._silence, None)
         c.llama_backend_init()
         self.model = c.llama_model_load_from_file(path.encode(), c.llama_model_default_params())
@@ -123,7 +123,7 @@ def best_of(logits: Any, count: int = 5) -> list[int]:
 
 
 def time_feed(side: Any, after: list[int], tokens: list[int], one_by_one: bool) -> float:
-    """Seconds that `tokens` take behind those of `after`; nothing is sampled."""
+    """Seconds that `tokens` take after the tokens of `after`; nothing is sampled."""
     side.restart()
     if after:
         side.feed(after)
@@ -145,7 +145,7 @@ def answer(side: Any, request: dict[str, Any]) -> Any:
 
 
 def peak_resident_bytes() -> int:
-    """Of this program alone: what `getrusage` tells begins with what its parent had when it was started."""
+    """Peak memory of this program only: `getrusage` starts with the parent's memory at process start."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 
@@ -153,7 +153,7 @@ def peak_resident_bytes() -> int:
 def main() -> None:
     name, path, threads, options = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what an engine prints is no answer
+    os.dup2(2, 1)  # an engine's output must not mix with the answers
     side = SIDES[name](path, int(threads), json.loads(options))
     print(json.dumps({"version": side.version}), file=answers)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""PyTorch and CuPy on a GPU: their arrays, their ops, and their clock."""
+"""PyTorch and CuPy on a GPU: arrays, ops and timing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Call = Callable[[], Any]
 
 
 class NotHere(Exception):
-    """Why nothing can be measured on this machine."""
+    """The reason why nothing can be measured on this machine."""
 
 
 class Torch:
@@ -48,7 +48,7 @@ class Torch:
         return torch_peer.torch_op(name)
 
     def seconds(self, calls: Call, count: int) -> float:
-        """Of one call, by the device's clock."""
+        """Seconds per call, by the device's clock."""
         start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         for _ in range(count):
@@ -59,7 +59,7 @@ class Torch:
 
 
 class Cupy:
-    """CuPy's arrays, events and ops; those it has no kernel for are its array expressions."""
+    """CuPy's arrays, events and ops; ops without a CuPy kernel are array expressions."""
 
     name = "CuPy"
 
@@ -95,7 +95,7 @@ class Cupy:
         return known.get(name)
 
     def seconds(self, calls: Call, count: int) -> float:
-        """Of one call, by the device's clock."""
+        """Seconds per call, by the device's clock."""
         start, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
         start.record()
         for _ in range(count):
@@ -109,13 +109,13 @@ Library = Torch | Cupy
 
 
 def libraries() -> list[Library]:
-    """Those that have a GPU here; the first one's arrays are measured."""
+    """The libraries that have a GPU here; the benchmarks use arrays of the first one."""
     found: list[Library] = []
     reasons = []
     for library in (Torch, Cupy):
         try:
             found.append(library())
-        except Exception as error:  # a library that cannot be imported may say so in any way
+        except Exception as error:  # a failed import may raise any exception
             reasons.append(f"{library.name}: {error}")
     if not found:
         raise NotHere(f"no library makes arrays on the device: {'; '.join(reasons)}")

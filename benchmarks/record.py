@@ -1,4 +1,4 @@
-"""What the benchmarks share: their options, and the Markdown and JSON that they leave in results/."""
+"""Shared parts of the benchmarks: options, and the Markdown and JSON files in results/."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airllm import tensor_ops
 from airllm.backends.devices import usable_cores
 from airllm.bench import activations, measure
 
-# what `airllm tune` has measured on this machine must not choose what is measured here
+# the times of `airllm tune` must not decide which backend is measured here
 os.environ["AIRLLM_TUNING"] = "off"
 tensor_ops.set_backend("auto")
 
@@ -23,7 +23,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def parser_of(description: str) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+    """A parser with the options of every benchmark."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -40,7 +40,7 @@ def parser_of(description: str) -> argparse.ArgumentParser:
 
 
 def real_input() -> activations.Data:
-    """The real model's numbers; random ones are announced, and named in the results."""
+    """The real model's values, or random ones, which are reported and named in the results."""
     data = activations.load_or_random()
     print(f"Input: {data.source}" if data.real else f"NOT REAL INPUT: {data.source}, because: {data.why_not}")
     return data
@@ -53,7 +53,7 @@ def markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def write(name: str, about: str, table: str, result: dict[str, Any], folder: Path) -> None:
-    """Print the table, and keep it with its figures as NAME_CPU.md and .json."""
+    """Print the table, and save it with its figures as NAME_CPU.md and .json."""
     machine = measure.machine()
     result = {"date": time.strftime("%Y-%m-%d"), "machine": machine} | result
     cpu = re.sub(r"\W+", "_", f"{machine['cpu']} {machine['isa']}").strip("_").lower()

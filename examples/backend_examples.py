@@ -1,6 +1,6 @@
-"""Ways to choose a backend, each one run here: `python examples/backend_examples.py`.
+"""Ways to choose a backend, as runnable examples: `python examples/backend_examples.py`.
 
-A backend that this machine cannot run is named with its reason and left out; everything else really runs.
+A backend that cannot run on this machine is skipped, and the reason is printed.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-# So that it runs in a checkout that is not installed.
+# Import airllm from the checkout if it is not installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
@@ -28,7 +28,7 @@ def automatic() -> None:
 
 
 def which_and_why() -> None:
-    """What could run here, and why the rest cannot."""
+    """Which backends can run here, and why the others cannot."""
     info = tensor_ops.get_backend_info()
     print(f"active {info['backend']} on {info['device']}, chosen by {info['config_source']}")
     for name, reason in info["unavailable"].items():
@@ -36,13 +36,13 @@ def which_and_why() -> None:
 
 
 def for_one_call() -> None:
-    """`backend=` counts for that call alone."""
+    """`backend=` applies to that call only."""
     y = tensor_ops.silu(x, backend="python")
     print(f"NumPy ran silu once; before and after it is {tensor_ops.get_backend()}: {y[0, :3]}")
 
 
 def for_a_block() -> None:
-    """`use_backend` counts inside the `with` block, in this thread alone."""
+    """`use_backend` applies inside the `with` block, in this thread only."""
     seen = []
     with tensor_ops.use_backend("python"):
         other = threading.Thread(target=lambda: seen.append(tensor_ops.get_backend()))
@@ -52,7 +52,7 @@ def for_a_block() -> None:
 
 
 def for_the_process() -> None:
-    """`set_backend` counts everywhere from then on; "auto" goes back to the configuration."""
+    """`set_backend` applies to all threads from then on; "auto" returns to the configuration."""
     tensor_ops.set_backend("python")
     print(f"after set_backend: {tensor_ops.get_backend()}")
     tensor_ops.set_backend("auto")
@@ -60,7 +60,7 @@ def for_the_process() -> None:
 
 
 def by_environment() -> None:
-    """`AIRLLM_BACKEND` needs no change to the program: one name is a demand, a list is an order."""
+    """`AIRLLM_BACKEND` needs no change to the program: one name forces a backend, a list is an order."""
     program = "from airllm import tensor_ops; print(tensor_ops.get_backend())"
     for value in ("python", "cuda,cpp,python"):
         environment = {**os.environ, "AIRLLM_BACKEND": value, "PYTHONPATH": sys.path[0]}
@@ -70,7 +70,7 @@ def by_environment() -> None:
 
 
 def one_that_cannot_run() -> None:
-    """A backend asked for by name raises with the reason; it is never replaced silently."""
+    """A named backend that cannot run raises with the reason; it is never replaced silently."""
     missing = next(iter(tensor_ops.get_backend_info()["unavailable"]), None)
     if missing is None:
         print("every backend runs on this machine")
@@ -82,19 +82,19 @@ def one_that_cannot_run() -> None:
 
 
 def in_place() -> None:
-    """`out=` writes into an array that is there; for most ops it may be the input itself."""
+    """`out=` writes into an existing array; for most ops it may be the input itself."""
     y = x.copy()
     tensor_ops.gelu(y, out=y)
     print(f"gelu in place: {np.shares_memory(tensor_ops.silu(y, out=y), y)}")
 
 
 def any_float_type() -> None:
-    """float16 and bfloat16 compute in float32 and come back in their own type."""
+    """float16 and bfloat16 compute in float32; the result has the input's dtype."""
     print(f"softmax of float16 gives {tensor_ops.softmax(x.astype(np.float16)).dtype}")
 
 
 def threads() -> None:
-    """The C++ backend uses every core unless told otherwise."""
+    """The C++ backend uses all cores by default."""
     module = backends.open_backend("cpp").module
     if module is None:
         print(f"cpp cannot run: {backends.open_backend('cpp').why_not}")
@@ -107,7 +107,7 @@ def threads() -> None:
 
 
 def directly() -> None:
-    """A backend's module by itself: the same functions, and what it says about its device."""
+    """A backend's module has the same functions, and describes its device."""
     for name in ("cpp", "opencl", "cuda"):
         module = backends.open_backend(name).module
         if module is None:

@@ -10,7 +10,7 @@
 using namespace airllm::backend;
 using Floats = std::vector<float>;
 
-// The same numbers each time: between -2 and 2.
+// Reproducible values between -2 and 2.
 Floats numbers(int64_t n, int first) {
   Floats made(n);
   for (int64_t i = 0; i < n; ++i) made[i] = static_cast<float>((i * 37 + first * 11) % 101) / 25.f - 2.f;
@@ -46,7 +46,7 @@ Floats swiglu(const Backend& backend) {
   return out;
 }
 
-// A weight as a model file has it, in blocks of 32 values, multiplied as it is.
+// A weight in blocks of 32 values, as in a model file; it is multiplied without dequantizing it.
 Floats linear(const Backend& backend) {
   const int64_t m = 2, n = 5, k = 64;
   std::vector<char> weight(n * row_bytes("q8_0", k));
@@ -57,7 +57,7 @@ Floats linear(const Backend& backend) {
   return out;
 }
 
-// Two tokens of a sequence with a rotary position each, over six keys.
+// Two query tokens with rotary positions attend to six keys.
 Floats attention(const Backend& backend) {
   const int64_t heads = 4, kv_heads = 2, queries = 2, keys = 6, dim = 16;
   Floats q = numbers(heads * queries * dim, 1);
@@ -76,7 +76,7 @@ Floats attention(const Backend& backend) {
   return out;
 }
 
-// Several threads may call ops at once: each computes what one alone does.
+// Several threads may call ops at once: each must compute the same result as a single thread.
 bool same_from_threads(const Backend& backend, int count) {
   const Floats alone = attention(backend);
   std::vector<Floats> found(count);

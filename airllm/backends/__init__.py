@@ -1,13 +1,13 @@
-"""Which backend runs an op: configuration (`config`), discovery and choice (`registry`).
+"""Backend configuration (`config`), discovery and choice (`registry`).
 
-Names of the modules here are reachable from the package, loaded when first used: importing this package
-needs only the standard library.
+The package exports names of its modules and imports a module at first use, so importing the package needs
+only the standard library.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # what _WHERE says, for programs that read types; isort would split what is one import
+if TYPE_CHECKING:  # the names of _WHERE, for type checkers; isort would split the imports
     # isort: off
     from airllm.backends.api.cpp_backend import CpuBackend as CpuBackend
     from airllm.backends.devices import DeviceInfo as DeviceInfo
@@ -89,12 +89,12 @@ _WHERE = {
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 
-if not TYPE_CHECKING:  # for which it would have any name there is
+if not TYPE_CHECKING:  # type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULE_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        import_module("airllm.tensor_ops")  # a backend shows that it runs by answering an op
+        import_module("airllm.tensor_ops")  # to show that it runs, a backend must compute an op
         return getattr(import_module(f"airllm.backends.{_MODULE_OF[name]}"), name)
 
 

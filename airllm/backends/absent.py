@@ -1,6 +1,6 @@
-"""Names that other systems have for a backend, for which no backend of this tree stands.
+"""Backend names of other systems that no backend of this tree replaces.
 
-Those for which one does are in its declaration.
+Names that one replaces are in its declaration (`stands_for`).
 """
 
 from airllm.backends.declaration import Absent

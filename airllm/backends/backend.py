@@ -1,4 +1,4 @@
-"""A backend as found on this machine."""
+"""The state of a backend on this machine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from types import ModuleType
 
 @dataclass(frozen=True)
 class Backend:
-    """A backend as found on this machine: its module and device, or `why_not` it cannot run."""
+    """A backend on this machine: its module and device, or `why_not`, the reason why it cannot run."""
 
     name: str
     module: ModuleType | None = None
@@ -18,5 +18,5 @@ class Backend:
 
     @property
     def takes_device_arrays(self) -> bool:
-        """Whether the module has a memory of its own: it counts copies between that and the host's."""
+        """Whether the module has its own device memory; such a module counts copies to and from it."""
         return hasattr(self.module, "copies")

@@ -1,8 +1,8 @@
-"""Which backend the user wants: backend.json, the environment, and the order in which they count.
+"""The user's backend settings: backend.json, the environment, and their precedence.
 
-From strongest to weakest: AIRLLM_BACKEND, the file that AIRLLM_CONFIG names, backend.json of the checkout,
-backend.json in the user's configuration folder, DEFAULTS. BACKEND_CONFIG.md explains every key. A file that
-says what it may not is an error with file, line and key, never a default. Standard library only.
+From highest to lowest: AIRLLM_BACKEND, the file that AIRLLM_CONFIG names, backend.json of the checkout,
+backend.json in the user's configuration folder, DEFAULTS. BACKEND_CONFIG.md explains every key. An invalid
+file raises an error with file, line and key; it never falls back to a default. Standard library only.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from airllm.backends import json_file
-from airllm.backends.config_schema import (  # noqa: F401  others know all of these by this module's name
+from airllm.backends.config_schema import (  # noqa: F401  other code imports all of these from this module
     ALIASES,
     AUTO,
     BUILT_IN,
@@ -43,7 +43,7 @@ class Config:
     """The three settings, in canonical names, and where they come from.
 
     `source` is AIRLLM_BACKEND, AIRLLM_CONFIG, checkout, user or defaults; `path` is the file that was read.
-    `own` are the keys that a backend has for itself, where the file has them.
+    `own` has the file's keys that backends declare.
     """
 
     preferred_backend: str
@@ -55,11 +55,11 @@ class Config:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The backends to try, one after the other, where none is preferred."""
+        """The backends to try in turn if none is preferred."""
         return expand_order(self.backend_priority)
 
     def as_dict(self) -> dict[str, Any]:
-        """The three keys as backend.json has them."""
+        """The three keys as in backend.json."""
         return {key: _plain(getattr(self, key)) for key in KEYS}
 
 
@@ -75,14 +75,14 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _File:
-    """What a configuration file holds, and its text, by which errors name lines."""
+    """The values of a configuration file, and its text, from which errors take line numbers."""
 
     path: Path
     values: dict[str, Any]
     text: str
 
     def config(self, source: str) -> Config:
-        """The checked settings; a key that is not there has its default."""
+        """The checked settings; a missing key has its default."""
         known = checks(self.values)
         for key in self.values:
             self._refuse_misspelt(key)
@@ -98,7 +98,7 @@ class _File:
             raise ConfigError(f"{self.path}:{line}: {key} {wrong}") from None
 
     def _refuse_misspelt(self, key: str) -> None:
-        """Others may keep keys of their own here, but one that is nearly ours would be a silent default."""
+        """Reject a key that is nearly one of ours, which would be ignored; other programs may add keys."""
         meant = _closest_key(key, self.values)
         if meant != key and meant not in self.values:
             line = json_file.line_of(self.text, key)
@@ -106,7 +106,7 @@ class _File:
 
 
 def _closest_key(key: str, keys: Mapping[str, Any]) -> str:
-    """The key of ours that `key`, one of a file's, is or nearly is, else `key` itself."""
+    """Our key that equals or nearly equals `key`, a key of a file; else `key` itself."""
     return next(iter(get_close_matches(key, checks(keys), n=1, cutoff=0.8)), key)
 
 
@@ -115,15 +115,15 @@ def _open_file(path: Path) -> _File:
 
 
 def read(path: Path | str, source: str = "AIRLLM_CONFIG") -> Config:
-    """The settings of one file; ConfigError with file, line and key if it says anything it may not."""
+    """The settings of one file; ConfigError with file, line and key if it is invalid."""
     return _open_file(Path(path)).config(source)
 
 
 def write(path: Path | str, **changes: Any) -> Config:
-    """Changes some keys of a file, which may not exist yet, and returns its new settings.
+    """Change some keys of a file, which may not exist yet, and return its new settings.
 
-    Readers see the old file or the new one, never a part. Other keys, their order and the file's mode stay.
-    Nothing is written if the result would not be a valid configuration.
+    The write is atomic for readers. Other keys, their order and the file's mode are kept. Nothing is written
+    if the result would not be a valid configuration.
     """
     path = Path(os.path.realpath(path))
     with json_file.one_writer(path):
@@ -132,7 +132,7 @@ def write(path: Path | str, **changes: Any) -> Config:
 
 
 def reset(path: Path | str) -> Config:
-    """Writes DEFAULTS into a file, also one that cannot be understood; keys that are not airllm's stay."""
+    """Write DEFAULTS to a file, even an invalid one; keys that are not airllm's are kept."""
     path = Path(os.path.realpath(path))
     others: dict[str, Any] = {}
     with json_file.one_writer(path):
@@ -155,19 +155,19 @@ def _store(file: _File) -> Config:
 
 
 def user_file() -> Path | None:
-    """backend.json in the user's configuration folder; None for a user without a home, as some containers
-    have.
+    """backend.json in the user's configuration folder; None for a user without a home folder, as in some
+    containers.
     """
     try:
         return _user_folder() / "backend.json"
-    except RuntimeError:  # of platformdirs and of pathlib alike
+    except RuntimeError:  # platformdirs and pathlib both raise this
         return None
 
 
 def _user_folder() -> Path:
     try:
         from platformdirs import user_config_path
-    except ImportError:  # the rule that platformdirs follows on Linux
+    except ImportError:  # the rule of platformdirs on Linux
         return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "airllm"
     return user_config_path("airllm", appauthor=False)
 
@@ -181,12 +181,12 @@ def named_file(variable: str, name: str) -> Path:
 
 
 def checkout_file() -> Path | None:
-    """backend.json beside setup.py, there or not, if this package lies in a checkout."""
+    """backend.json next to setup.py if this package is in a checkout; the file may not exist."""
     return CHECKOUT / "backend.json" if (CHECKOUT / "setup.py").is_file() else None
 
 
 def effective_file() -> tuple[str, Path | None]:
-    """Which file holds and why, as `source` and `path` of Config; ConfigError if AIRLLM_CONFIG names none."""
+    """The file in force, as `source` and `path` of Config; ConfigError if AIRLLM_CONFIG names no file."""
     named = os.environ.get("AIRLLM_CONFIG")
     if named:
         path = named_file("AIRLLM_CONFIG", named)
@@ -198,20 +198,20 @@ def effective_file() -> tuple[str, Path | None]:
 
 
 def load_file() -> Config:
-    """What the files say, AIRLLM_BACKEND left aside."""
+    """The settings of the files, without AIRLLM_BACKEND."""
     source, path = effective_file()
     return read(path, source) if path else BY_DEFAULT
 
 
 def load() -> Config:
-    """The settings in force, by the precedence above."""
+    """The settings in force, by the module's precedence."""
     config = load_file()
     requested = os.environ.get("AIRLLM_BACKEND", "").strip()
     return _override(config, requested) if requested else config
 
 
 def _override(config: Config, requested: str) -> Config:
-    """A name is strict, as force_backend is; a list is an order to try; auto undoes preference and force."""
+    """Apply AIRLLM_BACKEND: a name forces, a list is an order to try, auto undoes preference and force."""
     changes: dict[str, Any] = {"preferred_backend": AUTO, "force_backend": None}
     try:
         if "," in requested:
@@ -224,7 +224,7 @@ def _override(config: Config, requested: str) -> Config:
 
 
 def how_to_unforce(settings: Config) -> str:
-    """What ends the force mode of `settings`, for an error: where the force was said decides."""
+    """How to end the force mode of `settings`, for an error; it depends on the source of the force."""
     if settings.source == "AIRLLM_BACKEND":
         return "Remove the environment variable AIRLLM_BACKEND"
     if settings.source == "checkout":

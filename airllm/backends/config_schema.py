@@ -1,6 +1,6 @@
-"""What a configuration may say: the names of backends, the keys, and what each key may have.
+"""What a configuration may contain: backend names, keys, and the values of each key.
 
-Where a configuration stands, and which one counts, is in `config`. Standard library only.
+`config` finds the files and decides their precedence. Standard library only.
 """
 
 import json
@@ -10,16 +10,16 @@ from typing import Any
 from airllm.backends import absent, declaration
 from airllm.backends.declaration import Absent, Declaration, all_declarations, shipped
 
-BUILT_IN = tuple(shipped())  # as the automatic order tries them
-# What a configuration says that leaves it at that.
+BUILT_IN = tuple(shipped())  # in the automatic order
+# The backend_priority of a configuration that keeps the automatic order.
 IN_ORDER = tuple(name for name, own in shipped().items() if own.in_shipped_order)
 DEFINITIONS = next(name for name, own in shipped().items() if own.definitions)  # it runs everywhere
-# Names that other systems know, which are no backend of this one; where it is an alias, that goes first.
+# Backend names of other systems that are no backend here; an alias of a backend takes precedence.
 _OTHERS = {name: each for own in shipped().values() for name, each in own.stands_for.items()} | absent.ABSENT
 _NAMES: tuple[tuple[str, Absent | Declaration], ...] = (*_OTHERS.items(), *shipped().items())
 ALIASES = {alias: name for name, each in _NAMES for alias in each.aliases}
 AUTO = "auto"
-# Those that are none, and why.
+# Names that are no backend, and why.
 ABSENT = {name: each.reason for name, each in _OTHERS.items() if name not in ALIASES}
 DEFAULTS: dict[str, Any] = {
     "preferred_backend": AUTO,
@@ -30,13 +30,13 @@ KEYS = tuple(DEFAULTS)
 
 
 class ConfigError(ValueError):
-    """A configuration that says something it cannot mean; the message names file, line and key."""
+    """An invalid configuration; the message names file, line and key."""
 
-    __module__ = "airllm.backends.config"  # where users find it
+    __module__ = "airllm.backends.config"  # users import it from there
 
 
 class Wrong(ValueError):
-    """What is wrong with a value, before it is known where the value stands; `item` is the part at fault."""
+    """What is wrong with a value, before its file and line are known; `item` is the wrong part."""
 
     def __init__(self, item: Any, message: str):
         super().__init__(message)
@@ -44,7 +44,7 @@ class Wrong(ValueError):
 
 
 def is_of_a_setting(name: str, error: Exception) -> bool:
-    """Whether a backend's import says that one of its settings cannot be; it names that first."""
+    """Whether a backend's import failed because of one of its settings; its error begins with the name."""
     return isinstance(error, ImportError) and str(error).startswith(all_declarations()[name].settings)
 
 
@@ -52,47 +52,47 @@ def is_of_a_setting(name: str, error: Exception) -> bool:
 
 
 def known_names() -> tuple[str, ...]:
-    """Every backend: those of the automatic order, then others that installed distributions add."""
+    """All backends: those of the automatic order, then others of installed distributions."""
     return tuple(all_declarations())
 
 
 def absent_names() -> dict[str, str]:
-    """Names of ABSENT that no backend has, and why."""
+    """The names of ABSENT that no installed backend has, with the reasons."""
     return {name: why for name, why in ABSENT.items() if name not in all_declarations()}
 
 
 def label(name: str) -> tuple[str, str]:
-    """What a backend is called in a summary, and what it runs on."""
+    """A backend's title and hardware in summaries."""
     if name in all_declarations():
         return all_declarations()[name].title or name, all_declarations()[name].runs_on
     return _OTHERS[name].title, _OTHERS[name].runs_on
 
 
 def on_processor() -> tuple[str, ...]:
-    """The backends that compute in the host's memory, in the automatic order."""
+    """The backends that compute in host memory, in the automatic order."""
     return tuple(name for name, own in all_declarations().items() if own.on_processor)
 
 
 def processor_module() -> str:
-    """The name of the module whose kernels share the processor among threads, "" if no backend has one."""
+    """The module whose kernels are multithreaded on the CPU; "" if no backend has one."""
     return next((own.module for own in all_declarations().values() if own.threads), "")
 
 
 def expand_order(order: tuple[str, ...]) -> tuple[str, ...]:
-    """The shipped order stands for that of all backends that have a rank; any other is what it says."""
+    """Expand the shipped order to all backends with a rank; return any other order unchanged."""
     if order != IN_ORDER:
         return order
     return tuple(name for name, own in all_declarations().items() if own.rank is not None)
 
 
 def is_auto(name: Any) -> bool:
-    """Whether it is the word for the automatic choice."""
+    """Whether `name` is "auto", the word for the automatic choice."""
     return isinstance(name, str) and name.lower() == AUTO
 
 
 def canonical_name(name: str) -> str:
-    """The backend's own name for it or one of ALIASES, in letters of any case; ConfigError that lists the
-    known ones otherwise.
+    """The canonical name of a backend, from its name or an alias in any case; otherwise ConfigError that
+    lists the known names.
     """
     folded = str(name).lower()
     folded = ALIASES.get(folded, folded)
@@ -101,7 +101,7 @@ def canonical_name(name: str) -> str:
     for (
         known,
         own,
-    ) in all_declarations().items():  # of which other distributions may write theirs as they like
+    ) in all_declarations().items():  # names of other distributions may have any case
         if folded in (each.lower() for each in (known, *own.aliases)):
             return known
     if folded in ABSENT:
@@ -110,12 +110,12 @@ def canonical_name(name: str) -> str:
 
 
 def aliases() -> dict[str, str]:
-    """Other names of backends, and of what is ABSENT, and whose they are."""
+    """Aliases of backends and of ABSENT names, with the names they stand for."""
     return {**{alias: name for name, own in all_declarations().items() for alias in own.aliases}, **ALIASES}
 
 
 def names_of(backend: str) -> list[str]:
-    """What a backend may be called: its own name, then others."""
+    """All names of a backend, its own first."""
     return [backend, *(alias for alias, own in aliases().items() if own == backend)]
 
 
@@ -158,7 +158,7 @@ def _check_priority(value: Any) -> tuple[str, ...]:
 
 
 def device(value: Any) -> str:
-    """An index, "platform:device" or a part of a name, as text: which devices there are is not known here."""
+    """An index, "platform:device" or a part of a name, as text; it is not checked against the devices."""
     text = str(value).strip() if type(value) in (int, str) else ""
     if not text or text.startswith("-"):
         expected = 'a device\'s index, "platform:device" or a part of its name'
@@ -167,17 +167,17 @@ def device(value: Any) -> str:
 
 
 def preference(text: str) -> str:
-    """A backend's name or auto; ConfigError that lists the known ones otherwise."""
+    """The name of a backend, or auto; otherwise ConfigError that lists the known names."""
     return _check_value(_check_preferred, text)
 
 
 def order(text: str) -> tuple[str, ...]:
-    """The backends of a comma-separated list; ConfigError for one that is unknown or there twice."""
+    """The backends of a comma-separated list; ConfigError for an unknown or repeated one."""
     return _check_value(_check_priority, [name.strip() for name in text.split(",")])
 
 
 def _check_value(check: Callable[[Any], Any], value: Any) -> Any:
-    """`check(value)` of something that stands in no file."""
+    """`check(value)` for a value that is not from a file."""
     try:
         return check(value)
     except Wrong as wrong:
@@ -192,9 +192,9 @@ CHECKS: dict[str, Callable[[Any], Any]] = {
 
 
 def checks(keys: Mapping[str, Any]) -> dict[str, Callable[[Any], Any]]:
-    """Of each key that a file may have, what checks it: of CHECKS, and those that backends declare.
+    """The check for each key that a file may have: those of CHECKS, and those that backends declare.
 
-    Installed distributions are only asked where one of `keys` is of nobody else.
+    Searches installed distributions only if none of these has one of `keys`.
     """
     own = {**CHECKS, **_keys_of(shipped())}
     return own if keys.keys() <= own.keys() else {**_keys_of(all_declarations()), **own}

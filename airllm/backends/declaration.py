@@ -1,10 +1,11 @@
-"""What a backend says of itself to all that lists, chooses, builds, measures or draws backends.
+"""The declaration of a backend: all that code which lists, chooses, builds, times or plots backends needs.
 
-There is one door: an entry `name = "module:BACKEND"` whose object is a `Declaration`. A distribution has its
-entry in the group `airllm.backends` of its metadata. A backend of this tree is a module of the folder
-`shipped`, and its file is its entry: a checkout that is not installed has no metadata, and an editable
-install has that of the day it was made. Beyond `shipped()` and `all_declarations()` nothing tells the
-two apart, and no other module knows a backend by its name. Standard library only, as are the declarations.
+Every backend is declared the same way: an entry point `name = "module:BACKEND"` whose object is a
+`Declaration`. An installed distribution has its entry point in the group `airllm.backends`. For a backend of
+this tree, its module in the folder `shipped` is the entry point, because a checkout that is not installed has
+no metadata, and that of an editable install may be out of date. Only `shipped()` and `all_declarations()`
+tell the two apart, and no other module knows a backend by its name. This module and the declarations use the
+standard library only.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Absent:
-    """A name that other systems have for a backend and that is none here.
+    """A backend name of other systems that is no backend here.
 
-    What it is called and runs on in summaries, what stands for it, and its other names.
+    `title` and `runs_on` are for summaries; `reason` says why there is none, or what replaces it.
     """
 
     title: str
@@ -44,59 +45,60 @@ class Absent:
 
 @dataclass(frozen=True)
 class Declaration:
-    """A backend: where its kernels are, and what others need to know before they load them.
+    """A backend: where its kernels are, and what other code must know before it loads them.
 
-    Functions are given as "module:function", so that to read a declaration loads nothing else.
+    Functions are given as "module:function", so reading a declaration imports nothing else.
     """
 
-    # The module that has the kernels, else that of the entry; `definitions`: it has none, and runs the ops'.
+    # The module with the kernels; default: that of the entry point. `definitions`: it has no kernels and runs
+    # the ops' definitions.
     module: str = ""
     definitions: bool = False
-    # What it is called and runs on in summaries, and its colour in plots. Aliases are of small letters.
+    # Its title and hardware in summaries, its other names (lower case), and its colour in plots.
     title: str = ""
     runs_on: str = "other"
     aliases: tuple[str, ...] = ()
     colour: str = ""
-    # Its place in the automatic order, the least first; None: it is tried where a configuration names it.
+    # Its rank in the automatic order, lowest first. None: it is tried only if a configuration names it.
     rank: int | None = None
-    # Whether backend.json as shipped names it. That order stands for that of all backends with a rank.
+    # Whether the shipped backend.json names it. That order stands for the order of all backends with a rank.
     in_shipped_order: bool = False
-    # It computes in the host's memory: a model's weights need not go to a device.
+    # It computes in host memory: a model's weights need not be copied to a device.
     on_processor: bool = False
-    # The distributions whose versions decide how fast it is, and packages whose arrays lie in its memory
-    # though they do not say where they lie by DLPack.
+    # Distributions whose versions affect its speed, and packages whose arrays are in its memory although
+    # they do not report their device through DLPack.
     packages: tuple[str, ...] = ()
     array_packages: tuple[str, ...] = ()
-    # What makes it run: an extra of this distribution, then this, or that where there is no setup.py.
+    # How to get it: an extra of this distribution, then `remedy`, or the other one if there is no setup.py.
     extra: str = ""
     remedy: str = ""
     remedy_where_installed: str = ""
-    # Variables of the environment that its import checks; its ImportError then begins with one of them.
+    # Environment variables that its import checks. The ImportError for a wrong value begins with the name.
     settings: tuple[str, ...] = ()
-    # Keys that it has in backend.json, and what checks each: returns the value, or raises `values.Wrong`.
+    # Its keys in backend.json, each with a function that returns the value or raises `config_schema.Wrong`.
     keys: Mapping[str, str] = field(default_factory=dict)
-    # Options of PersistentKernel, and what makes the KernelBackend of the value of each.
+    # Its options of PersistentKernel, each with a function that makes a KernelBackend from the value.
     options: Mapping[str, str] = field(default_factory=dict)
-    # What makes the KernelBackend of a number of threads and what errors call that.
+    # A function that makes a KernelBackend from a number of threads and the name of that number in errors.
     threads: str = ""
-    # Names of other systems, which are no backend here, and for which it stands.
+    # Backend names of other systems that it replaces.
     stands_for: Mapping[str, Absent] = field(default_factory=dict)
-    # Its value of BackendType in C++, which never changes once a program may have it; None: after all that
-    # have one. What C++ programs that can run it call it: "cpu" is CpuBackend of
-    # cpp_ext/program/cpu_backend.h. Without one they know that it is reached from Python alone.
+    # Its value of BackendType in C++, which must never change once a program may use it; None: after all
+    # that have one. Its name in C++ programs that can run it: "cpu" is CpuBackend of
+    # cpp_ext/program/cpu_backend.h. Without a name, programs know that it is available from Python only.
     number_in_cpp: int | None = None
     name_in_cpp: str = ""
-    # Aliases of another system, which C++ programs know on all.
+    # Aliases for one operating system, which C++ programs accept on all.
     aliases_in_cpp: tuple[str, ...] = ()
-    # Folders of cpp_ext that it shares, and that travel inside its package.
+    # Folders of cpp_ext that it shares with other backends; a wheel has them inside its package.
     folders: tuple[str, ...] = ()
     # The module of cpp_ext/commands that builds or checks it.
     recipe: str = ""
-    # What reading it has raised.
+    # The exception that reading the declaration raised.
     broken: Exception | None = None
 
     def how_to_get(self) -> str:
-        """What makes the backend run where it is not built or installed; "" if it says nothing of that."""
+        """How to build or install the backend; "" if the declaration does not say."""
         here = (CHECKOUT / "setup.py").is_file()
         other = self.remedy if here else self.remedy_where_installed or self.remedy
         if not self.extra:
@@ -105,7 +107,7 @@ class Declaration:
 
 
 def function(reference: str) -> Any:
-    """The object that "module:name" means."""
+    """Import the object named by "module:name"."""
     module, _, name = reference.partition(":")
     return getattr(import_module(module), name)
 
@@ -118,30 +120,30 @@ def shipped() -> dict[str, Declaration]:
 
 
 def all_declarations() -> dict[str, Declaration]:
-    """Every backend: those of the automatic order, then the others that installed distributions add.
+    """All backends: those of the automatic order, then the others of installed distributions.
 
-    Looked for when first asked for, and when the path has changed.
+    Searches at the first call, and again if `sys.path` has changed.
     """
     return _load_declarations(tuple(sys.path))
 
 
 def forget() -> None:
-    """Look again for backends of installed distributions."""
+    """Search again for backends of installed distributions at the next call."""
     _load_declarations.cache_clear()
 
 
 @functools.lru_cache(maxsize=1)
 def _load_declarations(_path: tuple[str, ...]) -> dict[str, Declaration]:
-    from importlib.metadata import entry_points  # looking through what is installed takes milliseconds
+    from importlib.metadata import entry_points  # searching installed distributions takes milliseconds
 
     found = {entry.name: _read(entry) for entry in reversed(tuple(entry_points(group=GROUP)))}
     return _in_order({**shipped(), **found})
 
 
 def _read(entry: EntryPoint) -> Declaration:
-    """What an entry of another distribution declares; without an attribute it names the kernels alone.
+    """The declaration of another distribution's entry point; one without an attribute only names the kernels.
 
-    What cannot be read is a backend that does not run, and says why.
+    A declaration that cannot be read becomes a backend that does not run, with the reason.
     """
     try:
         found = entry.load() if entry.attr else shipped().get(entry.name, Declaration())
@@ -149,7 +151,7 @@ def _read(entry: EntryPoint) -> Declaration:
             expected = f"expected an {__name__}.Declaration"
             raise TypeError(f"{entry.value} is a {type(found).__name__}, {expected}")
         module = found.module if entry.attr and found.module else entry.module
-    except Exception as error:  # another's module may raise anything at all
+    except Exception as error:  # a foreign module may raise any exception
         found, module = Declaration(broken=error), entry.module
     packages = found.packages or ((entry.dist.name,) if entry.dist else ())
     return dataclasses.replace(found, module=module, packages=packages)

@@ -1,4 +1,4 @@
-"""What runs and why, for people and programs that ask."""
+"""Reports on which backend runs and why, for people and programs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from airllm.backends.registry import all_names, available, choice, definitions, 
 
 
 def get_backend_info(name: str | None = None) -> dict[str, Any]:
-    """What runs, why, and for each backend that does not run, the reason. Opens every backend.
+    """The backend in use and why, and for each backend that does not run, the reason. Opens every backend.
 
-    "choices" has for each op a line for each size that `airllm tune` has measured, and "tuning" what became
-    of its file: why it is "used" or not, and what has "changed" on this machine since.
-    Of the backend `name` alone: whether it is available, the reason if not, its device_count and devices, and
-    the compute_units, max_memory, max_shared_memory (bytes) and compute_capability (90 for 9.0) of the first.
+    "choices" has for each op one line per size that `airllm tune` has measured. "tuning" describes its file:
+    whether it is "used" and why, and what has "changed" on this machine since.
+    With `name`, describes that backend only: whether it is available, the reason if not, its device_count and
+    devices, and of the first device the compute_units, max_memory, max_shared_memory (bytes) and
+    compute_capability (90 for 9.0).
     """
     if name is not None:
         return _describe_backend(name)
@@ -38,9 +39,9 @@ def get_backend_info(name: str | None = None) -> dict[str, Any]:
 
 
 def _describe_backend(name: str) -> dict:
-    """What `get_backend_info(name)` gives: whether the backend runs, why not, and what its devices have.
+    """The result of `get_backend_info(name)`: whether the backend runs, why not, and its devices.
 
-    `compute_capability` is a whole number here, 90 for 9.0; 0 where a device has none.
+    `compute_capability` is an integer, 90 for 9.0; 0 if the device has none.
     """
     backend = open_backend(name)
     devices = [] if backend.why_not else devices_of(backend.module)
@@ -77,8 +78,8 @@ def _choices(op: str) -> list[str]:
 def explain(op: str, *arrays: Any, dtype: str | None = None) -> str:
     """Which backend runs a call of `op` and why: "silu (1, 4096): cpp, 4 us; opencl 180 us".
 
-    `arrays` are the call's first arrays, or their shapes; `dtype` is that of the arrays, float32 for shapes.
-    ValueError for an unknown op, or fewer arrays than the two that decide (one where the op has one).
+    `arrays` are the call's first arrays, or their shapes. `dtype` defaults to that of the arrays, or float32
+    for shapes. ValueError for an unknown op, or for fewer than two arrays (one if the op has one).
     """
     if op not in definitions:
         raise ValueError(f"explain: unknown op {op!r}, expected one of: {', '.join(definitions)}")
@@ -90,7 +91,7 @@ def explain(op: str, *arrays: Any, dtype: str | None = None) -> str:
 
 
 def print_backend_info() -> None:
-    """Print which backend runs, which others could, and why the rest do not; then how ops were measured."""
+    """Print which backend runs, which others could, why the rest do not, and the state of the tuning."""
     info = get_backend_info()
     print(f"Active backend: {info['backend']} ({info['device']})")
     print(f"Configuration:  {_describe_config(choice().config)}")
@@ -108,7 +109,7 @@ def print_backend_info() -> None:
 
 
 def _describe_config(config: Config) -> str:
-    """The user's wish and where it stands."""
+    """The backend setting in force and its source."""
     order = ", ".join(config.order)
     if config.force_backend:
         wish = f"{config.force_backend} and no other"
@@ -123,6 +124,6 @@ def _describe_config(config: Config) -> str:
 
 
 def _describe_routing() -> list[str]:
-    """The ops that run elsewhere than the order says at some size, a line each."""
+    """One line for each op and dtype that runs on another backend than the usual one at some size."""
     table = choice().table
     return [] if table is None else [line for op in table.tuning.ops for line in table.summary(op)]

@@ -1,4 +1,4 @@
-"""The devices that backends compute on, and the memory of this machine."""
+"""The devices of backends, and the memory of this machine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from types import ModuleType
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A device of a backend. Memory in bytes; None where the device or its driver does not tell.
+    """A device of a backend. Memory is in bytes; None if the device or its driver does not report it.
 
-    `unified_memory`: the device shares the host's memory. `compute_capability` is NVIDIA's, such as "9.0".
-    `max_shared_memory`: what a group of threads shares on a GPU.
+    `unified_memory`: the device shares host memory. `compute_capability` is NVIDIA's, such as "9.0".
+    `max_shared_memory`: the memory that a GPU thread block shares.
     """
 
     index: int
@@ -30,8 +30,8 @@ class DeviceInfo:
 
 
 def devices_of(module: ModuleType | None) -> list[DeviceInfo]:
-    """What a backend's module says in `device_infos()`, a dictionary for each device, with its `index` if
-    that is not its place there; the host if it has no such function. Raises what the module raises.
+    """The devices of a backend's module, from its `device_infos()`: a dictionary per device, with an `index`
+    if that is not its position. The host if it has no such function. Raises what the module raises.
     """
     device_infos = getattr(module, "device_infos", None)
     if device_infos is None:
@@ -40,33 +40,33 @@ def devices_of(module: ModuleType | None) -> list[DeviceInfo]:
 
 
 def host_device() -> DeviceInfo:
-    """This machine's processor and memory, or the part of them that this process may use."""
+    """This machine's CPU and memory, or the part of them that this process may use."""
     total, free = host_memory()
     return DeviceInfo(0, cpu_name(), total, free, unified_memory=True, compute_units=usable_cores())
 
 
 def usable_cores() -> int:
-    """Processors that this process may run on."""
+    """Number of CPUs that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @cache
 def cpu_name() -> str:
-    """The processor's own name for itself."""
+    """The CPU's model name."""
     lines = _lines(Path("/proc/cpuinfo"))
     named = (line.split(":", 1)[1].strip() for line in lines if line.startswith(("model name", "Model")))
     return next(named, "") or _known_name() or platform.processor() or platform.machine()
 
 
 def _known_name() -> str:
-    """What py-cpuinfo calls a processor of which the kernel tells only numbers, as of most ARM ones."""
+    """The name from py-cpuinfo, if the kernel reports only numbers, as for most ARM CPUs."""
     import cpuinfo
 
     return cpuinfo.get_cpu_info().get("brand_raw", "")
 
 
 def host_memory() -> tuple[int, int | None]:
-    """Bytes of memory, in all and free: of the machine, or of this process's control group if it has less."""
+    """Total and free memory in bytes: of the machine, or of this process's control group if that has less."""
     known = dict(line.split(":", 1) for line in _lines(Path("/proc/meminfo")) if ":" in line)
     if "MemTotal" not in known:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), None
@@ -76,14 +76,14 @@ def host_memory() -> tuple[int, int | None]:
     return total, free
 
 
-# The files of a control group's memory controller: limit, use. Version 2, version 1.
+# The files of a control group's memory controller (limit, usage), for versions 2 and 1.
 _GROUP_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 
 
 def _group_limits(
     root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> Iterator[tuple[int, int]]:
-    """(limit, used) of the control groups that this process is in, from its own up to the root."""
+    """(limit, used) of this process's control groups, from its own up to the root."""
     for line in _lines(own):
         _, controllers, name = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
@@ -104,7 +104,7 @@ def _limit_in(folder: Path) -> Iterator[tuple[int, int]]:
 
 
 def _reclaimable(folder: Path) -> int:
-    """Bytes of files that the group's memory caches and would give up."""
+    """Bytes of the page cache in the group's memory that the kernel can reclaim."""
     stat = dict(line.split() for line in _lines(folder / "memory.stat"))
     return int(stat.get("inactive_file", 0)) + int(stat.get("active_file", 0))
 

@@ -1,4 +1,4 @@
-"""JSON files that people may edit: errors that name file and line, and writing in one step.
+"""JSON files that people may edit: errors name file and line, and writes are atomic.
 
 Standard library only.
 """
@@ -15,9 +15,9 @@ from airllm.backends.config_schema import ConfigError, Wrong, format_value
 
 
 def read(path: Path, expected: str) -> tuple[dict[str, Any], str]:
-    """The values of a file and its text; ConfigError for one that cannot be read, is no JSON or no object.
+    """The values of a file and its text; ConfigError if it cannot be read, or is not a JSON object.
 
-    `expected` says in that error what the object should have.
+    `expected` describes the object in that error.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -37,7 +37,7 @@ def _parse(path: Path, text: str, expected: str) -> dict[str, Any]:
         raise ConfigError(f"{path}:{line}: {wrong}") from None
     except RecursionError as error:
         raise ConfigError(f"{path}: is nested too deeply: {error}") from None
-    except ValueError as error:  # a number of more digits than Python takes
+    except ValueError as error:  # a number with more digits than Python accepts
         raise ConfigError(f"{path}: is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path}:1: has {format_value(values)}, expected an object with {expected}")
@@ -52,7 +52,7 @@ def _refuse_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def find_repeated(names: Iterable[str]) -> str | None:
-    """The first name that has stood before."""
+    """The first name that repeats an earlier one."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -62,8 +62,8 @@ def find_repeated(names: Iterable[str]) -> str | None:
 
 
 def line_of(text: str, *keys: str | int, item: Any = None) -> int:
-    """The line of a value of valid JSON, reached by keys of objects and places in lists; or of the string
-    `item` in it. Of what is not there, the line of what it should be in.
+    """The line of a value in valid JSON, given its path of keys and list indices, or of the string `item` in
+    that value. If it is missing, the line of the innermost value found.
     """
     offset = 0
     for key in keys if text else ():
@@ -74,7 +74,7 @@ def line_of(text: str, *keys: str | int, item: Any = None) -> int:
 
 
 def _members(text: str, at: int) -> dict[str | int, int]:
-    """Where the value of each key of the object, or of each place in the list, at an offset begins."""
+    """The offset of each value of the object or list at offset `at`, by key or index."""
     decode = json.JSONDecoder().raw_decode
     offsets: dict[str | int, int] = {}
     at = _skip(text, at, "")
@@ -92,22 +92,22 @@ def _members(text: str, at: int) -> dict[str | int, int]:
 
 
 def _skip(text: str, at: int, mark: str) -> int:
-    """The offset of what follows blanks and the mark."""
+    """The offset after whitespace and the mark."""
     while text[at] in " \t\r\n" + mark:
         at += 1
     return at
 
 
 def text_of(values: dict[str, Any]) -> str:
-    """The text of a file with these values."""
+    """The file text of these values."""
     return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
 
 @contextlib.contextmanager
 def one_writer(path: Path) -> Iterator[None]:
-    """In here no other process or thread that asks in this way changes files of the folder of `path`: what is
-    read, changed and written loses nothing of another's. The folder is locked, so that no file for a lock
-    stays behind; not where the system cannot lock folders (Windows, some network file systems).
+    """Lock the folder of `path` against other processes and threads that use this lock, so that a read,
+    change and write loses no other change. It locks the folder itself, to leave no lock file. It locks
+    nothing on systems that cannot lock folders (Windows, some network file systems).
     """
     with contextlib.ExitStack() as held:
         with contextlib.suppress(ImportError, OSError):
@@ -120,9 +120,7 @@ def one_writer(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, text: str) -> None:
-    """Replaces a file: readers see the old one or the new one, never a part. ConfigError if it cannot be
-    written.
-    """
+    """Replace a file; readers see the old or the new one, never a part. ConfigError if writing fails."""
     try:
         _replace(path, text)
     except OSError as error:
@@ -130,10 +128,10 @@ def write(path: Path, text: str) -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Writes a file beside `path` and renames it over `path` once it is on the disk."""
+    """Write a temporary file next to `path`, sync it to disk, and rename it to `path`."""
     half = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
-        # half of a character, which a string of JSON may have, is written as JSON's escape, "\\ud800"
+        # JSON strings may have an unpaired surrogate: write it as JSON's escape, "\\ud800"
         with open(half, "x", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
             file.flush()

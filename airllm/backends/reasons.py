@@ -1,18 +1,18 @@
-"""Why something does not run, in one line. Standard library only."""
+"""Reduce errors to one line. Standard library only."""
 
 import re
 
-# What compilers and Python write; not an option or a path with that word in it.
+# An error as compilers and Python print it; not an option or a path that contains the word.
 _ERROR = re.compile(r"(?<![\w/.-])(fatal )?(error|ERROR)\b\s*[:\[]|^\w*(Error|Exception): |: error ")
 
 
 def reason(error: BaseException) -> str:
-    """Why something does not run, in one line, when trying it has raised `error`."""
+    """One line that says why something does not run, from the `error` it raised."""
     return one_line(str(error)) or type(error).__name__
 
 
 def one_line(text: str) -> str:
-    """What a message says: the line of a compiler's log that has the error, else all of its lines."""
+    """A message as one line: the error line of a compiler's log, else all lines joined."""
     return error_line(text) or "; ".join(line for each in text.splitlines() if (line := each.strip()))
 
 

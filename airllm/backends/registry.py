@@ -1,7 +1,7 @@
-"""Backends as found on this machine, and the one that runs the ops now.
+"""The backends of this machine, and the one that runs the ops now.
 
-A backend is a module with functions named after ops and `device()`; `declaration` says where it is found.
-A backend counts as available once it has answered an op correctly; if it does not, the reason is kept.
+A backend is a module with `device()` and functions named after ops; `declaration` says where it is.
+A backend is available once it has computed an op correctly; otherwise the registry keeps the reason.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from airllm.backends.backend import Backend as Backend
 from airllm.backends.config_schema import DEFINITIONS, absent_names
 from airllm.backends.declaration import CHECKOUT, all_declarations
 
-if (CHECKOUT / "cpp_ext").is_dir():  # a checkout: what was built in place lies there
+if (CHECKOUT / "cpp_ext").is_dir():  # a checkout: backends built in place are there
     sys.path.append(str(CHECKOUT / "cpp_ext"))
 
 NOT_MEASURED = "the first that runs in the order; `airllm tune` measures which one is the fastest"
@@ -39,12 +39,12 @@ _lock = threading.RLock()
 _opened: dict[str, Backend] = {}
 _tables: dict[tuple, routing.Table] = {}
 
-# The NumPy definition of every op: what `python` runs, and any backend that lacks a kernel.
+# The NumPy definition of every op. `python` runs these, and so does a backend for ops without a kernel.
 definitions: dict[str, Callable] = {}
 
 
 def declare(op_name: str, definition: Callable) -> None:
-    """Make `definition` what runs an op without a kernel, also where an earlier one of that name has run."""
+    """Register the definition of an op; it replaces an earlier one of that name in opened backends too."""
     definitions[op_name] = definition
     for backend in _opened.values():
         if not backend.why_not:
@@ -54,16 +54,16 @@ def declare(op_name: str, definition: Callable) -> None:
 
 
 def _kernel(module: ModuleType | None, op_name: str) -> Callable:
-    """The function that runs an op: the backend's, else the definition."""
+    """The backend's function for an op, else the definition."""
     return getattr(module, op_name, None) or definitions[op_name]
 
 
 @dataclass
 class _Choice:
-    """The backend in use, why it is, and why those before it in the order are not.
+    """The backend in use, why it was chosen, and why those before it in the order were not.
 
-    With a `table`, that is what runs the calls that were not measured. `named`: it was asked for by name, not
-    found in the order.
+    With a `table`, the backend runs only the calls that were not measured. `named`: it was chosen by name,
+    not by the order.
     """
 
     backend: Backend
@@ -75,12 +75,12 @@ class _Choice:
     kernels: dict[str, Callable] = field(init=False)
 
     def __post_init__(self) -> None:
-        # one attribute less on the way of every call
+        # saves an attribute lookup in every call
         self.kernels = (self.table or self.backend).kernels
 
 
 def module_of(name: str) -> ModuleType | None:
-    """The module of a backend, which may not run here; None for NumPy. Raises what its import raises."""
+    """Import a backend's module; None for NumPy. Raises what the import raises. The backend may not run."""
     own = all_declarations()[name]
     if own.broken:
         raise own.broken
@@ -95,8 +95,8 @@ def _try_open(name: str) -> Backend:
         if module is None:
             return Backend(name, device=_numpy(), kernels=dict(definitions))
         device = proof.prove_device(module)
-    except Exception as error:  # a driver may raise anything at all
-        if config_schema.is_of_a_setting(name, error):  # a mistake of the user's, which must not go unnoticed
+    except Exception as error:  # a driver may raise any exception
+        if config_schema.is_of_a_setting(name, error):  # a mistake of the user's must not be hidden
             raise config.ConfigError(str(error)) from error
         return Backend(name, why_not=reason_of(name, error), cause=error)
     kernels = {op_name: _kernel(module, op_name) for op_name in definitions}
@@ -104,7 +104,7 @@ def _try_open(name: str) -> Backend:
 
 
 def _numpy() -> str:
-    """NumPy, and the BLAS that it was built with, which the C++ backend uses too."""
+    """NumPy and the BLAS it was built with; the C++ backend uses that too."""
     built: Any = np.show_config(mode="dicts")
     blas = built.get("Build Dependencies", {}).get("blas", {})
     name, version = (blas.get(key, "") for key in ("name", "version"))
@@ -112,21 +112,21 @@ def _numpy() -> str:
 
 
 def reason_of(name: str, error: Exception) -> str:
-    """Why a backend cannot run here, in one line, when trying it has raised `error`."""
+    """One line that says why a backend cannot run here, from the `error` it raised."""
     remedy = all_declarations()[name].how_to_get() if isinstance(error, ModuleNotFoundError) else ""
     return reasons.reason(error) + (f" ({remedy})" if remedy else "")
 
 
 def remedy_for(name: str) -> str:
-    """What makes a backend run that is not built or installed here."""
+    """How to build or install a backend."""
     own = all_declarations().get(name)
     return (own.how_to_get() if own else "") or "see its documentation"
 
 
 def open_backend(name: str) -> Backend:
-    """The backend `name` (or an alias), opened once and tried; failing is an answer too, with its reason.
+    """Open the backend `name` (or an alias) and try it, once. One that fails is returned with its `why_not`.
 
-    Raises ValueError, naming the known ones, if there is no such backend.
+    Raises ValueError that lists the known names if there is no such backend.
     """
     if found := _opened.get(name):
         return found
@@ -137,7 +137,7 @@ def open_backend(name: str) -> Backend:
         return _opened[name]
 
 
-opened = open_backend  # its name before
+opened = open_backend  # its former name
 
 
 def available() -> list[str]:
@@ -151,12 +151,12 @@ def kernel(op_name: str, backend_name: str) -> Callable:
 
 
 def all_names() -> list[str]:
-    """Every known backend, those of the configured order first."""
+    """Names of all known backends, those of the configured order first."""
     return list(dict.fromkeys([*process_wide.config.order, *config.known_names()]))
 
 
 def require_backend(name: str, undo: str = "ask for another backend") -> Backend:
-    """The backend of this name; ImportError with the reason and remedies if it cannot run here."""
+    """The backend of this name; ImportError with the reason and the remedies if it cannot run here."""
     backend = open_backend(name)
     if backend.why_not:
         raise ImportError(
@@ -169,8 +169,8 @@ def require_backend(name: str, undo: str = "ask for another backend") -> Backend
 
 
 def why_passed_over(name: str) -> str:
-    """Why the automatic order does not take a backend: it cannot run, or is no gain unless asked for."""
-    with contextlib.suppress(Exception):  # what fails here fails in opened() too, which keeps the reason
+    """Why the automatic order skips a backend: it cannot run, or runs only if named. "" if it does not."""
+    with contextlib.suppress(Exception):  # open_backend() fails too and keeps the reason
         hook = getattr(module_of(name), "only_when_asked", None)
         if reason := hook() if hook else "":
             return reason
@@ -198,7 +198,7 @@ def _choose(settings: config.Config) -> _Choice:
 
 
 def _choose_tuned(backend: Backend, settings: config.Config, passed_over: dict[str, str]) -> _Choice:
-    """The automatic choice: by what was measured, if it was measured on this machine as it is."""
+    """The automatic choice, by measured times if they were measured on this machine in its present state."""
     found = tuning_file.load()
     if found is None:
         return _Choice(backend, settings, passed_over, NOT_MEASURED)
@@ -219,13 +219,13 @@ def _table(found: tuning_file.Tuning, backend: Backend, settings: config.Config)
 
 
 def automatic_table(found: tuning_file.Tuning) -> routing.Table:
-    """What the automatic order makes of what was measured here, whatever else is configured."""
+    """The routing table of the automatic order for these times, even if a backend is forced or preferred."""
     settings = config.load()
     return _table(found, _first_running(settings.order, {}), settings)
 
 
 def _first_running(order: Iterable[str], passed_over: dict[str, str]) -> Backend:
-    """The first of an order that runs here and is a gain; `passed_over` takes those before it, and why."""
+    """The first backend of `order` not to skip; `passed_over` gets those before it, with the reasons."""
     for name in order:
         if name not in passed_over:
             if not (reason := why_passed_over(name)):
@@ -235,11 +235,11 @@ def _first_running(order: Iterable[str], passed_over: dict[str, str]) -> Backend
 
 
 def best() -> Backend:
-    """What the automatic order gives."""
+    """The first backend of the automatic order that runs here."""
     return _first_running(process_wide.config.order, {})
 
 
-# NumPy, until `airllm.tensor_ops` has declared the ops that a backend answers to show that it runs.
+# NumPy until `airllm.tensor_ops` has declared the ops: to show that it runs, a backend must compute one.
 process_wide = _Choice(
     open_backend(DEFINITIONS),
     config.Config(DEFINITIONS, (DEFINITIONS,), None, "defaults", None),
@@ -255,12 +255,12 @@ def choice() -> _Choice:
 
 
 def current(name: str | None = None) -> Backend:
-    """The backend that runs ops now, in this thread; or the one asked for by name."""
+    """The backend that runs ops now in this thread, or the named one."""
     return require_backend(name) if name else choice().backend
 
 
 def kernels(name: str | None = None) -> dict[str, Callable]:
-    """Op name -> the function that runs it now, in this thread; or on the backend asked for by name."""
+    """Op name -> the function that runs it now in this thread, or on the named backend."""
     return require_backend(name).kernels if name else choice().kernels
 
 
@@ -272,10 +272,10 @@ def _choose_by_name(name: str) -> _Choice:
 
 @contextlib.contextmanager
 def use_backend(name: str) -> Iterator[Backend]:
-    """Run the ops of a `with` block on this backend: in this thread (or asyncio task) alone.
+    """Run the ops of a `with` block on this backend, in this thread (or asyncio task) only.
 
-    Raises ImportError with the reason and the remedies if it cannot run here, ValueError if
-    there is no such backend. "auto" is what the configuration says.
+    "auto" follows the configuration. Raises ImportError with the reason and the remedies if the backend
+    cannot run here, ValueError if there is no such backend.
     """
     token = _scoped.set(_choose_by_name(name))
     try:
@@ -285,13 +285,13 @@ def use_backend(name: str) -> Iterator[Backend]:
 
 
 def set_backend(name: str) -> None:
-    """Run ops on this backend from now on, in every thread; raises as `use_backend` does."""
+    """Run ops on this backend from now on, in every thread. Raises as `use_backend` does."""
     global process_wide
     process_wide = _choose_by_name(name)
 
 
 def reload_backend() -> str:
-    """Read the configuration again, look again for what did not run before, and return the choice."""
+    """Read the configuration again, retry the backends that failed, and return the name of the choice."""
     with _lock:
         for name in [name for name, backend in _opened.items() if backend.why_not]:
             del _opened[name]
@@ -305,5 +305,5 @@ def reload_backend() -> str:
 
 
 def get_backend() -> str:
-    """Name of the backend that runs ops now, in this thread."""
+    """Name of the backend that runs ops now in this thread."""
     return choice().backend.name

@@ -1,8 +1,8 @@
-"""Which backend runs a call, by what was measured: a table of winners for each op and dtype.
+"""Choose the backend of a call by measured times: a table of winners for each op and dtype.
 
-A call takes the winner at the nearest measured size, in powers of two of its first one or two arrays. Only
-NumPy arrays of one measured dtype are routed; all else goes to the backend that the order gives: arrays on
-a device, stored weights, other dtypes.
+A call runs on the winner at the nearest measured size, in powers of two of its first one or two arrays. Only
+calls with NumPy arrays of one measured dtype are routed. Device arrays, stored weights and other dtypes go to
+the backend that comes first in the order.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from airllm.backends.backend import Backend
 from airllm.backends.config_schema import on_processor
 from airllm.backends.tuning_file import Point, Time, Tuning
 
-OCTAVES = 48  # sizes are told apart by their bit lengths
-MARGIN = 1.1  # how much faster another backend must be than the one that the order gives
+OCTAVES = 48  # sizes are distinguished by their bit lengths
+MARGIN = 1.1  # how many times faster than the usual backend another one must be
 INDEX_KINDS = "iu"
 UNMEASURED = "not measured, the first that runs in the order"
 
 
 class Table:
-    """What runs each op where `usual` is what the order gives: `kernels`, by the op's name.
+    """`kernels` has the function that runs each op. `usual` is the first backend of the order.
 
-    `order` are the backends that may run ops, of which those that win are opened when first needed.
+    `order` has the backends that may run ops. Those that win are opened when first needed.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Table:
         self.kernels = {op_name: self.kernel(op_name) for op_name in usual.kernels}
 
     def kernel(self, op_name: str) -> Callable:
-        """The usual one where none was faster, else one whose first call opens what was."""
+        """The usual kernel if no backend was faster; else a function that opens the faster ones at a call."""
         if not any(self._faster(p) for points in self.tuning.ops.get(op_name, {}).values() for p in points):
             return self.usual.kernels[op_name]
 
@@ -66,24 +66,24 @@ class Table:
     def _places(
         self, op_name: str, points: Sequence[Point], winners: Sequence[str]
     ) -> tuple[list[Callable], bytes]:
-        """The kernels that win somewhere, and which of them does at each octave of the deciding arrays."""
+        """The kernels that win at some size, and the winner's index at each octave of the deciding arrays."""
         names = list(dict.fromkeys(winners))
         which = np.array([names.index(name) for name in winners], np.uint8)
         kernels = [self.opened(name).kernels[op_name] for name in names]
         return kernels, which[nearest_points(points)].tobytes()
 
     def winner(self, point: Point) -> str:
-        """The backend that runs calls of this size: the usual one unless another is clearly faster."""
+        """The backend that runs calls of this size: the usual one, unless another is clearly faster."""
         return next((name for name in self._faster(point) if not self._refusal(name)), self.usual.name)
 
     def _faster(self, point: Point) -> list[str]:
-        """The backends that are clearly faster than the usual one, the fastest first."""
+        """The backends that are clearly faster than the usual one, fastest first."""
         usual = point.times.get(self.usual.name)
         names = [n for n, time in point.times.items() if usual is None or clearly_faster(time, usual)]
         return sorted(names, key=lambda name: point.times[name].median)
 
     def _refusal(self, name: str) -> str:
-        """Why a backend that was measured is not used, "" if it is; the user is told once of what changed."""
+        """Why a measured backend is not used, "" if it is. Warns once if the backend has changed."""
         if name not in self.order:
             return "it is not in backend_priority"
         if name not in self.refused:
@@ -102,7 +102,7 @@ class Table:
     # ---- explanations ----
 
     def points(self, op_name: str) -> list[str]:
-        """What was measured of an op and what is chosen, a line for each size."""
+        """The measured times of an op and the choice, one line per size."""
         return [
             self._line(op_name, dtype, _shapes(point), point)
             for dtype, points in self.tuning.ops.get(op_name, {}).items()
@@ -110,7 +110,7 @@ class Table:
         ]
 
     def rows(self) -> list[dict[str, Any]]:
-        """All that was measured and the "winner" of each row, in plain values, ready for JSON."""
+        """All measured times with the "winner" of each row, as plain values for JSON."""
         return [
             {
                 "op": op,
@@ -125,7 +125,7 @@ class Table:
         ]
 
     def summary(self, op_name: str) -> list[str]:
-        """Where an op runs elsewhere than the order says, a line for each dtype."""
+        """The sizes at which an op runs on another backend than the usual one, one line per dtype."""
         lines = []
         for dtype, points in self.tuning.ops.get(op_name, {}).items():
             found: dict[str, list[str]] = {}
@@ -137,7 +137,7 @@ class Table:
         return lines
 
     def explain(self, op_name: str, shapes: Sequence[tuple[int, ...]], dtype: str) -> str:
-        """What runs a call with arrays of these shapes and this dtype, and why."""
+        """Which backend runs a call with these shapes and dtype, and why."""
         points = self.tuning.ops.get(op_name, {}).get(dtype)
         if not points:
             return f"{case(op_name, shapes, dtype)}: {self.usual.name}: {UNMEASURED}"
@@ -162,22 +162,22 @@ class Table:
 
 
 def clearly_faster(time: Time, than: Time) -> bool:
-    """By more than the margin, and by more than both vary."""
+    """Whether `time` is faster than `than` by more than MARGIN, and their quartile ranges do not overlap."""
     return time.median * MARGIN < than.median and time.high < than.low
 
 
 def deciding_arrays(point: Point) -> list[str]:
-    """The names of the arrays whose sizes choose: the first two."""
+    """Names of the arrays whose sizes decide: the first two."""
     return list(point.arrays)[:2]
 
 
 def octave_of(size: int) -> int:
-    """The place of a size in a table."""
+    """The index of a size in a table."""
     return min(size.bit_length(), OCTAVES - 1)
 
 
 def nearest_points(points: Sequence[Point]) -> np.ndarray:
-    """The place in `points` of the nearest one, at each octave of each deciding array."""
+    """The index in `points` of the nearest one, for each octave of each deciding array."""
     names = deciding_arrays(points[0])
     centres = np.arange(OCTAVES) - 0.5  # a size of n bits is from 2^(n-1) to below 2^n
     distances: Any = 0
@@ -189,9 +189,9 @@ def nearest_points(points: Sequence[Point]) -> np.ndarray:
 
 
 def route(usual: Callable, arrays: int, tables: Mapping[str, tuple[list[Callable], bytes]]) -> Callable:
-    """A function that hands calls to the kernels of `tables` by its first `arrays` arguments.
+    """A function that dispatches calls to the kernels of `tables` by its first `arrays` arguments.
 
-    It stands in for `tensor_ops_cpp.route`, which costs a tenth, where that is not built.
+    Used if `tensor_ops_cpp.route` is not built, which takes a tenth of the time.
     """
 
     measured = {np.dtype(getattr(ml_dtypes, name, name)): table for name, table in tables.items()}
@@ -220,7 +220,7 @@ def route(usual: Callable, arrays: int, tables: Mapping[str, tuple[list[Callable
     return routed
 
 
-# ---- words ----
+# ---- text ----
 
 
 def _shapes(point: Point) -> list[tuple[int, ...]]:
@@ -236,6 +236,6 @@ def case(op_name: str, shapes: Iterable[tuple[int, ...]], dtype: str) -> str:
 
 
 def us(median: float) -> str:
-    """Microseconds to three figures, milliseconds from a thousand on."""
+    """A time as text with three significant digits: in us, or in ms from 1000 us."""
     value, unit = (median, "us") if median < 1000 else (median / 1000, "ms")
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f} {unit}"

@@ -1,8 +1,8 @@
-"""tuning.json: how long ops took on each backend of this machine, which `airllm tune` measures.
+"""tuning.json: the times of ops on each backend of this machine, as `airllm tune` measured them.
 
-It lies beside the configuration in force, else in the checkout or the user's configuration folder;
-AIRLLM_TUNING names another file, or is `off`. BACKEND_CONFIG.md explains it. `routing` makes choices of it.
-A file that says what it may not is an error with file, line and key. Standard library only.
+It is next to the configuration in force, else in the checkout or the user's configuration folder.
+AIRLLM_TUNING names another file, or is `off`. BACKEND_CONFIG.md explains the file; `routing` uses it.
+An invalid file raises an error with file, line and key. Standard library only.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from airllm.backends import config, json_file
 from airllm.backends.config_schema import ConfigError, format_value
 from airllm.backends.devices import cpu_name
 
-_LARGEST = sys.maxsize  # values of an array
+_LARGEST = sys.maxsize  # limit on the number of elements of an array
 DTYPES = ("float32", "float16", "bfloat16")
 KEYS = ("about", "measured", "machine", "ops")
 ABOUT = "how long ops take on each backend of this machine, in us (median, quartiles): airllm tune"
@@ -30,7 +30,7 @@ REMEDY = "`airllm tune` measures and writes the file anew"
 
 @dataclass(frozen=True)
 class Time:
-    """Microseconds of a call, copies to and from a device included: the median and the quartiles."""
+    """The time of a call in microseconds, including copies to and from a device: median and quartiles."""
 
     median: float
     low: float
@@ -39,7 +39,7 @@ class Time:
 
 @dataclass(frozen=True)
 class Point:
-    """What was measured at one size: the shape of each array, and the time of each backend."""
+    """The measurement of one size: the shape of each array, and the time on each backend."""
 
     arrays: Mapping[str, tuple[int, ...]]
     times: Mapping[str, Time]
@@ -47,7 +47,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the times hold for: `backends` has the device of each that was measured."""
+    """The machine that the times are valid for; `backends` has the device of each measured backend."""
 
     cpu: str
     cores: int
@@ -55,8 +55,8 @@ class Machine:
     backends: Mapping[str, str]
 
     def changes(self, devices: Mapping[str, str]) -> list[str]:
-        """How this machine differs, a line each. `devices` are those of the backends that are to be compared,
-        "" where one does not run.
+        """One line for each difference to this machine. `devices` has the backends to compare, each with its
+        device, "" if it does not run.
         """
         here = this_machine({})
         pairs = [(name, getattr(self, name), getattr(here, name)) for name in ("cpu", "cores", "airllm")]
@@ -72,7 +72,7 @@ def _or_none(value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """What a file holds: `ops` has the points of each op by dtype."""
+    """The content of a file; `ops` has the points of each op by dtype."""
 
     path: Path
     measured: str
@@ -86,7 +86,7 @@ def _host() -> tuple[str, int]:
 
 
 def this_machine(devices: Mapping[str, str]) -> Machine:
-    """This machine, with these devices of its backends."""
+    """This machine, with these backends and their devices."""
     return Machine(*_host(), __version__, devices)
 
 
@@ -94,7 +94,7 @@ def this_machine(devices: Mapping[str, str]) -> Machine:
 
 
 def tuning_file() -> Path | None:
-    """Where the file is, or is to be; None where there is none: see `why_no_file`."""
+    """The path of the file, which may not exist yet; None if there is no path: see `why_no_file`."""
     named = os.environ.get("AIRLLM_TUNING", "").strip()
     if named:
         return None if named == "off" else config.named_file("AIRLLM_TUNING", named)
@@ -104,7 +104,7 @@ def tuning_file() -> Path | None:
 
 
 def why_no_file() -> str:
-    """Why `tuning_file` gives None."""
+    """Why `tuning_file` returned None."""
     if os.environ.get("AIRLLM_TUNING", "").strip() == "off":
         return "AIRLLM_TUNING=off"
     return "this user has no home folder, and AIRLLM_TUNING names no file"
@@ -112,7 +112,7 @@ def why_no_file() -> str:
 
 @contextlib.contextmanager
 def ignore_tuning() -> Iterator[None]:
-    """What was measured before has no say in here."""
+    """Ignore the tuning file inside the block."""
     before = os.environ.get("AIRLLM_TUNING")
     os.environ["AIRLLM_TUNING"] = "off"
     try:
@@ -123,7 +123,7 @@ def ignore_tuning() -> Iterator[None]:
 
 
 def load() -> Tuning | None:
-    """What was measured, None if nothing was; ConfigError for a file that cannot be understood."""
+    """The tuning in force, None if there is none; ConfigError for an invalid file."""
     path = tuning_file()
     if path and path.exists():
         stamp = path.stat()
@@ -139,7 +139,7 @@ def _read(path: Path, *stamp: int) -> Tuning:
 
 
 def read(path: Path) -> Tuning:
-    """The settings of one file; ConfigError with file, line and key if it says anything it may not."""
+    """The content of one file; ConfigError with file, line and key if it is invalid."""
     try:
         values, text = json_file.read(path, f"the keys {', '.join(KEYS)}")
         return _Reader(path, text).tuning(values)
@@ -148,9 +148,9 @@ def read(path: Path) -> Tuning:
 
 
 def write(path: Path, machine: Machine, measured: str, ops: Mapping[str, Any]) -> Tuning:
-    """Puts points of ops into a file, which may not exist yet, and returns all that it holds then.
+    """Write points of ops to a file, which may not exist yet, and return its whole content.
 
-    Other ops stay, if they were measured on the same machine, and so do keys that are not airllm's.
+    Other ops are kept if they were measured on the same machine; keys that are not airllm's are kept.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -187,7 +187,7 @@ def _point(point: Point) -> dict[str, Any]:
 
 
 def _lay_out(value: Any, levels: int, indent: str = "\n") -> str:
-    """JSON whose outer levels have a line for each value, and each of the inner values one line."""
+    """JSON with one line per value in the outer `levels`, and each inner value on one line."""
     if not levels or not isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     inner = indent + " "
@@ -197,11 +197,11 @@ def _lay_out(value: Any, levels: int, indent: str = "\n") -> str:
     return "{" + ",".join(inner + member for member in members) + indent + "}"
 
 
-# ---- what it may say ----
+# ---- validation ----
 
 
 class _Reader:
-    """Checks what a file says, and makes of it what the types above hold."""
+    """Check the content of a file and convert it to the types above."""
 
     def __init__(self, path: Path, text: str):
         self.path, self.text = path, text
@@ -250,7 +250,7 @@ class _Reader:
         return found
 
     def refuse_other_arrays(self, op: str, dtypes: Mapping[str, Sequence[Point]]) -> None:
-        """An op has the same arrays at all sizes."""
+        """Require an op to have the same arrays at all sizes."""
         names = next((list(points[0].arrays) for points in dtypes.values()), [])
         for dtype, points in dtypes.items():
             for i, point in enumerate(points):

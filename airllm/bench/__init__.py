@@ -1,1 +1,1 @@
-"""Measuring: ops, models, the tuning of `auto`, and the report of it."""
+"""Benchmarks of ops and models, the tuning of `auto`, and reports."""

@@ -1,9 +1,9 @@
-"""Numbers of a real model, for benchmarks and tests: weights and activations of SmolLM2-135M-Instruct.
+"""Real data for benchmarks and tests: weights and activations of SmolLM2-135M-Instruct.
 
-The first blocks of the model that `airllm.files.smollm2` fetches run in NumPy on the text that comes with
-it, and what goes into each tensor op is written down: those arrays are what the benchmarks are filled from.
-They are unlike random numbers: hidden states with outliers of 30 standard deviations, attention scores from
--32 to 11, activations most of which are small.
+`airllm.files.smollm2` fetches the model with a text. Its first blocks run in NumPy on the text and record the
+input of each tensor op. The benchmarks fill their arrays with these values. They differ from random numbers:
+hidden states have outliers of 30 standard deviations, attention scores range from -32 to 11, and most
+activations are small.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from airllm.progress import OnProgress, unseen
 TOKENS = 512
 BLOCKS = 2
 
-# Which of the recorded values an op's array is filled from; an op not named here gets "hidden".
+# The recorded values for each op's arrays; other ops get "hidden".
 SOURCES = {
     ("rms_norm", "x"): "hidden",
     ("rms_norm", "weight"): "norm",
@@ -58,7 +58,7 @@ Record = Callable[[str, Array], None]
 
 
 class Model:
-    """The tensors of a GGUF file of the `llama` architecture as float32, and its blocks in plain NumPy."""
+    """The tensors of a GGUF file of the `llama` architecture as float32, and its blocks in NumPy."""
 
     def __init__(self, path: Path):
         self.file = GgufFile(path)
@@ -72,7 +72,7 @@ class Model:
         return self.file.metadata[key]
 
     def weight(self, name: str, rows: Any = slice(None)) -> Array:
-        """The tensor, or some of its rows, as float32 (out, in)."""
+        """A tensor, or some of its rows, as float32 (out, in)."""
         from gguf import GGMLQuantizationType, quants
 
         stored = self.file.tensor(f"{name}.weight")
@@ -81,7 +81,7 @@ class Model:
         return quants.dequantize(data[rows], kind).astype(np.float32, copy=False)
 
     def tokenize(self, text: str) -> list[int]:
-        """Ids of the longest piece of the vocabulary at each place: near to, but not, the model's own BPE."""
+        """Ids of the longest vocabulary piece at each position: close to the model's BPE, but not equal."""
         ids = {piece: i for i, piece in enumerate(self._value("tokenizer.ggml.tokens"))}
         letters = _byte_letters()
         rest = "".join(letters[byte] for byte in text.encode())
@@ -93,7 +93,7 @@ class Model:
         return found
 
     def run(self, ids: list[int], blocks: int, record: Record) -> Array:
-        """Hidden states (tokens, width) after some blocks; `record` sees ops' inputs, named as in SOURCES."""
+        """Hidden states (tokens, width) after some blocks; `record` gets ops' inputs, named as in SOURCES."""
         hidden = self.weight("token_embd", ids)
         for i in range(blocks):
             hidden = hidden + self._attention(hidden, f"blk.{i}", record)
@@ -131,14 +131,14 @@ class Model:
         return x.reshape(len(x), heads, -1).swapaxes(0, 1)
 
     def _rotate(self, x: np.ndarray) -> Array:
-        """Rotary positions on neighbouring pairs: GGUF stores the rows of q and k in an order for that."""
+        """Rotate neighbouring pairs by position: GGUF stores the rows of q and k in that order."""
         angles = np.arange(x.shape[-2])[:, None] * self.base ** -np.arange(0, 1, 2 / x.shape[-1])
         rotated = np.ascontiguousarray(x).view(np.complex64) * np.exp(1j * angles).astype(np.complex64)
         return rotated.view(np.float32)
 
 
 def _byte_letters() -> list[str]:
-    """The letter for each byte in a GPT-2 vocabulary: itself if it shows, else one from 256 on."""
+    """The character for each byte in a GPT-2 vocabulary: itself if printable, else one from 256."""
     shown = {*range(33, 127), *range(161, 173), *range(174, 256)}
     hidden = [byte for byte in range(256) if byte not in shown]
     return [chr(byte) if byte in shown else chr(256 + hidden.index(byte)) for byte in range(256)]
@@ -149,7 +149,7 @@ def _byte_letters() -> list[str]:
 
 @dataclass(frozen=True)
 class Data:
-    """What benchmarks run on: `source` says what it is, `why_not` why it is not the real thing."""
+    """The input data of benchmarks: `source` describes it, `why_not` says why it is not real data."""
 
     source: str
     why_not: str = ""
@@ -160,10 +160,9 @@ class Data:
         return not self.why_not
 
     def inputs(self, op: Op, rows: int, cols: int, dtype: Any, rng: np.random.Generator) -> list[Any]:
-        """The arrays that a call of `op` must have, at the size that `airllm.bench.shapes` says.
+        """The required arrays of a call of `op`, in the shapes of `airllm.bench.shapes`.
 
-        Floats are the recorded values in order, from a random place on, repeated until full; the
-        rest is random.
+        Floats are the recorded values in order, from a random offset, repeated as needed; the rest is random.
         """
         case = case_of(op, rows, cols)
         return [self._array(op, o, case, dtype, rng) for o in op.operands if not o.optional]
@@ -177,7 +176,7 @@ class Data:
 
 
 def load(timeout: float = 300, on_progress: OnProgress = unseen) -> Data:
-    """The recorded values of the real model, from the cache or made now. Raises Unavailable."""
+    """The recorded values of the real model, from the cache or computed now. Raises Unavailable."""
     recording = smollm2.cache_dir() / f"activations-{_made_of()[:12]}.npz"
     values = _read(recording)
     if values is None:
@@ -192,22 +191,22 @@ def load(timeout: float = 300, on_progress: OnProgress = unseen) -> Data:
 
 
 def _made_of() -> str:
-    """What the values depend on: a change to the recording or its model never meets values of the old one."""
+    """A key of all that the values depend on, so that a change to the recording or model misses the cache."""
     known = Path(__file__).read_bytes() + f"{smollm2.WHEEL} {smollm2.GGUF_SHA256}".encode()
     return hashlib.sha256(known).hexdigest()
 
 
 def _read(recording: Path) -> dict[str, np.ndarray] | None:
-    """The values in a file; None where there is none, or one that is broken: they are made again then."""
+    """The values in a file; None if it is missing or broken, so that they are computed again."""
     try:
         with np.load(recording) as stored:
             return {name: stored[name] for name in stored}
-    except Exception:  # NumPy, zipfile and zlib have a dozen kinds for broken bytes
+    except Exception:  # NumPy, zipfile and zlib raise a dozen types for broken bytes
         return None
 
 
 def _write(recording: Path, values: dict[str, np.ndarray]) -> None:
-    """All of them, or no file."""
+    """Write all values, or no file."""
     half = recording.with_name(f".{recording.name}.{os.getpid()}")
     try:
         with half.open("wb") as file:
@@ -220,7 +219,7 @@ def _write(recording: Path, values: dict[str, np.ndarray]) -> None:
 
 
 def load_or_random(timeout: float = 300, on_progress: OnProgress = unseen) -> Data:
-    """The real data, or random numbers with the reason, for programs that can say so to their user."""
+    """The real data, or random numbers with the reason, for programs that report it to the user."""
     try:
         return load(timeout, on_progress)
     except Unavailable as error:

@@ -1,4 +1,4 @@
-"""What every HTML page of airllm is made of: its frame, its style, light and dark, and tables."""
+"""Shared parts of airllm's HTML pages: the frame, the style (light and dark), and tables."""
 
 from html import escape
 
@@ -73,7 +73,7 @@ footer { margin-top: 56px; color: var(--soft); font-size: 13px; }
 
 
 def frame_page(title: str, body: str, footer: str) -> str:
-    """A page of this `body`, which is HTML as `footer` is."""
+    """A page with this `body` and `footer`, both HTML."""
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -86,13 +86,13 @@ def frame_page(title: str, body: str, footer: str) -> str:
 
 
 def table(titles: list[str], rows: list[list[str]], kinds: tuple[str, ...] = ("first", "")) -> str:
-    """Cells are HTML; `kinds` are the columns' CSS classes, the last one that of all the rest too. Where the
-    page is narrow, a table whose last columns are "told" has a row's cells below each other.
+    """A table of HTML cells. `kinds` are the columns' CSS classes; the last one also applies to the remaining
+    columns. If the last columns are "told", a narrow page stacks the cells of a row.
     """
     kinds += kinds[-1:] * (len(titles) - len(kinds))
 
     def label_of(tag: str, kind: str, title: str) -> str:
-        """What stands before a cell then, if there are several."""
+        """The label before a stacked cell, if there are several."""
         several = kind == "told" and kinds.count(kind) > 1
         return f' data-title="{escape(title)}"' if tag == "td" and several else ""
 

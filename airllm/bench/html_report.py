@@ -1,4 +1,4 @@
-"""A run's results as one HTML page: nothing to load, light and dark, plots as inline SVG."""
+"""The results of a run as one self-contained HTML page, light and dark, with plots as inline SVG."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _speed(result: Result) -> Iterator[str]:
 
 
 def _only(result: Result) -> str:
-    """That only one dtype was timed, which else looks as if there were no other; "" if that is not so."""
+    """A note if only one dtype was timed, else "": without it, a reader could think there is no other."""
     dtypes = {row["dtype"] for row in result["speed"]}
     return f" Timed in {next(iter(dtypes))} alone: --quick and --dtypes leave out others." * (
         len(dtypes) == 1
@@ -175,7 +175,7 @@ def _op(op: str, rows: list[Row], colours: dict[str, str], result: Result) -> It
 
 
 def _speed_table(rows: list[Row], result: Result) -> str:
-    """The first backend, the ratios, then the rest: on a telephone the first columns are all that is seen."""
+    """The first backend, the ratios, then the rest: a phone shows only the first columns."""
     first, *others = report.implementations(rows)
     peers = {key: title for key, title in RATIOS.items() if any(key in row for row in rows)}
     lines = []

@@ -1,4 +1,4 @@
-"""What `airllm tune` has measured, as an HTML page: time against size, and which backend each call takes."""
+"""The results of `airllm tune` as an HTML page: time against size, and the backend of each call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def write(choice: Choice, path: Path) -> None:
-    """A page of `choice`: "file", "measured", the "machine", and the "rows" of `routing.Table.rows`."""
+    """Write a page of `choice`: "file", "measured", "machine", and "rows" from `routing.Table.rows`."""
     machine = choice["machine"]
     about = f"{machine['cpu']}, {machine['cores']} cores, airllm {machine['airllm']}. {choice['measured']}"
     devices = [[escape(name), escape(device)] for name, device in machine["backends"].items()]
@@ -32,7 +32,7 @@ def write(choice: Choice, path: Path) -> None:
 
 
 def section(choice: Choice) -> Iterator[str]:
-    """The plots and tables, as parts of a page."""
+    """The plots and tables as parts of a page."""
     rows = choice["rows"]
     colours = colours_of(list(dict.fromkeys(name for row in rows for name in row["us"])))
     yield "<h2>Choice by size</h2>"
@@ -49,7 +49,7 @@ def section(choice: Choice) -> Iterator[str]:
 
 
 def _only(rows: list[Row]) -> str:
-    """That only one dtype was measured, which else looks as if there were no other; "" if that is not so."""
+    """A note if only one dtype was measured, else "": without it, a reader could think there is no other."""
     dtypes = {row["dtype"] for row in rows}
     found = next(iter(dtypes), "")
     return f" Measured in {found} alone, as --quick does: others take the first of the order." * (
@@ -83,7 +83,7 @@ def _panel(axes: Any, rows: list[Row], colours: dict[str, str]) -> None:
 
 
 def _sizes(row: Row) -> str:
-    """The shapes of a row, that of arrays of one shape once."""
+    """The shapes of a row; equal shapes appear once."""
     return ", ".join(dict.fromkeys("×".join(map(str, shape)) for shape in row["shapes"]))
 
 

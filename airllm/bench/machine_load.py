@@ -1,4 +1,4 @@
-"""What other programs do to a measurement: how many of this process's cores they keep busy meanwhile."""
+"""Measure the load of other programs: how many of this process's cores they use during a benchmark."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 from airllm.backends.devices import usable_cores
 
 STAT = Path("/proc/stat")
-SHARE = 0.25  # of the cores: what others may take before times are doubted
+SHARE = 0.25  # of the cores: above this use by others, times are doubted
 LOOK = 0.3  # seconds
-# Of a processor's line in /proc/stat, what is idle time; the rest is work, also that of other machines on it.
+# The idle columns of a CPU's line in /proc/stat; the rest is work, including that of other virtual machines.
 IDLE = (3, 4)
 WORK = slice(0, 8)
 
 
 class OtherPrograms:
-    """They and their load from now on. This process's own children count as others until they have ended."""
+    """The load of other programs from now on. Children of this process count as others until they end."""
 
     def __init__(self) -> None:
         self._begun, self._worked, self._own = time.monotonic(), _total_cpu_seconds(), _own_cpu_seconds()
         self._load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
     def cores(self) -> float:
-        """So many cores they have kept busy on average; where the system does not tell, the load at first."""
+        """Average number of cores used by others; if the system does not report it, the initial load."""
         seconds = time.monotonic() - self._begun
         if not self._worked or seconds <= 0:
             return self._load
@@ -32,7 +32,7 @@ class OtherPrograms:
 
 
 def _total_cpu_seconds() -> float:
-    """Seconds of work of the cores that this process may use, by all; 0 where that is not told."""
+    """CPU seconds of all programs on the cores that this process may use; 0 if not reported."""
     try:
         lines = STAT.read_text().splitlines()
     except OSError:
@@ -51,7 +51,7 @@ def _own_cpu_seconds() -> float:
 
 
 def busy(taken: float) -> str:
-    """What it means that other programs take so many cores; "" if they leave this one alone."""
+    """A warning if other programs take many cores (`taken`), else ""."""
     cores = usable_cores()
     if taken <= SHARE * cores:
         return ""
@@ -59,7 +59,7 @@ def busy(taken: float) -> str:
 
 
 def busy_now() -> str:
-    """The same of this moment, which it looks at for a third of a second."""
+    """`busy` for the present load, measured for 0.3 seconds."""
     others = OtherPrograms()
     time.sleep(LOOK)
     return busy(others.cores())

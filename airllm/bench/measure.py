@@ -1,9 +1,9 @@
-"""Times that can be believed: many repeats, medians, and the two sides of a comparison taking turns.
+"""Reliable timing: many repetitions, medians, and alternating sides in a comparison.
 
-Two libraries in one process disturb each other: the worker threads of one go on spinning for some
-milliseconds after its call has returned, on the cores that the other now wants. So the sides run in short
-blocks, one after the other, over and over, with a pause before each block in which the spinning ends, and
-each block's first call is not counted. What slows the machine for a second then slows both sides.
+Two libraries in one process disturb each other: the threads of one spin for some milliseconds after its call
+returns, on cores that the other needs. So the sides run alternately in short blocks, many times, with a pause
+before each block in which the spinning ends. The first call of each block is not counted. A slow second of
+the machine then affects both sides.
 """
 
 from __future__ import annotations
@@ -29,16 +29,14 @@ from airllm.backends.devices import cpu_name, host_memory, usable_cores
 
 ROUNDS = 7
 PAUSE = 0.01
-AFTER_BLAS = 0.15  # seconds: the pause after products of NumPy's, whose threads spin for 2^28 cycles
-SHORTEST_SAMPLE = 20e-6  # the clock itself costs some 50 ns: shorter calls are timed several at a time
-ENDLESS = 5.0  # seconds: beside these, warming up is nothing
+AFTER_BLAS = 0.15  # seconds: the pause after NumPy's matrix products, whose threads spin for 2^28 cycles
+SHORTEST_SAMPLE = 20e-6  # shorter calls are timed several at a time, since the clock costs about 50 ns
+ENDLESS = 5.0  # seconds: for longer calls, warm-up does not matter
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call: the median, the quartiles around it, and of how many samples in how many rounds; and
-    the `best` of them.
-    """
+    """Seconds per call: median, quartiles and the `best` sample, with the number of samples and rounds."""
 
     median: float
     low: float
@@ -59,13 +57,13 @@ class Timing:
 
 
 class Budget:
-    """Seconds that several things may take together: what one leaves over is there for the next."""
+    """A time limit in seconds that several steps share: what one leaves is available to the next."""
 
     def __init__(self, seconds: float):
         self._end = time.perf_counter() + seconds
 
     def left(self) -> float:
-        """Seconds, 0 once all are spent."""
+        """The seconds left; 0 when all are spent."""
         return max(0.0, self._end - time.perf_counter())
 
     def extend(self, seconds: float) -> None:
@@ -79,12 +77,12 @@ def compare(
     pause: float = PAUSE,
     within: float = math.inf,
 ) -> dict[str, Timing]:
-    """Time each call, in turns; `seconds` is about what all samples of one call may take together.
+    """Time each call, in turns; `seconds` is the approximate total for all samples of one call.
 
-    A call that takes longer than its share of a round still runs once in every round, but one that takes
-    longer than `seconds` only in the first three, and one that takes longer than ENDLESS only once in all.
-    No round but the first begins after `within` seconds, and a call that takes as long as that by itself is
-    not repeated: the best of its calls to warm up is its only sample.
+    A call that takes longer than its share of a round still runs once per round. One that takes longer than
+    `seconds` runs only in the first three rounds, and one that takes longer than ENDLESS only once. After
+    `within` seconds no further round begins. A call that alone takes that long is not repeated: the best of
+    its warm-up calls is its only sample.
     """
     budget = Budget(within)
     blocks: dict[str, list[list[float]]] = {name: [] for name in calls}
@@ -103,7 +101,7 @@ def compare(
 
 
 def _warm_up(call: Callable[[], Any]) -> float:
-    """Seconds of one call once caches, pools and compiled programs are there."""
+    """Seconds of one call after caches, pools and compiled programs are ready."""
     start = time.perf_counter()
     call()
     if (first := time.perf_counter() - start) > ENDLESS:
@@ -119,7 +117,7 @@ def _warm_up(call: Callable[[], Any]) -> float:
 
 
 def _sample_block(call: Callable[[], Any], once: float, seconds: float) -> list[float]:
-    """Seconds per call of each sample taken in about `seconds`."""
+    """Seconds per call of each sample; takes about `seconds`."""
     inner = max(1, round(SHORTEST_SAMPLE / max(once, 1e-9))) if once < SHORTEST_SAMPLE else 1
     repeat, clock = range(inner), time.perf_counter
     if once < seconds:
@@ -153,7 +151,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[dict[str, int]]:
-    """The same number of threads for everything that gets timed; yields what each library says it uses."""
+    """Set the same thread count for everything that is timed; yields the count that each library reports."""
     own, torch = of_processor(), optional("torch")
     with contextlib.ExitStack() as undo:
         used: dict[str, int] = {}
@@ -172,12 +170,12 @@ def threads(count: int) -> Iterator[dict[str, int]]:
 
 
 def of_processor() -> ModuleType | None:
-    """The module whose kernels share the processor among threads, None where it is not built."""
+    """The module whose kernels are multithreaded on the CPU; None if it is not built."""
     return optional(config_schema.processor_module()) if config_schema.processor_module() else None
 
 
 def optional(name: str) -> ModuleType | None:
-    """The module, or None where it is not installed or cannot be loaded."""
+    """The module, or None if it is not installed or cannot be loaded."""
     try:
         return import_module(name)
     except (ImportError, OSError):
@@ -189,7 +187,7 @@ def optional(name: str) -> ModuleType | None:
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """What this machine's memory gives, in GB/s (1e9 bytes): reading, and copying (read + written)."""
+    """This machine's memory bandwidth in GB/s (1e9 bytes): reading, and copying (read + written)."""
 
     copy: float
     read: float
@@ -197,10 +195,10 @@ class Bandwidth:
 
 
 def bandwidth(nbytes: int | None = None, seconds: float = 0.5) -> Bandwidth:
-    """Measure with arrays far larger than the last cache (`nbytes` each).
+    """Measure with arrays far larger than the last-level cache (`nbytes` each).
 
-    With the C++ backend both probes are its own: all threads, streaming stores past the cache. Without it,
-    NumPy's copy and sum on one thread, which most machines' memory outruns; `how` says which.
+    With the C++ backend, both probes use all threads and non-temporal stores. Without it, they are NumPy's
+    copy and sum on one thread, which is slower than most machines' memory. `how` says which.
     """
     from airllm.backends import open_backend
 
@@ -220,12 +218,12 @@ def bandwidth(nbytes: int | None = None, seconds: float = 0.5) -> Bandwidth:
 
 
 def large_array_bytes() -> int:
-    """Four times the last cache, at least 64 MB, at most a sixteenth of this process's memory."""
+    """Four times the last-level cache, at least 64 MB, at most a sixteenth of this process's memory."""
     return min(max(4 * last_cache_bytes(), 64 << 20), max(host_memory()[0] // 16, 16 << 20))
 
 
 def last_cache_bytes() -> int:
-    """Size of the largest cache that the kernel lists; 32 MB where it lists none."""
+    """Size of the largest cache that the kernel lists; 32 MB if it lists none."""
     found = [
         _bytes(path.read_text()) for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
     ]
@@ -239,7 +237,7 @@ def _bytes(text: str) -> int:
 
 
 def machine() -> dict[str, Any]:
-    """What a figure needs beside it to mean something: plain values, ready for JSON."""
+    """The machine's description that figures are reported with, as plain values for JSON."""
     own = of_processor()
     info = own.get_optimization_info() if own else {}
     packages = [package for each in config_schema.all_declarations().values() for package in each.packages]

@@ -1,8 +1,8 @@
-"""How fast a model runs on each backend, for the report: prompt, answer, start and memory.
+"""Time a model on each backend for the report: prompt, answer, start and memory.
 
-Each round of each backend is a process of its own, started afresh, in turns: that is what a user waits for,
-and what one backend keeps in memory or in its threads is not in the way of another. A backend that is far
-slower than the fastest is found out by some layers (`models.speed`) and not timed.
+Each round of each backend runs in a new process, in turns. That includes the start, which a user waits for,
+and the memory and threads of one backend do not disturb another. A few layers (`airllm.engine.speed`) give an
+estimate for each backend; one that is far slower than the fastest is not timed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from airllm.engine.speed import measure_speed as speed_of
 from airllm.engine.speed import rate
 from airllm.progress import Told
 
-BEGIN, PROMPT, ANSWER = 16, 512, 64  # tokens: before the first, of a prompt, of an answer
-SLOW = 20.0  # tokens a second: a backend that makes fewer gets a prompt and an answer that are shorter
+BEGIN, PROMPT, ANSWER = 16, 512, 64  # tokens: before the first, of the prompt, of the answer
+SLOW = 20.0  # tokens per second: a slower backend gets a shorter prompt and answer
 SHORT_PROMPT, SECONDS, LEAST = 64, 4.0, 2
-TIMES = 20  # a backend so many times slower than the fastest is not timed
-LIMIT = 120.0  # seconds of a process
+TIMES = 20  # a backend this many times slower than the fastest is not timed
+LIMIT = 120.0  # seconds per process
 ROUNDS = 5
-FIGURES = ("answer", "prompt", "first_token", "memory")  # tokens a second, twice; seconds; bytes
+FIGURES = ("answer", "prompt", "first_token", "memory")  # tokens per second, twice; seconds; bytes
 
 Row = dict[str, Any]
 
@@ -43,10 +43,10 @@ def measure_model(
     rounds: int = ROUNDS,
     within: float = math.inf,
 ) -> list[Row]:
-    """A row for each backend, those of the fastest first: FIGURES with their quartiles, or "why_not".
+    """A row for each backend, fastest first: FIGURES with their quartiles, or "why_not".
 
-    After `within` seconds no other backend is tried and no round but the first begins: the first of `names`
-    has its figures in any case.
+    After `within` seconds, no further backend is tried and no further round begins. The first of `names`
+    always gets its figures.
     """
     budget = Budget(within)
     rows: list[Row] = []
@@ -73,7 +73,7 @@ def measure_model(
 
 
 def lengths(estimate: float) -> tuple[int, int]:
-    """Tokens of the prompt and of the answer for a backend that makes about so many in a second."""
+    """Tokens of the prompt and of the answer for a backend with this estimate of tokens per second."""
     if estimate >= SLOW:
         return PROMPT, ANSWER
     return SHORT_PROMPT, min(ANSWER, max(LEAST, round(estimate * SECONDS)))
@@ -94,7 +94,7 @@ def _combine_rounds(row: Row, rounds: list[Row]) -> Row:
 
 
 def _ask_process(path: Path, name: str, threads: int, *tokens: int) -> Row:
-    """What a process of its own answers, or "why_not"."""
+    """Run a round in a new process and return its result, or "why_not"."""
     limits = dict.fromkeys(("AIRLLM_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     call = [sys.executable, "-m", "airllm.bench.model_benchmark", str(path), name, str(time.monotonic())]
     try:
@@ -118,7 +118,7 @@ def _ask_process(path: Path, name: str, threads: int, *tokens: int) -> Row:
 
 
 def main(arguments: list[str]) -> None:
-    """PATH BACKEND BEGUN [PROMPT ANSWER]: the figures, or an estimate of the answer's, as a line of JSON."""
+    """PATH BACKEND BEGUN [PROMPT ANSWER]: print the figures, or an estimate of the speed, as JSON."""
     path, name, started, *tokens = arguments
     from airllm.engine.engine import LayerWiseInferenceEngine
 
@@ -136,7 +136,7 @@ def _run(engine: Any, started: float, prompt: int, answer: int) -> Row:
     cache = engine.new_cache()
     token = int(engine.forward(ids[:BEGIN], cache).argmax())
     first = time.monotonic() - started
-    token = int(engine.forward([token], cache).argmax())  # the first step makes ready for the next ones
+    token = int(engine.forward([token], cache).argmax())  # the first step warms up the next ones
     start = time.perf_counter()
     for _ in range(answer):
         token = int(engine.forward([token], cache).argmax())
@@ -155,7 +155,7 @@ def _run(engine: Any, started: float, prompt: int, answer: int) -> Row:
 
 
 def _peak_bytes() -> int:
-    """Most memory that this process has had; 0 where the system does not tell."""
+    """Peak memory of this process; 0 if the system does not report it."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

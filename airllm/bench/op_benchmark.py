@@ -1,8 +1,8 @@
-"""What `detect_and_benchmark.py` does once all is built: check every backend, then time them side by side.
+"""Check every backend, then time all of them; `detect_and_benchmark.py` runs this after the builds.
 
-Everything follows from the declarations in `airllm.tensor_ops`: an op declared there is checked and timed
-here with nothing to add. Results are plain dicts and lists, ready for JSON; `airllm.bench.report` makes
-tables of them, `airllm.bench.html_report` a page.
+Checks and timings come from the declarations in `airllm.tensor_ops`: a new op needs no code here. Results are
+plain dicts and lists for JSON. `airllm.bench.report` prints them as tables, `airllm.bench.html_report` writes
+a page.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ CHECKED = ((1, 1), (1, 64), (3, 5), (2, 257), (128, 576))
 PEERS = {
     "numpy": config_schema.DEFINITIONS,
     "torch": TORCH,
-}  # what ratios are given to: the definitions run in NumPy
+}  # the baselines of ratios; the definitions run in NumPy
 
 
 class WrongName(ValueError):
-    """A name that does not exist; the message lists the ones that do."""
+    """An unknown name; the message lists the known ones."""
 
 
 # ------------------------------------------------------------------------------------------------ names
 
 
 def choose_names(what: str, text: str | None, known: Iterable[str]) -> list[str]:
-    """The names in a comma list, all known ones for None. Raises WrongName."""
+    """The names in a comma-separated list, or all known ones for None. Raises WrongName."""
     names = list(known)
     if text is None:
         return names
@@ -69,7 +69,7 @@ def choose_sizes(text: str) -> list[tuple[int, int]]:
 
 
 def choose_backends(text: str | None) -> list[str]:
-    """Names of backends (aliases too), all known ones for None. Raises WrongName."""
+    """Names of backends (aliases work too), or all known ones for None. Raises WrongName."""
     if text is None:
         return list(config.known_names())
     known = [name.lower() for name in (*config.known_names(), *config.aliases())]
@@ -80,7 +80,7 @@ def choose_backends(text: str | None) -> list[str]:
 
 
 def describe_backends(names: Sequence[str]) -> list[dict[str, str]]:
-    """Name, state, device and reason of each backend: why it runs, is passed over, or cannot run."""
+    """Name, state, device and reason of each backend: why it runs, is skipped, or cannot run."""
     info = backends.get_backend_info()
     return [_describe(backends.open_backend(name), info) for name in names]
 
@@ -99,7 +99,7 @@ def _describe(backend: backends.Backend, info: dict[str, Any]) -> dict[str, str]
 
 
 def running_names(described_backends: list[dict[str, str]]) -> list[str]:
-    """The names of those that run, the one in use first and then those that `auto` may take."""
+    """Names of the backends that run: the one in use first, then those that `auto` may choose."""
     states = ("active", "available", "passed over")
     found = [each for each in described_backends if each["state"] in states]
     return [each["name"] for each in sorted(found, key=lambda each: states.index(each["state"]))]
@@ -112,7 +112,7 @@ def running_names(described_backends: list[dict[str, str]]) -> list[str]:
 class Check:
     """One comparison with the float64 definition.
 
-    `error` is in units of what is allowed, so 1 is the limit; None, with a message, if none can be told.
+    `error` is a share of the tolerance, so 1 is the limit. It is None, with a message, if there is no result.
     """
 
     backend: str
@@ -131,7 +131,7 @@ class Check:
 def cases_to_check(
     names: Sequence[str], ops: Sequence[str], dtypes: Sequence[str]
 ) -> list[tuple[str, Op, str, int, int]]:
-    """Backend, op, dtype, rows and columns of every check: one of each op on each backend comes first."""
+    """Backend, op, dtype, rows and columns of every check; one per op and backend comes first."""
     return [(b, OPS[op], d, *size) for size in CHECKED for d in dtypes for b in names for op in ops]
 
 
@@ -143,9 +143,9 @@ def check(
     on_progress: Told,
     seconds: float = math.inf,
 ) -> list[dict[str, Any]]:
-    """Compare every backend's every op with the definition in float64.
+    """Compare every op on every backend with its definition in float64.
 
-    After `seconds` no other check begins, but each op of each backend is checked once.
+    After `seconds` no further check begins, except that each op is checked once on each backend.
     """
     cases, budget, found = cases_to_check(names, ops, dtypes), measure.Budget(seconds), []
     for done, (name, op, dtype, rows, cols) in enumerate(cases):
@@ -164,7 +164,7 @@ def _check_case(name: str, op: Op, dtype: str, rows: int, cols: int, data: Data)
     case = (name, op.name, dtype, rows, cols)
     try:
         answer = backends.kernel(op.name, name)(*arrays, **parameters)
-    except Exception as failure:  # whatever a backend raises is a failed check, not the end of the run
+    except Exception as failure:  # an exception of a backend is a failed check and must not end the run
         return Check(*case, None, f"{type(failure).__name__}: {failure}")
     answers, exacts = _values(answer), _values(op.exact(*arrays, **parameters))
     wanted = np.dtype(np.float32) if op.gives_quantized else op.result_dtype(arrays)
@@ -185,10 +185,9 @@ def _values(result: Any) -> list[np.ndarray]:
 
 
 def _sum_magnitudes(op: Op, arrays: Sequence[Any], parameters: dict[str, Any]) -> list[np.ndarray]:
-    """What the sums of a product would be if no terms cancelled; nothing for other ops.
+    """The sums of a product without cancellation, from absolute values; empty for other ops.
 
-    In whatever order terms are added, each partial sum is rounded at most at this size, however small the
-    result is in the end.
+    In any order of additions, partial sums are rounded at most at this magnitude, even for a small result.
     """
     if not is_contraction(op) or op.name == "attention":
         return []
@@ -198,10 +197,10 @@ def _sum_magnitudes(op: Op, arrays: Sequence[Any], parameters: dict[str, Any]) -
 
 
 def _error(answer: np.ndarray, exact: np.ndarray, size: Any, dtype: np.dtype) -> float:
-    """Largest difference as a share of what is allowed.
+    """The largest difference as a share of the tolerance.
 
-    Allowed are two steps of the result's dtype, and eight of float32 at the size of what was added, which is
-    what a float32 sum of thousands of terms leaves.
+    The tolerance is two steps of the result's dtype, plus eight steps of float32 at the magnitude of the sum:
+    the error of a float32 sum of thousands of terms.
     """
     steps = ml_dtypes.finfo(dtype)
     allowed = 2 * float(steps.eps) * np.abs(exact) + 8 * 2**-23 * size + float(steps.smallest_subnormal)
@@ -213,8 +212,8 @@ def _error(answer: np.ndarray, exact: np.ndarray, size: Any, dtype: np.dtype) ->
 
 @dataclass(frozen=True)
 class Limits:
-    """How long to measure: seconds for each call, the longest single call that is worth its time, the
-    sizes, of which products leave out the `large` ones, and about how many seconds all may take together."""
+    """How long to measure: seconds per call, the longest call to time, the sizes (products leave out the
+    `large` ones), and the approximate seconds for everything."""
 
     seconds: float = 0.5
     longest: float = 4.0
@@ -235,11 +234,11 @@ def speed(
     limits: Limits,
     on_progress: Told,
 ) -> list[dict[str, Any]]:
-    """Time every backend, and PyTorch where it is installed, on the same arrays in the same seconds.
+    """Time every backend, and PyTorch if it is installed, in turns on the same arrays.
 
-    `sizes` None is decode, prefill and large, as `limits` say. Each case may take its share of the time that
-    is left: where that is short, a figure has fewer rounds. What is little work comes first, so that the few
-    long calls take what all the others have left over.
+    `sizes` None means decode, prefill and large, from `limits`. Each case may use its share of the remaining
+    time; if that is short, it gets fewer rounds. Cases with little work come first, so that the few long
+    calls can use the time that the others left.
     """
     cases = [
         (OPS[op], dtype, *size)
@@ -260,7 +259,7 @@ def speed(
 
 
 def work(op: Op, rows: int, cols: int) -> int:
-    """Innermost steps of an op on (rows, cols): what its time grows with."""
+    """Innermost steps of an op on (rows, cols), to which its time is proportional."""
     return case_of(op, rows, cols).steps(op)
 
 
@@ -274,7 +273,7 @@ def _time_case(
     limits: Limits,
     pace: dict[tuple[str, str, str], float],
 ) -> Iterator[dict[str, Any]]:
-    """A row of figures for each implementation; `pace` keeps seconds per step, to foretell the next size."""
+    """A row of figures for each implementation; `pace` keeps seconds per step to predict the next size."""
     arrays = data.inputs(op, rows, cols, DTYPES[dtype], np.random.default_rng(0))
     parameters = case_of(op, rows, cols).parameters
     steps = work(op, rows, cols)
@@ -287,7 +286,7 @@ def _time_case(
             calls[name] = call
     with silence_warnings():
         times = measure.compare(calls, limits.seconds, within=limits.total)
-    # One row of a product waits for memory; with more rows a step takes about an eighth of that.
+    # A product with one row is limited by memory; with more rows a step takes about an eighth of the time.
     steps_paid = steps * (8 if is_contraction(op) and rows == 1 else 1)
     pace |= {(op.name, dtype, name): timing.median / steps_paid for name, timing in times.items()}
     case = {"op": op.name, "dtype": dtype, "rows": rows, "cols": cols}
@@ -308,14 +307,14 @@ def _figures(timing: measure.Timing, op: Op, arrays: list[Any], steps: int) -> d
 
 @contextlib.contextmanager
 def silence_warnings() -> Iterator[None]:
-    """NumPy's overflow warnings and PyTorch's gradient bookkeeping off: neither belongs to what is timed."""
+    """Turn off NumPy's overflow warnings and PyTorch's gradients, which must not be timed."""
     torch = measure.optional(TORCH)
     with np.errstate(all="ignore"), torch.inference_mode() if torch else contextlib.nullcontext():
         yield
 
 
 def bytes_moved(op: Op, arrays: list[Any]) -> int:
-    """Bytes that a call must move: what it reads and writes, once; of a table, only the rows in use."""
+    """Bytes that a call must move: each input and result once; of a table, only the rows in use."""
     if op.gives_quantized:
         return op.nbytes(arrays)
     outs = [np.broadcast_to(np.zeros((), op.result_dtype(arrays)), shape) for shape in op.out_shapes(arrays)]
@@ -327,7 +326,7 @@ def bytes_moved(op: Op, arrays: list[Any]) -> int:
 def make_call(
     name: str, op: Op, arrays: list[Any], parameters: dict[str, Any] | None = None
 ) -> Callable[[], Any] | None:
-    """A call of the op with these arrays by a backend or by PyTorch; None if PyTorch has no such op."""
+    """A call of the op with these arrays on a backend or PyTorch; None if PyTorch has no such op."""
     if name == TORCH:
         return torch_call(op.name, arrays)
     kernel = backends.kernel(op.name, name)

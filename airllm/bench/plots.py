@@ -1,4 +1,4 @@
-"""Plots as inline SVG: speed, or time, against size. matplotlib is loaded when the first one is drawn."""
+"""Plots of speed or time against size, as inline SVG. The first plot imports matplotlib."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     from airllm.bench.report import Row
 
 COLOURS = {"torch": "#e8743b"} | {name: own.colour for name, own in all_declarations().items() if own.colour}
-OTHER_COLOURS = ("#4aa8c4", "#7a9a2e", "#a0522d")  # of backends that declare none
+OTHER_COLOURS = ("#4aa8c4", "#7a9a2e", "#a0522d")  # for backends that declare none
 MARKERS = "osD^vP*X"
-PANEL = (4.5, 3.2)  # inches: shown as wide as a telephone, or a third of a page
-TEXT = 12  # points: in a panel of that width about as many pixels
-UPRIGHT = 26  # letters of the names of sizes, with blanks between them: more do not fit beside each other
-SLANTED = 0.05  # inches of height that a letter of theirs takes then
-INK = "#010203"  # stands for the page's own text colour until the SVG is written
+PANEL = (4.5, 3.2)  # inches: the width of a phone, or a third of a page
+TEXT = 12  # points: about as many pixels in a panel of that width
+UPRIGHT = 26  # characters of the size labels, with spaces, that fit next to each other
+SLANTED = 0.05  # inches of height per character of a slanted label
+INK = "#010203"  # placeholder for the page's text colour, replaced in the SVG
 
 
 def colours_of(names: list[str]) -> dict[str, str]:
-    """A colour for each implementation, the same on every plot."""
+    """A colour for each implementation, the same in all plots."""
     others = iter(OTHER_COLOURS * len(names))
     return {name: COLOURS.get(name) or next(others) for name in names}
 
 
 def plot(rows: list[Row], colours: dict[str, str], copy: float) -> str:
-    """GB/s (GFLOP/s for products) against size, a panel for each dtype, as an SVG element."""
+    """GB/s (GFLOP/s for products) against size, one panel per dtype, as an SVG element."""
     dtypes = list(dict.fromkeys(row["dtype"] for row in rows))
     unit = "gflop_s" if any("gflop_s" in row for row in rows) else "gb_s"
 
@@ -39,8 +39,8 @@ def plot(rows: list[Row], colours: dict[str, str], copy: float) -> str:
 
 
 def panels(name: str, titles: list[str], label: str, draw: Callable[[Any, str], None]) -> str:
-    """An SVG element for each title, with one y axis, that a page puts beside each other or, where it is
-    narrow, below: `draw(axes, title)` draws each; `label` is that of the y axis.
+    """One SVG element per title, with a common y axis. A page shows them in a row, or stacked if it is
+    narrow. `draw(axes, title)` draws each; `label` is that of the y axis.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -63,7 +63,7 @@ def panels(name: str, titles: list[str], label: str, draw: Callable[[Any, str], 
 
 
 def _same_height(panels: list[Any]) -> None:
-    """A logarithmic y axis from the lowest to the highest of all."""
+    """Give all panels one logarithmic y axis, from the lowest to the highest value."""
     from matplotlib.ticker import LogLocator
 
     low, high = zip(*(axes.get_ylim() for axes in panels), strict=True)
@@ -87,7 +87,7 @@ def _panel(axes: Any, rows: list[Row], unit: str, colours: dict[str, str], copy:
 
 
 def by_size(axes: Any, sizes: list[str]) -> None:
-    """Axes of which x are the sizes, in order, and y is logarithmic."""
+    """Set the x axis to the sizes in order, and the y axis to logarithmic."""
     axes.set_yscale("log")
     axes.set_xticks(range(len(sizes)), sizes)
     if len("  ".join(sizes)) > UPRIGHT:
@@ -103,7 +103,7 @@ def by_size(axes: Any, sizes: list[str]) -> None:
 
 
 def _svg(figure: Any) -> str:
-    """The figure as an element that takes its text colour from the page."""
+    """The figure as an SVG element that takes its text colour from the page."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()

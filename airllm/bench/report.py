@@ -1,10 +1,9 @@
-"""Results of a run as tables for a terminal, as JSON, and as one HTML page that holds everything it shows.
+"""Results of a run as tables for a terminal and as JSON; `airllm.bench.html_report` makes the HTML page.
 
-What a user came for is first: how fast a model answers here. Then come the ops, in float32 where one figure
-stands for many.
+The speed of a model comes first, then the ops. A single figure for many cases is in float32.
 
-All three are drawn from the same dict (see `benchmark` and `detect_and_benchmark.py`), so a page can be made
-again from its JSON.
+All three are made from the same dict (see `op_benchmark` and `detect_and_benchmark.py`), so a page can be
+made again from its JSON.
 """
 
 from __future__ import annotations
@@ -30,13 +29,12 @@ Row = dict[str, Any]
 
 LABELS = {DEFINITIONS: "NumPy", "torch": "PyTorch"}
 RATIOS = {"vs_numpy": "x NumPy", "vs_torch": "x PyTorch"}
-FEW = 3  # rounds: a figure of fewer is marked
-NOISY = 0.5  # spread, the quartiles' distance as a share of the median: a figure of more is marked
-FAR = 0.5  # the best time, as a share of the median: a figure with less is marked too
-MANY = 0.1  # of the times: if more of them are marked so, all are to be doubted
-FOR_ALL = "float32"  # the dtype of a figure that stands for many
-# In a compiler's or Python's output; not "0 errors", not an option or a file of that name.
-PLAIN_WIDTH = 120  # of a table that goes into a file or a pipe
+FEW = 3  # rounds: a figure from fewer is marked
+NOISY = 0.5  # spread (interquartile range / median): a figure with more is marked
+FAR = 0.5  # best time / median: a figure with less is marked too
+MANY = 0.1  # share of marked times: if there are more, all times are doubted
+FOR_ALL = "float32"  # the dtype of a figure that summarizes many
+PLAIN_WIDTH = 120  # width of a table in a file or a pipe
 STATES = {
     "active": "green",
     "available": "green",
@@ -62,7 +60,7 @@ def label(implementation: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Three figures and the unit that suits them: "56.3 us"."""
+    """A time with three digits and a suitable unit: "56.3 us"."""
     for unit, one in (("s", 1), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= one:
             return f"{figures(seconds / one)} {unit}"
@@ -70,7 +68,7 @@ def duration(seconds: float) -> str:
 
 
 def figures(value: float) -> str:
-    """A number to about three figures, never in exponents."""
+    """A number with about three digits, never with an exponent."""
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 4}f}"
 
 
@@ -79,49 +77,49 @@ def share(gb_s: float, result: Result) -> str:
 
 
 def cases(rows: Iterable[Row]) -> Iterator[tuple[Row, dict[str, Row]]]:
-    """Each (op, dtype, size) that was timed, with its row for each implementation."""
+    """Each timed (op, dtype, size), with its row for each implementation."""
     for _, group in groupby(rows, key=lambda row: (row["op"], row["dtype"], row["rows"], row["cols"])):
         found = {row["implementation"]: row for row in group}
         yield next(iter(found.values())), found
 
 
 def fastest(found: dict[str, Row]) -> Row | None:
-    """The row of the fastest backend; PyTorch is none of ours."""
+    """The row of the fastest backend; PyTorch is not a backend."""
     ours = [row for name, row in found.items() if name != "torch" and "median" in row]
     return min(ours, key=lambda row: row["median"], default=None)
 
 
 def implementations(rows: Iterable[Row]) -> list[str]:
-    """The backends first, in the order in which they were timed, then what they are compared with."""
+    """The backends in the order in which they were timed, then the baselines."""
     names = list(dict.fromkeys(row["implementation"] for row in rows))
     return sorted(names, key=lambda name: list(LABELS).index(name) if name in LABELS else -1)
 
 
 def ratios(result: Result, backend: str, peer: str) -> list[float]:
-    """How many times faster than a peer a backend is, in each case of FOR_ALL."""
+    """The speed of a backend relative to a peer, in each case of FOR_ALL."""
     key = f"vs_{peer}"
     mine = (row for row in result["speed"] if row["implementation"] == backend and row["dtype"] == FOR_ALL)
     return [row[key] for row in mine if key in row]
 
 
 def by_state(result: Result) -> list[Row]:
-    """The backends, those first that are of most use."""
+    """The backends, most useful states first."""
     order = ("active", "available", "wrong", "passed over", "unavailable")
     return sorted(result["backends"], key=lambda each: order.index(each["state"]))
 
 
 def active(result: Result) -> str:
-    """The backend that runs ops by default, "" if it was not among those asked for."""
+    """The backend that runs ops by default, "" if it was not selected."""
     return next((each["name"] for each in result["backends"] if each["state"] == "active"), "")
 
 
 def spread(figure: Row) -> str:
-    """How far the middle half of what was measured lies around a median."""
+    """The interquartile range around a median, as text."""
     return f"±{50 * (figure['high'] - figure['low']) / figure['median']:.0f} %"
 
 
 def headline(result: Result) -> list[tuple[str, str]]:
-    """The figures of the run that matter most, the first first, and what each is."""
+    """The most important figures of the run, in order, with their descriptions."""
     found = []
     model = result.get("model") or {}
     rows = [row for row in model.get("rows", ()) if "answer" in row]
@@ -147,7 +145,7 @@ def headline(result: Result) -> list[tuple[str, str]]:
 
 
 def doubts(result: Result) -> list[str]:
-    """Why the figures may not be what this machine gives when it is left alone, a sentence each."""
+    """Why the figures may not represent this machine when idle, one sentence each."""
     found = [result["others"]["busy"]] if result.get("others", {}).get("busy") else []
     timed = [row for row in result["speed"] if "median" in row]
     if (noisy := sum(map(is_noisy, timed))) > MANY * len(timed):
@@ -156,7 +154,7 @@ def doubts(result: Result) -> list[str]:
 
 
 def failures(result: Result) -> list[str]:
-    """What was wrong, a line each; a run that has any ends with a non-zero exit status."""
+    """The failures, one line each; a run with any ends with a non-zero exit status."""
     found = [
         f"build: {each['name']}: {each['detail']}" for each in result["builds"] if each["state"] == "failed"
     ]
@@ -173,7 +171,7 @@ def failures(result: Result) -> list[str]:
 
 
 def console(**options: Any) -> Console:
-    """A console whose tables keep their width, and have no control codes, where the output is no terminal."""
+    """A console; if the output is not a terminal, tables keep their width and have no control codes."""
     found = Console(highlight=False, **options)
     if not found.is_terminal:
         found = Console(highlight=False, width=PLAIN_WIDTH, no_color=True, **options)
@@ -250,12 +248,12 @@ def model_table(result: Result) -> RenderableType:
 
 
 def model_title(model: Row) -> str:
-    """What the rows of the model's table are."""
+    """The title of the model's table."""
     return f"{model['name']}: tokens a second, the median and the middle half of the rounds around it"
 
 
 def model_cells(row: Row) -> list[str]:
-    """What a backend makes of the model, or in the first one why that was not measured."""
+    """A backend's figures for the model; if it was not measured, the first cell says why."""
     if "answer" not in row:
         return [row["why_not"], "", "", "", ""]
     few = "*" if row["rounds"] < FEW else ""
@@ -273,8 +271,8 @@ def _colour(state: str, colours: dict[str, str]) -> Text:
 
 
 def tests_table(result: Result) -> RenderableType:
-    """Op by backend: how many checks passed, the largest error in units of what is allowed, and whether the
-    NumPy definition stands in for a kernel.
+    """For each op and backend: the number of passed checks, the largest error as a share of the tolerance,
+    and whether the NumPy definition replaces a kernel.
     """
     names = list(dict.fromkeys(test["backend"] for test in result["tests"]))
     table = table_of("Op", *names)
@@ -288,13 +286,13 @@ def tests_table(result: Result) -> RenderableType:
 
 
 def omitted_note(result: Result) -> str:
-    """That the time was too short for all checks; "" if it was not."""
+    """A note that the time was too short for all checks, else ""."""
     count = result.get("checks_left_out")
     return f"Not made, as the time for checks was up: {count}, of larger sizes." if count else ""
 
 
 def summary(result: Result, op: str, backend: str) -> tuple[int, int, float]:
-    """Passed, made, and the worst error of an op's checks on a backend."""
+    """The number of passed checks, of all checks, and the largest error of an op on a backend."""
     found = [test for test in result["tests"] if (test["op"], test["backend"]) == (op, backend)]
     return (
         sum(test["passed"] for test in found),
@@ -304,7 +302,7 @@ def summary(result: Result, op: str, backend: str) -> tuple[int, int, float]:
 
 
 def stands_in(result: Result, op: str, backend: str) -> bool:
-    """Whether the definition runs, on a backend that is more than NumPy, since it has no kernel."""
+    """Whether a backend other than NumPy has no kernel and runs the definition."""
     how = {t["how"] for t in result["tests"] if (t["op"], t["backend"]) == (op, backend)}
     return backend != DEFINITIONS and how == {"NumPy"}
 
@@ -316,7 +314,7 @@ def _verdict(counts: tuple[int, int, float], numpy: bool) -> Text:
 
 
 def rounds(result: Result) -> str:
-    """In how many rounds the times were taken, as a sentence."""
+    """The number of rounds of the timings, as a sentence."""
     found = [row["rounds"] for row in result["speed"] if "rounds" in row]
     if not found:
         return ""
@@ -331,7 +329,7 @@ def rounds(result: Result) -> str:
 
 
 def is_noisy(row: Row) -> bool:
-    """Whether a time varies so much that its median says little, or the call was far faster once."""
+    """Whether a time varies so much that its median means little, or its best sample was far faster."""
     if "median" not in row:
         return False
     return (
@@ -341,12 +339,12 @@ def is_noisy(row: Row) -> bool:
 
 
 def mark(row: Row) -> str:
-    """Stands before a time that few rounds have given, or that varies much."""
+    """The mark before a time from few rounds or with a large spread."""
     return ("*" if row.get("rounds", FEW) < FEW else "") + ("~" if is_noisy(row) else "")
 
 
 def speed_tables(result: Result) -> Iterator[RenderableType]:
-    """A table for each op and dtype: time of every implementation, and the rates of the fastest backend."""
+    """A table for each op and dtype: times of all implementations, and the rates of the fastest backend."""
     for (op, dtype), rows in groupby(result["speed"], key=lambda row: (row["op"], row["dtype"])):
         yield with_title(f"\n{op}, {dtype}", _speed_table(list(rows), result))
 
@@ -380,7 +378,7 @@ def _rates(row: Row | None, product: bool, peers: list[str], result: Result) -> 
 
 
 def show(console: Console, table: RenderableType) -> None:
-    """Print a table in full: a narrow terminal wraps its lines, and no figure is cut."""
+    """Print a table in full: a narrow terminal wraps the lines, but no figure is cut."""
     width = console.width
     console.width = max(width, PLAIN_WIDTH)
     console.print(table, crop=False)

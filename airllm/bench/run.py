@@ -1,4 +1,4 @@
-"""What `detect_and_benchmark.py` does once the backends are built: check them, time them, and tune `auto`."""
+"""Check the backends, time them, and tune `auto`: the steps of `detect_and_benchmark.py` after the builds."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from airllm.progress import step
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Seconds of a quick run, which promises a minute. QUICK is for all but the builds and the page. Of it the
-# download and the checks take at most theirs; the timings get at least theirs, however slow the rest was.
+# Seconds of a quick run, which promises a minute. QUICK covers everything but the builds and the page. The
+# download and the checks take at most their share of it; the timings get at least theirs.
 QUICK, QUICK_FETCH, QUICK_CHECKS, QUICK_TIMINGS = 40.0, 20.0, 12.0, 3.0
-QUICK_MODEL, QUICK_ROUNDS = 8.0, 3  # of the model: seconds after which no round begins, and most rounds
+QUICK_MODEL, QUICK_ROUNDS = 8.0, 3  # of the model: seconds after which no round begins, and the most rounds
 FETCH, TIMINGS = 300.0, 480.0  # seconds of a run that is not quick
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What of ops, dtypes, sizes and backends is checked and timed. Without `sizes`, each op has its own."""
+    """The ops, dtypes, sizes and backends to check and time. Without `sizes`, each op has its own."""
 
     ops: list[str]
     dtypes: list[str]
@@ -34,7 +34,7 @@ class Choice:
 
     @classmethod
     def parse(cls, ops: str | None, dtypes: str | None, sizes: str | None, backends: str | None) -> Choice:
-        """Comma lists, or None for all. Raises WrongName for a name that is none."""
+        """Parse comma-separated lists, or None for all. Raises WrongName for an unknown name."""
         return cls(
             op_benchmark.choose_names("op", ops, op_benchmark.OPS),
             op_benchmark.choose_names("dtype", dtypes, op_benchmark.DTYPES),
@@ -45,7 +45,7 @@ class Choice:
 
 @dataclass
 class Run:
-    """A run on a console. Each step puts what it finds into `result`, which the report shows."""
+    """A run on a console. Each step adds its results to `result`, which the report shows."""
 
     console: Console
     choice: Choice
@@ -56,7 +56,7 @@ class Run:
     result: dict[str, Any] = field(default_factory=dict)
 
     def check_backends(self) -> activations.Data:
-        """Check the kernels against their definitions; returns the data, for `time_ops`."""
+        """Check the kernels against their definitions; return the input data for `time_ops`."""
         self.console.rule("3/4  Check", align="left")
         data = self.load_data()
         self.result["data"] = {"real": data.real, "source": data.source, "why_not": data.why_not}
@@ -90,7 +90,7 @@ class Run:
         self.show_speed()
 
     def limits(self) -> op_benchmark.Limits:
-        """Of the timings of ops."""
+        """The limits for timing ops."""
         if self.quick:
             return replace(op_benchmark.QUICK, total=max(self.budget.left(), QUICK_TIMINGS))
         return replace(op_benchmark.Limits(), total=TIMINGS)
@@ -104,7 +104,7 @@ class Run:
             report.show(self.console, table)
 
     def time_model(self) -> dict[str, Any]:
-        """The real model on the backends that `auto` may take and that have passed their checks."""
+        """Time the real model on the backends that `auto` may choose and that passed their checks."""
         found: dict[str, Any] = {"name": "SmolLM2-135M-Instruct, Q4_1", "rows": [], "why_not": ""}
         if why_not := self.result["data"]["why_not"]:
             return found | {"why_not": why_not}
@@ -127,7 +127,7 @@ class Run:
         return found
 
     def right_backends(self) -> list[str]:
-        """Those that `auto` may take, the active one first, without those whose checks failed."""
+        """The backends that `auto` may choose, the active one first, without those that failed a check."""
         wrong = {test["backend"] for test in self.result["tests"] if not test["passed"]}
         states = {
             each["name"]: each["state"] for each in self.result["backends"] if each["name"] not in wrong
@@ -138,7 +138,7 @@ class Run:
         return op_benchmark.running_names(self.result["backends"])
 
     def load_data(self) -> activations.Data:
-        """The real model's numbers, or random ones with a notice that cannot be missed."""
+        """The real model's values, or random ones with a prominent notice."""
         if not self.real_data:
             data = activations.random_data("--no-real-data was given")
         else:
@@ -155,7 +155,7 @@ class Run:
         return data
 
     def tune(self, path: Path) -> None:
-        """Measure where each backend starts to win and write it down, as `airllm tune` does."""
+        """Measure where each backend is fastest and write the tuning file, as `airllm tune` does."""
         self.console.rule("Tune", align="left")
         plan = tune.QUICK if self.quick else tune.FULL
         with step(self.console, "Measuring") as on_progress:
@@ -169,7 +169,7 @@ class Run:
         self.console.print(f"Written to {path}; plots: {tune.draw(choice, path)}", soft_wrap=True)
 
     def say_headline(self) -> None:
-        """The figures that matter most, at the end of a long output, and why to doubt them."""
+        """Print the most important figures at the end of a long output, and the reasons to doubt them."""
         self.console.rule("In short", align="left")
         for figure, what in report.headline(self.result):
             self.console.print(f"{figure:>16}  {what}", markup=False, soft_wrap=True)
@@ -180,5 +180,5 @@ class Run:
 
 
 def timestamp() -> str:
-    """The local time with its zone."""
+    """The local time with its time zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S %z")

@@ -1,8 +1,8 @@
-"""What a size of "rows x columns" is for each op: how long its axes are, and its parameters.
+"""The array shapes and parameters of each op for a benchmark size "rows x columns".
 
-`rows` is the tokens of a prompt (1 at decode), `cols` the width of a model. The first array is (rows, cols)
-and every other axis has `cols` numbers, a product being (rows, cols) by (cols, cols), unless a line here
-says otherwise.
+`rows` is the number of tokens (1 for decode), `cols` the width of a model. By default the first array is
+(rows, cols) and every other axis has size `cols`, so a product is (rows, cols) by (cols, cols). A table here
+lists the exceptions.
 """
 
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from typing import Any
 from airllm.ops.op import Op
 from airllm.ops.operands import Operand
 
-DECODE_KEYS = 2048  # that one query attends to
+DECODE_KEYS = 2048  # keys of one query in decode
 VOCABULARY = 8192
-BLOCK = 256  # the columns of stored formats are a multiple of this
+BLOCK = 256  # columns in block formats are a multiple of this
 
 
 @dataclass(frozen=True)
 class Case:
-    """Sizes of axes, leading axes (`batch`, or for some arrays their own), and parameters of a call."""
+    """The axis sizes, leading axes (`batch`, or an array's own) and parameters of a call."""
 
     sizes: dict[str, int]
     batch: tuple[int, ...] = ()
@@ -32,7 +32,7 @@ class Case:
         return (*batch, *(self.sizes[axis] for axis in operand.inner))
 
     def steps(self, op: Op) -> int:
-        """Innermost steps: the numbers in the largest array, or the products of a contraction."""
+        """Innermost steps: the elements of the largest array, or the multiplications of a contraction."""
         if op.name == "attention":
             return prod(self.sizes[axis] for axis in ("h", "t", "s", "d")) * 2
         if is_contraction(op):
@@ -43,14 +43,14 @@ class Case:
 
 
 def is_contraction(op: Op) -> bool:
-    """Whether an axis of the arrays is summed away: a product, which FLOP/s describe."""
+    """Whether the op sums over an axis: a product, whose speed is given in FLOP/s."""
     inner = {axis for operand in op.operands for axis in operand.inner if operand.kind != "mask"}
     results = {axis for out in op.outs for axis in out.inner}
     return bool(inner - results) and op.operands[0].kind != "index" and op.name != "apply_rope"
 
 
 def case_of(op: Op, rows: int, cols: int) -> Case:
-    """The case of an op at a size."""
+    """The case of an op for a size."""
     return _SPECIAL[op.name](rows, cols) if op.name in _SPECIAL else _default_case(op, rows, cols)
 
 
@@ -63,7 +63,7 @@ def _default_case(op: Op, rows: int, cols: int) -> Case:
 
 
 def _heads(cols: int) -> tuple[int, int]:
-    """Heads and the width of one: 64, as small models have it, where that divides."""
+    """Number and width of the heads: width 64, as in small models, if it divides `cols`; else one head."""
     return (cols // 64, 64) if cols % 64 == 0 else (1, cols)
 
 

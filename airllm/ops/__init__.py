@@ -1,1 +1,1 @@
-"""What an op is: its declaration, its checks and the way of a call."""
+"""Ops: their declarations, argument checks and dispatch."""

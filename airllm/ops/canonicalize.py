@@ -1,4 +1,4 @@
-"""An op's arguments as kernels take them: NumPy arrays, dense, in dtypes that go together."""
+"""Convert an op's arguments to what kernels take: dense NumPy arrays with matching dtypes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from airllm.ops.operands import FLOAT32, FLOAT64, Operand, Shapes
 
 
 def host_array(op: Declaration, operand: Operand, value: Any) -> Any:
-    """`value` as a NumPy array of native byte order, without a copy where that can be."""
+    """`value` as a NumPy array in native byte order, without a copy if possible."""
     if (value is None and operand.optional) or isinstance(value, Quantized):
         return value
     if operand.kind == "quantized":
@@ -22,7 +22,7 @@ def host_array(op: Declaration, operand: Operand, value: Any) -> Any:
 
 
 def host_out(op: Declaration, value: Any, out: Operand) -> np.ndarray:
-    if not hasattr(value, "__array_interface__") and not hasattr(value, "__dlpack__"):  # a list, say
+    if not hasattr(value, "__array_interface__") and not hasattr(value, "__dlpack__"):  # such as a list
         raise TypeError(f"{op.name}: {out.name} has type {type(value).__name__}, expected a NumPy array")
     return _as_array(op, out, value)
 
@@ -31,7 +31,7 @@ def _as_array(op: Declaration, operand: Operand, value: Any) -> np.ndarray:
     wrong = f"{op.name}: {operand.name} has type {type(value).__name__}, expected a"
     try:
         array = as_numpy(value)
-    except Exception as error:  # another library's export may fail in any way
+    except Exception as error:  # another library may raise any exception
         raise TypeError(f"{wrong}n array: {error}") from error
     if array.dtype == object or isinstance(value, np.ma.MaskedArray):
         raise TypeError(f"{wrong} NumPy array" + " or a Quantized" * (operand.kind == "stored"))
@@ -39,7 +39,7 @@ def _as_array(op: Declaration, operand: Operand, value: Any) -> np.ndarray:
 
 
 def canonicalize(op: Declaration, arrays: Sequence[Any], shapes: Shapes) -> list[Any]:
-    """The arrays C-contiguous, in dtypes that kernels take, the op's own with equal leading axes."""
+    """The arrays as C-contiguous, in dtypes that kernels take; the op's own with equal leading axes."""
     own = [a.dtype for o, a in op.floats(arrays) if o.kind == "own"]
     others = [a.dtype for o, a in op.floats(arrays) if o.kind == "any float"]
     wide = any(a.dtype == FLOAT64 for _, a in op.floats(arrays))
@@ -64,7 +64,7 @@ def canonicalize(op: Declaration, arrays: Sequence[Any], shapes: Shapes) -> list
 
 
 def with_last_axis(mask: np.ndarray, length: int) -> np.ndarray:
-    """A mask as kernels take it: they broadcast it along all axes but the last."""
+    """The mask with its last axis expanded: kernels broadcast masks along all other axes."""
     return mask if mask.shape[-1:] == (length,) else np.broadcast_to(mask, (*mask.shape[:-1], length))
 
 
@@ -73,7 +73,7 @@ def _own_operands(op: Declaration) -> list[Operand]:
 
 
 def _with_batch(operand: Operand, a: np.ndarray, shapes: Shapes, first: bool) -> np.ndarray:
-    """With all leading axes; an array without any, after the first, is one that the kernel shares."""
+    """Broadcast to all leading axes, except for an array without any after the first: kernels share it."""
     lead = a.ndim - len(operand.inner)
     if not operand.leads or a.shape[:lead] == shapes.batch or not (lead or first):
         return a
@@ -81,12 +81,12 @@ def _with_batch(operand: Operand, a: np.ndarray, shapes: Shapes, first: bool) ->
 
 
 def _common_dtype(dtypes: Sequence[np.dtype]) -> np.dtype:
-    """The dtype that holds them all: float16 with bfloat16 needs float32."""
+    """The dtype that can represent all: float16 with bfloat16 gives float32."""
     return dtypes[0] if len(set(dtypes)) == 1 else FLOAT32
 
 
 def _dtype_of_other(operand: Operand, dtype: np.dtype, wide: bool, others: Sequence[np.dtype]) -> np.dtype:
-    """The dtype in which a kernel takes an array that is not one of the op's own floats."""
+    """The dtype in which a kernel takes an array that is not one of the op's own float arrays."""
     if operand.kind == "any float":
         return FLOAT64 if wide else _common_dtype(others)
     if operand.kind == "stored":

@@ -1,4 +1,4 @@
-"""What a declaration says of an op's arrays, and the checks that follow from it."""
+"""The declaration of an op's arrays, parameters and results, and the checks derived from it."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ class Declaration:
 
     @property
     def text(self) -> str:
-        """The declaration in one line, which compiled backends read: a row of `cpp_ext/ops/table.h`."""
+        """The declaration in one line, a row of `cpp_ext/ops/table.h`; compiled backends parse it."""
         given = ", ".join(
             self._text_of(p) for n, p in self.signature.parameters.items() if n not in self.keywords
         )
@@ -64,26 +64,26 @@ class Declaration:
 
     @property
     def arrays(self) -> dict[str, tuple[str, ...]]:
-        """Array parameters and their axes."""
+        """Array parameters with their axes."""
         return {operand.name: operand.axes for operand in self.operands}
 
     @property
     def out(self) -> tuple[str, ...]:
-        """Axes of the result, the first one where there are several."""
+        """Axes of the first result."""
         return self.outs[0].axes
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The parameters that are no arrays, with their defaults."""
+        """Parameters other than arrays, with their defaults."""
         return {name: p.default for name, p in self.parameters.items()}
 
     @property
     def gives_quantized(self) -> bool:
-        """Whether the result is no array but a Quantized, which has no `out=`."""
+        """Whether the result is a Quantized; such an op has no `out=`."""
         return self.outs[0].kind == "quantized"
 
     def each(self, results: Any) -> Sequence[Any]:
-        """One result or several as a sequence; TypeError if they are not as many as the op has."""
+        """The results as a sequence; TypeError if their number is not the op's."""
         if len(self.outs) == 1:
             return (results,)
         if not isinstance(results, tuple | list) or len(results) != len(self.outs):
@@ -99,10 +99,10 @@ class Declaration:
     # Checks
 
     def check(self, arrays: Sequence[Any], out: Any = None) -> tuple[int, ...]:
-        """The (first) result's shape; TypeError or ValueError, naming the argument that a kernel cannot take.
+        """The first result's shape; TypeError or ValueError that names the argument a kernel cannot take.
 
-        `arrays` has one entry per array parameter, None for one left out (the last ones may be missing). They
-        need `shape` and `dtype` only, so that a backend can check arrays of its own kind.
+        `arrays` has one entry per array parameter, None for an omitted one; trailing ones may be missing. An
+        array needs only `shape` and `dtype`, so a backend can check its own array type.
         """
         outs = None if out is None else self.each(out)
         return self.check_arrays(self._pad(arrays), outs, of_kernel=True).of(self.outs[0])
@@ -113,11 +113,11 @@ class Declaration:
         return [shapes.of(out) for out in self.outs]
 
     def out_shape(self, arrays: Sequence[Any]) -> tuple[int, ...]:
-        """Shape of the (first) result; ValueError, naming the array that breaks the declaration."""
+        """Shape of the first result; ValueError that names the array that breaks the declaration."""
         return self.out_shapes(arrays)[0]
 
     def check_parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters that are no arrays, as their types; TypeError or ValueError if one is none."""
+        """Parameters other than arrays, converted to their types; TypeError or ValueError for a wrong one."""
         return {
             name: parameters.check_value(self.name, parameter, given[name])
             for name, parameter in self.parameters.items()
@@ -156,7 +156,7 @@ class Declaration:
         return shapes
 
     def _check_agrees(self, operand: Operand, dtype: np.dtype, arrays: Sequence[Any]) -> None:
-        """The op's own floats share one dtype; a weight, which has no leading axes, may also be float32."""
+        """The op's own float arrays share one dtype; a weight (no leading axes) may also be float32."""
         first = next(a.dtype for o, a in zip(self.operands, arrays, strict=True) if o.kind == "own")
         allowed = {first} if operand.leads else {first, FLOAT32}
         if dtype not in allowed:
@@ -190,31 +190,31 @@ class Declaration:
             raise ValueError(f"{self.name}: {where}")
 
     def floats(self, arrays: Sequence[Any]) -> list[tuple[Operand, np.ndarray]]:
-        """The operands that are computed with, and their arrays: not masks, indices or quantized ones."""
+        """Float operands with their arrays: no masks, indices or Quantized."""
         pairs = zip(self.operands, arrays, strict=True)
         return [(o, a) for o, a in pairs if o.is_float and a is not None and not isinstance(a, Quantized)]
 
     def result_dtype(self, arrays: Sequence[Any]) -> np.dtype:
-        """That of the op's own first array, else of a stored one; float32 where there is neither."""
+        """The dtype of the op's first own array, else of a stored one, else float32."""
         floats = sorted(self.floats(self._pad(arrays)), key=lambda pair: pair[0].kind != "own")
         return floats[0][1].dtype if floats else FLOAT32
 
-    # What tests and benchmarks need
+    # For tests and benchmarks
 
     def sample(
         self, rng: np.random.Generator, dtype: Any = np.float32, batch: tuple = (), **sizes: int
     ) -> list[Any]:
-        """Random arrays, one per array that must be given, whose named axes have these sizes."""
+        """Random arrays for the required operands; `sizes` are those of the named axes."""
         return [o.random(rng, dtype, batch, sizes) for o in self.operands if not o.optional]
 
     def sample_optional(
         self, rng: np.random.Generator, dtype: Any = np.float32, batch: tuple = (), **sizes: int
     ) -> dict[str, Any]:
-        """Random arrays for those that may be left out."""
+        """Random arrays for the optional operands, by name."""
         return {o.name: o.random(rng, dtype, batch, sizes) for o in self.operands if o.optional}
 
     @staticmethod
     def nbytes(arrays: Sequence[Any], *outs: np.ndarray) -> int:
-        """Bytes that must move: every array read once, the results written once."""
+        """Bytes an op must move: each array read once, each result written once."""
         stored = [a.data if isinstance(a, Quantized) else a for a in arrays if a is not None]
         return sum(a.nbytes for a in (*stored, *outs))

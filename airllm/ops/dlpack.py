@@ -1,4 +1,4 @@
-"""Arrays of other libraries: where they lie, as NumPy's, and back as their kind; never copied on the way."""
+"""Arrays of other libraries: find their device, convert them to NumPy and back, always without a copy."""
 
 import sys
 from typing import Any
@@ -9,12 +9,12 @@ import numpy as np
 from airllm.backends.declaration import all_declarations
 
 _HOST_DEVICES = {1, 3}  # DLPack's kDLCPU and kDLCUDAHost
-# DLPack's other kinds, by its words for them.
+# DLPack's other device types, by its names for them.
 _OTHER_DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda", 15: "webgpu"}
 
 
 def device_of(value: Any) -> str:
-    """Name of the device whose memory holds an array; "" for the host's, and for what is no array."""
+    """Name of the device whose memory holds an array; "" for host memory and for other objects."""
     if isinstance(value, np.ndarray) or value is None:
         return ""
     if hasattr(value, "__dlpack_device__"):
@@ -27,7 +27,7 @@ def device_of(value: Any) -> str:
 
 
 def as_numpy(value: Any) -> np.ndarray:
-    """`value` as a NumPy array, sharing its memory where that can be; raises what its library raises."""
+    """`value` as a NumPy array that shares its memory if possible; raises what its library raises."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return np.asarray(value)
     if _is_bfloat16(value):
@@ -36,7 +36,7 @@ def as_numpy(value: Any) -> np.ndarray:
 
 
 def as_kind_of(given: Any, result: np.ndarray) -> Any:
-    """`result` as an array of the library that `given` came from, sharing its memory."""
+    """`result` as an array of the library of `given`, sharing its memory."""
     if isinstance(given, np.ndarray) or not hasattr(given, "__dlpack__"):
         return result
     if (library := _library(given)) is None:
@@ -47,12 +47,12 @@ def as_kind_of(given: Any, result: np.ndarray) -> Any:
 
 
 def place_of(array: np.ndarray) -> tuple:
-    """Address, shape and strides: equal for arrays that are the same elements in the same order."""
+    """Address, shape and strides: equal for arrays with the same elements in the same order."""
     return array.__array_interface__["data"][0], array.shape, array.strides
 
 
 def overlap(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two arrays share an element; where that is too hard to tell, whether their bounds do."""
+    """Whether two arrays share an element; if that is too hard to decide, whether their bounds overlap."""
     try:
         return np.shares_memory(a, b, max_work=1000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
@@ -60,12 +60,12 @@ def overlap(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def is_dense(array: np.ndarray) -> bool:
-    """Whether a kernel can write it as it is."""
+    """Whether a kernel can write to the array without a copy."""
     return array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative
 
 
 def _library(value: Any) -> Any:
-    """The module that makes arrays of this kind: mlx.core for MLX's, else the package, such as torch."""
+    """The module with the functions of this array type: mlx.core for MLX, else the package, such as torch."""
     module = type(value).__module__
     names = (module.partition(".")[0], module)
     found = [sys.modules[name] for name in names if name in sys.modules]
@@ -73,5 +73,5 @@ def _library(value: Any) -> Any:
 
 
 def _is_bfloat16(value: Any) -> bool:
-    """NumPy's DLPack has no bfloat16; it crosses as 16 bits."""
+    """NumPy's DLPack does not support bfloat16, so such arrays are passed as 16-bit integers."""
     return str(getattr(value, "dtype", "")).endswith("bfloat16") and hasattr(_library(value), "uint16")

@@ -1,13 +1,13 @@
-"""An op is declared once: the axes of its arrays, its meaning, and the NumPy code that defines it.
+"""The `op` decorator, which declares an op: the axes of its arrays and the NumPy code that defines it.
 
     @op(x="... d", weight="d", out="... d")
     def rms_norm(x, weight, eps: float = 1e-6):
         '''Scale each row of `x` to unit root-mean-square, then by `weight`.'''
         return x / np.sqrt(np.mean(x * x, -1, keepdims=True) + eps) * weight
 
-From that follow the signature, the checks and their messages, the dispatch, the kernel of last resort,
-the float64 truth and the random inputs of tests and benchmarks, and the bytes an op must move.
-`airllm.ops.operands` says what the text of an array may be.
+The declaration gives the signature, the argument checks and their messages, the dispatch, the fallback
+kernel, the float64 reference and random inputs for tests and benchmarks, and the bytes an op must move.
+`airllm.ops.operands` describes the text that declares an array.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,8 @@ __all__ = ["DTYPES", "OPS", "Op", "op"]
 
 OPS: dict[str, "Op"] = {}
 
-# The body of a public function. A plain call, with the arrays alone, takes the shortest way.
+# The body of a public function; signature_codegen.py shows one filled in. A call with the required arrays
+# alone takes the shortest path.
 _PUBLIC = """\
     try:
         _chosen = _registry.require_backend(backend) if backend else _scoped() or _registry.process_wide
@@ -56,12 +57,12 @@ def op(
     computes: bool = True,
     **axes: str,
 ) -> Callable[[Callable], Callable]:
-    """Declare an op. The keywords are the axes of its array parameters, and of `out`, its result or results.
+    """Declare an op. Keywords give the axes of its array parameters; `out` gives those of its results.
 
-    An array whose default is None may be left out. `requires` says in words, and as functions of axes, what
-    their sizes must be to each other. The decorated function gets arrays of one dtype, float32 or float64
-    (stored weights unpacked to it), and returns that dtype. That of an op that `computes` nothing, but moves
-    values, gets arrays as they are stored, and returns the values it moves.
+    An array whose default is None is optional. `requires` maps a description to a predicate on axis sizes.
+    The decorated function gets arrays of one dtype, float32 or float64 (stored weights are dequantized), and
+    returns that dtype. If `computes` is False, the op only moves values: its function gets arrays as they are
+    stored and returns the values it moved.
     """
 
     def declare(definition: Callable) -> Callable:
@@ -75,10 +76,10 @@ def op(
 
 
 class Op(Declaration):
-    """A declared op: see the module's documentation."""
+    """A declared op: see the module docstring."""
 
     def function(self) -> Callable:
-        """The public function: hands the arrays to the kernel in use, which rejects what it cannot take."""
+        """The public function. It passes the arrays to the kernel in use, which rejects unsuitable ones."""
         names = list(self.signature.parameters)
         required = [name for name, p in self.signature.parameters.items() if p.default is p.empty]
         optional = [name for name in names if name not in (*required, "backend")]
@@ -93,10 +94,10 @@ class Op(Declaration):
         return signature_codegen.make_function(self, self.keywords, body, scope, self.definition.__module__)
 
     def prepare(self, arguments: dict[str, Any]) -> Any:
-        """The call for arguments that no kernel takes as they are: strides, lists, float64, DLPack.
+        """Run a call whose arguments the kernel rejected: strides, lists, float64, DLPack arrays.
 
-        A kernel that lacks a case, such as a format of stored weights, raises NotImplementedError: the
-        definition computes it.
+        If a kernel does not support a case, such as a block format, it raises NotImplementedError, and the
+        definition computes the result.
         """
         arguments = self.complete_arguments(arguments)
         named = arguments.pop("backend")
@@ -132,7 +133,7 @@ class Op(Declaration):
             return run(self.define)
 
     def _on_device(self, backend: registry.Backend, given: Sequence[Any], out: Any) -> bool:
-        """Whether arrays lie in a device's memory; TypeError if the backend cannot take them from there."""
+        """Whether an array is in device memory; TypeError if the backend does not support such arrays."""
         outs = [] if out is None else zip(self.each(out), self.outs, strict=True)
         placed = [
             *((o.name, a) for o, a in zip(self.operands, given, strict=True)),
@@ -146,7 +147,7 @@ class Op(Declaration):
         return False
 
     def _call_on_device(self, kernel: Callable, given: Sequence[Any], arguments: dict, out: Any) -> Any:
-        """The same with arrays of a device's memory, which their own library reshapes."""
+        """`prepare` for arrays in device memory, which their own library reshapes."""
         if not any(o.droppable for o in self.operands):
             return self._call_kernel(kernel, given, arguments, out)
         shapes = self.shapes(given)
@@ -156,7 +157,7 @@ class Op(Declaration):
         return self._drop_axes(result, shapes) if out is None else out
 
     def _restore_axes(self, results: Sequence[Any], shapes: Shapes) -> Sequence[Any]:
-        """Results as a kernel writes them: with the axes that were left out, in the same memory."""
+        """Views of the results with dropped axes restored, as kernels write them."""
         if not shapes.dropped:
             return results
         return [r.reshape(shapes.full_shape_of(o)) for o, r in zip(self.outs, results, strict=True)]
@@ -168,7 +169,7 @@ class Op(Declaration):
         return self.one_or_all([r.reshape(shapes.of(o)) for o, r in pairs])
 
     def _call_kernel(self, kernel: Callable, arrays: Sequence[Any], arguments: dict, out: Any) -> Any:
-        """Calls a kernel as the public function is called, with its own defaults for what has them."""
+        """Call a kernel. Arguments equal to their default are not passed, so the kernel's defaults apply."""
         arguments = {n: v for n, v in arguments.items() if v is not self.parameters[n].default}
         pairs = list(zip(self.operands, arrays, strict=True))
         required = [a for o, a in pairs if not o.optional]
@@ -178,10 +179,10 @@ class Op(Declaration):
     def _deliver(
         self, result: Any, dtype: np.dtype, out: Any, targets: Sequence[np.ndarray] | None, given: Any = None
     ) -> Any:
-        """Results in this dtype: in `out`, or as arrays of the kind that was given."""
+        """Convert results to `dtype`; copy them to `out`, or return them as the kind of array given."""
         if self.gives_quantized:
             return result
-        with np.errstate(all="ignore"):  # too large for float16 is infinite, as in the kernels
+        with np.errstate(all="ignore"):  # overflow of float16 gives infinity, as in the kernels
             results = [r.astype(dtype, copy=False) for r in self.each(result)]
         if targets is None:
             return self.one_or_all([as_kind_of(given, r) for r in results])
@@ -190,7 +191,7 @@ class Op(Declaration):
         return out
 
     def bind(self, args: tuple, kwargs: dict) -> dict[str, Any]:
-        """All arguments by name, those that are no arrays checked and as their type."""
+        """All arguments by name; parameters other than arrays are checked and converted to their type."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -200,12 +201,12 @@ class Op(Declaration):
         return self.complete_arguments(bound.arguments)
 
     def complete_arguments(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """All arguments by name, with what is no array as its type; TypeError if one was not given."""
+        """`bind` for arguments that are already by name; TypeError if a required one is missing."""
         signature_codegen.check_given(self.name, arguments)
         return arguments | self.check_parameters(arguments)
 
     def define(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """The definition as a kernel: float32 arithmetic (float64 for float64), the first array's dtype."""
+        """Run the definition as a kernel: float32 arithmetic (float64 for float64), first array's dtype."""
         arguments = self.bind(args, kwargs)
         arguments.pop("backend"), arguments.pop("out", None)
         arrays = [arguments.pop(operand.name) for operand in self.operands]
@@ -216,7 +217,7 @@ class Op(Declaration):
         return self._deliver(result, self.result_dtype(arrays), out, targets)
 
     def exact(self, *args: Any, **kwargs: Any) -> Any:
-        """The definition in float64: what every kernel must agree with."""
+        """Run the definition in float64: the reference for every kernel."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         arguments = bound.arguments
@@ -228,17 +229,17 @@ class Op(Declaration):
 
     def _compute(self, arrays: Sequence[Any], wide: np.dtype, arguments: dict, shapes: Shapes) -> Any:
         results = [] if self.gives_quantized else [shapes.of(out) for out in self.outs]
-        if results and all(0 in shape for shape in results):  # a reduction over nothing has no NumPy answer
+        if results and all(0 in shape for shape in results):  # NumPy cannot reduce empty arrays
             return self.one_or_all([np.empty(shape, wide) for shape in results])
         pairs = zip(self.operands, arrays, strict=True)
         given = {o.name: _widen(o, a, wide) if self.computes else a for o, a in pairs}
-        with np.errstate(all="ignore"):  # exp(-x) overflows on its way to the right answer
+        with np.errstate(all="ignore"):  # exp(-x) may overflow although the result is right
             result = self.definition(**given, **arguments)
         return result if isinstance(result, tuple | Quantized) else np.asarray(result)
 
 
 def _widen(operand: Operand, value: Any, wide: np.dtype) -> Any:
-    """An array as the definition gets it."""
+    """The array as the definition takes it: dequantized, and in the dtype `wide`."""
     if operand.kind == "stored" and isinstance(value, Quantized):
         value = value.dequantize()
     if isinstance(value, np.ndarray) and (

@@ -1,17 +1,17 @@
-"""How an op takes its arrays: named axes, dtypes, and what broadcasts.
+"""The text that declares an array of an op: named axes, dtypes and broadcasting.
 
-An array is declared by a line of text: its axes, "..." for any number of leading ones, and after a colon its
-kind, where it is not one of the op's own floats. An axis with a "?" may be left out, as in the signatures of
-NumPy's ufuncs: "... m? k" is a matrix, or several, or a vector (k).
+The text has the axes, with "..." for any number of leading ones. A colon and the kind follow, except for the
+op's own float arrays. An axis with a "?" is optional, as in the signatures of NumPy's generalized ufuncs:
+"... m? k" is a matrix, a stack of matrices, or a vector (k).
 
-    "... d"                floats of one dtype, that of the first array; a weight, which has no "...", may
-                           be float32 too. Leading axes broadcast as in NumPy
+    "... d"                floats of one dtype, that of the first array; a weight (no "...") may also be
+                           float32. Leading axes broadcast as in NumPy
     "... s d : any float"  floats of any dtype; leading axes broadcast to those of the op's own arrays
-    "... d : mask"         bool (True: keep) or floats that are added; all axes broadcast to these
-    "n k : stored"         floats of any dtype, or a Quantized, as checkpoints store weights
+    "... d : mask"         bool (True: keep) or floats to add; all axes broadcast to the ones given
+    "n k : stored"         floats of any dtype, or a Quantized: a checkpoint's weights
     "... k : quantized"    a Quantized
-    "... : index of v"     whole numbers from 0 to v - 1
-    "... : number"         whole numbers or floats
+    "... : index of v"     integers from 0 to v - 1
+    "... : number"         integers or floats
 """
 
 import inspect
@@ -33,14 +33,14 @@ _EXPECTED = {"mask": "bool, ", "index": "int64 or int32", "number": "whole numbe
 
 @dataclass(frozen=True)
 class Operand:
-    """One array parameter of an op, or one of its results."""
+    """An array parameter or a result of an op."""
 
     name: str
     axes: tuple[str, ...]
     kind: str = "own"
-    of: str = ""  # the axis whose length an index stays below
+    of: str = ""  # an index is below the length of this axis
     optional: bool = False
-    droppable: frozenset[str] = frozenset()  # the axes that a vector is without
+    droppable: frozenset[str] = frozenset()  # the optional axes; a vector lacks them
 
     @classmethod
     def parse(cls, name: str, text: str, optional: bool = False) -> "Operand":
@@ -55,7 +55,7 @@ class Operand:
 
     @property
     def leads(self) -> bool:
-        """Whether it may have any number of leading axes."""
+        """Whether it accepts any number of leading axes."""
         return "..." in self.axes
 
     @property
@@ -66,31 +66,31 @@ class Operand:
         return f"({' '.join(self.axes)})"
 
     def dropped_axes(self, ndim: int) -> frozenset[str]:
-        """The axes that an array of so many axes is without."""
+        """The axes that an array with `ndim` axes lacks."""
         return self.droppable if ndim == len(self.inner) - len(self.droppable) else frozenset()
 
     def full_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """A shape with one element along each axis that it is without."""
+        """`shape` with size 1 for each axis that it lacks."""
         if not (dropped := self.dropped_axes(len(shape))):
             return tuple(shape)
         sizes = iter(shape)
         return tuple(1 if axis in dropped else next(sizes) for axis in self.inner)
 
     def expected_axes(self, ndim: int) -> str:
-        """The axes that an array of so many should have, for a message."""
+        """The axes expected of an array with `ndim` axes, for error messages."""
         vector = f"({' '.join(axis for axis in self.inner if axis not in self.droppable)})"
         if self.dropped_axes(ndim):
             return vector
         return f"{self} or {vector}" if self.droppable and ndim < len(self.inner) else str(self)
 
     def check_type(self, op: str, value: Any, float64: bool) -> None:
-        """TypeError unless `value` is an array (of any library, or a Quantized where that may be)."""
+        """TypeError unless `value` is an array of any library, or a Quantized if the kind allows it."""
         if isinstance(value, Quantized) and self.kind in ("stored", "quantized"):
             return
         wrong = f"{op}: {self.name} has"
         is_array = hasattr(value, "dtype") and not isinstance(
             value, np.ma.MaskedArray
-        )  # no op has their masks
+        )  # ops do not support masked arrays
         if not is_array or self.kind == "quantized":
             expected = {"quantized": "Quantized", "stored": "NumPy array or a Quantized"}
             found = f"type {type(value).__name__}, expected a {expected.get(self.kind, 'NumPy array')}"
@@ -113,7 +113,7 @@ class Operand:
         )
 
     def check_range(self, op: str, value: Any, sizes: dict[str, int]) -> None:
-        """ValueError if an index of host memory is out of range."""
+        """ValueError if an index in host memory is out of range."""
         if self.kind != "index" or not isinstance(value, np.ndarray) or not value.size:
             return
         for found in (value.min(), value.max()):
@@ -121,7 +121,7 @@ class Operand:
                 raise ValueError(f"{op}: {self.name} has value {found}, expected 0 to {sizes[self.of] - 1}")
 
     def random(self, rng: np.random.Generator, dtype: Any, batch: tuple, sizes: dict[str, int]) -> Any:
-        """Standard normal floats, or whole numbers in range, in the shape of these sizes."""
+        """Standard normal floats, or integers in range; `batch` and `sizes` give the shape."""
         shape = (*(batch if self.leads else ()), *(sizes[axis] for axis in self.inner))
         if self.kind in ("index", "number"):
             return rng.integers(0, sizes.get(self.of, 1000), shape)
@@ -133,7 +133,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class Requirement:
-    """What the sizes of axes must be to each other, in words and as a function of them."""
+    """A condition on axis sizes: its text and its predicate."""
 
     text: str
     holds: Callable[..., Any]
@@ -144,9 +144,9 @@ class Requirement:
 
 
 class Shapes:
-    """The sizes of an op's axes, learned from one array after the other.
+    """The sizes of an op's axes, collected from one array after the other.
 
-    `in_full`: of arrays that have all axes, as kernels take them; else some may be left out.
+    With `in_full`, arrays must have all axes, as kernels require; else they may drop the optional ones.
     """
 
     def __init__(self, op: str, requirements: Sequence[Requirement] = (), in_full: bool = False):
@@ -161,11 +161,11 @@ class Shapes:
         return (*(self.batch if operand.leads else ()), *inner)
 
     def full_shape_of(self, operand: Operand) -> tuple[int, ...]:
-        """The same with the axes that were left out, of one element each."""
+        """The shape of a result with dropped axes restored as size 1."""
         return (*(self.batch if operand.leads else ()), *(self.sizes[axis] for axis in operand.inner))
 
     def add(self, operand: Operand, value: Any) -> None:
-        """ValueError, naming the array and what is known, if its shape breaks the declaration."""
+        """Record an array's sizes; ValueError that names it and the known sizes if its shape does not fit."""
         shape, before = tuple(value.shape), self.known_sizes(operand, len(value.shape))
         fits = self._broadcasts(shape, operand) if operand.kind == "mask" else self._matches(shape, operand)
         if not fits:
@@ -178,7 +178,7 @@ class Shapes:
                 self._check(requirement, operand, shape)
 
     def known_sizes(self, operand: Operand, ndim: int) -> str:
-        """What earlier arrays say about the sizes of this one."""
+        """The sizes that earlier arrays fix for this one, for error messages."""
         sizes = [f"{axis}={self.sizes[axis]}" for axis in operand.inner if axis in self.sizes]
         if self.batch and operand.leads and ndim > len(operand.inner):
             sizes.append(f"...={self.batch}")
@@ -219,5 +219,5 @@ def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def device_of_operand(value: Any) -> str:
-    """Name of the device that holds an array or a Quantized's blocks; "" for the host's memory."""
+    """Name of the device that holds an array or a Quantized's blocks; "" for host memory."""
     return device_of(value.data if isinstance(value, Quantized) else value)

@@ -1,7 +1,7 @@
-"""The parameters of an op that are no arrays, checked by their annotations.
+"""Checks for an op's parameters other than arrays, by their annotations.
 
 `eps: float`, `causal: bool`, `window: int | None`, `softcap: Positive | None`,
-`approximate: Literal["tanh", "none"]`. A whole number is a count or a length, from 1.
+`approximate: Literal["tanh", "none"]`. An int is a count or a length and must be at least 1.
 """
 
 import inspect
@@ -15,7 +15,7 @@ _NOUNS = {float: "a number", int: "a whole number", bool: "a bool", str: "a str"
 
 
 def check_value(op: str, parameter: inspect.Parameter, value: Any) -> Any:
-    """`value` as the type that the parameter is annotated with; TypeError or ValueError if it is none."""
+    """Convert `value` to the annotated type of the parameter; TypeError or ValueError if it does not fit."""
     choices = _choices(parameter)
     if value is None and type(None) in choices:
         return None
@@ -40,7 +40,7 @@ def check_value(op: str, parameter: inspect.Parameter, value: Any) -> Any:
 
 
 def type_text(parameter: inspect.Parameter) -> str:
-    """The type of a parameter as its annotation says it: "float", "int | None"."""
+    """The annotated type of a parameter as text: "float", "int | None"."""
     choices = _choices(parameter)
     (wanted,) = choices - {type(None)}
     is_literal = get_origin(wanted) is Literal

@@ -1,4 +1,4 @@
-"""Rotary position embeddings: the angles, and the ways in which models stretch them to longer texts."""
+"""Rotary position embeddings: angles, and the scaling methods for longer contexts."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import numpy as np
 def frequencies(dim: int, theta: float, scaling: dict[str, Any] | None) -> tuple[np.ndarray, float]:
     """Radians per position for each of dim / 2 pairs, and the factor on cosine and sine (float64).
 
-    `scaling` is a checkpoint's `rope_scaling`. ValueError for a kind that is not known, or a missing key.
+    `scaling` is a checkpoint's `rope_scaling`. Raises ValueError for an unknown type or a missing key.
     """
     plain = theta ** -(np.arange(0, dim, 2) / dim)
     kind = "default" if not scaling else scaling.get("rope_type", scaling.get("type", "default"))
@@ -32,7 +32,7 @@ def _linear(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[n
 
 
 def _llama3(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[np.ndarray, float]:
-    """Llama 3.1: short waves stay, long ones are stretched, those between are blended."""
+    """Llama 3.1: short wavelengths are unchanged, long ones stretched, those between interpolated."""
     turns = scaling["original_max_position_embeddings"] * plain / (2 * math.pi)
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     kept = np.clip((turns - low) / (high - low), 0, 1)
@@ -45,7 +45,7 @@ def _factors(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[
 
 
 def _yarn(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[np.ndarray, float]:
-    """YaRN (Peng et al., 2023): stretch by a pair's turns in the original length, warm attention."""
+    """YaRN (Peng et al., 2023): scale each pair by its turns in the original length; scale attention."""
     factor, pairs = scaling["factor"], len(plain)
 
     def pair_that_turns(times: float) -> float:
@@ -73,7 +73,7 @@ def _yarn_attention_factor(factor: float, scaling: dict[str, Any]) -> float:
 
 
 def longrope_attention_factor(scaling: Mapping[str, Any], context: int) -> float:
-    """The factor on cosine and sine of a model that "longrope" stretches to `context` positions."""
+    """The factor on cosine and sine of a model that "longrope" extends to `context` positions."""
     before = scaling["original_max_position_embeddings"]
     stretch = scaling.get("factor") or context / before
     if (given := scaling.get("attention_factor")) is not None:

@@ -1,5 +1,5 @@
-"""llama.cpp's ggml beside ours: its source fetched by pip, built once into the user's cache folder, called in
-this process. `python -m benchmarks.ggml_peer` does the fetching and building and says where the library lies.
+"""llama.cpp's ggml for comparison: pip fetches its source, which is built once into the user's cache folder
+and called in this process. `python -m benchmarks.ggml_peer` fetches, builds and prints the library's path.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import platformdirs
 
 from airllm.formats import FORMATS
 
-VERSION = "0.3.36"  # of llama-cpp-python, whose source archive has llama.cpp's
+VERSION = "0.3.36"  # of llama-cpp-python; its source archive contains llama.cpp
 HERE = Path(__file__).resolve().parent
 TYPES = {"f32": 0, "f16": 1, "bf16": 30} | {f.name: f.ggml_type for f in FORMATS.values()}
 
 
 class NoPeer(RuntimeError):
-    """Why ggml is not there to compare with."""
+    """Why ggml is not available for the comparison."""
 
 
 def folder() -> Path:
@@ -32,7 +32,7 @@ def folder() -> Path:
 
 
 def library() -> Path:
-    """The built library; fetches and builds it where it is not there yet. Raises NoPeer with the reason."""
+    """The built library; fetches and builds it if necessary. Raises NoPeer with the reason."""
     built, source, project = folder() / "built" / "libggml_peer.so", folder() / "ggml", folder() / "project"
     if not source.exists():
         folder().mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def library() -> Path:
 
 
 def _copy_sources(project: Path) -> bool:
-    """Put our files beside ggml, as several checkouts may share the folder; whether they have changed."""
+    """Copy our files next to ggml, since checkouts may share the folder; return whether they changed."""
     project.mkdir(exist_ok=True)
     own = [HERE / name for name in ("CMakeLists.txt", "ggml_peer.c")]
     changed = [f for f in own if not (to := project / f.name).exists() or f.read_bytes() != to.read_bytes()]
@@ -84,7 +84,7 @@ def _run(*command: str) -> None:
 
 
 class Peer:
-    """ggml's product of x (m, k) with stored weights, which must outlive it."""
+    """ggml's product of x (m, k) with quantized weights, which must outlive it."""
 
     def __init__(self) -> None:
         self._library: Any = ctypes.CDLL(str(library()))
@@ -99,7 +99,7 @@ class Peer:
     def product(
         self, name: str, weight: np.ndarray, x: np.ndarray, threads: int, repacked: bool = False
     ) -> Product | None:
-        """None if the weight is to be repacked and ggml has no other order for it on this CPU."""
+        """None if `repacked` is set and ggml cannot repack the weight on this CPU."""
         y = np.empty((len(x), len(weight)), np.float32)
         made = self._library.peer_new(
             TYPES[name], len(x), len(weight), x.shape[1], weight.ctypes.data, x.ctypes.data, y.ctypes.data,
@@ -109,7 +109,7 @@ class Peer:
 
 
 class Product:
-    """One prebuilt graph: call it, and the result is in `y`."""
+    """A prebuilt graph; a call puts the result into `y`."""
 
     def __init__(self, library: Any, made: int, y: np.ndarray, keeps: tuple):
         self._library, self._made, self.y, self._keeps = library, made, y, keeps

@@ -1,4 +1,4 @@
-"""Runs the commands of setup.py that build and check backends, and says in plain values what came of it."""
+"""Run the setup.py commands that build and check backends, and return the results as plain values."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 def detect(console: Console) -> str:
-    """What `setup.py test_capabilities` finds."""
+    """The output of `setup.py test_capabilities`."""
     with step(console, "Looking for compilers, toolkits and devices", counted=False) as on_progress:
         found = run_command("test_capabilities", on_progress=on_progress)
     return found.stdout.strip() or found.stderr.strip()
 
 
 def build_all(console: Console, quick: bool, named: Collection[str] = ()) -> list[dict[str, str]]:
-    """Build every backend whose tools are there. A missing tool is a reason, a failed build a failure.
+    """Build every backend whose tools are installed. A missing tool is a reason; a failed build is a failure.
 
-    A check that keeps nothing is a reason too, unless its backend is `named` or configured. `quick` leaves
-    out what takes longest and is of no use here now.
+    A failed check, of a command that builds nothing, is also a reason, unless its backend is `named` or
+    configured. `quick` skips the slowest builds if their result cannot be used here.
     """
     settings = config.load()
     required = {settings.force_backend, settings.preferred_backend, *named}
@@ -38,8 +38,8 @@ def build_all(console: Console, quick: bool, named: Collection[str] = ()) -> lis
 
 
 def build(console: Console, name: str, quick: bool = False, required: bool = True) -> dict[str, str]:
-    """Run the setup.py command of a backend. If it fails, that is a failure, with its log, or a reason, if
-    the command keeps nothing and the backend is not `required`.
+    """Run the setup.py command of a backend. If it fails, that is a failure, with its log; or a reason, if
+    the command builds nothing and the backend is not `required`.
     """
     command, makes = recipes()[name].COMMAND, name in module_recipes()
     if why := missing_for(name) or (why_left_out(name) if quick else ""):
@@ -65,20 +65,20 @@ def why_left_out(name: str) -> str:
 
 
 def newest(name: str) -> int:
-    """When a backend's module was last written; a build that finds it up to date leaves it alone."""
+    """Modification time of a backend's module; a build does not touch one that is up to date."""
     files = CPP_EXT.glob(f"{shipped()[name].module}.*")
     return max((path.stat().st_mtime_ns for path in files), default=0)
 
 
 def missing_for(name: str) -> str:
-    """Why a backend cannot be built here, with the remedy; "" if it can."""
+    """Why a backend cannot be built here, with the remedy; "" if it can be."""
     return "; ".join(map(str, recipes()[name].tools().missing))
 
 
 def run_command(
     *command: str, on_progress: Callable[[int, int, str], None]
 ) -> subprocess.CompletedProcess[str]:
-    """Run a setup.py command as a user would, with its output kept."""
+    """Run a setup.py command as a user would, and capture its output."""
     call, start = [sys.executable, "setup.py", *command], time.monotonic()
     pipe = subprocess.PIPE
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""build_cuda: compiles tensor_ops_cuda into cpp_ext/ and says whether it can run here."""
+"""build_cuda: compile tensor_ops_cuda into cpp_ext/ and report whether it can run here."""
 
 from . import cuda_build, probes
 

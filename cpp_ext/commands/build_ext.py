@@ -1,4 +1,4 @@
-"""build_ext: compiles the backends that every install has, and others where AIRLLM_WITH_<NAME>=1."""
+"""build_ext: compile the backends of every install, and others with AIRLLM_WITH_<NAME>=1."""
 
 import os
 import sys
@@ -28,7 +28,7 @@ def run(options) -> None:
 
 
 def from_setuptools(base: type) -> type:
-    """The setuptools command; `base` is setuptools' own build_ext, whose options and bookkeeping it keeps."""
+    """The setuptools command; it keeps the options and bookkeeping of `base`, setuptools' build_ext."""
 
     class BuildExt(base):
         description = HELP
@@ -46,9 +46,10 @@ def from_setuptools(base: type) -> type:
 
 
 def build(name: str, recipe: ModuleType, folder: Path, force: bool, wheel: bool) -> None:
-    """Builds what every install has, or a variable asks for: then failing is an error.
+    """Build a backend if every install has it or an environment variable requests it.
 
-    Else a wheel made where a backend cannot be built gets a module that says why instead.
+    A failure is an error, except in a wheel for a backend that was not requested: the wheel then gets a
+    module that gives the reason.
     """
     variable = f"AIRLLM_WITH_{name.upper()}"
     asked, usual = os.environ.get(variable) == "1", hasattr(recipe, "IN_EVERY_INSTALL")
@@ -70,7 +71,7 @@ raise ImportError({reason!r})
 
 
 def leave_note(folder: Path, name: str, reason: str) -> None:
-    """Writes a module of this name whose import tells why there is no compiled one."""
+    """Write a module of this name whose import error says why there is no compiled one."""
     remedy = "Install what is missing, then repeat the pip install"
     if folder == probes.CPP_EXT:
         remedy += " (or: python setup.py build_ext --inplace)"

@@ -1,8 +1,8 @@
-"""build_opencl: compiles every kernel for every OpenCL device here, with the logs of failures.
+"""build_opencl: compile every kernel for every OpenCL device of this machine, with the logs of failures.
 
-There is nothing to keep: the backend compiles its text for the device it uses. This finds out beforehand
-whether that will work. It fails where no device compiles them all, or not the one that was asked for by name
-(AIRLLM_OPENCL_DEVICE, "opencl_device"): a broken one beside another that works keeps nobody from using that.
+It keeps no output: the backend compiles its kernels for the device in use. This command checks beforehand
+that they compile. It fails if no device compiles all kernels, or if the named device (AIRLLM_OPENCL_DEVICE,
+"opencl_device") does not. A broken device does not matter if another one works.
 """
 
 import sys
@@ -18,7 +18,7 @@ HELP = "compile every OpenCL kernel for every device here"
 
 
 def add_options(parser) -> None:
-    """There are none."""
+    """This command has no options."""
 
 
 def run(options) -> None:
@@ -39,18 +39,18 @@ def run(options) -> None:
 
 
 def tools() -> probes.Tools:
-    """Devices, with each of them."""
+    """The OpenCL devices, with a line for each."""
     found = opencl_probes.devices()
     return probes.Tools((found,), "OpenCL", (str(found), *found.details))
 
 
 def why_not_quick() -> str:
-    """A quick run checks the device in use, and no other."""
+    """A quick run checks only the device in use."""
     return "--quick: compiled when it is checked below; python setup.py build_opencl tries every device"
 
 
 def reports() -> Iterator[dict[str, Any]]:
-    """What the backend says of each device; CommandError with the remedy if there is none."""
+    """The backend's report of each device; CommandError with the remedy if there is none."""
     if str(probes.CPP_EXT) not in sys.path:
         sys.path.insert(0, str(probes.CPP_EXT))
     try:
@@ -59,12 +59,12 @@ def reports() -> Iterator[dict[str, Any]]:
         yield from build_report()
     except (ImportError, RuntimeError) as error:
         raise CommandError(f"{error}\n{BACKEND.how_to_get()}") from None
-    except ValueError as error:  # a device that is not there, or a broken backend.json
+    except ValueError as error:  # an unknown device, or an invalid backend.json
         raise CommandError(str(error)) from None
 
 
 def show_reports(reports: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Prints a line for each report as it comes, and hands it on."""
+    """Print a line for each report as it arrives, and yield the report."""
     for report in reports:
         state = "compiled" if report["ok"] else "FAILED"
         what = f"{len(report['kernels'])} kernels" if report["ok"] else "none"

@@ -1,4 +1,4 @@
-"""Runs the commands: alone, with the standard library only, or as setuptools commands beside its own."""
+"""Run the commands: alone with the standard library, or as setuptools commands."""
 
 import argparse
 import sys
@@ -25,12 +25,12 @@ COMMANDS: dict[str, ModuleType] = {
     "write_backends": write_backends,
 }
 for _recipe in recipes().values():
-    if _recipe.COMMAND[0] != "build_ext":  # which is setuptools' own
+    if _recipe.COMMAND[0] != "build_ext":  # setuptools has that one
         COMMANDS[_recipe.COMMAND[0]] = import_module(f".{_recipe.COMMAND[0]}", __package__)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one message."""
+    """A parser that raises its errors as one message."""
 
     def error(self, message):
         raise UsageError(f"{message} (options: {', '.join(self.options())})")
@@ -46,7 +46,7 @@ def parser_of(name: str, command: ModuleType) -> Parser:
 
 
 def run_alone(argv: list[str]) -> int | None:
-    """Runs `argv` if it is one command that does without setuptools: its exit status, else None."""
+    """Run `argv` if it is one command that needs no setuptools, and return the exit status; else None."""
     if not argv or any(argument in COMMANDS for argument in argv[1:]):
         return None
     if argv[0] == "build_ext" and not find_spec("setuptools"):
@@ -55,7 +55,7 @@ def run_alone(argv: list[str]) -> int | None:
 
 
 def status_of(name: str, command: ModuleType, arguments: list[str]) -> int:
-    """Runs a command as a program: 0, 1 for what it could not do, 2 for wrong options."""
+    """Run a command and return the exit status: 0, 1 if it failed, 2 for invalid options."""
     try:
         command.run(parser_of(name, command).parse_args(arguments))
     except CommandError as error:
@@ -65,7 +65,7 @@ def status_of(name: str, command: ModuleType, arguments: list[str]) -> int:
 
 
 def run_with_setuptools(argv: list[str]) -> None:
-    """Hands over to setuptools, which pip calls too."""
+    """Run setuptools, as pip does."""
     if not find_spec("setuptools"):
         alone = ", ".join(["build_ext", *COMMANDS])
         what = " ".join(argv) or "without a command it"
@@ -74,7 +74,7 @@ def run_with_setuptools(argv: list[str]) -> None:
     from setuptools.command import build_ext as original
 
     classes = {name: setuptools_command(name, command) for name, command in COMMANDS.items()}
-    if find_spec("setuptools.command.editable_wheel"):  # pip asks only those for it that have it
+    if find_spec("setuptools.command.editable_wheel"):  # older setuptools lack it, and pip does not call it
         from setuptools.command import editable_wheel as original_editable
 
         classes["editable_wheel"] = editable_wheel.from_setuptools(original_editable.editable_wheel)

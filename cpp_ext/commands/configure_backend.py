@@ -1,4 +1,4 @@
-"""configure_backend: shows and changes backend.json. Needs only the standard library."""
+"""configure_backend: show and change backend.json. Needs only the standard library."""
 
 import os
 import sys
@@ -34,7 +34,7 @@ def run(options) -> None:
 
 
 def changes(options) -> dict:
-    """The keys that the options change; UsageError for options that do not go together."""
+    """The keys that the options change; UsageError for options that exclude each other."""
     if options.reset and (options.backend or options.force or options.priority is not None):
         raise UsageError("--reset stands alone: it undoes what the other options set")
     if options.force and (not options.backend or config.is_auto(options.backend)):
@@ -67,14 +67,14 @@ def check_option(check, option: str, value: str):
 
 
 def target() -> Path:
-    """The file to show and change: the one that AIRLLM_CONFIG names, else the checkout's."""
+    """The file to show or change: the one that AIRLLM_CONFIG names, else the checkout's."""
     named = os.environ.get("AIRLLM_CONFIG")
     path = Path(named).expanduser() if named else config.CHECKOUT / "backend.json"
     return path.absolute()
 
 
 def show(path: Path) -> None:
-    """Prints what a file says, in the form that BACKEND_CONFIG.md shows; remarks go to stderr."""
+    """Print the settings of a file in the form that BACKEND_CONFIG.md shows; remarks go to stderr."""
     settings = config.read(path) if path.exists() else config.BY_DEFAULT
     print("Current Backend Configuration:")
     print(f"  Preferred backend: {settings.preferred_backend}")

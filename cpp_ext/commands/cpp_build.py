@@ -1,7 +1,8 @@
-"""How tensor_ops_cpp is built, without a build system.
+"""Build tensor_ops_cpp, without a build system.
 
-As the manual call of BACKEND_GUIDE.md does it, plus OpenMP where the compiler has it. But that call compiles
-the kernels for one instruction set after the other; here those that take long are files of their own.
+It compiles as the manual call in BACKEND_GUIDE.md does, with OpenMP if the compiler supports it. That call
+compiles the kernels for one instruction set after the other; here the slow ones are separate files, compiled
+in parallel.
 """
 
 import os
@@ -26,9 +27,9 @@ SHARED = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin"
 
 
 def build(folder: Path, force: bool = False) -> Path:
-    """Builds tensor_ops_cpp into `folder` unless it is there, made of the same; returns its path.
+    """Build tensor_ops_cpp into `folder` unless it is up to date; return its path.
 
-    Raises CommandError that lists everything missing, or that carries the compiler's first error.
+    Raises CommandError that lists all missing tools, or has the compiler's first error.
     """
     target = folder / (NAME + probes.EXT_SUFFIX)
     (compiler, linker), libraries = calls(), user_flags("LDFLAGS")
@@ -40,29 +41,29 @@ def build(folder: Path, force: bool = False) -> Path:
     with tempfile.TemporaryDirectory(prefix="airllm-objects-") as objects:
         finish([*linker, *compile_sources(compiler, Path(objects)), *libraries], target)
     stamps.keep(target, made_of)
-    (folder / f"{NAME}.py").unlink(missing_ok=True)  # the note an earlier install without a compiler left
+    (folder / f"{NAME}.py").unlink(missing_ok=True)  # the note of an earlier install without a compiler
     return target
 
 
 def tools() -> probes.Tools:
-    """A compiler and headers; the C++ of `test_capabilities` tells of them."""
+    """The compiler and the headers; `test_capabilities` lists them under C++."""
     return probes.Tools(tuple(probes.cpp_prerequisites()))
 
 
 def sources() -> list[Path]:
-    """Every file whose change makes a rebuild necessary, this recipe among them."""
+    """Every file whose change requires a rebuild, including this one."""
     return [SOURCES[0], *files_below("bindings", "cpu", "ops"), Path(__file__)]
 
 
 def files_below(*folders: str) -> list[Path]:
-    """Every file in these folders of cpp_ext/ and in the folders inside them."""
+    """Every file in these folders of cpp_ext/, recursively."""
     return sorted(path for name in folders for path in (probes.CPP_EXT / name).rglob("*.*") if path.is_file())
 
 
 def compile_sources(call: list[str], folder: Path) -> list[str]:
-    """The objects of all sources, made in `folder` by as many calls at once as there are processors.
+    """Compile all sources to objects in `folder`, in as many processes as there are CPUs; return the objects.
 
-    None is begun after one has failed.
+    Starts no further compilation after one has failed.
     """
     failed = threading.Event()
 
@@ -81,7 +82,7 @@ def compile_sources(call: list[str], folder: Path) -> list[str]:
 
 
 def calls() -> tuple[list[str], list[str]]:
-    """Two calls of the compiler, less their files and output: to compile a source, and to link objects."""
+    """Two compiler calls without their files and output: to compile a source, and to link objects."""
     missing = [finding for finding in probes.cpp_prerequisites() if not finding]
     if missing:
         reasons = "\n".join(f"  {finding}" for finding in missing)
@@ -97,9 +98,9 @@ def calls() -> tuple[list[str], list[str]]:
 
 
 def recipe(call: list[str]) -> list[str]:
-    """What decides what a call makes, beside its sources: its options and the versions of its tools.
+    """What a call's output depends on besides its sources: its options and the versions of its tools.
 
-    Python's headers and pybind11's go by version: each build of pip has them in a folder of its own.
+    The headers of Python and pybind11 count by version: each build by pip has them in another folder.
     """
     by_version = includes()
     options = [part for part in call if part not in by_version]
@@ -107,18 +108,18 @@ def recipe(call: list[str]) -> list[str]:
 
 
 def includes() -> list[str]:
-    """-I options of Python's headers and pybind11's."""
+    """-I options for the headers of Python and pybind11."""
     folders = (sysconfig.get_path("include"), sysconfig.get_path("platinclude"), probes.pybind11().path)
     return [f"-I{folder}" for folder in dict.fromkeys(folders)]
 
 
 def user_flags(*names: str) -> list[str]:
-    """The options in these environment variables; they come last, so that they win."""
+    """The options in these environment variables; they come last, so they take precedence."""
     return [flag for name in names for flag in shlex.split(os.environ.get(name, ""))]
 
 
 def finish(call: list[str], target: Path) -> None:
-    """Runs a compiler call that makes `target`, under another name first: one in use is not overwritten."""
+    """Run a compiler call that makes `target`, and rename its output: a file in use is not overwritten."""
     half = target.with_name(f".{target.name}.{os.getpid()}")
     call = [*call, "-o", str(half)]
     print(shlex.join(call), flush=True)
@@ -132,5 +133,5 @@ def finish(call: list[str], target: Path) -> None:
 
 
 def is_newer(target: Path, than: list[Path]) -> bool:
-    """Whether `target` exists and was made after every file of `than`."""
+    """Whether `target` exists and is newer than every file of `than`."""
     return target.is_file() and target.stat().st_mtime > max(path.stat().st_mtime for path in than)

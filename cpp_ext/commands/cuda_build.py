@@ -1,7 +1,7 @@
-"""How tensor_ops_cuda is built: nvcc compiles the kernels, the C++ compiler the bindings, and links both.
+"""Build tensor_ops_cuda: nvcc compiles the kernels; the C++ compiler compiles the bindings and links both.
 
-No GPU is needed. The CUDA runtime is linked statically and the driver is not linked at all, so the module can
-be imported on every machine.
+The build needs no GPU. The CUDA runtime is linked statically and the driver is not linked, so every machine
+can import the module.
 """
 
 import os
@@ -17,14 +17,14 @@ NAME = "tensor_ops_cuda"
 COMMAND = ("build_cuda",)
 DEFAULT_ARCHS = ("75", "80", "86", "89", "90", "100", "120")
 OBJECTS = probes.CHECKOUT / "build" / "cuda"
-NVCC_READS = ("NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")  # variables that change what it makes
+NVCC_READS = ("NVCC_CCBIN", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")  # variables that change its output
 
 
 def build(folder: Path, archs: Sequence[str] | None = None, force: bool = False) -> Path:
-    """Builds tensor_ops_cuda into `folder` and returns the module's path; what is up to date stays.
+    """Build tensor_ops_cuda into `folder` and return the module's path; up-to-date files are kept.
 
-    `archs` such as ["90", "120"]; None is AIRLLM_CUDA_ARCHS, else those of DEFAULT_ARCHS that nvcc knows.
-    Raises CommandError that lists everything missing, or that carries a compiler's first error.
+    `archs` is such as ["90", "120"]; None means AIRLLM_CUDA_ARCHS, else those of DEFAULT_ARCHS that nvcc
+    supports. Raises CommandError that lists all missing tools, or has a compiler's first error.
     """
     toolkit = prerequisites()
     calls = compile_calls(toolkit, gencode(choose_architectures(archs, toolkit.archs)))
@@ -35,7 +35,7 @@ def build(folder: Path, archs: Sequence[str] | None = None, force: bool = False)
 
 
 def tools() -> probes.Tools:
-    """The compiler of the kernels and that of the rest, and what there is to run them with."""
+    """The compilers of the kernels and of the bindings, and the driver that runs them."""
     nvcc, driver = cuda_probes.nvcc(), cuda_probes.driver()
     known = (f"compiles for: {', '.join(nvcc.details)}",) if nvcc else ()
     lines = (str(nvcc), *known, str(driver), *driver.details)
@@ -43,19 +43,19 @@ def tools() -> probes.Tools:
 
 
 def why_not_quick() -> str:
-    """Compiling is of use where a driver runs it."""
+    """A quick run builds only if there is a driver to run the result."""
     if cuda_probes.driver():
         return ""
     return "--quick: compiling takes minutes, and there is no NVIDIA driver to run it with here"
 
 
 def driver() -> probes.Finding:
-    """Without it there is no use in trying the backend."""
+    """The driver; without it, the backend cannot run."""
     return cuda_probes.driver()
 
 
 def prerequisites() -> cuda_probes.Toolkit:
-    """The toolkit, once it is known that nothing is missing."""
+    """The toolkit, after the check that nothing is missing."""
     nvcc = cuda_probes.nvcc()
     toolkit = cuda_probes.toolkit(nvcc) if nvcc else None
     findings = (nvcc, *([cuda_probes.runtime(toolkit)] if toolkit else []), *probes.cpp_prerequisites())
@@ -69,7 +69,7 @@ def prerequisites() -> cuda_probes.Toolkit:
 
 
 def choose_architectures(archs: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    """The architectures to compile for; CommandError that lists the known ones if nvcc lacks one of them."""
+    """The architectures to compile for; CommandError that lists the known ones if nvcc lacks one."""
     asked = archs or split_architectures(os.environ.get("AIRLLM_CUDA_ARCHS", ""))
     if not asked:
         return [arch for arch in DEFAULT_ARCHS if arch in known]
@@ -80,13 +80,13 @@ def choose_architectures(archs: Sequence[str] | None, known: Sequence[str]) -> l
 
 
 def split_architectures(text: str) -> list[str]:
-    """["90", "100a"] of "9.0;sm_100a" and other usual spellings."""
+    """Parse "9.0;sm_100a" and other common spellings to ["90", "100a"]."""
     return [re.sub(r"^(sm|compute)_|\.", "", part) for part in re.split(r"[,;\s]+", text) if part]
 
 
 def gencode(archs: Sequence[str]) -> list[str]:
-    """nvcc's options for machine code of each architecture, and for PTX that the driver compiles: of the last
-    for GPUs newer than all, of the first for those between them.
+    """nvcc's options for machine code of each architecture, and for PTX that the driver compiles: PTX of the
+    last one for newer GPUs, of the first one for GPUs in between.
     """
     codes = [f"arch=compute_{arch},code=sm_{arch}" for arch in archs]
     codes += [f"arch=compute_{arch},code=compute_{arch}" for arch in dict.fromkeys((archs[0], archs[-1]))]
@@ -97,7 +97,7 @@ def gencode(archs: Sequence[str]) -> list[str]:
 
 
 def compile_calls(toolkit: cuda_probes.Toolkit, archs: Sequence[str]) -> list[list[str]]:
-    """A compiler call for each source file, less its output."""
+    """A compiler call for each source file, without its output."""
     nvcc = [toolkit.nvcc, "-O3", "-std=c++17", "-Werror", "all-warnings", "--threads", "0", *host_compiler()]
     nvcc += ["-Xcompiler", "-fPIC,-fvisibility=hidden", *archs, "-c"]
     cxx = [*probes.cxx_command(), "-O2", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-DNDEBUG"]
@@ -108,27 +108,27 @@ def compile_calls(toolkit: cuda_probes.Toolkit, archs: Sequence[str]) -> list[li
 
 
 def host_compiler() -> list[str]:
-    """CXX is nvcc's host compiler too, unless its own variable NVCC_CCBIN names another."""
+    """Make CXX nvcc's host compiler, unless nvcc's variable NVCC_CCBIN names another."""
     if os.environ.get("NVCC_CCBIN") or not os.environ.get("CXX"):
         return []
     return ["-ccbin", probes.cxx_command()[0]]
 
 
 def sources() -> list[Path]:
-    """Every file whose change makes a rebuild necessary; any header may be included by any source."""
+    """Every file whose change requires a rebuild; any source may include any header."""
     headers = [path for path in cpp_build.files_below("bindings", "cpu", "ops") if path.suffix == ".h"]
     files = cpp_build.files_below("cuda", "gpu_kernels")
     return [*files, *headers, probes.CPP_EXT / f"{NAME}.cpp", Path(__file__)]
 
 
 def recipe(call: list[str], toolkit: cuda_probes.Toolkit) -> list[str]:
-    """What decides what a call makes, beside its sources."""
+    """What a call's output depends on besides its sources."""
     variables = [f"{name}={os.environ.get(name)}" for name in NVCC_READS]
     return [*cpp_build.recipe(call), toolkit.version, *variables]
 
 
 def compile_object(call: list[str], toolkit: cuda_probes.Toolkit, force: bool) -> Path:
-    """The object file of a compiler call, whose recipe is in its name: other options make another object."""
+    """The object file of a compiler call. Its name has a hash of the recipe: other options, other object."""
     target = OBJECTS / f"{Path(call[-1]).stem}-{stamps.digest(recipe(call, toolkit))[:12]}.o"
     if force or not cpp_build.is_newer(target, sources()):
         run_compiler(call, target)
@@ -136,7 +136,7 @@ def compile_object(call: list[str], toolkit: cuda_probes.Toolkit, force: bool) -
 
 
 def link_module(folder: Path, toolkit: cuda_probes.Toolkit, objects: list[Path]) -> Path:
-    """The module of these objects, linked unless it is there, made of the same ones."""
+    """Link the module from these objects, unless it is up to date."""
     target = folder / (NAME + probes.EXT_SUFFIX)
     system = ["-ldl", "-lrt", "-lpthread"] if sys.platform == "linux" else []
     files = [*map(str, objects), str(toolkit.cudart)]
@@ -153,7 +153,7 @@ def link_module(folder: Path, toolkit: cuda_probes.Toolkit, objects: list[Path])
 
 
 def run_compiler(call: list[str], target: Path) -> None:
-    """Runs a compiler call; what nvcc says of a host compiler it does not take gets the remedy added."""
+    """Run a compiler call; add the remedy to nvcc's error about an unsupported host compiler."""
     try:
         cpp_build.finish(call, target)
     except CommandError as error:

@@ -1,4 +1,4 @@
-"""What this machine has of CUDA: the compiler nvcc and its toolkit, and the driver."""
+"""Probes for CUDA: the compiler nvcc with its toolkit, and the driver."""
 
 import ctypes
 import os
@@ -19,7 +19,7 @@ GET_NVCC = (
 
 @dataclass(frozen=True)
 class Toolkit:
-    """An nvcc that answers, and what belongs to it."""
+    """An nvcc that runs, and its toolkit."""
 
     nvcc: str
     version: str
@@ -39,7 +39,7 @@ class Toolkit:
 
 
 def nvcc() -> Finding:
-    """The nvcc that a build uses, of: AIRLLM_NVCC, CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda*, pip's."""
+    """The nvcc for builds, from: AIRLLM_NVCC, CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda*, pip's."""
     named = _nvcc_by_name()
     if named is not None:
         return named
@@ -50,7 +50,7 @@ def nvcc() -> Finding:
 
 
 def _nvcc_by_name() -> Finding | None:
-    """The nvcc that an environment variable names. One that is not there is the answer: no other is tried."""
+    """The nvcc that an environment variable names. If it is missing, no other one is tried."""
     for name, inside in (("AIRLLM_NVCC", ""), ("CUDA_HOME", "/bin/nvcc"), ("CUDA_PATH", "/bin/nvcc")):
         value = os.environ.get(name)
         if value:
@@ -86,13 +86,13 @@ def _nvcc_at(path: str) -> Finding:
 
 
 def _archs(path: str) -> tuple[str, ...]:
-    """The architectures that this nvcc compiles for, such as "90", oldest first."""
+    """The architectures that this nvcc supports, such as "90", oldest first."""
     listed = re.findall(r"compute_(\d+)", answer_of([path, "--list-gpu-arch"]).stdout)
     return tuple(sorted(set(listed), key=int))
 
 
 def toolkit(found: Finding) -> Toolkit:
-    """The toolkit around an nvcc, as nvcc itself says: the one on PATH may be a script or a link."""
+    """The toolkit of an nvcc, as reported by nvcc: the one on PATH may be a script or a link."""
     answer = answer_of([found.path, "--dryrun", "-x", "cu", os.devnull])
     top = re.search(r"^#\$ TOP=(.+)$", answer.stderr + answer.stdout, re.MULTILINE)
     root = Path(top[1].strip()) if top else Path(found.path).resolve().parent.parent
@@ -103,7 +103,7 @@ OLDEST = 12  # stream-ordered memory and C++17
 
 
 def runtime(toolkit: Toolkit) -> Finding:
-    """The toolkit's headers and static runtime library, which pip's nvcc does not bring."""
+    """The toolkit's headers and static runtime library; pip's nvcc does not include them."""
     if int(toolkit.version.partition(".")[0]) < OLDEST:
         reason = f"{toolkit.nvcc} is of CUDA {toolkit.version}, expected {OLDEST}.0 or newer"
         return Finding("CUDA runtime", why_not=reason, remedy=GET_NVCC)

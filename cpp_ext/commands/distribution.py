@@ -1,7 +1,8 @@
-"""What the distribution says of backends and carries: airllm, what C++ programs compile, declared kernels.
+"""The metadata and content of the distribution: airllm, sources for C++ programs, and declared kernels.
 
-Kernels lie in cpp_ext/, and at the top of a wheel; `build_ext` puts there what it compiles. What C++ programs
-compile travels inside airllm, and a folder that backends share inside the package of the one that names it.
+Kernel modules are in cpp_ext/, and at the top level of a wheel, where `build_ext` puts the compiled ones. A
+wheel has the sources for C++ programs inside airllm, and a folder that backends share inside the package of
+the backend that declares it.
 """
 
 from pathlib import Path
@@ -17,7 +18,7 @@ NO_DATA = {".py", ".pyc", ".so"}
 
 
 def arguments() -> dict[str, str | dict | list]:
-    """Those of setuptools' setup() that follow from what backends declare."""
+    """The arguments of setuptools' setup() that are derived from the backends' declarations."""
     titles = [own.title for own in shipped().values()]
     what = "The tensor operations of Llama-family models"
     return {
@@ -28,7 +29,7 @@ def arguments() -> dict[str, str | dict | list]:
 
 
 def package_contents() -> dict[str, dict | list]:
-    """What a wheel has, and where it lies."""
+    """The content of a wheel, and where it is in the checkout."""
     names = kernels()
     packages = [name for name in names if (CPP_EXT / name).is_dir()]
     folders = shared_folders()
@@ -41,7 +42,7 @@ def package_contents() -> dict[str, dict | list]:
 
 
 def kernels() -> list[str]:
-    """The modules of kernels that are not compiled, of the backends that have any."""
+    """The kernel modules that are not compiled."""
     compiled = {recipe.NAME for recipe in module_recipes().values()}
     return sorted({own.module for own in shipped().values() if own.module} - compiled)
 
@@ -51,20 +52,20 @@ def packages_in(names: list[str]) -> list[str]:
 
 
 def python_packages(folder: Path, name: str) -> list[str]:
-    """A package that lies in `folder`, and those in it."""
+    """A package in `folder`, and its subpackages."""
     places = sorted(path.parent for path in (folder / name).rglob("__init__.py"))
     return [".".join(place.relative_to(folder).parts) for place in places]
 
 
 def shared_folders() -> dict[str, str]:
-    """Folders that travel inside a package, by the names of packages that they are there."""
+    """Shared folders, by their package names in the wheel."""
     programs = {f"airllm.{CPP_EXT.name}.{each.replace('/', '.')}": each for each in FOR_PROGRAMS}
     of_backends = {f"{own.module}.{each}": each for own in shipped().values() for each in own.folders}
     return {name: f"{CPP_EXT.name}/{folder}" for name, folder in {**programs, **of_backends}.items()}
 
 
 def data_of(packages: list[str]) -> dict[str, list[str]]:
-    """What lies in packages of kernels beside modules of Python, such as the text of kernels."""
+    """Files of kernel packages other than Python modules, such as kernel sources."""
     found = {}
     for package in packages:
         files = [path for path in (CPP_EXT / package).rglob("*") if path.is_file()]

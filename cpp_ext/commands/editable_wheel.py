@@ -1,8 +1,8 @@
-"""editable_wheel: what `pip install -e` puts into an environment, as plain entries of the path.
+"""editable_wheel: make `pip install -e` install plain path entries.
 
-setuptools would put a finder there, because the packages lie in two folders. Such a finder comes after the
-path's own, which takes a folder `airllm`, as a clone is called, for a namespace package where a program runs
-beside it; and type checkers do not ask it. Entries of the path do for both: a package there wins.
+setuptools would install a finder, because the packages are in two folders. Such a finder runs after the
+standard one, which takes a clone's folder `airllm` for a namespace package if a program runs next to it; and
+type checkers ignore the finder. Path entries solve both: a package on the path takes precedence.
 """
 
 import locale
@@ -16,7 +16,7 @@ PATH = (probes.CHECKOUT, probes.CPP_EXT)  # airllm; the modules tensor_ops_*
 
 
 class PathEntries:
-    """A strategy of setuptools' editable_wheel: see `EditableStrategy` there."""
+    """A strategy for setuptools' editable_wheel: see `EditableStrategy` there."""
 
     def __init__(self, name: str):
         self.name = name
@@ -28,17 +28,17 @@ class PathEntries:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        """Nothing to close."""
 
 
 def text_of(entries: tuple[Path, ...]) -> bytes:
-    """A file that the module `site` reads: before Python 3.13 in the encoding of the locale."""
+    """The text of the path file for `site`, which reads it in the locale's encoding before Python 3.13."""
     encoding = "utf-8" if sys.version_info >= (3, 13) else locale.getpreferredencoding(False)
     return "".join(f"{entry}\n" for entry in entries).encode(encoding)
 
 
 def from_setuptools(base: type) -> type:
-    """The setuptools command; `base` is setuptools' own."""
+    """The setuptools command; `base` is that of setuptools."""
 
     class EditableWheel(base):
         def _select_strategy(self, name: str, tag: str, build_lib: Any) -> PathEntries:

@@ -1,4 +1,4 @@
-"""What this machine has of OpenCL: pyopencl, and the devices of its drivers."""
+"""Probes for OpenCL: pyopencl, and the devices of its drivers."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ from airllm.backends.shipped.opencl import BACKEND
 from . import probes
 from .probes import Finding
 
-# Tells of a device before it is tried, and what came of it afterwards: a driver may end the process.
+# Prints each device before it is tried and the result afterwards: a driver may end the process.
 OPENCL_PROGRAM = """
 import json, os.path, sys
 sys.path.insert(0, sys.argv[1])
@@ -26,7 +26,7 @@ for device in find_devices()[int(sys.argv[2]):]:
 
 
 def devices() -> Finding:
-    """pyopencl with every device as a detail, if one of them computes."""
+    """pyopencl with every device as a detail, if one of them works."""
     version, tried, reason = _devices_of_opencl()
     details = tuple(f"{name} cannot be used: {why}" if why else name for name, why in tried)
     if any(not why for _, why in tried):
@@ -37,9 +37,9 @@ def devices() -> Finding:
 
 
 def _devices_of_opencl() -> tuple[str, list[tuple[str, str]], str]:
-    """pyopencl's version, each device with why it does not compute, and why there is no further one.
+    """pyopencl's version, each device with the reason why it does not work, and why the list ends.
 
-    They are tried in a process of its own, in another one after each that has ended it.
+    The devices are tried in a separate process; if one ends it, the rest are tried in a new process.
     """
     tried: list[tuple[str, str]] = []
     while True:
@@ -54,6 +54,6 @@ def _devices_of_opencl() -> tuple[str, list[tuple[str, str]], str]:
 
 
 def _exception(answer: subprocess.CompletedProcess) -> str:
-    """What a program of Python that failed says, without the name of an exception that is in the message."""
+    """The error message of a failed Python program, without the exception's name."""
     reason = probes.last_line(answer.stderr) or f"asking for devices ends with status {answer.returncode}"
     return reason.removeprefix("ModuleNotFoundError: ").removeprefix("RuntimeError: ")

@@ -1,7 +1,7 @@
-"""What this machine has to build and run the backends with: compilers, headers, toolkits, drivers, devices.
+"""Probes for the tools that build and run the backends: compilers, headers, toolkits, drivers, devices.
 
-Every probe is a function that returns a `Finding` (or a dataclass of its own) and never raises for what is
-missing: the reason and the remedy are in the result. Standard library only: they run before any install.
+Every probe is a function that returns a `Finding` or another dataclass. If something is missing, it does not
+raise: the result has the reason and the remedy. Standard library only: probes run before any install.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ EXT_SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked for: where it is and which version, or why it cannot be used and what to do."""
+    """The result of a probe: path and version, or why it cannot be used and the remedy."""
 
     what: str
     path: str = ""
@@ -51,7 +51,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Tools:
-    """What a backend's build needs here, found or missing, and what there is to say of it under a title."""
+    """The tools for a backend's build, found or missing, with the lines of a report under a title."""
 
     needs: tuple[Finding, ...]
     title: str = ""
@@ -63,7 +63,7 @@ class Tools:
 
 
 def answer_of(command, timeout=60, **options) -> subprocess.CompletedProcess:
-    """Runs `command` and returns what it wrote; one that cannot start gives status 127 and the reason."""
+    """Run `command` and return its output; if it cannot start, status 127 and the reason."""
     try:
         return subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=timeout, **options
@@ -78,14 +78,14 @@ CXX_NAMES = ("g++", "c++", "clang++")
 
 
 def cxx_command() -> list[str]:
-    """The C++ compiler as a command: $CXX with its options, else the first of CXX_NAMES on PATH, else []."""
+    """The C++ compiler's command: $CXX with its options, else the first of CXX_NAMES on PATH, else []."""
     if os.environ.get("CXX"):
         return shlex.split(os.environ["CXX"])
     return next(([name] for name in CXX_NAMES if shutil.which(name)), [])
 
 
 def compiler(command: list[str]) -> Finding:
-    """Path and version of a compiler given as a command, such as ["g++"]."""
+    """Path and version of a compiler, given as a command such as ["g++"]."""
     path = shutil.which(command[0]) if command else None
     if not path:
         wanted = (
@@ -102,7 +102,7 @@ def compiler(command: list[str]) -> Finding:
 
 
 def compilers() -> list[Finding]:
-    """Every C++ compiler that a build could use here, the one it does use first."""
+    """All C++ compilers that a build could use; the one it uses comes first."""
     commands = [cxx_command(), *([name] for name in CXX_NAMES if shutil.which(name))]
     unique = {tuple(command): compiler(command) for command in commands}
     return list(unique.values())
@@ -117,7 +117,7 @@ def python_headers() -> Finding:
 
 
 def pybind11() -> Finding:
-    """The folder of the headers of pybind11 as installed for this Python."""
+    """The folder of pybind11's headers, as installed for this Python."""
     spec = importlib.util.find_spec("pybind11")
     if spec is None or not spec.submodule_search_locations:
         return Finding("pybind11", why_not="pybind11 is not installed", remedy="pip install pybind11")
@@ -135,7 +135,7 @@ OPENMP_PROGRAM = "#include <omp.h>\nint main() { return omp_get_max_threads() > 
 
 
 def openmp(command: list[str]) -> Finding:
-    """Whether this compiler compiles and links an OpenMP program with -fopenmp."""
+    """Whether this compiler can compile and link an OpenMP program with -fopenmp."""
     if not (found := compiler(command)):
         return Finding("OpenMP", why_not=found.why_not, remedy=found.remedy)
     with tempfile.TemporaryDirectory() as folder:
@@ -147,7 +147,7 @@ def openmp(command: list[str]) -> Finding:
 
 
 def cpp_prerequisites() -> list[Finding]:
-    """What a build of tensor_ops_cpp needs; the ones that are false are missing."""
+    """The tools for a build of tensor_ops_cpp; those that are false are missing."""
     return [compiler(cxx_command()), python_headers(), pybind11()]
 
 
@@ -165,7 +165,7 @@ def last_line(text: str) -> str:
 
 
 def first_error(log: str) -> str:
-    """The first line of a compiler's log that names an error, else its first line."""
+    """The first line of a compiler's log with an error, else its first line."""
     return next((line.strip() for line in log.splitlines() if "error" in line.lower()), first_line(log))
 
 
@@ -187,7 +187,7 @@ CPUID_PROGRAM = (
 
 @dataclass(frozen=True)
 class Cpu:
-    """The instruction sets of this CPU by two ways of asking; None where one of them could not be asked."""
+    """The instruction sets of this CPU from two sources; None for one that is not available."""
 
     model: str
     by_cpuid: tuple[str, ...] | None
@@ -195,14 +195,14 @@ class Cpu:
 
     @property
     def disagreement(self) -> tuple[str, ...]:
-        """Features that only one of the two names."""
+        """Features that only one of the two reports."""
         if self.by_cpuid is None or self.by_cpuinfo is None:
             return ()
         return tuple(sorted(set(self.by_cpuid) ^ set(self.by_cpuinfo)))
 
 
 def cpu() -> Cpu:
-    """This CPU, by cpuid (a compiled probe) and by py-cpuinfo, else by what the kernel tells."""
+    """This CPU, from cpuid (a compiled probe) and py-cpuinfo, else from the kernel."""
     info = _by_py_cpuinfo()
     model, flags = info if info else ("", None)
     return Cpu(model or _kernel_says("model name") or platform.machine(), _by_cpuid(), flags)
@@ -216,7 +216,7 @@ def _by_cpuid() -> tuple[str, ...] | None:
 
 
 def _by_py_cpuinfo() -> tuple[str, tuple[str, ...]] | None:
-    """Model and features as py-cpuinfo sees them; in a process of its own, for it starts processes itself."""
+    """Model and features from py-cpuinfo, in a separate process, since it starts processes itself."""
     program = "import cpuinfo, json; print(json.dumps(cpuinfo.get_cpu_info()))"
     answer = answer_of([sys.executable, "-c", program])
     if answer.returncode:
@@ -228,7 +228,7 @@ def _by_py_cpuinfo() -> tuple[str, tuple[str, ...]] | None:
 
 
 def _kernel_says(key: str) -> str:
-    """A value of /proc/cpuinfo, "" where there is none."""
+    """A value of /proc/cpuinfo, "" if there is none."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith(key):
@@ -238,8 +238,8 @@ def _kernel_says(key: str) -> str:
 
 # ---- what is built ----
 
-# What is written in Python needs the package airllm too, the installed one or else the one beside it.
-# The device comes first: without NumPy nothing can be tried, and it is not what is missing.
+# Backends in Python also need the package airllm: the installed one, or else the checkout's.
+# The device comes first: without NumPy nothing can be tried, and NumPy must not be reported as the reason.
 MODULE_PROGRAM = """
 import importlib, json, os.path, sys
 sys.path.insert(0, sys.argv[1])
@@ -258,12 +258,12 @@ NOT_BUILT = "it is not built"
 
 
 def module(name: str, folder: Path = CPP_EXT, remedy: str = "") -> Finding:
-    """A backend module with its device as version, which has computed right, or why it does not.
+    """A backend module that computes correctly, with its device as version; or why it does not.
 
-    In a process of its own, for drivers may crash. `remedy` is for a package that is not installed.
+    Runs in a separate process, since drivers may crash. `remedy` is for a package that is not installed.
     """
     command = [sys.executable, "-c", MODULE_PROGRAM, str(folder), name]
-    # Not in the checkout, whose folders would be importable; and which backend is configured does not count.
+    # Run it outside the checkout, whose folders would be importable, and ignore the configured backend.
     environment = {**os.environ, "AIRLLM_BACKEND": DEFINITIONS}
     answer = answer_of(command, timeout=600, cwd=sys.prefix, env=environment)
     if answer.returncode:
@@ -279,7 +279,7 @@ def module(name: str, folder: Path = CPP_EXT, remedy: str = "") -> Finding:
 
 
 def backend(own: Declaration) -> Finding:
-    """The same of a backend by what it declares."""
+    """`module` for a backend, from its declaration."""
     return numpy() if own.definitions else module(own.module, remedy=own.how_to_get())
 
 

@@ -1,10 +1,10 @@
-"""How the backends of this tree are built or checked: a module each, by the names that they declare.
+"""The recipes that build or check the backends of this tree: one module each, named in the declaration.
 
-Such a module has COMMAND, that of setup.py with its options, and `tools()`, what that needs here. Optional:
-`build(folder, force=)`, which makes a module called NAME; without it the command checks and keeps nothing
-IN_EVERY_INSTALL: an install builds it, and does without where it cannot; others: where AIRLLM_WITH_<NAME>=1
-`why_not_quick()`: why a quick run leaves the command out
-`driver()`: without it there is no use in trying the backend
+A recipe has COMMAND, the setup.py command with its options, and `tools()`, the tools it needs. Optional:
+`build(folder, force=)`: builds a module called NAME; without it, the command checks and keeps nothing
+IN_EVERY_INSTALL: an install tries to build it; others are built with AIRLLM_WITH_<NAME>=1
+`why_not_quick()`: why a quick run skips the command
+`driver()`: the driver without which the backend cannot run
 """
 
 from importlib import import_module
@@ -14,7 +14,7 @@ from airllm.backends.declaration import shipped
 
 
 def recipes() -> dict[str, ModuleType]:
-    """Of each backend that has one, those first that every install builds."""
+    """The recipes by backend; those that every install builds come first."""
     found = {
         name: import_module(f".{own.recipe}", __package__) for name, own in shipped().items() if own.recipe
     }
@@ -22,5 +22,5 @@ def recipes() -> dict[str, ModuleType]:
 
 
 def module_recipes() -> dict[str, ModuleType]:
-    """Of them those that make a module."""
+    """The recipes that build a module."""
     return {name: recipe for name, recipe in recipes().items() if hasattr(recipe, "build")}

@@ -1,7 +1,7 @@
-"""Whether a module is what its build would make now: flags and compilers leave no trace in times alone.
+"""Stamps tell whether a module is up to date; file times do not show changes of flags and compilers.
 
-A module's stamp says what it was made of. It lies in build/stamps/: what lies beside a module goes into the
-wheel. A module that something else has written since does not fit its stamp either.
+A module's stamp records what it was built from. It is in build/stamps/, since files next to a module would go
+into the wheel. If something else has written the module since, its stamp does not match.
 """
 
 import hashlib
@@ -14,13 +14,13 @@ FOLDER = probes.CHECKOUT / "build" / "stamps"
 
 
 def digest(recipe: Iterable[str], files: Iterable[Path] = ()) -> str:
-    """Of a recipe's words and the files' times. Where the checkout lies does not count."""
+    """A hash of a recipe's words and the files' times; the location of the checkout does not count."""
     times = (f"{path} {path.stat().st_mtime_ns}" for path in sorted(files))
     return hashlib.sha256(_placeless("\n".join([*recipe, *times]))).hexdigest()
 
 
 def is_current(target: Path, made_of: str) -> bool:
-    """Whether `target` is there, as it was when `keep(target, made_of)` was called."""
+    """Whether `target` exists unchanged since `keep(target, made_of)` was called."""
     try:
         return _file(target).read_text() == _stamp(target, made_of)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""test_capabilities: what this machine can build and run, and what is missing for the rest."""
+"""test_capabilities: report what this machine can build and run, and what is missing for the rest."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ HELP = "show which backends can be built and run here, and why not the others"
 
 
 def add_options(parser) -> None:
-    """There are none."""
+    """This command has no options."""
 
 
 def run(options) -> None:
@@ -27,7 +27,7 @@ def run(options) -> None:
 
 @dataclass(frozen=True)
 class Capability:
-    """A backend: what its build needs and lacks, and whether it runs now."""
+    """A backend: the tools of its build, missing ones, and whether it runs now."""
 
     name: str
     missing: tuple[Finding, ...]
@@ -38,7 +38,7 @@ class Capability:
         return self.name, "no" if self.missing else "yes", "yes" if self.runs else "no", self.remark()
 
     def remark(self) -> str:
-        """The device, or why there is none and what to do about it."""
+        """The device, or why there is none, with the remedy."""
         if self.runs:
             return self.runs.version
         reasons = [str(finding) for finding in self.missing] or [str(self.runs)]
@@ -48,7 +48,7 @@ class Capability:
 
 
 class Findings:
-    """All probes of this machine, made once, together: each waits for processes of its own."""
+    """The results of all probes, run once and concurrently, since each waits for processes."""
 
     def __init__(self):
         with ThreadPoolExecutor() as pool:
@@ -93,7 +93,7 @@ def _build(name: str) -> str:
 
 
 def _different(*findings: Finding) -> list[str]:
-    """A line for each, one where several say the same: without a compiler there is no OpenMP either."""
+    """A line for each different finding: without a compiler, OpenMP is missing for the same reason."""
     return list(dict.fromkeys(map(str, findings)))
 
 

@@ -1,7 +1,7 @@
-"""write_backends: writes what C++ programs know of the backends, as airllm/backends/shipped/ declares them.
+"""write_backends: write the C++ headers with the backends that airllm/backends/shipped/ declares.
 
-Two headers that are committed, so that a program compiles without Python: the types that every program may
-name, and the rows that the registry is made of.
+The two headers are committed, so that a program compiles without Python. One has the types that programs may
+name, the other the rows of the registry.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ HEAD = """// {what}
 
 
 def add_options(parser) -> None:
-    """There are none."""
+    """This command has no options."""
 
 
 def run(options) -> None:
@@ -31,13 +31,13 @@ def run(options) -> None:
 
 
 def written() -> dict[Path, str]:
-    """The text of each file, by its path."""
+    """The text of each file, by path."""
     backends = numbered(shipped())
     return {TYPES: types(backends), ROWS: rows(backends)}
 
 
 def numbered(backends: Mapping[str, Declaration]) -> dict[int, tuple[str, Declaration]]:
-    """Backends by their values of BackendType: those that declare none come after all that do."""
+    """Backends by their values of BackendType; those that declare none come last."""
     found: dict[int, tuple[str, Declaration]] = {}
     for name, own in sorted(backends.items(), key=lambda each: each[1].number_in_cpp is None):
         number = max(found, default=-1) + 1 if own.number_in_cpp is None else own.number_in_cpp
@@ -91,7 +91,7 @@ def member(name: str, own: Declaration) -> str:
 
 
 def known_as(name: str, own: Declaration) -> str:
-    """What C++ programs call a backend."""
+    """The name of a backend in C++ programs."""
     return own.name_in_cpp or name
 
 

@@ -1,12 +1,11 @@
-"""The ops of `airllm.tensor_ops` on MLX: Apple's GPUs, through Metal; on Linux, MLX's build for processors.
+"""The ops of `airllm.tensor_ops` on MLX: on Apple GPUs through Metal; on Linux, on MLX's CPU build.
 
-Arrays are C-contiguous float32, float16 or bfloat16: NumPy's, which give a NumPy array, or `mlx.core.array`,
-which give one on MLX's default device, without a copy and without waiting. Until it is evaluated, such a
-result is its thread's: MLX evaluates it in no other. An `out=` of MLX's becomes the result, as by
-`out[...] = result`.
+Arrays are C-contiguous float32, float16 or bfloat16. NumPy arrays give a NumPy array. `mlx.core.array` gives
+one on MLX's default device, without a copy and without waiting. MLX can evaluate such a result only in the
+thread that made it. An MLX array as `out=` becomes the result, as with `out[...] = result`.
 
-Importing this starts nothing: MLX is imported by the first call that needs it. Not across a fork: a process
-forked after that raises RuntimeError ("spawn" works).
+The import starts nothing: the first call that needs MLX imports it. A process forked after that raises
+RuntimeError ("spawn" works).
 """
 
 from collections.abc import Callable
@@ -17,12 +16,12 @@ __all__ = ["calls", "copies", "device", "device_infos", "only_when_asked", "stor
 
 
 def stored_formats() -> dict[str, tuple[int, int, int]]:
-    """The stored formats that kernels read: none of ggml's, which MLX's own do not hold without a loss."""
+    """The block formats that kernels support: none of ggml's, since MLX's formats cannot represent them."""
     return {}
 
 
 def __getattr__(name: str) -> Callable:
-    """The function of an op that MLX computes, made from its declaration when first asked for."""
+    """The function of an op, generated from its declaration at first access."""
     from airllm.tensor_ops import OPS
 
     if name in OPS:

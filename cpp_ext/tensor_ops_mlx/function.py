@@ -1,4 +1,4 @@
-"""The public function of an op: its declaration's parameters and checks, and the way to MLX."""
+"""The public function of an op: the declaration's parameters and checks, then conversion to MLX."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -17,19 +17,19 @@ from tensor_ops_mlx.runtime import driver, import_core, on_gpu
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _AS_THEY_ARE = ("matmul", "matmul_vec", "linear", "attention_scores", "weighted_sum_rows", "embedding")
-_STRIDED = ("attention", "attention_scores", "weighted_sum_rows")  # what is in a cache is a slice of it
-_WITHOUT_NUMBERS = ("apply_rope", "linear")  # which copy what they do not turn, and add a bias
+_STRIDED = ("attention", "attention_scores", "weighted_sum_rows")  # a cache passes slices
+_WITHOUT_NUMBERS = ("apply_rope", "linear")  # these copy the unrotated rest, and add a bias
 
 
 def op_function(op: Any) -> Callable:
-    """`name(arrays..., parameters..., *, out=None)`, with defaults and documentation of the declaration."""
+    """`name(arrays..., parameters..., *, out=None)` with the declaration's defaults and documentation."""
     given = ", ".join(f"{name!r}: {name}" for name in [*op.arrays, *op.defaults, "out"])
     body = f"    return _call(_op, _op.complete_arguments({{{given}}}))"
     return signature_codegen.make_function(op, ["out"], body, {"_call": _call, "_op": op}, "tensor_ops_mlx")
 
 
 def _call(op: Any, arguments: dict[str, Any]) -> Any:
-    """Checks all arguments, then computes."""
+    """Check all arguments, then compute."""
     import_core()
     out = arguments.pop("out")
     outs = [] if out is None else list(op.each(out))
@@ -49,7 +49,7 @@ def _call(op: Any, arguments: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class _ArrayInfo:
-    """An array of MLX as a declaration checks it."""
+    """The shape and dtype of an MLX array, for the checks of a declaration."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -63,7 +63,7 @@ def _describe(array: Any) -> Any:
 
 
 def _check_kinds(op: Any, given: dict[str, Any], outs: Sequence[Any]) -> None:
-    """TypeError unless all arrays are MLX's, or none is."""
+    """TypeError if MLX arrays and others are mixed."""
     named = given | {o.name: a for o, a in zip(op.outs, outs, strict=False)}
     ours = isinstance(next(iter(given.values())), mx.array)
     for name, array in named.items():
@@ -85,22 +85,22 @@ def _check_computed(op: Any, given: Mapping[str, Any]) -> None:
         found, expected = (_describe(given[name]).dtype for name in ("v", "k"))
         raise TypeError(f"attention: v has dtype {found}, expected {expected}, that of k")
     for name, array in given.items():
-        if isinstance(array, Quantized):  # MLX's formats multiply by sums of x: they make NaN of an infinity
+        if isinstance(array, Quantized):  # MLX's formats multiply by sums of x, which gives NaN for infinity
             raise NotImplementedError(f"{op.name}: {name} has format {array.format}, expected floats")
 
 
-# ---- the way there and back ----
+# ---- conversion and computation ----
 
 
 def _compute(
     op: Any, given: Mapping[str, Any], parameters: Mapping[str, Any], shapes: Sequence[tuple], dtype: np.dtype
 ) -> list[Any]:
-    """The results as MLX's arrays, not yet waited for."""
+    """The results as MLX arrays, not yet evaluated."""
     if op.name == "attention" and given["k"].shape[-1] == 0 and 0 not in shapes[0]:
-        raise NotImplementedError("attention: k has d=0, expected 1 or more")  # no sum: an average of v
+        raise NotImplementedError("attention: k has d=0, expected 1 or more")  # an average of v, not a sum
     kind = getattr(mx, dtype.name)
     nothing = any(0 in array.shape for array in given.values()) and op.name not in _WITHOUT_NUMBERS
-    if nothing or 0 in shapes[0]:  # a sum over nothing is zero
+    if nothing or 0 in shapes[0]:  # a sum over an empty axis is zero
         return [mx.zeros(shape, kind) for shape in shapes]
     kernel = _kernel(op.name, tuple(parameters.items()), on_gpu())
     results = kernel(**{o.name: _to_mlx(op, o, given[o.name]) for o in op.operands if o.name in given})
@@ -110,16 +110,16 @@ def _compute(
 
 @functools.lru_cache(maxsize=1000)
 def _kernel(name: str, parameters: tuple, compiled: bool) -> Callable:
-    """The op with its parameters; compiled, that is fused, for a GPU.
+    """The op with its parameters; for a GPU, compiled, which fuses it.
 
-    For a CPU, MLX would compile with the C++ compiler, for half a second, what is slower then.
+    For a CPU, MLX would run the C++ compiler for half a second, and the result is slower.
     """
     kernel = functools.partial(getattr(operations, name), **dict(parameters))
     return mx.compile(kernel) if compiled else kernel
 
 
 def _to_mlx(op: Any, operand: Any, array: Any) -> Any:
-    """An operand in MLX, in float32 where the op is computed so."""
+    """An operand as an MLX array, in float32 if the op computes in float32."""
     if isinstance(array, np.ndarray):
         driver.copied.add()
         array = mx.array(array if min(array.strides, default=0) >= 0 else array.copy())
@@ -128,7 +128,7 @@ def _to_mlx(op: Any, operand: Any, array: Any) -> Any:
 
 
 def _deliver(op: Any, results: list[Any], out: Any, outs: Sequence[Any], on_device: bool) -> Any:
-    """Arrays of MLX as they are, or as NumPy's; in `out`, if there is one."""
+    """The results as MLX or NumPy arrays, or in `out` if it is given."""
     if not on_device:
         results = [_numpy(result) for result in results]
     for target, result in zip(outs, results, strict=False):
@@ -137,7 +137,7 @@ def _deliver(op: Any, results: list[Any], out: Any, outs: Sequence[Any], on_devi
 
 
 def _numpy(array: mx.array) -> np.ndarray:
-    """A view of MLX's memory; of its dtypes, NumPy's protocols lack bfloat16."""
+    """A NumPy view of MLX's memory; bfloat16, which NumPy's protocols lack, is passed as 16-bit integers."""
     if array.dtype == mx.bfloat16:
         return np.asarray(mx.contiguous(array).view(mx.uint16)).view(_BFLOAT16)
     return np.asarray(mx.contiguous(array))

@@ -1,7 +1,7 @@
-"""The ops, in MLX's own: float32 arrays in and out, but for products and `embedding`, which take any floats.
+"""The ops in terms of MLX's. They take and return float32; products and `embedding` take any floats.
 
-Each has the parameters of its declaration in `airllm.tensor_ops`, and the same meaning. MLX's own norms,
-softmax and erf lose more digits than float32 has to lose, or differ where everything is masked.
+Each has the parameters and the meaning of its declaration in `airllm.tensor_ops`. MLX's own norms, softmax
+and erf are less accurate than float32 allows, or differ if everything is masked.
 """
 
 import math
@@ -10,10 +10,10 @@ import mlx.core as mx
 
 from tensor_ops_mlx.runtime import on_gpu
 
-_HALVES = 4096  # products of float16 or bfloat16 that are added in one go, for a result with fewer digits
-_SCORES = 1 << 26  # of attention, that are in memory at a time
+_HALVES = 4096  # products of float16 or bfloat16 in one sum; their result has fewer digits
+_SCORES = 1 << 26  # attention scores in memory at a time
 
-# gelu's erfc(z) = exp(-z^2) * a polynomial in t = 1 / (1 + 0.4 z), without the last factor t: fitted to 1e-8.
+# For gelu: erfc(z) = exp(-z^2) * a polynomial in t = 1 / (1 + 0.4 z), without the last factor t; fit to 1e-8.
 _ERFCX = (
     *(-0.02772447094, 0.1879071295, -0.4751781225, 0.5161172748, -0.2585077882),
     *(0.2583016455, 0.1343924999, 0.2139202505, 0.2250707299, 0.2257008851),
@@ -21,9 +21,9 @@ _ERFCX = (
 
 
 def _part():
-    """How many numbers are added in one go, since a sum in float32 loses digits with its length.
+    """How many numbers to add in one sum: a float32 sum loses digits with its length.
 
-    MLX adds one by one on the CPU, and in groups on a GPU, where parts cost time.
+    MLX adds one by one on the CPU, and in groups on a GPU, where splitting a sum costs time.
     """
     return 8192 if on_gpu() else 256
 
@@ -36,9 +36,9 @@ def rms_norm(x, weight, eps):
 
 
 def layer_norm(x, weight, bias=None, eps=1e-5):
-    """The mean is taken in two steps: rounded once, it leaves no digits of a row far from zero."""
+    """The mean takes two steps: with one rounding, a row far from zero would lose all digits."""
     first = x[..., :1]
-    apart = x - (first + _mean(x - first))  # a row of equal numbers gives zeros
+    apart = x - (first + _mean(x - first))  # a row of equal numbers gives exact zeros
     apart = apart - _mean(apart)
     scaled = apart * mx.rsqrt(_mean(apart * apart) + eps) * weight
     return scaled if bias is None else scaled + bias
@@ -54,7 +54,7 @@ def softmax(x, scale, mask=None):
 
 
 def _softmax(x, mask, sinks=None):
-    """A row's sink is one more of its elements, which takes its share and is not in the result."""
+    """A row's sink is an extra element. It adds to the sum and is not in the result."""
     if mask is not None:
         x = mx.where(mask, x, -math.inf) if mask.dtype == mx.bool_ else x + mask
     top = mx.max(x, axis=-1, keepdims=True)
@@ -73,7 +73,7 @@ def _mean(x):
 
 
 def _sum(x):
-    """Along the last axis, which stays as one; in parts where it is long."""
+    """Sum along the last axis, which is kept with size 1; in parts if it is long."""
     n, part = x.shape[-1], _part()
     if n <= part:
         return mx.sum(x, axis=-1, keepdims=True)
@@ -96,8 +96,8 @@ def gelu(x, approximate):
 
 
 def _gelu_with_erf(x):
-    """x / 2 * erfc(-x / sqrt 2), whose tail 1 + erf would lose."""
-    size = mx.minimum(mx.abs(x), 15)  # beyond, the tail is 0 in float32
+    """x / 2 * erfc(-x / sqrt 2): with 1 + erf, the tail would be lost."""
+    size = mx.minimum(mx.abs(x), 15)  # above 15, the tail is 0 in float32
     t = 1 / (1 + 0.28284271 * size)
     p = mx.full((), _ERFCX[0])
     for coefficient in _ERFCX[1:]:
@@ -107,7 +107,7 @@ def _gelu_with_erf(x):
 
 
 def _exp_of_minus_half_square(size):
-    """exp makes a relative error of an absolute one: it gets an exact part of the square, and the rest."""
+    """exp turns absolute errors into relative ones, so it gets an exact part of the square and the rest."""
     coarse = mx.round(size * 16) / 16
     return mx.exp(-0.5 * coarse * coarse) * mx.exp(-0.5 * (size - coarse) * (size + coarse))
 
@@ -137,7 +137,7 @@ def apply_rope(x, cos, sin, interleaved):
 
 
 def matmul(a, b):
-    """MLX adds products of float16 and of bfloat16 in float32 too, and rounds once."""
+    """MLX also adds products of float16 and bfloat16 in float32, and rounds once."""
     k = a.shape[-1]
     if k <= _part() or (a.dtype == b.dtype != mx.float32 and k <= _HALVES):
         together = mx.float32 if a.dtype != b.dtype else a.dtype
@@ -165,7 +165,7 @@ def weighted_sum_rows(weights, matrix):
 
 
 def embedding(ids, table):
-    """An id that is no row gives NaN: what lies on a device is not looked at before."""
+    """An id out of range gives NaN: ids on a device are not checked before."""
     is_row = (ids >= 0) & (ids < table.shape[0])
     return mx.where(is_row[..., None], table[mx.where(is_row, ids, 0)], math.nan)
 
@@ -192,7 +192,7 @@ def attention(q, k, v, mask=None, causal=False, scale=None, softcap=None, window
 
 
 def _fused_attention(q, k, v, causal, sinks):
-    """MLX's own, which keeps no matrix of scores; every query must have a key."""
+    """MLX's attention, which stores no score matrix; every query must have a key."""
     lead = q.shape[:-3]
     k, v = (mx.broadcast_to(a, (*lead, *a.shape[-3:])) for a in (k, v))
     given = [a.reshape(-1, *a.shape[-3:]) for a in (q, k, v)]
@@ -202,19 +202,19 @@ def _fused_attention(q, k, v, causal, sinks):
 
 
 def _by_group(a, b):
-    """a (..., h, t, n) by b (..., g, n, m): head i by matrix i // (h / g)."""
+    """a (..., h, t, n) @ b (..., g, n, m): head i times matrix i // (h / g)."""
     *lead, h, t, n = a.shape
     g = b.shape[-3]
     return matmul(a.reshape(*lead, g, h // g * t, n), b).reshape(*lead, h, t, b.shape[-1])
 
 
 def _hidden(t, s, causal, window):
-    """Which keys each query may not see, by how many positions they come after it."""
+    """Which keys are hidden from each query, by their position relative to it."""
     after = mx.arange(s) - mx.arange(s - t, s)[:, None]
     hidden = after > (0 if causal else t)
     return hidden if window is None else hidden | (after <= -min(window, s + t))
 
 
 def _rows_of(mask, here):
-    """A mask's rows for some of the queries, where it has a row for each."""
+    """The mask's rows for some of the queries, if it has a row per query."""
     return mask if mask is None or mask.ndim < 2 or mask.shape[-2] == 1 else mask[..., here, :]

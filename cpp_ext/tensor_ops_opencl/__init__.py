@@ -1,12 +1,12 @@
-"""The ops of `airllm.tensor_ops` on OpenCL, any platform and device, by pyopencl.
+"""The ops of `airllm.tensor_ops` on OpenCL (any platform and device), through pyopencl.
 
-Arrays are C-contiguous float32, float16 or bfloat16: NumPy's, which give a NumPy array, or
-`pyopencl.array.Array`, which give one on their queue, without a copy to the host and without waiting.
-AIRLLM_OPENCL_DEVICE (or "opencl_device" in backend.json) chooses the device: an index, "platform:device"
+Arrays are C-contiguous float32, float16 or bfloat16. NumPy arrays give a NumPy array. A
+`pyopencl.array.Array` gives one on its queue, without a copy to the host and without waiting.
+AIRLLM_OPENCL_DEVICE (or "opencl_device" in backend.json) selects the device: an index, "platform:device"
 indices or a part of its name.
 
-Importing this starts nothing: pyopencl is imported, and a device opened, by the first call that needs one.
-Not across a fork: a process forked after that raises RuntimeError ("spawn" works).
+The import starts nothing: the first call that needs a device imports pyopencl and opens the device. A process
+forked after that raises RuntimeError ("spawn" works).
 """
 
 from airllm.backends.device.module import functions_of

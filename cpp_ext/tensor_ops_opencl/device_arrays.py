@@ -1,4 +1,4 @@
-"""pyopencl arrays: computed on their own device and queue, never copied to the host, never waited for."""
+"""Ops on pyopencl arrays: on their own device and queue, without copies to the host and without waiting."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,13 +14,13 @@ from tensor_ops_opencl.launches import Call, Plan, dense_plan, plan_of
 def run(
     op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Any]
 ) -> None:
-    """Enqueues an op, none of whose results is empty, on the first array's queue."""
+    """Enqueue an op with non-empty results on the first array's queue."""
     shape = next(iter(results.values())).shape
     _enqueue(lambda b: plan_of(Call(op, arrays, parameters, shape, b.form, b.compute_units)), arrays, results)
 
 
 def dense(array: Any) -> Any:
-    """The array itself or, where its strides are not C-contiguous, a copy on the device."""
+    """The array, or a copy on the device if it is not C-contiguous."""
     if array.flags.c_contiguous or 0 in array.shape:
         return array
     import pyopencl.array
@@ -51,7 +51,7 @@ def _enqueue(
 
 
 def zeros(out: Any) -> None:
-    """Enqueues that `out` be zeros."""
+    """Enqueue filling `out` with zeros."""
     import pyopencl as cl
 
     where = out.base_data, np.uint8(0), out.offset, out.nbytes
@@ -63,7 +63,7 @@ def _place(array: Any) -> tuple[int, int, int]:
 
 
 def _part(array: Any) -> Any:
-    """The buffer that begins where the array does; None where the device cannot make one begin there."""
+    """A buffer that begins at the array's start; None if the device cannot make one there."""
     if array.offset == 0:
         return array.base_data
     if array.offset % (array.queue.device.mem_base_addr_align // 8):
@@ -72,7 +72,7 @@ def _part(array: Any) -> Any:
 
 
 def _copy(queue: Any, array: Any, before: list) -> Any:
-    """A copy on the device that begins at its buffer's start."""
+    """A copy on the device, at the start of its buffer."""
     import pyopencl as cl
 
     copy = _buffer(array, _span(array))
@@ -89,20 +89,20 @@ def _copy_back(queue: Any, buffer: Any, out: Any, before: list) -> Any:
 
 
 def _span(array: Any) -> int:
-    """Bytes from an array's first element to the end of its last; its strides are not negative."""
+    """Bytes from an array's first element to the end of its last, for non-negative strides."""
     steps = zip(array.shape, array.strides, strict=True)
     return sum((n - 1) * stride for n, stride in steps) + array.dtype.itemsize
 
 
 def _buffer(array: Any, size: int) -> Any:
-    """Memory in an array's context. Not pooled: the queue may use it still when the next call comes."""
+    """Allocate memory in an array's context, not from a pool: the queue may still use it at the next call."""
     import pyopencl as cl
 
     return cl.Buffer(array.context, cl.mem_flags.READ_WRITE, size)
 
 
 def check_memory(op: Any, given: Mapping[str, Any], outs: Sequence[Any]) -> None:
-    """Device arrays are buffers of one context; a result may be an input itself, but no part of one."""
+    """Require buffers of one context. A result may be an input, but not a part of one."""
     arrays = {name: memory_of(array) for name, array in given.items()}
     results = {o.name: out for o, out in zip(op.outs, outs, strict=False)}
     first_name, first = next(iter(arrays.items()))

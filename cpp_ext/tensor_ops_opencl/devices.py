@@ -1,4 +1,4 @@
-"""Which OpenCL devices there are, and which one is to be used."""
+"""List the OpenCL devices."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,13 +11,13 @@ NONE_HERE = (
     "no OpenCL device here (GPUs come with their driver; Debian's pocl-opencl-icd makes a device of the CPU)"
 )
 GPU_NODES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg", "/dev/mali*")
-_GROUP = 256  # work-items of a matmul kernel's group; a device that has fewer runs the CPU form
+_GROUP = 256  # work-items in a matmul kernel's group; a device that allows fewer runs the CPU form
 driver = Driver("OpenCL")
 
 
 @dataclass(frozen=True)
 class Device:
-    """An OpenCL device and the form of the kernel text that it runs."""
+    """An OpenCL device and the form of the kernel source that it runs."""
 
     handle: Any
     platform: int
@@ -30,13 +30,13 @@ class Device:
 
     @property
     def label(self) -> str:
-        """One line that names this device and form alone, e.g. "1:0 cpu-haswell (PoCL 3.1)"."""
+        """A unique line for this device and form, e.g. "1:0 cpu-haswell (PoCL 3.1)"."""
         other = "" if self.own_form else f", {self.form} kernels"
         return f"{self.platform}:{self.index} {self.handle.name.strip()} ({self.driver}{other})"
 
     @property
     def driver(self) -> str:
-        """The platform's version without what every one begins with, "OpenCL 3.0"."""
+        """The platform's version without the common prefix, such as "OpenCL 3.0"."""
         words = self.handle.platform.version.split()
         return " ".join(words[2:4]) or self.handle.driver_version
 
@@ -52,7 +52,7 @@ class Device:
         return next((name for name, bit in kinds.items() if self.handle.type & bit), "custom")
 
     def rank(self) -> tuple:
-        """Sorts devices: GPUs (with memory of their own, and more of it, first), accelerators, CPUs."""
+        """Sort key: GPUs first (dedicated memory, then more memory), then accelerators, then CPUs."""
         kind = ("custom", "CPU", "accelerator", "GPU").index(self.kind)
         memory = self.handle.global_mem_size if self.kind == "GPU" else 0
         shared = bool(self.handle.host_unified_memory)
@@ -61,7 +61,7 @@ class Device:
 
 
 def form_of(handle: Any) -> str:
-    """The form of the kernel text that suits a device."""
+    """The form of the kernel source for a device."""
     import pyopencl as cl
 
     of_few_items = handle.max_work_group_size < _GROUP
@@ -75,7 +75,7 @@ def find_devices() -> list[Device]:
     driver.start()
     try:
         platforms = cl.get_platforms()
-    except cl.LogicError as error:  # the loader's way of saying that there are none
+    except cl.LogicError as error:  # the loader raises this if there are none
         raise RuntimeError(NONE_HERE) from error
     devices = [
         Device(handle, p, d, form_of(handle))
@@ -97,7 +97,7 @@ def _handles(platform: Any) -> Iterator[tuple[int, Any]]:
 
 
 def forms(device: Device) -> list[Device]:
-    """The device with its own form, and, where it can run that too, with the one for GPUs."""
+    """The device with its own form, and also with the GPU form if it can run that."""
     both = [device, Device(device.handle, device.platform, device.index, "gpu")]
     return both if device.form == "cpu" and device.handle.max_work_group_size >= _GROUP else both[:1]
 

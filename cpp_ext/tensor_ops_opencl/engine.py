@@ -1,4 +1,4 @@
-"""What is kept open on a device (context, queue, compiled kernels, freed buffers)."""
+"""The open resources of a device: context, queue, compiled kernels, buffer pool."""
 
 import functools
 import threading
@@ -19,7 +19,7 @@ _opening = threading.RLock()
 
 
 def why_not_built(device: Any, error: Exception) -> str:
-    """Why a device does not compile the kernels, in a line, with the remedy where there is one."""
+    """One line that says why a device does not compile the kernels, with a remedy if there is one."""
     found = f"OpenCL kernels do not compile: {reasons.one_line(_log_of(str(error)))}"
     if "unknown target CPU" in found:
         found += f" ({_OLD_POCL.format(version=' '.join(device.platform.version.split()[2:4]))})"
@@ -27,14 +27,14 @@ def why_not_built(device: Any, error: Exception) -> str:
 
 
 def _log_of(message: str) -> str:
-    """The compiler's log in what pyopencl says of a build; all that it says where there is none."""
+    """The compiler's log in a build error of pyopencl; the whole message if it has none."""
     log = message.partition("Build on <")[2].partition("\n")[2].partition("(options:")[0]
     return log if log.strip() else message
 
 
 class Program:
-    """The kernel text compiled for one device in one context, each family of kernels when first needed; a
-    kernel object per name and thread.
+    """The kernel source compiled for one device in one context, each family of kernels when first needed,
+    with a kernel object per name and thread.
     """
 
     def __init__(self, context: Any, device: Any, form: str):
@@ -45,7 +45,7 @@ class Program:
         self._own = threading.local()
 
     def build(self, family: str) -> Any:
-        """The compiled family; RuntimeError with the reason if the device does not take it."""
+        """Compile a family; RuntimeError with the reason if the device cannot."""
         if family not in self._built:
             with self._building:
                 if family not in self._built:
@@ -59,7 +59,7 @@ class Program:
         return self._built[family]
 
     def kernel(self, family: str, name: str) -> Any:
-        """This thread's kernel object: its arguments are state that threads must not share."""
+        """This thread's kernel object: its arguments are state, so threads must not share it."""
         kernels = self._own.__dict__
         if name not in kernels:
             import pyopencl as cl
@@ -68,7 +68,7 @@ class Program:
         return kernels[name]
 
     def launch(self, queue: Any, launch: Launch, memory: Mapping[str, Any], after: Sequence[Any] = ()) -> Any:
-        """Enqueues a kernel, with the buffers that its arguments name. Returns its event."""
+        """Enqueue a kernel with the buffers that its arguments name; return its event."""
         items = (launch.groups * launch.group,), (launch.group,)
         arguments = (memory[a] if isinstance(a, str) else a for a in launch.arguments)
         kernel = self.kernel(launch.family, launch.kernel)
@@ -78,7 +78,7 @@ class Program:
 
 
 class Engine:
-    """A device opened for NumPy arrays."""
+    """An open device for NumPy arrays."""
 
     def __init__(self, device: Device):
         import pyopencl as cl
@@ -91,7 +91,7 @@ class Engine:
         self.shares_memory = bool(device.handle.type & cl.device_type.CPU)
 
 
-@functools.lru_cache(maxsize=16)  # contexts come from users, too, and a program keeps its own alive
+@functools.lru_cache(maxsize=16)  # bounded: users' contexts count too, and a program keeps its context alive
 def _program(context: Any, device: Any, form: str) -> Program:
     return Program(context, device, form)
 
@@ -102,14 +102,14 @@ def _engine(device: Device) -> Engine:
 
 
 def program(context: Any, device: Any, form: str) -> Program:
-    """The program of a context's device, compiled once."""
+    """The program for a context's device, created once."""
     with _opening:
         driver.start()
         return _program(context, device, form)
 
 
 def engine(device: Device) -> Engine:
-    """The open device, opened once."""
+    """Open a device, once."""
     with _opening:
         driver.start()
         return _engine(device)

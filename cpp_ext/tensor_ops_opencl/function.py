@@ -1,4 +1,4 @@
-"""The functions of the ops: what they do with pyopencl's arrays, and with NumPy's."""
+"""The functions of the ops, for pyopencl and NumPy arrays."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from tensor_ops_opencl.selection import choice
 
 
 class _Arrays:
-    """See `airllm.backends.device.ops.Arrays`."""
+    """Implements `airllm.backends.device.ops.Arrays`."""
 
     kind = "pyopencl Array"
     formats = staticmethod(kernel_text.stored_formats)
@@ -39,6 +39,6 @@ class _Arrays:
 
 def op_function(name: str) -> Callable:
     """The public function of an op."""
-    from airllm.tensor_ops import OPS  # whose import may open this backend, which asks for functions here
+    from airllm.tensor_ops import OPS  # importing it earlier is circular: it may open this backend
 
     return kernel_function(OPS[name], "tensor_ops_opencl", _Arrays())

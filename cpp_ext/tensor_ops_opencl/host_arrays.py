@@ -1,4 +1,4 @@
-"""NumPy arrays on an open device: without a copy on CPU devices, by way of pooled buffers on others."""
+"""Ops on NumPy arrays on an open device: without copies on CPU devices, else with pooled buffers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ def run(
     parameters: Mapping[str, Any],
     results: Mapping[str, np.ndarray],
 ) -> None:
-    """Computes an op's results, none of which is empty, on an open device and waits for them."""
+    """Compute an op's non-empty results on an open device, and wait for them."""
     if not opened.shares_memory:
         arrays = {name: _compact(array) for name, array in arrays.items()}
     program, memory = opened.program, _Memory(opened)
@@ -35,14 +35,14 @@ def run(
 
 
 class _Memory:
-    """Buffers that stand for the host arrays of one call."""
+    """The buffers of one call's host arrays."""
 
     def __init__(self, opened: Engine):
         self.engine = opened
         self.buffers: list[tuple[np.ndarray, Any]] = []
 
     def input_buffer(self, array: np.ndarray) -> Any:
-        """A buffer with the values of an input."""
+        """A buffer with an input's values."""
         if (buffer := self._own(array)) is None:
             import pyopencl as cl
 
@@ -53,18 +53,18 @@ class _Memory:
         return buffer
 
     def output_buffer(self, out: np.ndarray) -> Any:
-        """A buffer for the result, which may be an input's."""
+        """A buffer for a result; it may be an input's buffer."""
         if (buffer := self._own(out)) is None:
             buffer = self.engine.pool.allocate(out.nbytes)
             self.buffers.append((out, buffer))
         return buffer
 
     def bring_back(self, out: np.ndarray) -> None:
-        """Waits for the result and sees to it that `out` has it."""
+        """Wait for the result and copy it to `out` if necessary."""
         import pyopencl as cl
 
         queue, buffer = self.engine.queue, self._existing_buffer(out)
-        map_buffer: Any = cl.enqueue_map_buffer  # its annotation leaves out most dtypes
+        map_buffer: Any = cl.enqueue_map_buffer  # its type annotation lacks most dtypes
         if buffer.flags & cl.mem_flags.USE_HOST_PTR:
             mapped, _ = map_buffer(queue, buffer, cl.map_flags.READ, 0, (out.nbytes,), np.uint8)
             mapped.base.release(queue)
@@ -73,7 +73,7 @@ class _Memory:
             driver.copied.add()
 
     def _own(self, array: np.ndarray) -> Any:
-        """The buffer that stands for exactly this memory, or one made upon it where the device shares it."""
+        """The buffer of exactly this memory, or a new one on this memory if the device shares it."""
         buffer = self._existing_buffer(array)
         if buffer is None and self.engine.shares_memory and not self._overlaps(array):
             import pyopencl as cl
@@ -87,24 +87,24 @@ class _Memory:
         return next((b for known, b in self.buffers if (known.ctypes.data, _span(known)) == place), None)
 
     def _overlaps(self, array: np.ndarray) -> bool:
-        """Two buffers upon overlapping host memory are undefined in OpenCL."""
+        """Whether the array overlaps a buffer's memory: OpenCL leaves overlapping buffers undefined."""
         return any(np.may_share_memory(array, known) for known, _ in self.buffers)
 
 
 def _span(array: np.ndarray) -> int:
-    """Bytes from an array's first element to the end of its last; its strides are not negative."""
+    """Bytes from an array's first element to the end of its last, for non-negative strides."""
     steps = zip(array.shape, array.strides, strict=True)
     return sum((n - 1) * stride for n, stride in steps) + array.itemsize
 
 
 def _compact(array: Any) -> Any:
-    """The array, or a copy of it where less is to be transferred then."""
+    """The array, or a copy if that transfers fewer bytes."""
     sparse = isinstance(array, np.ndarray) and _span(array) > array.nbytes
     return np.ascontiguousarray(array) if sparse else array
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:
-    """The memory that an array spans: bfloat16 has no buffer protocol."""
+    """The memory that an array spans, as bytes: bfloat16 does not support the buffer protocol."""
     if not array.flags.c_contiguous:
         shape, strides = (_span(array) // array.itemsize,), (array.itemsize,)
         array = np.lib.stride_tricks.as_strided(array, shape, strides, writeable=False)

@@ -1,4 +1,4 @@
-"""The kernel text as clCreateProgramWithSource takes it: one string, nothing left to include."""
+"""The kernel source for clCreateProgramWithSource: one string with all includes resolved."""
 
 import functools
 import re
@@ -11,28 +11,28 @@ _INCLUDE = re.compile(r'^#(?:define BODY "(?P<body>.+)"|include (?:"(?P<file>.+)
 
 
 def folder() -> Path:
-    """Where the text lies: inside this package once installed, beside it in a checkout."""
+    """The folder of the kernel source: inside an installed package, next to it in a checkout."""
     here = Path(__file__).resolve().parent
     return next(f for f in (here / "gpu_kernels", here.parent / "gpu_kernels") if (f / "common").is_dir())
 
 
 @functools.cache
 def text(form: str, family: str) -> str:
-    """The text of a family of kernels for a form of device, "gpu" or "cpu"."""
+    """The source of a family of kernels for a form, "gpu" or "cpu"."""
     return _resolve_includes(folder() / FORMS[form] / f"{family}.h")
 
 
 @functools.cache
 def stored_formats() -> dict[str, tuple[int, int, int]]:
-    """Of each format that has a row in formats.h: ggml's number, values and bytes of a block."""
+    """For each format in formats.h: ggml's number, and the values and bytes of a block."""
     rows = _FORMAT.findall((folder() / "common" / "formats.h").read_text(encoding="utf-8"))
     return {name: (int(number), int(values), int(size)) for name, number, values, size in rows}
 
 
 def _resolve_includes(path: Path, body: str = "") -> str:
-    """A file with its includes in their places; the text's own guards keep headers from counting twice.
+    """A file with its includes inserted; the include guards in the source skip repeated headers.
 
-    `body` is what BODY names: the file that for_each_dtype.h includes.
+    `body` is the value of BODY, the file that for_each_dtype.h includes.
     """
 
     def replaced(line: re.Match) -> str:

@@ -1,4 +1,4 @@
-"""THE launch table: which kernels run an op on these arrays, with which arguments, on how large a grid."""
+"""The launch table: the kernels, arguments and grid for each op and its arrays."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from airllm.backends.device.strides import batch_strides, element_strides, leadi
 
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 _STORED = {"f32": 1, "f16": 2, "bf16": 3} | FORMATS
-_PACK_BYTES = 16  # that a work-item of a row kernel reads at once
+_PACK_BYTES = 16  # bytes that a work-item of a row kernel reads at once
 _GROUP = 256
-_MOST_GROUPS = 2**16  # of element kernels, whose work-items go on to further packs
+_MOST_GROUPS = 2**16  # work-groups of element kernels, whose work-items loop over further packs
 _FEW_ROWS = 4
 _FEW_VECTORS = 8
-_MANY_QUERIES = 16  # from which attention goes by tiles
-_LONGEST_DOT = 512  # a tile's score is one sum of products
-_FEWEST_KEYS = 256  # that are worth a work-group of their own
-_SCRATCH_FLOATS = 22  # per group and step of k: cpu_devices/matmul.inc
+_MANY_QUERIES = 16  # from this many, attention uses tiles
+_LONGEST_DOT = 512  # of attention by tiles: a tile computes a score as one sum
+_FEWEST_KEYS = 256  # keys per work-group, at least
+_SCRATCH_FLOATS = 22  # per work-group and step of k: cpu_devices/matmul.inc
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel of a family (a header that is compiled by itself), what it takes, and its grid.
+    """A kernel, its family (a header that is compiled separately), its arguments, and its grid.
 
-    The arguments stand in the kernel's order: a memory's name (an array parameter's, a result's "out" or
-    "out0", "out1", scratch memory's), None for an array that was not given, or a NumPy scalar.
+    Arguments are in the kernel's order: the name of a buffer (an array parameter, a result "out" or "out0",
+    "out1", or scratch memory), None for an array that was not given, or a NumPy scalar.
     """
 
     family: str
@@ -45,7 +45,7 @@ Plan: TypeAlias = launch_plan.Plan[Launch]
 
 @dataclass(frozen=True)
 class Call(KernelCall):
-    """What a plan follows from: the call, the first result's shape, and the device."""
+    """The input of a plan: the call, the first result's shape, and the device."""
 
     shape: tuple[int, ...]
     form: str
@@ -60,16 +60,16 @@ class Call(KernelCall):
         return _PACK_BYTES // self.first.dtype.itemsize
 
     def kernel(self, op: str = "", suffix: str = "") -> str:
-        """The name of the first array's dtype's kernel, of this op or another."""
+        """The name of the kernel for the first array's dtype, of this op or another."""
         form = "cpu_" if self.form == "cpu" else ""
         return f"{form}{op or self.op}_{SHORT[self.first.dtype.name]}{suffix}"
 
     def types(self, *names: str) -> tuple:
-        """The types of arrays that a kernel reads whatever their type is; 0 for one that was not given."""
+        """The type numbers of arrays whose dtype the kernel checks at run time; 0 for one not given."""
         return tuple(np.uint32(type_of(self.arrays.get(name))) for name in names)
 
     def given_names(self, *names: str) -> tuple:
-        """The names of arrays, None for those that were not given or are empty."""
+        """The names of arrays, None for those not given or empty."""
         return tuple(name if self.has(name) else None for name in names)
 
 
@@ -78,7 +78,7 @@ def type_of(array: Any) -> int:
 
 
 def _elements(call: Call, op: str = "") -> Plan:
-    """Every work-item strides over packs (gpu) or walks one chunk (cpu)."""
+    """Each work-item strides over packs (gpu) or loops over one chunk (cpu)."""
     count = prod(call.shape)
     arguments = (*call.arrays, "out", np.uint64(count))
     if call.form == "cpu":
@@ -89,13 +89,13 @@ def _elements(call: Call, op: str = "") -> Plan:
 
 
 def _gelu(call: Call) -> Plan:
-    """The tanh form, or the one with erf."""
+    """The tanh or the erf kernel."""
     tanh = call.parameters["approximate"] == "tanh"
     return _elements(call, call.op if tanh else f"{call.op}_erf")
 
 
 def _by_row(call: Call, kernel: str, memory: Sequence[Any], *numbers: Any) -> Plan:
-    """A work-group (gpu) or a work-item (cpu) per row; rows and their length come after the memory."""
+    """A work-group (gpu) or a work-item (cpu) per row; the row count and length follow the buffers."""
     rows, dim = prod(call.shape[:-1]), call.shape[-1]
     arguments = (*memory, *_numbers(rows, dim), *numbers)
     if call.form == "cpu":
@@ -130,7 +130,7 @@ def _softmax(call: Call) -> Plan:
 
 
 def _apply_rope(call: Call) -> Plan:
-    """A team of work-items per row, several teams per work-group (gpu), or a work-item per row (cpu)."""
+    """Several work-items per row and several rows per work-group (gpu), or a work-item per row (cpu)."""
     rows, dim, r = prod(call.shape[:-1]), call.shape[-1], call.arrays["cos"].shape[-1]
     group, items_per_row = (
         (1, 1) if call.form == "cpu" else (_GROUP, min(_GROUP, _power_of_two(max(r, dim - 2 * r))))
@@ -147,7 +147,7 @@ def _apply_rope(call: Call) -> Plan:
 
 
 def _matmul(call: Call) -> Plan:
-    """A product per leading index; one tall product where all share a 2-D b."""
+    """A product per leading index; one tall product if all share a 2-D b."""
     a, b = call.arrays["a"], call.arrays["b"]
     *lead, m, k = a.shape
     n = b.shape[-1]
@@ -176,7 +176,7 @@ def _cpu_matmul(call: Call, arguments: tuple, batch: int, m: int, n: int, k: int
 
 
 def _attention(call: Call) -> Plan:
-    """Tiles of 64 queries, or, where there are few, one query and a part of the keys per work-group."""
+    """Tiles of 64 queries; for few queries, one query and a part of the keys per work-group."""
     *lead, heads, t, e = call.shape
     d, s = call.arrays["q"].shape[-1], call.arrays["k"].shape[-2]
     batch, numbers = prod(lead), _attention_numbers(call)
@@ -205,7 +205,7 @@ def _attention(call: Call) -> Plan:
 
 
 def _attention_numbers(call: Call) -> tuple:
-    """What the macro ATTENTION of common/attention.h names."""
+    """The arguments in the macro ATTENTION of common/attention.h."""
     *lead, heads, t, e = call.shape
     q, k, v, mask = arrays = [call.arrays.get(name) for name in ("q", "k", "v", "mask")]
     assert q is not None and k is not None
@@ -224,7 +224,7 @@ def _attention_numbers(call: Call) -> tuple:
 
 
 def _own(array: Any) -> list[int]:
-    """Strides along heads and rows."""
+    """Strides along the heads and rows of an array."""
     return element_strides(array, 2, 1)
 
 
@@ -241,7 +241,7 @@ def _attention_scores(call: Call) -> Plan:
 
 
 def _product(call: Call, x: str, weight: str, bias: str | None, m: int, scale: np.float32) -> Plan:
-    """x @ weight^T: by pairs of the weight's rows for few rows of x, else by tiles."""
+    """x @ weight^T, by pairs of weight rows for few rows of x, else by tiles."""
     stored, has_bias = call.arrays[weight], bias is not None and call.has(bias)
     name = stored.format if is_quantized(stored) else SHORT[stored.dtype.name]
     n, k = stored.shape
@@ -292,7 +292,7 @@ def _dequantize(call: Call) -> Plan:
 
 
 def _spread(call: Call, family: str, kernel: str, arguments: tuple, items: int) -> Plan:
-    """Work-items that each take an item, then the next beyond the grid."""
+    """A grid-stride loop: each work-item takes an item, then the next ones beyond the grid."""
     if call.form == "cpu":
         return Plan((Launch(family, kernel, arguments, min(ceil_div(items, 256), 4 * call.compute_units)),))
     return Plan((Launch(family, kernel, arguments, min(ceil_div(items, _GROUP), _MOST_GROUPS), _GROUP),))
@@ -303,12 +303,12 @@ def _numbers(*counts: int) -> tuple:
 
 
 def _power_of_two(count: int) -> int:
-    """The smallest that is not less."""
+    """The smallest power of two that is at least `count`."""
     return 1 << max(count - 1, 0).bit_length()
 
 
 def dense_plan(array: Any, form: str, compute_units: int) -> Plan:
-    """A dense copy "out" of "x", which has any strides that are not negative. TooManyAxes if it cannot be."""
+    """A dense copy "out" of "x" with non-negative strides. TooManyAxes if the kernel cannot copy it."""
     size = array.dtype.itemsize
     inner = 1 if array.shape and array.strides[-1] == size else 0
     dim = array.shape[-1] if inner else 1
@@ -346,5 +346,5 @@ KERNELS: dict[str, Callable[[Call], Plan]] = {
 
 
 def plan_of(call: Call) -> Plan:
-    """The launches of an op whose result is not empty."""
+    """The launches of an op with non-empty results."""
     return KERNELS[call.op](call)

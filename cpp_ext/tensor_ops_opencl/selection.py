@@ -1,4 +1,4 @@
-"""Which of the OpenCL devices is used: the one that is named, else the best one that computes."""
+"""Select the OpenCL device to use: the named one, else the best one that works."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from tensor_ops_opencl.engine import Engine
 
 
 def _configured_device() -> tuple[str, str]:
-    """What a file names, and where; ("", "default") if nothing."""
+    """The device named in a file, and the file's key; ("", "default") if there is none."""
     settings = config.load_file()
     if device := settings.own.get("opencl_device"):
         return device, f"{settings.path}: opencl_device"
@@ -18,7 +18,7 @@ def _configured_device() -> tuple[str, str]:
 
 
 def _silu(device: Device, x: np.ndarray) -> np.ndarray:
-    out = np.empty_like(x)  # by an engine of its own: most devices are listed and never used
+    out = np.empty_like(x)  # in a temporary engine: most listed devices are never used
     host_arrays.run(Engine(device), "silu", {"x": x}, {}, {"out": out})
     return out
 

@@ -1,4 +1,4 @@
-"""What a user can ask about OpenCL on this machine."""
+"""Information about OpenCL on this machine, for users."""
 
 import time
 import warnings
@@ -19,14 +19,14 @@ def device() -> str:
 
 
 def variants() -> list[str]:
-    """Every device that computes, and CPU devices once more with the GPUs' kernels: names for select()."""
+    """Names for select(): all working devices, and CPU devices a second time with the GPU kernels."""
     return [form.label for found in choice.working_devices() for form in devices.forms(found)]
 
 
 def get_opencl_info() -> dict[str, Any]:
-    """Whether OpenCL runs here, why not, every platform and device, and which device is used and why.
+    """Whether OpenCL runs here, why not, all platforms and devices, and which device is used and why.
 
-    A device that does not compute has a "reason".
+    A device that does not work has a "reason".
     """
     return choice.information("pyopencl", "VERSION_TEXT", "platforms", _platforms)
 
@@ -60,7 +60,7 @@ def _describe(found: Device) -> dict[str, Any]:
 
 
 def device_infos() -> list[dict[str, Any]]:
-    """The devices that compute, in the fields of `airllm.backends.DeviceInfo`; free memory is not told."""
+    """The working devices, with the fields of `airllm.backends.DeviceInfo`; free memory is not reported."""
     every = devices.find_devices()
     return [
         {
@@ -76,10 +76,10 @@ def device_infos() -> list[dict[str, Any]]:
 
 
 def build_report() -> Iterator[dict[str, Any]]:
-    """Compiles every kernel of every form for every device; yields, for each, whether it worked and the log.
+    """Compile all kernels of every form for every device; yield for each whether it worked, and the log.
 
-    "asked": the device was asked for by name. "reason": why it did not work, in a line. Raises ImportError
-    without pyopencl, RuntimeError without a device, ValueError if a device was asked for that is not there.
+    "asked": the device was named. "reason": one line that says why it failed. Raises ImportError without
+    pyopencl, RuntimeError without a device, ValueError if the named device does not exist.
     """
     asked = choice.requested_device()
     for found in devices.find_devices():
@@ -88,7 +88,7 @@ def build_report() -> Iterator[dict[str, Any]]:
 
 
 def _build(found: Device, form: str) -> dict[str, Any]:
-    """Compiles one form in a context of its own, past pyopencl's cache of what was compiled before."""
+    """Compile one form in a new context, without pyopencl's cache."""
     import pyopencl as cl
 
     report: dict[str, Any] = {
@@ -111,7 +111,7 @@ def _build(found: Device, form: str) -> dict[str, Any]:
         report.update(kernels=sorted(kernels), log="\n".join(logs).strip(), ok=True)
     except cl.Error as error:
         report.update(log=str(error).strip(), reason=why_not_built(found.handle, error))
-    if report["ok"] and (why := choice.why_not(found)):  # it compiles, and does not compute
+    if report["ok"] and (why := choice.why_not(found)):  # it compiles but does not work
         report.update(ok=False, log=why, reason=why)
     report["seconds"] = time.perf_counter() - start
     return report
@@ -121,6 +121,6 @@ def _compile(context: Any, source: str) -> Any:
     import pyopencl as cl
 
     no_cache: Any = False
-    with warnings.catch_warnings():  # the log is in the report
+    with warnings.catch_warnings():  # the report has the log
         warnings.simplefilter("ignore", cl.CompilerWarning)
         return cl.Program(context, source).build(options=list(OPTIONS), cache_dir=no_cache)

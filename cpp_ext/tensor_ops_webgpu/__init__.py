@@ -1,11 +1,11 @@
-"""The ops of `airllm.tensor_ops` on WebGPU (Vulkan, Metal or Direct3D 12), by wgpu.
+"""The ops of `airllm.tensor_ops` on WebGPU (Vulkan, Metal or Direct3D 12), through wgpu.
 
-Arrays are C-contiguous float32, float16 or bfloat16: NumPy's, which give a NumPy array, or an `Array` that
-`to_device` has made, which gives one on its device, without a copy to the host and without waiting.
-AIRLLM_WEBGPU_DEVICE chooses the device: an index or a part of its name.
+Arrays are C-contiguous float32, float16 or bfloat16. NumPy arrays give a NumPy array. An `Array` from
+`to_device` gives one on its device, without a copy to the host and without waiting. AIRLLM_WEBGPU_DEVICE
+selects the device: an index or a part of its name.
 
-Importing this starts nothing: wgpu is imported, and a device opened, by the first call that needs one.
-Not across a fork: a process forked after that raises RuntimeError ("spawn" works).
+The import starts nothing: the first call that needs a device imports wgpu and opens the device. A process
+forked after that raises RuntimeError ("spawn" works).
 """
 
 from airllm.backends.device.module import functions_of

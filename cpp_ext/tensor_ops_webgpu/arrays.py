@@ -15,16 +15,16 @@ _DENSE = SimpleNamespace(c_contiguous=True)
 
 
 class Store:
-    """The memory of an array and of its reshapes: a result is put into a new block, which it then has."""
+    """The memory that an array shares with its reshapes. Writing a result replaces the block by a new one."""
 
     def __init__(self, block: Block):
         self.block = block
 
 
 class Array:
-    """A C-contiguous array on a WebGPU device: what `to_device` gives, and ops of such arrays.
+    """A C-contiguous array on a WebGPU device, from `to_device` or from an op on such arrays.
 
-    `numpy()` copies it to the host, and so does numpy.asarray(array).
+    `numpy()` and numpy.asarray(array) copy it to the host.
     """
 
     flags = _DENSE
@@ -53,7 +53,7 @@ class Array:
         return self.store.block.engine
 
     def numpy(self) -> np.ndarray:
-        """A copy in the host's memory, as soon as it is computed."""
+        """Wait for the array and copy it to host memory."""
         out = np.empty(self.shape, self.dtype)
         if out.size:
             self.engine.download(self.store.block, out)
@@ -68,13 +68,13 @@ class Array:
         return _WEBGPU, 0
 
     def reshape(self, *shape: Any) -> Array:
-        """The same memory in another shape, one of whose axes may be -1."""
+        """The same memory in another shape; one axis may be -1."""
         sizes = shape if not shape or isinstance(shape[0], int) else tuple(shape[0])
         of_shape = np.broadcast_to(np.int8(0), self.shape)
         return Array(self.store, self.dtype, of_shape.reshape(sizes).shape)
 
     def view(self, dtype: Any) -> Array:
-        """The same bytes as a dtype of the same size."""
+        """The same bytes in another dtype of the same size."""
         if np.dtype(dtype).itemsize != self.dtype.itemsize:
             raise ValueError(f"view: dtype has {dtype}, expected one of {self.dtype.itemsize} bytes")
         return Array(self.store, dtype, self.shape)

@@ -1,4 +1,4 @@
-"""What an op is on an open device: its kernels, one after the other, and the memory of its results."""
+"""Run an op on an open device: allocate its results and launch its kernels in order."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ def compute_on_host(
     parameters: Mapping[str, Any],
     results: Mapping[str, Any],
 ) -> None:
-    """Computes an op's results from NumPy arrays on an open device, and waits for them."""
+    """Compute an op's results from NumPy arrays on an open device, and wait for them."""
     arrays = {n: np.ascontiguousarray(a) if type(a) is np.ndarray else a for n, a in arrays.items()}
     call = Call(op, arrays, parameters, results)
     blocks = {n: opened.upload(memory_of(a), f"{op}: {n}") for n, a in arrays.items() if call.has(n)}
@@ -27,7 +27,7 @@ def compute_on_host(
 
 
 def compute(opened: Engine, call: Call, blocks: Mapping[str, Block]) -> dict[str, Block]:
-    """The results' memory. The kernels read no memory that they write, so it is never an input's."""
+    """Compute the results in new memory, never an input's: kernels must not read memory that they write."""
     plan = plan_of(call)
     sizes = {name: out.nbytes for name, out in call.results.items()} | dict(plan.scratch)
     memory = {name: opened.block(size, f"{call.op}: {name}") for name, size in sizes.items()}

@@ -1,4 +1,4 @@
-"""Which WebGPU devices there are, and which one is to be used."""
+"""List the WebGPU devices."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ NONE_HERE = (
 GPU_NODES = ("/dev/dri/renderD*", "/dev/nvidia[0-9]*", "/dev/dxg", "/dev/mali*")
 _KINDS = {"DiscreteGPU": "GPU", "IntegratedGPU": "integrated GPU", "CPU": "CPU"}
 _RANKS = ("CPU", "other", "integrated GPU", "GPU")
-_FULL = ("Vulkan", "Metal", "D3D12")  # OpenGL's compute shaders fall short of WebGPU's
+_FULL = ("Vulkan", "Metal", "D3D12")  # OpenGL's compute shaders lack features of WebGPU's
 driver = Driver("WebGPU")
 
 
@@ -39,13 +39,13 @@ class Device:
 
     @property
     def label(self) -> str:
-        """One line that names this device alone, e.g. "0 llvmpipe (LLVM 15.0.6, 256 bits) (Vulkan)"."""
+        """A unique line for this device, e.g. "0 llvmpipe (LLVM 15.0.6, 256 bits) (Vulkan)"."""
         return f"{self.index} {self.name} ({self.adapter.info['backend_type']})"
 
 
 @functools.cache
 def find_devices() -> tuple[Device, ...]:
-    """Every adapter that runs the kernels; RuntimeError if there is none, ImportError without wgpu."""
+    """All adapters that run the kernels; RuntimeError if there is none, ImportError without wgpu."""
     import wgpu
 
     with _quiet_drivers():
@@ -58,7 +58,7 @@ def find_devices() -> tuple[Device, ...]:
 
 @contextlib.contextmanager
 def _quiet_drivers() -> Iterator[None]:
-    """Mesa's drivers print a line for want of a folder for window systems, which are not needed here."""
+    """Silence Mesa's drivers, which warn about a missing folder for window systems; none is needed here."""
     name = "XDG_RUNTIME_DIR"
     if sys.platform != "linux" or os.environ.get(name):
         yield
@@ -71,13 +71,13 @@ def _quiet_drivers() -> Iterator[None]:
 
 
 def find_in_this_process() -> Sequence[Device]:
-    """The same for a device to be opened; RuntimeError in a process forked after that."""
+    """`find_devices`, to open one of them; RuntimeError in a process forked after that."""
     driver.start()
     return find_devices()
 
 
 def match(requested: str, devices: Sequence[Device]) -> Sequence[Device]:
-    """The device of this index or label, else those of which it is a part of the label."""
+    """The device with this index or label, else those whose label contains it."""
     fitting = [device for device in devices if requested in (str(device.index), device.label)]
     if fitting or not requested:
         return fitting

@@ -1,4 +1,4 @@
-"""What is kept open on a device (pipelines, freed buffers)."""
+"""The open resources of a device: pipelines and a buffer pool."""
 
 import functools
 import threading
@@ -12,26 +12,26 @@ from tensor_ops_webgpu.devices import Device, driver
 from tensor_ops_webgpu.kernel_text import text
 from tensor_ops_webgpu.launches import Launch
 
-_KEPT = 1 << 28  # bytes of freed buffers that are kept
+_KEPT = 1 << 28  # bytes of freed buffers to keep
 _NUMBERS = 512  # bytes of the largest struct of numbers
 _LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
-# Turns of all its loops after which Mesa's llvmpipe ends an invocation, without a word.
+# Mesa's llvmpipe silently ends an invocation after this many iterations of all its loops.
 _LLVMPIPE_STEPS = 65535
 _opening = threading.RLock()
 
 
 class Block:
-    """A buffer on a device, which goes back to the engine when it is let go."""
+    """A buffer on a device; it returns to the engine when it is released."""
 
     def __init__(self, engine: "Engine", buffer: Any):
         self.engine, self.buffer = engine, buffer
 
     def __del__(self) -> None:
-        self.engine.freed.append(self.buffer)  # in whichever thread: appending is atomic
+        self.engine.freed.append(self.buffer)  # may run in any thread: append is atomic
 
 
 class Engine:
-    """A device opened: its queue, its pipelines, each compiled when first needed, and its buffers."""
+    """An open device: its queue, its pipelines (compiled when first needed), and its buffers."""
 
     def __init__(self, device: Device):
         import wgpu
@@ -46,7 +46,7 @@ class Engine:
         self._nothing = self.handle.create_buffer(size=16, usage=self.usage)
         self._pipelines: dict[tuple, Any] = {}
         self.freed: deque = deque()
-        # Every buffer, for one that only a Block held would be finalized with it where both are in a cycle.
+        # All buffers: one held only by a Block would be finalized with it if both are in a cycle.
         self._held: set = set()
         self._free: dict[int, list] = {}
         self._kept = 0
@@ -58,7 +58,7 @@ class Engine:
     # ---- memory ----
 
     def block(self, size: int, what: str) -> Block:
-        """Memory for `size` bytes; NotImplementedError, saying for what, beyond what the device binds."""
+        """Allocate `size` bytes; NotImplementedError that names `what` if the device cannot bind so many."""
         if size > (most := min(self.limits.values())):
             raise NotImplementedError(f"{what} has {size} bytes, expected at most {most}: {self._limit}")
         with self.lock:
@@ -72,7 +72,7 @@ class Engine:
             return Block(self, buffer)
 
     def _collect(self) -> None:
-        """Takes back what has been let go."""
+        """Return released buffers to the pool."""
         while self.freed:
             buffer = self.freed.popleft()
             if self._kept + buffer.size > _KEPT:
@@ -83,10 +83,10 @@ class Engine:
             self._free.setdefault(buffer.size, []).append(buffer)
 
     def upload(self, array: np.ndarray, what: str) -> Block:
-        """A block with the values of a dense array."""
+        """Copy a dense array to a new block."""
         block = self.block(array.nbytes, what)
         flat = array.reshape(-1).view(np.uint8)
-        if rest := -flat.size % 4:  # copies are of whole words
+        if rest := -flat.size % 4:  # copies must be whole words
             flat = np.concatenate([flat, np.zeros(rest, np.uint8)])
         if flat.size:
             with self.lock:
@@ -95,7 +95,7 @@ class Engine:
         return block
 
     def download(self, block: Block, out: np.ndarray) -> None:
-        """Waits for what a block's values come from, and copies them to a dense array."""
+        """Wait for a block's values and copy them to a dense array."""
         with self.lock:
             found = self.handle.queue.read_buffer(block.buffer, 0, -(-out.nbytes // 4) * 4)
         out.reshape(-1).view(np.uint8)[:] = np.frombuffer(found, np.uint8)[: out.nbytes]
@@ -104,9 +104,9 @@ class Engine:
     # ---- kernels ----
 
     def launch(self, launch: Launch, blocks: Mapping[str, Block]) -> None:
-        """Enqueues a kernel with the blocks that its bindings name.
+        """Enqueue a kernel with the blocks that its bindings name.
 
-        NotImplementedError if an invocation takes more steps than this device lets it.
+        NotImplementedError if an invocation takes more steps than this device allows.
         """
         if self.most_steps and launch.steps > self.most_steps:
             found = f"webgpu: {launch.kernel} takes {launch.steps} steps on arrays of this size"
@@ -137,7 +137,7 @@ class Engine:
         return self._pipelines[key]
 
     def _compile(self, launch: Launch) -> Any:
-        """RuntimeError with the compiler's log if the device does not take the kernel."""
+        """Compile a kernel; RuntimeError with the compiler's log if the device rejects it."""
         import wgpu
 
         inputs, outputs = len(launch.inputs), len(launch.outputs)
@@ -158,7 +158,7 @@ class Engine:
 
 
 def _room(size: int) -> int:
-    """Bytes of the buffer for so many: few different ones, so that a freed one fits again."""
+    """The buffer size for `size` bytes, rounded to few distinct sizes so that freed buffers can be reused."""
     step = 1 << max(8, (size - 1).bit_length() - 3)
     return max(-(-size // step) * step, step)
 
@@ -169,7 +169,7 @@ def _engine(device: Device) -> Engine:
 
 
 def engine(device: Device) -> Engine:
-    """The open device, opened once."""
+    """Open a device, once."""
     with _opening:
         driver.start()
         return _engine(device)

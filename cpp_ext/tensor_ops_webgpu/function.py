@@ -1,4 +1,4 @@
-"""The functions of the ops: what they do with arrays on a device, and with NumPy's."""
+"""The functions of the ops, for device and NumPy arrays."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -16,7 +16,7 @@ from tensor_ops_webgpu.selection import choice
 
 
 class _Arrays:
-    """See `airllm.backends.device.ops.Arrays`."""
+    """Implements `airllm.backends.device.ops.Arrays`."""
 
     kind = "WebGPU Array"
     formats = staticmethod(stored_formats)
@@ -25,7 +25,7 @@ class _Arrays:
         return isinstance(value, Array)
 
     def check(self, op: Any, given: Mapping[str, Any], outs: Sequence[Array]) -> None:
-        """All lie on one device. A result may be any input: it is computed in memory of its own."""
+        """Require arrays of one device. A result may be any input, since it is computed in new memory."""
         named = {name: memory_of(array) for name, array in given.items()}
         named |= {operand.name: out for operand, out in zip(op.outs, outs, strict=False)}
         first_name, first = next(iter(named.items()))
@@ -61,6 +61,6 @@ class _Arrays:
 
 def op_function(name: str) -> Callable:
     """The public function of an op."""
-    from airllm.tensor_ops import OPS  # whose import may open this backend, which asks for functions here
+    from airllm.tensor_ops import OPS  # importing it earlier is circular: it may open this backend
 
     return kernel_function(OPS[name], "tensor_ops_webgpu", _Arrays())

@@ -1,4 +1,4 @@
-"""The text of a kernel as devices compile it: its arrays and numbers declared, then files of `kernels/`."""
+"""The source of a kernel: declarations of its arrays and numbers, then files of `kernels/`."""
 
 import functools
 import re
@@ -21,7 +21,7 @@ fn {name}_at(i: u32) -> f32 {{
   }}
 }}
 """
-# Where the row of an array begins that belongs to row `row` of the result: its leading axes are broadcast.
+# The start of the array's row for row `row` of the result: its leading axes are broadcast.
 _START = """
 fn {name}_start(row: u32) -> u32 {{
   let i3 = row % numbers.{name}_n3;
@@ -32,7 +32,7 @@ fn {name}_start(row: u32) -> u32 {{
        + i2 % numbers.{name}_n2 * numbers.{name}_s2 + i3 * numbers.{name}_s3;
 }}
 """
-# Elements i and i + 1, if there are so many. i is even where they are halves of a word.
+# Elements i and, if count > 1, i + 1. i is even if they are halves of a word.
 _OUTPUT = """
 @group(0) @binding({place}) var<storage, read_write> {name}_words: array<u32>;
 fn put_{name}(i: u32, first: f32, second: f32, count: u32) {{
@@ -47,7 +47,7 @@ fn put_{name}(i: u32, first: f32, second: f32, count: u32) {{
   {name}_words[i / 2u] = half_bits(first, numbers.{name}_type) | (high << 16u);
 }}
 """
-# Value i of blocks that lie one after the other.
+# Value i of consecutive blocks.
 _BLOCK_VALUE = """
 fn block_value(format: u32, i: u32) -> f32 {{
   switch format {{
@@ -61,7 +61,7 @@ _UNPACKS = re.compile(r"^fn (\w+)\(block: u32, i: u32\) -> f32", re.MULTILINE)
 
 
 def text(launch: Launch) -> str:
-    """The module of a launch's kernel, whose entry point is `main`."""
+    """The WGSL module of a launch's kernel, with entry point `main`."""
     stored = STORED[launch.kernel] if launch.reads_blocks else ""
     parts = [f"const GROUP = {launch.group}u;\n", _file("dtypes"), _numbers(launch)]
     for place, name in enumerate(launch.inputs, start=1):
@@ -78,7 +78,7 @@ def text(launch: Launch) -> str:
 
 @functools.cache
 def stored_formats() -> dict[str, tuple[int, int, int]]:
-    """Of each format that formats.wgsl has a function for: ggml's number, values and bytes of a block."""
+    """For each format with a function in formats.wgsl: ggml's number, and the values and bytes of a block."""
     found = [FORMATS[name] for name in _UNPACKS.findall(_file("formats"))]
     return {of.name: (of.ggml_type, of.values, of.bytes) for of in found}
 

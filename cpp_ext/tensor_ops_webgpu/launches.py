@@ -1,4 +1,4 @@
-"""THE launch table: which kernel runs an op on these arrays, with which numbers, on how many work-groups."""
+"""The launch table: the kernel, numbers and work-groups for each op and its arrays."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,26 +15,27 @@ _HALVES = ("float16", "bfloat16")
 _MOST_GROUPS = 65535
 _COUNTABLE = 2**32
 _GROUP = 256
-_REDUCTION = 8  # steps of a group's
+_REDUCTION = 8  # steps of a work-group's reduction
 _FEW_ROWS = 4
 _FEW_VECTORS = 8
 _TILE = 64
-_KEYS = 128  # that attention takes at once
-_MOST_COLUMNS = 4 * _KEYS  # of v
+_KEYS = 128  # keys per step of attention
+_MOST_COLUMNS = 4 * _KEYS  # columns of v, at most
 _FORMULAS = {"silu": 1, "swiglu": 1, "gelu": 2, "geglu": 2}
 _ERF = 3
 
-# Inputs that may be blocks.
+# Inputs that may be in a block format.
 STORED = {"matmul_tile": "b", "linear_row": "b", "embedding": "table", "copy": "x"}
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel, the memory that its bindings name, its numbers in the order of their struct, and its grid.
+    """A kernel, the memory of its bindings, its numbers in the order of their struct, and its grid.
 
-    A binding's memory is an array parameter's name, a result's ("out" or "out0", "out1"), that of scratch
-    memory, or None for an array that was not given. `steps` are the most turns of loops an invocation makes.
-    An invocation writes pairs of neighbours. `by_row`: of a row, so that halves of a word may be of two rows.
+    A binding's memory is the name of an array parameter, of a result ("out" or "out0", "out1") or of scratch
+    memory, or None for an array that was not given. `steps` is the maximum of loop iterations in an
+    invocation. An invocation writes pairs of neighbours; with `by_row`, pairs within a row, so two rows may
+    share a word.
     """
 
     kernel: str
@@ -48,7 +49,7 @@ class Launch:
 
     @property
     def reads_blocks(self) -> bool:
-        """Whether an input is blocks of a format: code for those takes long to compile."""
+        """Whether an input is in a block format: code for those takes long to compile."""
         stored = STORED.get(self.kernel)
         return stored is not None and self.numbers[f"{stored}_type"] >= min(FORMATS.values())
 
@@ -58,7 +59,7 @@ Plan: TypeAlias = launch_plan.Plan[Launch]
 
 @dataclass(frozen=True)
 class Call(KernelCall):
-    """What a plan follows from: the call, and the results by name."""
+    """The input of a plan: the call, and the results by name."""
 
     results: Mapping[str, Any]
 
@@ -75,9 +76,9 @@ class Call(KernelCall):
         group: int = _GROUP,
         **numbers: Any,
     ) -> Launch:
-        """A launch that writes all results, in so many tasks of work-groups, each of so many steps.
+        """A launch that writes all results, in `tasks` work-groups with `steps` steps each.
 
-        Numbers that are ints are of 32 bits.
+        Numbers that are ints have 32 bits.
         """
         given = {binding: name if self.has(name) else None for binding, name in inputs.items()}
         types = {f"{binding}_type": _type(self.arrays.get(name or "")) for binding, name in given.items()}
@@ -96,7 +97,7 @@ def _type(array: Any) -> np.uint32:
 
 
 def _same_names(*names: str) -> dict[str, str]:
-    """Bindings that are called as the arrays are."""
+    """Bindings with the same names as the arrays."""
     return {name: name for name in names}
 
 
@@ -108,7 +109,7 @@ def _elements(call: Call) -> Launch:
 
 
 def _flat(call: Call, kernel: str, inputs: Mapping[str, str], **numbers: Any) -> Launch:
-    """Invocations that each take a pair of elements, then the next beyond the grid."""
+    """A grid-stride loop: each invocation takes a pair of elements, then the next ones beyond the grid."""
     count = prod(call.shape)
     launch = call.launch(kernel, inputs, ceil_div(count, 2 * _GROUP), 1, count=count, **numbers)
     return replace(launch, by_row=False)
@@ -118,7 +119,7 @@ def _rows(call: Call, *inputs: str, **numbers: Any) -> Launch:
     """A work-group per row."""
     rows, d = prod(call.shape[:-1]), call.shape[-1]
     group = 64 if d <= 1024 else _GROUP
-    steps = 3 * ceil_div(d, group) + 2 * _REDUCTION  # the most: of layer_norm and softmax
+    steps = 3 * ceil_div(d, group) + 2 * _REDUCTION  # the maximum, in layer_norm and softmax
     return call.launch(call.op, _same_names(*inputs), rows, steps, group, rows=rows, d=d, **numbers)
 
 
@@ -139,7 +140,7 @@ def _softmax(call: Call) -> Launch:
 
 
 def _start(call: Call, name: str, lead: Sequence[int], inner: int) -> dict[str, Any]:
-    """What NAME_start needs: the sizes of a result's leading axes, and an array's strides along them."""
+    """The numbers for NAME_start: sizes of a result's leading axes, and an array's strides along them."""
     fields = (f"{name}_{field}" for field in ("n1", "n2", "n3", "s0", "s1", "s2", "s3"))
     return dict(zip(fields, map(int, leading_strides(lead, call.arrays.get(name), inner)), strict=True))
 
@@ -152,7 +153,7 @@ def _apply_rope(call: Call) -> Launch:
 
 
 def _matmul(call: Call) -> Launch:
-    """A product per leading index; one tall product where all share a 2-D b."""
+    """A product per leading index; one tall product if all share a 2-D b."""
     b = call.arrays["b"]
     *lead, m, n = call.shape
     batch, m = (1, prod(lead) * m) if len(b.shape) == 2 else (prod(lead), m)
@@ -165,7 +166,7 @@ def _weighted_sum_rows(call: Call) -> Launch:
 
 
 def _product(call: Call, inputs: Mapping[str, str], batch: int, m: int, n: int, k: int) -> Launch:
-    """a @ b: by columns for few rows, else by tiles."""
+    """a @ b, by columns for few rows, else by tiles."""
     sizes = {"batch": batch, "m": m, "n": n, "k": k, "b_step": k * n if batch > 1 else 0}
     if m <= _FEW_ROWS:
         return call.launch("matmul_row", inputs, batch * m * ceil_div(n, 64), ceil_div(k, 8) + 8, **sizes)
@@ -193,7 +194,7 @@ def _attention_scores(call: Call) -> Launch:
 
 
 def _transposed_product(call: Call, x: str, weight: str, bias: str, m: int, scale: np.float32) -> Launch:
-    """x @ weight^T: by pairs of the weight's rows for few rows of x, else by tiles."""
+    """x @ weight^T, by pairs of weight rows for few rows of x, else by tiles."""
     n, k = call.arrays[weight].shape
     inputs = {"a": x, "b": weight, "bias": bias}
     if m <= _FEW_VECTORS:
@@ -255,7 +256,7 @@ KERNELS: dict[str, Callable[[Call], Launch]] = {
 
 
 def plan_of(call: Call) -> Plan:
-    """The launches of an op whose results are not empty.
+    """The launches of an op with non-empty results.
 
     NotImplementedError for an array with more values than a kernel can count.
     """
@@ -271,7 +272,7 @@ def plan_of(call: Call) -> Plan:
 
 
 def _by_way_of_float32(call: Call, launch: Launch) -> Plan:
-    """Rows of an odd number of halves share words: they are float32 first, and narrowed all at once."""
+    """Compute in float32, then convert all rows at once: rows with an odd number of halves share words."""
     wide = {name: f"wide_{name}" for name in launch.outputs}
     types = {f"{name}_type": np.uint32(TYPES["float32"]) for name in wide}
     launches = [replace(launch, outputs=wide, numbers={**launch.numbers, **types})]
@@ -284,7 +285,7 @@ def _by_way_of_float32(call: Call, launch: Launch) -> Plan:
 
 @dataclass(frozen=True)
 class _Float32:
-    """Scratch memory as an array."""
+    """Scratch memory as a float32 array."""
 
     shape: tuple[int, ...]
     dtype: np.dtype = np.dtype(np.float32)

@@ -1,4 +1,4 @@
-"""Which of the WebGPU devices is used: the one that is named, else the best one that computes."""
+"""Select the WebGPU device to use: the named one, else the best one that works."""
 
 import numpy as np
 

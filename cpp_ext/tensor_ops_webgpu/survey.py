@@ -1,4 +1,4 @@
-"""What a user can ask about WebGPU on this machine."""
+"""Information about WebGPU on this machine, for users."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ def device() -> str:
 
 
 def variants() -> list[str]:
-    """Every device that computes: names for select()."""
+    """Names for select(): all working devices."""
     return [found.label for found in choice.working_devices()]
 
 
 def get_webgpu_info() -> dict[str, Any]:
-    """Whether WebGPU runs here, why not, every device, and which one is used and why.
+    """Whether WebGPU runs here, why not, all devices, and which one is used and why.
 
-    A device that does not compute has a "reason".
+    A device that does not work has a "reason".
     """
     return choice.information("wgpu", "__version__", "devices", _devices)
 
@@ -44,10 +44,10 @@ def _describe(found: Device) -> dict[str, Any]:
 
 
 def device_infos() -> list[dict[str, Any]]:
-    """The devices that compute, in the fields of `airllm.backends.DeviceInfo`.
+    """The working devices, with the fields of `airllm.backends.DeviceInfo`.
 
-    WebGPU tells no device's memory. One that shares the host's has that; of one with memory of its own,
-    `total_memory` is the largest buffer that it takes.
+    WebGPU does not report device memory. For a device that shares host memory, the memory is the host's; for
+    one with dedicated memory, `total_memory` is its largest buffer size.
     """
     return [_facts(found) for found in choice.working_devices()]
 

@@ -1,4 +1,4 @@
-"""NumPy arrays to the device in use."""
+"""Copy NumPy arrays to the device in use."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ _DTYPES = ("float32", "float16", "bfloat16", "bool", "uint8", "int32", "int64")
 
 
 def to_device(array: Any) -> Any:
-    """A copy of a NumPy array on the device in use; of a Quantized, one whose blocks lie there.
+    """Copy a NumPy array, or the blocks of a Quantized, to the device in use.
 
-    TypeError for a dtype that no kernel takes.
+    TypeError for a dtype that no kernel supports.
     """
     if isinstance(array, Quantized):
         return Quantized(to_device(array.data), array.format)

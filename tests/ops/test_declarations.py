@@ -4,6 +4,7 @@ import inspect
 import re
 import subprocess
 import sys
+import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from documents import blocks
 
 from airllm import tensor_ops
 from airllm.backends import config, open_backend
+from airllm.ops import signature_codegen
 from airllm.ops.op import OPS
 from cpp_ext.commands import cpp_build, probes
 
@@ -61,6 +63,11 @@ def test_compiled_functions_say_their_declaration(name):
         pytest.skip(f"{name}: {open_backend(name).why_not}")
     found = {op: getattr(module, op).__doc__ for op in OPS if hasattr(module, op)}
     assert found and found == {op: OPS[op].text for op in found}
+
+
+def test_the_generated_function_in_the_documentation_is_the_one_that_runs():
+    source = inspect.getsource(tensor_ops.gelu)
+    assert textwrap.indent(source, " " * 4) in signature_codegen.__doc__
 
 
 def test_the_table_of_compiled_ops_is_in_the_words_of_the_declarations():

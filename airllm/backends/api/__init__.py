@@ -1,1 +1,1 @@
-"""Backends as callers see them: the ops as methods of an object, what there is, how much memory it has."""
+"""The public backend API: backend objects with ops as methods, discovery, and memory checks."""

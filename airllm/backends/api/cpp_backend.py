@@ -1,4 +1,4 @@
-"""The C++ backend as an object, with a part of it switched off or a number of threads of its own."""
+"""The C++ backend as an object, optionally without SIMD or threads, or with its own thread count."""
 
 import functools
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from airllm.backends.api.kernel_backend import KernelBackend
 
 
 class CpuBackend(KernelBackend):
-    """The C++ backend with a part of it switched off, or a number of threads of its own.
+    """The C++ backend, optionally without SIMD or threads, or with its own thread count.
 
-    Without `use_simd`, kernels use only what every CPU of this architecture has (SSE2 on x86-64, whose
-    compilers know no other floating-point unit; NEON on ARM); without `use_parallel`, one thread. ValueError
-    for a `num_threads` that is no whole number from 1 to 4096, or more than 1 where there is no OpenMP.
+    Without `use_simd`, kernels use only instructions that every CPU of this architecture has: SSE2 on x86-64,
+    whose compilers have no other floating-point unit; NEON on ARM. Without `use_parallel`, they use one
+    thread. ValueError if `num_threads` is not an integer from 1 to 4096, or is more than 1 without OpenMP.
     """
 
     def __init__(self, use_simd: bool = True, use_parallel: bool = True, num_threads: int | None = None):
@@ -31,7 +31,7 @@ class CpuBackend(KernelBackend):
         return not registry.open_backend("cpp").why_not
 
     def device(self) -> str:
-        """The instruction set and threads it uses."""
+        """The instruction set and the threads that it uses."""
         module: Any = self._backend.module
         return self._within(module.device)
 
@@ -41,7 +41,7 @@ class CpuBackend(KernelBackend):
         return f"<CpuBackend({options}): {self.device()}>"
 
     def extension(self, name: str) -> Any:
-        """The same, on the part that is on."""
+        """As in KernelBackend; functions run with this object's options."""
         found = super().extension(name)
         return functools.partial(self._within, found) if callable(found) else found
 
@@ -56,12 +56,12 @@ class CpuBackend(KernelBackend):
 
 
 def with_threads(number: int, what: str) -> KernelBackend:
-    """It with so many threads; errors call the number `what`."""
+    """The C++ backend with `number` threads; errors call the number `what`."""
     return CpuBackend(num_threads=_threads(number, registry.require_backend("cpp").module, what))
 
 
 def with_workers(number: int) -> KernelBackend:
-    """It with so many threads, as `PersistentKernel` calls them."""
+    """The C++ backend with `number` threads, for the `num_workers` of `PersistentKernel`."""
     return with_threads(number, "num_workers")
 
 

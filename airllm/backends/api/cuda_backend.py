@@ -1,10 +1,10 @@
-"""The CUDA backend with options of its own."""
+"""The CUDA backend with its options."""
 
 from airllm.backends.api.kernel_backend import KernelBackend
 
 
 def with_cutlass(wanted: bool) -> KernelBackend:
-    """cuBLAS's kernels are made with CUTLASS; the other products are this library's own."""
+    """The CUDA backend; if `wanted`, its products must be cuBLAS's, which are built with CUTLASS."""
     backend = KernelBackend("cuda")
     found = backend.extension("get_cuda_info")()["matmul"]
     if wanted and not found.startswith("cublas"):

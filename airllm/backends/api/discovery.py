@@ -1,4 +1,4 @@
-"""Which backends there are, on which devices, and which one to take."""
+"""List the backends and their devices, and choose one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from airllm.backends.devices import DeviceInfo, devices_of
 
 
 class BackendUnavailable(ImportError, ValueError):
-    """A backend that was asked for by name cannot run here; the message has the reason and remedies."""
+    """A named backend cannot run here; the message has the reason and the remedies."""
 
 
 class BackendPreference(enum.Enum):
-    """What `init_backend` is asked for: `Cpu` must run, the others may give way to the next in the order."""
+    """A preference for `init_backend`: `Cpu` must run; the others fall back to the automatic order."""
 
     Auto = "auto"
     Cpu = "cpp"
@@ -30,7 +30,7 @@ class BackendPreference(enum.Enum):
 
 @dataclass(frozen=True)
 class DiscoveredBackend:
-    """A backend and its devices, or the `reason` for which it has none here; why others are `unusable`."""
+    """A backend and its devices, or the `reason` why it has none; `unusable` says why other devices fail."""
 
     name: str
     devices: tuple[DeviceInfo, ...] = ()
@@ -43,12 +43,12 @@ class DiscoveredBackend:
 
     @property
     def title(self) -> str:
-        """ "CPU (CPU)": what it is called, and what it runs on."""
+        """The backend's title and hardware, such as "CPU (CPU)"."""
         return "{} ({})".format(*label(self.name))
 
 
 def discover_backends() -> list[DiscoveredBackend]:
-    """Every known backend with its devices that compute, or why it has none. Opens each of them, once."""
+    """Every known backend with its working devices, or the reason why it has none. Opens each once."""
     return [_discover_backend(name) for name in (*config.known_names(), *absent_names())]
 
 
@@ -59,42 +59,42 @@ def _discover_backend(name: str) -> DiscoveredBackend:
     try:
         devices = tuple(devices_of(opened.module))
         broken: dict[str, str] = getattr(opened.module, "unusable", dict)()
-    except Exception as error:  # a driver may raise anything at all
+    except Exception as error:  # a driver may raise any exception
         return DiscoveredBackend(name, reason=registry.reason_of(name, error))
     unusable = tuple(f"{label} cannot be used: {why}" for label, why in broken.items())
     return DiscoveredBackend(name, devices, "" if devices else "it has no device here", unusable)
 
 
 def get_available_backends() -> list[str]:
-    """Names of the backends that run here, in the configured order. Opens each of them."""
+    """Names of the backends that run here, in the configured order. Opens every backend."""
     return registry.available()
 
 
 def is_backend_available(name: str) -> bool:
-    """Whether this backend runs here: opens it. ValueError, naming the known ones, if there is none such."""
+    """Open this backend and return whether it runs. ValueError that lists the known ones if it is unknown."""
     return not registry.open_backend(name).why_not
 
 
 def get_default_backend() -> str:
-    """The backend that runs ops where none is named."""
+    """The backend that runs ops if a call names none."""
     return registry.get_backend()
 
 
 def set_default_backend(name: str) -> None:
-    """Run ops on this backend where none is named. BackendUnavailable if it cannot run here."""
+    """Run ops on this backend if a call names none. BackendUnavailable if it cannot run here."""
     if not config.is_auto(name):
         _require_backend(name)
     registry.set_backend(name)
 
 
 def best_available_backend() -> str:
-    """The backend that the automatic order gives, whatever is in use."""
+    """The first backend of the automatic order that runs, even if another one is in use."""
     return registry.best().name
 
 
 def list_backends(verbose: bool = False) -> list[str]:
-    """Names of the backends that run here; if `verbose`, prints each known one, under the names that it may
-    be asked for by, with its devices too.
+    """Names of the backends that run here. If `verbose`, also print every known backend with its names and
+    devices.
     """
     if verbose:
         _print(line for each in discover_backends() for line in _lines(each, _names(each)))
@@ -102,7 +102,7 @@ def list_backends(verbose: bool = False) -> list[str]:
 
 
 def print_backend_summary() -> None:
-    """Print every backend with its devices and their memory, or why it does not run; then the best."""
+    """Print every backend with its devices and their memory, or why it does not run; then the best one."""
     print("=== Available Backends ===")
     _print(line for each in discover_backends() for line in _lines(each, each.title))
     print()
@@ -110,7 +110,7 @@ def print_backend_summary() -> None:
 
 
 def _print(lines: Iterable[str]) -> None:
-    """On a terminal of few characters (POSIX's locale) the marks are + and -, and what it lacks is a ?."""
+    """Print; if the encoding lacks characters (POSIX locale), use + and - as marks and ? for the rest."""
     text, encoding = "\n".join(lines), sys.stdout.encoding or "utf-8"
     try:
         text.encode(encoding)
@@ -138,7 +138,7 @@ def _memory(device: DeviceInfo) -> str:
 
 
 def choose_backend_name(preference: BackendPreference | str, fallbacks: Sequence[str] = ()) -> str:
-    """The name of the backend to take. BackendUnavailable with every reason if none runs here."""
+    """The name of the backend to use. BackendUnavailable with every reason if none runs here."""
     if isinstance(preference, BackendPreference):
         preference, fallbacks = _candidates(preference, fallbacks)
     if config.is_auto(preference):
@@ -151,7 +151,7 @@ def choose_backend_name(preference: BackendPreference | str, fallbacks: Sequence
             return registry.open_backend(name).name
         reasons[name] = reason
     if not fallbacks:
-        return _require_backend(preference).name  # raises, with remedies
+        return _require_backend(preference).name  # raises with the remedies
     tried = "".join(f"\n  {name}: {reason}" for name, reason in reasons.items())
     known = ", ".join(config.known_names())
     raise BackendUnavailable(f"no backend of {', '.join(reasons)} runs here{tried}\nknown: {known}")

@@ -1,4 +1,4 @@
-"""The ops as methods of an object, on one backend, whatever the rest of the process uses."""
+"""Backend objects with ops as methods; they do not depend on the backend of the process."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +17,13 @@ _INTO = "_into"
 class KernelBackend:
     """Every op of `airllm.tensor_ops` as a method, on the backend `name`.
 
-    `be.rms_norm(x, weight)` returns a new array, `be.rms_norm_into(x, weight, out)` writes to `out`, which
-    may be `x` where the op says so; `softmax`, `softmax_view`, `rmsnorm` and `apply_rope` change `x` itself.
-    Safe to use from several threads; a copy or a pickle of it is the same backend. Raises ImportError with
-    the reason if the backend cannot run here, ValueError if there is none of that name.
+    `be.rms_norm(x, weight)` returns a new array. `be.rms_norm_into(x, weight, out)` writes to `out`, which
+    may be `x` if the op allows it. `softmax`, `softmax_view`, `rmsnorm` and `apply_rope` change `x` in place.
+    Threads may share the object; a copy or a pickle of it uses the same backend. Raises ImportError with the
+    reason if the backend cannot run here, ValueError if there is no such backend.
     """
 
-    # What its methods take and give, of one axis and of two.
+    # The types of 1-D and 2-D arguments and results.
     Tensor1 = Tensor2 = np.ndarray
 
     def __init__(self, name: str):
@@ -37,16 +37,16 @@ class KernelBackend:
         return self._backend.name
 
     def device(self) -> str:
-        """The device it runs on, in a line."""
+        """The device it runs on, in one line."""
         return self._backend.device
 
     @staticmethod
     def is_available() -> bool:
-        """Whether one can be made here: always, since NumPy runs everywhere."""
+        """Always True: NumPy runs everywhere."""
         return True
 
     def extension(self, name: str) -> Any:
-        """What the backend's module has under a name that is no op's, or None: see `models/fused.py`."""
+        """An attribute of the backend's module that is not an op, or None: see `engine/native_decode.py`."""
         return getattr(self._backend.module, name, None)
 
     def __repr__(self) -> str:
@@ -69,21 +69,21 @@ class KernelBackend:
         return self._call(tensor_ops.rms_norm, x, weight, eps, out=_require_writable("rms_norm", x))
 
     def softmax(self, x: Any, scale: float = 1.0, mask: Any = None) -> Any:
-        """`softmax` in place; `softmax_into` leaves `x` as it is."""
+        """`softmax` in place; `softmax_into` does not change `x`."""
         return self._call(tensor_ops.softmax, x, scale, mask, out=_require_writable("softmax", x))
 
     def softmax_view(self, view: Any) -> Any:
-        """`softmax` in place, of a view into a larger array."""
+        """`softmax` in place, for a view of a larger array."""
         return self.softmax(view)
 
     def apply_rope(self, x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Any:
-        """`apply_rope` in place; `apply_rope_into` leaves `x` as it is."""
+        """`apply_rope` in place; `apply_rope_into` does not change `x`."""
         return self._call(
             tensor_ops.apply_rope, x, cos, sin, interleaved, out=_require_writable("apply_rope", x)
         )
 
     def weighted_sum_rows(self, weights: Any, matrix: Any, out: Any = None) -> Any:
-        """`weighted_sum_rows` into `out`, a new array if that is None."""
+        """`weighted_sum_rows` into `out`, or into a new array if that is None."""
         return self._call(tensor_ops.weighted_sum_rows, weights, matrix, out=out)
 
     def compute_attention_scores(self, query: Any, keys: Any, scores: Any, scale: float) -> Any:
@@ -94,14 +94,14 @@ class KernelBackend:
         return op(*args, backend=self.name(), **kwargs)
 
     def _into(self, op: Callable, *args: Any, **kwargs: Any) -> Any:
-        """The last argument is `out`, unless it is given by name; None is a new array."""
+        """Call an op with its last argument as `out`, unless `out` is given by name; None: a new array."""
         if "out" not in kwargs:
             *args, kwargs["out"] = args  # type: ignore[assignment]
         return self._call(op, *args, **kwargs)
 
 
 def _require_writable(op: str, x: Any) -> Any:
-    """`x`, as the `out` of an op in place; TypeError or ValueError if it cannot be changed."""
+    """`x` as the `out` of an in-place op; TypeError or ValueError if it cannot be changed."""
     expected = f"expected an array that is changed in place ({op}_into writes elsewhere)"
     if not hasattr(x, "dtype"):
         raise TypeError(f"{op}: x has type {type(x).__name__}, {expected}")
@@ -111,7 +111,7 @@ def _require_writable(op: str, x: Any) -> Any:
 
 
 def with_threads(backend: KernelBackend, threads: int) -> KernelBackend:
-    """The same backend with so many threads. ValueError for one that has none of its own."""
+    """The same backend with `threads` threads. ValueError if the backend has no thread count."""
     if own := all_declarations()[backend.name()].threads:
         return function(own)(threads, "threads")
     counted = ", ".join(name for name, own in all_declarations().items() if own.threads)
@@ -120,13 +120,13 @@ def with_threads(backend: KernelBackend, threads: int) -> KernelBackend:
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """The options that `with_options` knows of a backend."""
+    """The options of a backend that `with_options` accepts."""
     return tuple(all_declarations()[name].options)
 
 
 def with_options(name: str, options: Mapping[str, Any]) -> KernelBackend:
-    """The backend `name` as `options` want it, those that are None left aside. ValueError for one that it
-    does not declare.
+    """The backend `name` with `options`; None values are ignored. ValueError for an option that it does not
+    declare.
     """
     known = all_declarations()[name].options
     backend = None
@@ -144,9 +144,9 @@ def init_backend(
 ) -> KernelBackend:
     """A backend as an object with all ops as methods.
 
-    "auto" is the one that runs ops now. A name must run here, or one of `fallback_backends`, tried in order;
-    a `BackendPreference` other than `Cpu` gives way to the automatic order. BackendUnavailable, which is a
-    ValueError and an ImportError, with every reason if none runs.
+    "auto" is the backend that runs ops now. Otherwise the named backend or one of `fallback_backends`, tried
+    in order, must run here; a `BackendPreference` other than `Cpu` falls back to the automatic order. Raises
+    BackendUnavailable (a ValueError and an ImportError) with every reason if none runs.
     """
     return KernelBackend(choose_backend_name(preference, fallback_backends))
 

@@ -1,4 +1,4 @@
-"""What memory a model needs to run, and whether a backend's device has it."""
+"""Estimate the memory that a model needs, and check that a backend's device has it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from airllm.backends.api.kernel_backend import KernelBackend, init_backend
 from airllm.backends.devices import devices_of
 
 GIB = 1 << 30
-_VECTORS = 16  # of the model's width, that a token needs while it goes through the layers
+_VECTORS = 16  # vectors of the model's width that a token needs during a layer
 
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes that a model needs: `weights`, `kv_cache` (of the longest sequence), `activations` (of what goes
-    through the layers at once).
+    """Bytes that a model needs: `weights`, `kv_cache` (for the longest sequence), `activations` (for the
+    tokens of one pass).
     """
 
     weights: int
@@ -43,11 +43,10 @@ def estimate_inference_memory(
     max_seq_len: int,
     dtype_bytes: int,
 ) -> MemoryEstimate:
-    """Of a decoder of the Llama family from its sizes alone: weights, keys and values of `max_seq_len`
-    tokens, and activations of one token, `dtype_bytes` each.
+    """Estimate the memory of a Llama decoder from its sizes: weights, keys and values of `max_seq_len`
+    tokens, and activations of one token, with `dtype_bytes` per element.
 
-    `airllm.memory.estimate.estimate` answers for an actual file, with its formats. ValueError for sizes that
-    no model has.
+    For a model file with its formats, use `airllm.memory.estimate.estimate`. ValueError for impossible sizes.
     """
     sizes = dict(locals())
     if wrong := next((name for name, value in sizes.items() if value < 1), None):
@@ -70,9 +69,9 @@ def init_backend_with_memory_check(
     required_bytes: int,
     fallbacks: Sequence[str] = (),
 ) -> KernelBackend:
-    """The backend that `init_backend` gives, if its device has `required_bytes` free now.
+    """The backend of `init_backend`, if its device now has `required_bytes` free.
 
-    Raises MemoryError with both numbers if not, and what `init_backend` raises.
+    Raises MemoryError with both numbers if not, and the errors of `init_backend`.
     """
     backend = init_backend(preference, fallbacks)
     free, device = free_memory(backend.name())
@@ -86,7 +85,7 @@ def init_backend_with_memory_check(
 
 
 def free_memory(backend_name: str) -> tuple[int, str]:
-    """Bytes that are free on the device of a backend, or all it has where it does not tell, and its name."""
+    """Free bytes of a backend's device (total bytes if it does not report free ones), and its name."""
     devices = devices_of(registry.require_backend(backend_name).module)
-    device = next((d for d in devices if d.free_memory is not None), devices[0])  # the one in use tells
+    device = next((d for d in devices if d.free_memory is not None), devices[0])  # the one in use
     return device.total_memory if device.free_memory is None else device.free_memory, device.name

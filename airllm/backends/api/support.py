@@ -1,4 +1,4 @@
-"""Which backend has a kernel of its own for which op; the rest run the op's NumPy definition there."""
+"""Which ops each backend has kernels for; the other ops run their NumPy definition."""
 
 from airllm.backends import registry
 from airllm.formats import FORMATS
@@ -8,10 +8,10 @@ KERNEL, DEFINITION = "kernel", "NumPy"
 
 
 def support_matrix() -> dict[str, dict[str, str]]:
-    """For each op and each backend that runs here: "kernel", or "NumPy" where the definition stands in.
+    """For each op and each backend that runs here: "kernel", or "NumPy" for the definition.
 
-    A backend that multiplies only some of the stored formats says which: "kernel (q4_0, q8_0)", or
-    "kernel (floats)" if none of them.
+    A backend that supports only some block formats lists them: "kernel (q4_0, q8_0)", or "kernel (floats)"
+    if it supports none.
     """
     names = registry.available()
     return {
@@ -27,7 +27,7 @@ def _how(op: str, backend: registry.Backend) -> str:
 
 
 def _some_formats(op: str, backend: registry.Backend) -> list[str] | None:
-    """The stored formats that a kernel takes; None where it takes all, or none are meant for it."""
+    """The block formats that a kernel supports; None if it supports all, or the op takes no stored array."""
     stored_formats = getattr(backend.module, "stored_formats", None)
     takes_stored = any(operand.kind in ("stored", "quantized") for operand in OPS[op].operands)
     if stored_formats is None or not takes_stored or FORMATS.keys() <= (known := stored_formats()).keys():
@@ -36,7 +36,7 @@ def _some_formats(op: str, backend: registry.Backend) -> list[str] | None:
 
 
 def print_support_matrix() -> None:
-    """Print the table of `support_matrix`: ops down, backends across."""
+    """Print `support_matrix` as a table with ops as rows and backends as columns."""
     matrix = support_matrix()
     names = registry.available()
     width = max(map(len, matrix))

@@ -1,1 +1,1 @@
-"""What backends with arrays of their own are made of: launches, devices, and the way of arrays."""
+"""Shared parts of backends with their own device arrays: ops, launch plans, strides, device selection."""

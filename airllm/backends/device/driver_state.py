@@ -1,11 +1,11 @@
-"""What is known of a backend's driver: the process that it was started in, and the work that it was given."""
+"""The state of a backend's driver: the process that started it, and its counts of launches and copies."""
 
 import os
 import threading
 
 
 class Count:
-    """A number that several threads raise."""
+    """A thread-safe counter."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -17,9 +17,9 @@ class Count:
 
 
 class Driver:
-    """A driver that does not live on in a forked process: its threads are gone, its handles are the parent's.
+    """A driver that does not survive a fork: its threads are gone, and its handles are the parent's.
 
-    `name` is what errors call it.
+    `name` is its name in errors.
     """
 
     def __init__(self, name: str) -> None:
@@ -29,11 +29,11 @@ class Driver:
 
     @property
     def started(self) -> bool:
-        """Whether it was started, in this process or in one that this one was forked from."""
+        """Whether it was started, in this process or in one from which this one was forked."""
         return self._started_in is not None
 
     def start(self) -> None:
-        """Says that a call starts it, unless one has; RuntimeError in a process forked after that."""
+        """Record that this process starts the driver; RuntimeError in a process forked after the start."""
         self._started_in = self._started_in or os.getpid()
         if self._started_in != os.getpid():
             raise RuntimeError(
@@ -46,5 +46,5 @@ class Driver:
         return self.launched.value
 
     def copies(self) -> int:
-        """Copies made so far between the host's memory and a device's, in either direction."""
+        """Copies made so far between host and device memory, in either direction."""
         return self.copied.value

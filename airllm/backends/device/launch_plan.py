@@ -1,4 +1,4 @@
-"""What the launch tables of backends share: a call as a plan of launches follows from it."""
+"""Shared parts of the backends' launch tables: the call that a plan is made for, and the plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,21 +9,21 @@ import numpy as np
 
 from airllm import formats
 
-# Numbers of block formats, as kernels get them: behind those of TYPES.
+# Numbers of block formats in kernels; they follow those of TYPES.
 FIRST_BLOCK_FORMAT = 16
 FORMATS = {name: FIRST_BLOCK_FORMAT + of.ggml_type for name, of in formats.FORMATS.items()}
-# As dynamic_dtype.h and dtypes.wgsl have them.
+# As in dynamic_dtype.h and dtypes.wgsl.
 TYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "bool": 4, "uint8": 4, "int32": 5, "int64": 6}
-# Arrays that kernels take with strides, the last axis contiguous. All others are dense.
+# Arrays that kernels take with strides; the last axis must be contiguous. All others are dense.
 STRIDED: Mapping[str, tuple[str, ...]] = {"softmax": ("mask",), "attention": ("q", "k", "v", "mask")}
-ALIKE = {"attention": ("k", "v"), "apply_rope": ("cos", "sin")}  # in dtype, in shape
+ALIKE = {"attention": ("k", "v"), "apply_rope": ("cos", "sin")}  # equal in dtype; equal in shape
 
 L = TypeVar("L")
 
 
 @dataclass(frozen=True)
 class Plan(Generic[L]):
-    """Kernels one after the other, and the bytes of the scratch memory that they name."""
+    """Kernel launches in order, and the sizes in bytes of the scratch buffers that they name."""
 
     launches: tuple[L, ...]
     scratch: Mapping[str, int] = field(default_factory=dict)
@@ -31,24 +31,24 @@ class Plan(Generic[L]):
 
 @dataclass(frozen=True)
 class KernelCall:
-    """An op's name, its arrays and its parameters by name."""
+    """An op's name, with its arrays and its parameters by name."""
 
     op: str
     arrays: Mapping[str, Any]
     parameters: Mapping[str, Any]
 
     def has(self, name: str) -> bool:
-        """Whether an array was given and is not empty."""
+        """Whether an array is given and not empty."""
         array = self.arrays.get(name)
         return array is not None and 0 not in array.shape
 
     def number(self, name: str) -> np.float32:
-        """A parameter as a kernel takes it."""
-        with np.errstate(over="ignore"):  # beyond float32 is infinite, as it is to the other backends
+        """A parameter as float32, for a kernel."""
+        with np.errstate(over="ignore"):  # overflow gives infinity, as in the other backends
             return np.float32(self.parameters[name])
 
     def scale_and_softcap(self) -> tuple[np.float32, np.float32]:
-        """Those of attention; 0 for no softcap."""
+        """The scale and softcap of attention; 0 for no softcap."""
         d, scale = self.arrays["q"].shape[-1], self.parameters["scale"]
         with np.errstate(over="ignore"):
             return (
@@ -58,10 +58,10 @@ class KernelCall:
 
 
 def is_quantized(array: Any) -> bool:
-    """Whether it is blocks of a format instead of an array."""
+    """Whether `array` is a Quantized."""
     return hasattr(array, "format") and hasattr(array, "data")
 
 
 def ceil_div(count: int, size: int) -> int:
-    """The quotient, rounded up."""
+    """`count` / `size`, rounded up."""
     return -(-count // size)

@@ -1,4 +1,4 @@
-"""The module of a backend whose functions of ops are made from their declarations, when first asked for."""
+"""A backend module whose op functions are generated from the declarations at first access."""
 
 import importlib
 from collections.abc import Callable, Collection
@@ -8,7 +8,7 @@ from typing import Any
 def functions_of(
     module: dict[str, Any], ops: Collection[str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package, given by its globals, whose module `function` makes them."""
+    """`__getattr__` and `__dir__` for a package with these globals. Its module `function` makes the ops."""
     package = module["__name__"]
 
     def find(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The functions of a backend with arrays of its own: an op's declaration, its checks, the way to kernels."""
+"""Op functions of a backend with its own device arrays: check the arguments, then call the kernels."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
@@ -15,44 +15,44 @@ from airllm.ops.dlpack import device_of
 
 
 class Arrays(Protocol):
-    """What a backend does with arrays: NumPy's, and its own, which lie on a device.
+    """What a backend must implement for its own device arrays and for NumPy arrays.
 
-    `kind` is what its own are called in messages.
+    `kind` is the name of its own array type in messages.
     """
 
     kind: str
 
     def are(self, value: Any) -> bool:
-        """Whether it is an array of its own."""
+        """Whether `value` is one of the backend's own arrays."""
 
     def formats(self) -> Collection[str]:
-        """The stored formats that its kernels read."""
+        """The block formats that its kernels support."""
 
     def check(self, op: Any, given: Mapping[str, Any], outs: Sequence[Any]) -> None:
-        """TypeError or ValueError if arrays of its own cannot be in one call."""
+        """TypeError or ValueError if these own arrays cannot be used in one call."""
 
     def new(self, like: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
-        """An array where another one lies."""
+        """Allocate an array on the device of `like`."""
 
     def dense(self, array: Any) -> Any:
-        """A C-contiguous array of the same values. TooManyAxes if there cannot be one."""
+        """A C-contiguous array with the same values. Raises TooManyAxes if it cannot make one."""
 
     def clear(self, out: Any) -> None:
-        """Makes a result of its own zeros."""
+        """Fill an own array with zeros."""
 
     def run(
         self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Any]
     ) -> None:
-        """Computes results, none of which is empty, of arrays of its own. TooManyAxes if not as a whole."""
+        """Compute non-empty results from own arrays. TooManyAxes if a kernel cannot take them as a whole."""
 
     def run_host(
         self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], results: Mapping[str, Any]
     ) -> None:
-        """The same of NumPy's."""
+        """`run` for NumPy arrays."""
 
 
 def kernel_function(op: Declaration, module: str, own: Arrays) -> Callable:
-    """`name(arrays..., parameters..., *, out=None)`, with defaults and documentation of the declaration."""
+    """`name(arrays..., parameters..., *, out=None)` with the declaration's defaults and documentation."""
     given = f"({', '.join(op.arrays)},), ({''.join(f'{parameter}, ' for parameter in op.defaults)})"
     body = f"    return _call(_own, _op, {given}, out)"
     return signature_codegen.make_function(
@@ -61,12 +61,12 @@ def kernel_function(op: Declaration, module: str, own: Arrays) -> Callable:
 
 
 def memory_of(array: Any) -> Any:
-    """The array that holds what is stored: a Quantized's blocks."""
+    """The array itself, or the blocks of a Quantized."""
     return array.data if isinstance(array, Quantized) else array
 
 
 def _call(own: Arrays, op: Any, arrays: Sequence[Any], parameters: tuple, out: Any) -> Any:
-    """Checks all arguments, then computes; an empty result needs no device."""
+    """Check all arguments, then compute."""
     given = {o.name: a for o, a in zip(op.operands, arrays, strict=True) if a is not None or not o.optional}
     signature_codegen.check_given(op.name, given)
     on_device = _on_device(own, op, given, out)
@@ -96,15 +96,15 @@ def _several_shapes(op: Any, arrays: Sequence[Any], out: Any) -> list[tuple[int,
 def _compute(
     own: Arrays, name: str, arrays: dict, parameters: dict, outs: Sequence[Any], on_device: bool
 ) -> None:
-    """Nothing is launched for what is empty; a sum over nothing is zero."""
+    """Compute the results. Empty results need no launch; a sum over an empty axis is zero."""
     if outs[0].size == 0:
         return
     names = ["out"] if len(outs) == 1 else [f"out{i}" for i in range(len(outs))]
     results = dict(zip(names, outs, strict=True))
     if name == "attention" and arrays["k"].shape[-1] == 0 < arrays["k"].shape[-2]:
-        raise NotImplementedError("attention: k has d=0, expected 1 or more")  # no sum: an average of v
+        raise NotImplementedError("attention: k has d=0, expected 1 or more")  # an average of v, not a sum
     nothing = any(0 in array.shape for array in arrays.values())
-    if nothing and name not in ("apply_rope", "linear"):  # which copy what they do not turn, and add a bias
+    if nothing and name not in ("apply_rope", "linear"):  # these copy the unrotated rest, and add a bias
         for out in outs:
             own.clear(out) if on_device else out.fill(0)
         return
@@ -118,24 +118,24 @@ def _compute(
 
 
 def _item(array: Any, ndim: int, i: int) -> Any:
-    """What item `i` of the result's first axis needs of an array, which may be broadcast along that axis."""
+    """The part of an array for item `i` of the result's first axis; the array may be broadcast along it."""
     return array if array.ndim < ndim else array[i if array.shape[0] > 1 else 0]
 
 
 def _new(own: Arrays, first: Any, dtype: np.dtype, shape: tuple[int, ...]) -> Any:
-    """A result of the first array's kind."""
+    """Allocate a result of the first array's kind."""
     return np.empty(shape, dtype) if isinstance(first, np.ndarray) else own.new(first, dtype, shape)
 
 
 def _dtype(op: Any, given: dict[str, Any]) -> np.dtype:
-    """The result's: that of the op's own first array, else of a stored one, float32 if that is quantized."""
+    """The result's dtype: that of the op's first own array, else of a stored one; float32 for a Quantized."""
     kinds = {o.kind: o.name for o in reversed(op.operands)}
     array = given[kinds.get("own") or kinds.get("stored") or kinds["quantized"]]
     return np.dtype(np.float32) if isinstance(array, Quantized) else array.dtype
 
 
 def _on_device(own: Arrays, op: Any, given: dict[str, Any], out: Any) -> bool:
-    """Whether the arrays are the backend's; TypeError unless all are, or all are NumPy's."""
+    """Whether the arrays are the backend's own; TypeError if own and NumPy arrays are mixed."""
     outs = out if isinstance(out, tuple | list) and len(op.outs) > 1 else [out][: out is not None]
     named = {name: memory_of(array) for name, array in given.items()}
     named |= {f"out[{i}]" if len(op.outs) > 1 else "out": array for i, array in enumerate(outs)}
@@ -154,7 +154,7 @@ def _on_device(own: Arrays, op: Any, given: dict[str, Any], out: Any) -> bool:
 
 
 def _as_bool(array: Any) -> Any:
-    """A mask may come as bytes, for want of a bool on devices."""
+    """View a uint8 mask as bool: device arrays may have no bool dtype."""
     is_bytes = not isinstance(array, Quantized) and array.dtype == np.uint8
     return array.view(np.dtype(np.bool_)) if is_bytes else array
 
@@ -162,8 +162,8 @@ def _as_bool(array: Any) -> Any:
 def _prepare_operand(
     own: Arrays, op: Any, operand: Any, given: dict[str, Any], shape: tuple[int, ...]
 ) -> Any:
-    """The array as the kernels take it; ValueError if they cannot, NotImplementedError for a format that they
-    lack.
+    """The array as the kernels take it. ValueError if they cannot; NotImplementedError for an unsupported
+    block format.
     """
     array, strided = given[operand.name], operand.name in STRIDED.get(op.name, ())
     if isinstance(array, Quantized) and array.format not in (formats := own.formats()):
@@ -176,7 +176,7 @@ def _prepare_operand(
     if isinstance(array, np.ndarray) and strided:
         array = _dense_in_rows(array)
     elif isinstance(array, np.ndarray) and operand.kind == "any float":
-        array = np.require(array, None, ["C", "ALIGNED"])  # what lies in a cache is a slice of it
+        array = np.require(array, None, ["C", "ALIGNED"])  # a cache passes slices
     if strided:
         _check_strides(op, operand.name, array)
     elif isinstance(memory_of(array), np.ndarray) or isinstance(array, Quantized):
@@ -189,7 +189,7 @@ def _prepare_operand(
 
 
 def _dense_in_rows(array: np.ndarray) -> np.ndarray:
-    """The array itself if its last axis is contiguous and its strides positive and whole, else a copy."""
+    """The array, or a copy unless its last axis is contiguous and its strides are whole and not negative."""
     size = array.dtype.itemsize
     steps = [s for n, s in zip(array.shape, array.strides, strict=True) if n > 1]
     last = array.ndim == 0 or array.shape[-1] < 2 or array.strides[-1] == size
@@ -198,7 +198,7 @@ def _dense_in_rows(array: np.ndarray) -> np.ndarray:
 
 
 def _check_alike(op: Any, given: dict[str, Any]) -> None:
-    """A kernel takes two arrays of one dtype, or of one shape."""
+    """The kernels need k and v of one dtype, and cos and sin of one shape."""
     (first, second), (a, b) = ALIKE[op.name], (given[name] for name in ALIKE[op.name])
     if op.name == "attention" and a.dtype != b.dtype:
         raise TypeError(f"{op.name}: {second} has dtype {b.dtype}, expected {a.dtype}, that of {first}")
@@ -207,7 +207,7 @@ def _check_alike(op: Any, given: dict[str, Any]) -> None:
 
 
 def _mask(op: Any, operand: Any, array: Any, length: int) -> Any:
-    """Kernels broadcast a mask along all axes but the last."""
+    """Expand a mask's last axis: kernels broadcast masks along all other axes."""
     if array.ndim and array.shape[-1] == length:
         return array
     if isinstance(array, np.ndarray):
@@ -217,7 +217,7 @@ def _mask(op: Any, operand: Any, array: Any, length: int) -> Any:
 
 
 def _check_leading_axes(op: Any, operand: Any, array: Any, shape: tuple[int, ...]) -> None:
-    """Kernels do not broadcast the op's own arrays; one without leading axes, after the first, is shared."""
+    """Kernels do not broadcast the op's own arrays, but share one without leading axes after the first."""
     batch = shape[: len(shape) - len(op.outs[0].inner)]
     lead = tuple(array.shape[: len(array.shape) - len(operand.inner)])
     if lead != batch and (lead or operand is op.operands[0]) and operand.leads:
@@ -232,7 +232,7 @@ def _check_dense(op: Any, name: str, array: Any) -> None:
 
 
 def _dense_on_device(own: Arrays, op: Any, name: str, array: Any) -> Any:
-    """The array, or a copy of it where its strides are others."""
+    """The array, or a C-contiguous copy of it."""
     try:
         if min(array.strides, default=0) < 0:
             raise TooManyAxes("negative strides")
@@ -242,7 +242,7 @@ def _dense_on_device(own: Arrays, op: Any, name: str, array: Any) -> Any:
 
 
 def _check_strides(op: Any, name: str, array: Any) -> None:
-    """Any strides that are not negative, if the last axis is contiguous."""
+    """Require a contiguous last axis and no negative strides."""
     size, steps = array.dtype.itemsize, zip(array.shape, array.strides, strict=True)
     strides = [stride for n, stride in steps if n > 1]
     last = array.strides[-1] == size if array.shape and array.shape[-1] > 1 else True

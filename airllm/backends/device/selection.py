@@ -1,4 +1,4 @@
-"""The one of a backend's devices that is used: chosen once, by a name or as the best one that computes."""
+"""Select a backend's device once: by name, or the best one that works."""
 
 import glob
 import importlib
@@ -16,7 +16,7 @@ from airllm.backends.config_schema import on_processor
 
 
 class ChosenDevice(Protocol):
-    """What a choice asks of a device: a line that names it alone, and "CPU" if it is one."""
+    """What a device must have: `label`, a unique line, and `kind`, "CPU" for a CPU."""
 
     @property
     def label(self) -> str: ...
@@ -30,14 +30,14 @@ D = TypeVar("D", bound=ChosenDevice)
 
 @dataclass(eq=False)
 class DeviceChoice(Generic[D]):
-    """The choice among the devices of one backend, which errors call `title`.
+    """The choice among the devices of one backend, whose name in errors is `title`.
 
-    `found` gives every device, or raises what says why there is none. `fitting` are those that a name may
-    mean. Of these, and of all where nothing is named, the one that sorts last by `rank` is taken among those
-    that compute: `silu` is that op on a device, which compiles and runs it, or raises why it does not. A name
-    comes from select(), from `variable` of the environment, or from `configured`, which gives it with its
-    source, ("", "default") where there is none. `nodes` are patterns of files, of which Linux has one where
-    there is a GPU.
+    `found` returns every device, or raises the reason why there is none. `fitting` returns those that a name
+    matches. Of these, or of all devices without a name, the choice is the one with the highest `rank` that
+    works: `silu` compiles and runs that op on a device, or raises the reason why it cannot. A name comes from
+    select(), from the environment variable `variable`, or from `configured`, which returns a name and its
+    source, ("", "default") if there is none. `nodes` are file patterns; on Linux, a file matches one if there
+    is a GPU.
     """
 
     title: str
@@ -54,61 +54,61 @@ class DeviceChoice(Generic[D]):
     _of_thread: threading.local = field(default_factory=threading.local, init=False)
 
     def in_use(self) -> D:
-        """The device that NumPy arrays are computed on: this thread's, else the one that is chosen once."""
+        """The device for NumPy arrays: this thread's, else the one chosen for the process."""
         return getattr(self._of_thread, "device", None) or (self._choice or self._choose())[0]
 
     def chosen_by(self) -> str:
-        """What chose it: "select()", a variable of the environment, a key of a file, or "default"."""
+        """The source of the choice: "select()", an environment variable, a key of a file, or "default"."""
         return (self._choice or self._choose())[1]
 
     def select(self, name: str | None) -> None:
         """Use this device from now on, named as in the environment or by variants(); None: as configured.
 
-        Raises ValueError, naming the known ones, if there is no such device, RuntimeError with the reason if
-        it does not compute.
+        Raises ValueError that lists the known devices if there is no such device, RuntimeError with the
+        reason if it does not work.
         """
         self._choice = (self._find_named(name, "select()"), "select()") if name is not None else None
 
     def why_not(self, device: D) -> str:
-        """Why a device does not compute, in a line; "" if it does. Tried once in a process."""
+        """One line that says why a device does not work; "" if it does. Tried once per process."""
         with self._choosing:
             if device not in self._reasons:
                 self._reasons[device] = self._try_device(device)
             return self._reasons[device]
 
     def try_again(self) -> None:
-        """Forgets why devices did not compute: what was short of memory then may not be now."""
+        """Retry devices that did not work: one that was short of memory may have enough now."""
         with self._choosing:
             self._reasons = {device: why for device, why in self._reasons.items() if not why}
 
     def _try_device(self, device: D) -> str:
         try:
             proof.prove(lambda x: self.silu(device, x))
-        except Exception as error:  # a driver may raise anything at all
+        except Exception as error:  # a driver may raise any exception
             return reasons.reason(error)
         return ""
 
     def working_devices(self) -> list[D]:
-        """The devices that compute; RuntimeError with the reason of each if none does."""
+        """The devices that work; RuntimeError with the reason of each if none does."""
         devices = self.found()
         self._best(devices)
         return [device for device in devices if not self.why_not(device)]
 
     def unusable(self) -> dict[str, str]:
-        """The devices that do not compute, by label, and why."""
+        """The devices that do not work, by label, with the reasons."""
         return {device.label: why for device in self.found() if (why := self.why_not(device))}
 
     def requested_device(self) -> Sequence[D]:
-        """The devices that a variable of the environment or a file may mean, none if they name nothing."""
+        """The devices that match the name in the environment or a file; empty if none is named."""
         requested, source = self._requested()
         return self._match_devices(requested, source) if requested else ()
 
     def use_device(self, index: int | None) -> None:
-        """In this thread, use the device of this index in `device_infos()`; None: that of all others."""
+        """In this thread, use the device of this index in `device_infos()`; None: that of the process."""
         self._of_thread.device = None if index is None else self.found()[index]
 
     def only_when_asked(self) -> str:
-        """Why an automatic order passes it over: no GPU. Starts no driver where there can be none."""
+        """Why the automatic order skips the backend: no GPU. Starts no driver if there cannot be a GPU."""
         remedy = f"ask for {self.title.lower()} by name to use it"
         cpu_only = f"{self.title} has only CPU devices here, on which {on_processor()[0]} is faster; {remedy}"
         if sys.platform == "linux" and not any(map(glob.glob, self.nodes)):
@@ -126,7 +126,7 @@ class DeviceChoice(Generic[D]):
     ) -> dict[str, Any]:
         """Whether the backend runs here, why not, and which device is used and why.
 
-        With the version of a package, an attribute of it, and under `listed` what is `described`.
+        Also the version of `package` (its attribute `version`) and, under `listed`, what `described` returns.
         """
         info: dict[str, Any] = {"available": False, "reason": "", listed: [], "device": "", "chosen_by": ""}
         try:
@@ -134,7 +134,7 @@ class DeviceChoice(Generic[D]):
             info[listed] = described()
             info["device"], info["chosen_by"] = self.in_use().label, self.chosen_by()
             info["available"] = True
-        except Exception as error:  # a driver may raise anything at all
+        except Exception as error:  # a driver may raise any exception
             info["reason"] = reasons.reason(error)
         return info
 
@@ -147,7 +147,7 @@ class DeviceChoice(Generic[D]):
             return self._choice
 
     def _requested(self) -> tuple[str, str]:
-        """The name of the device to use, "" for the best one, and what says so."""
+        """The name of the device to use, "" for the best one, and the source of the name."""
         named = os.environ.get(self.variable, "").strip()
         return (named, self.variable) if named else self.configured()
 
@@ -164,7 +164,7 @@ class DeviceChoice(Generic[D]):
         )
 
     def _best(self, devices: Sequence[D], asked: str = "") -> D:
-        """The one that is used of some devices: the best that computes. RuntimeError if none does."""
+        """The device with the highest rank that works. RuntimeError if none does."""
         in_order = sorted(devices, key=self.rank, reverse=True)
         if works := next((device for device in in_order if not self.why_not(device)), None):
             return works

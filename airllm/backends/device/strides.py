@@ -1,35 +1,35 @@
-"""Axes of arrays that are broadcast or strided inside a kernel, as the kernel takes them."""
+"""Sizes and strides for kernels that take broadcast or strided arrays."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-_LEADING_AXES, _BATCH_AXES = 4, 2  # that a kernel's index of a row, or of an item, is taken apart into
+_LEADING_AXES, _BATCH_AXES = 4, 2  # axes that a kernel's row index, or batch index, has
 
 
 class TooManyAxes(Exception):
-    """A kernel cannot take the result as a whole, but its items along the first axis, one after the other."""
+    """A kernel cannot take the whole result; the caller must split it along the first axis."""
 
 
 def leading_strides(lead: Sequence[int], array: Any, inner: int) -> tuple:
     """Sizes (n1, n2, n3) of a result's leading axes and the array's strides (s0, s1, s2, s3) along them.
 
-    `inner` axes of the array are no leading ones. Strides are in elements; 0 where the array is broadcast, or
-    not given. TooManyAxes if the array is broadcast along more groups of axes than a kernel knows.
+    The array's last `inner` axes are not leading ones. Strides are in elements; 0 if the array is broadcast
+    or not given. TooManyAxes if it is broadcast along more groups of axes than a kernel supports.
     """
     sizes, strides = _join_axes(lead, [element_strides(array, len(lead), inner)], _LEADING_AXES)
     return tuple(map(np.uint64, (*sizes[1:], *strides[0])))
 
 
 def batch_strides(lead: Sequence[int], arrays: Sequence[Any], inner: int) -> tuple[int, list[list[int]]]:
-    """The size of the inner one of two axes that make up a batch, and each array's strides along both."""
+    """The size of the inner one of the two batch axes, and each array's strides along both."""
     sizes, strides = _join_axes(lead, [element_strides(a, len(lead), inner) for a in arrays], _BATCH_AXES)
     return sizes[-1], strides
 
 
 def element_strides(array: Any, count: int, inner: int) -> list[int]:
-    """Strides in elements along the `count` axes before the last `inner`; 0 along axes that are broadcast."""
+    """Strides in elements along the `count` axes before the last `inner`; 0 along broadcast axes."""
     if array is None:
         return [0] * count
     lead = max(len(array.shape) - inner, 0)
@@ -43,7 +43,7 @@ def element_strides(array: Any, count: int, inner: int) -> list[int]:
 def _join_axes(
     sizes: Sequence[int], strides: Sequence[list[int]], most: int
 ) -> tuple[list[int], list[list[int]]]:
-    """The axes as `most` axes: those are joined that one stride goes through in every array."""
+    """Merge axes into `most` axes: neighbours are merged if every array has one stride across both."""
     axes: list[tuple[int, tuple[int, ...]]] = []
     for size, *steps in zip(sizes, *strides, strict=True):
         if size == 1:

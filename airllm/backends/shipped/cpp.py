@@ -1,4 +1,4 @@
-"""C++ with SIMD and threads: cpp_ext/tensor_ops_cpp.cpp, cpp_ext/bindings/ and cpp_ext/cpu/."""
+"""The C++ backend, with SIMD and threads: cpp_ext/tensor_ops_cpp.cpp, cpp_ext/bindings/, cpp_ext/cpu/."""
 
 from airllm.backends.declaration import Declaration
 

@@ -1,4 +1,4 @@
-"""CUDA, in C++: cpp_ext/tensor_ops_cuda.cpp and cpp_ext/cuda/."""
+"""The CUDA backend: cpp_ext/tensor_ops_cuda.cpp and cpp_ext/cuda/."""
 
 from airllm.backends.declaration import Absent, Declaration
 

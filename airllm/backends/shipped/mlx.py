@@ -1,4 +1,4 @@
-"""MLX: cpp_ext/tensor_ops_mlx/."""
+"""The MLX backend: cpp_ext/tensor_ops_mlx/."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""OpenCL, by pyopencl: cpp_ext/tensor_ops_opencl/."""
+"""The OpenCL backend, on pyopencl: cpp_ext/tensor_ops_opencl/."""
 
 from airllm.backends.declaration import Absent, Declaration
 
@@ -16,7 +16,7 @@ BACKEND = Declaration(
     remedy=f"{_DRIVER} (python setup.py build_opencl tries it)",
     remedy_where_installed=_DRIVER,
     colour="#1fa37c",
-    keys={"opencl_device": "airllm.backends.config_schema:device"},  # not in a new file: it chooses by itself
+    keys={"opencl_device": "airllm.backends.config_schema:device"},  # not in a new file: has a default
     stands_for={
         "rocm": Absent(
             "ROCm",
@@ -25,6 +25,6 @@ BACKEND = Declaration(
         )
     },
     number_in_cpp=1,
-    folders=("gpu_kernels",),  # their text is CUDA's too
+    folders=("gpu_kernels",),  # CUDA compiles the same source
     recipe="build_opencl",
 )

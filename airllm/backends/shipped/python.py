@@ -1,4 +1,4 @@
-"""NumPy: the ops as they are defined."""
+"""The NumPy backend: the definitions of the ops."""
 
 from airllm.backends.declaration import Declaration
 

@@ -1,4 +1,4 @@
-"""WebGPU, by wgpu: cpp_ext/tensor_ops_webgpu/."""
+"""The WebGPU backend, on wgpu: cpp_ext/tensor_ops_webgpu/."""
 
 from airllm.backends.declaration import Declaration
 

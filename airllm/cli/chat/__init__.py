@@ -1,4 +1,4 @@
-"""A conversation: what is typed (`typed`), what it commands (`commands`), and what was said (`talk`)."""
+"""The chat: input (`line_editor`), commands (`slash_commands`), messages (`conversation`) and the `loop`."""
 
 from airllm.cli.chat.conversation import Talk
 from airllm.cli.chat.loop import converse

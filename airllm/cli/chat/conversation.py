@@ -1,4 +1,4 @@
-"""What was said so far, and how it goes on."""
+"""The messages of a conversation, and the next answer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Message = dict[str, Any]
 
 
 class Talk:
-    """A conversation. `settings`: options of `stream_chat`. ValueError for what cannot be answered; what was
-    said before stays then.
+    """A conversation. `settings` are options of `stream_chat`. Raises ValueError if a question cannot be
+    answered; earlier messages are kept.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Talk:
 
     @property
     def system(self) -> str | None:
-        """What the model is told before everything else."""
+        """The system prompt, or None."""
         first = self.messages[0] if self.messages else {"role": ""}
         return first["content"] if first["role"] == "system" else None
 
@@ -44,16 +44,16 @@ class Talk:
         self.messages = [{"role": "system", "content": text}, *turns] if text else turns
 
     def say(self, text: str) -> None:
-        """To the user, beside the answers."""
+        """Print a message to the user on stderr."""
         print(text, file=sys.stderr)
 
     def note(self, text: str) -> None:
-        """The same, of what was expected anyway."""
+        """`say`, unless quiet."""
         if not self.quiet:
             self.say(text)
 
     def ask(self, question: str) -> None:
-        """Answer, and remember question and answer; without the oldest turns where the context is full."""
+        """Answer, and keep question and answer. If the context is full, drop the oldest turns."""
         asked: list[Message] = [*self.messages, {"role": "user", "content": question}]
         fits = [dict(each) for each in self.engine.fitting(asked, self.settings.get("max_new_tokens", 512))]
         wait = Waiting("Reading the prompt", self.quiet)
@@ -79,11 +79,11 @@ class Talk:
         try:
             self.ask(question)
         finally:
-            if self.messages is without:  # it was not answered
+            if self.messages is without:  # there was no answer
                 self.messages = before
 
     def undo(self) -> str:
-        """Forget the last question and its answer; returns the question."""
+        """Remove the last question and its answer; return the question."""
         places = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
         if not places:
             raise ValueError("nothing was asked yet")
@@ -92,16 +92,16 @@ class Talk:
         return question
 
     def clear(self) -> None:
-        """Forget all but the system prompt."""
+        """Remove all messages but the system prompt."""
         self.messages = self.messages[: self.system is not None]
 
     def replace(self, messages: Sequence[Message]) -> None:
-        """Go on from another conversation."""
+        """Continue from another conversation."""
         self.messages = [dict(message) for message in messages]
 
 
 class _Kept:
-    """An answer that grows as it is read, however much of it that will be."""
+    """An answer whose text is kept as it is read, even if it is interrupted."""
 
     def __init__(self, stream: Iterator[str]):
         self._stream = stream

@@ -1,4 +1,4 @@
-"""What is typed, or piped in: entries of one line or several, and what they mean."""
+"""Read entries of one or more lines, typed or piped, and parse them."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _COMMAND = re.compile(r"/(\?|[A-Za-z]+)(?:\s+(.*))?", re.DOTALL)
 
 
 def is_open(entry: str) -> bool:
-    """Whether more lines belong to it."""
+    """Whether the entry continues on the next line."""
     if entry.lstrip().startswith(_FENCE):
         return entry.count(_FENCE) % 2 == 1
     return entry.endswith("\\")
 
 
 def command_of(entry: str) -> tuple[str, str] | None:
-    """Name and arguments, if it is a command: a slash and a word at the very beginning. A path is none."""
+    """Name and arguments of a command: an entry that begins with a slash and a word. None for a path."""
     match = _COMMAND.fullmatch(entry.rstrip())
     return None if match is None else (match[1], text_of(match[2] or ""))
 
 
 def text_of(entry: str) -> str:
-    """The message: without fences, without the backslashes that join lines; spaces stay as they are."""
+    """The message without fences and without the backslashes that join lines; spaces are kept."""
     bare = entry.strip()
     if bare.startswith(_FENCE):
-        if entry.count(_FENCE) == 1:  # the end of input has closed it
+        if entry.count(_FENCE) == 1:  # closed by the end of input
             return bare[len(_FENCE) :].removeprefix("\n")
         if entry.count(_FENCE) == 2 and bare.endswith(_FENCE):
             return bare[len(_FENCE) : -len(_FENCE)].removeprefix("\n").removesuffix("\n")
@@ -52,7 +52,7 @@ def text_of(entry: str) -> str:
 
 
 def entries(terminal: bool, commands: Sequence[str] = ()) -> Iterator[str]:
-    """Until the end of input. On a terminal Ctrl-C takes an entry back; `hide_keys` serves in between."""
+    """Entries until the end of input. On a terminal, Ctrl-C discards an entry; use `hide_keys` in between."""
     return _read_typed(_session(commands)) if terminal else _read_piped()
 
 
@@ -79,7 +79,7 @@ def _read_typed(session: PromptSession[str]) -> Iterator[str]:
 
 
 def _session(commands: Sequence[str]) -> PromptSession[str]:
-    """Lines that can be edited, pasted and brought back. Enter ends an entry unless it `is_open`."""
+    """A prompt with editing, pasting and history. Enter ends an entry unless it `is_open`."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import WordCompleter
     from prompt_toolkit.shortcuts import CompleteStyle
@@ -99,8 +99,8 @@ def _session(commands: Sequence[str]) -> PromptSession[str]:
 
 
 def _output() -> Any:
-    """The terminal, also where answers go to a file. It is not asked where its cursor is, since no menus are
-    shown: what some terminals answer, and when, ends up in the text.
+    """The terminal, even if answers go to a file. Cursor position requests are off: no menus need them, and
+    the replies of some terminals end up in the text.
     """
     from prompt_toolkit.output import create_output
 
@@ -128,7 +128,7 @@ def _keys() -> Any:
     @bindings.add("escape", "enter", filter=typing)
     @bindings.add(
         "c-j", filter=typing
-    )  # also what Enter was while an answer came: it is not to send anything
+    )  # Enter typed during an answer arrives as this too, and must not send anything
     def _new_line(event: Any) -> None:
         event.current_buffer.insert_text("\n")
 
@@ -139,8 +139,8 @@ def _keys() -> Any:
 
 
 def history_file() -> Path | None:
-    """Where what was typed is kept, for the user alone; None for nowhere. AIRLLM_HISTORY names another file,
-    or is "off".
+    """The file of the input history, readable by the user only; None for no history. AIRLLM_HISTORY names
+    another file, or is "off".
     """
     named = os.environ.get("AIRLLM_HISTORY")
     if named == "off":
@@ -164,7 +164,7 @@ def _history() -> Any:
             return InMemoryHistory()
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600))
-    except (OSError, RuntimeError) as error:  # RuntimeError: platformdirs knows no home
+    except (OSError, RuntimeError) as error:  # RuntimeError: platformdirs found no home
         print(f"airllm: what is typed is not kept for the next time: {error}", file=sys.stderr)
         return InMemoryHistory()
     return FileHistory(str(path))
@@ -175,7 +175,7 @@ def _history() -> Any:
 
 @contextlib.contextmanager
 def hide_keys() -> Iterator[None]:
-    """What is typed while an answer comes does not show in it; it is there when the next entry is typed."""
+    """Do not echo keys typed during an answer; they appear in the next entry."""
     if sys.stdin is None or not sys.stdin.isatty() or os.name != "posix":
         yield
         return

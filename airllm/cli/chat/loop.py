@@ -1,4 +1,4 @@
-"""Messages and commands, one after the other, until the end of input."""
+"""The chat loop: messages and commands until the end of input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airllm.engine.engine import LayerWiseInferenceEngine
 from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.kv_cache import ContextFull
 
-_OF_OPTIONS = (ContextFull, MemoryBudgetError)  # what the command line has set, and no command here
+_OF_OPTIONS = (ContextFull, MemoryBudgetError)  # errors about options that only the command line sets
 
 
 def converse(
@@ -23,8 +23,8 @@ def converse(
     quiet: bool = False,
     words: Callable[[str], str] = str,
 ) -> bool:
-    """Answer what comes from stdin; whether some of it could not be. `settings` are options of `stream_chat`;
-    `words` says a message of the library in those of the command line.
+    """Answer the entries of stdin; return whether any failed. `settings` are options of `stream_chat`;
+    `words` rewrites a message of the library in terms of the command line's options.
     """
     if engine.chat_template is None:
         raise Refused(f"{engine.path} has no chat template: use generate")
@@ -39,9 +39,9 @@ def converse(
             try:
                 if not _handle_entry(talk, entry):
                     break
-            except BrokenPipeError:  # who read the answers has read enough
+            except BrokenPipeError:  # the reader of the answers has closed the pipe
                 raise
-            except (ValueError, OSError) as error:  # what was said stays, and the conversation goes on
+            except (ValueError, OSError) as error:  # messages are kept, and the conversation continues
                 failed = True
                 text = _reason(error)
                 talk.say(f"airllm: {words(text) if isinstance(error, _OF_OPTIONS) else text}")
@@ -49,7 +49,7 @@ def converse(
 
 
 def _handle_entry(talk: Talk, entry: str) -> bool:
-    """Whether the conversation goes on after this entry."""
+    """Run or answer an entry; return whether the conversation continues."""
     command = line_editor.command_of(entry)
     if command is not None:
         return slash_commands.run(talk, *command)

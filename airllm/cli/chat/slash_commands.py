@@ -1,4 +1,4 @@
-"""What begins with a slash: the commands of a conversation."""
+"""The slash commands of the chat."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airllm.cli.chat.conversation import Talk
 from airllm.engine.generation import request
 from airllm.engine.sampling import Sampling
 
-# What /set knows, and how a value is read.
+# The settings of /set, and the types of their values.
 _SETTINGS: dict[str, Callable[[str], Any]] = {
     "temperature": float,
     "top_k": int,
@@ -26,7 +26,7 @@ _SETTINGS: dict[str, Callable[[str], Any]] = {
     "stop": str,
 }
 _KINDS: dict[Callable[[str], Any], str] = {float: "a number", int: "a whole number"}
-_NONE: dict[str, Any] = {"seed": None, "stop": (), "max_new_tokens": None}  # what "none" means
+_NONE: dict[str, Any] = {"seed": None, "stop": (), "max_new_tokens": None}  # the value for "none"
 _KEYS = """
 Several lines are one message: paste them, put them between \"\"\" and \"\"\",
 end a line with \\, or press Alt-Enter. Ctrl-X Ctrl-E opens $EDITOR.
@@ -36,7 +36,7 @@ Up brings back what was typed, Ctrl-C breaks off an answer, Ctrl-D leaves."""
 
 @dataclass(frozen=True)
 class Command:
-    """`run` gets the conversation and the text behind the name. `text`: whether it may have several lines."""
+    """A command; `run` gets the conversation and the text after the name."""
 
     names: tuple[str, ...]
     arguments: str
@@ -45,11 +45,11 @@ class Command:
 
 
 class Leave(Exception):
-    """The conversation is over."""
+    """End of the conversation."""
 
 
 def run(talk: Talk, name: str, rest: str) -> bool:
-    """Do it; whether the conversation goes on. ValueError for a command that there is not."""
+    """Run a command; return whether the conversation continues. ValueError for an unknown command."""
     command = _BY_NAME.get(name.lower())
     if command is None:
         raise ValueError(
@@ -65,7 +65,7 @@ def run(talk: Talk, name: str, rest: str) -> bool:
 
 
 def names() -> list[str]:
-    """As they are typed."""
+    """The commands as the user types them."""
     return [f"/{name}" for name in _BY_NAME if name != "?"]
 
 
@@ -128,7 +128,7 @@ def _settings(talk: Talk) -> list[str]:
 def _save(talk: Talk, rest: str) -> None:
     path = _path("save", rest)
     if path.exists():
-        _messages(path)  # anything else is not written over
+        _messages(path)  # fails unless the file is a conversation: do not overwrite others
     new = path.with_name(f"{path.name}.partial")
     text = json.dumps(
         {"model": str(talk.engine.path), "messages": talk.messages}, indent=1, ensure_ascii=False
@@ -155,7 +155,7 @@ def _path(name: str, rest: str) -> Path:
 
 
 def _messages(path: Path) -> list[dict[str, str]]:
-    """Of a file that /save has written, or a list of messages as other programs have it."""
+    """The messages of a file from /save, or of a plain list, as other programs write it."""
     wrong = ValueError(f"{path} holds no conversation, expected JSON with messages of role and content")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
