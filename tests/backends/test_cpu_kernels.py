@@ -270,7 +270,10 @@ def test_an_op_does_without_threads_that_cannot_be_made(room, binary):
     assert printed == "True 7" and not errors, errors
 
 
+# OpenBLAS may wait for its own threads forever when it is unloaded while it computes, with NumPy alone too.
 DAEMON = """
+import os
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import sys, threading, time, numpy as np, tensor_ops_cpp as c
 x, out = np.ones((400, 400), np.float32), np.empty((400, 400), np.float32)
 calls = {

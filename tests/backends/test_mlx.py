@@ -154,7 +154,7 @@ def values_of(platform, monkeypatch):
     """The module of names as it is on another system, whose declarations are read again."""
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.delitem(sys.modules, "airllm.backends.shipped.mlx")
-    for name in ("shipped", "_declared"):
+    for name in ("shipped", "_load_declarations"):
         monkeypatch.setattr(declaration, name, inspect.unwrap(getattr(declaration, name)))
     spec = importlib.util.spec_from_file_location("values_elsewhere", config_schema.__file__)
     module = importlib.util.module_from_spec(spec)

@@ -37,7 +37,7 @@ def test_every_kernel_computes_its_definition(variant, shared, monkeypatch):
     for case in kernel_cases.cases(opened.program.form):
         results = {name: np.empty(exact.shape, case.dtype) for name, exact in case.exact.items()}
         monkeypatch.setattr(opened.program, "compute_units", case.compute_units)
-        host_arrays.run(case.op, case.arrays, case.parameters, results)
+        host_arrays.run(opened, case.op, case.arrays, case.parameters, results)
         for name, out in results.items():
             assert_agrees(out, case.exact[name], case.dtype)
 

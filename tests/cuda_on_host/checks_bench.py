@@ -45,7 +45,7 @@ class OwnArrays:
 def small(monkeypatch):
     sizes = {"ROW_SHAPES": ((2, 64),), "PRODUCT_ROWS": (1, 9), "STORED_ROWS": (1, 9), "WIDTH": 32}
     sizes |= {"STORED_SHAPES": ((5, 256), (3, 64)), "HEADS": ((2, 1, 16),), "QUERIES": ((3, 3), (1, 20))}
-    for name, value in {**sizes, "BLOCK_SECONDS": 0.0, "checked": lambda *_: None}.items():
+    for name, value in {**sizes, "BLOCK_SECONDS": 0.0, "check_results": lambda *_: None}.items():
         monkeypatch.setattr(bench_cuda, name, value)
     use_cublas(monkeypatch)
 

@@ -332,7 +332,7 @@ def mpiexec(size: int, *arguments: str) -> dict:
     if not (found and importlib.util.find_spec("mpi4py")):
         assert "mpi" not in REQUIRED, "AIRLLM_TEST_REQUIRE names mpi: mpiexec or mpi4py is missing"
         pytest.skip("mpiexec or mpi4py is missing")
-    program = [sys.executable, "-m", "mpi4py", str(ROOT / "tests" / "decoding_in_processes.py")]
+    program = [sys.executable, "-m", "mpi4py", str(ROOT / "tests" / "support" / "decoding_in_processes.py")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     environment["OPENBLAS_NUM_THREADS"] = "1"
     done = subprocess.run(
