@@ -164,8 +164,8 @@ def values_of(platform, monkeypatch):
 
 def test_mps_and_metal_are_mlx_on_a_mac_alone(monkeypatch):
     for name in ("mps", "metal"):
-        assert values_of("darwin", monkeypatch).canonical(name) == "mlx"
-        assert values_of("linux", monkeypatch).canonical(name) == "metal"
+        assert values_of("darwin", monkeypatch).canonical_name(name) == "mlx"
+        assert values_of("linux", monkeypatch).canonical_name(name) == "metal"
     assert "metal" not in values_of("darwin", monkeypatch).ABSENT
     assert "Apple" in values_of("linux", monkeypatch).ABSENT["metal"]
 
