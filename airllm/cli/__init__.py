@@ -1,1 +1,3 @@
-"""The `airllm` command."""
+"""The command `airllm`."""
+
+from airllm.cli.commands import main as main
