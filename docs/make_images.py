@@ -24,10 +24,10 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "benchmarks" / "results" / "engine_amd_epyc_avx512_bf16.json"
 COMMANDS = (
     'airllm generate smollm2 "Why is the sky blue?" -n 48',
-    'airllm generate smollm2 "Write a haiku about rain." -n 40 --max-memory 64MB',
+    'airllm generate smollm2 "Explain what a compiler does in one sentence." --max-memory 64MB',
 )
 COLUMNS = 92
-# An implementation, how the plot calls it, and its colour. With and without flash attention the faster counts.
+# An implementation: its name on the plot and its colour.
 BARS = {
     "airllm": ("airllm", "#2f6fb7"),
     "llama_cpp": ("llama.cpp", "#c9a227"),
