@@ -1,6 +1,6 @@
 // The C++ registry as a program uses it. Exits 1 with a line for each check that fails; prints the results of
-// every op, which tests/backends/test_cpp_registry.py compares with the definitions. Arguments are names of backends: it
-// prints which one each of them is.
+// every op, which tests/backends/test_cpp_registry.py compares with the definitions. Arguments are names of
+// backends: it prints which one each of them is.
 #include <airllm/backend/backends.h>
 
 #include <atomic>
