@@ -246,9 +246,14 @@ class TextGenerator:
     @property
     def model(self) -> Model:
         """The model. Raises RuntimeError after `close`."""
-        if self._model is None:
-            raise RuntimeError(f"the engine of {self.path} is closed: open another one")
+        self.require_open()
+        assert self._model
         return self._model
+
+    def require_open(self) -> None:
+        """Raise RuntimeError after `close`."""
+        if self.closed:
+            raise RuntimeError(f"the engine of {self.path} is closed: open another one")
 
     @property
     def closed(self) -> bool:
@@ -265,6 +270,7 @@ class TextGenerator:
 
         Errors are raised by this call, not by the first piece. `name` denotes the prompt in their messages.
         """
+        self.require_open()
         return self._pieces(self._encode_prompt(prompt, name), request)
 
     def batch(self, prompts: Sequence[Prompt], request: Request) -> list[str]:

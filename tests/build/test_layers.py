@@ -35,10 +35,12 @@ MODULES = modules()
 
 def imported(name):
     """The modules of airllm that this one imports anywhere, in functions too."""
-    nodes = ast.walk(ast.parse(MODULES[name].read_text()))
-    froms = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    nodes = list(ast.walk(ast.parse(MODULES[name].read_text())))
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    assert not any(node.level for node in froms), f"{name} has a relative import, which is not read here"
     whole = {(node.module, f"{node.module}.{alias.name}") for node in froms for alias in node.names}
-    return {long if long in MODULES else short for short, long in whole} & set(MODULES)
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return (plain | {long if long in MODULES else short for short, long in whole}) & set(MODULES)
 
 
 def layer(name):

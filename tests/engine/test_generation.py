@@ -431,7 +431,8 @@ def test_after_close(folder):
     stream = engine.stream(PROMPT, 2)
     engine.close()
     engine.close()
-    for use in (lambda: engine.generate(PROMPT, 2), lambda: next(stream), lambda: engine.forward([1])):
+    generate, forward = (lambda: engine.generate(PROMPT, 2)), (lambda: engine.forward([1]))
+    for use in (generate, forward, lambda: next(stream), lambda: engine.stream(PROMPT, 2)):
         with pytest.raises(RuntimeError, match="is closed: open another one"):
             use()
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-from tests.test_quantize import with_tokenizer
+from tests.files.test_quantize import with_tokenizer
 
 from airllm.convert.quantize import quantize
 from tests.support import tiny_gguf, tiny_models
