@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-from tests.files.test_quantize import with_tokenizer
 
 from airllm.convert.quantize import quantize
+from tests.files.test_quantize import with_tokenizer
 from tests.support import tiny_gguf, tiny_models
 
 Write = Callable[[str, Path], Path]
