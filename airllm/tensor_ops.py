@@ -212,7 +212,7 @@ def embedding(ids, table):
 @op(x="... k", out="... k : quantized")
 def quantize(x, format: str):
     """Quantize each row of `x` to one of ggml's block formats ("q8_0", "q4_0", ...); returns a Quantized."""
-    of = format_named(format, "quantize")
+    of = format_named(format, "quantize", packing=True)
     return Quantized(of.encode(x), of.name)
 
 

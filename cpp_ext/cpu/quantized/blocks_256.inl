@@ -1,6 +1,6 @@
 // The formats of blocks of 256 values ("K"). A block has sub-blocks of kUnit, 16 or 32, values, whose scales
 // are small integers. w = scale sub_scale (q - kZero), or scale sub_scale q - offset_scale sub_offset
-// (kOffset). airllm/formats.py says what each byte means.
+// (kOffset). airllm/formats/ says what each byte means.
 //
 // A chunk is 32 values. A format is a struct derived from BlockOf256 with its kLowBits and kHighBits. It
 // overrides what differs:

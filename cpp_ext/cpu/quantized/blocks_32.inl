@@ -1,5 +1,5 @@
 // The formats of blocks of 32 values: a float16 scale, in some formats a float16 offset after it, and a code
-// for each value. w = scale (code - kZero), or scale code + offset (kOffset). airllm/formats.py says what
+// for each value. w = scale (code - kZero), or scale code + offset (kOffset). airllm/formats/ says what
 // each byte means.
 //
 // A format is a struct that overrides what differs from BlockOf32:

@@ -1,5 +1,5 @@
 // Stored weights: reads 16 values at a time, of a float type or of one of ggml's block formats
-// (airllm/formats.py defines them). A unit is 16 values that are adjacent in memory: two runs of 8,
+// (airllm/formats/ defines them). A unit is 16 values that are adjacent in memory: two runs of 8,
 // the second APART from the first, since two values of a block often share a byte. Blocks begin at even
 // addresses.
 //

@@ -1,0 +1,48 @@
+"""Formats of blocks of 256 values ("K"): the scales of sub-blocks of 16 or 32 are integers of a few bits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from airllm.formats.bits import fields, half_at, nibbles, scale_sub_blocks, subtract_zero
+
+
+def unpack_q2_k(b: np.ndarray) -> np.ndarray:
+    q = fields(b[:, 16:80], 32, 0, 2, 4, 6, mask=3).astype(np.float32)
+    scales, offsets = half_at(b, 80) * (b[:, :16] & 15), half_at(b, 82) * (b[:, :16] >> 4)
+    return scale_sub_blocks(scales, q) - np.repeat(offsets, 16, axis=1)
+
+
+def unpack_q3_k(b: np.ndarray) -> np.ndarray:
+    high = fields(b[:, :32], 32, *range(8), mask=1) << np.uint8(2)
+    q = subtract_zero(fields(b[:, 32:96], 32, 0, 2, 4, 6, mask=3) | high, 4)
+    upper = fields(b[:, 104:108], 4, 0, 2, 4, 6, mask=3) << np.uint8(4)
+    scales = subtract_zero(nibbles(b[:, 96:104], 8) | upper, 32)
+    return scale_sub_blocks(half_at(b, 108) * scales, q)
+
+
+def _scales_and_offsets(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scales and offsets of the eight sub-blocks of q4_k and q5_k: six bits each, split for the last four."""
+    scale, offset, rest = b[:, 4:8], b[:, 8:12], b[:, 12:16]
+    scales = np.hstack([scale & 63, rest & 15 | scale >> 6 << 4])
+    offsets = np.hstack([offset & 63, rest >> 4 | offset >> 6 << 4])
+    return half_at(b, 0) * scales, half_at(b, 2) * offsets
+
+
+def unpack_q4_k(b: np.ndarray) -> np.ndarray:
+    scales, offsets = _scales_and_offsets(b)
+    return scale_sub_blocks(scales, nibbles(b[:, 16:], 32).astype(np.float32)) - np.repeat(
+        offsets, 32, axis=1
+    )
+
+
+def unpack_q5_k(b: np.ndarray) -> np.ndarray:
+    scales, offsets = _scales_and_offsets(b)
+    q = nibbles(b[:, 48:], 32) | fields(b[:, 16:48], 32, *range(8), mask=1) << np.uint8(4)
+    return scale_sub_blocks(scales, q.astype(np.float32)) - np.repeat(offsets, 32, axis=1)
+
+
+def unpack_q6_k(b: np.ndarray) -> np.ndarray:
+    low = nibbles(b[:, :128], 64)
+    high = fields(b[:, 128:192], 32, 0, 2, 4, 6, mask=3) << np.uint8(4)
+    return scale_sub_blocks(half_at(b, 208) * b[:, 192:208].view(np.int8), subtract_zero(low | high, 32))

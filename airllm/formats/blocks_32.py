@@ -1,0 +1,91 @@
+"""Formats of blocks of 32 values: a float16 scale, in some an offset, and a code for each value."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from airllm.formats.bits import (
+    as_half,
+    fifth_bits,
+    half_at,
+    nibbles,
+    pack_fifth_bits,
+    pack_nibbles,
+    reciprocal,
+    round_to,
+    subtract_zero,
+)
+
+
+def unpack_q8_0(b: np.ndarray) -> np.ndarray:
+    return half_at(b, 0) * b[:, 2:].view(np.int8)
+
+
+def unpack_q4_0(b: np.ndarray) -> np.ndarray:
+    return half_at(b, 0) * subtract_zero(nibbles(b[:, 2:]), 8)
+
+
+def unpack_q4_1(b: np.ndarray) -> np.ndarray:
+    return half_at(b, 0) * nibbles(b[:, 4:]) + half_at(b, 2)
+
+
+def unpack_q5_0(b: np.ndarray) -> np.ndarray:
+    return half_at(b, 0) * subtract_zero(nibbles(b[:, 6:]) | fifth_bits(b[:, 2:6]), 16)
+
+
+def unpack_q5_1(b: np.ndarray) -> np.ndarray:
+    return half_at(b, 0) * (nibbles(b[:, 8:]) | fifth_bits(b[:, 4:8])) + half_at(b, 2)
+
+
+IQ4_NL_VALUES = np.array(
+    (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), np.float32
+)
+
+
+def unpack_iq4_nl(b: np.ndarray) -> np.ndarray:
+    return half_at(b, 0) * IQ4_NL_VALUES[nibbles(b[:, 2:])]
+
+
+def _scale_symmetric(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """The scale that maps the value of largest magnitude to the smallest integer, and the integers."""
+    largest = np.take_along_axis(x, np.abs(x).argmax(axis=1, keepdims=True), axis=1)
+    zero = (most + 1) // 2
+    scale = largest / np.float32(-zero)
+    return as_half(scale), round_to(x * reciprocal(scale) + np.float32(zero + 0.5), most)
+
+
+def _scale_with_offset(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """The scale and offset that map the values to 0 ... `most`, and the integers."""
+    least = x.min(axis=1, keepdims=True)
+    scale = (x.max(axis=1, keepdims=True) - least) / np.float32(most)
+    q = round_to((x - least) * reciprocal(scale) + np.float32(0.5), most)
+    return np.hstack([as_half(scale), as_half(least)]), q
+
+
+def pack_q8_0(x: np.ndarray) -> np.ndarray:
+    scale = np.abs(x).max(axis=1, keepdims=True) / np.float32(127)
+    scaled = x * reciprocal(scale)
+    size = np.abs(scaled)
+    whole = np.floor(size)
+    rounded = whole + np.floor(np.float32(2) * (size - whole))  # round half away from zero
+    return np.hstack([as_half(scale), (np.sign(scaled) * rounded).astype(np.int8).view(np.uint8)])
+
+
+def pack_q4_0(x: np.ndarray) -> np.ndarray:
+    head, q = _scale_symmetric(x, 15)
+    return np.hstack([head, pack_nibbles(q)])
+
+
+def pack_q4_1(x: np.ndarray) -> np.ndarray:
+    head, q = _scale_with_offset(x, 15)
+    return np.hstack([head, pack_nibbles(q)])
+
+
+def pack_q5_0(x: np.ndarray) -> np.ndarray:
+    head, q = _scale_symmetric(x, 31)
+    return np.hstack([head, pack_fifth_bits(q), pack_nibbles(q)])
+
+
+def pack_q5_1(x: np.ndarray) -> np.ndarray:
+    head, q = _scale_with_offset(x, 31)
+    return np.hstack([head, pack_fifth_bits(q), pack_nibbles(q)])
