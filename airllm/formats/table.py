@@ -37,8 +37,9 @@ def is_defined(name: str, packing: bool) -> bool:
 
 
 def format_named(name: Any, what: str = "Quantized", packing: bool = False) -> Format:
-    """The format of this name, with a quantizer if `packing`; case is ignored. ValueError for an unknown name,
-    TypeError for a value that is no str. Both list the formats.
+    """The format of this name, with a quantizer if `packing`; case is ignored.
+
+    Raises ValueError for an unknown name and TypeError for a value that is no str. Both list the formats.
     """
     if not isinstance(name, str):
         raise TypeError(f"{what}: format has type {type(name).__name__}, expected one of {names(packing)}")
