@@ -1,10 +1,13 @@
 """llama.cpp's ggml for comparison: pip fetches its source, which is built once into the user's cache folder
 and called in this process. `python -m benchmarks.ggml_peer` fetches, builds and prints the library's path.
+
+It is built with this machine's own instructions, or only with those that AIRLLM_CPU_ISA allows our kernels.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import subprocess
 import sys
@@ -22,6 +25,9 @@ VERSION = "0.3.36"  # of llama-cpp-python; its source archive contains llama.cpp
 HERE = Path(__file__).resolve().parent
 TYPES = {"f32": 0, "f16": 1, "bf16": 30} | {f.name: f.ggml_type for f in FORMATS.values()}
 
+_AVX2 = ("GGML_SSE42", "GGML_AVX", "GGML_AVX2", "GGML_FMA", "GGML_F16C", "GGML_BMI2")
+ON = {"": ("GGML_NATIVE",), "avx2": _AVX2, "avx2_vnni": (*_AVX2, "GGML_AVX_VNNI")}  # by AIRLLM_CPU_ISA
+
 
 class NoPeer(RuntimeError):
     """Why ggml is not available for the comparison."""
@@ -33,14 +39,18 @@ def folder() -> Path:
 
 def library() -> Path:
     """The built library; fetches and builds it if necessary. Raises NoPeer with the reason."""
-    built, source, project = folder() / "built" / "libggml_peer.so", folder() / "ggml", folder() / "project"
+    isa = os.environ.get("AIRLLM_CPU_ISA", "").lower()
+    if isa not in ON:
+        raise NoPeer(f"ggml is not built for AIRLLM_CPU_ISA={isa}, only for {', '.join(filter(None, ON))}")
+    built = folder() / "-".join(filter(None, ("built", isa))) / "libggml_peer.so"
+    source, project = folder() / "ggml", folder() / "project"
     if not source.exists():
         folder().mkdir(parents=True, exist_ok=True)
         _fetch(source)
     if _copy_sources(project):
         built.unlink(missing_ok=True)
     if not built.exists():
-        _build(source, project, built.parent)
+        _build(source, project, built.parent, ON[isa])
     return built
 
 
@@ -68,11 +78,12 @@ def _fetch(to: Path) -> None:
         shutil.move(f"{scratch}/ggml", to)
 
 
-def _build(source: Path, project: Path, build: Path) -> None:
+def _build(source: Path, project: Path, build: Path, on: tuple[str, ...]) -> None:
     cmake = shutil.which("cmake")
     if not cmake:
         raise NoPeer("cmake is not installed (python -m pip install cmake)")
-    _run(cmake, "-S", str(project), "-B", str(build), f"-DGGML_SOURCE={source}", "-DCMAKE_BUILD_TYPE=Release")
+    options = ["-DGGML_NATIVE=OFF", *(f"-D{name}=ON" for name in on), "-DCMAKE_BUILD_TYPE=Release"]
+    _run(cmake, "-S", str(project), "-B", str(build), f"-DGGML_SOURCE={source}", *options)
     _run(cmake, "--build", str(build), "-j", "--target", "ggml_peer")
 
 

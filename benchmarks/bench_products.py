@@ -1,0 +1,180 @@
+"""Products with stored weights, 1 to 16 and 512 rows of x, beside llama.cpp's ggml and the memory bandwidth.
+
+    python benchmarks/bench_products.py [--formats q4_k,...] [--shapes 4096x14336,...] [--rows 1,8]
+    AIRLLM_CPU_ISA=avx2 python benchmarks/bench_products.py
+
+One process, all row counts of both sides in turns, everything twice. Up to 16 rows, the weights are in no
+cache: every call takes the next of several copies. The probe `tensor_ops_cpp.read` runs in turn with them,
+since the bandwidth of a shared machine changes within seconds. It reads one stream per thread while the
+products read four, so their share of it can exceed 100 %. ggml is built from source on first use
+(`python -m benchmarks.ggml_peer`), for the same instruction set. It counts with the weights as stored or
+with its repacked weights, whichever is faster.
+
+The last column is the maximum of t(m) / (t(i) + t(m - i)). Above 1, m rows are slower in one call than in two.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from airllm.backends import open_backend
+from airllm.bench import measure, op_benchmark
+from airllm.bench.report import duration, figures
+from airllm.formats import FORMATS, Quantized
+from benchmarks import ggml_peer, record
+
+PASSES = 2
+SHAPES = "4096x4096,4096x14336,14336x4096,8192x28672"  # k x n
+ROWS = "1,2,3,4,8,9,16,512"
+FEW = 16  # rows: with more, arithmetic is the limit and one copy of the weights will do
+NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+Case = dict[str, Any]
+Weight = Quantized | np.ndarray
+
+
+def main() -> None:
+    parser = record.parser_of(__doc__ or "")
+    parser.add_argument("--formats", default=",".join(FORMATS), help="default: all block formats")
+    parser.add_argument("--shapes", default=SHAPES, help="k x n (default: %(default)s)")
+    parser.add_argument("--rows", default=ROWS, help="of x (default: %(default)s)")
+    parser.add_argument("--name", default="products", help="of the table (default: %(default)s)")
+    options = parser.parse_args()
+    try:
+        formats = op_benchmark.choose_names("format", options.formats, tuple(ggml_peer.TYPES))
+        shapes = op_benchmark.choose_sizes(options.shapes)
+    except op_benchmark.WrongName as error:
+        parser.exit(2, f"bench_products.py: {error}\n")
+    rows = [int(m) for m in options.rows.split(",")]
+    cpp = open_backend("cpp").module
+    if not cpp:
+        parser.exit(1, f"bench_products.py: {open_backend('cpp').why_not}\n")
+    peer, why_not = peer_or_reason()
+    cases = [(name, *shape) for shape in shapes for name in formats]
+    with measure.threads(options.threads) as threads:
+        passes = [[measure_case(cpp, peer, *case, rows, options) for case in cases] for _ in range(PASSES)]
+    about = f"{options.threads} threads, {cpp.device()}. Times of the second pass, ratios of both."
+    about += f" No ggml: {why_not}" if why_not else f" ggml of llama-cpp-python {ggml_peer.VERSION}."
+    titles = ["weights", *(f"{m}" for m in rows), "of read, 1 row", "in two calls"]
+    table = record.markdown(titles, [row_of(both, rows) for both in zip(*passes, strict=True)])
+    record.write(options.name, about, table, {"threads": threads, "passes": passes}, options.output)
+
+
+def peer_or_reason() -> tuple[ggml_peer.Peer | None, str]:
+    try:
+        return ggml_peer.Peer(), ""
+    except (ggml_peer.NoPeer, OSError) as error:
+        print(f"NOT COMPARED WITH ggml: {error}", file=sys.stderr)
+        return None, str(error)
+
+
+def weight_of(name: str, n: int, k: int) -> Weight:
+    """Random weights; in formats that this tree cannot quantize to, random bits with scales near 0.01."""
+    rng = np.random.default_rng(n * k)
+    if name not in FORMATS:
+        return rng.standard_normal((n, k), np.float32).astype(op_benchmark.DTYPES[NAMES[name]])
+    of = FORMATS[name]
+    blocks = rng.integers(0, 256, (256, k // of.values, of.bytes), np.uint8)
+    for at in of.halves:
+        blocks[..., at : at + 2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
+    return Quantized(np.tile(blocks.reshape(256, -1), (-(-n // 256), 1))[:n].copy(), name)
+
+
+def memory_of(weight: Weight) -> np.ndarray:
+    return weight.data if isinstance(weight, Quantized) else weight
+
+
+def copies(weight: Weight, rows: int) -> list[Weight]:
+    """Enough copies that none is in a cache when its turn comes; one if arithmetic is the limit."""
+    count = max(-(-4 * measure.last_cache_bytes() // weight.nbytes), 3) if rows <= FEW else 1
+    data = [memory_of(weight).copy() for _ in range(count)]
+    return [Quantized(d, weight.format) if isinstance(weight, Quantized) else d for d in data]
+
+
+def in_turn(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
+    turn = itertools.cycle(calls).__next__
+    return lambda: turn()()
+
+
+def measure_case(cpp: Any, peer: Any, name: str, k: int, n: int, rows: Sequence[int], options: Any) -> Case:
+    print(f"{name} {k}x{n}", file=sys.stderr)
+    weight = weight_of(name, n, k)
+    case: Case = {"format": name, "k": k, "n": n, "bytes": weight.nbytes}
+    for some in ([m for m in rows if m <= FEW], [m for m in rows if m > FEW]):
+        if some:
+            weights = copies(weight, min(some))
+            calls = {key: call for m in some for key, call in sides(cpp, peer, name, weights, m, k, options)}
+            probe = np.ones(measure.large_array_bytes() // 4, np.float32)
+            calls["read"] = partial(cpp.read, probe)
+            times = measure.compare(calls, options.seconds)
+            case |= {key: vars(timing) for key, timing in times.items() if key not in case}
+            case["read_bytes"] = probe.nbytes
+    return case
+
+
+def sides(cpp, peer, name, weights, rows, k, options):  # type: ignore[no-untyped-def]
+    """Pairs of a key and a call: "8" is ours with 8 rows, "8 ggml" and "8 repacked" are the peer's."""
+    x = np.random.default_rng(0).standard_normal((rows, k), np.float32)
+    out = np.empty((rows, len(weights[0])), np.float32)
+    ours = [partial(cpp.linear, x, w, out=out) for w in weights]
+    yield str(rows), in_turn(ours)
+    for side, repacked in (("ggml", False), ("repacked", True)) if peer else ():
+        theirs = [peer.product(name, memory_of(w), x, options.threads, repacked) for w in weights]
+        if all(theirs):
+            check_alike(ours[0](), theirs[0](), f"{side} {name} {rows} rows")
+            yield f"{rows} {side}", in_turn(theirs)
+
+
+def check_alike(ours: np.ndarray, theirs: np.ndarray, what: str) -> None:
+    error = float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))
+    if not error < 0.02:
+        raise AssertionError(f"{what}: the results differ by {error:.1%}")
+
+
+# ------------------------------------------------------------------------------------------------ the table
+
+
+def time_of(case: Case, key: object) -> float:
+    return float(case[str(key)]["median"])
+
+
+def of_read(case: Case) -> float:
+    """Share of the read bandwidth measured in the same seconds, for one row."""
+    return case["bytes"] / time_of(case, 1) / (case["read_bytes"] / time_of(case, "read"))
+
+
+def vs_ggml(case: Case, rows: int) -> float | None:
+    """Speed relative to the faster of ggml's two."""
+    times = [time_of(case, key) for side in ("ggml", "repacked") if (key := f"{rows} {side}") in case]
+    return min(times) / time_of(case, rows) if times else None
+
+
+def in_two_calls(case: Case, rows: Sequence[int]) -> float:
+    """The maximum of t(m) relative to the time of the same rows in two calls."""
+    few = [m for m in rows if m <= FEW]
+    pairs = [(m, i) for m in few for i in few if m - i in few]
+    return max((time_of(case, m) / (time_of(case, i) + time_of(case, m - i)) for m, i in pairs), default=0.0)
+
+
+def row_of(both: tuple[Case, ...], rows: Sequence[int]) -> list[str]:
+    cells = []
+    for m in rows:
+        ratios = [vs_ggml(case, m) for case in both]
+        text = " / ".join("-" if r is None else figures(r) + "x" for r in ratios)
+        cells.append(f"{duration(time_of(both[-1], m))}: {text}")
+    shares = " / ".join(f"{of_read(case):.0%}" for case in both) if 1 in rows else "-"
+    split = " / ".join(f"{in_two_calls(case, rows):.2f}" for case in both)
+    return [f"{both[-1]['format']} {both[-1]['k']}x{both[-1]['n']}", *cells, shares, split]
+
+
+if __name__ == "__main__":
+    main()
