@@ -157,8 +157,12 @@ struct ByBytes {
 
 template <class F>
 constexpr ByBytes by_bytes_of() {
-  constexpr int kLargest = F::kSigned ? kSignedCodes : F::kLargest;
-  return {unpack_panel<F>, byte_tile<F::kUnit, kLargest, F::kOffset>, F::kUnit, F::kZero, F::kOffset};
+  if constexpr (F::kValues != 32)
+    return {};  // panels_256.inl multiplies any number of rows
+  else {
+    constexpr int kLargest = F::kSigned ? kSignedCodes : F::kLargest;
+    return {unpack_panel<F>, byte_tile<F::kUnit, kLargest, F::kOffset>, F::kUnit, F::kZero, F::kOffset};
+  }
 }
 
 constexpr ByBytes kByBytes[kFormats] = {{},
@@ -258,7 +262,7 @@ void byte_product(Format name, void* out, DType dtype, const char* strips, const
   }
 }
 
-bool by_bytes(Format name) { return is_quantized(name); }
+bool by_bytes(Format name) { return kBlocks[name].values == 32; }
 
 // `all` with this instruction set's byte kernels.
 constexpr PrefillKernels with_bytes(PrefillKernels all) {

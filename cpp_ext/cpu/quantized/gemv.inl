@@ -12,14 +12,11 @@
 #include "gemv_32.inl"
 #include "gemv_floats.inl"
 #include "operands.inl"
+#include "panels_256.inl"
 
 namespace cpu::ISA {
 namespace {
 namespace stored {
-
-struct AddBias {
-  INLINE Vec operator()(Vec sum, Vec bias) const { return sum + bias; }
-};
 
 template <class T>
 void add_bias_to(T* out, const float* bias, int64_t rows, int64_t n) {
@@ -29,21 +26,6 @@ void add_bias(DType dtype, char* out, const float* bias, int64_t rows, int64_t n
   if (dtype == kFloat32) return add_bias_to(reinterpret_cast<float*>(out), bias, rows, n);
   if (dtype == kFloat16) return add_bias_to(reinterpret_cast<Float16*>(out), bias, rows, n);
   add_bias_to(reinterpret_cast<BFloat16*>(out), bias, rows, n);
-}
-
-template <class T>
-INLINE void store_results(char* out, int64_t n, const float* sums, const float* bias) {
-  if (bias)
-    map(reinterpret_cast<T*>(out), n, AddBias{}, sums, bias);
-  else
-    map(reinterpret_cast<T*>(out), n, Identity{}, sums);
-}
-
-inline void store_results(DType dtype, char* out, int64_t at, int64_t n, const float* sums,
-                          const float* bias) {
-  if (dtype == kFloat32) return store_results<float>(out + 4 * at, n, sums, bias);
-  if (dtype == kFloat16) return store_results<Float16>(out + 2 * at, n, sums, bias);
-  store_results<BFloat16>(out + 2 * at, n, sums, bias);
 }
 
 // Rows [n, n + rows) of every stream with rows [m0, m0 + M) of x. Past the end of x or of the weights the
@@ -106,18 +88,23 @@ struct FewRows {
   bool (*pack)(char* to, const float* x, int64_t k, float* error);
   void (*one)(const LinearPart& part);
   void (*two)(const LinearPart& part);
-  void (*by_fours)(const LinearPart& part);
+  void (*several)(const LinearPart& part);
 };
 
 template <class F>
 constexpr FewRows few_rows_of = {F::packed_bytes, F::pack, product<F, 1>, product<F, 2>, product<F, 4>};
 
 template <class F>
-using BlockProducts = std::conditional_t<F::kValues == 32, Blocks32<F>, Blocks256<F>>;
+constexpr FewRows few_rows_of_blocks() {
+  if constexpr (F::kValues == 32)
+    return few_rows_of<Blocks32<F>>;
+  else
+    return {packed_bytes256, pack256<F>, few_rows256<F, 1>, few_rows256<F, 2>, several_rows256<F>};
+}
 
 constexpr FewRows few_rows_table[kFormats] = {few_rows_of<Floats<float>>, few_rows_of<Floats<Float16>>,
                                               few_rows_of<Floats<BFloat16>>,
-#define FORMAT(name, ...) few_rows_of<BlockProducts<name>>,
+#define FORMAT(name, ...) few_rows_of_blocks<name>(),
                                               AIRLLM_BLOCK_FORMATS(FORMAT)
 #undef FORMAT
 };
@@ -125,7 +112,7 @@ constexpr FewRows few_rows_table[kFormats] = {few_rows_of<Floats<float>>, few_ro
 void linear(const LinearPart& part) {
   const FewRows& kernels = few_rows_table[part.format];
   const int64_t rows = part.packed_rows();
-  (rows == 1 ? kernels.one : rows == 2 ? kernels.two : kernels.by_fours)(part);
+  (rows == 1 ? kernels.one : rows == 2 ? kernels.two : kernels.several)(part);
 }
 
 int64_t packed_bytes(Format format, int64_t k) {

@@ -1,9 +1,12 @@
-// Products with blocks of 256 values ("K", blocks_256.inl). The bytes with the low bits of q are read as
-// stored, kFields fields of each, and x is packed in that order. The products of a block are summed as
-// integers.
+// Products of one to three rows of x with blocks of 256 values ("K", blocks_256.inl). The bytes with the low
+// bits of q are read as stored, kFields fields of each, and x is packed in that order. The products of a
+// block are summed as integers, for LANES rows of weights, whose sums become the lanes of one vector.
+// panels_256.inl multiplies several rows of x and adds the sums of blocks in the same order, so that a result
+// has the same bits.
 #ifndef AIRLLM_GEMV_256_INL
 #define AIRLLM_GEMV_256_INL
 #include "../simd/lane_reductions.inl"
+#include "../simd/transpose.inl"
 #include "blocks_256.inl"
 #include "operands.inl"
 
@@ -118,16 +121,18 @@ INLINE Int add_scaled_dot(Int sum, Bytes q, Bytes x, Int scales) {
 }
 #endif
 
-// The sums for a row of weights and a row of x; those of a format's offsets are separate.
-struct Sums256 {
-  Vec sum;
-  FourFloats offset;
+// The products of a block of a row with x, as integers: what the lanes of `sum` add up to is multiplied by
+// the block's scale, and those of `offset` by its offset scale.
+struct BlockSums {
+  Int sum;
+  FourInts offset;
 };
 
+// all[m]: with row m of x
 template <class F, int M>
-INLINE void add_block(Sums256 (&to)[M], const char* w, const Group256* const (&x)[M]) {
+INLINE void multiply_block(BlockSums (&all)[M], const char* w, const Group256* const (&x)[M]) {
   const SubBlocks<F::kUnit> sub = F::sub_blocks(w);
-  Int whole[M] = {};
+  Int sum[M] = {};
   for (int v = 0; v < F::kLowBytes / kStep; ++v) {
     const Bytes low = load_bytes(w + F::kLow + v * kStep);
     const auto scales = scales_of_vector<F>(sub, v);
@@ -136,57 +141,158 @@ INLINE void add_block(Sums256 (&to)[M], const char* w, const Group256* const (&x
       const Bytes q = F::unpack(low, w, v, f);
       const auto of_field = scales_of_field<F>(scales, vector);
       for (int m = 0; m < M; ++m)
-        whole[m] = add_scaled_dot(whole[m], q, load_bytes(x[m]->values + vector * kStep), of_field);
+        sum[m] = add_scaled_dot(sum[m], q, load_bytes(x[m]->values + vector * kStep), of_field);
     }
   }
-  const float scale = half_at(w + F::kScale);
   for (int m = 0; m < M; ++m) {
-    if (F::kZero) whole[m] -= in_first_lanes(multiply_with_sums(sub.scales, x[m]->sums) * F::kZero);
-    to[m].sum += to_float(whole[m]) * (scale * x[m]->scale);
-    if (F::kOffset)
-      to[m].offset += __builtin_convertvector(multiply_with_sums(sub.offsets, x[m]->sums), FourFloats) *
-                      (half_at(w + F::kOffsetScale) * x[m]->scale);
+    if (F::kZero) sum[m] -= in_first_lanes(multiply_with_sums(sub.scales, x[m]->sums) * F::kZero);
+    all[m].sum = sum[m];
+    if (F::kOffset) all[m].offset = multiply_with_sums(sub.offsets, x[m]->sums);
   }
 }
 
-// Adds block b of each of R rows. A loop over the rows would keep its sums in memory.
-template <class F, int R, int M, int... I>
-INLINE void add_blocks(Sums256 (&to)[R][M], const char* const (&w)[R], int64_t b,
-                       const Group256* const (&x)[M], std::integer_sequence<int, I...>) {
-  (add_block<F, M>(to[I], w[I] + b * F::kBytes, x), ...);
+// total += the block of LANES rows at w with one of x. The scales are a vector.
+template <class F>
+INLINE Vec add_block_sums(Vec total, float x, Vec scale, Int sum, Vec offset_scale, Int offset) {
+  total += x * (scale * to_float(sum));
+  if (F::kOffset) total -= x * (offset_scale * to_float(offset));
+  return total;
 }
+
+// The float16 at p of each row.
+INLINE Vec half_of_rows(const char* const (&w)[LANES], int64_t at) {
+  alignas(64) Float16 halves[LANES];
+  for (int r = 0; r < LANES; ++r) halves[r].bits = word_at(w[r] + at);
+  return load(halves);
+}
+
+// The sums of the lanes of four vectors.
+INLINE FourInts sums_of_four(FourInts a, FourInts b, FourInts c, FourInts d) {
+  FourInts rows[4] = {a, b, c, d};
+  transpose<4>(rows);
+  return rows[0] + rows[1] + (rows[2] + rows[3]);
+}
+template <int... I>
+INLINE FourInts fold(Int v, std::integer_sequence<int, I...>) {
+  FourInts pieces[LANES / 4];
+  __builtin_memcpy(pieces, &v, sizeof v);
+  return (pieces[I] + ...);
+}
+INLINE FourInts fold(Int v) { return fold(v, std::make_integer_sequence<int, LANES / 4>{}); }
+
+// What blocks of LANES rows of weights give with M rows of x, a row of weights in each lane.
+constexpr int kBlocksAtOnce = 64;
+template <int M>
+struct RowSums {
+  alignas(64) int32_t sums[kBlocksAtOnce][M][LANES];
+  int32_t offsets[kBlocksAtOnce][M][LANES];
+  Float16 scales[kBlocksAtOnce][LANES], offset_scales[kBlocksAtOnce][LANES];
+};
+
+// A block of four rows -> four lanes. A loop over the rows would keep their sums in memory.
+template <class F, int M, int... I>
+INLINE void multiply_four_rows(RowSums<M>* to, int64_t b, int lane, const char* const (&w)[4],
+                               const Group256* const (&x)[M], std::integer_sequence<int, I...>) {
+  const int64_t at = b * F::kBytes;
+  BlockSums rows[4][M];
+  (multiply_block<F, M>(rows[I], w[I] + at, x), ...);
+  for (int m = 0; m < M; ++m) {
+    const FourInts sums = sums_of_four(fold(rows[I][m].sum)...);
+    __builtin_memcpy(to->sums[b][m] + lane, &sums, 16);
+    if constexpr (F::kOffset) {
+      const FourInts offsets = sums_of_four(rows[I][m].offset...);
+      __builtin_memcpy(to->offsets[b][m] + lane, &offsets, 16);
+    }
+  }
+  for (int r = 0; r < 4; ++r) {
+    to->scales[b][lane + r].bits = word_at(w[r] + at + F::kScale);
+    if (F::kOffset) to->offset_scales[b][lane + r].bits = word_at(w[r] + at + F::kOffsetScale);
+  }
+}
+
+template <class F, int M>
+INLINE void add_sums(Vec (&total)[M], const RowSums<M>& of, const Group256* const (&x)[M], int64_t blocks) {
+  for (int64_t b = 0; b < blocks; ++b) {
+    const Vec scale = load(of.scales[b]), offset_scale = F::kOffset ? load(of.offset_scales[b]) : Vec{};
+    for (int m = 0; m < M; ++m)
+      total[m] = add_block_sums<F>(total[m], x[m][b].scale, scale, load_int(of.sums[b][m]), offset_scale,
+                                   F::kOffset ? load_int(of.offsets[b][m]) : Int{});
+  }
+}
+
+inline int64_t packed_bytes256(int64_t k) { return k / 256 * static_cast<int64_t>(sizeof(Group256)); }
 
 template <class F>
-struct Blocks256 {
-  template <int M>
-  static constexpr int kRows = kWeightRows<M>;
+bool pack256(char* to, const float* x, int64_t k, float* error) {
+  float largest = 0.f;
+  Group256* group = reinterpret_cast<Group256*>(to);
+  for (int64_t i = 0; i < k; i += 256, ++group)
+    if (!pack_block256<F>(group, x + i, &largest, error ? error + i : nullptr)) return false;
+  return largest == 0.f || largest > 0x1p-60f;
+}
 
-  static int64_t packed_bytes(int64_t k) { return k / 256 * static_cast<int64_t>(sizeof(Group256)); }
+// The addresses of LANES rows of a weight from row n on; past the last row it is repeated.
+INLINE void set_rows(const char* (&w)[LANES], const LinearPart& part, int64_t n) {
+  const int64_t row = row_bytes(part.format, part.k);
+  for (int r = 0; r < LANES; ++r) w[r] = part.weight + smaller(n + r, part.n1 - 1) * row;
+}
 
-  static bool pack(char* to, const float* x, int64_t k, float* error) {
-    float largest = 0.f;
-    Group256* group = reinterpret_cast<Group256*>(to);
-    for (int64_t i = 0; i < k; i += 256, ++group)
-      if (!pack_block256<F>(group, x + i, &largest, error ? error + i : nullptr)) return false;
-    return largest == 0.f || largest > 0x1p-60f;
+// Stores `rows` <= kTile results of row m of x for each of four streams of `each` columns.
+INLINE void store_streams(const LinearPart& part, int64_t m, int64_t first, int64_t each, int64_t rows,
+                          const float (&totals)[4][kTile]) {
+  for (int r = 0; r < 4; ++r) {
+    const int64_t n = part.n0 + r * each + first, here = smaller(rows, part.n1 - n);
+    if (here <= 0) return;
+    store_results(part.out_dtype, part.out, m * part.n + n, here, totals[r],
+                  part.bias ? part.bias + n : nullptr);
   }
+}
 
-  template <int R, int M>
-  static INLINE void dots(float (&out)[R][M], const Operands<R, M>& all) {
-    Sums256 to[R][M] = {};
+// Rows `first` to first + LANES / 4 - 1 of four streams of `each` rows, in LANES lanes: lane l has row l / 4
+// of stream l % 4.
+template <class F, int M>
+INLINE void multiply_streams(Vec (&total)[M], const LinearPart& part, int64_t first, int64_t each) {
+  const int64_t row = row_bytes(part.format, part.k);
+  for (int64_t b = 0; b < part.k / 256; b += kBlocksAtOnce) {
     const Group256* x[M];
-    for (int m = 0; m < M; ++m) x[m] = reinterpret_cast<const Group256*>(all.x[m]);
-    for (int64_t b = 0; b < all.k / 256; ++b) {
-      add_blocks<F>(to, all.w, b, x, std::make_integer_sequence<int, R>{});
-      for (int m = 0; m < M; ++m) ++x[m];
+    for (int m = 0; m < M; ++m) x[m] = reinterpret_cast<const Group256*>(part.x + m * part.x_bytes) + b;
+    const int64_t blocks = smaller(kBlocksAtOnce, part.k / 256 - b);
+    RowSums<M> sums;
+    for (int lane = 0; lane < LANES; lane += 4) {
+      const char* w[4];
+      for (int r = 0; r < 4; ++r)
+        w[r] =
+            part.weight + smaller(part.n0 + r * each + first + lane / 4, part.n1 - 1) * row + b * F::kBytes;
+      const Group256* at[M];
+      for (int m = 0; m < M; ++m) at[m] = x[m];
+      for (int64_t i = 0; i < blocks; ++i) {
+        multiply_four_rows<F>(&sums, i, lane, w, at, std::make_integer_sequence<int, 4>{});
+        for (int m = 0; m < M; ++m) ++at[m];
+      }
     }
-    Vec sums[R][M];
-    for (int r = 0; r < R; ++r)
-      for (int m = 0; m < M; ++m)
-        sums[r][m] = F::kOffset ? to[r][m].sum - in_first_lanes(to[r][m].offset) : to[r][m].sum;
-    sums_across(out, sums);
+    add_sums<F>(total, sums, x, blocks);
   }
-};
+}
+
+// M packed rows of x. Reads the weights as four sequential streams: memory is fastest if each thread reads a
+// few long streams.
+template <class F, int M>
+void few_rows256(const LinearPart& part) {
+  constexpr int kRows = LANES / 4;
+  const int64_t each = (part.n1 - part.n0 + 3) / 4;
+  for (int64_t first = 0; first < each; first += kTile) {
+    float totals[M][4][kTile];
+    const int64_t rows = smaller(each - first, kTile);
+    for (int64_t j = 0; j < rows; j += kRows) {
+      Vec sums[M] = {};
+      multiply_streams<F>(sums, part, first + j, each);
+      if (part.with_rounding_error) sums[0] += sums[M - 1];  // of one row and its rounding error
+      for (int m = 0; m < M; ++m)
+        for (int lane = 0; lane < LANES; ++lane) totals[m][lane % 4][j + lane / 4] = sums[m][lane];
+    }
+    for (int64_t m = 0; m < part.m; ++m) store_streams(part, m, first, each, rows, totals[m]);
+  }
+}
 
 }  // namespace stored
 }  // namespace

@@ -24,6 +24,25 @@ struct Operands {
   int64_t k;
 };
 
+struct AddBias {
+  INLINE Vec operator()(Vec sum, Vec bias) const { return sum + bias; }
+};
+
+template <class T>
+INLINE void store_results(char* out, int64_t n, const float* sums, const float* bias) {
+  if (bias)
+    map(reinterpret_cast<T*>(out), n, AddBias{}, sums, bias);
+  else
+    map(reinterpret_cast<T*>(out), n, Identity{}, sums);
+}
+
+inline void store_results(DType dtype, char* out, int64_t at, int64_t n, const float* sums,
+                          const float* bias) {
+  if (dtype == kFloat32) return store_results<float>(out + 4 * at, n, sums, bias);
+  if (dtype == kFloat16) return store_results<Float16>(out + 2 * at, n, sums, bias);
+  store_results<BFloat16>(out + 2 * at, n, sums, bias);
+}
+
 }  // namespace stored
 }  // namespace
 }  // namespace cpu::ISA

@@ -69,6 +69,24 @@ INLINE Int dot_signed(Int sum, Bytes w, Bytes x) {
 INLINE Int dot_small(Int sum, Bytes u, Bytes x) { return dot_signed(sum, u, x); }
 #endif
 
+// As dot_small(), with the products of the four bytes of a lane in that lane.
+INLINE Int dot_in_lanes(Int sum, Bytes u, Bytes x) {
+#ifdef DOT_IN_LANES
+  return DOT_IN_LANES(sum, u, x);
+#else
+  return dot_small(sum, u, x);
+#endif
+}
+
+// The sum of the products of the two words of each lane.
+INLINE Int products_of_words(Int a, Int b) {
+#ifdef SUMS_OF_PAIRS
+  return SUMS_OF_PAIRS((Shorts)a, (Shorts)b);
+#else
+  return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
 // The products of eight words, added in pairs.
 INLINE FourInts fours_of_words(EightWords a, EightWords b) {
 #if defined(AIRLLM_X86)
@@ -86,10 +104,20 @@ INLINE uint16_t word_at(const char* p) {
   return static_cast<uint16_t>(static_cast<unsigned char>(p[0]) | static_cast<unsigned char>(p[1]) << 8);
 }
 
-INLINE uint32_t four_at(const char* p) {
+INLINE uint32_t four_at(const void* p) {
   uint32_t v;
   __builtin_memcpy(&v, p, 4);
   return v;
+}
+// Four bytes, in each lane.
+INLINE Int four_in_all_lanes(const void* p) { return Int{} + static_cast<int32_t>(four_at(p)); }
+
+// GCC would compute all products before it adds the first of them, and spill them.
+template <class V>
+INLINE void keep_in_register(V& v) {
+#ifdef KEEP_IN_REGISTER
+  KEEP_IN_REGISTER(v);
+#endif
 }
 
 // A group is LANES / 4 blocks of kStride bytes. Each block has 16 bytes, four lanes, of a vector.

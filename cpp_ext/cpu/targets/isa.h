@@ -40,6 +40,10 @@
   ((Int)vpadalq_s16((int32x4_t)(sum),                                                                 \
                     vmlal_high_s8(vmull_s8(vget_low_s8((int8x16_t)(w)), vget_low_s8((int8x16_t)(i))), \
                                   (int8x16_t)(w), (int8x16_t)(i))))
+#define DOT_IN_LANES(sum, w, i)                                                                    \
+  ((Int)vpadalq_s16((int32x4_t)(sum),                                                              \
+                    vpaddq_s16(vmull_s8(vget_low_s8((int8x16_t)(w)), vget_low_s8((int8x16_t)(i))), \
+                               vmull_high_s8((int8x16_t)(w), (int8x16_t)(i)))))
 #include "kernels.inl"
 
 #ifdef AIRLLM_ARM_DOTPROD

@@ -1,0 +1,226 @@
+// Products of several rows of x with blocks of 256 values. A panel is a block of each of LANES rows of
+// weights, one row in each lane, unpacked once for all rows of x. x stays as one_row() reads it.
+#ifndef AIRLLM_PANELS_256_INL
+#define AIRLLM_PANELS_256_INL
+#include "../simd/transpose.inl"
+#include "gemv_256.inl"
+#if defined(PAIRS_U8_I8) && !defined(DOT_U8_I8)
+#define SCALES_IN_PAIRS  // sums of pairs of products are multiplied by words
+#endif
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
+
+template <class F>
+struct Panel256 {
+  static constexpr int kSubs = 256 / F::kUnit;
+  // Steps of four codes whose sub-block is the same, and the steps whose sums of pairs fit 16 bits.
+  static constexpr int kRun = F::kUnit == 32 && LANES >= 8 ? 8 : 4, kRuns = 64 / kRun;
+  static constexpr int kFit = 32767 / (2 * 127 * F::kLargest),
+                       kChain = kFit < kRun ? kFit >= 4 ? 4 : kFit : kRun;
+
+  int32_t codes[64][LANES];           // of each row, in the order of x
+  int32_t scales[kRuns][LANES];       // of the sub-block of each run
+  int32_t factors[kSubs / 2][LANES];  // pairs of int16, of x's sums: the offsets or, without any, the scales
+  float scale[LANES], offset_scale[LANES];
+};
+
+// Four rows of four words -> four columns, in lanes [first, first + 4) of each.
+INLINE void transpose_words(int32_t (*to)[LANES], int first, const FourInts* rows) {
+  FourInts columns[4] = {rows[0], rows[1], rows[2], rows[3]};
+  transpose<4>(columns);
+  for (int i = 0; i < 4; ++i) __builtin_memcpy(to[i] + first, &columns[i], 16);
+}
+
+// The scale of one sub-block of each row, from the words of two: as an integer, or twice as a word.
+INLINE Int scale_of_pair(Int words, int odd) {
+#ifdef SCALES_IN_PAIRS
+  const Bits bits = (Bits)words;
+  return odd ? (Int)(bits >> 16 | (bits & 0xffff0000u)) : (Int)((bits & 0xffffu) | bits << 16);
+#else
+  return odd ? words >> 16 : words << 16 >> 16;
+#endif
+}
+
+template <class F>
+INLINE void unpack_scales(Panel256<F>* panel, const char* const (&w)[LANES], int64_t at) {
+  constexpr int kWords = SubBlocks<F::kUnit>::kWords;
+  alignas(64) FourInts scales[kWords][LANES], offsets[kWords][LANES];
+  for (int r = 0; r < LANES; ++r) {
+    const SubBlocks<F::kUnit> sub = F::sub_blocks(w[r] + at);
+    for (int i = 0; i < kWords; ++i) {
+      scales[i][r] = (FourInts)sub.scales[i];
+      if (F::kOffset) offsets[i][r] = (FourInts)sub.offsets[i];
+    }
+  }
+  store(panel->scale, half_of_rows(w, at + F::kScale));
+  if (F::kOffset) store(panel->offset_scale, half_of_rows(w, at + F::kOffsetScale));
+  alignas(64) int32_t pairs[4 * kWords][LANES];
+  for (int i = 0; i < kWords; ++i)
+    for (int r = 0; r < LANES; r += 4) {
+      transpose_words(pairs + 4 * i, r, scales[i] + r);
+      if (F::kOffset) transpose_words(panel->factors + 4 * i, r, offsets[i] + r);
+    }
+  for (int run = 0; run < Panel256<F>::kRuns; ++run) {
+    const int sub = order<F>.sub_block[run * Panel256<F>::kRun / 4];
+    store_int(panel->scales[run], scale_of_pair(load_int(pairs[sub / 2]), sub % 2));
+  }
+  if (!F::kOffset && F::kZero)
+    for (int i = 0; i < 4 * kWords; ++i) store_int(panel->factors[i], load_int(pairs[i]));
+}
+
+// The block at byte `at` of each row.
+template <class F>
+void unpack_panel(Panel256<F>* panel, const char* const (&w)[LANES], int64_t at) {
+#pragma GCC unroll 8  // makes v a constant
+  for (int v = 0; v < F::kLowBytes / kStep; ++v)
+#pragma GCC unroll 4
+    for (int f = 0; f < F::kFields; ++f) {
+      Int rows[LANES];
+#pragma GCC unroll 16
+      for (int r = 0; r < LANES; ++r)
+        rows[r] = (Int)F::unpack(load_bytes(w[r] + at + F::kLow + v * kStep), w[r] + at, v, f);
+      transpose<LANES>(rows);
+#pragma GCC unroll 16
+      for (int s = 0; s < LANES; ++s) store_int(panel->codes[(v * F::kFields + f) * LANES + s], rows[s]);
+    }
+  unpack_scales<F>(panel, w, at);
+}
+
+// sum[m] += the products of one run of codes with row m of x, times the scales of their sub-blocks
+template <class F, int M>
+INLINE void add_run(Int (&sum)[M], const Panel256<F>& panel, int run, const Group256* const (&x)[M]) {
+  using Panel = Panel256<F>;
+  const int32_t (*const codes)[LANES] = panel.codes + run * Panel::kRun;
+  const Int scales = load_int(panel.scales[run]);
+  const auto four_of_x = [&](int m, int step) {
+    return four_in_all_lanes(x[m]->values + 4 * (run * Panel::kRun + step));
+  };
+#ifdef SCALES_IN_PAIRS
+#pragma GCC unroll 8
+  for (int s = 0; s < Panel::kRun; s += Panel::kChain) {
+    Pairs pairs[M] = {};
+#pragma GCC unroll 8
+    for (int t = s; t < s + Panel::kChain; ++t)
+      for (int m = 0; m < M; ++m) {
+        pairs[m] += PAIRS_U8_I8(load_bytes(codes[t]), four_of_x(m, t));
+        keep_in_register(pairs[m]);
+      }
+    for (int m = 0; m < M; ++m) sum[m] += SUMS_OF_PAIRS(pairs[m], scales);
+  }
+#else
+  Int dots[M] = {};
+#pragma GCC unroll 8
+  for (int s = 0; s < Panel::kRun; ++s)
+    for (int m = 0; m < M; ++m) {
+      dots[m] = dot_in_lanes(dots[m], load_bytes(codes[s]), (Bytes)four_of_x(m, s));
+      keep_in_register(dots[m]);
+    }
+  for (int m = 0; m < M; ++m) sum[m] += dots[m] * scales;
+#endif
+}
+
+// total[m] += a block of LANES rows of weights with one of row m of x
+template <class F, int M>
+INLINE void add_panel(Vec (&total)[M], const Panel256<F>& panel, const Group256* const (&x)[M]) {
+  Int sum[M] = {}, correction[M] = {};
+  for (int run = 0; run < Panel256<F>::kRuns; ++run) add_run<F, M>(sum, panel, run, x);
+  if (F::kOffset || F::kZero)
+    for (int i = 0; i < Panel256<F>::kSubs / 2; ++i)
+      for (int m = 0; m < M; ++m)
+        correction[m] += products_of_words(load_int(panel.factors[i]), four_in_all_lanes(x[m]->sums + 2 * i));
+  const Vec scale = load(panel.scale), offset_scale = F::kOffset ? load(panel.offset_scale) : Vec{};
+  for (int m = 0; m < M; ++m) {
+    if (F::kZero) sum[m] -= correction[m] * F::kZero;
+    total[m] = add_block_sums<F>(total[m], x[m]->scale, scale, sum[m], offset_scale, correction[m]);
+  }
+}
+
+// Fetches a part of the LANES rows from row n on into the second cache, in the order of memory, while block b
+// of the rows before them is multiplied: memory is much slower where it is read a block of each row at a
+// time.
+template <class F>
+INLINE void prefetch_rows(const LinearPart& part, int64_t n, int64_t b) {
+  constexpr int64_t kBytes = LANES * F::kBytes;
+  const char* const from = part.weight + n * row_bytes(part.format, part.k) + b * kBytes;
+  if (n + LANES <= part.n1)
+    for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+
+// totals += `blocks` panels with M rows of x
+template <class F, int M>
+void add_panels(float (*totals)[LANES], const Panel256<F>* panels, int64_t blocks, const char* x,
+                int64_t x_bytes) {
+  Vec sums[M];
+  const Group256* rows[M];
+  for (int m = 0; m < M; ++m) {
+    sums[m] = load(totals[m]);
+    rows[m] = reinterpret_cast<const Group256*>(x + m * x_bytes);
+  }
+  for (int64_t b = 0; b < blocks; ++b) {
+    add_panel<F, M>(sums, panels[b], rows);
+    for (int m = 0; m < M; ++m) ++rows[m];
+  }
+  for (int m = 0; m < M; ++m) store(totals[m], sums[m]);
+}
+template <class F>
+constexpr decltype(&add_panels<F, 1>) add_panels_of[] = {add_panels<F, 1>, add_panels<F, 2>, add_panels<F, 3>,
+                                                         add_panels<F, 4>};
+
+// Stores row m of the result for LANES columns from n on. With rounding errors, two totals make one result.
+INLINE void store_totals(const LinearPart& part, int64_t m, int64_t n, const float (*totals)[LANES]) {
+  float sums[LANES];
+  store(sums, part.with_rounding_error ? load(totals[0]) + load(totals[1]) : load(totals[0]));
+  store_results(part.out_dtype, part.out, m * part.n + n, smaller(LANES, part.n1 - n), sums,
+                part.bias ? part.bias + n : nullptr);
+}
+
+// At most kRows packed rows of x, from row m0 of the result on. kPanels times LANES rows of weights are
+// unpacked at a time, kBlocks blocks of each.
+template <class F, int kRows, int kPanels, int kBlocks>
+void multiply_panels(const LinearPart& part, int64_t m0, int64_t rows) {
+  alignas(64) Panel256<F> panels[kPanels][kBlocks];
+  alignas(64) float totals[kPanels][kRows][LANES];
+  const int per_row = part.with_rounding_error ? 2 : 1;
+  for (int64_t n = part.n0; n < part.n1; n += kPanels * LANES) {
+    const int64_t some = smaller(kPanels, (part.n1 - n + LANES - 1) / LANES);
+    __builtin_memset(totals, 0, sizeof totals);
+    for (int64_t b = 0; b < part.k / 256; b += kBlocks) {
+      const int64_t blocks = smaller(kBlocks, part.k / 256 - b);
+      for (int64_t v = 0; v < some; ++v) {
+        const char* w[LANES];
+        set_rows(w, part, n + v * LANES);
+        for (int64_t i = 0; i < blocks; ++i) {
+          prefetch_rows<F>(part, n + (v + kPanels) * LANES, b + i);
+          unpack_panel<F>(&panels[v][i], w, (b + i) * F::kBytes);
+        }
+      }
+      const char* const x = part.x + m0 * per_row * part.x_bytes + b * static_cast<int64_t>(sizeof(Group256));
+      for (int64_t m = 0; m < rows; m += 4)
+        for (int64_t v = 0; v < some; ++v)
+          add_panels_of<F>[smaller(rows - m, 4) - 1](totals[v] + m, panels[v], blocks, x + m* part.x_bytes,
+                                                     part.x_bytes);
+    }
+    for (int64_t m = 0; m < rows; m += per_row)
+      for (int64_t v = 0; v < some; ++v) store_totals(part, m0 + m / per_row, n + v * LANES, totals[v] + m);
+  }
+}
+
+// A few rows of x are multiplied by a panel while it is in the first cache. Many are taken in parts, and
+// panels of 64 rows of weights stay in the second one.
+template <class F>
+void several_rows256(const LinearPart& part) {
+  if (part.packed_rows() == 3) return few_rows256<F, 3>(part);
+  constexpr int kFew = 16, kMany = 96;
+  if (part.packed_rows() <= kFew) return multiply_panels<F, kFew, 1, 1>(part, 0, part.packed_rows());
+  const int64_t per_row = part.with_rounding_error ? 2 : 1;
+  for (int64_t m = 0; m < part.m; m += kMany / per_row)
+    multiply_panels<F, kMany, 64 / LANES, 4>(part, m, smaller(kMany, part.packed_rows() - m * per_row));
+}
+
+}  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif
