@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "../launch/launch.h"
 #include "stream.h"
+#include "types.h"
 
 namespace airllm::cuda {
 
