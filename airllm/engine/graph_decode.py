@@ -47,7 +47,7 @@ class CapturedStep:
     def prefill(self, tokens: Sequence[int], cache: Cache) -> np.ndarray:
         """Logits after the last of `tokens`, which run one by one."""
         if cache.long != self._long:
-            self._graph.turn(self._tables(cache))
+            self._graph.set_angles(self._tables(cache))
         for token in tokens:
             logits = self.run(token, cache)
         assert logits is not None, "there is room for all of them"

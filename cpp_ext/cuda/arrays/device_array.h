@@ -147,10 +147,10 @@ struct DeviceArray::Exported {
   }
 
   // A capsule that no consumer took frees the structure itself.
-  static py::capsule capsule(const char* name, void (*destructor)(PyObject*), Exported* made) {
-    PyObject* capsule = PyCapsule_New(&made->managed, name, destructor);
+  static py::capsule capsule(const char* name, void (*destructor)(PyObject*), Exported* exported) {
+    PyObject* capsule = PyCapsule_New(&exported->managed, name, destructor);
     if (!capsule) {
-      delete made;
+      delete exported;
       throw py::error_already_set();
     }
     return py::reinterpret_steal<py::capsule>(capsule);
@@ -175,12 +175,12 @@ inline py::capsule DeviceArray::dlpack(bool versioned) const {
     return Export::capsule(dlpack::kName, destructor, new Export(*this));
   }
   using Export = Exported<dlpack::ManagedVersioned>;
-  auto* made = new Export(*this);
-  made->managed.version = {1, 0};
+  auto* exported = new Export(*this);
+  exported->managed.version = {1, 0};
   const auto destructor = [](PyObject* c) {
     free_unless_taken<dlpack::ManagedVersioned>(c, dlpack::kVersionedName);
   };
-  return Export::capsule(dlpack::kVersionedName, destructor, made);
+  return Export::capsule(dlpack::kVersionedName, destructor, exported);
 }
 
 [[noreturn]] inline void buffer_error(const std::string& text) { throw py::buffer_error(text); }
