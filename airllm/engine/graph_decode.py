@@ -75,7 +75,7 @@ def capture_step(model: Model, cache: Cache) -> tuple[CapturedStep | None, str]:
 def _why_not(model: Model, cache: Cache) -> str:
     """Why the step cannot be captured; "" if nothing speaks against it yet."""
     if model.shard:
-        return "what processes have found is added up between the launches of a step"
+        return "the results of the processes are added between the launches of a step"
     if any(layer.experts for layer in model.layers):
         return "experts are chosen in host memory between the launches of a step"
     if cache.dtype not in CACHE_DTYPES:

@@ -75,7 +75,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
 
  private:
   void refuse(const ExpertArrays& experts, const LayerNumbers& n) const {
-    if (!Weights::kExperts && !experts.empty()) not_implemented(op_, "such a layer has no place for experts");
+    if (!Weights::kExperts && !experts.empty()) not_implemented(op_, "native layers do not support experts");
     std::set<std::string> traits{""};
     if (!experts.empty()) traits.insert("experts");
     if (!n.pre_norms) traits.insert("pre_norms");

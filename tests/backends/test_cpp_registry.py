@@ -11,7 +11,7 @@ from pathlib import Path
 import checkouts
 import numpy as np
 import pytest
-from conftest import REQUIRED
+from environment import REQUIRED
 
 import airllm
 from airllm.backends.config_schema import ALIASES, BUILT_IN, canonical_name

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from conftest import assert_agrees
+from accuracy import assert_agrees
 from device_backends import assert_all_agree, every_dtype, results, sample
 from opencl_variants import every_op, every_queue
 

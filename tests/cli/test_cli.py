@@ -479,12 +479,12 @@ def test_without_a_command_the_commands_are_listed(capsys):
 
 def test_a_file_that_cannot_be_written_is_refused_first(folder, tmp_path, capsys, monkeypatch):
     assert run("quantize", folder, tmp_path / "none" / "new.gguf", "--format=f16") == 1
-    assert f"new.gguf cannot be written: there is no folder {tmp_path / 'none'}" in capsys.readouterr().err
+    assert f"new.gguf cannot be written: there is not a folder {tmp_path / 'none'}" in capsys.readouterr().err
     (tmp_path / "file").touch()
     monkeypatch.setenv("AIRLLM_TUNING", str(tmp_path / "file" / "tuning.json"))
     monkeypatch.setattr(tune, "tune", lambda *_: pytest.fail("was measured all the same"))
     assert run("tune", "--quick") == 1
-    assert capsys.readouterr().err.endswith(f"cannot be written: {tmp_path / 'file'} is no folder\n")
+    assert capsys.readouterr().err.endswith(f"cannot be written: {tmp_path / 'file'} is not a folder\n")
 
 
 def test_a_folder_without_permission_to_write(tmp_path, monkeypatch):

@@ -25,8 +25,8 @@ from airllm.engine.parallel.tensor_parallel import Shard
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import ContextFull
 from airllm.ops.op import OPS
-from tests.conftest import REQUIRED
 from tests.support import tiny_gguf, tiny_models
+from tests.support.environment import REQUIRED
 from tests.support.tiny_models import AS_GGUF, DATA, FOLDERS, K_MODEL, VOCABULARY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ def kernel_of(path, backend="python", **options) -> PersistentKernel:
     return PersistentKernel(model=path, backend=backend, **{"cache_dtype": "f32", **options}).compile()
 
 
-OP_BY_OP = ("qwen2_moe", "qwen2_moe_some", "gpt_oss", "gpt_oss_limit")  # have what native layers do not know
+OP_BY_OP = ("qwen2_moe", "qwen2_moe_some", "gpt_oss", "gpt_oss_limit")  # no native layers support these
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -246,7 +246,7 @@ def test_a_token_that_is_no_whole_number(token, backend):
 
 WRONG = {
     r"mode has value 'prefill', expected one of 'decode'": {"mode": "prefill"},
-    r"no option 'use_cutlass_kernel' on the backend 'python', it knows: max_num_pages, context, cache_": {
+    r"no option 'use_cutlass_kernel' on the backend 'python', expected one of: max_num_pages, context, ": {
         "use_cutlass_kernel": True
     },
     r"no option 'num_workers' on the backend 'python'": {"num_workers": 2},
@@ -483,7 +483,7 @@ def test_others_do_not_go_on_without_one_that_is_closed(without_mpi):
     wanted = first.step(1)
     first.close()
     assert np.array_equal(second.step(1), wanted)  # computed before
-    with pytest.raises(RuntimeError, match="broke off .that of mpi_rank=0 is closed.: make others"):
+    with pytest.raises(RuntimeError, match="stopped .that of mpi_rank=0 is closed.: create new ones"):
         second.step(2)
 
 
@@ -514,7 +514,7 @@ def test_one_that_fails_ends_it_for_all(without_mpi, monkeypatch):
             kernel.step(2)
     for kernel in kernels:
         with pytest.raises(
-            RuntimeError, match="broke off .ZeroDivisionError: division by zero.: make others"
+            RuntimeError, match="stopped .ZeroDivisionError: division by zero.: create new ones"
         ):
             kernel.step(2)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import checkouts
 import pytest
-from conftest import REQUIRED
 from cuda_on_host import build
 from documents import blocks
+from environment import REQUIRED
 
 from airllm import tensor_ops
 from airllm.backends import config, open_backend

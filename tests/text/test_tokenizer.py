@@ -570,17 +570,17 @@ def test_parts_that_are_no_text_are_refused(part, message):
     ),
 )
 def test_what_cannot_be_compiled_is_no_template(source):
-    with pytest.raises(ModelFileError, match="model.gguf: the chat template is no Jinja template") as error:
+    with pytest.raises(ModelFileError, match="gguf: the chat template is not a Jinja template") as error:
         template(source)
     assert "\n" not in str(error.value)
 
 
 def test_errors_of_templates():
-    with pytest.raises(ChatTemplateError, match="model.gguf: the chat template refuses the messages: roles!"):
+    with pytest.raises(ChatTemplateError, match="model.gguf: the chat template rejects the messages: roles!"):
         template("{{ raise_exception('roles!') }}").render(HI)
     with pytest.raises(ChatTemplateError, match="fails on the messages: UndefinedError: "):
         template("{{ messages[4].content }}").render(HI)
-    with pytest.raises(ModelFileError, match=r"model.gguf: the chat template, line 2, is no Jinja template"):
+    with pytest.raises(ModelFileError, match=r"gguf: the chat template, line 2, is not a Jinja template"):
         template("a\n{% if %}")
     with pytest.raises(TypeError, match="chat: messages has type str, expected a list of dicts"):
         template("").render("Hi")

@@ -74,7 +74,7 @@ inline Array bytes(const Op& op, const char* name, PyObject* object, int64_t blo
     for (int i = 0; i < a.ndim; ++i) a.size *= a.shape[i];
   }
   if (!is_bytes || a.ndim < 1 || a.axis(1) % block)
-    op.wrong_type(name, "has data of another kind", "what the constructor of Quantized takes");
+    op.wrong_type(name, "has data of another kind", "data that the constructor of Quantized accepts");
   return a;
 }
 

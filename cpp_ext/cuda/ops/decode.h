@@ -18,7 +18,7 @@ namespace airllm::cuda {
 inline Operand on_device(const Op& op, const char* name, PyObject* object) {
   Operand x = read_stored(op, name, object);
   if (x.library != Library::own || x.device != default_device())
-    op.wrong_value(name, "lies in " + x.place(),
+    op.wrong_value(name, "is in " + x.place(),
                    "a DeviceArray on " + device_name(default_device()) + " (pass tensor_ops_cuda.to_device(" +
                        name + "))");
   return x;
@@ -174,7 +174,7 @@ class DecoderGraph {
     for (const py::handle layer : layers) {
       const auto& one = layer.cast<const DeviceLayer&>();
       if (one.device != default_device())
-        op_.wrong_value("layers", "lie on " + device_name(one.device), device_name(default_device()));
+        op_.wrong_value("layers", "are on " + device_name(one.device), device_name(default_device()));
       found.push_back(&one.get());
     }
     return found;
