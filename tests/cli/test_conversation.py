@@ -164,10 +164,10 @@ def test_retry_answers_the_last_question_again(talk, monkeypatch):
     assert contents(talk) == ["a", "1 a", "b", "3 b"] and len(talk.said) == 3
     assert talk.said[1][0] == talk.said[2][0]
 
-    def refused(*_, **__):
+    def refuse(*_, **__):
         raise ValueError("refused")
 
-    monkeypatch.setattr(talk.engine, "stream_chat", refused)
+    monkeypatch.setattr(talk.engine, "stream_chat", refuse)
     with pytest.raises(ValueError, match="refused"):
         slash_commands.run(talk, "retry", "")
     assert contents(talk) == ["a", "1 a", "b", "3 b"]

@@ -238,7 +238,7 @@ def test_a_long_text_takes_no_long(pieces):
     assert pieces.decode(pieces.encode(text)) == text
 
 
-def changed(name: str, **keys) -> dict:
+def change_keys(name: str, **keys) -> dict:
     found = tokenizer_files.metadata(name)
     for key, value in keys.items():
         found[f"tokenizer.ggml.{key}"] = value
@@ -273,7 +273,7 @@ def test_broken_metadata_says_where(keys, message):
     if "token_type" in keys:
         keys = {"token_type": np.full(len(tokenizer_files.metadata(PIECES)["tokenizer.ggml.tokens"]), 6)}
     with pytest.raises(ModelFileError, match=f"model.gguf: .*{message}"):
-        gguf_tokenizer(HERE, changed(PIECES, **keys))
+        gguf_tokenizer(HERE, change_keys(PIECES, **keys))
 
 
 def test_a_folder_with_sentence_pieces(tmp_path):
@@ -305,7 +305,7 @@ def test_a_folder_with_sentence_pieces(tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     (
-        ({"tokenizer.json": "{"}, "tokenizer.json is no JSON"),
+        ({"tokenizer.json": "{"}, "tokenizer.json is not JSON"),
         ({"tokenizer.json": "{}"}, "tokenizer.json: the tokenizer cannot be used"),
         (
             {"tokenizer_config.json": '{"bos_token": "nobody"}'},
