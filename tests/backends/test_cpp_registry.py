@@ -70,7 +70,9 @@ def example(tmp_path_factory):
 def named(tmp_path_factory):
     """tests/cpp/test_registry.cpp, under ThreadSanitizer, which does not understand OpenMP."""
     flags = [*airllm.get_cpp_flags(openmp=False), "-fsanitize=thread", "-DAIRLLM_PLAIN_VECTORS"]
-    program = compile_program(tmp_path_factory.mktemp("checked") / "checked", "tests/cpp/test_registry.cpp", flags)
+    program = compile_program(
+        tmp_path_factory.mktemp("checked") / "checked", "tests/cpp/test_registry.cpp", flags
+    )
     done = run(program, *NAMES)
     assert done.stderr == "" and "WRONG" not in done.stdout, done.stdout[-2000:] + done.stderr[-8000:]
     return done

@@ -179,9 +179,7 @@ def test_where_metal_is_not_it_gives_way_to_the_next_and_mlx_goes_by_its_own_nam
     assert next(each.reason for each in backends.discover_backends() if each.name == "metal")
     assert backends.init_backend("mps", fallback_backends=["metal", "cpu"]).name() == "cpp"
     assert backends.init_backend(backends.BackendPreference.Metal).name() == backends.get_backend()
-    with pytest.raises(
-        backends.BackendUnavailable, match="Metal needs an Apple GPU, and there is none here"
-    ):
+    with pytest.raises(backends.BackendUnavailable, match="Metal needs an Apple GPU, and there is none here"):
         backends.init_backend("mps")
 
 

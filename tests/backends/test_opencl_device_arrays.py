@@ -172,8 +172,17 @@ def test_a_decoder_layer_stays_on_the_device(queue):
     def random_weights(*shape, format="q8_0"):
         return Quantized(FORMATS[format].encode(rng.standard_normal(shape, np.float32) / 8), format)
 
-    wq, wk, wv = random_weights(heads * d, width), random_weights(groups * d, width), random_weights(groups * d, width, format="q4_0")
-    wo, w1, w2, w3 = random_weights(width, heads * d), random_weights(96, width), random_weights(width, 96), random_weights(96, width)
+    wq, wk, wv = (
+        random_weights(heads * d, width),
+        random_weights(groups * d, width),
+        random_weights(groups * d, width, format="q4_0"),
+    )
+    wo, w1, w2, w3 = (
+        random_weights(width, heads * d),
+        random_weights(96, width),
+        random_weights(width, 96),
+        random_weights(96, width),
+    )
     norm, table = rng.standard_normal(width, np.float32), random_weights(9, width)
     cos, sin = tensor_ops.rope_table(np.array([7]), d)
 

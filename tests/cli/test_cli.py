@@ -292,7 +292,9 @@ def test_a_pipe_that_stays_open_is_waited_for_and_that_is_said(monkeypatch, caps
 
 
 def test_bytes_that_are_no_text_are_a_line(folder):
-    done = run_piped("generate", folder, b"\xff\xfe".decode("utf-8", "surrogateescape"), stdin=subprocess.DEVNULL)
+    done = run_piped(
+        "generate", folder, b"\xff\xfe".decode("utf-8", "surrogateescape"), stdin=subprocess.DEVNULL
+    )
     assert done.returncode == 1 and done.stdout == b""
     assert done.stderr.startswith(b"airllm: ") and b"expected Unicode" in done.stderr
     assert done.stderr.count(b"\n") == 1

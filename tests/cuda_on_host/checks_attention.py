@@ -188,7 +188,12 @@ def test_strided_device_arrays(t, dtype, kind):
     cache = rng.standard_normal((2, 3, 50, 24)).astype(dtype)
     k, v = cache[:, :2, :33, :16], cache[:, 1:, 5:38, 8:]
     mask = np.broadcast_to(rng.random((2, 1, 1, 33)) < 0.7, (2, 4, t, 33))
-    arrays = [as_strided(q, kind), as_strided(k, kind, stream=OTHER_STREAM), as_strided(v, kind), as_strided(mask, kind)]
+    arrays = [
+        as_strided(q, kind),
+        as_strided(k, kind, stream=OTHER_STREAM),
+        as_strided(v, kind),
+        as_strided(mask, kind),
+    ]
     copies = cuda.copies()
     result = cuda.attention(*arrays, causal=True)
     assert cuda.copies() == copies
