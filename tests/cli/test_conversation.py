@@ -327,7 +327,7 @@ def test_without_a_home_nothing_is_kept(monkeypatch, capsys):
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it does without HOME and passwd
     line_editor._history().append_string("a")
     err = capsys.readouterr().err
-    assert not Path("~").exists() and "is not kept for the next time: " in err and "home" in err
+    assert not Path("~").exists() and "the input history is not saved: " in err and "home" in err
 
 
 WAIT = """

@@ -397,7 +397,7 @@ def test_every_head_belongs_to_a_process():
         ValueError, match="world_size has value 4, expected one of 1, 2, 3, 9 for a model of 9"
     ):
         Shard(nine, SimpleNamespace(rank=0, size=4))
-    with pytest.raises(ValueError, match="expected 1: olmo2 takes the norm of all of q and k"):
+    with pytest.raises(ValueError, match="expected 1: olmo2 normalizes whole rows of q and k"):
         Shard(open_config(DATA / "olmo2"), SimpleNamespace(rank=0, size=2))
 
 
