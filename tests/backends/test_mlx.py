@@ -185,7 +185,7 @@ def test_where_metal_is_not_it_gives_way_to_the_next_and_mlx_goes_by_its_own_nam
 
 def test_a_cpu_is_no_reason_to_take_it_and_an_apple_gpu_is(monkeypatch):
     if sys.platform != "darwin":
-        assert tensor_ops_mlx.only_when_asked().startswith("MLX is for Apple's GPUs")
+        assert tensor_ops_mlx.only_when_asked().startswith("MLX needs an Apple GPU")
     monkeypatch.setattr(sys, "platform", "darwin")
     for gpu in (False, True):
         monkeypatch.setattr(runtime, "on_gpu", lambda gpu=gpu: gpu)
