@@ -93,7 +93,7 @@ def check_places(options: argparse.Namespace) -> tuple[Path, Path, Path | None]:
 
     tuning = tuning_file.tuning_file() if options.tune else None
     if options.tune and tuning is None:
-        raise ValueError(f"{tuning_file.why_no_file()}: that leaves --tune no file to write")
+        raise ValueError(f"{tuning_file.why_no_file()}: --tune has no file to write")
     json_path = options.json or options.output / "report.json"
     html_path = options.html or options.output / "report.html"
     for each in filter(None, (json_path, html_path, tuning)):

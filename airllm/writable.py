@@ -14,7 +14,7 @@ def refuse_unwritable(path: Path) -> None:
         raise IsADirectoryError(f"{path} is a folder, expected the name of a file")
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir():
-        raise NotADirectoryError(f"{path} cannot be written: {folder} is no folder")
+        raise NotADirectoryError(f"{path} cannot be written: {folder} is not a folder")
     if not os.access(path if path.exists() else folder, os.W_OK):
         raise PermissionError(f"{path} cannot be written: no permission to write into {folder}")
 

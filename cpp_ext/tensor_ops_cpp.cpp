@@ -79,7 +79,7 @@ PyMethodDef methods[] = {
 void copy_all(py::object out, py::object x) {
   const Op op{"copy"};
   const Array from = array(op, "x", x.ptr());
-  const Array to = checked_out(op, out.ptr(), from.dtype, from.ndim, from.shape, {{"x", &from, false}});
+  const Array to = check_out(op, out.ptr(), from.dtype, from.ndim, from.shape, {{"x", &from, false}});
   if (from.dtype != cpu::kFloat32)
     op.wrong_type("x", std::string("has dtype ") + dtype_name(from.dtype), "float32");
   run(from.size, 1, 1024, [&](int64_t begin, int64_t end) {
@@ -127,7 +127,7 @@ void use(py::handle module, const cpu::Kernels* kernels) {
 
 py::list variants() {
   py::list names;
-  for (const cpu::Kernels* kernels : cpu::supported()) names.append(kernels->isa);
+  for (const cpu::Kernels* kernels : cpu::supported_sets()) names.append(kernels->isa);
   return names;
 }
 
@@ -234,7 +234,7 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
       "Of each stored format that the kernels read: ggml's number for it, values and bytes of a block.");
   m.def("calls", [] { return calls.load(); }, "Kernels run so far in this process.");
   m.def(
-      "release_memory", [] { return cpu::kept().release(); },
+      "release_memory", [] { return cpu::kept_buffers().release(); },
       "Return the freed result buffers that were kept to the system; their bytes.");
   m.def(
       "route", route, py::arg("usual"), py::arg("arrays"), py::arg("tables"),

@@ -8,17 +8,14 @@ import shutil
 import sys
 import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
 
 import checkouts
-import ml_dtypes
-import numpy as np
 import pytest
+from case_choice import spread
+from environment import ALL, REQUIRED, TOOLS
 
 # Compiled OpenCL programs of earlier runs must not hide what this run's kernels do; its processes share them.
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -30,47 +27,18 @@ os.environ.pop("PIP_LOG", None)
 # What was measured on this machine must not choose the kernels under test.
 os.environ["AIRLLM_TUNING"] = "off"
 
+from targets import Target, targets
+
 from airllm import tensor_ops  # noqa: F401  ops must be declared before a backend is tried
-from airllm.backends import config, registry
+from airllm.backends import registry
 from airllm.backends.declaration import Declaration, all_declarations
 from airllm.files import smollm2
 from airllm.ops.op import OPS
 
-# What tests look for besides backends.
-TOOLS = {"oclgrind", "neon", "qemu-x86_64", "clang", "objdump", "real-data", "nvcc", "mpi", "cmake"}
-REQUIRED = [name for name in os.environ.get("AIRLLM_TEST_REQUIRE", "").split(",") if name]
-DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
+pytest.register_assert_rewrite("accuracy")
+
 SKIPPED = pytest.StashKey[bool]()
 MOST = 6  # cases of a test on a target
-ALL = bool(os.environ.get("AIRLLM_TEST_ALL"))
-T = TypeVar("T")
-# Largest error, relative to the largest exact value of its row.
-TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float16): 2e-3, np.dtype(ml_dtypes.bfloat16): 1e-2}
-
-
-@dataclass(frozen=True)
-class Target:
-    """A backend, and which of its instruction sets or devices."""
-
-    backend: str
-    variant: str
-
-    @property
-    def module(self) -> ModuleType:
-        module = registry.open_backend(self.backend).module
-        assert module is not None
-        return module
-
-    def __str__(self) -> str:
-        return f"{self.backend}:{self.variant}" if self.variant else self.backend
-
-
-def targets() -> list[Target]:
-    found = []
-    for name in config.known_names():
-        if module := registry.open_backend(name).module:
-            found += [Target(name, variant) for variant in getattr(module, "variants", lambda: [""])()]
-    return found
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -105,24 +73,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         kept |= set(map(id, spread([case.params for case in group], group, _most(test.name, target))))
     left = [case for case in metafunc._calls if id(case) in kept]
     metafunc._calls[:] = left or metafunc._calls[:1]  # none at all would be a test without its arguments
-
-
-def spread(values: Sequence[Mapping[str, object]], cases: Sequence[T], most: int) -> list[T]:
-    """At most so many of the cases. Each next one has the most values, and pairs of them, that are new."""
-    left = {i: _values_and_pairs(each) for i, each in enumerate(values)}
-    chosen: list[T] = []
-    while left and len(chosen) < most:
-        best = max(left, key=lambda i: (len(left[i]), -i))
-        chosen.append(cases[best])
-        seen = left.pop(best)
-        for new in left.values():
-            new -= seen
-    return chosen
-
-
-def _values_and_pairs(values: Mapping[str, object]) -> set[frozenset]:
-    each = [(name, repr(value)) for name, value in values.items()]
-    return {frozenset(some) for count in (1, 2) for some in combinations(each, count)}
 
 
 def _most(test: str, target: str) -> int:
@@ -240,14 +190,3 @@ def fake(monkeypatch):
         return module
 
     return make
-
-
-def assert_agrees(actual: np.ndarray, exact: np.ndarray, dtype: np.dtype) -> None:
-    """`actual` has `dtype` and is as near to the float64 result as the dtype allows."""
-    assert isinstance(actual, np.ndarray) and actual.dtype == dtype and actual.shape == exact.shape
-    if not exact.size:
-        return
-    error = np.abs(actual.astype(np.float64) - exact)
-    scale = np.abs(exact).max(axis=-1, keepdims=True) if exact.ndim else np.abs(exact)
-    worst = np.max(error / np.maximum(scale, 1e-30))
-    assert worst <= TOLERANCE[np.dtype(dtype)], f"error of {worst:.2e} of the row's largest value"

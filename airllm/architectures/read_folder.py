@@ -16,7 +16,7 @@ from airllm.files.weight_file import read_json
 
 # Flags that must not be set -> what is expected instead.
 _REFUSED = {
-    "mlp_bias": "false: feed-forward biases are not known here",
+    "mlp_bias": "false: feed-forward biases are not supported",
     "use_bidirectional_attention": "false: a model that writes text",
 }
 

@@ -150,7 +150,7 @@ class NamedTensors:
         count, is_bias = self.config.experts, name.endswith("_bias")
         if whole.ndim != (2 if is_bias else 3) or whole.shape[0] != count or not 0 <= expert < count:
             found = f"has shape {whole.shape}"
-            expected = f"({count}, {'values' if is_bias else 'rows, columns'}), as {name} lies in it"
+            expected = f"({count}, {'values' if is_bias else 'rows, columns'}), as {name} is stored in it"
             raise ModelFileError(self.weights.path, f"tensor {stored}", found, expected)
         return self._of_stack(whole[expert], name.rpartition(".")[2].removesuffix("_bias"))
 

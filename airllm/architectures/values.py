@@ -98,7 +98,7 @@ def check_config(values: Values, keys: Mapping[str, str], rope_dim: str, config:
         raise refuse("head_dim", "an even number")
     for rope in (config.rope, config.local_rope or config.rope):
         if rope.dim % 2 or rope.dim > config.head_dim:
-            found = f"makes {rope.dim} values turn"
+            found = f"rotates {rope.dim} values"
             raise values.error(rope_dim, found, f"an even number of at most {config.head_dim}")
     if config.experts_used > config.experts:
         raise refuse("experts_used", f"at most the {config.experts} experts")

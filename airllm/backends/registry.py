@@ -203,7 +203,7 @@ def _choose_tuned(backend: Backend, settings: config.Config, passed_over: dict[s
     if found is None:
         return _Choice(backend, settings, passed_over, NOT_MEASURED)
     if changed := found.machine.changes({backend.name: backend.device}):
-        why = f"{found.path} does not hold here any more ({'; '.join(changed)}): `airllm tune` measures again"
+        why = f"{found.path} no longer applies here ({'; '.join(changed)}): `airllm tune` measures again"
         warnings.warn(f"airllm: {why}", stacklevel=2)
         return _Choice(backend, settings, passed_over, why)
     table = _table(found, backend, settings)

@@ -25,7 +25,7 @@ _LARGEST = sys.maxsize  # limit on the number of elements of an array
 DTYPES = ("float32", "float16", "bfloat16")
 KEYS = ("about", "measured", "machine", "ops")
 ABOUT = "how long ops take on each backend of this machine, in us (median, quartiles): airllm tune"
-REMEDY = "`airllm tune` measures and writes the file anew"
+REMEDY = "`airllm tune` measures again and rewrites the file"
 
 
 @dataclass(frozen=True)

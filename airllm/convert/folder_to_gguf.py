@@ -71,7 +71,7 @@ def _check(folder: Path, config: ModelConfig, keys: Iterable[Key], sources: Iter
         expected, found = getattr(config, field.name), getattr(read, field.name)
         if field.name == "norm_offset" or _equal(expected, found):
             continue
-        what = f"cannot be said in a GGUF file: it would be read as {found}"
+        what = f"cannot be stored in a GGUF file: it would be read as {found}"
         raise ModelFileError(folder / "config.json", f"the model's {field.name}, {expected},", what)
 
 

@@ -70,9 +70,9 @@ def quantize(source: Path, target: Path, format: str = "q4_0", on_progress: OnPr
         raise ValueError(f"format has value {format!r}, expected one of {', '.join(TARGETS)}")
     format = format.lower()
     if target.exists():
-        raise FileExistsError(f"{target} is there already: remove it, or choose another name")
+        raise FileExistsError(f"{target} exists already: remove it, or choose another name")
     if not target.parent.exists():
-        raise FileNotFoundError(f"{target} cannot be written: there is no folder {target.parent}")
+        raise FileNotFoundError(f"{target} cannot be written: there is not a folder {target.parent}")
     refuse_unwritable(target)
     with open_weights(source) as weights:
         if isinstance(weights, GgufFile):

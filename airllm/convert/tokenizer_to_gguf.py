@@ -34,7 +34,7 @@ def tokenizer_keys(folder: Path, vocabulary: int) -> list[Key]:
     model = description.get("model")
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
         kind = model.get("type") if isinstance(model, dict) else None
-        raise ModelFileError(path, "model", f"is of type {kind}", "BPE, the kind that GGUF files can say")
+        raise ModelFileError(path, "model", f"is of type {kind}", "BPE, the kind that GGUF files support")
     if len(tokenizer) > vocabulary:
         found = f"has {len(tokenizer)} tokens"
         raise ModelFileError(path, "the vocabulary", found, f"at most the model's {vocabulary}")
@@ -81,8 +81,8 @@ def _pre_tokenizer(path: Path, whole_pieces: bool) -> str:
             built = known.build()
             if known.whole_pieces == whole_pieces and all(cut(own, t) == cut(built, t) for t in PROBES):
                 return name
-    expected = f"one that cuts texts like one of {', '.join(PRE_TOKENIZERS)}"
-    raise ModelFileError(path, "pre_tokenizer", "cuts texts in a way that is not known", expected)
+    expected = f"one that splits texts like one of {', '.join(PRE_TOKENIZERS)}"
+    raise ModelFileError(path, "pre_tokenizer", "splits texts in an unknown way", expected)
 
 
 def cut(pre_tokenizer: Any, text: str) -> list[str]:

@@ -98,7 +98,8 @@ class LayerWiseInferenceEngine:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer, opened on first use."""
+        """The model's tokenizer, opened on first use. Raises RuntimeError after `close`."""
+        self._generator.require_open()
         return self._generator.tokenizer
 
     @property
@@ -135,8 +136,10 @@ class LayerWiseInferenceEngine:
 
         With `kv_cache_dir`, keys and values are in a file of that folder. Without a `name`, the file is
         deleted with the cache. With one, it stays: the same name reopens the sequence, whose tokens are in
-        `cache.tokens`. Raises CacheFileError for a file of another model or context, OSError for a full disk.
+        `cache.tokens`. Raises CacheFileError for a file of another model or context, OSError for a full disk,
+        RuntimeError after `close`.
         """
+        self._generator.require_open()
         return self._caches.new(name)
 
     @overload
@@ -169,10 +172,14 @@ class LayerWiseInferenceEngine:
         `tokens` is a list of ids. They follow those in `cache`, or begin a sequence if it is None. A list of
         such lists, with a list of caches, is a batch: it reads the layers' weights once and returns a list.
         If the tokens go through the layers in several parts, `on_progress(done, total)` is called with
-        numbers of tokens.
+        numbers of tokens. Raises ValueError for a sequence without tokens.
         """
         single = not tokens or not isinstance(tokens[0], (list, tuple, np.ndarray))
         batch: Any = [tokens] if single else tokens
+        for i, sequence in enumerate(batch):
+            if not len(sequence):
+                where = "tokens" if single else f"tokens[{i}]"
+                raise ValueError(f"forward: {where} has 0 tokens, expected one or more")
         given: Any = [cache] if single else cache
         caches = [self.new_cache() for _ in batch] if cache is None else list(given)
         ids = [[token_id(token, "forward") for token in sequence] for sequence in batch]
@@ -273,7 +280,7 @@ class LayerWiseInferenceEngine:
         `{"type": "text", "text": "Hi"}`. `template_values` are further variables of the template, such as
         `{"enable_thinking": False}`. `options` are those of `generate`. `drop_oldest` drops the oldest turns
         if there is no room for an answer: see `fitting`. Raises ChatTemplateError, a ValueError, if there is
-        no template or it refuses the messages, and ContextFull for messages longer than `context`.
+        no template or it rejects the messages, and ContextFull for messages longer than `context`.
         """
         answer = self.stream_chat(
             messages, max_new_tokens, template_values=template_values, drop_oldest=drop_oldest, **options

@@ -211,7 +211,7 @@ class _TrainedContext:
         if longest > self._most:
             self._warned = True
             found = f"the text has {longest} tokens now, and the model was made for at most {self._most}"
-            warnings.warn(f"{found}: what it says from here on may make no sense", BeyondTraining, 2)
+            warnings.warn(f"{found}: the text from here on may make no sense", BeyondTraining, 2)
 
 
 def _statistics(sequences: list[_Continuation], first: float, seconds: float) -> Statistics:

@@ -47,7 +47,7 @@ class CapturedStep:
     def prefill(self, tokens: Sequence[int], cache: Cache) -> np.ndarray:
         """Logits after the last of `tokens`, which run one by one."""
         if cache.long != self._long:
-            self._graph.turn(self._tables(cache))
+            self._graph.set_angles(self._tables(cache))
         for token in tokens:
             logits = self.run(token, cache)
         assert logits is not None, "there is room for all of them"
@@ -75,7 +75,7 @@ def capture_step(model: Model, cache: Cache) -> tuple[CapturedStep | None, str]:
 def _why_not(model: Model, cache: Cache) -> str:
     """Why the step cannot be captured; "" if nothing speaks against it yet."""
     if model.shard:
-        return "what processes have found is added up between the launches of a step"
+        return "the results of the processes are added between the launches of a step"
     if any(layer.experts for layer in model.layers):
         return "experts are chosen in host memory between the launches of a step"
     if cache.dtype not in CACHE_DTYPES:

@@ -35,7 +35,7 @@ class FusedLayers:
         self._run = ops.extension("decoder_layers")
         self.why_not = why_op_by_op(ops, layers[0].config)
         if not whole and any(layer.experts for layer in layers):
-            self.why_not = self.why_not or "experts come and go within a budget of memory"
+            self.why_not = self.why_not or "experts are loaded and released within a memory budget"
         if self.why_not:
             return
         self.most_rows = ops.extension("decoder_rows")
@@ -157,7 +157,7 @@ def why_not_native(ops: Any, config: ModelConfig, part: str) -> str:
     """
     traits = config.traits(part)
     if unknown := sorted(traits - ops.extension("decoder_traits")[part]):
-        return f"native {part} of {ops.name()} do not know {', '.join(unknown)}"
+        return f"native {part} of {ops.name()} do not support {', '.join(unknown)}"
     why = _refusal(ops, traits) if part == "layers" else ""
     return f"native layers of {ops.name()}: {why}" if why else ""
 

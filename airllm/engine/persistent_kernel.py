@@ -154,7 +154,7 @@ class PersistentKernel:
     def compile(self) -> PersistentKernel:
         """Open the model and plan the step, unless that is done already. Returns the kernel."""
         if self._closed:
-            raise RuntimeError("this PersistentKernel is closed: make another one")
+            raise RuntimeError("this PersistentKernel is closed: create another one")
         if self._group:
             self._group.prepare()
         elif not self._model:
@@ -362,5 +362,5 @@ def _ops_of(
     if unknown:
         known = ", ".join((*OPTIONS, *options_of(found.name())))
         what = f"no option {unknown[0]!r} on the backend {found.name()!r}"
-        raise ValueError(f"PersistentKernel has {what}, it knows: {known}")
+        raise ValueError(f"PersistentKernel has {what}, expected one of: {known}")
     return with_options(found.name(), options) if options else found

@@ -128,7 +128,7 @@ def _publish(partial: Path, path: Path) -> None:
         os.link(partial, path)
         return
     if path.exists():
-        raise FileExistsError(f"{path} was written by another meanwhile, which is left as it is")
+        raise FileExistsError(f"{path} was written by another process meanwhile, and is left unchanged")
     os.replace(partial, path)
 
 
@@ -157,7 +157,7 @@ class _Data:
             written += piece.nbytes
             self._done.add(piece.nbytes)
         if written != self.nbytes:
-            raise RuntimeError(f"{self._tensor.name}: {written} bytes were made, expected {self.nbytes}")
+            raise RuntimeError(f"{self._tensor.name}: {written} bytes were written, expected {self.nbytes}")
 
 
 def in_pieces(rows: int, row_values: int, most: int = 1 << 22) -> Iterator[slice]:

@@ -125,7 +125,7 @@ def _fetch(repo: str, file: str | None, access: dict[str, Any]) -> Path:
     try:
         hub = importlib.import_module("huggingface_hub")
     except ImportError:
-        found = f"{repo} is no file or folder here"
+        found = f"{repo} is not a file or folder here"
         command = extras.command("hub")
         raise ModelNotFound(f"{found}; to fetch it from Hugging Face: {command}") from None
     try:

@@ -147,7 +147,7 @@ def parse_json(path: Path, text: bytes, place: str = "") -> dict[str, Any]:
     except ModelFileError:
         raise
     except (ValueError, RecursionError) as error:
-        raise ModelFileError(path, place, f"is no JSON ({error})") from None
+        raise ModelFileError(path, place, f"is not JSON ({error})") from None
     if not isinstance(value, dict):
         raise ModelFileError(path, place, f"holds a {type(value).__name__}", "a JSON object")
     return value

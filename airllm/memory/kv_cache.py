@@ -143,7 +143,7 @@ def row_items(config: ModelConfig, dtype: str) -> int:
         return config.head_dim
     of = FORMATS["q8_0"]
     if config.head_dim % of.values:
-        wanted = f"f32 or f16 for heads of {config.head_dim}, which is no multiple of {of.values}"
+        wanted = f"f32 or f16 for heads of {config.head_dim}, which is not a multiple of {of.values}"
         raise ValueError(f"cache_dtype has value 'q8_0', expected {wanted}")
     return config.head_dim // of.values * of.bytes
 

@@ -123,7 +123,7 @@ class FileCache(Cache):
     def _check(self, nbytes: int, identity: bytes) -> None:
         found, header = self._file.seek(0, 2), self._header()
         if header[: len(_MAGIC)] != _MAGIC:
-            raise CacheFileError(self.path, f"begins with {header[:8]!r}", f"{_MAGIC!r}: no file of a cache")
+            raise CacheFileError(self.path, f"begins with {header[:8]!r}", f"{_MAGIC!r}: not a cache file")
         if len(header) < _IDENTITY_AT:
             raise CacheFileError(self.path, f"has {found} bytes", f"{nbytes}")
         _, version, length = _START.unpack_from(header)
@@ -151,7 +151,7 @@ def _open_locked(path: Path) -> BinaryIO:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise CacheFileError(path, "is in use", "a file that no other cache is open on") from None
+                raise CacheFileError(path, "is in use", "a file that no other cache has open") from None
             # Another process may have removed the file meanwhile, because it could not create it.
             if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 undo.pop_all()

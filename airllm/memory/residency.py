@@ -104,7 +104,7 @@ class Limited:
         cache_unpacked: bool,
     ):
         if not pages.SUPPORTED:
-            raise RuntimeError("max_memory needs Linux, whose madvise lets go of parts of a mapped file")
+            raise RuntimeError("max_memory needs Linux, whose madvise releases parts of a mapped file")
         self._units = divide_weights(tensors)
         self._budget = Budget(self._units, limit, context, cache_dtype, unpacked, cache_unpacked)
         self.chunk, self.context = self._budget.chunk, self._budget.context

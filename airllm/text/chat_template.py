@@ -99,7 +99,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def _step(self) -> None:
         self.left.steps -= 1
         if self.left.steps < 0:
-            raise _TooLong(f"more than {_MOST_STEPS} turns of loops and calls")
+            raise _TooLong(f"more than {_MOST_STEPS} steps of loops and calls")
 
 
 class _TooLong(RuntimeError):
@@ -140,7 +140,7 @@ class ChatTemplate:
             where = self.place
             if isinstance(error, jinja2.TemplateSyntaxError):
                 where += f", line {error.lineno},"
-            raise ModelFileError(path, where, f"is no Jinja template ({_one_line(error)})") from None
+            raise ModelFileError(path, where, f"is not a Jinja template ({_one_line(error)})") from None
 
     def __repr__(self) -> str:
         return f"<ChatTemplate: {len(self.source)} characters, {self.place} of {self.path}>"
@@ -163,7 +163,7 @@ class ChatTemplate:
         try:
             return self._text(checked, given)
         except ChatTemplateError as error:
-            why = f"refuses the messages: {_one_line(error)}"
+            why = f"rejects the messages: {_one_line(error)}"
             raise ChatTemplateError(f"{self.path}: {self.place} {why}") from None
         except _TooLong as error:
             raise ChatTemplateError(f"{self.path}: {self.place} does not end: {error}") from None
@@ -240,7 +240,7 @@ def _check_parts(message: int, parts: list[Mapping[str, Any]]) -> None:
     for part in parts:
         if part["type"] != "text":
             found = f"chat: messages[{message}] has a part of type {part['type']!r}"
-            raise ValueError(f"{found}, expected 'text': models here read nothing else")
+            raise ValueError(f"{found}, expected 'text': models here read only text")
         if not isinstance(part.get("text"), str):
             kind = type(part.get("text")).__name__
             raise ValueError(f"chat: messages[{message}] has a part with text of type {kind}, expected a str")
@@ -293,7 +293,7 @@ def folder_chat_template(folder: Path, name: str = "default") -> ChatTemplate | 
         try:
             return ChatTemplate(alone.read_text(encoding="utf-8"), alone, **names)
         except UnicodeDecodeError as error:
-            raise ModelFileError(alone, "the chat template", f"is no UTF-8 ({error})") from None
+            raise ModelFileError(alone, "the chat template", f"is not UTF-8 ({error})") from None
     source = _template_named(path, config.get("chat_template"), name)
     return None if source is None else ChatTemplate(source, path, "chat_template", **names)
 

@@ -61,6 +61,6 @@ class SentencePiece:
         tokens = [self._ids.get(f"<0x{byte:02X}>", self._unknown) for byte in piece.encode()]
         if None in tokens:
             raise ValueError(
-                f"encode: text has {piece!r}, expected what the vocabulary has pieces or bytes for"
+                f"encode: text has {piece!r}, expected text that the vocabulary has pieces or bytes for"
             )
         return [token for token in tokens if token is not None]

@@ -23,7 +23,7 @@ using airllm::declared::shape_text;
 using cpu::DType;
 using cpu::itemsize;
 
-// An array as kernels use it: aligned, of a known dtype, and dense unless strided() returned it.
+// An array as kernels use it: aligned, of a known dtype, and dense unless strided_array() returned it.
 struct Array {
   PyObject* object = nullptr;
   char* data = nullptr;
@@ -72,14 +72,14 @@ struct Op {
 // first `positional` parameters may be passed by position; the first `required` ones must be passed.
 template <size_t N>
 inline void place(const Op& op, PyObject* (&values)[N], const char* const (&names)[N], size_t positional,
-                  size_t required, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+                  size_t required, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   const auto fail = [&](const std::string& what) {
     throw py::type_error(std::string(op.name) + "() " + what);
   };
-  if (given > static_cast<Py_ssize_t>(positional))
-    fail("takes at most " + std::to_string(positional) + " positional arguments (" + std::to_string(given) +
+  if (nargs > static_cast<Py_ssize_t>(positional))
+    fail("takes at most " + std::to_string(positional) + " positional arguments (" + std::to_string(nargs) +
          " given)");
-  for (size_t i = 0; i < N; ++i) values[i] = static_cast<Py_ssize_t>(i) < given ? args[i] : nullptr;
+  for (size_t i = 0; i < N; ++i) values[i] = static_cast<Py_ssize_t>(i) < nargs ? args[i] : nullptr;
   const Py_ssize_t named = keywords ? PyTuple_GET_SIZE(keywords) : 0;
   for (Py_ssize_t j = 0; j < named; ++j) {
     PyObject* keyword = PyTuple_GET_ITEM(keywords, j);
@@ -87,7 +87,7 @@ inline void place(const Op& op, PyObject* (&values)[N], const char* const (&name
     while (i < N && PyUnicode_CompareWithASCIIString(keyword, names[i]) != 0) ++i;
     if (i == N) fail("got an unexpected keyword argument '" + std::string(py::str(keyword)) + "'");
     if (values[i]) fail("got multiple values for argument '" + std::string(names[i]) + "'");
-    values[i] = args[given + j];
+    values[i] = args[nargs + j];
   }
   for (size_t i = 0; i < required; ++i)
     if (!values[i]) fail("missing required argument '" + std::string(names[i]) + "'");
@@ -249,7 +249,7 @@ inline Array array(const Op& op, const char* name, PyObject* object) {
 }
 
 // The same for an array of any strides whose last axis, if any, is contiguous.
-inline Array strided(const Op& op, const char* name, PyObject* object, bool may_be_bool = false) {
+inline Array strided_array(const Op& op, const char* name, PyObject* object, bool may_be_bool = false) {
   const Array a = array_of_any_strides(op, name, object, may_be_bool);
   const bool rows = a.ndim == 0 || !a.size || a.axis(1) <= 1 || a.strides[a.ndim - 1] == itemsize(a.dtype);
   if (!rows || !has_flags(object, py::detail::npy_api::NPY_ARRAY_ALIGNED_))
@@ -295,10 +295,10 @@ inline bool overlap(const Array& a, const Array& b) {
 }
 
 // Checks `out=`: the result's shape and dtype, writeable, and no overlap with the inputs.
-inline Array checked_out(const Op& op, PyObject* object, DType dtype, int ndim, const py::ssize_t* shape,
-                         std::initializer_list<Input> inputs, const char* name = "out",
-                         bool any_strides = false) {
-  const Array out = any_strides ? strided(op, name, object) : array(op, name, object);
+inline Array check_out(const Op& op, PyObject* object, DType dtype, int ndim, const py::ssize_t* shape,
+                       std::initializer_list<Input> inputs, const char* name = "out",
+                       bool any_strides = false) {
+  const Array out = any_strides ? strided_array(op, name, object) : array(op, name, object);
   if (!same_shape(out, ndim, shape)) op.wrong_shape(name, out, shape_text(ndim, shape));
   if (out.dtype != dtype)
     op.wrong_type(name, std::string("has dtype ") + dtype_name(out.dtype), dtype_name(dtype));

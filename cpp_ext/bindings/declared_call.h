@@ -70,25 +70,25 @@ struct Order {
 template <const Declaration& kOp>
 inline constexpr Order<kOp> kOrder;
 
-// All arguments of a call of the op `Given::kDeclared`; `Given` reads them one by one.
-template <class Given, class Indices = std::make_index_sequence<Given::kDeclared.count>>
+// All arguments of a call of the op `Arguments::kDeclared`; `Arguments` reads them one by one.
+template <class Arguments, class Indices = std::make_index_sequence<Arguments::kDeclared.count>>
 class All;
 
-template <class Given, size_t kArgument>
-using SlotOf = Slot<kArgument, decltype(std::declval<Given&>().template take<kArgument>())>;
+template <class Arguments, size_t kArgument>
+using SlotOf = Slot<kArgument, decltype(std::declval<Arguments&>().template take<kArgument>())>;
 
-template <class Given, size_t... kArgument>
-class All<Given, std::index_sequence<kArgument...>>
-    : public Given, SlotOf<Given, kOrder<Given::kDeclared>.at[kArgument]>... {
+template <class Arguments, size_t... kArgument>
+class All<Arguments, std::index_sequence<kArgument...>>
+    : public Arguments, SlotOf<Arguments, kOrder<Arguments::kDeclared>.at[kArgument]>... {
  public:
-  All(PyObject* const* args, Py_ssize_t given, PyObject* keywords)
-      : Given(args, given, keywords),
-        SlotOf<Given, kOrder<Given::kDeclared>.at[kArgument]>{
-            this->template take<kOrder<Given::kDeclared>.at[kArgument]>()}... {}
+  All(PyObject* const* args, Py_ssize_t nargs, PyObject* keywords)
+      : Arguments(args, nargs, keywords),
+        SlotOf<Arguments, kOrder<Arguments::kDeclared>.at[kArgument]>{
+            this->template take<kOrder<Arguments::kDeclared>.at[kArgument]>()}... {}
 
   template <size_t kAt>
   const auto& get() const {
-    return SlotOf<Given, kAt>::value;
+    return SlotOf<Arguments, kAt>::value;
   }
 
   // Returns function(before..., arguments...), with the arguments in declared order.

@@ -48,9 +48,9 @@ class Unlocked {
 };
 
 // Takes a new reference, or throws the pending error.
-inline py::object steal(PyObject* made) {
-  if (!made) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(made);
+inline py::object steal(PyObject* object) {
+  if (!object) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(object);
 }
 
 // The object that `make` returns, one for each type of `make`, kept for the life of the process. Several
@@ -61,10 +61,10 @@ template <class Make>
 PyObject* kept_object(const Make& make) {
   static std::atomic<PyObject*> kept{nullptr};
   if (PyObject* const found = kept.load(std::memory_order_acquire)) return found;
-  py::object made = make();
+  py::object object = make();
   PyObject* first = nullptr;
-  if (!kept.compare_exchange_strong(first, made.ptr(), std::memory_order_acq_rel)) return first;
-  return made.release().ptr();
+  if (!kept.compare_exchange_strong(first, object.ptr(), std::memory_order_acq_rel)) return first;
+  return object.release().ptr();
 }
 
 // Turns what a Python function may throw into a Python error; for the outermost frame of a native function.

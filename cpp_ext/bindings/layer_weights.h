@@ -59,7 +59,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     read(numbers);
     read_attention(numbers.pre_norms);
     if (numbers.pre_norms)
-      layer_.feed_forward_norm = floats("feed_forward.norm", given("feed_forward.norm"), layer_.width);
+      layer_.feed_forward_norm = floats("feed_forward.norm", require("feed_forward.norm"), layer_.width);
     layer_.feed_forward_post_norm = optional_floats("feed_forward.post_norm", layer_.width);
     if (experts.empty())
       read_feed_forward();
@@ -75,7 +75,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
 
  private:
   void refuse(const ExpertArrays& experts, const LayerNumbers& n) const {
-    if (!Weights::kExperts && !experts.empty()) not_implemented(op_, "such a layer has no place for experts");
+    if (!Weights::kExperts && !experts.empty()) not_implemented(op_, "native layers do not support experts");
     std::set<std::string> traits{""};
     if (!experts.empty()) traits.insert("experts");
     if (!n.pre_norms) traits.insert("pre_norms");
@@ -119,7 +119,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
   void read_attention(bool pre_norms) {
     const int64_t q = layer_.heads * layer_.head_dim, kv = layer_.kv_heads * layer_.head_dim;
     const char* const first = pre_norms ? "attention.norm" : "attention.post_norm";
-    const py::object norm = given(first);
+    const py::object norm = require(first);
     layer_.width = Weights::size(first, norm.ptr());
     const float* const weights = floats(first, norm, layer_.width);
     layer_.attention_norm = pre_norms ? weights : nullptr;
@@ -133,7 +133,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
   }
 
   void read_feed_forward() {
-    const py::object gate = given("feed_forward.gate");
+    const py::object gate = require("feed_forward.gate");
     layer_.feed_forward = Weights::rows("feed_forward.gate", gate.ptr());
     layer_.gate = matrix("feed_forward.gate", gate, layer_.feed_forward, layer_.width);
     layer_.up = matrix("feed_forward.up", layer_.feed_forward, layer_.width);
@@ -170,15 +170,15 @@ class [[gnu::visibility("hidden")]] LayerWeights {
   }
 
   // The weight of this name, or null.
-  py::object found(const std::string& name) {
+  py::object find(const std::string& name) {
     const auto at = unread_.find(name);
     if (at == unread_.end()) return {};
     py::object weight = std::move(at->second);
     unread_.erase(at);
     return weight;
   }
-  py::object given(const std::string& name) {
-    py::object weight = found(name);
+  py::object require(const std::string& name) {
+    py::object weight = find(name);
     if (!weight) not_implemented(op_, "weights lack '" + name + "'");
     return weight;
   }
@@ -188,12 +188,12 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     return Weights::vector(name, object.ptr(), n);
   }
   const float* optional_floats(const std::string& name, int64_t n) {
-    const py::object object = found(name);
+    const py::object object = find(name);
     return object ? floats(name.c_str(), object, n) : nullptr;
   }
 
   cpu::Matrix matrix(const std::string& name, int64_t n, int64_t k) {
-    return matrix(name, given(name), n, k);
+    return matrix(name, require(name), n, k);
   }
   cpu::Matrix matrix(const std::string& name, const py::object& object, int64_t n, int64_t k) {
     kept_.push_back(object);

@@ -55,5 +55,5 @@ def _devices_of_opencl() -> tuple[str, list[tuple[str, str]], str]:
 
 def _exception(answer: subprocess.CompletedProcess) -> str:
     """The error message of a failed Python program, without the exception's name."""
-    reason = probes.last_line(answer.stderr) or f"asking for devices ends with status {answer.returncode}"
+    reason = probes.last_line(answer.stderr) or f"listing the devices ended with status {answer.returncode}"
     return reason.removeprefix("ModuleNotFoundError: ").removeprefix("RuntimeError: ")

@@ -100,11 +100,11 @@ def _different(*findings: Finding) -> list[str]:
 def cpu_lines(cpu: probes.Cpu) -> list[str]:
     lines = [
         cpu.model,
-        f"by cpuid:      {features(cpu.by_cpuid, 'not asked: it takes a C++ compiler')}",
-        f"by py-cpuinfo: {features(cpu.by_cpuinfo, 'not asked: pip install py-cpuinfo')}",
+        f"by cpuid:      {features(cpu.by_cpuid, 'not checked: it needs a C++ compiler')}",
+        f"by py-cpuinfo: {features(cpu.by_cpuinfo, 'not checked: pip install py-cpuinfo')}",
     ]
     if cpu.disagreement:
-        lines.append(f"they disagree on {', '.join(cpu.disagreement)}: the backend goes by cpuid")
+        lines.append(f"they disagree on {', '.join(cpu.disagreement)}: the backend uses cpuid")
     return lines
 
 

@@ -130,7 +130,7 @@ class Arrays {
   Arrays(const Checks& checks, const Sized (&arrays)[kOp.arrays()]) : checks_(checks) {
     dtype_ = kOp.arguments[kOp.first()].kind == Kind::own ? arrays[place(kOp.first())].dtype : DType::FLOAT32;
     for (size_t i = 0; i < kOp.count; ++i)
-      if (kOp.arguments[i].is_array()) used_[place(i)] = checked(i, arrays[place(i)]);
+      if (kOp.arguments[i].is_array()) used_[place(i)] = check(i, arrays[place(i)]);
   }
 
   const Used& operator[](size_t array) const { return used_[array]; }
@@ -152,7 +152,7 @@ class Arrays {
     return before;
   }
 
-  Used checked(size_t i, const Sized& array) const {
+  Used check(size_t i, const Sized& array) const {
     const Argument& argument = kOp.arguments[i];
     const auto input = [&](std::initializer_list<DType> dtypes) {
       return checks_.input(argument.name, {array.data, array.dtype}, array.n, dtypes);

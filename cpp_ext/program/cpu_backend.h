@@ -86,7 +86,7 @@ class CpuBackend : public Backend {
     char* const out = in.result("out", out_, n);
     if (!mask_.data)
       return cpu::threaded::softmax(kernels(), all_rows(x_, rows, dim), out, in[0].begin, scale);
-    const cpu::Walk<1> walk = repeated<1>(rows / mask_rows, mask_rows, {dim * size_of(mask_.dtype)});
+    const cpu::Walk<1> walk = repeat<1>(rows / mask_rows, mask_rows, {dim * size_of(mask_.dtype)});
     cpu::threaded::softmax(kernels(), all_rows(x_, rows, dim), out, in[0].begin, scale, values(mask_), walk);
   }
 
@@ -100,7 +100,7 @@ class CpuBackend : public Backend {
     const Arrays<kApplyRope> in(checks, {{x_, n}, {cos_, angles}, {sin_, angles}});
     char* const out = in.result("out", out_, n);
     const cpu::Walk<2> walk =
-        repeated<2>(heads, positions, {pairs * size_of(cos_.dtype), pairs * size_of(sin_.dtype)});
+        repeat<2>(heads, positions, {pairs * size_of(cos_.dtype), pairs * size_of(sin_.dtype)});
     cpu::threaded::apply_rope(kernels(), all_rows(x_, heads * positions, dim), out, in[0].begin, values(cos_),
                               values(sin_), walk, pairs, interleaved);
   }
@@ -164,7 +164,7 @@ class CpuBackend : public Backend {
   }
   // The rows of several arrays, repeated `times` times: `bytes` from one row of each array to the next.
   template <size_t N>
-  static cpu::Walk<N> repeated(int64_t times, int64_t rows, const std::array<int64_t, N>& bytes) {
+  static cpu::Walk<N> repeat(int64_t times, int64_t rows, const std::array<int64_t, N>& bytes) {
     const int64_t shape[] = {times, rows};
     std::array<cpu::AxisSteps, N> steps;
     for (size_t i = 0; i < N; ++i) {

@@ -42,7 +42,7 @@ def on_gpu() -> bool:
 def only_when_asked() -> str:
     """Why the automatic order skips MLX; "" if it has an Apple GPU."""
     if sys.platform != "darwin":
-        return "MLX is for Apple's GPUs, of which there is none here"
+        return "MLX needs an Apple GPU, and there is none here"
     return "" if on_gpu() else "MLX has no GPU here: its default device is the CPU"
 
 

@@ -13,7 +13,7 @@ from tensor_ops_opencl.launches import Launch
 OPTIONS = ("-cl-std=CL1.2",)
 _OLD_POCL = (
     "this PoCL, {version}, is older than the CPU; Debian: apt-get install pocl-opencl-icd; a GPU comes with "
-    "its driver; pip uninstall pocl-binary-distribution takes PyPI's PoCL away; on a CPU cpp is faster anyway"
+    "its driver; pip uninstall pocl-binary-distribution removes PyPI's PoCL; on a CPU cpp is faster anyway"
 )
 _opening = threading.RLock()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import checkouts
 import numpy as np
 import pytest
-from conftest import REQUIRED
+from environment import REQUIRED
 
 import airllm
 from airllm.backends.config_schema import ALIASES, BUILT_IN, canonical_name
@@ -34,7 +34,7 @@ def compiler() -> str:
     return CXX
 
 
-def compiled(program: Path, source: str, flags: list[str]) -> Path:
+def compile_program(program: Path, source: str, flags: list[str]) -> Path:
     """A source compiled as the documentation says, but unoptimized: that takes a fifth of the time."""
     command = [compiler(), *WARNINGS, str(ROOT / source), *flags, "-O0", "-o", str(program)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -48,7 +48,7 @@ def run(program: Path, *arguments: str, **environment: str) -> subprocess.Comple
     return subprocess.run(command, capture_output=True, text=True, env={**kept, **environment}, timeout=300)
 
 
-def printed(done: subprocess.CompletedProcess) -> dict[str, np.ndarray]:
+def read_printed(done: subprocess.CompletedProcess) -> dict[str, np.ndarray]:
     """The lines "op: numbers"."""
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-8000:]
     lines = re.findall(r"^([a-z][\w ]*):((?: [-+.\de]+)+)$", done.stdout, re.M)
@@ -63,14 +63,16 @@ def example(tmp_path_factory):
     flags = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     assert flags == airllm.get_cpp_flags()
     program = tmp_path_factory.mktemp("example") / "registry"
-    return compiled(program, "examples/registry.cpp", [*flags, NO_AVX512, "-save-temps=obj"])
+    return compile_program(program, "examples/registry.cpp", [*flags, NO_AVX512, "-save-temps=obj"])
 
 
 @pytest.fixture(scope="module")
 def named(tmp_path_factory):
     """tests/cpp/test_registry.cpp, under ThreadSanitizer, which does not understand OpenMP."""
     flags = [*airllm.get_cpp_flags(openmp=False), "-fsanitize=thread", "-DAIRLLM_PLAIN_VECTORS"]
-    program = compiled(tmp_path_factory.mktemp("checked") / "checked", "tests/cpp/test_registry.cpp", flags)
+    program = compile_program(
+        tmp_path_factory.mktemp("checked") / "checked", "tests/cpp/test_registry.cpp", flags
+    )
     done = run(program, *NAMES)
     assert done.stderr == "" and "WRONG" not in done.stdout, done.stdout[-2000:] + done.stderr[-8000:]
     return done
@@ -79,7 +81,7 @@ def named(tmp_path_factory):
 @pytest.fixture(scope="module")
 def checked(named):
     """The results of the ops that it prints."""
-    return printed(named)
+    return read_printed(named)
 
 
 def numbers(*shape: int, first: int) -> np.ndarray:
@@ -89,7 +91,7 @@ def numbers(*shape: int, first: int) -> np.ndarray:
     return made.reshape(shape)
 
 
-def stored(weight: np.ndarray, format: str) -> Quantized:
+def quantize_weight(weight: np.ndarray, format: str) -> Quantized:
     return OPS["quantize"].exact(weight, format)
 
 
@@ -100,7 +102,7 @@ def close(found: np.ndarray, expected: np.ndarray, tolerance: float = 2e-6) -> N
 def check_example(found: dict[str, np.ndarray]) -> None:
     close(found["rms_norm"], OPS["rms_norm"].exact(numbers(3, 70, first=1), numbers(70, first=2)))
     close(found["swiglu"], OPS["swiglu"].exact(numbers(70, first=1), numbers(70, first=2)))
-    weight = stored(numbers(5, 64, first=1), "q8_0")
+    weight = quantize_weight(numbers(5, 64, first=1), "q8_0")
     exact = OPS["linear"].exact(numbers(2, 64, first=2), weight, numbers(5, first=3))
     close(found["linear"], exact, 1e-2)  # x is rounded to 8 bits
     angles = np.float32(0.1) * np.arange(16, dtype=np.float32).reshape(2, 8)
@@ -111,7 +113,7 @@ def check_example(found: dict[str, np.ndarray]) -> None:
 
 def test_the_example_computes_what_the_definitions_say(example):
     done = run(example)
-    check_example(printed(done))
+    check_example(read_printed(done))
     assert "CUDA is not available\ndefault: cpu\n" in done.stdout
     assert done.stdout.endswith("threads agree: yes\n")
 
@@ -122,7 +124,7 @@ def test_the_environment_chooses_an_instruction_set(example):
     for isa in known[1].split(", "):
         done = run(example, AIRLLM_CPU_ISA=isa, AIRLLM_NUM_THREADS="1")
         assert f"backend cpu: CPU ({isa}, 1 thread)\n" in done.stdout
-        check_example(printed(done))
+        check_example(read_printed(done))
 
 
 @pytest.mark.parametrize(
@@ -193,13 +195,13 @@ def test_products(checked, m):
     x, rows = numbers(m, 64, first=1), numbers(20, 64, first=2)
     name = "" if m == 3 else f" {m}"
     close(checked["matmul" + name], OPS["matmul"].exact(x, numbers(64, 20, first=2)))
-    close(checked["linear q4_0" + name], OPS["linear"].exact(x, stored(rows, "q4_0")), 1e-2)
+    close(checked["linear q4_0" + name], OPS["linear"].exact(x, quantize_weight(rows, "q4_0")), 1e-2)
     if m == 33:
         close(checked["linear f32 33"], OPS["linear"].exact(x, rows, numbers(20, first=3)))
 
 
 def test_dequantize_is_bit_for_bit_that_of_python(checked):
-    values = stored(numbers(20, 64, first=1), "q5_1").dequantize()
+    values = quantize_weight(numbers(20, 64, first=1), "q5_1").dequantize()
     assert (checked["dequantize"].astype(np.float32) == values.ravel()).all()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import REQUIRED
+from environment import REQUIRED
 
 from airllm.backends import open_backend
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import checkouts
 import pytest
-from conftest import REQUIRED
 from cuda_on_host import build
+from environment import REQUIRED
 
 from airllm.backends import registry
 from cpp_ext.commands import cuda_probes, probes

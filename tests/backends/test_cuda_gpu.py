@@ -6,7 +6,7 @@ import threading
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import DTYPES, TOLERANCE, assert_agrees
+from accuracy import DTYPES, TOLERANCE, assert_agrees
 
 from airllm import PersistentKernel, tensor_ops
 from airllm.backends import registry

@@ -66,7 +66,7 @@ def is_product(path):
 def named_in(path):
     """The backends that a file names, but for that of which it is."""
     own = set(re.findall("[a-z0-9]+", path.stem))  # cuda_build.py is of cuda
-    return {name for text in texts(path) for name in named(text)} - own
+    return {name for text in texts(path) for name in find_names(text)} - own
 
 
 def texts(path):
@@ -87,7 +87,7 @@ def texts_of_python(text):
     return [value for value in fields if isinstance(value, str)]
 
 
-def named(text):
+def find_names(text):
     """The backends that a text names: by a word of it, all of it, or their modules."""
     words = {*re.findall("[a-z0-9]+", text.lower())} - {*LANGUAGES} | {text}
     return {name for name, own in shipped().items() if name in words or own.module and own.module in text}
@@ -371,7 +371,7 @@ def test_another_distribution_declares_what_a_backend_of_the_tree_does(other):
     assert order[order.index("Tpu") - 1 :][:3] == ("webgpu", "Tpu", "cpp")
     assert config.expand_order(("cpp", "python")) == ("cpp", "python")
     assert config.canonical_name("Tensors") == "Tpu" and "tensors = Tpu" in str(
-        refused(config.canonical_name, "x")
+        assert_refused(config.canonical_name, "x")
     )
     assert (
         all_declarations()["Tpu"].packages == ("other",)
@@ -386,9 +386,9 @@ def test_another_distributions_key_is_checked_as_it_says(other):
     file.write_text('{"tpu_chip": 3}')
     assert config.read(file).own == {"tpu_chip": 3}
     file.write_text('{\n"tpu_chip": "x"}')
-    assert f"{file}:2: tpu_chip has 'x', expected a whole number" == str(refused(config.read, file))
+    assert f"{file}:2: tpu_chip has 'x', expected a whole number" == str(assert_refused(config.read, file))
     file.write_text('{"tpu_chips": 3}')
-    assert "unknown key 'tpu_chips', expected 'tpu_chip'" in str(refused(config.read, file))
+    assert "unknown key 'tpu_chips', expected 'tpu_chip'" in str(assert_refused(config.read, file))
 
 
 def test_a_declaration_that_cannot_be_read_is_a_backend_that_does_not_run_and_says_why(other):
@@ -398,7 +398,7 @@ def test_a_declaration_that_cannot_be_read_is_a_backend_that_does_not_run_and_sa
     assert config.known_names()[-3:] == ("bare", "missing", "wrong")
 
 
-def refused(function, value):
+def assert_refused(function, value):
     with pytest.raises(config.ConfigError) as error:
         function(value)
     return error.value

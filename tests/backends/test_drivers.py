@@ -8,8 +8,8 @@ from pathlib import Path
 
 import checkouts
 import pytest
-from conftest import REQUIRED
 from device_backends import ran
+from environment import REQUIRED
 
 from airllm.backends.reasons import error_line
 from cpp_ext.commands import opencl_probes, probes
@@ -20,7 +20,7 @@ BROKEN = "0:0 Broken CPU (Broken 0.1)"
 REASON = (
     "OpenCL kernels do not compile: error: unknown target CPU 'generic' (this PoCL, Broken 0.1, is older "
     "than the CPU; Debian: apt-get install pocl-opencl-icd; a GPU comes with its driver; pip uninstall "
-    "pocl-binary-distribution takes PyPI's PoCL away; on a CPU cpp is faster anyway)"
+    "pocl-binary-distribution removes PyPI's PoCL; on a CPU cpp is faster anyway)"
 )
 REFUSED = f"{BROKEN} cannot be used: {REASON}"
 BACKENDS = (

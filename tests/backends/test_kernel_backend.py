@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import assert_agrees
+from accuracy import assert_agrees
 
 from airllm import tensor_ops
 from airllm.backends import (

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import REQUIRED
+from environment import REQUIRED
 
 from cpp_ext.commands import probes
 

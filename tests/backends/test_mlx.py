@@ -11,8 +11,9 @@ import types
 
 import numpy as np
 import pytest
-from conftest import REQUIRED, TOLERANCE
+from accuracy import TOLERANCE
 from device_backends import across_a_fork, after_a_fork, every_dtype
+from environment import REQUIRED
 
 from airllm import backends, extras, tensor_ops
 from airllm.backends import (
@@ -178,15 +179,13 @@ def test_where_metal_is_not_it_gives_way_to_the_next_and_mlx_goes_by_its_own_nam
     assert next(each.reason for each in backends.discover_backends() if each.name == "metal")
     assert backends.init_backend("mps", fallback_backends=["metal", "cpu"]).name() == "cpp"
     assert backends.init_backend(backends.BackendPreference.Metal).name() == backends.get_backend()
-    with pytest.raises(
-        backends.BackendUnavailable, match="Metal is for Apple's GPUs, of which there is none here"
-    ):
+    with pytest.raises(backends.BackendUnavailable, match="Metal needs an Apple GPU, and there is none here"):
         backends.init_backend("mps")
 
 
 def test_a_cpu_is_no_reason_to_take_it_and_an_apple_gpu_is(monkeypatch):
     if sys.platform != "darwin":
-        assert tensor_ops_mlx.only_when_asked().startswith("MLX is for Apple's GPUs")
+        assert tensor_ops_mlx.only_when_asked().startswith("MLX needs an Apple GPU")
     monkeypatch.setattr(sys, "platform", "darwin")
     for gpu in (False, True):
         monkeypatch.setattr(runtime, "on_gpu", lambda gpu=gpu: gpu)

@@ -60,7 +60,7 @@ def icd() -> Path:
     return found
 
 
-def checked(icd: Path, tmp_path: Path, *arguments: str) -> tuple[dict, str]:
+def run_checked(icd: Path, tmp_path: Path, *arguments: str) -> tuple[dict, str]:
     """Runs this file's main program under oclgrind; returns what it told, and oclgrind's log."""
     log = tmp_path / "oclgrind.log"
     env = {
@@ -83,7 +83,7 @@ def checked(icd: Path, tmp_path: Path, *arguments: str) -> tuple[dict, str]:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("form", ["gpu", "cpu"])
 def test_every_kernel_is_clean(form, family, icd, tmp_path):
-    told, log = checked(icd, tmp_path, form, family)
+    told, log = run_checked(icd, tmp_path, form, family)
     assert log == ""
     assert told["wrong"] == []
     assert told["launched"] == told["existing"] and len(told["existing"]) >= 3
@@ -91,7 +91,7 @@ def test_every_kernel_is_clean(form, family, icd, tmp_path):
 
 @pytest.mark.parametrize("mistake", PLANTED)
 def test_mistakes_are_found(mistake, icd, tmp_path):
-    _, log = checked(icd, tmp_path, "planted", mistake)
+    _, log = run_checked(icd, tmp_path, "planted", mistake)
     word = PLANTED[mistake][0]
     assert word in log and bool(word) == bool(log)
 
@@ -132,7 +132,7 @@ def run_form(form: str, family: str) -> dict:
     context = cl.Context([device()])
     queue, program = cl.CommandQueue(context), engine.Program(context, context.devices[0], form)
     launched, wrong = set(), []
-    for case, plan in planned(form, family):
+    for case, plan in plan_kernels(form, family):
         launched |= {launch.kernel for launch in plan.launches}
         if not run_case(program, queue, case, plan):
             wrong.append(str(case))
@@ -140,7 +140,7 @@ def run_form(form: str, family: str) -> dict:
     return {"launched": sorted(launched), "existing": sorted(existing), "wrong": wrong}
 
 
-def planned(form: str, family: str):
+def plan_kernels(form: str, family: str):
     """The cases that launch kernels of a family, with their plans."""
     from kernel_cases import Case, cases
 
@@ -167,11 +167,11 @@ def run_case(program, queue, case, plan):
     from airllm.backends.device.ops import memory_of
     from tensor_ops_opencl.host_arrays import _bytes
 
-    def holding(array):
+    def hold(array):
         return cl.Buffer(queue.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=_bytes(memory_of(array)))
 
     results = {name: np.empty(exact.shape, case.dtype) for name, exact in case.exact.items()}
-    buffers = {name: holding(array) for name, array in case.arrays.items() if array is not None}
+    buffers = {name: hold(array) for name, array in case.arrays.items() if array is not None}
     sizes = {**{name: out.nbytes for name, out in results.items()}, **plan.scratch}
     buffers |= {name: cl.Buffer(queue.context, 0, size) for name, size in sizes.items()}
     KEPT.extend(buffers.values())

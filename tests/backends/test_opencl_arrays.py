@@ -9,7 +9,7 @@ import kernel_cases
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import assert_agrees
+from accuracy import assert_agrees
 from device_backends import assert_all_agree, every_dtype, sample
 from opencl_variants import KERNELS, every, every_op, on_a_device
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from conftest import assert_agrees
+from accuracy import assert_agrees
 from device_backends import assert_all_agree, every_dtype, results, sample
 from opencl_variants import every_op, every_queue
 
@@ -169,12 +169,21 @@ def test_a_decoder_layer_stays_on_the_device(queue):
     rng = np.random.default_rng(0)
     heads, groups, d, width = 4, 2, 16, 64
 
-    def stored(*shape, format="q8_0"):
+    def random_weights(*shape, format="q8_0"):
         return Quantized(FORMATS[format].encode(rng.standard_normal(shape, np.float32) / 8), format)
 
-    wq, wk, wv = stored(heads * d, width), stored(groups * d, width), stored(groups * d, width, format="q4_0")
-    wo, w1, w2, w3 = stored(width, heads * d), stored(96, width), stored(width, 96), stored(96, width)
-    norm, table = rng.standard_normal(width, np.float32), stored(9, width)
+    wq, wk, wv = (
+        random_weights(heads * d, width),
+        random_weights(groups * d, width),
+        random_weights(groups * d, width, format="q4_0"),
+    )
+    wo, w1, w2, w3 = (
+        random_weights(width, heads * d),
+        random_weights(96, width),
+        random_weights(width, 96),
+        random_weights(96, width),
+    )
+    norm, table = rng.standard_normal(width, np.float32), random_weights(9, width)
     cos, sin = tensor_ops.rope_table(np.array([7]), d)
 
     def layer(ops, put, ids):

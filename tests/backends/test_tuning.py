@@ -246,7 +246,7 @@ def test_a_fresh_file_counts_after_a_reload(tuned):
 
 
 def test_another_machine_says_so_and_what_was_measured_is_not_used(tuned, capsys):
-    with pytest.warns(UserWarning, match=r"(?s)does not hold.*cpu: .*, measured: Z80.*airllm tune"):
+    with pytest.warns(UserWarning, match=r"(?s)no longer applies here.*cpu: .*, measured: Z80.*airllm tune"):
         machine = tuned(cpu="Z80")
     assert ran(machine, lambda: tensor_ops.silu(SMALL)) == ["cuda"]
     info = tensor_ops.get_backend_info()

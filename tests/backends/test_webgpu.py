@@ -6,7 +6,7 @@ import threading
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import DTYPES, assert_agrees
+from accuracy import DTYPES, assert_agrees
 from device_backends import (
     across_a_fork,
     after_a_fork,

@@ -293,7 +293,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_anything_long(tmp_pat
     (tmp_path / "file").touch()
     done = run(*NOTHING_BUILT, "--output", tmp_path / "file" / "report")
     assert (done.returncode, done.stdout) == (2, "") and len(done.stderr.splitlines()) == 1
-    assert f"cannot be written: {tmp_path / 'file'} is no folder" in done.stderr
+    assert f"cannot be written: {tmp_path / 'file'} is not a folder" in done.stderr
 
 
 BROKEN = """

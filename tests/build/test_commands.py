@@ -395,8 +395,8 @@ def test_capabilities_without_any_package_or_tool_says_what_is_missing(checkout,
     answer = checkouts.run([str(python), "setup.py", "test_capabilities"], checkout, **nowhere)
     assert answer.returncode == 0, checkouts.output_of(answer)
     for text in (
-        "by cpuid:      not asked: it takes a C++ compiler",
-        "by py-cpuinfo: not asked: pip install py-cpuinfo",
+        "by cpuid:      not checked: it needs a C++ compiler",
+        "by py-cpuinfo: not checked: pip install py-cpuinfo",
         "no C++ compiler on PATH (g++, c++, clang++): apt-get install g++, or set CXX",
         "pybind11 is not installed: pip install pybind11",
         "there is no program /nowhere/bin/nvcc",
@@ -420,7 +420,7 @@ def test_capabilities_without_any_package_or_tool_says_what_is_missing(checkout,
 
 def test_a_disagreement_about_the_cpu_is_reported():
     lines = test_capabilities.cpu_lines(probes.Cpu("X", ("avx", "avx2"), ("avx", "fma")))
-    assert lines[-1] == "they disagree on avx2, fma: the backend goes by cpuid"
+    assert lines[-1] == "they disagree on avx2, fma: the backend uses cpuid"
     assert len(test_capabilities.cpu_lines(probes.Cpu("X", ("avx",), ("avx",)))) == 3
 
 

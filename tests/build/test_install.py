@@ -35,7 +35,7 @@ def pip(python: Path, *arguments: str, **changes: str) -> None:
     assert answer.returncode == 0, checkouts.output_of(answer)
 
 
-def used(python: Path, folder: Path) -> list:
+def use_backend(python: Path, folder: Path) -> list:
     """Which backend airllm uses, what silu(1) is, why there is no C++ backend, and where the package lies."""
     answer = checkouts.run([str(python), "-W", "error", "-c", USE], folder, PYTHONPATH="")
     assert answer.returncode == 0, checkouts.output_of(answer)
@@ -44,7 +44,7 @@ def used(python: Path, folder: Path) -> list:
 
 def test_built_in_place_it_is_used_without_an_install(tmp_path):
     checkout = checkouts.built_copy(tmp_path / "checkout")
-    backend, answer, why_not, where = used(Path(sys.executable), checkout)
+    backend, answer, why_not, where = use_backend(Path(sys.executable), checkout)
     assert (backend, answer, why_not) == ("cpp", 0.73106, "")
     assert Path(where).is_relative_to(checkout)
 
@@ -53,7 +53,7 @@ def test_an_editable_install_uses_the_checkout(checkout, tmp_path):
     """With build isolation, as the README's command has it."""
     python = checkouts.empty_environment(tmp_path / "venv")
     pip(python, "install", "-e", str(checkout), **checkouts.compiled_before(tmp_path))
-    backend, answer, why_not, where = used(python, tmp_path)
+    backend, answer, why_not, where = use_backend(python, tmp_path)
     assert (backend, answer, why_not) == ("cpp", 0.73106, "")
     assert Path(where).is_relative_to(checkout)
     check_beside_the_clone(python, checkout)
@@ -94,7 +94,7 @@ def test_a_wheel_from_the_sdist_works_in_an_empty_environment(sdist, tmp_path):
     built = wheel(sdist, tmp_path, **checkouts.compiled_before(tmp_path))
     python = checkouts.empty_environment(tmp_path / "venv")
     pip(python, "install", str(built))
-    backend, answer, why_not, where = used(python, tmp_path)
+    backend, answer, why_not, where = use_backend(python, tmp_path)
     assert (backend, answer, why_not) == ("cpp", 0.73106, "")
     assert Path(where).is_relative_to(tmp_path / "venv")
     assert_remedies_fit(python, tmp_path)
@@ -168,7 +168,7 @@ def files_below(folder: str) -> list[str]:
 def test_without_a_compiler_the_install_succeeds_and_says_why_there_is_no_cpp(sdist, tmp_path):
     python = checkouts.empty_environment(tmp_path / "venv")
     pip(python, "install", str(wheel(sdist, tmp_path, PATH="/nowhere")))
-    backend, answer, why_not, _ = used(python, tmp_path)
+    backend, answer, why_not, _ = use_backend(python, tmp_path)
     assert (backend, answer) == ("python", 0.73106)
     assert "no C++ compiler on PATH" in why_not and "apt-get install g++" in why_not
     assert "then repeat the pip install" in why_not and "setup.py" not in why_not  # which a wheel has not

@@ -33,7 +33,7 @@ def modules():
 MODULES = modules()
 
 
-def imported(name):
+def find_imports(name):
     """The modules of airllm that this one imports anywhere, in functions too."""
     nodes = list(ast.walk(ast.parse(MODULES[name].read_text())))
     froms = [node for node in nodes if isinstance(node, ast.ImportFrom)]
@@ -51,10 +51,10 @@ def layer(name):
 @pytest.mark.parametrize("name", sorted(set(MODULES) - set(DOORS)))
 def test_imports_point_down(name):
     assert layer(name) is not None, f"{name} is of no layer"
-    above = sorted(other for other in imported(name) - {"airllm"} if layer(other) > layer(name))
+    above = sorted(other for other in find_imports(name) - {"airllm"} if layer(other) > layer(name))
     assert not above, f"{name} imports {above}"
 
 
 def test_there_are_no_circles():
-    graph = {name: imported(name) - {name, *DOORS} for name in set(MODULES) - set(DOORS)}
+    graph = {name: find_imports(name) - {name, *DOORS} for name in set(MODULES) - set(DOORS)}
     list(TopologicalSorter(graph).static_order())  # CycleError names one

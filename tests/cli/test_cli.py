@@ -215,7 +215,7 @@ def test_a_reader_that_has_enough_and_ctrl_c(folder):
         process.stderr.close()
 
 
-def piped(*arguments: object, **how) -> subprocess.CompletedProcess:
+def run_piped(*arguments: object, **how) -> subprocess.CompletedProcess:
     """The command as a shell starts it."""
     environment = {
         **os.environ,
@@ -228,7 +228,7 @@ def piped(*arguments: object, **how) -> subprocess.CompletedProcess:
 
 
 def test_what_is_piped_follows_the_prompt(folder, engine):
-    done = piped("generate", folder, "he", "--raw", "-q", "-n", 5, input=b"the thin\nman\n")
+    done = run_piped("generate", folder, "he", "--raw", "-q", "-n", 5, input=b"the thin\nman\n")
     expected = engine.generate("he\n\nthe thin\nman\n", 5) + "\n"
     assert (done.returncode, done.stdout.decode(), done.stderr) == (0, expected, b"")
 
@@ -292,7 +292,9 @@ def test_a_pipe_that_stays_open_is_waited_for_and_that_is_said(monkeypatch, caps
 
 
 def test_bytes_that_are_no_text_are_a_line(folder):
-    done = piped("generate", folder, b"\xff\xfe".decode("utf-8", "surrogateescape"), stdin=subprocess.DEVNULL)
+    done = run_piped(
+        "generate", folder, b"\xff\xfe".decode("utf-8", "surrogateescape"), stdin=subprocess.DEVNULL
+    )
     assert done.returncode == 1 and done.stdout == b""
     assert done.stderr.startswith(b"airllm: ") and b"expected Unicode" in done.stderr
     assert done.stderr.count(b"\n") == 1
@@ -300,7 +302,7 @@ def test_bytes_that_are_no_text_are_a_line(folder):
 
 def test_a_closed_stdout_is_a_line(folder):
     for command in (["generate", folder, "hi"], ["chat", folder], ["info"]):
-        done = piped(*command, input=b"", preexec_fn=lambda: os.close(1))
+        done = run_piped(*command, input=b"", preexec_fn=lambda: os.close(1))
         expected = b"airllm: stdout is closed, expected a terminal, a file or a pipe\n"
         assert (done.returncode, done.stderr) == (1, expected)
 
@@ -479,12 +481,12 @@ def test_without_a_command_the_commands_are_listed(capsys):
 
 def test_a_file_that_cannot_be_written_is_refused_first(folder, tmp_path, capsys, monkeypatch):
     assert run("quantize", folder, tmp_path / "none" / "new.gguf", "--format=f16") == 1
-    assert f"new.gguf cannot be written: there is no folder {tmp_path / 'none'}" in capsys.readouterr().err
+    assert f"new.gguf cannot be written: there is not a folder {tmp_path / 'none'}" in capsys.readouterr().err
     (tmp_path / "file").touch()
     monkeypatch.setenv("AIRLLM_TUNING", str(tmp_path / "file" / "tuning.json"))
     monkeypatch.setattr(tune, "tune", lambda *_: pytest.fail("was measured all the same"))
     assert run("tune", "--quick") == 1
-    assert capsys.readouterr().err.endswith(f"cannot be written: {tmp_path / 'file'} is no folder\n")
+    assert capsys.readouterr().err.endswith(f"cannot be written: {tmp_path / 'file'} is not a folder\n")
 
 
 def test_a_folder_without_permission_to_write(tmp_path, monkeypatch):

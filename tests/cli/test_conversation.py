@@ -164,10 +164,10 @@ def test_retry_answers_the_last_question_again(talk, monkeypatch):
     assert contents(talk) == ["a", "1 a", "b", "3 b"] and len(talk.said) == 3
     assert talk.said[1][0] == talk.said[2][0]
 
-    def refused(*_, **__):
+    def refuse(*_, **__):
         raise ValueError("refused")
 
-    monkeypatch.setattr(talk.engine, "stream_chat", refused)
+    monkeypatch.setattr(talk.engine, "stream_chat", refuse)
     with pytest.raises(ValueError, match="refused"):
         slash_commands.run(talk, "retry", "")
     assert contents(talk) == ["a", "1 a", "b", "3 b"]
@@ -195,7 +195,7 @@ def test_settings(talk, capsys):
         ("temperature -1", "temperature has value -1.0, expected a number from 0 on"),
         ("temperature warm", "temperature has value 'warm', expected a number"),
         ("top_k 1.5", "top_k has value '1.5', expected a whole number"),
-        ("warmth 1", "/set does not know warmth, expected one of temperature, top_k"),
+        ("warmth 1", "/set has no setting warmth, expected one of temperature, top_k"),
         ("seed", "/set seed has no value: /set seed VALUE"),
     ),
 )
@@ -235,7 +235,7 @@ def test_files_that_are_no_conversations_are_neither_read_nor_written_over(talk,
     path.write_text(text, errors="surrogateescape")
     before = path.read_bytes()
     for name in ("load", "save"):
-        with pytest.raises(ValueError, match="notes holds no conversation, expected JSON with messages"):
+        with pytest.raises(ValueError, match="notes has no conversation, expected JSON with messages"):
             slash_commands.run(talk, name, str(path))
         with pytest.raises(ValueError, match=f"/{name} needs the name of a file"):
             slash_commands.run(talk, name, "")
@@ -318,7 +318,7 @@ def test_where_what_was_typed_is_kept(monkeypatch, tmp_path, capsys):
     (tmp_path / "file").touch()
     monkeypatch.setenv("AIRLLM_HISTORY", str(tmp_path / "file" / "history"))
     line_editor._history().append_string("a")  # in memory
-    assert "what is typed is not kept for the next time: " in capsys.readouterr().err
+    assert "the input history is not saved: " in capsys.readouterr().err
 
 
 def test_without_a_home_nothing_is_kept(monkeypatch, capsys):
@@ -327,7 +327,7 @@ def test_without_a_home_nothing_is_kept(monkeypatch, capsys):
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # what it does without HOME and passwd
     line_editor._history().append_string("a")
     err = capsys.readouterr().err
-    assert not Path("~").exists() and "is not kept for the next time: " in err and "home" in err
+    assert not Path("~").exists() and "the input history is not saved: " in err and "home" in err
 
 
 WAIT = """

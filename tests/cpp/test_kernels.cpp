@@ -574,7 +574,7 @@ void check_balance() {
 
 // Of all instruction sets that run here, or of those that are named.
 int main(int count, char** names) {
-  for (const cpu::Kernels* kernels : cpu::supported()) {
+  for (const cpu::Kernels* kernels : cpu::supported_sets()) {
     if (count > 1 && std::find(names + 1, names + count, std::string(kernels->isa)) == names + count)
       continue;
     const int before = checks;

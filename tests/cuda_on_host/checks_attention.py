@@ -127,7 +127,7 @@ def test_sinks_of_a_batch_that_takes_several_calls():
     q, k, v = qkv(3, 9, batch=(2, 3, 2))
     k, v = (np.swapaxes(np.ascontiguousarray(np.swapaxes(a, 0, 2)), 0, 2) for a in (k, v))
     sinks = np.array([2.0, -1.0, 0.0, 3.0], np.float32)
-    result = cuda.attention(*map(strided, (q, k, v)), sinks=cuda.to_device(sinks))
+    result = cuda.attention(*map(as_strided, (q, k, v)), sinks=cuda.to_device(sinks))
     assert_agrees(result.numpy(), OP, q, k, v, sinks=sinks)
 
 
@@ -168,7 +168,7 @@ def test_strided_numpy_arrays(t):
     assert_agrees(cuda.attention(q[::-1], k, v), OP, q[::-1], k, v)
 
 
-def strided(array, kind=DLPackArray, **kwargs):
+def as_strided(array, kind=DLPackArray, **kwargs):
     """A view of NumPy memory as the same view of device memory."""
     base = array
     while isinstance(base.base, np.ndarray):
@@ -188,7 +188,12 @@ def test_strided_device_arrays(t, dtype, kind):
     cache = rng.standard_normal((2, 3, 50, 24)).astype(dtype)
     k, v = cache[:, :2, :33, :16], cache[:, 1:, 5:38, 8:]
     mask = np.broadcast_to(rng.random((2, 1, 1, 33)) < 0.7, (2, 4, t, 33))
-    arrays = [strided(q, kind), strided(k, kind, stream=OTHER_STREAM), strided(v, kind), strided(mask, kind)]
+    arrays = [
+        as_strided(q, kind),
+        as_strided(k, kind, stream=OTHER_STREAM),
+        as_strided(v, kind),
+        as_strided(mask, kind),
+    ]
     copies = cuda.copies()
     result = cuda.attention(*arrays, causal=True)
     assert cuda.copies() == copies
@@ -201,7 +206,7 @@ def test_leading_axes_that_no_single_stride_goes_through():
     q, k, v = qkv(3, 9, batch=(2, 3, 2))
     k, v = (np.swapaxes(np.ascontiguousarray(np.swapaxes(a, 0, 2)), 0, 2) for a in (k, v))
     mask = rng.random((3, 1, 4, 3, 9)) < 0.7
-    arrays = [strided(a) for a in (q, k, v, mask)]
+    arrays = [as_strided(a) for a in (q, k, v, mask)]
     calls = cuda.calls()
     result = cuda.attention(*arrays)
     assert cuda.calls() == calls + 2

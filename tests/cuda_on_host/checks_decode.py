@@ -137,10 +137,10 @@ def test_a_forked_child_is_told():
     (
         ("mixtral", {}, "experts are chosen in host memory between the launches of a step"),
         ("qwen3", {"cache_dtype": "q8_0"}, "a captured step takes caches in f32 and f16 only"),
-        ("granite", {}, "native layers of cuda do not know residual_scale"),
-        ("smollm3", {}, "native layers of cuda do not know nope_layers"),
-        ("olmo2", {}, "native layers of cuda do not know pre_norms, qk_norm=row"),
-        ("ministral3", {}, "native layers of cuda do not know query_temperature"),
+        ("granite", {}, "native layers of cuda do not support residual_scale"),
+        ("smollm3", {}, "native layers of cuda do not support nope_layers"),
+        ("olmo2", {}, "native layers of cuda do not support pre_norms, qk_norm=row"),
+        ("ministral3", {}, "native layers of cuda do not support query_temperature"),
     ),
 )
 def test_the_plan_says_what_goes_op_by_op(name, options, why):
@@ -155,7 +155,7 @@ def test_the_plan_says_what_goes_op_by_op(name, options, why):
 def test_a_layer_on_a_device_has_no_place_for_experts(monkeypatch):
     monkeypatch.setattr("airllm.engine.graph_decode._why_not", lambda model, cache: "")
     with kernel_of(DATA / "mixtral") as kernel:
-        assert "native layers of cuda do not know expert_feed_forward, experts, " in kernel.plan
+        assert "native layers of cuda do not support expert_feed_forward, experts, " in kernel.plan
 
 
 def test_a_device_without_room_for_the_weights():

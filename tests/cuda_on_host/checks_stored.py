@@ -13,7 +13,7 @@ BLOCKS = list(cuda.stored_formats())
 STORED = [*(np.dtype(d).name for d in DTYPES), *BLOCKS]
 
 
-def stored(kind, *shape):
+def random_weights(kind, *shape):
     """A weight of this dtype, or of blocks of this format whose bits are random but for finite scales."""
     if kind not in FORMATS:
         return rng.standard_normal(shape).astype(next(d for d in DTYPES if np.dtype(d).name == kind))
@@ -46,7 +46,7 @@ def cublas(monkeypatch):
 @pytest.mark.parametrize("m", (1, 8, 9, 65))
 @pytest.mark.parametrize("kind", STORED)
 def test_linear(kind, m):
-    weight = stored(kind, 7, 512)
+    weight = random_weights(kind, 7, 512)
     check("linear", rng.standard_normal((m, 512), np.float32), weight, np.arange(7, dtype=np.float32))
 
 
@@ -55,7 +55,7 @@ def test_linear(kind, m):
 @pytest.mark.parametrize("kind", ("float32", "bfloat16", "q8_0", "q6_k"))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_linear_of_every_dtype(dtype, kind, bias, m):
-    x, weight = rng.standard_normal((2, m, 256)).astype(dtype), stored(kind, 3, 256)
+    x, weight = rng.standard_normal((2, m, 256)).astype(dtype), random_weights(kind, 3, 256)
     check("linear", x, weight, *([] if bias is None else [rng.standard_normal(3).astype(bias)]))
 
 
@@ -65,14 +65,14 @@ def test_linear_of_every_dtype(dtype, kind, bias, m):
 def test_linear_of_every_length(kind, m, k):
     x = rng.standard_normal((m, k), np.float32)
     for n in (1, 65):
-        check("linear", x, stored(kind, n, k), np.ones(n, np.float32))
+        check("linear", x, random_weights(kind, n, k), np.ones(n, np.float32))
 
 
 @pytest.mark.parametrize("kind", ("float32", "float16", "q8_0", "q4_k"))
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_many_rows_by_cublas(cublas, dtype, kind):
     """Blocks are unpacked for it, and floats widened to those of x, but not narrowed."""
-    x, weight = rng.standard_normal((12, 256)).astype(dtype), stored(kind, 5, 256)
+    x, weight = rng.standard_normal((12, 256)).astype(dtype), random_weights(kind, 5, 256)
     check("linear", x, weight)
     check("linear", x, weight, np.arange(5, dtype=np.float32))
     calls = cuda.calls()
@@ -83,7 +83,7 @@ def test_many_rows_by_cublas(cublas, dtype, kind):
 
 
 def test_scratch_memory_that_is_missing_is_named(cublas):
-    x, weight = np.ones((9, 1024), np.float32), stored("q8_0", 1024, 1024)
+    x, weight = np.ones((9, 1024), np.float32), random_weights("q8_0", 1024, 1024)
     runtime.on_host_fail(b"cudaMallocAsync", 4, 2)
     assert message(MemoryError, cuda.linear, x, weight).startswith("linear: allocating 4194304 bytes")
     assert_agrees(cuda.linear(x, weight), OPS["linear"], x, weight)
@@ -92,14 +92,14 @@ def test_scratch_memory_that_is_missing_is_named(cublas):
 @pytest.mark.parametrize("kind", STORED)
 def test_matmul_vec(kind):
     for dtype in DTYPES:
-        check("matmul_vec", stored(kind, 9, 256), rng.standard_normal(256).astype(dtype))
+        check("matmul_vec", random_weights(kind, 9, 256), rng.standard_normal(256).astype(dtype))
 
 
 @pytest.mark.parametrize("kind", STORED[:3])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("s, d", [(1, 1), (5, 64), (33, 65), (300, 40), (0, 8), (8, 0)])
 def test_products_of_one_query(s, d, dtype, kind):
-    matrix = stored(kind, s, d)
+    matrix = random_weights(kind, s, d)
     check("attention_scores", rng.standard_normal(d).astype(dtype), matrix)
     check("weighted_sum_rows", rng.standard_normal(s).astype(dtype), matrix)
     if s * d:
@@ -115,7 +115,7 @@ def test_products_of_one_query(s, d, dtype, kind):
 @pytest.mark.parametrize("ids_dtype", (np.int32, np.int64))
 @pytest.mark.parametrize("kind", STORED)
 def test_embedding(kind, ids_dtype, shape):
-    table, ids = stored(kind, 11, 256), rng.integers(0, 11, shape).astype(ids_dtype)
+    table, ids = random_weights(kind, 11, 256), rng.integers(0, 11, shape).astype(ids_dtype)
     exact = table.dequantize() if kind in FORMATS else table
     assert cuda.embedding(ids, table).tobytes() == exact[ids].tobytes()
     moved = [cuda.to_device(ids), on_device(table)]
@@ -127,7 +127,7 @@ def test_embedding(kind, ids_dtype, shape):
 
 @pytest.mark.parametrize("kind", ("float32", "float16", "q4_0"))
 def test_ids_out_of_range(kind):
-    table = stored(kind, 11, 256)
+    table = random_weights(kind, 11, 256)
     for ids, wrong in (([0, 11], 11), ([-1, 20], -1)):
         for dtype in (np.int32, np.int64):
             text = message(ValueError, cuda.embedding, np.array(ids, dtype), table)
@@ -139,7 +139,7 @@ def test_ids_out_of_range(kind):
 @pytest.mark.parametrize("shape", ((256,), (3, 512), (2, 3, 256), (0, 256)))
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_dequantize(kind, shape):
-    q = stored(kind, *shape)
+    q = random_weights(kind, *shape)
     assert cuda.dequantize(q).tobytes() == q.dequantize().tobytes()
     out = np.empty(shape, np.float32)
     assert cuda.dequantize(q, out=out) is out and out.tobytes() == q.dequantize().tobytes()
@@ -150,7 +150,7 @@ def test_dequantize(kind, shape):
 
 
 def test_to_device_of_a_quantized():
-    q = stored("q5_0", 4, 64)
+    q = random_weights("q5_0", 4, 64)
     moved = cuda.to_device(q)
     assert isinstance(moved, Quantized) and isinstance(moved.data, cuda.DeviceArray)
     assert (moved.format, moved.shape, moved.nbytes) == ("q5_0", (4, 64), q.nbytes)
@@ -159,7 +159,7 @@ def test_to_device_of_a_quantized():
 
 
 def test_blocks_of_other_libraries():
-    q, x = stored("q4_k", 4, 256), rng.standard_normal((2, 256), np.float32)
+    q, x = random_weights("q4_k", 4, 256), rng.standard_normal((2, 256), np.float32)
     torch = imported("torch", 1)
     for data in (DLPackArray(q.data), torch.Tensor(q.data)):
         found = cuda.linear(cuda.to_device(x), Quantized(data, "q4_k"))
@@ -173,7 +173,7 @@ def test_blocks_of_other_libraries():
 
 
 def test_messages():
-    q, x = stored("q8_0", 4, 64), np.ones((2, 64), np.float32)
+    q, x = random_weights("q8_0", 4, 64), np.ones((2, 64), np.float32)
     here = cuda.to_device(x)
     assert message(TypeError, cuda.linear, here, q) == (
         "linear: weight has host memory, expected device cuda:0 (pass tensor_ops_cuda.to_device(weight))"
@@ -210,7 +210,7 @@ def test_a_decoder_layer_on_the_device_copies_nothing():
     ids = rng.integers(0, 50, 6)
     shapes = {"table": (50, 64), "q": (128, 64), "k": (64, 64), "v": (64, 64), "o": (64, 32)}
     shapes |= {"gate": (96, 64), "up": (96, 64), "down": (64, 96)}
-    weights = {name: stored("q8_0", *shape) for name, shape in shapes.items()}
+    weights = {name: random_weights("q8_0", *shape) for name, shape in shapes.items()}
     norm, angles = np.linspace(0.5, 1.5, 64, dtype=np.float32), rng.standard_normal((6, 1, 16))
     cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 

@@ -54,7 +54,7 @@ def test_fields_of_a_rotation_are_traits_too(cpp):
 
     newer = config(rope=NewerRope(1e4, 32, mirrored=True), local_rope=NewerRope(5.0, 32))
     assert newer.traits() == {"rope.mirrored", "local_rope"}
-    assert why_not_native(cpp, newer, "layers") == "native layers of cpp do not know rope.mirrored"
+    assert why_not_native(cpp, newer, "layers") == "native layers of cpp do not support rope.mirrored"
 
 
 def test_every_field_that_layers_or_ends_depend_on_is_a_trait():
@@ -83,7 +83,7 @@ def cpp() -> KernelBackend:
 def test_a_new_number_is_never_ignored(cpp):
     newer = Newer(**vars(config()) | {"new_scale": 2.0})
     fused = FusedLayers(cpp, [dataclasses.replace(layer_of(config(), 0), config=newer)])
-    assert fused.why_not == "native layers of cpp do not know new_scale" and not fused.prepared
+    assert fused.why_not == "native layers of cpp do not support new_scale" and not fused.prepared
     _, _, rows = batch_of(config(), BATCHES["short"])
     assert not fused.supports(rows)
     same = Newer(**vars(config()))
@@ -100,7 +100,7 @@ def test_a_number_of_the_ends_keeps_only_the_ends_from_being_native(cpp, monkeyp
     )
     layers = FusedLayers(cpp, ends.layers)
     step = FusedStep(cpp, layers, ends.config, ends.embedding, ends.norm, ends.output)
-    assert not layers.why_not and step.why_not == "native ends of cpp do not know logit_scale"
+    assert not layers.why_not and step.why_not == "native ends of cpp do not support logit_scale"
 
 
 def test_what_is_known_natively_exists(cpp):

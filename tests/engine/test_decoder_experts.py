@@ -175,7 +175,7 @@ def test_a_token_is_one_call_unless_experts_come_and_go(name, budget, reached):
 def test_experts_that_come_and_go_are_left_to_the_composition(reached):
     mixed = [layer_of(with_experts(moe_layers=(False, True)), i) for i in range(2)]
     cpp = KernelBackend("cpp")
-    assert "within a budget" in FusedLayers(cpp, mixed, whole=False).why_not
+    assert "within a memory budget" in FusedLayers(cpp, mixed, whole=False).why_not
     assert not FusedLayers(cpp, mixed).why_not and not FusedLayers(cpp, mixed[:1], whole=False).why_not
     reached.silu(np.ones(1, np.float32))
 

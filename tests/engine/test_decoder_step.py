@@ -95,11 +95,11 @@ def test_what_half_a_layer_gives_is_added_up_where_it_is_asked_for(reached):
     step = compare_added_up_steps(c)
     _, angles, rows = batch_of(c, BATCHES["two"])
 
-    def broken(change):
+    def fail(change):
         raise RuntimeError("the others are gone")
 
     with pytest.raises(RuntimeError, match="the others are gone"):
-        step.run([1, 2], angles, rows, broken)
+        step.run([1, 2], angles, rows, fail)
     with pytest.raises(TypeError, match="decode_step: reduce has type int"):
         step.run([1, 2], angles, rows, 3)
 

@@ -17,8 +17,8 @@ from airllm.engine import model
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory import residency
 from airllm.memory.kv_cache import ContextFull
-from tests.conftest import Target, targets
 from tests.support import tiny_gguf, tiny_models
+from tests.support.targets import Target, targets
 from tests.support.tiny_models import AS_GGUF, DATA, FOLDERS, K_MODEL, LENGTHS, SHORT, VOCABULARY, reference
 
 EXACT = 2e-4
@@ -152,12 +152,12 @@ def test_batches_of_unequal_lengths(path_of, name, kind, backend):
 @pytest.mark.skipif(not SOME_FUSED, reason="the C++ backend is not built")
 @pytest.mark.parametrize("name", FOLDERS)
 def test_layers_are_fused(path_of, name):
-    """So that the tests above ran what they name; a model with a trait that native layers do not know says
+    """So that the tests above ran what they name; a model with a trait that native layers do not support says
     which, and ran op by op.
     """
     with open_engine(path_of(name, FOLDER), FUSED) as engine:
         unknown = ", ".join(sorted(engine.config.traits() & NOT_NATIVE))
-        wanted = f"native layers of cpp do not know {unknown}" if unknown else ""
+        wanted = f"native layers of cpp do not support {unknown}" if unknown else ""
         assert engine.model.fused.why_not == engine.model.step.why_not == wanted
 
 
@@ -310,6 +310,6 @@ def test_a_token_that_the_model_does_not_have(path_of, token, backend):
 def test_a_cache_of_blocks_needs_whole_ones(path_of):
     with (
         open_engine(path_of("llama3", FOLDER), cache_dtype="q8_0") as engine,
-        pytest.raises(ValueError, match="expected f32 or f16 for heads of 16, which is no multiple of 32"),
+        pytest.raises(ValueError, match="expected f32 or f16 for heads of 16, which is not a multiple of 32"),
     ):
         engine.new_cache()

@@ -156,7 +156,7 @@ def test_a_language_model_beside_a_part_for_images(tmp_path, prefix):
 # ---------------------------------------------------------------------------------------------- broken files
 
 
-def refused(path: Path, message: str) -> None:
+def raises(path: Path, message: str) -> None:
     with pytest.raises(ModelFileError) as error:
         LayerWiseInferenceEngine(path, backend="python")
     text = str(error.value)
@@ -165,12 +165,12 @@ def refused(path: Path, message: str) -> None:
 
 def test_an_architecture_that_is_not_known(tmp_path):
     path = copy_of("llama2", tmp_path, lambda config: {**config, "model_type": "mamba"})
-    refused(path, "config.json: key model_type has value 'mamba', expected one of gemma, gemma2, gemma3")
+    raises(path, "config.json: key model_type has value 'mamba', expected one of gemma, gemma2, gemma3")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(tiny_gguf._ARCHITECTURES, "llama", "mamba")
         patch.setattr(tiny_gguf, "gguf_name", lambda config, name: name)
         path = tiny_gguf.write_gguf("llama2", tmp_path / "mamba.gguf")
-    refused(path, "key general.architecture has value 'mamba', expected one of gemma, gemma2, gemma3")
+    raises(path, "key general.architecture has value 'mamba', expected one of gemma, gemma2, gemma3")
 
 
 LAYER = "model.layers.1."
@@ -192,7 +192,7 @@ NORM, DOWN = f"{LAYER}input_layernorm.weight", f"{LAYER}mlp.down_proj.weight"
     ),
 )  # fmt: skip
 def test_tensors_that_are_not_what_they_should_be(tmp_path, change, message):
-    refused(with_tensors(copy_of("llama2", tmp_path), change), message)
+    raises(with_tensors(copy_of("llama2", tmp_path), change), message)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_tensors_that_are_not_what_they_should_be(tmp_path, change, message):
     ),
 )  # fmt: skip
 def test_a_configuration_of_another_model(tmp_path, name, change, message):
-    refused(copy_of(name, tmp_path, lambda config: {**config, **change}), message)
+    raises(copy_of(name, tmp_path, lambda config: {**config, **change}), message)
 
 
 @pytest.mark.parametrize(
@@ -239,20 +239,20 @@ def test_rotations_that_lack_something(tmp_path, name, key, value, message):
     def change(config):
         return {**config, "rope_parameters": {**config["rope_parameters"], key: value}}
 
-    refused(copy_of(name, tmp_path, change), message)
+    raises(copy_of(name, tmp_path, change), message)
 
 
 def test_a_rotation_that_cannot_be_computed(tmp_path):
     def change(config):
         return {**config, "rope_parameters": {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1.0}}
 
-    refused(copy_of("llama2", tmp_path, change), "the rotation of positions cannot be computed")
+    raises(copy_of("llama2", tmp_path, change), "the rotation of positions cannot be computed")
 
 
 def test_factors_of_another_length(tmp_path, monkeypatch):
     monkeypatch.setattr(tiny_gguf, "_llama3_factors", lambda config: np.ones(7, np.float32))
     path = tiny_gguf.write_gguf("llama3", tmp_path / "model.gguf")
-    refused(path, r"tensor rope_freqs.weight has shape \(7,\), expected \(8,\)")
+    raises(path, r"tensor rope_freqs.weight has shape \(7,\), expected \(8,\)")
 
 
 @pytest.mark.parametrize("stored", ("folder", "gguf"))
@@ -270,7 +270,7 @@ def test_experts_that_only_a_number_says_are_no_work(tmp_path, monkeypatch, stor
         path, message = tiny_gguf.write_gguf("qwen3_moe", tmp_path / "model.gguf"), "has shape .*, expected"
     tracemalloc.start()
     try:
-        refused(path, message)
+        raises(path, message)
         with pytest.raises(ModelFileError, match=message):
             list(info.lines(path))
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
@@ -281,7 +281,7 @@ def test_experts_that_only_a_number_says_are_no_work(tmp_path, monkeypatch, stor
 def test_an_expert_that_is_missing_is_missed_at_once(tmp_path):
     name = "model.layers.0.mlp.experts.5.up_proj.weight"
     path = with_tensors(copy_of("qwen3_moe", tmp_path), lambda t: {k: v for k, v in t.items() if k != name})
-    refused(path, f"tensor {name} is missing, expected one of ")
+    raises(path, f"tensor {name} is missing, expected one of ")
 
 
 def stacks_cut(tensors, part, cut):
@@ -300,7 +300,7 @@ def stacks_cut(tensors, part, cut):
 )
 def test_stacks_and_vectors_of_gpt_oss_of_other_sizes(tmp_path, part, cut, shape, expected):
     path = with_tensors(copy_of("gpt_oss", tmp_path), lambda tensors: stacks_cut(tensors, part, cut))
-    refused(path, f"tensor model.layers.0.*{part} has shape {shape}, expected {expected}")
+    raises(path, f"tensor model.layers.0.*{part} has shape {shape}, expected {expected}")
 
 
 @pytest.mark.parametrize("count", (5, 7))
@@ -310,7 +310,7 @@ def test_stacks_of_another_number_of_experts(tmp_path, monkeypatch, count):
     more = {**tensors, "model.layers.1.mlp.experts.6.down_proj.weight": np.zeros((32, 32), np.float32)}
     monkeypatch.setattr(tiny_gguf, "read_folder", lambda name: (config, few if count == 5 else more))
     path = tiny_gguf.write_gguf("qwen3_moe", tmp_path / "model.gguf")
-    refused(path, rf"tensor blk.1.ffn_down_exps.weight has shape \({count}, 32, 32\), expected \(6, rows, co")
+    raises(path, rf"tensor blk.1.ffn_down_exps.weight has shape \({count}, 32, 32\), expected \(6, rows, co")
 
 
 def test_a_rotation_whose_factors_are_missing(tmp_path, monkeypatch):
@@ -318,7 +318,7 @@ def test_a_rotation_whose_factors_are_missing(tmp_path, monkeypatch):
     del config["rope_parameters"]["short_factor"]
     monkeypatch.setattr(tiny_gguf, "read_folder", lambda name: (config, tensors))
     path = tiny_gguf.write_gguf("phi3_long", tmp_path / "model.gguf")
-    refused(
+    raises(
         path, "tensor rope_factors_short.weight is missing, expected the factors of phi3.rope.scaling.type"
     )
 
@@ -330,10 +330,10 @@ def test_gguf_files_cut_short(tmp_path, stored):
     path = tmp_path / "cut.gguf"
     for share in (0.999, 0.9, 0.6):
         path.write_bytes(whole[: int(share * len(whole))])
-        refused(path, r"tensor \S+ takes bytes \d+ to \d+, expected an end within the file's \d+ bytes")
+        raises(path, r"tensor \S+ takes bytes \d+ to \d+, expected an end within the file's \d+ bytes")
     for size in (0, 3, 20, 100, 1000):
         path.write_bytes(whole[:size])
-        refused(path, "empty|expected")
+        raises(path, "empty|expected")
 
 
 # ------------------------------------------------------------------------------------------ what folders hold
@@ -358,7 +358,7 @@ def test_a_folder_with_one_gguf_file_is_that_file(tmp_path, others):
 
 def test_a_folder_with_several_gguf_files_names_them(tmp_path):
     folder = gguf_folder(tmp_path / "folder", "b.gguf", "a.gguf")
-    refused(folder, "folder holds the GGUF files a.gguf, b.gguf, expected one, or the path of one of them")
+    raises(folder, "folder holds the GGUF files a.gguf, b.gguf, expected one, or the path of one of them")
 
 
 def test_a_folder_with_safetensors_is_read_by_them(tmp_path):
@@ -373,7 +373,7 @@ def test_a_quantized_folder_is_refused_by_name(tmp_path, method):
     changed = {"quantization_config": {"quant_method": method, "bits": 4}}
     path = copy_of("llama2", tmp_path, lambda config: {**config, **changed})
     message = f"config.json: key quantization_config has quant_method '{method}', which is not supported"
-    refused(path, f"{message}, expected safetensors in float32")
+    raises(path, f"{message}, expected safetensors in float32")
     with pytest.raises(ModelFileError, match=message):
         next(info.lines(path))
 
@@ -382,19 +382,17 @@ def test_shards_cut_short_or_gone(tmp_path):
     shard = copy_of("llama3", tmp_path) / "model-00002-of-00003.safetensors"
     whole = shard.read_bytes()
     shard.write_bytes(whole[:-10])
-    refused(
-        shard.parent, r"00002-of-00003.safetensors: tensor \S+ takes bytes \d+ to \d+, expected an end wi"
-    )
+    raises(shard.parent, r"00002-of-00003.safetensors: tensor \S+ takes bytes \d+ to \d+, expected an end wi")
     shard.write_bytes(whole[:100])
-    refused(shard.parent, r"00002-of-00003.safetensors: the header takes \d+ bytes, expected at most 92 in a")
+    raises(shard.parent, r"00002-of-00003.safetensors: the header takes \d+ bytes, expected at most 92 in a")
     shard.unlink()
-    refused(shard.parent, r"file model-00002-of-00003.safetensors is missing, expected \d+ tensors in it")
+    raises(shard.parent, r"file model-00002-of-00003.safetensors is missing, expected \d+ tensors in it")
 
 
 def test_paths_that_lead_nowhere(tmp_path):
     with pytest.raises(OSError, match="no such"):
         LayerWiseInferenceEngine(tmp_path / "no such.gguf", backend="python")
-    refused(tmp_path, "holds no files, expected model.safetensors or model.safetensors.index.json")
+    raises(tmp_path, "holds no files, expected model.safetensors or model.safetensors.index.json")
     (copy_of("llama2", tmp_path) / "config.json").unlink()
     with pytest.raises(OSError, match=r"config.json"):
         LayerWiseInferenceEngine(tmp_path / "llama2", backend="python")
@@ -403,7 +401,7 @@ def test_paths_that_lead_nowhere(tmp_path):
 def test_a_file_that_is_refused_is_let_go(tmp_path):
     path = copy_of("llama2", tmp_path, lambda config: {**config, "vocab_size": SHORT})
     for _ in range(3):
-        refused(path, r"embed_tokens.weight has shape \(80, 32\), expected \(24, 32\)")
+        raises(path, r"embed_tokens.weight has shape \(80, 32\), expected \(24, 32\)")
     gc.collect()  # errors hold frames, frames hold arrays
     maps = Path("/proc/self/maps")
     assert not maps.exists() or str(path) not in maps.read_text()

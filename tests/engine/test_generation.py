@@ -432,9 +432,24 @@ def test_after_close(folder):
     engine.close()
     engine.close()
     generate, forward = (lambda: engine.generate(PROMPT, 2)), (lambda: engine.forward([1]))
-    for use in (generate, forward, lambda: next(stream), lambda: engine.stream(PROMPT, 2)):
+    others = engine.new_cache, lambda: engine.tokenizer
+    for use in (generate, forward, lambda: next(stream), lambda: engine.stream(PROMPT, 2), *others):
         with pytest.raises(RuntimeError, match="is closed: open another one"):
             use()
+
+
+def test_a_sequence_without_tokens_has_no_logits(engine):
+    cache = engine.new_cache()
+    engine.forward([1, 2], cache)
+    for tokens, caches, where in (
+        ([], None, "tokens"),
+        ([], cache, "tokens"),
+        ([[]], None, r"tokens\[0\]"),
+        ([[3], []], [cache, engine.new_cache()], r"tokens\[1\]"),
+    ):
+        with pytest.raises(ValueError, match=f"^forward: {where} has 0 tokens, expected one or more$"):
+            engine.forward(tokens, caches)
+    assert cache.tokens == [1, 2]
 
 
 def test_reasons_are_those_that_are_documented():

@@ -103,7 +103,7 @@ def test_the_smallest_budget_is_named_and_works(model, tmp_path):
     assert peak < smallest
 
 
-def filled(engine: LayerWiseInferenceEngine, tokens: int) -> Cache:
+def fill_cache(engine: LayerWiseInferenceEngine, tokens: int) -> Cache:
     """A cache that counts as having so many tokens."""
     cache = engine.new_cache()
     cache.extend([1] * tokens)
@@ -116,7 +116,7 @@ def test_when_caches_grow_layers_give_way(model):
         cache = engine.new_cache()
         engine.forward([1], cache)
         before = engine.model.residency.stays
-        others = [filled(engine, large_model.CONTEXT - 1) for _ in range(2)]
+        others = [fill_cache(engine, large_model.CONTEXT - 1) for _ in range(2)]
         engine.forward([[1], [2]], others)
         assert engine.model.residency.stays < before
         others.clear()
@@ -127,9 +127,9 @@ def test_when_caches_grow_layers_give_way(model):
 @linux
 def test_caches_that_the_budget_has_no_room_for(model):
     with LayerWiseInferenceEngine(model, max_memory=smallest_budget(model, 256), context=256) as engine:
-        cache = filled(engine, 254)
+        cache = fill_cache(engine, 254)
         engine.forward([1], cache)
-        other = filled(engine, 254)
+        other = fill_cache(engine, 254)
         with pytest.raises(MemoryBudgetError, match="with caches of .* drop caches"):
             engine.forward([1], other)
         assert other.length == 254  # nothing was half done
@@ -312,7 +312,7 @@ def test_a_process_that_ends_anywhere_leaves_whole_tokens(tmp_path):
     assert FileCache(tiny_config(), 10, "f16", tmp_path, "a", "me").tokens == [7]
 
 
-def changed(path: Path, at: int, to: bytes) -> None:
+def overwrite(path: Path, at: int, to: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(at)
         file.write(to)
@@ -321,11 +321,11 @@ def changed(path: Path, at: int, to: bytes) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     (
-        (lambda path: changed(path, 0, b"something"), "begins with b'somethin', expected b'airllmKV'"),
-        (lambda path: changed(path, 8, b"\7"), "has version 7, expected 1"),
-        (lambda path: changed(path, 16, b"\xff"), "has 255 tokens, expected at most 10"),
-        (lambda path: changed(path, 4096, b"\xff" * 4), "has tokens from -1 to -1, expected 0 to 99"),
-        (lambda path: changed(path, 40, b"?"), "belongs to .*expected"),
+        (lambda path: overwrite(path, 0, b"something"), "begins with b'somethin', expected b'airllmKV'"),
+        (lambda path: overwrite(path, 8, b"\7"), "has version 7, expected 1"),
+        (lambda path: overwrite(path, 16, b"\xff"), "has 255 tokens, expected at most 10"),
+        (lambda path: overwrite(path, 4096, b"\xff" * 4), "has tokens from -1 to -1, expected 0 to 99"),
+        (lambda path: overwrite(path, 40, b"?"), "belongs to .*expected"),
         (lambda path: os.truncate(path, 5000), "has 5000 bytes, expected"),
         (lambda path: os.truncate(path, 7), "begins with"),
         (lambda path: os.truncate(path, 12), "has 12 bytes, expected"),

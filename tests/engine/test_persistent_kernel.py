@@ -25,8 +25,8 @@ from airllm.engine.parallel.tensor_parallel import Shard
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import ContextFull
 from airllm.ops.op import OPS
-from tests.conftest import REQUIRED
 from tests.support import tiny_gguf, tiny_models
+from tests.support.environment import REQUIRED
 from tests.support.tiny_models import AS_GGUF, DATA, FOLDERS, K_MODEL, VOCABULARY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def distance(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.abs(found - wanted).max() / np.ptp(wanted))
 
 
-def stepped(kernel: PersistentKernel) -> np.ndarray:
+def take_steps(kernel: PersistentKernel) -> np.ndarray:
     """Logits after a prompt, and after each token that follows."""
     return np.stack([kernel.prefill(TEXT[:PROMPT]), *map(kernel.step, TEXT[PROMPT:])])
 
@@ -51,7 +51,7 @@ def kernel_of(path, backend="python", **options) -> PersistentKernel:
     return PersistentKernel(model=path, backend=backend, **{"cache_dtype": "f32", **options}).compile()
 
 
-OP_BY_OP = ("qwen2_moe", "qwen2_moe_some", "gpt_oss", "gpt_oss_limit")  # have what native layers do not know
+OP_BY_OP = ("qwen2_moe", "qwen2_moe_some", "gpt_oss", "gpt_oss_limit")  # no native layers support these
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -59,7 +59,7 @@ OP_BY_OP = ("qwen2_moe", "qwen2_moe_some", "gpt_oss", "gpt_oss_limit")  # have w
 def test_steps_give_the_logits_of_the_reference(name, backend):
     wanted = tiny_models.reference(name)
     with kernel_of(DATA / name, backend) as kernel:
-        found = stepped(kernel)
+        found = take_steps(kernel)
         assert kernel.length == len(TEXT)
         assert ("one call" in kernel.plan) == (backend == "cpp" and name not in OP_BY_OP)
     short = min(24, len(TEXT)) - PROMPT  # a shorter text's rotations differ, and so does its reference
@@ -74,17 +74,17 @@ def test_stored_weights_in_one_call_and_op_by_op(name, tmp_path):
     a token of a mixture may come to the other of two experts that the router likes nearly alike.
     """
     path = tiny_gguf.write_gguf(name, tmp_path / "model.gguf", "blocks")
-    exact = composed(path, compute="float32")
+    exact = compose(path, compute="float32")
 
     def far(logits):
         return np.linalg.norm(logits - exact) / np.linalg.norm(exact)
 
     most = {"mixtral": 0.06}.get(name, 0.05)
     with kernel_of(path, "cpp") as kernel:
-        assert far(stepped(kernel)) < 1.02 * far(composed(path)) < most
+        assert far(take_steps(kernel)) < 1.02 * far(compose(path)) < most
 
 
-def composed(path, **options):
+def compose(path, **options):
     with LayerWiseInferenceEngine(path, backend="cpp", cache_dtype="f32", **options) as engine:
         engine.model.fused.why_not = "this is the composition"
         cache = engine.new_cache()
@@ -97,11 +97,11 @@ def composed(path, **options):
 def test_steps_are_made_ready_some_at_a_time(name, monkeypatch):
     """And again behind those, after a reset, and where a text becomes one that is turned by other angles."""
     with kernel_of(DATA / name, "cpp") as kernel:
-        wanted = stepped(kernel)
+        wanted = take_steps(kernel)
     monkeypatch.setattr("airllm.engine.model._BOUND", 7)
     with kernel_of(DATA / name, "cpp") as kernel:
         for _ in range(2):
-            assert distance(stepped(kernel), wanted) < 1e-5
+            assert distance(take_steps(kernel), wanted) < 1e-5
             assert np.array_equal(kernel(), kernel())
             kernel.reset()
         assert distance(np.stack([kernel.step(token) for token in TEXT])[PROMPT - 1 :], wanted) < 1e-5
@@ -115,7 +115,7 @@ def test_any_number_of_workers_gives_the_same(tmp_path):
     for workers in (1, 2, 3):
         with kernel_of(path, "cpp", num_workers=workers) as kernel:
             assert f"{workers} thread" in kernel.plan
-            logits.append(stepped(kernel))
+            logits.append(take_steps(kernel))
     assert distance(logits[1], logits[0]) < 1e-2 > distance(logits[2], logits[0])
 
 
@@ -126,7 +126,7 @@ def test_several_kernels_at_once(backend):
     found: list = [None] * len(paths)
 
     def run(i: int) -> None:
-        found[i] = stepped(with_each[i])
+        found[i] = take_steps(with_each[i])
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(len(paths))]
     for thread in threads:
@@ -135,7 +135,7 @@ def test_several_kernels_at_once(backend):
         thread.join()
     for kernel, logits in zip(with_each, found, strict=True):
         kernel.reset()
-        assert distance(stepped(kernel), logits) < 1e-5
+        assert distance(take_steps(kernel), logits) < 1e-5
         kernel.close()
 
 
@@ -246,7 +246,7 @@ def test_a_token_that_is_no_whole_number(token, backend):
 
 WRONG = {
     r"mode has value 'prefill', expected one of 'decode'": {"mode": "prefill"},
-    r"no option 'use_cutlass_kernel' on the backend 'python', it knows: max_num_pages, context, cache_": {
+    r"no option 'use_cutlass_kernel' on the backend 'python', expected one of: max_num_pages, context, ": {
         "use_cutlass_kernel": True
     },
     r"no option 'num_workers' on the backend 'python'": {"num_workers": 2},
@@ -397,7 +397,7 @@ def test_every_head_belongs_to_a_process():
         ValueError, match="world_size has value 4, expected one of 1, 2, 3, 9 for a model of 9"
     ):
         Shard(nine, SimpleNamespace(rank=0, size=4))
-    with pytest.raises(ValueError, match="expected 1: olmo2 takes the norm of all of q and k"):
+    with pytest.raises(ValueError, match="expected 1: olmo2 normalizes whole rows of q and k"):
         Shard(open_config(DATA / "olmo2"), SimpleNamespace(rank=0, size=2))
 
 
@@ -421,7 +421,7 @@ def test_kernels_of_one_process_share_a_model(size, backend, without_mpi):
     """Called in turn, they give the logits of one that has it all, with the same bits each."""
     for name in SHARED[size] if backend == "cpp" else SHARED[size][:1]:
         with kernel_of(DATA / name, backend) as alone:
-            wanted = stepped(alone)
+            wanted = take_steps(alone)
         kernels = shared_by(size, name, backend)
         found = [[kernel.prefill(TEXT[:PROMPT]) for kernel in kernels]]
         found += [[kernel.step(token) for kernel in kernels] for token in TEXT[PROMPT:]]
@@ -440,7 +440,7 @@ def test_they_may_be_called_by_threads_and_each_by_itself(without_mpi):
     found: list = [None, None]
 
     def run(i: int) -> None:
-        found[i] = stepped(kernels[i])
+        found[i] = take_steps(kernels[i])
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
     for thread in threads:
@@ -452,7 +452,8 @@ def test_they_may_be_called_by_threads_and_each_by_itself(without_mpi):
     assert all(np.array_equal(each, found[0][-1]) for each in [*repeated[0], *repeated[1]])
     for kernel in kernels:
         kernel.reset()
-    assert np.array_equal(stepped(kernels[1]), found[0]) and np.array_equal(stepped(kernels[0]), found[0])
+    for kernel in reversed(kernels):
+        assert np.array_equal(take_steps(kernel), found[0])
 
 
 def test_all_must_be_there_and_take_the_same_steps(without_mpi, monkeypatch):
@@ -483,7 +484,7 @@ def test_others_do_not_go_on_without_one_that_is_closed(without_mpi):
     wanted = first.step(1)
     first.close()
     assert np.array_equal(second.step(1), wanted)  # computed before
-    with pytest.raises(RuntimeError, match="broke off .that of mpi_rank=0 is closed.: make others"):
+    with pytest.raises(RuntimeError, match="stopped .that of mpi_rank=0 is closed.: create new ones"):
         second.step(2)
 
 
@@ -514,7 +515,7 @@ def test_one_that_fails_ends_it_for_all(without_mpi, monkeypatch):
             kernel.step(2)
     for kernel in kernels:
         with pytest.raises(
-            RuntimeError, match="broke off .ZeroDivisionError: division by zero.: make others"
+            RuntimeError, match="stopped .ZeroDivisionError: division by zero.: create new ones"
         ):
             kernel.step(2)
 

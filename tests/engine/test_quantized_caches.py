@@ -6,8 +6,8 @@ import sys
 
 import numpy as np
 import pytest
+from accuracy import assert_agrees
 from attention_cases import exact
-from conftest import assert_agrees
 from decoder_cases import (
     BATCHES,
     CAPACITY,

@@ -168,7 +168,7 @@ def test_the_command(source, tmp_path, capsys):
     with GgufFile(target) as made:
         assert made.metadata["general.file_type"] == 7
     for arguments, message in (
-        ([str(source), str(target)], "is there already: remove it"),
+        ([str(source), str(target)], "exists already: remove it"),
         (
             [str(source), str(tmp_path / "x"), "--format", "q3_k"],
             "format has value 'q3_k', expected one of f32",
@@ -218,7 +218,7 @@ def test_a_folder_with_one_rotation_in_layers_that_may_have_two(tmp_path):
 
 def test_what_a_file_cannot_say_is_refused(tmp_path):
     folder = with_tokenizer("qwen3_moe_some", tmp_path / "model")
-    what = r"config.json: the model's moe_layers, .* cannot be said in a GGUF file: it would be read as"
+    what = r"config.json: the model's moe_layers, .* cannot be stored in a GGUF file: it would be read as"
     with pytest.raises(ModelFileError, match=what):
         quantize(folder, tmp_path / "model.gguf", "f32")
     assert os.listdir(tmp_path) == ["model"]
@@ -276,5 +276,5 @@ def test_tokenizers_that_are_refused(tmp_path):
         [pre_tokenizers.Split("e", "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     made.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(ModelFileError, match="pre_tokenizer cuts texts in a way that is not known"):
+    with pytest.raises(ModelFileError, match="pre_tokenizer splits texts in an unknown way"):
         tokenizer_keys(tmp_path, 80)

@@ -132,8 +132,8 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)) -> str:
 
 
 HEADERS = {
-    "no JSON": ("{", "the header is no JSON"),
-    "deep": ("[" * 200_000, "the header is no JSON"),
+    "no JSON": ("{", "the header is not JSON"),
+    "deep": ("[" * 200_000, "the header is not JSON"),
     "list": ("[1]", "the header holds a list, expected a JSON object"),
     "twice": (f'{{"x": {entry()}, "x": {entry()}}}', "the header has 'x' twice"),
     "entry": ('{"x": 1}', "tensor x has dtype None, expected one of F32"),

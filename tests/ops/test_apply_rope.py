@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from conftest import DTYPES, assert_agrees
+from accuracy import DTYPES, assert_agrees
 from targets_with import NAMES, normal, of_dtype, on, wide
 
 
-def rotated(x, cos, sin, interleaved):
+def rotate(x, cos, sin, interleaved):
     r = cos.shape[-1]
     pairs = (slice(0, 2 * r, 2), slice(1, 2 * r, 2)) if interleaved else (slice(0, r), slice(r, 2 * r))
     a, b = (x[..., each] for each in pairs)
@@ -41,7 +41,7 @@ def test_rotary_widths(target, dtype, d, r, interleaved, reached):
 
 def check_rope(module, dtype, shape, table, interleaved, table_dtype=np.float32):
     x, (cos, sin) = normal(shape, dtype), angles(table, table_dtype)
-    exact = rotated(*wide(x, cos, sin), interleaved)
+    exact = rotate(*wide(x, cos, sin), interleaved)
     memory = np.full(x.size + 64, 7.5, dtype)
     out = memory[32:-32].reshape(shape)
     assert module.apply_rope(x, cos, sin, interleaved, out=out) is out
@@ -107,5 +107,5 @@ def test_tables_are_read_from_views(target, reached):
     cos, sin = angles((100, 2, 32), np.float32)
     x = normal((4, 7, 64), np.float32)
     part = (slice(90, 83, -1), 1, slice(0, 32))
-    exact = rotated(*wide(x, cos[part], sin[part]), False)
+    exact = rotate(*wide(x, cos[part], sin[part]), False)
     assert_agrees(reached.apply_rope(x, cos[part], sin[part]), exact, np.float32)

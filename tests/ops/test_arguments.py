@@ -10,7 +10,7 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import DTYPES, assert_agrees
+from accuracy import DTYPES, assert_agrees
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -3,8 +3,8 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from accuracy import DTYPES, assert_agrees
 from attention_cases import attends, check, exact, sample, visible
-from conftest import DTYPES, assert_agrees
 from targets_with import NAMES, of_dtype, on
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from accuracy import assert_agrees
 from attention_cases import attends, check, exact, sample
-from conftest import assert_agrees
 from targets_with import of_dtype
 
 

@@ -1,9 +1,21 @@
 """The two halves of attention, for one query: attention_scores and weighted_sum_rows."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
-from conftest import DTYPES, assert_agrees
+from accuracy import DTYPES, assert_agrees
 from targets_with import NAMES, of_dtype, on
+
+
+def check_between_guards(function: Callable, exact: np.ndarray, dtype: np.dtype) -> None:
+    """The function writes its result into `out`, and nothing beside it."""
+    memory = np.full(exact.size + 32, 7.5, dtype)
+    out = memory[16:-16]
+    assert function(out=out) is out
+    assert_agrees(out, exact, dtype)
+    assert (memory[:16] == 7.5).all() and (memory[-16:] == 7.5).all()
 
 
 @on("attention_scores")
@@ -16,11 +28,8 @@ def test_attention_scores(s, d, dtype, kv_dtype, reached):
     keys = rng.standard_normal((s, 3, d)).astype(kv_dtype)[:, 1]
     expected = keys.astype(np.float64) @ query.astype(np.float64)
     assert_agrees(reached.attention_scores(query, keys), expected, query.dtype)
-    memory = np.full(s + 32, 7.5, dtype)
-    out = memory[16:-16]
-    assert reached.attention_scores(query, keys, scale=0.25, out=out) is out
-    assert_agrees(out, 0.25 * expected, query.dtype)
-    assert (memory[:16] == 7.5).all() and (memory[-16:] == 7.5).all()
+    scores = partial(reached.attention_scores, query, keys, scale=0.25)
+    check_between_guards(scores, 0.25 * expected, query.dtype)
 
 
 @on("weighted_sum_rows")
@@ -33,11 +42,7 @@ def test_weighted_sum_rows(s, d, dtype, kv_dtype, reached):
     matrix = (rng.standard_normal((s, 3, d)) + 1).astype(kv_dtype)[:, 1]
     expected = weights.astype(np.float64) @ matrix.astype(np.float64)
     assert_agrees(reached.weighted_sum_rows(weights, matrix), expected, weights.dtype)
-    memory = np.full(d + 32, 7.5, dtype)
-    out = memory[16:-16]
-    assert reached.weighted_sum_rows(weights, matrix, out=out) is out
-    assert_agrees(out, expected, weights.dtype)
-    assert (memory[:16] == 7.5).all() and (memory[-16:] == 7.5).all()
+    check_between_guards(partial(reached.weighted_sum_rows, weights, matrix), expected, weights.dtype)
 
 
 @on("weighted_sum_rows", but="opencl")  # 3.9e-5 on 2^17 rows: their sum is one float32

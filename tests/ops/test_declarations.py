@@ -10,9 +10,9 @@ from pathlib import Path
 
 import checkouts
 import pytest
-from conftest import REQUIRED
 from cuda_on_host import build
 from documents import blocks
+from environment import REQUIRED
 
 from airllm import tensor_ops
 from airllm.backends import config, open_backend
@@ -24,7 +24,7 @@ CPP_EXT = Path(__file__).parents[2] / "cpp_ext"
 COMPILED = ["cpp", "cuda"]
 
 
-def declared(op):
+def declaration_of(op):
     """The parameters of an op's function in a backend: as declared, less `backend`."""
     return {n: p for n, p in op.signature.parameters.items() if n != "backend"}
 
@@ -45,7 +45,7 @@ def test_every_backend_has_the_declared_parameters(name):
     for op in OPS:
         if (function := kernels[op]) != OPS[op].define:
             found = inspect.signature(function).parameters
-            assert facts(found) == facts(declared(OPS[op])), f"{name}: {op}"
+            assert facts(found) == facts(declaration_of(OPS[op])), f"{name}: {op}"
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -147,7 +147,7 @@ def test_methods_of_cpp_programs_have_the_declared_names_and_defaults():
     for name, parameters in found.items():
         op, n_outs = OPS[name], len(OPS[name].outs)
         names = [{"form": "approximate"}.get(n, n) for n, _ in parameters[n_outs:]]
-        expected = [n for n in declared(op) if n != "out"]
+        expected = [n for n in declaration_of(op) if n != "out"]
         if name == "attention":
             assert names == ["q", "k", "v", "options"]
             continue
@@ -156,9 +156,9 @@ def test_methods_of_cpp_programs_have_the_declared_names_and_defaults():
         for (_, text), n in zip(parameters[n_outs:], names, strict=True):
             if text:
                 default = DEFAULTS[text] if text in DEFAULTS else float(text.rstrip("f"))
-                assert default == declared(op)[n].default, f"{name}: {n}"
+                assert default == declaration_of(op)[n].default, f"{name}: {n}"
             elif n in op.defaults:
-                assert declared(op)[n].default is inspect.Parameter.empty, f"{name}: {n} has no default"
+                assert declaration_of(op)[n].default is inspect.Parameter.empty, f"{name}: {n} has no default"
 
 
 def test_options_of_attention_in_cpp_programs_are_the_declared_ones():
@@ -167,7 +167,7 @@ def test_options_of_attention_in_cpp_programs_are_the_declared_ones():
     found = dict(re.findall(r"^  [\w:<>]+ (\w+)(?: = (\w+))?;", fields, re.M))
     assert found == {"causal": "false", "scale": "", "softcap": "", "window": "", "mask": "", "sinks": ""}
     op = OPS["attention"]
-    assert set(found) == set(declared(op)) - {"q", "k", "v", "out"}
+    assert set(found) == set(declaration_of(op)) - {"q", "k", "v", "out"}
     assert op.defaults["causal"] is False and {op.defaults[n] for n in ("scale", "softcap", "window")} == {
         None
     }
@@ -181,7 +181,7 @@ def test_kernels_of_mlx_have_the_declared_parameters():
     from tensor_ops_mlx import operations
 
     for name in [n for n in OPS if hasattr(operations, n)]:
-        expected = {n: p for n, p in declared(OPS[name]).items() if n != "out"}
+        expected = {n: p for n, p in declaration_of(OPS[name]).items() if n != "out"}
         found = inspect.signature(getattr(operations, name)).parameters
         assert list(found) == list(expected), name
         for n, p in found.items():

@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import stored
-from conftest import targets
 from gguf import quants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from targets import targets
 
 from airllm import formats, tensor_ops
 from airllm.backends.device import launch_plan

@@ -5,7 +5,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import assert_agrees
+from accuracy import assert_agrees
 from targets_with import LENGTHS, normal, of_dtype, on, wide
 
 

@@ -4,7 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 import stored
-from conftest import DTYPES, TOLERANCE, assert_agrees, targets
+from accuracy import DTYPES, TOLERANCE, assert_agrees
+from targets import targets
 
 from airllm.formats import FORMATS, Quantized
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import assert_agrees
+from accuracy import assert_agrees
 from targets_with import LENGTHS, normal, of_dtype, on, wide
 
 

@@ -7,7 +7,9 @@ from itertools import combinations, product
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import ALL, DTYPES, assert_agrees, targets
+from accuracy import DTYPES, assert_agrees
+from environment import ALL
+from targets import targets
 
 from airllm.tensor_ops import OPS
 

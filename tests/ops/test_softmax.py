@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import DTYPES, assert_agrees
+from accuracy import DTYPES, assert_agrees
 from targets_with import LENGTHS, NAMES, normal, of_dtype, on
 
 

@@ -1,7 +1,7 @@
 """What the tests of attention share: the targets that have it, its definition in float64, and samples."""
 
 import numpy as np
-from conftest import assert_agrees
+from accuracy import assert_agrees
 from targets_with import on
 
 attends = on("attention")

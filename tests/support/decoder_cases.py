@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import stored
-from conftest import targets
+from targets import targets
 
 from airllm import tensor_ops
 from airllm.architectures.model_config import ModelConfig, QueryTemperature, Rope

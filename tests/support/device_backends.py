@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import DTYPES, assert_agrees
+from accuracy import DTYPES, assert_agrees
 
 from airllm.tensor_ops import OPS
 

@@ -4,7 +4,8 @@ import inspect
 
 import numpy as np
 import pytest
-from conftest import DTYPES, targets
+from accuracy import DTYPES
+from targets import targets
 
 LENGTHS = (1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 63, 100, 257, 4099, 8192, 9001)
 NAMES = {dtype: np.dtype(dtype).name for dtype in DTYPES}

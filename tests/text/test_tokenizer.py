@@ -238,7 +238,7 @@ def test_a_long_text_takes_no_long(pieces):
     assert pieces.decode(pieces.encode(text)) == text
 
 
-def changed(name: str, **keys) -> dict:
+def change_keys(name: str, **keys) -> dict:
     found = tokenizer_files.metadata(name)
     for key, value in keys.items():
         found[f"tokenizer.ggml.{key}"] = value
@@ -273,7 +273,7 @@ def test_broken_metadata_says_where(keys, message):
     if "token_type" in keys:
         keys = {"token_type": np.full(len(tokenizer_files.metadata(PIECES)["tokenizer.ggml.tokens"]), 6)}
     with pytest.raises(ModelFileError, match=f"model.gguf: .*{message}"):
-        gguf_tokenizer(HERE, changed(PIECES, **keys))
+        gguf_tokenizer(HERE, change_keys(PIECES, **keys))
 
 
 def test_a_folder_with_sentence_pieces(tmp_path):
@@ -305,7 +305,7 @@ def test_a_folder_with_sentence_pieces(tmp_path):
 @pytest.mark.parametrize(
     ("files", "message"),
     (
-        ({"tokenizer.json": "{"}, "tokenizer.json is no JSON"),
+        ({"tokenizer.json": "{"}, "tokenizer.json is not JSON"),
         ({"tokenizer.json": "{}"}, "tokenizer.json: the tokenizer cannot be used"),
         (
             {"tokenizer_config.json": '{"bos_token": "nobody"}'},
@@ -570,17 +570,17 @@ def test_parts_that_are_no_text_are_refused(part, message):
     ),
 )
 def test_what_cannot_be_compiled_is_no_template(source):
-    with pytest.raises(ModelFileError, match="model.gguf: the chat template is no Jinja template") as error:
+    with pytest.raises(ModelFileError, match="gguf: the chat template is not a Jinja template") as error:
         template(source)
     assert "\n" not in str(error.value)
 
 
 def test_errors_of_templates():
-    with pytest.raises(ChatTemplateError, match="model.gguf: the chat template refuses the messages: roles!"):
+    with pytest.raises(ChatTemplateError, match="model.gguf: the chat template rejects the messages: roles!"):
         template("{{ raise_exception('roles!') }}").render(HI)
     with pytest.raises(ChatTemplateError, match="fails on the messages: UndefinedError: "):
         template("{{ messages[4].content }}").render(HI)
-    with pytest.raises(ModelFileError, match=r"model.gguf: the chat template, line 2, is no Jinja template"):
+    with pytest.raises(ModelFileError, match=r"gguf: the chat template, line 2, is not a Jinja template"):
         template("a\n{% if %}")
     with pytest.raises(TypeError, match="chat: messages has type str, expected a list of dicts"):
         template("").render("Hi")

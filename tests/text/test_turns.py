@@ -9,7 +9,7 @@ def messages_of(*roles: str) -> list[dict[str, str]]:
     return [{"role": role, "content": str(i)} for i, role in enumerate(roles)]
 
 
-def kept(messages: list[dict[str, str]], most: int, spare: int = 0) -> list[int]:
+def keep_messages(messages: list[dict[str, str]], most: int, spare: int = 0) -> list[int]:
     """Which messages stay, where each is ten tokens."""
     return [
         int(each["content"]) for each in drop_oldest_turns(messages, lambda some: 10 * len(some), most, spare)
@@ -39,14 +39,14 @@ TALK = ("user", "assistant") * 3 + ("user",)
     ),
 )
 def test_the_oldest_turns_go_first_and_the_system_prompt_never(roles, most, expected):
-    assert kept(messages_of(*roles), most) == expected
+    assert keep_messages(messages_of(*roles), most) == expected
 
 
 def test_once_there_is_no_room_some_is_made_for_what_comes():
     talk = messages_of(*TALK)
-    assert kept(talk, 70, spare=40) == [0, 1, 2, 3, 4, 5, 6]
-    assert kept(talk, 69, spare=40) == [6]
-    assert kept(talk, 69, spare=39) == [4, 5, 6]
+    assert keep_messages(talk, 70, spare=40) == [0, 1, 2, 3, 4, 5, 6]
+    assert keep_messages(talk, 69, spare=40) == [6]
+    assert keep_messages(talk, 69, spare=39) == [4, 5, 6]
 
 
 def test_room_for_the_answer_is_what_is_asked_for_up_to_a_quarter():

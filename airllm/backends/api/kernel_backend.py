@@ -133,7 +133,7 @@ def with_options(name: str, options: Mapping[str, Any]) -> KernelBackend:
     for option, value in options.items():
         if option not in known:
             names = ", ".join(known) or "none"
-            raise ValueError(f"the backend {name!r} has no option {option!r}, it knows: {names}")
+            raise ValueError(f"the backend {name!r} has no option {option!r}, expected one of: {names}")
         if value is not None:
             backend = function(known[option])(value)
     return backend or KernelBackend(name)

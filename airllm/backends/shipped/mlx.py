@@ -17,7 +17,7 @@ BACKEND = Declaration(
         "metal": Absent(
             "Metal",
             "Metal",
-            "Metal is for Apple's GPUs, of which there is none here; mlx runs on the CPU by its own name",
+            "Metal needs an Apple GPU, and there is none here; name mlx to run it on the CPU",
             aliases=("mps",),
         )
     },

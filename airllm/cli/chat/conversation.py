@@ -66,7 +66,7 @@ class Talk:
         print(flush=True)
         done = self.engine.statistics
         if not answer.text and done and done.reason == INTERRUPTED:
-            self.note("[nothing was answered: the question is taken back]")
+            self.note("[there is no answer: the question is removed]")
             return
         self.messages = [*fits, {"role": "assistant", "content": answer.text}]
         self.note(answer_printer.summary_line(self.engine))

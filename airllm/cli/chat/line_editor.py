@@ -165,7 +165,7 @@ def _history() -> Any:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_RDWR, 0o600))
     except (OSError, RuntimeError) as error:  # RuntimeError: platformdirs found no home
-        print(f"airllm: what is typed is not kept for the next time: {error}", file=sys.stderr)
+        print(f"airllm: the input history is not saved: {error}", file=sys.stderr)
         return InMemoryHistory()
     return FileHistory(str(path))
 

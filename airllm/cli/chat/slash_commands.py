@@ -100,7 +100,7 @@ def _set(talk: Talk, rest: str) -> None:
         return
     key = "max_new_tokens" if name == "n" else name.lstrip("-").replace("-", "_").lower()
     if key not in _SETTINGS:
-        raise ValueError(f"/set does not know {name}, expected one of {', '.join(_SETTINGS)}")
+        raise ValueError(f"/set has no setting {name}, expected one of {', '.join(_SETTINGS)}")
     if not (text := text.strip()):
         raise ValueError(f"/set {name} has no value: /set {name} VALUE")
     changed = {**talk.settings, key: _value(key, text)}
@@ -156,7 +156,7 @@ def _path(name: str, rest: str) -> Path:
 
 def _messages(path: Path) -> list[dict[str, str]]:
     """The messages of a file from /save, or of a plain list, as other programs write it."""
-    wrong = ValueError(f"{path} holds no conversation, expected JSON with messages of role and content")
+    wrong = ValueError(f"{path} has no conversation, expected JSON with messages of role and content")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError):
@@ -192,7 +192,7 @@ def _stats(talk: Talk, rest: str) -> None:
 COMMANDS = (
     Command(("help", "?"), "", "what there is", _help),
     Command(("retry",), "", "answer the last question again", _retry),
-    Command(("undo",), "", "take the last question and its answer back", _undo),
+    Command(("undo",), "", "remove the last question and its answer", _undo),
     Command(("clear",), "", "begin again; the system prompt stays", _clear),
     Command(("system",), "[TEXT]", 'show or set what the model is told first; "" for nothing', _system),
     Command(("set",), "[NAME VALUE]", "show or set how answers are made: temperature 0.7", _set),

@@ -43,7 +43,7 @@ class Shard:
     def __init__(self, whole: ModelConfig, processes: Processes):
         size = processes.size
         if whole.qk_norm == "row":
-            found = "takes the norm of all of q and k at once, which no process has"
+            found = "normalizes whole rows of q and k, and a process has only a part of them"
             raise ValueError(f"world_size has value {size}, expected 1: {whole.architecture} {found}")
         if not _is_divisible(whole, size):
             would_do = ", ".join(str(n) for n in range(1, whole.heads + 1) if _is_divisible(whole, n))

@@ -17,7 +17,7 @@ import numpy as np
 _KEPT = 64 << 20  # bytes of results kept for kernels that are behind
 _WANTED = (
     "world_size has value {size} and this process has no kernel of mpi_rank {missing}, expected one of each: "
-    "make them all before the first compile() or step(), or run `mpiexec -n {size} python -m mpi4py "
+    "create them all before the first compile() or step(), or run `mpiexec -n {size} python -m mpi4py "
     'program.py`, which starts {size} of it (it needs "airllm-tensor-ops[mpi]")'
 )
 _gathering: weakref.WeakValueDictionary[Hashable, Group] = weakref.WeakValueDictionary()
@@ -168,7 +168,7 @@ class Group:
     def _compute_all(self, call: tuple[Any, ...]) -> tuple[list[Any], BaseException | None]:
         """The results of all ranks, or the error."""
         if self._broken:
-            raise RuntimeError(f"the kernels that share this model broke off ({self._broken}): make others")
+            raise RuntimeError(f"the kernels that share this model stopped ({self._broken}): create new ones")
         started = [self._thread(rank).submit(self._part, rank, call) for rank in range(self.size)]
         try:
             wait(started)
@@ -188,7 +188,7 @@ class Group:
         try:
             member = self._member(rank)
             if member is None:
-                raise RuntimeError(f"the kernel of mpi_rank={rank} is gone, expected all to be kept")
+                raise RuntimeError(f"the kernel of mpi_rank={rank} was released, expected all to be kept")
             return member.carry_out(*call)
         except BaseException:
             self.meeting.break_off()

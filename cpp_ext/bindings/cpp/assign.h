@@ -5,17 +5,17 @@
 
 namespace [[gnu::visibility("hidden")]] ops {
 
-inline PyObject* assign(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+inline PyObject* assign(const Op& op, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   static const char* const names[] = {"target", "source"};
   PyObject* values[2];
-  place(op, values, names, 2, 2, args, given, keywords);
-  const Array source = strided(op, "source", values[1]);
+  place(op, values, names, 2, 2, args, nargs, keywords);
+  const Array source = strided_array(op, "source", values[1]);
   if (source.dtype != cpu::kFloat32)
     op.wrong_type("source", std::string("has dtype ") + dtype_name(source.dtype), "float32");
   if (!source.ndim) op.wrong_shape("source", source, "(... n)");
-  const Array any = strided(op, "target", values[0]);
-  const Array target = checked_out(op, values[0], any.dtype, source.ndim, source.shape,
-                                   {{"source", &source, false}}, "target", true);
+  const Array any = strided_array(op, "target", values[0]);
+  const Array target = check_out(op, values[0], any.dtype, source.ndim, source.shape,
+                                 {{"source", &source, false}}, "target", true);
   if (!target.size) Py_RETURN_NONE;
   const int64_t n = target.axis(1), rows = target.size / n;
   std::array<Steps, 2> steps;

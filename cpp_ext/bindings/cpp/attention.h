@@ -21,7 +21,7 @@ inline int64_t step(const Array& a, int from_last) {
 
 // A vector as float32, times a factor, padded with zeros to whole vectors.
 constexpr int64_t kWholeVectors = 16;
-inline std::vector<float> widened(const Array& x, float factor) {
+inline std::vector<float> widen(const Array& x, float factor) {
   std::vector<float> wide((x.size + kWholeVectors - 1) / kWholeVectors * kWholeVectors);
   active.load()->attention.widen[x.dtype](wide.data(), x.data, x.size);
   for (float& value : wide) value *= factor;
@@ -30,7 +30,7 @@ inline std::vector<float> widened(const Array& x, float factor) {
 
 // One for each query head; empty if not passed.
 inline std::vector<float> sinks_of(const Array& sinks) {
-  return sinks.object ? widened(sinks, 1.f) : std::vector<float>();
+  return sinks.object ? widen(sinks, 1.f) : std::vector<float>();
 }
 
 // The addresses of the arrays of each key-value head of each batch member.
@@ -139,7 +139,7 @@ inline void attention(const Array& out, const Array& q, const Array& k, const Ar
 // scale * keys (s, d) query (d)
 inline void attention_scores(const Array& out, const Array& query, const Array& keys, float scale) {
   const cpu::AttentionKernels& kernels = active.load()->attention;
-  const std::vector<float> x = widened(query, scale);
+  const std::vector<float> x = widen(query, scale);
   std::vector<float> sums(query.dtype == cpu::kFloat32 ? 0 : out.size);
   float* const to = sums.empty() ? reinterpret_cast<float*>(out.data) : sums.data();
   run(out.size, query.size + 1, 64, [&](int64_t begin, int64_t end) {
@@ -158,7 +158,7 @@ inline void weighted_sum_rows(const Array& out, const Array& weights, const Arra
     return;
   }
   const cpu::AttentionKernels& kernels = active.load()->attention;
-  const std::vector<float> wide = widened(weights, 1.f);
+  const std::vector<float> wide = widen(weights, 1.f);
   const int team = cpu::parts(weights.size, out.size, 64);
   const int64_t rows = std::min((weights.size + team - 1) / team, kSummedRows);
   const int64_t parts = (weights.size + rows - 1) / rows;

@@ -38,18 +38,18 @@ inline std::vector<float> sinks_of(const Op& op, PyObject* value, const Array& q
 }
 
 // The last of `length` tokens attend to themselves and to all tokens before them.
-inline PyObject* cached_attention(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+inline PyObject* cached_attention(const Op& op, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   static const char* const names[] = {"q", "kept", "length", "out", "scale", "softcap", "window", "sinks"};
   PyObject* values[8];
-  place(op, values, names, 4, 4, args, given, keywords);
-  const Array q = strided(op, "q", values[0]);
-  const Stored cache = kept(op, "kept", values[1]);
+  place(op, values, names, 4, 4, args, nargs, keywords);
+  const Array q = strided_array(op, "q", values[0]);
+  const Stored cache = read_cache(op, "kept", values[1]);
   cpu::Attention all = attention_of(op, q, cache, optional_count(op, "length", values[2]).value_or(0));
   set_rule(all, true, optional_number(op, "scale", values[4]), optional_positive(op, "softcap", values[5]),
            optional_count(op, "window", values[6]));
   const std::vector<float> sinks = sinks_of(op, values[7], q);
-  const Array out = checked_out(op, values[3], q.dtype, 3, q.shape,
-                                {{"q", &q, false}, {"kept", &cache.array, false}}, "out", true);
+  const Array out = check_out(op, values[3], q.dtype, 3, q.shape,
+                              {{"q", &q, false}, {"kept", &cache.array, false}}, "out", true);
   all.out_head = step(out, 3) / itemsize(out.dtype);
   all.out_row = step(out, 2) / itemsize(out.dtype);
   const int64_t heads = cache.shape[1], bytes = cache.shape[2] * cache.row_bytes();

@@ -26,12 +26,12 @@ inline const Array& memory(const Ids& a) { return a.array; }
 
 // The arguments of a call, read in their order.
 template <const Declaration& kOp>
-class Given {
+class Arguments {
  public:
   static constexpr const Declaration& kDeclared = kOp;
 
-  Given(PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-    place(kNamed<kOp>, values_, kNames<kOp>.all, kOp.count, kOp.required, args, given, keywords);
+  Arguments(PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+    place(kNamed<kOp>, values_, kNames<kOp>.all, kOp.count, kOp.required, args, nargs, keywords);
   }
 
   template <size_t kArgument>
@@ -40,9 +40,9 @@ class Given {
     if constexpr (!kOp.arguments[kArgument].is_array())
       return parameter<kOp, kArgument>(value);
     else if constexpr (kOp.arguments[kArgument].may_be_none)
-      return present(value) ? fitting<kArgument>(value) : decltype(fitting<kArgument>(value))();
+      return present(value) ? read_fitting<kArgument>(value) : decltype(read_fitting<kArgument>(value))();
     else
-      return fitting<kArgument>(value);
+      return read_fitting<kArgument>(value);
   }
 
   PyObject* out() const { return values_[kOp.count]; }
@@ -50,7 +50,7 @@ class Given {
 
  private:
   template <size_t kArgument>
-  auto fitting(PyObject* value) {
+  auto read_fitting(PyObject* value) {
     constexpr const Name& name = kOp.arguments[kArgument].name;
     auto array = read<kArgument>(value);
     const auto [count, sizes] = dimensions(array);
@@ -67,9 +67,9 @@ class Given {
     constexpr const Argument& argument = kOp.arguments[kArgument];
     constexpr const Op& op = kNamed<kOp>;
     if constexpr (argument.kind == Kind::stored)
-      return stored(op, argument.name, value);
+      return read_stored(op, argument.name, value);
     else if constexpr (argument.kind == Kind::quantized)
-      return quantized(op, argument.name, value);
+      return read_quantized(op, argument.name, value);
     else if constexpr (argument.kind == Kind::index)
       return ids_of(op, argument.name, value);
     else if constexpr (argument.kind == Kind::own)
@@ -77,7 +77,7 @@ class Given {
     else if constexpr (argument.kind == Kind::any_float && argument.axes.is_vector())
       return array(op, argument.name, value);
     else
-      return strided(op, argument.name, value, argument.kind == Kind::mask);
+      return strided_array(op, argument.name, value, argument.kind == Kind::mask);
   }
 
   // A weight, which has no leading axes, may be float32 too.
@@ -86,7 +86,7 @@ class Given {
     constexpr const Argument& argument = kOp.arguments[kArgument];
     constexpr const Op& op = kNamed<kOp>;
     const Array found =
-        kTakesStrides<kOp> ? strided(op, argument.name, value) : array(op, argument.name, value);
+        kTakesStrides<kOp> ? strided_array(op, argument.name, value) : array(op, argument.name, value);
     if constexpr (kArgument == kOp.first())
       dtype_ = found.dtype;
     else
@@ -106,9 +106,10 @@ class Given {
 
 // A call with valid arguments, and its results.
 template <const Declaration& kOp>
-class Call : public All<Given<kOp>> {
+class Call : public All<Arguments<kOp>> {
  public:
-  Call(PyObject* const* args, Py_ssize_t given, PyObject* keywords) : All<Given<kOp>>(args, given, keywords) {
+  Call(PyObject* const* args, Py_ssize_t nargs, PyObject* keywords)
+      : All<Arguments<kOp>>(args, nargs, keywords) {
     check_indices(std::make_index_sequence<kOp.count>());
   }
 
@@ -146,15 +147,15 @@ class Call : public All<Given<kOp>> {
   results::Result result(PyObject* out, const char* name, const Dimensions& shape, const Input& other) const {
     const auto& like = this->template get<kOp.first()>();
     if (!present(out)) return new_like(like, shape.count, shape.sizes);
-    return given_result<kResult>(out, name, shape, other, std::make_index_sequence<kOp.count>());
+    return check_result<kResult>(out, name, shape, other, std::make_index_sequence<kOp.count>());
   }
 
   template <size_t kResult, size_t... kArgument>
-  results::Result given_result(PyObject* out, const char* name, const Dimensions& shape, const Input& other,
+  results::Result check_result(PyObject* out, const char* name, const Dimensions& shape, const Input& other,
                                std::index_sequence<kArgument...>) const {
     const DType dtype = dtype_of_values(this->template get<kOp.first()>());
-    return {checked_out(kNamed<kOp>, out, dtype, shape.count, shape.sizes,
-                        {input<kArgument, kResult>()..., other}, name, kTakesStrides<kOp>),
+    return {check_out(kNamed<kOp>, out, dtype, shape.count, shape.sizes,
+                      {input<kArgument, kResult>()..., other}, name, kTakesStrides<kOp>),
             py::reinterpret_borrow<py::object>(out)};
   }
 
@@ -169,8 +170,8 @@ class Call : public All<Given<kOp>> {
 };
 
 template <const Declaration& kOp, auto kRun>
-PyObject* called(PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  const Call<kOp> call(args, given, keywords);
+PyObject* run_call(PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  const Call<kOp> call(args, nargs, keywords);
   if constexpr (kOp.gives_quantized) {
     return call.apply(kRun);
   } else if constexpr (kOp.outs == 1) {
@@ -190,8 +191,8 @@ PyObject* called(PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
 template <const Declaration& kOp, auto kRun>
 PyMethodDef row() {
   static constexpr auto kText = documentation(kOp);
-  Function* const function = [](PyObject*, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-    return python_call([&] { return called<kOp, kRun>(args, given, keywords); });
+  Function* const function = [](PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+    return python_call([&] { return run_call<kOp, kRun>(args, nargs, keywords); });
   };
   return method(kOp.name, function, kText);
 }

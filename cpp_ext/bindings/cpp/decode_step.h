@@ -64,13 +64,13 @@ struct TokenIds {
   int64_t count = 0;
   bool single;
 
-  TokenIds(const Op& op, PyObject* given, int64_t vocabulary)
-      : single(PyIndex_Check(given) && !is_array(given)) {
+  TokenIds(const Op& op, PyObject* tokens, int64_t vocabulary)
+      : single(PyIndex_Check(tokens) && !is_array(tokens)) {
     if (single) {
-      add(op, given, vocabulary);
+      add(op, tokens, vocabulary);
       return;
     }
-    const py::tuple items = items_of(op, "tokens", given);
+    const py::tuple items = items_of(op, "tokens", tokens);
     if (items.size() > cpu::kDecodeRows)
       op.wrong_value("tokens", "has " + std::to_string(items.size()) + " tokens",
                      "at most " + std::to_string(cpu::kDecodeRows));
@@ -109,10 +109,10 @@ inline void run_reduced(const Op& op, DecoderRun& run, const cpu::DecoderCall& c
   run.go(step, cpu::DecoderThread::steps(call, sizes));
 }
 
-inline PyObject* decode_step(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+inline PyObject* decode_step(const Op& op, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   static const char* const names[] = {"plan", "tokens", "rotations", "rows", "reduce"};
   PyObject* values[5];
-  place(op, values, names, 5, 4, args, given, keywords);
+  place(op, values, names, 5, 4, args, nargs, keywords);
   const auto& plan = py::cast<const DecoderPlan&>(py::handle(values[0]));
   const TokenIds tokens(op, values[1], plan.ends().embedding.n);
   const DecoderArguments read(op, plan.layers(), tokens.count, plan.width(), values[2], values[3]);

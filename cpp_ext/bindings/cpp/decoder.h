@@ -17,13 +17,13 @@ inline const float* float_vector(const Op& op, const char* name, PyObject* objec
 
 // The rows of a stored matrix; 0 if the array is not a matrix.
 inline int64_t rows_of(const Op& op, const char* name, PyObject* object) {
-  const Stored weight = stored(op, name, object);
+  const Stored weight = read_stored(op, name, object);
   return weight.ndim == 2 ? weight.axis(2) : 0;
 }
 
 // A weight (n, k) without a bias; the caller keeps it alive.
 inline cpu::Matrix stored_matrix(const Op& op, const char* name, PyObject* object, int64_t n, int64_t k) {
-  const Stored weight = stored(op, name, object);
+  const Stored weight = read_stored(op, name, object);
   const py::ssize_t expected[] = {n, k};
   if (weight.ndim != 2 || weight.axis(2) != n || weight.axis(1) != k || !n || !k)
     op.wrong_value(name, "has shape " + weight.shape_text(),
@@ -150,7 +150,7 @@ class DecoderArguments {
     return found;
   }
   Stored keys_and_values(PyObject* object) const {
-    const Stored a = kept(op_, "keys and values", object);
+    const Stored a = read_cache(op_, "keys and values", object);
     if (a.format == cpu::kBF16)
       op_.wrong_type("keys and values", "has dtype bfloat16", "float32, float16 or blocks of q8_0 in uint8");
     if (!has_flags(object, py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
@@ -225,10 +225,10 @@ inline Array rows_to_change(const Op& op, PyObject* object) {
   return x;
 }
 
-inline PyObject* decoder_layers(const Op& op, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
+inline PyObject* decoder_layers(const Op& op, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   static const char* const names[] = {"layers", "x", "rotations", "rows"};
   PyObject* values[4];
-  place(op, values, names, 4, 4, args, given, keywords);
+  place(op, values, names, 4, 4, args, nargs, keywords);
   const Array x = rows_to_change(op, values[1]);
   const py::tuple kept = items_of(op, "layers", values[0]);
   const Layers layers = layers_of(kept);

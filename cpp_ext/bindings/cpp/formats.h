@@ -35,7 +35,7 @@ inline py::object attribute(PyObject* object, PyObject* name) {
 // The block format of this name; the case of letters does not matter. Throws NotImplementedError for a format
 // of airllm.formats that these kernels lack: the definition runs instead. Any other name is a ValueError that
 // lists the supported formats.
-inline cpu::Format format_named(const Op& op, PyObject* name, bool to_quantize) {
+inline cpu::Format find_format(const Op& op, PyObject* name, bool to_quantize) {
   if (!PyUnicode_Check(name)) wrong_kind(op, "format", name, "a str");
   Py_ssize_t length = 0;
   const char* const text = PyUnicode_AsUTF8AndSize(name, &length);
@@ -74,7 +74,7 @@ inline Array bytes(const Op& op, const char* name, PyObject* object, int64_t blo
     for (int i = 0; i < a.ndim; ++i) a.size *= a.shape[i];
   }
   if (!is_bytes || a.ndim < 1 || a.axis(1) % block)
-    op.wrong_type(name, "has data of another kind", "what the constructor of Quantized takes");
+    op.wrong_type(name, "has data of another kind", "data that the constructor of Quantized accepts");
   return a;
 }
 
@@ -98,10 +98,10 @@ inline Stored of_floats(const Op& op, const char* name, PyObject* object) {
   return plain;
 }
 
-inline Stored of_quantized(const Op& op, const char* name, PyObject* object) {
+inline Stored read_blocks_of(const Op& op, const char* name, PyObject* object) {
   static PyObject* const data = PyUnicode_InternFromString("data");
   static PyObject* const format = PyUnicode_InternFromString("format");
-  const cpu::Format found = format_named(op, attribute(object, format).ptr(), false);
+  const cpu::Format found = find_format(op, attribute(object, format).ptr(), false);
   return of_blocks(op, name, attribute(object, data).ptr(), found);  // `object` holds the data
 }
 
@@ -109,19 +109,19 @@ inline bool is_quantized(PyObject* object) {
   return !is_array(object) && reinterpret_cast<PyObject*>(Py_TYPE(object)) == quantized_type();
 }
 
-inline Stored quantized(const Op& op, const char* name, PyObject* object) {
+inline Stored read_quantized(const Op& op, const char* name, PyObject* object) {
   if (!is_quantized(object)) wrong_kind(op, name, object, "a Quantized");
-  return of_quantized(op, name, object);
+  return read_blocks_of(op, name, object);
 }
 
-inline Stored stored(const Op& op, const char* name, PyObject* object) {
-  if (is_quantized(object)) return of_quantized(op, name, object);
+inline Stored read_stored(const Op& op, const char* name, PyObject* object) {
+  if (is_quantized(object)) return read_blocks_of(op, name, object);
   if (!is_array(object)) wrong_kind(op, name, object, "a NumPy array or a Quantized");
   return of_floats(op, name, object);
 }
 
 // Keys and values of a cache: floats, or bytes that are blocks of Q8_0.
-inline Stored kept(const Op& op, const char* name, PyObject* object) {
+inline Stored read_cache(const Op& op, const char* name, PyObject* object) {
   return is_uint8(object) ? of_blocks(op, name, object, cpu::kQ8_0) : of_floats(op, name, object);
 }
 
@@ -147,7 +147,7 @@ inline results::Result new_like(const Stored& like, int ndim, const py::ssize_t*
 
 inline PyObject* quantize(const Array& x, PyObject* name) {
   constexpr Op op{"quantize"};
-  const cpu::Format format = format_named(op, name, true);
+  const cpu::Format format = find_format(op, name, true);
   const cpu::Block& block = cpu::kBlocks[format];
   if (x.axis(1) % block.values)
     op.wrong_shape("x", x, "(... k) with k a multiple of " + std::to_string(block.values));
@@ -156,10 +156,10 @@ inline PyObject* quantize(const Array& x, PyObject* name) {
   results::Result data = new_result(kNumpyUint8, cpu::kBool, x.ndim, shape.data());
   run(x.size * 16,
       [&] { cpu::threaded::quantize(active.load()->stored, format, data.data, x.dtype, x.data, x.size); });
-  const py::object made = py::reinterpret_steal<py::object>(data.give());
+  const py::object bytes_array = py::reinterpret_steal<py::object>(data.give());
   const py::str own_name(block.name);
-  PyObject* const of_it[] = {made.ptr(), own_name.ptr()};
-  return unless_ended([&] { return PyObject_Vectorcall(quantized_type(), of_it, 2, nullptr); });
+  PyObject* const values[] = {bytes_array.ptr(), own_name.ptr()};
+  return unless_ended([&] { return PyObject_Vectorcall(quantized_type(), values, 2, nullptr); });
 }
 
 inline void dequantize(const Array& out, const Stored& q) {

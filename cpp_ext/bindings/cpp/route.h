@@ -42,8 +42,8 @@ inline int octave(PyObject* array) {
 }
 
 // Routes only arrays of one measured dtype. Integer arrays, such as indices, may be among them.
-inline PyObject* kernel_of(const Routes& routes, PyObject* const* args, Py_ssize_t given) {
-  if (given < routes.arrays) return routes.usual.ptr();
+inline PyObject* kernel_of(const Routes& routes, PyObject* const* args, Py_ssize_t nargs) {
+  if (nargs < routes.arrays) return routes.usual.ptr();
   size_t at = 0;
   int dtype = -1;
   for (Py_ssize_t i = 0; i < routes.arrays; ++i) {
@@ -99,7 +99,7 @@ inline void check(const Winners& winners, int arrays) {
     throw py::value_error("route: tables has a place beyond its " + std::to_string(kernels) + " kernels");
 }
 
-inline DType dtype_named(const std::string& name) {
+inline DType find_dtype(const std::string& name) {
   for (const DType dtype : {cpu::kFloat32, cpu::kFloat16, cpu::kBFloat16})
     if (name == dtype_name(dtype)) return dtype;
   throw py::value_error("route: tables has dtype '" + name + "', expected float32, float16 or bfloat16");
@@ -113,16 +113,16 @@ inline py::object route(py::object usual, int arrays, const py::dict& tables) {
   routes->arrays = arrays;
   for (const auto& [name, table] : tables) {
     auto [kernels, places] = table.cast<std::pair<std::vector<py::object>, std::string>>();
-    Winners& winners = routes->winners[dtype_named(name.cast<std::string>())];
+    Winners& winners = routes->winners[find_dtype(name.cast<std::string>())];
     winners = {std::move(kernels), std::move(places)};
     check(winners, arrays);
   }
-  auto made = py::reinterpret_steal<py::object>(route_type()->tp_alloc(route_type(), 0));
-  if (!made) throw py::error_already_set();
-  auto* fields = reinterpret_cast<Route*>(made.ptr());
+  auto route = py::reinterpret_steal<py::object>(route_type()->tp_alloc(route_type(), 0));
+  if (!route) throw py::error_already_set();
+  auto* fields = reinterpret_cast<Route*>(route.ptr());
   fields->call = call_route;
   fields->routes = routes.release();
-  return made;
+  return route;
 }
 
 }  // namespace ops

@@ -34,7 +34,7 @@ inline void layer_norm(const Array& out, const Array& x, const Array& weight, co
   });
 }
 
-// Where the rows of arrays are whose leading axes are broadcast to those of x.
+// Walks the rows of arrays whose leading axes are broadcast to those of x.
 template <class... Arrays>
 Walk<sizeof...(Arrays)> walk_along(const Array& x, const Arrays&... arrays) {
   std::array<Steps, sizeof...(Arrays)> steps;

@@ -71,8 +71,8 @@ inline void run(int64_t n, int64_t cost, int64_t step, const Work& work) {
 using Body = PyObject*(const Op&, PyObject* const*, Py_ssize_t, PyObject*);
 
 template <Body* kBody, const char* kName>
-PyObject* entry(PyObject*, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  return python_call([&] { return kBody(Op{kName}, args, given, keywords); });
+PyObject* entry(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  return python_call([&] { return kBody(Op{kName}, args, nargs, keywords); });
 }
 
 using Function = PyObject*(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);

@@ -68,7 +68,7 @@ struct DecoderSizes {
 // Offsets in bytes: of memory shared by all threads, and of each thread's own memory.
 struct DecoderMemory {
   Pieces shared, own;
-  int64_t q, k, v, seen, change, router, gate, up, x, middle, sums, begins, done, took, begun;
+  int64_t q, k, v, attended, change, router, gate, up, x, middle, sums, begins, done, took, begun;
   int64_t own_x, normed, packed, floats, rotated, attention, choices, probabilities, order;
   int64_t unit_rows = 0;  // query rows of a sequence per key-value head
 
@@ -79,7 +79,7 @@ struct DecoderMemory {
     q = shared.floats(rows * sizes.q);
     k = shared.floats(rows * sizes.kv);
     v = shared.floats(rows * sizes.kv);
-    seen = shared.floats(rows * sizes.q);
+    attended = shared.floats(rows * sizes.q);
     change = shared.floats(rows * sizes.width);
     router = shared.floats(rows * sizes.experts);
     gate = shared.floats(rows * sizes.feed_forward);

@@ -26,7 +26,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         mine_(memory + at.shared.bytes + me * at.own.bytes),
         products_(kernels.stored, mine_ + at.packed, own(at.floats)) {
     const auto shared = [&](int64_t offset) { return reinterpret_cast<float*>(memory + offset); };
-    q_ = shared(at.q), k_ = shared(at.k), v_ = shared(at.v), seen_ = shared(at.seen);
+    q_ = shared(at.q), k_ = shared(at.k), v_ = shared(at.v), attended_ = shared(at.attended);
     change_ = call.change ? call.change : shared(at.change), router_ = shared(at.router);
     gate_ = shared(at.gate), up_ = shared(at.up), sums_ = shared(at.sums);
     x_ = shared(at.x), middle_ = shared(at.middle);
@@ -86,7 +86,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
       case kAttention:
         return UnitParts(layer, call_, share_, all_).each([&](const UnitPart& part) { attend(layer, part); });
       case kOutput:
-        if (!again) products_.of({seen_, layer.output.k, call_.rows});
+        if (!again) products_.of({attended_, layer.output.k, call_.rows});
         return multiply(layer.output, change_);
       case kRouter:
         return layer.experts.count ? route(layer, again) : void();
@@ -305,7 +305,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
       scale(queries, queries, group * d, layer.temperature_at(sequence.length + i));
     }
     const int64_t width = layer.heads * d;
-    float* const out = seen_ + sequence.start * width + part.head * group * d;
+    float* const out = attended_ + sequence.start * width + part.head * group * d;
     const AttentionHead head{reinterpret_cast<const char*>(rotated_), keys, values, nullptr,
                              reinterpret_cast<char*>(out)};
     const Attention all = attention_of(layer, sequence);
@@ -415,7 +415,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   Stage stage_ = kProjections;
   uint32_t last_step_ = UINT32_MAX;
   DecoderProducts products_;
-  float *q_, *k_, *v_, *seen_, *change_, *router_, *gate_, *up_, *x_, *middle_, *sums_, *begins_;
+  float *q_, *k_, *v_, *attended_, *change_, *router_, *gate_, *up_, *x_, *middle_, *sums_, *begins_;
   std::atomic<int>* done_;
   ShareTicks* took_;
   float *own_x_, *normed_, *rotated_, *attention_;

@@ -27,7 +27,7 @@ using AddRmsNormKernel = void(void* sum, void* normed, const void* x, const void
                               const Rows& rows, float eps);
 using LayerNormKernel = void(void* out, const void* x, AnyValues weight, AnyValues bias, const Rows& rows,
                              float eps);
-// softmax(x * scale + mask); where `mask` is bool, of those elements that it keeps
+// softmax(x * scale + mask). A bool mask keeps the elements where it is true.
 using SoftmaxKernel = void(void* out, const void* x, AnyRows mask, const Rows& rows, float scale);
 // The first 2 * pairs elements of each row are rotated, the others copied.
 using RopeKernel = void(void* out, const void* x, AnyRows cos, AnyRows sin, const Rows& rows, int64_t pairs);

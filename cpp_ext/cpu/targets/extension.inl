@@ -23,7 +23,7 @@
 namespace cpu::ISA {
 namespace {
 
-constexpr Kernels extended() {
+constexpr Kernels extend_base() {
   Kernels all = BASE::kernels;
   all.isa = STRING(ISA);
 #if defined(DOT_U8_I8) || defined(DOT_I8_I8)
@@ -43,7 +43,7 @@ constexpr Kernels extended() {
 
 }  // namespace
 
-constexpr Kernels kernels = extended();
+constexpr Kernels kernels = extend_base();
 
 }  // namespace cpu::ISA
 

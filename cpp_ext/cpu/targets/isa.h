@@ -120,7 +120,7 @@ inline Features features() {
 }
 
 // The sets that this CPU supports, best first.
-inline std::vector<const Kernels*> supported() {
+inline std::vector<const Kernels*> supported_sets() {
   std::vector<const Kernels*> found;
 #if defined(AIRLLM_X86)
   const Features has = features();

@@ -10,9 +10,9 @@
 #include "../ops/elements.inl"
 #include "../ops/gemv.inl"
 #include "../ops/matmul.inl"
+#include "../ops/matmul_stored.inl"
 #include "../ops/rows.inl"
 #include "../quantized/gemm.inl"
-#include "../quantized/gemm_floats.inl"
 #include "../quantized/gemv.inl"
 #include "../simd/vectors.inl"
 

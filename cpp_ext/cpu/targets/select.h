@@ -26,7 +26,7 @@ inline bool is_named(const std::string& name, const Kernels& kernels) {
 
 inline const Kernels* find_kernels(const std::string& isa) {
   std::string known;
-  for (const Kernels* kernels : supported()) {
+  for (const Kernels* kernels : supported_sets()) {
     if (is_named(isa, *kernels)) return kernels;
     known += (known.empty() ? "" : ", ") + std::string(kernels->isa);
   }
@@ -42,7 +42,7 @@ inline const char* setting(const char* variable) {
 // The kernels that AIRLLM_CPU_ISA names, else the best ones.
 inline const Kernels* choose_kernels() {
   const char* const wanted = setting("AIRLLM_CPU_ISA");
-  if (!wanted) return supported().front();
+  if (!wanted) return supported_sets().front();
   try {
     return find_kernels(wanted);
   } catch (const std::invalid_argument& error) {

@@ -83,21 +83,21 @@ class Kept {
   size_t total_ = 0;  // bytes in free_
 };
 
-inline Kept& kept() {
+inline Kept& kept_buffers() {
   static Kept* const forever = new Kept;  // arrays may outlive static destruction
   return *forever;
 }
 
 inline void keep_through_fork() {
-  const auto unlock = [] { kept().unlock(); };
-  pthread_atfork([] { kept().lock(); }, unlock, unlock);
+  const auto unlock = [] { kept_buffers().unlock(); };
+  pthread_atfork([] { kept_buffers().lock(); }, unlock, unlock);
 }
 
 // Memory that a kernel needs while it runs.
 class Workspace {
  public:
-  explicit Workspace(size_t bytes) : buffer_(kept().take(bytes)) {}
-  ~Workspace() { kept().give(buffer_); }
+  explicit Workspace(size_t bytes) : buffer_(kept_buffers().take(bytes)) {}
+  ~Workspace() { kept_buffers().give(buffer_); }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
   char* data() const { return static_cast<char*>(buffer_.data); }

@@ -15,15 +15,15 @@ class __attribute__((visibility("hidden"))) AttentionParts {
   // `pairs`: key-value heads of all batch members.
   AttentionParts(const AttentionKernels& kernels, const Attention& all, int64_t pairs)
       : kernels_(kernels), all_(all), pairs_(pairs) {
-    const int64_t rows = all.rows(), seen = std::min(all.s, all.high - all.low + all.t);
+    const int64_t rows = all.rows(), attended = std::min(all.s, all.high - all.low + all.t);
     few_ = rows <= kernels.few;
     size_ = few_ ? rows : kernels.panel;
     panels_ = (rows + size_ - 1) / size_;
     // Memory access costs as much as the arithmetic of eight rows.
-    team_ = parts(pairs * seen * (all.d + all.e) / 16 * (rows + 8), 1, 1);
+    team_ = parts(pairs * attended * (all.d + all.e) / 16 * (rows + 8), 1, 1);
     const int64_t whole = pairs * panels_;
     if (whole < kEven * team_)
-      splits_ = std::clamp<int64_t>(seen / kFewestKeys, 1, team_ / std::gcd(whole, int64_t{team_}));
+      splits_ = std::clamp<int64_t>(attended / kFewestKeys, 1, team_ / std::gcd(whole, int64_t{team_}));
     team_ = static_cast<int>(std::min<int64_t>(team_, whole * splits_));
     workspace_ = (kernels.workspace(all) + 15) / 16 * 16;
   }

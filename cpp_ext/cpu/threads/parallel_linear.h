@@ -5,7 +5,7 @@
 
 namespace cpu::threaded {
 
-inline int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+inline int64_t align(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // Packs x as a kernel reads it for weights of a format. Returns false if the packed form cannot hold it.
 inline bool pack(const StoredKernels& kernels, const Linear& call, Format format, char* to, float* wide) {
@@ -50,7 +50,7 @@ inline void unpacked_rows(const StoredKernels& kernels, const Linear& call, char
 inline void linear_few_rows(const StoredKernels& kernels, const Linear& call) {
   const int64_t room =
       std::max(kernels.packed_bytes(call.format, call.k), kernels.packed_bytes(kF32, call.k));
-  const Workspace workspace(call.m * room + aligned(call.k * 4));
+  const Workspace workspace(call.m * room + align(call.k * 4));
   float* const wide = reinterpret_cast<float*>(workspace.data() + call.m * room);
   if (!pack(kernels, call, call.format, workspace.data(), wide))
     return unpacked_rows(kernels, call, workspace.data(), wide);

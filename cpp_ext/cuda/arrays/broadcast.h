@@ -26,7 +26,7 @@ inline Shape strides_along(const Shape& leading, const Operand& x, size_t inner)
 }
 
 // The axes along which the array advances. Axes that one stride can step through are merged.
-inline std::vector<Axis> joined(const Shape& sizes, const Shape& strides) {
+inline std::vector<Axis> merge_axes(const Shape& sizes, const Shape& strides) {
   std::vector<Axis> axes;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] == 1) continue;
@@ -47,7 +47,7 @@ inline std::vector<Axis> joined(const Shape& sizes, const Shape& strides) {
 }
 
 inline Rows4 rows4(const Op& op, const Shape& leading, const Operand& x, size_t inner) {
-  std::vector<Axis> axes = joined(leading, strides_along(leading, x, inner));
+  std::vector<Axis> axes = merge_axes(leading, strides_along(leading, x, inner));
   if (axes.size() > 4)
     not_implemented(op, x, "is broadcast along " + std::to_string(axes.size()) + " groups of axes",
                     "at most 4");

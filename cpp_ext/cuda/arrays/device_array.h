@@ -147,10 +147,10 @@ struct DeviceArray::Exported {
   }
 
   // A capsule that no consumer took frees the structure itself.
-  static py::capsule capsule(const char* name, void (*destructor)(PyObject*), Exported* made) {
-    PyObject* capsule = PyCapsule_New(&made->managed, name, destructor);
+  static py::capsule capsule(const char* name, void (*destructor)(PyObject*), Exported* exported) {
+    PyObject* capsule = PyCapsule_New(&exported->managed, name, destructor);
     if (!capsule) {
-      delete made;
+      delete exported;
       throw py::error_already_set();
     }
     return py::reinterpret_steal<py::capsule>(capsule);
@@ -175,12 +175,12 @@ inline py::capsule DeviceArray::dlpack(bool versioned) const {
     return Export::capsule(dlpack::kName, destructor, new Export(*this));
   }
   using Export = Exported<dlpack::ManagedVersioned>;
-  auto* made = new Export(*this);
-  made->managed.version = {1, 0};
+  auto* exported = new Export(*this);
+  exported->managed.version = {1, 0};
   const auto destructor = [](PyObject* c) {
     free_unless_taken<dlpack::ManagedVersioned>(c, dlpack::kVersionedName);
   };
-  return Export::capsule(dlpack::kVersionedName, destructor, made);
+  return Export::capsule(dlpack::kVersionedName, destructor, exported);
 }
 
 [[noreturn]] inline void buffer_error(const std::string& text) { throw py::buffer_error(text); }
@@ -190,9 +190,9 @@ inline py::capsule export_dlpack(const DeviceArray& self, const py::object& stre
                                  const py::object& copy) {
   const auto here = py::make_tuple(int(dlpack::kCuda), self.device);
   if (!dl_device.is_none() && !dl_device.equal(here)) {
-    buffer_error("DeviceArray lies on " + device_name(self.device) + ": call .numpy() for host memory");
+    buffer_error("DeviceArray is on " + device_name(self.device) + ": call .numpy() for host memory");
   }
-  if (!copy.is_none() && copy.cast<bool>()) buffer_error("DeviceArray is exported without a copy only");
+  if (!copy.is_none() && copy.cast<bool>()) buffer_error("DeviceArray can only be exported without a copy");
   self.ready_on(stream);
   const bool versioned = !max_version.is_none() && max_version.cast<py::tuple>()[0].cast<int>() >= 1;
   return self.dlpack(versioned);
@@ -277,7 +277,7 @@ inline void define_device_array(py::module_& module) {
            py::arg("copy") = py::none())
       .def("__array__",
            [](const DeviceArray& self, const py::args&, const py::kwargs&) -> py::object {
-             throw py::type_error("DeviceArray lies on " + device_name(self.device) +
+             throw py::type_error("DeviceArray is on " + device_name(self.device) +
                                   ": call .numpy() for a copy");
            })
       .def("__repr__", &repr);

@@ -36,8 +36,8 @@ inline py::dtype new_numpy_dtype(DType dtype) {
 }
 
 inline py::dtype numpy_dtype(DType dtype) {
-  static PyObject* made[sizeof kDTypes / sizeof *kDTypes] = {};  // never freed; guarded by the GIL
-  PyObject*& found = made[int(dtype)];
+  static PyObject* dtypes[sizeof kDTypes / sizeof *kDTypes] = {};  // never freed; guarded by the GIL
+  PyObject*& found = dtypes[int(dtype)];
   if (!found) found = new_numpy_dtype(dtype).release().ptr();
   return py::reinterpret_borrow<py::dtype>(found);
 }

@@ -48,7 +48,7 @@ inline const dlpack::Tensor& tensor_in(const Op& op, const char* name, PyObject*
     x.read_only = (managed->flags & dlpack::kReadOnly) != 0;
     return managed->tensor;
   }
-  if (!PyCapsule_IsValid(capsule, dlpack::kName)) op.wrong_type(name, "gave no DLPack capsule", "one");
+  if (!PyCapsule_IsValid(capsule, dlpack::kName)) op.wrong_type(name, "returned no DLPack capsule", "one");
   return static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule, dlpack::kName))->tensor;
 }
 

@@ -70,7 +70,7 @@ struct Operand {
   void* at = nullptr;  // the kernels' address: `data` on a device, else the copy's memory while the op runs
   DType dtype = DType::f32;
   Shape shape, strides;  // strides in elements
-  Span given{};          // the memory from the first to the last element of the caller's array
+  Span span{};           // the memory from the first to the last element of the caller's array
   int64_t size = 1;
   const cpu::Block* block = nullptr;  // of a Quantized; shape, size and strides are then those of its values
   Library library = Library::numpy;

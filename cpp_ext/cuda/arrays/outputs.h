@@ -21,7 +21,7 @@ struct Output {
 }
 
 inline bool is_apart(const Operand& a, const Operand& b) {
-  return a.size == 0 || b.size == 0 || a.given.high <= b.given.low || b.given.high <= a.given.low;
+  return a.size == 0 || b.size == 0 || a.span.high <= b.span.low || b.span.high <= a.span.low;
 }
 
 inline void check_apart(const Op& op, const Operand& in, const Operand& out, bool in_place) {
@@ -38,8 +38,8 @@ inline void check_place(const Op& op, const Operand& first, const Operand& x, bo
 }
 
 // Checks `out=` with the messages of the other backends. Overlap is checked when all results are known.
-inline Operand checked_out(const Op& op, const char* name, PyObject* object, const Operand& first,
-                           DType dtype, const Shape& shape) {
+inline Operand check_out(const Op& op, const char* name, PyObject* object, const Operand& first, DType dtype,
+                         const Shape& shape) {
   Operand out = operand(op, name, object, {kFloats});
   check_place(op, first, out, true);
   if (out.shape != shape) op.wrong_value(name, "has shape " + tuple_text(out.shape), tuple_text(shape));

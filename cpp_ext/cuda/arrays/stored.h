@@ -13,7 +13,7 @@ namespace airllm::cuda {
 inline bool is_quantized(PyObject* object) { return std::strcmp(Py_TYPE(object)->tp_name, "Quantized") == 0; }
 
 // NotImplementedError for a format that the kernels lack: the definition runs instead.
-inline const cpu::Block& block_named(const Op& op, const char* name, const std::string& format) {
+inline const cpu::Block& find_block(const Op& op, const char* name, const std::string& format) {
   std::string known;
   for (int i = cpu::kQ8_0; i < cpu::kFormats; ++i) {
     if (!has_kernels(i)) continue;
@@ -27,10 +27,10 @@ inline const cpu::Block& block_named(const Op& op, const char* name, const std::
 inline int format_of(const Operand& x) { return x.block ? int(x.block - cpu::kBlocks) : int(x.dtype); }
 
 // The blocks of a Quantized, with the shape of their values.
-inline Operand quantized(const Op& op, const char* name, PyObject* object) {
+inline Operand read_quantized(const Op& op, const char* name, PyObject* object) {
   if (!is_quantized(object)) arguments::wrong_kind(op, name, object, "a Quantized");
-  const py::object given = py::reinterpret_borrow<py::object>(object), data = given.attr("data");
-  const cpu::Block& block = block_named(op, name, py::str(given.attr("format")));
+  const py::object weights = py::reinterpret_borrow<py::object>(object), data = weights.attr("data");
+  const cpu::Block& block = find_block(op, name, py::str(weights.attr("format")));
   Operand x = operand(op, name, data.ptr(), {kBytes});
   if (!x.on_host() && reinterpret_cast<uintptr_t>(x.data) % 2 != 0)
     op.wrong_value(name, "has data at an odd address", "blocks that begin at even ones");
@@ -45,8 +45,8 @@ inline Operand quantized(const Op& op, const char* name, PyObject* object) {
   return x;
 }
 
-inline Operand stored(const Op& op, const char* name, PyObject* object) {
-  if (is_quantized(object)) return quantized(op, name, object);
+inline Operand read_stored(const Op& op, const char* name, PyObject* object) {
+  if (is_quantized(object)) return read_quantized(op, name, object);
   return operand(op, name, object, {kFloats, Layout::dense, "a NumPy array or a Quantized"});
 }
 

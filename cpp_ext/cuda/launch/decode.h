@@ -10,12 +10,12 @@ KERNEL void put_rows(const float* x, void* cache, const I64* position, U64 heads
     store_any(cache, cache_type, (i / d * capacity + row) * d + i % d, x[i]);
 }
 
-KERNEL void scaled(const void* x, float* out, U64 count, float by, U32 x_type) {
+KERNEL void scale(const void* x, float* out, U64 count, float by, U32 x_type) {
   for (U64 i = GRP * (U64)LSIZE + (U64)LID; i < count; i += GROUPS * (U64)LSIZE)
     out[i] = load_any(x, x_type, i) * by;
 }
 
-KERNEL void softcapped(float* x, U64 count, float cap) {
+KERNEL void softcap(float* x, U64 count, float cap) {
   for (U64 i = GRP * (U64)LSIZE + (U64)LID; i < count; i += GROUPS * (U64)LSIZE)
     x[i] = cap * TANH(x[i] / cap);
 }
@@ -29,11 +29,11 @@ cudaError_t launch_put_rows(void* cache, DType dtype, const float* x, const int6
 }
 
 cudaError_t launch_scale(float* out, const void* x, DType dtype, int64_t n, float by, cudaStream_t stream) {
-  return run(scaled, grid_of_elements(n, DType::f32), stream, x, out, Size(n), by, any_type(dtype));
+  return run(scale, grid_of_elements(n, DType::f32), stream, x, out, Size(n), by, any_type(dtype));
 }
 
 cudaError_t launch_softcap(float* x, int64_t n, float cap, cudaStream_t stream) {
-  return run(softcapped, grid_of_elements(n, DType::f32), stream, x, Size(n), cap);
+  return run(softcap, grid_of_elements(n, DType::f32), stream, x, Size(n), cap);
 }
 
 }  // namespace airllm::cuda

@@ -4,20 +4,11 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <cstdint>
 
+#include "../runtime/types.h"
+
 namespace airllm::cuda {
-
-enum class DType : int { f32, f16, bf16, boolean, u8, i32, i64 };
-
-inline size_t size_of(DType dtype) {
-  constexpr size_t sizes[] = {4, 2, 2, 1, 1, 4, 8};
-  return sizes[int(dtype)];
-}
-
-// The number of kernels launched by this process, including cuBLAS's products; a graph counts as one.
-inline std::atomic<int64_t> kernels_launched{0};
 
 // An array whose dtype the kernel reads at run time; the numbers are those of
 // gpu_kernels/common/dynamic_dtype.h.
@@ -76,14 +67,6 @@ cudaError_t launch_apply_rope(void* out, const void* x, AnyArray cos, AnyArray s
                               cudaStream_t stream);
 
 // ---- products
-
-// `batch` products of (m, k) by (k, n), all row-major and packed. A shared b is one matrix for the whole
-// batch; a transposed b is (n, k).
-struct Product {
-  int64_t batch, m, n, k;
-  bool b_is_shared;
-  bool b_is_transposed = false;
-};
 
 cudaError_t launch_matmul(void* out, const void* a, const void* b, DType dtype, const Product& product,
                           cudaStream_t stream);

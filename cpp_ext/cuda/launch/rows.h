@@ -45,17 +45,17 @@ cudaError_t launch_masked_softmax(void* out, const void* x, AnyArray mask, const
                Size(n), scale, mask.type, LEADING_OF(mask_rows));
 }
 
-// Each `team` threads compute a row.
+// Each `per_row` threads compute a row.
 cudaError_t launch_apply_rope(void* out, const void* x, AnyArray cos, AnyArray sin, const Rows4& angle_rows,
                               DType dtype, int64_t rows, int64_t n, int64_t r, bool interleaved,
                               cudaStream_t stream) {
   constexpr int threads = 256;
-  uint32_t team = 1;
-  while (team < threads && team < std::max(r, n - 2 * r)) team *= 2;
-  const int64_t teams = threads / team;
-  const Grid grid{(rows + teams - 1) / teams, threads};
+  uint32_t per_row = 1;
+  while (per_row < threads && per_row < std::max(r, n - 2 * r)) per_row *= 2;
+  const int64_t rows_at_once = threads / per_row;
+  const Grid grid{(rows + rows_at_once - 1) / rows_at_once, threads};
   RUN_OF_DTYPE(dtype, apply_rope, , grid, stream, x, cos.data, sin.data, out, Size(rows), Size(n), Size(r),
-               uint32_t(interleaved), cos.type, sin.type, team, LEADING_OF(angle_rows));
+               uint32_t(interleaved), cos.type, sin.type, per_row, LEADING_OF(angle_rows));
 }
 
 #undef LEADING_OF

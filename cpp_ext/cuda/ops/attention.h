@@ -14,7 +14,7 @@ namespace airllm::cuda {
 using FourArrays = std::array<const Operand*, 4>;
 using FourStrides = std::array<Shape, 4>;
 
-inline const char* moved(const Operand& x, int64_t elements) {
+inline const char* offset(const Operand& x, int64_t elements) {
   return x ? static_cast<const char*>(x.at) + elements * int64_t(size_of(x.dtype)) : nullptr;
 }
 
@@ -34,9 +34,9 @@ inline cudaError_t attend(Attention a, const Operand& out, const FourArrays& in,
   const int64_t results = a.shape.outer * a.shape.inner * a.shape.h * a.shape.t * a.shape.e;
   for (int64_t call = 0; call < batches.calls(); ++call) {
     const auto start = batches.offsets(call);
-    a.out = const_cast<char*>(moved(out, call * results));
-    a.q = moved(*in[0], start[0]), a.k = moved(*in[1], start[1]), a.v = moved(*in[2], start[2]);
-    a.mask = {moved(*in[3], start[3]), any_array(*in[3]).type};
+    a.out = const_cast<char*>(offset(out, call * results));
+    a.q = offset(*in[0], start[0]), a.k = offset(*in[1], start[1]), a.v = offset(*in[2], start[2]);
+    a.mask = {offset(*in[3], start[3]), any_array(*in[3]).type};
     if (const cudaError_t code = launch_attention(a, stream)) return code;
   }
   return cudaSuccess;

@@ -42,7 +42,7 @@ class Call {
     inputs_.push_back(std::move(x));
     Operand& in = inputs_.back();
     check_place(op, first(), in);
-    in.given = span_of(in);
+    in.span = span_of(in);
     if (in.on_host()) make_compact(in);
     return in;
   }
@@ -58,11 +58,11 @@ class Call {
 
   // Adds a result: a new array, or the caller's, which may be exactly one of the inputs `in_place`. To be
   // called after all inputs are added.
-  const Operand& result(PyObject* given, DType dtype, const Shape& shape,
+  const Operand& result(PyObject* out, DType dtype, const Shape& shape,
                         std::vector<const Operand*> in_place = {}, const char* name = "out") {
-    if (arguments::present(given)) {
-      results_.push_back({checked_out(op, name, given, first(), dtype, shape), std::move(in_place)});
-      results_.back().array.given = span_of(results_.back().array);
+    if (arguments::present(out)) {
+      results_.push_back({check_out(op, name, out, first(), dtype, shape), std::move(in_place)});
+      results_.back().array.span = span_of(results_.back().array);
       check_overlaps(results_.back());
       return results_.back().array;
     }
@@ -71,12 +71,12 @@ class Call {
     return results_.back().array;
   }
 
-  // Runs `launch`, unless the result is empty, and returns the result or a tuple of results. `given` is the
+  // Runs `launch`, unless the result is empty, and returns the result or a tuple of results. `out` is the
   // caller's `out` for several results.
-  py::object run(const Launch& launch, PyObject* given = nullptr) {
+  py::object run(const Launch& launch, PyObject* out = nullptr) {
     if (results_.front().array.size != 0)
       first().on_host() ? run_on_copies(launch) : run_where_arrays_lie(launch);
-    if (arguments::present(given)) return py::reinterpret_borrow<py::object>(given);
+    if (arguments::present(out)) return py::reinterpret_borrow<py::object>(out);
     if (results_.size() == 1) return object_of(results_.front());
     py::tuple all(results_.size());
     for (size_t i = 0; i < results_.size(); ++i) all[i] = object_of(results_[i]);
@@ -166,7 +166,7 @@ inline void Call::run_where_arrays_lie(const Launch& launch) {
   Finish finish(stream);  // also waits if a home stream could not be told to
   check(launch(stream), ("the launch of " + std::string(op.name)).c_str());
   for (const Operand* x : all) order(stream, x->home);
-  wait ? finish.now() : finish.unneeded();
+  wait ? finish.now() : finish.skip();
 }
 
 }  // namespace airllm::cuda

@@ -16,9 +16,9 @@ namespace airllm::cuda {
 
 // A DeviceArray, or a Quantized of one, on the device in use.
 inline Operand on_device(const Op& op, const char* name, PyObject* object) {
-  Operand x = stored(op, name, object);
+  Operand x = read_stored(op, name, object);
   if (x.library != Library::own || x.device != default_device())
-    op.wrong_value(name, "lies in " + x.place(),
+    op.wrong_value(name, "is in " + x.place(),
                    "a DeviceArray on " + device_name(default_device()) + " (pass tensor_ops_cuda.to_device(" +
                        name + "))");
   return x;
@@ -130,7 +130,7 @@ class DecoderGraph {
     const AngleTables angles(op_, tables);
     StepPlan plan{layers_of(layers_),
                   decoder_ends(op_, ends_, norm_eps, embedding_scale, logit_softcap.value_or(0.f)),
-                  angles.pairs(), capacity, dtype_named(cache_dtype)};
+                  angles.pairs(), capacity, find_dtype(cache_dtype)};
     check(plan);
     const int device = default_device();
     DeviceGuard guard(device);
@@ -163,7 +163,7 @@ class DecoderGraph {
       op_.wrong_value(name, "has value " + std::to_string(value), "0 to " + std::to_string(end - 1));
   }
 
-  static DType dtype_named(const std::string& name) {
+  static DType find_dtype(const std::string& name) {
     if (name != "f32" && name != "f16")
       op_.wrong_value("cache_dtype", "has value '" + name + "'", "f32 or f16");
     return name == "f32" ? DType::f32 : DType::f16;
@@ -174,7 +174,7 @@ class DecoderGraph {
     for (const py::handle layer : layers) {
       const auto& one = layer.cast<const DeviceLayer&>();
       if (one.device != default_device())
-        op_.wrong_value("layers", "lie on " + device_name(one.device), device_name(default_device()));
+        op_.wrong_value("layers", "are on " + device_name(one.device), device_name(default_device()));
       found.push_back(&one.get());
     }
     return found;
@@ -219,7 +219,7 @@ inline void define_decoder_graph(py::module_& module) {
            py::arg("layers"), py::arg("embedding"), py::arg("output_norm"), py::arg("output"),
            py::arg("tables"), py::kw_only(), py::arg("capacity"), py::arg("cache_dtype"), py::arg("norm_eps"),
            py::arg("embedding_scale") = 1.f, py::arg("logit_softcap") = py::none())
-      .def("turn", &DecoderGraph::set_angles, py::arg("tables"),
+      .def("set_angles", &DecoderGraph::set_angles, py::arg("tables"),
            "Other cosines and sines, for the positions that steps may have from now on.")
       .def("step", &DecoderGraph::step, py::arg("token"), py::arg("position"),
            "Logits (1, vocabulary), float32, after a token, whose key and value are kept at `position`: one "

@@ -57,7 +57,7 @@ class StepMemory {
     input = static_cast<Input*>(bytes(sizeof(Input)));
     row = bytes(plan.width() * int64_t(sizeof(float)));
     x = floats(plan.width()), normed = floats(plan.width()), change = floats(plan.width());
-    q = floats(plan.most(query_size)), seen = floats(plan.most(query_size));
+    q = floats(plan.most(query_size)), attended = floats(plan.most(query_size));
     kv = floats(plan.most(kv_size));
     gate = floats(plan.most(wide)), up = floats(plan.most(wide));
     partial = floats(plan.most([&](const auto& of) { return attention_partial(attention_shape(plan, of)); }));
@@ -71,7 +71,7 @@ class StepMemory {
 
   Input* input;
   void* row;  // a row of the embedding, as stored
-  float *x, *normed, *change, *q, *kv, *seen, *gate, *up, *partial, *logits;
+  float *x, *normed, *change, *q, *kv, *attended, *gate, *up, *partial, *logits;
   std::vector<Angles> angles;
   std::vector<void*> cache;  // for each layer: keys and values (2, kv_heads, capacity, head_dim)
   const Pinned<Input> host_input{1};
@@ -109,24 +109,25 @@ class StepLaunches {
     }
     linear(at_.logits, at_.normed, plan_.ends.output);
     if (plan_.ends.softcap != 0)
-      ran(launch_softcap(at_.logits, plan_.vocabulary(), plan_.ends.softcap, stream_), "softcap");
+      check_launch(launch_softcap(at_.logits, plan_.vocabulary(), plan_.ends.softcap, stream_), "softcap");
     copy(at_.host_logits.data(), at_.logits, size_t(plan_.vocabulary()) * sizeof(float),
          cudaMemcpyDeviceToHost, stream_);
   }
 
  private:
-  static void ran(cudaError_t code, const char* op) {
+  static void check_launch(cudaError_t code, const char* op) {
     check(code, ("the launch of " + std::string(op)).c_str());
   }
 
-  static StoredArray stored(const cpu::Matrix& matrix) {
+  static StoredArray stored_array(const cpu::Matrix& matrix) {
     const cpu::Block& block = cpu::kBlocks[matrix.format];
     return {matrix.data, matrix.format, matrix.k / block.values * block.bytes};
   }
 
   void linear(float* out, const float* x, const cpu::Matrix& w) const {
     const AnyArray bias{w.bias, w.bias ? kAnyF32 : kNoArray};
-    ran(launch_linear_of_few_rows({out, x, stored(w), bias, DType::f32, 1, w.n, w.k, 1.0f}, stream_),
+    check_launch(
+        launch_linear_of_few_rows({out, x, stored_array(w), bias, DType::f32, 1, w.n, w.k, 1.0f}, stream_),
         "linear");
   }
 
@@ -143,30 +144,31 @@ class StepLaunches {
 
   void rms_norm(float* out, const float* x, Norm norm, int64_t rows, int64_t n) const {
     if (!norm.weight) return;
-    ran(launch_rms_norm(out, x, norm.weight, DType::f32, DType::f32, rows, n, norm.eps, stream_), "rms_norm");
+    check_launch(launch_rms_norm(out, x, norm.weight, DType::f32, DType::f32, rows, n, norm.eps, stream_),
+                 "rms_norm");
   }
 
   // x += change, then its norm.
   void add_norm(Norm norm) const {
     const AnyArray weight{norm.weight, kAnyF32};
-    ran(launch_add_rms_norm(at_.x, at_.normed, at_.x, at_.change, weight, DType::f32, 1, plan_.width(),
-                            norm.eps, stream_),
-        "add_rms_norm");
+    check_launch(launch_add_rms_norm(at_.x, at_.normed, at_.x, at_.change, weight, DType::f32, 1,
+                                     plan_.width(), norm.eps, stream_),
+                 "add_rms_norm");
   }
 
   // Reads a row of a table; its index is in device memory.
   void row_of(void* out, const int64_t* number, const StoredArray& table, int64_t rows, int64_t n) const {
-    ran(launch_embedding(out, {number, kAnyI64}, table, 1, rows, n, stream_), "embedding");
+    check_launch(launch_embedding(out, {number, kAnyI64}, table, 1, rows, n, stream_), "embedding");
   }
 
   void embedding() const {
     const cpu::Matrix& table = plan_.ends.embedding;
     const bool halves = table.format == cpu::kF16 || table.format == cpu::kBF16;
     void* const row = halves ? at_.row : at_.x;
-    row_of(row, &at_.input->token, stored(table), table.n, table.k);
+    row_of(row, &at_.input->token, stored_array(table), table.n, table.k);
     if (halves || plan_.ends.embedding_scale != 1) {
       const DType dtype = halves ? DType(table.format) : DType::f32;
-      ran(launch_scale(at_.x, row, dtype, table.k, plan_.ends.embedding_scale, stream_), "scale");
+      check_launch(launch_scale(at_.x, row, dtype, table.k, plan_.ends.embedding_scale, stream_), "scale");
     }
   }
 
@@ -185,11 +187,11 @@ class StepLaunches {
     rms_norm(k, k, {of.k_norm, of.eps}, of.kv_heads, of.head_dim);
     rotate(at_.q, of.heads, of);
     rotate(k, of.kv_heads, of);
-    ran(launch_put_rows(cache, plan_.cache_dtype, at_.kv, &at_.input->position, 2 * of.kv_heads,
-                        plan_.capacity, of.head_dim, stream_),
-        "put_rows");
-    ran(launch_attention(of_keys(of, static_cast<char*>(cache)), stream_), "attention");
-    linear(at_.change, at_.seen, of.output);
+    check_launch(launch_put_rows(cache, plan_.cache_dtype, at_.kv, &at_.input->position, 2 * of.kv_heads,
+                                 plan_.capacity, of.head_dim, stream_),
+                 "put_rows");
+    check_launch(launch_attention(of_keys(of, static_cast<char*>(cache)), stream_), "attention");
+    linear(at_.change, at_.attended, of.output);
     rms_norm(at_.change, at_.change, {of.attention_post_norm, of.eps}, 1, of.width);
   }
 
@@ -199,7 +201,8 @@ class StepLaunches {
     linear(at_.gate, at_.normed, of.gate);
     linear(at_.up, at_.normed, of.up);
     constexpr decltype(&launch_swiglu) gated[] = {launch_swiglu, launch_geglu, launch_geglu_erf};
-    ran(gated[of.activation](at_.gate, at_.gate, at_.up, DType::f32, of.feed_forward, stream_), "swiglu");
+    check_launch(gated[of.activation](at_.gate, at_.gate, at_.up, DType::f32, of.feed_forward, stream_),
+                 "swiglu");
     linear(at_.change, at_.gate, of.down);
     rms_norm(at_.change, at_.change, {of.feed_forward_post_norm, of.eps}, 1, of.width);
     add_norm(next);
@@ -208,7 +211,8 @@ class StepLaunches {
   void rotate(float* x, int64_t heads, const cpu::DecoderLayer& of) const {
     const StepMemory::Angles& at = at_.angles[size_t(of.rotation)];
     const Rows4 all_heads_alike{{1, 1, 1}, {0, 0, 0, 0}};
-    ran(launch_apply_rope(x, x, {at.cos, kAnyF32}, {at.sin, kAnyF32}, all_heads_alike, DType::f32, heads,
+    check_launch(
+        launch_apply_rope(x, x, {at.cos, kAnyF32}, {at.sin, kAnyF32}, all_heads_alike, DType::f32, heads,
                           of.head_dim, plan_.pairs[size_t(of.rotation)], of.interleaved, stream_),
         "apply_rope");
   }
@@ -217,7 +221,7 @@ class StepLaunches {
   Attention of_keys(const cpu::DecoderLayer& of, const char* keys) const {
     const int64_t d = of.head_dim, head = plan_.capacity * d;
     Attention a{};
-    a.out = at_.seen, a.q = at_.q, a.k = keys;
+    a.out = at_.attended, a.q = at_.q, a.k = keys;
     a.v = keys + of.kv_heads * head * int64_t(size_of(plan_.cache_dtype));
     a.mask = {nullptr, kNoArray};
     a.partial = at_.partial, a.length = &at_.input->length;

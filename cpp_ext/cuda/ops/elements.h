@@ -12,7 +12,7 @@ inline Launch unary(LaunchUnary launch, const Operand& out, const Operand& x) {
   return [&, launch](cudaStream_t stream) { return launch(out.at, x.at, x.dtype, x.size, stream); };
 }
 
-inline Launch gated(LaunchGate launch, const Operand& out, const Operand& gate, const Operand& up) {
+inline Launch binary(LaunchGate launch, const Operand& out, const Operand& gate, const Operand& up) {
   return [&, launch](cudaStream_t stream) {
     return launch(out.at, gate.at, up.at, gate.dtype, gate.size, stream);
   };
@@ -25,11 +25,11 @@ inline Launch gelu(const Call&, const Operand& out, const Operand& x, size_t for
 }
 
 inline Launch swiglu(const Call&, const Operand& out, const Operand& gate, const Operand& up) {
-  return gated(launch_swiglu, out, gate, up);
+  return binary(launch_swiglu, out, gate, up);
 }
 
 inline Launch geglu(const Call&, const Operand& out, const Operand& gate, const Operand& up, size_t form) {
-  return gated(form == 0 ? launch_geglu : launch_geglu_erf, out, gate, up);
+  return binary(form == 0 ? launch_geglu : launch_geglu_erf, out, gate, up);
 }
 
 }  // namespace airllm::cuda

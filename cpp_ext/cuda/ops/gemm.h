@@ -51,7 +51,7 @@ inline Cublas* chosen_cublas() {
   if (!asked.empty() && asked != "cublas") {
     throw std::runtime_error("AIRLLM_CUDA_MATMUL is '" + asked + "', expected 'cublas' or 'tiled'");
   }
-  if (cublas().loaded()) return &cublas();
+  if (cublas().is_loaded()) return &cublas();
   if (asked == "cublas")
     throw std::runtime_error("AIRLLM_CUDA_MATMUL is 'cublas', but " + cublas().why_not());
   return nullptr;

@@ -53,12 +53,12 @@ inline void check_dtype(const Op& op, const Operand& x, DType first, bool may_be
 
 // The arguments of a call, read in their order.
 template <const Declaration& kOp>
-class Given : public Call {
+class Arguments : public Call {
  public:
   static constexpr const Declaration& kDeclared = kOp;
 
-  Given(PyObject* const* args, Py_ssize_t given, PyObject* keywords) : Call(arguments::kNamed<kOp>) {
-    arguments::place(op, values_, arguments::kNames<kOp>.all, kOp.count, kOp.required, args, given, keywords);
+  Arguments(PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) : Call(arguments::kNamed<kOp>) {
+    arguments::place(op, values_, arguments::kNames<kOp>.all, kOp.count, kOp.required, args, nargs, keywords);
   }
 
   template <size_t kArgument>
@@ -100,9 +100,9 @@ class Given : public Call {
   Operand read(const Argument& argument, PyObject* value) const {
     switch (argument.kind) {
       case Kind::stored:
-        return stored(op, argument.name, value);
+        return read_stored(op, argument.name, value);
       case Kind::quantized:
-        return quantized(op, argument.name, value);
+        return read_quantized(op, argument.name, value);
       case Kind::index:
         return operand(op, argument.name, value, {kIds});
       case Kind::mask:
@@ -124,7 +124,7 @@ class Given : public Call {
 
 // The inputs that a result may be exactly.
 template <const Declaration& kOp, size_t kResult, size_t... kArgument>
-std::vector<const Operand*> in_place(const arguments::All<Given<kOp>>& call,
+std::vector<const Operand*> in_place(const arguments::All<Arguments<kOp>>& call,
                                      std::index_sequence<kArgument...>) {
   std::vector<const Operand*> found;
   const auto add = [&](auto index) {
@@ -135,16 +135,16 @@ std::vector<const Operand*> in_place(const arguments::All<Given<kOp>>& call,
 }
 
 template <const Declaration& kOp, size_t kResult = 0>
-const Operand& result(arguments::All<Given<kOp>>& call, PyObject* given, const char* name) {
+const Operand& result(arguments::All<Arguments<kOp>>& call, PyObject* out, const char* name) {
   const Operand& like = call.template get<kOp.first()>();
   if (kOp.arguments[kOp.first()].kind == Kind::own) call.results_are_like(like);
-  return call.result(given, like.block ? DType::f32 : like.dtype, call.template shape_of_result<kResult>(),
+  return call.result(out, like.block ? DType::f32 : like.dtype, call.template shape_of_result<kResult>(),
                      in_place<kOp, kResult>(call, std::make_index_sequence<kOp.count>()), name);
 }
 
 template <const Declaration& kOp, auto kLaunch>
-py::object called(PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-  arguments::All<Given<kOp>> call(args, given, keywords);
+py::object run_call(PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  arguments::All<Arguments<kOp>> call(args, nargs, keywords);
   if constexpr (kOp.outs == 1) {
     const Operand& out = result<kOp>(call, call.out(), "out");
     return call.run(call.apply(kLaunch, static_cast<const Call&>(call), out));
@@ -160,8 +160,9 @@ py::object called(PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
 template <const Declaration& kOp, auto kLaunch>
 PyMethodDef row() {
   static constexpr auto kText = documentation(kOp);
-  const auto function = +[](PyObject*, PyObject* const* args, Py_ssize_t given, PyObject* keywords) {
-    return named_errors(arguments::kNamed<kOp>, [&] { return called<kOp, kLaunch>(args, given, keywords); });
+  const auto function = +[](PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+    return named_errors(arguments::kNamed<kOp>,
+                        [&] { return run_call<kOp, kLaunch>(args, nargs, keywords); });
   };
   return {kOp.name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)),
           METH_FASTCALL | METH_KEYWORDS, kText};

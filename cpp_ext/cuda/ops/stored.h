@@ -22,7 +22,7 @@ constexpr int64_t kMostWidened = int64_t{1} << 29;
 
 // The weight as floats of x's dtype: in place if it has that dtype, else in `scratch`. Other float dtypes are
 // only converted to float32 (multiply() below requests no others).
-inline const void* unpacked(const Linear& a, Memory& scratch, int device, cudaStream_t stream) {
+inline const void* unpack(const Linear& a, Memory& scratch, int device, cudaStream_t stream) {
   const bool quantized = cpu::is_quantized(cpu::Format(a.weight.format));
   if (!quantized && DType(a.weight.format) == a.dtype) return a.weight.data;
   scratch = Memory(size_t(a.n * a.k) * size_of(a.dtype), device, stream);
@@ -40,7 +40,7 @@ inline const void* unpacked(const Linear& a, Memory& scratch, int device, cudaSt
 // By cuBLAS, which takes operands of one dtype and adds no bias.
 inline cudaError_t multiply_by_cublas(const Linear& a, Cublas& cublas, int device, cudaStream_t stream) {
   Memory scratch;
-  const void* weight = unpacked(a, scratch, device, stream);
+  const void* weight = unpack(a, scratch, device, stream);
   cublas.matmul(a.out, a.x, weight, a.dtype, {1, a.m, a.n, a.k, true, true}, device, stream);
   return a.bias.type == kNoArray ? cudaSuccess : launch_add_bias(a.out, a.dtype, a.bias, a.m, a.n, stream);
 }

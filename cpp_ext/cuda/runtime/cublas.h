@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "../launch/launch.h"
 #include "stream.h"
+#include "types.h"
 
 namespace airllm::cuda {
 
@@ -38,7 +38,7 @@ class Cublas {
     if (why_not_.empty()) why_not_ = "no libcublas.so.13 or .12 was found (pip install nvidia-cublas)";
   }
 
-  bool loaded() const { return library_ != nullptr; }
+  bool is_loaded() const { return library_ != nullptr; }
   const std::string& why_not() const { return why_not_; }
 
   // "cublas 13.1 from /.../libcublas.so.13"
@@ -110,10 +110,10 @@ class Cublas {
   Handle handle(int device) {
     auto& found = handles_[device];
     if (!found) {
-      Handle made = nullptr;
-      check(create_(&made), "cublasCreate");
-      check(set_math_mode_(made, kMathMode), "cublasSetMathMode");
-      found = made;
+      Handle created = nullptr;
+      check(create_(&created), "cublasCreate");
+      check(set_math_mode_(created, kMathMode), "cublasSetMathMode");
+      found = created;
     }
     return found;
   }

@@ -5,9 +5,9 @@
 #include <functional>
 #include <utility>
 
-#include "../launch/launch.h"
 #include "device.h"
 #include "stream.h"
+#include "types.h"
 
 namespace airllm::cuda {
 

@@ -19,7 +19,7 @@ namespace airllm::cuda {
 // after the work that used it; never on another stream.
 class FreeList {
  public:
-  static size_t rounded(size_t bytes) {
+  static size_t round_up(size_t bytes) {
     size_t size = 512;
     while (size < bytes && size < (size_t(1) << 20)) size *= 2;
     const size_t step = size_t(1) << 20;
@@ -27,7 +27,7 @@ class FreeList {
   }
 
   cudaError_t allocate(void** pointer, size_t bytes, cudaStream_t stream) {
-    const size_t size = rounded(bytes);
+    const size_t size = round_up(bytes);
     if ((*pointer = take(size, stream))) return cudaSuccess;
     cudaError_t code = cudaMalloc(pointer, size);
     if (code == cudaErrorMemoryAllocation && release() > 0) {
@@ -39,7 +39,7 @@ class FreeList {
 
   void free(void* pointer, size_t bytes, cudaStream_t stream) {
     std::lock_guard<std::mutex> lock(mutex_);
-    blocks_[{stream, rounded(bytes)}].push_back(pointer);
+    blocks_[{stream, round_up(bytes)}].push_back(pointer);
   }
 
  private:
@@ -93,10 +93,10 @@ inline Heap& heap(int device) {
   std::lock_guard<std::mutex> lock(mutex);
   auto& found = heaps[device];
   if (!found) {
-    auto made = std::make_unique<Heap>();
-    made->pooled = attribute(cudaDevAttrMemoryPoolsSupported, device) != 0;
-    if (made->pooled) keep_freed_memory(device);
-    found = std::move(made);
+    auto heap = std::make_unique<Heap>();
+    heap->pooled = attribute(cudaDevAttrMemoryPoolsSupported, device) != 0;
+    if (heap->pooled) keep_freed_memory(device);
+    found = std::move(heap);
   }
   return *found;
 }

@@ -67,7 +67,7 @@ class Finish {
     done_ = true;
   }
   // No need to wait here.
-  void unneeded() { done_ = true; }
+  void skip() { done_ = true; }
 
  private:
   cudaStream_t stream_;
