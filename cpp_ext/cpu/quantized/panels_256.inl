@@ -88,15 +88,14 @@ void unpack_panel(Panel256<F>* panel, const char* const (&w)[LANES], int64_t at)
   unpack_scales<F>(panel, w, at);
 }
 
+INLINE Int four_codes(const Group256& x, int step) { return four_in_all_lanes(x.values + 4 * step); }
+
 // sum[m] += the products of one run of codes with row m of x, times the scales of their sub-blocks
 template <class F, int M>
 INLINE void add_run(Int (&sum)[M], const Panel256<F>& panel, int run, const Group256* const (&x)[M]) {
   using Panel = Panel256<F>;
   const int32_t (*const codes)[LANES] = panel.codes + run * Panel::kRun;
   const Int scales = load_int(panel.scales[run]);
-  const auto four_of_x = [&](int m, int step) {
-    return four_in_all_lanes(x[m]->values + 4 * (run * Panel::kRun + step));
-  };
 #ifdef SCALES_IN_PAIRS
 #pragma GCC unroll 8
   for (int s = 0; s < Panel::kRun; s += Panel::kChain) {
@@ -104,7 +103,7 @@ INLINE void add_run(Int (&sum)[M], const Panel256<F>& panel, int run, const Grou
 #pragma GCC unroll 8
     for (int t = s; t < s + Panel::kChain; ++t)
       for (int m = 0; m < M; ++m) {
-        pairs[m] += PAIRS_U8_I8(load_bytes(codes[t]), four_of_x(m, t));
+        pairs[m] += PAIRS_U8_I8(load_bytes(codes[t]), four_codes(*x[m], run * Panel::kRun + t));
         keep_in_register(pairs[m]);
       }
     for (int m = 0; m < M; ++m) sum[m] += SUMS_OF_PAIRS(pairs[m], scales);
@@ -114,7 +113,7 @@ INLINE void add_run(Int (&sum)[M], const Panel256<F>& panel, int run, const Grou
 #pragma GCC unroll 8
   for (int s = 0; s < Panel::kRun; ++s)
     for (int m = 0; m < M; ++m) {
-      dots[m] = dot_in_lanes(dots[m], load_bytes(codes[s]), (Bytes)four_of_x(m, s));
+      dots[m] = dot_in_lanes(dots[m], load_bytes(codes[s]), (Bytes)four_codes(*x[m], run * Panel::kRun + s));
       keep_in_register(dots[m]);
     }
   for (int m = 0; m < M; ++m) sum[m] += dots[m] * scales;
