@@ -21,6 +21,8 @@ FORMATS = {
         Format("q5_k", 256, 176, 13, blocks_256.unpack_q5_k, halves=(0, 2)),
         Format("q6_k", 256, 210, 14, blocks_256.unpack_q6_k, halves=(208,)),
         Format("iq4_nl", 32, 18, 20, blocks_32.unpack_iq4_nl),
+        Format("iq4_xs", 256, 136, 23, blocks_256.unpack_iq4_xs),
+        Format("mxfp4", 32, 17, 39, blocks_32.unpack_mxfp4, halves=()),
     )
 }
 
