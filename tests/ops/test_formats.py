@@ -167,6 +167,19 @@ def test_a_format_that_kernels_lack_is_computed_by_its_definition(target, signs)
                 getattr(target.module, name)(*arguments)
 
 
+@pytest.mark.parametrize("target", targets(), ids=str)
+def test_formats_of_codebooks_run_on_every_backend(target):
+    """By kernels or by the definition, which computes some of them on GPUs."""
+    x = np.random.default_rng(9).standard_normal((3, 512), np.float32)
+    for name in ("iq1_m", "iq2_s", "iq3_xxs"):
+        weight = stored.blocks(name, (7, 512))
+        values = quants.dequantize(weight.data, ggml(name))
+        product = tensor_ops.linear(x, weight, backend=target.backend)
+        np.testing.assert_allclose(product, x @ values.T, atol=0.02 * np.abs(product).max())
+        rows = tensor_ops.embedding(np.array([6, 0]), weight, backend=target.backend)
+        assert_same_floats(rows, values[[6, 0]])
+
+
 @decoding
 @pytest.mark.parametrize("name", ALL)
 def test_any_bytes_decode_as_in_ggml(name, decode):
