@@ -1,10 +1,11 @@
-"""Formats of blocks of 256 values ("K"): the scales of sub-blocks of 16 or 32 are integers of a few bits."""
+"""Formats of blocks of 256 values: the scales of sub-blocks of 16 or 32 are integers of a few bits."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from airllm.formats.bits import fields, half_at, nibbles, scale_sub_blocks, subtract_zero
+from airllm.formats.blocks_32 import IQ4_NL_VALUES
 
 
 def unpack_q2_k(b: np.ndarray) -> np.ndarray:
@@ -46,3 +47,27 @@ def unpack_q6_k(b: np.ndarray) -> np.ndarray:
     low = nibbles(b[:, :128], 64)
     high = fields(b[:, 128:192], 32, 0, 2, 4, 6, mask=3) << np.uint8(4)
     return scale_sub_blocks(half_at(b, 208) * b[:, 192:208].view(np.int8), subtract_zero(low | high, 32))
+
+
+def unpack_iq4_xs(b: np.ndarray) -> np.ndarray:
+    """The codes of iq4_nl. A scale has six bits; the upper two are stored separately."""
+    upper = fields(b[:, 2:4], 1, 0, 2, 4, 6, mask=3) << np.uint8(4)
+    scales = subtract_zero(nibbles(b[:, 4:8], 1) | upper, 32)
+    return scale_sub_blocks(half_at(b, 0) * scales, IQ4_NL_VALUES[nibbles(b[:, 8:])])
+
+
+def _ternary_digits(packed: np.ndarray, run: int, count: int) -> np.ndarray:
+    """Digits 0 to 2 of bytes, which are fractions of 256: the first digit of each `run` bytes, and so on."""
+    powers = np.array((1, 3, 9, 27, 81)[:count], np.uint8)[:, None]
+    moved = packed.reshape(len(packed), -1, 1, run) * powers  # an overflow removes the digits before
+    return (moved.astype(np.uint16) * 3 >> 8).astype(np.uint8).reshape(len(packed), -1)
+
+
+def unpack_tq1_0(b: np.ndarray) -> np.ndarray:
+    """Five digits in a byte, in the last four bytes only four."""
+    runs = ((b[:, :32], 32, 5), (b[:, 32:48], 16, 5), (b[:, 48:52], 4, 4))
+    return half_at(b, 52) * subtract_zero(np.hstack([_ternary_digits(*run) for run in runs]), 1)
+
+
+def unpack_tq2_0(b: np.ndarray) -> np.ndarray:
+    return half_at(b, 64) * subtract_zero(fields(b[:, :64], 32, 0, 2, 4, 6, mask=3), 1)

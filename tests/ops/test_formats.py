@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import gguf
+import libgguf
 import ml_dtypes
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from targets import targets
 from airllm import formats, tensor_ops
 from airllm.backends.device import launch_plan
 from airllm.formats import FORMATS, Quantized
+from airllm.formats.codebooks import CODEBOOKS
+from cpp_ext.commands import write_codebooks
 from tensor_ops_opencl import kernel_text as gpu_text
 from tensor_ops_webgpu import kernel_text as webgpu_text
 
@@ -86,6 +89,32 @@ def test_sizes_and_numbers_are_ggmls(name):
     assert (of.values, of.bytes) == gguf.GGML_QUANT_SIZES[ggml(name)] and of.ggml_type == ggml(name)
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_any_bytes_decode_as_in_ggmls_own_c(name):
+    data = np.random.default_rng(7).integers(0, 256, (4000, FORMATS[name].bytes), np.uint8)
+    expected = libgguf.dequantize_rows(data, ggml(name)).reshape(len(data), -1)
+    assert_same_floats(FORMATS[name].decode(data), expected)
+
+
+def test_each_power_of_two_scales_an_mxfp4_block_as_in_ggml():
+    """All 256: the least are subnormal, and the greatest is no NaN."""
+    data = np.random.default_rng(8).integers(0, 256, (256, 17), np.uint8)
+    data[:, 0] = np.arange(256)
+    assert_same_floats(FORMATS["mxfp4"].decode(data), libgguf.dequantize_rows(data, ggml("mxfp4")))
+
+
+def test_a_codebook_has_the_vectors_of_ggml_in_its_order():
+    for name, book in CODEBOOKS.items():
+        of = getattr(quants, "IQ1_S" if name == "iq1" else name.upper())
+        of.init_grid()
+        expected = of.grid.reshape(of.grid_shape) * (8 if name == "iq1" else 1)
+        np.testing.assert_array_equal(book.vectors(), expected, name)
+
+
+def test_the_codebooks_of_cpp_are_those_of_python():
+    assert write_codebooks.HEADER.read_text() == write_codebooks.written(), "python setup.py write_codebooks"
+
+
 LANGUAGES = {"GPU text": gpu_text.stored_formats, "WGSL": webgpu_text.stored_formats}
 LANGUAGES |= {t.backend: t.module.stored_formats for t in targets() if hasattr(t.module, "stored_formats")}
 
@@ -138,6 +167,19 @@ def test_a_format_that_kernels_lack_is_computed_by_its_definition(target, signs)
                 getattr(target.module, name)(*arguments)
 
 
+@pytest.mark.parametrize("target", targets(), ids=str)
+def test_formats_of_codebooks_run_on_every_backend(target):
+    """By kernels or by the definition, which computes some of them on GPUs."""
+    x = np.random.default_rng(9).standard_normal((3, 512), np.float32)
+    for name in ("iq1_m", "iq2_s", "iq3_xxs"):
+        weight = stored.blocks(name, (7, 512))
+        values = quants.dequantize(weight.data, ggml(name))
+        product = tensor_ops.linear(x, weight, backend=target.backend)
+        np.testing.assert_allclose(product, x @ values.T, atol=0.02 * np.abs(product).max())
+        rows = tensor_ops.embedding(np.array([6, 0]), weight, backend=target.backend)
+        assert_same_floats(rows, values[[6, 0]])
+
+
 @decoding
 @pytest.mark.parametrize("name", ALL)
 def test_any_bytes_decode_as_in_ggml(name, decode):
@@ -151,10 +193,10 @@ def test_any_bytes_decode_as_in_ggml(name, decode):
 @pytest.mark.parametrize("name", ALL)
 def test_extreme_scales_decode_as_in_ggml(name, decode):
     rng = np.random.default_rng(2)
-    of, halves = FORMATS[name], len(FORMATS[name].halves)
-    data = rng.integers(0, 256, (len(HALVES) ** halves, of.bytes), np.uint8)
-    grid = np.stack(np.meshgrid(*[np.array(HALVES)] * halves), -1).reshape(-1, halves)
-    data = stored.with_halves(data, name, grid)
+    of, scales = FORMATS[name], stored.scales(name)
+    data = rng.integers(0, 256, (len(HALVES) ** scales, of.bytes), np.uint8)
+    grid = np.stack(np.meshgrid(*[np.array(HALVES)] * scales), -1).reshape(-1, scales)
+    data = stored.with_scales(data, name, grid)
     with np.errstate(all="ignore"):
         assert_same_floats(decode(Quantized(data, name)), quants.dequantize(data, ggml(name)))
 

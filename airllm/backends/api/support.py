@@ -10,8 +10,8 @@ KERNEL, DEFINITION = "kernel", "NumPy"
 def support_matrix() -> dict[str, dict[str, str]]:
     """For each op and each backend that runs here: "kernel", or "NumPy" for the definition.
 
-    A backend that supports only some block formats lists them: "kernel (q4_0, q8_0)", or "kernel (floats)"
-    if it supports none.
+    A backend that supports only some block formats says which: "kernel (q4_0, q8_0)", "kernel (all but
+    iq1_s)" if it lacks fewer than it supports, or "kernel (floats)" if it supports none.
     """
     names = registry.available()
     return {
@@ -22,16 +22,19 @@ def support_matrix() -> dict[str, dict[str, str]]:
 def _how(op: str, backend: registry.Backend) -> str:
     if backend.kernels[op] == registry.definitions[op]:
         return DEFINITION
-    formats = _some_formats(op, backend)
-    return KERNEL if formats is None else f"{KERNEL} ({', '.join(formats) or 'floats'})"
+    known = _formats_of(op, backend)
+    missing = [name for name in FORMATS if name not in known]
+    if not missing:
+        return KERNEL
+    which = "all but " + ", ".join(missing) if len(missing) < len(known) else ", ".join(known) or "floats"
+    return f"{KERNEL} ({which})"
 
 
-def _some_formats(op: str, backend: registry.Backend) -> list[str] | None:
-    """The block formats that a kernel supports; None if it supports all, or the op takes no stored array."""
+def _formats_of(op: str, backend: registry.Backend) -> list[str]:
+    """The block formats that a kernel supports: all, if the op takes no stored array."""
     stored_formats = getattr(backend.module, "stored_formats", None)
     takes_stored = any(operand.kind in ("stored", "quantized") for operand in OPS[op].operands)
-    if stored_formats is None or not takes_stored or FORMATS.keys() <= (known := stored_formats()).keys():
-        return None
+    known = stored_formats() if stored_formats and takes_stored else FORMATS
     return [name for name in FORMATS if name in known]
 
 

@@ -57,6 +57,18 @@ struct BlockOf256 {
     return bits | (high & (int8_t)kHighMask);
   }
 
+  // The codes of a block, a vector of one field at a time.
+  struct Reader {
+    const char* p;
+    explicit INLINE Reader(const char* block) : p(block) {}
+    INLINE Bytes vector(int number) const {
+      const int v = number / kFields;
+      return unpack(load_bytes(p + F::kLow + v * kStep), p, v, number % kFields);
+    }
+  };
+
+  static INLINE float block_scale(const char* p) { return half_at(p + F::kScale); }
+
   static INLINE void codes(uint8_t* to, const uint8_t* block, int chunk) {
     const int run = chunk / chunks_of_run(), in_run = chunk % chunks_of_run();
     const uint8_t* const low = block + F::kLow + run * F::kRun + in_run % (F::kRun / 32) * 32;

@@ -95,11 +95,17 @@ template <class F>
 INLINE Shorts scales_of_field(Shorts scales, int vector) {
   return words_of_pieces(scales, order<F>.pairs + vector * kStep);
 }
-INLINE Int add_scaled_dot(Int sum, Bytes q, Bytes x, Shorts scales) {
+template <class F>
+INLINE Pairs pairs_of_codes(Bytes codes, Bytes x) {
+  return F::kSigned ? PAIRS_I8_I8(codes, x) : PAIRS_U8_I8(codes, x);
+}
+template <class F>
+INLINE Int add_scaled_dot(Int sum, Bytes codes, Bytes x, Shorts scales) {
+  const Pairs pairs = pairs_of_codes<F>(codes, x);
 #ifdef ADD_SUMS_OF_PAIRS
-  return ADD_SUMS_OF_PAIRS(sum, PAIRS_U8_I8(q, x), scales);
+  return ADD_SUMS_OF_PAIRS(sum, pairs, scales);
 #else
-  return sum + SUMS_OF_PAIRS(PAIRS_U8_I8(q, x), scales);
+  return sum + SUMS_OF_PAIRS(pairs, scales);
 #endif
 }
 #else
@@ -116,8 +122,9 @@ INLINE Int scales_of_field(const SubBlocks<F::kUnit>& sub, int vector) {
   }
   return found;
 }
-INLINE Int add_scaled_dot(Int sum, Bytes q, Bytes x, Int scales) {
-  return sum + dot_small(Int{}, q, x) * scales;
+template <class F>
+INLINE Int add_scaled_dot(Int sum, Bytes codes, Bytes x, Int scales) {
+  return sum + (F::kSigned ? dot_signed(Int{}, codes, x) : dot_small(Int{}, codes, x)) * scales;
 }
 #endif
 
@@ -128,24 +135,27 @@ struct BlockSums {
   FourInts offset;
 };
 
+// Whether a block's products need its sums of x, times the scales.
+template <class F>
+constexpr bool kHasZero = F::kZero && !F::kSigned;
+
 // all[m]: with row m of x
 template <class F, int M>
 INLINE void multiply_block(BlockSums (&all)[M], const char* w, const Group256* const (&x)[M]) {
   const SubBlocks<F::kUnit> sub = F::sub_blocks(w);
+  const typename F::Reader codes(w);
   Int sum[M] = {};
-  for (int v = 0; v < F::kLowBytes / kStep; ++v) {
-    const Bytes low = load_bytes(w + F::kLow + v * kStep);
+  for (int v = 0; v < 256 / kStep / F::kFields; ++v) {
     const auto scales = scales_of_vector<F>(sub, v);
-    for (int f = 0; f < F::kFields; ++f) {
-      const int vector = v * F::kFields + f;
-      const Bytes q = F::unpack(low, w, v, f);
+    for (int vector = v * F::kFields; vector < (v + 1) * F::kFields; ++vector) {
+      const Bytes q = codes.vector(vector);
       const auto of_field = scales_of_field<F>(scales, vector);
       for (int m = 0; m < M; ++m)
-        sum[m] = add_scaled_dot(sum[m], q, load_bytes(x[m]->values + vector * kStep), of_field);
+        sum[m] = add_scaled_dot<F>(sum[m], q, load_bytes(x[m]->values + vector * kStep), of_field);
     }
   }
   for (int m = 0; m < M; ++m) {
-    if (F::kZero) sum[m] -= in_first_lanes(multiply_with_sums(sub.scales, x[m]->sums) * F::kZero);
+    if (kHasZero<F>) sum[m] -= in_first_lanes(multiply_with_sums(sub.scales, x[m]->sums) * F::kZero);
     all[m].sum = sum[m];
     if (F::kOffset) all[m].offset = multiply_with_sums(sub.offsets, x[m]->sums);
   }
@@ -157,13 +167,6 @@ INLINE Vec add_block_sums(Vec total, float x, Vec scale, Int sum, Vec offset_sca
   total += x * (scale * to_float(sum));
   if (F::kOffset) total -= x * (offset_scale * to_float(offset));
   return total;
-}
-
-// The float16 at p of each row.
-INLINE Vec half_of_rows(const char* const (&w)[LANES], int64_t at) {
-  alignas(64) Float16 halves[LANES];
-  for (int r = 0; r < LANES; ++r) halves[r].bits = word_at(w[r] + at);
-  return load(halves);
 }
 
 // The sums of the lanes of four vectors.
@@ -186,7 +189,7 @@ template <int M>
 struct RowSums {
   alignas(64) int32_t sums[kBlocksAtOnce][M][LANES];
   int32_t offsets[kBlocksAtOnce][M][LANES];
-  Float16 scales[kBlocksAtOnce][LANES], offset_scales[kBlocksAtOnce][LANES];
+  float scales[kBlocksAtOnce][LANES], offset_scales[kBlocksAtOnce][LANES];
 };
 
 // A block of four rows -> four lanes. A loop over the rows would keep their sums in memory.
@@ -205,8 +208,8 @@ INLINE void multiply_four_rows(RowSums<M>* to, int64_t b, int lane, const char* 
     }
   }
   for (int r = 0; r < 4; ++r) {
-    to->scales[b][lane + r].bits = word_at(w[r] + at + F::kScale);
-    if (F::kOffset) to->offset_scales[b][lane + r].bits = word_at(w[r] + at + F::kOffsetScale);
+    to->scales[b][lane + r] = F::block_scale(w[r] + at);
+    if constexpr (F::kOffset) to->offset_scales[b][lane + r] = half_at(w[r] + at + F::kOffsetScale);
   }
 }
 

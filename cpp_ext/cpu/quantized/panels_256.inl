@@ -4,21 +4,41 @@
 #define AIRLLM_PANELS_256_INL
 #include "../simd/transpose.inl"
 #include "gemv_256.inl"
-#if defined(PAIRS_U8_I8) && !defined(DOT_U8_I8)
-#define SCALES_IN_PAIRS  // sums of pairs of products are multiplied by words
-#endif
 
 namespace cpu::ISA {
 namespace {
 namespace stored {
 
+// Whether sums of pairs of products are multiplied by words, or sums of four by integers.
+#ifdef PAIRS_U8_I8
+#ifdef DOT_U8_I8
+template <class F>
+constexpr bool kInPairs = F::kSigned;
+#else
+template <class F>
+constexpr bool kInPairs = true;
+#endif
+#else
+template <class F>
+constexpr bool kInPairs = false;
+#endif
+
+// Steps of four codes, in the order of x, that have the same sub-block.
+template <class F>
+constexpr int steps_of_run() {
+  for (int place = 0; place < 16; place += 2)
+    if (order<F>.sub_block[place] != order<F>.sub_block[place + 1]) return 4;
+  return 8;
+}
+
 template <class F>
 struct Panel256 {
-  static constexpr int kSubs = 256 / F::kUnit;
-  // Steps of four codes whose sub-block is the same, and the steps whose sums of pairs fit 16 bits.
-  static constexpr int kRun = F::kUnit == 32 && LANES >= 8 ? 8 : 4, kRuns = 64 / kRun;
-  static constexpr int kFit = 32767 / (2 * 127 * F::kLargest),
-                       kChain = kFit < kRun ? kFit >= 4 ? 4 : kFit : kRun;
+  static constexpr int kSubs = 256 / F::kUnit, kRun = steps_of_run<F>(), kRuns = 64 / kRun;
+  // The steps whose sums of pairs fit 16 bits.
+  static constexpr int kFit = 32767 / (2 * 127 * F::kLargest), kChain = kFit >= kRun ? kRun
+                                                                        : kFit >= 4  ? 4
+                                                                        : kFit >= 2  ? 2
+                                                                                     : 1;
 
   int32_t codes[64][LANES];           // of each row, in the order of x
   int32_t scales[kRuns][LANES];       // of the sub-block of each run
@@ -34,13 +54,11 @@ INLINE void transpose_words(int32_t (*to)[LANES], int first, const FourInts* row
 }
 
 // The scale of one sub-block of each row, from the words of two: as an integer, or twice as a word.
+template <class F>
 INLINE Int scale_of_pair(Int words, int odd) {
-#ifdef SCALES_IN_PAIRS
+  if (!kInPairs<F>) return odd ? words >> 16 : words << 16 >> 16;
   const Bits bits = (Bits)words;
   return odd ? (Int)(bits >> 16 | (bits & 0xffff0000u)) : (Int)((bits & 0xffffu) | bits << 16);
-#else
-  return odd ? words >> 16 : words << 16 >> 16;
-#endif
 }
 
 template <class F>
@@ -53,9 +71,9 @@ INLINE void unpack_scales(Panel256<F>* panel, const char* const (&w)[LANES], int
       scales[i][r] = (FourInts)sub.scales[i];
       if (F::kOffset) offsets[i][r] = (FourInts)sub.offsets[i];
     }
+    panel->scale[r] = F::block_scale(w[r] + at);
+    if constexpr (F::kOffset) panel->offset_scale[r] = half_at(w[r] + at + F::kOffsetScale);
   }
-  store(panel->scale, half_of_rows(w, at + F::kScale));
-  if (F::kOffset) store(panel->offset_scale, half_of_rows(w, at + F::kOffsetScale));
   alignas(64) int32_t pairs[4 * kWords][LANES];
   for (int i = 0; i < kWords; ++i)
     for (int r = 0; r < LANES; r += 4) {
@@ -64,74 +82,83 @@ INLINE void unpack_scales(Panel256<F>* panel, const char* const (&w)[LANES], int
     }
   for (int run = 0; run < Panel256<F>::kRuns; ++run) {
     const int sub = order<F>.sub_block[run * Panel256<F>::kRun / 4];
-    store_int(panel->scales[run], scale_of_pair(load_int(pairs[sub / 2]), sub % 2));
+    store_int(panel->scales[run], scale_of_pair<F>(load_int(pairs[sub / 2]), sub % 2));
   }
-  if (!F::kOffset && F::kZero)
+  if (!F::kOffset && kHasZero<F>)
     for (int i = 0; i < 4 * kWords; ++i) store_int(panel->factors[i], load_int(pairs[i]));
 }
 
 // The block at byte `at` of each row.
+template <class F, int... I>
+INLINE void unpack_panel(Panel256<F>* panel, const char* const (&w)[LANES], int64_t at,
+                         std::integer_sequence<int, I...>) {
+  const typename F::Reader codes[LANES] = {typename F::Reader(w[I] + at)...};
+#pragma GCC unroll 16  // makes the number a constant
+  for (int vector = 0; vector < 256 / kStep; ++vector) {
+    Int rows[LANES] = {(Int)codes[I].vector(vector)...};
+    transpose<LANES>(rows);
+    (store_int(panel->codes[vector * LANES + I], rows[I]), ...);
+  }
+  unpack_scales<F>(panel, w, at);
+}
 template <class F>
 void unpack_panel(Panel256<F>* panel, const char* const (&w)[LANES], int64_t at) {
-#pragma GCC unroll 8  // makes v a constant
-  for (int v = 0; v < F::kLowBytes / kStep; ++v)
-#pragma GCC unroll 4
-    for (int f = 0; f < F::kFields; ++f) {
-      Int rows[LANES];
-#pragma GCC unroll 16
-      for (int r = 0; r < LANES; ++r)
-        rows[r] = (Int)F::unpack(load_bytes(w[r] + at + F::kLow + v * kStep), w[r] + at, v, f);
-      transpose<LANES>(rows);
-#pragma GCC unroll 16
-      for (int s = 0; s < LANES; ++s) store_int(panel->codes[(v * F::kFields + f) * LANES + s], rows[s]);
-    }
-  unpack_scales<F>(panel, w, at);
+  unpack_panel<F>(panel, w, at, Lanes{});
 }
 
 INLINE Int four_codes(const Group256& x, int step) { return four_in_all_lanes(x.values + 4 * step); }
 
 // sum[m] += the products of one run of codes with row m of x, times the scales of their sub-blocks
+#ifdef PAIRS_U8_I8
 template <class F, int M>
-INLINE void add_run(Int (&sum)[M], const Panel256<F>& panel, int run, const Group256* const (&x)[M]) {
-  using Panel = Panel256<F>;
-  const int32_t (*const codes)[LANES] = panel.codes + run * Panel::kRun;
-  const Int scales = load_int(panel.scales[run]);
-#ifdef SCALES_IN_PAIRS
+INLINE void add_run_of_pairs(Int (&sum)[M], const Panel256<F>& panel, int run,
+                             const Group256* const (&x)[M]) {
+  constexpr int kRun = Panel256<F>::kRun, kChain = Panel256<F>::kChain;
 #pragma GCC unroll 8
-  for (int s = 0; s < Panel::kRun; s += Panel::kChain) {
+  for (int s = 0; s < kRun; s += kChain) {
     Pairs pairs[M] = {};
 #pragma GCC unroll 8
-    for (int t = s; t < s + Panel::kChain; ++t)
+    for (int step = run * kRun + s; step < run * kRun + s + kChain; ++step)
       for (int m = 0; m < M; ++m) {
-        pairs[m] += PAIRS_U8_I8(load_bytes(codes[t]), four_codes(*x[m], run * Panel::kRun + t));
+        pairs[m] += pairs_of_codes<F>(load_bytes(panel.codes[step]), (Bytes)four_codes(*x[m], step));
         keep_in_register(pairs[m]);
       }
-    for (int m = 0; m < M; ++m) sum[m] += SUMS_OF_PAIRS(pairs[m], scales);
+    for (int m = 0; m < M; ++m) sum[m] += SUMS_OF_PAIRS(pairs[m], load_int(panel.scales[run]));
   }
-#else
+}
+#endif
+template <class F, int M>
+INLINE void add_run(Int (&sum)[M], const Panel256<F>& panel, int run, const Group256* const (&x)[M]) {
+  constexpr int kRun = Panel256<F>::kRun;
   Int dots[M] = {};
 #pragma GCC unroll 8
-  for (int s = 0; s < Panel::kRun; ++s)
+  for (int step = run * kRun; step < (run + 1) * kRun; ++step)
     for (int m = 0; m < M; ++m) {
-      dots[m] = dot_in_lanes(dots[m], load_bytes(codes[s]), (Bytes)four_codes(*x[m], run * Panel::kRun + s));
+      dots[m] = dot_in_lanes(dots[m], load_bytes(panel.codes[step]), (Bytes)four_codes(*x[m], step));
       keep_in_register(dots[m]);
     }
-  for (int m = 0; m < M; ++m) sum[m] += dots[m] * scales;
-#endif
+  for (int m = 0; m < M; ++m) sum[m] += dots[m] * load_int(panel.scales[run]);
 }
 
 // total[m] += a block of LANES rows of weights with one of row m of x
 template <class F, int M>
 INLINE void add_panel(Vec (&total)[M], const Panel256<F>& panel, const Group256* const (&x)[M]) {
   Int sum[M] = {}, correction[M] = {};
-  for (int run = 0; run < Panel256<F>::kRuns; ++run) add_run<F, M>(sum, panel, run, x);
-  if (F::kOffset || F::kZero)
+  for (int run = 0; run < Panel256<F>::kRuns; ++run) {
+#ifdef PAIRS_U8_I8
+    if constexpr (kInPairs<F>)
+      add_run_of_pairs<F, M>(sum, panel, run, x);
+    else
+#endif
+      add_run<F, M>(sum, panel, run, x);
+  }
+  if (F::kOffset || kHasZero<F>)
     for (int i = 0; i < Panel256<F>::kSubs / 2; ++i)
       for (int m = 0; m < M; ++m)
         correction[m] += products_of_words(load_int(panel.factors[i]), four_in_all_lanes(x[m]->sums + 2 * i));
   const Vec scale = load(panel.scale), offset_scale = F::kOffset ? load(panel.offset_scale) : Vec{};
   for (int m = 0; m < M; ++m) {
-    if (F::kZero) sum[m] -= correction[m] * F::kZero;
+    if (kHasZero<F>) sum[m] -= correction[m] * F::kZero;
     total[m] = add_block_sums<F>(total[m], x[m]->scale, scale, sum[m], offset_scale, correction[m]);
   }
 }
