@@ -244,6 +244,8 @@ class Model:
         """The most tokens that `verify` can take after the next one without changing what it computes of it:
         the cache has room for them, and the angles of no position change.
         """
+        if self._is_long(cache.length + 1) != cache.long:
+            return 0
         end = cache.capacity
         for rotation in self._rotations:
             end = rotation.same_until(end, cache.long)
@@ -299,12 +301,16 @@ class Model:
         long that all positions get other angles (Phi-3), the cache is emptied and all tokens are returned.
         """
         cache.room_for(len(tokens))
-        long = any(rotation.is_long(cache.length + len(tokens)) for rotation in self._rotations)
+        long = self._is_long(cache.length + len(tokens))
         if long != cache.long:
             tokens = [*cache.tokens, *tokens]
             cache.truncate(0)
             cache.long = long
         return tokens
+
+    def _is_long(self, tokens: int) -> bool:
+        """Whether a text of this many tokens uses the angles of long texts (Phi-3)."""
+        return any(rotation.is_long(tokens) for rotation in self._rotations)
 
     def _through_layers(
         self, layers: Sequence[Layer], x: np.ndarray, angles: list[Angles], rows: list[Rows]
