@@ -67,7 +67,8 @@ PyMethodDef methods[] = {
                             "target[...] = source, float32, for a target of any of the floats."),
     method<decode_step, kDecodeStep>(
         "decode_step($module, plan, tokens, rotations, rows, reduce=None, all_rows=False)\n--\n\n"
-        "Logits (sequences, vocabulary), float32, after the last row of each sequence, or (rows, vocabulary)\n"
+        "Logits (sequences, vocabulary), float32, after the last row of each sequence, or (rows, "
+        "vocabulary)\n"
         "after all rows, by a DecoderPlan.\n\n"
         "tokens: up to `decoder_rows` ids, those of the rows, or one id, whose logits are (vocabulary);\n"
         "rotations and rows: as of decoder_layers().\n"

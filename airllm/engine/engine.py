@@ -99,7 +99,7 @@ class LayerWiseInferenceEngine:
         draft_model: str | PathLike[str] | None = None,
     ):
         if draft_model is not None and speculative is False:
-            raise ValueError("draft_model has a value, expected None with speculative=False")
+            raise ValueError(f"draft_model has value {draft_model!r}, expected None with speculative=False")
         if compute not in COMPUTE:
             raise ValueError(f"compute has value {compute!r}, expected one of {', '.join(COMPUTE)}")
         if context is not None:
@@ -130,7 +130,8 @@ class LayerWiseInferenceEngine:
 
     def _draft_model(self, draft: Model) -> DraftModel:
         """The opened draft model, ready to follow this engine's sequences."""
-        vocabulary = shared_vocabulary(self.tokenizer, open_tokenizer(draft.weights.path))
+        path = draft.weights.path
+        vocabulary = shared_vocabulary(self.tokenizer, open_tokenizer(path), path)
         caches = CacheFactory(draft.config, min(self.context, draft.residency.context), CACHE_DTYPE)
         share = draft.weight_bytes / self.model.weight_bytes
         return DraftModel(draft, PromptCache(caches.new).take, vocabulary, share)

@@ -252,9 +252,7 @@ class Model:
         rows = self.ops.extension("batch_invariant_rows") or self.residency.outputs
         return max(min(end - cache.length, rows, self.residency.outputs) - 1, 0)
 
-    def _run_step(
-        self, tokens: Sequence[list[int]], rows: list[Rows], all_rows: bool = False
-    ) -> np.ndarray:
+    def _run_step(self, tokens: Sequence[list[int]], rows: list[Rows], all_rows: bool = False) -> np.ndarray:
         """One native call: logits after each sequence's last token, or after each token."""
         angles = self._begin(rows, rows[-1].stop if all_rows else 1)
         ids = [token for sequence in tokens for token in sequence]

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
+from pathlib import Path
 from statistics import median_low
 from typing import Any
 
@@ -136,10 +137,10 @@ def reserve_memory(draft: Model, limit: int | None) -> int | None:
     return limit - needed
 
 
-def shared_vocabulary(ours: Tokenizer, others: Tokenizer) -> int:
+def shared_vocabulary(ours: Tokenizer, others: Tokenizer, path: Path) -> int:
     """The number of ids that mean the same to both tokenizers: all of the one that has fewer.
 
-    Raises ValueError that names ids with different tokens.
+    Raises ValueError that names ids with different tokens, and the draft model's `path`.
     """
     a, b = ours.vocabulary, others.vocabulary
     count = min(len(a), len(b))
@@ -149,5 +150,5 @@ def shared_vocabulary(ours: Tokenizer, others: Tokenizer) -> int:
     if not differ:
         return count
     shown = ", ".join(f"token {i} is {b.piece(i)!r}, not {a.piece(i)!r}" for i in differ[:_SHOWN])
-    found = f"has another vocabulary: {len(differ)} of {count} tokens differ ({shown})"
-    raise ValueError(f"draft_model {found}, expected a model with the same tokenizer")
+    expected = f"a model with the same tokenizer: {len(differ)} of {count} tokens differ ({shown})"
+    raise ValueError(f"draft_model has value {str(path)!r}, expected {expected}")

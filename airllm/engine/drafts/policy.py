@@ -66,7 +66,7 @@ class CallCosts:
         return rows in self._median
 
     def seconds(self, rows: int) -> float:
-        """What a call of so many rows takes. If no median counts, it is on the line through its neighbours, or
+        """What a call of so many rows takes. If no median counts: by the line through its neighbours, or
         through the two sizes below. A call of one row must have been measured.
         """
         known = [size for size in ROWS if size == 1 or self._counts(size)]
