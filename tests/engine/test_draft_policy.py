@@ -39,7 +39,7 @@ class Simulation:
         self.seconds, done, alone, first = 0.0, 0, 0.0, len(self.sizes)
         while done < tokens:
             kinds = self.kinds(done)
-            drafted = self.policy.choose(kinds).count if self.policy.costs.single else 0
+            drafted = self.policy.choose(kinds).drafts if self.policy.costs.single else 0
             right = 0
             while right < drafted and self.is_right(kinds[right], done + right):
                 self.policy.learn(kinds[right], True)
@@ -132,8 +132,8 @@ def test_a_program_that_disturbs_a_few_calls_does_not_end_drafting():
 def test_guesses_that_take_time_are_paid_for():
     policy = DraftPolicy()
     policy.add(0, 1, 1.0)
-    assert policy.choose([SURE] * 15).count > 0
-    assert policy.choose([SURE] * 15, seconds_per_token=2.0).count == 0
+    assert policy.choose([SURE] * 15).drafts > 0
+    assert policy.choose([SURE] * 15, seconds_per_token=2.0).drafts == 0
     before = policy.credit
     policy.add(1, 2, 1.0, seconds_drafting=1.5)
     assert policy.credit == pytest.approx(before + 2 - 2.5 + 0.02)

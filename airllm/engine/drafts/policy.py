@@ -87,7 +87,7 @@ class CallCosts:
 class Choice(NamedTuple):
     """A number of tokens to draft, and the tokens a second that it promises."""
 
-    count: int
+    drafts: int
     rate: float
 
 

@@ -57,9 +57,9 @@ class Speculator:
         ]
         best = max(offers, key=lambda offer: offer[0].rate, default=None)
         for offer in offers:
-            if offer is not best or not offer[0].count:
+            if offer is not best or not offer[0].drafts:
                 self._pass_over(*offer[1:])
-        return self._draft(best[1], best[2][: best[0].count]) if best else []
+        return self._draft(best[1], best[2][: best[0].drafts]) if best else []
 
     def _draft(self, drafter: Drafter, kinds: Sequence[Kind]) -> list[int]:
         if not kinds:
