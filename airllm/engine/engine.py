@@ -124,7 +124,7 @@ class LayerWiseInferenceEngine:
             self._caches = CacheFactory(self.config, self.context, self.cache_dtype, *files)
             self._generator = TextGenerator(model, self.path, self.context, self._caches.new)
             if speculative or draft or (speculative is None and model.is_batch_invariant):
-                drafting = draft and self._draft_model(draft)
+                drafting = self._draft_model(draft) if draft else None
                 self._generator.speculation = Speculation(drafting)
             undo.pop_all()
 
