@@ -409,7 +409,10 @@ class TextGenerator:
     def _drafted_pass(self, sequence: _Continuation, request: Request, speculator: Speculator) -> None:
         """The sequence gets a token and all drafted ones that are right."""
         follows = len(sequence.pending) == 1  # it is not the prompt
-        most = min(self.model.most_drafted(sequence.cache), sequence.room - 1)
+
+        def most() -> int:
+            return min(self.model.most_drafted(sequence.cache), sequence.room - 1)
+
         sequence.draft = draft = speculator.propose(most) if follows else []
         start = time.perf_counter()
         if draft:

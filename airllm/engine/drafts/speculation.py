@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from airllm.engine.drafts.draft_model import DraftModel
@@ -43,15 +43,17 @@ class Speculator:
         self._seconds = 0.0  # what the draft took
         self._guesses: list[tuple[Sequence[Kind], list[int]]] = []  # to learn from
 
-    def propose(self, most: int) -> list[int]:
-        """The tokens to verify in the next call, at most `most`; none if that promises no gain."""
+    def propose(self, most: Callable[[], int]) -> list[int]:
+        """The tokens to verify in the next call, at most `most()`; none if that promises no gain. Most calls
+        of a text without repetitions end here early: they must cost next to nothing.
+        """
         self._guesses, self._seconds = [], 0.0
         single = self._policy.costs.single
-        if most < 1 or single is None:
+        asked = [(each, each.kinds(MOST_DRAFTED)) for each in self._drafters]
+        if single is None or not any(kinds for _, kinds in asked) or (limit := most()) < 1:
             return []
-        asked = [(each, each.kinds(min(most, MOST_DRAFTED))) for each in self._drafters]
         offers = [
-            (self._policy.choose(kinds, each.seconds_per_token(single)), each, kinds)
+            (self._policy.choose(kinds[:limit], each.seconds_per_token(single)), each, kinds)
             for each, kinds in asked
             if kinds
         ]
