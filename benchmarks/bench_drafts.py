@@ -66,7 +66,7 @@ def measure_texts(path: Path, draft: Path | None, count: int, tokens: int) -> di
 
 
 def round_of(engines: dict[str, LayerWiseInferenceEngine], name: str, tokens: int) -> Round:
-    """Decoding speeds of both engines, and what was drafted."""
+    """Decoding speeds of both engines, and what the second one drafted."""
     prompt, is_question, _ = TEXTS[name]
     found: Round = {}
     texts = set()
@@ -75,11 +75,11 @@ def round_of(engines: dict[str, LayerWiseInferenceEngine], name: str, tokens: in
         texts.add(engine.chat(question, tokens) if is_question else engine.generate(prompt, tokens))
         done = engine.statistics
         assert done
-        found[side] = done.tokens_per_second
+        found |= {side: done.tokens_per_second}
+        found |= {"drafted": done.drafted_tokens, "accepted": done.accepted_tokens}
     if len(texts) > 1:
         raise SystemExit(f"bench_drafts.py: the text that {name!r} differs with drafts")
-    counts = {"drafted": done.drafted_tokens, "accepted": done.accepted_tokens}
-    return found | counts | {"ratio": found["with"] / found["without"]}
+    return found | {"ratio": found["with"] / found["without"]}
 
 
 def row_of(name: str, rounds: list[Round]) -> list[str]:
