@@ -66,8 +66,10 @@ PyMethodDef methods[] = {
     method<assign, kAssign>("assign($module, target, source)\n--\n\n"
                             "target[...] = source, float32, for a target of any of the floats."),
     method<decode_step, kDecodeStep>(
-        "decode_step($module, plan, tokens, rotations, rows, reduce=None)\n--\n\n"
-        "Logits (sequences, vocabulary), float32, after the last row of each sequence, by a DecoderPlan.\n\n"
+        "decode_step($module, plan, tokens, rotations, rows, reduce=None, all_rows=False)\n--\n\n"
+        "Logits (sequences, vocabulary), float32, after the last row of each sequence, or (rows, "
+        "vocabulary)\n"
+        "after all rows, by a DecoderPlan.\n\n"
         "tokens: up to `decoder_rows` ids, those of the rows, or one id, whose logits are (vocabulary);\n"
         "rotations and rows: as of decoder_layers().\n"
         "reduce: where other processes have the rest of the model's heads and feed-forward parts, what adds\n"
@@ -115,6 +117,9 @@ void define_decoder_layer(py::module_& m) {
            py::arg("norm_eps"), py::arg("embedding_scale") = 1.f, py::arg("logit_softcap") = py::none(),
            py::arg("logit_scale") = 1.f);
   m.attr("decoder_rows") = cpu::kDecodeRows;
+  // linear, attention, decoder_layers and decode_step compute each of up to this many rows with the bits that
+  // it has alone.
+  m.attr("batch_invariant_rows") = cpu::kDecodeRows;
 }
 
 bool has_simd() { return std::string(active.load()->isa) != "scalar"; }

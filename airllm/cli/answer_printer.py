@@ -20,6 +20,8 @@ def facts(engine: LayerWiseInferenceEngine) -> dict[str, Any]:
         "prompt_tokens": done.prompt_tokens,
         "cached_tokens": done.cached_tokens,
         "new_tokens": done.new_tokens,
+        "drafted_tokens": done.drafted_tokens,
+        "accepted_tokens": done.accepted_tokens,
         "context": engine.context,
         "seconds_to_first_token": round(done.seconds_to_first_token, 6),
         "seconds": round(done.seconds, 6),
@@ -35,7 +37,8 @@ def summary_line(engine: LayerWiseInferenceEngine) -> str:
     if done is None:
         return ""
     why = "" if done.reason == "end" else f"; ended by: {done.reason}"
-    speed = f"{done.new_tokens} tokens, {done.tokens_per_second:.1f} tokens/s"
+    drafted = f"{done.accepted_tokens} of them drafted, " if done.accepted_tokens else ""
+    speed = f"{done.new_tokens} tokens, {drafted}{done.tokens_per_second:.1f} tokens/s"
     return f"[{speed}; context {_context_use(done, engine)}{why}]"
 
 
@@ -51,6 +54,7 @@ def detail_lines(engine: LayerWiseInferenceEngine) -> Iterator[str]:
         return
     computed = done.prompt_tokens - done.cached_tokens
     yield f"Answer:  {done.new_tokens} tokens, {done.tokens_per_second:.1f} tokens/s; ended by: {done.reason}"
+    yield f"Drafts:  {done.drafted_tokens} tokens, of which {done.accepted_tokens} were right"
     yield f"Prompt:  {done.prompt_tokens} tokens, of which {computed} were computed"
     yield f"Time:    {done.seconds_to_first_token:.2f} s to the first token, {done.seconds:.2f} s in all"
     yield f"Context: {_context_use(done, engine)} tokens"

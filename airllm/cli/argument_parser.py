@@ -33,6 +33,7 @@ _EXAMPLES = {
         airllm generate smollm2 -n 40 --raw "Once upon a time"
         cat notes.txt | airllm generate smollm2 "Summarize:"
         airllm generate owner/repository:Q4_K_M --temperature 0.7 --seed 1 "A poem."
+        airllm generate large.gguf --draft-model small.gguf "Why is the sky blue?"
         airllm generate smollm2 --json "Hi" | jq .tokens_per_second""",
     "chat": """
         airllm chat smollm2
@@ -272,10 +273,22 @@ def _add_generation(parser: argparse.ArgumentParser, temperature: str) -> None:
         "--stop", action="append", default=[], metavar="TEXT", help="stop before this text; repeatable"
     )
     text.add_argument("-q", "--quiet", action="store_true", help="print no speed and no progress")
-    _add_engine(parser)
+    drafts = _add_engine(parser).add_mutually_exclusive_group()
+    drafts.add_argument(
+        "--draft-model",
+        metavar="MODEL",
+        help="a smaller model with the same tokenizer; it guesses tokens, which the model verifies together",
+    )
+    drafts.add_argument(
+        "--no-speculation",
+        dest="speculative",
+        action="store_const",
+        const=False,
+        help="guess no tokens from repetitions; guesses never change the text",
+    )
 
 
-def _add_engine(parser: argparse.ArgumentParser) -> None:
+def _add_engine(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     engine = parser.add_argument_group("the engine")
     threaded = ", ".join(name for name, own in shipped().items() if own.threads)
     engine.add_argument("--backend", metavar="NAME", help=f"{', '.join(shipped())} or auto (the default)")
@@ -299,3 +312,4 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         help="dtype of keys and values; default: f16",
     )
     engine.add_argument("--max-memory", metavar="SIZE", help="maximum memory of the model, such as 512MB")
+    return engine

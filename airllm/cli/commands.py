@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airllm.engine.engine import LayerWiseInferenceEngine
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
-_ENGINE = ("backend", "threads", "compute", "context", "cache_dtype", "max_memory")
+_ENGINE = ("backend", "threads", "compute", "context", "cache_dtype", "max_memory", "speculative")
 # Default sampling if neither the command line nor the model's files specify it.
 _DRAWN: dict[str, dict[str, Any]] = {"generate": {}, "chat": {"temperature": 0.7, "top_p": 0.95}}
 
@@ -282,9 +282,12 @@ def open_engine(options: argparse.Namespace) -> Iterator[LayerWiseInferenceEngin
     from airllm.progress import Waiting
 
     path = _path(options.model)
+    chosen = _chosen_options(options, _ENGINE)
+    if draft := getattr(options, "draft_model", None):
+        chosen["draft_model"] = _path(draft)
     waiting = Waiting(f"Opening {options.model}", getattr(options, "quiet", False))
     with report_as_user_error(options), waiting:
-        engine = LayerWiseInferenceEngine(path, **_chosen_options(options, _ENGINE))
+        engine = LayerWiseInferenceEngine(path, **chosen)
     with engine:
         yield engine
 
@@ -312,7 +315,7 @@ def _path(model: str) -> Any:
 
 def _chosen_options(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:
     """The options among `names` that were given."""
-    given = {name: getattr(options, name) for name in names}
+    given = {name: getattr(options, name, None) for name in names}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -46,7 +46,8 @@ class AutoModel:
         `smollm2`. Missing files are downloaded once.
 
         `options` are those of `LayerWiseInferenceEngine`. `revision` and `token` (or `hf_token`) are for
-        Hugging Face. `max_seq_len` is another name for `context`. Unlike AirLLM's, the engine's `generate`
+        Hugging Face; a `draft_model` is named like the model. `max_seq_len` is another name for `context`.
+        Unlike AirLLM's, the engine's `generate`
         takes and returns text. Raises ModelNotFound, an OSError, if there is no such model.
         """
         for option in options:
@@ -54,5 +55,8 @@ class AutoModel:
                 raise TypeError(f"from_pretrained has no option {option!r} here: {_ELSEWHERE[option]}")
         if max_seq_len is not None:
             options.setdefault("context", max_seq_len)
-        path = locate(name, revision, token if token is not None else hf_token)
+        token = token if token is not None else hf_token
+        path = locate(name, revision, token)
+        if isinstance(draft := options.get("draft_model"), str):
+            options["draft_model"] = locate(draft, None, token)
         return LayerWiseInferenceEngine(path, **options)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -13,7 +15,23 @@ import numpy as np
 
 from airllm.backends.api.kernel_backend import init_backend, with_threads
 from airllm.engine.backend_choice import Opening, choose_backend
-from airllm.engine.generation import Options, Prompt, Statistics, TextGenerator, is_batch, request
+from airllm.engine.drafts.draft_model import (
+    CACHE_DTYPE,
+    DraftModel,
+    open_draft_model,
+    reserve_memory,
+    shared_vocabulary,
+)
+from airllm.engine.drafts.speculation import Speculation
+from airllm.engine.generation import (
+    Options,
+    Prompt,
+    PromptCache,
+    Statistics,
+    TextGenerator,
+    is_batch,
+    request,
+)
 from airllm.engine.model import Model
 from airllm.engine.recommended_sampling import recommended_by
 from airllm.extras import require_extra
@@ -22,7 +40,7 @@ from airllm.memory.kv_cache import Cache, check_context, dtype_named, token_id
 from airllm.memory.kv_cache_factory import CacheFactory
 from airllm.progress import OnProgress
 from airllm.text import turns
-from airllm.text.tokenizer import Tokenizer
+from airllm.text.tokenizer import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing's from Python 3.11 on
@@ -52,12 +70,18 @@ class LayerWiseInferenceEngine:
             once: see `new_cache`.
         threads: Threads of the backend "cpp", for this engine only. None: AIRLLM_NUM_THREADS, else one for
             each processor.
+        speculative: Guess the next tokens of a single prompt, verify all guesses in one pass and keep those
+            that are right: faster where a text repeats its prompt or itself. Passes are measured, and nothing
+            is guessed where that does not pay. None: if it cannot change the text, because the backend
+            computes a row with the same bits beside others ("cpp"), or if there is a `draft_model`.
+        draft_model: The GGUF file or the folder of a smaller model with the same tokenizer, which guesses
+            too. It runs on the same backend.
 
     Model files are memory-mapped: do not change them while the engine is open. Truncating one ends the
     process (SIGBUS). To replace one, rename the new file over it. `statistics` describes the last text.
 
     Raises MemoryBudgetError for a budget that is too small, ModelFileError for a broken or unsupported file,
-    OSError for a file that cannot be opened.
+    OSError for a file that cannot be opened, ValueError for a draft model with another tokenizer.
     """
 
     def __init__(
@@ -71,7 +95,11 @@ class LayerWiseInferenceEngine:
         max_memory: int | str | None = None,
         kv_cache_dir: str | PathLike[str] | None = None,
         threads: int | None = None,
+        speculative: bool | None = None,
+        draft_model: str | PathLike[str] | None = None,
     ):
+        if draft_model is not None and speculative is False:
+            raise ValueError(f"draft_model has value {draft_model!r}, expected None with speculative=False")
         if compute not in COMPUTE:
             raise ValueError(f"compute has value {compute!r}, expected one of {', '.join(COMPUTE)}")
         if context is not None:
@@ -84,12 +112,29 @@ class LayerWiseInferenceEngine:
         self.backend = init_backend(self.backend_choice.name)
         if threads is not None:
             self.backend = with_threads(self.backend, threads)
-        model = opening.model(self.backend)
-        self.config, self.context = model.config, model.residency.context
-        self.kv_cache_dir = None if kv_cache_dir is None else Path(kv_cache_dir)
-        files = () if self.kv_cache_dir is None else (self.kv_cache_dir, model.fingerprint)
-        self._caches = CacheFactory(self.config, self.context, self.cache_dtype, *files)
-        self._generator = TextGenerator(model, self.path, self.context, self._caches.new)
+        with ExitStack() as undo:
+            draft = None
+            if draft_model is not None:
+                draft = undo.enter_context(closing(open_draft_model(draft_model, self.backend)))
+                opening = dataclasses.replace(opening, max_memory=reserve_memory(draft, limit))
+            model = undo.enter_context(closing(opening.model(self.backend)))
+            self.config, self.context = model.config, model.residency.context
+            self.kv_cache_dir = None if kv_cache_dir is None else Path(kv_cache_dir)
+            files = () if self.kv_cache_dir is None else (self.kv_cache_dir, model.fingerprint)
+            self._caches = CacheFactory(self.config, self.context, self.cache_dtype, *files)
+            self._generator = TextGenerator(model, self.path, self.context, self._caches.new)
+            if speculative or draft or (speculative is None and model.is_batch_invariant):
+                drafting = self._draft_model(draft) if draft else None
+                self._generator.speculation = Speculation(drafting)
+            undo.pop_all()
+
+    def _draft_model(self, draft: Model) -> DraftModel:
+        """The opened draft model, ready to follow this engine's sequences."""
+        path = draft.weights.path
+        vocabulary = shared_vocabulary(self.tokenizer, open_tokenizer(path), path)
+        caches = CacheFactory(draft.config, min(self.context, draft.residency.context), CACHE_DTYPE)
+        share = draft.weight_bytes / self.model.weight_bytes
+        return DraftModel(draft, PromptCache(caches.new).take, vocabulary, share)
 
     @property
     def model(self) -> Model:

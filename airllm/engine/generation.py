@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from airllm.engine.drafts.speculation import Speculation, Speculator
 from airllm.engine.model import Model
 from airllm.engine.sampling import Sampler, Sampling
 from airllm.extras import require_extra
@@ -51,8 +53,9 @@ class Statistics:
     """Counts and times of one call of generate, stream or chat, summed over its sequences.
 
     `cached_tokens` of the prompt were in the cache already. `new_tokens` counts the tokens that the model
-    chose, the stop token included. `reasons`, one for each sequence: "end" (a stop token), "stop" (a stop
-    string), "length" (max_new_tokens), "context" (full), "interrupted" (Ctrl-C, or an unfinished stream).
+    chose, the stop token included; `accepted_tokens` of them were guessed right, of `drafted_tokens` guesses
+    that were verified. `reasons`, one for each sequence: "end" (a stop token), "stop" (a stop string),
+    "length" (max_new_tokens), "context" (full), "interrupted" (Ctrl-C, or an unfinished stream).
     """
 
     prompt_tokens: int
@@ -61,6 +64,8 @@ class Statistics:
     seconds_to_first_token: float
     seconds: float
     reasons: tuple[str, ...]
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
     @property
     def reason(self) -> str:
@@ -159,7 +164,8 @@ def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class _Continuation:
-    """A sequence that grows. `pending` are the tokens to run next; `take` samples a token from their logits.
+    """A sequence that grows. `pending` are the tokens to run next, `draft` are guesses of those after them.
+    `take` samples tokens from their logits, `read` returns the text that is final since the last call.
     `reason` is set when the text ends.
     """
 
@@ -167,18 +173,51 @@ class _Continuation:
         self.cache, self.wanted, self.prompt_tokens = cache, request, len(tokens)
         self.cached_tokens = cache.length
         self.pending = tokens[cache.length :]
-        self.new_tokens = 0
-        self.reason = ""
+        self.draft: list[int] = []
+        self.new_tokens = self.drafted = self.accepted = 0
+        self.reason = self._text = ""
         self._ends = tokenizer.stop_ids
         self._sampler = Sampler(request.sampling, tokens)
         self._decoder = tokenizer.decoder()
         self._stops = StopStrings(request.stop)
 
-    def take(self, logits: np.ndarray) -> str:
-        """Sample a token; returns the text that is now final."""
+    @property
+    def room(self) -> int:
+        """How many more tokens may come."""
+        most = self.wanted.max_new_tokens
+        return self.cache.capacity if most is None else most - self.new_tokens
+
+    def take(self, logits: np.ndarray) -> int:
+        """Sample a token from logits (vocabulary)."""
         token = self._sampler.next(logits)
         self.pending = [token]
         self.new_tokens += 1
+        self._text += self._add(token)
+        return token
+
+    def take_drafted(self, logits: Sequence[np.ndarray]) -> list[int]:
+        """Sample a token from each of 1 + drafted rows of logits, as long as it is the drafted one: the next
+        row holds for no other. The cache keeps the tokens that it would have without drafts.
+        """
+        if self.draft:
+            self.cache.truncate(self.cache.length - len(self.draft))
+        chosen = [self.take(logits[0])]
+        for guess, row in zip(self.draft, logits[1:], strict=True):
+            if chosen[-1] != guess or self.reason:
+                break
+            self.cache.extend([guess])  # its keys and values are in place
+            chosen.append(self.take(row))
+        self.drafted += len(self.draft)
+        self.accepted += sum(map(operator.eq, chosen, self.draft))
+        return chosen
+
+    def read(self) -> str:
+        """The text that is final since the last call."""
+        text, self._text = self._text, ""
+        return text
+
+    def _add(self, token: int) -> str:
+        """The text that is final after this token, which may end it."""
         if token in self._ends:
             return self._end(END)
         text = self._stops.add(self._decoder.add(token))
@@ -222,6 +261,8 @@ def _statistics(sequences: list[_Continuation], first: float, seconds: float) ->
         seconds_to_first_token=first,
         seconds=seconds,
         reasons=tuple(each.reason or INTERRUPTED for each in sequences),
+        drafted_tokens=sum(each.drafted for each in sequences),
+        accepted_tokens=sum(each.accepted for each in sequences),
     )
 
 
@@ -232,14 +273,21 @@ class TextGenerator:
     """Continues prompts: encodes them, runs the model token by token, decodes the tokens it chooses.
 
     `context` is the maximum length of a sequence in tokens. `new_cache` returns an empty cache. The keys and
-    values of the last single prompt are kept for a next one with the same beginning. `statistics` describes
-    the last text.
+    values of the last single prompt are kept for a next one with the same beginning. With a `speculation`,
+    the next tokens of single prompts are drafted and verified. `statistics` describes the last text.
     """
 
-    def __init__(self, model: Model, path: Path, context: int, new_cache: Callable[[], Cache]):
+    def __init__(
+        self,
+        model: Model,
+        path: Path,
+        context: int,
+        new_cache: Callable[[], Cache],
+    ):
         self._model: Model | None = model
         self.path, self.context = path, context
         self._new_cache = new_cache
+        self.speculation: Speculation | None = None
         self._kept = PromptCache(new_cache)
         self.statistics: Statistics | None = None
 
@@ -289,6 +337,8 @@ class TextGenerator:
         """Close the model's file and drop the last sequence."""
         if self._model is not None:
             self._model.close()
+        if self.speculation:
+            self.speculation.close()
         self._model = None
         self.forget()
 
@@ -314,13 +364,17 @@ class TextGenerator:
         return tokens
 
     def _pieces(self, tokens: list[int], request: Request) -> Iterator[str]:
-        with self._kept.take(tokens) as cache:
+        drafts = self.speculation.begin(tokens) if self.speculation else nullcontext()
+        with self._kept.take(tokens) as cache, drafts as speculator:
             sequence = _Continuation(self.tokenizer, tokens, cache, request)
-            with closing(self._rounds([sequence], request)) as pieces:
+            with closing(self._rounds([sequence], request, speculator)) as pieces:
                 yield from (piece for (piece,) in pieces if piece)
 
-    def _rounds(self, sequences: list[_Continuation], request: Request) -> Generator[list[str], None, None]:
-        """Yield the text that each pass through the layers adds to each sequence.
+    def _rounds(
+        self, sequences: list[_Continuation], request: Request, speculator: Speculator | None = None
+    ) -> Generator[list[str], None, None]:
+        """Yield the text that each pass through the layers adds to each sequence. A `speculator` drafts for
+        the only one.
 
         Sets `statistics` at the end, also after an error. Time that the caller spends between passes is not
         counted.
@@ -329,19 +383,45 @@ class TextGenerator:
         trained = self.model.config.trained_context
         watch = _TrainedContext(trained) if self.context > trained else None
         try:
-            while going := [i for i, sequence in enumerate(sequences) if not sequence.reason]:
+            while going := [sequence for sequence in sequences if not sequence.reason]:
                 start = time.perf_counter()
-                pieces = [""] * len(sequences)
                 try:
-                    states = [sequences[i].pending for i in going], [sequences[i].cache for i in going]
                     if watch:
-                        watch.see(*states)
-                    results = self.model.run(*states, on_progress=request.on_prompt)
-                    for i, logits in zip(going, results, strict=True):
-                        pieces[i] = sequences[i].take(logits)
+                        watch.see([each.pending for each in going], [each.cache for each in going])
+                    if speculator:
+                        self._drafted_pass(going[0], request, speculator)
+                    else:
+                        self._pass(going, request)
                 finally:
                     seconds += time.perf_counter() - start
                 first = first or seconds
-                yield pieces
+                yield [sequence.read() for sequence in sequences]
         finally:
             self.statistics = _statistics(sequences, first or seconds, seconds)
+
+    def _pass(self, sequences: list[_Continuation], request: Request) -> None:
+        """Each sequence gets a token, all of them by one pass."""
+        pending, caches = [each.pending for each in sequences], [each.cache for each in sequences]
+        results = self.model.run(pending, caches, on_progress=request.on_prompt)
+        for sequence, logits in zip(sequences, results, strict=True):
+            sequence.take(logits)
+
+    def _drafted_pass(self, sequence: _Continuation, request: Request, speculator: Speculator) -> None:
+        """The sequence gets a token and all drafted ones that are right."""
+        follows = len(sequence.pending) == 1  # it is not the prompt
+
+        def most() -> int:
+            return min(self.model.most_drafted(sequence.cache), sequence.room - 1)
+
+        sequence.draft = draft = speculator.propose(most) if follows else []
+        start = time.perf_counter()
+        if draft:
+            logits = list(self.model.verify([*sequence.pending, *draft], sequence.cache))
+        else:
+            logits = self.model.run([sequence.pending], [sequence.cache], on_progress=request.on_prompt)
+        seconds = time.perf_counter() - start
+        chosen = sequence.take_drafted(logits)
+        if follows:
+            speculator.observe(chosen, len(draft), seconds)
+        else:
+            speculator.follow(chosen)

@@ -21,7 +21,7 @@ from airllm.engine.parallel.tensor_parallel import Processes, Shard
 from airllm.engine.rope_tables import Rotation
 from airllm.files.open_weights import open_weights
 from airllm.formats import Quantized
-from airllm.memory.estimate import MemoryEstimate, estimate
+from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
 from airllm.memory.fingerprint import fingerprint
 from airllm.memory.kv_cache import Cache, layer_values
 from airllm.memory.layers import Layer, open_norm, open_table
@@ -109,6 +109,11 @@ class Model:
         """A string that identifies the model."""
         return fingerprint(self._tensors)
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights, as stored."""
+        return weight_bytes(self._tensors)
+
     def memory_estimate(self, context: int, cache_dtype: str, tokens: int) -> MemoryEstimate:
         """The memory the model takes without a budget, for one sequence of `context` tokens, if at most
         `tokens` go through the layers at once.
@@ -124,10 +129,14 @@ class Model:
         self.residency.close()
         self.weights.close()
 
-    def forward(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[np.ndarray]:
-        """Hidden states (tokens, width), float32, of each sequence after the last layer. The caches grow."""
+    def forward(
+        self, tokens: Sequence[list[int]], caches: Sequence[Cache], outputs: int = 1
+    ) -> list[np.ndarray]:
+        """Hidden states (tokens, width), float32, of each sequence after the last layer. The caches grow.
+        `outputs`: how many of them will go through the output together.
+        """
         rows = _rows(tokens, caches)
-        angles = self._begin(rows)
+        angles = self._begin(rows, outputs)
         x = self._embed([token for sequence in tokens for token in sequence])
         fused = self.fused.supports(rows) and not self.shard
         for some in self.residency.layer_parts():
@@ -213,9 +222,42 @@ class Model:
             if self.residency.whole and (parts := self.step.parts(rows)):
                 return np.concatenate([self.decode(tokens[part], caches[part]) for part in parts])
             return self.logits(np.concatenate([state[-1:] for state in self.forward(tokens, caches)]))
-        angles = self._begin(rows)
+        return self._run_step(tokens, rows)
+
+    def verify(self, tokens: list[int], cache: Cache) -> np.ndarray:
+        """Logits (tokens, vocabulary), float32, after each of a sequence's next tokens. The cache grows.
+
+        For at most one token more than `most_drafted`, they have the bits that a pass for each token gives.
+        """
+        rows = _rows([tokens], [cache])
+        if self.residency.whole and self.step.supports(rows):
+            return self._run_step([tokens], rows, all_rows=True)
+        (hidden,) = self.forward([tokens], [cache], len(tokens))
+        return self.logits(hidden)
+
+    @property
+    def is_batch_invariant(self) -> bool:
+        """Whether the backend computes each of a few rows with the bits that it has alone."""
+        return self.ops.extension("batch_invariant_rows") is not None
+
+    def most_drafted(self, cache: Cache) -> int:
+        """The most tokens that `verify` can take after the next one without changing what it computes of it:
+        the cache has room for them, and the angles of no position change.
+        """
+        if self._is_long(cache.length + 1) != cache.long:
+            return 0
+        end = cache.capacity
+        for rotation in self._rotations:
+            end = rotation.same_until(end, cache.long)
+        rows = self.ops.extension("batch_invariant_rows") or self.residency.outputs
+        return max(min(end - cache.length, rows, self.residency.outputs) - 1, 0)
+
+    def _run_step(self, tokens: Sequence[list[int]], rows: list[Rows], all_rows: bool = False) -> np.ndarray:
+        """One native call: logits after each sequence's last token, or after each token."""
+        angles = self._begin(rows, rows[-1].stop if all_rows else 1)
         ids = [token for sequence in tokens for token in sequence]
-        logits = self.step.run(ids, angles, rows, self.shard.processes.all_reduce if self.shard else None)
+        reduce = self.shard.processes.all_reduce if self.shard else None
+        logits = self.step.run(ids, angles, rows, reduce, all_rows)
         for part, sequence in zip(rows, tokens, strict=True):
             part.cache.extend(sequence)
         return self.shard.gather_logits(logits) if self.shard else logits
@@ -247,9 +289,9 @@ class Model:
             until = rotation.same_until(until, long)
         return [rotation.at(0, until, long) for rotation in self._rotations]
 
-    def _begin(self, rows: list[Rows]) -> list[Angles]:
+    def _begin(self, rows: list[Rows], outputs: int = 1) -> list[Angles]:
         """Begin a pass; returns the rows' angles for each rotation of the model."""
-        self.residency.begin([(part.cache, part.stop - part.start) for part in rows])
+        self.residency.begin([(part.cache, part.stop - part.start) for part in rows], outputs)
         return [_angles(rotation, rows) for rotation in self._rotations]
 
     def pending(self, tokens: list[int], cache: Cache) -> list[int]:
@@ -257,12 +299,16 @@ class Model:
         long that all positions get other angles (Phi-3), the cache is emptied and all tokens are returned.
         """
         cache.room_for(len(tokens))
-        long = any(rotation.is_long(cache.length + len(tokens)) for rotation in self._rotations)
+        long = self._is_long(cache.length + len(tokens))
         if long != cache.long:
             tokens = [*cache.tokens, *tokens]
             cache.truncate(0)
             cache.long = long
         return tokens
+
+    def _is_long(self, tokens: int) -> bool:
+        """Whether a text of this many tokens uses the angles of long texts (Phi-3)."""
+        return any(rotation.is_long(tokens) for rotation in self._rotations)
 
     def _through_layers(
         self, layers: Sequence[Layer], x: np.ndarray, angles: list[Angles], rows: list[Rows]

@@ -101,11 +101,13 @@ class FusedStep:
         angles: Sequence[Angles],
         rows: Sequence[Rows],
         reduce: Callable[[np.ndarray], None] | None = None,
+        all_rows: bool = False,
     ) -> np.ndarray:
-        """Logits (sequences, vocabulary), float32, after each sequence's last row. Keys and values are
-        appended to the caches. `reduce` sums an array over the processes that share the layers, in place.
+        """Logits (sequences, vocabulary), float32, after each sequence's last row, or (rows, vocabulary) if
+        `all_rows`. Keys and values are appended to the caches. `reduce` sums an array over the processes that
+        share the layers, in place.
         """
-        return self._run(self._plan, tokens, *_arguments(angles, rows), reduce)
+        return self._run(self._plan, tokens, *_arguments(angles, rows), reduce, all_rows)
 
     def bind(self, cache: Cache, tables: Sequence[tuple[np.ndarray, np.ndarray]]) -> BoundStep:
         """A `BoundStep` for one sequence, for as many positions as the tables of cosines and sines have."""

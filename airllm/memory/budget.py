@@ -74,6 +74,7 @@ class Budget:
         self.context = context or self._most_tokens(least, most)
         spare = self._room(_LEAST_CHUNK, self.context, self._cache(self.context)) - self._least_weights
         self.chunk = self._largest_chunk(spare)
+        self.outputs = self._most_outputs()
 
     @property
     def rows_at_once(self) -> int:
@@ -89,11 +90,12 @@ class Budget:
         at_once = self._activations(_LEAST_CHUNK, context)
         return _SLACK + self._least_weights + at_once + self._cache(context)
 
-    def plan(self, tokens: int, longest: int, caches: int) -> Plan:
-        """The plan of a pass of `tokens`. After it, the longest sequence has `longest` tokens and all caches
-        have `caches` bytes. MemoryBudgetError if they do not fit.
+    def plan(self, tokens: int, longest: int, caches: int, outputs: int = 1) -> Plan:
+        """The plan of a pass of `tokens`, of which `outputs` go through the output together. After it, the
+        longest sequence has `longest` tokens and all caches have `caches` bytes. MemoryBudgetError if they do
+        not fit.
         """
-        room = self._room(tokens, longest, caches)
+        room = self._room(tokens, longest, caches, outputs)
         if room < self._least_weights:
             needed = self.limit - room + self._least_weights
             raise MemoryBudgetError(
@@ -131,12 +133,12 @@ class Budget:
             too_much=needed + self._stays[resident + 1] - self._stays[resident] if groups else 1 << 63,
         )
 
-    def _room(self, tokens: int, longest: int, caches: int) -> int:
-        return self.limit - _SLACK - self._activations(tokens, longest) - caches
+    def _room(self, tokens: int, longest: int, caches: int, outputs: int = 1) -> int:
+        return self.limit - _SLACK - self._activations(tokens, longest, outputs) - caches
 
-    def _activations(self, tokens: int, keys: int) -> int:
+    def _activations(self, tokens: int, keys: int, outputs: int = 1) -> int:
         cached = kv_cache.layer_values(self._config, keys) if self._cache_unpacked else 0
-        return activation_bytes(self._config, tokens, unpacked=(self._exact, cached))
+        return activation_bytes(self._config, tokens, outputs, unpacked=(self._exact, cached))
 
     def _cache(self, tokens: int) -> int:
         return kv_cache.resident_bytes(self._config, tokens, tokens, self._dtype)
@@ -152,6 +154,14 @@ class Budget:
         sizes = (CHUNK >> i for i in range(CHUNK.bit_length()))
         fits = (n for n in sizes if self._activations(n, self.context) - least <= spare // 4)
         return max(next(fits, _LEAST_CHUNK), _LEAST_CHUNK)
+
+    def _most_outputs(self) -> int:
+        """The most tokens that may all go through the output: a pass of them takes no more than a chunk of a
+        prompt, for which there is always room.
+        """
+        chunk = self._activations(self.chunk, self.context)
+        fits = (n for n in range(self.chunk, 1, -1) if self._activations(n, self.context, n) <= chunk)
+        return next(fits, 1)
 
     def _too_small_message(self, smallest: int, context: int) -> str:
         return (

@@ -44,9 +44,11 @@ def weight_bytes(tensors: NamedTensors) -> int:
     return sum(nbytes for _, _, nbytes in each_once)
 
 
-def activation_bytes(config: ModelConfig, tokens: int, *, unpacked: Sequence[int] = ()) -> int:
-    """The most bytes that results and workspaces take while `tokens` go through a layer together, and one
-    token of each sequence through the output.
+def activation_bytes(
+    config: ModelConfig, tokens: int, outputs: int = 1, *, unpacked: Sequence[int] = ()
+) -> int:
+    """The most bytes that results and workspaces take while `tokens` go through a layer together, and then
+    `outputs` of them through the output.
 
     `unpacked`: numbers of values that are converted to float32 before use, if any: of the largest matrix, of
     the keys and values of a layer.
@@ -57,7 +59,7 @@ def activation_bytes(config: ModelConfig, tokens: int, *, unpacked: Sequence[int
     arrays = [*[tokens * c.width] * 5, *[tokens * q] * 4, *[tokens * kv] * 4, *[tokens * wide] * 3]
     if c.experts:
         arrays += [tokens * c.experts] * 4 + [tokens * c.width] * 3
-    arrays += [c.vocabulary] * 2
+    arrays += [outputs * c.vocabulary] * 2
     return _WORKSPACES + sum(_bytes_in_memory(4 * values) for values in [*arrays, *unpacked])
 
 

@@ -35,17 +35,21 @@ _Expect = Callable[[int, Iterable[int]], None]
 class Residency(Protocol):
     """What the forward pass calls on its way through the weights.
 
-    `chunk`: tokens that go through the layers together. `context`: maximum tokens of a sequence. `whole`: all
-    weights are resident, so a pass need not request them in parts.
+    `chunk`: tokens that go through the layers together. `outputs`: maximum tokens that go through the output
+    together. `context`: maximum tokens of a sequence. `whole`: all weights are resident, so a pass need not
+    request them in parts.
     """
 
     chunk: int
+    outputs: int
     context: int
     layers: list[Layer]
     whole: bool
 
-    def begin(self, grows: Sequence[tuple[Cache, int]]) -> None:
-        """Begin a pass, in which each of these caches grows by that many tokens."""
+    def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1) -> None:
+        """Begin a pass, in which each of these caches grows by that many tokens, and `outputs` of all tokens
+        go through the output together.
+        """
 
     def embedding_parts(self, tokens: int) -> Iterator[tuple[int, int]]:
         """Ranges (start, stop) of tokens that are looked up in the embedding together."""
@@ -68,11 +72,12 @@ class Unlimited:
     def __init__(self, tensors: NamedTensors, layers: list[Layer], context: int | None):
         self.layers, self._rows = layers, tensors.config.vocabulary
         self.chunk, self.context = CHUNK, context or min(tensors.config.context, CONTEXT)
+        self.outputs = CHUNK
         self._reader = Reader()
         if pages.SUPPORTED:
             self._reader.fill([piece for unit in divide_weights(tensors).streamed for piece in unit])
 
-    def begin(self, grows: Sequence[tuple[Cache, int]]) -> None:
+    def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1) -> None:
         self._reader.check()
 
     def embedding_parts(self, tokens: int) -> Iterator[tuple[int, int]]:
@@ -108,6 +113,7 @@ class Limited:
         self._units = divide_weights(tensors)
         self._budget = Budget(self._units, limit, context, cache_dtype, unpacked, cache_unpacked)
         self.chunk, self.context = self._budget.chunk, self._budget.context
+        self.outputs = self._budget.outputs
         self.layers = [_watch_experts(layer, self._use, self._expect) for layer in layers]
         self._caches: WeakSet[Cache] = WeakSet()
         self._experts: OrderedDict[tuple[int, int], None] = OrderedDict()
@@ -135,14 +141,14 @@ class Limited:
         """Bytes of the largest expert."""
         return self._units.expert_bytes
 
-    def begin(self, grows: Sequence[tuple[Cache, int]]) -> None:
+    def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1) -> None:
         self._reader.check()
         self._units.check()
         self._caches |= {cache for cache, _ in grows}
         more = dict(grows)
         held = sum(cache.resident_bytes(more.get(cache, 0)) for cache in self._caches)
         longest = max(cache.length + new for cache, new in grows)
-        self._plan = self._budget.plan(sum(more.values()), longest, held)
+        self._plan = self._budget.plan(sum(more.values()), longest, held, outputs)
         for cache, new in grows:
             cache.take(new)
         self._evict(self._plan.experts)

@@ -25,7 +25,9 @@ from airllm.cli import (
     terminal,
 )
 from airllm.cli import stdin_prompt as piped_text
+from airllm.cli.answer_printer import detail_lines, summary_line
 from airllm.cli.stdin_prompt import with_stdin
+from airllm.engine.generation import Statistics
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.writable import refuse_unwritable
 from tests.support import speaking_model
@@ -52,7 +54,8 @@ def test_generate_prints_the_text_and_nothing_else(folder, engine, capsys):
     assert run("generate", folder, "the thin", "-n", 9, "--raw") == 0
     out, err = capsys.readouterr()
     assert out == engine.generate("the thin", 9) + "\n"
-    assert re.fullmatch(r"\[9 tokens, [\d.]+ tokens/s; context 1\d of 64; ended by: length\]\n", err)
+    line = r"\[9 tokens, (\d of them drafted, )?[\d.]+ tokens/s; context 1\d of 64; ended by: length\]\n"
+    assert re.fullmatch(line, err)
 
 
 def test_a_model_with_a_chat_template_is_asked_by_it(folder, engine, capsys, tmp_path):
@@ -318,6 +321,36 @@ def test_json(folder, engine, capsys):
     assert found["finish_reason"] == "length" and found["context"] == 64 and found["model"] == str(folder)
     assert found["seconds"] >= found["seconds_to_first_token"] > 0 and found["tokens_per_second"] > 0
     assert found["backend"] == engine.backend.name() and found["sampling"] == {"top_k": 3}
+
+
+def test_drafts(folder, engine, capsys, tmp_path):
+    raw = ("generate", folder, "he", "--raw", "-n", 30, "--json", "--backend=cpp")
+    for more in ((), ("--no-speculation",), ("--draft-model", folder)):
+        assert run(*raw, *more) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["text"] == engine.generate("he", 30)
+        assert found["drafted_tokens"] >= found["accepted_tokens"] >= 0
+        assert not (more == ("--no-speculation",) and found["drafted_tokens"])
+    with pytest.raises(SystemExit, match="2"):
+        run(*raw, "--no-speculation", "--draft-model", folder)
+    assert "not allowed with argument" in capsys.readouterr().err
+    other = write_gguf("llama3", tmp_path / "other.gguf")
+    assert run(*raw, "--draft-model", other) == 1
+    expected = f"airllm: --draft-model has value '{other}', expected a model with the same tokenizer: 4 of 80"
+    assert capsys.readouterr().err.splitlines()[-1].startswith(expected)
+
+
+def test_the_speed_says_how_much_was_drafted(engine):
+    counts = {"prompt_tokens": 5, "cached_tokens": 0, "new_tokens": 40, "reasons": ("length",)}
+    times = {"seconds_to_first_token": 1.0, "seconds": 2.0}
+    for accepted, text in (
+        (31, "40 tokens, 31 of them drafted, 39.0 tokens/s"),
+        (0, "40 tokens, 39.0 tokens/s"),
+    ):
+        done = Statistics(**counts, **times, drafted_tokens=45, accepted_tokens=accepted)
+        engine._generator.statistics = done
+        assert summary_line(engine) == f"[{text}; context 45 of 64; ended by: length]"
+        assert f"Drafts:  45 tokens, of which {accepted} were right" in detail_lines(engine)
 
 
 def test_threads(folder, capsys):

@@ -11,6 +11,7 @@ from decoder_cases import (
     MODELS,
     VOCABULARY,
     Ends,
+    agree,
     batch_of,
     compare_added_up_steps,
     compare_shared_steps,
@@ -22,6 +23,7 @@ from decoder_cases import (
 )
 
 from airllm.backends.api.kernel_backend import KernelBackend
+from airllm.engine.decoder import Angles, Rows
 from airllm.formats import FORMATS
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support import speaking_model
@@ -49,6 +51,30 @@ def test_a_token_by_itself_gives_logits_without_an_axis(token, reached):
     listed, single = (step.run(tokens, *batch_of(config(), BATCHES["long"])[1:]) for tokens in ([7], token))
     assert listed.shape == (1, VOCABULARY) and single.shape == (VOCABULARY,)
     np.testing.assert_array_equal(single, listed[0])
+
+
+@having
+@pytest.mark.parametrize("kind", ENDS)
+@pytest.mark.parametrize("batch", ("first token", "eight tokens", "unequal", "sixteen"))
+def test_a_step_gives_the_logits_of_all_rows(batch, kind, reached):
+    c, ops = config(**ENDS[kind]), KernelBackend("cpp")
+    step = Ends(c, "f32").step(ops)
+    _, angles, rows = batch_of(c, BATCHES[batch])
+    ids = np.random.default_rng(0).integers(0, VOCABULARY, rows[-1].stop).tolist()
+    found = step.run(ids, angles, rows, all_rows=True)
+    assert found.shape == (len(ids), VOCABULARY) and found.dtype == np.float32
+    again = batch_of(c, BATCHES[batch])[2]
+    np.testing.assert_array_equal(found[[part.stop - 1 for part in rows]], step.run(ids, angles, again))
+    each = batch_of(c, BATCHES[batch])[2]
+    for row in range(len(ids)):  # every row as the last one of its sequence
+        part = next(part for part in each if part.start <= row < part.stop)
+        alone = Rows(0, 1, part.cache)
+        turned = [Angles(a.cos[row : row + 1], a.sin[row : row + 1], a.interleaved) for a in angles]
+        expected = step.run(ids[row : row + 1], turned, [alone])
+        part.cache.extend([ids[row]])
+        agree(found[row : row + 1], expected, 2e-5)
+    with pytest.raises(TypeError, match="decode_step: all_rows has type int, expected a bool"):
+        step.run(ids, angles, rows, all_rows=1)
 
 
 @having

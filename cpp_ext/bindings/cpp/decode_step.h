@@ -110,16 +110,17 @@ inline void run_reduced(const Op& op, DecoderRun& run, const cpu::DecoderCall& c
 }
 
 inline PyObject* decode_step(const Op& op, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static const char* const names[] = {"plan", "tokens", "rotations", "rows", "reduce"};
-  PyObject* values[5];
-  place(op, values, names, 5, 4, args, nargs, keywords);
+  static const char* const names[] = {"plan", "tokens", "rotations", "rows", "reduce", "all_rows"};
+  PyObject* values[6];
+  place(op, values, names, 6, 4, args, nargs, keywords);
   const auto& plan = py::cast<const DecoderPlan&>(py::handle(values[0]));
   const TokenIds tokens(op, values[1], plan.ends().embedding.n);
   const DecoderArguments read(op, plan.layers(), tokens.count, plan.width(), values[2], values[3]);
   cpu::DecoderCall call = read.call();
+  call.logits_of_all_rows = flag(op, "all_rows", values[5], false);
   const int64_t vocabulary = plan.ends().output.n;
   results::Result logits =
-      tokens.single ? new_floats({vocabulary}) : new_floats({call.sequence_count, vocabulary});
+      tokens.single ? new_floats({vocabulary}) : new_floats({call.logit_rows(), vocabulary});
   call.ends = &plan.ends();
   call.tokens = tokens.ids.data();
   call.logits = reinterpret_cast<float*>(logits.data);

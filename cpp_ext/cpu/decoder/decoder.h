@@ -92,7 +92,7 @@ struct DecoderEnds {
 
 // Runs rows through the layers and appends keys and values to the sequences. The rows are x (rows, width), in
 // place. With ends, the rows are those of `tokens`, and the result is logits (sequences, vocabulary) for the
-// last row of each sequence.
+// last row of each sequence, or (rows, vocabulary) for all rows.
 struct DecoderCall {
   const DecoderLayer* const* layers;
   int64_t count, rows, width;
@@ -100,10 +100,13 @@ struct DecoderCall {
   const DecoderEnds* ends;  // or null
   const int64_t* tokens;
   float* logits;
+  bool logits_of_all_rows;
   float* change;  // (rows, width): what each half of a layer adds to x; or null
   const Rotation* rotations;
   const Sequence* sequences;
   int64_t sequence_count;
+
+  int64_t logit_rows() const { return logits_of_all_rows ? rows : sequence_count; }
 };
 
 }  // namespace cpu

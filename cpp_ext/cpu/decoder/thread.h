@@ -270,21 +270,21 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     for (int64_t i = columns.begin; i < columns.end; ++i) to[i] += choice.share * found[i];
   }
 
-  // Logits of the last row of each sequence.
+  // Logits of the last row of each sequence, or of all rows.
   void logits(bool again) {
     const DecoderEnds& ends = *call_.ends;
     if (!again) {
       add_layer(call_.count - 1);
-      for (int64_t s = 0; s < call_.sequence_count; ++s)
+      for (int64_t s = 0; s < call_.sequence_count && !call_.logits_of_all_rows; ++s)
         std::copy_n(own_x_ + (call_.sequences[s].stop - 1) * call_.width, call_.width,
                     own_x_ + s * call_.width);
-      normalize(ends.norm, ends.eps, call_.sequence_count);
+      normalize(ends.norm, ends.eps, call_.logit_rows());
     }
     const Columns mine = share(ends.output.n);
     products_.multiply(ends.output, call_.logits, mine);
     if (mine.begin >= mine.end) return;
-    for (int64_t s = 0; s < call_.sequence_count; ++s) {
-      float* const found = call_.logits + s * ends.output.n + mine.begin;
+    for (int64_t i = 0; i < call_.logit_rows(); ++i) {
+      float* const found = call_.logits + i * ends.output.n + mine.begin;
       if (ends.softcap != 0.f) kernels_.attention.cap(found, mine.end - mine.begin, ends.softcap);
       if (ends.logit_scale != 1.f) scale(found, found, mine.end - mine.begin, ends.logit_scale);
     }

@@ -1,0 +1,1 @@
+"""Speculative decoding: guess the next tokens, verify all guesses in one call, keep those that are right."""
