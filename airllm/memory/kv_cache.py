@@ -163,7 +163,9 @@ class Cache:
 
     def _may_lack(self, dropped: int, length: int) -> bool:
         """Whether layers with a window may lack the first `dropped` of `length` tokens."""
-        room = 0 if self.recent is None else self.recent.shape[3]
+        if self.recent is None or not dropped:
+            return dropped == 0 and length <= self.until
+        room = self.recent.shape[3]
         return not dropped % _STEP and length - room <= dropped <= length + 1 - self._window
 
     def extend(self, tokens: list[int]) -> None:
@@ -249,7 +251,7 @@ def divide(config: ModelConfig, capacity: int, windowed: bool = False) -> list[P
     with one, if those need less room.
     """
     layers, window = range(config.layers), widest_window(config)
-    room = -(-(window + _BACK + PASS) // _STEP + 1) * _STEP
+    room = (-(-(window + _BACK + PASS) // _STEP) + 1) * _STEP
     if not (windowed and window and room < capacity):
         return [Part(tuple(layers), capacity)]
     full = tuple(layer for layer in layers if not config.window(layer))

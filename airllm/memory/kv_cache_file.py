@@ -71,7 +71,7 @@ class FileCache(Cache):
         if length and not 0 <= ids.min() <= ids.max() < config.vocabulary:
             found = f"has tokens from {ids.min()} to {ids.max()}"
             raise CacheFileError(self.path, found, f"0 to {config.vocabulary - 1}")
-        if dropped and not self._may_lack(dropped, length):
+        if not self._may_lack(dropped, length):
             raise CacheFileError(self.path, f"lacks the first {dropped} of {length} tokens", "fewer")
         super().extend(ids.tolist())
         self.long, self.dropped = bool(long), dropped

@@ -322,10 +322,11 @@ def changed(path: Path, at: int, to: bytes) -> None:
     ("damage", "message"),
     (
         (lambda path: changed(path, 0, b"something"), "begins with b'somethin', expected b'airllmKV'"),
-        (lambda path: changed(path, 8, b"\7"), "has version 7, expected 1"),
+        (lambda path: changed(path, 8, b"\7"), "has version 7, expected 2"),
         (lambda path: changed(path, 16, b"\xff"), "has 255 tokens, expected at most 10"),
         (lambda path: changed(path, 4096, b"\xff" * 4), "has tokens from -1 to -1, expected 0 to 99"),
-        (lambda path: changed(path, 40, b"?"), "belongs to .*expected"),
+        (lambda path: changed(path, 33, b"\1"), "lacks the first 256 of 1 tokens, expected fewer"),
+        (lambda path: changed(path, 56, b"?"), "belongs to .*expected"),
         (lambda path: os.truncate(path, 5000), "has 5000 bytes, expected"),
         (lambda path: os.truncate(path, 7), "begins with"),
         (lambda path: os.truncate(path, 12), "has 12 bytes, expected"),
