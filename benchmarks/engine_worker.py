@@ -1,4 +1,4 @@
-"""A process with one engine, which answers its parent, bench_engine.py.
+"""A process with one engine, which answers its parent, bench_engine.py or bench_long.py.
 
     python engine_worker.py SIDE FILE THREADS OPTIONS
 
