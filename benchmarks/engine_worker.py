@@ -1,4 +1,4 @@
-"""A process with one engine, which answers its parent, bench_engine.py.
+"""A process with one engine, which answers its parent, bench_engine.py or bench_long.py.
 
     python engine_worker.py SIDE FILE THREADS OPTIONS
 
@@ -38,6 +38,9 @@ class Airllm:
     def restart(self) -> None:
         self.cache.truncate(0)
 
+    def back(self, length: int) -> None:
+        self.cache.truncate(length)
+
     def feed(self, tokens: list[int]) -> None:
         self.logits = self.engine.forward(tokens, self.cache)
 
@@ -45,8 +48,13 @@ class Airllm:
         return best_of(self.logits)
 
 
+_CACHE_TYPES = {"f16": 1, "q8_0": 8}  # ggml's numbers
+
+
 class LlamaCpp:
-    """llama-cpp-python through its C interface; the option is `flash`, its fused attention."""
+    """llama-cpp-python through its C interface. The options are `flash`, its fused attention, `context`, and
+    `cache_dtype`, which is f16 or q8_0.
+    """
 
     def __init__(self, path: str, threads: int, options: dict[str, Any]):
         import llama_cpp as c
@@ -57,7 +65,9 @@ class LlamaCpp:
         c.llama_backend_init()
         self.model = c.llama_model_load_from_file(path.encode(), c.llama_model_default_params())
         how = c.llama_context_default_params()
-        how.n_ctx, how.n_threads, how.n_threads_batch = 1024, threads, threads
+        how.n_ctx = how.n_batch = options.get("context", 1024)
+        how.n_threads = how.n_threads_batch = threads
+        how.type_k = how.type_v = _CACHE_TYPES[options.get("cache_dtype", "f16")]
         how.flash_attn_type = int(options.get("flash", False))
         self.context = c.llama_init_from_model(self.model, how)
         if not self.context:
@@ -71,6 +81,9 @@ class LlamaCpp:
 
     def restart(self) -> None:
         self.c.llama_memory_clear(self.c.llama_get_memory(self.context), True)
+
+    def back(self, length: int) -> None:
+        self.c.llama_memory_seq_rm(self.c.llama_get_memory(self.context), 0, length, -1)
 
     def feed(self, tokens: list[int]) -> None:
         kept = (self.c.llama_token * len(tokens))(*tokens)
@@ -127,6 +140,16 @@ def time_feed(side: Any, after: list[int], tokens: list[int], one_by_one: bool) 
     side.restart()
     if after:
         side.feed(after)
+    return _seconds(side, tokens, one_by_one)
+
+
+def time_extend(side: Any, at: int, tokens: list[int], one_by_one: bool) -> float:
+    """Seconds that `tokens` take after the first `at` tokens of the sequence, which are kept."""
+    side.back(at)
+    return _seconds(side, tokens, one_by_one)
+
+
+def _seconds(side: Any, tokens: list[int], one_by_one: bool) -> float:
     start = time.perf_counter()
     for part in [[token] for token in tokens] if one_by_one else [tokens]:
         side.feed(part)
@@ -137,11 +160,13 @@ def answer(side: Any, request: dict[str, Any]) -> Any:
     what = request.pop("do")
     if what == "feed":
         return time_feed(side, **request)
+    if what == "extend":
+        return time_extend(side, **request)
     if what == "best":
         return side.best()
     if what == "tokens":
         return side.tokens(**request)
-    raise ValueError(f"request has do={what!r}, expected feed, best or tokens")
+    raise ValueError(f"request has do={what!r}, expected feed, extend, best or tokens")
 
 
 def peak_resident_bytes() -> int:

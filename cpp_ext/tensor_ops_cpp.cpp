@@ -56,13 +56,16 @@ PyMethodDef methods[] = {
         "Up to `decoder_rows` rows of x (rows, width), float32, go through DecoderLayers, in place.\n\n"
         "rotations: (cos, sin), each (rows, 1, pairs). rows: for each sequence (start, stop, data, length),\n"
         "data (layers, 2, kv_heads, capacity, head_dim), which gets keys and values: float16 or float32, or\n"
-        "uint8, whose rows are then blocks of q8_0."),
+        "uint8, whose rows are then blocks of q8_0. Or data (full, recent, dropped): an array of the layers\n"
+        "without a window, one of those with a window, and how many of the first tokens the latter lacks."),
     method<cached_attention, kCachedAttention>(
         "cached_attention($module, q, kept, length, out, *, scale=None, softcap=None, window=None, "
-        "sinks=None)\n--\n\n"
+        "sinks=None, origin=0, few_rows=None)\n--\n\n"
         "attention(causal=True) of q (h, t, d), those of the last of `length` tokens, to keys and values "
         "kept\n"
-        "(2, g, capacity, d), of floats, or of uint8, whose rows are then blocks of q8_0."),
+        "(2, g, capacity, d), of floats, or of uint8, whose rows are then blocks of q8_0.\n\n"
+        "origin: the position of the first of them, a multiple of 256. few_rows: which kernels compute it,\n"
+        "those for few queries or those for many; by their number if None."),
     method<assign, kAssign>("assign($module, target, source)\n--\n\n"
                             "target[...] = source, float32, for a target of any of the floats."),
     method<decode_step, kDecodeStep>(
@@ -120,6 +123,8 @@ void define_decoder_layer(py::module_& m) {
   // linear, attention, decoder_layers and decode_step compute each of up to this many rows with the bits that
   // it has alone.
   m.attr("batch_invariant_rows") = cpu::kDecodeRows;
+  // Rows of x up to which linear() multiplies weights as stored: those of floats, and those of blocks.
+  m.attr("rows_as_stored") = py::make_tuple(cpu::rows_as_stored(cpu::kF32), cpu::rows_as_stored(cpu::kQ8_0));
 }
 
 bool has_simd() { return std::string(active.load()->isa) != "scalar"; }

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.model_config import ModelConfig, QueryTemperature
+from airllm.engine.row_kernels import ops_of_experts
 from airllm.files.weight_file import Stored
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
@@ -129,7 +130,8 @@ def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray
     if c.sinks:
         options["sinks"] = layer["attention.sinks"]
     if attend := ops.extension("cached_attention"):
-        attend(q, cache.data[layer.index], length, out, **options)
+        dropped = cache.dropped_of(layer.index)
+        attend(q, cache.layer(layer.index), length - dropped, out, origin=dropped, **options)
     else:
         ops.attention(q, *cache.read(layer.index, length), causal=True, **options, out=out)
 
@@ -169,11 +171,12 @@ def mix_experts(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
     assert layer.experts
     chosen, weights = _route(ops, x, layer)
     total = _shared_expert(ops, x, layer) if c.shared_expert else np.zeros_like(x)
+    experts = ops_of_experts(ops)
     used = np.unique(chosen).tolist()
     layer.experts.expect(layer.index, used)
     for number in used:
         tokens, place = np.nonzero(chosen == number)
-        result = gated_mlp(ops, x[tokens], c, layer.experts[number])
+        result = gated_mlp(experts, x[tokens], c, layer.experts[number])
         total[tokens] += weights[tokens, place][:, None] * result
     return total
 

@@ -276,9 +276,10 @@ class LayerWiseInferenceEngine:
         The sampling options apply in transformers' order: see `airllm.engine.sampling`. The defaults give the
         most likely text, whatever the model's makers recommend: see `recommended_sampling`.
 
-        The logits of a prompt in a list may differ from those it has alone, because kernels round differently
-        for many rows. With stored quantized weights the text may differ, even at temperature 0. With
-        compute="float32" it hardly ever does.
+        On the C++ backend, the logits of a prompt in a list are those it has alone, bit for bit, unless it is
+        longer than 48 tokens and a matrix of the model has more than two million float32 values. On other
+        backends, kernels may round differently for many rows, and with quantized weights the text may differ,
+        even at temperature 0. With compute="float32" it hardly ever does.
 
         The keys and values of a single prompt are kept. The next prompt does not recompute a common prefix.
         `statistics` has counts, times and the reason why the text ended.

@@ -97,7 +97,7 @@ def _memory(tensors: NamedTensors) -> Iterator[str]:
     """The memory that the model needs with the engine's default settings."""
     context = min(tensors.config.context, CONTEXT)
     needed = estimate(tensors, context)
-    each = size(token_bytes(tensors.config, "f16"))
+    each = size(token_bytes(tensors.config, "f16", context, windowed=True))
     yield f"Memory:      {size(needed.total_bytes)} with a context of {context}, or less with --max-memory:"
     yield f"  {size(needed.weights)} of weights, {size(needed.activations)} of activations,"
     yield f"  {size(needed.kv_cache)} of keys and values in f16, {each} for a token"

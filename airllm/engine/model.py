@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from itertools import accumulate
@@ -19,8 +19,10 @@ from airllm.engine.decoder import Angles, Rows, decoder_layer, unpacks_cache
 from airllm.engine.native_decode import BoundStep, FusedLayers, FusedStep
 from airllm.engine.parallel.tensor_parallel import Processes, Shard
 from airllm.engine.rope_tables import Rotation
+from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels, passes
 from airllm.files.open_weights import open_weights
 from airllm.formats import Quantized
+from airllm.memory.budget import CHUNK
 from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
 from airllm.memory.fingerprint import fingerprint
 from airllm.memory.kv_cache import Cache, layer_values
@@ -99,6 +101,7 @@ class Model:
     def use(self, ops: Any) -> None:
         """Run on these ops from now on, with their native layers and step if they have them."""
         self.ops = ops
+        self._row_ops: dict[RowKernels, Any] = {}
         self.fused = FusedLayers(ops, self.layers, self.residency.whole)
         ends = (self.embedding, self.output_norm, self.output)
         self.step = FusedStep(ops, self.fused, self.config, *ends)
@@ -129,24 +132,51 @@ class Model:
         self.residency.close()
         self.weights.close()
 
+    def kernels_of(self, tokens: int) -> RowKernels | None:
+        """The kernels that a sequence's next tokens meet, of which there are `tokens` in all, however they
+        are cut. None if the backend computes any number of rows alike.
+        """
+        as_stored = self.ops.extension("rows_as_stored")
+        if as_stored is None:
+            return None
+        native = not self.fused.why_not and not self.shard
+        return choose_kernels(self.config, tokens, native, max(as_stored))
+
+    def _ops_for(self, kernels: RowKernels | None) -> Any:
+        if kernels is None:
+            return self.ops
+        if kernels not in self._row_ops:
+            self._row_ops[kernels] = RowOps(self.ops, kernels, self.ops.extension("rows_as_stored"))
+        return self._row_ops[kernels]
+
     def forward(
-        self, tokens: Sequence[list[int]], caches: Sequence[Cache], outputs: int = 1
+        self,
+        tokens: Sequence[list[int]],
+        caches: Sequence[Cache],
+        kernels: RowKernels | None = None,
+        outputs: int = 1,
     ) -> list[np.ndarray]:
         """Hidden states (tokens, width), float32, of each sequence after the last layer. The caches grow.
-        `outputs`: how many of them will go through the output together.
+
+        Without `kernels`, the number of all tokens decides which kernels they meet. `outputs`: how many of
+        the states will go through the output together.
         """
         rows = _rows(tokens, caches)
         angles = self._begin(rows, outputs)
         x = self._embed([token for sequence in tokens for token in sequence])
-        fused = self.fused.supports(rows) and not self.shard
+        fused = self._is_fused(rows) and (kernels is None or kernels.few)
+        ops = self._ops_for(kernels)
         for some in self.residency.layer_parts():
             if fused:
                 self.fused.run(x, angles, rows, only=some)
             else:
-                x = self._through_layers(self.layers[some], x, angles, rows)
+                x = self._through_layers(ops, self.layers[some], x, angles, rows)
         for part, sequence in zip(rows, tokens, strict=True):
             part.cache.extend(sequence)
         return [part.of(x) for part in rows]
+
+    def _is_fused(self, rows: Sequence[Rows]) -> bool:
+        return self.fused.supports(rows) and not self.shard
 
     def run(
         self,
@@ -154,42 +184,62 @@ class Model:
         caches: Sequence[Cache],
         all_positions: bool = False,
         on_progress: OnProgress | None = None,
+        prompts: Sequence[int] | None = None,
     ) -> list[np.ndarray]:
         """Logits after the tokens of each sequence, float32: (vocabulary), or (tokens, vocabulary) if
         `all_positions`. The caches grow by the tokens.
 
-        A long prompt is cut into rounds of equal length, which all sequences share: kernels may round
-        differently for a short last round. `on_progress(done, total)` is called before each round.
+        The logits of a sequence do not depend on the others (`row_kernels.py`), nor on how a prompt is cut
+        into several calls, if `prompts` has the lengths of the whole prompts: the tokens of all its calls.
+
+        Long prompts are cut into rounds, which all sequences share. `on_progress(done, total)` is called
+        before each round.
         """
         pending = [self.pending(*pair) for pair in zip(batch, caches, strict=True)]
+        lengths = [max(map(len, pair)) for pair in zip(pending, batch, strict=True)]
+        if prompts is not None:
+            lengths = [max(pair) for pair in zip(lengths, prompts, strict=True)]
+        alike: dict[RowKernels | None, list[int]] = {}
+        for i, length in enumerate(lengths):
+            alike.setdefault(self.kernels_of(length), []).append(i)
+        results: dict[int, np.ndarray] = {}
+        progress = _Progress(on_progress, pending)
+        for kernels, some in alike.items():
+            part = [pending[i] for i in some], [caches[i] for i in some]
+            found = self._run_alike(*part, all_positions, progress, kernels)
+            results |= zip(some, found, strict=True)
+        return [results[i][-len(batch[i]) :] if all_positions else results[i] for i in range(len(batch))]
+
+    def _run_alike(
+        self,
+        pending: Sequence[list[int]],
+        caches: Sequence[Cache],
+        all_positions: bool,
+        progress: _Progress,
+        kernels: RowKernels | None,
+    ) -> list[np.ndarray]:
+        """`run` for sequences that meet the same kernels."""
         longest = max(map(len, pending))
         rounds = -(-longest // max(self.residency.chunk // len(pending), 1))
-        if rounds == 1 and not all_positions:
-            return list(self.decode(pending, caches))
+        if not all_positions and (kernels.few if kernels else rounds == 1):
+            return self.decode(pending, caches)
+        most = self._most_rows(kernels)
+        each = min(-(-longest // max(rounds, 1)) or 1, most)
         hidden: list[list[np.ndarray]] = [[] for _ in pending]
-        for going, states in self._rounds(pending, caches, -(-longest // max(rounds, 1)) or 1, on_progress):
+        for going, parts, _ in passes(pending, each, most):
+            progress.begin(parts)
+            states = self.forward(parts, [caches[i] for i in going], kernels)
             for i, state in zip(going, states, strict=True):
                 hidden[i] = [*hidden[i], state] if all_positions else [state[-1:]]
-        logits = self.logits(np.concatenate([state for states in hidden for state in states]))
+        every = np.concatenate([state for states in hidden for state in states])
         if not all_positions:
-            return list(logits)
-        each_of = np.split(logits, np.cumsum([len(tokens) for tokens in pending])[:-1])
-        return [rows[len(rows) - len(tokens) :] for rows, tokens in zip(each_of, batch, strict=True)]
+            return list(self.logits(every))
+        return np.split(self.logits(every, kernels), np.cumsum([len(tokens) for tokens in pending])[:-1])
 
-    def _rounds(
-        self,
-        batch: Sequence[list[int]],
-        caches: Sequence[Cache],
-        each: int,
-        on_progress: OnProgress | None,
-    ) -> Iterator[tuple[list[int], list[np.ndarray]]]:
-        """Indices of the sequences with tokens left, and the hidden states of their next `each` tokens."""
-        for start in range(0, max(map(len, batch)), each):
-            if on_progress:
-                on_progress(sum(min(start, len(tokens)) for tokens in batch), sum(map(len, batch)))
-            going = [i for i, tokens in enumerate(batch) if len(tokens) > start]
-            parts = [batch[i][start : start + each] for i in going]
-            yield going, self.forward(parts, [caches[i] for i in going])
+    def _most_rows(self, kernels: RowKernels | None) -> int:
+        """The most rows of a pass."""
+        few = self.fused.most_rows if kernels and kernels.few else 0
+        return few or max(self.residency.chunk, CHUNK)
 
     def layer_by_layer(self, token: int, cache: Cache) -> Generator[np.ndarray]:
         """Yield the hidden state (1, width), float32, of a sequence's next token after each layer.
@@ -199,29 +249,42 @@ class Model:
         rows = _rows([[token]], [cache])
         angles = self._begin(rows)
         x = self._embed([token])
-        fused = self.fused.supports(rows) and not self.shard
+        fused, ops = self._is_fused(rows), self._ops_for(self.kernels_of(1))
         for some in self.residency.layer_parts():
             for at in range(some.start, some.stop):
                 if fused:
                     self.fused.run(x, angles, rows, only=slice(at, at + 1))
                 else:
-                    x = self._through_layers(self.layers[at : at + 1], x, angles, rows)
+                    x = self._through_layers(ops, self.layers[at : at + 1], x, angles, rows)
                 yield x
 
-    def decode(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> np.ndarray:
-        """Logits (sequences, vocabulary), float32, after each sequence's tokens. The caches grow.
+    def decode(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[np.ndarray]:
+        """Logits (vocabulary), float32, after each sequence's tokens, by the kernels for few rows. The caches
+        grow.
 
-        Runs as one native call, or a few, if the backend has one, rows are few and all weights are resident.
+        Runs as native calls, from tokens to logits, if the backend has one and all weights are resident. Each
+        takes as many rows as it can.
         """
         if len(tokens) == 1 and len(tokens[0]) == 1:
             logits = self._next(tokens[0][0], caches[0])
             if logits is not None:
-                return logits[None]
+                return [logits]
+        most = self._most_rows(self.kernels_of(1))
+        results: dict[int, np.ndarray] = {}
+        for going, parts, last in passes(tokens, most, most):
+            found = self._step(parts, [caches[i] for i in going], any(last))
+            results |= zip(going, found, strict=True)
+        return [results[i] for i in range(len(tokens))]
+
+    def _step(
+        self, tokens: Sequence[list[int]], caches: Sequence[Cache], wanted: bool
+    ) -> Sequence[np.ndarray]:
+        """Logits (vocabulary) after each sequence's tokens; anything else if they are not `wanted`."""
         rows = _rows(tokens, caches)
-        if not (self.residency.whole and self.step.supports(rows)):
-            if self.residency.whole and (parts := self.step.parts(rows)):
-                return np.concatenate([self.decode(tokens[part], caches[part]) for part in parts])
-            return self.logits(np.concatenate([state[-1:] for state in self.forward(tokens, caches)]))
+        native = self.residency.whole and self.step.supports(rows)
+        if not native or not (wanted or self.shard):
+            states = self.forward(tokens, caches, self.kernels_of(1))
+            return self.logits(np.concatenate([state[-1:] for state in states])) if wanted else states
         return self._run_step(tokens, rows)
 
     def verify(self, tokens: list[int], cache: Cache) -> np.ndarray:
@@ -232,7 +295,7 @@ class Model:
         rows = _rows([tokens], [cache])
         if self.residency.whole and self.step.supports(rows):
             return self._run_step([tokens], rows, all_rows=True)
-        (hidden,) = self.forward([tokens], [cache], len(tokens))
+        (hidden,) = self.forward([tokens], [cache], self.kernels_of(1), len(tokens))
         return self.logits(hidden)
 
     @property
@@ -277,6 +340,7 @@ class Model:
         """
         if self.shard or not (self.residency.whole and self.step.supports([Rows(0, 1, cache)])):
             return None
+        cache.prepare(1)
         self.residency.begin([(cache, 1)])
         tables = self.tables(min(cache.capacity, cache.length + _BOUND), cache.long)
         return self.step.bind(cache, tables) if cache.length < len(tables[0][0]) else None
@@ -311,35 +375,37 @@ class Model:
         return any(rotation.is_long(tokens) for rotation in self._rotations)
 
     def _through_layers(
-        self, layers: Sequence[Layer], x: np.ndarray, angles: list[Angles], rows: list[Rows]
+        self, ops: Any, layers: Sequence[Layer], x: np.ndarray, angles: list[Angles], rows: list[Rows]
     ) -> np.ndarray:
         for layer in layers:
             rope = self.config.rope_of(layer.index)
             layer_angles = angles[rope is self.config.local_rope] if rope else None
-            x = decoder_layer(self.ops, x, layer, layer_angles, rows)
+            x = decoder_layer(ops, x, layer, layer_angles, rows)
         return x
 
-    def logits(self, hidden: np.ndarray) -> np.ndarray:
-        """Logits (rows, vocabulary), float32, of hidden states (rows, width)."""
-        c = self.config
-        normed = self.ops.rms_norm(hidden, self.output_norm, c.norm_eps)
-        logits = self._output_of(normed)
+    def logits(self, hidden: np.ndarray, kernels: RowKernels | None = None) -> np.ndarray:
+        """Logits (rows, vocabulary), float32, of hidden states (rows, width). Without `kernels`, by those for
+        few rows.
+        """
+        c, ops = self.config, self._ops_for(kernels or self.kernels_of(1))
+        normed = ops.rms_norm(hidden, self.output_norm, c.norm_eps)
+        logits = self._output_of(ops, normed)
         if c.logit_softcap:
             logits = np.tanh(logits / c.logit_softcap, out=logits) * np.float32(c.logit_softcap)
         if c.logit_scale != 1:
             logits *= np.float32(c.logit_scale)
         return self.shard.gather_logits(logits) if self.shard else logits
 
-    def _output_of(self, normed: np.ndarray) -> np.ndarray:
+    def _output_of(self, ops: Any, normed: np.ndarray) -> np.ndarray:
         if self.residency.whole:
-            return self.ops.linear(normed, self.output)
+            return ops.linear(normed, self.output)
         logits = np.empty((len(normed), 0), np.float32)
         for part in self.residency.output_parts():
             if part == slice(0, len(self.output)):
-                return self.ops.linear(normed, self.output)
+                return ops.linear(normed, self.output)
             if part.start == 0:
                 logits = np.empty((len(normed), len(self.output)), np.float32)
-            logits[:, part] = self.ops.linear(normed, self.output[part])
+            logits[:, part] = ops.linear(normed, self.output[part])
         return logits
 
     def _embed(self, tokens: list[int]) -> np.ndarray:
@@ -350,10 +416,23 @@ class Model:
         return x if self.config.embedding_scale == 1 else x * np.float32(self.config.embedding_scale)
 
 
+class _Progress:
+    """Reports how many tokens of some sequences are done."""
+
+    def __init__(self, on_progress: OnProgress | None, batch: Sequence[list[int]]):
+        self._report, self._done, self._total = on_progress, 0, sum(map(len, batch))
+
+    def begin(self, parts: Sequence[list[int]]) -> None:
+        """Called before a pass of these tokens."""
+        if self._report:
+            self._report(self._done, self._total)
+        self._done += sum(map(len, parts))
+
+
 def _rows(tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[Rows]:
     """The row range of each sequence in the concatenated batch. Raises ContextFull if a cache has no room."""
     for sequence, cache in zip(tokens, caches, strict=True):
-        cache.room_for(len(sequence))
+        cache.prepare(len(sequence))
     stops = accumulate(map(len, tokens))
     return [Rows(stop - len(s), stop, c) for stop, s, c in zip(stops, tokens, caches, strict=True)]
 

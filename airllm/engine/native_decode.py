@@ -18,10 +18,6 @@ from airllm.files.weight_file import Stored
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
 
-# Each native call reads all weights. Op by op, they are unpacked once. On Zen 4 that costs as much as three
-# calls of 16 rows with AVX-512, or four with AVX2, for a model of 135M in q4_0 and one of 1B in q4_k.
-_MOST_CALLS = 3
-
 
 class FusedLayers:
     """A model's layers, prepared by the backend's module. `why_not` is the reason if there are none, else "".
@@ -32,6 +28,7 @@ class FusedLayers:
 
     def __init__(self, ops: Any, layers: Sequence[Layer], whole: bool = True):
         self.prepared: tuple[Any, ...] = ()
+        self.most_rows = 0
         self._run = ops.extension("decoder_layers")
         self.why_not = why_op_by_op(ops, layers[0].config)
         if not whole and any(layer.experts for layer in layers):
@@ -87,14 +84,6 @@ class FusedStep:
         """Whether one call can go from the tokens of these rows to logits."""
         return not self.why_not and self._layers.supports(rows)
 
-    def parts(self, rows: Sequence[Rows]) -> list[slice]:
-        """The sequences of each call, if several calls can run a batch of one token each. Empty if one call
-        suffices, or if running op by op is faster.
-        """
-        several = not self.why_not and 1 < rows[-1].stop == len(rows) <= _MOST_CALLS * self._layers.most_rows
-        each = self._layers.most_rows if several else 1
-        return [slice(start, start + each) for start in range(0, len(rows), each)] if several else []
-
     def run(
         self,
         tokens: list[int],
@@ -122,8 +111,9 @@ class BoundStep:
     """
 
     def __init__(self, run: Any, plan: Any, cache: Cache, tables: Sequence[tuple[np.ndarray, np.ndarray]]):
-        self._run, self._plan, self._data, self._long = run, plan, cache.data, cache.long
-        self._from, self._until = cache.length, min(len(cos) for cos, _ in tables)
+        self._run, self._plan, self._data, self._long = run, plan, cache.arrays, cache.long
+        self._from, self._dropped = cache.length, cache.dropped
+        self._until = min(cache.until, *(len(cos) for cos, _ in tables))
         self._angles = [
             tuple((cos[at : at + 1, None], sin[at : at + 1, None]) for cos, sin in tables)
             for at in range(self._from, self._until)
@@ -134,7 +124,7 @@ class BoundStep:
         grows by the token. None if the step was not prepared for the next position.
         """
         at = len(cache.tokens)
-        if not self._from <= at < self._until or cache.long != self._long:
+        if not self._from <= at < self._until or (cache.dropped, cache.long) != (self._dropped, self._long):
             return None
         logits = self._run(self._plan, token, self._angles[at - self._from], ((0, 1, self._data, at),))
         cache.extend([token])
@@ -142,7 +132,7 @@ class BoundStep:
 
 
 def _arguments(angles: Sequence[Angles], rows: Sequence[Rows]) -> tuple[list[Any], list[Any]]:
-    parts = [(part.start, part.stop, part.cache.data, part.cache.length) for part in rows]
+    parts = [(part.start, part.stop, part.cache.arrays, part.cache.length) for part in rows]
     return [(each.cos, each.sin) for each in angles], parts
 
 
@@ -187,6 +177,7 @@ def prepare_layer(ops: Any, kind: str, layer: Layer) -> Any:
         attention_scale=c.attention_scale,
         interleaved=c.rope.interleaved,
         index=layer.index,
+        place=sum(bool(c.window(i)) == bool(c.window(layer.index)) for i in range(layer.index)),
         rotation=int(rope is c.local_rope) if rope else -1,
         **_native_arguments(ops, c, "layers", layer.index),
         **({"experts": _experts(layer)} if layer.experts else {}),

@@ -168,7 +168,7 @@ class PersistentKernel:
         context = self._context or getattr(self._given, "context", None)
         model = Model(_path_of(self._given), ops, None, context, dtype, self._processes)
         try:
-            self._cache = Cache(model.config, self._room(model, dtype), dtype)
+            self._cache = Cache(model.config, self._room(model, dtype), dtype, windowed=True)
             self._captured, self._why_not_captured = capture_step(model, self._cache)
         except BaseException:
             model.close()
@@ -204,9 +204,7 @@ class PersistentKernel:
         if self._captured:
             logits, self._bound = self._captured.prefill(pending, cache), self._captured
         else:
-            chunk = model.residency.chunk
-            for start in range(0, len(pending), chunk):
-                (logits,) = model.decode([pending[start : start + chunk]], [cache])
+            (logits,) = model.run([pending], [cache])
             self._bound = model.bind(cache)
         self._last = tokens[-1]
         return logits

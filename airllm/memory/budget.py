@@ -11,7 +11,7 @@ from airllm.memory import kv_cache
 from airllm.memory.estimate import activation_bytes
 from airllm.memory.weight_units import WeightUnits
 
-CHUNK = 512  # tokens of a prompt that go through the layers together
+CHUNK = kv_cache.PASS  # tokens of a prompt that go through the layers together
 CONTEXT = 8192  # most tokens of a sequence, unless the caller sets another limit
 _LEAST_CHUNK, _LEAST_CONTEXT = 32, 256
 _SHARE = 4  # the window takes 1 / _SHARE of the room: each release of a group has a cost
@@ -141,7 +141,7 @@ class Budget:
         return activation_bytes(self._config, tokens, outputs, unpacked=(self._exact, cached))
 
     def _cache(self, tokens: int) -> int:
-        return kv_cache.resident_bytes(self._config, tokens, tokens, self._dtype)
+        return kv_cache.resident_bytes(self._config, tokens, tokens, self._dtype, windowed=True)
 
     def _most_tokens(self, least: int, most: int) -> int:
         """The longest sequence that fits, in steps of `least` tokens."""

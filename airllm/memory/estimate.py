@@ -81,6 +81,6 @@ def estimate(
     c = tensors.config
     return MemoryEstimate(
         weights=weight_bytes(tensors),
-        kv_cache=resident_bytes(c, context, context, dtype),
+        kv_cache=resident_bytes(c, context, context, dtype, windowed=True),
         activations=activation_bytes(c, tokens, unpacked=unpacked),
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Callable
+from dataclasses import dataclass
 from operator import index
 from typing import Any
 
@@ -22,6 +24,11 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 }
 
 
+PASS = 512  # the most tokens of a sequence that go through the layers together
+_STEP = 256  # tokens: what is dropped; attention cuts keys at multiples of this (kFewRowsPiece)
+_BACK = 64  # tokens that `truncate` can always drop, besides those of the last pass
+
+
 class ContextFull(ValueError):
     """A sequence would become longer than its cache has room for."""
 
@@ -31,20 +38,37 @@ class Cache:
 
     Memory is reserved at once and becomes resident page by page, as tokens are appended. `data` has shape
     (layers, 2, kv_heads, capacity, row), keys first. A row is one token's key, or value, of one head.
+
+    With `windowed`, `recent` has the layers with a window, and `data` the others. `recent` lacks the first
+    `dropped` tokens; its shape is that of `data`, with room for a window and the tokens of a pass. It is None
+    if that would be as much as `capacity`.
     """
 
-    def __init__(self, config: ModelConfig, capacity: int, dtype: str = "f16"):
+    def __init__(self, config: ModelConfig, capacity: int, dtype: str = "f16", windowed: bool = False):
         self.config, self.capacity, self.dtype = config, capacity, (dtype := dtype_named(dtype))
+        self.windowed = windowed
         self.tokens: list[int] = []
         self.long = False  # whether its keys have the angles of a long text: Rotation.is_long
+        self.dropped = 0
         self._most = 0  # most tokens that it ever had
-        shape = (config.layers, 2, config.kv_heads, capacity, row_items(config, dtype))
-        kept = _DTYPES[dtype]
-        items = int(np.prod(shape))
-        self._map, start = self._allocate(items * kept.itemsize)
+        parts = divide(config, capacity, windowed)
+        shapes = [part.shape(config, dtype) for part in parts]
+        sizes = [math.prod(shape) * _DTYPES[dtype].itemsize for shape in shapes]
+        self._map, start = self._allocate(sum(sizes))
         if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a huge page spans many heads and would make them all resident
             self._map.madvise(mmap.MADV_NOHUGEPAGE)
-        self.data = np.frombuffer(self._map, kept, items, start).reshape(shape)
+        starts = [start, start + sizes[0]]
+        arrays = [
+            np.ndarray(shape, _DTYPES[dtype], self._map, at)
+            for shape, at in zip(shapes, starts, strict=False)
+        ]
+        self.data, self.recent = arrays[0], arrays[1] if len(arrays) > 1 else None
+        self._window = widest_window(config) if len(arrays) > 1 else 0
+        self._of_layer = {
+            layer: (array[place], array is self.recent)
+            for part, array in zip(parts, arrays, strict=True)
+            for place, layer in enumerate(part.layers)
+        }
 
     @property
     def length(self) -> int:
@@ -60,6 +84,29 @@ class Cache:
         private = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
         return mmap.mmap(-1, max(nbytes, 1), **private), 0
 
+    @property
+    def arrays(self) -> np.ndarray | tuple[np.ndarray, np.ndarray, int]:
+        """What native calls take: `data`, or (data, recent, dropped)."""
+        return self.data if self.recent is None else (self.data, self.recent, self.dropped)
+
+    @property
+    def until(self) -> int:
+        """The length that it can have before tokens must be dropped."""
+        return self.capacity if self.recent is None else self.dropped + self.recent.shape[3]
+
+    @property
+    def shortest(self) -> int:
+        """The least length, besides 0, to which `truncate` can go back."""
+        return self.dropped and self.dropped + self._window - 1
+
+    def layer(self, layer: int) -> np.ndarray:
+        """A layer's keys and values (2, kv_heads, room, row), without the tokens that are dropped."""
+        return self._of_layer[layer][0]
+
+    def dropped_of(self, layer: int) -> int:
+        """How many of the first tokens a layer lacks."""
+        return self.dropped if self._of_layer[layer][1] else 0
+
     def append(
         self,
         layer: int,
@@ -70,14 +117,16 @@ class Cache:
         """Store keys and values (tokens, kv_heads, head_dim), float32, of new tokens after a layer's others.
         They become valid by `extend`. `assign` may be a faster `numpy.copyto` for floats.
         """
-        end = self.length + len(keys)
+        start = self.length - self.dropped_of(layer)
         put = np.copyto if self.dtype == "q8_0" or assign is None else assign
-        for kept, new in zip(self.data[layer], (keys, values), strict=True):
-            put(kept[:, self.length : end], self._encode(new.swapaxes(0, 1)))
+        for kept, new in zip(self.layer(layer), (keys, values), strict=True):
+            put(kept[:, start : start + len(keys)], self._encode(new.swapaxes(0, 1)))
 
     def read(self, layer: int, tokens: int) -> np.ndarray:
-        """Keys and values of a layer's first tokens: (2, kv_heads, tokens, head_dim), floats."""
-        kept = self.data[layer, :, :, :tokens]
+        """Keys and values of a layer's first tokens, but those dropped: (2, kv_heads, tokens, head_dim),
+        floats.
+        """
+        kept = self.layer(layer)[:, :, : tokens - self.dropped_of(layer)]
         if self.dtype != "q8_0":
             return kept
         floats = np.empty((*kept.shape[:-1], self.config.head_dim), np.float32)
@@ -95,18 +144,49 @@ class Cache:
             found = f"has {self.length} tokens and would get {tokens} more, {end} in all"
             raise ContextFull(f"cache {found}, expected at most {self.capacity}: the context of this engine")
 
+    def prepare(self, tokens: int) -> None:
+        """Make room for the tokens of the next pass. Layers with a window may drop tokens before theirs.
+
+        Raises ContextFull, and ValueError for more than `PASS` tokens if such layers drop any.
+        """
+        self.room_for(tokens)
+        if self.length + tokens <= self.until:
+            return
+        if tokens > PASS:
+            raise ValueError(f"a pass has {tokens} tokens of a sequence, expected at most {PASS}")
+        self._drop((self.length + 1 - self._window - _BACK) // _STEP * _STEP)
+
+    def _drop(self, dropped: int) -> None:
+        """Drop tokens of the layers with a window, so that they lack the first `dropped`."""
+        assert self.recent is not None
+        kept, before = self.length - dropped, dropped - self.dropped
+        for run in self.recent.reshape(-1, *self.recent.shape[3:]):
+            run[:kept] = run[before : before + kept]
+        self.dropped = dropped
+
+    def _may_lack(self, dropped: int, length: int) -> bool:
+        """Whether layers with a window may lack the first `dropped` of `length` tokens."""
+        if self.recent is None or not dropped:
+            return dropped == 0 and length <= self.until
+        room = self.recent.shape[3]
+        return not dropped % _STEP and length - room <= dropped <= length + 1 - self._window
+
     def extend(self, tokens: list[int]) -> None:
         """Mark these tokens as valid: their keys and values are in all layers."""
         self.tokens += tokens
 
     def truncate(self, length: int) -> None:
-        """Drop all tokens after the first `length`."""
-        del self.tokens[length:]
+        """Drop all tokens after the first `length`. If that is less than `shortest`, keys and values before
+        it are missing, and all tokens are dropped.
+        """
+        del self.tokens[length if length >= self.shortest else 0 :]
+        if not self.tokens:
+            self.dropped = 0
 
     def resident_bytes(self, more: int = 0) -> int:
         """Resident bytes of the cache once it has `more` tokens."""
         tokens = max(self._most, self.length + more)
-        return resident_bytes(self.config, self.capacity, tokens, self.dtype)
+        return resident_bytes(self.config, self.capacity, tokens, self.dtype, self.windowed)
 
     def _encode(self, new: np.ndarray) -> np.ndarray:
         if self.dtype != "q8_0":
@@ -148,9 +228,37 @@ def row_items(config: ModelConfig, dtype: str) -> int:
     return config.head_dim // of.values * of.bytes
 
 
-def runs(config: ModelConfig) -> int:
-    """The number of contiguous runs: a layer's keys, or values, of one head, token after token."""
-    return config.layers * 2 * config.kv_heads
+@dataclass(frozen=True)
+class Part:
+    """Layers of a cache, with room for equally many tokens."""
+
+    layers: tuple[int, ...]
+    tokens: int
+
+    def shape(self, config: ModelConfig, dtype: str) -> tuple[int, ...]:
+        """(layers, 2, kv_heads, tokens, row)."""
+        return len(self.layers), 2, config.kv_heads, self.tokens, row_items(config, dtype)
+
+    def runs(self, config: ModelConfig) -> int:
+        """The number of contiguous runs: a layer's keys, or values, of one head, token after token."""
+        return len(self.layers) * 2 * config.kv_heads
+
+
+def widest_window(config: ModelConfig) -> int:
+    """The widest window of a layer; 0 if no layer has one."""
+    return max((each for each in config.windows if each), default=0)
+
+
+def divide(config: ModelConfig, capacity: int, windowed: bool = False) -> list[Part]:
+    """All layers of a cache for `capacity` tokens; with `windowed`, the layers without a window and those
+    with one, if those need less room.
+    """
+    layers, window = range(config.layers), widest_window(config)
+    room = (-(-(window + _BACK + PASS) // _STEP) + 1) * _STEP
+    if not (windowed and window and room < capacity):
+        return [Part(tuple(layers), capacity)]
+    full = tuple(layer for layer in layers if not config.window(layer))
+    return [Part(full, capacity), Part(tuple(layer for layer in layers if config.window(layer)), room)]
 
 
 def run_bytes(config: ModelConfig, tokens: int, dtype: str) -> int:
@@ -158,13 +266,19 @@ def run_bytes(config: ModelConfig, tokens: int, dtype: str) -> int:
     return tokens * row_items(config, dtype) * _DTYPES[dtype].itemsize
 
 
-def resident_bytes(config: ModelConfig, capacity: int, tokens: int, dtype: str) -> int:
+def resident_bytes(
+    config: ModelConfig, capacity: int, tokens: int, dtype: str, windowed: bool = False
+) -> int:
     """Resident bytes of a cache for `capacity` tokens that has `tokens`: whole pages of each run."""
-    page = mmap.PAGESIZE
+    return sum(_resident_bytes(config, part, tokens, dtype) for part in divide(config, capacity, windowed))
+
+
+def _resident_bytes(config: ModelConfig, part: Part, tokens: int, dtype: str) -> int:
+    page, tokens, runs = mmap.PAGESIZE, min(tokens, part.tokens), part.runs(config)
     pages = -(-run_bytes(config, tokens, dtype) // page)
-    if tokens and run_bytes(config, capacity, dtype) % page:  # runs may begin and end within a page
+    if tokens and run_bytes(config, part.tokens, dtype) % page:  # runs may begin and end within a page
         pages += 1
-    return min(runs(config) * pages * page, capacity * token_bytes(config, dtype) + page)
+    return min(runs * pages * page, runs * run_bytes(config, part.tokens, dtype) + page)
 
 
 def layer_values(config: ModelConfig, tokens: int) -> int:
@@ -172,6 +286,7 @@ def layer_values(config: ModelConfig, tokens: int) -> int:
     return 2 * config.kv_heads * config.head_dim * tokens
 
 
-def token_bytes(config: ModelConfig, dtype: str) -> int:
-    """Bytes that one token adds to a cache."""
-    return runs(config) * run_bytes(config, 1, dtype)
+def token_bytes(config: ModelConfig, dtype: str, capacity: int = 0, windowed: bool = False) -> int:
+    """Bytes that one more token adds to a long sequence's cache for `capacity` tokens."""
+    parts = (part for part in divide(config, capacity, windowed) if part.tokens == capacity)
+    return sum(part.runs(config) * run_bytes(config, 1, dtype) for part in parts)

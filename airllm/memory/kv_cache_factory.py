@@ -30,7 +30,7 @@ class CacheFactory:
             if name is not None:
                 expected = "expected none without kv_cache_dir=..."
                 raise ValueError(f"new_cache: name has value {name!r}, {expected}")
-            return Cache(self.config, self.capacity, self.dtype)
+            return Cache(self.config, self.capacity, self.dtype, windowed=True)
         from airllm.memory.kv_cache_file import FileCache  # does not work on Windows
 
         return FileCache(self.config, self.capacity, self.dtype, self.folder, name, self.fingerprint)

@@ -24,7 +24,7 @@ struct LayerNumbers {
   std::optional<int64_t> window;
   std::string activation;
   bool interleaved;
-  int64_t index, rotation;
+  int64_t index, place, rotation;
   int64_t experts_used;
   bool normalize_experts;
   float residual_scale;
@@ -99,6 +99,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
                       "a multiple of kv_heads=" + std::to_string(n.kv_heads));
     layer_.window = n.window ? positive("windows", *n.window) : 0;
     layer_.index = positive("index", n.index + 1) - 1;
+    layer_.place = positive("place", n.place + 1) - 1;
     layer_.rotation = positive("rotation", n.rotation + 2) - 2;
     layer_.eps = n.norm_eps;
     layer_.scale = n.attention_scale;
@@ -255,20 +256,21 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
       .def(py::init([](const py::dict& weights, int64_t heads, int64_t kv_heads, int64_t head_dim,
                        float norm_eps, float attention_scale, std::optional<float> attention_softcap,
                        std::optional<int64_t> window, const std::string& activation, bool interleaved,
-                       int64_t index, int64_t rotation, const ExpertArrays& experts, int64_t experts_used,
-                       bool normalize_experts, float residual_scale,
+                       int64_t index, int64_t place, int64_t rotation, const ExpertArrays& experts,
+                       int64_t experts_used, bool normalize_experts, float residual_scale,
                        std::optional<std::pair<float, int64_t>> query_temperature, bool pre_norms,
                        const std::string& qk_norm) {
              return new Layer(weights, experts,
                               {heads, kv_heads, head_dim, norm_eps, attention_scale, attention_softcap,
-                               window, activation, interleaved, index, rotation, experts_used,
+                               window, activation, interleaved, index, place, rotation, experts_used,
                                normalize_experts, residual_scale, query_temperature, pre_norms, qk_norm});
            }),
            py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
            py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
            py::arg("windows") = py::none(), py::arg("activation") = "silu", py::arg("interleaved") = false,
-           py::arg("index") = 0, py::arg("rotation") = 0, py::arg("experts") = py::tuple(),
-           py::arg("experts_used") = 0, py::arg("normalize_experts") = false, py::arg("residual_scale") = 1.f,
+           py::arg("index") = 0, py::arg("place") = 0, py::arg("rotation") = 0,
+           py::arg("experts") = py::tuple(), py::arg("experts_used") = 0,
+           py::arg("normalize_experts") = false, py::arg("residual_scale") = 1.f,
            py::arg("query_temperature") = py::none(), py::arg("pre_norms") = true, py::arg("qk_norm") = "");
 }
 

@@ -254,13 +254,13 @@ def test_a_text_beyond_what_the_model_was_made_for_warns_once(folder):
 def test_a_long_prompt_says_how_far_it_is(engine):
     engine.model.residency.chunk = 8
     seen = []
-    expected = engine.generate([7] * 20, 4)
+    expected = engine.generate([7] * 50, 4)
     engine._generator.forget()
-    assert engine.generate([7] * 20, 4, on_prompt=lambda *at: seen.append(at)) == expected
-    assert seen == [(0, 20), (7, 20), (14, 20)]  # three parts, equally long; of single tokens nothing is said
+    assert engine.generate([7] * 50, 4, on_prompt=lambda *at: seen.append(at)) == expected
+    assert seen == [(at, 50) for at in range(0, 50, 8)]  # of single tokens nothing is said
     seen.clear()
-    engine.generate([[7] * 20, [8] * 3], 4, on_prompt=lambda *at: seen.append(at))
-    assert seen[0] == (0, 23) and seen[-1][1] == 23 and seen == sorted(seen)
+    engine.generate([[7] * 50, [8] * 3], 4, on_prompt=lambda *at: seen.append(at))
+    assert seen[0] == (0, 53) and seen[-1][1] == 53 and seen == sorted(seen)
 
 
 def test_threads_of_one_engine(folder):
@@ -418,7 +418,7 @@ def test_an_interrupt_between_layers_leaves_only_whole_tokens(folder, monkeypatc
 
     taken = []
     forward = engine.model.forward
-    monkeypatch.setattr(engine.model, "forward", lambda t, c: taken.append(c[0]) or forward(t, c))
+    monkeypatch.setattr(engine.model, "forward", lambda t, c, k: taken.append(c[0]) or forward(t, c, k))
     engine.model.layers = Interrupted(layers)
     with pytest.raises(KeyboardInterrupt):
         engine.generate("another one", 10)

@@ -322,10 +322,11 @@ def overwrite(path: Path, at: int, to: bytes) -> None:
     ("damage", "message"),
     (
         (lambda path: overwrite(path, 0, b"something"), "begins with b'somethin', expected b'airllmKV'"),
-        (lambda path: overwrite(path, 8, b"\7"), "has version 7, expected 1"),
+        (lambda path: overwrite(path, 8, b"\7"), "has version 7, expected 2"),
         (lambda path: overwrite(path, 16, b"\xff"), "has 255 tokens, expected at most 10"),
         (lambda path: overwrite(path, 4096, b"\xff" * 4), "has tokens from -1 to -1, expected 0 to 99"),
-        (lambda path: overwrite(path, 40, b"?"), "belongs to .*expected"),
+        (lambda path: overwrite(path, 33, b"\1"), "lacks the first 256 of 1 tokens, expected fewer"),
+        (lambda path: overwrite(path, 56, b"?"), "belongs to .*expected"),
         (lambda path: os.truncate(path, 5000), "has 5000 bytes, expected"),
         (lambda path: os.truncate(path, 7), "begins with"),
         (lambda path: os.truncate(path, 12), "has 12 bytes, expected"),

@@ -154,6 +154,8 @@ WRONG = {
     "length has value 1, expected 2 to 10": {"length": 1},
     "out has shape": {"out": np.zeros((4, 2, 31), np.float32)},
     "window has value 0": {"window": 0},
+    "origin has value 128, expected a multiple of 256": {"origin": 128},
+    "few_rows has type int, expected a bool": {"few_rows": 1},
     r"sinks has shape \(3,\), expected \(h\) with h=4": {"sinks": np.zeros(3, np.float32)},
     r"sinks has dtype float16, expected float32": {"sinks": np.zeros(4, np.float16)},
 }

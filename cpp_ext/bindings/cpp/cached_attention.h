@@ -37,16 +37,31 @@ inline std::vector<float> sinks_of(const Op& op, PyObject* value, const Array& q
   return sinks_of(sinks);
 }
 
-// The last of `length` tokens attend to themselves and to all tokens before them.
+inline int64_t origin_of(const Op& op, PyObject* value) {
+  if (!present(value)) return 0;
+  const int64_t origin = PyLong_AsLongLong(value);
+  if (origin == -1 && PyErr_Occurred()) throw py::error_already_set();
+  if (origin < 0 || origin % cpu::kFewRowsPiece)
+    op.wrong_value("origin", "has value " + std::to_string(origin),
+                   "a multiple of " + std::to_string(cpu::kFewRowsPiece));
+  return origin;
+}
+
+// The last of `length` tokens attend to themselves and to all tokens before them. `origin`: the position of
+// the first of them; `few_rows`: which kernels the rows of q go through, by their number if absent.
 inline PyObject* cached_attention(const Op& op, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static const char* const names[] = {"q", "kept", "length", "out", "scale", "softcap", "window", "sinks"};
-  PyObject* values[8];
+  static const char* const names[] = {"q",       "kept",   "length", "out",    "scale",
+                                      "softcap", "window", "sinks",  "origin", "few_rows"};
+  PyObject* values[10];
   place(op, values, names, 4, 4, args, nargs, keywords);
   const Array q = strided_array(op, "q", values[0]);
   const Stored cache = read_cache(op, "kept", values[1]);
   cpu::Attention all = attention_of(op, q, cache, optional_count(op, "length", values[2]).value_or(0));
   set_rule(all, true, optional_number(op, "scale", values[4]), optional_positive(op, "softcap", values[5]),
            optional_count(op, "window", values[6]));
+  all.origin = origin_of(op, values[8]);
+  std::optional<bool> few;
+  if (present(values[9])) few = flag(op, "few_rows", values[9], false);
   const std::vector<float> sinks = sinks_of(op, values[7], q);
   const Array out = check_out(op, values[3], q.dtype, 3, q.shape,
                               {{"q", &q, false}, {"kept", &cache.array, false}}, "out", true);
@@ -64,7 +79,8 @@ inline PyObject* cached_attention(const Op& op, PyObject* const* args, Py_ssize_
             sinks.empty() ? nullptr : sinks.data() + first};
   };
   if (out.size)
-    run(cpu::kWorthAThread, [&] { cpu::threaded::attention(active.load()->attention, all, heads, head); });
+    run(cpu::kWorthAThread,
+        [&] { cpu::threaded::attention(active.load()->attention, all, heads, head, few); });
   Py_RETURN_NONE;
 }
 

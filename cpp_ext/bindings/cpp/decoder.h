@@ -128,41 +128,79 @@ class DecoderArguments {
 
   cpu::Sequence sequence(PyObject* object) const {
     has_items("rows", object, 4, "tuples of start, stop, keys and values, length");
-    const auto whole = [&](int i) {
-      const int64_t value = PyLong_AsLongLong(PyTuple_GET_ITEM(object, i));
-      if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
-      return value;
-    };
-    const Stored cache = keys_and_values(PyTuple_GET_ITEM(object, 2));
-    const cpu::Sequence found{whole(0), whole(1), whole(3), cache.shape[3], cache.array.data, cache.format};
+    PyObject* const data = PyTuple_GET_ITEM(object, 2);
+    const bool parts = PyTuple_Check(data);
+    if (parts) has_items("keys and values", data, 3, "an array, or a tuple of two arrays and a number");
+    const Stored cache = keys_and_values(parts ? PyTuple_GET_ITEM(data, 0) : data);
+    cpu::Sequence found{whole(object, 0), whole(object, 1), whole(object, 3),
+                        cache.shape[3],   cache.array.data, cache.format};
+    if (parts) add_recent(found, data);
+    for (const cpu::DecoderLayer* layer : layers_)
+      if (!parts || !layer->window) has_layer(cache, *layer, parts ? layer->place : layer->index);
     const int64_t before = sequences_.empty() ? 0 : sequences_.back().stop;
     if (found.start != before || found.stop <= found.start || found.stop > rows_)
       op_.wrong_value("rows", "has rows " + std::to_string(found.start) + " to " + std::to_string(found.stop),
                       "those from " + std::to_string(before) + " to " + std::to_string(rows_));
-    if (found.length < 0 || found.length > found.capacity - found.tokens())
-      op_.wrong_value("rows",
-                      "has a length of " + std::to_string(found.length) + " and " +
-                          std::to_string(found.tokens()) + " rows",
-                      "at most the cache's " + std::to_string(found.capacity));
+    check_length(found, 0, found.capacity);
+    if (parts) check_length(found, found.dropped, found.room);
     for (const cpu::Sequence& other : sequences_)
       if (other.cache == found.cache)
         op_.wrong_value("rows", "has a cache twice", "one of its own for each sequence");
     return found;
   }
+  static int64_t whole(PyObject* tuple, Py_ssize_t item) {
+    const int64_t value = PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, item));
+    if (value == -1 && PyErr_Occurred()) throw py::error_already_set();
+    return value;
+  }
+
+  // The layers with a window, of which only the last tokens are kept: their array, and how many tokens it
+  // lacks.
+  void add_recent(cpu::Sequence& found, PyObject* data) const {
+    const Stored recent = keys_and_values(PyTuple_GET_ITEM(data, 1));
+    for (const cpu::DecoderLayer* layer : layers_)
+      if (layer->window) has_layer(recent, *layer, layer->place);
+    if (recent.format != found.format)
+      op_.wrong_value("keys and values", "have two dtypes", "the same for layers with a window and without");
+    found.recent = recent.array.data;
+    found.room = recent.shape[3];
+    found.dropped = whole(data, 2);
+    const int64_t step = cpu::kFewRowsPiece;
+    if (found.dropped < 0 || found.dropped % step)
+      op_.wrong_value("keys and values", "lack the first " + std::to_string(found.dropped) + " tokens",
+                      "a multiple of " + std::to_string(step));
+    for (const cpu::DecoderLayer* layer : layers_)
+      if (layer->window && found.dropped > std::max<int64_t>(0, found.length + 1 - layer->window))
+        op_.wrong_value("keys and values", "lack the first " + std::to_string(found.dropped) + " tokens",
+                        "at most those before the window of " + std::to_string(layer->window));
+  }
+
+  void check_length(const cpu::Sequence& found, int64_t dropped, int64_t room) const {
+    if (found.length < dropped || found.length - dropped > room - found.tokens())
+      op_.wrong_value("rows",
+                      "has a length of " + std::to_string(found.length) + " and " +
+                          std::to_string(found.tokens()) + " rows",
+                      "at most the cache's " + std::to_string(dropped + room));
+  }
+
   Stored keys_and_values(PyObject* object) const {
     const Stored a = read_cache(op_, "keys and values", object);
     if (a.format == cpu::kBF16)
       op_.wrong_type("keys and values", "has dtype bfloat16", "float32, float16 or blocks of q8_0 in uint8");
     if (!has_flags(object, py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
       op_.wrong_value("keys and values", "is read-only", "a writeable array");
-    for (const cpu::DecoderLayer* layer : layers_)
-      if (a.ndim != 5 || a.shape[0] <= layer->index || a.shape[1] != 2 || a.shape[2] != layer->kv_heads ||
-          a.shape[4] != layer->head_dim)
-        op_.wrong_value("keys and values", "has shape " + a.shape_text(),
-                        "(layers, 2, " + std::to_string(layer->kv_heads) + ", capacity, " +
-                            std::to_string(layer->head_dim) + ") with layers more than " +
-                            std::to_string(layer->index));
+    if (a.ndim != 5)
+      op_.wrong_value("keys and values", "has shape " + a.shape_text(),
+                      "(layers, 2, kv_heads, capacity, head_dim)");
     return a;
+  }
+  void has_layer(const Stored& a, const cpu::DecoderLayer& layer, int64_t index) const {
+    if (a.shape[0] <= index || a.shape[1] != 2 || a.shape[2] != layer.kv_heads ||
+        a.shape[4] != layer.head_dim)
+      op_.wrong_value("keys and values", "has shape " + a.shape_text(),
+                      "(layers, 2, " + std::to_string(layer.kv_heads) + ", capacity, " +
+                          std::to_string(layer.head_dim) + ") with layers more than " +
+                          std::to_string(index));
   }
 
   const Op& op_;

@@ -1,69 +1,89 @@
-// Shares the attention of a decoder layer among threads: each gets the same number of keys times queries,
-// across heads. A unit is one key-value head of one sequence with the queries that share it. It may be split
-// among several threads, each with some of its keys. The last of them writes the new keys and values into the
-// cache; the one that finishes last merges the results.
+// Shares the attention of a decoder layer among threads: each gets about the same number of keys times
+// queries, across heads. A unit is one key-value head of one sequence with the queries that share it. Its
+// keys are cut into pieces at fixed positions (ops/attention.h), and a thread takes whole pieces. So the
+// number of threads, and the other sequences of a call, do not change a bit of the result. The thread with a
+// piece writes the new keys and values in it into the cache; the one that finishes last merges the results.
 #pragma once
 #include <algorithm>
 
+#include "../ops/attention.h"
 #include "decoder.h"
 
 namespace cpu {
 
-// A thread's part of a unit: part `part` of `parts`, with keys [begin, end).
+// A thread's part of a unit: pieces [first, last) of `pieces`.
 struct UnitPart {
   const Sequence* sequence;
+  LayerCache kept;
   int64_t head, number;  // of the unit in its sequence, and in the call
-  int64_t part, parts, first_thread;
-  int64_t begin, end;
+  int64_t oldest;        // the first key that a query sees
+  int64_t first, last, pieces;
+  int64_t pieces_before;  // of all units before this one
 
-  bool has_new_keys() const { return part == parts - 1; }
+  // Where a piece begins.
+  int64_t cut(int64_t piece) const {
+    const int64_t at = (oldest / kFewRowsPiece + piece) * kFewRowsPiece;
+    return std::clamp(at, oldest, kept.length + sequence->tokens());
+  }
 };
 
 class __attribute__((visibility("hidden"))) UnitParts {
  public:
   UnitParts(const DecoderLayer& layer, const DecoderCall& call, int64_t me, int64_t all)
       : layer_(layer), call_(call), me_(me), all_(all) {
-    for (int64_t s = 0; s < call.sequence_count; ++s) total_ += layer.kv_heads * cost(call.sequences[s]);
+    for (int64_t s = 0; s < call.sequence_count; ++s) {
+      const UnitPart unit = unit_of(call.sequences[s]);
+      total_ += layer.kv_heads * cost(unit, 0, unit.pieces);
+    }
   }
 
   // Calls work(part) for each of this thread's parts.
   template <class Work>
   void each(const Work& work) const {
-    int64_t at = 0, number = 0;
+    int64_t at = 0, number = 0, pieces_before = 0;
     for (int64_t s = 0; s < call_.sequence_count; ++s) {
-      const int64_t size = cost(call_.sequences[s]);
-      for (int64_t head = 0; head < layer_.kv_heads; ++head, at += size, ++number)
-        if (start_of(me_ + 1) > at && start_of(me_) < at + size)
-          work(part_of(call_.sequences[s], head, number, at, size));
+      UnitPart unit = unit_of(call_.sequences[s]);
+      const int64_t size = cost(unit, 0, unit.pieces);
+      for (unit.head = 0; unit.head < layer_.kv_heads; ++unit.head, at += size) {
+        unit.number = number++;
+        unit.pieces_before = pieces_before;
+        pieces_before += unit.pieces;
+        if (at + size > start_of(me_) && at < start_of(me_ + 1)) take(unit, at, work);
+      }
     }
   }
 
  private:
-  static constexpr int64_t kStep = 16;     // keys that the kernels take at once
-  static constexpr int64_t kAnyUnit = 32;  // the fixed cost of a unit, in keys
+  static constexpr int64_t kAnyPiece = 32;  // the fixed cost of a piece, in keys
 
-  int64_t first_key(const Sequence& sequence) const {
-    return layer_.window ? std::max<int64_t>(0, sequence.length + 1 - layer_.window) : 0;
+  UnitPart unit_of(const Sequence& sequence) const {
+    UnitPart unit{};
+    unit.sequence = &sequence;
+    unit.kept = sequence.of(layer_);
+    unit.oldest = layer_.window ? std::max<int64_t>(0, unit.kept.length + 1 - layer_.window) : 0;
+    unit.pieces =
+        (unit.kept.length + sequence.tokens() - 1) / kFewRowsPiece - unit.oldest / kFewRowsPiece + 1;
+    return unit;
   }
-  int64_t cost(const Sequence& sequence) const {  // reading a key costs as much as computing eight rows
-    const int64_t keys = sequence.end() - first_key(sequence);
-    return (keys + kAnyUnit) * (sequence.tokens() * layer_.group() + 8);
+  // Of pieces [first, last): reading a key costs as much as computing eight rows.
+  int64_t cost(const UnitPart& unit, int64_t first, int64_t last) const {
+    const int64_t keys = unit.cut(last) - unit.cut(first);
+    return (keys + kAnyPiece * (last - first)) * (unit.sequence->tokens() * layer_.group() + 8);
   }
   int64_t start_of(int64_t thread) const { return total_ * thread / all_; }
 
-  UnitPart part_of(const Sequence& sequence, int64_t head, int64_t number, int64_t at, int64_t size) const {
-    int64_t first = me_, last = me_;
-    while (first > 0 && start_of(first) > at) --first;
-    while (last < all_ - 1 && start_of(last + 1) < at + size) ++last;
-    // Where the keys of a thread begin.
-    const int64_t oldest = first_key(sequence), keys = sequence.end() - oldest;
-    const auto cut = [&](int64_t thread) {
-      if (thread == first) return oldest;
-      if (thread > last) return sequence.end();
-      const int64_t share = keys * (start_of(thread) - at) / size;
-      return oldest + std::min(share, sequence.length - oldest) / kStep * kStep;
+  // A piece belongs to the thread in whose share its middle lies.
+  template <class Work>
+  void take(UnitPart unit, int64_t at, const Work& work) const {
+    const auto first_from = [&](int64_t start) {
+      int64_t piece = 0;
+      while (piece < unit.pieces && at + (cost(unit, 0, piece) + cost(unit, 0, piece + 1)) / 2 < start)
+        ++piece;
+      return piece;
     };
-    return {&sequence, head, number, me_ - first, last - first + 1, first, cut(me_), cut(me_ + 1)};
+    unit.first = first_from(start_of(me_));
+    unit.last = first_from(start_of(me_ + 1));
+    if (unit.first < unit.last) work(unit);
   }
 
   const DecoderLayer& layer_;

@@ -40,7 +40,8 @@ struct DecoderLayer {
   const float *feed_forward_norm, *feed_forward_post_norm;
   int64_t width, heads, kv_heads, head_dim;
   int64_t feed_forward;       // width, of each expert if there are experts
-  int64_t index;              // of its part of the cache
+  int64_t index;              // of its part of a cache that keeps all keys of all layers
+  int64_t place;              // among the layers with a window, or among those without one
   int64_t rotation;           // index of the rope table for its queries and keys; -1: none
   int64_t window;             // the number of last keys that a query sees; 0: all
   float eps, scale, softcap;  // softcap 0: none
@@ -71,15 +72,34 @@ struct Rotation {
   int64_t pairs;
 };
 
+// Keys and values (2, kv_heads, capacity, head_dim) of a layer: the last `length` of its sequence's tokens.
+struct LayerCache {
+  char* data;
+  int64_t capacity, length;
+};
+
 // Rows [start, stop) of x are the next tokens of a sequence of `length` tokens. Its keys and values are
-// (layers, 2, kv_heads, capacity, head_dim), starting at `cache`.
+// (layers, 2, kv_heads, capacity, head_dim), starting at `cache`. If there are `recent` ones, `cache` has
+// only the layers without a window. `recent` has those with one, with room for `room` tokens, and lacks the
+// first `dropped` tokens: a multiple of kFewRowsPiece.
 struct Sequence {
   int64_t start, stop, length, capacity;
   char* cache;
-  Format format;  // one of kCacheFormats
+  Format format;           // one of kCacheFormats
+  char* recent = nullptr;  // or null
+  int64_t room = 0, dropped = 0;
 
   int64_t tokens() const { return stop - start; }
   int64_t end() const { return length + tokens(); }
+
+  LayerCache of(const DecoderLayer& layer) const {
+    const auto at = [&](char* data, int64_t index, int64_t each) {
+      const int64_t row = layer.head_dim / kBlocks[format].values * kBlocks[format].bytes;
+      return data + 2 * index * layer.kv_heads * each * row;
+    };
+    if (recent && layer.window) return {at(recent, layer.place, room), room, length - dropped};
+    return {at(cache, recent ? layer.place : layer.index, capacity), capacity, length};
+  }
 };
 
 // The parts of a model before and after its layers.

@@ -31,10 +31,13 @@ struct DecoderSizes {
   int64_t units = 0;      // of attention: key-value heads
   int64_t attention = 0;  // floats
   int64_t weights = 0;    // of the layer that has the fewest
+  int64_t window = 0;     // the widest, if all layers have one; 0 otherwise
 
   DecoderSizes(const Kernels& kernels, const DecoderLayer* const* layers, int64_t count,
                const DecoderEnds* ends) {
     for (int64_t i = 0; i < count; ++i) add(kernels, *layers[i]);
+    for (int64_t i = 0; i < count; ++i)
+      window = layers[i]->window && (window || !i) ? std::max(window, layers[i]->window) : 0;
     if (ends) add(kernels, ends->output);
   }
 
@@ -74,8 +77,11 @@ struct DecoderMemory {
 
   DecoderMemory(const DecoderSizes& sizes, const DecoderCall& call, int team) {
     const int64_t rows = call.rows, units = sizes.units * call.sequence_count;
-    for (int64_t s = 0; s < call.sequence_count; ++s)
+    int64_t pieces = 0;  // of the keys of all units
+    for (int64_t s = 0; s < call.sequence_count; ++s) {
       unit_rows = std::max(unit_rows, call.sequences[s].tokens() * sizes.group);
+      pieces += sizes.units * pieces_of(call.sequences[s], sizes.window);
+    }
     q = shared.floats(rows * sizes.q);
     k = shared.floats(rows * sizes.kv);
     v = shared.floats(rows * sizes.kv);
@@ -86,9 +92,9 @@ struct DecoderMemory {
     up = shared.floats(rows * sizes.feed_forward);
     x = shared.floats(rows * sizes.width);
     middle = shared.floats(rows * sizes.width);
-    sums = shared.floats((units + team) * unit_rows * (sizes.head_dim + 2));
+    sums = shared.floats(pieces * unit_rows * (sizes.head_dim + 2));
     begins = shared.floats(Balance::values(team));
-    done = shared.take(units * static_cast<int64_t>(sizeof(std::atomic<int>)));
+    done = shared.take(units * static_cast<int64_t>(sizeof(std::atomic<int64_t>)));
     took = shared.take(team * static_cast<int64_t>(sizeof(ShareTicks)));
     begun = shared.take(Lockstep::bytes(team));
     own_x = own.floats(rows * sizes.width);
@@ -103,6 +109,13 @@ struct DecoderMemory {
   }
 
   int64_t bytes(int team) const { return shared.bytes + team * own.bytes; }
+
+ private:
+  // The most pieces of the keys that a sequence's queries see in a layer.
+  static int64_t pieces_of(const Sequence& sequence, int64_t window) {
+    const int64_t keys = window ? std::min(sequence.end(), window + sequence.tokens()) : sequence.end();
+    return keys / kFewRowsPiece + 2;
+  }
 };
 
 }  // namespace cpu

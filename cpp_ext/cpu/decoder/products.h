@@ -35,6 +35,7 @@ class __attribute__((visibility("hidden"))) DecoderProducts {
   void of(const ProductInput& input) {
     input_ = input;
     packed_for_ = kFormats;
+    apart_ = false;
   }
   const ProductInput& input() const { return input_; }
 
@@ -42,6 +43,7 @@ class __attribute__((visibility("hidden"))) DecoderProducts {
   void multiply(const Matrix& matrix, float* out, Columns columns) {
     if (columns.begin >= columns.end) return;
     pack(matrix.format);
+    if (apart_) return multiply_each(matrix, out, columns);
     const int64_t most = has_rounding_error() ? kDecodeRows / 2 : kDecodeRows;
     for (int64_t row = 0; row < input_.rows; row += most)
       multiply(matrix, out, columns, row, std::min(most, input_.rows - row));
@@ -68,14 +70,24 @@ class __attribute__((visibility("hidden"))) DecoderProducts {
     else
       linear_unpacked(kernels_, part, floats_);
   }
+  // Row by row, so that a row which blocks cannot hold does not change the bits of the others.
+  void multiply_each(const Matrix& matrix, float* out, Columns columns) {
+    const ProductInput all = input_;
+    for (int64_t i = 0; i < all.rows; ++i) {
+      of({all.x + i * all.k, all.k, 1, all.with_rounding_error});
+      multiply(matrix, out + i * matrix.n, columns);
+    }
+    of(all);
+  }
   bool has_rounding_error() const { return input_.with_rounding_error && is_quantized(packed_as_); }
 
-  // Rows that int8 blocks cannot hold, such as those with a NaN, are packed as floats.
+  // A row that int8 blocks cannot hold, such as one with a NaN, is packed as floats, without the others.
   void pack(Format format) {
     if (packed_for_ == format) return;
     packed_for_ = format;
     packed_as_ = pack_as(format) ? format : kF32;
-    if (packed_as_ != format) pack_as(kF32);
+    apart_ = packed_as_ != format && input_.rows > 1;
+    if (packed_as_ != format && !apart_) pack_as(kF32);
   }
   bool pack_as(Format format) {
     const int64_t bytes = kernels_.packed_bytes(format, input_.k);
@@ -98,6 +110,7 @@ class __attribute__((visibility("hidden"))) DecoderProducts {
   float* const floats_;
   ProductInput input_{};
   Format packed_for_ = kFormats, packed_as_ = kFormats;
+  bool apart_ = false;  // the rows are packed and multiplied one at a time
 };
 
 }  // namespace cpu

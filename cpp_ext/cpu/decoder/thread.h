@@ -31,7 +31,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     gate_ = shared(at.gate), up_ = shared(at.up), sums_ = shared(at.sums);
     x_ = shared(at.x), middle_ = shared(at.middle);
     begins_ = shared(at.begins);
-    done_ = reinterpret_cast<std::atomic<int>*>(memory + at.done);
+    done_ = reinterpret_cast<std::atomic<int64_t>*>(memory + at.done);
     took_ = reinterpret_cast<ShareTicks*>(memory + at.took);
     own_x_ = own(at.own_x), normed_ = own(at.normed), rotated_ = own(at.rotated);
     attention_ = own(at.attention);
@@ -295,10 +295,10 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   void attend(const DecoderLayer& layer, const UnitPart& part) {
     const Sequence& sequence = *part.sequence;
     const int64_t d = layer.head_dim, group = layer.group(), rows = sequence.tokens() * group;
-    const int64_t head_bytes = sequence.capacity * row_bytes(sequence.format, d);
-    char* const keys = sequence.cache + (2 * layer.index * layer.kv_heads + part.head) * head_bytes;
+    const int64_t head_bytes = part.kept.capacity * row_bytes(sequence.format, d);
+    char* const keys = part.kept.data + part.head * head_bytes;
     char* const values = keys + layer.kv_heads * head_bytes;
-    if (part.has_new_keys()) append(layer, part, keys, values);
+    append(layer, part, keys, values);
     rotate(layer, sequence, {q_, layer.q.n, layer.q_norm}, part.head * group, group);
     for (int64_t i = 0; layer.temperature != 0.f && i < sequence.tokens(); ++i) {
       float* const queries = rotated_ + i * group * d;
@@ -308,25 +308,29 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     float* const out = attended_ + sequence.start * width + part.head * group * d;
     const AttentionHead head{reinterpret_cast<const char*>(rotated_), keys, values, nullptr,
                              reinterpret_cast<char*>(out)};
-    const Attention all = attention_of(layer, sequence);
-    float* const sums = part.parts > 1 ? sums_ + (part.number + part.first_thread) * slot_ : nullptr;
-    float* const mine = sums + part.part * rows * (d + 2);
-    for (int64_t row = 0; row < rows; row += kernels_.attention.few)
-      kernels_.attention.few_rows[sequence.format](
-          all, head,
-          {row, std::min(rows - row, kernels_.attention.few), part.begin, part.end,
-           sums ? mine + row * (d + 2) : nullptr},
-          attention_);
-    if (!sums || done_[part.number].fetch_add(1, std::memory_order_acq_rel) < part.parts - 1) return;
+    const Attention all = attention_of(layer, part);
+    float* const sums = part.pieces > 1 ? sums_ + part.pieces_before * slot_ : nullptr;
+    for (int64_t piece = part.first; piece < part.last; ++piece)
+      for (int64_t row = 0; row < rows; row += kernels_.attention.few)
+        kernels_.attention.few_rows[sequence.format](
+            all, head,
+            {row, std::min(rows - row, kernels_.attention.few), part.cut(piece), part.cut(piece + 1),
+             sums ? sums + (piece * rows + row) * (d + 2) : nullptr},
+            attention_);
+    if (!sums) return;
+    const int64_t count = part.last - part.first;
+    if (done_[part.number].fetch_add(count, std::memory_order_acq_rel) + count < part.pieces) return;
     done_[part.number].store(0, std::memory_order_relaxed);
-    kernels_.attention.merge(all, head, 0, rows, sums, part.parts);
+    kernels_.attention.merge(all, head, 0, rows, sums, part.pieces);
   }
 
-  static Attention attention_of(const DecoderLayer& layer, const Sequence& sequence) {
+  static Attention attention_of(const DecoderLayer& layer, const UnitPart& part) {
+    const Sequence& sequence = *part.sequence;
+    const int64_t length = part.kept.length;
     Attention all{};
     all.heads = layer.group();
     all.t = sequence.tokens();
-    all.s = sequence.end();
+    all.s = length + all.t;
     all.d = all.e = layer.head_dim;
     all.k_row = all.v_row = layer.head_dim / kBlocks[sequence.format].values;
     all.q_head = all.out_head = layer.head_dim;
@@ -336,8 +340,8 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     all.kv_format = sequence.format;
     all.scale = layer.scale;
     all.softcap = layer.softcap;
-    all.high = sequence.length;
-    all.low = layer.window ? sequence.length + 1 - layer.window : -all.t;
+    all.high = length;
+    all.low = layer.window ? length + 1 - layer.window : -all.t;
     return all;
   }
 
@@ -391,18 +395,21 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     return static_cast<float>(1 / std::sqrt(sum / static_cast<double>(n) + eps));
   }
 
+  // Writes the new keys and values in this part's pieces.
   void append(const DecoderLayer& layer, const UnitPart& part, char* keys, char* values) {
     const Sequence& sequence = *part.sequence;
-    const int64_t d = layer.head_dim, bytes = row_bytes(sequence.format, d);
+    const int64_t d = layer.head_dim, bytes = row_bytes(sequence.format, d), length = part.kept.length;
+    const int64_t begin = std::max(part.cut(part.first), length), end = part.cut(part.last);
+    if (begin >= end) return;
     rotate(layer, sequence, {k_, layer.k.n, layer.k_norm}, part.head, 1);
     const auto put = [&](char* to, const float* from) {
       if (sequence.format == kQ8_0) return kernels_.stored.quantize(kQ8_0, to, from, d);
       kernels_.attention.narrow[sequence.format](to, from, d, 1.f);
     };
-    for (int64_t i = 0; i < sequence.tokens(); ++i) {
-      const int64_t at = (sequence.length + i) * bytes;
-      put(keys + at, rotated_ + i * d);
-      put(values + at, v_ + (sequence.start + i) * layer.v.n + part.head * d);
+    for (int64_t at = begin; at < end; ++at) {
+      const int64_t i = at - length;
+      put(keys + at * bytes, rotated_ + i * d);
+      put(values + at * bytes, v_ + (sequence.start + i) * layer.v.n + part.head * d);
     }
   }
 
@@ -416,7 +423,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   uint32_t last_step_ = UINT32_MAX;
   DecoderProducts products_;
   float *q_, *k_, *v_, *attended_, *change_, *router_, *gate_, *up_, *x_, *middle_, *sums_, *begins_;
-  std::atomic<int>* done_;
+  std::atomic<int64_t>* done_;
   ShareTicks* took_;
   float *own_x_, *normed_, *rotated_, *attention_;
   Routing routing_{};

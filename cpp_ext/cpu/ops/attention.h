@@ -9,6 +9,11 @@ namespace cpu {
 
 constexpr int kCacheFormats = kQ8_0 + 1;  // in which keys and values may be stored: the floats and Q8_0
 
+// Keys are cut into pieces at fixed positions of the sequence, and the results of the pieces are merged in
+// order. So the bits of a query's result depend on its keys alone: not on the number of threads, nor on the
+// queries that are computed with it. A piece costs a row about as much as ten keys.
+constexpr int64_t kFewRowsPiece = 256, kPanelPiece = 1024;
+
 // What all heads of a call share. Strides are in elements; those of quantized keys and values are in blocks.
 // The last axes are contiguous.
 struct Attention {
@@ -20,6 +25,7 @@ struct Attention {
   Format kv_format;
   float scale, softcap;  // softcap 0: none
   int64_t low, high;     // query i sees the keys j with i + low <= j <= i + high
+  int64_t origin;        // position of the first key in its sequence: a multiple of kFewRowsPiece
 
   int64_t rows() const { return heads * t; }
 

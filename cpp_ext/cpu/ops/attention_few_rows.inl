@@ -69,13 +69,34 @@ INLINE void dots(float* to, const float* q, int64_t q_stride, const Stream<T>& k
   for (int r = 0; r < kRows; ++r) store(to + r * kKeys + first, add_lane_pairs<LANES / 4, 4>(sums[r]));
 }
 
+// The sum of all lanes, in the order of dots().
+INLINE float add_lanes(Vec v) {
+  const Vec same[4] = {v, v, v, v};
+  Vec fours[LANES / 4];
+  for (Vec& each : fours) each = add_lane_pairs<4, 1>(same);
+  return add_lane_pairs<LANES / 4, 4>(fours)[0];
+}
+
+// The same as dots(), bit for bit, for a single key.
+template <class T>
+INLINE float dot_of_key(const float* q, const Stream<T>& k, int64_t key, int64_t d) {
+  Vec sum = {};
+  for (int64_t i = 0; i + Stream<T>::kPiece <= d; i += Stream<T>::kPiece)
+    for (int x = 0; x < Stream<T>::kPiece; x += LANES) sum += load(q + i + x) * once(k.scaled(key, 0, i, x));
+  return add_lanes(sum);
+}
+
 // to[r][j] = q[r] . k[j] for all keys. The last vector overlaps the one before it and computes those keys
-// again.
+// again. The bits of a dot product do not depend on the number of keys.
 template <int kRows, class T>
 void dots_of_block(float* to, const float* q, int64_t q_stride, const Stream<T>& k, int64_t d, int64_t keys) {
-  const int64_t whole = keys < LANES ? 0 : d / LANES * LANES;
-  for (int64_t j = 0; j < keys; j += LANES)
-    if (whole) dots<kRows>(to, q, q_stride, k, smaller(j, keys - LANES), d);
+  const int64_t whole = d / LANES * LANES;
+  if (whole && keys < LANES) {
+    for (int r = 0; r < kRows; ++r)
+      for (int64_t j = 0; j < keys; ++j) to[r * kKeys + j] = dot_of_key(q + r * q_stride, k, j, d);
+  } else if (whole) {
+    for (int64_t j = 0; j < keys; j += LANES) dots<kRows>(to, q, q_stride, k, smaller(j, keys - LANES), d);
+  }
   if (whole && whole == d) return;
   for (int r = 0; r < kRows; ++r)
     for (int64_t j = 0; j < keys; ++j) {
@@ -170,13 +191,13 @@ void few_rows(const Attention& all, const AttentionHead& head, const AttentionPa
     top[r] = kLowest;
   }
   for (int64_t i = 0; i < part.rows * acc_stride; i += LANES) store(acc + i, Vec{});
-  for (int64_t key = part.key; key < part.key_end; key += kKeys) {
-    const int64_t keys = smaller(kKeys, part.key_end - key);
+  for (int64_t key = part.key, keys; key < part.key_end; key += keys) {
+    keys = keys_of_block(key, part.key_end);
     const T *const k = reinterpret_cast<const T*>(head.k) + key * all.k_row, *const v =
                                                                                  reinterpret_cast<const T*>(
                                                                                      head.v) +
                                                                                  key * all.v_row;
-    const int64_t ahead = key + kKeys < part.key_end ? kKeys * all.k_row : 0;
+    const int64_t ahead = key + keys < part.key_end ? keys * all.k_row : 0;
     Stream<T> stream{k, all.k_row, v, all.v_row};
     stream.prepare(scales, all.d, keys);
     for (int64_t r = 0; r < part.rows; r += kRowsAtOnce)

@@ -117,20 +117,20 @@ struct Panel {
     }
   }
 
-  // Applies the soft-cap and the mask, and hides the keys that a row does not see.
-  INLINE void restrict_scores(int64_t key, int64_t keys, Vec (&largest)[kVecs]) {
+  // Applies the soft-cap and the mask, and hides the keys that a row does not see, and those after `keys`.
+  INLINE void restrict_scores(int64_t key, int64_t keys, int64_t steps, Vec (&largest)[kVecs]) {
     int32_t first[kWidth], last[kWidth];
     for (int64_t lane = 0; lane < kWidth; ++lane) {
       const int64_t query = row(lane) / all.heads;
       first[lane] = static_cast<int32_t>(smaller(kKeys, larger(0, query + all.low - key)));
-      last[lane] = static_cast<int32_t>(larger(-1, smaller(part.key_end - 1 - key, query + all.high - key)));
+      last[lane] = static_cast<int32_t>(larger(-1, smaller(keys - 1, query + all.high - key)));
     }
-    if (head.mask) fill_mask(key, smaller(keys, part.key_end - key));
+    if (head.mask) fill_mask(key, keys);
     for (int x = 0; x < kVecs; ++x) {
       const Int from = (Int)load(reinterpret_cast<const float*>(first) + x * LANES);
       const Int to = (Int)load(reinterpret_cast<const float*>(last) + x * LANES);
       largest[x] = top[x];
-      for (int64_t j = 0; j < keys; ++j) {
+      for (int64_t j = 0; j < steps; ++j) {
         float* const at_key = memory + at.p + j * kWidth + x * LANES;
         Vec score = load(at_key);
         if (all.softcap != 0.f) score = Capped{all.softcap}(score);
@@ -172,18 +172,18 @@ struct Panel {
   // Whether all rows see all keys of a block and their scores need no change.
   INLINE bool open(int64_t key, int64_t keys) const {
     const int64_t first = row(0) / all.heads, last = row(part.rows - 1) / all.heads;
-    return !head.mask && all.softcap == 0.f && key + keys <= part.key_end && last + all.low <= key &&
+    return !head.mask && all.softcap == 0.f && keys % kSteps == 0 && last + all.low <= key &&
            first + all.high >= key + keys - 1;
   }
 
-  void add_block(int64_t key) {
-    const int64_t keys = smaller(kKeys, part.key_end - key), steps = round_up(keys, kSteps);
+  void add_block(int64_t key, int64_t keys) {
+    const int64_t steps = round_up(keys, kSteps);
     const int64_t size = kBlocks[all.kv_format].bytes;
     Vec largest[kVecs], shrink[kVecs];
     scores(dense(memory + at.k, head.k + key * all.k_row * size, all.kv_format, all.k_row, keys, all.d, steps,
                  all.d),
            steps, largest);
-    if (!open(key, steps)) restrict_scores(key, steps, largest);
+    if (!open(key, keys)) restrict_scores(key, keys, steps, largest);
     exponentials(steps, largest, shrink);
     add_values(dense(memory + at.v, head.v + key * all.v_row * size, all.kv_format, all.v_row, keys, all.e,
                      keys, round_up(all.e, kSteps)),
@@ -212,7 +212,8 @@ struct Panel {
     }
     for (int64_t i = 0; i < round_up(all.e, LANES) * kWidth; i += LANES) store(memory + at.acc + i, Vec{});
     fill_queries();
-    for (int64_t key = part.key; key < part.key_end; key += kKeys) add_block(key);
+    for (int64_t key = part.key, keys; key < part.key_end; key += keys)
+      add_block(key, keys = keys_of_block(key, part.key_end));
     write();
   }
 };

@@ -13,7 +13,10 @@
 namespace cpu::ISA {
 namespace {
 
-constexpr int64_t kKeys = 128;  // in a block; block sums are added to the total, which keeps digits
+// Keys in a block; block sums are added to the total, which keeps digits. Blocks end at multiples of it, so
+// that the bits of a row's sums do not depend on the first key of a part.
+constexpr int64_t kKeys = 128;
+static_assert(kFewRowsPiece % kKeys == 0 && kPanelPiece % kKeys == 0);
 constexpr float kHidden = -__builtin_inff();
 constexpr float kLowest = -3.40282347e38f;
 
@@ -68,6 +71,11 @@ constexpr void (*kNarrow[])(void*, const float*, int64_t, float) = {narrow<float
 INLINE int64_t bytes_of(DType type) { return type == kFloat32 ? 4 : type == kBool ? 1 : 2; }
 INLINE int64_t round_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// The number of keys from `key` to the end of its block, or to the end of the part.
+INLINE int64_t keys_of_block(int64_t key, int64_t key_end) {
+  return smaller(kKeys - key % kKeys, key_end - key);
+}
 
 // Query r / heads of head r % heads.
 struct Row {

@@ -46,6 +46,19 @@ inline void unpacked_rows(const StoredKernels& kernels, const Linear& call, char
   linear_unpacked(kernels, part_of(kernels, call, kF32, packed), reinterpret_cast<float*>(floats.data()));
 }
 
+inline void linear_few_rows(const StoredKernels& kernels, const Linear& call);
+
+// Row by row, so that a row which blocks cannot hold does not change the bits of the others.
+inline void linear_each_row(const StoredKernels& kernels, const Linear& call) {
+  Linear row = call;
+  row.m = 1;
+  for (int64_t i = 0; i < call.m; ++i) {
+    linear_few_rows(kernels, row);
+    row.x += call.k * itemsize(call.dtype);
+    row.out += call.n * itemsize(call.dtype);
+  }
+}
+
 // Few rows of x: every weight is read once, as it is stored.
 inline void linear_few_rows(const StoredKernels& kernels, const Linear& call) {
   const int64_t room =
@@ -53,7 +66,7 @@ inline void linear_few_rows(const StoredKernels& kernels, const Linear& call) {
   const Workspace workspace(call.m * room + align(call.k * 4));
   float* const wide = reinterpret_cast<float*>(workspace.data() + call.m * room);
   if (!pack(kernels, call, call.format, workspace.data(), wide))
-    return unpacked_rows(kernels, call, workspace.data(), wide);
+    return call.m > 1 ? linear_each_row(kernels, call) : unpacked_rows(kernels, call, workspace.data(), wide);
   const LinearPart all = part_of(kernels, call, call.format, workspace.data());
   share(call.n, call.k * call.m / 4 + 1, 8, [&](int64_t begin, int64_t end) {
     LinearPart part = all;

@@ -1,0 +1,162 @@
+"""Logits of a sequence are the same bits in any company: however many other sequences come with it, however
+many threads there are, and however its prompt is cut.
+"""
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Kind
+from targets import targets
+
+from airllm.layer_engine import LayerWiseInferenceEngine
+from tests.support import wide_gguf
+
+having = pytest.mark.parametrize(
+    "target", [t for t in targets() if hasattr(t.module, "rows_as_stored")], ids=str
+)
+LENGTHS = (1, 2, 5, 16, 17, 33, 48, 49, 60, 130, 255, 300)  # of prompts, in tokens
+NEW = 5  # tokens after each
+MODELS = {
+    "llama": ("llama3", Kind.Q4_0, "f16"),
+    "llama in floats": ("llama3", Kind.F16, "f16"),
+    "windows": ("gemma3", Kind.Q8_0, "f16"),
+    "windows, in blocks": ("gemma3", Kind.Q4_0, "q8_0"),
+    "windows, sinks and experts, op by op": ("gpt_oss", Kind.Q8_0, "f16"),
+    "experts": ("qwen3_moe", Kind.Q5_1, "q8_0"),
+}
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """Engines, by the name of the model."""
+    folder, engines = tmp_path_factory.mktemp("wide"), {}
+
+    def open_one(name):
+        if name not in engines:
+            model, kind, cache_dtype = MODELS[name]
+            path = wide_gguf.write_wide(model, folder / f"{len(engines)}.gguf", kind)
+            engines[name] = LayerWiseInferenceEngine(
+                path, backend="cpp", cache_dtype=cache_dtype, context=1024
+            )
+        return engines[name]
+
+    yield open_one
+    for engine in engines.values():
+        engine.close()
+
+
+def tokens_of(number, count):
+    return np.random.default_rng(number).integers(0, wide_gguf.VOCABULARY, count).tolist()
+
+
+class Sequence:
+    """A prompt and the tokens that follow it, and the logits after each of them."""
+
+    def __init__(self, engine, number, length):
+        self.prompt, self.next = tokens_of(number, length), tokens_of(number + 100, NEW)
+        self.cache, self.logits, self.done = engine.new_cache(), [], 0
+
+    @property
+    def started(self):
+        return self.done == len(self.prompt)
+
+
+def alone(engine, number, length):
+    """Each token after the prompt by itself."""
+    one = Sequence(engine, number, length)
+    parts = [one.prompt, *([token] for token in one.next)]
+    return [engine.model.run([part], [one.cache])[0] for part in parts]
+
+
+def in_company(engine, lengths, rng):
+    """Sequences that come in any order, in passes with one another; prompts are cut at random."""
+    waiting = [Sequence(engine, i, length) for i, length in enumerate(lengths)]
+    order = rng.permutation(len(waiting)).tolist()
+    coming, running = [waiting[i] for i in order], []
+    while coming or running:
+        for _ in range(min(len(coming), int(rng.integers(0, 4)))):
+            running.append(coming.pop())
+        rng.shuffle(running)
+        prompts = [each for each in running if not each.started][: int(rng.integers(1, 3))]
+        for some in (prompts, [each for each in running if each.started]):
+            if some:
+                run_pass(engine, some, rng)
+        running = [each for each in running if len(each.logits) <= NEW]
+    return [each.logits for each in waiting]
+
+
+def run_pass(engine, some, rng):
+    parts = []
+    for each in some:
+        if each.started:
+            parts.append([each.next[len(each.logits) - 1]])
+            continue
+        last = min(len(each.prompt), each.done + int(rng.choice([1, 7, 16, 20, 90, 300])))
+        parts.append(each.prompt[each.done : last])
+        each.done = last
+    wholes = [1 if len(each.logits) else len(each.prompt) for each in some]
+    found = engine.model.run(parts, [each.cache for each in some], prompts=wholes)
+    for each, logits in zip(some, found, strict=True):
+        if each.started:
+            each.logits.append(logits)
+
+
+@having
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_are_the_same_bits_in_any_company(name, opened, target, reached):
+    engine = opened(name)
+    before = reached.switch(target.variant, 1)
+    try:
+        expected = [alone(engine, i, length) for i, length in enumerate(LENGTHS)]
+        for threads in (1, 2, 3):
+            reached.switch(target.variant, threads)
+            found = in_company(engine, LENGTHS, np.random.default_rng(threads))
+            for length, one, other in zip(LENGTHS, expected, found, strict=True):
+                for i, (a, b) in enumerate(zip(one, other, strict=True)):
+                    np.testing.assert_array_equal(a, b, f"{threads} threads, prompt {length}, token {i}")
+    finally:
+        reached.switch(*before)
+
+
+@having
+def test_many_sequences_step_together_as_alone(opened, target, reached):
+    """More than one native call takes."""
+    engine = opened("llama")
+    alone = [engine.new_cache() for _ in range(40)]
+    together = [engine.new_cache() for _ in range(40)]
+    for step in range(3):
+        tokens = [[(7 * i + step) % wide_gguf.VOCABULARY] for i in range(40)]
+        expected = [engine.model.run([t], [c])[0] for t, c in zip(tokens, alone, strict=True)]
+        np.testing.assert_array_equal(engine.model.run(tokens, together), expected)
+
+
+@having
+def test_a_neighbour_with_a_nan_changes_nothing(opened, target, reached, monkeypatch):
+    """Blocks cannot hold its row, which is multiplied apart."""
+    engine = opened("llama")
+    monkeypatch.setattr(engine.model.step, "supports", lambda rows: False)
+    embed = engine.model._embed
+
+    def spoiled(tokens):
+        x = embed(tokens)
+        x[np.array(tokens) == 3] = np.nan
+        return x
+
+    monkeypatch.setattr(engine.model, "_embed", spoiled)
+    caches = [engine.new_cache() for _ in range(3)]
+    (expected,) = engine.model.run([[5, 6]], [engine.new_cache()])
+    nan, found, other = engine.model.run([[3], [5, 6], [1]], caches)
+    assert np.isnan(nan).all() and np.isfinite(other).all()
+    np.testing.assert_array_equal(found, expected)
+
+
+@having
+def test_positions_of_a_prompt_are_the_same_in_pieces(opened, target, reached):
+    engine = opened("llama")
+    for length in (20, 200):
+        prompt, cache = tokens_of(1, length), engine.new_cache()
+        (whole,) = engine.model.run([prompt], [engine.new_cache()], all_positions=True)
+        pieces = [
+            engine.model.run([prompt[i : i + 9]], [cache], True, prompts=[length])[0]
+            for i in range(0, length, 9)
+        ]
+        np.testing.assert_array_equal(np.concatenate(pieces), whole)
