@@ -21,13 +21,16 @@ _BLOCKS = (Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1)
 _K_BLOCKS = ("q4_k", "q6_k", "q5_k", "iq4_nl", "q3_k", "q2_k")
 
 
-def write_gguf(name: str, path: Path, stored: str = "float") -> Path:
-    """A folder as a GGUF file, matrices in float32 or, if `stored` is "blocks", in several block formats."""
+def write_gguf(name: str, path: Path, stored: str = "float", **split: Any) -> Path:
+    """A folder as a GGUF file, matrices in float32 or, if `stored` is "blocks", in several block formats.
+
+    `split`: options of GGUFWriter that split it into parts, which have names of their own.
+    """
     if name == K_MODEL:
         return _write_k_model(path)
     config, tensors = read_folder(name)
     architecture = _ARCHITECTURES[config["model_type"]]
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, **split)
     _write_config(writer, _text_part(config))
     _write_vocabulary(writer)
     for each, values in _converted(config, tensors):
