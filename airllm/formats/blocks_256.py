@@ -1,10 +1,11 @@
-"""Formats of blocks of 256 values ("K"): the scales of sub-blocks of 16 or 32 are integers of a few bits."""
+"""Formats of blocks of 256 values: the scales of sub-blocks of 16 or 32 are integers of a few bits."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from airllm.formats.bits import fields, half_at, nibbles, scale_sub_blocks, subtract_zero
+from airllm.formats.blocks_32 import IQ4_NL_VALUES
 
 
 def unpack_q2_k(b: np.ndarray) -> np.ndarray:
@@ -46,3 +47,27 @@ def unpack_q6_k(b: np.ndarray) -> np.ndarray:
     low = nibbles(b[:, :128], 64)
     high = fields(b[:, 128:192], 32, 0, 2, 4, 6, mask=3) << np.uint8(4)
     return scale_sub_blocks(half_at(b, 208) * b[:, 192:208].view(np.int8), subtract_zero(low | high, 32))
+
+
+def unpack_iq4_xs(b: np.ndarray) -> np.ndarray:
+    """The codes of iq4_nl. A scale has six bits; the upper two are stored separately."""
+    upper = fields(b[:, 2:4], 1, 0, 2, 4, 6, mask=3) << np.uint8(4)
+    scales = subtract_zero(nibbles(b[:, 4:8], 1) | upper, 32)
+    return scale_sub_blocks(half_at(b, 0) * scales, IQ4_NL_VALUES[nibbles(b[:, 8:])])
+
+
+def unpack_tq1_0(b: np.ndarray) -> np.ndarray:
+    """Five ternary digits in a byte, as a fraction of 256: each multiplication by 3 moves one in front."""
+
+    def digits(packed: np.ndarray, run: int, count: int) -> np.ndarray:
+        moved = (
+            packed.reshape(len(packed), -1, 1, run) * np.array((1, 3, 9, 27, 81)[:count], np.uint8)[:, None]
+        )
+        return (moved.astype(np.uint16) * 3 >> 8).astype(np.uint8).reshape(len(packed), -1)
+
+    q = np.hstack([digits(b[:, :32], 32, 5), digits(b[:, 32:48], 16, 5), digits(b[:, 48:52], 4, 4)])
+    return half_at(b, 52) * subtract_zero(q, 1)
+
+
+def unpack_tq2_0(b: np.ndarray) -> np.ndarray:
+    return half_at(b, 64) * subtract_zero(fields(b[:, :64], 32, 0, 2, 4, 6, mask=3), 1)

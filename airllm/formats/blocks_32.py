@@ -1,4 +1,7 @@
-"""Formats of blocks of 32 values: a float16 scale, in some an offset, and a code for each value."""
+"""Formats of blocks of 32 values: a scale, in some an offset, and a code for each value.
+
+Scale and offset are float16. mxfp4 has a power of two as its scale.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,15 @@ IQ4_NL_VALUES = np.array(
 
 def unpack_iq4_nl(b: np.ndarray) -> np.ndarray:
     return half_at(b, 0) * IQ4_NL_VALUES[nibbles(b[:, 2:])]
+
+
+# The values of FP4 (E2M1), doubled. ggml decodes the negative zero, code 8, as zero.
+FP4_VALUES = np.array((0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12), np.float32)
+
+
+def unpack_mxfp4(b: np.ndarray) -> np.ndarray:
+    """OCP microscaling: the scale is 2^(e - 127), halved here since the values are doubled. 255 is no NaN."""
+    return np.ldexp(np.float32(1), b[:, :1].astype(np.int32) - 128) * FP4_VALUES[nibbles(b[:, 1:])]
 
 
 def _scale_symmetric(x: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:

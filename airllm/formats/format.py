@@ -16,7 +16,7 @@ class Format:
 
     `unpack` converts blocks (n, bytes) to values (n, values). `pack`, if there is one, does the reverse; then
     `file_type` is ggml's number of a file mostly in this format. `halves`: the offsets in a block, in bytes,
-    of its float16 values: the scale and possibly an offset.
+    of its float16 values: the scale and possibly an offset. It is empty if the scale is no such value.
     """
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airllm.formats import blocks_32, blocks_256
+from airllm.formats import blocks_32, blocks_256, blocks_codebook
 from airllm.formats.format import Format
 
 FORMATS = {
@@ -21,6 +21,17 @@ FORMATS = {
         Format("q5_k", 256, 176, 13, blocks_256.unpack_q5_k, halves=(0, 2)),
         Format("q6_k", 256, 210, 14, blocks_256.unpack_q6_k, halves=(208,)),
         Format("iq4_nl", 32, 18, 20, blocks_32.unpack_iq4_nl),
+        Format("iq4_xs", 256, 136, 23, blocks_256.unpack_iq4_xs),
+        Format("mxfp4", 32, 17, 39, blocks_32.unpack_mxfp4, halves=()),
+        Format("iq3_xxs", 256, 98, 18, blocks_codebook.unpack_iq3_xxs),
+        Format("iq3_s", 256, 110, 21, blocks_codebook.unpack_iq3_s),
+        Format("iq2_xxs", 256, 66, 16, blocks_codebook.unpack_iq2_xxs),
+        Format("iq2_xs", 256, 74, 17, blocks_codebook.unpack_iq2_xs),
+        Format("iq2_s", 256, 82, 22, blocks_codebook.unpack_iq2_s),
+        Format("iq1_s", 256, 50, 19, blocks_codebook.unpack_iq1_s),
+        Format("iq1_m", 256, 56, 29, blocks_codebook.unpack_iq1_m, halves=()),
+        Format("tq1_0", 256, 54, 34, blocks_256.unpack_tq1_0, halves=(52,)),
+        Format("tq2_0", 256, 66, 35, blocks_256.unpack_tq2_0, halves=(64,)),
     )
 }
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from arrays import DLPackArray, imported, runtime
 from machine import DTYPES, assert_agrees, clean_machine, message, on_device, rng, use_cublas  # noqa: F401
+from stored import scales, with_scales
 
 import tensor_ops_cuda as cuda
 from airllm.formats import FORMATS, Quantized
@@ -19,8 +20,7 @@ def stored(kind, *shape):
         return rng.standard_normal(shape).astype(next(d for d in DTYPES if np.dtype(d).name == kind))
     of = FORMATS[kind]
     blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // of.values, of.bytes), np.uint8)
-    for at in of.halves:
-        blocks[..., at : at + 2] = rng.uniform(0.01, 0.1, (*blocks.shape[:-1], 1)).astype("f2").view(np.uint8)
+    blocks = with_scales(blocks, kind, rng.uniform(0.01, 0.1, (*blocks.shape[:-1], scales(kind))))
     return Quantized(blocks.reshape(*shape[:-1], shape[-1] // of.values * of.bytes), kind)
 
 

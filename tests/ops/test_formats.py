@@ -151,10 +151,10 @@ def test_any_bytes_decode_as_in_ggml(name, decode):
 @pytest.mark.parametrize("name", ALL)
 def test_extreme_scales_decode_as_in_ggml(name, decode):
     rng = np.random.default_rng(2)
-    of, halves = FORMATS[name], len(FORMATS[name].halves)
-    data = rng.integers(0, 256, (len(HALVES) ** halves, of.bytes), np.uint8)
-    grid = np.stack(np.meshgrid(*[np.array(HALVES)] * halves), -1).reshape(-1, halves)
-    data = stored.with_halves(data, name, grid)
+    of, scales = FORMATS[name], stored.scales(name)
+    data = rng.integers(0, 256, (len(HALVES) ** scales, of.bytes), np.uint8)
+    grid = np.stack(np.meshgrid(*[np.array(HALVES)] * scales), -1).reshape(-1, scales)
+    data = stored.with_scales(data, name, grid)
     with np.errstate(all="ignore"):
         assert_same_floats(decode(Quantized(data, name)), quants.dequantize(data, ggml(name)))
 

@@ -73,8 +73,8 @@ def test_extreme_codes_and_inputs_do_not_overflow(name, reached):
     of = FORMATS[name]
     for byte in (0x00, 0x7F, 0x80, 0xFF):
         data = np.full((5, 4, of.bytes), byte, np.uint8)
-        halves = np.full((5, 4, len(of.halves)), 0.5)
-        weight = Quantized(stored.with_halves(data, name, halves).reshape(5, -1), name)
+        scales = np.full((5, 4, stored.scales(name)), 0.5)
+        weight = Quantized(stored.with_scales(data, name, scales).reshape(5, -1), name)
         for sign in (1, -1):
             x = np.full((3, 4 * of.values), sign * 3.0, np.float32)
             expected = exact(x, weight)

@@ -11,6 +11,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from stored import scales, with_scales
 
 from airllm.formats import FORMATS, Quantized
 from tensor_ops_opencl.kernel_text import stored_formats
@@ -77,8 +78,7 @@ def blocks(rng: np.random.Generator, format: str, rows: int, k: int) -> Quantize
     """Blocks of random bits, whose scales are small numbers."""
     of = FORMATS[format]
     data = rng.integers(0, 256, (rows, k // of.values, of.bytes), np.uint8)
-    for at in of.halves:
-        data[..., at : at + 2] = normal(rng, data.shape[:2], np.float16)[..., None].view(np.uint8)
+    data = with_scales(data, format, normal(rng, (*data.shape[:2], scales(format))))
     return Quantized(data.reshape(rows, -1), format)
 
 

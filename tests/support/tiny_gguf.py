@@ -14,7 +14,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
 from airllm.formats import FORMATS
-from tests.support.stored import with_halves
+from tests.support.stored import scales, with_scales
 from tests.support.tiny_models import K_CONFIG, K_MODEL, VOCABULARY, random_bits, read_folder
 
 _BLOCKS = (Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1)
@@ -247,11 +247,11 @@ def k_tensors() -> Iterator[tuple[str, str, np.ndarray]]:
         of = FORMATS[form := _K_BLOCKS[i % len(_K_BLOCKS)]]
         count = 256 // of.values
         data = random_bits(f"{K_MODEL}.{name}", rows * count * of.bytes).reshape(rows, count, of.bytes)
-        ones = np.ones((rows, count, len(of.halves)))
+        ones = np.ones((rows, count, scales(form)))
         spread = gguf.quants.dequantize(
-            with_halves(data, form, ones).reshape(rows, -1), Kind(of.ggml_type)
+            with_scales(data, form, ones).reshape(rows, -1), Kind(of.ggml_type)
         ).std()
-        yield name, form, with_halves(data, form, ones / 12 / spread).reshape(rows, -1)
+        yield name, form, with_scales(data, form, ones / 12 / spread).reshape(rows, -1)
 
 
 def _write_k_model(path: Path) -> Path:
