@@ -54,3 +54,13 @@ def pack_nibbles(q: np.ndarray) -> np.ndarray:
 
 def pack_fifth_bits(q: np.ndarray) -> np.ndarray:
     return np.packbits(q >> np.uint8(4), axis=1, bitorder="little")
+
+
+def join_fields(q: np.ndarray, run: int, *shifts: int) -> np.ndarray:
+    """The reverse of `fields`: q (n, values) of few bits each as bytes."""
+    runs = q.reshape(len(q), -1, len(shifts), run) << np.array(shifts, np.uint8)[:, None]
+    return np.bitwise_or.reduce(runs, axis=2).reshape(len(q), -1)
+
+
+def join_nibbles(q: np.ndarray, run: int = 16) -> np.ndarray:
+    return join_fields(q, run, 0, 4)
