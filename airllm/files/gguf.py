@@ -61,10 +61,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 }
 _FORMATS = {of.ggml_type: of for of in FORMATS.values()}
 # Unsupported types of ggml, for the error message.
-_OTHERS = {
-    9: "q8_1", 15: "q8_k", 16: "iq2_xxs", 17: "iq2_xs", 18: "iq3_xxs", 19: "iq1_s", 21: "iq3_s", 22: "iq2_s",
-    23: "iq4_xs", 29: "iq1_m", 34: "tq1_0", 35: "tq2_0", 39: "mxfp4",
-}  # fmt: skip
+_OTHERS = {9: "q8_1", 15: "q8_k", 40: "nvfp4", 41: "q1_0"}
 
 
 @dataclass(frozen=True)

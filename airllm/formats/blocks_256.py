@@ -56,17 +56,17 @@ def unpack_iq4_xs(b: np.ndarray) -> np.ndarray:
     return scale_sub_blocks(half_at(b, 0) * scales, IQ4_NL_VALUES[nibbles(b[:, 8:])])
 
 
+def _ternary_digits(packed: np.ndarray, run: int, count: int) -> np.ndarray:
+    """Digits 0 to 2 of bytes, which are fractions of 256: the first digit of each `run` bytes, and so on."""
+    powers = np.array((1, 3, 9, 27, 81)[:count], np.uint8)[:, None]
+    moved = packed.reshape(len(packed), -1, 1, run) * powers  # an overflow removes the digits before
+    return (moved.astype(np.uint16) * 3 >> 8).astype(np.uint8).reshape(len(packed), -1)
+
+
 def unpack_tq1_0(b: np.ndarray) -> np.ndarray:
-    """Five ternary digits in a byte, as a fraction of 256: each multiplication by 3 moves one in front."""
-
-    def digits(packed: np.ndarray, run: int, count: int) -> np.ndarray:
-        moved = (
-            packed.reshape(len(packed), -1, 1, run) * np.array((1, 3, 9, 27, 81)[:count], np.uint8)[:, None]
-        )
-        return (moved.astype(np.uint16) * 3 >> 8).astype(np.uint8).reshape(len(packed), -1)
-
-    q = np.hstack([digits(b[:, :32], 32, 5), digits(b[:, 32:48], 16, 5), digits(b[:, 48:52], 4, 4)])
-    return half_at(b, 52) * subtract_zero(q, 1)
+    """Five digits in a byte, in the last four bytes only four."""
+    runs = ((b[:, :32], 32, 5), (b[:, 32:48], 16, 5), (b[:, 48:52], 4, 4))
+    return half_at(b, 52) * subtract_zero(np.hstack([_ternary_digits(*run) for run in runs]), 1)
 
 
 def unpack_tq2_0(b: np.ndarray) -> np.ndarray:

@@ -50,7 +50,7 @@ def _rounded_again(
 
 def _step(scales: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """The step of which the largest scale is `most`, and its inverse; zeros if no scale is positive."""
-    largest = np.fmax.reduce(scales, axis=1, keepdims=True)
+    largest = scales.max(axis=1, keepdims=True)
     largest = np.where(largest > 0, largest, np.float32(0))
     inverse = np.where(largest > 0, np.float32(most) / largest, np.float32(0))
     return largest / np.float32(most), inverse

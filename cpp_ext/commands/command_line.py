@@ -16,6 +16,7 @@ from . import (
     editable_wheel,
     test_capabilities,
     write_backends,
+    write_codebooks,
 )
 from .recipes import module_recipes, recipes
 
@@ -23,6 +24,7 @@ COMMANDS: dict[str, ModuleType] = {
     "configure_backend": configure_backend,
     "test_capabilities": test_capabilities,
     "write_backends": write_backends,
+    "write_codebooks": write_codebooks,
 }
 for _recipe in recipes().values():
     if _recipe.COMMAND[0] != "build_ext":  # setuptools has that one

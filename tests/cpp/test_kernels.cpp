@@ -306,22 +306,32 @@ void check_matmul(const cpu::Kernels& kernels, int64_t m, int64_t k, int64_t n) 
   std::free(workspace);
 }
 
-// Blocks of any bytes, but for the exponents of the float16 numbers in them: some would make NaN of all.
-Block<uint8_t> stored(cpu::Format format, int64_t n, int64_t k) {
-  static const std::map<cpu::Format, std::vector<int>> scales = {
+// Gives the scales and offsets of a block a moderate exponent: others would make NaN of all.
+void set_exponents(cpu::Format format, uint8_t* block) {
+  static const std::map<cpu::Format, std::vector<int>> halves = {
       {cpu::kF32, {}},      {cpu::kF16, {}},        {cpu::kBF16, {}},    {cpu::kQ4_1, {0, 2}},
       {cpu::kQ5_1, {0, 2}}, {cpu::kQ2_K, {80, 82}}, {cpu::kQ3_K, {108}}, {cpu::kQ4_K, {0, 2}},
-      {cpu::kQ5_K, {0, 2}}, {cpu::kQ6_K, {208}}};
-  const auto found = scales.find(format);
+      {cpu::kQ5_K, {0, 2}}, {cpu::kQ6_K, {208}},    {cpu::kMXFP4, {}},   {cpu::kIQ1_M, {}},
+      {cpu::kTQ1_0, {52}},  {cpu::kTQ2_0, {64}}};
+  const auto found = halves.find(format);
+  for (int at : found == halves.end() ? std::vector<int>{0} : found->second)
+    block[at + 1] = 0x20 | (block[at + 1] & 0x83);
+  if (format == cpu::kMXFP4) block[0] = 0x78 | (block[0] & 3);
+  if (format == cpu::kIQ1_M) {  // the upper two of four nibbles of a float16
+    block[55] = 0x20 | (block[55] & 0x8f);
+    block[53] &= 0x3f;
+  }
+}
+
+// Blocks of any bytes, but for these exponents.
+Block<uint8_t> stored(cpu::Format format, int64_t n, int64_t k) {
   const int bytes = cpu::kBlocks[format].bytes;
   const int64_t blocks = n * k / cpu::kBlocks[format].values;
   Block<uint8_t> all(blocks * bytes);
   const Block<float> random = sample<float>(all.n), values = sample<float>(blocks);
   for (int64_t i = 0; i < all.n; ++i)
     all.data[i] = static_cast<uint8_t>(static_cast<int>(random.data[i] * 63 + 128));
-  for (int64_t b = 0; b < blocks; ++b)
-    for (int at : found == scales.end() ? std::vector<int>{0} : found->second)
-      all.data[b * bytes + at + 1] = 0x20 | (all.data[b * bytes + at + 1] & 0x83);
+  for (int64_t b = 0; b < blocks; ++b) set_exponents(format, &all.data[b * bytes]);
   for (int64_t i = 0; i < blocks; ++i) {
     const Float16 half = Type<Float16>::made(values.data[i]);
     const BFloat16 brain = Type<BFloat16>::made(values.data[i]);

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import gguf
+import libgguf
 import ml_dtypes
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from hypothesis.extra import numpy as arrays
 from airllm import formats, tensor_ops
 from airllm.backends.device import launch_plan
 from airllm.formats import FORMATS, Quantized
+from airllm.formats.codebooks import CODEBOOKS
+from cpp_ext.commands import write_codebooks
 from tensor_ops_opencl import kernel_text as gpu_text
 from tensor_ops_webgpu import kernel_text as webgpu_text
 
@@ -84,6 +87,32 @@ encoding = pytest.mark.parametrize("encode", list(encoders()))
 def test_sizes_and_numbers_are_ggmls(name):
     of = FORMATS[name]
     assert (of.values, of.bytes) == gguf.GGML_QUANT_SIZES[ggml(name)] and of.ggml_type == ggml(name)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_any_bytes_decode_as_in_ggmls_own_c(name):
+    data = np.random.default_rng(7).integers(0, 256, (4000, FORMATS[name].bytes), np.uint8)
+    expected = libgguf.dequantize_rows(data, ggml(name)).reshape(len(data), -1)
+    assert_same_floats(FORMATS[name].decode(data), expected)
+
+
+def test_each_power_of_two_scales_an_mxfp4_block_as_in_ggml():
+    """All 256: the least are subnormal, and the greatest is no NaN."""
+    data = np.random.default_rng(8).integers(0, 256, (256, 17), np.uint8)
+    data[:, 0] = np.arange(256)
+    assert_same_floats(FORMATS["mxfp4"].decode(data), libgguf.dequantize_rows(data, ggml("mxfp4")))
+
+
+def test_a_codebook_has_the_vectors_of_ggml_in_its_order():
+    for name, book in CODEBOOKS.items():
+        of = getattr(quants, "IQ1_S" if name == "iq1" else name.upper())
+        of.init_grid()
+        expected = of.grid.reshape(of.grid_shape) * (8 if name == "iq1" else 1)
+        np.testing.assert_array_equal(book.vectors(), expected, name)
+
+
+def test_the_codebooks_of_cpp_are_those_of_python():
+    assert write_codebooks.HEADER.read_text() == write_codebooks.written(), "python setup.py write_codebooks"
 
 
 LANGUAGES = {"GPU text": gpu_text.stored_formats, "WGSL": webgpu_text.stored_formats}

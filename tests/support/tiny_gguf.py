@@ -21,23 +21,28 @@ _BLOCKS = (Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1)
 _K_BLOCKS = ("q4_k", "q6_k", "q5_k", "iq4_nl", "q3_k", "q2_k")
 
 
-def write_gguf(name: str, path: Path, stored: str = "float", **split: Any) -> Path:
-    """A folder as a GGUF file, matrices in float32 or, if `stored` is "blocks", in several block formats.
-
-    `split`: options of GGUFWriter that split it into parts, which have names of their own.
+def write_gguf(name: str, path: Path, stored: str = "float", decoded: bool = False, **split: Any) -> Path:
+    """A folder as a GGUF file. Matrices are in float32; if `stored` is "blocks" they are in several block
+    formats; if it is "mxfp4" all experts are. `decoded`: the values of those blocks, in float32. `split`:
+    options of GGUFWriter that split it into parts, which have names of their own.
     """
     if name == K_MODEL:
-        return _write_k_model(path)
+        return write_k_model(path)
     config, tensors = read_folder(name)
     architecture = _ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, architecture, **split)
     _write_config(writer, _text_part(config))
     _write_vocabulary(writer)
     for each, values in _converted(config, tensors):
-        kind = block_kind(each, values.shape) if stored == "blocks" else Kind.F32
-        data = gguf.quants.quantize(values, kind)
-        writer.add_tensor(each, data, raw_dtype=kind)
+        kind = _KINDS[stored](each, values.shape)
+        _add_tensor(writer, each, gguf.quants.quantize(values, kind), kind, decoded)
     return _written(writer, path)
+
+
+def _add_tensor(writer: gguf.GGUFWriter, name: str, data: np.ndarray, kind: Kind, decoded: bool) -> None:
+    if decoded:
+        data, kind = gguf.quants.dequantize(data, kind), Kind.F32
+    writer.add_tensor(name, data, raw_dtype=kind)
 
 
 def block_kind(name: str, shape: tuple[int, ...]) -> Kind:
@@ -47,6 +52,13 @@ def block_kind(name: str, shape: tuple[int, ...]) -> Kind:
     if len(shape) == 1 or name.endswith(".bias") or "ffn_gate_inp" in name:
         return Kind.F32
     return _BLOCKS[zlib.crc32(name.encode()) % len(_BLOCKS)]
+
+
+def _kind_of_experts(name: str, shape: tuple[int, ...]) -> Kind:
+    return Kind.MXFP4 if name.endswith("_exps.weight") else Kind.F32
+
+
+_KINDS = {"float": lambda *_: Kind.F32, "blocks": block_kind, "mxfp4": _kind_of_experts}
 
 
 def gguf_name(config: dict[str, Any], name: str) -> str:
@@ -238,13 +250,13 @@ def _written(writer: gguf.GGUFWriter, path: Path) -> Path:
 # -------------------------------------------------------------------------------------- blocks of 256 values
 
 
-def k_tensors() -> Iterator[tuple[str, str, np.ndarray]]:
-    """Name in a GGUF file, format, and data: the matrices of K_MODEL."""
+def k_tensors(formats: tuple[str, ...] = _K_BLOCKS) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Name in a GGUF file, format, and data: the matrices of K_MODEL, or of one in other formats."""
     shapes = {"attn_q": 256, "attn_k": 128, "attn_v": 128, "attn_output": 256, "ffn_gate": 256, "ffn_up": 256,
               "ffn_down": 256}  # fmt: skip
     names = {"token_embd.weight": VOCABULARY} | {f"blk.0.{name}.weight": n for name, n in shapes.items()}
     for i, (name, rows) in enumerate(names.items()):
-        of = FORMATS[form := _K_BLOCKS[i % len(_K_BLOCKS)]]
+        of = FORMATS[form := formats[i % len(formats)]]
         count = 256 // of.values
         data = random_bits(f"{K_MODEL}.{name}", rows * count * of.bytes).reshape(rows, count, of.bytes)
         ones = np.ones((rows, count, scales(form)))
@@ -254,12 +266,13 @@ def k_tensors() -> Iterator[tuple[str, str, np.ndarray]]:
         yield name, form, with_scales(data, form, ones / 12 / spread).reshape(rows, -1)
 
 
-def _write_k_model(path: Path) -> Path:
+def write_k_model(path: Path, formats: tuple[str, ...] = _K_BLOCKS, decoded: bool = False) -> Path:
+    """A Llama whose matrices are random blocks of these formats by turns. `decoded`: as in write_gguf()."""
     writer = gguf.GGUFWriter(path, "llama")
     _write_config(writer, {**K_CONFIG, "model_type": "llama"})
     _write_vocabulary(writer)
-    for name, form, data in k_tensors():
-        writer.add_tensor(name, data, raw_dtype=Kind(FORMATS[form].ggml_type))
+    for name, form, data in k_tensors(formats):
+        _add_tensor(writer, name, data, Kind(FORMATS[form].ggml_type), decoded)
     for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
         writer.add_tensor(f"{name}.weight", np.ones(256, np.float32))
     return _written(writer, path)

@@ -1,6 +1,6 @@
-// The formats of blocks of 32 values: a float16 scale, in some formats a float16 offset after it, and a code
-// for each value. w = scale (code - kZero), or scale code + offset (kOffset). airllm/formats/ says what
-// each byte means.
+// The formats of blocks of 32 values: a scale, in some formats a float16 offset after it, and a code for each
+// value. The scale is a float16, in mxfp4 a power of two. w = scale (code - kZero), or scale code + offset
+// (kOffset). airllm/formats/ says what each byte means.
 //
 // A format is a struct that overrides what differs from BlockOf32:
 //   kLow, kFifth  the places of its bytes or nibbles, and of fifth bits, if it has them
@@ -71,8 +71,14 @@ struct BlockOf32 {
   static constexpr bool kSigned = false, kOffset = false;
   static_assert(kBlocks[kFormat].values == kValues);
 
+  static INLINE float scale_of(const char* block) { return half_at(block); }
+  template <class Group>
+  static INLINE Vec scales_of_group(Group p) {
+    return half_floats<F::kBytes>(p);
+  }
+  static INLINE HalfFloats numbers_of_blocks(const char* p) { return half_floats_of_blocks<F::kBytes>(p); }
   static INLINE void scales(float* scale, float* offset, const uint8_t* block, int) {
-    *scale = half_at(block);
+    *scale = F::scale_of(reinterpret_cast<const char*>(block));
     if (F::kOffset) *offset = half_at(block + 2);
   }
 };
@@ -162,6 +168,35 @@ struct IQ4_NL : OfLevels<IQ4_NL, kIQ4_NL> {
   static constexpr int kLow = 2;
   static INLINE Sixteen levels() {
     return Sixteen{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+  }
+};
+
+// The scale of MXFP4 is its first byte e, and half of 2^(e - 127), since the levels are doubled.
+struct MXFP4 : OfLevels<MXFP4, kMXFP4> {
+  static constexpr int kLow = 1;
+  static INLINE Sixteen levels() { return Sixteen{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}; }
+
+  // The bits of the scales: 2^-128 and 2^-127 are subnormal.
+  static INLINE Int bits_of_scales(Int e) { return e < 2 ? (e + 1) << 21 : (e - 1) << 23; }
+
+  static INLINE float scale_of(const char* block) {
+    return ((Vec)bits_of_scales(Int{} + static_cast<uint8_t>(*block)))[0];
+  }
+  static INLINE Vec scales_of_group(const char* p) {
+    Int e = {};
+    for (int i = 0; i < LANES; ++i) e[i] = static_cast<uint8_t>(p[i / 4 * kBytes]);
+    return (Vec)bits_of_scales(e);
+  }
+  static INLINE Vec scales_of_group(HalfGroup group) {
+    Int bits = bits_of_scales(Int{} + static_cast<uint8_t>(group.p[0]));
+    const Int second = bits_of_scales(Int{} + static_cast<uint8_t>(group.p[kBytes]));
+    for (int i = 4; i < LANES; ++i) bits[i] = i < 8 ? second[i] : 0;
+    return (Vec)bits;
+  }
+  static INLINE HalfFloats numbers_of_blocks(const char* p) {
+    Int e = {};
+    for (int i = 0; i < LANES; ++i) e[i] = static_cast<uint8_t>(p[block_of_lane(i) * kBytes]);
+    return {(Vec)bits_of_scales(e), Vec{}};
   }
 };
 

@@ -3,6 +3,7 @@
 #ifndef AIRLLM_CONVERSIONS_INL
 #define AIRLLM_CONVERSIONS_INL
 #include "blocks_32.inl"
+#include "blocks_codes.inl"
 #include "gemv_256.inl"
 
 namespace cpu::ISA {
@@ -31,7 +32,7 @@ INLINE void decode_group(float* out, const char* p) {
   *reinterpret_cast<BytesInMemory*>(codes[0]) = q.first;
   *reinterpret_cast<BytesInMemory*>(codes[1]) = q.second;
   for (int b = 0; b < kGroup; ++b, p += F::kBytes, out += 32) {
-    const float scale = half_at(p), offset = F::kOffset ? half_at(p + 2) : -0.f;
+    const float scale = F::scale_of(p), offset = F::kOffset ? half_at(p + 2) : -0.f;
     for (int i = 0; i < 32; i += LANES)
       decode_lanes(out + i, codes[i / 16] + 16 * b + i % 16, F::kSigned ? 0 : F::kZero, scale, offset);
   }
@@ -71,12 +72,27 @@ INLINE void decode_block(float* out, const char* p) {
   }
 }
 
+// A block of 256 signed codes.
+template <class F>
+INLINE void decode_codes(float* out, const char* p) {
+  const CodesInMemory256<F> all(p);
+  for (int c = 0; c < 8; ++c) {
+    float scales[2];
+    F::scales(scales, nullptr, reinterpret_cast<const uint8_t*>(p), c);
+    for (int i = 32 * c; i < 32 * c + 32; i += LANES)
+      decode_lanes(out + i, reinterpret_cast<const char*>(all.codes) + i, 0, scales[i % 32 / F::kUnit], -0.f);
+  }
+}
+
 template <class F>
 void decode(float* out, const char* p, int64_t n) {
-  if constexpr (F::kValues == 32)
-    return decode_groups<F>(out, p, n);
-  else
-    for (; n; n -= 256, out += 256, p += F::kBytes) decode_block<F>(out, p);
+  if constexpr (F::kValues == 32) return decode_groups<F>(out, p, n);
+  for (; n; n -= 256, out += 256, p += F::kBytes) {
+    if constexpr (F::kValues == 256 && F::kSigned)
+      decode_codes<F>(out, p);
+    else if constexpr (F::kValues == 256)
+      decode_block<F>(out, p);
+  }
 }
 
 template <class T>

@@ -12,6 +12,7 @@
 #include "../simd/transpose.inl"
 #include "blocks_256.inl"
 #include "blocks_32.inl"
+#include "blocks_codes.inl"
 #include "gemm.h"
 
 namespace cpu::ISA {

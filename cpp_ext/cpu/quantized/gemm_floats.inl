@@ -4,6 +4,7 @@
 #include "../ops/matmul.inl"
 #include "blocks_256.inl"
 #include "blocks_32.inl"
+#include "blocks_codes.inl"
 #include "gemm.h"
 
 namespace cpu::ISA {

@@ -1,6 +1,7 @@
 // Kernels on weights as stored: plain floats, or blocks of quantized values.
 #pragma once
 #include "../dtypes.h"
+#include "codebooks.h"
 #include "formats.h"
 
 namespace cpu {

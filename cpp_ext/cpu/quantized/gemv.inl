@@ -10,6 +10,7 @@
 #include "gemv.h"
 #include "gemv_256.inl"
 #include "gemv_32.inl"
+#include "gemv_codes.inl"
 #include "gemv_floats.inl"
 #include "operands.inl"
 
@@ -113,7 +114,8 @@ template <class F>
 constexpr FewRows few_rows_of = {F::packed_bytes, F::pack, product<F, 1>, product<F, 2>, product<F, 4>};
 
 template <class F>
-using BlockProducts = std::conditional_t<F::kValues == 32, Blocks32<F>, Blocks256<F>>;
+using BlockProducts = std::conditional_t<F::kValues == 32, Blocks32<F>,
+                                         std::conditional_t<F::kSigned, BlocksOfCodes<F>, Blocks256<F>>>;
 
 constexpr FewRows few_rows_table[kFormats] = {few_rows_of<Floats<float>>, few_rows_of<Floats<Float16>>,
                                               few_rows_of<Floats<BFloat16>>,

@@ -204,7 +204,7 @@ INLINE Int correction(const Group& x) {
 template <class F, class Group, int M>
 INLINE void add_group(Vec (&sums)[M], Group w, const char* const (&x)[M]) {
   const Pair q = F::unpack(w);
-  const Vec scale = half_floats<F::kBytes>(w), offset = F::kOffset ? half_floats<F::kBytes>(w + 2) : Vec{};
+  const Vec scale = F::scales_of_group(w), offset = F::kOffset ? half_floats<F::kBytes>(w + 2) : Vec{};
   for (int m = 0; m < M; ++m) {
     const Group32& group = *reinterpret_cast<const Group32*>(x[m]);
     add_scaled<F>(&sums[m], dot_with<F>(correction<F>(group), q, group.values), scale, offset, group);
@@ -220,7 +220,7 @@ INLINE void add_groups(Vec (&sums)[M], const char* w, const char* const (&x)[M])
     for (int m = 0; m < M; ++m)
       dots[m][g] = dot_with<F>(Int{}, q, reinterpret_cast<const Groups32*>(x[m])->values[g]);
   }
-  const HalfFloats half_floats = half_floats_of_blocks<F::kBytes>(w);
+  const HalfFloats half_floats = F::numbers_of_blocks(w);
   for (int m = 0; m < M; ++m) {
     const Groups32& groups = *reinterpret_cast<const Groups32*>(x[m]);
     const Int dot = sums_of_blocks(dots[m]) + correction<F>(groups);

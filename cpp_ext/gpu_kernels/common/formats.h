@@ -1,7 +1,7 @@
 // Stored weights: reads 16 values at a time, of a float type or of one of ggml's block formats
 // (airllm/formats/ defines them). A unit is 16 values that are adjacent in memory: two runs of 8,
 // the second APART from the first, since two values of a block often share a byte. Blocks begin at even
-// addresses.
+// addresses, but for those of mxfp4.
 //
 // A block format is a row of the table, run_<format>(unit), which returns where a unit's first run begins,
 // and unpack_<format>(block, unit, v), which unpacks both runs; then block_kernels.inc defines its kernels.
@@ -21,18 +21,22 @@
 #include "reduce.h"
 
 // The block formats: name, ggml's number, values per block, bytes per block, APART.
-#define BLOCK_FORMATS(FORMAT)    \
-  FORMAT(q8_0, 8, 32, 34, 8)     \
-  FORMAT(q4_0, 2, 32, 18, 16)    \
-  FORMAT(q4_1, 3, 32, 20, 16)    \
-  FORMAT(q5_0, 6, 32, 22, 16)    \
-  FORMAT(q5_1, 7, 32, 24, 16)    \
-  FORMAT(q2_k, 10, 256, 84, 32)  \
-  FORMAT(q3_k, 11, 256, 110, 32) \
-  FORMAT(q4_k, 12, 256, 144, 32) \
-  FORMAT(q5_k, 13, 256, 176, 32) \
-  FORMAT(q6_k, 14, 256, 210, 64) \
-  FORMAT(iq4_nl, 20, 32, 18, 16)
+#define BLOCK_FORMATS(FORMAT)      \
+  FORMAT(q8_0, 8, 32, 34, 8)       \
+  FORMAT(q4_0, 2, 32, 18, 16)      \
+  FORMAT(q4_1, 3, 32, 20, 16)      \
+  FORMAT(q5_0, 6, 32, 22, 16)      \
+  FORMAT(q5_1, 7, 32, 24, 16)      \
+  FORMAT(q2_k, 10, 256, 84, 32)    \
+  FORMAT(q3_k, 11, 256, 110, 32)   \
+  FORMAT(q4_k, 12, 256, 144, 32)   \
+  FORMAT(q5_k, 13, 256, 176, 32)   \
+  FORMAT(q6_k, 14, 256, 210, 64)   \
+  FORMAT(iq4_nl, 20, 32, 18, 16)   \
+  FORMAT(iq4_xs, 23, 256, 136, 16) \
+  FORMAT(mxfp4, 39, 32, 17, 16)    \
+  FORMAT(tq1_0, 34, 256, 54, 8)    \
+  FORMAT(tq2_0, 35, 256, 66, 32)
 
 // Format numbers: those of the float types, then these.
 #define FIRST_BLOCK_FORMAT 16
@@ -170,10 +174,12 @@ DEVFN void unpack_q5_1(GLOBAL const U8* block, int unit, float* v) {
 #define FORMAT q5_1
 #include "block_kernels.inc"
 
-// The 16 values of iq4_nl, as bytes.
+// A signed byte of these sixteen.
+DEVFN float signed_byte(const U32* words, int j) { return (float)((FIELD(words, j, 0, 255) ^ 128) - 128); }
+
 DEVFN float iq4_nl_value(int q) {
   const U32 words[4] = {0xbfad9881u, 0xf6eaddcfu, 0x26190d01u, 0x71594535u};
-  return (float)((FIELD(words, q, 0, 255) ^ 128) - 128);
+  return signed_byte(words, q);
 }
 DEVFN int run_iq4_nl(int unit) { return unit * 8; }
 DEVFN void unpack_iq4_nl(GLOBAL const U8* block, int unit, float* v) {
@@ -186,6 +192,24 @@ DEVFN void unpack_iq4_nl(GLOBAL const U8* block, int unit, float* v) {
   }
 }
 #define FORMAT iq4_nl
+#include "block_kernels.inc"
+
+// mxfp4: the scale is half of 2^(e - 127), since FP4's values are doubled.
+DEVFN float mxfp4_value(int q) {
+  const U32 words[4] = {0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu};
+  return signed_byte(words, q);
+}
+DEVFN int run_mxfp4(int unit) { return unit * 8; }
+DEVFN void unpack_mxfp4(GLOBAL const U8* block, int unit, float* v) {
+  const U32 e = block[0];
+  const float scale = AS_FLOAT(e < 2 ? (e + 1) << 21 : (e - 1) << 23);
+  for (int j = 0; j < 8; ++j) {
+    const int both = block[1 + unit * 8 + j];
+    v[j] = scale * mxfp4_value(both & 15);
+    v[8 + j] = scale * mxfp4_value(both >> 4);
+  }
+}
+#define FORMAT mxfp4
 #include "block_kernels.inc"
 
 // ---- blocks of 256, whose sub-blocks of 16 or 32 have their own scales ----
@@ -295,6 +319,58 @@ DEVFN void unpack_q6_k(GLOBAL const U8* block, int unit, float* v) {
   }
 }
 #define FORMAT q6_k
+#include "block_kernels.inc"
+
+// iq4_xs: the values of iq4_nl; six-bit scales, whose upper two bits are in a word of their own.
+DEVFN int run_iq4_xs(int unit) { return unit / 2 * 32 + unit % 2 * 8; }
+DEVFN int scale_iq4_xs(GLOBAL const U8* block, int sub) {
+  const int low = block[4 + sub / 2] >> (sub % 2 * 4) & 15, high = block[2 + sub / 4] >> (sub % 4 * 2) & 3;
+  return (low | high << 4) - 32;
+}
+DEVFN void unpack_iq4_xs(GLOBAL const U8* block, int unit, float* v) {
+  const float scale = half_at(block) * (float)scale_iq4_xs(block, unit / 2);
+  U32 words[2];
+  load_bytes(block + 8 + unit * 8, words);
+  for (int j = 0; j < 8; ++j) {
+    v[j] = scale * iq4_nl_value(FIELD(words, j, 0, 15));
+    v[8 + j] = scale * iq4_nl_value(FIELD(words, j, 4, 15));
+  }
+}
+#define FORMAT iq4_xs
+#include "block_kernels.inc"
+
+// tq2_0: the bits of q2_k, with one scale.
+DEVFN int run_tq2_0(int unit) { return run_q2_k(unit); }
+DEVFN void unpack_tq2_0(GLOBAL const U8* block, int unit, float* v) {
+  const float scale = half_at(block + 64);
+  const int shift = unit / 4 % 2 * 4;
+  U32 words[2];
+  load_bytes(block + unit / 8 * 32 + unit % 4 * 8, words);
+  for (int j = 0; j < 8; ++j) {
+    v[j] = scale * (float)(FIELD(words, j, shift, 3) - 1);
+    v[8 + j] = scale * (float)(FIELD(words, j, shift + 2, 3) - 1);
+  }
+}
+#define FORMAT tq2_0
+#include "block_kernels.inc"
+
+// tq1_0: bytes are fractions of 256 with five ternary digits. 32 bytes have the first 160 values, 16 bytes
+// the next 80. Four bytes, with four digits each, have the last 16.
+DEVFN int ternary_digit(int byte, int number) {
+  const int power = number == 0 ? 1 : number == 1 ? 3 : number == 2 ? 9 : number == 3 ? 27 : 81;
+  return (byte * power & 255) * 3 >> 8;
+}
+DEVFN int run_tq1_0(int unit) { return unit * 16; }
+DEVFN void unpack_tq1_0(GLOBAL const U8* block, int unit, float* v) {
+  const float scale = half_at(block + 52);
+  GLOBAL const U8* from = block + (unit < 10 ? unit % 2 * 16 : unit < 15 ? 32 : 48);
+  const int number = unit < 10 ? unit / 2 : unit - 10;
+  for (int j = 0; j < 16; ++j) {
+    const int digit = unit < 15 ? ternary_digit(from[j], number) : ternary_digit(from[j % 4], j / 4);
+    v[j] = scale * (float)(digit - 1);
+  }
+}
+#define FORMAT tq1_0
 #include "block_kernels.inc"
 
 #endif
