@@ -39,6 +39,12 @@ def as_half(column: np.ndarray) -> np.ndarray:
     return column.astype(np.float16).view(np.uint8)
 
 
+def half_or_nan(scale: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The scales of blocks x; NaN for a block with a number that is not finite, which searches ignore."""
+    finite = np.isfinite(x).all(axis=1, keepdims=True) & ~np.isnan(scale)
+    return as_half(np.where(finite, scale, np.float32(np.nan)))
+
+
 def reciprocal(scale: np.ndarray) -> np.ndarray:
     return np.where(scale == 0, np.float32(0), np.float32(1) / scale)
 

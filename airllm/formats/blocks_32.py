@@ -11,6 +11,7 @@ from airllm.formats.bits import (
     as_half,
     fifth_bits,
     half_at,
+    half_or_nan,
     join_nibbles,
     nibbles,
     pack_fifth_bits,
@@ -130,17 +131,18 @@ def search_iq4_nl(x: np.ndarray) -> np.ndarray:
 
 def pack_iq4_nl(x: np.ndarray) -> np.ndarray:
     scale = search_iq4_nl(np.ascontiguousarray(x.T))[:, None]
-    return np.hstack([as_half(scale), join_nibbles(nearest_iq4_nl(x * reciprocal(scale)))])
+    return np.hstack([half_or_nan(scale, x), join_nibbles(nearest_iq4_nl(x * reciprocal(scale)))])
 
 
 def pack_mxfp4(x: np.ndarray) -> np.ndarray:
-    """The largest magnitude, rounded down to a power of two, becomes 4; more than 6 is cut. A NaN becomes 0.
+    """The largest magnitude, rounded down to a power of two, becomes 4; more than 6 is cut. A NaN becomes 0,
+    and an infinity the largest number.
 
     ggml takes a float32 logarithm, which rounds up just below a power of two.
     """
-    largest = np.fmax.reduce(np.abs(x), axis=1, keepdims=True).astype(np.float64)
+    x = np.nan_to_num(x)
+    largest = np.abs(x).max(axis=1, keepdims=True).astype(np.float64)
     power = np.floor(np.log2(largest).astype(np.float32))
     exponent = np.where(largest > 0, power + np.float32(125), np.float32(0)).astype(np.int32) & 255
     errors = np.abs(FP4_VALUES[:, None, None] * np.ldexp(np.float32(1), exponent - 128) - x)
-    codes = np.where(np.isnan(x), 0, errors.argmin(axis=0))
-    return np.hstack([exponent, join_nibbles(codes)]).astype(np.uint8)
+    return np.hstack([exponent.astype(np.uint8), join_nibbles(errors.argmin(axis=0).astype(np.uint8))])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from airllm.formats.bits import as_half, half_at, join_fields, join_nibbles
+from airllm.formats.bits import as_half, half_at, half_or_nan, join_fields, join_nibbles
 from airllm.formats.blocks_32 import nearest_iq4_nl, search_iq4_nl
 from airllm.formats.scale_search import (
     LEAST,
@@ -31,12 +31,6 @@ def _columns(x: np.ndarray, size: int) -> np.ndarray:
 def _codes(columns: np.ndarray) -> np.ndarray:
     """The codes of all blocks (n, 256), uint8, from columns of sub-blocks."""
     return columns.T.reshape(-1, 256).astype(np.uint8)
-
-
-def _half(step: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """The step as float16. NaN for a block with a NaN or an infinity, which the search would pass over."""
-    finite = np.isfinite(x).all(axis=1, keepdims=True) & ~np.isnan(step)
-    return as_half(np.where(finite, step, np.float32(np.nan)))
 
 
 def _rounded_again(
@@ -72,7 +66,7 @@ def _pack_with_offsets(
         np.minimum(nearest(each) & 255, most_scale).astype(np.uint8)
         for each in (by * scales, offset_by * offsets)
     )
-    halves = np.hstack([_half(step, x), as_half(offset_step)])
+    halves = np.hstack([half_or_nan(step, x), as_half(offset_step)])
     q = _rounded_again(columns, q, half_at(halves, 0) * scales, 0, most, offsets=half_at(halves, 2) * offsets)
     return halves, scales, offsets, _codes(q)
 
@@ -111,7 +105,7 @@ def _signed_scales(
     zero = np.abs(largest) <= least
     inverse = np.where(zero, np.float32(0), np.float32(-most) / largest)
     step = np.where(zero, np.float32(0), np.float32(1) / inverse)
-    return _half(step, x), nearest(inverse * scales).clip(-most, most - 1), zero
+    return half_or_nan(step, x), nearest(inverse * scales).clip(-most, most - 1), zero
 
 
 def pack_q3_k(x: np.ndarray) -> np.ndarray:
@@ -158,4 +152,4 @@ def pack_iq4_xs(x: np.ndarray) -> np.ndarray:
     q = _codes(nearest_iq4_nl(np.where(by == 0, np.float32(0), np.float32(1) / by) * columns))
     codes = (scales + 32).astype(np.uint8)
     low, high = join_nibbles(codes & np.uint8(15), 1), join_fields(codes >> np.uint8(4), 1, 0, 2, 4, 6)
-    return np.hstack([_half(step, x), high, low, join_nibbles(q, 16)])
+    return np.hstack([half_or_nan(step, x), high, low, join_nibbles(q, 16)])
