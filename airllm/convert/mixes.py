@@ -168,20 +168,14 @@ _MIXES = {
         tuple((part, _always, "mxfp4") for part in ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")),
     ),
 }
-# Every name that a user may give. Those without an ending mean the middle one, as in llama.cpp.
-TARGETS = (
-    {
-        "f32": Mix("float32", 0, "float32"),
-        "f16": Mix("float16", 1, "float16"),
-        "bf16": Mix("bfloat16", 32, "bfloat16"),
-    }
-    | {
-        name: Mix(name, FORMATS[name].file_type or 0, "q8_0")
-        for name in ("q8_0", "q4_0", "q4_1", "q5_0", "q5_1")
-    }
-    | _MIXES
-    | {name: _MIXES[f"{name}_m"] for name in ("q3_k", "q4_k", "q5_k")}
-)
+_FLOATS = {
+    "f32": Mix("float32", 0, "float32"),
+    "f16": Mix("float16", 1, "float16"),
+    "bf16": Mix("bfloat16", 32, "bfloat16"),
+}
+_PLAIN = {name: Mix(name, of.file_type, "q8_0") for name, of in FORMATS.items() if of.file_type is not None}
+# Every name that a user may give. Those without an ending mean the middle mix, as in llama.cpp.
+TARGETS = _FLOATS | _PLAIN | _MIXES | {name: _MIXES[f"{name}_m"] for name in ("q3_k", "q4_k", "q5_k")}
 # Formats of blocks of 256 -> the format for rows that are a multiple of 32 only.
 _FOR_SHORT_ROWS = {
     "q2_k": "iq4_nl",
