@@ -178,8 +178,8 @@ _PLAIN = {name: Mix(name, of.file_type, "q8_0") for name, of in FORMATS.items() 
 TARGETS = _FLOATS | _PLAIN | _MIXES | {name: _MIXES[f"{name}_m"] for name in ("q3_k", "q4_k", "q5_k")}
 # Formats of blocks of 256 -> the format for rows that are a multiple of 32 only.
 _FOR_SHORT_ROWS = {
-    "q2_k": "iq4_nl",
-    "q3_k": "iq4_nl",
+    "q2_k": "q4_0",
+    "q3_k": "q4_0",
     "iq4_xs": "iq4_nl",
     "q4_k": "q5_0",
     "q5_k": "q5_1",

@@ -70,7 +70,7 @@ def test_the_values_of_llama_70b_have_five_bits():
 
 
 def test_short_rows_get_blocks_of_32_or_floats():
-    short = {"q2_k": "iq4_nl", "q3_k_s": "iq4_nl", "q4_k_s": "q5_0", "q5_k_s": "q5_1", "q6_k": "q8_0"}
+    short = {"q2_k": "q4_0", "q3_k_s": "q4_0", "q4_k_s": "q5_0", "q5_k_s": "q5_1", "q6_k": "q8_0"}
     shape = Shape(8, 0, 1)
     for mix, into in short.items():
         assert format_of_matrix(TARGETS[mix], "blk.4.attn_q.weight", 96, shape, False) == into

@@ -219,7 +219,7 @@ def test_a_mix_has_the_bytes_of_ggml(wide, tmp_path, format):
             kind = gguf.GGMLQuantizationType(FORMATS[after.format].ggml_type)
             assert np.array_equal(after.data, libgguf.quantize_rows(old.tensor(name), kind)), name
     assert formats["token_embd"] == "q6_k" and formats["blk.0.attn_q"] == mix.format
-    assert formats["blk.0.attn_output"] in ("q5_0", "q5_1", "q8_0", "iq4_nl")
+    assert formats["blk.0.attn_output"] in ("q4_0", "q5_0", "q5_1", "q8_0", "iq4_nl")
     more = {"q4_k_m": "q6_k", "q5_k_m": "q6_k", "q4_k_s": "q5_k", "q3_k_m": "q5_k", "q2_k": "q4_k"}
     if format in more:
         assert formats["blk.0.attn_v"] == more[format]
