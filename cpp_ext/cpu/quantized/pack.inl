@@ -232,15 +232,16 @@ NOINLINE void pack_q6_k(char* p, const float* x) {
 
 constexpr float kLevels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
+// The nearest level, by counting down from the last one: that of a NaN.
 INLINE Int code_of_level(Vec v) {
-  Int code = {};
-  for (int j = 0; j < 15; ++j) code -= v >= (kLevels[j] + kLevels[j + 1]) / 2;
+  Int code = Int{} + 15;
+  for (int j = 0; j < 15; ++j) code += v < (kLevels[j] + kLevels[j + 1]) / 2;
   return code;
 }
 INLINE Vec nearest_level(Vec v) {
-  Int level = Int{} + static_cast<int>(kLevels[0]);
+  Int level = Int{} + static_cast<int>(kLevels[15]);
   for (int j = 0; j < 15; ++j)
-    level += (v >= (kLevels[j] + kLevels[j + 1]) / 2) & static_cast<int>(kLevels[j + 1] - kLevels[j]);
+    level += (v < (kLevels[j] + kLevels[j + 1]) / 2) & static_cast<int>(kLevels[j] - kLevels[j + 1]);
   return to_float(level);
 }
 
