@@ -10,7 +10,7 @@ products read four, so their share of it can exceed 100 %. ggml is built from so
 (`python -m benchmarks.ggml_peer`), for the same instruction set. It counts with the weights as stored or
 with its repacked weights, whichever is faster.
 
-The last column is the maximum of t(m) / (t(i) + t(m - i)). Above 1, m rows are slower in one call than in two.
+The last column is the maximum of t(m) / (t(i) + t(m - i)): above 1, one call takes longer than two.
 """
 
 from __future__ import annotations

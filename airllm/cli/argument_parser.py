@@ -51,7 +51,7 @@ _EXAMPLES = {
         airllm tune --quick --ops linear,attention""",
     "quantize": """
         airllm quantize folder/ new.gguf
-        airllm quantize smollm2 new.gguf --format q8_0""",
+        airllm quantize smollm2 new.gguf --format q4_k_m""",
     "cpp-flags": """
         g++ -O3 program.cpp $(airllm cpp-flags) -o program""",
 }
@@ -210,7 +210,8 @@ def _add_quantize(commands: Any) -> None:
         "--format",
         default="q4_0",
         metavar="F",
-        help="f32, f16, bf16 or a block format such as q8_0; an unknown one lists all; default: %(default)s",
+        help="f32, f16, bf16, a format such as q8_0, or a mix such as q4_k_m; an unknown one lists all; "
+        "default: %(default)s",
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from airllm import tensor_ops
 from airllm.architectures import config_of
 from airllm.convert.folder_to_gguf import folder_source
+from airllm.convert.mixes import TARGETS, Mix, Shape, format_of_matrix
 from airllm.files.gguf import GgufFile
 from airllm.files.gguf_writer import (
     FLOATS,
@@ -30,12 +31,6 @@ from airllm.formats import FORMATS, Quantized
 from airllm.progress import OnProgress, unseen
 from airllm.writable import refuse_unwritable
 
-# Format as a user names it -> our name, and ggml's number of a file mostly in it.
-TARGETS = {
-    "f32": ("float32", 0),
-    "f16": ("float16", 1),
-    "bf16": ("bfloat16", 32),
-} | {of.name: (of.name, of.file_type) for of in FORMATS.values() if of.file_type is not None}
 # Keys that describe the file and not the model.
 _OF_THE_FILE = (
     "general.architecture",
@@ -58,17 +53,18 @@ class Written:
 
 
 def quantize(source: Path, target: Path, format: str = "q4_0", on_progress: OnProgress = unseen) -> Written:
-    """Write the model `source` to the GGUF file `target`, with matrices in `format`.
+    """Write the model `source` to the GGUF file `target`, with matrices in `format`: a float format, a block
+    format, or a mix of them such as q4_k_m, which has the formats that llama.cpp chooses. Case is ignored.
 
-    Vectors and the routers of experts stay float32. The output matrix has at least q8_0. A matrix is float16
-    if its rows are not a multiple of 32. Everything else in a GGUF file is kept; for a folder it follows
+    Vectors and the routers of experts stay float32. The output matrix has more bits: q8_0, in a mix q6_k. A
+    matrix whose rows are no whole blocks of 256 gets a format of blocks of 32; float16, if they are no whole
+    blocks of 32 either. Everything else in a GGUF file is kept; for a folder it follows
     llama.cpp's conventions. Only a few rows are in memory at a time. Raises ValueError for an unknown format,
     ModelFileError or OSError for a model that cannot be read or that a GGUF file cannot express, and
     FileExistsError if `target` exists.
     """
     if str(format).lower() not in TARGETS:
         raise ValueError(f"format has value {format!r}, expected one of {', '.join(TARGETS)}")
-    format = format.lower()
     if target.exists():
         raise FileExistsError(f"{target} exists already: remove it, or choose another name")
     if not target.parent.exists():
@@ -83,7 +79,7 @@ def quantize(source: Path, target: Path, format: str = "q4_0", on_progress: OnPr
             config = config_of(weights)
             architecture = config.architecture
             keys, tensors = folder_source(weights, config)
-        return _write_file(target, architecture, keys, tensors, format, on_progress)
+        return _write_file(target, architecture, keys, tensors, TARGETS[format.lower()], on_progress)
 
 
 def _write_file(
@@ -91,16 +87,16 @@ def _write_file(
     architecture: str,
     keys: list[Key],
     tensors: list[Source],
-    format: str,
+    mix: Mix,
     on_progress: OnProgress,
 ) -> Written:
-    name, number = TARGETS[format]
-    keys = [*keys, Key("general.file_type", number, UINT32)]
+    shape = Shape.of(architecture, {key.name: key.value for key in keys})
+    keys = [*keys, Key("general.file_type", mix.file_type, UINT32)]
     keys.append(Key("general.quantization_version", 2, UINT32))
     output = "output.weight" if any(t.name == "output.weight" for t in tensors) else "token_embd.weight"
     planned, twice, before = [], set(), 0
     for tensor in tensors:
-        into = _format_for(tensor, name, output)
+        into = _format_for(tensor, mix, shape, output)
         planned.append(_plan(tensor, into))
         before += tensor.nbytes
         if tensor.format != into and tensor.format in FORMATS and into in FORMATS:
@@ -126,8 +122,8 @@ def _all_tensors(file: GgufFile) -> Iterator[Source]:
         yield Source.of(name, stored, lambda stored=stored: [stored])  # type: ignore[misc]
 
 
-def _format_for(tensor: Source, wanted: str, output: str) -> str:
-    """The format of a tensor in the new file."""
+def _format_for(tensor: Source, mix: Mix, shape: Shape, output: str) -> str:
+    """The format of a tensor in the new file; `output` is the name of the output matrix."""
     has = tensor.format
     if has not in FORMATS and has not in FLOATS:
         return has  # integers
@@ -135,11 +131,7 @@ def _format_for(tensor: Source, wanted: str, output: str) -> str:
         return "float32"
     if "ffn_gate_inp" in tensor.name:
         return "float32"
-    if wanted in FLOATS:
-        return wanted
-    if tensor.shape[-1] % FORMATS[wanted].values:
-        return "float16"
-    return "q8_0" if tensor.name == output else wanted
+    return format_of_matrix(mix, tensor.name, tensor.shape[-1], shape, tensor.name == output)
 
 
 def _plan(tensor: Source, format: str) -> PlannedTensor:

@@ -1,4 +1,4 @@
-"""Reads GGUF files, versions 2 and 3: metadata, and tensors as views of one read-only memory map.
+"""Reads GGUF files, versions 2 and 3: metadata, and tensors as views of read-only memory maps.
 
 The reader of the package `gguf` makes an array of every word of the vocabulary, which takes seconds. This
 module only skips over an array in the metadata to find its end, and decodes its items on first use.
@@ -10,8 +10,10 @@ dimensions, type and offset of each tensor; padding to the alignment; the tensor
 
 from __future__ import annotations
 
+import mmap
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from math import prod
 from os import PathLike
@@ -22,6 +24,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from airllm.files.gguf_parts import check_parts, locate_parts
 from airllm.files.weight_file import ModelFileError, Span, Stored, first_names, map_file, unmap
 from airllm.formats import FORMATS, Quantized
 
@@ -72,28 +75,51 @@ class TensorInfo:
     nbytes: int
 
 
-class GgufFile:
-    """A GGUF file: its `metadata`, and its tensors by name.
+class _Part:
+    """A mapped file with its own `metadata` and `tensors`: a whole model, or a part of one."""
 
-    A tensor is a NumPy array (float32, float16, bfloat16, or another NumPy dtype) or a `Quantized`. Its shape
-    is ggml's reversed: the last axis is contiguous. Raises ModelFileError for a file that is broken or
-    unsupported, OSError for one that cannot be opened.
+    def __init__(self, path: Path):
+        self.path = path
+        self.map = map_file(path)
+        try:
+            reader = _Reader(path, self.map)
+            self.version, tensors, keys = _start(reader)
+            self.metadata = Metadata(path, self.map, *_keys(reader, keys))
+            infos = [_tensor(reader, i) for i in range(tensors)]
+            self.data_start = _align(reader.at, self.metadata.alignment())
+            self.tensors = _place_tensors(self, infos, len(self.map))
+        except BaseException:
+            unmap(self.map)
+            raise
+
+    def tensor(self, name: str) -> Stored:
+        info = self.tensors[name]
+        if of := _FORMATS.get(info.ggml_type):
+            *lead, row = info.shape
+            data = np.frombuffer(self.map, np.uint8, info.nbytes, info.start)
+            return Quantized(data.reshape(*lead, row // of.values * of.bytes), of.name)
+        flat = np.frombuffer(self.map, _DTYPES[info.ggml_type], prod(info.shape), info.start)
+        return flat.reshape(info.shape)
+
+    def close(self) -> None:
+        unmap(self.map)
+
+
+class GgufFile:
+    """A GGUF file, or all files of a model that is split into parts: its `metadata`, and its tensors by name.
+
+    `path` may be that of any part; afterwards it is that of the first part, which has the metadata. A tensor
+    is a NumPy array (float32, float16, bfloat16, or another NumPy dtype) or a `Quantized`. Its shape is
+    ggml's reversed: the last axis is contiguous. Raises ModelFileError for a file that is broken or
+    unsupported and for parts that are missing, OSError for a file that cannot be opened.
     """
 
     def __init__(self, path: str | PathLike[str]):
-        self.path = Path(path)
-        self._map = map_file(self.path)
-        try:
-            reader = _Reader(self.path, self._map)
-            self.version, tensors, keys = _start(reader)
-            self.metadata = Metadata(self.path, self._map, *_keys(reader, keys))
-            infos = [_tensor(reader, i) for i in range(tensors)]
-            self.data_start = _align(reader.at, self.metadata.alignment())
-            self.tensors = _place_tensors(self, infos, len(self._map))
-            _refuse_parts(self)
-        except BaseException:
-            unmap(self._map)
-            raise
+        self._parts = _open_parts(Path(path))
+        first = self._parts[0]
+        self.path, self.version, self.metadata = first.path, first.version, first.metadata
+        self.tensors = {name: info for part in self._parts for name, info in part.tensors.items()}
+        self._part_of = {name: part for part in self._parts for name in part.tensors}
 
     def names(self) -> list[str]:
         """Names of all tensors, in the order of the header."""
@@ -101,29 +127,29 @@ class GgufFile:
 
     def tensor(self, name: str) -> Stored:
         """A read-only view of the map; it reads nothing yet. ModelFileError for an unknown name."""
-        info = self._info(name)
-        if of := _FORMATS.get(info.ggml_type):
-            *lead, row = info.shape
-            data = np.frombuffer(self._map, np.uint8, info.nbytes, info.start)
-            return Quantized(data.reshape(*lead, row // of.values * of.bytes), of.name)
-        flat = np.frombuffer(self._map, _DTYPES[info.ggml_type], prod(info.shape), info.start)
-        return flat.reshape(info.shape)
+        return self._part_with(name).tensor(name)
 
     def span(self, name: str) -> Span:
-        """The tensor's bytes in the map."""
-        info = self._info(name)
-        return Span(self._map, info.start, info.nbytes)
+        """The tensor's bytes in the map of its file."""
+        part = self._part_with(name)
+        info = part.tensors[name]
+        return Span(part.map, info.start, info.nbytes)
+
+    def maps(self) -> list[mmap.mmap]:
+        """The maps of all files, also of a first part without tensors."""
+        return [part.map for part in self._parts]
 
     def close(self) -> None:
-        """Close the file. Arrays that are still held keep the map."""
-        unmap(self._map)
+        """Close the files. Arrays that are still held keep their maps."""
+        for part in self._parts:
+            part.close()
 
-    def _info(self, name: str) -> TensorInfo:
-        if name not in self.tensors:
+    def _part_with(self, name: str) -> _Part:
+        if name not in self._part_of:
             raise ModelFileError(
                 self.path, f"tensor {name}", "is missing", f"one of {first_names(self.tensors)}"
             )
-        return self.tensors[name]
+        return self._part_of[name]
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
@@ -135,6 +161,20 @@ class GgufFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _open_parts(path: Path) -> list[_Part]:
+    """Open the file, and all others if it is one of several parts; in order."""
+    with ExitStack() as opened:
+        given = opened.enter_context(closing(_Part(path)))
+        paths = locate_parts(given)
+        if paths == [path]:
+            parts = [given]
+        else:
+            parts = [given if p == path else opened.enter_context(closing(_Part(p))) for p in paths]
+            check_parts(parts)
+        opened.pop_all()
+    return parts
 
 
 # ------------------------------------------------------------------------------------------------ metadata
@@ -347,7 +387,7 @@ def _align(at: int, alignment: int) -> int:
     return (at + alignment - 1) // alignment * alignment
 
 
-def _place_tensors(file: GgufFile, infos: list[TensorInfo], size: int) -> dict[str, TensorInfo]:
+def _place_tensors(file: _Part, infos: list[TensorInfo], size: int) -> dict[str, TensorInfo]:
     """The tensors by name, with offsets in the file. They must be aligned, inside the file and disjoint."""
     found: dict[str, TensorInfo] = {}
     alignment = file.metadata.alignment()
@@ -369,10 +409,3 @@ def _place_tensors(file: GgufFile, infos: list[TensorInfo], size: int) -> dict[s
             expected = f"byte {before.start + before.nbytes} or later, where tensor {before.name} ends"
             raise ModelFileError(file.path, f"tensor {info.name}", what, expected)
     return found
-
-
-def _refuse_parts(file: GgufFile) -> None:
-    parts = file.metadata.get("split.count", 1)
-    if type(parts) is not int or parts > 1:  # 0 if parts were joined
-        expected = "1: join the parts first (llama-gguf-split --merge)"
-        raise ModelFileError(file.path, "key split.count", f"has value {parts}", expected)

@@ -16,7 +16,7 @@ from typing import Any
 
 from airllm import extras
 from airllm.files import smollm2
-from airllm.files.weight_file import is_in_parts, is_text_model
+from airllm.files.weight_file import is_text_model, name_all_parts, name_models
 from airllm.progress import OnProgress, unseen
 
 SMOLLM2 = "smollm2"
@@ -166,25 +166,26 @@ def _folder(hub: Any, repo: str, access: dict[str, Any]) -> Path:
 
 
 def _gguf(hub: Any, repo: str, part: str, access: dict[str, Any]) -> Path:
-    """The GGUF file of this name, or the only one with `part` in its name."""
+    """The GGUF file of this name, or of the only model with `part` in its name."""
     if part.endswith(".gguf") and part != ".gguf" and (path := _file(hub, repo, part, access)).is_file():
         return path
-    files = [name for name in _names(hub, repo, access) if name.endswith(".gguf")]
-    files = [name for name in files if is_text_model(name) and not is_in_parts(name)]
+    names = [name for name in _names(hub, repo, access) if name.endswith(".gguf")]
+    files = name_models(filter(is_text_model, names))
     found = [name for name in files if part.lower() in name.lower()]
     if len(found) == 1:
         return _file(hub, repo, found[0], access)
     if not files:
-        raise ModelNotFound(f"{repo}: has no safetensors and no GGUF file in one part, expected one of them")
+        raise ModelNotFound(f"{repo}: has no safetensors and no GGUF file, expected one of them")
     expected = f"one of them by name, as in {repo}:{(found or files)[0]}"
     raise ModelNotFound(f"{repo}: has the GGUF files {', '.join(found or files)}, expected {expected}")
 
 
 def _file(hub: Any, repo: str, name: str, access: dict[str, Any]) -> Path:
-    """The local path of a repository's file; it may not exist. (Without a network, hf_hub_download would take
-    half a minute.)
+    """The local path of a repository's file, which is fetched with the other parts of its model. It may not
+    exist. (Without a network, hf_hub_download would take half a minute.)
     """
-    return Path(hub.snapshot_download(repo, allow_patterns=[escape(name)], **access)) / name
+    patterns = [escape(each) for each in name_all_parts(name)]
+    return Path(hub.snapshot_download(repo, allow_patterns=patterns, **access)) / name
 
 
 def _names(hub: Any, repo: str, access: dict[str, Any]) -> list[str]:

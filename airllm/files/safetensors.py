@@ -114,6 +114,10 @@ class SafetensorsFolder:
         at = file.places[name]
         return Span(file.map, at.start, at.nbytes)
 
+    def maps(self) -> list[mmap.mmap]:
+        """The maps of the shards that are open."""
+        return [file.map for file in self._open.values()]
+
     def close(self) -> None:
         """Close the files. Arrays that are still held keep their maps."""
         for file in self._open.values():

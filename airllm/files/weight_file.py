@@ -18,7 +18,7 @@ from airllm.backends.json_file import find_repeated
 from airllm.formats import Quantized
 
 Stored = np.ndarray | Quantized
-_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
+_PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 
 class ModelFileError(ValueError):
@@ -60,6 +60,9 @@ class WeightFile(Protocol):
     def span(self, name: str) -> Span:
         """The tensor's bytes in its map."""
 
+    def maps(self) -> list[mmap.mmap]:
+        """The maps of the files that are open, including those without tensors."""
+
     def close(self) -> None:
         """Close the file. Arrays that are still held stay valid and keep their map."""
 
@@ -74,17 +77,15 @@ class WeightFile(Protocol):
 
 def model_path(path: str | PathLike[str]) -> Path:
     """The path of a GGUF file or Hugging Face folder. For a folder without safetensors, it is that of the
-    GGUF file in it. Raises ModelFileError if there are several.
+    GGUF file in it, or of its first part. Raises ModelFileError if there are several models.
     """
     path = Path(path)
     if not path.is_dir() or any(path.glob("model*.safetensors*")):
         return path
-    files = sorted(file.name for file in path.glob("*.gguf") if is_text_model(file.name))
-    whole = [name for name in files if not is_in_parts(name)]
-    if len(whole) > 1:
-        expected = f"one, or the path of one of them, such as {path / whole[0]}"
-        raise ModelFileError(path, "", f"holds the GGUF files {first_names(whole)}", expected)
-    found = whole or files  # the first of several parts raises later, with how to join them
+    found = name_models(file.name for file in path.glob("*.gguf") if is_text_model(file.name))
+    if len(found) > 1:
+        expected = f"one, or the path of one of them, such as {path / found[0]}"
+        raise ModelFileError(path, "", f"holds the GGUF files {first_names(found)}", expected)
     return path / found[0] if found else path
 
 
@@ -93,9 +94,20 @@ def is_text_model(name: str) -> bool:
     return "mmproj" not in name
 
 
-def is_in_parts(name: str) -> bool:
-    """Whether a GGUF file of this name is one part of several."""
-    return bool(_PART.search(name))
+def name_models(names: Iterable[str]) -> list[str]:
+    """A name for each model among GGUF files: that of a whole file, or of the first of its parts."""
+    found: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: (bool(_PART.search(name)), name)):
+        found.setdefault(_PART.sub(".gguf", name), name)
+    return sorted(found.values())
+
+
+def name_all_parts(name: str) -> list[str]:
+    """The names of all parts, given that of one; the name alone if it is that of a whole file."""
+    match = _PART.search(name)
+    if match is None:
+        return [name]
+    return [f"{name[: match.start()]}-{i:05}-of-{match[1]}.gguf" for i in range(1, int(match[1]) + 1)]
 
 
 def map_file(path: Path) -> mmap.mmap:

@@ -39,6 +39,12 @@ def as_half(column: np.ndarray) -> np.ndarray:
     return column.astype(np.float16).view(np.uint8)
 
 
+def half_or_nan(scale: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The scales of blocks x; NaN for a block with a number that is not finite, which searches ignore."""
+    finite = np.isfinite(x).all(axis=1, keepdims=True) & ~np.isnan(scale)
+    return as_half(np.where(finite, scale, np.float32(np.nan)))
+
+
 def reciprocal(scale: np.ndarray) -> np.ndarray:
     return np.where(scale == 0, np.float32(0), np.float32(1) / scale)
 
@@ -54,3 +60,13 @@ def pack_nibbles(q: np.ndarray) -> np.ndarray:
 
 def pack_fifth_bits(q: np.ndarray) -> np.ndarray:
     return np.packbits(q >> np.uint8(4), axis=1, bitorder="little")
+
+
+def join_fields(q: np.ndarray, run: int, *shifts: int) -> np.ndarray:
+    """The reverse of `fields`: q (n, values) of few bits each as bytes."""
+    runs = q.reshape(len(q), -1, len(shifts), run) << np.array(shifts, np.uint8)[:, None]
+    return np.bitwise_or.reduce(runs, axis=2).reshape(len(q), -1)
+
+
+def join_nibbles(q: np.ndarray, run: int = 16) -> np.ndarray:
+    return join_fields(q, run, 0, 4)

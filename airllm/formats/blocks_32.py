@@ -11,6 +11,8 @@ from airllm.formats.bits import (
     as_half,
     fifth_bits,
     half_at,
+    half_or_nan,
+    join_nibbles,
     nibbles,
     pack_fifth_bits,
     pack_nibbles,
@@ -18,6 +20,7 @@ from airllm.formats.bits import (
     round_to,
     subtract_zero,
 )
+from airllm.formats.scale_search import largest_of, search_scale
 
 
 def unpack_q8_0(b: np.ndarray) -> np.ndarray:
@@ -101,3 +104,45 @@ def pack_q5_0(x: np.ndarray) -> np.ndarray:
 def pack_q5_1(x: np.ndarray) -> np.ndarray:
     head, q = _scale_with_offset(x, 31)
     return np.hstack([head, pack_fifth_bits(q), pack_nibbles(q)])
+
+
+_BETWEEN = (IQ4_NL_VALUES[1:] + IQ4_NL_VALUES[:-1]) / 2
+
+
+def nearest_iq4_nl(x: np.ndarray) -> np.ndarray:
+    """The codes of the nearest values; of two that are as near, the greater one."""
+    return np.searchsorted(_BETWEEN, x, side="right").astype(np.uint8)
+
+
+def search_iq4_nl(x: np.ndarray) -> np.ndarray:
+    """The scale of each sub-block, a column of x: one that maps the largest magnitude to near 127, of either
+    sign.
+    """
+    largest, zero = largest_of(x)
+    weights, end = x * x, IQ4_NL_VALUES[0]
+    scale, _ = search_scale(
+        x,
+        [np.float32(1) / (-largest / end), *((np.float32(i) + end) / largest for i in range(-7, 8))],
+        lambda scaled: IQ4_NL_VALUES[nearest_iq4_nl(scaled)],
+        lambda q: (weights * q * x, weights * q * q),
+    )
+    return np.where(zero, np.float32(0), scale)
+
+
+def pack_iq4_nl(x: np.ndarray) -> np.ndarray:
+    scale = search_iq4_nl(np.ascontiguousarray(x.T))[:, None]
+    return np.hstack([half_or_nan(scale, x), join_nibbles(nearest_iq4_nl(x * reciprocal(scale)))])
+
+
+def pack_mxfp4(x: np.ndarray) -> np.ndarray:
+    """The largest magnitude, rounded down to a power of two, becomes 4; more than 6 is cut. A NaN becomes 0,
+    and an infinity the largest number.
+
+    ggml takes a float32 logarithm, which rounds up just below a power of two.
+    """
+    x = np.nan_to_num(x)
+    largest = np.abs(x).max(axis=1, keepdims=True).astype(np.float64)
+    power = np.floor(np.log2(largest).astype(np.float32))
+    exponent = np.where(largest > 0, power + np.float32(125), np.float32(0)).astype(np.int32) & 255
+    errors = np.abs(FP4_VALUES[:, None, None] * np.ldexp(np.float32(1), exponent - 128) - x)
+    return np.hstack([exponent.astype(np.uint8), join_nibbles(errors.argmin(axis=0).astype(np.uint8))])

@@ -52,5 +52,6 @@ class Format:
 def _apply_by_pieces(
     function: Callable[[np.ndarray], np.ndarray], blocks: np.ndarray, out: np.ndarray
 ) -> None:
-    for start in range(0, len(blocks), _AT_ONCE):
-        out[start : start + _AT_ONCE] = function(blocks[start : start + _AT_ONCE])
+    step = _AT_ONCE // max(blocks.shape[1], out.shape[1])
+    for start in range(0, len(blocks), step):
+        out[start : start + step] = function(blocks[start : start + step])

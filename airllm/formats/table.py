@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airllm.formats import blocks_32, blocks_256, blocks_codebook
+from airllm.formats import blocks_32, blocks_256, blocks_codebook, pack_256
 from airllm.formats.format import Format
 
 FORMATS = {
@@ -15,14 +15,16 @@ FORMATS = {
         Format("q4_1", 32, 20, 3, blocks_32.unpack_q4_1, blocks_32.pack_q4_1, file_type=3, halves=(0, 2)),
         Format("q5_0", 32, 22, 6, blocks_32.unpack_q5_0, blocks_32.pack_q5_0, file_type=8),
         Format("q5_1", 32, 24, 7, blocks_32.unpack_q5_1, blocks_32.pack_q5_1, file_type=9, halves=(0, 2)),
-        Format("q2_k", 256, 84, 10, blocks_256.unpack_q2_k, halves=(80, 82)),
-        Format("q3_k", 256, 110, 11, blocks_256.unpack_q3_k, halves=(108,)),
-        Format("q4_k", 256, 144, 12, blocks_256.unpack_q4_k, halves=(0, 2)),
-        Format("q5_k", 256, 176, 13, blocks_256.unpack_q5_k, halves=(0, 2)),
-        Format("q6_k", 256, 210, 14, blocks_256.unpack_q6_k, halves=(208,)),
-        Format("iq4_nl", 32, 18, 20, blocks_32.unpack_iq4_nl),
-        Format("iq4_xs", 256, 136, 23, blocks_256.unpack_iq4_xs),
-        Format("mxfp4", 32, 17, 39, blocks_32.unpack_mxfp4, halves=()),
+        Format(
+            "q2_k", 256, 84, 10, blocks_256.unpack_q2_k, pack_256.pack_q2_k, file_type=10, halves=(80, 82)
+        ),
+        Format("q3_k", 256, 110, 11, blocks_256.unpack_q3_k, pack_256.pack_q3_k, file_type=12, halves=(108,)),
+        Format("q4_k", 256, 144, 12, blocks_256.unpack_q4_k, pack_256.pack_q4_k, file_type=15, halves=(0, 2)),
+        Format("q5_k", 256, 176, 13, blocks_256.unpack_q5_k, pack_256.pack_q5_k, file_type=17, halves=(0, 2)),
+        Format("q6_k", 256, 210, 14, blocks_256.unpack_q6_k, pack_256.pack_q6_k, file_type=18, halves=(208,)),
+        Format("iq4_nl", 32, 18, 20, blocks_32.unpack_iq4_nl, blocks_32.pack_iq4_nl, file_type=25),
+        Format("iq4_xs", 256, 136, 23, blocks_256.unpack_iq4_xs, pack_256.pack_iq4_xs, file_type=30),
+        Format("mxfp4", 32, 17, 39, blocks_32.unpack_mxfp4, blocks_32.pack_mxfp4, file_type=38, halves=()),
         Format("iq3_xxs", 256, 98, 18, blocks_codebook.unpack_iq3_xxs),
         Format("iq3_s", 256, 110, 21, blocks_codebook.unpack_iq3_s),
         Format("iq2_xxs", 256, 66, 16, blocks_codebook.unpack_iq2_xxs),

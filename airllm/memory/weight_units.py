@@ -63,7 +63,7 @@ def layer_pieces(files: dict[int, Mapped], tensors: NamedTensors, layer: int) ->
 
 def divide_weights(tensors: NamedTensors) -> WeightUnits:
     """The units of an opened model."""
-    files: dict[int, Mapped] = {}
+    files = {id(map): Mapped(map) for map in tensors.weights.maps()}
     c = tensors.config
 
     def pieces(names: Iterable[str]) -> list[Piece]:

@@ -64,10 +64,9 @@ def measure_run(path: Path, out: Path, **options) -> tuple[int, np.ndarray]:
     return json.loads(done.stdout)["peak"], np.load(out)
 
 
-@pytest.fixture(scope="module", params=("folder", "gguf"))
+@pytest.fixture(scope="module", params=("folder", "gguf", "parts"))
 def model(request, tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("large") / "model"
-    return large_model.write_folder(path) if request.param == "folder" else large_model.write_gguf(path)
+    return getattr(large_model, f"write_{request.param}")(tmp_path_factory.mktemp("large") / "model")
 
 
 def size_of(path: Path) -> int:

@@ -211,7 +211,11 @@ HEADER_ERRORS = {
     ),
     "parts": (
         start(1) + text("split.count") + struct.pack("<IH", 2, 3),
-        "key split.count has value 3, expected 1: join the parts",
+        "key split.count has value 3, expected 1, by the file's name",
+    ),
+    "number of parts": (
+        start(1) + text("split.count") + struct.pack("<If", 6, 3),
+        "key split.count has value 3.0, expected a whole number",
     ),
     "dimensions": (start(0, 1) + line("t", (1,) * 5), "tensor t has 5 dimensions, expected at most 4"),
     "dimension": (start(0, 1) + line("t", (0, 5)), r"tensor t has shape \(5, 0\), expected dimensions of 1"),
@@ -274,7 +278,7 @@ def survives(path: Path, data: bytes) -> bool:
 
 def test_truncated_at_every_byte(small, tmp_path):
     data = small.read_bytes()
-    header = GgufFile(small).data_start
+    header = GgufFile(small)._parts[0].data_start
     last = max(span.start + span.nbytes for span in map(GgufFile(small).span, GgufFile(small).names()))
     assert not any(survives(tmp_path / "x.gguf", data[:size]) for size in range(header))
     assert not any(survives(tmp_path / "x.gguf", data[:size]) for size in range(header, last, 101))
@@ -282,7 +286,7 @@ def test_truncated_at_every_byte(small, tmp_path):
 
 
 def test_flipped_bytes_never_do_harm(small, tmp_path):
-    whole, header = small.read_bytes(), GgufFile(small).data_start
+    whole, header = small.read_bytes(), GgufFile(small)._parts[0].data_start
     rng = random.Random(3)
     good = 0
     tracemalloc.start()

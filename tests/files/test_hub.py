@@ -25,11 +25,14 @@ SHARDS = [
     "tokenizer_config.json",
     "chat_template.jinja",
 ]
-GGUFS = ["config.json", "tiny.Q4_0.gguf", "tiny.Q8_0.gguf", "mmproj-tiny.gguf", "big-00001-of-00002.gguf"]
+GGUFS = ["config.json", "tiny.Q4_0.gguf", "tiny.Q8_0.gguf", "mmproj-tiny.gguf"]
+PARTS = [f"{form}/big-{form}-0000{i}-of-00003.gguf" for form in ("Q4_0", "Q8_0") for i in (1, 2, 3)]
 REPOSITORIES = {
     "owner/plain": SAFETENSORS,
     "owner/sharded": SHARDS,
     "owner/ggufs": GGUFS,
+    "owner/parts": [*PARTS, "Q8_0/README.md"],
+    "owner/one-in-parts": ["big-00002-of-00002.gguf", "big-00001-of-00002.gguf", "mmproj-big.gguf"],
     "owner/one.gguf-files": ["sub/one.gguf", "README.md"],
     "owner/pytorch": ["config.json", "pytorch_model.bin"],
 }
@@ -114,15 +117,31 @@ def test_gguf_files_of_a_repository(fetched, tmp_path, name, file):
 
 
 @pytest.mark.parametrize(
+    ("name", "first", "parts"),
+    (
+        ("owner/parts:q8_0", PARTS[3], PARTS[3:]),
+        (f"owner/parts:{PARTS[1]}", PARTS[1], PARTS[:3]),
+        (f"https://huggingface.co/owner/parts/blob/main/{PARTS[5]}", PARTS[5], PARTS[3:]),
+        ("owner/one-in-parts", "big-00001-of-00002.gguf", [f"big-0000{i}-of-00002.gguf" for i in (1, 2)]),
+    ),
+)
+def test_all_parts_of_a_model_are_fetched_together(fetched, tmp_path, name, first, parts):
+    path = locate(name)
+    assert path.is_file() and path.relative_to(tmp_path / "owner").as_posix().endswith(first)
+    assert sorted(fetched) == sorted(parts)
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     (
+        ("owner/parts", rf"has the GGUF files {PARTS[0]}, {PARTS[3]}, expected one of them by name"),
         (
             "owner/ggufs",
             r"has the GGUF files tiny.Q4_0.gguf, tiny.Q8_0.gguf, expected one of them by name, as",
         ),
         ("owner/ggufs:none.gguf", r"has the GGUF files tiny.Q4_0.gguf, tiny.Q8_0.gguf, expected one"),
         ("owner/ggufs:Q6_K", r"has the GGUF files tiny.Q4_0.gguf, tiny.Q8_0.gguf, expected one"),
-        ("owner/pytorch", r"has no safetensors and no GGUF file in one part"),
+        ("owner/pytorch", r"has no safetensors and no GGUF file, expected"),
         ("owner/none", r"owner/none: could not be fetched from Hugging Face: 404 Repository not found$"),
     ),
 )

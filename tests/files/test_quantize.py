@@ -6,13 +6,15 @@ import shutil
 from pathlib import Path
 
 import gguf
+import libgguf
 import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from airllm.architectures import config_of
 from airllm.cli import commands
-from airllm.convert.quantize import TARGETS, quantize
+from airllm.convert.mixes import TARGETS
+from airllm.convert.quantize import quantize
 from airllm.convert.tokenizer_to_gguf import tokenizer_keys
 from airllm.files import ModelFileError, gguf_writer, open_weights
 from airllm.files.gguf import GgufFile
@@ -59,10 +61,10 @@ def source(tmp_path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("format", TARGETS)
+@pytest.mark.parametrize("format", [name for name, mix in TARGETS.items() if mix.output != "q6_k"])
 def test_tensors_have_the_format_and_the_values(source, tmp_path, format):
     quantize(source, target := tmp_path / "new.gguf", format)
-    wanted, _ = TARGETS[format]
+    wanted = TARGETS[format].format
     with open_weights(source) as old, open_weights(target) as new:
         assert new.names() == old.names()
         for name in SHAPES:
@@ -73,6 +75,8 @@ def test_tensors_have_the_format_and_the_values(source, tmp_path, format):
                 into = "q8_0"
             if before.ndim == 1 or "gate_inp" in name:
                 into = "float32"
+            if format == "mxfp4_moe" and "_exps" in name:
+                into = "mxfp4"
             if name.endswith("ffn_down.weight") and wanted in FORMATS:
                 into = "float16"
             if isinstance(after, Quantized):
@@ -170,13 +174,55 @@ def test_the_command(source, tmp_path, capsys):
     for arguments, message in (
         ([str(source), str(target)], "exists already: remove it"),
         (
-            [str(source), str(tmp_path / "x"), "--format", "q3_k"],
-            "format has value 'q3_k', expected one of f32",
+            [str(source), str(tmp_path / "x"), "--format", "iq2_xs"],
+            "format has value 'iq2_xs', expected one of f32",
         ),
         ([str(tmp_path / "none.gguf"), str(tmp_path / "x")], "no such file"),
     ):
         assert commands.main(["quantize", *arguments]) == 1
         assert message in capsys.readouterr().err
+
+
+@pytest.fixture
+def wide(tmp_path) -> Path:
+    """A tiny Llama with rows of 256 values, and of 64."""
+    rng = np.random.default_rng(1)
+    shapes = {
+        "token_embd.weight": (80, 256),
+        "blk.0.attn_q.weight": (64, 256),
+        "blk.0.attn_v.weight": (32, 256),
+    }
+    shapes |= {"blk.0.attn_output.weight": (256, 64), "blk.0.ffn_down.weight": (256, 512)}
+    writer = gguf.GGUFWriter(path := tmp_path / "wide.gguf", "llama")
+    writer.add_block_count(1)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(1)
+    for name, shape in shapes.items():
+        writer.add_tensor(name, rng.standard_normal(shape).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("format", [name for name, mix in TARGETS.items() if mix.output == "q6_k"])
+def test_a_mix_has_the_bytes_of_ggml(wide, tmp_path, format):
+    """In one layer, which is among the first and the last; so are attn_v and ffn_down."""
+    made = quantize(wide, tmp_path / "new.gguf", format.upper()).path
+    mix, formats = TARGETS[format], {}
+    with open_weights(wide) as old, GgufFile(made) as new:
+        assert new.metadata["general.file_type"] == mix.file_type
+        for name in old.names():
+            after = new.tensor(name)
+            formats[name.removesuffix(".weight")] = after.format
+            kind = gguf.GGMLQuantizationType(FORMATS[after.format].ggml_type)
+            assert np.array_equal(after.data, libgguf.quantize_rows(old.tensor(name), kind)), name
+    assert formats["token_embd"] == "q6_k" and formats["blk.0.attn_q"] == mix.format
+    assert formats["blk.0.attn_output"] in ("q4_0", "q5_0", "q5_1", "q8_0", "iq4_nl")
+    more = {"q4_k_m": "q6_k", "q5_k_m": "q6_k", "q4_k_s": "q5_k", "q3_k_m": "q5_k", "q2_k": "q4_k"}
+    if format in more:
+        assert formats["blk.0.attn_v"] == more[format]
 
 
 # ------------------------------------------------------------------------------------------------ folders

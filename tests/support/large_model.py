@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -63,9 +64,16 @@ def write_folder(path: Path) -> Path:
     return path
 
 
-def write_gguf(path: Path) -> Path:
-    """Q8_0, output and embedding in one: 140 MB."""
-    writer = gguf.GGUFWriter(path, "llama")
+def write_parts(folder: Path) -> Path:
+    """The GGUF file in five parts, of which the first has no tensors."""
+    folder.mkdir()
+    write_gguf(folder / "model.gguf", split_max_size=40_000_000, small_first_shard=True)
+    return folder
+
+
+def write_gguf(path: Path, **split: Any) -> Path:
+    """Q8_0, output and embedding in one: 140 MB. `split`: options of GGUFWriter that split it into parts."""
+    writer = gguf.GGUFWriter(path, "llama", **split)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(WIDTH)
     writer.add_block_count(LAYERS)

@@ -21,15 +21,16 @@ _BLOCKS = (Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1)
 _K_BLOCKS = ("q4_k", "q6_k", "q5_k", "iq4_nl", "q3_k", "q2_k")
 
 
-def write_gguf(name: str, path: Path, stored: str = "float", decoded: bool = False) -> Path:
+def write_gguf(name: str, path: Path, stored: str = "float", decoded: bool = False, **split: Any) -> Path:
     """A folder as a GGUF file. Matrices are in float32; if `stored` is "blocks" they are in several block
-    formats; if it is "mxfp4" all experts are. `decoded`: the values of those blocks, in float32.
+    formats; if it is "mxfp4" all experts are. `decoded`: the values of those blocks, in float32. `split`:
+    options of GGUFWriter that split it into parts, which have names of their own.
     """
     if name == K_MODEL:
         return write_k_model(path)
     config, tensors = read_folder(name)
     architecture = _ARCHITECTURES[config["model_type"]]
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, **split)
     _write_config(writer, _text_part(config))
     _write_vocabulary(writer)
     for each, values in _converted(config, tensors):

@@ -5,6 +5,7 @@
 #include "blocks_32.inl"
 #include "blocks_codes.inl"
 #include "gemv_256.inl"
+#include "pack.inl"
 
 namespace cpu::ISA {
 namespace {
@@ -122,18 +123,7 @@ void dequantize(Format format, float* out, const char* p, int64_t n) {
   }
 }
 
-// float32 to blocks. Each step rounds: a multiplication must not be fused with a following addition.
-INLINE float multiply_rounded(float a, float b) {
-  volatile float product = a * b;
-  return product;
-}
-
-INLINE void store_half(char* p, float v) {
-  const float lanes[LANES] = {v};  // set() would lose the sign of a zero
-  Float16 half;
-  store(&half, load(lanes), 1);
-  __builtin_memcpy(p, &half, 2);
-}
+// float32 to blocks of 32, with scales from the largest numbers. pack.inl has the quantizers that search.
 
 // As NumPy does it: the low 8 bits of an integer; any bits for a NaN.
 INLINE int least_byte(float v) {
@@ -179,7 +169,7 @@ INLINE void encode_centred(char* p, const float* x) {
   store_half(p, scale);
   int q[32];
   for (int i = 0; i < 32; ++i)
-    q[i] = at_most(F::kLargest, least_byte(multiply_rounded(x[i], inverse) + (kZero + 0.5f)));
+    q[i] = at_most(F::kLargest, least_byte(rounded(x[i] * inverse) + (kZero + 0.5f)));
   store_nibbles<F>(p, q);
 }
 
@@ -196,15 +186,20 @@ INLINE void encode_from_least(char* p, const float* x) {
   store_half(p + 2, least);
   int q[32];
   for (int i = 0; i < 32; ++i)
-    q[i] = at_most(F::kLargest, least_byte(multiply_rounded(x[i] - least, inverse) + 0.5f));
+    q[i] = at_most(F::kLargest, least_byte(rounded((x[i] - least) * inverse) + 0.5f));
   store_nibbles<F>(p, q);
 }
 
 template <class F>
 void encode(char* p, const float* x, int64_t n) {
+  constexpr int kTogether = F::kFormat == kIQ4_NL ? LANES : 1;
   if constexpr (kBlocks[F::kFormat].has_quantizer)
-    for (; n; n -= 32, x += 32, p += F::kBytes) {
-      if constexpr (F::kSigned)
+    for (; n > 0; n -= kTogether * F::kValues, x += kTogether * F::kValues, p += kTogether * F::kBytes) {
+      if constexpr (F::kFormat == kIQ4_NL)
+        pack_iq4_nl(p, x, static_cast<int>(smaller(n / 32, LANES)));
+      else if constexpr (kPackBlock<F::kFormat> != nullptr)
+        kPackBlock<F::kFormat>(p, x);
+      else if constexpr (F::kSigned)
         encode_bytes(p, x);
       else if constexpr (F::kOffset)
         encode_from_least<F>(p, x);

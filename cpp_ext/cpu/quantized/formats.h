@@ -14,14 +14,14 @@ namespace cpu {
   FORMAT(Q4_1, "q4_1", 3, 32, 20, true)          \
   FORMAT(Q5_0, "q5_0", 6, 32, 22, true)          \
   FORMAT(Q5_1, "q5_1", 7, 32, 24, true)          \
-  FORMAT(Q2_K, "q2_k", 10, 256, 84, false)       \
-  FORMAT(Q3_K, "q3_k", 11, 256, 110, false)      \
-  FORMAT(Q4_K, "q4_k", 12, 256, 144, false)      \
-  FORMAT(Q5_K, "q5_k", 13, 256, 176, false)      \
-  FORMAT(Q6_K, "q6_k", 14, 256, 210, false)      \
-  FORMAT(IQ4_NL, "iq4_nl", 20, 32, 18, false)    \
-  FORMAT(IQ4_XS, "iq4_xs", 23, 256, 136, false)  \
-  FORMAT(MXFP4, "mxfp4", 39, 32, 17, false)      \
+  FORMAT(Q2_K, "q2_k", 10, 256, 84, true)        \
+  FORMAT(Q3_K, "q3_k", 11, 256, 110, true)       \
+  FORMAT(Q4_K, "q4_k", 12, 256, 144, true)       \
+  FORMAT(Q5_K, "q5_k", 13, 256, 176, true)       \
+  FORMAT(Q6_K, "q6_k", 14, 256, 210, true)       \
+  FORMAT(IQ4_NL, "iq4_nl", 20, 32, 18, true)     \
+  FORMAT(IQ4_XS, "iq4_xs", 23, 256, 136, true)   \
+  FORMAT(MXFP4, "mxfp4", 39, 32, 17, true)       \
   FORMAT(IQ3_XXS, "iq3_xxs", 18, 256, 98, false) \
   FORMAT(IQ3_S, "iq3_s", 21, 256, 110, false)    \
   FORMAT(IQ2_XXS, "iq2_xxs", 16, 256, 66, false) \

@@ -1,5 +1,7 @@
 // Multithreaded conversion between stored blocks and floats.
 #pragma once
+#include <algorithm>
+
 #include "../kernels.h"
 #include "parallel.h"
 
@@ -9,11 +11,13 @@ namespace cpu::threaded {
 inline void quantize(const StoredKernels& kernels, Format format, char* blocks, DType dtype, const char* x,
                      int64_t n) {
   const Block& block = kBlocks[format];
+  constexpr int64_t kAtOnce = 512;  // values; a quantizer of small blocks may take several together
   share(n / block.values, block.values * 16, 32, [&](int64_t begin, int64_t end) {
-    float wide[256];
-    for (int64_t b = begin; b < end; ++b) {
-      kernels.widen(dtype, wide, x + b * block.values * itemsize(dtype), block.values);
-      kernels.quantize(format, blocks + b * block.bytes, wide, block.values);
+    float wide[kAtOnce];
+    for (int64_t b = begin; b < end; b += kAtOnce / block.values) {
+      const int64_t values = std::min(kAtOnce, (end - b) * block.values);
+      kernels.widen(dtype, wide, x + b * block.values * itemsize(dtype), values);
+      kernels.quantize(format, blocks + b * block.bytes, wide, values);
     }
   });
 }
