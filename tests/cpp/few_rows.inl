@@ -118,7 +118,8 @@ void check_few_rows(const cpu::Kernels& kernels) {
     if (of == 256)  // these kernels take any number of rows
       for (int64_t rows : {4, 17, 99}) check_linear<T>(kernels, format, rows, 83, rows == 99 ? 256 : 6 * 256);
     if (sizeof(T) == sizeof(float)) {
-      for (int64_t rows : {1, 2, 4, 8}) check_linear<T>(kernels, format, rows, 37, of == 1 ? 96 : 3 * of, true);
+      for (int64_t rows : {1, 2, 4, 8})
+        check_linear<T>(kernels, format, rows, 37, of == 1 ? 96 : 3 * of, true);
       check_linear<T>(kernels, format, 1, 8, of == 1 ? 96 : 1184 / of * of, true);
       check_dequantize(kernels, format);
       check_refused(kernels, format);
