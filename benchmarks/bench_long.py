@@ -44,7 +44,13 @@ def main() -> None:
     if not given.llama_cpp:
         about += " Not there: llama_cpp."
     titles = ["cache", "what", "airllm", "llama.cpp", "ratio", "verdict"]
-    record.write("long", about, record.markdown(titles, map(row_of, cases)), {"cases": cases}, given.output)
+    record.write(
+        "long",
+        about,
+        record.markdown(titles, [row_of(case) for case in cases]),
+        {"cases": cases},
+        given.output,
+    )
 
 
 def options() -> Any:

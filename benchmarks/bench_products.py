@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,9 @@ def measure_case(cpp: Any, peer: Any, name: str, k: int, n: int, rows: Sequence[
     return case
 
 
-def sides(cpp, peer, name, weights, rows, k, options):  # type: ignore[no-untyped-def]
+def sides(
+    cpp: Any, peer: Any, name: str, weights: list[Weight], rows: int, k: int, options: Any
+) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Pairs of a key and a call: "8" is ours with 8 rows, "8 ggml" and "8 repacked" are the peer's."""
     x = np.random.default_rng(0).standard_normal((rows, k), np.float32)
     out = np.empty((rows, len(weights[0])), np.float32)

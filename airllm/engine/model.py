@@ -284,8 +284,8 @@ class Model:
         native = self.residency.whole and self.step.supports(rows)
         if not native or not (wanted or self.shard):
             states = self.forward(tokens, caches, self.kernels_of(1))
-            return self.logits(np.concatenate([state[-1:] for state in states])) if wanted else states
-        return self._run_step(tokens, rows)
+            return list(self.logits(np.concatenate([state[-1:] for state in states]))) if wanted else states
+        return list(self._run_step(tokens, rows))
 
     def verify(self, tokens: list[int], cache: Cache) -> np.ndarray:
         """Logits (tokens, vocabulary), float32, after each of a sequence's next tokens. The cache grows.

@@ -23,8 +23,8 @@ from airllm.formats import Quantized
 from airllm.memory.budget import CHUNK
 
 # The kernels for few rows read all weights again for each call. Those for many rows unpack them once. On
-# Zen 4 that costs as much as three calls of 16 rows with AVX-512, or four with AVX2, for a model of 135M in q4_0
-# and one of 1B in q4_k.
+# Zen 4 that costs as much as three calls of 16 rows with AVX-512, or four with AVX2, for a model of 135M in
+# q4_0 and one of 1B in q4_k.
 _CALLS = 3
 _SMALL = 1 << 21  # values: a float32 matrix such as a router, which no number of rows sends to the BLAS
 

@@ -111,7 +111,6 @@ def texts(path, prompts, count, options, **opening) -> tuple[list[str], int, int
 
 
 @cpp
-@pytest.mark.xfail(reason="attention cuts keys by the cost of the whole call; op by op, 9 rows use BLAS")
 @pytest.mark.parametrize("threads", (1, 2))
 @pytest.mark.parametrize("name", MODELS)
 def test_verified_logits_have_the_bits_of_single_tokens(name, threads, gguf_of):
