@@ -1,12 +1,12 @@
-"""Long texts, by the engine and by llama.cpp: a prompt of 8192 tokens, and tokens after 8192 and 32768 others.
+"""The engine and llama.cpp on long texts: a prompt of 8192 tokens, tokens after 8192 and 32768 others.
 
     python benchmarks/bench_long.py [--llama-cpp PYTHON] [--layers 2] [--caches f16,q8_0]
 
-The model is synthetic: some layers of a Llama of 1B (width 2048, 32 heads, 8 for keys and values), with random
-weights in q4_0. Attention takes the same share of a layer as in a whole model. Each engine runs in its own
-process and takes its turn while the other sleeps; PYTHON is the interpreter of an environment with
-llama-cpp-python, built for this CPU, with its fused attention. The texts are random tokens; nothing is sampled.
-A figure is the median of the rounds, in tokens per second; a ratio that of the ratios of the rounds.
+The model is synthetic: some layers of a Llama of 1B (width 2048, 32 heads, 8 for keys and values), with
+random weights in q4_0. Attention takes the same share of a layer as in a whole model. Each engine runs in its
+own process and takes its turn while the other sleeps; PYTHON is the interpreter of an environment with
+llama-cpp-python, built for this CPU, with its fused attention. The texts are random tokens; nothing is
+sampled. A figure is the median of the rounds, in tokens per second; a ratio that of the ratios of the rounds.
 """
 
 from __future__ import annotations
@@ -44,7 +44,13 @@ def main() -> None:
     if not given.llama_cpp:
         about += " Not there: llama_cpp."
     titles = ["cache", "what", "airllm", "llama.cpp", "ratio", "verdict"]
-    record.write("long", about, record.markdown(titles, map(row_of, cases)), {"cases": cases}, given.output)
+    record.write(
+        "long",
+        about,
+        record.markdown(titles, [row_of(case) for case in cases]),
+        {"cases": cases},
+        given.output,
+    )
 
 
 def options() -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from itertools import accumulate
@@ -266,21 +266,19 @@ class Model:
             results |= zip(going, found, strict=True)
         return [results[i] for i in range(len(tokens))]
 
-    def _step(
-        self, tokens: Sequence[list[int]], caches: Sequence[Cache], wanted: bool
-    ) -> Sequence[np.ndarray]:
+    def _step(self, tokens: Sequence[list[int]], caches: Sequence[Cache], wanted: bool) -> list[np.ndarray]:
         """Logits (vocabulary) after each sequence's tokens; anything else if they are not `wanted`."""
         rows = _rows(tokens, caches)
         native = self.residency.whole and self.step.supports(rows)
         if not native or not (wanted or self.shard):
             states = self.forward(tokens, caches, self.kernels_of(1))
-            return self.logits(np.concatenate([state[-1:] for state in states])) if wanted else states
+            return list(self.logits(np.concatenate([state[-1:] for state in states]))) if wanted else states
         angles = self._begin(rows)
         ids = [token for sequence in tokens for token in sequence]
         logits = self.step.run(ids, angles, rows, self.shard.processes.all_reduce if self.shard else None)
         for part, sequence in zip(rows, tokens, strict=True):
             part.cache.extend(sequence)
-        return self.shard.gather_logits(logits) if self.shard else logits
+        return list(self.shard.gather_logits(logits) if self.shard else logits)
 
     def _next(self, token: int, cache: Cache) -> np.ndarray | None:
         """Logits (vocabulary) after a sequence's next token; None if one native call cannot compute them."""

@@ -22,9 +22,9 @@ from airllm.files.weight_file import Stored
 from airllm.formats import Quantized
 from airllm.memory.budget import CHUNK
 
-# The kernels for few rows read all weights again for each call. Those for many rows unpack them once. On Zen 4
-# that costs as much as three calls of 16 rows with AVX-512, or four with AVX2, for a model of 135M in q4_0
-# and one of 1B in q4_k.
+# The kernels for few rows read all weights again for each call. Those for many rows unpack them once. On
+# Zen 4 that costs as much as three calls of 16 rows with AVX-512, or four with AVX2, for a model of 135M in
+# q4_0 and one of 1B in q4_k.
 _CALLS = 3
 _SMALL = 1 << 21  # values: a float32 matrix such as a router, which no number of rows sends to the BLAS
 
@@ -100,7 +100,7 @@ def ops_of_experts(ops: Any) -> Any:
 def passes(
     batch: Sequence[list[int]], each: int, most: int
 ) -> Iterator[tuple[list[int], list[list[int]], list[bool]]]:
-    """The passes that run a batch: rounds of at most `each` tokens of a sequence, and `most` of all in a pass.
+    """The passes that run a batch: rounds of at most `each` tokens of a sequence, `most` rows in a pass.
 
     Yields the indices of the sequences in a pass, their tokens in it, and whether those are their last.
     """

@@ -58,7 +58,10 @@ class Cache:
         if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a huge page spans many heads and would make them all resident
             self._map.madvise(mmap.MADV_NOHUGEPAGE)
         starts = [start, start + sizes[0]]
-        arrays = [np.ndarray(shape, _DTYPES[dtype], self._map, at) for shape, at in zip(shapes, starts, strict=False)]
+        arrays = [
+            np.ndarray(shape, _DTYPES[dtype], self._map, at)
+            for shape, at in zip(shapes, starts, strict=False)
+        ]
         self.data, self.recent = arrays[0], arrays[1] if len(arrays) > 1 else None
         self._window = widest_window(config) if len(arrays) > 1 else 0
         self._of_layer = {
