@@ -194,9 +194,9 @@ def test_a_plan_checks_its_tables(reached):
 
 
 @having
-@pytest.mark.parametrize(("sequences", "calls"), ((16, [16]), (17, [16, 1]), (48, [16, 16, 16]), (49, [])))
+@pytest.mark.parametrize(("sequences", "calls"), ((16, [16]), (17, [16, 1]), (49, [16, 16, 16, 1])))
 def test_more_sequences_than_a_call_takes_go_in_a_few(sequences, calls, reached, tmp_path):
-    """Beyond, op by op: unpacking the weights once costs less than reading them so many times."""
+    """Op by op, kernels for many rows would round differently."""
     speaking_model.write(tmp_path)
     prompts, tokens = [[3 + i % 9, 5] for i in range(sequences)], [[4 + i % 7] for i in range(sequences)]
     with LayerWiseInferenceEngine(tmp_path, backend="cpp", cache_dtype="f32") as engine:

@@ -31,20 +31,34 @@ constexpr int steps_of_run() {
   return 8;
 }
 
+// The steps whose sums of pairs fit 16 bits.
 template <class F>
-struct Panel256 {
-  static constexpr int kSubs = 256 / F::kUnit, kRun = steps_of_run<F>(), kRuns = 64 / kRun;
-  // The steps whose sums of pairs fit 16 bits.
-  static constexpr int kFit = 32767 / (2 * 127 * F::kLargest), kChain = kFit >= kRun ? kRun
-                                                                        : kFit >= 4  ? 4
-                                                                        : kFit >= 2  ? 2
-                                                                                     : 1;
+constexpr int steps_of_chain() {
+  constexpr int kFit = 32767 / (2 * 127 * F::kLargest), kMost = F::kSigned ? 2 : steps_of_run<F>();
+  return kFit >= kMost ? kMost : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
+}
 
-  int32_t codes[64][LANES];           // of each row, in the order of x
-  int32_t scales[kRuns][LANES];       // of the sub-block of each run
-  int32_t factors[kSubs / 2][LANES];  // pairs of int16, of x's sums: the offsets or, without any, the scales
+// What the arithmetic of a panel depends on. Formats of signed codes share theirs.
+template <int kRunOf, int kChainOf, int kSubsOf, bool kSignedOf, bool kOffsetOf, int kZeroOf>
+struct Arithmetic256 {
+  static constexpr int kRun = kRunOf, kChain = kChainOf, kSubs = kSubsOf, kZero = kZeroOf;
+  static constexpr bool kSigned = kSignedOf, kOffset = kOffsetOf;
+};
+template <class F>
+using ArithmeticOf = Arithmetic256<steps_of_run<F>(), steps_of_chain<F>(), F::kSigned ? 16 : 256 / F::kUnit,
+                                   F::kSigned, F::kOffset, F::kSigned ? 0 : F::kZero>;
+
+template <class A>
+struct Panel256 {
+  static constexpr int kRuns = 64 / A::kRun;
+  int32_t codes[64][LANES];      // of each row, in the order of x
+  int32_t scales[kRuns][LANES];  // of the sub-block of each run
+  int32_t factors[A::kSubs / 2]
+                 [LANES];  // pairs of int16, of x's sums: the offsets or, without any, the scales
   float scale[LANES], offset_scale[LANES];
 };
+template <class F>
+using PanelOf = Panel256<ArithmeticOf<F>>;
 
 // Four rows of four words -> four columns, in lanes [first, first + 4) of each.
 INLINE void transpose_words(int32_t (*to)[LANES], int first, const FourInts* rows) {
@@ -62,7 +76,7 @@ INLINE Int scale_of_pair(Int words, int odd) {
 }
 
 template <class F>
-INLINE void unpack_scales(Panel256<F>* panel, const char* const (&w)[LANES], int64_t at) {
+INLINE void unpack_scales(PanelOf<F>* panel, const char* const (&w)[LANES], int64_t at) {
   constexpr int kWords = SubBlocks<F::kUnit>::kWords;
   alignas(64) FourInts scales[kWords][LANES], offsets[kWords][LANES];
   for (int r = 0; r < LANES; ++r) {
@@ -80,8 +94,8 @@ INLINE void unpack_scales(Panel256<F>* panel, const char* const (&w)[LANES], int
       transpose_words(pairs + 4 * i, r, scales[i] + r);
       if (F::kOffset) transpose_words(panel->factors + 4 * i, r, offsets[i] + r);
     }
-  for (int run = 0; run < Panel256<F>::kRuns; ++run) {
-    const int sub = order<F>.sub_block[run * Panel256<F>::kRun / 4];
+  for (int run = 0; run < PanelOf<F>::kRuns; ++run) {
+    const int sub = order<F>.sub_block[run * steps_of_run<F>() / 4];
     store_int(panel->scales[run], scale_of_pair<F>(load_int(pairs[sub / 2]), sub % 2));
   }
   if (!F::kOffset && kHasZero<F>)
@@ -90,7 +104,7 @@ INLINE void unpack_scales(Panel256<F>* panel, const char* const (&w)[LANES], int
 
 // The block at byte `at` of each row.
 template <class F, int... I>
-INLINE void unpack_panel(Panel256<F>* panel, const char* const (&w)[LANES], int64_t at,
+INLINE void unpack_panel(PanelOf<F>* panel, const char* const (&w)[LANES], int64_t at,
                          std::integer_sequence<int, I...>) {
   const typename F::Reader codes[LANES] = {typename F::Reader(w[I] + at)...};
 #pragma GCC unroll 16  // makes the number a constant
@@ -102,7 +116,7 @@ INLINE void unpack_panel(Panel256<F>* panel, const char* const (&w)[LANES], int6
   unpack_scales<F>(panel, w, at);
 }
 template <class F>
-void unpack_panel(Panel256<F>* panel, const char* const (&w)[LANES], int64_t at) {
+void unpack_panel(PanelOf<F>* panel, const char* const (&w)[LANES], int64_t at) {
   unpack_panel<F>(panel, w, at, Lanes{});
 }
 
@@ -110,26 +124,26 @@ INLINE Int four_codes(const Group256& x, int step) { return four_in_all_lanes(x.
 
 // sum[m] += the products of one run of codes with row m of x, times the scales of their sub-blocks
 #ifdef PAIRS_U8_I8
-template <class F, int M>
-INLINE void add_run_of_pairs(Int (&sum)[M], const Panel256<F>& panel, int run,
+template <class A, int M>
+INLINE void add_run_of_pairs(Int (&sum)[M], const Panel256<A>& panel, int run,
                              const Group256* const (&x)[M]) {
-  constexpr int kRun = Panel256<F>::kRun, kChain = Panel256<F>::kChain;
+  constexpr int kRun = A::kRun, kChain = A::kChain;
 #pragma GCC unroll 8
   for (int s = 0; s < kRun; s += kChain) {
     Pairs pairs[M] = {};
 #pragma GCC unroll 8
     for (int step = run * kRun + s; step < run * kRun + s + kChain; ++step)
       for (int m = 0; m < M; ++m) {
-        pairs[m] += pairs_of_codes<F>(load_bytes(panel.codes[step]), (Bytes)four_codes(*x[m], step));
+        pairs[m] += pairs_of_codes<A>(load_bytes(panel.codes[step]), (Bytes)four_codes(*x[m], step));
         keep_in_register(pairs[m]);
       }
     for (int m = 0; m < M; ++m) sum[m] += SUMS_OF_PAIRS(pairs[m], load_int(panel.scales[run]));
   }
 }
 #endif
-template <class F, int M>
-INLINE void add_run(Int (&sum)[M], const Panel256<F>& panel, int run, const Group256* const (&x)[M]) {
-  constexpr int kRun = Panel256<F>::kRun;
+template <class A, int M>
+INLINE void add_run(Int (&sum)[M], const Panel256<A>& panel, int run, const Group256* const (&x)[M]) {
+  constexpr int kRun = A::kRun;
   Int dots[M] = {};
 #pragma GCC unroll 8
   for (int step = run * kRun; step < (run + 1) * kRun; ++step)
@@ -141,25 +155,25 @@ INLINE void add_run(Int (&sum)[M], const Panel256<F>& panel, int run, const Grou
 }
 
 // total[m] += a block of LANES rows of weights with one of row m of x
-template <class F, int M>
-INLINE void add_panel(Vec (&total)[M], const Panel256<F>& panel, const Group256* const (&x)[M]) {
+template <class A, int M>
+INLINE void add_panel(Vec (&total)[M], const Panel256<A>& panel, const Group256* const (&x)[M]) {
   Int sum[M] = {}, correction[M] = {};
-  for (int run = 0; run < Panel256<F>::kRuns; ++run) {
+  for (int run = 0; run < Panel256<A>::kRuns; ++run) {
 #ifdef PAIRS_U8_I8
-    if constexpr (kInPairs<F>)
-      add_run_of_pairs<F, M>(sum, panel, run, x);
+    if constexpr (kInPairs<A>)
+      add_run_of_pairs<A, M>(sum, panel, run, x);
     else
 #endif
-      add_run<F, M>(sum, panel, run, x);
+      add_run<A, M>(sum, panel, run, x);
   }
-  if (F::kOffset || kHasZero<F>)
-    for (int i = 0; i < Panel256<F>::kSubs / 2; ++i)
+  if (A::kOffset || kHasZero<A>)
+    for (int i = 0; i < A::kSubs / 2; ++i)
       for (int m = 0; m < M; ++m)
         correction[m] += products_of_words(load_int(panel.factors[i]), four_in_all_lanes(x[m]->sums + 2 * i));
-  const Vec scale = load(panel.scale), offset_scale = F::kOffset ? load(panel.offset_scale) : Vec{};
+  const Vec scale = load(panel.scale), offset_scale = A::kOffset ? load(panel.offset_scale) : Vec{};
   for (int m = 0; m < M; ++m) {
-    if (kHasZero<F>) sum[m] -= correction[m] * F::kZero;
-    total[m] = add_block_sums<F>(total[m], x[m]->scale, scale, sum[m], offset_scale, correction[m]);
+    if (kHasZero<A>) sum[m] -= correction[m] * A::kZero;
+    total[m] = add_block_sums<A>(total[m], x[m]->scale, scale, sum[m], offset_scale, correction[m]);
   }
 }
 
@@ -175,8 +189,8 @@ INLINE void prefetch_rows(const LinearPart& part, int64_t n, int64_t b) {
 }
 
 // totals += `blocks` panels with M rows of x
-template <class F, int M>
-void add_panels(float (*totals)[LANES], const Panel256<F>* panels, int64_t blocks, const char* x,
+template <class A, int M>
+void add_panels(float (*totals)[LANES], const Panel256<A>* panels, int64_t blocks, const char* x,
                 int64_t x_bytes) {
   Vec sums[M];
   const Group256* rows[M];
@@ -185,14 +199,14 @@ void add_panels(float (*totals)[LANES], const Panel256<F>* panels, int64_t block
     rows[m] = reinterpret_cast<const Group256*>(x + m * x_bytes);
   }
   for (int64_t b = 0; b < blocks; ++b) {
-    add_panel<F, M>(sums, panels[b], rows);
+    add_panel<A, M>(sums, panels[b], rows);
     for (int m = 0; m < M; ++m) ++rows[m];
   }
   for (int m = 0; m < M; ++m) store(totals[m], sums[m]);
 }
-template <class F>
-constexpr decltype(&add_panels<F, 1>) add_panels_of[] = {add_panels<F, 1>, add_panels<F, 2>, add_panels<F, 3>,
-                                                         add_panels<F, 4>};
+template <class A>
+constexpr decltype(&add_panels<A, 1>) add_panels_of[] = {add_panels<A, 1>, add_panels<A, 2>, add_panels<A, 3>,
+                                                         add_panels<A, 4>};
 
 // Stores row m of the result for LANES columns from n on. With rounding errors, two totals make one result.
 INLINE void store_totals(const LinearPart& part, int64_t m, int64_t n, const float (*totals)[LANES]) {
@@ -206,7 +220,7 @@ INLINE void store_totals(const LinearPart& part, int64_t m, int64_t n, const flo
 // unpacked at a time, kBlocks blocks of each.
 template <class F, int kRows, int kPanels, int kBlocks>
 void multiply_panels(const LinearPart& part, int64_t m0, int64_t rows) {
-  alignas(64) Panel256<F> panels[kPanels][kBlocks];
+  alignas(64) PanelOf<F> panels[kPanels][kBlocks];
   alignas(64) float totals[kPanels][kRows][LANES];
   const int per_row = part.with_rounding_error ? 2 : 1;
   for (int64_t n = part.n0; n < part.n1; n += kPanels * LANES) {
@@ -225,8 +239,8 @@ void multiply_panels(const LinearPart& part, int64_t m0, int64_t rows) {
       const char* const x = part.x + m0 * per_row * part.x_bytes + b * static_cast<int64_t>(sizeof(Group256));
       for (int64_t m = 0; m < rows; m += 4)
         for (int64_t v = 0; v < some; ++v)
-          add_panels_of<F>[smaller(rows - m, 4) - 1](totals[v] + m, panels[v], blocks, x + m* part.x_bytes,
-                                                     part.x_bytes);
+          add_panels_of<ArithmeticOf<F>>[smaller(rows - m, 4) - 1](totals[v] + m, panels[v], blocks,
+                                                                   x + m* part.x_bytes, part.x_bytes);
     }
     for (int64_t m = 0; m < rows; m += per_row)
       for (int64_t v = 0; v < some; ++v) store_totals(part, m0 + m / per_row, n + v * LANES, totals[v] + m);
@@ -237,7 +251,8 @@ void multiply_panels(const LinearPart& part, int64_t m0, int64_t rows) {
 // panels of 64 rows of weights stay in the second one.
 template <class F>
 void several_rows256(const LinearPart& part) {
-  if (part.packed_rows() == 3) return few_rows256<F, 3>(part);
+  if constexpr (!F::kSigned)
+    if (part.packed_rows() == 3) return few_rows256<F, 3>(part);
   constexpr int kFew = 16, kMany = 96;
   if (part.packed_rows() <= kFew) return multiply_panels<F, kFew, 1, 1>(part, 0, part.packed_rows());
   const int64_t per_row = part.with_rounding_error ? 2 : 1;
