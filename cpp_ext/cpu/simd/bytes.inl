@@ -114,7 +114,7 @@ INLINE Int four_in_all_lanes(const void* p) { return Int{} + static_cast<int32_t
 
 // GCC would compute all products before it adds the first of them, and spill them.
 template <class V>
-INLINE void keep_in_register(V& v) {
+INLINE void keep_in_register([[maybe_unused]] V& v) {
 #ifdef KEEP_IN_REGISTER
   KEEP_IN_REGISTER(v);
 #endif
