@@ -7,7 +7,7 @@
 A format is f16, a block format, or the mix q4_k_m: q4_k, with q6_k for the output and for the `attn_v` and
 `ffn_down` of half of the layers, by llama.cpp's rule. Every block is valid. Weights have mean 0 and a size
 that keeps activations bounded, so logits are finite, but the text has no meaning. Tensors repeat a random
-tile: time and memory do not grow with the model, and a compressing file system would store little of the file.
+tile: memory does not grow with the model, and a file system that compresses would store little of the file.
 
 The vocabulary is bytes and unused tokens, or that of the file `--tokenizer`, filled up with unused tokens.
 """
@@ -266,7 +266,9 @@ def _set_halves(blocks: np.ndarray, format: str, values: tuple[float, ...]) -> n
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("format", choices=FORMAT_NAMES)
     parser.add_argument("path", type=Path)
