@@ -1,9 +1,10 @@
 """What a token of a model larger than memory costs, with 1 and with 16 sequences.
 
-    python benchmarks/bench_streaming.py [MODEL] [--max-memory SIZE] [--sequences 1,16] [--tokens 3]
+    python benchmarks/bench_streaming.py [MODEL] [--available SIZE] [--sequences 1,16] [--tokens 3]
 
 MODEL is a GGUF file larger than the memory. Without one, `synthetic_models` writes a Llama of 8B in q4_k_m,
-5 GB, and deletes it afterwards; `--max-memory` is then 2GB, so that any machine can run this.
+5 GB, and deletes it afterwards. `--available` makes the machine small: the engine is told that so much memory
+is available, and drops what it has read from the page cache. It is 2GB if MODEL is left out.
 
 "disk": bytes a second of the groups of layers that are read for each token, one after another, without
 computing. "read": bytes that the disk gave for a token (`read_bytes` of /proc/self/io). "of disk": these
@@ -26,7 +27,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.memory import available
 from airllm.memory.budget import Plan
+from airllm.memory.estimate import parse_size
 from airllm.memory.residency import Limited
 from airllm.memory.token_cost import disk_speed
 from airllm.readable import size
@@ -40,7 +43,9 @@ def main() -> None:
     given = options()
     with ExitStack() as stack:
         path = given.model or stack.enter_context(model_of_8b())
-        engine = stack.enter_context(LayerWiseInferenceEngine(path, max_memory=given.max_memory))
+        if given.available:
+            available.available_memory = lambda: parse_size(given.available, "--available")
+        engine = stack.enter_context(LayerWiseInferenceEngine(path))
         plan = streamed(engine)
         before = speed_of(plan)
         rows = [measure(engine, number, given.tokens) for number in given.sequences]
@@ -69,13 +74,13 @@ def options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path, nargs="?")
-    parser.add_argument("--max-memory", metavar="SIZE", help="without it, what is available")
+    parser.add_argument("--available", metavar="SIZE", help="without it, what this machine has")
     parser.add_argument("--sequences", type=lambda text: [int(n) for n in text.split(",")], default=[1, 16])
     parser.add_argument("--tokens", type=int, default=3, help="tokens that are timed")
     parser.add_argument("--output", type=Path, default=record.RESULTS, help="folder for the results")
     given = parser.parse_args()
-    if given.model is None and given.max_memory is None:
-        given.max_memory = "2GB"
+    if given.model is None and given.available is None:
+        given.available = "2GB"
     return given
 
 
@@ -90,7 +95,7 @@ def streamed(engine: LayerWiseInferenceEngine) -> Plan:
     """The plan for the next token. Exits if nothing is read from disk for it."""
     residency = engine.model.residency
     if not isinstance(residency, Limited) or not residency.plan.groups:
-        sys.exit("the model fits in memory: set --max-memory")
+        sys.exit("the model fits in memory: set --available")
     return residency.plan
 
 

@@ -96,7 +96,7 @@ class Budget:
         least = asked or min(most, LEAST_CONTEXT)
         if limit.nbytes < (smallest := self.smallest(least)):
             raise MemoryBudgetError(self._too_small_message(smallest, least))
-        fits = asked or self._most_tokens(least, most)
+        fits = asked or (self._most_tokens(least, most) if limit.by_user else least)
         self.context = fits if limit.by_user else context or most
         spare = self._room(_LEAST_CHUNK, fits, self._cache(fits)) - self._least_weights
         self.chunk = self._largest_chunk(spare)

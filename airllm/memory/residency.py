@@ -37,14 +37,17 @@ class Residency(Protocol):
     """What the forward pass calls on its way through the weights.
 
     `chunk`: tokens that go through the layers together. `context`: maximum tokens of a sequence. `whole`: all
-    weights are resident, so a pass need not request them in parts. `limit`: the memory that they share.
+    weights are resident, so a pass need not request them in parts.
     """
 
     chunk: int
     context: int
     layers: list[Layer]
     whole: bool
-    limit: Limit | None
+
+    @property
+    def limit(self) -> Limit | None:
+        """The memory of weights, caches and activations."""
 
     def begin(self, grows: Sequence[tuple[Cache, int]]) -> None:
         """Begin a pass, in which each of these caches grows by that many tokens."""
@@ -65,7 +68,8 @@ class Residency(Protocol):
 class Unlimited:
     """No budget: a thread brings in all weights, and they stay."""
 
-    whole, limit = True, None
+    whole = True
+    limit: Limit | None = None
 
     def __init__(self, tensors: NamedTensors, layers: list[Layer], context: int | None):
         self.layers, self._rows = layers, tensors.config.vocabulary
