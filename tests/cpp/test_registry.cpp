@@ -162,8 +162,11 @@ void check_arguments(Backend& cpu) {
   wrong("matmul: out overlaps a, expected memory of its own", [&] { cpu.matmul(a, a, b, 2, 2, 2); });
   wrong("linear: k has value 33, expected a multiple of 32, the block of q8_0",
         [&] { cpu.linear(a, b, {b, "q8_0"}, nullptr, 1, 1, 33); });
-  wrong("quantize: format has value 'q9', expected one of q8_0, q4_0, q4_1, q5_0, q5_1",
-        [&] { cpu.quantize(a, "q9", b, 1, 32); });
+  wrong(
+      "quantize: format has value 'q9', expected one of q8_0, q4_0, q4_1, q5_0, q5_1, q2_k, q3_k, q4_k, "
+      "q5_k, "
+      "q6_k, iq4_nl, iq4_xs, mxfp4",
+      [&] { cpu.quantize(a, "q9", b, 1, 32); });
   wrong("attention: heads has value 3, expected a multiple of kv_heads=2",
         [&] { cpu.attention(a, b, b, b, {1, 3, 2, 1, 1, 4, 4}); });
   wrong("attention: capacity has value 1, expected 0, or keys=2 or more",

@@ -40,7 +40,7 @@ from tests.support.config_files import folder, gguf_file
         ),
         (
             {"partial_rotary_factor": 1e308},
-            "key partial_rotary_factor makes 16777216 values turn, expected an even number of at most",
+            "key partial_rotary_factor rotates 16777216 values, expected an even number of at most",
         ),
         (
             {"rope_parameters": {"rope_type": {}}},
@@ -79,7 +79,7 @@ from tests.support.config_files import folder, gguf_file
         ),
         (
             {"partial_rotary_factor": 2},
-            "key partial_rotary_factor makes 32 values turn, expected an even number",
+            "key partial_rotary_factor rotates 32 values, expected an even number",
         ),
         (
             {
@@ -113,7 +113,7 @@ from tests.support.config_files import folder, gguf_file
         ),
         (
             {"model_type": "olmo3", "rope_parameters": {"sliding_attention": {"partial_rotary_factor": 2}}},
-            "key partial_rotary_factor makes 32 values turn, expected an even number",
+            "key partial_rotary_factor rotates 32 values, expected an even number",
         ),
         (
             {"rope_parameters": {"mrope_section": [4, -1]}},
@@ -161,7 +161,7 @@ def test_a_folder_without_configuration(tmp_path):
             {"attention.head_count": 65, "attention.key_length": "left out"},
             "llama.attention.key_length is missing, expected it, where 65 heads share a width of 64",
         ),
-        ("llama", {"rope.dimension_count": 18}, "llama.rope.dimension_count makes 18 values turn, expected"),
+        ("llama", {"rope.dimension_count": 18}, "llama.rope.dimension_count rotates 18 values, expected"),
         (
             "llama",
             {"rope.scaling.type": "ntk"},

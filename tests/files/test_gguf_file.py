@@ -316,12 +316,15 @@ with GgufFile("signs.gguf") as file:
 
 
 def test_the_guide_adds_a_format(tmp_path):
-    """Its function and its row, in formats.py: files of it are read, and ops take it."""
+    """Its function and its row, beside the table: files of it are read, and ops take it."""
     checkout = checkouts.copy(tmp_path)
     examples = (code for _, code in documents.blocks("BACKEND_GUIDE.md", "python"))
     (added,) = (code for code in examples if 'FORMATS["signs"] = ' in code)
-    with open(checkout / "airllm" / "formats.py", "a") as file:
-        file.write(added[added.index("def unpack_signs") : added.index("signs = Quantized(")])
+    with open(checkout / "airllm" / "formats" / "table.py", "a") as file:
+        file.write(
+            "import numpy as np\n\n\n"
+            + added[added.index("def unpack_signs") : added.index("signs = Quantized(")]
+        )
     rng = np.random.default_rng(8)
     scales, signs = (
         rng.standard_normal((6, 2, 1)).astype(np.float16),

@@ -158,7 +158,7 @@ def test_two_that_write_one_file_do_not_meet(source, tmp_path, monkeypatch, link
             quantize(source, target, "q4_0")
             made[0] = target.read_bytes()
 
-    with pytest.raises(FileExistsError, match="new.gguf was written by another meanwhile"):
+    with pytest.raises(FileExistsError, match="new.gguf was written by another process meanwhile"):
         quantize(source, target, "f32", meanwhile)
     assert target.read_bytes() == made[0] != b""
     assert sorted(os.listdir(tmp_path)) == ["new.gguf", "source.gguf"]

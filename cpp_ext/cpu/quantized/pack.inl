@@ -192,8 +192,9 @@ struct SignedScales {
 
 // Codes by the scales as stored.
 INLINE void round_by_scales(Columns<16>& packed, const SignedScales& scales, const char* half, int most) {
-  float by[packed.kLanes] = {};
-  const float none[packed.kLanes] = {};
+  constexpr int kLanes = Columns<16>::kLanes;
+  float by[kLanes] = {};
+  const float none[kLanes] = {};
   for (int j = 0; j < 16; ++j) by[j] = half_at(half) * static_cast<float>(scales.integers[j]);
   packed.round_again(by, none, -most, most - 1);
   packed.store_codes(most);
