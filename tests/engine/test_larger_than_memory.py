@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,11 +33,21 @@ PROMPT = list(range(1, 30))
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     path = write_model(tmp_path_factory.mktemp("large") / "model.gguf", SHAPE, "q8_0")
+    drop_from_page_cache(path)
+    yield path
+    path.unlink()
+
+
+def drop_from_page_cache(path):
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    yield path
-    path.unlink()
+
+
+def resident_file_bytes():
+    """Bytes of mapped files in this process's memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssFile"))
 
 
 def small_machine(monkeypatch, nbytes=MEMORY):
@@ -145,10 +156,12 @@ def test_experts_that_are_used_often_stay_within_what_is_available(tmp_path, mon
     options = {"compute": "float32", "cache_dtype": "f32"}  # no rounding that could change an expert
     with LayerWiseInferenceEngine(path, **options) as engine:
         expected = [engine.forward(PROMPT), *map(engine.forward, ([token] for token in PROMPT))]
-    small_machine(monkeypatch, 110 << 20)
+    small_machine(monkeypatch, memory := 90 << 20)
+    before = resident_file_bytes()
     with LayerWiseInferenceEngine(path, **options) as engine:
         residency = engine.model.residency
         found = [engine.forward(PROMPT), *map(engine.forward, ([token] for token in PROMPT))]
+        assert resident_file_bytes() - before < memory < 36 * residency.expert_bytes
         assert not residency.plan.groups  # all but experts stays
         held = len(residency.used_experts)
         assert 2 < held <= residency.plan.experts // residency.expert_bytes < 36
@@ -259,9 +272,9 @@ def test_what_is_released_to_disk_is_read_again(model):
                 rest = rest._replace(start=rest.stop - left)
             return blocks_read() - before
 
-        release_to_disk([piece])
+        drop_from_page_cache(model)
         if not read():
-            pytest.skip("the files are in memory")
+            pytest.skip("the file system is in memory")
         release([piece])
         assert read() == 0
         release_to_disk([piece])
