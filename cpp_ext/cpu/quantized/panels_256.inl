@@ -188,25 +188,22 @@ INLINE void prefetch_rows(const LinearPart& part, int64_t n, int64_t b) {
     for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(from + i, 0, 2);
 }
 
-// totals += `blocks` panels with M rows of x
+// totals += `blocks` panels with `rows` <= M rows of x. Past the last row it is repeated.
 template <class A, int M>
 void add_panels(float (*totals)[LANES], const Panel256<A>* panels, int64_t blocks, const char* x,
-                int64_t x_bytes) {
+                int64_t x_bytes, int64_t rows) {
   Vec sums[M];
-  const Group256* rows[M];
+  const Group256* from[M];
   for (int m = 0; m < M; ++m) {
     sums[m] = load(totals[m]);
-    rows[m] = reinterpret_cast<const Group256*>(x + m * x_bytes);
+    from[m] = reinterpret_cast<const Group256*>(x + smaller(m, rows - 1) * x_bytes);
   }
   for (int64_t b = 0; b < blocks; ++b) {
-    add_panel<A, M>(sums, panels[b], rows);
-    for (int m = 0; m < M; ++m) ++rows[m];
+    add_panel<A, M>(sums, panels[b], from);
+    for (int m = 0; m < M; ++m) ++from[m];
   }
   for (int m = 0; m < M; ++m) store(totals[m], sums[m]);
 }
-template <class A>
-constexpr decltype(&add_panels<A, 1>) add_panels_of[] = {add_panels<A, 1>, add_panels<A, 2>, add_panels<A, 3>,
-                                                         add_panels<A, 4>};
 
 // Stores row m of the result for LANES columns from n on. With rounding errors, two totals make one result.
 INLINE void store_totals(const LinearPart& part, int64_t m, int64_t n, const float (*totals)[LANES]) {
@@ -216,34 +213,57 @@ INLINE void store_totals(const LinearPart& part, int64_t m, int64_t n, const flo
                 part.bias ? part.bias + n : nullptr);
 }
 
-// At most kRows packed rows of x, from row m0 of the result on. kPanels times LANES rows of weights are
-// unpacked at a time, kBlocks blocks of each.
-template <class F, int kRows, int kPanels, int kBlocks>
-void multiply_panels(const LinearPart& part, int64_t m0, int64_t rows) {
-  alignas(64) PanelOf<F> panels[kPanels][kBlocks];
-  alignas(64) float totals[kPanels][kRows][LANES];
+// Room for panels of kPanels times LANES rows of weights, kBlocks blocks of each, and for kRows rows of
+// results.
+template <class A, int kRowsOf, int kPanelsOf, int kBlocksOf>
+struct PanelRoom {
+  static constexpr int64_t kRows = kRowsOf, kPanels = kPanelsOf, kBlocks = kBlocksOf;
+  alignas(64) Panel256<A> panels[kPanels * kBlocks];
+  alignas(64) float totals[kPanels * kRows][LANES];
+};
+template <class A>
+struct PanelRoomRef {
+  Panel256<A>* panels;
+  float (*totals)[LANES];
+  int64_t rows, most, blocks;
+  template <class Room>
+  explicit PanelRoomRef(Room& room)
+      : panels(room.panels),
+        totals(room.totals),
+        rows(Room::kRows),
+        most(Room::kPanels),
+        blocks(Room::kBlocks) {}
+};
+
+// `rows` packed rows of x, from row m0 of the result on.
+template <class F>
+void multiply_panels(const LinearPart& part, int64_t m0, int64_t rows,
+                     const PanelRoomRef<ArithmeticOf<F>>& room) {
+  using A = ArithmeticOf<F>;
   const int per_row = part.with_rounding_error ? 2 : 1;
-  for (int64_t n = part.n0; n < part.n1; n += kPanels * LANES) {
-    const int64_t some = smaller(kPanels, (part.n1 - n + LANES - 1) / LANES);
-    __builtin_memset(totals, 0, sizeof totals);
-    for (int64_t b = 0; b < part.k / 256; b += kBlocks) {
-      const int64_t blocks = smaller(kBlocks, part.k / 256 - b);
+  for (int64_t n = part.n0; n < part.n1; n += room.most * LANES) {
+    const int64_t some = smaller(room.most, (part.n1 - n + LANES - 1) / LANES);
+    __builtin_memset(room.totals, 0, sizeof(float) * LANES * some * room.rows);
+    for (int64_t b = 0; b < part.k / 256; b += room.blocks) {
+      const int64_t blocks = smaller(room.blocks, part.k / 256 - b);
       for (int64_t v = 0; v < some; ++v) {
         const char* w[LANES];
         set_rows(w, part, n + v * LANES);
         for (int64_t i = 0; i < blocks; ++i) {
-          prefetch_rows<F>(part, n + (v + kPanels) * LANES, b + i);
-          unpack_panel<F>(&panels[v][i], w, (b + i) * F::kBytes);
+          prefetch_rows<F>(part, n + (v + room.most) * LANES, b + i);
+          unpack_panel<F>(&room.panels[v * room.blocks + i], w, (b + i) * F::kBytes);
         }
       }
       const char* const x = part.x + m0 * per_row * part.x_bytes + b * static_cast<int64_t>(sizeof(Group256));
       for (int64_t m = 0; m < rows; m += 4)
         for (int64_t v = 0; v < some; ++v)
-          add_panels_of<ArithmeticOf<F>>[smaller(rows - m, 4) - 1](totals[v] + m, panels[v], blocks,
-                                                                   x + m* part.x_bytes, part.x_bytes);
+          (rows - m > 2 ? add_panels<A, 4> : add_panels<A, 2>)(room.totals + v * room.rows + m,
+                                                               room.panels + v * room.blocks, blocks,
+                                                               x + m * part.x_bytes, part.x_bytes, rows - m);
     }
     for (int64_t m = 0; m < rows; m += per_row)
-      for (int64_t v = 0; v < some; ++v) store_totals(part, m0 + m / per_row, n + v * LANES, totals[v] + m);
+      for (int64_t v = 0; v < some; ++v)
+        store_totals(part, m0 + m / per_row, n + v * LANES, room.totals + v * room.rows + m);
   }
 }
 
@@ -251,13 +271,17 @@ void multiply_panels(const LinearPart& part, int64_t m0, int64_t rows) {
 // panels of 64 rows of weights stay in the second one.
 template <class F>
 void several_rows256(const LinearPart& part) {
+  using A = ArithmeticOf<F>;
   if constexpr (!F::kSigned)
     if (part.packed_rows() == 3) return few_rows256<F, 3>(part);
-  constexpr int kFew = 16, kMany = 96;
-  if (part.packed_rows() <= kFew) return multiply_panels<F, kFew, 1, 1>(part, 0, part.packed_rows());
-  const int64_t per_row = part.with_rounding_error ? 2 : 1;
-  for (int64_t m = 0; m < part.m; m += kMany / per_row)
-    multiply_panels<F, kMany, 64 / LANES, 4>(part, m, smaller(kMany, part.packed_rows() - m * per_row));
+  if (part.packed_rows() <= 16) {
+    PanelRoom<A, 16, 1, 1> room;
+    return multiply_panels<F>(part, 0, part.packed_rows(), PanelRoomRef<A>(room));
+  }
+  PanelRoom<A, 96, 64 / LANES, 4> room;
+  const int64_t per_row = part.with_rounding_error ? 2 : 1, most = room.kRows / per_row;
+  for (int64_t m = 0; m < part.m; m += most)
+    multiply_panels<F>(part, m, smaller(room.kRows, part.packed_rows() - m * per_row), PanelRoomRef<A>(room));
 }
 
 }  // namespace stored
