@@ -64,11 +64,13 @@ class App:
 
 def build_app(engine: LayerWiseInferenceEngine, options: Options, limits: Limits | None = None) -> App:
     """An app for uvicorn, Ray Serve or any other ASGI server. Use the engine for nothing else meanwhile."""
-    return App(engine, engine.scheduler(limits or Limits()), options)
+    return App(engine, Scheduler(engine._generator, limits or Limits()), options)
 
 
 def _routed(service: Service) -> Starlette:
-    routes: list[BaseRoute] = [Route(path, call, methods=[method]) for (method, path), call in _ROUTES.items()]
+    routes: list[BaseRoute] = [
+        Route(path, call, methods=[method]) for (method, path), call in _ROUTES.items()
+    ]
     if service.options.page and _PAGE.is_dir():
         routes.append(Mount("/", Page(directory=_PAGE, html=True)))
     handlers: Any = {
@@ -92,7 +94,7 @@ def _routed(service: Service) -> Starlette:
 
 
 def _with_middleware(app: ASGIApp, service: Service) -> ASGIApp:
-    """From the inside out: keys, CORS, which must answer browsers before they send a key, names, and counts."""
+    """From the inside out: keys; CORS, which browsers ask before they send a key; names; counts."""
     options = service.options
     app = Keys(app, options.keys)
     if options.origins:

@@ -1,11 +1,11 @@
-"""What a request for a chat needs: the tokens of the prompt, its sequences, and the readers of their texts."""
+"""What a chat needs: the tokens of its prompt, its sequences, and the readers of their texts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
 
-from airllm.engine import generation
+from airllm.engine.request import Request
 from airllm.engine.scheduling import SequenceRequest
 from airllm.serving.chat_reader import ChatReader, PlainReader
 from airllm.serving.protocol.requests import ChatRequest
@@ -49,7 +49,7 @@ def _sequence(service: Service, asked: ChatRequest, key: str, tokens: list[int],
     most = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
     return SequenceRequest(
         tokens,
-        generation.Request(most, tuple(asked.stops), sampling),
+        Request(most, tuple(asked.stops), sampling),
         constraint=ends_later(asked, service.tokenizer, None),
         logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
         deadline=service.deadline,

@@ -1,4 +1,4 @@
-"""Reads the text of a choice as the parts of a message. Streamed and whole answers read with the same code."""
+"""Reads the text of a choice as the parts of a message, for streamed and for whole answers."""
 
 from __future__ import annotations
 

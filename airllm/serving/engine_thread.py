@@ -1,7 +1,7 @@
 """The thread that owns the scheduler, and the streams of events that leave it.
 
-The scheduler's methods are called from this thread alone. Requests come to it through a queue. The events of a
-step go to the event loop in one call.
+The scheduler's methods are called from this thread alone. Requests come to it through a queue. The events of
+a step go to the event loop in one call.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class EngineThread:
     async def _ask(
         self, work: Callable[[], Any], accept: Callable[[Any], Any], undo: Callable[[Any], None]
     ) -> Any:
-        """`accept(work())`: `work` runs between steps, `accept` in the event loop. If the caller was cancelled
-        meanwhile, `undo` gets the result of `work`.
+        """`accept(work())`: `work` runs between steps, `accept` in the event loop. If the caller was
+        cancelled meanwhile, `undo` gets the result of `work`.
         """
         assert self._loop is not None
         if not self.is_alive:
@@ -139,6 +139,7 @@ class EngineThread:
         else:
             if events:
                 self._post(self._deliver, events)
+            self.load = self._scheduler.load()
         finally:
             self._step_start = None
 
@@ -218,8 +219,8 @@ class Stream:
         return not self._running and not self._waiting
 
     async def read(self) -> list[tuple[int, Event]]:
-        """The events since the last call, each with the index of its sequence; none at the end. Waits for one.
-        Raises the error of a step that failed.
+        """The events since the last call, each with the index of its sequence; none at the end. Waits for
+        one. Raises the error of a step that failed.
         """
         if not self._waiting and self._running:
             self._arrived.clear()

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from airllm.engine.scheduling import Load
 from airllm.serving.engine_thread import EngineThread
 from airllm.serving.pieces import Piece
 
@@ -35,7 +36,9 @@ class Metrics:
         )
         self._prompt = Counter("airllm_prompt_tokens", "Tokens of prompts.", registry=registry)
         self._cached = Counter(
-            "airllm_cached_prompt_tokens", "Tokens of prompts that were in the prefix cache.", registry=registry
+            "airllm_cached_prompt_tokens",
+            "Tokens of prompts that were in the prefix cache.",
+            registry=registry,
         )
         self._new = Counter("airllm_generated_tokens", "Tokens that were generated.", registry=registry)
         self._ended = Counter(
@@ -97,13 +100,32 @@ class Watch:
                 self._metrics.see_end(piece)
 
 
+def load_numbers(load: Load) -> dict[str, float]:
+    """The scheduler's own numbers, as of the last step. Those that end in `_total` only grow."""
+    counters = load.counters
+    return {
+        "running_sequences": load.running,
+        "waiting_sequences": load.waiting,
+        "cache_bytes": load.cache_bytes,
+        "prefix_cache_bytes": load.prefix_bytes,
+        "cache_limit_bytes": load.most_cache_bytes,
+        "prefix_hits_total": counters.prefix_hits,
+        "preempted_sequences_total": counters.preempted,
+        "prompt_passes_total": counters.prompt_passes,
+        "decode_passes_total": counters.decode_passes,
+        "prompt_seconds_total": counters.prompt_seconds,
+        "decode_seconds_total": counters.decode_seconds,
+    }
+
+
 class _EngineLoad(Collector):
-    """The scheduler's own numbers, as of the last step."""
+    """The numbers of a scheduler."""
 
     def __init__(self, thread: EngineThread):
         self._thread = thread
 
     def collect(self) -> Iterator[Metric]:
-        for name, value in self._thread.load.numbers():
+        for name, value in load_numbers(self._thread.load).items():
             family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            yield family(f"airllm_{name}", f"{name.replace('_', ' ')} of the scheduler.", value)
+            what = name.removesuffix("_total").replace("_", " ").capitalize()
+            yield family(f"airllm_{name}", f"{what} of the scheduler.", value=value)

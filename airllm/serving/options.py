@@ -18,9 +18,9 @@ class Options:
     besides addresses and localhost, by which clients reach this server. `origins` are web pages of other
     servers that may call it from a browser, such as "https://chat.example.org".
 
-    Times are in seconds: `request_timeout` from arrival to the end of an answer, `read_timeout` for the body of
-    a request, `write_timeout` for a client that does not read, `drain_timeout` for the answers that run when the
-    server is told to end, `stuck_after` for one step of the engine, after which /health fails.
+    Times are in seconds: `request_timeout` from arrival to the end of an answer, `read_timeout` for the body
+    of a request, `write_timeout` for a client that does not read, `drain_timeout` for the answers that run
+    when the server is told to end, `stuck_after` for one step of the engine, after which /health fails.
     """
 
     names: tuple[str, ...]
@@ -76,5 +76,11 @@ def is_address(host: str) -> bool:
 def check_origin(origin: str) -> None:
     """Raise ValueError unless this is an origin as browsers send it: scheme, host and maybe a port."""
     parts = urlsplit(origin)
-    if parts.scheme not in ("http", "https") or not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}":
-        raise ValueError(f"origins has {origin!r}, expected one such as https://chat.example.org, no path, no *")
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.netloc
+        or origin != f"{parts.scheme}://{parts.netloc}"
+    ):
+        raise ValueError(
+            f"origins has {origin!r}, expected one such as https://chat.example.org, no path, no *"
+        )

@@ -1,11 +1,11 @@
-"""What a step, or several, added to a choice; and what its tokens, counts and times look like in an answer."""
+"""What steps added to a choice; and what its tokens, counts and times look like in an answer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from airllm.engine.generation import CONTEXT, END, LENGTH, STOP, Statistics
+from airllm.engine.request import CONTEXT, END, LENGTH, STOP, Statistics
 from airllm.engine.sampling import TokenLogprob
 from airllm.engine.scheduling import Event
 from airllm.serving.protocol.answers import (
@@ -66,7 +66,7 @@ def _failure(event: Event, timeout: float) -> ApiError:
     return ApiError(503, "The server ends and has cancelled the request.", code="cancelled")
 
 
-# ------------------------------------------------------------------------------------------------ counts, times
+# ---------------------------------------------------------------------------------------------- counts, times
 
 
 class Counts:

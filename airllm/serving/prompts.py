@@ -65,9 +65,13 @@ class Prompts:
         """The text of a conversation, by the model's template."""
         variables = variables or {}
         if self.template is None:
-            raise invalid("This model has no chat template: use /v1/completions.", "messages", "no_chat_template")
+            raise invalid(
+                "This model has no chat template: use /v1/completions.", "messages", "no_chat_template"
+            )
         if taken := [name for name in variables if name in _OWN]:
-            raise invalid(f"chat_template_kwargs has {taken[0]!r}, which is a field of its own.", "chat_template_kwargs")
+            raise invalid(
+                f"chat_template_kwargs has {taken[0]!r}, which is a field of its own.", "chat_template_kwargs"
+            )
         checked = template_messages(messages, "developer" in self.template.source)
         mark = _mark_end(checked) if continue_final else ""
         try:
@@ -79,6 +83,8 @@ class Prompts:
             )
         except (ChatTemplateError, ValueError, TypeError) as error:
             raise invalid(_reason(error), "messages", "chat_template_error") from None
+        if mark and mark not in text:
+            raise invalid("The chat template does not continue a message.", "continue_final_message")
         return text.partition(mark)[0] if mark else text
 
     def encode(self, text: str, param: str, special: bool = True, add_bos: bool | None = None) -> list[int]:
@@ -129,5 +135,3 @@ def _reason(error: Exception) -> str:
         if phrase in text:
             return f"The chat template {phrase}{text.partition(phrase)[2]}"
     return text
-
-

@@ -13,10 +13,9 @@ from airllm.serving.engine_thread import Stream
 from airllm.serving.pieces import Counts, Piece, chat_logprobs
 from airllm.serving.protocol.answers import Delta, ToolCallDelta
 from airllm.serving.protocol.requests import ResponsesRequest
+from airllm.serving.response_output import CallItem, Item, TextItem
 from airllm.serving.service import Service, failed_frame
 from airllm.serving.transport import named_frame
-
-_NO_LOGPROBS: list[Any] = []
 
 
 class ResponseAnswer:
@@ -26,7 +25,8 @@ class ResponseAnswer:
         self._service, self._asked, self._reader, self._sampling = service, asked, reader, sampling
         self._id, self._created = f"resp_{secrets.token_hex(12)}", int(time.time())
         self._counts = Counts()
-        self._items: list[_Item] = []
+        self._items: list[Item] = []
+        self._logprobs: list[Any] = []  # of tokens whose text is not final yet
         self._number = 0
 
     async def whole(self, stream: Stream) -> dict[str, Any]:
@@ -58,32 +58,31 @@ class ResponseAnswer:
 
     def _piece_events(self, piece: Piece) -> list[dict[str, Any]]:
         found = self._reader.read(piece.text, bool(piece.reason))
-        logprobs = _NO_LOGPROBS
         if piece.logprobs:
-            logprobs = chat_logprobs(self._service.tokenizer, piece.logprobs).content
-        events = []
-        if found.delta is not None:
-            events += self._delta_events(found.delta, logprobs)
-        return events
+            self._logprobs += chat_logprobs(self._service.tokenizer, piece.logprobs).content
+        if found.delta is None:
+            return []
+        logprobs, self._logprobs = self._logprobs, []
+        return self._delta_events(found.delta, logprobs)
 
     def _delta_events(self, delta: Delta, logprobs: list[Any]) -> list[dict[str, Any]]:
         events = []
         if delta.content:
-            events += self._open(_Text) + self._tell(self._items[-1].add(delta.content, logprobs))
+            events += self._open(TextItem) + self._tell(self._items[-1].add(delta.content, logprobs))
         for call in delta.tool_calls or ():
             events += self._call_events(call)
         return events
 
     def _call_events(self, call: ToolCallDelta) -> list[dict[str, Any]]:
         function: Any = call.function
-        events = self._open(_Call, function.name, call.id) if function and function.name else []
+        events = self._open(CallItem, function.name, call.id) if function and function.name else []
         if function and function.arguments:
-            events += self._tell(self._items[-1].add(function.arguments, _NO_LOGPROBS))
+            events += self._tell(self._items[-1].add(function.arguments, []))
         return events
 
-    def _open(self, kind: type[_Item], *values: Any) -> list[dict[str, Any]]:
+    def _open(self, kind: type[Item], *values: Any) -> list[dict[str, Any]]:
         """Begin an item, unless the text goes on."""
-        if kind is _Text and self._items and isinstance(self._items[-1], _Text):
+        if kind is TextItem and self._items and isinstance(self._items[-1], TextItem):
             return []
         events = self._close()
         self._items.append(kind(len(self._items), *values))
@@ -98,10 +97,7 @@ class ResponseAnswer:
     def _end_events(self, piece: Piece) -> list[dict[str, Any]]:
         is_cut = piece.finish_reason == "length"
         status = "incomplete" if is_cut else "completed"
-        if not self._items:
-            events = self._open(_Text)
-        else:
-            events = []
+        events = [] if self._items else self._open(TextItem)
         events += self._close(status)
         response = self._response(status)
         return [*events, self._event(f"response.{status}", response=response)]
@@ -116,7 +112,11 @@ class ResponseAnswer:
     def _response(self, status: str) -> dict[str, Any]:
         asked, sampling = self._asked, self._sampling
         ended = status != "in_progress"
-        text = {"format": asked.text.format} if asked.text and asked.text.format else {"format": {"type": "text"}}
+        text = (
+            {"format": asked.text.format}
+            if asked.text and asked.text.format
+            else {"format": {"type": "text"}}
+        )
         return {
             "id": self._id,
             "object": "response",
@@ -159,92 +159,3 @@ class ResponseAnswer:
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": usage.total_tokens,
         }
-
-
-class _Item:
-    """An item of the output, as it grows. Its methods return events: names with fields."""
-
-    def __init__(self, index: int, id: str):
-        self.index, self.id, self.status = index, id, "in_progress"
-        self.text = ""
-
-    def value(self) -> dict[str, Any]:
-        raise NotImplementedError
-
-    def opening(self) -> list[tuple[str, dict[str, Any]]]:
-        return [("response.output_item.added", {"output_index": self.index, "item": self.value()})]
-
-    def add(self, text: str, logprobs: list[Any]) -> list[tuple[str, dict[str, Any]]]:
-        raise NotImplementedError
-
-    def closing(self, status: str) -> list[tuple[str, dict[str, Any]]]:
-        self.status = status
-        return [("response.output_item.done", {"output_index": self.index, "item": self.value()})]
-
-    @property
-    def _place(self) -> dict[str, Any]:
-        return {"item_id": self.id, "output_index": self.index}
-
-
-class _Text(_Item):
-    """A message with one text."""
-
-    def __init__(self, index: int):
-        super().__init__(index, f"msg_{secrets.token_hex(12)}")
-        self._logprobs: list[Any] = []
-
-    def value(self) -> dict[str, Any]:
-        content = [self._part()] if self.status != "in_progress" else []
-        return {
-            "id": self.id,
-            "type": "message",
-            "role": "assistant",
-            "status": self.status,
-            "content": content,
-        }
-
-    def _part(self) -> dict[str, Any]:
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": list(self._logprobs)}
-
-    def opening(self) -> list[tuple[str, dict[str, Any]]]:
-        return [*super().opening(), ("response.content_part.added", self._in_part(part=self._part()))]
-
-    def add(self, text: str, logprobs: list[Any]) -> list[tuple[str, dict[str, Any]]]:
-        self.text += text
-        self._logprobs += logprobs
-        return [("response.output_text.delta", self._in_part(delta=text, logprobs=logprobs))]
-
-    def closing(self, status: str) -> list[tuple[str, dict[str, Any]]]:
-        done = self._in_part(text=self.text, logprobs=list(self._logprobs))
-        part = self._in_part(part=self._part())
-        parts = [("response.output_text.done", done), ("response.content_part.done", part)]
-        return [*parts, *super().closing(status)]
-
-    def _in_part(self, **fields: Any) -> dict[str, Any]:
-        return {**self._place, "content_index": 0, **fields}
-
-
-class _Call(_Item):
-    """A call of a function."""
-
-    def __init__(self, index: int, name: str, call_id: str):
-        super().__init__(index, f"fc_{secrets.token_hex(12)}")
-        self._name, self._call_id = name, call_id
-
-    def value(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "type": "function_call",
-            "call_id": self._call_id,
-            "name": self._name,
-            "arguments": self.text,
-            "status": self.status,
-        }
-
-    def add(self, text: str, logprobs: list[Any]) -> list[tuple[str, dict[str, Any]]]:
-        self.text += text
-        return [("response.function_call_arguments.delta", {**self._place, "delta": text})]
-
-    def closing(self, status: str) -> list[tuple[str, dict[str, Any]]]:
-        done = {**self._place, "arguments": self.text, "name": self._name}
-        return [("response.function_call_arguments.done", done), *super().closing(status)]

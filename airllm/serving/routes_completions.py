@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
-from airllm.engine import generation
+from airllm.engine.request import Request as TextRequest
 from airllm.engine.scheduling import SequenceRequest
 from airllm.serving.completion_answer import CompletionAnswer, CompletionPrompt
 from airllm.serving.protocol.errors import invalid
@@ -65,7 +65,9 @@ def _encode_one(service: Service, asked: CompletionRequest, given: Any, param: s
     if isinstance(given, str):
         return CompletionPrompt(prompts.encode_prompt(given, param, asked.add_special_tokens), given)
     if not isinstance(given, list):
-        raise invalid(f"'{param}' has type {type(given).__name__}, expected a text or a list of tokens.", param)
+        raise invalid(
+            f"'{param}' has type {type(given).__name__}, expected a text or a list of tokens.", param
+        )
     tokens = prompts.check_tokens(given, param)
     return CompletionPrompt(tokens, service.tokenizer.decode(tokens, special=True))
 
@@ -77,7 +79,7 @@ def _sequence(
     most = _MOST_TOKENS if asked.max_tokens is None else max(asked.max_tokens, 1)
     return SequenceRequest(
         tokens,
-        generation.Request(most, tuple(asked.stops), sampling),
+        TextRequest(most, tuple(asked.stops), sampling),
         constraint=ends_later(asked, service.tokenizer, None),
         logprobs=asked.logprobs,
         prompt_logprobs=asked.logprobs if asked.echo else None,

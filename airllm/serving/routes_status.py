@@ -45,7 +45,8 @@ async def ready(request: Request) -> ASGIApp:
     if service.is_draining:
         raise ApiError(503, "The server ends, and finishes the requests that it has.", code="draining")
     await health(request)
-    return Json({"status": "ready", "load": dict(service.thread.load.numbers())})
+    load = service.thread.load
+    return Json({"status": "ready", "running": load.running, "waiting": load.waiting})
 
 
 async def metrics(request: Request) -> ASGIApp:

@@ -1,4 +1,4 @@
-"""Serves an app with uvicorn until a signal. SIGTERM finishes what runs, within a limit; SIGINT ends at once."""
+"""Serves an app with uvicorn until a signal. SIGTERM finishes what runs, in time; SIGINT ends at once."""
 
 from __future__ import annotations
 
@@ -33,17 +33,23 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         self._on_start()
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if sig == signal.SIGINT or self.should_exit:
-            self.force_exit = self.was_interrupted = True
-            self.config.timeout_graceful_shutdown = 0
-        elif self._loop is not None:
-            self._loop.call_soon_threadsafe(self._begin_drain)
-        self.should_exit = self._service.is_draining = True
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        if self.force_exit:  # uvicorn leaves it out
+            await self.lifespan.shutdown()
 
-    def _begin_drain(self) -> None:
-        assert self._loop is not None
-        self._loop.call_later(self._drain, self._service.abort)
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        is_forced = sig == signal.SIGINT or self.should_exit
+        if is_forced:
+            self.force_exit = self.was_interrupted = True
+            self.config.timeout_graceful_shutdown = 1
+        self.should_exit = self._service.is_draining = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._end_requests, 0 if is_forced else self._drain)
+
+    def _end_requests(self, after: float) -> None:
+        """After so many seconds, tell the clients that wait that the server ends."""
+        asyncio.get_running_loop().call_later(after, self._service.abort)
 
 
 def listen(options: Options) -> socket.socket:
@@ -59,7 +65,7 @@ def address_of(listening: socket.socket) -> str:
 
 
 def run(app: App, options: Options, listening: socket.socket, on_start: Callable[[], None]) -> bool:
-    """Serve until a signal. Returns whether it was an interrupt. `on_start` is called when requests can come."""
+    """Serve until a signal, and return whether it was an interrupt. `on_start`: requests can come now."""
     config = uvicorn.Config(
         app,
         log_config=None,

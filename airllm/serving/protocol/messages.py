@@ -79,7 +79,9 @@ def _template_message(message: dict[str, Any], place: str, knows_developer: bool
 
 def _text_part(part: _Part, place: str) -> dict[str, str]:
     if part.type not in ("text", "input_text", "output_text", "refusal"):
-        raise unsupported(f"'{place}' has type {part.type!r}, expected 'text': this model reads only text.", place)
+        raise unsupported(
+            f"'{place}' has type {part.type!r}, expected 'text': this model reads only text.", place
+        )
     text = part.refusal if part.type == "refusal" else part.text
     if text is None:
         raise invalid(f"Missing required parameter: '{place}.text'.", f"{place}.text")

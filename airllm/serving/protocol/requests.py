@@ -1,7 +1,7 @@
 """What clients send. A field that is not here is refused, as OpenAI does; `None` means that it is absent.
 
-Fields that change nothing here are accepted, because clients send them: `user`, `metadata`, `store` and others
-at the end of `Ignored`. A field that would change the answer and is not supported is in `Refused`.
+Fields that change nothing here are accepted, because clients send them: `user`, `metadata`, `store` and
+others. A field that would change the answer and is not supported is in `refused`.
 """
 
 from __future__ import annotations

@@ -51,7 +51,9 @@ def chat_tools(tools: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]] |
     for i, tool in enumerate(tools or ()):
         if tool.get("type") != "function":
             place = f"tools[{i}]"
-            raise unsupported(f"'{place}' has type {tool.get('type')!r}, expected 'function'.", f"{place}.type")
+            raise unsupported(
+                f"'{place}' has type {tool.get('type')!r}, expected 'function'.", f"{place}.type"
+            )
     return [_chat_tool(tool) for tool in tools] if tools else None
 
 
