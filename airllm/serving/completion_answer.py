@@ -118,8 +118,7 @@ class _Choice:
             return None
         tokens = (self._prompt.tokens if echoed else []) + piece.tokens
         found: list[TokenLogprob | None] = [*(piece.prompt_logprobs if echoed else ()), *piece.logprobs]
-        made = completion_logprobs(self._tokenizer, found, tokens, self._offset)
-        self._offset += sum(map(len, made.tokens))
+        made, self._offset = completion_logprobs(self._tokenizer, found, tokens, self._offset)
         return made if tokens else None
 
 

@@ -130,23 +130,30 @@ LEAST = -9999.0  # OpenAI's number for a token that is next to impossible; JSON 
 
 def completion_logprobs(
     tokenizer: Tokenizer, found: Sequence[TokenLogprob | None], tokens: Sequence[int], offset: int
-) -> CompletionLogprobs:
-    """The log probabilities of tokens whose text begins at `offset`. The first token of a prompt has none."""
+) -> tuple[CompletionLogprobs, int]:
+    """The log probabilities of tokens whose text begins at `offset`, and where it ends. The first token of a
+    prompt has none.
+    """
     made = CompletionLogprobs([], [], [], [])
     for token, each in zip(tokens, found, strict=True):
-        text = tokenizer.piece(token, special=True).decode("utf-8", "replace")
-        made.tokens.append(text)
+        made.tokens.append(_name(tokenizer, token))
         made.text_offset.append(offset)
         made.token_logprobs.append(None if each is None else max(each.logprob, LEAST))
         made.top_logprobs.append(None if each is None else _tops(tokenizer, each))
-        offset += len(text)
-    return made
+        offset += len(tokenizer.piece(token, special=True).decode("utf-8", "replace"))
+    return made, offset
 
 
 def _tops(tokenizer: Tokenizer, found: TokenLogprob) -> dict[str, float]:
-    """The most likely tokens. Of tokens with the same text, the likelier one counts."""
-    tops: dict[str, float] = {}
-    for token, value in found.top:
-        text = tokenizer.piece(token, special=True).decode("utf-8", "replace")
-        tops.setdefault(text, max(value, LEAST))
-    return tops
+    """The most likely tokens, and the one that came."""
+    pairs = [*found.top, (found.token, found.logprob)]
+    return {_name(tokenizer, token): max(value, LEAST) for token, value in reversed(pairs)}
+
+
+def _name(tokenizer: Tokenizer, token: int) -> str:
+    """The text of a token. Bytes that are no text alone are named as OpenAI does, so that names differ."""
+    piece = tokenizer.piece(token, special=True)
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)

@@ -66,7 +66,17 @@ def address_of(listening: socket.socket) -> str:
 
 def run(app: App, options: Options, listening: socket.socket, on_start: Callable[[], None]) -> bool:
     """Serve until a signal, and return whether it was an interrupt. `on_start`: requests can come now."""
-    config = uvicorn.Config(
+    server = _Server(config_of(app, options), app, options, on_start)
+    try:
+        server.run([listening])
+    finally:
+        app.service.close(_STOP)
+    return server.was_interrupted
+
+
+def config_of(app: App, options: Options) -> uvicorn.Config:
+    """uvicorn's configuration. Its own log of requests would have their queries."""
+    return uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
@@ -78,9 +88,3 @@ def run(app: App, options: Options, listening: socket.socket, on_start: Callable
         timeout_keep_alive=_KEEP_ALIVE,
         timeout_graceful_shutdown=round(options.drain_timeout + _MARGIN),
     )
-    server = _Server(config, app, options, on_start)
-    try:
-        server.run([listening])
-    finally:
-        app.service.close(_STOP)
-    return server.was_interrupted

@@ -19,6 +19,7 @@ from airllm.engine.engine import LayerWiseInferenceEngine
 from airllm.engine.scheduling import Limits, Scheduler
 from airllm.serving.app import App
 from airllm.serving.options import Options
+from airllm.serving.run import config_of
 
 NAME = "tiny"
 CONTEXT = 2048
@@ -43,8 +44,8 @@ class Server:
 
     def client(self, **options: Any) -> openai.OpenAI:
         """OpenAI's client, which checks every answer against its types and repeats nothing."""
-        given = {"api_key": KEY, "max_retries": 0, "timeout": 20} | options
-        return openai.OpenAI(base_url=f"{self.address}/v1", _strict_response_validation=True, **given)
+        given = {"api_key": KEY, "max_retries": 0, "timeout": 20, "_strict_response_validation": True}
+        return openai.OpenAI(base_url=f"{self.address}/v1", **(given | options))
 
     def http(self, **options: Any) -> httpx.Client:
         return httpx.Client(base_url=self.address, timeout=20, **options)
@@ -66,9 +67,9 @@ def serve(model: Path, limits: Limits | None = None, **options: Any) -> Iterator
     """A server of the model until the end of the `with`. `options` are those of `Options`."""
     with LayerWiseInferenceEngine(model, threads=1) as engine, socket.create_server(("127.0.0.1", 0)) as place:
         scheduler = Paced(engine._generator, limits or Limits())
-        app = App(engine, scheduler, Options(**{"names": (NAME,), "ping": 0.2} | options))
-        config = uvicorn.Config(app, log_config=None, lifespan="on", ws="none", timeout_graceful_shutdown=3)
-        server = uvicorn.Server(config)
+        given = Options(**{"names": (NAME,), "ping": 0.2, "drain_timeout": 1} | options)
+        app = App(engine, scheduler, given)
+        server = uvicorn.Server(config_of(app, given))
         thread = threading.Thread(target=server.run, args=([place],))
         thread.start()
         try:
