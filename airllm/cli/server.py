@@ -152,7 +152,7 @@ def serve(
     engine: LayerWiseInferenceEngine, options: Options, listening: socket, given: argparse.Namespace
 ) -> int:
     """Serve until a signal, and return the exit status."""
-    from airllm.engine.scheduling import Limits
+    from airllm.engine.scheduling.requests import Limits
     from airllm.memory.estimate import parse_size
     from airllm.serving.app import build_app
     from airllm.serving.run import address_of, run

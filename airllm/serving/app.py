@@ -19,7 +19,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from airllm.engine.engine import LayerWiseInferenceEngine
-from airllm.engine.scheduling import Limits, Scheduler
+from airllm.engine.scheduling.requests import Limits
+from airllm.engine.scheduling.scheduler import Scheduler
 from airllm.serving.options import Options
 from airllm.serving.protocol.errors import ApiError, server_error
 from airllm.serving.routes_chat import chat_completions

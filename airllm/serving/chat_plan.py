@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from airllm.engine.request import Request
-from airllm.engine.scheduling import SequenceRequest
+from airllm.engine.scheduling.requests import SequenceRequest
 from airllm.serving.chat_reader import ChatReader, PlainReader
 from airllm.serving.protocol.requests import ChatRequest
 from airllm.serving.sequences import ends_later, salt_of, sampling_of

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from airllm.engine.scheduling import Event, Load, Scheduler, SequenceRequest
+from airllm.engine.scheduling.requests import Event, Load, SequenceRequest
+from airllm.engine.scheduling.scheduler import Scheduler
 
 _log = logging.getLogger("airllm.serving")
 _PAUSE = 0.05  # seconds after a step that failed: it may fail again

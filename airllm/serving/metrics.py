@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from airllm.engine.scheduling import Load
+from airllm.engine.scheduling.requests import Load
 from airllm.serving.engine_thread import EngineThread
 from airllm.serving.pieces import Piece
 

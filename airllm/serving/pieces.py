@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airllm.engine.request import CONTEXT, END, LENGTH, STOP, Statistics
 from airllm.engine.sampling import TokenLogprob
-from airllm.engine.scheduling import Event
+from airllm.engine.scheduling.requests import Event
 from airllm.serving.protocol.answers import (
     ChatLogprob,
     ChatLogprobs,

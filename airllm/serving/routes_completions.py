@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from airllm.engine.request import Request as TextRequest
-from airllm.engine.scheduling import SequenceRequest
+from airllm.engine.scheduling.requests import SequenceRequest
 from airllm.serving.completion_answer import CompletionAnswer, CompletionPrompt
 from airllm.serving.protocol.errors import invalid
 from airllm.serving.protocol.requests import MOST_CHOICES, MOST_PROMPTS, CompletionRequest

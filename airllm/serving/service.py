@@ -13,7 +13,8 @@ import msgspec
 from starlette.requests import Request
 
 from airllm.engine.engine import LayerWiseInferenceEngine
-from airllm.engine.scheduling import QueueFull, Scheduler, SequenceRequest
+from airllm.engine.scheduling.requests import QueueFull, SequenceRequest
+from airllm.engine.scheduling.scheduler import Scheduler
 from airllm.memory.kv_cache import ContextFull
 from airllm.serving.engine_thread import EngineStopped, EngineThread, Stream
 from airllm.serving.metrics import Metrics

@@ -16,7 +16,8 @@ import speaking_model
 import uvicorn
 
 from airllm.engine.engine import LayerWiseInferenceEngine
-from airllm.engine.scheduling import Limits, Scheduler
+from airllm.engine.scheduling.requests import Limits
+from airllm.engine.scheduling.scheduler import Scheduler
 from airllm.serving.app import App
 from airllm.serving.options import Options
 from airllm.serving.run import config_of
