@@ -6,7 +6,7 @@ import operator
 import threading
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from airllm.engine.constraint import Constraint, NewConstraint
 from airllm.engine.drafts.speculation import Speculation, Speculator
 from airllm.engine.model import Model
 from airllm.engine.sampling import Sampler, Sampling
@@ -36,6 +37,9 @@ class Options(TypedDict, total=False):
     min_p: float
     repetition_penalty: float
     seed: int | None
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
     stop: str | Sequence[str]
     on_prompt: OnProgress | None
 
@@ -81,18 +85,22 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Request:
-    """The checked options of one call: see `LayerWiseInferenceEngine.generate`."""
+    """The checked options of one call: see `LayerWiseInferenceEngine.generate`. `new_constraint` makes the
+    constraint of each sequence.
+    """
 
     max_new_tokens: int | None
     stop: tuple[str, ...]
     sampling: Sampling
     on_prompt: OnProgress | None = None
+    new_constraint: NewConstraint | None = None
 
 
 def request(
     max_new_tokens: int | None = 512,
     stop: str | Sequence[str] = (),
     on_prompt: OnProgress | None = None,
+    new_constraint: NewConstraint | None = None,
     **sampling: Any,
 ) -> Request:
     """Check a call's options; `sampling` are the fields of `Sampling`. Raises TypeError or ValueError."""
@@ -108,7 +116,7 @@ def request(
             raise TypeError(f"stop has an item of type {type(each).__name__}, expected a str")
         if not each:
             raise ValueError("stop has an empty text, expected texts of one character or more")
-    return Request(max_new_tokens, stops, Sampling(**sampling), on_prompt)
+    return Request(max_new_tokens, stops, Sampling(**sampling), on_prompt, new_constraint)
 
 
 # ------------------------------------------------------------------------------------------------ prompts
@@ -166,10 +174,17 @@ def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 class _Continuation:
     """A sequence that grows. `pending` are the tokens to run next, `draft` are guesses of those after them.
     `take` samples tokens from their logits, `read` returns the text that is final since the last call.
-    `reason` is set when the text ends.
+    `reason` is set when the text ends. A `constraint` restricts the tokens; it belongs to this sequence.
     """
 
-    def __init__(self, tokenizer: Tokenizer, tokens: list[int], cache: Cache, request: Request):
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        tokens: list[int],
+        cache: Cache,
+        request: Request,
+        constraint: Constraint | None = None,
+    ):
         self.cache, self.wanted, self.prompt_tokens = cache, request, len(tokens)
         self.cached_tokens = cache.length
         self.pending = tokens[cache.length :]
@@ -178,6 +193,7 @@ class _Continuation:
         self.reason = self._text = ""
         self._ends = tokenizer.stop_ids
         self._sampler = Sampler(request.sampling, tokens)
+        self._constraint = constraint
         self._decoder = tokenizer.decoder()
         self._stops = StopStrings(request.stop)
 
@@ -189,10 +205,17 @@ class _Continuation:
 
     def take(self, logits: np.ndarray) -> int:
         """Sample a token from logits (vocabulary)."""
-        token = self._sampler.next(logits)
+        token = self._choose(logits)
         self.pending = [token]
         self.new_tokens += 1
         self._text += self._add(token)
+        return token
+
+    def _choose(self, logits: np.ndarray) -> int:
+        if self._constraint is None:
+            return self._sampler.next(logits)
+        token = self._sampler.next(logits, self._constraint.mask())
+        self._constraint.accept(token)
         return token
 
     def take_drafted(self, logits: Sequence[np.ndarray]) -> list[int]:
@@ -223,6 +246,8 @@ class _Continuation:
         text = self._stops.add(self._decoder.add(token))
         if self._stops.found:
             self.reason = STOP
+        elif self._constraint is not None and self._constraint.finished:
+            return text + self._end(END)
         elif self.new_tokens == self.wanted.max_new_tokens:
             return text + self._end(LENGTH)
         elif self.cache.length == self.cache.capacity:
@@ -319,14 +344,16 @@ class TextGenerator:
         Errors are raised by this call, not by the first piece. `name` denotes the prompt in their messages.
         """
         self.require_open()
+        request.sampling.require_known_tokens(len(self.tokenizer))
         return self._pieces(self._encode_prompt(prompt, name), request)
 
     def batch(self, prompts: Sequence[Prompt], request: Request) -> list[str]:
         """The text after each prompt. Sequences share each pass over the weights; each ends on its own."""
+        request.sampling.require_known_tokens(len(self.tokenizer))
         encoded = [self._encode_prompt(prompt, f"prompt {i}") for i, prompt in enumerate(prompts)]
         if not encoded:
             return []
-        sequences = [_Continuation(self.tokenizer, p, self._new_cache(), request) for p in encoded]
+        sequences = [self._begin(tokens, self._new_cache(), request) for tokens in encoded]
         whole: list[list[str]] = [[] for _ in sequences]
         for pieces in self._rounds(sequences, request):
             for parts, piece in zip(whole, pieces, strict=True):
@@ -363,10 +390,14 @@ class TextGenerator:
             raise ContextFull(f"{name} has {len(tokens)} tokens, expected {expected}")
         return tokens
 
+    def _begin(self, tokens: list[int], cache: Cache, request: Request) -> _Continuation:
+        constraint = request.new_constraint() if request.new_constraint else None
+        return _Continuation(self.tokenizer, tokens, cache, request, constraint)
+
     def _pieces(self, tokens: list[int], request: Request) -> Iterator[str]:
         drafts = self.speculation.begin(tokens) if self.speculation else nullcontext()
         with self._kept.take(tokens) as cache, drafts as speculator:
-            sequence = _Continuation(self.tokenizer, tokens, cache, request)
+            sequence = self._begin(tokens, cache, request)
             with closing(self._rounds([sequence], request, speculator)) as pieces:
                 yield from (piece for (piece,) in pieces if piece)
 
