@@ -27,7 +27,7 @@ from airllm.cli import (
 from airllm.cli import stdin_prompt as piped_text
 from airllm.cli.answer_printer import detail_lines, summary_line
 from airllm.cli.stdin_prompt import with_stdin
-from airllm.engine.generation import Statistics
+from airllm.engine.request import Statistics
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.writable import refuse_unwritable
 from tests.support import speaking_model

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from airllm.engine.drafts.policy import Choice, DraftPolicy
-from airllm.engine.generation import request
+from airllm.engine.request import request
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support import speaking_model
 
@@ -92,7 +92,9 @@ def test_each_sequence_of_a_batch_has_its_own_constraint(engine):
 @pytest.mark.parametrize("text", ("abababababababababababab", "the thin man in a hat, he said"))
 def test_a_constraint_is_asked_for_each_drafted_token(folder, text, monkeypatch):
     """Guesses are right, wrong, and right until the text is complete."""
-    monkeypatch.setattr(DraftPolicy, "choose", lambda self, kinds, *_: Choice(3 if len(kinds) >= 3 else 0, 1.0))
+    monkeypatch.setattr(
+        DraftPolicy, "choose", lambda self, kinds, *_: Choice(3 if len(kinds) >= 3 else 0, 1.0)
+    )
     with LayerWiseInferenceEngine(folder, speculative=True) as engine:
         spelling = Spelling(engine.tokenizer.encode(text))
         assert generate(engine, "ababababababababababab", spelling) == text
@@ -107,3 +109,10 @@ def test_an_error_of_a_constraint_ends_the_call(engine):
             engine, PROMPT, type("Nothing", (Unrestricted,), {"mask": lambda self: np.zeros(0, bool)})([])
         )
     assert engine.generate(PROMPT, 3)  # the next one is not affected
+
+
+def test_a_control_token_is_text_only_if_it_is_shown(engine):
+    begin = engine.tokenizer.id_of(speaking_model.BEGIN)
+    tokens = [*engine.tokenizer.encode("a"), begin, *engine.tokenizer.encode("b")]
+    assert generate(engine, PROMPT, Spelling(tokens)) == "ab"
+    assert generate(engine, PROMPT, Spelling(tokens), shown_tokens=[begin]) == f"a{speaking_model.BEGIN}b"

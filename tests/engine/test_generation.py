@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from airllm.engine import generation
+from airllm.engine import generation, request
+from airllm.engine.continuation import BeyondTraining
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import ContextFull
 from airllm.text.chat_template import ChatTemplateError
@@ -251,13 +252,13 @@ def test_a_text_beyond_what_the_model_was_made_for_warns_once(folder):
         engine.generate([5] * 60, 5)  # 64 at the end, the last one being not computed
         warnings.simplefilter("always")
         for prompt, count in ((60, 9), (90, 5)):
-            with pytest.warns(generation.BeyondTraining) as caught:
+            with pytest.warns(BeyondTraining) as caught:
                 engine.generate([5] * prompt, count)
             found = max(prompt, speaking_model.CONTEXT + 1)
             (text,) = [str(each.message) for each in caught]
             assert f"has {found} tokens now, and the model was made for at most 64" in text
             assert "\n" not in text
-        with pytest.warns(generation.BeyondTraining) as caught:
+        with pytest.warns(BeyondTraining) as caught:
             engine.generate([[5] * 70, [6] * 80], 3)
         assert len(caught) == 1
 
@@ -467,5 +468,5 @@ def test_a_sequence_without_tokens_has_no_logits(engine):
 
 
 def test_reasons_are_those_that_are_documented():
-    for reason in (generation.END, generation.STOP, generation.LENGTH, generation.CONTEXT):
-        assert f'"{reason}"' in generation.Statistics.__doc__
+    for reason in (request.END, request.STOP, request.LENGTH, request.CONTEXT):
+        assert f'"{reason}"' in request.Statistics.__doc__
