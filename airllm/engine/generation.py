@@ -131,10 +131,12 @@ class TextGenerator:
         Errors are raised by this call, not by the first piece. `name` denotes the prompt in their messages.
         """
         self.require_open()
+        request.sampling.require_known_tokens(len(self.tokenizer))
         return self._pieces(self._encode_prompt(prompt, name), request)
 
     def batch(self, prompts: Sequence[Prompt], request: Request) -> list[str]:
         """The text after each prompt. Sequences share each pass over the weights; each ends on its own."""
+        request.sampling.require_known_tokens(len(self.tokenizer))
         encoded = [self._encode_prompt(prompt, f"prompt {i}") for i, prompt in enumerate(prompts)]
         if not encoded:
             return []
