@@ -17,6 +17,7 @@ from airllm.serving.protocol.errors import ApiError
 Result = TypeVar("Result")
 PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
+_DROPPED = 8  # times the largest body: what is read of one that is larger
 
 
 class Json(Response):
@@ -58,12 +59,17 @@ async def read_body(request: Request, options: Options) -> bytes:
 
 
 async def _read_at_most(request: Request, most: int) -> bytes:
-    body = bytearray()
+    """The body. What is more is read and dropped, up to a limit: a client reads no answer while it sends."""
+    body, size = bytearray(), 0
     async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            message = f"The body has more than {most} bytes, the limit of this server."
-            raise ApiError(413, message, code="body_too_large", headers={"Connection": "close"})
+        size += len(chunk)
+        if size <= most:
+            body += chunk
+        elif size > _DROPPED * most:
+            break
+    if size > most:
+        message = f"The body has more than {most} bytes, the limit of this server."
+        raise ApiError(413, message, code="body_too_large", headers={"Connection": "close"})
     return bytes(body)
 
 
