@@ -269,6 +269,18 @@ def _add_generation(parser: argparse.ArgumentParser, temperature: str) -> None:
         help="sample only tokens at least P times as likely as the most likely",
     )
     text.add_argument("--repetition-penalty", type=float, metavar="X", help="above 1: reduces repetition")
+    text.add_argument(
+        "--presence-penalty",
+        type=float,
+        metavar="X",
+        help="from -2 to 2: above 0, a token that was generated is less likely to come again",
+    )
+    text.add_argument(
+        "--frequency-penalty",
+        type=float,
+        metavar="X",
+        help="the same, once for each time that it was generated",
+    )
     text.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text")
     text.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="stop before this text; repeatable"

@@ -24,7 +24,10 @@ from airllm.cli.terminal import Refused
 if TYPE_CHECKING:
     from airllm.engine.engine import LayerWiseInferenceEngine
 
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+_SAMPLING = (
+    "temperature", "top_k", "top_p", "min_p",
+    "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
+)  # fmt: skip
 _ENGINE = ("backend", "threads", "compute", "context", "cache_dtype", "max_memory", "speculative")
 # Default sampling if neither the command line nor the model's files specify it.
 _DRAWN: dict[str, dict[str, Any]] = {"generate": {}, "chat": {"temperature": 0.7, "top_p": 0.95}}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from airllm.engine.constraint import Constraint
 from airllm.engine.request import CONTEXT, END, INTERRUPTED, LENGTH, STOP, Request, Statistics
 from airllm.engine.sampling import Sampler
 from airllm.memory.kv_cache import Cache
@@ -23,9 +24,17 @@ class Continuation:
     """A sequence that grows. `tokens` are its prompt and all that were chosen, `draft` are guesses of those
     that come next. `take` samples a token from logits, `read` returns the text that is final since the
     last call. `reason` is set when the text ends. `capacity`: the most tokens that go through the layers.
+    A `constraint` restricts the tokens; it belongs to this sequence.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], request: Request, capacity: int):
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt: Sequence[int],
+        request: Request,
+        capacity: int,
+        constraint: Constraint | None = None,
+    ):
         self.tokens, self.wanted, self.prompt_tokens = list(prompt), request, len(prompt)
         self.draft: list[int] = []
         self.cached_tokens = self.new_tokens = self.drafted = self.accepted = 0
@@ -33,6 +42,7 @@ class Continuation:
         self._capacity = capacity
         self._ends = tokenizer.stop_ids
         self._sampler = Sampler(request.sampling, prompt)
+        self._constraint = constraint
         self._decoder = tokenizer.decoder()
         self._stops = StopStrings(request.stop)
 
@@ -44,10 +54,17 @@ class Continuation:
 
     def take(self, logits: np.ndarray) -> int:
         """Sample a token from logits (vocabulary)."""
-        token = self._sampler.next(logits)
+        token = self._choose(logits)
         self.tokens.append(token)
         self.new_tokens += 1
         self._text += self._add(token)
+        return token
+
+    def _choose(self, logits: np.ndarray) -> int:
+        if self._constraint is None:
+            return self._sampler.next(logits)
+        token = self._sampler.next(logits, self._constraint.mask())
+        self._constraint.accept(token)
         return token
 
     def take_drafted(self, logits: Sequence[np.ndarray], cache: Cache) -> list[int]:
@@ -78,6 +95,8 @@ class Continuation:
         text = self._stops.add(self._decoder.add(token))
         if self._stops.found:
             self.reason = STOP
+        elif self._constraint is not None and self._constraint.finished:
+            return text + self._end(END)
         elif self.new_tokens == self.wanted.max_new_tokens:
             return text + self._end(LENGTH)
         elif len(self.tokens) > self._capacity:  # the last one does not go through the layers any more

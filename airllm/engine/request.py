@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import numpy as np
 
+from airllm.engine.constraint import NewConstraint
 from airllm.engine.sampling import Sampling
 from airllm.progress import OnProgress
 
@@ -21,6 +22,9 @@ class Options(TypedDict, total=False):
     min_p: float
     repetition_penalty: float
     seed: int | None
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
     stop: str | Sequence[str]
     on_prompt: OnProgress | None
 
@@ -62,18 +66,22 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Request:
-    """The checked options of one call: see `LayerWiseInferenceEngine.generate`."""
+    """The checked options of one call: see `LayerWiseInferenceEngine.generate`. `new_constraint` makes the
+    constraint of each sequence.
+    """
 
     max_new_tokens: int | None
     stop: tuple[str, ...]
     sampling: Sampling
     on_prompt: OnProgress | None = None
+    new_constraint: NewConstraint | None = None
 
 
 def request(
     max_new_tokens: int | None = 512,
     stop: str | Sequence[str] = (),
     on_prompt: OnProgress | None = None,
+    new_constraint: NewConstraint | None = None,
     **sampling: Any,
 ) -> Request:
     """Check a call's options; `sampling` are the fields of `Sampling`. Raises TypeError or ValueError."""
@@ -89,4 +97,4 @@ def request(
             raise TypeError(f"stop has an item of type {type(each).__name__}, expected a str")
         if not each:
             raise ValueError("stop has an empty text, expected texts of one character or more")
-    return Request(max_new_tokens, stops, Sampling(**sampling), on_prompt)
+    return Request(max_new_tokens, stops, Sampling(**sampling), on_prompt, new_constraint)

@@ -98,6 +98,17 @@ def test_seeds(engine):
     assert engine.generate(PROMPT, seed=1, **options) != engine.generate(PROMPT, seed=2, **options)
 
 
+def test_penalties_and_bias_reach_the_sampler(engine):
+    found = engine.generate(PROMPT, 40, frequency_penalty=2, presence_penalty=2)
+    assert len(set(found)) > len(set(engine.generate(PROMPT, 40)))
+    forced = engine.tokenizer.encode("q")[0]
+    assert engine.generate(PROMPT, 5, logit_bias={forced: 100}) == "q" * 5
+    with pytest.raises(
+        ValueError, match=f"logit_bias has token 999, expected 0 to {speaking_model.WORDS - 1}"
+    ):
+        engine.generate(PROMPT, 5, logit_bias={999: 1})
+
+
 @pytest.mark.parametrize("text", ("naïve 漢字 🙂 done", "🙂🙂", "é", "the end\n"))
 def test_pieces_are_whole_characters(scripted, text):
     engine = scripted(text)

@@ -21,6 +21,8 @@ _SETTINGS: dict[str, Callable[[str], Any]] = {
     "top_p": float,
     "min_p": float,
     "repetition_penalty": float,
+    "presence_penalty": float,
+    "frequency_penalty": float,
     "seed": int,
     "max_new_tokens": int,
     "stop": str,
