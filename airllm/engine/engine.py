@@ -27,6 +27,8 @@ from airllm.engine.generation import Prompt, PromptCache, TextGenerator, is_batc
 from airllm.engine.model import Model
 from airllm.engine.recommended_sampling import recommended_by
 from airllm.engine.request import Options, Statistics, request
+from airllm.engine.scheduling.requests import Limits
+from airllm.engine.scheduling.scheduler import Scheduler
 from airllm.extras import require_extra
 from airllm.memory.estimate import MemoryEstimate, parse_size
 from airllm.memory.kv_cache import Cache, check_context, dtype_named, token_id
@@ -381,6 +383,12 @@ class LayerWiseInferenceEngine:
             raise ChatTemplateError(f"{self.path} has no chat template: use generate")
         text = self.chat_template.render(messages, **(template_values or {}))
         return self.tokenizer.encode(text, add_bos=False)
+
+    def scheduler(self, limits: Limits = Limits()) -> Scheduler:  # noqa: B008  # frozen
+        """A scheduler that serves many sequences, which come and go at any time. One thread may use it, and
+        no other method of the engine that computes meanwhile.
+        """
+        return self._generator.scheduler(limits)
 
     def close(self) -> None:
         """Close the file and free its memory. Later use of the engine raises RuntimeError."""

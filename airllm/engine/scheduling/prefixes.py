@@ -1,7 +1,7 @@
 """Finds keys and values that a prompt can share: of sequences that run, and of those that ended.
 
 A trie of blocks of tokens finds the longest common prefix. Only tokens whose keys and values are the same
-bits have the same `Key`: the kernels that compute a token depend on the length of its prompt (`row_kernels.py`).
+bits have the same `Key`: the kernels of a token depend on the length of its prompt (`row_kernels.py`).
 """
 
 from __future__ import annotations

@@ -91,10 +91,14 @@ class Scheduler:
         ValueError for tokens that the model does not know.
         """
         self._generator.check_tokens(request.tokens, "prompt")
+        request.request.sampling.require_known_tokens(len(self._generator.tokenizer))
         if len(self._active) + len(self._waiting) >= self.limits.max_running + self.limits.max_waiting:
             raise QueueFull(len(self._waiting), self._retry_after())
+        constraint, wanted = request.constraint, request.request
+        if constraint is None and wanted.new_constraint:
+            constraint = wanted.new_constraint()
         capacity = self._memory.capacity
-        text = Continuation(self._generator.tokenizer, request.tokens, request.request, capacity)
+        text = Continuation(self._generator.tokenizer, request.tokens, wanted, capacity, constraint)
         self._next_id += 1
         self._waiting.append(Sequence(self._next_id, request, text, self._clock()))
         return self._next_id
@@ -212,6 +216,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         """Free an active sequence's memory. It waits, before all others, to be computed again."""
+        sequence.wait()
         self._memory.prefixes.forget(self._release(sequence))
         self._waiting.appendleft(sequence)
         self.counters.preempted += 1
@@ -255,8 +260,9 @@ class Scheduler:
         def run(caches: list[Cache]) -> list[np.ndarray]:
             for sequence in sequences:
                 sequence.report()
-            return self._model.run(tokens, caches, prompts=wholes)
+            return self._model.run(tokens, caches, scores, prompts=wholes)
 
+        scores = sequences[0].scores_prompt
         logits = self._pass(sequences, run)
         now = self._clock()
         self.counters.prompt_passes += 1
@@ -264,6 +270,9 @@ class Scheduler:
         if not logits:
             return [sequence for sequence in sequences if sequence.error]
         self._pace.observe(kernels, sum(map(len, tokens)), now - start)
+        if scores:
+            sequences[0].score_prompt(logits[0])
+            return [each for each in sequences if each.error]
         return self._after_piece(sequences, logits, now)
 
     def _after_piece(self, sequences: list[Sequence], logits: list[np.ndarray], now: float) -> list[Sequence]:
@@ -289,6 +298,8 @@ class Scheduler:
                 first, room = kernels, self._pace.tokens_within(kernels, seconds)
             elif kernels != first or room < STEP or self._clock() - begin >= seconds:
                 break
+            if sequence.scores_prompt:
+                return parts or {sequence: sequence.piece(room, self._most_generated)}
             parts[sequence] = sequence.piece(room, self._most_generated)
             room -= len(parts[sequence])
         return parts
