@@ -98,6 +98,7 @@ class PrefixCache:
         if length < BLOCK or (found and found.length == length):
             return
         entry.cache.truncate(length)
+        entry.cache.release()
         self.share(entry, length)
         entry.idle, self._idle[entry] = True, entry.nbytes
         self.nbytes += entry.nbytes

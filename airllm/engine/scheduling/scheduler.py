@@ -377,6 +377,7 @@ class Scheduler:
         """The cache of an idle entry, with only what matches."""
         self._memory.prefixes.forget(match.entry)
         match.entry.cache.truncate(match.length)
+        match.entry.cache.release()
         return match.entry.cache
 
     def _new_cache(self, match: Match | None) -> Cache:
