@@ -433,14 +433,16 @@ def test_an_error_of_a_pass_ends_the_sequences_in_it(engine, monkeypatch):
     def fail(*_, **__):
         raise OSError("the disk is gone")
 
+    bad = served.add(tokens_of(2, 600), request(30))
+    served.step()
+    assert 32 <= served.scheduler._active[-1].computed < 600
     with monkeypatch.context() as broken:
         broken.setattr(engine.model, "run", fail)
-        bad = served.add(tokens_of(2, 60), request(30))
         served.step()
     assert served.reason(bad) == "error" and isinstance(served.events[bad][-1].error, OSError)
     served.run()
     assert served.reason(good) == "length"
-    assert cached(served, tokens_of(2, 60)) == 0  # what a broken pass left is not shared
+    assert cached(served, tokens_of(2, 600)) == 0  # what a broken pass left is not shared
     check(served)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from airllm.engine.request import Request
 from airllm.engine.sampling import Sampler
+from airllm.engine.scheduling.prefixes import BLOCK, Entry, PrefixCache
 from airllm.engine.scheduling.requests import Event, Limits, SequenceRequest
 from airllm.engine.scheduling.scheduler import Scheduler
 from airllm.layer_engine import LayerWiseInferenceEngine
@@ -97,6 +99,8 @@ class Served:
         assert memory.nbytes <= memory.most
         assert memory.prefixes.nbytes <= memory.prefixes._most
         assert len(scheduler._active) <= self.limits.max_running
+        entries = {*memory.prefixes._idle, *(each.entry for each in scheduler._active)}
+        assert set(entries_of(memory.prefixes)) == {each for each in entries if each.length >= BLOCK}
 
     def check_text(self, id: int, expected: list[Chosen]) -> None:
         """The sequence has the tokens and the logits of `expected`; if it was cut off, the first of them."""
@@ -106,3 +110,13 @@ class Served:
             assert len(found) == len(expected), f"{id} ended with {self.reason(id)}"
         for i, (one, other) in enumerate(zip(found, expected, strict=False)):
             assert one == other, f"sequence {id}, prompt of {len(self.asked[id].tokens)}, token {i}"
+
+
+def entries_of(prefixes: PrefixCache) -> Iterator[Entry]:
+    """The entries that the trie has, in any node. No node is without one."""
+    nodes = [child for root in prefixes._roots.values() for child in root.children.values()]
+    while nodes:
+        node = nodes.pop()
+        assert node.entries
+        yield from node.entries
+        nodes += node.children.values()

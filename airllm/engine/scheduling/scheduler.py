@@ -157,6 +157,8 @@ class Scheduler:
             if sequence.error is None:
                 self._share(sequence, entry)
                 self._memory.prefixes.keep(entry)
+            else:
+                self._memory.prefixes.forget(entry)
         else:
             self._waiting.remove(sequence)
         now = self._clock()
