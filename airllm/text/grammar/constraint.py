@@ -15,12 +15,14 @@ class GrammarConstraint:
         self._bits = np.zeros((vocabulary + 31) // 32, np.int32)
 
     def mask(self) -> np.ndarray:
-        """The tokens that may come next, bool (vocabulary). ValueError if the grammar has none, or exceeds the
-        engine's limits here.
+        """The tokens that may come next, bool (vocabulary). ValueError if there are none, or if the grammar
+        exceeds the engine's limits here.
         """
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         if self._matcher.is_error():
-            raise ValueError(f"the grammar cannot continue this text: {first_line(self._matcher.get_error())}")
+            raise ValueError(
+                f"the grammar cannot continue this text: {first_line(self._matcher.get_error())}"
+            )
         bits = np.unpackbits(self._bits.view(np.uint8), count=self._vocabulary, bitorder="little")
         return bits.view(np.bool_)
 

@@ -27,7 +27,7 @@ _WHITE_SPACE = r"\x20|\x0A\x20{0,32}"
 # Only control characters may be written as \u0001, so other characters have one form.
 _ENGINE_OPTIONS = {"whitespace_pattern": _WHITE_SPACE, "json_allow_general_unicode_escapes": False}
 # About 20 ms for a compilation and 15 ms for a token at the most, and some 40 MB of states.
-_LIMITS = {
+_LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 1_000_000, "step_lexer_fuel": 200_000, "step_max_items": 50_000,
     "max_lexer_states": 20_000, "max_grammar_size": 200_000, "verbose_errors": False,
 }  # fmt: skip
@@ -53,7 +53,9 @@ class Grammars:
             return self._new(json.dumps({"grammars": [{"json_schema": with_options(checked.document())}]}))
         except ValueError as error:
             place = self._place_of_error(checked)
-            raise GrammarError(parameter, "unsupported schema", place, f"the grammar engine says: {error}") from None
+            raise GrammarError(
+                parameter, "unsupported schema", place, f"the grammar engine says: {error}"
+            ) from None
 
     def regex(self, pattern: str, parameter: str = "regex") -> NewGrammarConstraint:
         """Texts that match an expression of ECMAScript, from the first to the last character."""
@@ -67,7 +69,9 @@ class Grammars:
     def choices(self, texts: Sequence[str], parameter: str = "choices") -> NewGrammarConstraint:
         """One of these texts."""
         if isinstance(texts, str) or not texts or not all(isinstance(text, str) and text for text in texts):
-            raise GrammarError(parameter, "invalid value", detail=f"found {texts!r}, expected texts to choose from")
+            raise GrammarError(
+                parameter, "invalid value", detail=f"found {texts!r}, expected texts to choose from"
+            )
         return self.lark(f"start: {' | '.join(f'/{escape(text)}/' for text in texts)}", parameter)
 
     def lark(self, grammar: str, parameter: str = "grammar") -> NewGrammarConstraint:
@@ -75,13 +79,17 @@ class Grammars:
         try:
             return self._new(_lark_grammar(grammar))
         except ValueError as error:
-            raise GrammarError(parameter, "unsupported grammar", detail=f"the grammar engine says: {error}") from None
+            raise GrammarError(
+                parameter, "unsupported grammar", detail=f"the grammar engine says: {error}"
+            ) from None
 
     def _place_of_error(self, schema: EngineSchema) -> Place:
         """The place of the deepest schema that the engine refuses."""
         for place in schema.places():
             try:
-                self._compile(json.dumps({"grammars": [{"json_schema": with_options(schema.document(place))}]}))
+                self._compile(
+                    json.dumps({"grammars": [{"json_schema": with_options(schema.document(place))}]})
+                )
             except ValueError:
                 return place
         return ()

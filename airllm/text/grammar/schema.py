@@ -131,15 +131,21 @@ class _Checker:
 
     def version(self, value: Any, place: Place) -> None:
         if len(place) > 1 or not isinstance(value, str) or value.rstrip("#") not in _DRAFTS:
-            raise self.error(place, f"found {_short(value)}, expected draft 6, 7, 2019-09 or 2020-12, at the root")
+            raise self.error(
+                place, f"found {_short(value)}, expected draft 6, 7, 2019-09 or 2020-12, at the root"
+            )
 
     def identity(self, value: Any, place: Place) -> None:
         if len(place) > 1:
-            raise self.error(place, "it changes what $ref means, expected it at the root only", "unsupported keyword")
+            raise self.error(
+                place, "it changes what $ref means, expected it at the root only", "unsupported keyword"
+            )
 
     def reference(self, value: Any, place: Place) -> str:
         if not isinstance(value, str) or not (value == "#" or value.startswith("#/")):
-            raise self.error(place, f"found {_short(value)}, expected a place in this document, such as #/$defs/x")
+            raise self.error(
+                place, f"found {_short(value)}, expected a place in this document, such as #/$defs/x"
+            )
         keys = unquote(value[1:]).split("/")[1:]
         target = tuple(key.replace("~1", "/").replace("~0", "~") for key in keys)
         self._references.append((place, target))
@@ -215,12 +221,16 @@ class _Checker:
         """JSON has two forms of control characters, so a grammar cannot tell such a name from others."""
         for name in names:
             if any(ord(character) < 32 or ord(character) == 127 for character in name):
-                raise self.error(place, f"found the name {_short(name)}, expected one without control characters")
+                raise self.error(
+                    place, f"found the name {_short(name)}, expected one without control characters"
+                )
 
     def prefix_items(self, value: Any, place: Place) -> list[Any]:
         draft = self._root.get("$schema", _DRAFTS[0])
         if draft.rstrip("#") != _DRAFTS[0]:
-            raise self.error(place, f"{draft} does not have it, expected draft 2020-12", "unsupported keyword")
+            raise self.error(
+                place, f"{draft} does not have it, expected draft 2020-12", "unsupported keyword"
+            )
         return self.schemas(value, place)
 
     def pattern(self, value: Any, place: Place) -> str:

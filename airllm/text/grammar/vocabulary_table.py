@@ -31,7 +31,10 @@ class VocabularyTable:
     def __call__(self, text: str | bytes) -> list[int]:
         """The tokens of a text; of its bytes if the tokenizer changes the text."""
         whole = text.encode() if isinstance(text, str) else text
-        for anchor in ("", _ANCHOR):  # some tokenizers put a space before a text, unless something precedes it
+        for anchor in (
+            "",
+            _ANCHOR,
+        ):  # some tokenizers put a space before a text, unless something precedes it
             found = self._encode(anchor, whole)
             if found is not None:
                 return found
