@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -21,6 +22,7 @@ from airllm.text.tokenizer import Tokenizer
 NewGrammarConstraint = Callable[[], GrammarConstraint]
 
 _KEPT = 64  # compiled grammars
+_SEARCH_SECONDS = 0.2
 # White space between the parts of JSON: a space, or the end of a line and an indentation. Without a limit,
 # some models write spaces until their tokens are used up.
 _WHITE_SPACE = r"\x20|\x0A\x20{0,32}"
@@ -84,8 +86,11 @@ class Grammars:
             ) from None
 
     def _place_of_error(self, schema: EngineSchema) -> Place:
-        """The place of the deepest schema that the engine refuses."""
+        """The place of the deepest schema that the engine refuses; the root if that takes long to find."""
+        latest = time.monotonic() + _SEARCH_SECONDS
         for place in schema.places():
+            if time.monotonic() > latest:
+                break
             try:
                 self._compile(
                     json.dumps({"grammars": [{"json_schema": with_options(schema.document(place))}]})
@@ -112,6 +117,8 @@ class Grammars:
         from llguidance import LLMatcher, LLParserLimits
 
         matcher = LLMatcher(self._engine_tokenizer, grammar, log_level=0, limits=LLParserLimits(**_LIMITS))
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # prepares states for all sequences, and fails if there is no text
         if matcher.is_error():
             raise ValueError(first_line(matcher.get_error()))
         return matcher

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -19,14 +20,19 @@ from airllm.text.grammar.patterns import translate
 MOST_BYTES = 256 * 1024
 MOST_DEPTH = 48
 MOST_COUNT = 100_000  # of items or characters
+MOST_SCHEMAS = 3000
+MOST_PROPERTIES = 400  # of one object
+MOST_OPTIONS = 200  # of oneOf, whose options are compared in pairs
+MOST_MULTIPLE = 10_000
 _EXACT = 2**53  # the engine computes in float64
+_TINY = 1e-30
 
 _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 # Their syntax is enforced. A date may be the 29th of February of any year, a second may be a leap second.
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 _DESCRIPTIONS = frozenset({
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment",
-    "contentMediaType", "contentEncoding",
+    "contentMediaType", "contentEncoding", "discriminator",
 })  # fmt: skip
 _DRAFTS = ("https://json-schema.org/draft/2020-12/schema", "https://json-schema.org/draft/2019-09/schema",
            "http://json-schema.org/draft-07/schema", "http://json-schema.org/draft-06/schema")  # fmt: skip
@@ -86,6 +92,7 @@ class _Checker:
         self._root, self._parameter = root, parameter
         self.places: dict[Place, Any] = {}
         self._references: list[tuple[Place, Place]] = []
+        self._multiples = 1
 
     def error(self, place: Place, detail: str, what: str = "invalid value") -> GrammarError:
         return GrammarError(self._parameter, what, place, detail)
@@ -95,6 +102,8 @@ class _Checker:
         self.places[place] = schema
         if len(place) > 2 * MOST_DEPTH:
             raise self.error(place, f"expected at most {MOST_DEPTH} levels of schemas", "unsupported depth")
+        if len(self.places) > MOST_SCHEMAS:
+            raise self.error(place, f"expected at most {MOST_SCHEMAS} schemas in all", "unsupported size")
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
@@ -179,10 +188,27 @@ class _Checker:
             raise self.error(place, f"found {_short(value)}, expected a number from -2^53 to 2^53")
         return int(value) if value == int(value) else value
 
-    def positive(self, value: Any, place: Place) -> Any:
-        if self.number(value, place) <= 0:
+    def lower_bound(self, value: Any, place: Place) -> float:
+        """The exclusive bound, moved up a little if it is whole. The engine allows a whole exclusive bound
+        itself if the other bound is less than 1 away (llguidance 1.9).
+        """
+        return _next_number(self.number(value, place), math.inf)
+
+    def upper_bound(self, value: Any, place: Place) -> float:
+        return _next_number(self.number(value, place), -math.inf)
+
+    def multiple(self, value: Any, place: Place) -> Any:
+        """A divisor. The engine's states grow with the least common multiple of those that apply together."""
+        number = self.number(value, place)
+        if number <= 0:
             raise self.error(place, f"found {_short(value)}, expected a number above 0")
-        return self.number(value, place)
+        self._multiples = math.lcm(self._multiples, _digits(number))
+        if self._multiples > MOST_MULTIPLE:
+            found = (
+                f"found {_short(value)}, expected digits with a least common multiple up to {MOST_MULTIPLE}"
+            )
+            raise self.error(place, found, "unsupported value")
+        return number
 
     def count(self, value: Any, place: Place) -> int:
         whole = isinstance(value, (int, float)) and not isinstance(value, bool) and value == value // 1
@@ -215,7 +241,16 @@ class _Checker:
     def properties(self, value: Any, place: Place) -> dict[str, Any]:
         if isinstance(value, dict):
             self._check_names(value, place)
+            if len(value) > MOST_PROPERTIES:
+                found = f"found {len(value)} properties, expected at most {MOST_PROPERTIES}"
+                raise self.error(place, found, "unsupported size")
         return self.named_schemas(value, place)
+
+    def disjoint_schemas(self, value: Any, place: Place) -> list[Any]:
+        if isinstance(value, list) and len(value) > MOST_OPTIONS:
+            found = f"found {len(value)} schemas, expected at most {MOST_OPTIONS}"
+            raise self.error(place, found, "unsupported size")
+        return self.schemas(value, place)
 
     def _check_names(self, names: Iterable[str], place: Place) -> None:
         """JSON has two forms of control characters, so a grammar cannot tell such a name from others."""
@@ -263,7 +298,7 @@ _RULES: dict[str, Callable[[_Checker, Any, Place], Any]] = {
     "const": _Checker.constant,
     "anyOf": _Checker.schemas,
     "allOf": _Checker.schemas,
-    "oneOf": _Checker.schemas,
+    "oneOf": _Checker.disjoint_schemas,
     "properties": _Checker.properties,
     "additionalProperties": _Checker.schema,
     "required": _Checker.names,
@@ -280,10 +315,21 @@ _RULES: dict[str, Callable[[_Checker, Any, Place], Any]] = {
     "format": _Checker.format,
     "minimum": _Checker.number,
     "maximum": _Checker.number,
-    "exclusiveMinimum": _Checker.number,
-    "exclusiveMaximum": _Checker.number,
-    "multipleOf": _Checker.positive,
+    "exclusiveMinimum": _Checker.lower_bound,
+    "exclusiveMaximum": _Checker.upper_bound,
+    "multipleOf": _Checker.multiple,
 }
+
+
+def _next_number(bound: float, towards: float) -> float:
+    if bound != int(bound):
+        return bound
+    return math.copysign(_TINY, towards) if bound == 0 else math.nextafter(bound, towards)
+
+
+def _digits(number: float) -> int:
+    """The significant digits of a decimal number, without its point: 25 for 0.25 or 2500."""
+    return int("".join(map(str, Decimal(str(number)).normalize().as_tuple().digits)))
 
 
 def _short(value: Any) -> str:
