@@ -25,6 +25,9 @@ class Options(TypedDict, total=False):
     presence_penalty: float
     frequency_penalty: float
     logit_bias: Mapping[int, float]
+    json_schema: Any
+    regex: str | None
+    choices: Sequence[str] | None
     stop: str | Sequence[str]
     on_prompt: OnProgress | None
 
