@@ -15,6 +15,7 @@ MODULES = {
     "hub": ("huggingface_hub",),
     "report": ("matplotlib", "threadpoolctl"),
     "mpi": ("mpi4py",),
+    "structured": ("llguidance",),
 }
 
 

@@ -109,3 +109,10 @@ def test_an_error_of_a_constraint_ends_the_call(engine):
             engine, PROMPT, type("Nothing", (Unrestricted,), {"mask": lambda self: np.zeros(0, bool)})([])
         )
     assert engine.generate(PROMPT, 3)  # the next one is not affected
+
+
+def test_a_control_token_is_text_only_if_it_is_shown(engine):
+    begin = engine.tokenizer.id_of(speaking_model.BEGIN)
+    tokens = [*engine.tokenizer.encode("a"), begin, *engine.tokenizer.encode("b")]
+    assert generate(engine, PROMPT, Spelling(tokens)) == "ab"
+    assert generate(engine, PROMPT, Spelling(tokens), shown_tokens=[begin]) == f"a{speaking_model.BEGIN}b"
