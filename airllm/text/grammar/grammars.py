@@ -114,7 +114,8 @@ class Grammars:
 
     def _compile(self, grammar: str) -> Any:
         """The engine's state at the beginning of a text. ValueError if it refuses the grammar."""
-        from llguidance import LLMatcher, LLParserLimits
+        with require_extra("structured"):
+            from llguidance import LLMatcher, LLParserLimits
 
         matcher = LLMatcher(self._engine_tokenizer, grammar, log_level=0, limits=LLParserLimits(**_LIMITS))
         if not matcher.is_error():
@@ -126,8 +127,8 @@ class Grammars:
     @cached_property
     def _engine_tokenizer(self) -> Any:
         """The tokenizer, prepared on first use: half a second."""
-        with require_extra("structured"):
-            from llguidance import LLTokenizer, TokenizerWrapper
+        from llguidance import LLTokenizer, TokenizerWrapper
+
         table = VocabularyTable(self._tokenizer)
         return LLTokenizer(TokenizerWrapper(table), eos_token=table.stop_ids)
 
