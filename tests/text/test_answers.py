@@ -86,7 +86,8 @@ def test_calls_in_other_hands(format, text):
 
 @pytest.mark.parametrize(
     "text",
-    ("<tool_call>\nnothing", "a <tool_call", "<tool_call>", '<tool_call>{"name": "f", "arguments": 1}</tool_call>',
+    ("<tool_call>\nnothing", "a <tool_call", "<tool_call>",
+     '<tool_call>{"name": "f", "arguments": 1}</tool_call>',
      '<tool_call>{"name": "f"', "  white  ", "", "<tool_call>" + "x" * 400, "[TOOL_CALLS]", '{"name": "f"}'),
 )  # fmt: skip
 def test_what_is_no_call_is_text(text):
@@ -108,7 +109,8 @@ def test_a_call_that_is_cut_off_keeps_what_it_has(format):
 
 FRAGMENTS = st.sampled_from([
     "<tool_call>", "\n", " ", "</tool_call>", '{"name": "f", "arguments": ', '{"name": "f", "parameters": ',
-    "{", "}", '{"a": "x}"}', '"', "\\", "text", "[TOOL_CALLS]", "[", "]", ", ", "f[ARGS]", "<think>", "</think>", "<",
+    "{", "}", '{"a": "x}"}', '"', "\\", "text", "[TOOL_CALLS]", "[", "]", ", ", "f[ARGS]",
+    "<think>", "</think>", "<",
     "<|python_tag|>", "x" * 300,
 ])  # fmt: skip
 

@@ -5,6 +5,7 @@ is refused with the place and the reason.
 import decimal
 import itertools
 import json
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -154,7 +155,7 @@ SCHEMAS = st.recursive(st.booleans() | schemas(st.just({})), schemas, max_leaves
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(schema=SCHEMAS, x=SCHEMAS, seed=st.integers(0, 1000))
 def test_texts_of_made_schemas_are_valid(grammars, tokenizer, schema, x, seed):
     schema = {**schema, "$defs": {"x": x}}
@@ -163,7 +164,7 @@ def test_texts_of_made_schemas_are_valid(grammars, tokenizer, schema, x, seed):
         assert text is None or not violations(text, schema), text
 
 
-BOUNDS = itertools.product(("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
+BOUNDS = list(itertools.product(("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")))
 
 
 @pytest.mark.parametrize("names", BOUNDS)
@@ -189,6 +190,37 @@ def test_bounds_of_numbers(names, grammars, tokenizer):
         new = compiled(grammars, {"type": "number", **bounds})
         for text in texts if new else ():
             assert allowed(new, tokenizer, text) is not None or not violations(text, bounds), (text, bounds)
+
+
+PATTERN_TEXTS = ("", "a", "b", "ab", "ba", "aab", "a.b", "axb", "a\nb", "a-1", "_", "é", "a b", "]", "^", "1", "\t",
+                 "a&b", "{", "a{1}", "/", "\U0001f642")  # fmt: skip
+
+
+PATTERNS_OF_ECMASCRIPT = (
+    "^a|b$", "(^a|b)b", "^(a|b)+$", "a{2}", "^a{1,}b?$", "^[^a]*$", r"^\w-\d$", r"^[\w]+$", r"^[^\s]b?$", r"^\S+$",
+    r"^a\.b$", "^.$", "^..$", r"^[\]^]$", r"^[a&&b]+$", r"^[[]$|^[a-]$", "^(?:a+?)b$", "^(?<x>a)$", r"^\x61$",
+    r"^[\t]$", r"^a\{1\}$", "/", r"^\/$", "^$", "", r"^[^\d\n]$", r"\^", "^a[-x.]b$", "^[.]$",
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Possible")  # of Python's own expressions
+@pytest.mark.parametrize("pattern", PATTERNS_OF_ECMASCRIPT)
+def test_patterns_mean_what_they_mean_in_ecmascript(pattern, grammars, tokenizer):
+    new = grammars.json_schema({"type": "string", "pattern": pattern})
+    python = re.compile(pattern.replace("(?<", "(?P<"), re.ASCII)
+    for text in PATTERN_TEXTS:
+        found = allowed(new, tokenizer, json.dumps(text, ensure_ascii=False)) is None
+        assert found == bool(python.search(text)), text
+
+
+def test_ends_of_lines_and_spaces_are_those_of_ecmascript(grammars, tokenizer):
+    def matches(pattern, text):
+        new = grammars.json_schema({"type": "string", "pattern": pattern})
+        return allowed(new, tokenizer, json.dumps(text, ensure_ascii=False)) is None
+
+    assert [text for text in "x\n\r\u2028\u2029\x85" if matches("^.$", text)] == ["x", "\x85"]
+    assert [text for text in "x \xa0\ufeff\u2003\x85" if matches(r"^\s$", text)] == list(" \xa0\ufeff\u2003")
+    assert [text for text in "5٥" if matches(r"^\d$", text)] == ["5"]
 
 
 # ------------------------------------------------------------------------------------------------ refusals
