@@ -235,7 +235,7 @@ def test_auto_allows_text_or_valid_calls(format, answers, tokenizer):
 def test_no_tools_and_no_format_restrict_nothing(answers):
     for options in ({}, {"tools": TOOLS, "tool_choice": "none"}, {"response_format": {"type": "text"}}):
         plan = answers(TEMPLATES[HERMES]).plan(QUESTION, **options)
-        assert plan.new_constraint is None
+        assert plan.new_constraint is None and "weather" not in plan.prompt
         assert plan.new_reader().read("<tool_call>x", True).text == "<tool_call>x"
 
 

@@ -192,14 +192,14 @@ def test_bounds_of_numbers(names, grammars, tokenizer):
             assert allowed(new, tokenizer, text) is not None or not violations(text, bounds), (text, bounds)
 
 
-PATTERN_TEXTS = ("", "a", "b", "ab", "ba", "aab", "a.b", "axb", "a\nb", "a-1", "_", "é", "a b", "]", "^", "1", "\t",
-                 "a&b", "{", "a{1}", "/", "\U0001f642")  # fmt: skip
+PATTERN_TEXTS = ("", "a", "b", "ab", "ba", "aab", "a.b", "axb", "a\nb", "a-1", "_", "é", "a b", "]", "^", "1",
+                 "\t", "a&b", "{", "a{1}", "/", "\U0001f642")  # fmt: skip
 
 
 PATTERNS_OF_ECMASCRIPT = (
-    "^a|b$", "(^a|b)b", "^(a|b)+$", "a{2}", "^a{1,}b?$", "^[^a]*$", r"^\w-\d$", r"^[\w]+$", r"^[^\s]b?$", r"^\S+$",
-    r"^a\.b$", "^.$", "^..$", r"^[\]^]$", r"^[a&&b]+$", r"^[[]$|^[a-]$", "^(?:a+?)b$", "^(?<x>a)$", r"^\x61$",
-    r"^[\t]$", r"^a\{1\}$", "/", r"^\/$", "^$", "", r"^[^\d\n]$", r"\^", "^a[-x.]b$", "^[.]$",
+    "^a|b$", "(^a|b)b", "^(a|b)+$", "a{2}", "^a{1,}b?$", "^[^a]*$", r"^\w-\d$", r"^[\w]+$", r"^[^\s]b?$",
+    r"^\S+$", r"^a\.b$", "^.$", "^..$", r"^[\]^]$", r"^[a&&b]+$", r"^[[]$|^[a-]$", "^(?:a+?)b$", "^(?<x>a)$",
+    r"^\x61$", r"^[\t]$", r"^a\{1\}$", "/", r"^\/$", "^$", "", r"^[^\d\n]$", r"\^", "^a[-x.]b$", "^[.]$",
 )  # fmt: skip
 
 
@@ -262,6 +262,7 @@ def test_ends_of_lines_and_spaces_are_those_of_ecmascript(grammars, tokenizer):
         ({"$ref": "#/$defs/none"}, "/$ref", "/$defs/none is no schema of this document"),
         ({"$ref": "#/title", "title": "x"}, "/$ref", "/title is no schema of this document"),
         ({"$ref": "#"}, "/$ref", "it refers to itself"),
+        ({"allOf": [{"$ref": "#"}]}, "/allOf/0", "no text has this form"),
         ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "/$defs/a/$ref", "to itself"),
         ({"$schema": "http://json-schema.org/draft-04/schema#"}, "/$schema", "expected draft 6, 7"),
         ({"$schema": DRAFT_7, "prefixItems": [{}]}, "/prefixItems", "2020-12"),
@@ -382,6 +383,7 @@ def test_regex_and_choices(grammars, tokenizer):
     new = grammars.choices(["yes", "no", 'say "no"/é'])
     assert all(allowed(new, tokenizer, text) is None for text in ("yes", "no", 'say "no"/é'))
     assert allowed(new, tokenizer, "yep") == 2
+    assert allowed(grammars.regex("a?"), tokenizer, "") is None
     with pytest.raises(GrammarError, match="regex has an unsupported pattern: found a look-around"):
         grammars.regex("(?!a)")
     with pytest.raises(GrammarError, match="choices has an invalid value: found .., expected texts"):

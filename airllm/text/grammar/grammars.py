@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from airllm.extras import require_extra
-from airllm.text.grammar.constraint import GrammarConstraint, first_line
+from airllm.text.grammar.constraint import GrammarConstraint, reason
 from airllm.text.grammar.errors import GrammarError, Place
 from airllm.text.grammar.patterns import escape, translate
 from airllm.text.grammar.schema import EngineSchema, check_schema
@@ -121,7 +121,7 @@ class Grammars:
         if not matcher.is_error():
             matcher.compute_bitmask()  # prepares states for all sequences, and fails if there is no text
         if matcher.is_error():
-            raise ValueError(first_line(matcher.get_error()))
+            raise ValueError(reason(matcher.get_error()))
         return matcher
 
     @cached_property
