@@ -29,8 +29,9 @@ class Prompts:
     def __init__(self, engine: LayerWiseInferenceEngine):
         self.tokenizer, self.template = engine.tokenizer, engine.chat_template
         self.context, self.grammars = engine.context, engine.grammars
-        template = self.template
-        self._format = template and AnswerFormat(self.tokenizer, template, self.grammars)
+        self._format: AnswerFormat | None = None
+        if self.template is not None:
+            self._format = AnswerFormat(self.tokenizer, self.template, self.grammars)
         self._pool = ThreadPoolExecutor(_WORKERS, "airllm-prompts")
 
     async def call(self, work: Callable[[], Result]) -> Result:

@@ -253,7 +253,7 @@ def refused(server, **asked):
         ({"extra_body": {"colour": "red"}}, "colour", "Unrecognized request argument supplied: colour"),
         ({"extra_body": {"modalities": ["audio"]}}, "modalities", "not supported"),
         ({"extra_body": {"chat_template_kwargs": {"messages": []}}}, "chat_template_kwargs", "messages"),
-        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function", "name"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "name"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_place(server, asked, param, says):
