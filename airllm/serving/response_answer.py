@@ -105,7 +105,7 @@ class ResponseAnswer:
     def _tell(self, events: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
         return [self._event(name, **fields) for name, fields in events]
 
-    def _event(self, name: str, **fields: Any) -> dict[str, Any]:
+    def _event(self, name: str, /, **fields: Any) -> dict[str, Any]:
         self._number += 1
         return {"type": name, "sequence_number": self._number - 1, **fields}
 

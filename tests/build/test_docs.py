@@ -20,7 +20,7 @@ from airllm.files import smollm2
 from airllm.formats import FORMATS
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", "BACKEND_GUIDE.md", "BACKEND_CONFIG.md")
+DOCUMENTS = ("README.md", "BACKEND_GUIDE.md", "BACKEND_CONFIG.md", "SERVER_GUIDE.md")
 
 
 def here():

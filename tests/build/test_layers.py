@@ -19,6 +19,7 @@ LAYERS = (
     ("airllm.memory",),
     ("airllm.engine", "airllm.layer_engine", "airllm.auto_model", "airllm.persistent_kernel"),
     ("airllm.convert", "airllm.bench"),
+    ("airllm.serving",),
     ("airllm.cli", "airllm.__main__"),
 )
 DOORS = ("airllm", "airllm.backends")  # they name what is above them, and import it when it is asked for
