@@ -375,7 +375,7 @@ def test_several_answers_to_a_prompt_compute_it_once(engine, monkeypatch):
         served.add(tokens_of(1, 300), request(9, temperature=1.0, seed=seed))
     served.run()
     assert sum(machine.pieces) == 300 + 4
-    assert len(served.scheduler._memory.prefixes) == 1
+    assert len(served.scheduler._caches.memory.prefixes) == 1
     monkeypatch.undo()
     check(served)
 
@@ -510,5 +510,5 @@ def test_statistics_of_a_sequence(engine, monkeypatch):
 def test_memory_is_reserved_in_steps(engine):
     assert memory.RESERVED == 64
     served = Served(engine, Limits())
-    ledger = served.scheduler._memory
+    ledger = served.scheduler._caches.memory
     assert [ledger.with_reserve(n) for n in (1, 64, 65, CONTEXT)] == [128, 128, 192, CONTEXT]
