@@ -22,6 +22,7 @@ from airllm.engine.rope_tables import Rotation
 from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels, passes
 from airllm.files.open_weights import open_weights
 from airllm.formats import Quantized
+from airllm.memory.available import memory_limit
 from airllm.memory.budget import CHUNK
 from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
 from airllm.memory.fingerprint import fingerprint
@@ -62,9 +63,10 @@ class ExactOps:
 class Model:
     """The decoder of an opened file: `config`, weights that are looked up layer by layer, `forward`.
 
-    `ops` is a `KernelBackend` or `ExactOps`; `max_memory` is in bytes. With `processes`, this process holds a
-    part of each layer and of the output, and `config` describes that part. All processes call the same
-    methods with the same tokens and get the same logits. Raises ModelFileError, OSError, MemoryBudgetError.
+    `ops` is a `KernelBackend` or `ExactOps`; `max_memory` is in bytes. If it is None and the model does not
+    fit in the memory that is available, it is that. With `processes`, this process holds a part of each layer
+    and of the output, and `config` describes that part. All processes call the same methods with the same
+    tokens and get the same logits. Raises ModelFileError, OSError, MemoryBudgetError.
     """
 
     residency: Residency
@@ -82,14 +84,15 @@ class Model:
             self.weights = undo.enter_context(open_weights(path))
             self.config = config_of(self.weights)
             self._tensors = tensors = NamedTensors(self.weights, self.config)
-            layers = open_layers(tensors, max_memory)
+            unpacked = isinstance(ops, ExactOps), unpacks_cache(ops, cache_dtype)
+            limit = memory_limit(tensors, max_memory, context, cache_dtype, share=bool(processes))
+            layers = open_layers(tensors, limit)
             self.embedding = open_table(tensors, "token_embedding")
             self.output = self.embedding if self.config.tied_embeddings else open_table(tensors, "output")
             self.output_norm = open_norm(tensors, "output_norm")
             ropes = (self.config.rope, self.config.local_rope)
             self._rotations = [Rotation(rope, self.config.context, tensors) for rope in ropes if rope]
-            unpacked = isinstance(ops, ExactOps), unpacks_cache(ops, cache_dtype)
-            self.residency = residency(tensors, layers, max_memory, context, cache_dtype, *unpacked)
+            self.residency = residency(tensors, layers, limit, context, cache_dtype, *unpacked)
             self.layers = self.residency.layers
             self.shard = Shard(self.config, processes) if processes else None
             if self.shard:

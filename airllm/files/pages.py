@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from airllm.files.weight_file import FileMap
+
 
 def _fault_around(largest: Path = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")) -> int:
     """Bytes around an address that a page fault brings in: some pages, or a whole page-cache folio."""
@@ -36,7 +38,7 @@ SUPPORTED = sys.platform == "linux"
 class Mapped:
     """A file that stays mapped as long as this object lives, so that its address stays valid."""
 
-    def __init__(self, map: mmap.mmap):
+    def __init__(self, map: FileMap):
         self.map = map
         self._held = np.frombuffer(map, np.uint8)
         self.address, self.size = self._held.ctypes.data, len(map)
@@ -129,6 +131,27 @@ def release(pieces: Iterable[Piece]) -> None:
     for piece in pieces:
         start, stop = _round_out(piece, AROUND)
         _advise(piece.mapped.address + start, stop - start, _DONT_NEED)
+
+
+def release_to_disk(pieces: Iterable[Piece]) -> None:
+    """Release the pieces, from the page cache too: the next access reads the disk.
+
+    Without this, what passes through memory once would fill the page cache, and the kernel would evict what
+    is needed again. Pages that are in this process's or another's memory stay in the cache.
+    """
+    pieces = list(pieces)
+    release(pieces)
+    for piece in pieces:
+        start, stop = _round_in(piece)
+        if start < stop:
+            os.posix_fadvise(piece.mapped.map.descriptor, start, stop - start, os.POSIX_FADV_DONTNEED)
+
+
+def blocks_read() -> int:
+    """Disk blocks of 512 bytes that this process has read so far."""
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_inblock
 
 
 def _round_out(piece: Piece, size: int) -> tuple[int, int]:
