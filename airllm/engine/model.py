@@ -167,7 +167,7 @@ class Model:
         rows = _rows(tokens, caches)
         angles = self._begin(rows, outputs)
         x = self._embed([token for sequence in tokens for token in sequence])
-        fused = self._is_fused(rows) and (kernels is None or kernels.few)
+        fused = self._is_fused(rows, kernels)
         ops = self._ops_for(kernels)
         for some in self.residency.layer_parts():
             if fused:
@@ -178,8 +178,10 @@ class Model:
             part.cache.extend(sequence)
         return [part.of(x) for part in rows]
 
-    def _is_fused(self, rows: Sequence[Rows]) -> bool:
-        return self.fused.supports(rows) and not self.shard
+    def _is_fused(self, rows: Sequence[Rows], kernels: RowKernels | None) -> bool:
+        """Whether native calls run the layers: for few rows, or any number that meets the same kernels."""
+        few = kernels.few if kernels else self.fused.supports(rows)
+        return few and not self.fused.why_not and not self.shard
 
     def run(
         self,
@@ -240,8 +242,12 @@ class Model:
         return np.split(self.logits(every, kernels), np.cumsum([len(tokens) for tokens in pending])[:-1])
 
     def _most_rows(self, kernels: RowKernels | None) -> int:
-        """The most rows of a pass."""
-        few = self.fused.most_rows if kernels and kernels.few else 0
+        """The most rows of a pass.
+
+        A native call takes few rows. A pass of as many needs the smallest buffers, but each pass reads the
+        weights that do not stay.
+        """
+        few = self.fused.most_rows if self.residency.whole and kernels and kernels.few else 0
         return few or max(self.residency.chunk, CHUNK)
 
     def layer_by_layer(self, token: int, cache: Cache) -> Generator[np.ndarray]:
@@ -252,7 +258,7 @@ class Model:
         rows = _rows([[token]], [cache])
         angles = self._begin(rows)
         x = self._embed([token])
-        fused, ops = self._is_fused(rows), self._ops_for(self.kernels_of(1))
+        fused, ops = self._is_fused(rows, None), self._ops_for(self.kernels_of(1))
         for some in self.residency.layer_parts():
             for at in range(some.start, some.stop):
                 if fused:
@@ -286,7 +292,7 @@ class Model:
         rows = _rows(tokens, caches)
         native = self.residency.whole and self.step.supports(rows)
         if not native or not (wanted or self.shard):
-            states = self.forward(tokens, caches, self.kernels_of(1))
+            states = self.forward(tokens, caches, self.kernels_of(1), len(tokens) if wanted else 1)
             return list(self.logits(np.concatenate([state[-1:] for state in states]))) if wanted else states
         return list(self._run_step(tokens, rows))
 
