@@ -6,37 +6,47 @@ MODEL is a GGUF file larger than the memory. Without one, `synthetic_models` wri
 5 GB, and deletes it afterwards. `--available` makes the machine small: the engine is told that so much memory
 is available, and drops what it has read from the page cache. It is 2GB if MODEL is left out.
 
-"disk": bytes a second of the groups of layers that are read for each token, one after another, without
-computing. "read": bytes that the disk gave for a token (`read_bytes` of /proc/self/io). "of disk": these
-bytes at the disk's speed, as a share of the time of a token. The first token, which reads all layers, is not
-counted. The disk is measured before and after, since other machines may share it.
+"disk": bytes a second that the disk gives if the parts of the file that are read for each token are read in
+the order of the file, 32 MB at once, past the page cache (O_DIRECT), without computing. "read": bytes that the
+disk gave for a token (`read_bytes` of /proc/self/io). "of disk": these bytes at the disk's speed, as a share
+of the time of a token. Figures are medians. The first token, which reads all layers, is not counted. Other
+machines may share the disk: so it is measured in turns with the tokens.
 """
 
 from __future__ import annotations
 
 import argparse
+import mmap
+import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from airllm.architectures import config_of
+from airllm.architectures.tensor_names import NamedTensors
+from airllm.files.open_weights import open_weights
+from airllm.files.pages import merge
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory import available
-from airllm.memory.budget import Plan
 from airllm.memory.estimate import parse_size
-from airllm.memory.residency import Limited
-from airllm.memory.token_cost import disk_speed
+from airllm.memory.token_cost import TokenCost, token_cost
 from airllm.readable import size
 from benchmarks import record
 from benchmarks.synthetic_models import SHAPES, write_model
 
-PROMPT = list(range(1, 17))
+PROMPT = [1, 2, 3, 4]
+_ROUNDS = 3  # of a measurement of the disk and of some tokens
+_BLOCK = 32 << 20  # bytes of a read
+_PAGE = 4096  # O_DIRECT reads whole ones
+_ENOUGH = 2 << 30  # bytes that are read to measure the disk
 
 
 def main() -> None:
@@ -45,28 +55,34 @@ def main() -> None:
         path = given.model or stack.enter_context(model_of_8b())
         if given.available:
             available.available_memory = lambda: parse_size(given.available, "--available")
+        cost = predict(path)
         engine = stack.enter_context(LayerWiseInferenceEngine(path))
-        plan = streamed(engine)
-        before = speed_of(plan)
         rows = [measure(engine, number, given.tokens) for number in given.sequences]
-        disk = median([before, speed_of(plan)])
-    titles = ["sequences", "token", "read", "of disk", "times one sequence"]
+        plan = engine.model.residency.plan
+    streams = sum(len(group) for group in plan.groups)
+    about = (
+        f"{path.name}, {size(path.stat().st_size)}: {streams} of {len(plan.group)} parts are read for each "
+        f"token. `airllm info` says {size(cost.bytes_read)} and {cost.seconds:.2f} s for a token, and that "
+        f"nothing is read with {size(cost.free_needed)} free. {size(cost.available)} are available."
+    )
+    figures = {"info": asdict(cost) | {"seconds": cost.seconds}, "rows": rows}
+    record.write("streaming", about, table_of(rows), figures, given.output)
+
+
+def table_of(rows: Sequence[dict[str, Any]]) -> str:
+    titles = ["sequences", "token", "read", "disk", "of disk", "times one sequence"]
     lines = [
         [
             str(row["sequences"]),
             f"{row['seconds']:.2f} s",
             size(row["read"]),
-            f"{row['read'] / disk / row['seconds']:.0%}",
+            f"{size(int(row['disk']))}/s",
+            f"{row['read'] / row['disk'] / row['seconds']:.0%}",
             f"{row['seconds'] / rows[0]['seconds']:.2f}",
         ]
         for row in rows
     ]
-    streams = sum(len(group) for group in plan.groups)
-    about = (
-        f"{path.name}: {streams} of {len(plan.group)} parts are read for each token, at {size(int(disk))}/s."
-    )
-    figures = {"disk": disk, "rows": rows}
-    record.write("streaming", about, record.markdown(titles, lines), figures, given.output)
+    return record.markdown(titles, lines)
 
 
 def options() -> argparse.Namespace:
@@ -76,7 +92,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("--available", metavar="SIZE", help="without it, what this machine has")
     parser.add_argument("--sequences", type=lambda text: [int(n) for n in text.split(",")], default=[1, 16])
-    parser.add_argument("--tokens", type=int, default=3, help="tokens that are timed")
+    parser.add_argument("--tokens", type=int, default=2, help="tokens of a round")
     parser.add_argument("--output", type=Path, default=record.RESULTS, help="folder for the results")
     given = parser.parse_args()
     if given.model is None and given.available is None:
@@ -91,35 +107,53 @@ def model_of_8b() -> Iterator[Path]:
         yield write_model(Path(folder) / "llama-3.1-8b.q4_k_m.gguf", SHAPES["llama-3.1-8b"], "q4_k_m")
 
 
-def streamed(engine: LayerWiseInferenceEngine) -> Plan:
-    """The plan for the next token. Exits if nothing is read from disk for it."""
-    residency = engine.model.residency
-    if not isinstance(residency, Limited) or not residency.plan.groups:
-        sys.exit("the model fits in memory: set --available")
-    return residency.plan
-
-
-def speed_of(plan: Plan) -> float:
-    """Bytes a second of the groups, the last first: the first ones are read already."""
-    speed = disk_speed(piece for pieces in reversed(plan.pieces) for piece in pieces)
-    return speed or sys.exit("the disk's speed cannot be measured: other processes have the file in memory")
+def predict(path: Path) -> TokenCost:
+    """What `airllm info` says. Exits if the model fits in memory."""
+    with open_weights(path) as weights:
+        cost = token_cost(NamedTensors(weights, config_of(weights)))
+    return cost or sys.exit("the model fits in memory: set --available")
 
 
 def measure(engine: LayerWiseInferenceEngine, sequences: int, tokens: int) -> dict[str, Any]:
-    """Seconds and bytes from disk of a token of each of so many sequences."""
+    """Seconds and bytes from disk of a token of each of so many sequences, and the disk's speed."""
     caches = [engine.new_cache() for _ in range(sequences)]
     engine.forward([PROMPT] * sequences, caches)
-    engine.forward([[1]] * sequences, caches)
-    seconds, read = [], bytes_read()
-    for _ in range(tokens):
-        start = time.perf_counter()
+    seconds, disk, read = [], [], 0
+    for _ in range(_ROUNDS):
+        engine.forward([[1]] * sequences, caches)  # the first reads more, the next less: it was read ahead
+        disk.append(sequential_speed(engine))
         engine.forward([[1]] * sequences, caches)
-        seconds.append(time.perf_counter() - start)
+        before = bytes_read()
+        for _ in range(tokens):
+            start = time.perf_counter()
+            engine.forward([[1]] * sequences, caches)
+            seconds.append(time.perf_counter() - start)
+        read += bytes_read() - before
     return {
         "sequences": sequences,
         "seconds": median(seconds),
-        "read": (bytes_read() - read) // tokens,
+        "read": read // len(seconds),
+        "disk": median(disk),
+        "each": seconds,
+        "disk_each": disk,
     }
+
+
+def sequential_speed(engine: LayerWiseInferenceEngine) -> float:
+    """Bytes a second of the parts that are read for each token, in the order of the file."""
+    pieces = merge(piece for group in engine.model.residency.plan.pieces for piece in group)
+    buffer, done = mmap.mmap(-1, _BLOCK), 0
+    time.sleep(2)  # the engine reads ahead after a token
+    file = os.open(engine.model.weights.path, os.O_RDONLY | os.O_DIRECT)
+    start = time.perf_counter()
+    for piece in pieces:
+        for at in range(piece.start // _PAGE * _PAGE, piece.stop, _BLOCK):
+            done += os.preadv(file, [buffer], at)
+        if done >= _ENOUGH:
+            break
+    seconds = time.perf_counter() - start
+    os.close(file)
+    return done / seconds
 
 
 def bytes_read() -> int:

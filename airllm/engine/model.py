@@ -23,7 +23,6 @@ from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels, passes
 from airllm.files.open_weights import open_weights
 from airllm.formats import Quantized
 from airllm.memory.available import memory_limit
-from airllm.memory.budget import CHUNK
 from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
 from airllm.memory.fingerprint import fingerprint
 from airllm.memory.kv_cache import Cache, layer_values
@@ -248,7 +247,7 @@ class Model:
         weights that do not stay.
         """
         few = self.fused.most_rows if self.residency.whole and kernels and kernels.few else 0
-        return few or max(self.residency.chunk, CHUNK)
+        return few or self.residency.chunk
 
     def layer_by_layer(self, token: int, cache: Cache) -> Generator[np.ndarray]:
         """Yield the hidden state (1, width), float32, of a sequence's next token after each layer.

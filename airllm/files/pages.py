@@ -29,7 +29,7 @@ def _fault_around(largest: Path = Path("/sys/kernel/mm/transparent_hugepage/hpag
 
 _SOME_PAGES = 64 << 10
 AROUND = _fault_around()
-_RANDOM, _DONT_NEED, _NO_HUGE_PAGES, _POPULATE_READ = 1, 4, 15, 22
+_RANDOM, _DONT_NEED, _HUGE_PAGES, _NO_HUGE_PAGES, _POPULATE_READ = 1, 4, 14, 15, 22
 _STEP = 8 << 20  # bytes populated in one call, so that a reader can be stopped between two
 
 SUPPORTED = sys.platform == "linux"
@@ -96,10 +96,17 @@ def resident_bytes(pieces: Iterable[Piece]) -> int:
     return sum(stop - start for start, stop in (_round_out(piece, AROUND) for piece in merge(pieces)))
 
 
+def advise_page_size(pieces: Iterable[Piece], huge: bool) -> None:
+    """Advise whether the pieces are read in huge pages, as the whole file is at first."""
+    for piece in pieces:
+        start, stop = _round_in(piece)
+        _advise(piece.mapped.address + start, stop - start, _HUGE_PAGES if huge else _NO_HUGE_PAGES)
+
+
 def advise_random(piece: Piece) -> None:
     """Advise that only small, distant parts of this piece are read."""
+    advise_page_size([piece], huge=False)
     start, stop = _round_in(piece)
-    _advise(piece.mapped.address + start, stop - start, _NO_HUGE_PAGES)
     _advise(piece.mapped.address + start, stop - start, _RANDOM)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airllm.architectures.model_config import ModelConfig
 from airllm.files.pages import AROUND, Piece, find_gaps, intersect, merge, resident_bytes
@@ -18,6 +18,7 @@ _LEAST_CHUNK = 32
 _SHARE = 4  # the window takes 1 / _SHARE of the room: each release of a group has a cost
 _READ = 32 << 20  # bytes of a group that is read from disk: smaller reads are slower
 _EDGES = 16 * AROUND  # units of more bytes may lie apart: then the pages at their edges are few
+_NOTICED = 32  # other programs' memory matters from 1 / _NOTICED of the limit on: each new plan has a cost
 _SLACK = (1 << 20) + AROUND  # bytes: small arrays, pages touched besides the weights, pages just prefetched
 
 
@@ -96,6 +97,7 @@ class Budget:
         least = asked or min(most, LEAST_CONTEXT)
         if limit.nbytes < (smallest := self.smallest(least)):
             raise MemoryBudgetError(self._too_small_message(smallest, least))
+        self._range = smallest, limit.nbytes
         fits = asked or (self._most_tokens(least, most) if limit.by_user else least)
         self.context = fits if limit.by_user else context or most
         spare = self._room(_LEAST_CHUNK, fits, self._cache(fits)) - self._least_weights
@@ -115,6 +117,13 @@ class Budget:
         """The least bytes that one sequence of `context` tokens needs."""
         at_once = self._activations(_LEAST_CHUNK, context)
         return _SLACK + self._least_weights + at_once + self._cache(context)
+
+    def follow(self, available: int) -> None:
+        """Lower the limit to the bytes that are `available` now, or raise it again, up to the first."""
+        least, first = self._range
+        nbytes = min(max(available, least), first)
+        if abs(nbytes - self.limit.nbytes) > first // _NOTICED or nbytes == first:
+            self.limit = replace(self.limit, nbytes=nbytes)
 
     def plan(self, tokens: int, longest: int, caches: int, outputs: int = 1) -> Plan:
         """The plan of a pass of `tokens`, of which `outputs` go through the output together. After it, the

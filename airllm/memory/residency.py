@@ -21,6 +21,7 @@ from weakref import WeakSet
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.files import pages
 from airllm.files.pages import Mapped, release, release_to_disk
+from airllm.memory import available
 from airllm.memory.budget import CHUNK, CONTEXT, Budget, Limit, Plan
 from airllm.memory.expert_cache import Expert, ExpertCache
 from airllm.memory.kv_cache import Cache
@@ -116,7 +117,6 @@ class Limited:
     ):
         if not pages.SUPPORTED:
             raise RuntimeError("max_memory needs Linux, whose madvise releases parts of a mapped file")
-        self.limit = limit
         self._units = divide_weights(tensors)
         self._budget = Budget(self._units, limit, context, cache_dtype, unpacked, cache_unpacked)
         self.chunk, self.context = self._budget.chunk, self._budget.context
@@ -132,7 +132,13 @@ class Limited:
         self._filling: dict[int, Task] = {}
         self.plan = self._budget.plan(1, 1, 0)
         self._stream = self._open_stream()
+        self._advise_page_sizes()
         release(piece for unit in self._units.streamed for piece in unit)  # what opening the file touched
+
+    @property
+    def limit(self) -> Limit:
+        """The memory of weights, caches and activations, now."""
+        return self._budget.limit
 
     @property
     def stays(self) -> int:
@@ -156,6 +162,7 @@ class Limited:
         more = dict(grows)
         held = sum(cache.resident_bytes(more.get(cache, 0)) for cache in self._caches)
         longest = max(cache.length + new for cache, new in grows)
+        self._make_way(held)
         self._follow(self._budget.plan(sum(more.values()), longest, held, outputs))
         for cache, new in grows:
             cache.take(new)
@@ -165,12 +172,18 @@ class Limited:
         if self.expert_bytes:
             self._release_experts(self._experts.begin(self.plan.experts // self.expert_bytes))
 
+    def _make_way(self, held: int) -> None:
+        """Let fewer layers stay while other programs use the memory; caches have `held` bytes of it."""
+        if not self.limit.by_user and (free := available.available_memory()) is not None:
+            self._budget.follow(free + held)
+
     def _follow(self, plan: Plan) -> None:
         """Release what does not stay by this plan, and read what does."""
         if plan is not self.plan:
             self._stream.close()
             self.plan = plan
             self._stream = self._open_stream()
+            self._advise_page_sizes()
             for pieces in plan.pieces:
                 self._release(pieces)
         if self.limit.from_disk:
@@ -183,6 +196,17 @@ class Limited:
                 self._filling.pop(unit, None)
             elif unit not in self._filling:
                 self._filling[unit] = self._reader.fill(self._units.streamed[unit])
+
+    def _advise_page_sizes(self) -> None:
+        """Of a model larger than the memory, read what stays in small pages, and what passes in huge ones.
+
+        If huge pages filled the memory, the kernel would evict some of them for each new one: a gigabyte that
+        is free, but not in one piece, does not prevent that.
+        """
+        if self.limit.from_disk:
+            for unit, group in enumerate(self.plan.group):
+                pages.advise_page_size(self._units.streamed[unit], huge=group >= 0)
+            pages.advise_page_size(self._units.experts, huge=False)
 
     def _open_stream(self) -> Stream:
         if self.limit.from_disk:

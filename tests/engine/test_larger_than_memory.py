@@ -107,6 +107,8 @@ with LayerWiseInferenceEngine(path) as engine:
     cache = engine.new_cache()
     for token in range(6):
         engine.forward([token], cache)
+        for task in engine.model.residency._stream._loading.values():  # else more or less is read ahead
+            engine.model.residency._reader.wait(task)
         read.append(number("/proc/self/io", "read_bytes"))
     streamed = sum(piece.stop - piece.start for some in engine.model.residency.plan.pieces for piece in some)
 peak = number("/proc/self/status", "VmHWM") - before
@@ -148,6 +150,21 @@ def test_layers_give_way_to_caches_without_a_word(model, monkeypatch):
         cache.extend([1] * 14000)
         with pytest.raises(MemoryBudgetError, match="of memory are available, .* with caches of"):
             engine.forward([1], cache)
+
+
+def test_layers_give_way_while_other_programs_use_the_memory(model, monkeypatch):
+    small_machine(monkeypatch)
+    with LayerWiseInferenceEngine(model) as engine:
+        residency, cache = engine.model.residency, engine.new_cache()
+        expected, before = engine.forward(PROMPT, cache), residency.stays
+        stays = []
+        for free in (MEMORY - (4 << 20), MEMORY - (90 << 20), 1 << 20, 2 * MEMORY):
+            small_machine(monkeypatch, free)
+            cache.truncate(0)
+            np.testing.assert_array_equal(engine.forward(PROMPT, cache), expected)
+            stays.append(residency.stays)
+        assert stays[0] == stays[3] == before  # a little does not matter; more than at first is not taken
+        assert before - 4 <= stays[1] < before and stays[2] == 0  # with one byte, as much as a token needs
 
 
 def test_experts_that_are_used_often_stay_within_what_is_available(tmp_path, monkeypatch):
