@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.skipif(not SUPPORTED, reason="a budget of memory needs 
 # 10 layers of 38 MB: large enough to lie apart when they are read from disk.
 SHAPE = Shape(1024, 10, 10240, 8, 8, 2048, context=16384)
 MEMORY = 300 << 20
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage").exists()
 PROMPT = list(range(1, 30))
 
 
@@ -72,6 +74,31 @@ def test_without_a_word_what_fits_stays_and_the_text_is_the_same(model, monkeypa
         assert np.abs(engine.forward(PROMPT) - expected[1]).max() <= 1e-5 * np.ptp(expected[1])
         stay = [i for i, group in enumerate(residency.plan.group[: SHAPE.layers]) if group < 0]
         assert 4 <= len(stay) <= 6 and np.diff(stay).max() <= 3  # those that stay lie apart
+
+
+def flags_of_map(address):
+    """The kernel's flags of this process's map at an address."""
+    found = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if match := re.match("([0-9a-f]+)-([0-9a-f]+) ", line):
+            found = int(match[1], 16) <= address < int(match[2], 16)
+        elif found and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    raise LookupError(f"there is not a map at {address:x}")
+
+
+@pytest.mark.skipif(not HUGE_PAGES, reason="this kernel has no huge pages")
+def test_what_stays_takes_small_pages_and_what_passes_huge_ones(model, monkeypatch):
+    """Huge pages that filled the memory made the kernel evict those that stay."""
+    small_machine(monkeypatch)
+    with LayerWiseInferenceEngine(model) as engine:
+        for memory in (MEMORY, MEMORY // 2):
+            small_machine(monkeypatch, memory)
+            engine.forward([1])
+            residency = engine.model.residency
+            for group, pieces in zip(residency.plan.group, residency._units.streamed, strict=True):
+                flags = flags_of_map(pieces[0].mapped.address + sum(pieces[0][1:]) // 2)
+                assert ("nh" in flags, "hg" in flags) == (group < 0, group >= 0)
 
 
 def test_every_sequence_goes_through_a_layer_before_it_is_released(model, monkeypatch):
