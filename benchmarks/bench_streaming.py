@@ -36,7 +36,9 @@ from airllm.files.open_weights import open_weights
 from airllm.files.pages import merge
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory import available
+from airllm.memory.budget import Plan
 from airllm.memory.estimate import parse_size
+from airllm.memory.residency import Limited
 from airllm.memory.token_cost import TokenCost, token_cost
 from airllm.readable import size
 from benchmarks import record
@@ -58,7 +60,7 @@ def main() -> None:
         cost = predict(path)
         engine = stack.enter_context(LayerWiseInferenceEngine(path))
         rows = [measure(engine, number, given.tokens) for number in given.sequences]
-        plan = engine.model.residency.plan
+        plan = plan_of(engine)
     streams = sum(len(group) for group in plan.groups)
     about = (
         f"{path.name}, {size(path.stat().st_size)}: {streams} of {len(plan.group)} parts are read for each "
@@ -114,6 +116,13 @@ def predict(path: Path) -> TokenCost:
     return cost or sys.exit("the model fits in memory: set --available")
 
 
+def plan_of(engine: LayerWiseInferenceEngine) -> Plan:
+    """Which parts are read for the next token."""
+    residency = engine.model.residency
+    assert isinstance(residency, Limited)
+    return residency.plan
+
+
 def measure(engine: LayerWiseInferenceEngine, sequences: int, tokens: int) -> dict[str, Any]:
     """Seconds and bytes from disk of a token of each of so many sequences, and the disk's speed."""
     caches = [engine.new_cache() for _ in range(sequences)]
@@ -128,9 +137,7 @@ def measure(engine: LayerWiseInferenceEngine, sequences: int, tokens: int) -> di
             start = time.perf_counter()
             engine.forward([[1]] * sequences, caches)
             seconds.append(time.perf_counter() - start)
-            print(
-                f"{sequences} sequences: {seconds[-1]:.2f} s, {engine.model.residency.stays} stay", flush=True
-            )
+            print(f"{sequences} sequences: {seconds[-1]:.2f} s, disk {size(int(disk[-1]))}/s", flush=True)
         read += bytes_read() - before
     return {
         "sequences": sequences,
@@ -146,7 +153,7 @@ def sequential_speed(engine: LayerWiseInferenceEngine) -> float:
     """Bytes a second of the parts that are read for each token, in the order of the file: of several sizes of
     a read, the fastest.
     """
-    pieces = merge(piece for group in engine.model.residency.plan.pieces for piece in group)
+    pieces = merge(piece for group in plan_of(engine).pieces for piece in group)
     places = [(piece.start // _PAGE * _PAGE, piece.stop) for piece in pieces]
     time.sleep(2)  # the engine reads ahead after a token
     return max(read_direct(engine.model.weights.path, places, block) for block in _BLOCKS)
