@@ -1,10 +1,11 @@
 """What a token of a model larger than memory costs, with 1 and with 16 sequences.
 
-    python benchmarks/bench_streaming.py [MODEL] [--available SIZE] [--sequences 1,16] [--tokens 3]
+    python benchmarks/bench_streaming.py [MODEL] [--available 17GB,all] [--sequences 1,16]
 
 MODEL is a GGUF file larger than the memory. Without one, `synthetic_models` writes a Llama of 8B in q4_k_m,
 5 GB, and deletes it afterwards. `--available` makes the machine small: the engine is told that so much memory
-is available, and drops what it has read from the page cache. It is 2GB if MODEL is left out.
+is available, and drops what it has read from the page cache. It is 2GB if MODEL is left out, else what the
+machine has.
 
 "disk": bytes a second that the disk gives if the parts of the file that are read for each token are read in
 the order of the file, past the page cache (O_DIRECT), without computing. "read": bytes that the disk gave for
@@ -27,6 +28,7 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -45,7 +47,6 @@ from benchmarks import record
 from benchmarks.synthetic_models import SHAPES, write_model
 
 PROMPT = [1, 2, 3, 4]
-_ROUNDS = 4  # of a measurement of the disk and of some tokens
 _BLOCKS = (8 << 20, 32 << 20)  # bytes of a read
 _PAGE = 4096  # O_DIRECT reads whole ones
 _ENOUGH = 1 << 30  # bytes that are read to measure the disk
@@ -55,36 +56,43 @@ def main() -> None:
     given = options()
     with ExitStack() as stack:
         path = given.model or stack.enter_context(model_of_8b())
-        if given.available:
-            available.available_memory = lambda: parse_size(given.available, "--available")
+        rows = [row for memory in given.available for row in measure_with(memory, path, given)]
+    about = f"{path.name}, {size(path.stat().st_size)}. Each machine: what it says before, then what it does."
+    record.write("streaming", about, table_of(rows), {"rows": rows}, given.output)
+
+
+def measure_with(memory: str, path: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row for each number of sequences, on a machine with so much memory."""
+    with ExitStack() as stack:
+        if memory != "all":
+            change = mock.patch.object(
+                available, "available_memory", lambda: parse_size(memory, "--available")
+            )
+            stack.enter_context(change)
         cost = predict(path)
         engine = stack.enter_context(LayerWiseInferenceEngine(path))
-        rows = [measure(engine, number, given.tokens) for number in given.sequences]
-        plan = plan_of(engine)
-    streams = sum(len(group) for group in plan.groups)
-    about = (
-        f"{path.name}, {size(path.stat().st_size)}: {streams} of {len(plan.group)} parts are read for each "
-        f"token. `airllm info` says {size(cost.bytes_read)} and {cost.seconds:.2f} s for a token, and that "
-        f"nothing is read with {size(cost.free_needed)} free. {size(cost.available)} are available."
-    )
-    figures = {"info": asdict(cost) | {"seconds": cost.seconds}, "rows": rows}
-    record.write("streaming", about, table_of(rows), figures, given.output)
+        rows = [measure(engine, number, given) for number in given.sequences]
+    told = asdict(cost) | {"seconds": cost.seconds}
+    return [{"info": told, **row, "ratio": row["seconds"] / rows[0]["seconds"]} for row in rows]
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:
-    titles = ["sequences", "token", "read", "disk", "of disk", "times one sequence"]
-    lines = [
-        [
-            str(row["sequences"]),
-            f"{row['seconds']:.2f} s",
-            size(row["read"]),
-            f"{size(int(row['disk']))}/s",
-            f"{row['read'] / row['disk'] / row['seconds']:.0%}",
-            f"{row['seconds'] / rows[0]['seconds']:.2f}",
-        ]
-        for row in rows
+    titles = ["available", "stay", "info says", "sequences", "token", "read", "disk", "of disk", "times one"]
+    return record.markdown(titles, [line_of(row, row["info"]) for row in rows])
+
+
+def line_of(row: dict[str, Any], told: dict[str, Any]) -> list[str]:
+    return [
+        size(told["available"]),
+        f"{told['stay']} of {told['parts']}",
+        f"{size(told['bytes_read'])}, {told['seconds']:.1f} s",
+        str(row["sequences"]),
+        f"{row['seconds']:.2f} s",
+        size(row["read"]),
+        f"{size(int(row['disk']))}/s",
+        f"{row['read'] / row['disk'] / row['seconds']:.0%}",
+        f"{row['ratio']:.2f}",
     ]
-    return record.markdown(titles, lines)
 
 
 def options() -> argparse.Namespace:
@@ -92,13 +100,13 @@ def options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model", type=Path, nargs="?")
-    parser.add_argument("--available", metavar="SIZE", help="without it, what this machine has")
+    parser.add_argument("--available", metavar="SIZES", help="such as 17GB,all; all: what this machine has")
     parser.add_argument("--sequences", type=lambda text: [int(n) for n in text.split(",")], default=[1, 16])
     parser.add_argument("--tokens", type=int, default=2, help="tokens of a round")
+    parser.add_argument("--rounds", type=int, default=2, help="measurements of the disk and of some tokens")
     parser.add_argument("--output", type=Path, default=record.RESULTS, help="folder for the results")
     given = parser.parse_args()
-    if given.model is None and given.available is None:
-        given.available = "2GB"
+    given.available = (given.available or ("all" if given.model else "2GB")).split(",")
     return given
 
 
@@ -123,17 +131,17 @@ def plan_of(engine: LayerWiseInferenceEngine) -> Plan:
     return residency.plan
 
 
-def measure(engine: LayerWiseInferenceEngine, sequences: int, tokens: int) -> dict[str, Any]:
+def measure(engine: LayerWiseInferenceEngine, sequences: int, given: argparse.Namespace) -> dict[str, Any]:
     """Seconds and bytes from disk of a token of each of so many sequences, and the disk's speed."""
     caches = [engine.new_cache() for _ in range(sequences)]
     engine.forward([PROMPT] * sequences, caches)
     seconds, disk, read = [], [], 0
-    for _ in range(_ROUNDS):
+    for _ in range(given.rounds):
         engine.forward([[1]] * sequences, caches)  # the first reads more, the next less: it was read ahead
         disk.append(sequential_speed(engine))
         engine.forward([[1]] * sequences, caches)
         before = bytes_read()
-        for _ in range(tokens):
+        for _ in range(given.tokens):
             start = time.perf_counter()
             engine.forward([[1]] * sequences, caches)
             seconds.append(time.perf_counter() - start)
