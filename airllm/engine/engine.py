@@ -61,7 +61,8 @@ class LayerWiseInferenceEngine:
         context: Maximum number of tokens of a sequence. None: the model's limit, at most 8192.
         cache_dtype: "f16", "f32" or "q8_0", for keys and values.
         max_memory: Bytes, or a text such as "512MB", for weights, keys and values, and activations. Python's
-            own memory is not counted. Layers that do not fit are read again for each token.
+            own memory is not counted. Layers that do not fit are read again for each token. None: what the
+            model needs or, if less is available, that. `airllm info` says what a token then costs.
         kv_cache_dir: A folder for files of keys and values. Each file is allocated for a full context at
             once: see `new_cache`.
         threads: Threads of the backend "cpp", for this engine only. None: AIRLLM_NUM_THREADS, else one for
@@ -76,8 +77,9 @@ class LayerWiseInferenceEngine:
     Model files are memory-mapped: do not change them while the engine is open. Truncating one ends the
     process (SIGBUS). To replace one, rename the new file over it. `statistics` describes the last text.
 
-    Raises MemoryBudgetError for a budget that is too small, ModelFileError for a broken or unsupported file,
-    OSError for a file that cannot be opened, ValueError for a draft model with another tokenizer.
+    Raises MemoryBudgetError if the budget, or the memory, is too small, ModelFileError for a broken or
+    unsupported file, OSError for a file that cannot be opened, ValueError for a draft model with another
+    tokenizer.
     """
 
     def __init__(
