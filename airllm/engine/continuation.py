@@ -105,6 +105,10 @@ class Continuation:
             return text + self._end(CONTEXT)
         return text
 
+    def end(self, reason: str) -> None:
+        """End the text. What a stop string or a broken character held back becomes final."""
+        self._text += self._end(reason)
+
     def _end(self, reason: str) -> str:
         self.reason = reason
         text = self._stops.add(self._decoder.finish())

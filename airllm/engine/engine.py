@@ -27,6 +27,8 @@ from airllm.engine.generation import Prompt, PromptCache, TextGenerator, is_batc
 from airllm.engine.model import Model
 from airllm.engine.recommended_sampling import recommended_by
 from airllm.engine.request import Options, Request, Statistics, request
+from airllm.engine.scheduling.requests import Limits
+from airllm.engine.scheduling.scheduler import Scheduler
 from airllm.extras import require_extra
 from airllm.memory.estimate import MemoryEstimate, parse_size
 from airllm.memory.kv_cache import Cache, check_context, dtype_named, token_id
@@ -34,6 +36,7 @@ from airllm.memory.kv_cache_factory import CacheFactory
 from airllm.progress import OnProgress
 from airllm.text import turns
 from airllm.text.grammar import Grammars
+from airllm.text.grammar.grammars import FORMS
 from airllm.text.tokenizer import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
@@ -369,24 +372,12 @@ class LayerWiseInferenceEngine:
         tokens = self._conversation(messages, template_values)
         return self._generator.stream(tokens, wanted, "the conversation")
 
-    def _request(
-        self,
-        max_new_tokens: int | None,
-        json_schema: Any = None,
-        regex: str | None = None,
-        choices: Sequence[str] | None = None,
-        **options: Any,
-    ) -> Request:
+    def _request(self, max_new_tokens: int | None, **options: Any) -> Request:
         """The checked options of a call."""
-        given = {"json_schema": json_schema, "regex": regex, "choices": choices}
-        grammars = {name: value for name, value in given.items() if value is not None}
-        if len(grammars) > 1:
-            raise ValueError(f"{' and '.join(grammars)} are given, expected one of them")
+        form = {name: options.pop(name) for name in FORMS if options.get(name) is not None}
+        options = {name: value for name, value in options.items() if name not in FORMS}
         wanted = request(max_new_tokens, **options)
-        for name, value in grammars.items():
-            constraint = getattr(self.grammars, name)(value)
-            wanted = dataclasses.replace(wanted, new_constraint=constraint)
-        return wanted
+        return dataclasses.replace(wanted, new_constraint=self.grammars.of_form(**form)) if form else wanted
 
     def fitting(
         self,
@@ -417,6 +408,12 @@ class LayerWiseInferenceEngine:
             raise ChatTemplateError(f"{self.path} has no chat template: use generate")
         text = self.chat_template.render(messages, **(template_values or {}))
         return self.tokenizer.encode(text, add_bos=False)
+
+    def scheduler(self, limits: Limits = Limits()) -> Scheduler:  # noqa: B008  # frozen
+        """A scheduler that serves many sequences, which come and go at any time. One thread may use it, and
+        no other method of the engine that computes meanwhile.
+        """
+        return self._generator.scheduler(limits)
 
     def close(self) -> None:
         """Close the file and free its memory. Later use of the engine raises RuntimeError."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -16,11 +17,16 @@ from airllm.engine.continuation import Continuation, TrainedContext, statistics_
 from airllm.engine.drafts.speculation import Speculation, Speculator
 from airllm.engine.model import Model
 from airllm.engine.request import Request, Statistics
+from airllm.engine.scheduling.batch import Batch
+from airllm.engine.scheduling.requests import Limits
+from airllm.engine.scheduling.scheduler import Scheduler
 from airllm.extras import require_extra
 from airllm.memory.kv_cache import Cache, ContextFull, token_id
 from airllm.text.tokenizer import Tokenizer, open_tokenizer
 
 Prompt = str | Sequence[int]
+
+_ROWS = 64  # sequences of a batch that run together, if no native call limits its rows
 
 
 # ------------------------------------------------------------------------------------------------ prompts
@@ -134,13 +140,19 @@ class TextGenerator:
         encoded = [self._encode_prompt(prompt, f"prompt {i}") for i, prompt in enumerate(prompts)]
         if not encoded:
             return []
-        caches = [self.new_cache() for _ in encoded]
-        sequences = [Continuation(self.tokenizer, p, request, self.context) for p in encoded]
-        whole: list[list[str]] = [[] for _ in sequences]
-        for pieces in self._rounds(sequences, caches, request):
-            for parts, piece in zip(whole, pieces, strict=True):
-                parts.append(piece)
-        return ["".join(parts) for parts in whole]
+        rows = self.model.fused.most_rows or _ROWS
+        limits = Limits(rows, len(encoded), piece_seconds=math.inf)
+        batch = Batch(self.scheduler(limits, time.perf_counter), encoded, request)
+        try:
+            return batch.run()
+        finally:
+            self.statistics = batch.statistics
+
+    def scheduler(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> Scheduler:
+        """A scheduler of sequences. A memory budget is for its sequences then: the last one is dropped."""
+        if self.model.residency.cache_bytes is not None:
+            self.forget()
+        return Scheduler(self, limits, clock)
 
     def close(self) -> None:
         """Close the model's file and drop the last sequence."""
@@ -156,21 +168,27 @@ class TextGenerator:
         self._kept.clear()
 
     def _encode_prompt(self, prompt: Prompt, name: str) -> list[int]:
-        """Token ids of a prompt. ValueError for no tokens or an unknown id; ContextFull for too many."""
-        vocabulary = len(self.tokenizer)
+        """Token ids of a prompt. Raises what `check_tokens` raises."""
         if isinstance(prompt, str):
             tokens = self.tokenizer.encode(prompt)
         else:
             tokens = [token_id(token, name) for token in prompt]
+        self.check_tokens(tokens, name)
+        return tokens
+
+    def check_tokens(self, tokens: Sequence[int], name: str) -> None:
+        """Raise ValueError for no tokens or an unknown id, ContextFull for too many. `name` denotes the
+        prompt in the message.
+        """
         if not tokens:
             raise ValueError(f"{name} has no tokens, expected one or more: this model begins without any")
+        vocabulary = len(self.tokenizer)
         if not 0 <= min(tokens) <= max(tokens) < vocabulary:
             wrong = next(token for token in tokens if not 0 <= token < vocabulary)
             raise ValueError(f"{name} has token {wrong}, expected 0 to {vocabulary - 1}")
         if len(tokens) > self.context:
             expected = f"at most {self.context}: the context of this engine (context=)"
             raise ContextFull(f"{name} has {len(tokens)} tokens, expected {expected}")
-        return tokens
 
     def _pieces(self, tokens: list[int], request: Request) -> Iterator[str]:
         drafts = self.speculation.begin(tokens) if self.speculation else nullcontext()
