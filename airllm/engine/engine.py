@@ -36,6 +36,7 @@ from airllm.memory.kv_cache_factory import CacheFactory
 from airllm.progress import OnProgress
 from airllm.text import turns
 from airllm.text.grammar import Grammars
+from airllm.text.grammar.grammars import FORMS
 from airllm.text.tokenizer import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
@@ -373,24 +374,12 @@ class LayerWiseInferenceEngine:
         tokens = self._conversation(messages, template_values)
         return self._generator.stream(tokens, wanted, "the conversation")
 
-    def _request(
-        self,
-        max_new_tokens: int | None,
-        json_schema: Any = None,
-        regex: str | None = None,
-        choices: Sequence[str] | None = None,
-        **options: Any,
-    ) -> Request:
+    def _request(self, max_new_tokens: int | None, **options: Any) -> Request:
         """The checked options of a call."""
-        given = {"json_schema": json_schema, "regex": regex, "choices": choices}
-        grammars = {name: value for name, value in given.items() if value is not None}
-        if len(grammars) > 1:
-            raise ValueError(f"{' and '.join(grammars)} are given, expected one of them")
+        form = {name: options.pop(name) for name in FORMS if options.get(name) is not None}
+        options = {name: value for name, value in options.items() if name not in FORMS}
         wanted = request(max_new_tokens, **options)
-        for name, value in grammars.items():
-            constraint = getattr(self.grammars, name)(value)
-            wanted = dataclasses.replace(wanted, new_constraint=constraint)
-        return wanted
+        return dataclasses.replace(wanted, new_constraint=self.grammars.of_form(**form)) if form else wanted
 
     def fitting(
         self,
