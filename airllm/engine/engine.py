@@ -269,8 +269,8 @@ class LayerWiseInferenceEngine:
 
         Args:
             prompt: A text or token ids. In a text, special tokens are encoded as such. A list of prompts
-                returns a list of texts. The prompts share each pass over the weights; each has its own
-                sequence.
+                returns a list of texts. The prompts share each pass over the weights, and common
+                prefixes; each has its own sequence.
             max_new_tokens: None for as many as the context has room for.
             temperature: 0 takes the most likely token, 1 samples from the model's distribution, more is
                 more random.
