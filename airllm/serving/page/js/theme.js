@@ -1,0 +1,7 @@
+// Sets the chosen theme before the first paint; a module would run after it.
+"use strict";
+
+(() => {
+  const chosen = localStorage.getItem("airllm.theme");
+  if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+})();
