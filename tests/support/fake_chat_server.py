@@ -21,7 +21,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 PING = 0.05  # seconds between two remarks in a stream without news: so the end of its client is found out
 
 
@@ -167,7 +167,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():
+        sent = {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}
+        for name, value in sent.items():
             self.send_header(name, value)
         self.end_headers()
         with contextlib.suppress(ConnectionError):

@@ -17,6 +17,8 @@ export class Chat extends EventTarget {
   #settings = storage.loadSettings(); // of a new conversation
   #runs = new Map(); // conversation's id -> its answer that is being written
   #problems = new Map(); // conversation's id -> what went wrong last
+  #look = 0; // the timer of the next look
+  #leaving = false; // the page is being closed, which breaks its connections
 
   constructor(server) {
     super();
@@ -24,7 +26,8 @@ export class Chat extends EventTarget {
     server.key = storage.loadKey();
     this.current = this.conversations.get(storage.loadCurrent()) ?? tree.createConversation(this.#settings);
     storage.watchConversations((id, conversation) => this.#takeFromOtherTab(id, conversation));
-    window.addEventListener("pagehide", () => this.#saveRunning());
+    window.addEventListener("pagehide", () => this.#leave());
+    window.addEventListener("pageshow", () => (this.#leaving = false));
   }
 
   get run() {
@@ -53,7 +56,8 @@ export class Chat extends EventTarget {
       this.online = error.kind !== "offline";
       if (error.kind === "key") this.#emit("key", error.message);
     }
-    if (!this.online) setTimeout(() => this.findModels(), LOOK_EVERY);
+    clearTimeout(this.#look);
+    if (!this.online) this.#look = setTimeout(() => this.findModels(), LOOK_EVERY);
     this.#emit("models");
   }
 
@@ -169,6 +173,7 @@ export class Chat extends EventTarget {
     try {
       for await (const chunk of this.#server.streamChat(body, run.abort.signal)) this.#take(conversation, run, chunk);
       if (answer.state === "running") answer.state = "done";
+      if (!this.online) this.findModels();
     } catch (error) {
       this.#fail(conversation, run, error);
     }
@@ -218,6 +223,7 @@ export class Chat extends EventTarget {
   }
 
   #fail(conversation, run, error) {
+    if (this.#leaving) return;
     const stopped = run.abort.signal.aborted;
     run.answer.state = stopped ? "stopped" : "broken";
     if (!run.answer.content && !run.answer.reasoning) tree.removeMessage(conversation, run.answer);
@@ -243,7 +249,8 @@ export class Chat extends EventTarget {
     this.#problems.set(conversation.id, new ServerError("full", message));
   }
 
-  #saveRunning() {
+  #leave() {
+    this.#leaving = true;
     for (const id of this.#runs.keys()) this.#save(this.conversations.get(id));
   }
 

@@ -1,8 +1,7 @@
 // The field for the next message, and the button that sends it or stops the answer.
 
 import { announce, find, fitHeight } from "./dom.js";
-
-const DRAFT = "airllm.draft"; // a reload must not lose what is being written
+import { loadDraft, saveDraft } from "./storage.js";
 
 export class Composer {
   #chat;
@@ -10,7 +9,7 @@ export class Composer {
   constructor(chat, onEditLast) {
     this.#chat = chat;
     this.field = find("prompt");
-    this.field.value = sessionStorage.getItem(DRAFT) ?? "";
+    this.field.value = loadDraft();
     this.field.addEventListener("input", () => this.#onInput());
     this.field.addEventListener("keydown", (event) => this.#onKey(event, onEditLast));
     find("composer").addEventListener("submit", (event) => this.#send(event));
@@ -41,7 +40,7 @@ export class Composer {
   #onInput() {
     fitHeight(this.field);
     find("send").disabled = !this.field.value.trim();
-    sessionStorage.setItem(DRAFT, this.field.value);
+    saveDraft(this.field.value);
   }
 
   #onKey(event, onEditLast) {

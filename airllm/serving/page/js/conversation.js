@@ -58,5 +58,5 @@ export function titleOf(conversation) {
   if (conversation.title) return conversation.title;
   const first = Object.values(conversation.messages).find((message) => message.role === "user");
   const line = first?.content.trim().split("\n", 1)[0] ?? "";
-  return line.length > 60 ? `${line.slice(0, 59).trimEnd()}…` : line || "New conversation";
+  return line.length > 120 ? `${line.slice(0, 119).trimEnd()}…` : line || "New conversation";
 }

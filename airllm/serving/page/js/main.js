@@ -7,6 +7,7 @@ import { find } from "./dom.js";
 import { MessagesView } from "./messages.js";
 import { Server } from "./server.js";
 import { Sidebar } from "./sidebar.js";
+import { saveTheme } from "./storage.js";
 
 const THEMES = ["auto", "light", "dark"];
 
@@ -19,7 +20,7 @@ function showModel() {
   const id = chat.models[0]?.id ?? "";
   find("model").textContent = chat.online ? id : "offline";
   find("model").classList.toggle("offline", !chat.online);
-  find("about").textContent = id ? `${id} answers, on this server. What you write stays here.` : "";
+  find("about").textContent = id ? `${id} answers. What you write goes to this server, and nowhere else.` : "";
 }
 
 function onKey(event) {
@@ -49,7 +50,7 @@ function changeTheme() {
   const next = THEMES[(THEMES.indexOf(dataset.theme ?? "auto") + 1) % THEMES.length];
   if (next === "auto") delete dataset.theme;
   else dataset.theme = next;
-  localStorage.setItem("airllm.theme", next);
+  saveTheme(next);
   showTheme();
 }
 

@@ -44,7 +44,7 @@ export class MessageView {
   grow() {
     this.#showAnswer(showMarkdown);
     const rate = this.message.statistics?.rate;
-    if (rate) this.#footer.replaceChildren(create("span", { class: "statistics" }, `${formatRate(rate)} tokens/s`));
+    if (rate) this.#footer.replaceChildren(create("span", { class: "statistics" }, `~${formatRate(rate)} tokens/s`));
   }
 
   // -------------------------------------------------------------------------------------------- text

@@ -25,6 +25,7 @@ export class MessagesView {
     this.list = find("messages");
     this.scroller = find("scroll");
     this.scroller.addEventListener("scroll", () => this.#onScroll(), { passive: true });
+    new ResizeObserver(() => this.#follow && this.scrollToEnd()).observe(this.scroller);
     find("to-end").addEventListener("click", () => this.scrollToEnd());
     find("suggestions").append(...SUGGESTIONS.map((text) => buildSuggestion(text, onSuggestion)));
     chat.addEventListener("change", () => this.update());
@@ -101,6 +102,7 @@ export class MessagesView {
   #onScroll() {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
     this.#follow = scrollHeight - clientHeight - scrollTop < NEAR;
+    new ResizeObserver(() => this.#follow && this.scrollToEnd()).observe(this.scroller);
     find("to-end").hidden = this.#follow;
   }
 

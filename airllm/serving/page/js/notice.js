@@ -63,7 +63,7 @@ function countDown(chat, problem, wait) {
   const conversation = chat.current;
   const tick = () => {
     const left = Math.ceil((end - Date.now()) / 1000);
-    wait.textContent = `It asked to be left alone for a while. Next try in ${Math.max(0, left)} s.`;
+    wait.textContent = `The page tries again in ${Math.max(0, left)} s.`;
     if (left > 0) return;
     clearInterval(timer);
     if (chat.current === conversation) chat.retry();

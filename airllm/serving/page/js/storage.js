@@ -6,6 +6,8 @@ import { readConversation, readSettings } from "./records.js";
 const CONVERSATION = "airllm.conversation.";
 const SETTINGS = "airllm.settings";
 const CURRENT = "airllm.current";
+const DRAFT = "airllm.draft";
+const THEME = "airllm.theme"; // theme.js reads it
 const KEY = "airllm.key";
 
 /** All conversations by id. A record that cannot be read is left where it is. */
@@ -24,9 +26,11 @@ function parseConversation(text) {
 }
 
 /** False: the browser has no room left. */
-export function saveConversation(conversation) {
+export const saveConversation = (conversation) => write(localStorage, CONVERSATION + conversation.id, JSON.stringify(conversation));
+
+function write(area, name, text) {
   try {
-    localStorage.setItem(CONVERSATION + conversation.id, JSON.stringify(conversation));
+    area.setItem(name, text);
     return true;
   } catch {
     return false;
@@ -54,19 +58,23 @@ export function loadSettings() {
   }
 }
 
-export function saveSettings(settings) {
-  localStorage.setItem(SETTINGS, JSON.stringify(settings));
-}
+export const saveSettings = (settings) => write(localStorage, SETTINGS, JSON.stringify(settings));
 
 /** The conversation that this tab shows. */
 export const loadCurrent = () => sessionStorage.getItem(CURRENT);
-export const saveCurrent = (id) => sessionStorage.setItem(CURRENT, id);
+export const saveCurrent = (id) => write(sessionStorage, CURRENT, id);
+
+/** What is being written, which a reload must not lose. */
+export const loadDraft = () => sessionStorage.getItem(DRAFT) ?? "";
+export const saveDraft = (text) => write(sessionStorage, DRAFT, text);
+
+export const saveTheme = (name) => write(localStorage, THEME, name);
 
 export const loadKey = () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "";
 
 /** Keeps the key until the tab is closed, or, with `remember`, until it is replaced. */
 export function saveKey(key, remember) {
   localStorage.removeItem(KEY);
-  sessionStorage.setItem(KEY, key);
-  if (remember) localStorage.setItem(KEY, key);
+  write(sessionStorage, KEY, key);
+  if (remember) write(localStorage, KEY, key);
 }

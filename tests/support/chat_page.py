@@ -1,0 +1,197 @@
+"""The chat page in a real browser, as a user has it."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fake_chat_server import FakeChatServer
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+PATIENCE = 15  # seconds, on a busy machine
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",  # root has none
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--no-first-run",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+)
+# What a reader sees of each message.
+MESSAGES = """
+return [...document.querySelectorAll("#messages > article")].map((each) => ({
+  role: each.classList.contains("user") ? "user" : "assistant",
+  text: each.querySelector(":scope > .text")?.innerText.trim() ?? "",
+  footer: each.querySelector("footer").innerText.replace(/\\s+/g, " ").trim(),
+}));
+"""
+# Also what a page that is left would still write.
+FORGET = "localStorage.clear(); sessionStorage.clear(); Storage.prototype.setItem = () => {}"
+TITLES = "return [...document.querySelectorAll('#conversations .open')].map((each) => each.innerText)"
+# Buttons, links and fields that a user can reach, and that have no name for a screen reader.
+NAMELESS = """
+return [...document.querySelectorAll("button, a[href], input, textarea, summary")]
+  .filter((each) => each.checkVisibility({ visibilityProperty: true }))
+  .filter((each) => !(each.ariaLabel || each.innerText?.trim() || each.labels?.length))
+  .map((each) => each.outerHTML);
+"""
+
+
+def open_browser(chromium: str, chromedriver: str) -> webdriver.Chrome:
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in FLAGS:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options=options, service=Service(chromedriver))
+
+
+def wait(condition: Callable[[], Any], what: str) -> Any:
+    """What the condition returns once that is true."""
+    end = time.monotonic() + PATIENCE
+    while not (found := condition()):
+        assert time.monotonic() < end, f"{PATIENCE} s have passed, and still not: {what}"
+        time.sleep(0.02)
+    return found
+
+
+class ChatPage:
+    def __init__(self, driver: webdriver.Chrome, server: FakeChatServer) -> None:
+        self.driver = driver
+        self.server = server
+        self.expected: list[str] = []  # what the console may say
+
+    # ---------------------------------------------------------------------------------------- opening
+
+    def open(self, width: int = 1280, height: int = 800, scheme: str = "light") -> None:
+        """The page as a browser has it that was never here."""
+        if not self.driver.current_url.startswith(self.server.address):
+            self.driver.get(f"{self.server.address}icon.svg")
+        self.run(FORGET)
+        self.resize(width, height)
+        self.prefer(scheme)
+        self.driver.get(self.server.address)
+        self.wait_for_model()
+        self.driver.get_log("browser")
+        self.server.paths.clear()
+
+    def reload(self) -> None:
+        self.driver.refresh()
+        self.wait_for_model()
+
+    def wait_for_model(self) -> None:
+        wait(lambda: self.find("#model").text, "the page shows the model, or that there is none")
+
+    def resize(self, width: int, height: int) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    def prefer(self, scheme: str) -> None:
+        features = [
+            {"name": "prefers-color-scheme", "value": scheme},
+            {"name": "prefers-reduced-motion", "value": "reduce"},
+        ]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    # ---------------------------------------------------------------------------------------- reading
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        return self.driver.execute_script(script, *arguments)
+
+    def run_module(self, script: str, *arguments: Any) -> Any:
+        """What an async function returns that may `await import("/js/...")`."""
+        whole = f"const done = arguments[arguments.length - 1]; (async (args) => {{ {script} }})(arguments)"
+        script = f"{whole}.then(done, (error) => done(`failed: ${{error}}`))"
+        answer = self.driver.execute_async_script(script, *arguments)
+        assert not str(answer).startswith("failed: "), answer
+        return answer
+
+    def find(self, selector: str) -> WebElement:
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def find_all(self, selector: str) -> list[WebElement]:
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        return self.run(MESSAGES)
+
+    @property
+    def texts(self) -> list[str]:
+        return [each["text"] for each in self.messages]
+
+    @property
+    def notice(self) -> str:
+        return self.find("#notice").text
+
+    @property
+    def focused(self) -> str:
+        """The id or the label of what has the focus."""
+        return self.run("const { id, ariaLabel } = document.activeElement; return id || ariaLabel || ''")
+
+    @property
+    def titles(self) -> list[str]:
+        return self.run(TITLES)
+
+    def wait_for_texts(self, *expected: str) -> None:
+        wait(lambda: self.texts == list(expected), f"{expected}, but {self.texts} and {self.notice!r}")
+
+    def wait_for_end(self) -> None:
+        wait(lambda: self.find("#send").is_displayed(), "the answer is complete")
+
+    def wait_for_notice(self, text: str) -> None:
+        wait(lambda: text in self.notice, f"the notice {text!r}")
+
+    def nameless(self) -> list[str]:
+        return self.run(NAMELESS)
+
+    # ---------------------------------------------------------------------------------------- doing
+
+    def send(self, text: str, *answers: Any) -> None:
+        self.server.script.extend(answers)
+        self.type(text, "\ue007")
+
+    def ask(self, text: str, answer: Any) -> None:
+        """Sends, and waits until the answer is complete."""
+        count = len(self.messages)
+        self.send(text, answer)
+        wait(lambda: len(self.messages) >= count + 2, "the answer begins")
+        self.wait_for_end()
+
+    def type(self, *keys: str) -> None:
+        self.find("#prompt").send_keys(*keys)
+
+    def press(self, *keys: str) -> None:
+        """Keys on what has the focus; the ones before the last are held."""
+        chain = ActionChains(self.driver)
+        for key in keys[:-1]:
+            chain.key_down(key)
+        chain.send_keys(keys[-1])
+        for key in reversed(keys[:-1]):
+            chain.key_up(key)
+        chain.perform()
+
+    def click(self, selector: str) -> None:
+        self.find(selector).click()
+
+    def click_in_message(self, index: int, label: str) -> None:
+        """A button of a message, which may show only under the pointer."""
+        message = self.find_all("#messages > article")[index]
+        message.find_element(By.CSS_SELECTOR, f"[aria-label='{label}']").click()
+
+    # ---------------------------------------------------------------------------------------- after a test
+
+    def check_console(self) -> None:
+        """Fails if the console says what the test did not expect: above all, that the policy was broken."""
+        found = [entry["message"] for entry in self.driver.get_log("browser")]
+        rest = [text for text in found if not any(each in text for each in self.expected)]
+        assert not rest, rest
+
+    def check_addresses(self) -> None:
+        """Fails if the page asked anybody else for anything."""
+        entries = self.run("return performance.getEntriesByType('resource').map((each) => each.name)")
+        assert all(each.startswith(self.server.address) for each in entries), entries
