@@ -14,7 +14,7 @@ from .recipes import module_recipes
 
 KEYWORDS = ("llm", "inference", "tensor", "simd", "metal")
 FOR_PROGRAMS = ("cmake", "cpu", "include/airllm/backend", "ops", "program")
-PAGE = ("serving/page/*", "serving/page/*/*")  # the files of the chat page
+OWN_DATA = ("py.typed", "serving/page/*", "serving/page/*/*")  # the latter are the chat page
 NO_DATA = {".py", ".pyc", ".so"}
 
 
@@ -37,7 +37,7 @@ def package_contents() -> dict[str, dict | list]:
     return {
         "packages": [*python_packages(CHECKOUT, "airllm"), *packages_in(packages), *folders],
         "package_dir": {"": CPP_EXT.name, "airllm": "airllm", **folders},
-        "package_data": {"airllm": ["py.typed", *PAGE], **dict.fromkeys(folders, ["**/*"]), **data_of(packages)},
+        "package_data": {"airllm": [*OWN_DATA], **dict.fromkeys(folders, ["**/*"]), **data_of(packages)},
         "py_modules": [name for name in names if (CPP_EXT / f"{name}.py").is_file()],
     }
 

@@ -1,10 +1,11 @@
 """The chat page in a real browser: messages, answers, branches, settings, keys."""
 
 import json
+import time
 
 import pytest
 from chat_page import wait
-from fake_chat_server import Answer, complete
+from fake_chat_server import Answer, Refusal, complete
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -80,6 +81,7 @@ def test_stop_before_the_first_word(page):
     answer = page.server.next()
     page.send("Hello")
     answer.asked.wait(5)
+    wait(lambda: page.messages[1]["footer"] == "no token yet, 1 s", "the page counts the seconds")
     page.press(Keys.ESCAPE)
     page.wait_for_texts("Hello")
     page.wait_for_notice("Your message has no answer")
@@ -206,6 +208,43 @@ def test_settings_are_sent_and_the_next_conversation_has_them(page):
     assert set(page.server.bodies[-1]) == {"model", "messages", "stream", "stream_options"}
 
 
+# The least contrast of a text with what is behind it, by WCAG 2's formula, and that text.
+CONTRAST = """
+const canvas = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
+const paint = (...colors) => {
+  canvas.clearRect(0, 0, 1, 1);
+  for (const color of colors) { canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1); }
+  return [...canvas.getImageData(0, 0, 1, 1).data];
+};
+const light = (color) => color.slice(0, 3).map((part) => part / 255)
+  .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
+  .reduce((sum, part, i) => sum + part * [0.2126, 0.7152, 0.0722][i], 0);
+const ownColor = (each) => getComputedStyle(each).backgroundColor;
+const behind = (each) => (each ? [...behind(each.parentElement), ownColor(each)] : []);
+const hasText = (each) => [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+const texts = [...document.querySelectorAll('body *')]
+  .filter((each) => each.checkVisibility() && !each.disabled && hasText(each));
+return texts.map((each) => {
+  const ground = behind(each);
+  const [a, b] = [light(paint(...ground)), light(paint(...ground, getComputedStyle(each).color))];
+  return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), each.textContent.trim()];
+}).sort(([a], [b]) => a - b)[0];
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_can_be_read(page, scheme):
+    page.expected = ["429"]
+    page.prefer(scheme)
+    page.ask(
+        "# Hello", complete("# A\n\n`code` [a](https://a.example)\n\n> b\n\n```\nc\n```\n\n|d|\n|-|\n|e|")
+    )
+    page.send("More", Refusal(429, "Busy.", None, {"Retry-After": "99"}))
+    page.wait_for_notice("Busy.")
+    contrast, text = page.run(CONTRAST)
+    assert 4.5 <= contrast <= 21, (contrast, text)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_light_and_dark(page, scheme):
     ground = "return getComputedStyle(document.body).backgroundColor"
@@ -279,6 +318,18 @@ def test_the_end_stays_in_sight_unless_the_reader_went_up(page):
     assert page.run(left) > 100
     page.click("#to-end")
     assert page.run(left) < 2 and not page.find("#to-end").is_displayed()
+
+
+def test_a_page_at_rest_does_nothing(page):
+    """However it was resized and scrolled before."""
+    page.ask("Much", complete("line\n\n" * 60))
+    for width in (390, 1280):
+        page.resize(width, 600)
+        page.run("document.getElementById('scroll').scrollTop = arguments[0]", width)
+    time.sleep(0.5)
+    before = page.busy_seconds()
+    time.sleep(0.3)
+    assert page.busy_seconds() - before < 0.15
 
 
 def test_a_suggestion_fills_the_field(page):

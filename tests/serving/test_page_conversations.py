@@ -6,6 +6,7 @@ from chat_page import wait
 from fake_chat_server import complete
 from selenium.webdriver.common.keys import Keys
 
+
 def test_several_conversations(page):
     page.ask("Apples", complete("Red"))
     page.press(Keys.CONTROL, Keys.SHIFT, "o")

@@ -146,6 +146,12 @@ class ChatPage:
     def wait_for_notice(self, text: str) -> None:
         wait(lambda: text in self.notice, f"the notice {text!r}")
 
+    def busy_seconds(self) -> float:
+        """How long the page has kept its thread busy."""
+        self.driver.execute_cdp_cmd("Performance.enable", {})
+        metrics = self.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        return next(each["value"] for each in metrics if each["name"] == "TaskDuration")
+
     def nameless(self) -> list[str]:
         return self.run(NAMELESS)
 

@@ -9,13 +9,14 @@ const ENDINGS = {
   length: "Stopped at the limit of tokens",
   stopped: "You stopped it",
   broken: "It broke off",
-  running: "It was interrupted when the page was closed",
+  running: "Interrupted: the page was closed, or another tab is writing it",
 };
 
 export class MessageView {
   #chat;
   #editor = null;
   #footer = create("footer");
+  #timer = 0; // counts the seconds to the first token
   #text = create("div", { class: "text", dir: "auto" });
 
   constructor(chat, message) {
@@ -38,6 +39,8 @@ export class MessageView {
     if (this.message.role === "user") this.#text.textContent = this.message.content;
     else this.#showAnswer(this.isRunning ? showMarkdown : finishMarkdown);
     this.#footer.replaceChildren(...this.#buildFooter());
+    clearInterval(this.#timer);
+    if (this.isRunning) this.#timer = setInterval(() => this.#countSeconds(), 1000);
   }
 
   /** Shows what came since. */
@@ -45,6 +48,13 @@ export class MessageView {
     this.#showAnswer(showMarkdown);
     const rate = this.message.statistics?.rate;
     if (rate) this.#footer.replaceChildren(create("span", { class: "statistics" }, `~${formatRate(rate)} tokens/s`));
+  }
+
+  #countSeconds() {
+    const waits = this.isRunning && this.element.isConnected && !this.message.statistics;
+    if (!waits) return clearInterval(this.#timer);
+    const seconds = Math.round((performance.now() - this.#chat.run.sent) / 1000);
+    return this.#footer.replaceChildren(create("span", { class: "statistics" }, `no token yet, ${seconds} s`));
   }
 
   // -------------------------------------------------------------------------------------------- text

@@ -102,7 +102,6 @@ export class MessagesView {
   #onScroll() {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
     this.#follow = scrollHeight - clientHeight - scrollTop < NEAR;
-    new ResizeObserver(() => this.#follow && this.scrollToEnd()).observe(this.scroller);
     find("to-end").hidden = this.#follow;
   }
 
