@@ -146,11 +146,11 @@ class ChatPage:
     def wait_for_notice(self, text: str) -> None:
         wait(lambda: text in self.notice, f"the notice {text!r}")
 
-    def busy_seconds(self) -> float:
-        """How long the page has kept its thread busy."""
+    def script_seconds(self) -> float:
+        """How long scripts have run in the page."""
         self.driver.execute_cdp_cmd("Performance.enable", {})
         metrics = self.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
-        return next(each["value"] for each in metrics if each["name"] == "TaskDuration")
+        return next(each["value"] for each in metrics if each["name"] == "ScriptDuration")
 
     def nameless(self) -> list[str]:
         return self.run(NAMELESS)
