@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airllm.engine.engine import LayerWiseInferenceEngine
-    from airllm.engine.generation import Statistics
+    from airllm.engine.request import Statistics
 
 
 def facts(engine: LayerWiseInferenceEngine) -> dict[str, Any]:

@@ -23,17 +23,10 @@ from airllm.engine.drafts.draft_model import (
     shared_vocabulary,
 )
 from airllm.engine.drafts.speculation import Speculation
-from airllm.engine.generation import (
-    Options,
-    Prompt,
-    PromptCache,
-    Statistics,
-    TextGenerator,
-    is_batch,
-    request,
-)
+from airllm.engine.generation import Prompt, PromptCache, TextGenerator, is_batch
 from airllm.engine.model import Model
 from airllm.engine.recommended_sampling import recommended_by
+from airllm.engine.request import Options, Statistics, request
 from airllm.extras import require_extra
 from airllm.memory.estimate import MemoryEstimate, parse_size
 from airllm.memory.kv_cache import Cache, check_context, dtype_named, token_id
@@ -252,6 +245,9 @@ class LayerWiseInferenceEngine:
         min_p: float = 0.0,
         repetition_penalty: float = 1.0,
         seed: int | None = None,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] | None = None,
         stop: str | Sequence[str] = (),
         on_prompt: OnProgress | None = None,
     ) -> str | list[str]:
@@ -270,6 +266,10 @@ class LayerWiseInferenceEngine:
             repetition_penalty: Above 1 makes the tokens of the sequence less likely.
             seed: The same seed gives the same text. Each prompt of a list draws the random numbers that it
                 would draw alone.
+            presence_penalty: From -2 to 2, subtracted from the logits of tokens that were generated before.
+                Unlike `repetition_penalty`, it does not count the prompt.
+            frequency_penalty: The same, once for each time that the token was generated.
+            logit_bias: Token id -> a number from -100 to 100 that is added to its logit.
             stop: A text, or several. The result ends before the first of them.
             on_prompt: `on_prompt(done, total)` is called while a long prompt is processed.
 
@@ -295,6 +295,9 @@ class LayerWiseInferenceEngine:
             min_p=min_p,
             repetition_penalty=repetition_penalty,
             seed=seed,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            logit_bias=logit_bias or {},
             stop=stop,
             on_prompt=on_prompt,
         )

@@ -2,113 +2,31 @@
 
 from __future__ import annotations
 
-import operator
+import math
 import threading
 import time
-import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
+from airllm.engine.continuation import Continuation, TrainedContext, statistics_of
 from airllm.engine.drafts.speculation import Speculation, Speculator
 from airllm.engine.model import Model
-from airllm.engine.sampling import Sampler, Sampling
+from airllm.engine.request import Request, Statistics
+from airllm.engine.scheduling.batch import Batch
+from airllm.engine.scheduling.requests import Limits
+from airllm.engine.scheduling.scheduler import Scheduler
 from airllm.extras import require_extra
 from airllm.memory.kv_cache import Cache, ContextFull, token_id
-from airllm.progress import OnProgress
-from airllm.text.stop_strings import StopStrings
 from airllm.text.tokenizer import Tokenizer, open_tokenizer
 
 Prompt = str | Sequence[int]
 
-
-class Options(TypedDict, total=False):
-    """The keyword options of `generate`, for methods that pass them on."""
-
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    repetition_penalty: float
-    seed: int | None
-    stop: str | Sequence[str]
-    on_prompt: OnProgress | None
-
-
-# Reasons why a text ended.
-END, STOP, LENGTH, CONTEXT, INTERRUPTED = "end", "stop", "length", "context", "interrupted"
-
-
-class BeyondTraining(UserWarning):
-    """A text became longer than the model was trained for."""
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """Counts and times of one call of generate, stream or chat, summed over its sequences.
-
-    `cached_tokens` of the prompt were in the cache already. `new_tokens` counts the tokens that the model
-    chose, the stop token included; `accepted_tokens` of them were guessed right, of `drafted_tokens` guesses
-    that were verified. `reasons`, one for each sequence: "end" (a stop token), "stop" (a stop string),
-    "length" (max_new_tokens), "context" (full), "interrupted" (Ctrl-C, or an unfinished stream).
-    """
-
-    prompt_tokens: int
-    cached_tokens: int
-    new_tokens: int
-    seconds_to_first_token: float
-    seconds: float
-    reasons: tuple[str, ...]
-    drafted_tokens: int = 0
-    accepted_tokens: int = 0
-
-    @property
-    def reason(self) -> str:
-        """Why the first text ended."""
-        return self.reasons[0]
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Decoding speed, without the first token of each sequence; 0 if there were no more."""
-        after = self.new_tokens - len(self.reasons)
-        return after / (self.seconds - self.seconds_to_first_token) if after > 0 else 0.0
-
-
-@dataclass(frozen=True)
-class Request:
-    """The checked options of one call: see `LayerWiseInferenceEngine.generate`."""
-
-    max_new_tokens: int | None
-    stop: tuple[str, ...]
-    sampling: Sampling
-    on_prompt: OnProgress | None = None
-
-
-def request(
-    max_new_tokens: int | None = 512,
-    stop: str | Sequence[str] = (),
-    on_prompt: OnProgress | None = None,
-    **sampling: Any,
-) -> Request:
-    """Check a call's options; `sampling` are the fields of `Sampling`. Raises TypeError or ValueError."""
-    if max_new_tokens is not None:
-        if not isinstance(max_new_tokens, (int, np.integer)) or isinstance(max_new_tokens, bool):
-            kind = type(max_new_tokens).__name__
-            raise TypeError(f"max_new_tokens has type {kind}, expected a whole number or None")
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens has value {max_new_tokens}, expected 1 or more, or None")
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    for each in stops:
-        if not isinstance(each, str):
-            raise TypeError(f"stop has an item of type {type(each).__name__}, expected a str")
-        if not each:
-            raise ValueError("stop has an empty text, expected texts of one character or more")
-    return Request(max_new_tokens, stops, Sampling(**sampling), on_prompt)
+_ROWS = 64  # sequences of a batch that run together, if no native call limits its rows
 
 
 # ------------------------------------------------------------------------------------------------ prompts
@@ -160,112 +78,6 @@ def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in pairs if x != y), min(len(a), len(b)))
 
 
-# ------------------------------------------------------------------------------------------------ sequences
-
-
-class _Continuation:
-    """A sequence that grows. `pending` are the tokens to run next, `draft` are guesses of those after them.
-    `take` samples tokens from their logits, `read` returns the text that is final since the last call.
-    `reason` is set when the text ends.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, tokens: list[int], cache: Cache, request: Request):
-        self.cache, self.wanted, self.prompt_tokens = cache, request, len(tokens)
-        self.cached_tokens = cache.length
-        self.pending = tokens[cache.length :]
-        self.draft: list[int] = []
-        self.new_tokens = self.drafted = self.accepted = 0
-        self.reason = self._text = ""
-        self._ends = tokenizer.stop_ids
-        self._sampler = Sampler(request.sampling, tokens)
-        self._decoder = tokenizer.decoder()
-        self._stops = StopStrings(request.stop)
-
-    @property
-    def room(self) -> int:
-        """How many more tokens may come."""
-        most = self.wanted.max_new_tokens
-        return self.cache.capacity if most is None else most - self.new_tokens
-
-    def take(self, logits: np.ndarray) -> int:
-        """Sample a token from logits (vocabulary)."""
-        token = self._sampler.next(logits)
-        self.pending = [token]
-        self.new_tokens += 1
-        self._text += self._add(token)
-        return token
-
-    def take_drafted(self, logits: Sequence[np.ndarray]) -> list[int]:
-        """Sample a token from each of 1 + drafted rows of logits, as long as it is the drafted one: the next
-        row holds for no other. The cache keeps the tokens that it would have without drafts.
-        """
-        if self.draft:
-            self.cache.truncate(self.cache.length - len(self.draft))
-        chosen = [self.take(logits[0])]
-        for guess, row in zip(self.draft, logits[1:], strict=True):
-            if chosen[-1] != guess or self.reason:
-                break
-            self.cache.extend([guess])  # its keys and values are in place
-            chosen.append(self.take(row))
-        self.drafted += len(self.draft)
-        self.accepted += sum(map(operator.eq, chosen, self.draft))
-        return chosen
-
-    def read(self) -> str:
-        """The text that is final since the last call."""
-        text, self._text = self._text, ""
-        return text
-
-    def _add(self, token: int) -> str:
-        """The text that is final after this token, which may end it."""
-        if token in self._ends:
-            return self._end(END)
-        text = self._stops.add(self._decoder.add(token))
-        if self._stops.found:
-            self.reason = STOP
-        elif self.new_tokens == self.wanted.max_new_tokens:
-            return text + self._end(LENGTH)
-        elif self.cache.length == self.cache.capacity:
-            return text + self._end(CONTEXT)
-        return text
-
-    def _end(self, reason: str) -> str:
-        self.reason = reason
-        text = self._stops.add(self._decoder.finish())
-        return text + self._stops.finish()
-
-
-class _TrainedContext:
-    """Warns when a sequence becomes longer than `most`, once."""
-
-    def __init__(self, most: int):
-        self._most = most
-        self._warned = False
-
-    def see(self, tokens: list[list[int]], caches: list[Cache]) -> None:
-        """Called before `tokens` are appended to `caches`."""
-        if self._warned:
-            return
-        longest = max(cache.length + len(new) for new, cache in zip(tokens, caches, strict=True))
-        if longest > self._most:
-            self._warned = True
-            found = f"the text has {longest} tokens now, and the model was made for at most {self._most}"
-            warnings.warn(f"{found}: the text from here on may make no sense", BeyondTraining, 2)
-
-
-def _statistics(sequences: list[_Continuation], first: float, seconds: float) -> Statistics:
-    return Statistics(
-        prompt_tokens=sum(each.prompt_tokens for each in sequences),
-        cached_tokens=sum(each.cached_tokens for each in sequences),
-        new_tokens=sum(each.new_tokens for each in sequences),
-        seconds_to_first_token=first,
-        seconds=seconds,
-        reasons=tuple(each.reason or INTERRUPTED for each in sequences),
-        drafted_tokens=sum(each.drafted for each in sequences),
-        accepted_tokens=sum(each.accepted for each in sequences),
-    )
-
-
 # ------------------------------------------------------------------------------------------------ generator
 
 
@@ -286,7 +98,7 @@ class TextGenerator:
     ):
         self._model: Model | None = model
         self.path, self.context = path, context
-        self._new_cache = new_cache
+        self.new_cache = new_cache
         self.speculation: Speculation | None = None
         self._kept = PromptCache(new_cache)
         self.statistics: Statistics | None = None
@@ -319,19 +131,26 @@ class TextGenerator:
         Errors are raised by this call, not by the first piece. `name` denotes the prompt in their messages.
         """
         self.require_open()
+        request.sampling.require_known_tokens(len(self.tokenizer))
         return self._pieces(self._encode_prompt(prompt, name), request)
 
     def batch(self, prompts: Sequence[Prompt], request: Request) -> list[str]:
         """The text after each prompt. Sequences share each pass over the weights; each ends on its own."""
+        request.sampling.require_known_tokens(len(self.tokenizer))
         encoded = [self._encode_prompt(prompt, f"prompt {i}") for i, prompt in enumerate(prompts)]
         if not encoded:
             return []
-        sequences = [_Continuation(self.tokenizer, p, self._new_cache(), request) for p in encoded]
-        whole: list[list[str]] = [[] for _ in sequences]
-        for pieces in self._rounds(sequences, request):
-            for parts, piece in zip(whole, pieces, strict=True):
-                parts.append(piece)
-        return ["".join(parts) for parts in whole]
+        if (
+            self.model.residency.cache_bytes is not None
+        ):  # a memory budget, which the last sequence is part of
+            self.forget()
+        rows = self.model.fused.most_rows if self.model.residency.whole else 0
+        limits = Limits(rows or _ROWS, len(encoded), piece_seconds=math.inf)
+        batch = Batch(Scheduler(self, limits, time.perf_counter), encoded, request)
+        try:
+            return batch.run()
+        finally:
+            self.statistics = batch.statistics
 
     def close(self) -> None:
         """Close the model's file and drop the last sequence."""
@@ -347,31 +166,42 @@ class TextGenerator:
         self._kept.clear()
 
     def _encode_prompt(self, prompt: Prompt, name: str) -> list[int]:
-        """Token ids of a prompt. ValueError for no tokens or an unknown id; ContextFull for too many."""
-        vocabulary = len(self.tokenizer)
+        """Token ids of a prompt. Raises what `check_tokens` raises."""
         if isinstance(prompt, str):
             tokens = self.tokenizer.encode(prompt)
         else:
             tokens = [token_id(token, name) for token in prompt]
+        self.check_tokens(tokens, name)
+        return tokens
+
+    def check_tokens(self, tokens: Sequence[int], name: str) -> None:
+        """Raise ValueError for no tokens or an unknown id, ContextFull for too many. `name` denotes the
+        prompt in the message.
+        """
         if not tokens:
             raise ValueError(f"{name} has no tokens, expected one or more: this model begins without any")
+        vocabulary = len(self.tokenizer)
         if not 0 <= min(tokens) <= max(tokens) < vocabulary:
             wrong = next(token for token in tokens if not 0 <= token < vocabulary)
             raise ValueError(f"{name} has token {wrong}, expected 0 to {vocabulary - 1}")
         if len(tokens) > self.context:
             expected = f"at most {self.context}: the context of this engine (context=)"
             raise ContextFull(f"{name} has {len(tokens)} tokens, expected {expected}")
-        return tokens
 
     def _pieces(self, tokens: list[int], request: Request) -> Iterator[str]:
         drafts = self.speculation.begin(tokens) if self.speculation else nullcontext()
         with self._kept.take(tokens) as cache, drafts as speculator:
-            sequence = _Continuation(self.tokenizer, tokens, cache, request)
-            with closing(self._rounds([sequence], request, speculator)) as pieces:
+            sequence = Continuation(self.tokenizer, tokens, request, cache.capacity)
+            sequence.cached_tokens = cache.length
+            with closing(self._rounds([sequence], [cache], request, speculator)) as pieces:
                 yield from (piece for (piece,) in pieces if piece)
 
     def _rounds(
-        self, sequences: list[_Continuation], request: Request, speculator: Speculator | None = None
+        self,
+        sequences: list[Continuation],
+        caches: list[Cache],
+        request: Request,
+        speculator: Speculator | None = None,
     ) -> Generator[list[str], None, None]:
         """Yield the text that each pass through the layers adds to each sequence. A `speculator` drafts for
         the only one.
@@ -381,15 +211,15 @@ class TextGenerator:
         """
         seconds = first = 0.0
         trained = self.model.config.trained_context
-        watch = _TrainedContext(trained) if self.context > trained else None
+        watch = TrainedContext(trained) if self.context > trained else None
         try:
-            while going := [sequence for sequence in sequences if not sequence.reason]:
+            while going := [pair for pair in zip(sequences, caches, strict=True) if not pair[0].reason]:
                 start = time.perf_counter()
                 try:
                     if watch:
-                        watch.see([each.pending for each in going], [each.cache for each in going])
+                        watch.see(max(len(sequence.tokens) for sequence, _ in going))
                     if speculator:
-                        self._drafted_pass(going[0], request, speculator)
+                        self._drafted_pass(*going[0], request, speculator)
                     else:
                         self._pass(going, request)
                 finally:
@@ -397,30 +227,36 @@ class TextGenerator:
                 first = first or seconds
                 yield [sequence.read() for sequence in sequences]
         finally:
-            self.statistics = _statistics(sequences, first or seconds, seconds)
+            self.statistics = statistics_of(sequences, first or seconds, seconds)
 
-    def _pass(self, sequences: list[_Continuation], request: Request) -> None:
+    def _pass(self, going: list[tuple[Continuation, Cache]], request: Request) -> None:
         """Each sequence gets a token, all of them by one pass."""
-        pending, caches = [each.pending for each in sequences], [each.cache for each in sequences]
+        pending, caches = (
+            [each.tokens[cache.length :] for each, cache in going],
+            [cache for _, cache in going],
+        )
         results = self.model.run(pending, caches, on_progress=request.on_prompt)
-        for sequence, logits in zip(sequences, results, strict=True):
+        for (sequence, _), logits in zip(going, results, strict=True):
             sequence.take(logits)
 
-    def _drafted_pass(self, sequence: _Continuation, request: Request, speculator: Speculator) -> None:
+    def _drafted_pass(
+        self, sequence: Continuation, cache: Cache, request: Request, speculator: Speculator
+    ) -> None:
         """The sequence gets a token and all drafted ones that are right."""
-        follows = len(sequence.pending) == 1  # it is not the prompt
+        pending = sequence.tokens[cache.length :]
+        follows = len(pending) == 1  # it is not the prompt
 
         def most() -> int:
-            return min(self.model.most_drafted(sequence.cache), sequence.room - 1)
+            return min(self.model.most_drafted(cache), sequence.room - 1)
 
         sequence.draft = draft = speculator.propose(most) if follows else []
         start = time.perf_counter()
         if draft:
-            logits = list(self.model.verify([*sequence.pending, *draft], sequence.cache))
+            logits = list(self.model.verify([*pending, *draft], cache))
         else:
-            logits = self.model.run([sequence.pending], [sequence.cache], on_progress=request.on_prompt)
+            logits = self.model.run([pending], [cache], on_progress=request.on_prompt)
         seconds = time.perf_counter() - start
-        chosen = sequence.take_drafted(logits)
+        chosen = sequence.take_drafted(logits, cache)
         if follows:
             speculator.observe(chosen, len(draft), seconds)
         else:

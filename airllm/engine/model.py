@@ -195,10 +195,9 @@ class Model:
         Long prompts are cut into rounds, which all sequences share. `on_progress(done, total)` is called
         before each round.
         """
-        pending = [self.pending(*pair) for pair in zip(batch, caches, strict=True)]
-        lengths = [max(map(len, pair)) for pair in zip(pending, batch, strict=True)]
-        if prompts is not None:
-            lengths = [max(pair) for pair in zip(lengths, prompts, strict=True)]
+        wholes = prompts if prompts is not None else [0] * len(batch)
+        pending = [self.pending(*each) for each in zip(batch, caches, wholes, strict=True)]
+        lengths = [max(len(p), len(b), whole) for p, b, whole in zip(pending, batch, wholes, strict=True)]
         alike: dict[RowKernels | None, list[int]] = {}
         for i, length in enumerate(lengths):
             alike.setdefault(self.kernels_of(length), []).append(i)
@@ -307,7 +306,7 @@ class Model:
         """The most tokens that `verify` can take after the next one without changing what it computes of it:
         the cache has room for them, and the angles of no position change.
         """
-        if self._is_long(cache.length + 1) != cache.long:
+        if self.is_long(cache.length + 1) != cache.long:
             return 0
         end = cache.capacity
         for rotation in self._rotations:
@@ -358,19 +357,20 @@ class Model:
         self.residency.begin([(part.cache, part.stop - part.start) for part in rows], outputs)
         return [_angles(rotation, rows) for rotation in self._rotations]
 
-    def pending(self, tokens: list[int], cache: Cache) -> list[int]:
+    def pending(self, tokens: list[int], cache: Cache, whole: int = 0) -> list[int]:
         """The tokens that must go through the layers. Usually these are `tokens`. If they make the text so
         long that all positions get other angles (Phi-3), the cache is emptied and all tokens are returned.
+        `whole`: the length of the prompt that they are a piece of.
         """
         cache.room_for(len(tokens))
-        long = self._is_long(cache.length + len(tokens))
+        long = self.is_long(max(cache.length + len(tokens), whole))
         if long != cache.long:
             tokens = [*cache.tokens, *tokens]
             cache.truncate(0)
             cache.long = long
         return tokens
 
-    def _is_long(self, tokens: int) -> bool:
+    def is_long(self, tokens: int) -> bool:
         """Whether a text of this many tokens uses the angles of long texts (Phi-3)."""
         return any(rotation.is_long(tokens) for rotation in self._rotations)
 

@@ -85,6 +85,11 @@ class Budget:
     def _least_weights(self) -> int:
         return self._window + self._expert
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes that all caches may take together, so that a pass of a chunk still has room."""
+        return self._room(self.chunk, self.context, 0) - self._least_weights
+
     def smallest(self, context: int) -> int:
         """The least bytes that one sequence of `context` tokens needs."""
         at_once = self._activations(_LEAST_CHUNK, context)

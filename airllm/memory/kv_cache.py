@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
@@ -26,6 +27,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 PASS = 512  # the most tokens of a sequence that go through the layers together
 _STEP = 256  # tokens: what is dropped; attention cuts keys at multiples of this (kFewRowsPiece)
+_RELEASE = 256  # tokens: `truncate` releases the memory of this many, since each release has a cost
 _BACK = 64  # tokens that `truncate` can always drop, besides those of the last pass
 
 
@@ -54,10 +56,10 @@ class Cache:
         parts = divide(config, capacity, windowed)
         shapes = [part.shape(config, dtype) for part in parts]
         sizes = [math.prod(shape) * _DTYPES[dtype].itemsize for shape in shapes]
-        self._map, start = self._allocate(sum(sizes))
+        self._map, self._start = self._allocate(sum(sizes))
         if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a huge page spans many heads and would make them all resident
             self._map.madvise(mmap.MADV_NOHUGEPAGE)
-        starts = [start, start + sizes[0]]
+        starts = [self._start, self._start + sizes[0]]
         arrays = [
             np.ndarray(shape, _DTYPES[dtype], self._map, at)
             for shape, at in zip(shapes, starts, strict=False)
@@ -175,13 +177,57 @@ class Cache:
         """Mark these tokens as valid: their keys and values are in all layers."""
         self.tokens += tokens
 
+    def cut(self, length: int) -> int:
+        """The length that `truncate(length)` leaves: 0 if that is less than `shortest`."""
+        return min(length, self.length) if length >= self.shortest else 0
+
     def truncate(self, length: int) -> None:
         """Drop all tokens after the first `length`. If that is less than `shortest`, keys and values before
-        it are missing, and all tokens are dropped.
+        it are missing, and all tokens are dropped. The memory of many tokens is released.
         """
-        del self.tokens[length if length >= self.shortest else 0 :]
+        self._most = max(self._most, self.length)
+        del self.tokens[self.cut(length) :]
         if not self.tokens:
             self.dropped = 0
+        if self._most - self.length >= _RELEASE:
+            self._release()
+
+    def copy_prefix(self, other: Cache, length: int) -> None:
+        """Become the first `length` tokens of another cache of the same model, capacity and dtype. Raises
+        ValueError if the other cannot go back to that length.
+        """
+        if not length or other.cut(length) != length:
+            found = f"a prefix of {length} tokens of a cache of {other.length}"
+            raise ValueError(f"{found}, expected {max(other.shortest, 1)} to {other.length}")
+        self.truncate(0)
+        np.copyto(self.data[:, :, :, :length], other.data[:, :, :, :length])
+        if self.recent is not None and other.recent is not None:
+            rows = length - other.dropped
+            np.copyto(self.recent[:, :, :, :rows], other.recent[:, :, :, :rows])
+        self.long, self.dropped = other.long, other.dropped
+        self.extend(other.tokens[:length])
+
+    def _release(self) -> None:
+        """Give the memory after the last token back to the system. A file keeps its contents."""
+        if sys.platform != "linux":  # elsewhere the advice may do nothing
+            return
+        start = self._start
+        for array, dropped in ((self.data, 0), (self.recent, self.dropped)):
+            if array is not None and array.size:
+                self._release_runs(start, array, self.length - dropped)
+                start += array.nbytes
+        self._most = self.length
+
+    def _release_runs(self, start: int, array: np.ndarray, rows: int) -> None:
+        """Release all but the first `rows` of each run of an array that begins at `start`."""
+        page, (*runs, tokens, row) = mmap.PAGESIZE, array.shape
+        nbytes = tokens * row * array.itemsize
+        count, nbytes = (math.prod(runs), nbytes) if rows else (1, array.nbytes)
+        for at in range(start, start + count * nbytes, nbytes):
+            first = -(-(at + rows * row * array.itemsize) // page) * page
+            last = (at + nbytes) // page * page
+            if first < last:
+                self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     def resident_bytes(self, more: int = 0) -> int:
         """Resident bytes of the cache once it has `more` tokens."""

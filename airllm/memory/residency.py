@@ -37,7 +37,7 @@ class Residency(Protocol):
 
     `chunk`: tokens that go through the layers together. `outputs`: maximum tokens that go through the output
     together. `context`: maximum tokens of a sequence. `whole`: all weights are resident, so a pass need not
-    request them in parts.
+    request them in parts. `cache_bytes`: what all caches may take together; None for no limit.
     """
 
     chunk: int
@@ -45,6 +45,7 @@ class Residency(Protocol):
     context: int
     layers: list[Layer]
     whole: bool
+    cache_bytes: int | None
 
     def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1) -> None:
         """Begin a pass, in which each of these caches grows by that many tokens, and `outputs` of all tokens
@@ -73,6 +74,7 @@ class Unlimited:
         self.layers, self._rows = layers, tensors.config.vocabulary
         self.chunk, self.context = CHUNK, context or min(tensors.config.context, CONTEXT)
         self.outputs = CHUNK
+        self.cache_bytes: int | None = None
         self._reader = Reader()
         if pages.SUPPORTED:
             self._reader.fill([piece for unit in divide_weights(tensors).streamed for piece in unit])
@@ -114,6 +116,7 @@ class Limited:
         self._budget = Budget(self._units, limit, context, cache_dtype, unpacked, cache_unpacked)
         self.chunk, self.context = self._budget.chunk, self._budget.context
         self.outputs = self._budget.outputs
+        self.cache_bytes: int | None = self._budget.cache_bytes
         self.layers = [_watch_experts(layer, self._use, self._expect) for layer in layers]
         self._caches: WeakSet[Cache] = WeakSet()
         self._experts: OrderedDict[tuple[int, int], None] = OrderedDict()

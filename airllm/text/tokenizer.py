@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -83,8 +83,8 @@ class Tokenizer:
         text = b"".join(pieces).decode("utf-8", "replace")
         return text.removeprefix(" ") if self._space_prefix else text
 
-    def decoder(self, special: bool = False) -> Decoder:
-        """A `Decoder`, which decodes token by token."""
+    def decoder(self, special: bool | Container[int] = False) -> Decoder:
+        """A `Decoder`, which decodes token by token. `special`: all control tokens, none, or these."""
         return Decoder(self, special)
 
     def piece(self, token: int, special: bool = False) -> bytes:
@@ -114,13 +114,14 @@ class Decoder:
     The stream continues an earlier text, so no space is removed from its beginning.
     """
 
-    def __init__(self, tokenizer: Tokenizer, special: bool = False):
+    def __init__(self, tokenizer: Tokenizer, special: bool | Container[int] = False):
         self._tokenizer, self._special = tokenizer, special
         self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
         """The text that this token completes."""
-        return self._bytes.decode(self._tokenizer.piece(token, self._special))
+        special = self._special if isinstance(self._special, bool) else token in self._special
+        return self._bytes.decode(self._tokenizer.piece(token, special))
 
     def finish(self) -> str:
         """U+FFFD if the last character is incomplete, else ""."""

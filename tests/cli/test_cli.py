@@ -27,7 +27,7 @@ from airllm.cli import (
 from airllm.cli import stdin_prompt as piped_text
 from airllm.cli.answer_printer import detail_lines, summary_line
 from airllm.cli.stdin_prompt import with_stdin
-from airllm.engine.generation import Statistics
+from airllm.engine.request import Statistics
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.writable import refuse_unwritable
 from tests.support import speaking_model
@@ -84,6 +84,8 @@ def test_options_of_generate(folder, engine, capsys, typed):
         "top_p": 0.9,
         "min_p": 0.01,
         "repetition_penalty": 1.1,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.25,
         "seed": 4,
     }
     expected = engine.generate("he", 12, **options)
@@ -109,6 +111,8 @@ def test_options_of_generate(folder, engine, capsys, typed):
         (["--top-p=0"], "--top-p has value 0.0"),
         (["--min-p=2"], "--min-p has value 2.0"),
         (["--repetition-penalty=0"], "--repetition-penalty has value 0.0"),
+        (["--presence-penalty=3"], "--presence-penalty has value 3.0, expected a number from -2 to 2"),
+        (["--frequency-penalty=-3"], "--frequency-penalty has value -3.0"),
         (["--seed=-1"], "--seed has value -1"),
         (["--stop="], "--stop has an empty text"),
         (["--threads=0", "--backend=cpp"], "--threads has value 0, expected a whole number from 1 to"),

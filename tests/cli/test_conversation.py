@@ -25,7 +25,7 @@ from airllm.cli.chat import (
     slash_commands,
 )
 from airllm.cli.terminal import Wrapped
-from airllm.engine.generation import Statistics
+from airllm.engine.request import Statistics
 from tests.support import speaking_model
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from airllm.engine import generation
+from airllm.engine import generation, request
+from airllm.engine.continuation import BeyondTraining
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import ContextFull
 from airllm.text.chat_template import ChatTemplateError
@@ -95,6 +96,17 @@ def test_seeds(engine):
     options = {"temperature": 1.5, "max_new_tokens": 16}
     assert engine.generate(PROMPT, seed=1, **options) == engine.generate(PROMPT, seed=1, **options)
     assert engine.generate(PROMPT, seed=1, **options) != engine.generate(PROMPT, seed=2, **options)
+
+
+def test_penalties_and_bias_reach_the_sampler(engine):
+    found = engine.generate(PROMPT, 40, frequency_penalty=2, presence_penalty=2)
+    assert len(set(found)) > len(set(engine.generate(PROMPT, 40)))
+    forced = engine.tokenizer.encode("q")[0]
+    assert engine.generate(PROMPT, 5, logit_bias={forced: 100}) == "q" * 5
+    with pytest.raises(
+        ValueError, match=f"logit_bias has token 999, expected 0 to {speaking_model.WORDS - 1}"
+    ):
+        engine.generate(PROMPT, 5, logit_bias={999: 1})
 
 
 @pytest.mark.parametrize("text", ("naïve 漢字 🙂 done", "🙂🙂", "é", "the end\n"))
@@ -240,13 +252,13 @@ def test_a_text_beyond_what_the_model_was_made_for_warns_once(folder):
         engine.generate([5] * 60, 5)  # 64 at the end, the last one being not computed
         warnings.simplefilter("always")
         for prompt, count in ((60, 9), (90, 5)):
-            with pytest.warns(generation.BeyondTraining) as caught:
+            with pytest.warns(BeyondTraining) as caught:
                 engine.generate([5] * prompt, count)
             found = max(prompt, speaking_model.CONTEXT + 1)
             (text,) = [str(each.message) for each in caught]
             assert f"has {found} tokens now, and the model was made for at most 64" in text
             assert "\n" not in text
-        with pytest.warns(generation.BeyondTraining) as caught:
+        with pytest.warns(BeyondTraining) as caught:
             engine.generate([[5] * 70, [6] * 80], 3)
         assert len(caught) == 1
 
@@ -456,5 +468,5 @@ def test_a_sequence_without_tokens_has_no_logits(engine):
 
 
 def test_reasons_are_those_that_are_documented():
-    for reason in (generation.END, generation.STOP, generation.LENGTH, generation.CONTEXT):
-        assert f'"{reason}"' in generation.Statistics.__doc__
+    for reason in (request.END, request.STOP, request.LENGTH, request.CONTEXT):
+        assert f'"{reason}"' in request.Statistics.__doc__

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from airllm.engine import sampling
-from airllm.engine.sampling import Sampler, Sampling, candidates, draw, penalize
+from airllm.engine.sampling import Sampler, Sampling, candidates, draw, log_probabilities, penalize
 
 CASES = json.loads((Path(__file__).parents[1] / "data" / "sampling.json").read_text())["cases"]
 WORDS = 49152
@@ -156,6 +156,17 @@ def test_hidden_tokens_are_never_drawn():
         ({"repetition_penalty": 0}, ValueError, "repetition_penalty has value 0"),
         ({"seed": -5}, ValueError, "seed has value -5, expected a whole number from 0 on, or None"),
         ({"seed": "x"}, TypeError, "seed has type str"),
+        (
+            {"presence_penalty": 2.1},
+            ValueError,
+            "presence_penalty has value 2.1, expected a number from -2 to 2",
+        ),
+        ({"frequency_penalty": float("nan")}, ValueError, "frequency_penalty has value nan"),
+        ({"frequency_penalty": None}, TypeError, "frequency_penalty has type NoneType"),
+        ({"logit_bias": {3: 101}}, ValueError, r"logit_bias\[3\] has value 101, expected a number from -100"),
+        ({"logit_bias": {-1: 1}}, ValueError, "logit_bias has value -1, expected whole numbers from 0 on"),
+        ({"logit_bias": {"3": 1}}, TypeError, "logit_bias has type str, expected whole numbers from 0 on"),
+        ({"logit_bias": [3]}, TypeError, "logit_bias has type list, expected a dict of token ids to numbers"),
     ),
 )
 def test_wrong_settings(given, error, message):
@@ -165,3 +176,118 @@ def test_wrong_settings(given, error, message):
 
 def test_numpy_numbers_are_numbers():
     assert Sampling(np.float32(0.5), np.int64(3), seed=np.uint32(7)).top_k == 3
+
+
+# -------------------------------------------------------------------------------- OpenAI's options
+
+
+def sequence(logits: np.ndarray, steps: int, **settings) -> list[int]:
+    """Tokens sampled one after the other, from the same logits each time."""
+    sampler = Sampler(Sampling(**settings), [0, 0, 1])
+    return [sampler.next(logits) for _ in range(steps)]
+
+
+@pytest.mark.parametrize("presence", (-1.5, 0, 0.25, 2))
+@pytest.mark.parametrize("frequency", (-2, 0, 0.3, 1))
+def test_penalties_are_those_of_openais_formula(presence, frequency):
+    """mu[j] - c[j] * frequency - (c[j] > 0) * presence, where c counts the tokens sampled before."""
+    logits = np.random.default_rng(3).standard_normal(40).astype(np.float32)
+    counts, expected = np.zeros(40), []
+    for _ in range(60):
+        token = int((logits - counts * frequency - (counts > 0) * presence).argmax())
+        expected.append(token)
+        counts[token] += 1
+    assert sequence(logits, 60, presence_penalty=presence, frequency_penalty=frequency) == expected
+
+
+def test_penalties_follow_the_repetition_penalty():
+    logits = np.array([4, -9, 1.2], np.float32)  # tokens 0 and 1 are in the prompt
+    assert sequence(logits, 3, repetition_penalty=2, presence_penalty=1) == [0, 2, 0]  # 4 / 2 - 1 < 1.2
+
+
+def test_bias_is_added_before_the_temperature():
+    logits = np.array([1.0, 0.0, 0.5], np.float32)
+    sampler = Sampler(Sampling(0.5, seed=2, logit_bias={1: 0.75, 2: -100}))
+    counts = np.bincount([sampler.next(logits) for _ in range(20_000)], minlength=3)
+    weights = np.exp(np.array([1.0, 0.75, -99.5]) / 0.5)
+    assert np.abs(counts / 20_000 - weights / weights.sum()).max() < 0.012
+    assert sequence(logits, 1, logit_bias={2: 100}) == [2]
+
+
+def test_a_bias_of_unknown_tokens_is_refused():
+    biased = Sampling(logit_bias={7: 1.0})
+    biased.require_known_tokens(8)
+    with pytest.raises(ValueError, match="logit_bias has token 7, expected 0 to 6"):
+        biased.require_known_tokens(7)
+
+
+def test_options_leave_the_logits_as_they_are():
+    logits = logits_like_a_model()
+    before = logits.copy()
+    sampler = Sampler(Sampling(presence_penalty=1, frequency_penalty=1, logit_bias={5: 3}, seed=0))
+    for _ in range(3):
+        sampler.next(logits, np.arange(WORDS) % 2 == 0)
+    log_probabilities(logits, 5, 20)
+    assert np.array_equal(logits, before)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ({}, {"temperature": 1.0}, {"temperature": 3.0, "top_k": 5}, {"temperature": 1.0, "top_p": 0.5},
+     {"temperature": 2.0, "min_p": 0.2}, {"logit_bias": {0: 100.0}}),
+)  # fmt: skip
+def test_a_mask_allows_only_its_tokens(settings):
+    logits = logits_like_a_model()
+    logits[0] = 50
+    allowed = np.random.default_rng(1).choice(np.arange(1, WORDS), 300, replace=False)
+    mask = np.zeros(WORDS, bool)
+    mask[allowed] = True
+    sampler = Sampler(Sampling(**settings, seed=4))
+    assert {sampler.next(logits, mask) for _ in range(200)} <= set(allowed.tolist())
+
+
+def test_a_masked_draw_has_the_probabilities_of_the_rest():
+    logits = np.log(np.array([0.5, 0.25, 0.125, 0.125], np.float32))
+    sampler = Sampler(Sampling(1.0, seed=1))
+    mask = np.array([False, True, True, False])
+    counts = np.bincount([sampler.next(logits, mask) for _ in range(20_000)], minlength=4)
+    assert np.abs(counts / 20_000 - [0, 2 / 3, 1 / 3, 0]).max() < 0.012
+
+
+def test_a_mask_hides_the_padding_of_a_vocabulary():
+    logits = np.array([1, 2, 9, 9], np.float32)
+    assert Sampler(Sampling()).next(logits, np.array([True, True])) == 1
+    assert Sampler(Sampling()).next(logits[:2], np.array([True, False, True])) == 0
+    with pytest.raises(ValueError, match="the mask of 3 tokens allows none"):
+        Sampler(Sampling()).next(logits[:2], np.array([False, False, True]))
+
+
+# -------------------------------------------------------------------------------- log probabilities
+
+
+@pytest.mark.parametrize("scale", (1, 30))
+@pytest.mark.parametrize("top", (0, 1, 20))
+def test_log_probabilities_are_those_of_float64(scale, top):
+    logits = logits_like_a_model(2) * np.float32(scale)
+    exact = logits.astype(np.float64)
+    exact -= exact.max() + np.log(np.exp(exact - exact.max()).sum())
+    token = 77
+    found = log_probabilities(logits, token, top)
+    assert found.token == token
+    assert found.logprob == pytest.approx(exact[token], abs=1e-5)
+    assert [each for each, _ in found.top] == np.argsort(-exact, kind="stable")[:top].tolist()
+    np.testing.assert_allclose([value for _, value in found.top], -np.sort(-exact)[:top], atol=1e-5)
+
+
+def test_log_probabilities_are_those_of_the_model():
+    """No option changes them: they are of the logits that the model computed."""
+    logits = np.log(np.array([0.5, 0.25, 0.25], np.float32))
+    found = log_probabilities(logits, 2, 3)
+    assert np.exp(found.logprob) == pytest.approx(0.25)
+    assert [token for token, _ in found.top] == [0, 1, 2]  # equal ones by their id
+    assert log_probabilities(np.array([0, -np.inf], np.float32), 1).logprob == -np.inf
+
+
+def test_log_probabilities_of_no_numbers_are_refused():
+    with pytest.raises(FloatingPointError, match="expected finite numbers"):
+        log_probabilities(np.array([0, np.nan], np.float32), 0)

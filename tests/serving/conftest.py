@@ -1,47 +1,24 @@
-"""The chat page in Debian's chromium, with a server on 127.0.0.1 whose answers tests write."""
-
-import shutil
+"""One tiny model, one server of it, and one engine that serves nobody, for the tests of a file."""
 
 import pytest
-from chat_page import ChatPage, open_browser
-from environment import REQUIRED
-from fake_chat_server import FakeChatServer
+import serving
+
+from airllm.engine.engine import LayerWiseInferenceEngine
 
 
 @pytest.fixture(scope="session")
-def browser():
-    programs = shutil.which("chromium"), shutil.which("chromedriver")
-    if not all(programs):
-        assert "chromium" not in REQUIRED, "AIRLLM_TEST_REQUIRE names chromium: it or chromedriver is missing"
-        pytest.skip("no chromium with chromedriver: apt-get install chromium chromium-driver")
-    driver = open_browser(*programs)
-    yield driver
-    driver.quit()
+def model(tmp_path_factory):
+    return serving.write_model(tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(scope="session")
-def downloads(browser, tmp_path_factory: pytest.TempPathFactory):
-    """Where the browser puts what a test downloads."""
-    folder = tmp_path_factory.mktemp("files")
-    browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
-    return folder
+@pytest.fixture(scope="module")
+def server(model):
+    with serving.serve(model) as server:
+        yield server
 
 
-@pytest.fixture(scope="session")
-def chat_server():
-    server = FakeChatServer()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def page(browser, chat_server):
-    """The page as a browser has it that was never here. Nothing may be in its console that a test does not
-    expect, and nothing asked from elsewhere.
-    """
-    chat_server.reset()
-    found = ChatPage(browser, chat_server)
-    found.open()
-    yield found
-    found.check_console()
-    found.check_addresses()
+@pytest.fixture(scope="module")
+def alone(model):
+    """An engine of its own, whose texts the server's must equal."""
+    with LayerWiseInferenceEngine(model, threads=1) as engine:
+        yield engine

@@ -10,7 +10,7 @@ from typing import Any
 from airllm.cli import answer_printer
 from airllm.cli.terminal import show
 from airllm.engine.engine import LayerWiseInferenceEngine
-from airllm.engine.generation import INTERRUPTED
+from airllm.engine.request import INTERRUPTED
 from airllm.progress import Waiting
 
 Message = dict[str, Any]

@@ -11,7 +11,7 @@ from typing import Any
 
 from airllm.cli import answer_printer
 from airllm.cli.chat.conversation import Talk
-from airllm.engine.generation import request
+from airllm.engine.request import request
 from airllm.engine.sampling import Sampling
 
 # The settings of /set, and the types of their values.
@@ -21,6 +21,8 @@ _SETTINGS: dict[str, Callable[[str], Any]] = {
     "top_p": float,
     "min_p": float,
     "repetition_penalty": float,
+    "presence_penalty": float,
+    "frequency_penalty": float,
     "seed": int,
     "max_new_tokens": int,
     "stop": str,

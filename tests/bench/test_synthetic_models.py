@@ -1,0 +1,70 @@
+"""Models of random weights: what `gguf` reads in the files, and what the engine makes of them."""
+
+from dataclasses import replace
+
+import gguf
+import numpy as np
+import pytest
+
+from airllm.layer_engine import LayerWiseInferenceEngine
+from benchmarks import synthetic_models
+from benchmarks.synthetic_models import FORMAT_NAMES, SHAPES, Shape, write_model
+from tests.support import tiny_gguf, tiny_models
+
+SMALL = Shape(256, 2, 512, 4, 2, 300, context=512)
+EXPERTS = replace(SMALL, experts=4, experts_used=2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "format"),
+    [(EXPERTS, "q4_k_m"), (replace(SMALL, tied=True), "q8_0"), *((SMALL, name) for name in FORMAT_NAMES)],
+)
+def test_weights_are_valid_and_of_the_size_that_keeps_activations(tmp_path, shape, format):
+    path = write_model(tmp_path / "model.gguf", shape, format)
+    tensors = {each.name: each for each in gguf.GGUFReader(path).tensors}
+    assert len(tensors) == 2 + (not shape.tied) + shape.layers * (10 if shape.experts else 9)
+    for name, tensor in tensors.items():
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        if "norm" in name:
+            assert np.all(values == 1)
+        else:
+            expected = values.shape[-1] ** -0.5
+            assert abs(values.std() / expected - 1) < 0.1 and abs(values.mean()) < 0.1 * expected, name
+    with LayerWiseInferenceEngine(path) as engine:
+        logits = engine.forward([1, 2, 3])
+        assert engine.generate([1, 2], 2) is not None
+    assert logits.shape == (shape.vocabulary,) and 0.1 < logits.std() < 10
+
+
+def test_q4_k_m_has_more_bits_where_llama_cpp_has(tmp_path):
+    path = write_model(tmp_path / "model.gguf", replace(SMALL, layers=16), "q4_k_m")
+    kinds = {each.name: each.tensor_type.name for each in gguf.GGUFReader(path).tensors}
+    fine = [i for i in range(16) if kinds[f"blk.{i}.ffn_down.weight"] == "Q6_K"]
+    assert fine == [0, 1, 4, 7, 10, 13, 14, 15]
+    assert [i for i in range(16) if kinds[f"blk.{i}.attn_v.weight"] == "Q6_K"] == fine
+    assert kinds["output.weight"] == "Q6_K" and kinds["token_embd.weight"] == "Q4_K"
+    assert {kinds[f"blk.{i}.ffn_up.weight"] for i in range(16)} == {"Q4_K"}
+
+
+@pytest.mark.parametrize(("name", "billions"), (("llama-3.2-1b", 1.24), ("llama-3.1-8b", 8.03),
+                                               ("llama-3-70b", 70.6), ("mixtral-8x7b", 46.7)))  # fmt: skip
+def test_shapes_are_those_of_the_models(name, billions):
+    sizes = (np.prod(shape) for _, shape, _ in synthetic_models._tensors(SHAPES[name], "f16"))
+    assert abs(sum(sizes) / 1e9 / billions - 1) < 0.005
+
+
+def test_the_vocabulary_of_another_file(tmp_path):
+    other = tiny_gguf.write_gguf("llama3", tmp_path / "other.gguf")
+    path = write_model(tmp_path / "model.gguf", SMALL, "q8_0", other)
+    found, expected = (
+        gguf.GGUFReader(file).fields["tokenizer.ggml.tokens"].contents() for file in (path, other)
+    )
+    assert found[: tiny_models.VOCABULARY] == expected and len(found) == SMALL.vocabulary
+    with pytest.raises(ValueError, match="has 300 tokens, expected at most 299"):
+        write_model(tmp_path / "small.gguf", replace(SMALL, vocabulary=299), "q8_0", path)
+
+
+def test_rows_that_are_no_whole_blocks(tmp_path):
+    with pytest.raises(ValueError, match="has rows of 96, expected a multiple of 256 for q4_k"):
+        write_model(tmp_path / "model.gguf", replace(SMALL, width=96), "q4_k_m")
+    assert not list(tmp_path.iterdir())
