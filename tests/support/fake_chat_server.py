@@ -60,10 +60,11 @@ class Answer:
         self.frames.put(frame)
 
     def finish(self, reason: str = "stop", tokens: int = 7, rate: float = 123.4) -> None:
-        self.frame({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+        ending = {"index": 0, "delta": {}, "finish_reason": reason}
+        self.frame({"choices": [ending], "usage": None, "timings": {"predicted_per_second": rate}})
         details = {"cached_tokens": 5}
         usage = {"prompt_tokens": 11, "completion_tokens": tokens, "prompt_tokens_details": details}
-        self.frame({"choices": [], "usage": usage, "timings": {"predicted_per_second": rate}})
+        self.frame({"choices": [], "usage": usage})
         self.raw(b"data: [DONE]\n\n")
         self.cut()
 

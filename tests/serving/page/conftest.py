@@ -5,7 +5,7 @@ import shutil
 import pytest
 from chat_page import ChatPage, open_browser
 from environment import REQUIRED
-from fake_chat_server import FakeChatServer
+from fake_chat_server import Answer, FakeChatServer, Refusal
 
 
 @pytest.fixture(scope="session")
@@ -34,14 +34,31 @@ def chat_server():
     server.stop()
 
 
+class ScriptedPage(ChatPage):
+    """The page, and the server whose answers a test writes."""
+
+    def __init__(self, driver, server: FakeChatServer) -> None:
+        super().__init__(driver, server.address)
+        self.server = server
+
+    def send(self, text: str, *answers: Answer | Refusal) -> None:
+        self.server.script.extend(answers)
+        super().send(text)
+
+    def ask(self, text: str, *answers: Answer | Refusal) -> None:
+        self.server.script.extend(answers)
+        super().ask(text)
+
+
 @pytest.fixture
 def page(browser, chat_server):
     """The page as a browser has it that was never here. Nothing may be in its console that a test does not
     expect, and nothing asked from elsewhere.
     """
     chat_server.reset()
-    found = ChatPage(browser, chat_server)
+    found = ScriptedPage(browser, chat_server)
     found.open()
+    chat_server.paths.clear()
     yield found
     found.check_console()
     found.check_addresses()

@@ -102,7 +102,7 @@ def test_a_reload_keeps_what_came(page):
     page.reload()
     assert answer.gone.wait(5), "the server still writes"
     page.wait_for_texts("Tell", "Once upon a time")
-    assert "interrupted" in page.messages[1]["footer"]
+    assert "Interrupted" in page.messages[1]["footer"]
     assert page.find("#prompt").get_attribute("value") == "and a dra\nft"
 
 

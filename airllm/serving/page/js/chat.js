@@ -287,12 +287,18 @@ function noteThought(run) {
   if (reasoning && !isOpen) statistics.thought = (performance.now() - run.first) / 1000;
 }
 
+/** The server's own rate counts; that of a server without one is measured here. */
 function takeStatistics(run, { usage, timings }) {
+  run.rate = timings?.predicted_per_second ?? run.rate;
   if (!usage && !timings) return;
-  const seconds = (performance.now() - run.first) / 1000;
   const tokens = usage?.completion_tokens ?? timings?.predicted_n;
-  const rate = timings?.predicted_per_second ?? (tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : undefined);
+  const rate = run.rate ?? measureRate(run, tokens);
   const found = { tokens, rate, prompt: usage?.prompt_tokens, cached: usage?.prompt_tokens_details?.cached_tokens };
   const given = Object.entries(found).filter(([, value]) => Number.isFinite(value));
   run.answer.statistics = { ...run.answer.statistics, ...Object.fromEntries(given) };
+}
+
+function measureRate(run, tokens) {
+  const seconds = (performance.now() - run.first) / 1000;
+  return tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : undefined;
 }
