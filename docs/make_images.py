@@ -7,6 +7,7 @@ chromium, after the questions of QUESTIONS.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -20,6 +21,7 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from PIL import Image
 from rich.console import Console
 from rich.text import Text
 
@@ -33,7 +35,7 @@ COLUMNS = 92
 QUESTIONS = (
     "What is the capital of France?",
     "Why is the sky blue?",
-    "Write a Python function that says whether a number is prime.",
+    "Write a Python function that returns the factorial of n.",
 )
 GREEDY = "localStorage.setItem('airllm.settings', '{\"temperature\": 0, \"max_tokens\": 400}')"
 # An implementation: its name on the plot and its colour.
@@ -141,15 +143,21 @@ def _photograph(address: str, path: Path) -> None:
     driver = open_browser("chromium", "chromedriver", "--hide-scrollbars")
     try:
         page = ChatPage(driver, address)
-        page.open(width=1120, height=720)
+        page.open(width=1120, height=600)
         page.run(GREEDY)
         page.reload()
         for question in QUESTIONS:
             page.click("#new")
             page.ask(question)
-        driver.save_screenshot(str(path))
+        path.write_bytes(_with_few_colours(driver.get_screenshot_as_png()))
     finally:
         driver.quit()
+
+
+def _with_few_colours(png: bytes) -> bytes:
+    small = io.BytesIO()
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(64).save(small, "PNG", optimize=True)
+    return small.getvalue()
 
 
 if __name__ == "__main__":

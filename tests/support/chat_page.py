@@ -31,6 +31,7 @@ return [...document.querySelectorAll("#messages > article")].map((each) => ({
   footer: each.querySelector("footer").innerText.replace(/\\s+/g, " ").trim(),
 }));
 """
+KNOWN = "return document.querySelector('#model:not(:empty), dialog[open]') !== null"
 # Also what a page that is left would still write.
 FORGET = "localStorage.clear(); sessionStorage.clear(); Storage.prototype.setItem = () => {}"
 TITLES = "return [...document.querySelectorAll('#conversations .open')].map((each) => each.innerText)"
@@ -96,7 +97,7 @@ class ChatPage:
         self.wait_for_model()
 
     def wait_for_model(self) -> None:
-        wait(lambda: self.find("#model").text, "the page shows the model, or that there is none")
+        wait(lambda: self.run(KNOWN), "the page shows the model, or what it lacks")
 
     def resize(self, width: int, height: int) -> None:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
