@@ -159,3 +159,31 @@ def test_records_that_cannot_be_read_do_no_harm(page):
     page.wait_for_texts("Apples", "Red")
     assert page.titles == ["Apples"]
     assert page.run("return localStorage.getItem('airllm.conversation.m00ff')") == "{broken"
+
+
+def test_a_browser_that_stores_nothing(page):
+    refuse = "Object.defineProperty(window, '%s', { get() { throw new DOMException('no', 'SecurityError') } });"
+    source = {"source": refuse % "localStorage" + refuse % "sessionStorage"}
+    script = page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", source)
+    try:
+        page.reload()
+        page.wait_for_notice("The browser is set to store nothing: conversations end with this page.")
+        page.ask("Hello", complete("Hi"))
+        assert page.texts == ["Hello", "Hi"] and page.titles == ["Hello"]
+    finally:
+        page.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", script)
+    page.reload()
+
+
+def test_an_answer_of_a_deleted_conversation_is_not_kept(page):
+    answer = page.server.next()
+    page.send("Hello")
+    answer.write("Hi")
+    page.wait_for_texts("Hello", "Hi")
+    page.click("#conversations .open")
+    page.find("[aria-label='Delete Hello']").send_keys(Keys.ENTER)
+    page.click("#confirm .danger")
+    assert answer.gone.wait(5), "the server still writes"
+    wait(lambda: page.titles == [] and page.texts == [], "it is deleted")
+    page.reload()
+    assert page.titles == []

@@ -25,6 +25,7 @@ export class Chat extends EventTarget {
     this.#server = server;
     server.key = storage.loadKey();
     this.current = this.conversations.get(storage.loadCurrent()) ?? tree.createConversation(this.#settings);
+    if (!storage.isKept) this.report("The browser is set to store nothing: conversations end with this page.");
     storage.watchConversations((id, conversation) => this.#takeFromOtherTab(id, conversation));
     window.addEventListener("pagehide", () => this.#leave());
     window.addEventListener("pageshow", () => (this.#leaving = false));
@@ -160,7 +161,7 @@ export class Chat extends EventTarget {
     this.current.settings = settings;
     this.#settings = { ...settings };
     storage.saveSettings(settings);
-    if (this.conversations.has(this.current.id)) this.#save(this.current);
+    this.#save(this.current);
   }
 
   // -------------------------------------------------------------------------------------------- an answer
@@ -236,7 +237,7 @@ export class Chat extends EventTarget {
   #end(conversation, run) {
     this.#runs.delete(conversation.id);
     conversation.updated = Date.now();
-    if (this.conversations.has(conversation.id)) this.#save(conversation);
+    this.#save(conversation);
     this.#emit("change");
     this.#emit("end", { answer: run.answer, conversation });
   }
@@ -244,6 +245,7 @@ export class Chat extends EventTarget {
   // -------------------------------------------------------------------------------------------- records
 
   #save(conversation) {
+    if (!this.conversations.has(conversation.id)) return; // deleted meanwhile
     if (storage.saveConversation(conversation)) return;
     const message = "The browser has no room left: this conversation is not kept. Export it, and delete others.";
     this.#problems.set(conversation.id, new ServerError("full", message));

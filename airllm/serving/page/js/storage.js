@@ -10,10 +10,41 @@ const DRAFT = "airllm.draft";
 const THEME = "airllm.theme"; // theme.js reads it
 const KEY = "airllm.key";
 
+/** A storage that lasts as long as the page. */
+class Forgetful {
+  #texts = new Map();
+
+  getItem(name) {
+    return this.#texts.get(name) ?? null;
+  }
+
+  setItem(name, text) {
+    this.#texts.set(name, text);
+  }
+
+  removeItem(name) {
+    this.#texts.delete(name);
+  }
+}
+
+const local = openArea("localStorage");
+const session = openArea("sessionStorage");
+
+/** False: the browser is set to store nothing, and what is said ends with the page. */
+export const isKept = local instanceof Storage;
+
+function openArea(name) {
+  try {
+    return window[name];
+  } catch {
+    return new Forgetful();
+  }
+}
+
 /** All conversations by id. A record that cannot be read is left where it is. */
 export function loadConversations() {
-  const names = Object.keys(localStorage).filter((name) => name.startsWith(CONVERSATION));
-  const found = names.map((name) => parseConversation(localStorage.getItem(name))).filter(Boolean);
+  const names = (isKept ? Object.keys(local) : []).filter((name) => name.startsWith(CONVERSATION));
+  const found = names.map((name) => parseConversation(local.getItem(name))).filter(Boolean);
   return new Map(found.map((conversation) => [conversation.id, conversation]));
 }
 
@@ -26,7 +57,7 @@ function parseConversation(text) {
 }
 
 /** False: the browser has no room left. */
-export const saveConversation = (conversation) => write(localStorage, CONVERSATION + conversation.id, JSON.stringify(conversation));
+export const saveConversation = (conversation) => write(local, CONVERSATION + conversation.id, JSON.stringify(conversation));
 
 function write(area, name, text) {
   try {
@@ -38,7 +69,7 @@ function write(area, name, text) {
 }
 
 export function deleteConversation(id) {
-  localStorage.removeItem(CONVERSATION + id);
+  local.removeItem(CONVERSATION + id);
 }
 
 /** Calls `listener(id, conversation or null)` when another tab has written or deleted one. */
@@ -52,29 +83,29 @@ export function watchConversations(listener) {
 /** The settings of the next new conversation. */
 export function loadSettings() {
   try {
-    return readSettings(JSON.parse(localStorage.getItem(SETTINGS) ?? "{}"), "the page");
+    return readSettings(JSON.parse(local.getItem(SETTINGS) ?? "{}"), "the page");
   } catch {
     return {};
   }
 }
 
-export const saveSettings = (settings) => write(localStorage, SETTINGS, JSON.stringify(settings));
+export const saveSettings = (settings) => write(local, SETTINGS, JSON.stringify(settings));
 
 /** The conversation that this tab shows. */
-export const loadCurrent = () => sessionStorage.getItem(CURRENT);
-export const saveCurrent = (id) => write(sessionStorage, CURRENT, id);
+export const loadCurrent = () => session.getItem(CURRENT);
+export const saveCurrent = (id) => write(session, CURRENT, id);
 
 /** What is being written, which a reload must not lose. */
-export const loadDraft = () => sessionStorage.getItem(DRAFT) ?? "";
-export const saveDraft = (text) => write(sessionStorage, DRAFT, text);
+export const loadDraft = () => session.getItem(DRAFT) ?? "";
+export const saveDraft = (text) => write(session, DRAFT, text);
 
-export const saveTheme = (name) => write(localStorage, THEME, name);
+export const saveTheme = (name) => write(local, THEME, name);
 
-export const loadKey = () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY) ?? "";
+export const loadKey = () => session.getItem(KEY) ?? local.getItem(KEY) ?? "";
 
 /** Keeps the key until the tab is closed, or, with `remember`, until it is replaced. */
 export function saveKey(key, remember) {
-  localStorage.removeItem(KEY);
-  write(sessionStorage, KEY, key);
-  if (remember) write(localStorage, KEY, key);
+  local.removeItem(KEY);
+  write(session, KEY, key);
+  if (remember) write(local, KEY, key);
 }

@@ -2,6 +2,10 @@
 "use strict";
 
 (() => {
-  const chosen = localStorage.getItem("airllm.theme");
-  if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+  try {
+    const chosen = localStorage.getItem("airllm.theme");
+    if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+  } catch {
+    // The browser is set to store nothing, so no theme was chosen.
+  }
 })();
