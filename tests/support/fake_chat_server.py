@@ -127,6 +127,8 @@ class FakeChatServer:
 
 class _Handler(BaseHTTPRequestHandler):
     fake: FakeChatServer
+    protocol_version = "HTTP/1.1"  # a page has many files, which come over a few connections
+    disable_nagle_algorithm = True
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Nothing: pytest shows what tests say."""
@@ -178,6 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _stream(self, answer: Answer, body: dict[str, Any]) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
         self.end_headers()
         answer.body = body
         answer.asked.set()

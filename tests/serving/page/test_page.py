@@ -5,7 +5,7 @@ import time
 
 import pytest
 from chat_page import wait
-from fake_chat_server import Answer, Refusal, complete
+from fake_chat_server import PAGE, Answer, Refusal, complete
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
@@ -330,6 +330,19 @@ def test_a_page_at_rest_does_nothing(page):
     before = page.script_seconds()
     time.sleep(0.3)
     assert page.script_seconds() == before
+
+
+def test_all_modules_are_asked_for_at_once(page):
+    """Named in index.html. One that is missing there costs a round trip, one too many a load for nothing."""
+    loaded = "performance.getEntriesByType('resource').map((each) => each.name)"
+    preloaded = "[...document.querySelectorAll('[rel=modulepreload]')].map((each) => each.href)"
+    modules, named = (
+        {address.removeprefix(page.address) for address in page.run(f"return {each}")}
+        for each in (loaded, preloaded)
+    )
+    modules = {path for path in modules if path.endswith(".js")}
+    assert modules - {"js/main.js", "js/theme.js"} == named
+    assert {f"js/{path.name}" for path in (PAGE / "js").glob("*.js")} <= modules
 
 
 def test_a_suggestion_fills_the_field(page):

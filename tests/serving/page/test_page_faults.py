@@ -162,7 +162,8 @@ def test_records_that_cannot_be_read_do_no_harm(page):
 
 
 def test_a_browser_that_stores_nothing(page):
-    refuse = "Object.defineProperty(window, '%s', { get() { throw new DOMException('no', 'SecurityError') } });"
+    throws = "{ get() { throw new DOMException('no', 'SecurityError') } }"
+    refuse = f"Object.defineProperty(window, '%s', {throws});"
     source = {"source": refuse % "localStorage" + refuse % "sessionStorage"}
     script = page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", source)
     try:
