@@ -92,6 +92,11 @@ class ChatPage:
         self.wait_for_model()
         self.driver.get_log("browser")
 
+    def open_nothing(self) -> None:
+        """Leaves the page, and with it its answers."""
+        self.run(FORGET)
+        self.driver.get("about:blank")
+
     def reload(self) -> None:
         self.driver.refresh()
         self.wait_for_model()

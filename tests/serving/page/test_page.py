@@ -106,6 +106,19 @@ def test_a_reload_keeps_what_came(page):
     assert page.find("#prompt").get_attribute("value") == "and a dra\nft"
 
 
+def test_a_page_that_is_left_frees_its_place(page):
+    """Browsers keep such a page for the way back, and its connections."""
+    answer = page.server.next()
+    page.send("Tell")
+    answer.write("Once upon a time")
+    page.wait_for_texts("Tell", "Once upon a time")
+    page.driver.get("about:blank")
+    assert answer.gone.wait(2), "the server still writes"
+    page.driver.back()
+    page.wait_for_texts("Tell", "Once upon a time")
+    assert "Interrupted" in page.messages[1]["footer"] and page.find("#send").is_displayed()
+
+
 def test_reasoning_is_folded(page):
     answer = page.server.next()
     page.send("Think")

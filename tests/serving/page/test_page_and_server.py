@@ -67,8 +67,7 @@ def test_a_prompt_too_long(browser, server):
 def test_a_full_queue_and_a_key(browser, model):
     limits = Limits(max_running=1, max_waiting=0)
     with serving.serve(model, limits, keys=(serving.KEY,)) as server:
-        page = ChatPage(browser, f"{server.address}/")
-        page.open()
+        page = open_page(browser, server, temperature=0, max_tokens=1000, system="Be brief.")
         wait(lambda: page.find("#key").is_displayed(), "the page asks for a key")
         page.press(serving.KEY)
         page.press(Keys.ENTER)
@@ -80,8 +79,8 @@ def test_a_full_queue_and_a_key(browser, model):
         page.send("Me too")
         page.wait_for_notice("The server is busy")
         assert "The page tries again in" in page.notice
-        page.run("localStorage.clear(); Storage.prototype.setItem = () => {}")
-        page.driver.get("about:blank")
+        page.open_nothing()
+        server.wait_until_idle(2)
 
 
 @pytest.fixture(autouse=True)

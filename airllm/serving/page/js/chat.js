@@ -251,8 +251,10 @@ export class Chat extends EventTarget {
     this.#problems.set(conversation.id, new ServerError("full", message));
   }
 
+  /** A page that is left may live on in the browser's cache, with its connections. */
   #leave() {
     this.#leaving = true;
+    for (const run of this.#runs.values()) run.abort.abort();
     for (const id of this.#runs.keys()) this.#save(this.conversations.get(id));
   }
 
