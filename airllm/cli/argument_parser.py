@@ -34,6 +34,8 @@ _EXAMPLES = {
         airllm generate smollm2 -n 40 --raw "Once upon a time"
         cat notes.txt | airllm generate smollm2 "Summarize:"
         airllm generate owner/repository:Q4_K_M --temperature 0.7 --seed 1 "A poem."
+        airllm generate smollm2 --json-schema person.json "Invent a person."
+        airllm generate smollm2 --choice yes --choice no "Is the sky blue?"
         airllm generate large.gguf --draft-model small.gguf "Why is the sky blue?"
         airllm generate smollm2 --json "Hi" | jq .tokens_per_second""",
     "chat": """
@@ -167,6 +169,20 @@ def _add_generate(commands: Any) -> None:
     parser.add_argument("--raw", action="store_true", help="continue the prompt, without the chat template")
     parser.add_argument(
         "--json", action="store_true", help="print text, tokens, stop reason and speed as one JSON object"
+    )
+    form = parser.add_argument_group("the form of the text").add_mutually_exclusive_group()
+    form.add_argument(
+        "--json-schema",
+        metavar="SCHEMA",
+        help='generate JSON that this schema describes: a file, or JSON such as \'{"type": "object"}\'',
+    )
+    form.add_argument("--regex", metavar="R", help="generate a text that matches this regular expression")
+    form.add_argument(
+        "--choice",
+        dest="choices",
+        action="append",
+        metavar="TEXT",
+        help="generate one of these texts; repeatable",
     )
     _add_generation(parser, "0")
 

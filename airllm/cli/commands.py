@@ -102,7 +102,8 @@ def generate(options: argparse.Namespace) -> int:
         wait = Waiting("Reading the prompt", options.quiet)
         sampling = _sampling(engine, options)
         with report_as_user_error(options):
-            pieces = _pieces(engine, prompt, options, {**sampling, "on_prompt": wait.advance})
+            form = _form(options)
+            pieces = _pieces(engine, prompt, options, {**sampling, **form, "on_prompt": wait.advance})
         if options.json:
             with wait:
                 text, interrupted = _join_pieces(pieces)
@@ -123,6 +124,15 @@ def _pieces(
     if options.raw or engine.chat_template is None:
         return engine.stream(prompt, options.max_new_tokens, **wanted)
     return engine.stream_chat([{"role": "user", "content": prompt}], options.max_new_tokens, **wanted)
+
+
+def _form(options: argparse.Namespace) -> dict[str, Any]:
+    """The options that restrict the text. A schema is JSON text, or the name of a file with it."""
+    form = _chosen_options(options, ("json_schema", "regex", "choices"))
+    schema = form.get("json_schema")
+    if schema is not None and not schema.lstrip().startswith("{"):
+        form["json_schema"] = Path(schema).read_text(encoding="utf-8")
+    return form
 
 
 def _sampling(engine: LayerWiseInferenceEngine, options: argparse.Namespace) -> dict[str, Any]:

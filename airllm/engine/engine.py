@@ -27,12 +27,15 @@ from airllm.engine.generation import Prompt, PromptCache, TextGenerator, is_batc
 from airllm.engine.model import Model
 from airllm.engine.recommended_sampling import recommended_by
 from airllm.engine.request import Options, Statistics, request
+from airllm.engine.scheduling.requests import Limits
+from airllm.engine.scheduling.scheduler import Scheduler
 from airllm.extras import require_extra
 from airllm.memory.estimate import MemoryEstimate, parse_size
 from airllm.memory.kv_cache import Cache, check_context, dtype_named, token_id
 from airllm.memory.kv_cache_factory import CacheFactory
 from airllm.progress import OnProgress
 from airllm.text import turns
+from airllm.text.grammar import Grammars
 from airllm.text.tokenizer import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
@@ -154,6 +157,11 @@ class LayerWiseInferenceEngine:
             return open_chat_template(self.path)
 
     @cached_property
+    def grammars(self) -> Grammars:
+        """Compiled grammars of the model's tokenizer."""
+        return Grammars(self.tokenizer)
+
+    @cached_property
     def recommended_sampling(self) -> dict[str, Any]:
         """Options of `generate` that the model's makers recommend; empty if there are none.
 
@@ -248,6 +256,9 @@ class LayerWiseInferenceEngine:
         presence_penalty: float = 0.0,
         frequency_penalty: float = 0.0,
         logit_bias: Mapping[int, float] | None = None,
+        json_schema: Any = None,
+        regex: str | None = None,
+        choices: Sequence[str] | None = None,
         stop: str | Sequence[str] = (),
         on_prompt: OnProgress | None = None,
     ) -> str | list[str]:
@@ -270,6 +281,11 @@ class LayerWiseInferenceEngine:
                 Unlike `repetition_penalty`, it does not count the prompt.
             frequency_penalty: The same, once for each time that the token was generated.
             logit_bias: Token id -> a number from -100 to 100 that is added to its logit.
+            json_schema: The text is JSON that this schema describes: a dict, JSON text or a Pydantic model;
+                `{"type": "object"}` is any object. Raises GrammarError, a ValueError, for a schema with a
+                keyword that cannot be enforced: see `airllm.text.grammar`.
+            regex: The whole text matches this regular expression of ECMAScript.
+            choices: The text is one of these.
             stop: A text, or several. The result ends before the first of them.
             on_prompt: `on_prompt(done, total)` is called while a long prompt is processed.
 
@@ -287,7 +303,7 @@ class LayerWiseInferenceEngine:
         Raises ContextFull, a ValueError, for a prompt longer than `context`. A text that fills the context
         ends there. Warns with BeyondTraining if a text grows longer than the model was trained for.
         """
-        wanted = request(
+        wanted = self._request(
             max_new_tokens,
             temperature=temperature,
             top_k=top_k,
@@ -298,6 +314,9 @@ class LayerWiseInferenceEngine:
             presence_penalty=presence_penalty,
             frequency_penalty=frequency_penalty,
             logit_bias=logit_bias or {},
+            json_schema=json_schema,
+            regex=regex,
+            choices=choices,
             stop=stop,
             on_prompt=on_prompt,
         )
@@ -312,7 +331,7 @@ class LayerWiseInferenceEngine:
 
         `options` are those of `generate`. To stop early, close or drop the iterator.
         """
-        return self._generator.stream(prompt, request(max_new_tokens, **options))
+        return self._generator.stream(prompt, self._request(max_new_tokens, **options))
 
     def chat(
         self,
@@ -346,11 +365,30 @@ class LayerWiseInferenceEngine:
         **options: Unpack[Options],
     ) -> Iterator[str]:
         """`chat`, in pieces as the answer comes."""
-        wanted = request(max_new_tokens, **options)
+        wanted = self._request(max_new_tokens, **options)
         if drop_oldest:
             messages = self.fitting(messages, max_new_tokens, template_values)
         tokens = self._conversation(messages, template_values)
         return self._generator.stream(tokens, wanted, "the conversation")
+
+    def _request(
+        self,
+        max_new_tokens: int | None,
+        json_schema: Any = None,
+        regex: str | None = None,
+        choices: Sequence[str] | None = None,
+        **options: Any,
+    ) -> Request:
+        """The checked options of a call."""
+        given = {"json_schema": json_schema, "regex": regex, "choices": choices}
+        grammars = {name: value for name, value in given.items() if value is not None}
+        if len(grammars) > 1:
+            raise ValueError(f"{' and '.join(grammars)} are given, expected one of them")
+        wanted = request(max_new_tokens, **options)
+        for name, value in grammars.items():
+            constraint = getattr(self.grammars, name)(value)
+            wanted = dataclasses.replace(wanted, new_constraint=constraint)
+        return wanted
 
     def fitting(
         self,
@@ -381,6 +419,12 @@ class LayerWiseInferenceEngine:
             raise ChatTemplateError(f"{self.path} has no chat template: use generate")
         text = self.chat_template.render(messages, **(template_values or {}))
         return self.tokenizer.encode(text, add_bos=False)
+
+    def scheduler(self, limits: Limits = Limits()) -> Scheduler:  # noqa: B008  # frozen
+        """A scheduler that serves many sequences, which come and go at any time. One thread may use it, and
+        no other method of the engine that computes meanwhile.
+        """
+        return self._generator.scheduler(limits)
 
     def close(self) -> None:
         """Close the file and free its memory. Later use of the engine raises RuntimeError."""

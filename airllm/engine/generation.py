@@ -140,17 +140,19 @@ class TextGenerator:
         encoded = [self._encode_prompt(prompt, f"prompt {i}") for i, prompt in enumerate(prompts)]
         if not encoded:
             return []
-        if (
-            self.model.residency.cache_bytes is not None
-        ):  # a memory budget, which the last sequence is part of
-            self.forget()
-        rows = self.model.fused.most_rows if self.model.residency.whole else 0
-        limits = Limits(rows or _ROWS, len(encoded), piece_seconds=math.inf)
-        batch = Batch(Scheduler(self, limits, time.perf_counter), encoded, request)
+        rows = self.model.fused.most_rows or _ROWS
+        limits = Limits(rows, len(encoded), piece_seconds=math.inf)
+        batch = Batch(self.scheduler(limits, time.perf_counter), encoded, request)
         try:
             return batch.run()
         finally:
             self.statistics = batch.statistics
+
+    def scheduler(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> Scheduler:
+        """A scheduler of sequences. A memory budget is for its sequences then: the last one is dropped."""
+        if self.model.residency.cache_bytes is not None:
+            self.forget()
+        return Scheduler(self, limits, clock)
 
     def close(self) -> None:
         """Close the model's file and drop the last sequence."""
@@ -191,7 +193,8 @@ class TextGenerator:
     def _pieces(self, tokens: list[int], request: Request) -> Iterator[str]:
         drafts = self.speculation.begin(tokens) if self.speculation else nullcontext()
         with self._kept.take(tokens) as cache, drafts as speculator:
-            sequence = Continuation(self.tokenizer, tokens, request, cache.capacity)
+            constraint = request.new_constraint() if request.new_constraint else None
+            sequence = Continuation(self.tokenizer, tokens, request, cache.capacity, constraint)
             sequence.cached_tokens = cache.length
             with closing(self._rounds([sequence], [cache], request, speculator)) as pieces:
                 yield from (piece for (piece,) in pieces if piece)

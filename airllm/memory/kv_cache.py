@@ -190,7 +190,7 @@ class Cache:
         if not self.tokens:
             self.dropped = 0
         if self._most - self.length >= _RELEASE:
-            self._release()
+            self.release()
 
     def copy_prefix(self, other: Cache, length: int) -> None:
         """Become the first `length` tokens of another cache of the same model, capacity and dtype. Raises
@@ -207,8 +207,9 @@ class Cache:
         self.long, self.dropped = other.long, other.dropped
         self.extend(other.tokens[:length])
 
-    def _release(self) -> None:
+    def release(self) -> None:
         """Give the memory after the last token back to the system. A file keeps its contents."""
+        self._most = max(self._most, self.length)
         if sys.platform != "linux":  # elsewhere the advice may do nothing
             return
         start = self._start

@@ -82,5 +82,5 @@ def check_origin(origin: str) -> None:
         or origin != f"{parts.scheme}://{parts.netloc}"
     ):
         raise ValueError(
-            f"origins has {origin!r}, expected one such as https://chat.example.org, no path, no *"
+            f"origins has value {origin!r}, expected one such as https://chat.example.org, no path, no *"
         )

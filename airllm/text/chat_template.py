@@ -207,10 +207,17 @@ class ChatTemplate:
         text = self._try_render(user, {"role": "assistant", "content": None, "tool_calls": [call]})
         return _MARK in text and "None" not in text
 
-    def _try_render(self, *messages: dict[str, Any]) -> str:
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether the template describes tools to the model."""
+        function = {"name": _MARK, "description": "x", "parameters": {"type": "object", "properties": {}}}
+        tool = {"type": "function", "function": function}
+        return _MARK in self._try_render({"role": "user", "content": "x"}, tools=[tool])
+
+    def _try_render(self, *messages: dict[str, Any], tools: list[dict[str, Any]] | None = None) -> str:
         """The text of these messages; "" if the template fails on them."""
         try:
-            return self._text(list(messages), {"tools": None, "add_generation_prompt": False})
+            return self._text(list(messages), {"tools": tools, "add_generation_prompt": False})
         except Exception:
             return ""
 

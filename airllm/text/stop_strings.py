@@ -28,7 +28,7 @@ class StopStrings:
             _, at, self.found = min(ends)
             self._held = ""
             return text[:at]
-        keep = max(_overlap_length(text, stop) for stop in self._stops)
+        keep = max(overlap_length(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -38,6 +38,6 @@ class StopStrings:
         return text
 
 
-def _overlap_length(text: str, stop: str) -> int:
+def overlap_length(text: str, stop: str) -> int:
     """Length of the longest end of `text` that begins `stop` but is not all of it."""
     return next((n for n in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:n])), 0)

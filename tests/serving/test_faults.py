@@ -115,8 +115,8 @@ def test_a_deadline_ends_a_request_that_runs_and_one_that_waits(model):
 
 
 def test_a_slow_reader_is_left_and_holds_nobody_up(paced):
-    """The sockets take a part of four megabytes; the rest waits in the server, for half a second."""
-    sent = send(paced, {**LONG, "stream": True, "logprobs": True, "top_logprobs": 20}, receive_bytes=4096)
+    """The sockets take a part of eight megabytes; the rest waits in the server, for half a second."""
+    sent = send(paced, {**LONG, "stream": True, "logprobs": True, "top_logprobs": 20, "n": 2}, receive_bytes=4096)
     paced.scheduler.pause = 0
     start = time.monotonic()
     with paced.client() as client:

@@ -1,7 +1,7 @@
 """Finds keys and values that a prompt can share: of sequences that run, and of those that ended.
 
 A trie of blocks of tokens finds the longest common prefix. Only tokens whose keys and values are the same
-bits have the same `Key`: the kernels that compute a token depend on the length of its prompt (`row_kernels.py`).
+bits have the same `Key`: the kernels of a token depend on the length of its prompt (`row_kernels.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from airllm.memory.kv_cache import Cache
 Key = Hashable
 
 BLOCK = 16  # tokens: shorter prefixes are not shared
+_LITTLE = 32  # tokens: a pass of so many takes hardly longer than one of a single token
 
 
 @dataclass(eq=False)
@@ -47,6 +48,13 @@ class Match:
     entry: Entry
     length: int
 
+    @property
+    def takes_over(self) -> bool:
+        """Whether to use the entry's own cache: no sequence does, and it has little else, which costs less to
+        compute again than the cache costs to copy.
+        """
+        return self.entry.idle and self.entry.length - self.length <= _LITTLE
+
 
 class PrefixCache:
     """Prefixes that can be shared. Those of ended sequences take at most `most` bytes: the least recently
@@ -64,7 +72,7 @@ class PrefixCache:
 
     def find(self, key: Key, tokens: Sequence[int]) -> Match | None:
         """The longest prefix of `tokens` that an entry has and can go back to; None if it has no block. Of
-        equally long ones, an idle one that has nothing else.
+        equally long ones, one whose cache can be taken over.
         """
         path = list(self._walk(key, tokens))
         for depth in range(len(path), 0, -1):
@@ -74,7 +82,7 @@ class PrefixCache:
                 if (length := _common(entry, tokens, depth * BLOCK)) and entry.cache.cut(length) == length
             ]
             if matches:
-                return max(matches, key=lambda m: (m.length, m.entry.idle and m.entry.length == m.length))
+                return max(matches, key=lambda match: (match.length, match.takes_over))
         return None
 
     def share(self, entry: Entry, length: int) -> None:
@@ -98,6 +106,7 @@ class PrefixCache:
         if length < BLOCK or (found and found.length == length):
             return
         entry.cache.truncate(length)
+        entry.cache.release()
         self.share(entry, length)
         entry.idle, self._idle[entry] = True, entry.nbytes
         self.nbytes += entry.nbytes

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
+from airllm.engine.constraint import Constraint
 from airllm.engine.request import Request, Statistics
+from airllm.engine.sampling import TokenLogprob
 
-CANCELLED, DEADLINE, ERROR = (
-    "cancelled",
-    "deadline",
-    "error",
-)  # reasons besides those of airllm.engine.request
+# Reasons why a sequence ended, besides those of airllm.engine.request.
+CANCELLED, DEADLINE, ERROR = "cancelled", "deadline", "error"
 
 
 class QueueFull(RuntimeError):
@@ -34,7 +32,7 @@ class SequenceRequest:
 
     tokens: list[int]
     request: Request
-    constraint: Any = None
+    constraint: Constraint | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     deadline: float | None = None
@@ -53,8 +51,8 @@ class Event:
     id: int
     text: str
     tokens: list[int]
-    logprobs: list[Any]
-    prompt_logprobs: list[Any] | None
+    logprobs: list[TokenLogprob]
+    prompt_logprobs: list[TokenLogprob | None] | None
     reason: str
     error: Exception | None
     statistics: Statistics

@@ -79,7 +79,7 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._active: list[Sequence] = []  # the oldest first
         self._ended: list[Sequence] = []  # since the last step
-        self._next_id = 0
+        self._next_id, self._places = 0, limits.max_running
         self._between_ends, self._last_end = 1.0, clock()
         self._trained = TrainedContext(self._model.config.trained_context)
         self.counters = Counters()
@@ -91,10 +91,14 @@ class Scheduler:
         ValueError for tokens that the model does not know.
         """
         self._generator.check_tokens(request.tokens, "prompt")
+        request.request.sampling.require_known_tokens(len(self._generator.tokenizer))
         if len(self._active) + len(self._waiting) >= self.limits.max_running + self.limits.max_waiting:
             raise QueueFull(len(self._waiting), self._retry_after())
+        constraint, wanted = request.constraint, request.request
+        if constraint is None and wanted.new_constraint:
+            constraint = wanted.new_constraint()
         capacity = self._memory.capacity
-        text = Continuation(self._generator.tokenizer, request.tokens, request.request, capacity)
+        text = Continuation(self._generator.tokenizer, request.tokens, wanted, capacity, constraint)
         self._next_id += 1
         self._waiting.append(Sequence(self._next_id, request, text, self._clock()))
         return self._next_id
@@ -129,15 +133,10 @@ class Scheduler:
         event for each sequence that got a token or ended.
         """
         self._expire()
-        changed = self._decode()
-        changed += self._compute_piece()
-        now = self._clock()
-        for sequence in changed:
-            if sequence.text.reason and sequence in self._active:
-                self._retire(sequence)
+        running = [*self._decode(), *self._compute_piece()]
         ended, self._ended = self._ended, []
-        running = [sequence for sequence in changed if not sequence.text.reason]
-        return [sequence.event(now) for sequence in (*running, *ended)]
+        now = self._clock()
+        return [each.event(now) for each in (*running, *ended)]
 
     def _expire(self) -> None:
         """End the sequences that are past their deadlines."""
@@ -158,11 +157,14 @@ class Scheduler:
             if sequence.error is None:
                 self._share(sequence, entry)
                 self._memory.prefixes.keep(entry)
+            else:
+                self._memory.prefixes.forget(entry)
         else:
             self._waiting.remove(sequence)
         now = self._clock()
         self._between_ends += 0.1 * (now - self._last_end - self._between_ends)
         self._last_end = now
+        self._places = min(self._places + 1, self.limits.max_running)
         self.counters.ended[sequence.text.reason] += 1
         self._ended.append(sequence)
 
@@ -178,7 +180,7 @@ class Scheduler:
     # -------------------------------------------------------------------------------------------- decode
 
     def _decode(self) -> list[Sequence]:
-        """A token of each running sequence that has memory for it."""
+        """A token of each running sequence that has memory for it. Returns those that still run."""
         for sequence in list(self._active):
             if sequence.entry and sequence.decodes:
                 self._grow(sequence)
@@ -192,10 +194,10 @@ class Scheduler:
         self.counters.decode_passes += 1
         self.counters.decode_seconds += now - start
         if not logits:
-            return [sequence for sequence in running if sequence.error]
+            return []
         for sequence, row in zip(running, logits, strict=True):
             self._take(sequence, row, now)
-        return running
+        return [sequence for sequence in running if not sequence.text.reason]
 
     def _grow(self, sequence: Sequence) -> None:
         """Make room for a running sequence's next token. If there is none, the youngest sequence waits."""
@@ -212,6 +214,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         """Free an active sequence's memory. It waits, before all others, to be computed again."""
+        sequence.wait()
         self._memory.prefixes.forget(self._release(sequence))
         self._waiting.appendleft(sequence)
         self.counters.preempted += 1
@@ -220,30 +223,38 @@ class Scheduler:
         self, sequences: list[Sequence], run: Callable[[list[Cache]], Iterable[np.ndarray]]
     ) -> list[np.ndarray]:
         """Logits of a pass; none if it failed. An error ends its sequences, but if a memory budget is too
-        small for all of them, the youngest waits.
+        small for all of them, the youngest waits until another one ends.
         """
         self._trained.see(max(len(each.text.tokens) for each in sequences))
         try:
             return list(run([each.cache for each in sequences]))
         except MemoryBudgetError as error:
             if len(self._active) == 1:
-                sequences[0].fail(error)
+                self._fail(sequences[0], error)
             else:
                 self._preempt(self._active[-1])
+                self._places = len(self._active)
         except Exception as error:
             for sequence in sequences:
-                sequence.fail(error)
+                self._fail(sequence, error)
         return []
 
+    def _fail(self, sequence: Sequence, error: Exception) -> None:
+        sequence.fail(error)
+        self._retire(sequence)
+
     def _take(self, sequence: Sequence, logits: np.ndarray, now: float) -> None:
+        """Sample a sequence's next token, which may end it."""
         before = sequence.text.new_tokens
         sequence.take(logits, now)
         self.counters.new_tokens += sequence.text.new_tokens - before
+        if sequence.text.reason:
+            self._retire(sequence)
 
     # -------------------------------------------------------------------------------------------- prompts
 
     def _compute_piece(self) -> list[Sequence]:
-        """The next tokens of prompts, of as many as a piece has room for; the sequences that are done."""
+        """The next tokens of prompts, of as many as a piece has room for. Returns those that now run."""
         parts = self._next_piece()
         if not parts:
             return []
@@ -255,15 +266,21 @@ class Scheduler:
         def run(caches: list[Cache]) -> list[np.ndarray]:
             for sequence in sequences:
                 sequence.report()
-            return self._model.run(tokens, caches, prompts=wholes)
+            return self._model.run(tokens, caches, scores, prompts=wholes)
 
+        scores = sequences[0].scores_prompt
         logits = self._pass(sequences, run)
         now = self._clock()
         self.counters.prompt_passes += 1
         self.counters.prompt_seconds += now - start
         if not logits:
-            return [sequence for sequence in sequences if sequence.error]
+            return []
         self._pace.observe(kernels, sum(map(len, tokens)), now - start)
+        if scores:
+            sequences[0].score_prompt(logits[0])
+            if sequences[0].error:
+                self._retire(sequences[0])
+            return []
         return self._after_piece(sequences, logits, now)
 
     def _after_piece(self, sequences: list[Sequence], logits: list[np.ndarray], now: float) -> list[Sequence]:
@@ -273,7 +290,7 @@ class Scheduler:
             if sequence.computed == len(sequence.text.tokens):
                 self._take(sequence, row, now)
                 done.append(sequence)
-        return done
+        return [sequence for sequence in done if not sequence.text.reason]
 
     def _next_piece(self) -> dict[Sequence, list[int]]:
         """The next tokens of the oldest sequences whose prompts are not computed, as many as a piece has room
@@ -289,6 +306,8 @@ class Scheduler:
                 first, room = kernels, self._pace.tokens_within(kernels, seconds)
             elif kernels != first or room < STEP or self._clock() - begin >= seconds:
                 break
+            if sequence.scores_prompt:
+                return parts or {sequence: sequence.piece(room, self._most_generated)}
             parts[sequence] = sequence.piece(room, self._most_generated)
             room -= len(parts[sequence])
         return parts
@@ -301,7 +320,7 @@ class Scheduler:
         active. A waiting one whose prefix is in `parts` can soon share it, so it still waits.
         """
         yield from [each for each in self._active if not each.decodes]
-        while self._waiting and len(self._active) < self.limits.max_running:
+        while self._waiting and len(self._active) < self._places:
             sequence = self._waiting[0]
             match = self._find(sequence)
             shared = match.length if match else 0
@@ -351,7 +370,7 @@ class Scheduler:
         entry = match.entry if match else None
         if entry:
             prefixes.use(entry)
-        takes_over = bool(match and match.entry.idle and match.entry.length == match.length)
+        takes_over = bool(match and match.takes_over)
         if not takes_over and not memory.reserve(0, reserved, but=entry):
             takes_over = bool(entry and entry.idle)
             if not takes_over:
@@ -366,6 +385,7 @@ class Scheduler:
         """The cache of an idle entry, with only what matches."""
         self._memory.prefixes.forget(match.entry)
         match.entry.cache.truncate(match.length)
+        match.entry.cache.release()
         return match.entry.cache
 
     def _new_cache(self, match: Match | None) -> Cache:

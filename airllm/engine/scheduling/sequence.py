@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from airllm.engine.continuation import Continuation
 from airllm.engine.request import Statistics
+from airllm.engine.sampling import TokenLogprob, log_probabilities
 from airllm.engine.scheduling.pace import STEP
 from airllm.engine.scheduling.prefixes import Entry, Key
 from airllm.engine.scheduling.requests import ERROR, Event, SequenceRequest
 from airllm.memory.kv_cache import Cache
 
+_SCORED = 64  # tokens of a piece whose logits are all needed, which take much memory
 ONE = 1  # the length that selects the kernels of generated tokens
 
 
@@ -28,8 +28,10 @@ class Sequence:
         self.entry: Entry | None = None
         self.reserved = 0
         self.error: Exception | None = None
-        self.logprobs: list[Any] = []
-        self.prompt_logprobs: list[Any] | None = None if asked.prompt_logprobs is None else [None]
+        self.logprobs: list[TokenLogprob] = []
+        self.prompt_logprobs: list[TokenLogprob | None] | None = None
+        if asked.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
         self._added, self._first = now, 0.0
         self._told = 0  # tokens that events had
 
@@ -72,8 +74,34 @@ class Sequence:
         start, tokens = self.computed, self.text.tokens
         if start >= self.base:
             return tokens[start : start + min(most, most_generated)]
+        if self.scores_prompt:
+            return tokens[start : min(start + min(most, _SCORED), self.base - 1)]
         stop = (start + most) // STEP * STEP
         return tokens[start : min(stop if stop > start else start + most, self.base)]
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether its next piece needs the logits of all positions, for their log probabilities. The last
+        token of the prompt is a piece of its own, so that the text does not depend on this.
+        """
+        return self.prompt_logprobs is not None and self.computed < self.base - 1
+
+    def score_prompt(self, logits: np.ndarray) -> None:
+        """Append the log probabilities of tokens, by the logits (tokens, vocabulary) of the last piece. An
+        error ends this sequence.
+        """
+        assert self.prompt_logprobs is not None
+        first = self.computed - len(logits) + 1
+        for row, token in zip(logits, self.text.tokens[first : self.computed + 1], strict=True):
+            try:
+                self.prompt_logprobs.append(log_probabilities(row, token, self.asked.prompt_logprobs or 0))
+            except Exception as error:
+                return self.fail(error)
+
+    def wait(self) -> None:
+        """It is preempted: all of its tokens must be computed again."""
+        if self.prompt_logprobs is not None:
+            self.prompt_logprobs = [None]
 
     def report(self) -> None:
         """Report how much of the prompt is computed."""
@@ -83,7 +111,9 @@ class Sequence:
     def take(self, logits: np.ndarray, now: float) -> None:
         """Sample the next token. An error ends this sequence."""
         try:
-            self.text.take(logits)
+            token = self.text.take(logits)
+            if self.asked.logprobs is not None:
+                self.logprobs.append(log_probabilities(logits, token, self.asked.logprobs))
         except Exception as error:
             self.fail(error)
         self._first = self._first or now

@@ -1,0 +1,168 @@
+"""The answer that a conversation asks for: its prompt, what restricts it, and a reader of its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airllm.text.chat_template import ChatTemplate
+from airllm.text.grammar import GrammarError, Grammars
+from airllm.text.grammar.grammars import NewGrammarConstraint, with_options
+from airllm.text.grammar.schema import check_schema
+from airllm.text.reasoning import ReasoningReader, has_thought, is_thinking, tags_of
+from airllm.text.tokenizer import Tokenizer
+from airllm.text.tools.definitions import Tool, choose_tools, read_tools
+from airllm.text.tools.formats import HERMES, ToolFormat, format_of
+from airllm.text.tools.grammar import AnswerForm, Document, answer_grammar, control_tokens
+from airllm.text.tools.prompting import described_in_messages, with_parsed_arguments
+from airllm.text.tools.reader import CallDelta, ToolCallReader
+
+Messages = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What a piece of text added to an answer."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[CallDelta, ...] = ()
+
+
+class AnswerReader:
+    """Reads the thoughts, the text and the tool calls of an answer, piece by piece. Together, the deltas
+    depend only on the whole text.
+    """
+
+    def __init__(self, thoughts: ReasoningReader | None = None, calls: ToolCallReader | None = None):
+        self._thoughts, self._calls = thoughts, calls
+
+    @property
+    def calls(self) -> int:
+        """How many calls have begun."""
+        return self._calls.calls if self._calls else 0
+
+    def read(self, text: str, is_last: bool = False) -> Delta:
+        """What is final after this piece."""
+        reasoning = ""
+        deltas: list[CallDelta] = []
+        if self._thoughts:
+            reasoning, text = self._thoughts.read(text, is_last)
+        if self._calls:
+            text, deltas = self._calls.read(text, is_last)
+        return Delta(text, reasoning, tuple(deltas))
+
+
+@dataclass(frozen=True)
+class AnswerPlan:
+    """How to get an answer: encode `prompt` without a bos token, pass `new_constraint` and `shown_tokens` to
+    the request, and read the text with a reader of `new_reader`.
+    """
+
+    prompt: str
+    new_constraint: NewGrammarConstraint | None
+    shown_tokens: frozenset[int]
+    new_reader: Callable[[], AnswerReader]
+
+
+class AnswerFormat:
+    """The form of a model's answers. It plans answers, from any thread."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate, grammars: Grammars | None = None):
+        self._tokenizer, self._template = tokenizer, template
+        self._grammars = grammars or Grammars(tokenizer)
+        self._thoughts = tags_of(template.source)
+        self._known = format_of(template.source) if template.takes_tools else None
+
+    @property
+    def tool_format(self) -> ToolFormat:
+        """The form of tool calls: the template's, or one that the prompt describes."""
+        return self._known or HERMES
+
+    def plan(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: Any = "auto",
+        parallel_tool_calls: bool = True,
+        response_format: Mapping[str, Any] | None = None,
+        template_values: Mapping[str, Any] | None = None,
+    ) -> AnswerPlan:
+        """The plan for the answer to `messages`; the other arguments are those of OpenAI's chat completions.
+
+        Raises GrammarError for tools or a response format that are invalid or cannot be enforced, and
+        ChatTemplateError if the template rejects the messages.
+        """
+        known = read_tools(tools)
+        choice, schema = choose_tools(known, tool_choice), _response_schema(response_format)
+        prompt = self._render(messages, known, template_values or {})
+        thoughts = self._thoughts if self._thoughts and not has_thought(prompt, self._thoughts) else None
+        form = AnswerForm(
+            format=self.tool_format if choice.tools else None,
+            calls=[(tool.name, self._document(tool.enforced, tool.parameter)) for tool in choice.tools],
+            required=choice.required,
+            parallel=parallel_tool_calls,
+            json=self._document(*schema) if schema else None,
+            thoughts=thoughts,
+            thinking=thoughts is not None and is_thinking(prompt, thoughts),
+        )
+        control = control_tokens(_markers(form), self._tokenizer.vocabulary)
+        constraint = None if form.is_free else self._compile(form, control)
+        return AnswerPlan(prompt, constraint, frozenset(control.values()), lambda: _new_reader(form))
+
+    def _render(self, messages: Messages, tools: tuple[Tool, ...], values: Mapping[str, Any]) -> str:
+        if self._known or not (tools or _has_calls(messages)):
+            definitions = [tool.definition() for tool in tools] or None
+            return self._template.render(with_parsed_arguments(messages), tools=definitions, **values)
+        return self._template.render(described_in_messages(messages, tools, self.tool_format), **values)
+
+    def _document(self, schema: Any, parameter: str) -> Document:
+        """The engine's document of a schema. Compiles it alone too, for an error that names its place."""
+        self._grammars.json_schema(schema, parameter)
+        return with_options(check_schema(schema, parameter).document())
+
+    def _compile(self, form: AnswerForm, control: Mapping[str, int]) -> NewGrammarConstraint:
+        parameter = "tools" if form.calls else "response_format"
+        return self._grammars.lark(answer_grammar(form, control), parameter)
+
+
+def _has_calls(messages: Messages) -> bool:
+    return any(
+        isinstance(each, Mapping) and (each.get("tool_calls") or each.get("role") == "tool")
+        for each in messages
+    )
+
+
+def _markers(form: AnswerForm) -> list[str]:
+    """The texts whose control tokens belong to the answer."""
+    format, thoughts = form.format, form.thoughts
+    calls = (
+        [format.first, format.middle, format.between or "", format.last, *format.control] if format else []
+    )
+    return [*calls, *([thoughts.begin, thoughts.end] if thoughts else [])]
+
+
+def _new_reader(form: AnswerForm) -> AnswerReader:
+    return AnswerReader(
+        ReasoningReader(form.thoughts, form.thinking) if form.thoughts else None,
+        ToolCallReader(form.format) if form.format else None,
+    )
+
+
+def _response_schema(response_format: Mapping[str, Any] | None) -> tuple[Any, str] | None:
+    """The schema that a response format asks for, and its place in the request; None for any text."""
+    kind = "text" if response_format is None else response_format.get("type")
+    if kind == "text" or response_format is None:
+        return None
+    if kind == "json_object":
+        return {"type": "object"}, "response_format"
+    if kind != "json_schema":
+        expected = 'expected "text", "json_object" or "json_schema"'
+        raise GrammarError("response_format.type", "invalid value", detail=f"found {kind!r}, {expected}")
+    described = response_format.get("json_schema")
+    if not isinstance(described, Mapping) or "schema" not in described:
+        found = f"found {described!r}, expected an object with a name and a schema"
+        raise GrammarError("response_format.json_schema", "invalid value", detail=found)
+    return described["schema"], "response_format.json_schema.schema"

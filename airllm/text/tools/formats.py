@@ -1,0 +1,94 @@
+"""The forms in which models write tool calls. A chat template tells which one its model has learned."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+from dataclasses import dataclass
+
+# The beginning of a call as JSON, up to its arguments.
+_JSON_HEAD = r'\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|parameters)"\s*:\s*(?=\{)'
+_JSON_TAIL = r'(?:\s*,\s*"id"\s*:\s*"[^"]*")?\s*\}'
+_ALPHANUMERIC = string.ascii_letters + string.digits
+PYTHON_TAG = "<|python_tag|>"
+
+
+@dataclass(frozen=True)
+class ToolFormat:
+    """A form of calls: what a grammar writes, and what a reader finds.
+
+    Calls are `first`, then for each call `call`, its name, `middle`, its arguments and `after`; `between`
+    calls, or nothing if there can be only one; and `last`. `trigger` begins calls in a text; without one,
+    calls are the whole text. `head`, `next` and `tail` are the expressions of a reader: the first call up to
+    its arguments, the following one, and what follows the last arguments; `end` is `tail` as plain text
+    without spaces. A model may write white space where these have some.
+    """
+
+    name: str
+    trigger: str | None
+    first: str
+    call: str
+    middle: str
+    after: str
+    between: str | None
+    last: str
+    head: re.Pattern[str]
+    next: re.Pattern[str] | None
+    tail: re.Pattern[str]
+    end: str
+    control: tuple[str, ...] = ()  # texts that are control tokens in the vocabularies of these models
+    short_ids: bool = False
+
+    def new_id(self) -> str:
+        """An id for a call. Some templates accept only ids of nine letters and digits."""
+        if self.short_ids:
+            return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(9))
+        return f"call_{secrets.token_hex(12)}"
+
+    def write(self, calls: list[tuple[str, str]]) -> str:
+        """Calls, as names and arguments in JSON, as a model writes them."""
+        texts = [f"{self.call}{name}{self.middle}{arguments}{self.after}" for name, arguments in calls]
+        return f"{self.first}{(self.between or '').join(texts)}{self.last}"
+
+
+HERMES = ToolFormat(
+    "hermes", "<tool_call>",
+    first="<tool_call>\n", call='{"name": "', middle='", "arguments": ', after="}",
+    between="\n</tool_call>\n<tool_call>\n", last="\n</tool_call>",
+    head=re.compile("<tool_call>" + _JSON_HEAD), next=None,
+    tail=re.compile(_JSON_TAIL + r"\s*</tool_call>"), end="}</tool_call>",
+)  # fmt: skip
+
+MISTRAL_LIST = ToolFormat(
+    "mistral", "[TOOL_CALLS]",
+    first="[TOOL_CALLS][", call='{"name": "', middle='", "arguments": ', after="}", between=", ", last="]",
+    head=re.compile(r"\[TOOL_CALLS\]\s*\[" + _JSON_HEAD), next=re.compile(_JSON_TAIL + r"\s*," + _JSON_HEAD),
+    tail=re.compile(_JSON_TAIL + r"\s*\]"), end="}]", control=("[TOOL_CALLS]",), short_ids=True,
+)  # fmt: skip
+
+MISTRAL_ARGS = ToolFormat(
+    "mistral-args", "[TOOL_CALLS]",
+    first="[TOOL_CALLS]", call="", middle="[ARGS]", after="", between="[TOOL_CALLS]", last="",
+    head=re.compile(r"\[TOOL_CALLS\]\s*(?P<name>[\w-]+)(?:\[CALL_ID\]\w*)?\[ARGS\]\s*(?=\{)"), next=None,
+    tail=re.compile(""), end="", control=("[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"), short_ids=True,
+)  # fmt: skip
+
+LLAMA = ToolFormat(
+    "llama", None,
+    first="", call='{"name": "', middle='", "parameters": ', after="}", between=None, last="",
+    head=re.compile(_JSON_HEAD), next=None, tail=re.compile(_JSON_TAIL), end="}", control=(PYTHON_TAG,),
+)  # fmt: skip
+
+
+def format_of(template: str) -> ToolFormat | None:
+    """The form that a chat template's source shows; None if it shows none that is known."""
+    if "<function=" in template:  # calls as XML
+        return None
+    if "<tool_call>" in template:
+        return HERMES
+    if "[TOOL_CALLS]" in template:
+        return MISTRAL_ARGS if "[ARGS]" in template else MISTRAL_LIST
+    if re.search(r'"parameters\\?"\s*:', template) and "<|eot_id|>" in template:
+        return LLAMA
+    return None

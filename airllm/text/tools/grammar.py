@@ -1,0 +1,134 @@
+"""The grammar of an answer: thoughts, text, tool calls and JSON, in the engine's variant of Lark."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airllm.text.reasoning import ReasoningTags
+from airllm.text.tools.formats import PYTHON_TAG, ToolFormat
+from airllm.text.vocabulary import Vocabulary
+
+_MOST_CALLS = 32
+_MARKER = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")  # what may be a control token
+_ANY_TEXT = "/(?s:.*)/"
+
+Document = Mapping[str, Any]  # the engine's document of a JSON schema
+
+
+@dataclass(frozen=True)
+class AnswerForm:
+    """What an answer may be. `calls`: the names of tools and the documents of their arguments. `thoughts`:
+    the tags if there may be thoughts; `thinking` if they have begun. `json`: the document of the text.
+    """
+
+    format: ToolFormat | None = None
+    calls: Sequence[tuple[str, Document]] = ()
+    required: bool = False
+    parallel: bool = True
+    json: Document | None = None
+    thoughts: ReasoningTags | None = None
+    thinking: bool = False
+
+    @property
+    def is_free(self) -> bool:
+        """Whether any text will do."""
+        return not self.calls and self.json is None
+
+
+def control_tokens(texts: Sequence[str], vocabulary: Vocabulary) -> dict[str, int]:
+    """The markers in these texts that are control tokens."""
+    markers = {marker for text in texts for marker in _MARKER.findall(text)}
+    known = {marker: vocabulary.ids[marker] for marker in markers if marker in vocabulary.ids}
+    return {marker: token for marker, token in known.items() if vocabulary.is_special(token)}
+
+
+def answer_grammar(form: AnswerForm, control: Mapping[str, int]) -> str:
+    """The grammar of a form that is not free. `control`: the control tokens among its markers."""
+    return _Writer(form, control).grammar()
+
+
+@dataclass
+class _Writer:
+    form: AnswerForm
+    control: Mapping[str, int]
+    rules: list[str] = field(default_factory=list)
+
+    def grammar(self) -> str:
+        self.rules.append(f"start: {self._thoughts()} answer")
+        options = [] if self.form.required else [self._text()]
+        if self.form.calls:
+            options.append(self._calls())
+        self.rules.append(f"answer: {' | '.join(options)}")
+        return "\n".join(self.rules)
+
+    def _thoughts(self) -> str:
+        """The thoughts before an answer; they may be absent if the prompt has not begun them."""
+        if self.form.thoughts is None:
+            return ""
+        self.rules.append(f"thoughts: {self._up_to('thoughts_end', self.form.thoughts.end, _ANY_TEXT)} GAP")
+        self.rules.append(r"GAP: /[\n ]{0,4}/")
+        return "thoughts" if self.form.thinking else f"({self._literal(self.form.thoughts.begin)} thoughts)?"
+
+    def _text(self) -> str:
+        """The answer without calls."""
+        if self.form.json is not None:
+            return _json(self.form.json)
+        self.rules.append("text: PLAIN")
+        if self.form.format and self.form.format.trigger is None:
+            self._plain(r'\s*\{\s*"name"')
+        return "text"
+
+    def _calls(self) -> str:
+        """One call or several, after text if it is free."""
+        format = self.form.format
+        assert format
+        for i, (name, document) in enumerate(self.form.calls):
+            head, tail = self._literal(f"{format.call}{name}{format.middle}"), self._literal(format.after)
+            self.rules.append(f"call_{i}: {head} {_json(document)} {tail}")
+        self.rules.append(f"call: {' | '.join(f'call_{i}' for i in range(len(self.form.calls)))}")
+        more = ""
+        if self.form.parallel and format.between is not None:
+            more = f"({self._literal(format.between)} call){{0,{_MOST_CALLS - 1}}}"
+        return f"{self._beginning(format)} call {more} {self._literal(format.last)}"
+
+    def _beginning(self, format: ToolFormat) -> str:
+        """What precedes the first call."""
+        if format.trigger is None:
+            return f"<[{self.control[PYTHON_TAG]}]>?" if PYTHON_TAG in self.control else ""
+        if self.form.required or self.form.json is not None:
+            return self._literal(format.first)
+        self._plain("")
+        rest = self._literal(format.first.removeprefix(format.trigger))
+        return f"{self._up_to('lead', format.trigger, 'PLAIN')} {rest}"
+
+    def _plain(self, but: str) -> None:
+        """The terminal of free text, which does not begin like thoughts, nor with the expression `but`."""
+        begins = [but] if but else []
+        if self.form.thoughts is not None and not self.form.thinking:
+            begins.append(rf"\s*{re.escape(self.form.thoughts.begin)}")
+        hidden = "".join(f" & ~/(?:{begin})(?s:.*)/" for begin in begins)
+        self.rules.append(f"PLAIN: {_ANY_TEXT}{hidden}")
+
+    def _up_to(self, rule: str, marker: str, text: str) -> str:
+        """Text up to a marker, and the marker."""
+        if marker in self.control:  # a control token cannot be part of a text
+            return f"{text} {self._literal(marker)}"
+        self.rules.append(f"{rule}[lazy]: {text} {self._literal(marker)}")
+        return rule
+
+    def _literal(self, text: str) -> str:
+        """Exactly this text, with its control tokens."""
+        parts = re.split(f"({'|'.join(map(re.escape, self.control))})", text) if self.control else [text]
+        return " ".join(
+            f"<[{self.control[part]}]>" if part in self.control else json.dumps(part, ensure_ascii=False)
+            for part in parts
+            if part
+        )
+
+
+def _json(document: Document) -> str:
+    return f"%json {json.dumps(document)}"
