@@ -3,7 +3,6 @@
 import json
 import time
 
-import pytest
 from chat_page import wait
 from fake_chat_server import PAGE, Answer, Refusal, complete
 from selenium.webdriver.common.by import By
@@ -63,16 +62,16 @@ def test_the_next_question_has_what_was_said(page):
     ]
 
 
-@pytest.mark.parametrize("how", ["escape", "button"])
-def test_stop(page, how):
-    answer = page.server.next()
-    page.send("Count")
-    answer.write("One, two")
-    page.wait_for_texts("Count", "One, two")
-    page.press(Keys.ESCAPE) if how == "escape" else page.click("#stop")
-    page.wait_for_end()
-    assert answer.gone.wait(5), "the server still writes"
-    assert "You stopped it" in page.messages[1]["footer"] and page.focused == "prompt"
+def test_stop(page):
+    for stop in (lambda: page.press(Keys.ESCAPE), lambda: page.click("#stop")):
+        answer = page.server.next()
+        page.send("Count")
+        answer.write("One, two")
+        wait(lambda: page.texts[-2:] == ["Count", "One, two"], "the first words")
+        stop()
+        page.wait_for_end()
+        assert answer.gone.wait(5), "the server still writes"
+        assert "You stopped it" in page.messages[-1]["footer"] and page.focused == "prompt"
     page.ask("Go on", complete("three"))
     assert page.server.bodies[-1]["messages"][1] == {"role": "assistant", "content": "One, two"}
 
@@ -245,31 +244,31 @@ return texts.map((each) => {
 """
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_all_text_can_be_read(page, scheme):
+def test_all_text_can_be_read(page):
     page.expected = ["429"]
-    page.prefer(scheme)
     page.ask(
         "# Hello", complete("# A\n\n`code` [a](https://a.example)\n\n> b\n\n```\nc\n```\n\n|d|\n|-|\n|e|")
     )
     page.send("More", Refusal(429, "Busy.", None, {"Retry-After": "99"}))
     page.wait_for_notice("Busy.")
-    contrast, text = page.run(CONTRAST)
-    assert 4.5 <= contrast <= 21, (contrast, text)
+    for scheme in ("light", "dark"):
+        page.prefer(scheme)
+        contrast, text = page.run(CONTRAST)
+        assert 4.5 <= contrast <= 21, (scheme, contrast, text)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_light_and_dark(page, scheme):
+def test_light_and_dark(page):
     ground = "return getComputedStyle(document.body).backgroundColor"
-    page.prefer(scheme)
-    follows = page.run(ground)
-    for _ in range(2 if scheme == "light" else 1):  # auto, light, dark
+    grounds = {}
+    for scheme in ("dark", "light"):
+        page.prefer(scheme)
+        grounds[scheme] = page.run(ground)
+    assert grounds["light"] != grounds["dark"]
+    for chosen in ("light", "dark"):
         page.click("#theme")
-    chosen = page.run(ground)
-    name = "dark" if scheme == "light" else "light"
-    assert follows != chosen and page.find("#theme").text == f"Theme: {name}"
+        assert page.run(ground) == grounds[chosen] and page.find("#theme").text == f"Theme: {chosen}"
     page.reload()
-    assert page.run(ground) == chosen
+    assert page.run(ground) == grounds["dark"], "the choice is not kept"
 
 
 # ------------------------------------------------------------------------------------------ keys, widths

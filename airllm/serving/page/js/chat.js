@@ -229,7 +229,8 @@ export class Chat extends EventTarget {
     run.answer.state = stopped ? "stopped" : "broken";
     if (!run.answer.content && !run.answer.reasoning) tree.removeMessage(conversation, run.answer);
     if (stopped) return;
-    this.#problems.set(conversation.id, error instanceof ServerError ? error : new ServerError("broken", String(error)));
+    const problem = error instanceof ServerError ? error : new ServerError("broken", String(error));
+    this.#problems.set(conversation.id, problem);
     if (error.kind === "key") this.#emit("key", error.message);
     if (error.kind === "offline") this.findModels();
   }

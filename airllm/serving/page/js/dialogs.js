@@ -12,8 +12,13 @@ export function openSettings(chat) {
 }
 
 function readFields(form) {
-  const fields = [...form.querySelectorAll("[name]")].filter((field) => field.value.trim() && field.validity.valid);
-  return Object.fromEntries(fields.map((field) => [field.name, field.type === "number" ? field.valueAsNumber : field.value]));
+  const fields = [...form.querySelectorAll("[name]")];
+  const given = fields.filter((field) => field.value.trim() && field.validity.valid);
+  return Object.fromEntries(given.map((field) => [field.name, readField(field)]));
+}
+
+function readField(field) {
+  return field.type === "number" ? field.valueAsNumber : field.value;
 }
 
 /** Asks for the key that the server wants. */
@@ -32,7 +37,8 @@ export function openKeyDialog(chat, why) {
 export function confirmDeletion(title) {
   const dialog = find("confirm");
   find("confirm-title").textContent = "Delete this conversation?";
-  find("confirm-text").replaceChildren(create("q", { dir: "auto" }, title), " and all its messages are deleted from this browser.");
+  const quoted = create("q", { dir: "auto" }, title);
+  find("confirm-text").replaceChildren(quoted, " and all its messages are deleted from this browser.");
   dialog.returnValue = "";
   dialog.showModal();
   return new Promise((resolve) => {

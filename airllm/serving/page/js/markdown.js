@@ -4,14 +4,16 @@
 import { Lexer } from "../vendor/marked.esm.js";
 import { create, createCopyButton } from "./dom.js";
 
+const UNSEEN = new Set(["space", "def"]);
 const LINKED = new Set(["http:", "https:", "mailto:"]);
 const DEEPEST = 24; // levels of quotes and lists; deeper ones are shown as their text
 const ENTITY = /&(?:#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6})|([a-zA-Z]\w{1,8}));/g;
 const ENTITIES = {
   amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", copy: "©", reg: "®", trade: "™", deg: "°",
-  hellip: "…", ndash: "–", mdash: "—", lsquo: "‘", rsquo: "’", ldquo: "“", rdquo: "”", bull: "•", middot: "·",
-  times: "×", divide: "÷", plusmn: "±", minus: "−", le: "≤", ge: "≥", ne: "≠", asymp: "≈", infin: "∞", rarr: "→",
-  larr: "←", harr: "↔", euro: "€", pound: "£", sect: "§", para: "¶", laquo: "«", raquo: "»", shy: "\u00ad",
+  hellip: "…", ndash: "–", mdash: "—", lsquo: "‘", rsquo: "’", ldquo: "“", rdquo: "”", bull: "•",
+  middot: "·", times: "×", divide: "÷", plusmn: "±", minus: "−", le: "≤", ge: "≥", ne: "≠", asymp: "≈",
+  infin: "∞", rarr: "→", larr: "←", harr: "↔", euro: "€", pound: "£", sect: "§", para: "¶",
+  laquo: "«", raquo: "»", shy: "\u00ad",
 };
 const shown = new WeakMap(); // container -> the tokens that its children show
 
@@ -33,11 +35,13 @@ export function finishMarkdown(container, text) {
 
 function parse(text) {
   try {
-    return new Lexer({ gfm: true }).lex(text).filter((token) => token.type !== "space" && token.type !== "def");
+    return new Lexer({ gfm: true }).lex(text).filter(isSeen);
   } catch {
     return [{ type: "plain", raw: text }]; // nested deeper than the parser's stack
   }
 }
+
+const isSeen = (token) => !UNSEEN.has(token.type);
 
 function showBlock(container, index, token, before) {
   const child = container.childNodes[index];
@@ -69,7 +73,7 @@ function buildBlock(token, depth) {
 }
 
 function buildBlocks(tokens, depth) {
-  return tokens.filter((token) => token.type !== "space" && token.type !== "def").map((token) => buildBlock(token, depth));
+  return tokens.filter(isSeen).map((token) => buildBlock(token, depth));
 }
 
 /** A tight list item's text stands in the item itself. */
@@ -94,8 +98,9 @@ function buildList(token, depth) {
 }
 
 function buildItem(item, depth) {
-  const first = item.tokens[0];
-  const inside = item.loose && first?.type === "text" ? [{ ...first, type: "paragraph" }, ...item.tokens.slice(1)] : item.tokens;
+  const [first, ...rest] = item.tokens;
+  const isParagraph = item.loose && first?.type === "text";
+  const inside = isParagraph ? [{ ...first, type: "paragraph" }, ...rest] : item.tokens;
   return create("li", item.task ? { class: "task" } : {}, ...buildBlocks(inside, depth));
 }
 

@@ -85,13 +85,17 @@ export class MessageView {
     const note = this.message.role === "assistant" && ENDINGS[this.message.state];
     if (note) parts.push(create("span", { class: "ending" }, note));
     const { statistics } = this.message;
-    if (statistics) parts.push(create("span", { class: "statistics", title: describeDetails(statistics) }, describe(statistics)));
+    if (statistics) {
+      const attributes = { class: "statistics", title: describeDetails(statistics) };
+      parts.push(create("span", attributes, describe(statistics)));
+    }
     return parts;
   }
 
   #buildActions() {
-    const copy = createCopyButton("Copy", () => (this.message.role === "user" ? this.message.content : splitReasoning(this.message).answer));
-    const [icon, label, act] = this.message.role === "user"
+    const own = this.message.role === "user";
+    const copy = createCopyButton("Copy", () => (own ? this.message.content : splitReasoning(this.message).answer));
+    const [icon, label, act] = own
       ? ["edit", "Edit", () => this.edit()]
       : ["again", "Answer again", () => this.#chat.regenerate(this.message)];
     const button = createIconButton(icon, label, act);
@@ -108,8 +112,10 @@ export class MessageView {
       button.disabled = Boolean(this.#chat.run) || !branches[place - 1 + by];
       return button;
     };
-    const count = create("span", { class: "count", "aria-label": `Branch ${place} of ${branches.length}` }, `${place}/${branches.length}`);
-    return [create("span", { class: "branches" }, step("back", "Branch before", -1), count, step("forth", "Next branch", 1))];
+    const attributes = { class: "count", role: "img", "aria-label": `Branch ${place} of ${branches.length}` };
+    const count = create("span", attributes, `${place}/${branches.length}`);
+    const [back, forth] = [step("back", "Branch before", -1), step("forth", "Next branch", 1)];
+    return [create("span", { class: "branches" }, back, count, forth)];
   }
 
   // -------------------------------------------------------------------------------------------- editing

@@ -33,7 +33,8 @@ export function showProblem(chat, problem) {
 
 function buildUnanswered(chat) {
   const button = create("button", { type: "button", on: { click: () => chat.retry() } }, "Answer it");
-  return create("div", { class: "notice quiet" }, create("p", {}, "Your message has no answer."), create("p", { class: "buttons" }, button));
+  const text = create("p", {}, "Your message has no answer.");
+  return create("div", { class: "notice quiet" }, text, create("p", { class: "buttons" }, button));
 }
 
 function buildNotice(chat, problem) {
@@ -55,7 +56,8 @@ function buildActions(chat, problem) {
   if (problem.kind === "context") return [button("New conversation", () => chat.openNew())];
   const again = button(problem.kind === "busy" ? "Try now" : "Try again", () => chat.retry());
   if (problem.kind !== "key") return [again];
-  return [button("Enter the key", () => chat.dispatchEvent(new CustomEvent("key", { detail: problem.message }))), again];
+  const ask = () => chat.dispatchEvent(new CustomEvent("key", { detail: problem.message }));
+  return [button("Enter the key", ask), again];
 }
 
 function countDown(chat, problem, wait) {

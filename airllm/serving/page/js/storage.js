@@ -57,7 +57,9 @@ function parseConversation(text) {
 }
 
 /** False: the browser has no room left. */
-export const saveConversation = (conversation) => write(local, CONVERSATION + conversation.id, JSON.stringify(conversation));
+export function saveConversation(conversation) {
+  return write(local, CONVERSATION + conversation.id, JSON.stringify(conversation));
+}
 
 function write(area, name, text) {
   try {
