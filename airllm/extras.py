@@ -13,6 +13,7 @@ _CHECKOUT = Path(__file__).resolve().parents[1]
 MODULES = {
     "models": ("tokenizers", "jinja2", "rich", "gguf", "prompt_toolkit"),
     "hub": ("huggingface_hub",),
+    "serve": ("starlette", "uvicorn", "msgspec", "prometheus_client"),
     "report": ("matplotlib", "threadpoolctl"),
     "mpi": ("mpi4py",),
     "structured": ("llguidance",),

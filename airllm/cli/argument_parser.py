@@ -11,6 +11,7 @@ from typing import Any
 
 from airllm import __version__
 from airllm.backends.declaration import shipped
+from airllm.cli import server
 
 _MODEL = "the model: see MODEL below"
 _MODELS = """\
@@ -41,6 +42,10 @@ _EXAMPLES = {
         airllm chat smollm2
         airllm chat model.gguf --system "You are a pirate." --context 4096
         printf 'Hi!\\nAnd who are you?\\n' | airllm chat smollm2 -q""",
+    "serve": """
+        airllm serve smollm2
+        airllm serve model.gguf --port 9000 --context 4096 --max-running 8
+        AIRLLM_API_KEY=... airllm serve smollm2 --host 0.0.0.0""",
     "info": """
         airllm info
         airllm info smollm2
@@ -80,7 +85,16 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("-V", "--version", action="version", version=f"airllm {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for add in (_add_generate, _add_chat, _add_info, _add_profile, _add_tune, _add_quantize, _add_cpp_flags):
+    for add in (
+        _add_generate,
+        _add_chat,
+        _add_serve,
+        _add_info,
+        _add_profile,
+        _add_tune,
+        _add_quantize,
+        _add_cpp_flags,
+    ):
         add(commands)
     return parser
 
@@ -185,6 +199,18 @@ def _add_chat(commands: Any) -> None:
     parser.add_argument("model", metavar="MODEL", help=_MODEL)
     parser.add_argument("--system", metavar="TEXT", help="the system prompt")
     _add_generation(parser, "0.7, with a top-p of 0.95")
+
+
+def _add_serve(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "serve",
+        "serve a model to many clients, with OpenAI's interface and a page to chat",
+        "The server listens at 127.0.0.1 unless you say otherwise. SIGTERM finishes the answers that run.",
+    )
+    parser.add_argument("model", metavar="MODEL", help=_MODEL)
+    server.add_arguments(parser)
+    _add_engine(parser)
 
 
 def _add_info(commands: Any) -> None:

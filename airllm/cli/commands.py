@@ -168,6 +168,20 @@ def chat(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def serve(options: argparse.Namespace) -> int:
+    """Serve a model to many clients, with OpenAI's interface."""
+    from airllm.cli import server
+
+    with report_as_user_error(options, origins="cors_origin", keys="api_key", names="model_name"):
+        settings = server.options_of(options)
+    with (
+        contextlib.closing(server.listen(settings)) as listening,
+        open_engine(options) as engine,
+        report_as_user_error(options, max_waiting="queue", cache_bytes="cache_memory"),
+    ):
+        return server.serve(engine, settings, listening, options)
+
+
 def info(options: argparse.Namespace) -> int:
     """Print the backends of this machine, or a description of a model."""
     if options.model is None:
@@ -277,6 +291,7 @@ def cpp_flags(options: argparse.Namespace) -> int:
 _COMMANDS = {
     "generate": generate,
     "chat": chat,
+    "serve": serve,
     "info": info,
     "profile": profile,
     "tune": tune_backends,
