@@ -1,9 +1,10 @@
 """Compare the speed of two checkouts, each with its own build: ops on the C++ backend, and the engine.
 
-    python benchmarks/compare_checkouts.py ../before .
+    python benchmarks/compare_checkouts.py ../before . [--model MODEL.gguf ...]
 
 Each checkout runs in its own process, in turns, so that other load slows both. A ratio above 1 means that the
-second is faster. AIRLLM_CPU_ISA applies to both. The model is small and random, and created here.
+second is faster. AIRLLM_CPU_ISA applies to both. The model is small and random, and created here; with
+`--model`, only these models are compared.
 """
 
 from __future__ import annotations
@@ -84,13 +85,19 @@ def cases(model: Path, form: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The calls to time, in the checkout that the worker imports."""
     from airllm import tensor_ops
     from airllm.formats import Quantized
-    from airllm.layer_engine import LayerWiseInferenceEngine
 
     data = _random((FEED_FORWARD, WIDTH), form)
     weight = data if form == "f16" else Quantized(data, form)
     for rows in ROWS:
         x = np.random.default_rng(2).standard_normal((rows, WIDTH)).astype(np.float32)
         yield f"linear {form} {rows} rows", partial(tensor_ops.linear, x, weight, backend="cpp")
+    yield from model_cases(model, form)
+
+
+def model_cases(model: Path, name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Prefill and decode of a model."""
+    from airllm.layer_engine import LayerWiseInferenceEngine
+
     engine = LayerWiseInferenceEngine(model, backend="cpp")
     cache = engine.new_cache()
     prompt = [int(each) for each in np.random.default_rng(3).integers(0, WORDS, PROMPT)]
@@ -104,15 +111,18 @@ def cases(model: Path, form: str) -> Iterator[tuple[str, Callable[[], Any]]]:
         for token in prompt[:TOKENS]:
             engine.forward([token], cache)
 
-    yield f"prefill {form}", prefill
-    yield f"decode {form}", decode
+    yield f"prefill {name}", prefill
+    yield f"decode {name}", decode
 
 
-def work(folder: Path) -> None:
+def work(folder: Path, models: list[Path]) -> None:
     """Answer the parent: the cases, then for each line with a case and seconds, the time of a call."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    found = dict(case for form in FORMATS for case in cases(folder / f"{form}.gguf", form))
+    if models:
+        found = dict(case for model in models for case in model_cases(model, model.stem))
+    else:
+        found = dict(case for form in FORMATS for case in cases(folder / f"{form}.gguf", form))
     print(json.dumps(list(found)), file=answers)
     for line in sys.stdin:
         name, seconds = json.loads(line)
@@ -132,10 +142,11 @@ def work(folder: Path) -> None:
 class Worker:
     """The worker process of a checkout."""
 
-    def __init__(self, checkout: Path, folder: Path):
+    def __init__(self, checkout: Path, folder: Path, models: list[Path]):
         paths = f"{checkout}{os.pathsep}{checkout / 'cpp_ext'}"
         variables = {**os.environ, "PYTHONPATH": paths, "AIRLLM_TUNING": "off", "PYTHONSAFEPATH": "1"}
         command = [sys.executable, str(Path(__file__).resolve()), "--worker", str(folder)]
+        command += [str(model.resolve()) for model in models]
         pipe = subprocess.PIPE
         self.checkout = checkout
         self.process = subprocess.Popen(
@@ -182,11 +193,12 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=10, help="turns of each side (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.1, help="of a turn (default: %(default)s)")
+    parser.add_argument("--model", type=Path, action="append", default=[], help="a GGUF file, or several")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for form in FORMATS:
             write_model(Path(folder) / f"{form}.gguf", form)
-        sides = [Worker(checkout.resolve(), Path(folder)) for checkout in options.checkouts]
+        sides = [Worker(checkout.resolve(), Path(folder), options.model) for checkout in options.checkouts]
         found = compared(sides, options.rounds, options.seconds)
         for side in sides:
             side.close()
@@ -195,6 +207,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
-        work(Path(sys.argv[2]))
+        work(Path(sys.argv[2]), list(map(Path, sys.argv[3:])))
     else:
         main()

@@ -4,10 +4,9 @@
     python benchmarks/synthetic_models.py llama-3-70b q4_k_m model.gguf --layers 20
     python benchmarks/synthetic_models.py llama-3.1-8b f16 model.gguf --tokenizer other.gguf
 
-A format is f16, a block format, or the mix q4_k_m: q4_k, with q6_k for the output and for the `attn_v` and
-`ffn_down` of half of the layers, by llama.cpp's rule. Every block is valid. Weights have mean 0 and a size
-that keeps activations bounded, so logits are finite, but the text has no meaning. Tensors repeat a random
-tile: memory does not grow with the model, and a file system that compresses would store little of the file.
+A format is one that `airllm quantize` can write, also a mix of them. Weights are normal values of a size that
+keeps activations bounded, so logits are finite, but the text has no meaning. Tensors repeat a random tile:
+memory does not grow with the model, and a file system that compresses would store little of the file.
 
 The vocabulary is bytes and unused tokens, or that of the file `--tokenizer`, filled up with unused tokens.
 """
@@ -25,9 +24,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import ml_dtypes
 import numpy as np
 
 from airllm import tensor_ops
+from airllm.convert.mixes import TARGETS, Mix, format_of_matrix
+from airllm.convert.mixes import Shape as RuleShape
 from airllm.files.gguf import GgufFile
 from airllm.files.gguf_writer import (
     ARRAY,
@@ -42,7 +44,7 @@ from airllm.files.gguf_writer import (
     nbytes_of,
     write_gguf,
 )
-from airllm.formats import FORMATS, Quantized
+from airllm.formats import FORMATS
 from airllm.progress import OnProgress, unseen
 from airllm.readable import size
 
@@ -76,8 +78,6 @@ SHAPES = {
         4096, 32, 14_336, 32, 8, 32_000, context=32_768, rope_base=1e6, experts=8, experts_used=2
     ),
 }
-MIXES = {"q4_k_m": 15}  # mix -> llama.cpp's number of the file type
-FORMAT_NAMES = (*MIXES, "f16", *FORMATS)
 
 _TILE = 1 << 20  # values of a tile
 _NORMAL, _CONTROL, _UNUSED = 1, 3, 5  # GGUF's types of tokens
@@ -90,19 +90,20 @@ def write_model(
     tokenizer: Path | None = None,
     on_progress: OnProgress = unseen,
 ) -> Path:
-    """Write a model of this shape in one of FORMAT_NAMES; returns `path`.
+    """Write a model of this shape in one of TARGETS; returns `path`.
 
-    Raises ValueError if rows do not have whole blocks of the format, OSError if the file cannot be written.
+    Raises ValueError if the tokenizer has too many tokens, OSError if the file cannot be written.
     """
-    tensors = [_plan(name, size, kind) for name, size, kind in _tensors(shape, format)]
-    write_gguf(path, "llama", [*_sizes(shape, format), *_vocabulary(shape, tokenizer)], tensors, on_progress)
+    mix = TARGETS[format]
+    tensors = [_plan(*each) for each in _tensors(shape, mix)]
+    write_gguf(path, "llama", [*_sizes(shape, mix), *_vocabulary(shape, tokenizer)], tensors, on_progress)
     return path
 
 
 # ------------------------------------------------------------------------------------------------ metadata
 
 
-def _sizes(s: Shape, format: str) -> Iterator[Key]:
+def _sizes(s: Shape, mix: Mix) -> Iterator[Key]:
     numbers = {
         "block_count": s.layers,
         "context_length": s.context,
@@ -119,13 +120,7 @@ def _sizes(s: Shape, format: str) -> Iterator[Key]:
         yield Key(f"llama.{name}", number, UINT32)
     yield Key("llama.attention.layer_norm_rms_epsilon", 1e-5, FLOAT32)
     yield Key("llama.rope.freq_base", s.rope_base, FLOAT32)
-    if kind := _file_type(format):
-        yield Key("general.file_type", kind, UINT32)
-
-
-def _file_type(format: str) -> int | None:
-    """llama.cpp's number of a file in this format; None if it has none."""
-    return {**MIXES, "f16": 1}[format] if format not in FORMATS else FORMATS[format].file_type
+    yield Key("general.file_type", mix.file_type, UINT32)
 
 
 def _vocabulary(s: Shape, tokenizer: Path | None) -> Iterator[Key]:
@@ -174,11 +169,24 @@ def _keys_of(tokenizer: Path) -> tuple[list[str], list[int], list[Key]]:
 # ------------------------------------------------------------------------------------------------- tensors
 
 
-def _tensors(s: Shape, format: str) -> Iterator[tuple[str, tuple[int, ...], str]]:
+def _tensors(s: Shape, mix: Mix) -> Iterator[tuple[str, tuple[int, ...], str]]:
     """Name, shape and format of each tensor, in the order of the file."""
+    rule = RuleShape(s.layers, s.experts, s.heads // s.kv_heads)
+    output = "token_embd.weight" if s.tied else "output.weight"
+    for name, shape in _shapes(s):
+        if len(shape) == 1 or "ffn_gate_inp" in name:
+            yield name, shape, "float32"
+        else:
+            yield name, shape, format_of_matrix(mix, name, shape[-1], rule, name == output)
+
+
+def _shapes(s: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     kv, wide = s.kv_heads * s.head_dim, s.feed_forward
     experts, suffix = ((s.experts,), "_exps") if s.experts else ((), "")
-    matrices: dict[str, tuple[int, ...]] = {
+    of_layer: dict[str, tuple[int, ...]] = {
+        "attn_norm": (s.width,),
+        "ffn_norm": (s.width,),
+        **({"ffn_gate_inp": (s.experts, s.width)} if s.experts else {}),
         "attn_q": (s.width, s.width),
         "attn_k": (kv, s.width),
         "attn_v": (kv, s.width),
@@ -187,82 +195,33 @@ def _tensors(s: Shape, format: str) -> Iterator[tuple[str, tuple[int, ...], str]
         f"ffn_up{suffix}": (*experts, wide, s.width),
         f"ffn_down{suffix}": (*experts, s.width, wide),
     }
-    yield "token_embd.weight", (s.vocabulary, s.width), _format_of("output" if s.tied else "", format)
+    yield "token_embd.weight", (s.vocabulary, s.width)
     for i in range(s.layers):
-        yield f"blk.{i}.attn_norm.weight", (s.width,), "float32"
-        yield f"blk.{i}.ffn_norm.weight", (s.width,), "float32"
-        if s.experts:
-            yield f"blk.{i}.ffn_gate_inp.weight", (s.experts, s.width), "float32"
-        for name, shape in matrices.items():
-            yield f"blk.{i}.{name}.weight", shape, _format_of(name, format, i, s.layers)
-    yield "output_norm.weight", (s.width,), "float32"
+        yield from ((f"blk.{i}.{name}.weight", shape) for name, shape in of_layer.items())
+    yield "output_norm.weight", (s.width,)
     if not s.tied:
-        yield "output.weight", (s.vocabulary, s.width), _format_of("output", format)
-
-
-def _format_of(name: str, format: str, layer: int = 0, layers: int = 1) -> str:
-    """The format of a matrix, by llama.cpp's rule for the mixes."""
-    if format not in MIXES:
-        return {"f16": "float16"}.get(format, format)
-    eighth = layers // 8
-    more_bits = layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
-    fine = name == "output" or (more_bits and name.startswith(("attn_v", "ffn_down")))
-    return "q6_k" if fine else "q4_k"
+        yield "output.weight", (s.vocabulary, s.width)
 
 
 def _plan(name: str, shape: tuple[int, ...], format: str) -> PlannedTensor:
-    """The tensor `name`. Raises ValueError if its rows do not have whole blocks."""
-    if format in FORMATS and shape[-1] % FORMATS[format].values:
-        each = FORMATS[format].values
-        raise ValueError(f"{name} has rows of {shape[-1]}, expected a multiple of {each} for {format}")
     kind = FORMATS[format].ggml_type if format in FORMATS else FLOATS[format]
 
     def pieces() -> Iterator[np.ndarray]:
+        tile = np.ones((1, *shape), np.float32) if len(shape) == 1 else _tile(shape[-1], format)
         for part in in_pieces(prod(shape[:-1]), shape[-1], _TILE):
-            yield _tile(shape[-1], format, len(shape) == 1)[: part.stop - part.start]
+            yield tile[: part.stop - part.start]
 
     return PlannedTensor(name, shape, kind, nbytes_of(shape, format), pieces)
 
 
 @cache
-def _tile(columns: int, format: str, vector: bool) -> np.ndarray:
-    """Rows of a matrix as stored: random values of mean 0 whose products with x are as large as x. For a
-    `vector`, ones, as a norm has."""
-    if vector:
-        return np.ones((1, columns), np.float32)
+def _tile(columns: int, format: str) -> np.ndarray:
+    """Rows of a matrix as stored: normal values, whose products with x are as large as x."""
     rows, rng = max(_TILE // columns, 1), np.random.default_rng(columns)
-    spread = columns**-0.5
-    if format not in FORMATS:
-        return (rng.standard_normal((rows, columns), np.float32) * spread).astype(format)
-    of = FORMATS[format]
-    blocks = rng.integers(0, 256, (rows, columns // of.values, of.bytes), np.uint8)
-    return _set_halves(blocks, format, _scales(format, spread)).reshape(rows, -1)
-
-
-def _scales(format: str, spread: float) -> tuple[float, ...]:
-    """The values of a block's float16 numbers, at which random bits become values of mean 0 with this
-    standard deviation."""
-    of = FORMATS[format]
-    bits = np.random.default_rng(0).integers(0, 256, (4096, of.bytes), np.uint8)
-
-    def unpacked(*halves: float) -> np.ndarray:
-        return tensor_ops.dequantize(Quantized(_set_halves(bits, format, halves), format))
-
-    if len(of.halves) == 1:
-        return (spread / float(unpacked(1.0).std()),)
-    offset = -float(unpacked(1.0, 0.0)[::2].mean() / unpacked(0.0, 1.0)[::2].mean())
-    scale = spread / float(unpacked(1.0, offset).std())
-    return scale, scale * offset
-
-
-def _set_halves(blocks: np.ndarray, format: str, values: tuple[float, ...]) -> np.ndarray:
-    """The blocks (..., bytes) with these values, or in every other block their negatives, as their float16
-    numbers: so the mean is 0, though the integers of some formats reach further down than up."""
-    blocks = blocks.copy()
-    for at, value in zip(FORMATS[format].halves, values, strict=True):
-        blocks[..., ::2, at : at + 2] = np.array([value], np.float16).view(np.uint8)
-        blocks[..., 1::2, at : at + 2] = np.array([-value], np.float16).view(np.uint8)
-    return blocks
+    values = rng.standard_normal((rows, columns), np.float32) * np.float32(columns**-0.5)
+    if format in FORMATS:
+        return tensor_ops.quantize(values, format).data
+    return values.astype(ml_dtypes.bfloat16 if format == "bfloat16" else format)
 
 
 def main() -> None:
@@ -270,7 +229,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("shape", choices=SHAPES)
-    parser.add_argument("format", choices=FORMAT_NAMES)
+    parser.add_argument("format", choices=TARGETS)
     parser.add_argument("path", type=Path)
     parser.add_argument("--layers", type=int, help="cut the shape to this many layers")
     parser.add_argument("--tokenizer", type=Path, help="a GGUF file whose vocabulary to copy")

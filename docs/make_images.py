@@ -1,22 +1,27 @@
 """The README's images: `python docs/make_images.py`.
 
 `speed.svg` plots what `benchmarks/results/` has of the engine beside its peers. `generate.svg` shows a
-terminal in which the commands of COMMANDS have just run.
+terminal in which the commands of COMMANDS have just run. `serve_page.png` is the page of `airllm serve` in
+chromium, after the questions of QUESTIONS.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
 import shlex
+import socket
 import subprocess
+import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from PIL import Image
 from rich.console import Console
 from rich.text import Text
 
@@ -27,6 +32,12 @@ COMMANDS = (
     'airllm generate smollm2 "Explain what a compiler does in one sentence." --max-memory 64MB',
 )
 COLUMNS = 92
+QUESTIONS = (
+    "What is the capital of France?",
+    "Why is the sky blue?",
+    "Write a Python function that returns the factorial of n.",
+)
+GREEDY = "localStorage.setItem('airllm.settings', '{\"temperature\": 0, \"max_tokens\": 400}')"
 # An implementation: its name on the plot and its colour.
 BARS = {
     "airllm": ("airllm", "#2f6fb7"),
@@ -112,7 +123,45 @@ def draw_terminal(path: Path) -> None:
         path.write_text(console.export_svg(code_format=TERMINAL, unique_id="airllm"))
 
 
+def draw_page(path: Path) -> None:
+    """The chat page, with the likeliest answers to QUESTIONS."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = ["airllm", "serve", "smollm2", "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
+        try:
+            _photograph(f"http://127.0.0.1:{port}/", path)
+        finally:
+            server.terminate()
+
+
+def _photograph(address: str, path: Path) -> None:
+    sys.path.insert(0, str(HERE.parent / "tests" / "support"))
+    from chat_page import ChatPage, open_browser, wait_for_server
+
+    wait_for_server(address)
+    driver = open_browser("chromium", "chromedriver", "--hide-scrollbars")
+    try:
+        page = ChatPage(driver, address)
+        page.open(width=1120, height=600)
+        page.run(GREEDY)
+        page.reload()
+        for question in QUESTIONS:
+            page.click("#new")
+            page.ask(question)
+        path.write_bytes(_with_few_colours(driver.get_screenshot_as_png()))
+    finally:
+        driver.quit()
+
+
+def _with_few_colours(png: bytes) -> bytes:
+    small = io.BytesIO()
+    Image.open(io.BytesIO(png)).convert("RGB").quantize(64).save(small, "PNG", optimize=True)
+    return small.getvalue()
+
+
 if __name__ == "__main__":
     images = HERE / "images"
     draw_speed(images / "speed.svg")
     draw_terminal(images / "generate.svg")
+    draw_page(images / "serve_page.png")

@@ -36,6 +36,7 @@ from airllm.memory.kv_cache_factory import CacheFactory
 from airllm.progress import OnProgress
 from airllm.text import turns
 from airllm.text.grammar import Grammars
+from airllm.text.grammar.grammars import FORMS
 from airllm.text.tokenizer import Tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class LayerWiseInferenceEngine:
         context: Maximum number of tokens of a sequence. None: the model's limit, at most 8192.
         cache_dtype: "f16", "f32" or "q8_0", for keys and values.
         max_memory: Bytes, or a text such as "512MB", for weights, keys and values, and activations. Python's
-            own memory is not counted. Layers that do not fit are read again for each token.
+            own memory is not counted. Layers that do not fit are read again for each token. None: what the
+            model needs or, if less is available, that. `airllm info` says what a token then costs.
         kv_cache_dir: A folder for files of keys and values. Each file is allocated for a full context at
             once: see `new_cache`.
         threads: Threads of the backend "cpp", for this engine only. None: AIRLLM_NUM_THREADS, else one for
@@ -76,8 +78,9 @@ class LayerWiseInferenceEngine:
     Model files are memory-mapped: do not change them while the engine is open. Truncating one ends the
     process (SIGBUS). To replace one, rename the new file over it. `statistics` describes the last text.
 
-    Raises MemoryBudgetError for a budget that is too small, ModelFileError for a broken or unsupported file,
-    OSError for a file that cannot be opened, ValueError for a draft model with another tokenizer.
+    Raises MemoryBudgetError if the budget, or the memory, is too small, ModelFileError for a broken or
+    unsupported file, OSError for a file that cannot be opened, ValueError for a draft model with another
+    tokenizer.
     """
 
     def __init__(
@@ -266,8 +269,8 @@ class LayerWiseInferenceEngine:
 
         Args:
             prompt: A text or token ids. In a text, special tokens are encoded as such. A list of prompts
-                returns a list of texts. The prompts share each pass over the weights; each has its own
-                sequence.
+                returns a list of texts. The prompts share each pass over the weights, and common
+                prefixes; each has its own sequence.
             max_new_tokens: None for as many as the context has room for.
             temperature: 0 takes the most likely token, 1 samples from the model's distribution, more is
                 more random.
@@ -371,24 +374,12 @@ class LayerWiseInferenceEngine:
         tokens = self._conversation(messages, template_values)
         return self._generator.stream(tokens, wanted, "the conversation")
 
-    def _request(
-        self,
-        max_new_tokens: int | None,
-        json_schema: Any = None,
-        regex: str | None = None,
-        choices: Sequence[str] | None = None,
-        **options: Any,
-    ) -> Request:
+    def _request(self, max_new_tokens: int | None, **options: Any) -> Request:
         """The checked options of a call."""
-        given = {"json_schema": json_schema, "regex": regex, "choices": choices}
-        grammars = {name: value for name, value in given.items() if value is not None}
-        if len(grammars) > 1:
-            raise ValueError(f"{' and '.join(grammars)} are given, expected one of them")
+        form = {name: options.pop(name) for name in FORMS if options.get(name) is not None}
+        options = {name: value for name, value in options.items() if name not in FORMS}
         wanted = request(max_new_tokens, **options)
-        for name, value in grammars.items():
-            constraint = getattr(self.grammars, name)(value)
-            wanted = dataclasses.replace(wanted, new_constraint=constraint)
-        return wanted
+        return dataclasses.replace(wanted, new_constraint=self.grammars.of_form(**form)) if form else wanted
 
     def fitting(
         self,

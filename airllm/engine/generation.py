@@ -26,7 +26,7 @@ from airllm.text.tokenizer import Tokenizer, open_tokenizer
 
 Prompt = str | Sequence[int]
 
-_ROWS = 64  # sequences of a batch that run together, if no native call limits its rows
+_ROWS = 64  # sequences of a batch that run together, if a native call does not take fewer at once
 
 
 # ------------------------------------------------------------------------------------------------ prompts
@@ -140,8 +140,8 @@ class TextGenerator:
         encoded = [self._encode_prompt(prompt, f"prompt {i}") for i, prompt in enumerate(prompts)]
         if not encoded:
             return []
-        rows = self.model.fused.most_rows or _ROWS
-        limits = Limits(rows, len(encoded), piece_seconds=math.inf)
+        rows = self.model.fused.most_rows if self.model.residency.whole else 0
+        limits = Limits(rows or _ROWS, len(encoded), piece_seconds=math.inf)
         batch = Batch(self.scheduler(limits, time.perf_counter), encoded, request)
         try:
             return batch.run()

@@ -20,9 +20,10 @@ from airllm.engine.speed import fastest, rate
 from airllm.files.open_weights import open_weights
 from airllm.files.weight_file import WeightFile
 from airllm.formats import Quantized
-from airllm.memory.budget import CONTEXT
+from airllm.memory.budget import CONTEXT, MemoryBudgetError
 from airllm.memory.estimate import estimate
 from airllm.memory.kv_cache import token_bytes
+from airllm.memory.token_cost import TokenCost, token_cost
 from airllm.readable import count, size
 
 
@@ -38,8 +39,18 @@ def facts(path: Path) -> dict[str, Any]:
             "context": context,
             "formats": [asdict(each) for each in _formats(weights)],
             "memory": asdict(estimate(NamedTensors(weights, config), context)),
+            "larger_than_memory": _larger_than_memory(NamedTensors(weights, config)),
             "recommended_sampling": recommended_by(weights),
         }
+
+
+def _larger_than_memory(tensors: NamedTensors) -> dict[str, Any] | None:
+    """The cost of a token, or why there is none; None if the model fits in memory."""
+    try:
+        cost = token_cost(tensors)
+    except MemoryBudgetError as error:
+        return {"why_not": str(error)}
+    return {**asdict(cost), "seconds": cost.seconds} if cost else None
 
 
 def lines(path: Path) -> Iterator[str]:
@@ -101,6 +112,26 @@ def _memory(tensors: NamedTensors) -> Iterator[str]:
     yield f"Memory:      {size(needed.total_bytes)} with a context of {context}, or less with --max-memory:"
     yield f"  {size(needed.weights)} of weights, {size(needed.activations)} of activations,"
     yield f"  {size(needed.kv_cache)} of keys and values in f16, {each} for a token"
+    yield from _cost_lines(tensors)
+
+
+def _cost_lines(tensors: NamedTensors) -> Iterator[str]:
+    """What a token costs if the model is larger than the memory."""
+    try:
+        cost = token_cost(tensors)
+    except MemoryBudgetError as error:
+        yield f"  too little here: {error}"
+        return
+    if cost:
+        yield f"Each token:  {size(cost.bytes_read)} from disk, {_seconds(cost)}, because"
+        yield f"  {size(cost.available)} are available here: {cost.stay} of {cost.parts} parts stay in memory"
+        yield f"  (layers, parts of the output); with {size(cost.free_needed)} free, nothing is read"
+
+
+def _seconds(cost: TokenCost) -> str:
+    if cost.bytes_per_second is None:
+        return "at a speed that was not measured"
+    return f"{cost.seconds:.2g} s at the {size(int(cost.bytes_per_second))}/s that were measured"
 
 
 def _windows(c: ModelConfig) -> str:

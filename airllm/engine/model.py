@@ -22,7 +22,7 @@ from airllm.engine.rope_tables import Rotation
 from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels, passes
 from airllm.files.open_weights import open_weights
 from airllm.formats import Quantized
-from airllm.memory.budget import CHUNK
+from airllm.memory.available import memory_limit
 from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
 from airllm.memory.fingerprint import fingerprint
 from airllm.memory.kv_cache import Cache, layer_values
@@ -62,9 +62,10 @@ class ExactOps:
 class Model:
     """The decoder of an opened file: `config`, weights that are looked up layer by layer, `forward`.
 
-    `ops` is a `KernelBackend` or `ExactOps`; `max_memory` is in bytes. With `processes`, this process holds a
-    part of each layer and of the output, and `config` describes that part. All processes call the same
-    methods with the same tokens and get the same logits. Raises ModelFileError, OSError, MemoryBudgetError.
+    `ops` is a `KernelBackend` or `ExactOps`; `max_memory` is in bytes. If it is None and the model does not
+    fit in the memory that is available, it is that. With `processes`, this process holds a part of each layer
+    and of the output, and `config` describes that part. All processes call the same methods with the same
+    tokens and get the same logits. Raises ModelFileError, OSError, MemoryBudgetError.
     """
 
     residency: Residency
@@ -82,14 +83,15 @@ class Model:
             self.weights = undo.enter_context(open_weights(path))
             self.config = config_of(self.weights)
             self._tensors = tensors = NamedTensors(self.weights, self.config)
-            layers = open_layers(tensors, max_memory)
+            unpacked = isinstance(ops, ExactOps), unpacks_cache(ops, cache_dtype)
+            limit = memory_limit(tensors, max_memory, context, cache_dtype, share=bool(processes))
+            layers = open_layers(tensors, limit)
             self.embedding = open_table(tensors, "token_embedding")
             self.output = self.embedding if self.config.tied_embeddings else open_table(tensors, "output")
             self.output_norm = open_norm(tensors, "output_norm")
             ropes = (self.config.rope, self.config.local_rope)
             self._rotations = [Rotation(rope, self.config.context, tensors) for rope in ropes if rope]
-            unpacked = isinstance(ops, ExactOps), unpacks_cache(ops, cache_dtype)
-            self.residency = residency(tensors, layers, max_memory, context, cache_dtype, *unpacked)
+            self.residency = residency(tensors, layers, limit, context, cache_dtype, *unpacked)
             self.layers = self.residency.layers
             self.shard = Shard(self.config, processes) if processes else None
             if self.shard:
@@ -164,7 +166,7 @@ class Model:
         rows = _rows(tokens, caches)
         angles = self._begin(rows, outputs)
         x = self._embed([token for sequence in tokens for token in sequence])
-        fused = self._is_fused(rows) and (kernels is None or kernels.few)
+        fused = self._is_fused(rows, kernels)
         ops = self._ops_for(kernels)
         for some in self.residency.layer_parts():
             if fused:
@@ -175,8 +177,10 @@ class Model:
             part.cache.extend(sequence)
         return [part.of(x) for part in rows]
 
-    def _is_fused(self, rows: Sequence[Rows]) -> bool:
-        return self.fused.supports(rows) and not self.shard
+    def _is_fused(self, rows: Sequence[Rows], kernels: RowKernels | None) -> bool:
+        """Whether native calls run the layers: for few rows, or any number that meets the same kernels."""
+        few = kernels.few if kernels else self.fused.supports(rows)
+        return few and not self.fused.why_not and not self.shard
 
     def run(
         self,
@@ -236,9 +240,13 @@ class Model:
         return np.split(self.logits(every, kernels), np.cumsum([len(tokens) for tokens in pending])[:-1])
 
     def _most_rows(self, kernels: RowKernels | None) -> int:
-        """The most rows of a pass."""
-        few = self.fused.most_rows if kernels and kernels.few else 0
-        return few or max(self.residency.chunk, CHUNK)
+        """The most rows of a pass.
+
+        A native call takes few rows. A pass of as many needs the smallest buffers, but each pass reads the
+        weights that do not stay.
+        """
+        few = self.fused.most_rows if self.residency.whole and kernels and kernels.few else 0
+        return few or self.residency.chunk
 
     def layer_by_layer(self, token: int, cache: Cache) -> Generator[np.ndarray]:
         """Yield the hidden state (1, width), float32, of a sequence's next token after each layer.
@@ -248,7 +256,7 @@ class Model:
         rows = _rows([[token]], [cache])
         angles = self._begin(rows)
         x = self._embed([token])
-        fused, ops = self._is_fused(rows), self._ops_for(self.kernels_of(1))
+        fused, ops = self._is_fused(rows, None), self._ops_for(self.kernels_of(1))
         for some in self.residency.layer_parts():
             for at in range(some.start, some.stop):
                 if fused:
@@ -282,7 +290,7 @@ class Model:
         rows = _rows(tokens, caches)
         native = self.residency.whole and self.step.supports(rows)
         if not native or not (wanted or self.shard):
-            states = self.forward(tokens, caches, self.kernels_of(1))
+            states = self.forward(tokens, caches, self.kernels_of(1), len(tokens) if wanted else 1)
             return list(self.logits(np.concatenate([state[-1:] for state in states]))) if wanted else states
         return list(self._run_step(tokens, rows))
 

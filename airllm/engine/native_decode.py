@@ -49,9 +49,11 @@ class FusedLayers:
         self, x: np.ndarray, angles: Sequence[Angles], rows: Sequence[Rows], only: slice = slice(None)
     ) -> None:
         """Run all layers, or those of `only`, on `x` (rows, width), float32, in place. The rows' keys and
-        values are appended to their caches.
+        values are appended to their caches. Many rows take several calls.
         """
-        self._run(self.prepared[only], x, *_arguments(angles, rows))
+        for start in range(0, len(x), self.most_rows):
+            some = slice(start, min(start + self.most_rows, len(x)))
+            self._run(self.prepared[only], x[some], *_arguments(angles, rows, some))
 
 
 class FusedStep:
@@ -131,9 +133,20 @@ class BoundStep:
         return logits
 
 
-def _arguments(angles: Sequence[Angles], rows: Sequence[Rows]) -> tuple[list[Any], list[Any]]:
-    parts = [(part.start, part.stop, part.cache.arrays, part.cache.length) for part in rows]
-    return [(each.cos, each.sin) for each in angles], parts
+def _arguments(
+    angles: Sequence[Angles], rows: Sequence[Rows], some: slice = slice(None)
+) -> tuple[list[Any], list[Any]]:
+    """The angles of `some` rows, and for each sequence among them its rows in the call, its cache, and how
+    many tokens come before.
+    """
+    first, stop, _ = some.indices(rows[-1].stop)
+    parts = []
+    for part in rows:
+        begin, end = max(part.start, first), min(part.stop, stop)
+        if begin < end:
+            before = part.cache.length + begin - part.start
+            parts.append((begin - first, end - first, part.cache.arrays, before))
+    return [(each.cos[some], each.sin[some]) for each in angles], parts
 
 
 def why_op_by_op(ops: Any, config: ModelConfig) -> str:

@@ -331,8 +331,8 @@ def _path_of(model: Any) -> Path:
     if not isinstance(model, Model):
         return locate(model)
     if not model.residency.whole:
-        expected = "one without max_memory: a PersistentKernel keeps all weights in memory"
-        raise ValueError(f"model has a budget of memory, expected {expected}")
+        expected = "one without max_memory that fits: a PersistentKernel keeps all weights in memory"
+        raise ValueError(f"model has a budget of memory ({model.residency.limit}), expected {expected}")
     return model.weights.path
 
 

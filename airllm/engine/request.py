@@ -40,10 +40,12 @@ END, STOP, LENGTH, CONTEXT, INTERRUPTED = "end", "stop", "length", "context", "i
 class Statistics:
     """Counts and times of one call of generate, stream or chat, summed over its sequences.
 
-    `cached_tokens` of the prompt were in the cache already. `new_tokens` counts the tokens that the model
-    chose, the stop token included; `accepted_tokens` of them were guessed right, of `drafted_tokens` guesses
-    that were verified. `reasons`, one for each sequence: "end" (a stop token), "stop" (a stop string),
-    "length" (max_new_tokens), "context" (full), "interrupted" (Ctrl-C, or an unfinished stream).
+    `cached_tokens` of the prompt were in a cache already; for a list of prompts, also those that another of
+    them begins with. `seconds_to_first_token` is then the time of all prompts. `new_tokens` counts the tokens
+    that the model chose, the stop token included; `accepted_tokens` of them were guessed right, of
+    `drafted_tokens` guesses that were verified. `reasons`, one for each sequence: "end" (a stop token),
+    "stop" (a stop string), "length" (max_new_tokens), "context" (full), "interrupted" (Ctrl-C, or an
+    unfinished stream).
     """
 
     prompt_tokens: int

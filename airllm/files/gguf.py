@@ -10,7 +10,6 @@ dimensions, type and offset of each tensor; padding to the alignment; the tensor
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -25,7 +24,7 @@ import ml_dtypes
 import numpy as np
 
 from airllm.files.gguf_parts import check_parts, locate_parts
-from airllm.files.weight_file import ModelFileError, Span, Stored, first_names, map_file, unmap
+from airllm.files.weight_file import FileMap, ModelFileError, Span, Stored, first_names, map_file, unmap
 from airllm.formats import FORMATS, Quantized
 
 _STRING, _ARRAY, _BOOL = 8, 9, 7
@@ -135,7 +134,7 @@ class GgufFile:
         info = part.tensors[name]
         return Span(part.map, info.start, info.nbytes)
 
-    def maps(self) -> list[mmap.mmap]:
+    def maps(self) -> list[FileMap]:
         """The maps of all files, also of a first part without tensors."""
         return [part.map for part in self._parts]
 

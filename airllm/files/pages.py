@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from airllm.files.weight_file import FileMap
+
 
 def _fault_around(largest: Path = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")) -> int:
     """Bytes around an address that a page fault brings in: some pages, or a whole page-cache folio."""
@@ -27,7 +29,8 @@ def _fault_around(largest: Path = Path("/sys/kernel/mm/transparent_hugepage/hpag
 
 _SOME_PAGES = 64 << 10
 AROUND = _fault_around()
-_RANDOM, _DONT_NEED, _NO_HUGE_PAGES, _POPULATE_READ, _POPULATE_WRITE = 1, 4, 15, 22, 23
+_RANDOM, _DONT_NEED, _HUGE_PAGES, _NO_HUGE_PAGES = 1, 4, 14, 15
+_POPULATE_READ, _POPULATE_WRITE = 22, 23
 _STEP = 8 << 20  # bytes populated in one call, so that a reader can be stopped between two
 
 SUPPORTED = sys.platform == "linux"
@@ -36,7 +39,7 @@ SUPPORTED = sys.platform == "linux"
 class Mapped:
     """A file that stays mapped as long as this object lives, so that its address stays valid."""
 
-    def __init__(self, map: mmap.mmap):
+    def __init__(self, map: FileMap):
         self.map = map
         self._held = np.frombuffer(map, np.uint8)
         self.address, self.size = self._held.ctypes.data, len(map)
@@ -94,10 +97,17 @@ def resident_bytes(pieces: Iterable[Piece]) -> int:
     return sum(stop - start for start, stop in (_round_out(piece, AROUND) for piece in merge(pieces)))
 
 
+def advise_page_size(pieces: Iterable[Piece], huge: bool) -> None:
+    """Advise whether the pieces are read in huge pages, as the whole file is at first."""
+    for piece in pieces:
+        start, stop = _round_in(piece)
+        _advise(piece.mapped.address + start, stop - start, _HUGE_PAGES if huge else _NO_HUGE_PAGES)
+
+
 def advise_random(piece: Piece) -> None:
     """Advise that only small, distant parts of this piece are read."""
+    advise_page_size([piece], huge=False)
     start, stop = _round_in(piece)
-    _advise(piece.mapped.address + start, stop - start, _NO_HUGE_PAGES)
     _advise(piece.mapped.address + start, stop - start, _RANDOM)
 
 
@@ -122,12 +132,12 @@ def populate(piece: Piece, most: int = _STEP) -> int:
     return max(piece.stop - stop, 0)
 
 
-def allocate(piece: Piece) -> None:
-    """Allocate the memory of a piece that will be written: faults of single pages would take twice as long.
-    Kernels older than 5.14 leave it to those.
+def allocate(address: int, nbytes: int) -> None:
+    """Allocate memory that will be written: faults of single pages would take twice as long. Kernels older
+    than 5.14 leave it to those.
     """
-    start, stop = _round_out(piece, mmap.PAGESIZE)
-    _advise(piece.mapped.address + start, stop - start, _POPULATE_WRITE)
+    start = address // mmap.PAGESIZE * mmap.PAGESIZE
+    _advise(start, -(-(address + nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE - start, _POPULATE_WRITE)
 
 
 def release(pieces: Iterable[Piece]) -> None:
@@ -137,6 +147,27 @@ def release(pieces: Iterable[Piece]) -> None:
     for piece in pieces:
         start, stop = _round_out(piece, AROUND)
         _advise(piece.mapped.address + start, stop - start, _DONT_NEED)
+
+
+def release_to_disk(pieces: Iterable[Piece]) -> None:
+    """Release the pieces, from the page cache too: the next access reads the disk.
+
+    Without this, what passes through memory once would fill the page cache, and the kernel would evict what
+    is needed again. Pages that are in this process's or another's memory stay in the cache.
+    """
+    pieces = list(pieces)
+    release(pieces)
+    for piece in pieces:
+        start, stop = _round_in(piece)
+        if start < stop:
+            os.posix_fadvise(piece.mapped.map.descriptor, start, stop - start, os.POSIX_FADV_DONTNEED)
+
+
+def blocks_read() -> int:
+    """Disk blocks of 512 bytes that this process has read so far."""
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_inblock
 
 
 def _round_out(piece: Piece, size: int) -> tuple[int, int]:

@@ -8,7 +8,6 @@ the file nor the tensor.
 
 from __future__ import annotations
 
-import mmap
 import struct
 from dataclasses import dataclass
 from math import prod
@@ -20,7 +19,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from airllm.files.weight_file import ModelFileError, Span, first_names, map_file, parse_json, read_json, unmap
+from airllm.files.weight_file import (
+    FileMap,
+    ModelFileError,
+    Span,
+    first_names,
+    map_file,
+    parse_json,
+    read_json,
+    unmap,
+)
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -114,7 +122,7 @@ class SafetensorsFolder:
         at = file.places[name]
         return Span(file.map, at.start, at.nbytes)
 
-    def maps(self) -> list[mmap.mmap]:
+    def maps(self) -> list[FileMap]:
         """The maps of the shards that are open."""
         return [file.map for file in self._open.values()]
 
@@ -168,7 +176,7 @@ def _index(folder: Path) -> dict[str, str]:
     return shards
 
 
-def _header(path: Path, map: mmap.mmap) -> tuple[int, dict[str, Any]]:
+def _header(path: Path, map: FileMap) -> tuple[int, dict[str, Any]]:
     """The offset of the tensors, and the parsed header."""
     size = len(map)
     if size < 8:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import re
+import weakref
 from collections.abc import Iterable
 from contextlib import suppress
 from os import PathLike
@@ -38,10 +40,16 @@ def _short(text: str, most: int = 200) -> str:
     return text if len(text) <= most else text[:most] + "..."
 
 
+class FileMap(mmap.mmap):
+    """A file, mapped read-only. `descriptor` stays open as long as the map, to give advice on the file."""
+
+    descriptor: int
+
+
 class Span(NamedTuple):
     """The bytes of a tensor: its map, offset and size. For prefetch and release."""
 
-    map: mmap.mmap
+    map: FileMap
     start: int
     nbytes: int
 
@@ -60,7 +68,7 @@ class WeightFile(Protocol):
     def span(self, name: str) -> Span:
         """The tensor's bytes in its map."""
 
-    def maps(self) -> list[mmap.mmap]:
+    def maps(self) -> list[FileMap]:
         """The maps of the files that are open, including those without tensors."""
 
     def close(self) -> None:
@@ -110,16 +118,18 @@ def name_all_parts(name: str) -> list[str]:
     return [f"{name[: match.start()]}-{i:05}-of-{match[1]}.gguf" for i in range(1, int(match[1]) + 1)]
 
 
-def map_file(path: Path) -> mmap.mmap:
+def map_file(path: Path) -> FileMap:
     """Map the file read-only. OSError if it cannot be opened, ModelFileError if it is empty.
 
     Asks for huge pages, before the first byte is read: they cost a fraction to bring in, use and release.
     """
     with path.open("rb") as file:
         try:
-            map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            map = FileMap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except ValueError:  # the file is empty
             raise ModelFileError(path, "", "is empty") from None
+        map.descriptor = os.dup(file.fileno())
+        weakref.finalize(map, os.close, map.descriptor)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # the kernel does not support it
             map.madvise(mmap.MADV_HUGEPAGE)

@@ -200,23 +200,14 @@ class Cache:
             found = f"a prefix of {length} tokens of a cache of {other.length}"
             raise ValueError(f"{found}, expected {max(other.shortest, 1)} to {other.length}")
         self.truncate(0)
-        self._allocate_runs(self._start, self.data, length)
+        _allocate_runs(self.data, length)
         np.copyto(self.data[:, :, :, :length], other.data[:, :, :, :length])
         if self.recent is not None and other.recent is not None:
             rows = length - other.dropped
-            self._allocate_runs(self._start + self.data.nbytes, self.recent, rows)
+            _allocate_runs(self.recent, rows)
             np.copyto(self.recent[:, :, :, :rows], other.recent[:, :, :, :rows])
         self.long, self.dropped = other.long, other.dropped
         self.extend(other.tokens[:length])
-
-    def _allocate_runs(self, start: int, array: np.ndarray, rows: int) -> None:
-        """Allocate the memory of the first `rows` of each run of an array that begins at `start`."""
-        if not pages.SUPPORTED or not array.size:
-            return
-        mapped, (*runs, tokens, row) = pages.Mapped(self._map), array.shape
-        nbytes = tokens * row * array.itemsize
-        for at in range(start, start + math.prod(runs) * nbytes, nbytes):
-            pages.allocate(pages.Piece(mapped, at, at + rows * row * array.itemsize))
 
     def release(self) -> None:
         """Give the memory after the last token back to the system. A file keeps its contents."""
@@ -250,6 +241,14 @@ class Cache:
         if self.dtype != "q8_0":
             return new
         return tensor_ops.quantize(np.ascontiguousarray(new), "q8_0").data
+
+
+def _allocate_runs(array: np.ndarray, rows: int) -> None:
+    """Allocate the memory of the first `rows` of each run."""
+    if pages.SUPPORTED and array.size:
+        start, run = array.ctypes.data, array[0, 0, 0]
+        for address in range(start, start + array.nbytes, run.nbytes):
+            pages.allocate(address, run[:rows].nbytes)
 
 
 def check_context(context: Any) -> None:

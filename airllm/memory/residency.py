@@ -1,19 +1,18 @@
 """Which weights are in memory: all of them, or as many as a budget has room for.
 
 Weights are pages of mapped files; nothing is copied. Without a budget, a thread brings them in once, and they
-stay. With a budget, as many layers as fit stay. The others pass through a window, one group after another:
-a group is released before the next is touched, and meanwhile a thread reads the group after that into the
-page cache. The resident part is fixed. Every token needs all layers in the same order, so keeping the most
-recent ones would keep those that are needed last.
+stay. With a budget, as many layers as fit stay. The others pass through memory, one group after another
+(`stream.py`). The resident part is fixed. Every token needs all layers in the same order, so keeping the most
+recent ones would keep those that are needed last. If the weights do not fit in the memory that is available,
+that is the budget.
 
 Keys and values count too: when caches grow, fewer layers stay. In a mixture of experts, if all other weights
-are resident, the most recently used experts stay.
+are resident, the experts that are used often stay (`expert_cache.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Protocol
@@ -21,11 +20,14 @@ from weakref import WeakSet
 
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.files import pages
-from airllm.files.pages import Mapped, release
-from airllm.memory.budget import CHUNK, CONTEXT, Budget
+from airllm.files.pages import Mapped, release, release_to_disk
+from airllm.memory import available
+from airllm.memory.budget import CHUNK, CONTEXT, Budget, Limit, Plan
+from airllm.memory.expert_cache import Expert, ExpertCache
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer, open_layer
-from airllm.memory.prefetch import Reader
+from airllm.memory.prefetch import Reader, Task
+from airllm.memory.stream import CachedStream, DiskStream, Stream
 from airllm.memory.weight_units import divide_weights, layer_pieces
 
 _Use = Callable[[int, int], None]
@@ -46,6 +48,10 @@ class Residency(Protocol):
     layers: list[Layer]
     whole: bool
     cache_bytes: int | None
+
+    @property
+    def limit(self) -> Limit | None:
+        """The memory of weights, caches and activations."""
 
     def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1) -> None:
         """Begin a pass, in which each of these caches grows by that many tokens, and `outputs` of all tokens
@@ -69,6 +75,7 @@ class Unlimited:
     """No budget: a thread brings in all weights, and they stay."""
 
     whole = True
+    limit: Limit | None = None
 
     def __init__(self, tensors: NamedTensors, layers: list[Layer], context: int | None):
         self.layers, self._rows = layers, tensors.config.vocabulary
@@ -96,7 +103,7 @@ class Unlimited:
 
 
 class Limited:
-    """Keeps weights, keys and values, and activations within a budget of bytes."""
+    """Keeps weights, keys and values, and activations within `limit`. `plan` is that of the last pass."""
 
     whole = False
 
@@ -104,7 +111,7 @@ class Limited:
         self,
         tensors: NamedTensors,
         layers: list[Layer],
-        limit: int,
+        limit: Limit,
         context: int | None,
         cache_dtype: str,
         unpacked: bool,
@@ -119,24 +126,31 @@ class Limited:
         self.cache_bytes: int | None = self._budget.cache_bytes
         self.layers = [_watch_experts(layer, self._use, self._expect) for layer in layers]
         self._caches: WeakSet[Cache] = WeakSet()
-        self._experts: OrderedDict[tuple[int, int], None] = OrderedDict()
+        self._experts, self._coming = ExpertCache(), dict[Expert, Task]()
+        self._release = release_to_disk if limit.from_disk else release
         self._reader = Reader()
-        self._group = -1
-        self._blocks_read, self._reads_disk = -1, True
         if not tensors.config.tied_embeddings:
             for piece in self._units.table:
                 pages.advise_random(piece)
-        self._plan = self._budget.plan(1, 1, 0)
-        release(self._plan.rest)  # pages that opening the file touched
+        self._filling: dict[int, Task] = {}
+        self.plan = self._budget.plan(1, 1, 0)
+        self._stream = self._open_stream()
+        self._advise_page_sizes()
+        release(piece for unit in self._units.streamed for piece in unit)  # what opening the file touched
+
+    @property
+    def limit(self) -> Limit:
+        """The memory of weights, caches and activations, now."""
+        return self._budget.limit
 
     @property
     def stays(self) -> int:
         """The number of layers and parts of the output that are resident now."""
-        return self._plan.group.count(-1)
+        return self.plan.group.count(-1)
 
     @property
-    def used_experts(self) -> list[tuple[int, int]]:
-        """(layer, expert) of the experts in memory, the most recently used last."""
+    def used_experts(self) -> list[Expert]:
+        """(layer, expert) of the experts in memory."""
         return list(self._experts)
 
     @property
@@ -151,74 +165,116 @@ class Limited:
         more = dict(grows)
         held = sum(cache.resident_bytes(more.get(cache, 0)) for cache in self._caches)
         longest = max(cache.length + new for cache, new in grows)
-        self._plan = self._budget.plan(sum(more.values()), longest, held, outputs)
+        self._make_way(held)
+        self._follow(self._budget.plan(sum(more.values()), longest, held, outputs))
         for cache, new in grows:
             cache.take(new)
-        self._evict(self._plan.experts)
-        release(self._plan.rest)
-        self._group = -1
-        before, self._blocks_read = self._blocks_read, _blocks_read()
-        self._reads_disk = self._blocks_read > before  # else the last pass found all in the page cache
+        release(self.plan.rest)
+        self._stream.begin()
+        self._coming.clear()
+        if self.expert_bytes:
+            self._release_experts(self._experts.begin(self.plan.experts // self.expert_bytes))
+
+    def _make_way(self, held: int) -> None:
+        """Let fewer layers stay while other programs use the memory; caches have `held` bytes of it."""
+        if not self.limit.by_user and (free := available.available_memory()) is not None:
+            self._budget.follow(free + held)
+
+    def _follow(self, plan: Plan) -> None:
+        """Release what does not stay by this plan, and read what does."""
+        if plan is not self.plan:
+            self._stream.close()
+            self.plan = plan
+            self._stream = self._open_stream()
+            self._advise_page_sizes()
+            for pieces in plan.pieces:
+                self._release(pieces)
+        if self.limit.from_disk:
+            self._fill()
+
+    def _fill(self) -> None:
+        """Read the units that stay, in order, unless they have been read."""
+        for unit, group in enumerate(self.plan.group):
+            if group >= 0:
+                self._filling.pop(unit, None)
+            elif unit not in self._filling:
+                self._filling[unit] = self._reader.fill(self._units.streamed[unit])
+
+    def _advise_page_sizes(self) -> None:
+        """Of a model larger than the memory, read what stays in small pages, and what passes in huge ones.
+
+        If huge pages filled the memory, the kernel would evict some of them for each new one: a gigabyte that
+        is free, but not in one piece, does not prevent that.
+        """
+        if self.limit.from_disk:
+            for unit, group in enumerate(self.plan.group):
+                pages.advise_page_size(self._units.streamed[unit], huge=group >= 0)
+            pages.advise_page_size(self._units.experts, huge=False)
+
+    def _open_stream(self) -> Stream:
+        if self.limit.from_disk:
+            return DiskStream(self._reader, self.plan.pieces, self.plan.slots)
+        return CachedStream(self._reader, self.plan.pieces)
 
     def embedding_parts(self, tokens: int) -> Iterator[tuple[int, int]]:
         each = self._budget.rows_at_once
         for start in range(0, tokens, each):
             yield start, min(start + each, tokens)
-            release(self._plan.table)
+            self._release_table()
+
+    def _release_table(self) -> None:
+        """Release the rows of the embedding, unless they are an output matrix that is needed."""
+        rest, *groups = self.plan.table
+        release(rest)
+        for group, pieces in enumerate(groups):
+            if pieces and not self._stream.holds(group):
+                release(pieces)
 
     def layer_parts(self) -> Iterator[slice]:
         yield from self._parts(0, len(self.layers))
 
     def output_parts(self) -> Iterator[slice]:
         first, rows = len(self.layers), [0, *self._units.rows]
-        for part in self._parts(first, len(self._plan.group)):
+        for part in self._parts(first, len(self.plan.group)):
             yield slice(rows[part.start - first], rows[part.stop - first])
 
     def _parts(self, first: int, last: int) -> Iterator[slice]:
         """Ranges of consecutive units that are in memory together."""
-        for _, together in groupby(range(first, last), self._plan.group.__getitem__):
+        for group, together in groupby(range(first, last), self.plan.group.__getitem__):
             units = list(together)
-            self._enter(units[0])
+            if group >= 0:
+                self._stream.enter(group)
+            else:
+                self._wait_for(units)
             yield slice(units[0], units[-1] + 1)
+            if group >= 0 and units[-1] == self.plan.groups[group][-1]:
+                self._stream.leave(group)
+
+    def _wait_for(self, units: Sequence[int]) -> None:
+        """Wait until these units, which stay, have been read for the first time."""
+        for task in (self._filling[unit] for unit in units if unit in self._filling):
+            self._reader.wait(task)
 
     def close(self) -> None:
         self._reader.close()
 
-    def _enter(self, unit: int) -> None:
-        """Prepare for this unit. If it begins a group, release the group before it and prefetch the next."""
-        group = self._plan.group[unit]
-        if group in (-1, self._group):
-            return
-        if self._group >= 0:
-            release(self._plan.pieces[self._group])
-        self._group = group
-        if self._reads_disk:
-            self._reader.ask(self._plan.pieces[(group + 1) % len(self._plan.pieces)])
-
     def _expect(self, layer: int, numbers: Iterable[int]) -> None:
-        """Prefetch these experts of a layer."""
-        new = [number for number in numbers if (layer, number) not in self._experts]
-        self._reader.ask([piece for number in new for piece in self._units.expert(layer, number)])
+        """Read those of these experts that are not in memory into the page cache."""
+        experts = [(layer, number) for number in numbers]
+        self._experts.expect(experts)
+        for expert in experts:
+            if expert not in self._experts:
+                self._coming[expert] = self._reader.ask(self._units.expert(*expert))
 
     def _use(self, layer: int, number: int) -> None:
-        """Mark this expert as used now, and release the least recently used ones beyond the budget."""
-        key = (layer, number)
-        if key not in self._experts:
-            self._experts[key] = None
-            self._evict(self._plan.experts)
-        self._experts.move_to_end(key)
+        """The expert is used now: release those that give way to it. Wait until the disk has been read."""
+        self._release_experts(self._experts.use((layer, number)))
+        if (task := self._coming.pop((layer, number), None)) and self.limit.from_disk:
+            self._reader.wait(task)
 
-    def _evict(self, room: int) -> None:
-        while len(self._experts) * self._units.expert_bytes > room:
-            oldest, _ = self._experts.popitem(last=False)
-            release(self._units.expert(*oldest))
-
-
-def _blocks_read() -> int:
-    """Disk blocks that this process has read so far."""
-    import resource  # not on Windows
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_inblock
+    def _release_experts(self, experts: Iterable[Expert]) -> None:
+        for expert in experts:
+            self._release(self._units.expert(*expert))
 
 
 def _watch_experts(layer: Layer, use: _Use, expect: _Expect) -> Layer:
@@ -228,13 +284,13 @@ def _watch_experts(layer: Layer, use: _Use, expect: _Expect) -> Layer:
     return dataclasses.replace(layer, experts=dataclasses.replace(layer.experts, use=use, expect=expect))
 
 
-def open_layers(tensors: NamedTensors, max_memory: int | None) -> list[Layer]:
+def open_layers(tensors: NamedTensors, limit: Limit | None) -> list[Layer]:
     """Open all layers. With a budget, the pages that this touches are released at once."""
     files: dict[int, Mapped] = {}
     layers = []
     for index in range(tensors.config.layers):
         layers.append(open_layer(tensors, index))
-        if max_memory is not None and pages.SUPPORTED:
+        if limit and pages.SUPPORTED:
             release(layer_pieces(files, tensors, index))
     return layers
 
@@ -242,17 +298,17 @@ def open_layers(tensors: NamedTensors, max_memory: int | None) -> list[Layer]:
 def residency(
     tensors: NamedTensors,
     layers: list[Layer],
-    max_memory: int | None,
+    limit: Limit | None,
     context: int | None,
     cache_dtype: str,
     unpacked: bool,
     cache_unpacked: bool,
 ) -> Residency:
-    """How the weights of an opened model stay in memory: within `max_memory` bytes, or all if it is None.
+    """How the weights of an opened model stay in memory: within `limit`, or all if it is None.
 
     `unpacked`: weights are converted to float32 before they are multiplied; `cache_unpacked`: so are keys and
     values. Raises MemoryBudgetError if the budget is too small.
     """
-    if max_memory is None:
+    if limit is None:
         return Unlimited(tensors, layers, context)
-    return Limited(tensors, layers, max_memory, context, cache_dtype, unpacked, cache_unpacked)
+    return Limited(tensors, layers, limit, context, cache_dtype, unpacked, cache_unpacked)

@@ -1,8 +1,8 @@
 """The metadata and content of the distribution: airllm, sources for C++ programs, and declared kernels.
 
 Kernel modules are in cpp_ext/, and at the top level of a wheel, where `build_ext` puts the compiled ones. A
-wheel has the sources for C++ programs inside airllm, and a folder that backends share inside the package of
-the backend that declares it.
+wheel has the sources for C++ programs and the chat page inside airllm, and a folder that backends share
+inside the package of the backend that declares it.
 """
 
 from pathlib import Path
@@ -14,6 +14,7 @@ from .recipes import module_recipes
 
 KEYWORDS = ("llm", "inference", "tensor", "simd", "metal")
 FOR_PROGRAMS = ("cmake", "cpu", "include/airllm/backend", "ops", "program")
+OWN_DATA = ("py.typed", "serving/page/*", "serving/page/*/*")  # the latter are the chat page
 NO_DATA = {".py", ".pyc", ".so"}
 
 
@@ -36,7 +37,7 @@ def package_contents() -> dict[str, dict | list]:
     return {
         "packages": [*python_packages(CHECKOUT, "airllm"), *packages_in(packages), *folders],
         "package_dir": {"": CPP_EXT.name, "airllm": "airllm", **folders},
-        "package_data": {"airllm": ["py.typed"], **dict.fromkeys(folders, ["**/*"]), **data_of(packages)},
+        "package_data": {"airllm": [*OWN_DATA], **dict.fromkeys(folders, ["**/*"]), **data_of(packages)},
         "py_modules": [name for name in names if (CPP_EXT / f"{name}.py").is_file()],
     }
 

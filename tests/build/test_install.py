@@ -142,6 +142,8 @@ def test_a_wheel_carries_the_modules_and_the_kernel_text_alone(sdist, tmp_path):
     for place, folder in CARRIED.items():
         files = {f"{place}/{path}" for path in files_below(folder)}
         assert files and files <= set(names), files - set(names)
+    page = {path for path in checkouts.files() if path.startswith("airllm/serving/page/")}
+    assert page and page <= set(names), page - set(names)
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == {
         "airllm",
         "tensor_ops_mlx",

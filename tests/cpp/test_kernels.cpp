@@ -9,7 +9,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
+#include <vector>
 
 #include "../../cpp_ext/cpu/targets/isa.h"
 #include "../../cpp_ext/cpu/threads/load_balance.h"
@@ -434,17 +436,30 @@ void check_elements(const cpu::Kernels& kernels, int64_t n) {
 #include "attention.inl"
 #include "streams.inl"
 
+// Whether one of these kernels was not checked before: a set that extends another one has most of its
+// kernels.
+template <class... Kernel>
+bool is_new(const char* what, DType dtype, Kernel*... kernels) {
+  static std::set<std::pair<std::string, std::vector<const void*>>> checked;
+  return checked.insert({what + std::to_string(dtype), {reinterpret_cast<const void*>(kernels)...}}).second;
+}
+
 template <class T>
 void check_all(const cpu::Kernels& kernels) {
-  for (int64_t n : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 1027}) {
-    check_elements<T>(kernels, n);
-    check_rows<T>(kernels, 3, n);
+  constexpr DType dtype = Type<T>::dtype;
+  if (is_new("elements and rows", dtype, kernels.elements.silu[dtype], kernels.rows.rms_norm[dtype][0])) {
+    for (int64_t n : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 1027}) {
+      check_elements<T>(kernels, n);
+      check_rows<T>(kernels, 3, n);
+    }
+    check_rows<T>(kernels, 1, 8193);
+    check_streams<T>(kernels);
   }
-  check_rows<T>(kernels, 1, 8193);
-  check_streams<T>(kernels);
-  check_stored<T>(kernels);
-  check_few_rows<T>(kernels);
-  check_attentions<T>(kernels);
+  if (is_new("prefill", dtype, kernels.prefill.product, kernels.prefill.float_product[dtype]))
+    check_stored<T>(kernels);
+  if (is_new("few rows", dtype, kernels.stored.linear)) check_few_rows<T>(kernels);
+  if (is_new("attention", dtype, kernels.attention.few_rows[dtype])) check_attentions<T>(kernels);
+  if (!is_new("matmul", dtype, kernels.matmul[dtype])) return;
   for (const auto& [m, k, n] :
        {std::tuple(1, 1, 1), std::tuple(5, 3, 7), std::tuple(13, 64, 33), std::tuple(25, 300, 65),
         std::tuple(2, 257, 130), std::tuple(200, 9, 5), std::tuple(3, 5, 1100)})
@@ -591,7 +606,8 @@ int main(int count, char** names) {
     check_all<float>(*kernels);
     check_all<Float16>(*kernels);
     check_all<BFloat16>(*kernels);
-    check_attentions_to_blocks(*kernels);
+    if (is_new("attention to blocks", cpu::kFloat32, kernels->attention.few_rows[cpu::kQ8_0]))
+      check_attentions_to_blocks(*kernels);
     std::printf("%s: %d checks\n", kernels->isa, checks - before);
   }
   check_threads();

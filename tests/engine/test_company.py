@@ -7,6 +7,7 @@ import pytest
 from gguf import GGMLQuantizationType as Kind
 from targets import targets
 
+from airllm.files.pages import SUPPORTED
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support import wide_gguf
 
@@ -115,6 +116,26 @@ def test_logits_are_the_same_bits_in_any_company(name, opened, target, reached):
                     np.testing.assert_array_equal(a, b, f"{threads} threads, prompt {length}, token {i}")
     finally:
         reached.switch(*before)
+
+
+@pytest.mark.skipif(not SUPPORTED, reason="a budget of memory needs Linux")
+@pytest.mark.parametrize("name", ("llama", "windows, in blocks"))
+def test_passes_of_many_rows_within_a_budget_have_the_same_bits(name, opened):
+    """Each pass reads all layers, so that as many rows as possible share one."""
+    engine, lengths = opened(name), (*LENGTHS, *[9] * 12)
+    expected = [alone(engine, i, length) for i, length in enumerate(lengths)]
+    options = {"backend": "cpp", "cache_dtype": engine.cache_dtype, "context": 1024}
+    with LayerWiseInferenceEngine(engine.model.weights.path, max_memory="1GB", **options) as limited:
+        every = [Sequence(limited, i, length) for i, length in enumerate(lengths)]
+        caches, passes = [each.cache for each in every], []
+        parts = [[each.prompt for each in every], *([[each.next[i]] for each in every] for i in range(NEW))]
+        begin = limited.model.residency.begin
+        limited.model.residency.begin = lambda *grows: (passes.append(grows), begin(*grows))
+        found = [limited.model.run(part, caches) for part in parts]
+    assert len(passes) < 5 + NEW  # prompts of few tokens, those of many, all sequences' next tokens
+    for i, one in enumerate(expected):
+        for step, logits in enumerate(one):
+            np.testing.assert_array_equal(found[step][i], logits, f"prompt {lengths[i]}, token {step}")
 
 
 @having

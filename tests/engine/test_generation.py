@@ -430,7 +430,7 @@ def test_an_interrupt_between_layers_leaves_only_whole_tokens(folder, monkeypatc
 
     taken = []
     forward = engine.model.forward
-    monkeypatch.setattr(engine.model, "forward", lambda t, c, k: taken.append(c[0]) or forward(t, c, k))
+    monkeypatch.setattr(engine.model, "forward", lambda t, c, *k: taken.append(c[0]) or forward(t, c, *k))
     engine.model.layers = Interrupted(layers)
     with pytest.raises(KeyboardInterrupt):
         engine.generate("another one", 10)

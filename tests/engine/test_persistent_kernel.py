@@ -168,7 +168,7 @@ def test_the_model_may_be_open_already():
         assert PersistentKernel(model=engine).capacity == 16
     with (
         LayerWiseInferenceEngine(LLAMA, backend="python", max_memory="20MB") as engine,
-        pytest.raises(ValueError, match="expected one without max_memory"),
+        pytest.raises(ValueError, match="max_memory is 20000000 bytes.*expected one without max_memory"),
     ):
         PersistentKernel(model=engine).compile()
 

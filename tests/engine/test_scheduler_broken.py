@@ -8,9 +8,9 @@ from gguf import GGMLQuantizationType as Kind
 
 from airllm.engine.request import request
 from airllm.engine.sampling import Sampler
-from airllm.engine.scheduling import memory, scheduler, sequence
+from airllm.engine.scheduling import memory, sequence
+from airllm.engine.scheduling.caches import Caches
 from airllm.engine.scheduling.requests import Limits
-from airllm.engine.scheduling.scheduler import Scheduler
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import Cache
 from tests.support import wide_gguf
@@ -55,14 +55,14 @@ def serve(engine, expected):
 
 
 def share_among_all_kernels(patch):
-    patch.setattr(Scheduler, "_key", lambda self, sequence, base=0: sequence.asked.salt)
+    patch.setattr(Caches, "_key", lambda self, sequence, base=0: sequence.asked.salt)
 
 
 def share_answers(patch):
-    def share(self, sequence, entry):
-        self._memory.prefixes.share(entry, entry.cache.length)
+    def share(self, sequence):
+        self.memory.prefixes.share(sequence.active_entry, sequence.computed)
 
-    patch.setattr(Scheduler, "_share", share)
+    patch.setattr(Caches, "share", share)
 
 
 def copy_one_token_less(patch):
@@ -87,7 +87,7 @@ def compute_answers_again_by_the_kernels_of_prompts(patch):
 
 
 def forget_what_is_not_computed_yet(patch):
-    patch.setattr(scheduler.Scheduler, "_sharable", lambda self, one: len(one.text.tokens) + 1)
+    patch.setattr(Caches, "_sharable", lambda self, one: len(one.text.tokens) + 1)
 
 
 def release_a_page_too_many(patch):

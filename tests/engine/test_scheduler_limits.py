@@ -375,7 +375,7 @@ def test_several_answers_to_a_prompt_compute_it_once(engine, monkeypatch):
         served.add(tokens_of(1, 300), request(9, temperature=1.0, seed=seed))
     served.run()
     assert sum(machine.pieces) == 300 + 4
-    assert len(served.scheduler._memory.prefixes) == 1
+    assert len(served.scheduler._caches.memory.prefixes) == 1
     monkeypatch.undo()
     check(served)
 
@@ -510,5 +510,40 @@ def test_statistics_of_a_sequence(engine, monkeypatch):
 def test_memory_is_reserved_in_steps(engine):
     assert memory.RESERVED == 64
     served = Served(engine, Limits())
-    ledger = served.scheduler._memory
+    ledger = served.scheduler._caches.memory
     assert [ledger.with_reserve(n) for n in (1, 64, 65, CONTEXT)] == [128, 128, 192, CONTEXT]
+
+
+@pytest.mark.parametrize("kv_cache_dir", (None, "kv"))
+def test_texts_are_those_of_generate(long_folder, tmp_path, kv_cache_dir):
+    folder = kv_cache_dir and tmp_path / kv_cache_dir
+    options = ({"stop": ["a", "\n"]}, {"temperature": 1.5, "seed": 2}, {"repetition_penalty": 1.3})
+    with LayerWiseInferenceEngine(
+        long_folder, backend="cpp", context=CONTEXT, kv_cache_dir=folder, speculative=False
+    ) as engine:
+        served = Served(engine, Limits())
+        for i, each in enumerate(options * 2):
+            served.add(tokens_of(i % 4, 100), request(80, **each))
+        served.run()
+        for id, asked in served.asked.items():
+            engine._generator.forget()
+            assert served.text(id) == engine.generate(asked.tokens, 80, **options[(id - 1) % 3])
+            assert served.reason(id) == engine.statistics.reason
+        assert served.scheduler.counters.prefix_hits and "stop" in map(served.reason, served.asked)
+
+
+def test_a_batch_may_be_longer_than_what_runs(engine):
+    prompts = [tokens_of(i, 5 + i) for i in range(40)]
+    texts = engine.generate(prompts, 4)
+    assert engine.statistics.prompt_tokens == sum(map(len, prompts))
+    assert len(engine.statistics.reasons) == 40
+    assert texts == [engine.generate(prompt, 4) for prompt in prompts]
+
+
+def test_prompts_of_a_batch_share_what_they_begin_with(engine):
+    begin = tokens_of(1, 200)
+    texts = engine.generate([begin + tokens_of(i, 30) for i in range(4)], 5)
+    assert engine.statistics.cached_tokens == 3 * 200
+    for i, text in enumerate(texts):
+        engine._generator.forget()
+        assert engine.generate(begin + tokens_of(i, 30), 5) == text

@@ -3,8 +3,8 @@
     PYTHONPATH=.:tests/support python tests/serving/soak.py --requests 1000
 
 A fifth of the clients leave; others send nonsense, read slowly, or send long prompts; most prompts share
-their beginnings. At the end, every text was that of an engine that serves nobody, all places are free, and the
-memory is what it was after a first part of the run.
+their beginnings. At the end, every text was that of an engine that serves nobody, all places are free, and
+the memory is what it was after the first half of the run.
 """
 
 from __future__ import annotations

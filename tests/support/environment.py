@@ -3,6 +3,9 @@
 import os
 
 # What tests look for besides backends.
-TOOLS = {"oclgrind", "neon", "qemu-x86_64", "clang", "objdump", "real-data", "nvcc", "mpi", "cmake"}
+TOOLS = {
+    *("oclgrind", "neon", "qemu-x86_64", "clang", "objdump", "real-data", "nvcc", "mpi", "cmake"),
+    "chromium",
+}
 REQUIRED = [name for name in os.environ.get("AIRLLM_TEST_REQUIRE", "").split(",") if name]
 ALL = bool(os.environ.get("AIRLLM_TEST_ALL"))

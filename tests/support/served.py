@@ -92,7 +92,7 @@ class Served:
 
     def check_memory(self) -> None:
         """What caches take is reserved, and no more than the limit."""
-        scheduler, memory = self.scheduler, self.scheduler._memory
+        scheduler, memory = self.scheduler, self.scheduler._caches.memory
         active = sum(each.cache.resident_bytes() for each in scheduler._active)
         idle = sum(entry.cache.resident_bytes() for entry in memory.prefixes._idle)
         assert active <= memory.reserved and idle == memory.prefixes.nbytes

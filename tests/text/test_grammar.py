@@ -11,14 +11,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airllm.text.answers import AnswerFormat
+from airllm.text.chat_template import ChatTemplate
 from airllm.text.grammar import GrammarError, Grammars
 from airllm.text.grammar.schema import MOST_BYTES, check_schema
-from airllm.text.tokenizer import folder_tokenizer
-from tests.support import speaking_model
+from airllm.text.grammar.vocabulary_table import VocabularyTable
+from airllm.text.tokenizer import Tokenizer, folder_tokenizer, gguf_tokenizer
+from airllm.text.tools.formats import MISTRAL_ARGS, MISTRAL_LIST
+from airllm.text.vocabulary import Kind
+from tests.support import speaking_model, tokenizer_files
 from tests.support.random_texts import allowed, generate
 
 pytest.importorskip("llguidance")
@@ -451,3 +457,54 @@ def test_grammars_are_compiled_from_several_threads(tokenizer):
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda i: grammars.json_schema({"const": i % 3}), range(24)))
     assert [generate(new, tokenizer, 0) for new in made] == [str(i % 3) for i in range(24)]
+
+
+# -------------------------------------------------------------------------------- other vocabularies
+
+
+def with_control(texts: tuple[str, ...], name: str = "sentence pieces") -> Tokenizer:
+    """The tokenizer of a SentencePiece vocabulary with more control tokens."""
+    found = tokenizer_files.metadata(name)
+    key = "tokenizer.ggml."
+    found[f"{key}tokens"] = [*found[f"{key}tokens"], *texts]
+    for part, value in (("scores", 0), ("token_type", Kind.CONTROL)):
+        found[key + part] = np.append(found[key + part], [value] * len(texts)).astype(found[key + part].dtype)
+    return gguf_tokenizer(Path("model"), found)
+
+
+@pytest.mark.parametrize("name", tokenizer_files.SENTENCE_PIECES)
+def test_a_table_encodes_exactly_the_bytes(name):
+    """Some tokenizers put a space before a text: not here, where the text continues another."""
+    table = VocabularyTable(with_control((), name))
+    for text in [*tokenizer_files.hard_texts(), "", " ", " a", "a", '{"name": "']:
+        assert b"".join(table.tokens[token] for token in table(text)) == text.encode()
+
+
+@pytest.mark.parametrize("name", tokenizer_files.SENTENCE_PIECES)
+def test_json_of_sentence_pieces(name):
+    tokenizer = with_control((), name)
+    new = Grammars(tokenizer).json_schema(nested(2))
+    for seed in range(5):
+        text = generate(new, tokenizer, seed)
+        assert text is None or not violations(text, nested(2))
+
+
+@pytest.mark.parametrize("format", (MISTRAL_LIST, MISTRAL_ARGS), ids=lambda format: format.name)
+def test_control_tokens_begin_calls_where_a_vocabulary_has_them(format):
+    tokenizer = with_control(("[TOOL_CALLS]", "[ARGS]"))
+    template = "{{ tools | tojson }}[TOOL_CALLS]" + "[ARGS]" * (format is MISTRAL_ARGS)
+    answers = AnswerFormat(tokenizer, ChatTemplate(template, Path("model")))
+    tools = [{"type": "function", "function": {"name": "now", "parameters": nested(1)}}]
+    question = [{"role": "user", "content": "x"}]
+    trigger = tokenizer.id_of("[TOOL_CALLS]")
+    for choice in ("auto", "required"):
+        plan = answers.plan(question, tools=tools, tool_choice=choice)
+        assert trigger in plan.shown_tokens
+        first = plan.new_constraint().mask()
+        assert first[trigger] and (first.sum() == 1) == (choice == "required")
+        before = "See: " if choice == "auto" else ""
+        text = before + format.write([("now", '{"a": "b"}'), ("now", '{"a": ""}')])
+        assert allowed(plan.new_constraint, tokenizer, text, special=True) is None
+        assert (
+            allowed(plan.new_constraint, tokenizer, before + format.write([("now", "{}")]), True) is not None
+        )

@@ -22,12 +22,12 @@ class CacheMemory:
         self._kind = empty.dtype, empty.windowed
         self.capacity = empty.capacity
         least = self.bytes_of(self.capacity)
-        self.most = most_bytes(model, limits, least)
-        if self.most < least:
+        if limits.cache_bytes is not None and limits.cache_bytes < least:
             raise ValueError(
-                f"cache_bytes has value {self.most}, expected at least {least}: the keys and values of one "
-                f"sequence of {self.capacity} tokens; allow more, or open the engine with a shorter context"
+                f"cache_bytes has value {limits.cache_bytes}, expected at least {least}: the keys and values "
+                f"of one sequence of {self.capacity} tokens; allow more, or open the engine with less context"
             )
+        self.most = max(most_bytes(model, limits), least)
         share = 2 if model.residency.whole else 4  # layers that do not fit are read again for each token
         prefix_bytes = self.most // share if limits.prefix_bytes is None else limits.prefix_bytes
         self.prefixes = PrefixCache(min(prefix_bytes, self.most))
@@ -65,12 +65,10 @@ class CacheMemory:
         return self.bytes_of(tokens) if tokens else 0
 
 
-def most_bytes(model: Model, limits: Limits, least: int) -> int:
+def most_bytes(model: Model, limits: Limits) -> int:
     """Bytes that keys and values may take: at most what `limits` and the model's budget allow."""
     budget = model.residency.cache_bytes
-    if limits.cache_bytes is not None:
-        return limits.cache_bytes if budget is None else min(limits.cache_bytes, budget)
-    if budget is not None:
-        return budget
+    if limits.cache_bytes is not None or budget is not None:
+        return min(each for each in (limits.cache_bytes, budget) if each is not None)
     total, free = host_memory()
-    return max(((total if free is None else free) - model.weight_bytes) // 2, least)
+    return ((total if free is None else free) - model.weight_bytes) // 2

@@ -20,9 +20,8 @@ import numpy as np
 from airllm.engine.continuation import Continuation, TrainedContext
 from airllm.engine.model import Model
 from airllm.engine.row_kernels import RowKernels
-from airllm.engine.scheduling.memory import CacheMemory
+from airllm.engine.scheduling.caches import Caches
 from airllm.engine.scheduling.pace import STEP, Pace
-from airllm.engine.scheduling.prefixes import BLOCK, Entry, Key, Match
 from airllm.engine.scheduling.requests import (
     CANCELLED,
     DEADLINE,
@@ -73,7 +72,7 @@ class Scheduler:
     ):
         self._generator, self.limits, self._clock = generator, limits, clock
         self._model = generator.model
-        self._memory = CacheMemory(self._model, generator.new_cache(), limits)
+        self._caches = Caches(self._model, generator.new_cache, limits)
         self._pace = Pace(min(self._model.residency.chunk, CHUNK))
         self._most_generated = _most_generated(self._model)
         self._waiting: deque[Sequence] = deque()
@@ -98,7 +97,7 @@ class Scheduler:
             self._generator.tokenizer,
             request.tokens,
             request.request,
-            self._memory.capacity,
+            self._caches.capacity,
             request.constraint,
         )
         self._next_id += 1
@@ -120,7 +119,7 @@ class Scheduler:
 
     def load(self) -> Load:
         """How busy it is now."""
-        memory = self._memory
+        memory = self._caches.memory
         bytes_now = memory.nbytes, memory.prefixes.nbytes, memory.most
         return Load(len(self._active), len(self._waiting), *bytes_now, self.counters)
 
@@ -155,12 +154,8 @@ class Scheduler:
     def _retire(self, sequence: Sequence) -> None:
         """The sequence has ended: keep its prefix for others, and free its place and memory."""
         if sequence in self._active:
-            entry = self._release(sequence)
-            if sequence.error is None:
-                self._share(sequence, entry)
-                self._memory.prefixes.keep(entry)
-            else:
-                self._memory.prefixes.forget(entry)
+            self._active.remove(sequence)
+            self._caches.take(sequence, keep=sequence.error is None)
         else:
             self._waiting.remove(sequence)
         now = self._clock()
@@ -169,15 +164,6 @@ class Scheduler:
         self._places = min(self._places + 1, self.limits.max_running)
         self.counters.ended[sequence.text.reason] += 1
         self._ended.append(sequence)
-
-    def _release(self, sequence: Sequence) -> Entry:
-        """Take its keys and values from an active sequence."""
-        entry, sequence.entry = sequence.entry, None
-        assert entry
-        self._active.remove(sequence)
-        self._memory.free(sequence.reserved)
-        sequence.reserved = 0
-        return entry
 
     # -------------------------------------------------------------------------------------------- decode
 
@@ -203,21 +189,14 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence) -> None:
         """Make room for a running sequence's next token. If there is none, the youngest sequence waits."""
-        length = len(sequence.text.tokens)
-        if self._model.is_long(length) != sequence.cache.long:  # all positions get other angles (Phi-3)
-            self._memory.prefixes.forget(sequence.active_entry)
-            sequence.start_over(self._key(sequence, length))
-        while sequence.entry and length > sequence.reserved:
-            more = self._memory.with_reserve(length)
-            if self._memory.reserve(sequence.reserved, more):
-                sequence.reserved = more
-            else:
-                self._preempt(self._active[-1])
+        while sequence.entry and not self._caches.grow(sequence):
+            self._preempt(self._active[-1])
 
     def _preempt(self, sequence: Sequence) -> None:
         """Free an active sequence's memory. It waits, before all others, to be computed again."""
+        self._active.remove(sequence)
+        self._caches.take(sequence)
         sequence.wait()
-        self._memory.prefixes.forget(self._release(sequence))
         self._waiting.appendleft(sequence)
         self.counters.preempted += 1
 
@@ -288,7 +267,7 @@ class Scheduler:
     def _after_piece(self, sequences: list[Sequence], logits: list[np.ndarray], now: float) -> list[Sequence]:
         done = []
         for sequence, row in zip(sequences, logits, strict=True):
-            self._share(sequence, sequence.active_entry)
+            self._caches.share(sequence)
             if sequence.computed == len(sequence.text.tokens):
                 self._take(sequence, row, now)
                 done.append(sequence)
@@ -324,91 +303,22 @@ class Scheduler:
         yield from [each for each in self._active if not each.decodes]
         while self._waiting and len(self._active) < self._places:
             sequence = self._waiting[0]
-            match = self._find(sequence)
-            shared = match.length if match else 0
-            if any(self._will_share(sequence, other, shared) for other in parts):
+            match = self._caches.find(sequence)
+            if any(self._caches.will_share(sequence, other, match) for other in parts):
                 return
-            if not self._admit(sequence, match):
+            if not self._caches.give(sequence, match):
                 return
+            self._activate(self._waiting.popleft())
             yield sequence
 
-    def _will_share(self, sequence: Sequence, other: Sequence, shared: int) -> bool:
-        """Whether `other`, once computed, has more of this sequence's prefix than is there now."""
-        least = min(shared + STEP, self._sharable(sequence))
-        if least < shared + BLOCK or sequence.prompt_logprobs is not None:
-            return False
-        same = self._key(sequence) == self._key(other) and other.base >= least
-        return same and sequence.text.tokens[:least] == other.text.tokens[:least]
-
-    def _key(self, sequence: Sequence, base: int = 0) -> Key:
-        base = base or sequence.base
-        return sequence.asked.salt, self._model.kernels_of(base), self._model.is_long(base)
-
-    def _find(self, sequence: Sequence) -> Match | None:
-        """What an entry has of the tokens that meet the kernels of the sequence's prompt, but the last token,
-        whose logits are needed.
-        """
-        if sequence.prompt_logprobs is not None:
-            return None
-        return self._memory.prefixes.find(
-            self._key(sequence), sequence.text.tokens[: self._sharable(sequence)]
-        )
-
-    def _sharable(self, sequence: Sequence) -> int:
-        """How many of its tokens have, or will have, the bits of its prompt's kernels, but the last one."""
-        alike = self._model.kernels_of(sequence.base) == self._model.kernels_of(ONE)
-        return min(len(sequence.text.tokens) - 1, sequence.base if not alike else len(sequence.text.tokens))
-
-    def _share(self, sequence: Sequence, entry: Entry) -> None:
-        """Others may share the tokens of the entry that meet the kernels of the sequence's prompt."""
-        alike = self._model.kernels_of(sequence.base) == self._model.kernels_of(ONE)
-        length = entry.cache.length if alike else min(entry.cache.length, sequence.base)
-        self._memory.prefixes.share(entry, length)
-
-    def _admit(self, sequence: Sequence, match: Match | None) -> bool:
-        """Make the first waiting sequence active; False if there is no memory for it."""
-        memory, prefixes = self._memory, self._memory.prefixes
-        reserved = memory.with_reserve(len(sequence.text.tokens))
-        entry = match.entry if match else None
-        if entry:
-            prefixes.use(entry)
-        takes_over = bool(match and match.takes_over)
-        if not takes_over and not memory.reserve(0, reserved, but=entry):
-            takes_over = bool(entry and entry.idle)
-            if not takes_over:
-                return False
-        cache = self._take_over(match) if match and takes_over else self._new_cache(match)
-        if takes_over and not memory.reserve(0, reserved):
-            return False
-        self._activate(sequence, cache, reserved)
-        return True
-
-    def _take_over(self, match: Match) -> Cache:
-        """The cache of an idle entry, with only what matches."""
-        self._memory.prefixes.forget(match.entry)
-        match.entry.cache.truncate(match.length)
-        match.entry.cache.release()
-        return match.entry.cache
-
-    def _new_cache(self, match: Match | None) -> Cache:
-        """An empty cache, or a copy of what matches."""
-        cache = self._generator.new_cache()
-        if match:
-            cache.copy_prefix(match.entry.cache, match.length)
-        return cache
-
-    def _activate(self, sequence: Sequence, cache: Cache, reserved: int) -> None:
-        self._waiting.popleft()
+    def _activate(self, sequence: Sequence) -> None:
         place = next((i for i, each in enumerate(self._active) if each.id > sequence.id), len(self._active))
         self._active.insert(place, sequence)
-        sequence.entry, sequence.reserved = Entry(self._key(sequence), cache), reserved
-        self._share(sequence, sequence.entry)
-        counters = self.counters
+        self.counters.prefix_hits += bool(sequence.computed)
         if not sequence.text.new_tokens:
-            sequence.text.cached_tokens = cache.length
-            counters.prompt_tokens += sequence.base
-            counters.cached_tokens += cache.length
-        counters.prefix_hits += bool(cache.length)
+            sequence.text.cached_tokens = sequence.computed
+            self.counters.prompt_tokens += sequence.base
+            self.counters.cached_tokens += sequence.computed
 
 
 def _most_generated(model: Model) -> int:

@@ -21,6 +21,8 @@ from airllm.text.tokenizer import Tokenizer
 
 NewGrammarConstraint = Callable[[], GrammarConstraint]
 
+FORMS = ("json_schema", "regex", "choices")  # the forms of a text that `generate` takes
+
 _KEPT = 64  # compiled grammars
 _SEARCH_SECONDS = 0.2
 # White space between the parts of JSON: a space, or the end of a line and an indentation. Without a limit,
@@ -45,6 +47,13 @@ class Grammars:
         self._tokenizer = tokenizer
         self._compiled: OrderedDict[bytes, Any] = OrderedDict()
         self._lock = threading.Lock()
+
+    def of_form(self, **form: Any) -> NewGrammarConstraint:
+        """What one of FORMS describes, by the method of this name."""
+        if len(form) > 1:
+            raise ValueError(f"{' and '.join(form)} are given, expected one of them")
+        ((name, value),) = form.items()
+        return getattr(self, name)(value)
 
     def json_schema(self, schema: Any, parameter: str = "json_schema") -> NewGrammarConstraint:
         """JSON that a schema describes: a dict, JSON text, or a Pydantic model. `{"type": "object"}` is any

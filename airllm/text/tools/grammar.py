@@ -121,10 +121,12 @@ class _Writer:
         return rule
 
     def _literal(self, text: str) -> str:
-        """Exactly this text, with its control tokens."""
+        """Exactly this text, with its control tokens. SentencePiece puts a space between a control token and
+        the text after it, so models may have learned one.
+        """
         parts = re.split(f"({'|'.join(map(re.escape, self.control))})", text) if self.control else [text]
         return " ".join(
-            f"<[{self.control[part]}]>" if part in self.control else json.dumps(part, ensure_ascii=False)
+            f'<[{self.control[part]}]> " "?' if part in self.control else json.dumps(part, ensure_ascii=False)
             for part in parts
             if part
         )
