@@ -27,7 +27,7 @@ from airllm.engine.engine import LayerWiseInferenceEngine
 from airllm.engine.scheduling.requests import Limits
 
 BEGINNINGS = ("The fox and the hen. " * 20, "A list of rules: be kind. " * 12, "")
-CLIENTS = 24
+CLIENTS = 32
 KINDS = ("whole", "stream", "leave", "slow", "nonsense", "long")
 WEIGHTS = (30, 30, 20, 8, 8, 4)
 
