@@ -104,7 +104,7 @@ def options_of(given: argparse.Namespace) -> Options:
             f"variable {KEY_VARIABLE}, or give --api-key-file FILE; or say --no-key: anyone may use the model"
         )
     return Options(
-        names=tuple(given.model_name) or (given.model, *_short_name(given.model)),
+        names=tuple(given.model_name) or (name_of(given.model),),
         host=given.host,
         port=given.port,
         keys=keys,
@@ -119,10 +119,10 @@ def options_of(given: argparse.Namespace) -> Options:
     )
 
 
-def _short_name(model: str) -> list[str]:
-    """The name of a model's file or folder, if the model is a path."""
+def name_of(model: str) -> str:
+    """What clients call a model: of a path, the name of the file or folder. The rest is nobody's business."""
     path = Path(model)
-    return [path.stem if path.is_file() else path.name] if path.exists() and path.name != model else []
+    return (path.stem if path.is_file() else path.resolve().name) if path.exists() else model
 
 
 def _keys(given: argparse.Namespace) -> tuple[str, ...]:

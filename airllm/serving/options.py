@@ -52,6 +52,9 @@ class Options:
                 f"host has value {self.host!r}, which other machines can reach: give an API key "
                 "(keys), or say that none is needed (no_key)"
             )
+        for name in ("request_timeout", "read_timeout", "write_timeout", "drain_timeout", "stuck_after", "ping"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} has value {getattr(self, name)}, expected a number above 0")
         for origin in self.origins:
             check_origin(origin)
 

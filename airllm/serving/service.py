@@ -38,6 +38,7 @@ class Service:
         self.prompts = Prompts(engine)
         self.tokenizer = self.prompts.tokenizer
         self.recommended = {**engine.recommended_sampling, **options.sampling}
+        self._places = scheduler.limits.max_running + scheduler.limits.max_waiting
         self.thread = EngineThread(scheduler)
         self.metrics = Metrics(self.thread)
         self.created = int(time.time())
@@ -66,6 +67,9 @@ class Service:
 
     async def begin(self, sequences: Sequence[SequenceRequest]) -> Stream:
         """Submit sequences. Raises ApiError if they are not admitted."""
+        if len(sequences) > self._places:
+            message = f"The request needs {len(sequences)} places, and this server has {self._places}."
+            raise invalid(message, "n", "too_many_choices")
         try:
             return await self.thread.submit(sequences)
         except QueueFull as error:

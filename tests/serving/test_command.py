@@ -15,6 +15,7 @@ import pytest
 import serving
 
 from airllm.cli import main
+from airllm.cli.server import name_of
 
 LONG = {
     "model": "tiny",
@@ -135,6 +136,21 @@ def test_what_is_not_safe_or_possible_is_refused_before_the_model_is_opened(
     assert "--max-running has value 0" in fails(capsys, str(model), "--port", "0", "--max-running", "0")[1]
 
 
+@pytest.mark.parametrize("timeout", ["0", "-1", "nan"])
+def test_a_limit_that_is_none_is_refused(capsys, model, timeout):
+    error = fails(capsys, str(model), "--request-timeout", timeout)[1]
+    assert error.startswith("airllm: --request-timeout has value")
+
+
+def test_the_name_of_a_model_does_not_tell_where_it_is(model, tmp_path, monkeypatch):
+    (tmp_path / "small.gguf").touch()
+    assert name_of(str(tmp_path / "small.gguf")) == "small"
+    assert name_of(f"{model}/") == model.name
+    monkeypatch.chdir(model)
+    assert name_of(".") == model.name
+    assert name_of("owner/repository:Q4_K_M") == "owner/repository:Q4_K_M"
+
+
 def test_a_port_in_use_is_named(capsys, model):
     with serving.serve(model) as server:
         port = server.address.rpartition(":")[2]
@@ -142,7 +158,7 @@ def test_a_port_in_use_is_named(capsys, model):
     assert status == 1 and f"--port {port}" in error
 
 
-def test_the_names_of_a_model_that_is_a_path(process, model):
+def test_a_model_has_the_names_that_it_is_given(process):
     server, address = process("--model-name", "gpt-4o-mini")
     for name in ("tiny", "gpt-4o-mini"):
         body = {"model": name, "prompt": "x", "max_tokens": 1}

@@ -90,9 +90,10 @@ def test_a_full_queue_says_so_at_once_and_takes_requests_again(paced):
         assert client.chat.completions.create(**SHORT, n=4).usage.completion_tokens == 16
 
 
-def test_more_choices_than_places_are_never_admitted_in_part(paced):
-    with paced.client() as client, pytest.raises(openai.RateLimitError):
+def test_more_choices_than_places_are_refused(paced):
+    with paced.client() as client, pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(**SHORT, n=5)
+    assert caught.value.param == "n"
     paced.wait_until_idle()
 
 
