@@ -24,7 +24,7 @@ class Continuation:
     """A sequence that grows. `tokens` are its prompt and all that were chosen, `draft` are guesses of those
     that come next. `take` samples a token from logits, `read` returns the text that is final since the
     last call. `reason` is set when the text ends. `capacity`: the most tokens that go through the layers.
-    A `constraint` restricts the tokens; it belongs to this sequence.
+    `constraint` restricts the tokens; None for what the request asks for.
     """
 
     def __init__(
@@ -42,8 +42,10 @@ class Continuation:
         self._capacity = capacity
         self._ends = tokenizer.stop_ids
         self._sampler = Sampler(request.sampling, prompt)
+        if constraint is None and request.new_constraint is not None:
+            constraint = request.new_constraint()
         self._constraint = constraint
-        self._decoder = tokenizer.decoder()
+        self._decoder = tokenizer.decoder(request.shown_tokens)
         self._stops = StopStrings(request.stop)
 
     @property

@@ -26,7 +26,7 @@ from airllm.engine.drafts.speculation import Speculation
 from airllm.engine.generation import Prompt, PromptCache, TextGenerator, is_batch
 from airllm.engine.model import Model
 from airllm.engine.recommended_sampling import recommended_by
-from airllm.engine.request import Options, Statistics, request
+from airllm.engine.request import Options, Request, Statistics, request
 from airllm.engine.scheduling.requests import Limits
 from airllm.engine.scheduling.scheduler import Scheduler
 from airllm.extras import require_extra

@@ -193,8 +193,7 @@ class TextGenerator:
     def _pieces(self, tokens: list[int], request: Request) -> Iterator[str]:
         drafts = self.speculation.begin(tokens) if self.speculation else nullcontext()
         with self._kept.take(tokens) as cache, drafts as speculator:
-            constraint = request.new_constraint() if request.new_constraint else None
-            sequence = Continuation(self.tokenizer, tokens, request, cache.capacity, constraint)
+            sequence = Continuation(self.tokenizer, tokens, request, cache.capacity)
             sequence.cached_tokens = cache.length
             with closing(self._rounds([sequence], [cache], request, speculator)) as pieces:
                 yield from (piece for (piece,) in pieces if piece)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -70,7 +70,8 @@ class Statistics:
 @dataclass(frozen=True)
 class Request:
     """The checked options of one call: see `LayerWiseInferenceEngine.generate`. `new_constraint` makes the
-    constraint of each sequence.
+    constraint of each sequence. `shown_tokens` are control tokens whose texts belong to the result, such as
+    one that begins a tool call.
     """
 
     max_new_tokens: int | None
@@ -78,6 +79,7 @@ class Request:
     sampling: Sampling
     on_prompt: OnProgress | None = None
     new_constraint: NewConstraint | None = None
+    shown_tokens: frozenset[int] = frozenset()
 
 
 def request(
@@ -85,6 +87,7 @@ def request(
     stop: str | Sequence[str] = (),
     on_prompt: OnProgress | None = None,
     new_constraint: NewConstraint | None = None,
+    shown_tokens: Iterable[int] = (),
     **sampling: Any,
 ) -> Request:
     """Check a call's options; `sampling` are the fields of `Sampling`. Raises TypeError or ValueError."""
@@ -100,4 +103,5 @@ def request(
             raise TypeError(f"stop has an item of type {type(each).__name__}, expected a str")
         if not each:
             raise ValueError("stop has an empty text, expected texts of one character or more")
-    return Request(max_new_tokens, stops, Sampling(**sampling), on_prompt, new_constraint)
+    shown = frozenset(shown_tokens)
+    return Request(max_new_tokens, stops, Sampling(**sampling), on_prompt, new_constraint, shown)

@@ -27,7 +27,7 @@ def _fault_around(largest: Path = Path("/sys/kernel/mm/transparent_hugepage/hpag
 
 _SOME_PAGES = 64 << 10
 AROUND = _fault_around()
-_RANDOM, _DONT_NEED, _NO_HUGE_PAGES, _POPULATE_READ = 1, 4, 15, 22
+_RANDOM, _DONT_NEED, _NO_HUGE_PAGES, _POPULATE_READ, _POPULATE_WRITE = 1, 4, 15, 22, 23
 _STEP = 8 << 20  # bytes populated in one call, so that a reader can be stopped between two
 
 SUPPORTED = sys.platform == "linux"
@@ -120,6 +120,14 @@ def populate(piece: Piece, most: int = _STEP) -> int:
     if not _advise(address, size, _POPULATE_READ):  # the kernel is older than 5.14
         np.add.reduce(piece.mapped._held[start : stop : mmap.PAGESIZE])
     return max(piece.stop - stop, 0)
+
+
+def allocate(piece: Piece) -> None:
+    """Allocate the memory of a piece that will be written: faults of single pages would take twice as long.
+    Kernels older than 5.14 leave it to those.
+    """
+    start, stop = _round_out(piece, mmap.PAGESIZE)
+    _advise(piece.mapped.address + start, stop - start, _POPULATE_WRITE)
 
 
 def release(pieces: Iterable[Piece]) -> None:

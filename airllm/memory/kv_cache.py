@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import mmap
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
@@ -15,6 +14,7 @@ import numpy as np
 from airllm import tensor_ops
 from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.values import MOST
+from airllm.files import pages
 from airllm.formats import FORMATS, Quantized
 
 # Name of a cache dtype -> the NumPy dtype of its items. q8_0 has ggml's blocks of 32.
@@ -200,17 +200,28 @@ class Cache:
             found = f"a prefix of {length} tokens of a cache of {other.length}"
             raise ValueError(f"{found}, expected {max(other.shortest, 1)} to {other.length}")
         self.truncate(0)
+        self._allocate_runs(self._start, self.data, length)
         np.copyto(self.data[:, :, :, :length], other.data[:, :, :, :length])
         if self.recent is not None and other.recent is not None:
             rows = length - other.dropped
+            self._allocate_runs(self._start + self.data.nbytes, self.recent, rows)
             np.copyto(self.recent[:, :, :, :rows], other.recent[:, :, :, :rows])
         self.long, self.dropped = other.long, other.dropped
         self.extend(other.tokens[:length])
 
+    def _allocate_runs(self, start: int, array: np.ndarray, rows: int) -> None:
+        """Allocate the memory of the first `rows` of each run of an array that begins at `start`."""
+        if not pages.SUPPORTED or not array.size:
+            return
+        mapped, (*runs, tokens, row) = pages.Mapped(self._map), array.shape
+        nbytes = tokens * row * array.itemsize
+        for at in range(start, start + math.prod(runs) * nbytes, nbytes):
+            pages.allocate(pages.Piece(mapped, at, at + rows * row * array.itemsize))
+
     def release(self) -> None:
         """Give the memory after the last token back to the system. A file keeps its contents."""
         self._most = max(self._most, self.length)
-        if sys.platform != "linux":  # elsewhere the advice may do nothing
+        if not pages.SUPPORTED:  # elsewhere the advice may do nothing
             return
         start = self._start
         for array, dropped in ((self.data, 0), (self.recent, self.dropped)):

@@ -65,7 +65,7 @@ class App:
 
 def build_app(engine: LayerWiseInferenceEngine, options: Options, limits: Limits | None = None) -> App:
     """An app for uvicorn, Ray Serve or any other ASGI server. Use the engine for nothing else meanwhile."""
-    return App(engine, Scheduler(engine._generator, limits or Limits()), options)
+    return App(engine, engine.scheduler(limits or Limits()), options)
 
 
 def _routed(service: Service) -> Starlette:

@@ -63,7 +63,7 @@ class ChatAnswer:
             yield frame(failed_frame(error))
 
     def _read(self, piece: Piece) -> Read:
-        return self._readers[piece.index].read(piece.text, bool(piece.reason))
+        return self._readers[piece.index].read(piece.text, piece.reason)
 
     def _logprobs(self, piece: Piece) -> ChatLogprobs | None:
         if not self._asked.logprobs or not piece.logprobs:

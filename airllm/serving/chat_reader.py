@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from msgspec import UNSET
 
+from airllm.engine.request import END, STOP
 from airllm.serving.protocol.answers import Delta, Function, Message, ToolCall, ToolCallDelta
+from airllm.text import answers
+from airllm.text.tools.reader import CallDelta
 
 
 @dataclass(frozen=True)
@@ -18,18 +20,34 @@ class Read:
     finish_reason: str | None = None
 
 
-class ChatReader(Protocol):
-    """The state of one choice."""
+class ChatReader:
+    """Reads one choice."""
 
-    def read(self, text: str, is_last: bool) -> Read:
-        """The parts of the message that are final after this text."""
+    def __init__(self, reader: answers.AnswerReader):
+        self._reader = reader
+
+    def read(self, text: str, reason: str) -> Read:
+        """The parts of the message that are final after this text; `reason`: why it is the last, or ""."""
+        found = self._reader.read(text, bool(reason))
+        called = self._reader.calls and reason in (END, STOP)
+        return Read(_delta(found), "tool_calls" if called else None)
 
 
-class PlainReader:
-    """A message that is text."""
+def _delta(found: answers.Delta) -> Delta | None:
+    if not (found.text or found.reasoning or found.calls):
+        return None
+    return Delta(
+        content=found.text or UNSET,
+        reasoning_content=found.reasoning or UNSET,
+        tool_calls=[_call(each) for each in found.calls] or UNSET,
+    )
 
-    def read(self, text: str, is_last: bool) -> Read:
-        return Read(Delta(content=text)) if text else Read()
+
+def _call(found: CallDelta) -> ToolCallDelta:
+    function = Function(found.name or UNSET, found.arguments)
+    if not found.id:
+        return ToolCallDelta(function=function, index=found.index)
+    return ToolCallDelta(found.id, "function", function, index=found.index)
 
 
 @dataclass
@@ -37,12 +55,14 @@ class MessageDraft:
     """A message of deltas that are joined."""
 
     content: str = ""
+    reasoning: str = ""
     calls: dict[int, ToolCall] = field(default_factory=dict)
 
     def add(self, delta: Delta | None) -> None:
         if delta is None:
             return
         self.content += delta.content or ""
+        self.reasoning += delta.reasoning_content or ""
         for call in delta.tool_calls or ():
             self._add_call(call)
 
@@ -57,4 +77,9 @@ class MessageDraft:
     def message(self) -> Message:
         """A message with calls and no text has null as content."""
         calls = [self.calls[index] for index in sorted(self.calls)]
-        return Message("assistant", self.content or (None if calls else ""), tool_calls=calls or UNSET)
+        return Message(
+            "assistant",
+            self.content or (None if calls else ""),
+            reasoning_content=self.reasoning or UNSET,
+            tool_calls=calls or UNSET,
+        )

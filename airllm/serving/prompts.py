@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from airllm.engine.engine import LayerWiseInferenceEngine
 from airllm.serving.protocol.errors import invalid, too_long
-from airllm.serving.protocol.messages import template_messages, template_tools
+from airllm.serving.protocol.messages import template_messages
+from airllm.text.answers import AnswerFormat, AnswerPlan
 from airllm.text.chat_template import ChatTemplateError
+from airllm.text.grammar import GrammarError
 
 _WORKERS = 2
 Result = TypeVar("Result")
@@ -24,7 +28,10 @@ class Prompts:
 
     def __init__(self, engine: LayerWiseInferenceEngine):
         self.tokenizer, self.template = engine.tokenizer, engine.chat_template
-        self.context = engine.context
+        self.context, self.grammars = engine.context, engine.grammars
+        self._format: AnswerFormat | None = None
+        if self.template is not None:
+            self._format = AnswerFormat(self.tokenizer, self.template, self.grammars)
         self._pool = ThreadPoolExecutor(_WORKERS, "airllm-prompts")
 
     async def call(self, work: Callable[[], Result]) -> Result:
@@ -34,58 +41,39 @@ class Prompts:
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def encode_chat(
+    def plan(
         self,
         messages: Sequence[dict[str, Any]],
-        tools: Sequence[dict[str, Any]] | None = None,
         variables: dict[str, Any] | None = None,
         *,
         add_generation_prompt: bool = True,
         continue_final: bool = False,
-    ) -> list[int]:
-        """The tokens of a conversation. With `continue_final`, they end in the last message's content."""
-        text = self.render(
-            messages,
-            tools,
-            variables,
-            add_generation_prompt=add_generation_prompt,
-            continue_final=continue_final,
-        )
-        return self._check_length(self.tokenizer.encode(text, add_bos=False), "messages")
-
-    def render(
-        self,
-        messages: Sequence[dict[str, Any]],
-        tools: Sequence[dict[str, Any]] | None = None,
-        variables: dict[str, Any] | None = None,
-        *,
-        add_generation_prompt: bool = True,
-        continue_final: bool = False,
-    ) -> str:
-        """The text of a conversation, by the model's template."""
-        variables = variables or {}
-        if self.template is None:
-            raise invalid(
-                "This model has no chat template: use /v1/completions.", "messages", "no_chat_template"
-            )
-        if taken := [name for name in variables if name in _OWN]:
-            raise invalid(
-                f"chat_template_kwargs has {taken[0]!r}, which is a field of its own.", "chat_template_kwargs"
-            )
+        **form: Any,
+    ) -> AnswerPlan:
+        """How to answer a conversation; `form` are the arguments of `AnswerFormat.plan`. With
+        `continue_final`, the prompt ends in the last message's content.
+        """
+        if self.template is None or self._format is None:
+            message = "This model has no chat template: use /v1/completions."
+            raise invalid(message, "messages", "no_chat_template")
+        values = dict(variables or {})
+        if taken := [name for name in values if name in _OWN]:
+            message = f"chat_template_kwargs has {taken[0]!r}, which is a field of its own."
+            raise invalid(message, "chat_template_kwargs")
+        values["add_generation_prompt"] = add_generation_prompt and not continue_final
         checked = template_messages(messages, "developer" in self.template.source)
         mark = _mark_end(checked) if continue_final else ""
-        try:
-            text = self.template.render(
-                checked,
-                add_generation_prompt=add_generation_prompt and not continue_final,
-                tools=template_tools(tools),
-                **variables,
-            )
-        except (ChatTemplateError, ValueError, TypeError) as error:
-            raise invalid(_reason(error), "messages", "chat_template_error") from None
-        if mark and mark not in text:
+        with refused_as_invalid():
+            plan = self._format.plan(checked, template_values=values, **form)
+        if not mark:
+            return plan
+        if mark not in plan.prompt:
             raise invalid("The chat template does not continue a message.", "continue_final_message")
-        return text.partition(mark)[0] if mark else text
+        return replace(plan, prompt=plan.prompt.partition(mark)[0])
+
+    def encode_plan(self, plan: AnswerPlan) -> list[int]:
+        """The tokens of a conversation. A template writes the bos token itself."""
+        return self._check_length(self.tokenizer.encode(plan.prompt, add_bos=False), "messages")
 
     def encode(self, text: str, param: str, special: bool = True, add_bos: bool | None = None) -> list[int]:
         """The tokens of a text, in which the names of special tokens are such tokens if `special`."""
@@ -124,6 +112,17 @@ def _mark_end(messages: list[dict[str, Any]]) -> str:
     mark = f"\u2063{secrets.token_hex(8)}\u2063"
     last["content"] += mark
     return mark
+
+
+@contextlib.contextmanager
+def refused_as_invalid() -> Iterator[None]:
+    """What a template or a grammar refuses is an error of the request."""
+    try:
+        yield
+    except GrammarError as error:
+        raise invalid(f"{error}.", error.parameter, "invalid_grammar") from None
+    except (ChatTemplateError, ValueError, TypeError) as error:
+        raise invalid(_reason(error), "messages", "chat_template_error") from None
 
 
 def _reason(error: Exception) -> str:

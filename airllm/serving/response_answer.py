@@ -57,7 +57,7 @@ class ResponseAnswer:
                     yield self._end_events(piece)
 
     def _piece_events(self, piece: Piece) -> list[dict[str, Any]]:
-        found = self._reader.read(piece.text, bool(piece.reason))
+        found = self._reader.read(piece.text, piece.reason)
         if piece.logprobs:
             self._logprobs += chat_logprobs(self._service.tokenizer, piece.logprobs).content
         if found.delta is None:

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import ASGIApp
 
+from airllm.engine.constraint import Constraint
 from airllm.engine.request import Request as TextRequest
 from airllm.engine.scheduling.requests import SequenceRequest
 from airllm.serving.completion_answer import CompletionAnswer, CompletionPrompt
@@ -15,6 +16,7 @@ from airllm.serving.protocol.errors import invalid
 from airllm.serving.protocol.requests import MOST_CHOICES, MOST_PROMPTS, CompletionRequest
 from airllm.serving.sequences import ends_later, salt_of, sampling_of
 from airllm.serving.service import Service, key_of, service_of
+from airllm.serving.structure import constraint_of
 from airllm.serving.transport import Answer, EventStream, Json
 
 _MOST_TOKENS = 16  # OpenAI's default
@@ -38,10 +40,15 @@ def _check(asked: CompletionRequest) -> None:
 
 async def _answer(service: Service, asked: CompletionRequest, key: str) -> ASGIApp:
     prompts = await service.prompts.call(partial(_encode, service, asked))
+    new_constraint = await service.prompts.call(partial(constraint_of, service.prompts, asked))
     answer = CompletionAnswer(service, asked, prompts)
     count = asked.n or 1
     stream = await service.begin(
-        [_sequence(service, asked, key, prompt.tokens, i) for prompt in prompts for i in range(count)]
+        [
+            _sequence(service, asked, key, prompt.tokens, new_constraint and new_constraint(), i)
+            for prompt in prompts
+            for i in range(count)
+        ]
     )
     if asked.stream:
         return EventStream(answer.frames(stream), stream.close, service.options)
@@ -73,14 +80,19 @@ def _encode_one(service: Service, asked: CompletionRequest, given: Any, param: s
 
 
 def _sequence(
-    service: Service, asked: CompletionRequest, key: str, tokens: list[int], i: int
+    service: Service,
+    asked: CompletionRequest,
+    key: str,
+    tokens: list[int],
+    constraint: Constraint | None,
+    i: int,
 ) -> SequenceRequest:
     sampling = sampling_of(asked, service.recommended, len(service.tokenizer), i)
     most = _MOST_TOKENS if asked.max_tokens is None else max(asked.max_tokens, 1)
     return SequenceRequest(
         tokens,
         TextRequest(most, tuple(asked.stops), sampling),
-        constraint=ends_later(asked, service.tokenizer, None),
+        constraint=ends_later(asked, service.tokenizer, constraint),
         logprobs=asked.logprobs,
         prompt_logprobs=asked.logprobs if asked.echo else None,
         deadline=service.deadline,

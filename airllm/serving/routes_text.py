@@ -34,10 +34,9 @@ def _encode(service: Service, asked: TokenizeRequest) -> list[int]:
     prompts = service.prompts
     if asked.messages is not None:
         add = asked.add_generation_prompt is not False
-        text = prompts.render(
-            asked.messages, asked.tools, asked.chat_template_kwargs, add_generation_prompt=add
-        )
-        return service.tokenizer.encode(text, add_bos=False)
+        values = asked.chat_template_kwargs
+        plan = prompts.plan(asked.messages, values, add_generation_prompt=add, tools=asked.tools)
+        return service.tokenizer.encode(plan.prompt, add_bos=False)
     bos = asked.add_special if asked.add_special_tokens is None else asked.add_special_tokens
     return prompts.encode(getattr(asked, given[0]), given[0], asked.parse_special is not False, bos)
 

@@ -97,7 +97,8 @@ class AnswerFormat:
         """
         known = read_tools(tools)
         choice, schema = choose_tools(known, tool_choice), _response_schema(response_format)
-        prompt = self._render(messages, known, template_values or {})
+        described = () if tool_choice == "none" else known  # else the model would call them as text
+        prompt = self._render(messages, described, template_values or {})
         thoughts = self._thoughts if self._thoughts and not has_thought(prompt, self._thoughts) else None
         form = AnswerForm(
             format=self.tool_format if choice.tools else None,

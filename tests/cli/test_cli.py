@@ -96,6 +96,34 @@ def test_options_of_generate(folder, engine, capsys, typed):
     assert capsys.readouterr() == (expected.split(stop)[0] + "\n", "")
 
 
+def test_the_form_of_the_text(folder, capsys, tmp_path):
+    pytest.importorskip("llguidance")
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": ["café"]}')
+    for given in (schema, schema.read_text()):
+        assert run("generate", folder, "-q", "--json-schema", given, "hi") == 0
+        assert capsys.readouterr() == ('"café"\n', "")
+    assert run("generate", folder, "-q", "--choice=yes", "--choice=no", "hi") == 0
+    assert capsys.readouterr().out in ("yes\n", "no\n")
+    assert run("generate", folder, "-q", "--regex=[0-9]{3}", "hi") == 0
+    assert re.fullmatch("[0-9]{3}\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    (
+        (['--json-schema={"not": {}}'], "--json-schema has an unsupported keyword at /not: a grammar cannot"),
+        (["--json-schema={"], "--json-schema has an invalid schema: expected JSON"),
+        (["--json-schema=none.json"], "none.json: No such file or directory"),
+        (["--regex=(?=a)"], "--regex has an unsupported pattern: found a look-around"),
+        (["--choice="], "--choice has an invalid value: found [''], expected texts to choose from"),
+    ),
+)
+def test_errors_of_the_form_are_a_line(folder, capsys, arguments, message):
+    pytest.importorskip("llguidance")
+    test_errors_are_a_line(folder, capsys, arguments, message)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     (

@@ -1,12 +1,16 @@
 """Constraints in generation: a mask for each token, the end of the text, drafts and batches."""
 
 import dataclasses
+import json
+import sys
 
+import jsonschema
 import numpy as np
 import pytest
 
 from airllm.engine.drafts.policy import Choice, DraftPolicy
 from airllm.engine.request import request
+from airllm.extras import MissingExtra
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support import speaking_model
 
@@ -116,3 +120,62 @@ def test_a_control_token_is_text_only_if_it_is_shown(engine):
     tokens = [*engine.tokenizer.encode("a"), begin, *engine.tokenizer.encode("b")]
     assert generate(engine, PROMPT, Spelling(tokens)) == "ab"
     assert generate(engine, PROMPT, Spelling(tokens), shown_tokens=[begin]) == f"a{speaking_model.BEGIN}b"
+
+
+# ------------------------------------------------------------------------------------------------ grammars
+
+SCHEMA = {"type": "object", "properties": {"n": {"enum": [7, 12]}, "s": {"enum": ["x", "y"]}},
+          "required": ["n", "s"], "additionalProperties": False}  # fmt: skip
+
+
+@pytest.fixture
+def llguidance():
+    return pytest.importorskip("llguidance")
+
+
+@pytest.mark.parametrize("options", ({}, {"temperature": 2.0, "seed": 3}))
+def test_json_schema(engine, llguidance, options):
+    spaces = {engine.tokenizer.id_of(letter): -100 for letter in ("\u0120", "\u010a")}  # the context is short
+    options = {**options, "json_schema": SCHEMA, "logit_bias": spaces}
+    whole = engine.generate(PROMPT, None, **options)
+    jsonschema.validate(json.loads(whole), SCHEMA)
+    assert engine.statistics.reason == "end"
+    assert "".join(engine.stream(PROMPT, None, **options)) == whole
+
+
+def test_a_batch_and_a_chat_follow_a_grammar(engine, llguidance):
+    assert set(engine.generate([PROMPT, "a"], regex="[ab]{3}")[0]) <= {"a", "b"}
+    messages = [{"role": "user", "content": "Hi"}]
+    assert engine.chat(messages, choices=["yes", "no"]) in ("yes", "no")
+    assert "".join(engine.stream_chat(messages, json_schema={"const": [1]})) in (
+        "[1]",
+        "[ 1]",
+        "[1 ]",
+        "[ 1 ]",
+    )
+
+
+@pytest.mark.parametrize("options", ({}, {"temperature": 1.5, "seed": 3, "frequency_penalty": 0.3}))
+def test_drafts_do_not_change_a_text_with_a_grammar(folder, llguidance, options, monkeypatch):
+    monkeypatch.setattr(
+        DraftPolicy, "choose", lambda self, kinds, *_: Choice(3 if len(kinds) >= 3 else 0, 1.0)
+    )
+    texts, drafted = [], 0
+    for speculative in (True, False):
+        with LayerWiseInferenceEngine(folder, speculative=speculative) as engine:
+            texts.append(engine.generate("abcabcabcabc", 40, regex="[abc]{30,}", **options))
+            drafted += engine.statistics.drafted_tokens
+    assert texts[0] == texts[1] and drafted > 0
+
+
+def test_errors_of_grammars_are_raised_by_the_call(engine, llguidance):
+    with pytest.raises(ValueError, match="json_schema has an unsupported keyword at /not: a grammar cannot"):
+        engine.stream(PROMPT, json_schema={"not": {}})
+    with pytest.raises(ValueError, match="json_schema and regex are given, expected one of them"):
+        engine.generate(PROMPT, json_schema={}, regex="a")
+
+
+def test_the_package_is_named_where_it_is_missing(engine, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(MissingExtra, match=r"this needs the package llguidance.*\[structured\]"):
+        engine.generate(PROMPT, json_schema={})

@@ -95,7 +95,9 @@ def test_log_probabilities_are_those_of_the_logits(server, alone):
         logits = alone.forward(tokens).astype("float64")
         exact = logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
         best = exact.argsort()[::-1][:5]
-        assert [each.logprob for each in found.top_logprobs] == pytest.approx(sorted(exact)[::-1][:5], abs=1e-3)
+        assert [each.logprob for each in found.top_logprobs] == pytest.approx(
+            sorted(exact)[::-1][:5], abs=1e-3
+        )
         assert [bytes(each.bytes) for each in found.top_logprobs] == [
             alone.tokenizer.piece(token, special=True) for token in best
         ]
@@ -219,7 +221,11 @@ def refused(server, **asked):
         ({"messages": []}, "messages", ">= 1"),
         ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role", "king"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "Missing"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]", "text"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[0].content[0]",
+            "text",
+        ),
         (
             {
                 "messages": [
@@ -247,7 +253,7 @@ def refused(server, **asked):
         ({"extra_body": {"colour": "red"}}, "colour", "Unrecognized request argument supplied: colour"),
         ({"extra_body": {"modalities": ["audio"]}}, "modalities", "not supported"),
         ({"extra_body": {"chat_template_kwargs": {"messages": []}}}, "chat_template_kwargs", "messages"),
-        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function", "name"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name", "name"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_place(server, asked, param, says):
@@ -288,7 +294,9 @@ def test_an_answer_that_fills_the_context_says_length(server):
 
 def test_a_body_of_another_type_is_refused(server):
     with server.http() as client:
-        answer = client.post("/v1/chat/completions", content=json.dumps(ASK), headers={"content-type": "text/plain"})
+        answer = client.post(
+            "/v1/chat/completions", content=json.dumps(ASK), headers={"content-type": "text/plain"}
+        )
     assert answer.status_code == 415
     assert answer.json()["error"]["type"] == "invalid_request_error"
 

@@ -120,7 +120,9 @@ def fails(capsys, *arguments):
     return status, capsys.readouterr().err
 
 
-def test_what_is_not_safe_or_possible_is_refused_before_the_model_is_opened(capsys, model, tmp_path, monkeypatch):
+def test_what_is_not_safe_or_possible_is_refused_before_the_model_is_opened(
+    capsys, model, tmp_path, monkeypatch
+):
     monkeypatch.delenv("AIRLLM_API_KEY", raising=False)
     status, error = fails(capsys, str(model), "--host", "0.0.0.0")
     assert status == 1

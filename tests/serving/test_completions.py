@@ -48,7 +48,9 @@ def test_echo_scores_the_prompt(server, alone, max_tokens):
     """What lm-eval's local-completions asks for."""
     tokens = alone.tokenizer.encode(ASK["prompt"])
     with server.client(**LENIENT) as client:
-        answer = client.completions.create(**{**ASK, "prompt": tokens}, max_tokens=max_tokens, echo=True, logprobs=2)
+        answer = client.completions.create(
+            **{**ASK, "prompt": tokens}, max_tokens=max_tokens, echo=True, logprobs=2
+        )
     choice = answer.choices[0]
     found = choice.logprobs
     assert choice.text.startswith(ASK["prompt"])

@@ -116,7 +116,9 @@ def test_a_deadline_ends_a_request_that_runs_and_one_that_waits(model):
 
 def test_a_slow_reader_is_left_and_holds_nobody_up(paced):
     """The sockets take a part of eight megabytes; the rest waits in the server, for half a second."""
-    sent = send(paced, {**LONG, "stream": True, "logprobs": True, "top_logprobs": 20, "n": 2}, receive_bytes=4096)
+    sent = send(
+        paced, {**LONG, "stream": True, "logprobs": True, "top_logprobs": 20, "n": 2}, receive_bytes=4096
+    )
     paced.scheduler.pause = 0
     start = time.monotonic()
     with paced.client() as client:
@@ -166,7 +168,9 @@ class Broken:
 def test_a_defect_in_one_request_ends_that_request_only(paced, monkeypatch):
     original = chat_plan.ends_later
     monkeypatch.setattr(
-        chat_plan, "ends_later", lambda asked, *rest: Broken() if asked.user == "x" else original(asked, *rest)
+        chat_plan,
+        "ends_later",
+        lambda asked, *rest: Broken() if asked.user == "x" else original(asked, *rest),
     )
     asked = {**LONG, "max_tokens": 40}
     with paced.client() as client:
@@ -186,7 +190,10 @@ def test_a_template_that_refuses_a_conversation_is_the_clients_error(server):
         deep = {"x": {}}
         for _ in range(200):
             deep = {"x": deep}
-        for messages in ([{"role": "user", "content": "x", "deep": deep}], [{"role": "user", "content": "\ud800"}]):
+        for messages in (
+            [{"role": "user", "content": "x", "deep": deep}],
+            [{"role": "user", "content": "\ud800"}],
+        ):
             body = json.dumps({"messages": messages, "max_tokens": 1})
             answer = client.post(
                 "/v1/chat/completions", content=body, headers={"content-type": "application/json"}
@@ -214,7 +221,9 @@ def test_health_fails_while_a_step_takes_too_long(model):
     with serving.serve(model, stuck_after=0.2) as server, server.http() as client:
         assert client.get("/health").status_code == 200
         server.scheduler.pause = 0.6
-        thread = threading.Thread(target=client.post, args=("/v1/completions",), kwargs={"json": {"prompt": "x"}})
+        thread = threading.Thread(
+            target=client.post, args=("/v1/completions",), kwargs={"json": {"prompt": "x"}}
+        )
         thread.start()
         with server.http() as other:
             wait_for(lambda: other.get("/health").status_code == 503)
@@ -252,7 +261,16 @@ JSON = st.recursive(
 FIELDS = {
     "/v1/chat/completions": chat_plan.ChatRequest.__struct_fields__,
     "/v1/completions": ("prompt", "n", "echo", "logprobs", "stop", "max_tokens", "stream", "seed", "best_of"),
-    "/v1/responses": ("input", "instructions", "text", "tools", "include", "reasoning", "stream", "top_logprobs"),
+    "/v1/responses": (
+        "input",
+        "instructions",
+        "text",
+        "tools",
+        "include",
+        "reasoning",
+        "stream",
+        "top_logprobs",
+    ),
     "/v1/embeddings": ("input", "dimensions"),
     "/tokenize": ("prompt", "messages", "content", "tools", "with_pieces"),
     "/detokenize": ("tokens",),
@@ -280,9 +298,7 @@ def malformed(draw):
 def test_no_body_is_answered_with_a_failure_of_the_server(server, asked):
     path, body = asked
     with server.http() as client:
-        answer = client.post(
-            path, content=json.dumps(body), headers={"content-type": "application/json"}
-        )
+        answer = client.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
     assert answer.status_code in (200, 400), answer.text
     if answer.status_code == 400:
         assert answer.json()["error"]["message"]

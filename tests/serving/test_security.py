@@ -23,7 +23,9 @@ def keyed(model):
 def status(server, path="/v1/models", method="GET", **headers):
     with server.http() as client:
         json = ASK if method == "POST" else None
-        return client.request(method, path, headers={k.replace("_", "-"): v for k, v in headers.items()}, json=json)
+        return client.request(
+            method, path, headers={k.replace("_", "-"): v for k, v in headers.items()}, json=json
+        )
 
 
 @pytest.mark.parametrize(
@@ -173,7 +175,9 @@ def test_an_address_that_others_reach_needs_a_key():
         Options(("m",), host=host)
 
 
-@pytest.mark.parametrize("origin", ["*", "chat.example.org", "https://chat.example.org/", "null", "ftp://a.b"])
+@pytest.mark.parametrize(
+    "origin", ["*", "chat.example.org", "https://chat.example.org/", "null", "ftp://a.b"]
+)
 def test_an_origin_that_is_none_is_refused(origin):
     with pytest.raises(ValueError, match="origins"):
         Options(("m",), origins=(origin,))

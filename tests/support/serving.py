@@ -66,7 +66,10 @@ def write_model(folder: Path) -> Path:
 @contextlib.contextmanager
 def serve(model: Path, limits: Limits | None = None, **options: Any) -> Iterator[Server]:
     """A server of the model until the end of the `with`. `options` are those of `Options`."""
-    with LayerWiseInferenceEngine(model, threads=1) as engine, socket.create_server(("127.0.0.1", 0)) as place:
+    with (
+        LayerWiseInferenceEngine(model, threads=1) as engine,
+        socket.create_server(("127.0.0.1", 0)) as place,
+    ):
         scheduler = Paced(engine._generator, limits or Limits())
         given = Options(**{"names": (NAME,), "ping": 0.2, "drain_timeout": 1} | options)
         app = App(engine, scheduler, given)

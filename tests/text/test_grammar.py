@@ -3,7 +3,11 @@ is refused with the place and the reason.
 """
 
 import decimal
+import itertools
 import json
+import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jsonschema
@@ -19,6 +23,7 @@ from tests.support.random_texts import allowed, generate
 
 pytest.importorskip("llguidance")
 SUITE = json.loads((Path(__file__).parents[1] / "data" / "json_schema_suite.json").read_text())["cases"]
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 FORMATS = jsonschema.FormatChecker(["ipv4", "ipv6", "uuid"])
 
 
@@ -74,7 +79,7 @@ def test_most_of_the_suites_valid_texts_are_allowed(grammars, tokenizer):
             texts = [json.dumps(test["data"], ensure_ascii=False) for test in case["tests"] if test["valid"]]
             valid += len(texts)
             found += sum(allowed(new, tokenizer, text) is None for text in texts)
-    assert valid > 300
+    assert valid > 250
     assert found > 0.95 * valid
 
 
@@ -110,7 +115,7 @@ def test_texts_of_the_suites_schemas_are_valid(grammars, tokenizer):
     assert checked > 100
 
 
-# ------------------------------------------------------------------------------------------------ made schemas
+# -------------------------------------------------------------------------------- made schemas
 
 NAMES = st.sampled_from(["a", "b", "a.b", 'q"t', "é", "/~"])
 NUMBERS = st.sampled_from([0, 1, -3, 17, 100000, -0.5, 0.1, 2.5e-3, 1e-7, 123456.75, -1e5])
@@ -137,7 +142,8 @@ def schemas(inner):
             "properties": st.dictionaries(NAMES, inner, max_size=3),
             "additionalProperties": st.booleans() | inner, "required": st.lists(NAMES, max_size=2),
             "minProperties": st.integers(0, 1), "maxProperties": COUNTS,
-            "anyOf": st.lists(inner, min_size=1, max_size=3), "allOf": st.lists(inner, min_size=1, max_size=2),
+            "anyOf": st.lists(inner, min_size=1, max_size=3),
+            "allOf": st.lists(inner, min_size=1, max_size=2),
             "oneOf": st.lists(inner, min_size=1, max_size=2), "$ref": st.just("#/$defs/x"),
             "const": VALUES, "enum": st.lists(VALUES, min_size=1, max_size=3),
         },
@@ -149,13 +155,72 @@ SCHEMAS = st.recursive(st.booleans() | schemas(st.just({})), schemas, max_leaves
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(schema=SCHEMAS, x=SCHEMAS, seed=st.integers(0, 1000))
 def test_texts_of_made_schemas_are_valid(grammars, tokenizer, schema, x, seed):
     schema = {**schema, "$defs": {"x": x}}
     if new := compiled(grammars, schema):
         text = generate(new, tokenizer, seed, 150)
         assert text is None or not violations(text, schema), text
+
+
+BOUNDS = list(itertools.product(("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")))
+
+
+@pytest.mark.parametrize("names", BOUNDS)
+def test_bounds_of_numbers(names, grammars, tokenizer):
+    """The engine itself takes a whole exclusive bound for a number within, if the bounds are close."""
+    texts = [
+        "0",
+        "-0",
+        "0.0",
+        "0.1",
+        "-0.1",
+        "0.5",
+        "1",
+        "1.0",
+        "1.2",
+        "1.5",
+        "0.0000001",
+        "1.0000001",
+        "9e-1",
+    ]
+    for values in itertools.product((-1, -0.3, 0, 0.1, 1, 1.2), (0, 0.001, 0.5, 1, 1.5, 2)):
+        bounds = dict(zip(names, values, strict=True))
+        new = compiled(grammars, {"type": "number", **bounds})
+        for text in texts if new else ():
+            assert allowed(new, tokenizer, text) is not None or not violations(text, bounds), (text, bounds)
+
+
+PATTERN_TEXTS = ("", "a", "b", "ab", "ba", "aab", "a.b", "axb", "a\nb", "a-1", "_", "é", "a b", "]", "^", "1",
+                 "\t", "a&b", "{", "a{1}", "/", "\U0001f642")  # fmt: skip
+
+
+PATTERNS_OF_ECMASCRIPT = (
+    "^a|b$", "(^a|b)b", "^(a|b)+$", "a{2}", "^a{1,}b?$", "^[^a]*$", r"^\w-\d$", r"^[\w]+$", r"^[^\s]b?$",
+    r"^\S+$", r"^a\.b$", "^.$", "^..$", r"^[\]^]$", r"^[a&&b]+$", r"^[[]$|^[a-]$", "^(?:a+?)b$", "^(?<x>a)$",
+    r"^\x61$", r"^[\t]$", r"^a\{1\}$", "/", r"^\/$", "^$", "", r"^[^\d\n]$", r"\^", "^a[-x.]b$", "^[.]$",
+)  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:Possible")  # of Python's own expressions
+@pytest.mark.parametrize("pattern", PATTERNS_OF_ECMASCRIPT)
+def test_patterns_mean_what_they_mean_in_ecmascript(pattern, grammars, tokenizer):
+    new = grammars.json_schema({"type": "string", "pattern": pattern})
+    python = re.compile(pattern.replace("(?<", "(?P<"), re.ASCII)
+    for text in PATTERN_TEXTS:
+        found = allowed(new, tokenizer, json.dumps(text, ensure_ascii=False)) is None
+        assert found == bool(python.search(text)), text
+
+
+def test_ends_of_lines_and_spaces_are_those_of_ecmascript(grammars, tokenizer):
+    def matches(pattern, text):
+        new = grammars.json_schema({"type": "string", "pattern": pattern})
+        return allowed(new, tokenizer, json.dumps(text, ensure_ascii=False)) is None
+
+    assert [text for text in "x\n\r\u2028\u2029\x85" if matches("^.$", text)] == ["x", "\x85"]
+    assert [text for text in "x \xa0\ufeff\u2003\x85" if matches(r"^\s$", text)] == list(" \xa0\ufeff\u2003")
+    assert [text for text in "5٥" if matches(r"^\d$", text)] == ["5"]
 
 
 # ------------------------------------------------------------------------------------------------ refusals
@@ -197,9 +262,10 @@ def test_texts_of_made_schemas_are_valid(grammars, tokenizer, schema, x, seed):
         ({"$ref": "#/$defs/none"}, "/$ref", "/$defs/none is no schema of this document"),
         ({"$ref": "#/title", "title": "x"}, "/$ref", "/title is no schema of this document"),
         ({"$ref": "#"}, "/$ref", "it refers to itself"),
+        ({"allOf": [{"$ref": "#"}]}, "/allOf/0", "no text has this form"),
         ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}, "/$defs/a/$ref", "to itself"),
         ({"$schema": "http://json-schema.org/draft-04/schema#"}, "/$schema", "expected draft 6, 7"),
-        ({"$schema": "http://json-schema.org/draft-07/schema#", "prefixItems": [{}]}, "/prefixItems", "2020-12"),
+        ({"$schema": DRAFT_7, "prefixItems": [{}]}, "/prefixItems", "2020-12"),
         ({"properties": {"a": {"$id": "x"}}}, "/properties/a/$id", "at the root only"),
         ({"properties": {"a": {"oneOf": [{"type": "integer"}, {"minimum": 2}]}}}, "/properties/a", "oneOf"),
         ({"type": "string", "enum": [1]}, "", "Unsatisfiable"),
@@ -317,6 +383,7 @@ def test_regex_and_choices(grammars, tokenizer):
     new = grammars.choices(["yes", "no", 'say "no"/é'])
     assert all(allowed(new, tokenizer, text) is None for text in ("yes", "no", 'say "no"/é'))
     assert allowed(new, tokenizer, "yep") == 2
+    assert allowed(grammars.regex("a?"), tokenizer, "") is None
     with pytest.raises(GrammarError, match="regex has an unsupported pattern: found a look-around"):
         grammars.regex("(?!a)")
     with pytest.raises(GrammarError, match="choices has an invalid value: found .., expected texts"):
@@ -343,22 +410,44 @@ def test_size_and_depth_are_limited(grammars):
         grammars.json_schema({"enum": ["x" * 100] * 3000})
 
 
-@(
-    pytest.mark.parametrize(
-        "schema",
-        (
-            {"type": "string", "pattern": "^(((a{1,999}){1,999}){1,999}){1,999}$"},
-            {"type": "string", "pattern": "^(a?){999}(a{0,999}b?){99}c$"},
-            {"type": "string", "pattern": "(a|b)*a(a|b){18}$"},
-            {"type": "array", "items": {"type": "string", "maxLength": 100000}, "minItems": 100000},
-            {"enum": [f"value {i}" for i in range(15000)]},
-            {"allOf": [{"anyOf": [{"const": i} for i in range(40)]} for _ in range(8)]},
-            {"type": "number", "multipleOf": 1e-9, "minimum": 0.123456789},
-        ),
-        ids=str.format_map,
-    )
-    if False
-    else pytest.mark.parametrize("schema", [])
+@pytest.mark.parametrize(
+    "schema",
+    (
+        {"type": "string", "pattern": "^(((a{1,999}){1,999}){1,999}){1,999}$"},
+        {"type": "string", "pattern": "^(a?){999}(a{0,999}b?){99}c$"},
+        {"type": "string", "pattern": "(a|b)*a(a|b){18}$"},
+        {"type": "array", "items": {"type": "string", "maxLength": 100000}, "minItems": 100000},
+        {"enum": [f"value {i}" for i in range(9000)]},
+        {"allOf": [{"anyOf": [{"const": i} for i in range(40)]} for _ in range(8)]},
+        {"type": "integer", "multipleOf": 9973},
+        {"allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]},
+        {"type": "object", "properties": {f"p{i}": {} for i in range(5000)}},
+        {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(400)}},
+        {"oneOf": [{"properties": {"k": {"const": i}}, "required": ["k"]} for i in range(400)]},
+        {"anyOf": [{"type": "null"} for _ in range(5000)]},
+        {"allOf": [{"$ref": "#"}]},
+    ),
+    ids=lambda schema: json.dumps(schema)[:50],
 )
-def test_placeholder(schema):
-    pass
+def test_a_schema_takes_seconds_at_the_most(schema, grammars, tokenizer):
+    """Compiling, and fifty tokens: in practice less than half a second."""
+    start = time.monotonic()
+    if new := compiled(grammars, schema):
+        generate(new, tokenizer, 0, 50)
+    assert time.monotonic() - start < 5
+
+
+def test_compiled_grammars_are_kept_up_to_a_number(tokenizer, monkeypatch):
+    grammars, compilations = Grammars(tokenizer), []
+    compile = grammars._compile
+    monkeypatch.setattr(grammars, "_compile", lambda text: compilations.append(text) or compile(text))
+    for i in [*range(70), 69, 0]:
+        grammars.json_schema({"const": i})
+    assert len(compilations) == 71  # 69 was kept, 0 was not
+
+
+def test_grammars_are_compiled_from_several_threads(tokenizer):
+    grammars = Grammars(tokenizer)
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda i: grammars.json_schema({"const": i % 3}), range(24)))
+    assert [generate(new, tokenizer, 0) for new in made] == [str(i % 3) for i in range(24)]

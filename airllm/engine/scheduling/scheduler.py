@@ -94,11 +94,13 @@ class Scheduler:
         request.request.sampling.require_known_tokens(len(self._generator.tokenizer))
         if len(self._active) + len(self._waiting) >= self.limits.max_running + self.limits.max_waiting:
             raise QueueFull(len(self._waiting), self._retry_after())
-        constraint, wanted = request.constraint, request.request
-        if constraint is None and wanted.new_constraint:
-            constraint = wanted.new_constraint()
-        capacity = self._memory.capacity
-        text = Continuation(self._generator.tokenizer, request.tokens, wanted, capacity, constraint)
+        text = Continuation(
+            self._generator.tokenizer,
+            request.tokens,
+            request.request,
+            self._memory.capacity,
+            request.constraint,
+        )
         self._next_id += 1
         self._waiting.append(Sequence(self._next_id, request, text, self._clock()))
         return self._next_id

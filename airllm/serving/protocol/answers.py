@@ -76,6 +76,7 @@ class Message(Struct):
     role: str
     content: str | None
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
@@ -103,6 +104,7 @@ class ChatCompletion(Struct):
 class Delta(Struct):
     role: str | UnsetType = UNSET
     content: str | None | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
     tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 

@@ -1,4 +1,4 @@
-"""Checks the messages and tools of a conversation, and brings them into the form that chat templates know."""
+"""Checks the messages of a conversation, and brings them into the form that chat templates know."""
 
 from __future__ import annotations
 
@@ -38,18 +38,6 @@ class _Message(Struct):
     tool_calls: list[_ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
-
-
-class _Function(Struct):
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class _Tool(Struct):
-    type: Literal["function"]
-    function: _Function
 
 
 def template_messages(messages: Sequence[dict[str, Any]], knows_developer: bool) -> list[dict[str, Any]]:
@@ -104,21 +92,6 @@ def _parse_arguments(text: str, place: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise invalid(f"'{place}' is no JSON object: {text[:80]!r}.", place)
     return found
-
-
-def template_tools(tools: Sequence[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-    """The tools as a template expects them, without nulls. Raises ApiError that names the tool."""
-    return [_template_tool(each, f"tools[{i}]") for i, each in enumerate(tools)] if tools else None
-
-
-def _template_tool(tool: dict[str, Any], place: str) -> dict[str, Any]:
-    function = convert(tool, _Tool, place).function
-    made = {
-        "name": function.name,
-        "description": function.description or "",
-        "parameters": function.parameters or {"type": "object", "properties": {}},
-    }
-    return {"type": "function", "function": made}
 
 
 def convert(value: Any, shape: type[Shape], place: str) -> Shape:

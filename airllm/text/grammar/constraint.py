@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+_NO_TEXT = "NoExtensionBias"  # the engine's word for it
+
 
 class GrammarConstraint:
     """Restricts the tokens of one sequence. `matcher` is the engine's state, of this sequence alone."""
@@ -20,16 +22,14 @@ class GrammarConstraint:
         """
         self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         if self._matcher.is_error():
-            raise ValueError(
-                f"the grammar cannot continue this text: {first_line(self._matcher.get_error())}"
-            )
+            raise ValueError(f"the grammar cannot continue this text: {reason(self._matcher.get_error())}")
         bits = np.unpackbits(self._bits.view(np.uint8), count=self._vocabulary, bitorder="little")
         return bits.view(np.bool_)
 
     def accept(self, token: int) -> None:
         """Continue after a token. ValueError if the grammar does not allow it."""
         if not self._matcher.consume_token(token):
-            why = first_line(self._matcher.get_error())
+            why = reason(self._matcher.get_error())
             raise ValueError(f"token {token} has no place in the grammar here: {why}")
 
     @property
@@ -38,6 +38,7 @@ class GrammarConstraint:
         return self._matcher.is_stopped()
 
 
-def first_line(message: str) -> str:
-    """The first line of a message of the engine."""
-    return message.strip().partition("\n")[0]
+def reason(message: str) -> str:
+    """What a message of the engine says, in one line."""
+    line = message.strip().partition("\n")[0]
+    return "no text has this form" if line == _NO_TEXT else line

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from airllm.extras import require_extra
-from airllm.text.grammar.constraint import GrammarConstraint, first_line
+from airllm.text.grammar.constraint import GrammarConstraint, reason
 from airllm.text.grammar.errors import GrammarError, Place
 from airllm.text.grammar.patterns import escape, translate
 from airllm.text.grammar.schema import EngineSchema, check_schema
@@ -114,20 +114,21 @@ class Grammars:
 
     def _compile(self, grammar: str) -> Any:
         """The engine's state at the beginning of a text. ValueError if it refuses the grammar."""
-        from llguidance import LLMatcher, LLParserLimits
+        with require_extra("structured"):
+            from llguidance import LLMatcher, LLParserLimits
 
         matcher = LLMatcher(self._engine_tokenizer, grammar, log_level=0, limits=LLParserLimits(**_LIMITS))
         if not matcher.is_error():
             matcher.compute_bitmask()  # prepares states for all sequences, and fails if there is no text
         if matcher.is_error():
-            raise ValueError(first_line(matcher.get_error()))
+            raise ValueError(reason(matcher.get_error()))
         return matcher
 
     @cached_property
     def _engine_tokenizer(self) -> Any:
         """The tokenizer, prepared on first use: half a second."""
-        with require_extra("structured"):
-            from llguidance import LLTokenizer, TokenizerWrapper
+        from llguidance import LLTokenizer, TokenizerWrapper
+
         table = VocabularyTable(self._tokenizer)
         return LLTokenizer(TokenizerWrapper(table), eos_token=table.stop_ids)
 
