@@ -40,8 +40,9 @@ def test_a_cache_of_half_precision_costs_next_to_nothing(real_file, exact, refer
 
 @pytest.mark.parametrize("step, far", ((256, 0.0026), (1, 0.002)))
 def test_activations_of_8_bits(real_file, exact, reference, step, far):
-    """On this text llama.cpp 0.3.36 has a mean KL divergence of 0.0026, and the same token at 98.0 %. Where two
-    tokens are nearly as likely, the instruction set decides which one wins; nowhere else.
+    """On this text llama.cpp 0.3.36 has a mean KL divergence of 0.0026, and the same token at 98.0 %.
+
+    Where two tokens are nearly as likely, the instruction set decides which one wins; nowhere else.
     """
     ids = reference["ids"].tolist()
     with LayerWiseInferenceEngine(real_file) as engine:
