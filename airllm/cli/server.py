@@ -100,7 +100,7 @@ def options_of(given: argparse.Namespace) -> Options:
     keys = _keys(given)
     if not keys and not given.no_key and not is_loopback(given.host):
         raise Refused(
-            f"--host {given.host} can be reached from other machines, and no API key is set: set the variable "
+            f"--host {given.host} can be reached from other machines, and no API key is set: set "
             f"{KEY_VARIABLE}, or give --api-key-file FILE; or say --no-key, and anyone may use the model"
         )
     return Options(

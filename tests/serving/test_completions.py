@@ -6,8 +6,8 @@ import pytest
 import serving
 
 ASK = {"model": serving.NAME, "prompt": "Hello there, said the", "temperature": 0}
-# OpenAI's server sends null as the reason of a chunk that is not the last one, and as the log probability of a
-# first token. The types of its client do not know that.
+# OpenAI's server sends null as the reason of a chunk that is not the last one, and as the log probability of
+# a first token. The types of its client do not know that.
 LENIENT = {"_strict_response_validation": False}
 
 
