@@ -151,3 +151,21 @@ def test_any_order_gives_each_text_as_alone(name, case_of, monkeypatch):
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+@pytest.mark.parametrize("running", (False, True))
+def test_a_layer_with_a_window_shares_only_what_it_has(case_of, running):
+    """After 1100 tokens it lacks the first 256, and the window before 355 is not whole."""
+    case = case_of("windows")
+    served = Served(case.engines[2], Limits())
+    lengths = {1100: 0, 300: 0, 900: 899, 60: 59}  # and how many tokens are found
+    for length, found in lengths.items():
+        served.add(case.prompt(0, length, 0), request(200 if running else 3))
+        while served.tokens(last := max(served.asked)) == []:
+            served.step()
+        if not running:
+            served.run()
+        assert served.events[last][-1].statistics.cached_tokens == found
+    served.run()
+    for id, asked in served.asked.items():
+        served.check_text(id, case.alone(asked.tokens, asked.request))

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from airllm.memory.kv_cache import Cache
 
 Key = Hashable
 
 BLOCK = 16  # tokens: shorter prefixes are not shared
+_COMPARED = 64  # entries
 _LITTLE = 32  # tokens: a pass of so many takes hardly longer than one of a single token
 
 
@@ -72,13 +74,14 @@ class PrefixCache:
 
     def find(self, key: Key, tokens: Sequence[int]) -> Match | None:
         """The longest prefix of `tokens` that an entry has and can go back to; None if it has no block. Of
-        equally long ones, one whose cache can be taken over.
+        equally long ones, one whose cache can be taken over. Of many entries that have the same blocks, only
+        the latest are compared token by token.
         """
         path = list(self._walk(key, tokens))
         for depth in range(len(path), 0, -1):
             matches = [
                 Match(entry, length)
-                for entry in path[depth - 1].entries
+                for entry in islice(reversed(path[depth - 1].entries), _COMPARED)
                 if (length := _common(entry, tokens, depth * BLOCK)) and entry.cache.cut(length) == length
             ]
             if matches:
