@@ -100,8 +100,8 @@ def options_of(given: argparse.Namespace) -> Options:
     keys = _keys(given)
     if not keys and not given.no_key and not is_loopback(given.host):
         raise Refused(
-            f"--host {given.host} can be reached from other machines, and no API key is set: set the "
-            f"variable {KEY_VARIABLE}, or give --api-key-file FILE; or say --no-key: anyone may use the model"
+            f"--host {given.host} can be reached from other machines, and no API key is set: set "
+            f"{KEY_VARIABLE}, or give --api-key-file FILE; or say --no-key, and anyone may use the model"
         )
     return Options(
         names=tuple(given.model_name) or (name_of(given.model),),
