@@ -6,6 +6,7 @@ import ipaddress
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+_TIMES = ("request_timeout", "read_timeout", "write_timeout", "drain_timeout", "stuck_after", "ping")
 LOOPBACK_NAMES = ("localhost", "ip6-localhost")
 
 
@@ -52,7 +53,7 @@ class Options:
                 f"host has value {self.host!r}, which other machines can reach: give an API key "
                 "(keys), or say that none is needed (no_key)"
             )
-        for name in ("request_timeout", "read_timeout", "write_timeout", "drain_timeout", "stuck_after", "ping"):
+        for name in _TIMES:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} has value {getattr(self, name)}, expected a number above 0")
         for origin in self.origins:
