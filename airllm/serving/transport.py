@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -149,6 +150,11 @@ class EventStream:
         await self._write(send, {"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_pings(self, send: Send) -> None:
+        """Send comments. A client that does not read them is left when the next frame comes."""
+        with contextlib.suppress(SlowReader, OSError):
+            await self._ping_forever(send)
+
+    async def _ping_forever(self, send: Send) -> None:
         clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(max(0.01, self._last_write + self._ping - clock()))

@@ -115,6 +115,15 @@ def test_a_deadline_ends_a_request_that_runs_and_one_that_waits(model):
         server.wait_until_idle()
 
 
+def test_a_stream_that_waits_is_kept_open_by_comments(paced):
+    paced.scheduler.pause = 0.5
+    with paced.http() as client:
+        answer = client.post("/v1/chat/completions", json={**SHORT, "max_tokens": 2, "stream": True})
+    lines = answer.text.split("\n\n")
+    assert lines.count(": ping") >= 2
+    assert lines[-2] == "data: [DONE]"
+
+
 def test_a_slow_reader_is_left_and_holds_nobody_up(paced):
     """The sockets take a part of eight megabytes; the rest waits in the server, for half a second."""
     sent = send(
