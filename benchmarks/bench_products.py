@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
+from airllm import tensor_ops
 from airllm.backends import open_backend
 from airllm.bench import measure, op_benchmark
 from airllm.bench.report import duration, figures
@@ -83,6 +84,9 @@ def weight_of(name: str, n: int, k: int) -> Weight:
     if name not in FORMATS:
         return rng.standard_normal((n, k), np.float32).astype(op_benchmark.DTYPES[NAMES[name]])
     of = FORMATS[name]
+    if of.pack:
+        some = tensor_ops.quantize(rng.standard_normal((256, k), np.float32) * np.float32(0.02), name).data
+        return Quantized(np.tile(some, (-(-n // 256), 1))[:n].copy(), name)
     blocks = rng.integers(0, 256, (256, k // of.values, of.bytes), np.uint8)
     for at in of.halves:
         blocks[..., at : at + 2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
