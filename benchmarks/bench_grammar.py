@@ -5,11 +5,15 @@ python benchmarks/bench_grammar.py [MODEL]
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
@@ -84,7 +88,11 @@ def print_grammar(tokenizer: Tokenizer) -> None:
 
 
 if __name__ == "__main__":
-    opened = open_tokenizer(locate(sys.argv[1] if len(sys.argv) > 1 else "smollm2"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", nargs="?", default="smollm2", help="as of `airllm generate`")
+    opened = open_tokenizer(locate(parser.parse_args().model))
     print(f"{len(opened)} tokens; medians")
     print_sampler(len(opened))
     print_grammar(opened)

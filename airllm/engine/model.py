@@ -83,14 +83,14 @@ class Model:
             self.weights = undo.enter_context(open_weights(path))
             self.config = config_of(self.weights)
             self._tensors = tensors = NamedTensors(self.weights, self.config)
-            unpacked = isinstance(ops, ExactOps), unpacks_cache(ops, cache_dtype)
-            limit = memory_limit(tensors, max_memory, context, cache_dtype, share=bool(processes))
-            layers = open_layers(tensors, limit)
+            layers = open_layers(tensors)
             self.embedding = open_table(tensors, "token_embedding")
             self.output = self.embedding if self.config.tied_embeddings else open_table(tensors, "output")
             self.output_norm = open_norm(tensors, "output_norm")
             ropes = (self.config.rope, self.config.local_rope)
             self._rotations = [Rotation(rope, self.config.context, tensors) for rope in ropes if rope]
+            unpacked = isinstance(ops, ExactOps), unpacks_cache(ops, cache_dtype)
+            limit = memory_limit(tensors, max_memory, context, cache_dtype, share=bool(processes))
             self.residency = residency(tensors, layers, limit, context, cache_dtype, *unpacked)
             self.layers = self.residency.layers
             self.shard = Shard(self.config, processes) if processes else None

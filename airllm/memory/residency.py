@@ -284,13 +284,13 @@ def _watch_experts(layer: Layer, use: _Use, expect: _Expect) -> Layer:
     return dataclasses.replace(layer, experts=dataclasses.replace(layer.experts, use=use, expect=expect))
 
 
-def open_layers(tensors: NamedTensors, limit: Limit | None) -> list[Layer]:
-    """Open all layers. With a budget, the pages that this touches are released at once."""
+def open_layers(tensors: NamedTensors) -> list[Layer]:
+    """Open all layers. The pages that this touches are released: a budget may have no room for them."""
     files: dict[int, Mapped] = {}
     layers = []
     for index in range(tensors.config.layers):
         layers.append(open_layer(tensors, index))
-        if limit and pages.SUPPORTED:
+        if pages.SUPPORTED:
             release(layer_pieces(files, tensors, index))
     return layers
 
