@@ -127,6 +127,14 @@ void define_decoder_layer(py::module_& m) {
   m.attr("rows_as_stored") = py::make_tuple(cpu::rows_as_stored(cpu::kF32), cpu::rows_as_stored(cpu::kQ8_0));
 }
 
+// The names of the formats with kernels for interleaved weights.
+py::tuple interleaved_formats() {
+  py::list names;
+  for (int f = cpu::kQ8_0; f < cpu::kFormats; ++f)
+    if (cpu::words_of(static_cast<cpu::Format>(f)).count) names.append(cpu::kBlocks[f].name);
+  return py::tuple(names);
+}
+
 bool has_simd() { return std::string(active.load()->isa) != "scalar"; }
 
 void use(py::handle module, const cpu::Kernels* kernels) {
@@ -249,6 +257,9 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.def(
       "route", route, py::arg("usual"), py::arg("arrays"), py::arg("tables"),
       "A function that hands calls to the kernels that airllm.backends.routing says; elsewhere to `usual`.");
+  m.def("interleave", interleave, py::arg("weight"), py::arg("out"),
+        "Copy the blocks of a Quantized (n, k) to `out`, uint8, in the order of an Interleaved.");
+  m.attr("interleaved_formats") = interleaved_formats();
   m.def("copy", copy_all, py::arg("out"), py::arg("x"),
         "Copy float32, as fast as this memory allows: a bandwidth probe.");
   m.def("read", read_all, py::arg("x"), "Read an array, as fast as this memory allows: a bandwidth probe.");

@@ -17,6 +17,7 @@ struct Linear {
   const char* weight;
   const float* bias;  // or null
   int64_t m, n, k;
+  bool interleaved = false;  // the weight
 
   int64_t work() const { return n * (k * m / 4 + 1); }  // in elements of an elementwise op
 };
