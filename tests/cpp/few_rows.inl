@@ -20,7 +20,7 @@ struct AlignedBytes {
 void pack_row(const cpu::Kernels& kernels, cpu::Format format, char* to, const float* x, int64_t k,
               float* error) {
   ++checks;
-  if (kernels.stored.pack(format, to, x, k, error)) return;
+  if (kernels.stored.as_stored.pack(format, to, x, k, error)) return;
   ++failures;
   std::printf("WRONG: %s refuses to pack a row for %s\n", kernels.isa, cpu::kBlocks[format].name);
 }
@@ -28,7 +28,7 @@ void pack_row(const cpu::Kernels& kernels, cpu::Format format, char* to, const f
 template <class T>
 void pack_rows(const cpu::Kernels& kernels, cpu::Format format, char* to, const Block<T>& x, int64_t k,
                bool with_rounding_error) {
-  const int64_t bytes = kernels.stored.packed_bytes(format, k);
+  const int64_t bytes = kernels.stored.as_stored.packed_bytes(format, k);
   const Block<float> wide(k), error(k);
   for (int64_t i = 0; i < x.n / k; ++i, to += bytes) {
     kernels.stored.widen(Type<T>::dtype, wide.data.get(), x.data.get() + i * k, k);
@@ -54,7 +54,7 @@ void check_linear(const cpu::Kernels& kernels, cpu::Format format, int64_t m, in
       exact[i * n + j] = bias.data[j];
       for (int64_t p = 0; p < k; ++p) exact[i * n + j] += value(x.data[i * k + p]) * values.data[j * k + p];
     }
-  const int64_t packed = kernels.stored.packed_bytes(format, k);
+  const int64_t packed = kernels.stored.as_stored.packed_bytes(format, k);
   const AlignedBytes rows((with_rounding_error ? 2 : 1) * m * packed);
   pack_rows(kernels, format, rows.data, x, k, with_rounding_error);
   Block<T> out(m * n);
@@ -71,10 +71,10 @@ void check_linear(const cpu::Kernels& kernels, cpu::Format format, int64_t m, in
                        packed,
                        bias.data.get(),
                        with_rounding_error};
-  kernels.stored.linear(part);
+  kernels.stored.as_stored.linear(part);
   part.n0 = n / 3;
   part.n1 = n;
-  kernels.stored.linear(part);
+  kernels.stored.as_stored.linear(part);
   compare(kernels.isa, (std::string("linear ") + cpu::kBlocks[format].name).c_str(), out, exact,
           std::max(Type<T>::tolerance, with_rounding_error ? 1e-4 : 0.));
 }
@@ -92,13 +92,13 @@ void check_dequantize(const cpu::Kernels& kernels, cpu::Format format) {
 void check_refused(const cpu::Kernels& kernels, cpu::Format format) {
   if (cpu::kBlocks[format].values == 1) return;
   constexpr int64_t k = 3 * 256;
-  const AlignedBytes packed(kernels.stored.packed_bytes(format, k));
+  const AlignedBytes packed(kernels.stored.as_stored.packed_bytes(format, k));
   for (float wrong : {NAN, INFINITY, -INFINITY})
     for (int64_t at : {0, 33, 511, 767}) {
       const Block<float> x = exact_as_bytes<float>(k);
       x.data[at] = wrong;
       ++checks;
-      if (!kernels.stored.pack(format, packed.data, x.data.get(), k, nullptr)) continue;
+      if (!kernels.stored.as_stored.pack(format, packed.data, x.data.get(), k, nullptr)) continue;
       ++failures;
       std::printf("WRONG: %s packs %g for %s\n", kernels.isa, wrong, cpu::kBlocks[format].name);
     }

@@ -14,6 +14,7 @@ struct Matrix {
   const char* data;
   int64_t n, k;
   const float* bias;  // or null
+  bool interleaved = false;
 };
 
 struct Expert {
