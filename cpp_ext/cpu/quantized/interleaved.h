@@ -8,6 +8,7 @@
 // so that the words of every group begin with a line. The last group of a band may have fewer.
 #pragma once
 #include "formats.h"
+#include "gemv.h"
 
 namespace cpu {
 
@@ -61,45 +62,47 @@ constexpr bool can_interleave(Format format, int64_t n, int64_t k) {
   return words_of(format).count && n % kBand == 0 && k % kBlocks[format].values == 0;
 }
 
-// Calls move(place in a band, place in the first row as stored, bytes) for each piece of a band.
-template <class Move>
-void each_piece(Format format, int64_t blocks, const Move& move) {
-  const BlockWords words = words_of(format);
-  const int bytes = kBlocks[format].bytes, rest = rest_bytes(format), width = rest_width(format);
-  const int64_t row = blocks * bytes;
-  int64_t place = 0;
-  const auto move_words = [&](int64_t b) {
-    for (int i = 0; i < words.count; ++i)
-      for (int64_t r = 0; r < kBand; ++r)
-        move(place + 4 * (kBand * place_of_word(format, i) + r), r * row + b * bytes + words.first + 4 * i, 4);
-    place += 4 * kBand * words.count;
-  };
-  const auto move_rest = [&](int64_t b) {
-    for (int i = 0; i < rest; i += width)
-      for (int64_t r = 0; r < kBand; ++r, place += width)
-        move(place, r * row + b * bytes + rest_first(format) + i, width);
-  };
-  for (int64_t b = 0; b < blocks; b += group_of(format)) {
-    const int64_t end = b + group_of(format) < blocks ? b + group_of(format) : blocks;
-    for (int64_t each = b; each < end; ++each) move_words(each);
-    for (int64_t each = b; each < end; ++each) move_rest(each);
+// Copies a piece of kBytes bytes of each row of a band; back from the band if kBack.
+template <int kBytes, bool kBack>
+inline void copy_piece(char* band, char* stored, int64_t row) {
+  for (int64_t r = 0; r < kBand; ++r)
+    kBack ? __builtin_memcpy(stored + r * row, band + r * kBytes, kBytes)
+          : __builtin_memcpy(band + r * kBytes, stored + r * row, kBytes);
+}
+
+// The words of a block, of which the first row's are at `stored`, and then its rest.
+template <bool kBack>
+inline void copy_words(Format format, char* band, char* stored, int64_t row) {
+  for (int i = 0; i < words_of(format).count; ++i)
+    copy_piece<4, kBack>(band + 4 * kBand * place_of_word(format, i), stored + words_of(format).first + 4 * i,
+                         row);
+}
+template <bool kBack>
+inline void copy_rest(Format format, char* band, char* stored, int64_t row) {
+  stored += rest_first(format);
+  for (int i = 0; i < rest_bytes(format); i += rest_width(format))
+    rest_width(format) == 2 ? copy_piece<2, kBack>(band + i * kBand, stored + i, row)
+                            : copy_piece<1, kBack>(band + i * kBand, stored + i, row);
+}
+
+// Copies the blocks of one band between a weight as stored and an interleaved one. `stored` is the first row.
+template <bool kBack>
+inline void copy_band(Format format, char* band, char* stored, int64_t k) {
+  const int64_t row = row_bytes(format, k), bytes = kBlocks[format].bytes, group = group_of(format) * bytes;
+  const int64_t of_words = 4 * kBand * words_of(format).count, of_rest = kBand * rest_bytes(format);
+  for (int64_t begin = 0; begin < row; begin += group) {
+    const int64_t end = begin + group < row ? begin + group : row;
+    for (int64_t at = begin; at < end; at += bytes, band += of_words)
+      copy_words<kBack>(format, band, stored + at, row);
+    for (int64_t at = begin; at < end; at += bytes, band += of_rest)
+      copy_rest<kBack>(format, band, stored + at, row);
   }
 }
-
 inline void interleave_band(Format format, char* to, const char* stored, int64_t k) {
-  each_piece(format, k / kBlocks[format].values, [=](int64_t place, int64_t at, int bytes) {
-    bytes == 4   ? __builtin_memcpy(to + place, stored + at, 4)
-    : bytes == 2 ? __builtin_memcpy(to + place, stored + at, 2)
-                 : __builtin_memcpy(to + place, stored + at, 1);
-  });
+  copy_band<false>(format, to, const_cast<char*>(stored), k);
 }
-
 inline void deinterleave_band(Format format, char* to, const char* band, int64_t k) {
-  each_piece(format, k / kBlocks[format].values, [=](int64_t place, int64_t at, int bytes) {
-    bytes == 4   ? __builtin_memcpy(to + at, band + place, 4)
-    : bytes == 2 ? __builtin_memcpy(to + at, band + place, 2)
-                 : __builtin_memcpy(to + at, band + place, 1);
-  });
+  copy_band<true>(format, const_cast<char*>(band), to, k);
 }
 
 }  // namespace cpu
