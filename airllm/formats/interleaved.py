@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from airllm.formats.quantized import Quantized
-from airllm.formats.table import FORMATS, format_named
+from airllm.formats.table import FORMATS
 
 BAND = 16  # rows
 
@@ -77,7 +77,9 @@ class Interleaved:
         object.__setattr__(self, "format", stored.format)
         if not can_interleave(stored):
             expected = f"a matrix of {BAND} rows, or a multiple of that, in one of {', '.join(WORDS)}"
-            raise ValueError(f"Interleaved: data has shape {stored.shape} in {self.format}, expected {expected}")
+            raise ValueError(
+                f"Interleaved: data has shape {stored.shape} in {self.format}, expected {expected}"
+            )
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -103,8 +105,8 @@ class Interleaved:
     def stored(self) -> Quantized:
         """The weight as a file stores it, a copy."""
         data = np.empty_like(self.data)
-        data.reshape(-1, data.shape[1] * BAND)[:, _places(self.format, self.data.shape[1])] = self.data.reshape(
-            -1, data.shape[1] * BAND
+        data.reshape(-1, data.shape[1] * BAND)[:, _places(self.format, self.data.shape[1])] = (
+            self.data.reshape(-1, data.shape[1] * BAND)
         )
         return Quantized(data, self.format)
 

@@ -34,7 +34,10 @@ class InterleavedCopies:
     """
 
     def __init__(
-        self, tensors: NamedTensors, interleave: Callable[[Quantized, np.ndarray], None], formats: Iterable[str]
+        self,
+        tensors: NamedTensors,
+        interleave: Callable[[Quantized, np.ndarray], None],
+        formats: Iterable[str],
     ):
         self._interleave, self._formats = interleave, frozenset(formats)
         self._files = [Mapped(map) for map in tensors.weights.maps()]
@@ -47,7 +50,9 @@ class InterleavedCopies:
 
     def pieces(self, layers: Sequence[Layer], output: Stored) -> list[Piece]:
         """The pieces of mapped files that the layers and the output still read."""
-        arrays = (weight.data if isinstance(weight, Quantized) else weight for weight in _matrices(layers, output))
+        arrays = (
+            weight.data if isinstance(weight, Quantized) else weight for weight in _matrices(layers, output)
+        )
         found = [self._piece(array) for array in arrays if isinstance(array, np.ndarray)]
         return [piece for piece in found if piece]
 
@@ -100,9 +105,7 @@ class InterleavedCopies:
         return dataclasses.replace(layer, weights=self._copies_of(layer.weights), experts=experts)
 
 
-def _take(
-    reader: Reader, weight: Quantized, piece: Piece | None, task: Task | None
-) -> Iterator[Quantized]:
+def _take(reader: Reader, weight: Quantized, piece: Piece | None, task: Task | None) -> Iterator[Quantized]:
     if task:
         reader.wait(task)
     yield weight

@@ -286,20 +286,17 @@ INLINE Int scale_of_run(Int scale) {
 #endif
 }
 
-template <class F, int kSub, int M>
-INLINE void add_sub_block(Int (&sum)[M], const BandBlock<F>& w, const int8_t* const (&x)[M], Int scale) {
-  constexpr int kRun = F::kUnit / 4, kFirst = kSub * kRun;
-  add_run_of_codes<F, kRun, M>(sum, w, kFirst, x, steps256<F>.place + kFirst, scale_of_run(scale));
-}
-
-template <class F, int M, int... kSub>
-INLINE void add_block(float (*totals)[kBand], const BandBlock<F>& w, const Group256* const (&x)[M],
-                      std::integer_sequence<int, kSub...>) {
+template <class F, int M>
+INLINE void add_block(float (*totals)[kBand], const BandBlock<F>& w, const Group256* const (&x)[M]) {
+  constexpr int kRun = F::kUnit / 4;
   const auto scales = lane_scales(w);
   const int8_t* values[M];
   for (int m = 0; m < M; ++m) values[m] = x[m]->values;
   Int sum[M] = {}, correction[M] = {};
-  (add_sub_block<F, kSub, M>(sum, w, values, scales.scales.at(kSub)), ...);
+#pragma GCC unroll 16  // makes the number a constant
+  for (int sub = 0; sub < 256 / F::kUnit; ++sub)
+    add_run_of_codes<F, kRun, M>(sum, w, sub * kRun, values, steps256<F>.place + sub * kRun,
+                                 scale_of_run(scales.scales.at(sub)));
   constexpr int kZero = CodesOf<F>::kZero;
   if constexpr (F::kOffset || kZero)
     for (int i = 0; i < 128 / F::kUnit; ++i) {
@@ -332,10 +329,9 @@ template <class F>
 INLINE Vec scale_of_32(const BandBlock<F>& w) { return w.half(0); }
 INLINE Vec scale_of_32(const BandBlock<MXFP4>& w) { return (Vec)MXFP4::bits_of_scales(w.byte()); }
 
-template <class F, int M, int... I>
-INLINE void add_block(float (*totals)[kBand], const BandBlock<F>& w, const Rounded32* const (&x)[M],
-                      std::integer_sequence<int, I...>) {
-  constexpr int kPlaces[] = {I...};
+template <class F, int M>
+INLINE void add_block(float (*totals)[kBand], const BandBlock<F>& w, const Rounded32* const (&x)[M]) {
+  constexpr int kPlaces[] = {0, 1, 2, 3, 4, 5, 6, 7};
   constexpr int kZero = CodesOf<F>::kZero;
   const int8_t* values[M];
   Int sum[M];
@@ -356,8 +352,6 @@ INLINE void add_block(float (*totals)[kBand], const BandBlock<F>& w, const Round
 
 template <class F>
 using RowBlock = std::conditional_t<F::kValues == 32, Rounded32, Group256>;
-template <class F>
-using Parts = std::make_integer_sequence<int, F::kValues == 32 ? 8 : 256 / F::kUnit>;
 
 // The band with row n of a weight, from block b on, the first one of a group.
 template <class F>
@@ -384,7 +378,7 @@ void add_band(float (*totals)[kBand], const char* band, const char* const* x, in
   each_block<F>(band, blocks, [&](const BandBlock<F>& w, int lane, int64_t b) {
     const RowBlock<F>* rows[M];
     for (int m = 0; m < M; ++m) rows[m] = reinterpret_cast<const RowBlock<F>*>(x[m]) + b;
-    add_block<F, M>(reinterpret_cast<float(*)[kBand]>(totals[0] + lane), w, rows, Parts<F>{});
+    add_block<F, M>(reinterpret_cast<float(*)[kBand]>(totals[0] + lane), w, rows);
   });
 }
 
@@ -449,16 +443,13 @@ using BandArithmetic =
                   CodesOf<F>::kSigned ? 16 : 256 / F::kUnit, CodesOf<F>::kSigned, F::kOffset,
                   CodesOf<F>::kSigned ? 0 : CodesOf<F>::kZero>;
 
-template <class F, int... I>
-INLINE void unpack_codes(int32_t (*to)[LANES], const BandBlock<F>& w, std::integer_sequence<int, I...>) {
-  (store_int(to[steps256<F>.place[I]], (Int)codes_at(w, I)), ...);
-}
-
 template <class F>
 void unpack_band(Panel256<BandArithmetic<F>>* panel, const LinearPart& part, int64_t n, int64_t b, int64_t) {
   using A = BandArithmetic<F>;
   const BandBlock<F> w = block_at<F>(part.weight, part.k, n, b);
-  unpack_codes<F>(panel->codes, w, std::make_integer_sequence<int, 64>{});
+#pragma GCC unroll 64
+  for (int step = 0; step < 64; ++step)
+    store_int(panel->codes[steps256<F>.place[step]], (Int)codes_at(w, step));
   const auto scales = lane_scales(w);
 #pragma GCC unroll 16
   for (int run = 0; run < 64 / A::kRun; ++run) {
