@@ -24,9 +24,6 @@ from airllm.memory.prefetch import Reader, Task
 _LINE = 64  # bytes of a cache line, with which each copy begins
 _AHEAD = 4  # matrices that are read from disk while one is copied
 
-# A layer, or the output matrix.
-Part = Layer | Stored
-
 
 class InterleavedCopies:
     """Copies the matrices of layers and of the output. `interleave(weight, data)` writes a copy; `formats`
@@ -50,10 +47,8 @@ class InterleavedCopies:
 
     def pieces(self, layers: Sequence[Layer], output: Stored) -> list[Piece]:
         """The pieces of mapped files that the layers and the output still read."""
-        arrays = (
-            weight.data if isinstance(weight, Quantized) else weight for weight in _matrices(layers, output)
-        )
-        found = [self._piece(array) for array in arrays if isinstance(array, np.ndarray)]
+        left = (weight for weight in _matrices(layers, output) if not isinstance(weight, Interleaved))
+        found = [self._piece(weight.data if isinstance(weight, Quantized) else weight) for weight in left]
         return [piece for piece in found if piece]
 
     def _has_kernels(self, weight: Stored) -> bool:

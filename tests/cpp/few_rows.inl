@@ -42,7 +42,9 @@ void pack_rows(const cpu::Kernels& kernels, bool interleaved, cpu::Format format
 Block<uint8_t> interleaved_copy(cpu::Format format, const Block<uint8_t>& weight, int64_t n, int64_t k) {
   Block<uint8_t> copy(weight.n), back(weight.n);
   const int64_t band = cpu::kBand * cpu::row_bytes(format, k);
-  const auto at = [](const Block<uint8_t>& of, int64_t i) { return reinterpret_cast<char*>(of.data.get()) + i; };
+  const auto at = [](const Block<uint8_t>& of, int64_t i) {
+    return reinterpret_cast<char*>(of.data.get()) + i;
+  };
   for (int64_t i = 0; i < n / cpu::kBand * band; i += band) {
     cpu::interleave_band(format, at(copy, i), at(weight, i), k);
     cpu::deinterleave_band(format, at(back, i), at(copy, i), k);
@@ -96,8 +98,9 @@ void check_linear(const cpu::Kernels& kernels, cpu::Format format, int64_t m, in
   part.n0 = part.n1;
   part.n1 = n;
   products.linear(part);
-  compare(kernels.isa, (std::string(interleaved ? "linear interleaved " : "linear ") + cpu::kBlocks[format].name).c_str(), out, exact,
-          std::max(Type<T>::tolerance, with_rounding_error ? 1e-4 : 0.));
+  compare(kernels.isa,
+          (std::string(interleaved ? "linear interleaved " : "linear ") + cpu::kBlocks[format].name).c_str(),
+          out, exact, std::max(Type<T>::tolerance, with_rounding_error ? 1e-4 : 0.));
 }
 
 // The same bytes by the two ways that there are to unpack them.
@@ -129,9 +132,9 @@ template <class T>
 void check_interleaved(const cpu::Kernels& kernels, cpu::Format format) {
   const int64_t of = cpu::kBlocks[format].values;
   if (!cpu::can_interleave(format, cpu::kBand, of)) return;
-  for (const auto& [m, n, blocks] : {std::tuple(1, 16, 1), std::tuple(1, 48, 5), std::tuple(2, 32, 3),
-                                     std::tuple(3, 16, 4), std::tuple(8, 32, 2), std::tuple(13, 16, 9),
-                                     std::tuple(17, 96, 3), std::tuple(99, 64, 1)})
+  for (const auto& [m, n, blocks] :
+       {std::tuple(1, 16, 1), std::tuple(1, 48, 5), std::tuple(2, 32, 3), std::tuple(3, 16, 4),
+        std::tuple(8, 32, 2), std::tuple(13, 16, 9), std::tuple(17, 96, 3), std::tuple(99, 64, 1)})
     check_linear<T>(kernels, format, m, n, blocks * of, false, true);
   for (int64_t m : {1, 2, 5, 8}) check_linear<T>(kernels, format, m, 48, 3 * of, true, true);
 }

@@ -1,4 +1,4 @@
-"""A model that fits in memory is copied to the order of the kernels: the logits stay, and so does the memory."""
+"""A model that fits in memory is copied to the order of the kernels: its logits and its memory stay."""
 
 import json
 import subprocess

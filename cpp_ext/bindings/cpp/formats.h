@@ -112,9 +112,7 @@ inline Stored read_blocks_of(const Op& op, const char* name, PyObject* object) {
 inline bool has_type(PyObject* object, PyObject* type) {
   return reinterpret_cast<PyObject*>(Py_TYPE(object)) == type;
 }
-inline bool is_quantized(PyObject* object) {
-  return !is_array(object) && has_type(object, quantized_type());
-}
+inline bool is_quantized(PyObject* object) { return !is_array(object) && has_type(object, quantized_type()); }
 
 // The weight of an Interleaved. Its constructor has checked it; it is checked again for memory safety.
 inline Stored read_interleaved(const Op& op, const char* name, PyObject* object) {
@@ -233,13 +231,13 @@ inline void interleave(const py::object& weight, const py::object& out) {
       !has_flags(out.ptr(), py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
     op.wrong_value("out", "has shape " + arguments::shape_text(to.ndim, to.shape),
                    "a writable array like the weight's data");
-  run(from.axis(2) * from.axis(1), [&] {
-    cpu::threaded::interleave(from.format, to.data, from.data(), from.axis(2), from.axis(1));
-  });
+  run(from.axis(2) * from.axis(1),
+      [&] { cpu::threaded::interleave(from.format, to.data, from.data(), from.axis(2), from.axis(1)); });
 }
 
 inline void embedding(const Array& out, const Ids& ids, const Stored& table) {
-  if (table.interleaved) Op{"embedding"}.wrong_type("table", "is an Interleaved", "a NumPy array or a Quantized");
+  if (table.interleaved)
+    Op{"embedding"}.wrong_type("table", "is an Interleaved", "a NumPy array or a Quantized");
   const int64_t d = table.axis(1), from = table.row_bytes(), to = d * itemsize(out.dtype);
   const cpu::StoredKernels& kernels = active.load()->stored;
   run(static_cast<int64_t>(ids.values.size()), d, 1, [&](int64_t begin, int64_t end) {

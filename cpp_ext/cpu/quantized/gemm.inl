@@ -152,8 +152,7 @@ void unpack_panel(int32_t* to, const char* weight, int64_t stride, int64_t n, in
 
 template <class F>
 INLINE void unpack_lanes(int32_t* to, const stored::BandBlock<F>& w) {
-  for (int s = 0; s < 8; ++s)
-    stored::store_int(to + s * kByteColumns, (Int)stored::codes_at(w, s));
+  for (int s = 0; s < 8; ++s) stored::store_int(to + s * kByteColumns, (Int)stored::codes_at(w, s));
   float* const scales = reinterpret_cast<float*>(to + 8 * kByteColumns);
   store(scales, stored::scale_of_32(w));
   if constexpr (F::kOffset) store(scales + kByteColumns, w.half(1));

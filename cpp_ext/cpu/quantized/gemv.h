@@ -46,7 +46,9 @@ struct StoredKernels {
   void (*add_bias)(DType dtype, char* out, const float* bias, int64_t rows, int64_t n);
   ProductKernels as_stored, interleaved;
 
-  const ProductKernels& products(bool of_interleaved) const { return of_interleaved ? interleaved : as_stored; }
+  const ProductKernels& products(bool of_interleaved) const {
+    return of_interleaved ? interleaved : as_stored;
+  }
 };
 
 // Up to this many rows of x, a weight is multiplied as stored. For more rows it is cheaper to unpack it

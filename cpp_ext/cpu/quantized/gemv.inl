@@ -137,7 +137,7 @@ constexpr LinearKernel* interleaved_of() {
 }
 constexpr LinearKernel* interleaved_table[kFormats] = {nullptr, nullptr, nullptr,
 #define FORMAT(name, ...) interleaved_of<name>(),
-                                              AIRLLM_BLOCK_FORMATS(FORMAT)
+                                                       AIRLLM_BLOCK_FORMATS(FORMAT)
 #undef FORMAT
 };
 

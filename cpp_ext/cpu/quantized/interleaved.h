@@ -3,9 +3,9 @@
 // product then needs no shuffles, and reads memory in order.
 //
 // A block has some whole words of 32 bits; the rest, before or after them, are 16-bit numbers, or one byte.
-// A group of blocks has its words first: for each block, for each of its words, that word of each row. Then it
-// has the rest of its blocks in the same way. Groups have as many blocks as make the rest whole cache lines,
-// so that the words of every group begin with a line. The last group of a band may have fewer.
+// A group of blocks has its words first: for each block, for each of its words, that word of each row. Then
+// it has the rest of its blocks in the same way. Groups have as many blocks as make the rest whole cache
+// lines, so that the words of every group begin with a line. The last group of a band may have fewer.
 #pragma once
 #include "formats.h"
 #include "gemv.h"
@@ -21,21 +21,36 @@ struct BlockWords {
 
 constexpr BlockWords words_of(Format format) {
   switch (format) {
-    case kQ8_0: return {2, 8};
-    case kQ4_0: return {2, 4};
-    case kQ4_1: return {4, 4};
-    case kQ5_0: return {2, 5};
-    case kQ5_1: return {4, 5};
-    case kQ2_K: return {0, 20};
-    case kQ3_K: return {0, 27};
-    case kQ4_K: return {4, 35};
-    case kQ5_K: return {4, 43};
-    case kQ6_K: return {0, 52};
-    case kIQ4_NL: return {2, 4};
-    case kIQ4_XS: return {4, 33};
-    case kMXFP4: return {1, 4};
-    case kTQ2_0: return {0, 16};
-    default: return {0, 0};
+    case kQ8_0:
+      return {2, 8};
+    case kQ4_0:
+      return {2, 4};
+    case kQ4_1:
+      return {4, 4};
+    case kQ5_0:
+      return {2, 5};
+    case kQ5_1:
+      return {4, 5};
+    case kQ2_K:
+      return {0, 20};
+    case kQ3_K:
+      return {0, 27};
+    case kQ4_K:
+      return {4, 35};
+    case kQ5_K:
+      return {4, 43};
+    case kQ6_K:
+      return {0, 52};
+    case kIQ4_NL:
+      return {2, 4};
+    case kIQ4_XS:
+      return {4, 33};
+    case kMXFP4:
+      return {1, 4};
+    case kTQ2_0:
+      return {0, 16};
+    default:
+      return {0, 0};
   }
 }
 

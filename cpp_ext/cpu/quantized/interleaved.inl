@@ -3,8 +3,8 @@
 // reads its part of the weights as one stream, in order.
 //
 // Blocks of 256 have the arithmetic of gemv_256.inl, and so the same bits: the integer sum of a block, times
-// the scales, is added block after block. Those of 32 are added in the same way. For many rows of x, bands are
-// unpacked to the panels of panels_256.inl and gemm.inl, which have the bits of weights as stored.
+// the scales, is added block after block. Those of 32 are added in the same way. For many rows of x, bands
+// are unpacked to the panels of panels_256.inl and gemm.inl, which have the bits of weights as stored.
 #ifndef AIRLLM_INTERLEAVED_INL
 #define AIRLLM_INTERLEAVED_INL
 #include "blocks_codes.inl"
@@ -38,8 +38,7 @@ struct BandBlock {
     return load(reinterpret_cast<const Float16*>(rest + 2 * kBand * number));
   }
   INLINE Int half_bits(int number) const {
-    return __builtin_convertvector(
-        *reinterpret_cast<const Bits16InMemory*>(rest + 2 * kBand * number), Int);
+    return __builtin_convertvector(*reinterpret_cast<const Bits16InMemory*>(rest + 2 * kBand * number), Int);
   }
   INLINE Int byte() const {
     return __builtin_convertvector(*reinterpret_cast<const LanesOfBytesInMemory*>(rest), Int) & 255;
@@ -105,9 +104,10 @@ INLINE LaneScales<16> lane_scales(const BandBlock<Q2_K>& w) {
 INLINE SignedLaneScales<16> lane_scales(const BandBlock<Q3_K>& w) {
   const Int a = w.word(96), b = w.word(100), rest = w.word(104);
   const auto less_32 = [](Int v) { return (Int)((Bytes)v - (int8_t)32); };
-  return {{{less_32(nibbles_of(a, 0) | two_bits_of(rest, 4)), less_32(nibbles_of(b, 0) | two_bits_of(rest, 2)),
-            less_32(nibbles_of(a, 4) | two_bits_of(rest, 0)),
-            less_32(nibbles_of(b, 4) | two_bits_of(rest, -2))}}};
+  return {
+      {{less_32(nibbles_of(a, 0) | two_bits_of(rest, 4)), less_32(nibbles_of(b, 0) | two_bits_of(rest, 2)),
+        less_32(nibbles_of(a, 4) | two_bits_of(rest, 0)),
+        less_32(nibbles_of(b, 4) | two_bits_of(rest, -2))}}};
 }
 INLINE SignedLaneScales<16> lane_scales(const BandBlock<Q6_K>& w) {
   return {{{w.word(192), w.word(196), w.word(200), w.word(204)}}};
@@ -165,7 +165,8 @@ INLINE Bytes codes_of_word(const BandBlock<F>& w, int word, int f) {
   }
 }
 INLINE Bytes codes_of_word(const BandBlock<IQ4_XS>& w, int word, int f) {
-  return from_table(IQ4_NL::levels() ^ (int8_t)kSignedZero, field((Bytes)w.word(IQ4_XS::kLow + 4 * word), 4 * f, 15));
+  return from_table(IQ4_NL::levels() ^ (int8_t)kSignedZero,
+                    field((Bytes)w.word(IQ4_XS::kLow + 4 * word), 4 * f, 15));
 }
 INLINE Bytes codes_of_word(const BandBlock<TQ2_0>& w, int word, int f) {
   return field((Bytes)w.word(4 * word), 2 * f, 3);
@@ -213,12 +214,17 @@ INLINE Bytes fifth_bits_of(Int bits, int step) {
 template <class F>
 INLINE Bytes codes_of_step(const BandBlock<F>& w, int step) {  // of values 4 step to 4 step + 3
   if constexpr (F::kSigned) {
-    if constexpr (BandBlock<F>::kWords.count == 8) return (Bytes)w.word(F::kLow + 4 * step) ^ (int8_t)kSignedZero;
-    else return from_table(F::levels() ^ (int8_t)kSignedZero, field((Bytes)w.word(F::kLow + step % 4 * 4), step / 4 * 4, 15));
+    if constexpr (BandBlock<F>::kWords.count == 8)
+      return (Bytes)w.word(F::kLow + 4 * step) ^ (int8_t)kSignedZero;
+    else
+      return from_table(F::levels() ^ (int8_t)kSignedZero,
+                        field((Bytes)w.word(F::kLow + step % 4 * 4), step / 4 * 4, 15));
   } else {
     const Bytes low = field((Bytes)w.word(F::kLow + step % 4 * 4), step / 4 * 4, 15);
-    if constexpr (!F::kFifth) return low;
-    else return low | fifth_bits_of(w.word(F::kFifth), step);
+    if constexpr (!F::kFifth)
+      return low;
+    else
+      return low | fifth_bits_of(w.word(F::kFifth), step);
   }
 }
 template <class F>
@@ -326,7 +332,9 @@ struct Rounded32 {
 };
 
 template <class F>
-INLINE Vec scale_of_32(const BandBlock<F>& w) { return w.half(0); }
+INLINE Vec scale_of_32(const BandBlock<F>& w) {
+  return w.half(0);
+}
 INLINE Vec scale_of_32(const BandBlock<MXFP4>& w) { return (Vec)MXFP4::bits_of_scales(w.byte()); }
 
 template <class F, int M>
@@ -378,7 +386,7 @@ void add_band(float (*totals)[kBand], const char* band, const char* const* x, in
   each_block<F>(band, blocks, [&](const BandBlock<F>& w, int lane, int64_t b) {
     const RowBlock<F>* rows[M];
     for (int m = 0; m < M; ++m) rows[m] = reinterpret_cast<const RowBlock<F>*>(x[m]) + b;
-    add_block<F, M>(reinterpret_cast<float(*)[kBand]>(totals[0] + lane), w, rows);
+    add_block<F, M>(reinterpret_cast<float (*)[kBand]>(totals[0] + lane), w, rows);
   });
 }
 
@@ -413,8 +421,8 @@ void multiply_band(const LinearPart& part, int64_t m0, int64_t n) {
   for (int64_t b = 0; b < blocks; b += kBlocks) {
     const char* x[kMostRows];
     for (int64_t m = 0; m < kMostRows; ++m)  // past the last row it is repeated
-      x[m] = part.x + (m0 + smaller(m, rows - 1)) * part.x_bytes +
-             b * static_cast<int64_t>(sizeof(RowBlock<F>));
+      x[m] =
+          part.x + (m0 + smaller(m, rows - 1)) * part.x_bytes + b * static_cast<int64_t>(sizeof(RowBlock<F>));
     add_band_of<F>(rows)(totals, band_at<F>(part.weight, part.k, n, b), x, smaller(kBlocks, blocks - b));
   }
   store_band(part, m0, rows, n, totals);
@@ -438,10 +446,9 @@ INLINE BandBlock<F> block_at(const char* weight, int64_t k, int64_t n, int64_t b
 }
 
 template <class F>
-using BandArithmetic =
-    Arithmetic256<steps_of_run<F>(), steps_in_pairs<CodesOf<F>, steps_of_run<F>()>(),
-                  CodesOf<F>::kSigned ? 16 : 256 / F::kUnit, CodesOf<F>::kSigned, F::kOffset,
-                  CodesOf<F>::kSigned ? 0 : CodesOf<F>::kZero>;
+using BandArithmetic = Arithmetic256<steps_of_run<F>(), steps_in_pairs<CodesOf<F>, steps_of_run<F>()>(),
+                                     CodesOf<F>::kSigned ? 16 : 256 / F::kUnit, CodesOf<F>::kSigned,
+                                     F::kOffset, CodesOf<F>::kSigned ? 0 : CodesOf<F>::kZero>;
 
 template <class F>
 void unpack_band(Panel256<BandArithmetic<F>>* panel, const LinearPart& part, int64_t n, int64_t b, int64_t) {

@@ -271,9 +271,8 @@ void several_rows256(const LinearPart& part) {
     if (part.packed_rows() == 3) return few_rows256<F, 3>(part);
   using A = ArithmeticOf<F>;
   constexpr int kFew = kDecodeRows;
-  part.packed_rows() <= kFew
-      ? multiply_panels<A, kFew, 1, 1>(part, 0, part.packed_rows(), unpack_rows<F>)
-      : many_rows256<A>(part, unpack_rows<F>);
+  part.packed_rows() <= kFew ? multiply_panels<A, kFew, 1, 1>(part, 0, part.packed_rows(), unpack_rows<F>)
+                             : many_rows256<A>(part, unpack_rows<F>);
 }
 
 }  // namespace stored

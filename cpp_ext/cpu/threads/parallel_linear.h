@@ -28,7 +28,8 @@ inline bool pack_row(const StoredKernels& kernels, const Linear& call, PackedAs 
     x = reinterpret_cast<const char*>(wide);
   }
   return kernels.products(as.interleaved)
-      .pack(as.format, to + i * as.bytes(kernels, call.k), reinterpret_cast<const float*>(x), call.k, nullptr);
+      .pack(as.format, to + i * as.bytes(kernels, call.k), reinterpret_cast<const float*>(x), call.k,
+            nullptr);
 }
 inline bool pack(const StoredKernels& kernels, const Linear& call, PackedAs as, char* to, float* wide) {
   constexpr int64_t kFew = 8;
