@@ -24,7 +24,9 @@ struct LayerNumbers {
   std::optional<int64_t> window;
   std::string activation;
   bool interleaved;
-  int64_t index, place, rotation;
+  int64_t part, place;
+  bool shares;
+  int64_t rotation;
   int64_t experts_used;
   bool normalize_experts;
   float residual_scale;
@@ -98,8 +100,9 @@ class [[gnu::visibility("hidden")]] LayerWeights {
       op_.wrong_value("heads", "has value " + std::to_string(n.heads),
                       "a multiple of kv_heads=" + std::to_string(n.kv_heads));
     layer_.window = n.window ? positive("windows", *n.window) : 0;
-    layer_.index = positive("index", n.index + 1) - 1;
+    layer_.part = positive("part", n.part + 1) - 1;
     layer_.place = positive("place", n.place + 1) - 1;
+    layer_.shares = n.shares;
     layer_.rotation = positive("rotation", n.rotation + 2) - 2;
     layer_.eps = n.norm_eps;
     layer_.scale = n.attention_scale;
@@ -126,8 +129,10 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     layer_.attention_norm = pre_norms ? weights : nullptr;
     layer_.attention_post_norm = pre_norms ? optional_floats("attention.post_norm", layer_.width) : weights;
     layer_.q = matrix("attention.q", q, layer_.width);
-    layer_.k = matrix("attention.k", kv, layer_.width);
-    layer_.v = matrix("attention.v", kv, layer_.width);
+    if (!layer_.shares) {
+      layer_.k = matrix("attention.k", kv, layer_.width);
+      layer_.v = matrix("attention.v", kv, layer_.width);
+    }
     layer_.output = matrix("attention.output", layer_.width, q);
     layer_.q_norm = optional_floats("attention.q_norm", layer_.norms_whole_rows ? q : layer_.head_dim);
     layer_.k_norm = optional_floats("attention.k_norm", layer_.norms_whole_rows ? kv : layer_.head_dim);
@@ -256,19 +261,19 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
       .def(py::init([](const py::dict& weights, int64_t heads, int64_t kv_heads, int64_t head_dim,
                        float norm_eps, float attention_scale, std::optional<float> attention_softcap,
                        std::optional<int64_t> window, const std::string& activation, bool interleaved,
-                       int64_t index, int64_t place, int64_t rotation, const ExpertArrays& experts,
-                       int64_t experts_used, bool normalize_experts, float residual_scale,
-                       std::optional<std::pair<float, int64_t>> query_temperature, bool pre_norms,
-                       const std::string& qk_norm) {
+                       int64_t part, int64_t place, bool shares, int64_t rotation,
+                       const ExpertArrays& experts, int64_t experts_used, bool normalize_experts,
+                       float residual_scale, std::optional<std::pair<float, int64_t>> query_temperature,
+                       bool pre_norms, const std::string& qk_norm) {
              return new Layer(weights, experts,
                               {heads, kv_heads, head_dim, norm_eps, attention_scale, attention_softcap,
-                               window, activation, interleaved, index, place, rotation, experts_used,
+                               window, activation, interleaved, part, place, shares, rotation, experts_used,
                                normalize_experts, residual_scale, query_temperature, pre_norms, qk_norm});
            }),
            py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
            py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
            py::arg("windows") = py::none(), py::arg("activation") = "silu", py::arg("interleaved") = false,
-           py::arg("index") = 0, py::arg("place") = 0, py::arg("rotation") = 0,
+           py::arg("part") = 0, py::arg("place") = 0, py::arg("shares") = false, py::arg("rotation") = 0,
            py::arg("experts") = py::tuple(), py::arg("experts_used") = 0,
            py::arg("normalize_experts") = false, py::arg("residual_scale") = 1.f,
            py::arg("query_temperature") = py::none(), py::arg("pre_norms") = true, py::arg("qk_norm") = "");

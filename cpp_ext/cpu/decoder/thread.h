@@ -174,13 +174,14 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   // Threads share q, k and v as one matrix. Rounding here causes half of the rounding error of the logits,
   // and these are a tenth of a model's weights.
   void project(const DecoderLayer& layer) {
-    const Columns mine = share(layer.q.n + 2 * layer.k.n);
+    const Columns mine = share(layer.q.n + (layer.shares ? 0 : 2 * layer.k.n));
     int64_t before = 0;
     const auto part = [&](const Matrix& matrix, float* out) {
       products_.multiply(matrix, out, mine.within(before, matrix.n));
       before += matrix.n;
     };
     part(layer.q, q_);
+    if (layer.shares) return;
     part(layer.k, k_);
     part(layer.v, v_);
   }
@@ -298,7 +299,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     const int64_t head_bytes = part.kept.capacity * row_bytes(sequence.format, d);
     char* const keys = part.kept.data + part.head * head_bytes;
     char* const values = keys + layer.kv_heads * head_bytes;
-    append(layer, part, keys, values);
+    if (!layer.shares) append(layer, part, keys, values);
     rotate(layer, sequence, {q_, layer.q.n, layer.q_norm}, part.head * group, group);
     for (int64_t i = 0; layer.temperature != 0.f && i < sequence.tokens(); ++i) {
       float* const queries = rotated_ + i * group * d;
