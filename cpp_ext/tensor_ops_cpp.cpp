@@ -109,8 +109,10 @@ void define_decoder_layer(py::module_& m) {
       "A layer ready for decoder_layers(): its weights by name, as airllm.memory.layers "
       "has them, and (gate, up, down) of each of its experts. NotImplementedError for weights that are none "
       "of it.",
-      {{"expert_feed_forward", "experts", "experts_used", "kv_layers", "moe_layers", "nope_layers",
-        "normalize_experts", "pre_norms", "qk_norm=row", "query_temperature", "residual_scale", "sizes"},
+      {{"activation=swiglu_clamped", "expert_bias", "expert_feed_forward", "experts", "experts_used",
+        "kv_layers", "moe_layers", "nope_layers", "normalize_experts", "pre_norms", "qk_norm=row",
+        "query_temperature", "residual_scale", "router_bias", "sinks", "sizes", "swiglu_alpha",
+        "swiglu_limit"},
        {"logit_scale"}});
   py::class_<DecoderPlan>(m, "DecoderPlan",
                           "All that decode_step() needs of a model, checked once: DecoderLayers, stored "

@@ -141,7 +141,8 @@ class ModelConfig:
     norms before, after attention and feed-forward. `qk_norm`: norms of q and k, by "head" or whole "row".
     `residual_scale` multiplies what attention and feed-forward add; `logit_scale` the logits.
     `normalize_experts`: the weights of the chosen experts are scaled to sum to one. `shared_expert`: the
-    width of an expert that every token uses, weighted by its own gate. `sinks`: each head has an extra score
+    width of an expert that every token uses, weighted by its own gate. `experts_by_columns`: a column of a
+    stored matrix of experts has the weights of an output, not a row. `sinks`: each head has an extra score
     in the softmax, without a value. `activation` "swiglu_clamped" is (up + 1) * gate *
     sigmoid(`swiglu_alpha` * gate). It clamps gate to at most `swiglu_limit`, and up to +-`swiglu_limit`.
     """
@@ -185,6 +186,7 @@ class ModelConfig:
     shared_expert: int = 0
     router_bias: bool = False
     expert_bias: bool = False
+    experts_by_columns: bool = False
     swiglu_alpha: float = 1.702
     swiglu_limit: float = 7.0
     moe_layers: tuple[bool, ...] = ()

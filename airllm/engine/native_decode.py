@@ -192,7 +192,7 @@ def _prepare(ops: Any, kind: str, layer: Layer, at: Mapping[int, tuple[int, int]
         raise NotImplementedError(f"native layers do not support {widths}")
     part, place = at[a.source]
     return ops.extension(kind)(
-        layer.weights,
+        {**layer.weights, **_expert_biases(layer)},
         heads=a.heads,
         kv_heads=a.kv_heads,
         head_dim=a.key_dim,
@@ -223,6 +223,8 @@ _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
     "pre_norms": lambda c, layer: c.pre_norms,
     "qk_norm": lambda c, layer: c.qk_norm,
     "query_temperature": lambda c, layer: c.query_temperature and dataclasses.astuple(c.query_temperature),
+    "swiglu_alpha": lambda c, layer: c.swiglu_alpha,
+    "swiglu_limit": lambda c, layer: c.swiglu_limit,
     "residual_scale": lambda c, layer: c.residual_scale,
     "windows": lambda c, layer: c.window(layer),
     "embedding_scale": lambda c, layer: c.embedding_scale,
@@ -244,3 +246,15 @@ def _experts(layer: Layer) -> list[tuple[Stored, Stored, Stored]]:
     assert layer.experts
     each = map(layer.experts.look_up, range(layer.config.experts))
     return [(weights["gate"], weights["up"], weights["down"]) for weights in each]
+
+
+def _expert_biases(layer: Layer) -> dict[str, Stored]:
+    """The biases of all experts, if they have any, by name."""
+    if not (layer.experts and layer.config.expert_bias):
+        return {}
+    return {
+        f"experts.{number}.{part}": bias
+        for number in range(layer.config.experts)
+        for part, bias in layer.experts.look_up(number).items()
+        if part.endswith("_bias")
+    }

@@ -33,6 +33,7 @@ struct LayerNumbers {
   std::optional<std::pair<float, int64_t>> query_temperature;  // scale, and the length at which it starts
   bool pre_norms;
   std::string qk_norm;
+  float swiglu_alpha, swiglu_limit;
 };
 
 // Combinations of traits that no layer supports, though each trait is known: `trait` with the trait `with`,
@@ -50,7 +51,8 @@ using ExpertArrays = std::vector<std::array<py::object, 3>>;
 
 // A layer's weights and numbers, checked once; it keeps the arrays that its pointers refer to. `Weights` is
 // where a backend stores them: `op` begins its messages; size(), rows(), vector() and matrix() read an array;
-// kExperts says whether its layers may have experts.
+// kExperts and kSinks say whether its layers may have experts, and heads with sinks. The biases of an expert
+// are among the weights, as "experts.3.gate_bias".
 template <class Weights>
 class [[gnu::visibility("hidden")]] LayerWeights {
  public:
@@ -107,9 +109,11 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     layer_.eps = n.norm_eps;
     layer_.scale = n.attention_scale;
     layer_.softcap = n.attention_softcap.value_or(0.f);
-    static const char* const activations[] = {"silu", "gelu_tanh", "gelu"};
+    static const char* const activations[] = {"silu", "gelu_tanh", "gelu", "swiglu_clamped"};
     layer_.activation =
         static_cast<cpu::Activation>(choice(op_, "activation", py::str(n.activation).ptr(), activations));
+    layer_.swiglu_alpha = n.swiglu_alpha;
+    layer_.swiglu_limit = n.swiglu_limit;
     layer_.interleaved = n.interleaved;
     layer_.residual_scale = n.residual_scale;
     static const char* const normed[] = {"", "head", "row"};
@@ -134,6 +138,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
       layer_.v = matrix("attention.v", kv, layer_.width);
     }
     layer_.output = matrix("attention.output", layer_.width, q);
+    if (Weights::kSinks) layer_.sinks = optional_floats("attention.sinks", layer_.heads);
     layer_.q_norm = optional_floats("attention.q_norm", layer_.norms_whole_rows ? q : layer_.head_dim);
     layer_.k_norm = optional_floats("attention.k_norm", layer_.norms_whole_rows ? kv : layer_.head_dim);
   }
@@ -264,11 +269,29 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
                        int64_t part, int64_t place, bool shares, int64_t rotation,
                        const ExpertArrays& experts, int64_t experts_used, bool normalize_experts,
                        float residual_scale, std::optional<std::pair<float, int64_t>> query_temperature,
-                       bool pre_norms, const std::string& qk_norm) {
+                       bool pre_norms, const std::string& qk_norm, float swiglu_alpha, float swiglu_limit) {
              return new Layer(weights, experts,
-                              {heads, kv_heads, head_dim, norm_eps, attention_scale, attention_softcap,
-                               window, activation, interleaved, part, place, shares, rotation, experts_used,
-                               normalize_experts, residual_scale, query_temperature, pre_norms, qk_norm});
+                              {heads,
+                               kv_heads,
+                               head_dim,
+                               norm_eps,
+                               attention_scale,
+                               attention_softcap,
+                               window,
+                               activation,
+                               interleaved,
+                               part,
+                               place,
+                               shares,
+                               rotation,
+                               experts_used,
+                               normalize_experts,
+                               residual_scale,
+                               query_temperature,
+                               pre_norms,
+                               qk_norm,
+                               swiglu_alpha,
+                               swiglu_limit});
            }),
            py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
            py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
@@ -276,7 +299,8 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
            py::arg("part") = 0, py::arg("place") = 0, py::arg("shares") = false, py::arg("rotation") = 0,
            py::arg("experts") = py::tuple(), py::arg("experts_used") = 0,
            py::arg("normalize_experts") = false, py::arg("residual_scale") = 1.f,
-           py::arg("query_temperature") = py::none(), py::arg("pre_norms") = true, py::arg("qk_norm") = "");
+           py::arg("query_temperature") = py::none(), py::arg("pre_norms") = true, py::arg("qk_norm") = "",
+           py::arg("swiglu_alpha") = 1.702f, py::arg("swiglu_limit") = 7.f);
 }
 
 }  // namespace arguments

@@ -23,7 +23,7 @@ def paths(tmp_path_factory):
     return {name: wide_gguf.write_wide(name, folder / f"{name}.gguf", Kind.Q8_0) for name in MODELS}
 
 
-MODELS = ("gemma3", "gpt_oss")  # the second runs op by op, with sinks
+MODELS = ("gemma3", "gpt_oss")
 
 
 @pytest.fixture

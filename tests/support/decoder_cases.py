@@ -71,6 +71,7 @@ MODELS = {
         "sizes": (LayerSizes(6, 3, 32, 32, 96), LayerSizes(4, 1, 16, 16, 160)),
     },
     "a layer reads the keys and values of another": {"kv_layers": (0, 0), "windows": (7, 7)},
+    "sinks under a window": {"sinks": True, "windows": (7, None)},
     "small odd heads": {"heads": 5, "kv_heads": 5, "head_dim": 6, "rope": Rope(10000.0, 6)},
 }
 # Lengths before, and new tokens, of each sequence.
@@ -125,6 +126,8 @@ def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
     vectors = {"attention.norm": c.width, "feed_forward.norm": c.width} if c.pre_norms else {}
     if c.qkv_bias:
         vectors |= {"attention.q_bias": q, "attention.k_bias": k, "attention.v_bias": v}
+    if c.sinks:
+        vectors |= {"attention.sinks": a.heads}
     if c.output_bias:
         vectors |= {"attention.output_bias": c.width}
     if c.qk_norm:
@@ -137,6 +140,8 @@ def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
     if not c.is_moe(index):
         return Layer(c, index, weights)
     weights["experts.router"] = matrix(rng, (c.experts, c.width), "f32")
+    if c.router_bias:
+        weights["experts.router_bias"] = rng.standard_normal(c.experts).astype(np.float32)
     return Layer(c, index, weights, experts_of(c, index, formats))
 
 
@@ -149,6 +154,11 @@ def experts_of(c: ModelConfig, index: int, formats=("f32",)) -> Experts:
         }
         for number in range(c.experts)
     }
+    for parts in found.values() if c.expert_bias else ():
+        biases = {
+            f"{n}_bias": rng.standard_normal(shape[0]).astype(np.float32) for n, shape in shapes.items()
+        }
+        parts |= biases
     return Experts(None, c, index, _found=found)
 
 

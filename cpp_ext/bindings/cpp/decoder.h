@@ -34,7 +34,7 @@ inline cpu::Matrix stored_matrix(const Op& op, const char* name, PyObject* objec
 // A layer's weights in host memory.
 struct HostWeights {
   static constexpr Op op{"DecoderLayer"};
-  static constexpr bool kExperts = true;
+  static constexpr bool kExperts = true, kSinks = true;
 
   static int64_t size(const char* name, PyObject* object) { return array(op, name, object).size; }
   static int64_t rows(const char* name, PyObject* object) { return rows_of(op, name, object); }

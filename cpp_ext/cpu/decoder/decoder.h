@@ -31,7 +31,7 @@ struct Experts {
   int64_t kind_count;
 };
 
-enum Activation : int { kSilu, kGeluTanh, kGelu };
+enum Activation : int { kSilu, kGeluTanh, kGelu, kSwigluClamped };
 
 // What a layer computes; absent norms are null.
 struct DecoderLayer {
@@ -39,6 +39,7 @@ struct DecoderLayer {
   Experts experts;
   const float *attention_norm, *q_norm, *k_norm, *attention_post_norm;
   const float *feed_forward_norm, *feed_forward_post_norm;
+  const float* sinks;  // of each head: a score without a value
   int64_t width, heads, kv_heads, head_dim;
   int64_t feed_forward;       // width, of each expert if there are experts
   int64_t part, place;        // its keys and values: in a part of a cache, and among that part's layers
@@ -50,6 +51,7 @@ struct DecoderLayer {
   float temperature;          // queries at p are scaled by 1 + temperature * log(1 + p / temperature_length)
   int64_t temperature_length;
   Activation activation;
+  float swiglu_alpha, swiglu_limit;  // of kSwigluClamped
   bool interleaved;
   bool norms_whole_rows;  // the norms of q and k are over whole rows, not over heads
 
