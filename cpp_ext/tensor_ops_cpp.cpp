@@ -56,8 +56,9 @@ PyMethodDef methods[] = {
         "Up to `decoder_rows` rows of x (rows, width), float32, go through DecoderLayers, in place.\n\n"
         "rotations: (cos, sin), each (rows, 1, pairs). rows: for each sequence (start, stop, data, length),\n"
         "data (layers, 2, kv_heads, capacity, head_dim), which gets keys and values: float16 or float32, or\n"
-        "uint8, whose rows are then blocks of q8_0. Or data (full, recent, dropped): an array of the layers\n"
-        "without a window, one of those with a window, and how many of the first tokens the latter lacks."),
+        "uint8, whose rows are then blocks of q8_0. Or data ((part, dropped), ...): such an array for each "
+        "part\n"
+        "of the layers, and how many of the first tokens it lacks."),
     method<cached_attention, kCachedAttention>(
         "cached_attention($module, q, kept, length, out, *, scale=None, softcap=None, window=None, "
         "sinks=None, origin=0, few_rows=None)\n--\n\n"
@@ -108,8 +109,10 @@ void define_decoder_layer(py::module_& m) {
       "A layer ready for decoder_layers(): its weights by name, as airllm.memory.layers "
       "has them, and (gate, up, down) of each of its experts. NotImplementedError for weights that are none "
       "of it.",
-      {{"expert_feed_forward", "experts", "experts_used", "moe_layers", "nope_layers", "normalize_experts",
-        "pre_norms", "qk_norm=row", "query_temperature", "residual_scale"},
+      {{"activation=swiglu_clamped", "expert_bias", "expert_feed_forward", "experts", "experts_used",
+        "kv_layers", "moe_layers", "nope_layers", "normalize_experts", "pre_norms", "qk_norm=row",
+        "query_temperature", "residual_scale", "router_bias", "sinks", "sizes", "swiglu_alpha",
+        "swiglu_limit"},
        {"logit_scale"}});
   py::class_<DecoderPlan>(m, "DecoderPlan",
                           "All that decode_step() needs of a model, checked once: DecoderLayers, stored "

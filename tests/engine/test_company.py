@@ -21,7 +21,7 @@ MODELS = {
     "llama in floats": ("llama3", Kind.F16, "f16"),
     "windows": ("gemma3", Kind.Q8_0, "f16"),
     "windows, in blocks": ("gemma3", Kind.Q4_0, "q8_0"),
-    "windows, sinks and experts, op by op": ("gpt_oss", Kind.Q8_0, "f16"),
+    "windows, sinks and experts": ("gpt_oss", Kind.Q8_0, "f16"),
     "experts": ("qwen3_moe", Kind.Q5_1, "q8_0"),
 }
 
