@@ -18,6 +18,7 @@ from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.decoder import Angles, Rows, decoder_layer, unpacks_cache
 from airllm.engine.native_decode import BoundStep, FusedLayers, FusedStep
 from airllm.engine.parallel.tensor_parallel import Processes, Shard
+from airllm.engine.placement import OnDevice, Weights, all_movable, why_not_on_device
 from airllm.engine.rope_tables import Rotation
 from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels, passes
 from airllm.files.open_weights import open_weights
@@ -101,13 +102,28 @@ class Model:
             undo.pop_all()
 
     def use(self, ops: Any) -> None:
-        """Run on these ops from now on, with their native layers and step if they have them."""
+        """Run on these ops from now on, with their native layers and step, or on their device, if they can."""
         self.ops = ops
+        self.on_device = self._move(ops)
         self._row_ops: dict[RowKernels, Any] = {}
         self.fused = FusedLayers(ops, self.layers, self.residency.whole)
         ends = (self.embedding, self.output_norm, self.output)
         self.step = FusedStep(ops, self.fused, self.config, *ends)
         self._bound: WeakKeyDictionary[Cache, BoundStep] = WeakKeyDictionary()
+
+    def _move(self, ops: Any) -> OnDevice | None:
+        """The model on the device of these ops; None if it stays in host memory: `why_not_on_device`."""
+        given = ops.backend if isinstance(ops, ExactOps) else ops
+        self.why_not_on_device = why_not_on_device(given, self.layers, self.residency.whole, bool(self.shard))
+        if self.why_not_on_device:
+            return None
+        there = given.extension("device_ops")()
+        weights = Weights(self.layers, self.embedding, self.output_norm, self.output)
+        try:
+            return OnDevice(ExactOps(there) if isinstance(ops, ExactOps) else there, there, weights)
+        except NotImplementedError as error:
+            self.why_not_on_device = str(error)
+            return None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -165,7 +181,19 @@ class Model:
         """
         rows = _rows(tokens, caches)
         angles = self._begin(rows, outputs)
-        x = self._embed([token for sequence in tokens for token in sequence])
+        ids = [token for sequence in tokens for token in sequence]
+        if self.on_device and all_movable(caches):
+            x = self._forward_on_device(self.on_device, ids, angles, rows)
+        else:
+            x = self._forward_on_host(ids, angles, rows, kernels)
+        for part, sequence in zip(rows, tokens, strict=True):
+            part.cache.extend(sequence)
+        return [part.of(x) for part in rows]
+
+    def _forward_on_host(
+        self, ids: list[int], angles: list[Angles], rows: list[Rows], kernels: RowKernels | None
+    ) -> np.ndarray:
+        x = self._embed(ids)
         fused = self._is_fused(rows, kernels)
         ops = self._ops_for(kernels)
         for some in self.residency.layer_parts():
@@ -173,9 +201,18 @@ class Model:
                 self.fused.run(x, angles, rows, only=some)
             else:
                 x = self._through_layers(ops, self.layers[some], x, angles, rows)
-        for part, sequence in zip(rows, tokens, strict=True):
-            part.cache.extend(sequence)
-        return [part.of(x) for part in rows]
+        return x
+
+    def _forward_on_device(
+        self, there: OnDevice, ids: list[int], angles: list[Angles], rows: list[Rows]
+    ) -> Any:
+        for part in rows:
+            there.hold(part.cache, part.stop - part.start)
+        moved = [there.move_angles(each) for each in angles]
+        x = there.ops.embedding(np.array(ids, np.int64), there.weights.embedding)
+        if self.config.embedding_scale != 1:
+            x *= np.float32(self.config.embedding_scale)
+        return self._through_layers(there.ops, there.weights.layers, x, moved, rows)
 
     def _is_fused(self, rows: Sequence[Rows], kernels: RowKernels | None) -> bool:
         """Whether native calls run the layers: for few rows, or any number that meets the same kernels."""
@@ -395,14 +432,23 @@ class Model:
         """Logits (rows, vocabulary), float32, of hidden states (rows, width). Without `kernels`, by those for
         few rows.
         """
-        c, ops = self.config, self._ops_for(kernels or self.kernels_of(1))
-        normed = ops.rms_norm(hidden, self.output_norm, c.norm_eps)
-        logits = self._output_of(ops, normed)
+        c = self.config
+        if isinstance(hidden, np.ndarray):
+            ops = self._ops_for(kernels or self.kernels_of(1))
+            logits = self._output_of(ops, ops.rms_norm(hidden, self.output_norm, c.norm_eps))
+        else:
+            logits = self._logits_on_device(hidden)
         if c.logit_softcap:
             logits = np.tanh(logits / c.logit_softcap, out=logits) * np.float32(c.logit_softcap)
         if c.logit_scale != 1:
             logits *= np.float32(c.logit_scale)
         return self.shard.gather_logits(logits) if self.shard else logits
+
+    def _logits_on_device(self, hidden: Any) -> np.ndarray:
+        assert self.on_device
+        ops, weights = self.on_device.ops, self.on_device.weights
+        normed = ops.rms_norm(hidden, weights.output_norm, self.config.norm_eps)
+        return ops.linear(normed, weights.output).numpy()
 
     def _output_of(self, ops: Any, normed: np.ndarray) -> np.ndarray:
         if self.residency.whole:

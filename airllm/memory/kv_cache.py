@@ -66,7 +66,7 @@ class Cache:
         ]
         self.data, self.recent = arrays[0], arrays[1] if len(arrays) > 1 else None
         self._window = widest_window(config) if len(arrays) > 1 else 0
-        self._of_layer = {
+        self._of_layer: dict[int, tuple[Any, bool]] = {
             layer: (array[place], array is self.recent)
             for part, array in zip(parts, arrays, strict=True)
             for place, layer in enumerate(part.layers)
@@ -104,6 +104,17 @@ class Cache:
     def layer(self, layer: int) -> np.ndarray:
         """A layer's keys and values (2, kv_heads, room, row), without the tokens that are dropped."""
         return self._of_layer[layer][0]
+
+    def put_layer(self, layer: int, array: Any) -> None:
+        """Keep a layer's keys and values in another array from now on, such as one on a device. It may have
+        less room than `room_of` says, but what `layer` has.
+        """
+        self._of_layer[layer] = array, self._of_layer[layer][1]
+
+    def room_of(self, layer: int) -> int:
+        """The most tokens that a layer keeps."""
+        is_recent = self._of_layer[layer][1]
+        return self.recent.shape[3] if is_recent and self.recent is not None else self.capacity
 
     def dropped_of(self, layer: int) -> int:
         """How many of the first tokens a layer lacks."""
@@ -160,10 +171,10 @@ class Cache:
 
     def _drop(self, dropped: int) -> None:
         """Drop tokens of the layers with a window, so that they lack the first `dropped`."""
-        assert self.recent is not None
         kept, before = self.length - dropped, dropped - self.dropped
-        for run in self.recent.reshape(-1, *self.recent.shape[3:]):
-            run[:kept] = run[before : before + kept]
+        for array, is_recent in self._of_layer.values():
+            for run in array.reshape(-1, *array.shape[2:]) if is_recent else ():
+                run[:kept] = run[before : before + kept]
         self.dropped = dropped
 
     def _may_lack(self, dropped: int, length: int) -> bool:
@@ -200,14 +211,19 @@ class Cache:
             found = f"a prefix of {length} tokens of a cache of {other.length}"
             raise ValueError(f"{found}, expected {max(other.shortest, 1)} to {other.length}")
         self.truncate(0)
-        _allocate_runs(self.data, length)
-        np.copyto(self.data[:, :, :, :length], other.data[:, :, :, :length])
-        if self.recent is not None and other.recent is not None:
-            rows = length - other.dropped
-            _allocate_runs(self.recent, rows)
-            np.copyto(self.recent[:, :, :, :rows], other.recent[:, :, :, :rows])
+        for layer in self._of_layer:
+            self._copy_layer(layer, other.layer(layer), length - other.dropped_of(layer))
         self.long, self.dropped = other.long, other.dropped
         self.extend(other.tokens[:length])
+
+    def _copy_layer(self, layer: int, given: Any, rows: int) -> None:
+        """Copy the first `rows` of another cache's layer, to where that is: in host memory or on a device."""
+        if not isinstance(given, np.ndarray):
+            self.put_layer(layer, given[:, :, :rows].copy())
+            return
+        kept = self.layer(layer)
+        _allocate_runs(kept, rows)
+        np.copyto(kept[:, :, :rows], given[:, :, :rows])
 
     def release(self) -> None:
         """Give the memory after the last token back to the system. A file keeps its contents."""
@@ -244,9 +260,9 @@ class Cache:
 
 
 def _allocate_runs(array: np.ndarray, rows: int) -> None:
-    """Allocate the memory of the first `rows` of each run."""
+    """Allocate the memory of the first `rows` of each run of a layer."""
     if pages.SUPPORTED and array.size:
-        start, run = array.ctypes.data, array[0, 0, 0]
+        start, run = array.ctypes.data, array[0, 0]
         for address in range(start, start + array.nbytes, run.nbytes):
             pages.allocate(address, run[:rows].nbytes)
 

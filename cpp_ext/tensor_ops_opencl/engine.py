@@ -74,6 +74,7 @@ class Program:
         kernel = self.kernel(launch.family, launch.kernel)
         event = kernel(queue, *items, *arguments, wait_for=list(after) or None)
         driver.launched.add()
+        driver.counters.add(launches=1, submits=1)
         return event
 
 

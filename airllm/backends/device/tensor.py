@@ -1,0 +1,203 @@
+"""Arrays that stay on a device: the operands and results of `DeviceOps`.
+
+They follow NumPy's protocols, so code written for NumPy arrays computes with them on the device: `np.add(x,
+y)`, `x *= 2`, `x[:, 3:5]`, `np.concatenate`. A function that the device does not have raises TypeError. Values
+reach the host only by `numpy()` or `numpy.asarray(tensor)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from airllm.backends.device.device_ops import DeviceOps
+
+_ON_DEVICE = 4  # DLPack's kDLOpenCL: any device whose memory the host cannot read
+
+
+class Memory:
+    """Memory on a device. It is counted until nothing refers to it."""
+
+    def __init__(self, buffer: Any, nbytes: int, counters: Any):
+        self.buffer, self.nbytes, self._counters = buffer, nbytes, counters
+        counters.add(resident=nbytes)
+
+    def __del__(self) -> None:
+        self._counters.add(resident=-self.nbytes)
+
+
+class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array on a device, or a view of one: `strides` and `offset` are in bytes, as in NumPy."""
+
+    __slots__ = ("dtype", "memory", "offset", "ops", "shape", "strides")
+
+    def __init__(
+        self,
+        ops: DeviceOps,
+        memory: Memory,
+        dtype: np.dtype,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+        offset: int = 0,
+    ):
+        self.ops, self.memory, self.dtype, self.offset = ops, memory, dtype, offset
+        self.shape = shape
+        self.strides = dense_strides(shape, dtype.itemsize) if strides is None else strides
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first element to the end of the last."""
+        steps = zip(self.shape, self.strides, strict=True)
+        return sum((n - 1) * stride for n, stride in steps) + self.itemsize if self.size else 0
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the elements are C-contiguous."""
+        expected = self.itemsize
+        for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if n != 1 and stride != expected:
+                return False
+            expected *= n
+        return True
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self.dtype} {self.shape} on {self.ops.device()}>"
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _ON_DEVICE, 0
+
+    # ---- views ----
+
+    def _view(self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Tensor:
+        return Tensor(self.ops, self.memory, self.dtype, shape, strides, offset)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same elements in another shape; one axis may be -1. A copy if the strides allow no view."""
+        sizes = _with_size(shape if isinstance(shape[0], int) else tuple(shape[0]), self.size)
+        if self.is_dense:
+            return self._view(sizes, dense_strides(sizes, self.itemsize), self.offset)
+        lead = self.shape[:-1]
+        if sizes[: len(lead)] == lead and self.strides[-1] == self.itemsize:  # divides the last axis
+            inner = dense_strides(sizes[len(lead) :], self.itemsize)
+            return self._view(sizes, (*self.strides[:-1], *inner), self.offset)
+        return self.ops.dense(self).reshape(sizes)
+
+    def swapaxes(self, a: int, b: int) -> Tensor:
+        """A view with two axes exchanged."""
+        order = list(range(self.ndim))
+        order[a], order[b] = order[b], order[a]
+        shape, strides = (tuple(each[i] for i in order) for each in (self.shape, self.strides))
+        return self._view(shape, strides, self.offset)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        index = index if isinstance(index, tuple) else (index,)
+        shape, strides, offset = [], [], self.offset
+        for axis, (n, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
+            part = index[axis] if axis < len(index) else slice(None)
+            if isinstance(part, slice):
+                start, stop, step = part.indices(n)
+                if step != 1:
+                    raise IndexError(f"an array on a device has no step {step}, expected 1")
+                shape.append(max(stop - start, 0)), strides.append(stride)
+            else:
+                start = range(n)[part]  # raises IndexError; negative ones count from the end
+            offset += start * stride
+        return self._view(tuple(shape), tuple(strides), offset)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.ops.assign(self[index], value)
+
+    def copy(self) -> Tensor:
+        """A C-contiguous copy."""
+        return self.ops.dense(self)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    # ---- to the host ----
+
+    def numpy(self) -> np.ndarray:
+        """Wait for the array and copy it to host memory."""
+        return self.ops.to_host(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("an array on a device has no NumPy array without a copy")
+        return self.numpy().astype(dtype or self.dtype, copy=False)
+
+    # ---- NumPy's functions ----
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        out = options.pop("out", (None,))[0]
+        if method != "__call__" or options or ufunc.__name__ not in self.ops.elementwise:
+            raise TypeError(f"{self.ops!r} has no numpy.{ufunc.__name__}, expected one of {self._known()}")
+        return self.ops.combine(ufunc.__name__, *inputs, out=out)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        call = _FUNCTIONS.get(function)
+        if call is None:
+            raise TypeError(f"{self.ops!r} has no numpy.{function.__name__}, expected one of {self._known()}")
+        return call(self.ops, *arguments, **options)
+
+    def _known(self) -> str:
+        return ", ".join([*self.ops.elementwise, *(function.__name__ for function in _FUNCTIONS)])
+
+
+def _with_size(shape: Sequence[int], size: int) -> tuple[int, ...]:
+    """A shape whose -1 is replaced by what `size` elements need. ValueError if they do not fit."""
+    known = prod(n for n in shape if n != -1)
+    sizes = tuple(size // max(known, 1) if n == -1 else n for n in shape)
+    if prod(sizes) != size:
+        raise ValueError(f"reshape: shape has value {tuple(shape)}, expected one of {size} elements")
+    return sizes
+
+
+def dense_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """The strides of a C-contiguous array, in bytes."""
+    strides, step = [], itemsize
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def _concatenate(ops: DeviceOps, parts: Sequence[Tensor]) -> Tensor:
+    """The parts, one after the other along the first axis."""
+    if len(parts) == 1:
+        return parts[0]
+    out = ops.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+    at = 0
+    for part in parts:
+        ops.assign(out[at : at + len(part)], part)
+        at += len(part)
+    return out
+
+
+_FUNCTIONS: dict[Any, Any] = {
+    np.concatenate: _concatenate,
+    np.copyto: lambda ops, to, given: ops.assign(to, given),
+    np.empty_like: lambda ops, like: ops.empty(like.shape, like.dtype),
+}
