@@ -146,7 +146,8 @@ class Model:
         return f"<Model {self.weights.path.name}: {self.config.in_short}, {self.ops!r}>"
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and free what is on a device."""
+        self.on_device = None
         self.residency.close()
         self.weights.close()
 
@@ -206,13 +207,23 @@ class Model:
     def _forward_on_device(
         self, there: OnDevice, ids: list[int], angles: list[Angles], rows: list[Rows]
     ) -> Any:
+        *_, x = self._layers_on_device(there, ids, angles, rows)
+        return x
+
+    def _layers_on_device(
+        self, there: OnDevice, ids: list[int], angles: list[Angles], rows: list[Rows]
+    ) -> Generator[Any]:
+        """Yield the hidden states after each layer."""
         for part in rows:
             there.hold(part.cache, part.stop - part.start)
         moved = [there.move_angles(each) for each in angles]
         x = there.ops.embedding(np.array(ids, np.int64), there.weights.embedding)
+        x = x.astype(np.float32, copy=False)
         if self.config.embedding_scale != 1:
             x *= np.float32(self.config.embedding_scale)
-        return self._through_layers(there.ops, there.weights.layers, x, moved, rows)
+        for layer in there.weights.layers:
+            x = self._through_layers(there.ops, [layer], x, moved, rows)
+            yield x
 
     def _is_fused(self, rows: Sequence[Rows], kernels: RowKernels | None) -> bool:
         """Whether native calls run the layers: for few rows, or any number that meets the same kernels."""
@@ -288,10 +299,14 @@ class Model:
     def layer_by_layer(self, token: int, cache: Cache) -> Generator[np.ndarray]:
         """Yield the hidden state (1, width), float32, of a sequence's next token after each layer.
 
-        Each layer runs when its state is requested. The cache does not grow.
+        Each layer runs when its state is requested. The cache does not grow. On a device, the states are
+        there.
         """
         rows = _rows([[token]], [cache])
         angles = self._begin(rows)
+        if self.on_device and all_movable([cache]):
+            yield from self._layers_on_device(self.on_device, [token], angles, rows)
+            return
         x = self._embed([token])
         fused, ops = self._is_fused(rows, None), self._ops_for(self.kernels_of(1))
         for some in self.residency.layer_parts():

@@ -24,7 +24,9 @@ def assign(arrays: Mapping[str, Any], out: Any, grid: tuple[int, int]) -> Plan:
     return _plan("assign", arguments, rows, grid)
 
 
-def combine(arrays: Mapping[str, Any], out: Any, parameters: Mapping[str, Any], grid: tuple[int, int]) -> Plan:
+def combine(
+    arrays: Mapping[str, Any], out: Any, parameters: Mapping[str, Any], grid: tuple[int, int]
+) -> Plan:
     """out = x op y, or x op value."""
     x, y = arrays["x"], arrays["y"]
     given = [_at_least_1d(x), None if y is None else _at_least_1d(y)]

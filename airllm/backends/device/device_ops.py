@@ -170,6 +170,9 @@ class DeviceOps:
             number, y = (float(y), None) if y.ndim == 0 else (None, self.to_device(y))
         result = out if out is not None and out.is_dense else self.empty(x.shape)
         other = None if number is not None else _broadcast(y, x.shape)
+        for each in (x, other, result):
+            if each is not None and each.dtype != FLOAT32:
+                raise TypeError(f"{name}: an array has dtype {each.dtype}, expected {FLOAT32}")
         parameters = {"op": ELEMENTWISE.index(name), "value": number or 0.0}
         if x.size:
             self._start("combine", {"x": x, "y": other}, parameters, {"out": result})
@@ -238,7 +241,9 @@ class DeviceOps:
         """Whether kernels can take a tensor as it is."""
         if tensor.offset % self.place.alignment:
             return False
-        return tensor.is_dense or (strided and (tensor.shape[-1] < 2 or tensor.strides[-1] == tensor.itemsize))
+        return tensor.is_dense or (
+            strided and (tensor.shape[-1] < 2 or tensor.strides[-1] == tensor.itemsize)
+        )
 
     def _fits(self, out: Tensor) -> bool:
         """Whether a kernel can write to `out` itself."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from airllm.backends.device.device_ops import DeviceOps
+from airllm.backends.device.counters import Counters
 
 _ON_DEVICE = 4  # DLPack's kDLOpenCL: any device whose memory the host cannot read
 
@@ -22,12 +21,30 @@ _ON_DEVICE = 4  # DLPack's kDLOpenCL: any device whose memory the host cannot re
 class Memory:
     """Memory on a device. It is counted until nothing refers to it."""
 
-    def __init__(self, buffer: Any, nbytes: int, counters: Any):
+    def __init__(self, buffer: Any, nbytes: int, counters: Counters):
         self.buffer, self.nbytes, self._counters = buffer, nbytes, counters
         counters.add(resident=nbytes)
 
     def __del__(self) -> None:
         self._counters.add(resident=-self.nbytes)
+
+
+class TensorOps(Protocol):
+    """What a tensor asks of the ops that made it. `elementwise`: NumPy's functions that `combine` computes."""
+
+    elementwise: Sequence[str]
+
+    def device(self) -> str: ...
+
+    def empty(self, shape: tuple[int, ...], dtype: Any = ...) -> Tensor: ...
+
+    def dense(self, tensor: Tensor) -> Tensor: ...
+
+    def assign(self, to: Tensor, given: Any) -> None: ...
+
+    def combine(self, name: str, x: Any, y: Any, out: Tensor | None = None) -> Tensor: ...
+
+    def to_host(self, tensor: Tensor) -> np.ndarray: ...
 
 
 class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
@@ -37,7 +54,7 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __init__(
         self,
-        ops: DeviceOps,
+        ops: TensorOps,
         memory: Memory,
         dtype: np.dtype,
         shape: tuple[int, ...],
@@ -134,6 +151,14 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         """A C-contiguous copy."""
         return self.ops.dense(self)
 
+    def astype(self, dtype: Any, copy: bool = True) -> Tensor:
+        """The values in another float dtype; without `copy`, itself if it has that dtype."""
+        if not copy and self.dtype == dtype:
+            return self
+        result = self.ops.empty(self.shape, dtype)
+        self.ops.assign(result, self)
+        return result
+
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))
 
@@ -184,7 +209,7 @@ def dense_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _concatenate(ops: DeviceOps, parts: Sequence[Tensor]) -> Tensor:
+def _concatenate(ops: TensorOps, parts: Sequence[Tensor]) -> Tensor:
     """The parts, one after the other along the first axis."""
     if len(parts) == 1:
         return parts[0]
