@@ -1,4 +1,4 @@
-"""An open OpenCL device as the place of a model's arrays: implements `airllm.backends.device.device_ops.Place`."""
+"""An open OpenCL device as the place of a model's arrays: see `airllm.backends.device.device_ops.Place`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class OpenCLPlace:
     """Memory of a pool, transfers and kernels on the queue of an open device."""
 
     counters = driver.counters
+    writes_inputs = True
 
     def __init__(self, opened: Engine, label: str):
         self.engine, self.label = opened, label

@@ -71,6 +71,8 @@ def text(launch: Launch) -> str:
             parts.append(_START.format(name=name))
     for place, name in enumerate(launch.outputs, start=1 + len(launch.inputs)):
         parts.append(_OUTPUT.format(name=name, place=place))
+        if f"{name}_n1" in launch.numbers:
+            parts.append(_START.format(name=name))
     if stored:
         parts += [_file("formats").replace("ARRAY", stored), _block_value()]
     return "\n".join([*parts, _file("formulas"), _file("groups"), _file(launch.kernel)])

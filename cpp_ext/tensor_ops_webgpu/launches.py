@@ -9,7 +9,7 @@ import numpy as np
 
 from airllm.backends.device import launch_plan
 from airllm.backends.device.launch_plan import FORMATS, TYPES, KernelCall, ceil_div, is_quantized
-from airllm.backends.device.strides import leading_strides
+from airllm.backends.device.strides import element_strides, leading_strides
 
 _HALVES = ("float16", "bfloat16")
 _MOST_GROUPS = 65535
@@ -88,6 +88,11 @@ class Call(KernelCall):
         groups = min(tasks, _MOST_GROUPS)
         all_steps = ceil_div(tasks, groups) * (steps + 1)
         return Launch(kernel, given, outputs, types | rest, groups, group, all_steps)
+
+
+def number(value: float) -> np.float32:
+    """A number for a kernel."""
+    return np.float32(value)
 
 
 def _type(array: Any) -> np.uint32:
@@ -216,7 +221,10 @@ def _attention(call: Call) -> Launch:
     numbers |= {"scale": scale, "softcap": softcap}
     numbers |= {"window": min(call.parameters["window"] or 0, s + t)}
     numbers |= {"causal": int(call.parameters["causal"])}
-    numbers |= _start(call, "k", lead, 3) | _start(call, "v", lead, 3)
+    numbers |= _start(call, "q", call.shape[:-1], 1) | _start(call, "k", lead, 3) | _start(call, "v", lead, 3)
+    for name in ("k", "v"):
+        steps = element_strides(call.arrays[name], 2, 1)
+        numbers |= dict(zip((f"{name}_head", f"{name}_row"), steps, strict=True))
     numbers |= _start(call, "mask", call.shape[:-1], 1)
     of_keys = d + _REDUCTION + ceil_div(e, 2 * _KEYS) * (_KEYS + 1) + 3
     steps = ceil_div(s, _KEYS) * of_keys + _REDUCTION + 4

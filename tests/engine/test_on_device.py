@@ -12,7 +12,7 @@ from airllm.memory.kv_cache import Cache
 from tests.support import tiny_gguf, tiny_models
 from tests.support.tiny_models import DATA, FOLDERS, SHORT, reference, texts
 
-BACKENDS = ("opencl",)
+BACKENDS = ("opencl", "webgpu")
 KIB = 1024
 TEXTS = texts()
 

@@ -30,11 +30,12 @@ class Place(Protocol):
     """An open device of a backend, in one in-order queue: memory, transfers, kernels.
 
     `label` is its line in messages. `alignment`: kernels take arrays that begin at multiples of so many bytes
-    in their memory. `device_kernels` are names of calls that are no ops: "assign", "combine".
+    in their memory. `writes_inputs`: whether a launch may write memory that it reads.
     """
 
     label: str
     alignment: int
+    writes_inputs: bool
     counters: Counters
 
     def allocate(self, nbytes: int) -> Any:
@@ -168,7 +169,7 @@ class DeviceOps:
         if not isinstance(y, Tensor):
             y = np.asarray(y, np.float32)
             number, y = (float(y), None) if y.ndim == 0 else (None, self.to_device(y))
-        result = out if out is not None and out.is_dense else self.empty(x.shape)
+        result = out if out is not None and self._combines_into(out, x, y) else self.empty(x.shape)
         other = None if number is not None else _broadcast(y, x.shape)
         for each in (x, other, result):
             if each is not None and each.dtype != FLOAT32:
@@ -179,6 +180,11 @@ class DeviceOps:
         if out is not None and result is not out:
             self.assign(out, result)
         return result if out is None else out
+
+    def _combines_into(self, out: Tensor, *operands: Any) -> bool:
+        """Whether a result can be written to `out` itself."""
+        memories = (each.memory for each in operands if isinstance(each, Tensor))
+        return out.is_dense and (self.place.writes_inputs or out.memory not in memories)
 
     def call(self, op: Any, *given: Any, out: Any = None, **named: Any) -> Any:
         """Run an op on tensors, with its own parameters; `out` is a tensor, or one for each result."""

@@ -1,0 +1,58 @@
+"""The launches of calls that are no ops: copies and sums of arrays with any strides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from airllm.backends.device.strides import shared_axes
+from tensor_ops_webgpu.launches import Call, Plan, number
+
+_GROUP = 64
+_HALVES = ("float16", "bfloat16")
+
+
+def assign(arrays: Mapping[str, Any], out: Any) -> Plan:
+    """out = x. NotImplementedError if out has rows of an odd number of halves, which share words, or rows
+    that are not contiguous.
+    """
+    starts = _starts(out, {"x": arrays["x"], "out": out})
+    if starts.pop("out_step") != 1 and out.shape[-1:] > (1,):
+        raise NotImplementedError(f"webgpu: out has strides {out.strides}, expected contiguous rows")
+    steps = (starts[f"out_{name}"] for name in ("s0", "s1", "s2", "s3", "from"))
+    if out.dtype.name in _HALVES and any(each % 2 for each in (*steps, *out.shape[-1:])):
+        found = f"an array of {out.dtype} has rows of {out.shape[-1]}"
+        raise NotImplementedError(f"webgpu: {found}, expected an even number")
+    call = Call("assign", {"x": arrays["x"]}, {}, {"out": out})
+    return _plan(call, {"x": "x"}, out, starts)
+
+
+def combine(arrays: Mapping[str, Any], out: Any, parameters: Mapping[str, Any]) -> Plan:
+    """out = x op y, or x op value."""
+    starts = _starts(out, {"x": arrays["x"], "y": arrays["y"]})
+    call = Call("combine", arrays, {}, {"out": out})
+    numbers = {"op": parameters["op"], "value": number(parameters["value"])}
+    return _plan(call, {"x": "x", "y": "y"}, out, starts | numbers | {"out_from": _first(out)})
+
+
+def _plan(call: Call, inputs: dict[str, str], out: Any, numbers: dict[str, Any]) -> Plan:
+    *lead, d = out.shape or (1,)
+    rows, steps = prod(lead), -(-d // (2 * _GROUP))
+    return Plan((call.launch(call.op, inputs, rows, steps, _GROUP, rows=rows, d=d, **numbers),))
+
+
+def _starts(out: Any, arrays: Mapping[str, Any]) -> dict[str, int]:
+    """Where the rows of arrays of one shape begin, by the names of kernels."""
+    given = [array if array is None or array.shape else array.reshape(1) for array in arrays.values()]
+    sizes, strides = shared_axes(out.shape or (1,), given)
+    found = {}
+    for name, array, (*steps, last) in zip(arrays, arrays.values(), strides, strict=True):
+        found |= {f"{name}_n{i}": size for i, size in enumerate(sizes, 1)}
+        found |= {f"{name}_s{i}": step for i, step in enumerate(steps)}
+        found |= {f"{name}_from": _first(array), f"{name}_step": last}
+    return found
+
+
+def _first(array: Any) -> int:
+    return 0 if array is None else array.offset // array.itemsize
