@@ -102,7 +102,7 @@ class Model:
             undo.pop_all()
 
     def use(self, ops: Any) -> None:
-        """Run on these ops from now on, with their native layers and step, or on their device, if they can."""
+        """Run on these ops from now on, with their native layers and step or their device, if they can."""
         self.ops = ops
         self.on_device = self._move(ops)
         self._row_ops: dict[RowKernels, Any] = {}

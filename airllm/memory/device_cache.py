@@ -19,8 +19,8 @@ def why_not_movable(cache: Cache) -> str:
 
 
 def move_cache(cache: Cache, on_device: Any, tokens: int) -> None:
-    """Keep a cache's keys and values on a device, a `DeviceOps`, with room for `tokens` more. What it has goes
-    there once.
+    """Keep a cache's keys and values on a device, a `DeviceOps`, with room for `tokens` more. What it has
+    goes there once.
     """
     for layer in range(cache.config.layers):
         kept = cache.layer(layer)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tensor_ops_webgpu.devices import Device, driver
 from tensor_ops_webgpu.kernel_text import text
-from tensor_ops_webgpu.launches import Launch
+from tensor_ops_webgpu.launches import LANES, LANES_ON_CPU, Launch
 
 _KEPT = 1 << 28  # bytes of freed buffers to keep
 _NUMBERS = 512  # bytes of the largest struct of numbers
@@ -37,6 +37,7 @@ class Engine:
     def __init__(self, device: Device):
         import wgpu
 
+        self.lanes = LANES_ON_CPU if device.kind == "CPU" else LANES
         self.label, self.lock = device.label, threading.RLock()
         self.most_steps = _LLVMPIPE_STEPS if device.name.startswith("llvmpipe") else None
         self.limits = {name: device.adapter.limits[name] for name in _LIMITS}
@@ -212,7 +213,7 @@ class Engine:
         return self.handle.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
 
     def _pipeline(self, launch: Launch) -> Any:
-        key = launch.kernel, launch.group, launch.reads_blocks
+        key = launch.kernel, launch.group, launch.reads_blocks, launch.format, launch.lanes
         if key not in self._pipelines:
             self._pipelines[key] = self._compile(launch)
         return self._pipelines[key]

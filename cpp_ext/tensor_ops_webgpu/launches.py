@@ -19,13 +19,18 @@ _REDUCTION = 8  # steps of a work-group's reduction
 _FEW_ROWS = 4
 _FEW_VECTORS = 8
 _TILE = 64
+# Invocations for a row of blocks: on a GPU neighbours should read what is adjacent, on a CPU all read one
+# element of x.
+LANES, LANES_ON_CPU = 8, 2
 _KEYS = 128  # keys per step of attention
 _MOST_COLUMNS = 4 * _KEYS  # columns of v, at most
 _FORMULAS = {"silu": 1, "swiglu": 1, "gelu": 2, "geglu": 2}
 _ERF = 3
 
 # Inputs that may be in a block format.
-STORED = {"matmul_tile": "b", "linear_row": "b", "embedding": "table", "copy": "x"}
+STORED = {"matmul_tile": "b", "linear_row": "b", "linear_blocks": "b", "embedding": "table", "copy": "x"}
+# Formats of 32 values that linear_blocks reads as words: a kernel for each, since that is faster.
+BLOCKS_32 = ("q8_0", "q4_0", "q4_1")
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Launch:
     A binding's memory is the name of an array parameter, of a result ("out" or "out0", "out1") or of scratch
     memory, or None for an array that was not given. `steps` is the maximum of loop iterations in an
     invocation. An invocation writes pairs of neighbours; with `by_row`, pairs within a row, so two rows may
-    share a word.
+    share a word. `format`: the only one that the kernel reads, if it is made for one.
     """
 
     kernel: str
@@ -46,6 +51,8 @@ class Launch:
     group: int
     steps: int
     by_row: bool = True
+    format: str = ""
+    lanes: int = 0
 
     @property
     def reads_blocks(self) -> bool:
@@ -59,9 +66,10 @@ Plan: TypeAlias = launch_plan.Plan[Launch]
 
 @dataclass(frozen=True)
 class Call(KernelCall):
-    """The input of a plan: the call, and the results by name."""
+    """The input of a plan: the call, the results by name, and the `lanes` of rows of blocks."""
 
     results: Mapping[str, Any]
+    lanes: int = LANES
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -202,6 +210,12 @@ def _transposed_product(call: Call, x: str, weight: str, bias: str, m: int, scal
     """x @ weight^T, by pairs of weight rows for few rows of x, else by tiles."""
     n, k = call.arrays[weight].shape
     inputs = {"a": x, "b": weight, "bias": bias}
+    stored = call.arrays[weight]
+    of_blocks = is_quantized(stored) and stored.format in BLOCKS_32
+    if m <= _FEW_VECTORS and of_blocks and call.arrays[x].dtype == np.float32:
+        tasks, steps = ceil_div(n, 64 // call.lanes), m * (ceil_div(k, 32 * call.lanes) + call.lanes + 1)
+        launch = call.launch("linear_blocks", inputs, tasks, steps, 64, m=m, n=n, k=k, scale=scale)
+        return replace(launch, format=stored.format, lanes=call.lanes)
     if m <= _FEW_VECTORS:
         group = 64 if k <= 4096 else _GROUP
         steps = ceil_div(k, group) * (m + 4) + m * (1 + 2 * _REDUCTION)

@@ -1,4 +1,4 @@
-"""An open WebGPU device as the place of a model's arrays: implements `airllm.backends.device.device_ops.Place`.
+"""An open WebGPU device as the place of a model's arrays: see `airllm.backends.device.device_ops.Place`.
 
 Launches wait until a result is read, so a token is one submit.
 """
@@ -54,13 +54,14 @@ class WebGPUPlace:
             return tensor_launches.assign(arrays, outs["out"])
         if op == "combine":
             return tensor_launches.combine(arrays, outs["out"], parameters)
-        return plan_of(Call(op, arrays, parameters, outs))
+        return plan_of(Call(op, arrays, parameters, outs, self.engine.lanes))
 
     def run(self, plan: Plan, memory: Mapping[str, tuple[Block, int, int]]) -> None:
         for launch in plan.launches:
             self.engine.check_steps(launch)
             self._waiting.append(_Waiting(launch, memory))
-        self._held += sum(nbytes for _, _, nbytes in memory.values())
+        written = {name for launch in plan.launches for name in launch.outputs.values()}
+        self._held += sum(memory[name][2] for name in written)
         if self._held > _MOST_WAITING:
             self._submit()
 

@@ -9,7 +9,7 @@ from environment import REQUIRED
 from airllm.backends import registry
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import Cache
-from tests.support import tiny_gguf, tiny_models
+from tests.support import tiny_gguf
 from tests.support.tiny_models import DATA, FOLDERS, SHORT, reference, texts
 
 BACKENDS = ("opencl", "webgpu")

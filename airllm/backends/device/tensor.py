@@ -1,8 +1,8 @@
 """Arrays that stay on a device: the operands and results of `DeviceOps`.
 
 They follow NumPy's protocols, so code written for NumPy arrays computes with them on the device: `np.add(x,
-y)`, `x *= 2`, `x[:, 3:5]`, `np.concatenate`. A function that the device does not have raises TypeError. Values
-reach the host only by `numpy()` or `numpy.asarray(tensor)`.
+y)`, `x *= 2`, `x[:, 3:5]`, `np.concatenate`. A function that the device does not have raises TypeError.
+Values reach the host only by `numpy()` or `numpy.asarray(tensor)`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Memory:
 
 
 class TensorOps(Protocol):
-    """What a tensor asks of the ops that made it. `elementwise`: NumPy's functions that `combine` computes."""
+    """What a tensor asks of its ops. `elementwise`: NumPy's functions that `combine` computes."""
 
     elementwise: Sequence[str]
 
