@@ -65,9 +65,9 @@ def _move_layer(layer: Layer, move: Any) -> Layer:
     return dataclasses.replace(layer, weights={name: move(each) for name, each in layer.weights.items()})
 
 
-def why_not_on_device(ops: KernelBackend, layers: Sequence[Layer], whole: bool, shared: bool) -> str:
-    """Why a model's arrays go to the device for each op, although the backend could keep them there; "" if it
-    keeps them.
+def why_not_on_device(ops: KernelBackend, experts: bool, whole: bool = True, shared: bool = False) -> str:
+    """Why a model's arrays do not stay on the device of these ops; "" if they do. `whole`: all weights are in
+    memory at once. `shared`: processes share the model.
     """
     if ops.extension("device_ops") is None:
         return f"{ops.name()} computes in host memory"
@@ -75,7 +75,7 @@ def why_not_on_device(ops: KernelBackend, layers: Sequence[Layer], whole: bool, 
         return "processes that share a model add their results in host memory"
     if not whole:
         return "weights pass through host memory within a budget"
-    if any(layer.experts for layer in layers):
+    if experts:
         return "experts are chosen in host memory"
     return ""
 

@@ -84,7 +84,8 @@ def _part(buffer: Any, offset: int, nbytes: int) -> Any:
         return buffer
     import pyopencl as cl
 
-    return cl.Buffer.from_int_ptr(buffer.int_ptr).get_sub_region(offset, nbytes)
+    whole: Any = cl.Buffer.from_int_ptr(buffer.int_ptr)
+    return whole.get_sub_region(offset, nbytes)
 
 
 def device_ops() -> DeviceOps:

@@ -46,7 +46,7 @@ def _starts(out: Any, arrays: Mapping[str, Any]) -> dict[str, int]:
     """Where the rows of arrays of one shape begin, by the names of kernels."""
     given = [array if array is None or array.shape else array.reshape(1) for array in arrays.values()]
     sizes, strides = shared_axes(out.shape or (1,), given)
-    found = {}
+    found: dict[str, int] = {}
     for name, array, (*steps, last) in zip(arrays, arrays.values(), strides, strict=True):
         found |= {f"{name}_n{i}": size for i, size in enumerate(sizes, 1)}
         found |= {f"{name}_s{i}": step for i, step in enumerate(steps)}

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from environment import REQUIRED
 
+from airllm import tensor_ops
 from airllm.backends import registry
+from airllm.engine import info
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import Cache
 from tests.support import tiny_gguf
@@ -65,6 +67,20 @@ def test_models_with_experts_say_why_their_arrays_do_not_stay(backend):
     with LayerWiseInferenceEngine(DATA / "mixtral", backend=backend, cache_dtype="f32") as engine:
         assert engine.model.why_not_on_device == "experts are chosen in host memory"
         agree(engine.forward(TEXTS[1]), reference("mixtral")[1][-1])
+
+
+@pytest.mark.parametrize(("name", "expected"), (
+    ("llama3", "Arrays:      they stay on the device"),
+    ("mixtral", "Arrays:      from host memory for each op: experts are chosen in host memory"),
+))  # fmt: skip
+def test_info_says_where_the_arrays_of_a_model_are(name, expected, backend, monkeypatch):
+    monkeypatch.setenv("AIRLLM_BACKEND", backend)
+    tensor_ops.reload_backend()
+    try:
+        assert expected in info.lines(DATA / name)
+    finally:
+        monkeypatch.undo()
+        tensor_ops.reload_backend()
 
 
 def test_what_crosses_the_bus_per_token(backend, tmp_path):

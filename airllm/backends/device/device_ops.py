@@ -256,7 +256,7 @@ class DeviceOps:
         return out.is_dense and out.offset % self.place.alignment == 0
 
     def _ready(self, array: Any, strided: bool) -> Tensor:
-        tensor = array.data if isinstance(array, Quantized) else array
+        tensor: Any = array.data if isinstance(array, Quantized) else array
         return tensor if self._is_ready(tensor, strided) else self.dense(tensor)
 
     def _start(
@@ -309,7 +309,8 @@ def _key(array: Any) -> Any:
     if array is None:
         return None
     if isinstance(array, Quantized):
-        return array.format, array.data.shape, array.data.offset
+        blocks: Any = array.data
+        return array.format, blocks.shape, blocks.offset
     return array.shape, array.dtype, array.strides, array.offset
 
 

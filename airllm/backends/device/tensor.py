@@ -32,7 +32,8 @@ class Memory:
 class TensorOps(Protocol):
     """What a tensor asks of its ops. `elementwise`: NumPy's functions that `combine` computes."""
 
-    elementwise: Sequence[str]
+    @property
+    def elementwise(self) -> Sequence[str]: ...
 
     def device(self) -> str: ...
 
@@ -131,14 +132,17 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __getitem__(self, index: Any) -> Tensor:
         index = index if isinstance(index, tuple) else (index,)
-        shape, strides, offset = [], [], self.offset
+        shape: list[int] = []
+        strides: list[int] = []
+        offset = self.offset
         for axis, (n, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
             part = index[axis] if axis < len(index) else slice(None)
             if isinstance(part, slice):
                 start, stop, step = part.indices(n)
                 if step != 1:
                     raise IndexError(f"an array on a device has no step {step}, expected 1")
-                shape.append(max(stop - start, 0)), strides.append(stride)
+                shape.append(max(stop - start, 0))
+                strides.append(stride)
             else:
                 start = range(n)[part]  # raises IndexError; negative ones count from the end
             offset += start * stride
@@ -179,7 +183,8 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         out = options.pop("out", (None,))[0]
         if method != "__call__" or options or ufunc.__name__ not in self.ops.elementwise:
             raise TypeError(f"{self.ops!r} has no numpy.{ufunc.__name__}, expected one of {self._known()}")
-        return self.ops.combine(ufunc.__name__, *inputs, out=out)
+        x, y = inputs
+        return self.ops.combine(ufunc.__name__, x, y, out)
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
         call = _FUNCTIONS.get(function)
