@@ -96,7 +96,8 @@ def attention(
     if c.query_temperature:
         q *= _query_temperatures(c.query_temperature, rows)
     for part in rows:
-        part.cache.append(layer.index, part.of(k), part.of(v), ops.extension("assign"))
+        own = ops.extension("assign"), ops.extension("append")
+        part.cache.append(layer.index, part.of(k), part.of(v), *own)
         _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
     return ops.linear(
         attended.reshape(len(x), -1), layer["attention.output"], layer.get("attention.output_bias")

@@ -15,6 +15,7 @@ import numpy as np
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.decoder import Angles
 from airllm.files.weight_file import Stored
+from airllm.formats import Quantized
 from airllm.memory.device_cache import move_cache, why_not_movable
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
@@ -45,7 +46,7 @@ class OnDevice:
             return moved[id(stored)]
 
         self.weights = Weights(
-            [_move_layer(layer, move) for layer in weights.layers],
+            [_move_layer(layer, move, on_device.stack) for layer in weights.layers],
             move(weights.embedding),
             move(weights.output_norm),
             move(weights.output),
@@ -61,8 +62,26 @@ class OnDevice:
         return Angles(cos, sin, angles.interleaved)
 
 
-def _move_layer(layer: Layer, move: Any) -> Layer:
-    return dataclasses.replace(layer, weights={name: move(each) for name, each in layer.weights.items()})
+# Matrices of one input, which a device multiplies together.
+_STACKS = tuple(tuple(f"attention.{each}{part}" for each in "qkv") for part in ("", "_bias"))
+_STACKS = (*_STACKS, ("feed_forward.gate", "feed_forward.up"))
+
+
+def _move_layer(layer: Layer, move: Any, stack: Any) -> Layer:
+    """A layer on the device, with what can be multiplied together in one piece of memory."""
+    moved: dict[str, Any] = {}
+    for names in _STACKS:
+        parts = [layer.get(name) for name in names]
+        if len({_kind(each) for each in parts}) == 1 and parts[0] is not None:
+            moved |= zip(names, stack(parts), strict=True)
+    rest = {name: move(each) for name, each in layer.weights.items() if name not in moved}
+    return dataclasses.replace(layer, weights=rest | moved)
+
+
+def _kind(stored: Stored | None) -> str:
+    if stored is None:
+        return ""
+    return stored.format if isinstance(stored, Quantized) else str(stored.dtype)
 
 
 def why_not_on_device(ops: KernelBackend, experts: bool, whole: bool = True, shared: bool = False) -> str:

@@ -126,11 +126,16 @@ class Cache:
         keys: np.ndarray,
         values: np.ndarray,
         assign: Callable[[np.ndarray, np.ndarray], Any] | None = None,
+        append: Callable[[Any, int, Any, Any], None] | None = None,
     ) -> None:
         """Store keys and values (tokens, kv_heads, head_dim), float32, of new tokens after a layer's others.
-        They become valid by `extend`. `assign` may be a faster `numpy.copyto` for floats.
+        They become valid by `extend`. `assign` may be a faster `numpy.copyto` for floats, and `append` may
+        write both to a layer on a device, from a place on.
         """
         start = self.length - self.dropped_of(layer)
+        if append:
+            append(self.layer(layer), start, keys, values)
+            return
         put = np.copyto if self.dtype == "q8_0" or assign is None else assign
         for kept, new in zip(self.layer(layer), (keys, values), strict=True):
             put(kept[:, start : start + len(keys)], self._encode(new.swapaxes(0, 1)))

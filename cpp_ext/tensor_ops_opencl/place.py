@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from airllm.backends.device.device_ops import DeviceOps
+from airllm.backends.device.fused_ops import FusedOps
 from tensor_ops_opencl import tensor_launches
 from tensor_ops_opencl.devices import driver
 from tensor_ops_opencl.engine import Engine, engine
@@ -74,6 +74,9 @@ class OpenCLPlace:
     def has(self, op: str) -> bool:
         return op in KERNELS
 
+    def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
+        return False
+
     def formats(self) -> Sequence[str]:
         return list(stored_formats())
 
@@ -88,7 +91,7 @@ def _part(buffer: Any, offset: int, nbytes: int) -> Any:
     return whole.get_sub_region(offset, nbytes)
 
 
-def device_ops() -> DeviceOps:
+def device_ops() -> FusedOps:
     """The ops on arrays that stay on the device in use."""
     device = choice.in_use()
-    return DeviceOps("opencl", OpenCLPlace(engine(device), device.label))
+    return FusedOps("opencl", OpenCLPlace(engine(device), device.label))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from airllm.backends.device.device_ops import DeviceOps
+from airllm.backends.device.fused_ops import FusedOps
 from tensor_ops_webgpu import tensor_launches
 from tensor_ops_webgpu.devices import driver
 from tensor_ops_webgpu.engine import Block, Engine, engine
@@ -74,10 +74,13 @@ class WebGPUPlace:
     def has(self, op: str) -> bool:
         return op in KERNELS
 
+    def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
+        return False
+
     def formats(self) -> Sequence[str]:
         return list(stored_formats())
 
 
-def device_ops() -> DeviceOps:
+def device_ops() -> FusedOps:
     """The ops on arrays that stay on the device in use."""
-    return DeviceOps("webgpu", WebGPUPlace(engine(choice.in_use())))
+    return FusedOps("webgpu", WebGPUPlace(engine(choice.in_use())))

@@ -56,6 +56,9 @@ class Place(Protocol):
     def has(self, op: str) -> bool:
         """Whether there is a kernel of this op."""
 
+    def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
+        """Whether there is a kernel of "gated_linear" or "rope_append" for these arrays."""
+
     def formats(self) -> Sequence[str]:
         """The block formats that its kernels read."""
 
@@ -260,9 +263,16 @@ class DeviceOps:
         return tensor if self._is_ready(tensor, strided) else self.dense(tensor)
 
     def _start(
-        self, name: str, arrays: dict[str, Any], parameters: dict[str, Any], outs: dict[str, Tensor]
+        self,
+        name: str,
+        arrays: dict[str, Any],
+        parameters: dict[str, Any],
+        outs: dict[str, Tensor],
+        of_ops: bool = False,
     ) -> None:
-        """Run "assign" or "combine", which take any strides."""
+        """Run a call that is no op: "assign" or "combine", which take any strides, or others `of_ops`, whose
+        arrays begin where they are.
+        """
         given = {n: a for n, a in arrays.items() if a is not None}
         key = (name, *map(_key, given.values()), *map(_key, outs.values()), *parameters.values())
         if (known := self._plans.get(key)) is None:
@@ -270,8 +280,11 @@ class DeviceOps:
                 self._plans.clear()
             self._plans[key] = known = _Call(self.place.plan(name, arrays, parameters, outs), (), ())
         assert known.plan is not None
-        every = {**given, **outs}
-        self._launch(known.plan, {n: (a.memory.buffer, 0, a.memory.nbytes) for n, a in every.items()})
+        every = {n: a.data if isinstance(a, Quantized) else a for n, a in (given | outs).items()}
+        if of_ops:
+            self._launch(known.plan, _parts(every))
+        else:
+            self._launch(known.plan, {n: (a.memory.buffer, 0, a.memory.nbytes) for n, a in every.items()})
 
     def _launch(self, plan: Plan, memory: dict[str, Part]) -> None:
         scratch = {name: self._memory(size) for name, size in plan.scratch.items()}

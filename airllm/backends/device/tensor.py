@@ -19,10 +19,16 @@ _ON_DEVICE = 4  # DLPack's kDLOpenCL: any device whose memory the host cannot re
 
 
 class Memory:
-    """Memory on a device. It is counted until nothing refers to it."""
+    """Memory on a device. It is counted until nothing refers to it.
+
+    `stack`: the rows of each of several arrays that lie in it one after the other. `tensors`: how many tensors
+    are in it.
+    """
 
     def __init__(self, buffer: Any, nbytes: int, counters: Counters):
         self.buffer, self.nbytes, self._counters = buffer, nbytes, counters
+        self.stack: tuple[int, ...] = ()
+        self.tensors = 0
         counters.add(resident=nbytes)
 
     def __del__(self) -> None:
@@ -48,23 +54,89 @@ class TensorOps(Protocol):
     def to_host(self, tensor: Tensor) -> np.ndarray: ...
 
 
+class Pending(Protocol):
+    """A computation that is put off until its result is used."""
+
+    def settle(self, of: Tensor) -> None:
+        """Compute it; `of` becomes the result."""
+
+
 class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
     """An array on a device, or a view of one: `strides` and `offset` are in bytes, as in NumPy."""
 
-    __slots__ = ("dtype", "memory", "offset", "ops", "shape", "strides")
+    __slots__ = ("__weakref__", "_memory", "_offset", "_strides", "dtype", "ops", "pending", "shape")
 
     def __init__(
         self,
         ops: TensorOps,
-        memory: Memory,
+        memory: Memory | None,
         dtype: np.dtype,
         shape: tuple[int, ...],
         strides: tuple[int, ...] | None = None,
         offset: int = 0,
     ):
-        self.ops, self.memory, self.dtype, self.offset = ops, memory, dtype, offset
-        self.shape = shape
-        self.strides = dense_strides(shape, dtype.itemsize) if strides is None else strides
+        self.ops, self.dtype, self.shape = ops, dtype, shape
+        self._offset, self._memory = offset, memory
+        self._strides = dense_strides(shape, dtype.itemsize) if strides is None else strides
+        self.pending: Pending | None = None
+        if memory:
+            memory.tensors += 1
+
+    def __del__(self) -> None:
+        if self._memory:
+            self._memory.tensors -= 1
+
+    @classmethod
+    def later(cls, ops: TensorOps, shape: tuple[int, ...], dtype: np.dtype, pending: Pending) -> Tensor:
+        """A tensor whose values are computed when they are used."""
+        tensor = cls(ops, None, dtype, shape)
+        tensor.pending = pending
+        return tensor
+
+    def postpone(self, pending: Pending) -> None:
+        """Have other values from now on, which are computed when they are used."""
+        if self._memory:
+            self._memory.tensors -= 1
+        self._memory, self.pending = None, pending
+        self._strides, self._offset = dense_strides(self.shape, self.itemsize), 0
+
+    def become(self, other: Tensor) -> None:
+        """Have the memory of another tensor of this shape."""
+        memory = other.memory
+        memory.tensors += 1
+        if self._memory:
+            self._memory.tensors -= 1
+        self._memory, self._strides, self._offset, self.pending = memory, other.strides, other.offset, None
+
+    def alias(self) -> Tensor:
+        """Another tensor of the same memory."""
+        return Tensor(self.ops, self.memory, self.dtype, self.shape, self.strides, self.offset)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other tensor sees its memory."""
+        return self.memory.tensors == 1
+
+    @property
+    def memory(self) -> Memory:
+        """Where it is. Computes what is pending."""
+        if self._memory is None:
+            assert self.pending, "a tensor without memory has something pending"
+            self.pending.settle(self)
+            assert self._memory
+        return self._memory
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        if self._memory is None:
+            self.memory  # noqa: B018  computes what is pending
+        return self._strides
+
+    @property
+    def offset(self) -> int:
+        if self._memory is None:
+            self.memory  # noqa: B018
+        return self._offset
 
     @property
     def ndim(self) -> int:
@@ -131,6 +203,8 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         return self._view(shape, strides, self.offset)
 
     def __getitem__(self, index: Any) -> Tensor:
+        if isinstance(index, slice) and index.indices(len(self)) == (0, len(self), 1):
+            return self
         index = index if isinstance(index, tuple) else (index,)
         shape: list[int] = []
         strides: list[int] = []
