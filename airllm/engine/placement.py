@@ -63,17 +63,24 @@ class OnDevice:
 
 
 # Matrices of one input, which a device multiplies together.
-_STACKS = tuple(tuple(f"attention.{each}{part}" for each in "qkv") for part in ("", "_bias"))
-_STACKS = (*_STACKS, ("feed_forward.gate", "feed_forward.up"))
+_STACKS = (
+    ("attention.q", "attention.k", "attention.v"),
+    ("feed_forward.gate", "feed_forward.up"),
+)
 
 
 def _move_layer(layer: Layer, move: Any, stack: Any) -> Layer:
-    """A layer on the device, with what can be multiplied together in one piece of memory."""
+    """A layer on the device, with matrices of one kind that can be multiplied together in one piece of
+    memory.
+    """
     moved: dict[str, Any] = {}
     for names in _STACKS:
-        parts = [layer.get(name) for name in names]
-        if len({_kind(each) for each in parts}) == 1 and parts[0] is not None:
-            moved |= zip(names, stack(parts), strict=True)
+        matrices, biases = ([layer.get(name + end) for name in names] for end in ("", "_bias"))
+        if all(len({_kind(each) for each in parts}) == 1 for parts in (matrices, biases)):
+            if matrices[0] is not None:
+                moved |= zip(names, stack(matrices), strict=True)
+            if biases[0] is not None:
+                moved |= zip((f"{name}_bias" for name in names), stack(biases), strict=True)
     rest = {name: move(each) for name, each in layer.weights.items() if name not in moved}
     return dataclasses.replace(layer, weights=rest | moved)
 

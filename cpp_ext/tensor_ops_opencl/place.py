@@ -12,7 +12,7 @@ from tensor_ops_opencl import tensor_launches
 from tensor_ops_opencl.devices import driver
 from tensor_ops_opencl.engine import Engine, engine
 from tensor_ops_opencl.kernel_text import stored_formats
-from tensor_ops_opencl.launches import KERNELS, Call, Plan, plan_of
+from tensor_ops_opencl.launches import KERNELS, SHARES, Call, Plan, plan_of
 from tensor_ops_opencl.selection import choice
 
 _GROUP, _MOST_GROUPS = 256, 2**16
@@ -64,6 +64,10 @@ class OpenCLPlace:
             return tensor_launches.assign(arrays, out, grid)
         if op == "combine":
             return tensor_launches.combine(arrays, out, parameters, grid)
+        if op == "rope_append":
+            return tensor_launches.rope_append(arrays, outs, parameters, grid)
+        if op == "gated_linear":
+            return tensor_launches.gated_linear(arrays, out, parameters["activation"], SHARES * units)
         return plan_of(Call(op, arrays, parameters, out.shape, form, units))
 
     def run(self, plan: Plan, memory: Mapping[str, tuple[Any, int, int]]) -> None:
@@ -75,7 +79,9 @@ class OpenCLPlace:
         return op in KERNELS
 
     def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
-        return False
+        if name == "gated_linear":
+            return self._program.form == "cpu" and tensor_launches.has_gated_linear(arrays["weight"])
+        return True
 
     def formats(self) -> Sequence[str]:
         return list(stored_formats())

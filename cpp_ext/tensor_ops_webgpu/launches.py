@@ -211,17 +211,29 @@ def _transposed_product(call: Call, x: str, weight: str, bias: str, m: int, scal
     n, k = call.arrays[weight].shape
     inputs = {"a": x, "b": weight, "bias": bias}
     stored = call.arrays[weight]
-    of_blocks = is_quantized(stored) and stored.format in BLOCKS_32
-    if m <= _FEW_VECTORS and of_blocks and call.arrays[x].dtype == np.float32:
-        tasks, steps = ceil_div(n, 64 // call.lanes), m * (ceil_div(k, 32 * call.lanes) + call.lanes + 1)
-        launch = call.launch("linear_blocks", inputs, tasks, steps, 64, m=m, n=n, k=k, scale=scale)
-        return replace(launch, format=stored.format, lanes=call.lanes)
+    if m <= _FEW_VECTORS and has_blocks_32(stored) and call.arrays[x].dtype == np.float32:
+        return of_blocks(call, inputs, m, n, k, scale)
     if m <= _FEW_VECTORS:
         group = 64 if k <= 4096 else _GROUP
         steps = ceil_div(k, group) * (m + 4) + m * (1 + 2 * _REDUCTION)
         return call.launch("linear_row", inputs, ceil_div(n, 2), steps, group, m=m, n=n, k=k, scale=scale)
     sizes = {"batch": 1, "m": m, "n": n, "k": k, "b_step": 0}
     return _tiles(call, inputs, sizes, 1, scale)
+
+
+def has_blocks_32(stored: Any) -> bool:
+    """Whether linear_blocks reads this weight."""
+    return is_quantized(stored) and stored.format in BLOCKS_32
+
+
+def of_blocks(
+    call: Call, inputs: Mapping[str, str], m: int, n: int, k: int, scale: np.float32, activation: int = 0
+) -> Launch:
+    """The product with blocks that are read as words, by `call.lanes` invocations for a row."""
+    tasks, steps = ceil_div(n, 64 // call.lanes), m * (ceil_div(k, 32 * call.lanes) + 2 * call.lanes + 1)
+    numbers = {"m": m, "n": n, "k": k, "scale": scale, "activation": activation}
+    launch = call.launch("linear_blocks", inputs, tasks, steps, 64, **numbers)
+    return replace(launch, format=call.arrays[inputs["b"]].format, lanes=call.lanes)
 
 
 def _attention(call: Call) -> Launch:

@@ -15,7 +15,7 @@ from tensor_ops_webgpu import tensor_launches
 from tensor_ops_webgpu.devices import driver
 from tensor_ops_webgpu.engine import Block, Engine, engine
 from tensor_ops_webgpu.kernel_text import stored_formats
-from tensor_ops_webgpu.launches import KERNELS, Call, Launch, Plan, plan_of
+from tensor_ops_webgpu.launches import KERNELS, Call, Launch, Plan, has_blocks_32, plan_of
 from tensor_ops_webgpu.selection import choice
 
 _MOST_WAITING = 1 << 26  # bytes of arrays that waiting launches keep
@@ -54,6 +54,12 @@ class WebGPUPlace:
             return tensor_launches.assign(arrays, outs["out"])
         if op == "combine":
             return tensor_launches.combine(arrays, outs["out"], parameters)
+        if op == "rope_append":
+            return tensor_launches.rope_append(arrays, outs, parameters)
+        if op == "gated_linear":
+            return tensor_launches.gated_linear(
+                arrays, outs["out"], parameters["activation"], self.engine.lanes
+            )
         return plan_of(Call(op, arrays, parameters, outs, self.engine.lanes))
 
     def run(self, plan: Plan, memory: Mapping[str, tuple[Block, int, int]]) -> None:
@@ -75,7 +81,9 @@ class WebGPUPlace:
         return op in KERNELS
 
     def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
-        return False
+        if name == "gated_linear":
+            return has_blocks_32(arrays["weight"])
+        return arrays["cache"].shape[-1] % 2 == 0  # halves are written in pairs
 
     def formats(self) -> Sequence[str]:
         return list(stored_formats())

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from airllm.backends.device.strides import shared_axes
-from tensor_ops_webgpu.launches import Call, Plan, number
+from tensor_ops_webgpu.launches import Call, Plan, number, of_blocks
 
 _GROUP = 64
 _HALVES = ("float16", "bfloat16")
@@ -34,6 +34,22 @@ def combine(arrays: Mapping[str, Any], out: Any, parameters: Mapping[str, Any]) 
     call = Call("combine", arrays, {}, {"out": out})
     numbers = {"op": parameters["op"], "value": number(parameters["value"])}
     return _plan(call, {"x": "x", "y": "y"}, out, starts | numbers | {"out_from": _first(out)})
+
+
+def rope_append(arrays: Mapping[str, Any], outs: Mapping[str, Any], numbers: Mapping[str, int]) -> Plan:
+    """A token's queries, rotated; its keys, rotated, and values go to a layer of a cache."""
+    call = Call("rope_append", arrays, {}, outs)
+    given = {"d" if name == "dim" else name: value for name, value in numbers.items()}
+    steps = -(-numbers["dim"] // (2 * _GROUP))
+    inputs = {"x": "x", "cos": "cos", "sin": "sin"}
+    return Plan((call.launch(call.op, inputs, arrays["x"].shape[0], steps, _GROUP, **given),))
+
+
+def gated_linear(arrays: Mapping[str, Any], out: Any, activation: int, lanes: int) -> Plan:
+    """out = activation(x @ first^T) * (x @ second^T), for one row of x."""
+    call = Call("linear", arrays, {}, {"out": out}, lanes)
+    inputs, sizes = {"a": "x", "b": "weight", "bias": ""}, (1, out.shape[-1], arrays["weight"].shape[-1])
+    return Plan((of_blocks(call, inputs, *sizes, number(1), activation),))
 
 
 def _plan(call: Call, inputs: dict[str, str], out: Any, numbers: dict[str, Any]) -> Plan:

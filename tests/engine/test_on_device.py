@@ -8,6 +8,7 @@ from environment import REQUIRED
 
 from airllm import tensor_ops
 from airllm.backends import registry
+from airllm.convert.quantize import quantize
 from airllm.engine import info
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import Cache
@@ -28,9 +29,9 @@ def backend(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def open_engine(path: Path, backend: str, **options) -> LayerWiseInferenceEngine:
+def open_engine(path: Path, backend: str, there: bool = True, **options) -> LayerWiseInferenceEngine:
     engine = LayerWiseInferenceEngine(path, backend=backend, **{"cache_dtype": "f32", **options})
-    assert engine.model.on_device, engine.model.why_not_on_device
+    assert bool(engine.model.on_device) == there, engine.model.why_not_on_device
     return engine
 
 
@@ -61,6 +62,28 @@ def test_logits_are_those_of_transformers(name, backend):
         found = engine.forward([text[-2:] for text in TEXTS], caches, all_positions=True)
         for text, logits in zip(wanted, found, strict=True):
             agree(logits, text[-2:])
+
+
+@pytest.fixture
+def kernels_of_gpus():
+    """OpenCL's kernels of GPUs, on the device in use."""
+    opencl = pytest.importorskip("tensor_ops_opencl")
+    if registry.open_backend("opencl").why_not:
+        pytest.skip(registry.open_backend("opencl").why_not)
+    label = next((each for each in opencl.variants() if "gpu kernels" in each), None)
+    if label is None:
+        pytest.skip("no device runs both forms of the kernels")
+    opencl.select(label)
+    yield
+    opencl.select(None)
+
+
+def test_kernels_of_gpus_compute_whole_models_too(kernels_of_gpus, tmp_path):
+    path = tiny_gguf.write_gguf("llama3", tmp_path / "tiny.gguf", "blocks")
+    wanted = reference("llama3", "blocks")[1]
+    with open_engine(path, "opencl") as engine:
+        agree(engine.forward(TEXTS[1][:-4], cache := engine.new_cache()), wanted[-5])
+        agree(np.stack([engine.forward([token], cache) for token in TEXTS[1][-4:]]), wanted[-4:])
 
 
 def test_models_with_experts_say_why_their_arrays_do_not_stay(backend):
@@ -103,6 +126,52 @@ def test_what_crosses_the_bus_per_token(backend, tmp_path):
             assert spent.resident == 0
     del cache
     assert (counts(backend) - before).resident == 0
+
+
+@pytest.mark.parametrize("name", ("llama3", "gemma", "qwen2"))
+def test_a_layer_of_a_token_is_at_most_eight_launches(name, backend, tmp_path):
+    """Also with another activation, and with biases of queries, keys and values. Before and after the layers
+    come the embedding, the last norm and the output.
+    """
+    floats = tiny_gguf.write_gguf(name, tmp_path / "floats.gguf")
+    quantize(floats, path := tmp_path / "blocks.gguf", "q4_0")
+    with open_engine(path, backend) as engine, open_engine(path, "python", False) as host:
+        engine.forward(TEXTS[1][:-3], cache := engine.new_cache())
+        wanted = host.forward(TEXTS[1], all_positions=True)[-3:]
+        for token, logits in zip(TEXTS[1][-3:], wanted, strict=True):
+            start = counts(backend)
+            agree(engine.forward([token], cache), logits)
+            spent = counts(backend) - start
+            others = 3 + (engine.config.embedding_scale != 1)
+            assert spent.launches - others <= 8 * engine.config.layers
+            if backend == "webgpu":
+                assert spent.submits == 1
+
+
+def test_results_that_are_put_off_are_those_of_now(backend):
+    """A sum, products and rotations that are used otherwise than together, or not at all."""
+    ops = registry.open_backend(backend).module.device_ops()
+    rng = np.random.default_rng(1)
+    x, y = (rng.standard_normal((1, 64), np.float32) for _ in range(2))
+    first, second = (rng.standard_normal((64, 64), np.float32) for _ in range(2))
+    a, b = map(ops.to_device, (x, y))
+    total = np.add(a, b, out=b)
+    assert total is b
+    a *= np.float32(2)  # after the sum was asked for, and before it is computed
+    np.testing.assert_allclose(total.numpy(), x + y, rtol=1e-6)
+    seen = a[:, :32]
+    np.add(a, ops.to_device(y), out=a)  # `seen` is a view of it
+    np.testing.assert_allclose(seen.numpy(), (2 * x + y)[:, :32], rtol=1e-6)
+    c = ops.to_device(x)
+    gate, up = (ops.linear(c, weight) for weight in ops.stack([first, second]))
+    np.testing.assert_allclose(up.numpy(), x @ second.T, rtol=1e-4, atol=1e-4)
+    silu = x @ first.T / (1 + np.exp(-(x @ first.T)))
+    np.testing.assert_allclose(ops.swiglu(gate, up).numpy(), silu * (x @ second.T), rtol=1e-4, atol=1e-4)
+    before = counts(backend)
+    gate, up = (ops.linear(c, weight) for weight in ops.stack([first, second]))
+    ops.swiglu(gate, up)
+    del gate, up
+    assert (counts(backend) - before).resident <= 2 * first.nbytes + 2 * x.nbytes
 
 
 @pytest.mark.parametrize("dtype", ("f16", "f32"))

@@ -17,6 +17,7 @@ from airllm.backends.device.launch_plan import STRIDED, Plan
 from airllm.backends.device.tensor import Memory, Tensor, dense_strides
 from airllm.formats import Quantized
 
+_FLOATS = ("float32", "float16", "bfloat16")
 FLOAT32 = np.dtype(np.float32)
 ELEMENTWISE = ("add", "subtract", "multiply", "divide", "minimum", "maximum")  # their numbers in kernels
 _INTO = "_into"
@@ -151,12 +152,17 @@ class DeviceOps:
         return copy
 
     def assign(self, to: Tensor, given: Any) -> None:
-        """`to[...] = given`: floats, converted to the dtype of `to`."""
+        """`to[...] = given`: floats, converted to the dtype of `to`. TypeError for other dtypes."""
+        for each in (to, given) if isinstance(given, Tensor) else (to,):
+            if each.dtype.name not in _FLOATS:
+                found = f"assign: an array has dtype {each.dtype}"
+                raise TypeError(f"{found}, expected one of {', '.join(_FLOATS)}")
         given = given if isinstance(given, Tensor) else self.to_device(np.asarray(given, to.dtype))
         if given.shape != to.shape:
             given = _broadcast(given, to.shape)
         if given.memory is to.memory and given.offset != to.offset:
             given = self.dense(given)  # the two may overlap
+        self._before_write(to)
         if to.size:
             self._start("assign", {"x": given}, {}, {"out": to})
 
@@ -178,11 +184,17 @@ class DeviceOps:
             if each is not None and each.dtype != FLOAT32:
                 raise TypeError(f"{name}: an array has dtype {each.dtype}, expected {FLOAT32}")
         parameters = {"op": ELEMENTWISE.index(name), "value": number or 0.0}
+        if result is out:
+            self._before_write(result)
         if x.size:
             self._start("combine", {"x": x, "y": other}, parameters, {"out": result})
-        if out is not None and result is not out:
+        if out is None or result is out:
+            return result
+        if out.is_alone:
+            out.become(result)
+        else:
             self.assign(out, result)
-        return result if out is None else out
+        return out
 
     def _combines_into(self, out: Tensor, *operands: Any) -> bool:
         """Whether a result can be written to `out` itself."""
@@ -201,6 +213,8 @@ class DeviceOps:
         outs = [] if out is None else list(op.each(out))
         results = dict(zip((n for n, _, _ in known.outs), outs, strict=True)) if outs else {}
         direct = {n: t for n, t in results.items() if self._fits(t)}
+        for target in direct.values():
+            self._before_write(target)
         written = {n: direct.get(n) or self.empty(shape, dtype) for n, shape, dtype in known.outs}
         if known.plan is not None:
             ready = {n: self._ready(a, n in known.strided) for n, a in arrays.items() if a is not None}
@@ -215,6 +229,9 @@ class DeviceOps:
         if "out" not in named:
             *given, named["out"] = given  # type: ignore[assignment]
         return self.call(op, *given, **named)
+
+    def _before_write(self, to: Tensor) -> None:
+        """Called before the values of a tensor that exists change."""
 
     def _operand(self, operand: Any, value: Any) -> Any:
         """An operand on the device. Indices may come from the host."""
@@ -280,7 +297,8 @@ class DeviceOps:
                 self._plans.clear()
             self._plans[key] = known = _Call(self.place.plan(name, arrays, parameters, outs), (), ())
         assert known.plan is not None
-        every = {n: a.data if isinstance(a, Quantized) else a for n, a in (given | outs).items()}
+        every: dict[str, Any] = given | outs
+        every = {n: a.data if isinstance(a, Quantized) else a for n, a in every.items()}
         if of_ops:
             self._launch(known.plan, _parts(every))
         else:

@@ -7,6 +7,7 @@ activation; down. A result that is used otherwise is computed as it would be alo
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,10 @@ class _Sum:
 
     def __init__(self, ops: FusedOps, x: Tensor, y: Tensor):
         self._ops, self._x, self._y = ops, x.alias(), y.alias()
+
+    def reads(self) -> Sequence[Tensor]:
+        """What it is computed from."""
+        return self._x, self._y
 
     def settle(self, of: Tensor) -> None:
         """Compute the sum alone."""
@@ -45,6 +50,10 @@ class _Products:
         self.results: dict[int, Tensor] = {}
         self.out: Tensor | None = None
 
+    def reads(self) -> Sequence[Tensor]:
+        """What they are computed from, besides weights."""
+        return (self.x,)
+
     def settle(self, of: Tensor) -> None:
         """Compute all of them."""
         self.out = self._ops.linear_now(self.x, self._whole(), self._whole_bias())
@@ -57,9 +66,12 @@ class _Products:
     def gate(self, activation: int) -> Tensor | None:
         """activation(first) * second, in one launch; None if there is no kernel."""
         rows = self.memory.stack
-        if self.out is not None or self._bias is not None or len(rows) != 2:
+        if self.out is not None or self._bias is not None or len(rows) != 2 or len(self.x) != 1:
             return None
-        return self._ops.gated(self.x, self._whole(), rows[0], activation)
+        result = self._ops.gated(self.x, self._whole(), rows[0], activation)
+        if result is not None:
+            self.results = {}  # they refer to this, and would be freed only by the collector of cycles
+        return result
 
     def part(self, weight: Any) -> int:
         """The index of one of the matrices."""
@@ -69,7 +81,8 @@ class _Products:
 
     def _whole(self) -> Any:
         data = _data(self._weight)
-        whole = Tensor(self._ops, self.memory, data.dtype, (sum(self.memory.stack), data.shape[1]))
+        rows = sum(self.memory.stack)
+        whole: Any = Tensor(self._ops, self.memory, data.dtype, (rows, data.shape[1]))
         return Quantized(whole, self._weight.format) if isinstance(self._weight, Quantized) else whole
 
     def _whole_bias(self) -> Tensor | None:
@@ -84,6 +97,10 @@ class _Rotation:
     def __init__(self, ops: FusedOps, x: Tensor, angles: tuple[Tensor, Tensor, bool]):
         self._ops, self.x, self.angles = ops, x, angles
 
+    def reads(self) -> Sequence[Tensor]:
+        """What it is computed from."""
+        return (self.x,)
+
     def settle(self, of: Tensor) -> None:
         """Rotate alone."""
         of.become(self._ops.rotate_now(self.x, *self.angles))
@@ -94,6 +111,7 @@ class FusedOps(DeviceOps):
 
     def __init__(self, backend: str, place: Place):
         super().__init__(backend, place)
+        self._later: list[weakref.ref[Tensor]] = []  # tensors that have something pending
         self._products: _Products | None = None
         self._rotated: tuple[Tensor, _Rotation] | None = None
         self._extensions["append"] = self.append
@@ -104,6 +122,20 @@ class FusedOps(DeviceOps):
     def _method(self, name: str) -> Callable[..., Any]:
         return lambda *given, **named: self.call(self._ops[name], *given, **named)
 
+    def _put_off(self, tensor: Tensor, pending: Any) -> Tensor:
+        tensor.postpone(pending)
+        self._later.append(weakref.ref(tensor))
+        return tensor
+
+    def _before_write(self, to: Tensor) -> None:
+        """Compute what is pending and reads these values."""
+        waiting = [(ref, tensor) for ref in self._later if (tensor := ref()) is not None and tensor.pending]
+        self._later = [ref for ref, _ in waiting]
+        for _, tensor in waiting:
+            pending: Any = tensor.pending
+            if pending and any(to.overlaps(each) for each in pending.reads()):
+                pending.settle(tensor)
+
     # ---- sums and norms ----
 
     def combine(self, name: str, x: Any, y: Any, out: Tensor | None = None) -> Tensor:
@@ -112,10 +144,7 @@ class FusedOps(DeviceOps):
         if name != "add" or not both or (out is not None and not out.is_alone):
             return super().combine(name, x, y, out)
         later = _Sum(self, x, y)
-        if out is None:
-            return Tensor.later(self, x.shape, FLOAT32, later)
-        out.postpone(later)
-        return out
+        return self._put_off(Tensor(self, None, FLOAT32, x.shape) if out is None else out, later)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float = 1e-6, out: Any = None) -> Tensor:
         """The norm, with the sum that `x` is."""
@@ -126,18 +155,20 @@ class FusedOps(DeviceOps):
     # ---- products ----
 
     def linear(self, x: Tensor, weight: Any, bias: Tensor | None = None, out: Any = None) -> Tensor:
-        """The product. Of one row with matrices of a stack, all are computed when the first is used."""
-        stacked = _data(weight).memory.stack
-        alike = bias is None or bias.memory.stack == stacked
-        if out is not None or not stacked or len(x) != 1 or x.ndim != 2 or not alike:
+        """The product. Of one row with matrices of a stack, all are computed when the first is used; of more
+        too, if a matrix does not begin where kernels can take it.
+        """
+        data = _data(weight)
+        alone = not data.memory.stack or (len(x) > 1 and data.offset % self.place.alignment == 0)
+        if alone or out is not None or x.ndim != 2:
             return self.linear_now(x, weight, bias, out=out)
         known = self._products
-        if not known or known.x is not x or known.memory is not _data(weight).memory or known.out is not None:
+        if not known or known.x is not x or known.memory is not data.memory or known.out is not None:
             self._products = known = _Products(self, x, weight, bias)
         place = known.part(weight)
         if place not in known.results:
-            shape = (1, _data(weight).shape[0])
-            known.results[place] = Tensor.later(self, shape, FLOAT32, known)
+            shape = (len(x), data.shape[0])
+            known.results[place] = self._put_off(Tensor(self, None, FLOAT32, shape), known)
         return known.results[place]
 
     def swiglu(self, gate: Tensor, up: Tensor, out: Any = None) -> Tensor:
@@ -155,7 +186,10 @@ class FusedOps(DeviceOps):
         if not isinstance(products, _Products) or up.pending is not products:
             return None
         first, second = products.results.get(0), products.results.get(1)
-        return products.gate(_ACTIVATIONS[activation]) if first is gate and second is up else None
+        if first is not gate or second is not up:
+            return None
+        self._products = None
+        return products.gate(_ACTIVATIONS[activation])
 
     def gated(self, x: Tensor, weight: Any, rows: int, activation: int) -> Tensor | None:
         """The gated product of a row; None if the device has no kernel of it."""
@@ -174,7 +208,7 @@ class FusedOps(DeviceOps):
         if out is not None or not products or products.out is None or x.memory is not products.out.memory:
             return self.call(self._ops["apply_rope"], x, cos, sin, interleaved, out=out)
         later = _Rotation(self, x, (cos, sin, interleaved))
-        result = Tensor.later(self, x.shape, FLOAT32, later)
+        result = self._put_off(Tensor(self, None, FLOAT32, x.shape), later)
         if x.offset == 0:
             self._rotated = result, later
         return result
@@ -183,7 +217,9 @@ class FusedOps(DeviceOps):
         """Write the keys and values (tokens, heads, d) of new tokens to a layer of a cache, from `start` on.
         If keys and queries are to be rotated, all of it is one launch.
         """
-        if not self._append_rotated(kept, start, keys, values):
+        done = self._append_rotated(kept, start, keys, values)
+        self._products = None
+        if not done:
             stop = start + len(keys)
             for to, new in zip(kept, (keys, values), strict=True):
                 self.assign(to[:, start:stop], new.swapaxes(0, 1))
@@ -191,9 +227,10 @@ class FusedOps(DeviceOps):
     def _append_rotated(self, kept: Tensor, start: int, keys: Tensor, values: Tensor) -> bool:
         (result, queries), self._rotated = self._rotated or (None, None), None
         of_keys = keys.pending
-        if not isinstance(of_keys, _Rotation) or result is None or result.pending is not queries:
+        later = isinstance(of_keys, _Rotation) and len(keys) == 1
+        if not later or result is None or result.pending is not queries:
             return False
-        assert queries is not None
+        assert queries is not None and isinstance(of_keys, _Rotation)
         q, k = queries.x, of_keys.x
         same = of_keys.angles[0] is queries.angles[0] and values.memory is k.memory is q.memory
         adjacent = same and k.offset == q.nbytes and values.offset == q.nbytes + k.nbytes

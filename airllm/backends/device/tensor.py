@@ -21,8 +21,8 @@ _ON_DEVICE = 4  # DLPack's kDLOpenCL: any device whose memory the host cannot re
 class Memory:
     """Memory on a device. It is counted until nothing refers to it.
 
-    `stack`: the rows of each of several arrays that lie in it one after the other. `tensors`: how many tensors
-    are in it.
+    `stack`: the rows of each of several arrays that lie in it one after the other. `tensors`: how many
+    tensors are in it.
     """
 
     def __init__(self, buffer: Any, nbytes: int, counters: Counters):
@@ -86,13 +86,6 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         if self._memory:
             self._memory.tensors -= 1
 
-    @classmethod
-    def later(cls, ops: TensorOps, shape: tuple[int, ...], dtype: np.dtype, pending: Pending) -> Tensor:
-        """A tensor whose values are computed when they are used."""
-        tensor = cls(ops, None, dtype, shape)
-        tensor.pending = pending
-        return tensor
-
     def postpone(self, pending: Pending) -> None:
         """Have other values from now on, which are computed when they are used."""
         if self._memory:
@@ -116,6 +109,12 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
     def is_alone(self) -> bool:
         """Whether no other tensor sees its memory."""
         return self.memory.tensors == 1
+
+    def overlaps(self, other: Tensor) -> bool:
+        """Whether both have a byte in common."""
+        if other.pending or self.memory is not other.memory:
+            return False
+        return self.offset < other.offset + other.span and other.offset < self.offset + self.span
 
     @property
     def memory(self) -> Memory:

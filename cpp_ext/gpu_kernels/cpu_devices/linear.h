@@ -1,15 +1,16 @@
 // Products with stored weights, and dequantization, for CPU devices: the same kernels, with local size 1, and
 // products of float32 with blocks of 32 values or floats, which most of a model's are.
 #include "../common/formats.h"
+#include "../common/formulas.h"
 #include "packs.h"
 
 // ---- 32 values of a row as vectors ----
 
-#define UNPACK_FLOATS(t)                                                               \
-  DEVFN void unpack32_##t(GLOBAL const U8* row, U64 block, float8* v) {                \
-    GLOBAL const TYPE_##t* from = (GLOBAL const TYPE_##t*)row + block * 32;            \
-    v[0] = load8_##t(from), v[1] = load8_##t(from + 8);                                \
-    v[2] = load8_##t(from + 16), v[3] = load8_##t(from + 24);                          \
+#define UNPACK_FLOATS(t)                                                    \
+  DEVFN void unpack32_##t(GLOBAL const U8* row, U64 block, float8* v) {     \
+    GLOBAL const TYPE_##t* from = (GLOBAL const TYPE_##t*)row + block * 32; \
+    v[0] = load8_##t(from), v[1] = load8_##t(from + 8);                     \
+    v[2] = load8_##t(from + 16), v[3] = load8_##t(from + 24);               \
   }
 UNPACK_FLOATS(f32)
 UNPACK_FLOATS(f16)
