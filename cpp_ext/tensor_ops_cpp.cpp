@@ -56,8 +56,9 @@ PyMethodDef methods[] = {
         "Up to `decoder_rows` rows of x (rows, width), float32, go through DecoderLayers, in place.\n\n"
         "rotations: (cos, sin), each (rows, 1, pairs). rows: for each sequence (start, stop, data, length),\n"
         "data (layers, 2, kv_heads, capacity, head_dim), which gets keys and values: float16 or float32, or\n"
-        "uint8, whose rows are then blocks of q8_0. Or data (full, recent, dropped): an array of the layers\n"
-        "without a window, one of those with a window, and how many of the first tokens the latter lacks."),
+        "uint8, whose rows are then blocks of q8_0. Or data ((part, dropped), ...): such an array for each "
+        "part\n"
+        "of the layers, and how many of the first tokens it lacks."),
     method<cached_attention, kCachedAttention>(
         "cached_attention($module, q, kept, length, out, *, scale=None, softcap=None, window=None, "
         "sinks=None, origin=0, few_rows=None)\n--\n\n"
@@ -108,8 +109,10 @@ void define_decoder_layer(py::module_& m) {
       "A layer ready for decoder_layers(): its weights by name, as airllm.memory.layers "
       "has them, and (gate, up, down) of each of its experts. NotImplementedError for weights that are none "
       "of it.",
-      {{"expert_feed_forward", "experts", "experts_used", "moe_layers", "nope_layers", "normalize_experts",
-        "pre_norms", "qk_norm=row", "query_temperature", "residual_scale"},
+      {{"activation=swiglu_clamped", "expert_bias", "expert_feed_forward", "experts", "experts_used",
+        "kv_layers", "moe_layers", "nope_layers", "normalize_experts", "pre_norms", "qk_norm=row",
+        "query_temperature", "residual_scale", "router_bias", "sinks", "sizes", "swiglu_alpha",
+        "swiglu_limit"},
        {"logit_scale"}});
   py::class_<DecoderPlan>(m, "DecoderPlan",
                           "All that decode_step() needs of a model, checked once: DecoderLayers, stored "
@@ -127,12 +130,27 @@ void define_decoder_layer(py::module_& m) {
   m.attr("rows_as_stored") = py::make_tuple(cpu::rows_as_stored(cpu::kF32), cpu::rows_as_stored(cpu::kQ8_0));
 }
 
+// The names of the formats whose weights are multiplied faster if they are interleaved. Without products of
+// bytes, none are. AIRLLM_CPU_INTERLEAVE=0 says that none are: several processes then share a model's pages.
+py::tuple interleaved_formats(const cpu::Kernels& kernels) {
+  const char* const wanted = cpu::setting("AIRLLM_CPU_INTERLEAVE");
+  const std::string text = wanted ? wanted : "1";
+  if (text != "0" && text != "1")
+    throw std::invalid_argument("AIRLLM_CPU_INTERLEAVE has value '" + text + "', expected 0 or 1");
+  py::list names;
+  const bool pays = text == "1" && kernels.prefill.by_bytes(cpu::kQ8_0);
+  for (int f = cpu::kQ8_0; f < cpu::kFormats && pays; ++f)
+    if (cpu::words_of(static_cast<cpu::Format>(f)).count) names.append(cpu::kBlocks[f].name);
+  return py::tuple(names);
+}
+
 bool has_simd() { return std::string(active.load()->isa) != "scalar"; }
 
 void use(py::handle module, const cpu::Kernels* kernels) {
   active = kernels;
   module.attr("simd_level") = kernels->isa;
   module.attr("has_simd") = has_simd();
+  module.attr("interleaved_formats") = interleaved_formats(*kernels);
 }
 
 py::list variants() {
@@ -249,6 +267,8 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.def(
       "route", route, py::arg("usual"), py::arg("arrays"), py::arg("tables"),
       "A function that hands calls to the kernels that airllm.backends.routing says; elsewhere to `usual`.");
+  m.def("interleave", interleave, py::arg("weight"), py::arg("out"),
+        "Copy the blocks of a Quantized (n, k) to `out`, uint8, in the order of an Interleaved.");
   m.def("copy", copy_all, py::arg("out"), py::arg("x"),
         "Copy float32, as fast as this memory allows: a bandwidth probe.");
   m.def("read", read_all, py::arg("x"), "Read an array, as fast as this memory allows: a bandwidth probe.");

@@ -11,6 +11,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 
@@ -36,6 +37,82 @@ class QueryTemperature:
     length: int
 
 
+@dataclass(frozen=True)
+class LayerSizes:
+    """The sizes of a layer, in a model whose layers differ. A head has keys of `head_dim` values, and values
+    of `value_dim`. `feed_forward` is the width of a dense one.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    feed_forward: int
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention of one layer. A head has keys of `key_dim` values and values of `value_dim`.
+
+    `rope`: the rotation of queries and keys, if any. `window`: how many of the last keys a query attends to,
+    None for all. `source`: the layer whose keys and values it reads: this one, unless they are shared.
+    """
+
+    heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    rope: Rope | None
+    window: int | None
+    source: int
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Values of a token's "q", "k" and "v"."""
+        return {
+            "q": self.heads * self.key_dim,
+            "k": self.kv_heads * self.key_dim,
+            "v": self.kv_heads * self.value_dim,
+        }
+
+    @property
+    def out(self) -> int:
+        """Values of what a token's heads attended to."""
+        return self.heads * self.value_dim
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """A mixer that keeps arrays of these shapes, float32, instead of keys and values. Each token replaces
+    them, so a sequence cannot go back.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """The feed-forward of one layer: a dense one of `width`, 0 for none; experts; or both."""
+
+    width: int
+    experts: bool
+
+
+@dataclass(frozen=True)
+class LayerSpec:
+    """What one layer computes: how it mixes tokens, then what it computes of each."""
+
+    mixer: Attention | Recurrent
+    feed_forward: FeedForward
+
+    @property
+    def attention(self) -> Attention:
+        """The mixer, which must be attention."""
+        if not isinstance(self.mixer, Attention):
+            raise TypeError(f"the layer mixes tokens by {self.mixer}, expected attention")
+        return self.mixer
+
+
 def _trait_field(part: str, default: Any = dataclasses.MISSING) -> Any:
     """A field that describes a `part` of the model: see `ModelConfig.traits`."""
     metadata = {"of": part}
@@ -52,6 +129,11 @@ class ModelConfig:
     Each field belongs to a part. "size": every model has it. "file": how weights are stored. "ends": before
     the first layer or after the last. All others belong to the layers.
 
+    `sizes`: if they differ; `heads`, `kv_heads`, `head_dim` and `feed_forward` are then the largest.
+    `kv_layers`: the layer whose keys and values each layer reads, if some share them. `states`: shapes of the
+    arrays that layers with a recurrent state keep, () for layers with attention. `layer(i)` puts together
+    what layer i computes.
+
     `windows`: how many of the last keys a query attends to, None for all. `local_rope`: the rotation of
     layers with a window, if it differs. `nope_layers`: layers without rotation. `rope_sections`: pairs that
     rotate by position in time, height and width, which are equal for text. `norm_offset`: added to stored
@@ -59,7 +141,8 @@ class ModelConfig:
     norms before, after attention and feed-forward. `qk_norm`: norms of q and k, by "head" or whole "row".
     `residual_scale` multiplies what attention and feed-forward add; `logit_scale` the logits.
     `normalize_experts`: the weights of the chosen experts are scaled to sum to one. `shared_expert`: the
-    width of an expert that every token uses, weighted by its own gate. `sinks`: each head has an extra score
+    width of an expert that every token uses, weighted by its own gate. `experts_by_columns`: a column of a
+    stored matrix of experts has the weights of an output, not a row. `sinks`: each head has an extra score
     in the softmax, without a value. `activation` "swiglu_clamped" is (up + 1) * gate *
     sigmoid(`swiglu_alpha` * gate). It clamps gate to at most `swiglu_limit`, and up to +-`swiglu_limit`.
     """
@@ -103,9 +186,13 @@ class ModelConfig:
     shared_expert: int = 0
     router_bias: bool = False
     expert_bias: bool = False
+    experts_by_columns: bool = False
     swiglu_alpha: float = 1.702
     swiglu_limit: float = 7.0
     moe_layers: tuple[bool, ...] = ()
+    sizes: tuple[LayerSizes, ...] = ()
+    kv_layers: tuple[int, ...] = ()
+    states: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     @property
     def in_short(self) -> str:
@@ -125,6 +212,37 @@ class ModelConfig:
         """
         fields = [f for f in dataclasses.fields(self) if f.metadata.get("of", "layers") == part]
         return frozenset(trait for field in fields for trait in _traits_of(self, field))
+
+    @cached_property
+    def all_layers(self) -> tuple[LayerSpec, ...]:
+        """What each layer computes."""
+        return tuple(map(self._layer, range(self.layers)))
+
+    def layer(self, layer: int) -> LayerSpec:
+        """What this layer computes, with its own sizes."""
+        return self.all_layers[layer]
+
+    def _layer(self, layer: int) -> LayerSpec:
+        sizes, moe = self.sizes_of(layer), self.is_moe(layer)
+        feed_forward = FeedForward(0 if moe else sizes.feed_forward, moe)
+        if self.states and self.states[layer]:
+            return LayerSpec(Recurrent(self.states[layer]), feed_forward)
+        attention = Attention(
+            heads=sizes.heads,
+            kv_heads=sizes.kv_heads,
+            key_dim=sizes.head_dim,
+            value_dim=sizes.value_dim,
+            rope=self.rope_of(layer),
+            window=self.window(layer),
+            source=self.kv_layers[layer] if self.kv_layers else layer,
+        )
+        return LayerSpec(attention, feed_forward)
+
+    def sizes_of(self, layer: int) -> LayerSizes:
+        """The sizes of this layer."""
+        if self.sizes:
+            return self.sizes[layer]
+        return LayerSizes(self.heads, self.kv_heads, self.head_dim, self.head_dim, self.feed_forward)
 
     def window(self, layer: int) -> int | None:
         """How many of the last keys a query attends to in this layer; None for all."""
@@ -153,11 +271,16 @@ class ModelConfig:
 def _traits_of(of: Any, field: dataclasses.Field[Any]) -> Iterator[str]:
     """The traits of a field: itself, unless it is required or has its default, and those of inner fields."""
     value = getattr(of, field.name)
-    plain = not any(value) if isinstance(value, tuple) else value == field.default
+    plain = all(map(_is_absent, value)) if isinstance(value, tuple) else value == field.default
     if not plain and field.default is not dataclasses.MISSING:
         yield f"{field.name}={value}" if type(value) is str else field.name
     for inner in dataclasses.fields(value) if dataclasses.is_dataclass(value) else ():
         yield from (f"{field.name}.{trait}" for trait in _traits_of(value, inner))
+
+
+def _is_absent(item: Any) -> bool:
+    """Whether a layer lacks what a tuple has for each layer. The number 0 may be the first layer's."""
+    return item is None or item is False or item == ()
 
 
 def _distinct_fields(config: ModelConfig) -> list[str]:

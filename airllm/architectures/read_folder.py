@@ -42,6 +42,7 @@ def folder_config(folder: Path) -> ModelConfig:
         output_bias=_has_bias(values, architecture.biases.output),
         router_bias=architecture.biases.router,
         expert_bias=architecture.biases.experts,
+        experts_by_columns=bool(architecture.folder_stacks and architecture.folder_stacks.transposed),
         tied_embeddings=whole.flag(
             "tie_word_embeddings", values.flag("tie_word_embeddings", architecture.tied)
         ),

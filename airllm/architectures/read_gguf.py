@@ -9,12 +9,14 @@ from typing import Any, Protocol
 from airllm.architectures.declaration import Architecture
 from airllm.architectures.families import architecture_named, architecture_of_gguf, gguf_architectures
 from airllm.architectures.keys import KEYS, keys_of, write_keys
-from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.model_config import LayerSizes, ModelConfig
 from airllm.architectures.ropes import ROPE_DIM, drop_unused, gguf_ropes, write_ropes
 from airllm.architectures.tensor_names import gguf_name
-from airllm.architectures.values import Values, check_config
+from airllm.architectures.values import MOST_LAYERS, Values, check_config
 from airllm.architectures.windows import gguf_windows, write_windows
 from airllm.files.weight_file import ModelFileError
+
+_SIZES = ("heads", "kv_heads", "feed_forward")  # GGUF files may have a list of them
 
 # Bias field -> the tensor in the first layer that shows whether there is a bias.
 _BIASES = {
@@ -42,7 +44,9 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     """The configuration in a GGUF file's metadata. Raises ModelFileError."""
     architecture = _architecture(file)
     values = Values(file.path, file.metadata, f"{architecture.name}.")
-    found = _numbers(architecture, values, {"vocabulary": _vocabulary(file, values)})
+    lists = _lists(architecture, values)
+    largest = {name: max(each) for name, each in lists.items()}
+    found = _numbers(architecture, values, {"vocabulary": _vocabulary(file, values), **largest})
     layers = found["layers"]
     if values.whole("attention.value_length", found["head_dim"]) != found["head_dim"]:
         raise values.error("attention.value_length", "differs from key_length", f"{found['head_dim']}")
@@ -57,9 +61,26 @@ def gguf_config(file: GgufHead) -> ModelConfig:
         windows=windows,
         tied_embeddings=gguf_name(architecture, "output") not in file.tensors,
         moe_layers=(True,) * layers if found.get("experts") else (),
+        sizes=_sizes(found, lists) if lists else (),
     )
     return check_config(
         values, {name: key.gguf for name, key in keys_of(architecture)}, ROPE_DIM["gguf"], config
+    )
+
+
+def _lists(architecture: Architecture, values: Values) -> dict[str, list[int]]:
+    """The sizes that have a value for each layer."""
+    keys = dict(keys_of(architecture))
+    layers = values.whole(keys["layers"].gguf, most=MOST_LAYERS)
+    found = {name: values.wholes(keys[name].gguf, layers) for name in _SIZES}
+    return {name: each for name, each in found.items() if each}
+
+
+def _sizes(found: dict[str, Any], lists: dict[str, list[int]]) -> tuple[LayerSizes, ...]:
+    each = (lists.get(name, [found[name]] * found["layers"]) for name in _SIZES)
+    dim = found["head_dim"]
+    return tuple(
+        LayerSizes(heads, kv_heads, dim, dim, wide) for heads, kv_heads, wide in zip(*each, strict=True)
     )
 
 

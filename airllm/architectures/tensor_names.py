@@ -69,12 +69,16 @@ _PREFIXES = {"model.": "", "language_model.model.": "language_model.", "model.la
 def layer_names(config: ModelConfig, layer: int) -> list[str]:
     """Our names of all tensors of a layer."""
     c, moe = config, config.is_moe(layer)
+    own = not c.kv_layers or c.kv_layers[layer] == layer  # keys and values
     parts: dict[str, list[tuple[bool, str]]] = {
         "attention": [
-            (not c.fused, "q k v"),
             (c.fused, "qkv"),
-            (c.qkv_bias, "q_bias k_bias v_bias"),
-            (bool(c.qk_norm), "q_norm k_norm"),
+            (not c.fused, "q"),
+            (not c.fused and own, "k v"),
+            (c.qkv_bias, "q_bias"),
+            (c.qkv_bias and own, "k_bias v_bias"),
+            (bool(c.qk_norm), "q_norm"),
+            (bool(c.qk_norm) and own, "k_norm"),
             (c.pre_norms, "norm"),
             (True, "output"),
             (c.output_bias, "output_bias"),

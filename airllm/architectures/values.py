@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from airllm.architectures.model_config import ModelConfig
 from airllm.files.weight_file import ModelFileError
 
@@ -38,6 +40,20 @@ class Values:
         if value is not default and not 1 <= value <= most:
             raise self.error(key, f"has value {value}", expected)
         return value
+
+    def wholes(self, key: str, count: int) -> list[int] | None:
+        """Whole numbers from 1 to `MOST`, as many as `count`; None if the value is no array."""
+        value = self.raw(key)
+        if not isinstance(value, np.ndarray):
+            return None
+        if (
+            len(value) != count
+            or value.dtype.kind not in "iu"
+            or not all(1 <= each <= MOST for each in value)
+        ):
+            expected = f"{count} whole numbers from 1 to {MOST}, one for each layer"
+            raise self.error(key, f"has {len(value)} items {value[:8].tolist()}", expected)
+        return [int(each) for each in value]
 
     def number(self, key: str, default: Any = ...) -> Any:
         """A finite number above 0."""
@@ -92,8 +108,10 @@ def check_config(values: Values, keys: Mapping[str, str], rope_dim: str, config:
     def refuse(field: str, expected: str) -> ModelFileError:
         return values.error(keys[field], f"has value {getattr(config, field)}", expected)
 
-    if config.heads % config.kv_heads:
-        raise refuse("kv_heads", f"a divisor of the {config.heads} heads")
+    for of in map(config.sizes_of, range(config.layers)):
+        if of.heads % of.kv_heads:
+            found = f"has value {of.kv_heads}"
+            raise values.error(keys["kv_heads"], found, f"a divisor of the {of.heads} heads")
     if config.head_dim % 2:
         raise refuse("head_dim", "an even number")
     for rope in (config.rope, config.local_rope or config.rope):

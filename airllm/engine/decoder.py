@@ -79,39 +79,50 @@ def attention(
     """Multi-head attention of `x` (rows, width): each token attends to itself and the earlier tokens of its
     sequence. Appends the rows' keys and values to their caches.
     """
-    c = layer.config
-    q, k, v = (
-        ops.linear(x, layer[f"attention.{each}"], layer.get(f"attention.{each}_bias")) for each in "qkv"
-    )
-    if c.qk_norm == "row":
-        q, k = _norm_queries_and_keys(ops, q, k, layer)
-    q, k, v = (each.reshape(len(x), -1, c.head_dim) for each in (q, k, v))
-    if c.qk_norm == "head":
-        q, k = _norm_queries_and_keys(ops, q, k, layer)
-    attended = q  # reuse q's buffer for the output: apply_rope_into writes the rotated queries elsewhere
-    if angles:
-        q, k = (ops.apply_rope_into(e, angles.cos, angles.sin, angles.interleaved, None) for e in (q, k))
-    else:
-        attended = np.empty_like(q)
+    c, a = layer.config, layer.spec.attention
+    q, attended = _queries(ops, x, layer, angles)
     if c.query_temperature:
         q *= _query_temperatures(c.query_temperature, rows)
+    own = a.source == layer.index
+    if own:
+        k, v = _rotate(ops, _project(ops, x, layer, "k"), angles), _project(ops, x, layer, "v")
     for part in rows:
-        own = ops.extension("assign"), ops.extension("append")
-        part.cache.append(layer.index, part.of(k), part.of(v), *own)
+        if own:
+            ways = ops.extension("assign"), ops.extension("append")
+            part.cache.append(layer.index, part.of(k), part.of(v), *ways)
         _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
     return ops.linear(
         attended.reshape(len(x), -1), layer["attention.output"], layer.get("attention.output_bias")
     )
 
 
-def _norm_queries_and_keys(
-    ops: Any, q: np.ndarray, k: np.ndarray, layer: Layer
-) -> tuple[np.ndarray, np.ndarray]:
-    eps = layer.config.norm_eps
-    return (
-        ops.rms_norm(q, layer["attention.q_norm"], eps),
-        ops.rms_norm(k, layer["attention.k_norm"], eps),
-    )
+def _queries(ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None) -> tuple[np.ndarray, np.ndarray]:
+    """The queries of `x`, and an array for what they attend to: if it fits, the one before their rotation."""
+    a = layer.spec.attention
+    q = _project(ops, x, layer, "q")
+    if angles and a.value_dim == a.key_dim:
+        return _rotate(ops, q, angles), q
+    return _rotate(ops, q, angles), np.empty((len(x), a.heads, a.value_dim), np.float32)
+
+
+def _project(ops: Any, x: np.ndarray, layer: Layer, part: str) -> np.ndarray:
+    """Queries, keys or values (rows, heads, head_dim) of `x`: `part` is "q", "k" or "v". Queries and keys are
+    normalized.
+    """
+    c, a = layer.config, layer.spec.attention
+    found = ops.linear(x, layer[f"attention.{part}"], layer.get(f"attention.{part}_bias"))
+    by_head = len(x), -1, a.value_dim if part == "v" else a.key_dim
+    if part == "v":
+        return found.reshape(by_head)
+    if c.qk_norm == "head":
+        found = found.reshape(by_head)
+    if c.qk_norm:
+        found = ops.rms_norm(found, layer[f"attention.{part}_norm"], c.norm_eps)
+    return found.reshape(by_head)
+
+
+def _rotate(ops: Any, x: np.ndarray, angles: Angles | None) -> np.ndarray:
+    return ops.apply_rope_into(x, angles.cos, angles.sin, angles.interleaved, None) if angles else x
 
 
 def _query_temperatures(of: QueryTemperature, rows: Sequence[Rows]) -> np.ndarray:
@@ -122,19 +133,20 @@ def _query_temperatures(of: QueryTemperature, rows: Sequence[Rows]) -> np.ndarra
 
 def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray) -> None:
     """Attend from `q` (heads, tokens, head_dim), the last tokens, to the cache. `out` has the shape of q."""
-    c, length = layer.config, cache.length + q.shape[1]
+    c, a, length = layer.config, layer.spec.attention, cache.length + q.shape[1]
     options: dict[str, Any] = {
         "scale": c.attention_scale,
         "softcap": c.attention_softcap,
-        "window": c.window(layer.index),
+        "window": a.window,
     }
     if c.sinks:
         options["sinks"] = layer["attention.sinks"]
-    if attend := ops.extension("cached_attention"):
-        dropped = cache.dropped_of(layer.index)
-        attend(q, cache.layer(layer.index), length - dropped, out, origin=dropped, **options)
+    attend, kept = ops.extension("cached_attention"), cache.layer(a.source).both
+    if attend and kept is not None:
+        dropped = cache.dropped_of(a.source)
+        attend(q, kept, length - dropped, out, origin=dropped, **options)
     else:
-        ops.attention(q, *cache.read(layer.index, length), causal=True, **options, out=out)
+        ops.attention(q, *cache.read(a.source, length), causal=True, **options, out=out)
 
 
 def unpacks_cache(ops: Any, dtype: str) -> bool:

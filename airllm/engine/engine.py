@@ -30,8 +30,9 @@ from airllm.engine.request import Options, Request, Statistics, request
 from airllm.engine.scheduling.requests import Limits
 from airllm.engine.scheduling.scheduler import Scheduler
 from airllm.extras import require_extra
+from airllm.memory.cache_layout import dtype_named
 from airllm.memory.estimate import MemoryEstimate, parse_size
-from airllm.memory.kv_cache import Cache, check_context, dtype_named, token_id
+from airllm.memory.kv_cache import Cache, check_context, token_id
 from airllm.memory.kv_cache_factory import CacheFactory
 from airllm.progress import OnProgress
 from airllm.text import turns

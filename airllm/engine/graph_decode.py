@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from airllm.engine.model import Model, Tables
-from airllm.engine.native_decode import end_arguments, prepare_layer
+from airllm.engine.native_decode import end_arguments, prepare_layers
 from airllm.files.weight_file import Stored
 from airllm.formats import Quantized
 from airllm.memory.kv_cache import Cache
@@ -92,13 +92,13 @@ def _graph(model: Model, tables: Tables, cache: Cache) -> Any:
         dense = isinstance(stored, Quantized)
         return to_device(stored if dense else np.require(stored, requirements=["C", "ALIGNED"]))
 
-    def move_layer(layer: Layer) -> Any:
+    def move_layer(layer: Layer) -> Layer:
         weights = {name: move(stored) for name, stored in layer.weights.items()}
-        return prepare_layer(ops, "DeviceLayer", dataclasses.replace(layer, weights=weights))
+        return dataclasses.replace(layer, weights=weights)
 
     embedding = move(model.embedding)
     return ops.extension("DecoderGraph")(
-        tuple(map(move_layer, model.layers)),
+        prepare_layers(ops, "DeviceLayer", [move_layer(layer) for layer in model.layers]),
         embedding,
         move(model.output_norm),
         embedding if model.output is model.embedding else move(model.output),

@@ -22,8 +22,8 @@ from airllm.files.open_weights import open_weights
 from airllm.files.weight_file import WeightFile
 from airllm.formats import Quantized
 from airllm.memory.budget import CONTEXT, MemoryBudgetError
+from airllm.memory.cache_layout import CacheLayout
 from airllm.memory.estimate import estimate
-from airllm.memory.kv_cache import token_bytes
 from airllm.memory.token_cost import TokenCost, token_cost
 from airllm.readable import count, size
 
@@ -103,7 +103,8 @@ def _arrays(ops: KernelBackend, config: ModelConfig) -> str:
 
 def _architecture(c: ModelConfig) -> Iterator[str]:
     yield f"Made as:     {c.architecture}, {c.layers} layers of width {c.width}"
-    yield f"Attention:   {c.heads} heads of {c.head_dim}, {c.kv_heads} for keys and values{_windows(c)}"
+    most = "at most " if c.sizes else ""
+    yield f"Attention:   {most}{c.heads} heads of {c.head_dim}, {c.kv_heads} for keys and values{_windows(c)}"
     if c.experts:
         moe = f"{c.experts} experts of {c.expert_feed_forward}, {c.experts_used} for each token"
         shared = f", and one of {c.shared_expert} for all" if c.shared_expert else ""
@@ -118,7 +119,7 @@ def _memory(tensors: NamedTensors) -> Iterator[str]:
     """The memory that the model needs with the engine's default settings."""
     context = min(tensors.config.context, CONTEXT)
     needed = estimate(tensors, context)
-    each = size(token_bytes(tensors.config, "f16", context, windowed=True))
+    each = size(CacheLayout(tensors.config, context, windowed=True).token_bytes())
     yield f"Memory:      {size(needed.total_bytes)} with a context of {context}, or less with --max-memory:"
     yield f"  {size(needed.weights)} of weights, {size(needed.activations)} of activations,"
     yield f"  {size(needed.kv_cache)} of keys and values in f16, {each} for a token"

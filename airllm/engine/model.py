@@ -24,9 +24,11 @@ from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels, passes
 from airllm.files.open_weights import open_weights
 from airllm.formats import Quantized
 from airllm.memory.available import memory_limit
+from airllm.memory.cache_layout import layer_values
 from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
 from airllm.memory.fingerprint import fingerprint
-from airllm.memory.kv_cache import Cache, layer_values
+from airllm.memory.interleaved_copies import InterleavedCopies
+from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer, open_norm, open_table
 from airllm.memory.residency import Residency, open_layers, residency
 from airllm.progress import OnProgress
@@ -98,8 +100,18 @@ class Model:
             if self.shard:
                 self.layers = [self.shard.layer(layer) for layer in self.layers]
                 self.output, self.config = self.shard.output(self.output), self.shard.config
+            self._lay_out(ops)
             self.use(ops)
             undo.pop_all()
+
+    def _lay_out(self, ops: Any) -> None:
+        """Bring the weights into memory, in the order in which the backend's kernels read them."""
+        interleave, formats = ops.extension("interleave"), ops.extension("interleaved_formats")
+        if not self.residency.whole or not interleave or not formats:
+            return self.residency.fill()
+        copies = InterleavedCopies(self._tensors, interleave, formats)
+        self.layers, self.output = copies.replace(self.layers, self.output)
+        self.residency.fill(copies.pieces(self.layers, self.output))
 
     def use(self, ops: Any) -> None:
         """Run on these ops from now on, with their native layers and step or their device, if they can."""
@@ -365,9 +377,9 @@ class Model:
 
     def most_drafted(self, cache: Cache) -> int:
         """The most tokens that `verify` can take after the next one without changing what it computes of it:
-        the cache has room for them, and the angles of no position change.
+        the cache has room for them and can go back, and the angles of no position change.
         """
-        if self.is_long(cache.length + 1) != cache.long:
+        if self.is_long(cache.length + 1) != cache.long or cache.layout.recurrent:
             return 0
         end = cache.capacity
         for rotation in self._rotations:

@@ -7,7 +7,7 @@ all layers, instead of one start for each op. `FusedStep.run` goes from tokens t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from airllm.architectures.model_config import ModelConfig
 from airllm.engine.decoder import Angles, Rows
 from airllm.files.weight_file import Stored
+from airllm.memory.cache_layout import divide, places
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
 
@@ -37,7 +38,7 @@ class FusedLayers:
             return
         self.most_rows = ops.extension("decoder_rows")
         try:
-            self.prepared = tuple(prepare_layer(ops, "DecoderLayer", layer) for layer in layers)
+            self.prepared = prepare_layers(ops, "DecoderLayer", layers)
         except NotImplementedError as error:
             self.why_not = str(error)
 
@@ -113,7 +114,7 @@ class BoundStep:
     """
 
     def __init__(self, run: Any, plan: Any, cache: Cache, tables: Sequence[tuple[np.ndarray, np.ndarray]]):
-        self._run, self._plan, self._data, self._long = run, plan, cache.arrays, cache.long
+        self._run, self._plan, self._data, self._long = run, plan, cache.native, cache.long
         self._from, self._dropped = cache.length, cache.dropped
         self._until = min(cache.until, *(len(cos) for cos, _ in tables))
         self._angles = [
@@ -145,7 +146,7 @@ def _arguments(
         begin, end = max(part.start, first), min(part.stop, stop)
         if begin < end:
             before = part.cache.length + begin - part.start
-            parts.append((begin - first, end - first, part.cache.arrays, before))
+            parts.append((begin - first, end - first, part.cache.native, before))
     return [(each.cos[some], each.sin[some]) for each in angles], parts
 
 
@@ -175,23 +176,33 @@ def _refusal(ops: Any, traits: frozenset[str]) -> str:
     return ""
 
 
-def prepare_layer(ops: Any, kind: str, layer: Layer) -> Any:
-    """A layer as an object of the class `kind` of the backend's module. Raises NotImplementedError if that
-    class does not support the layer.
+def prepare_layers(ops: Any, kind: str, layers: Sequence[Layer]) -> tuple[Any, ...]:
+    """Layers as objects of the class `kind` of the backend's module. Raises NotImplementedError if that class
+    does not support one of them.
     """
-    c = layer.config
-    rope = c.rope_of(layer.index)
+    at = places(divide(layers[0].config))
+    return tuple(_prepare(ops, kind, layer, at) for layer in layers)
+
+
+def _prepare(ops: Any, kind: str, layer: Layer, at: Mapping[int, tuple[int, int]]) -> Any:
+    """One of these layers. `at`: the part of a cache, and the place in it, of each layer with its own."""
+    c, a = layer.config, layer.spec.attention
+    if a.value_dim != a.key_dim:
+        widths = f"values of {a.value_dim} beside keys of {a.key_dim} in a head"
+        raise NotImplementedError(f"native layers do not support {widths}")
+    part, place = at[a.source]
     return ops.extension(kind)(
-        layer.weights,
-        heads=c.heads,
-        kv_heads=c.kv_heads,
-        head_dim=c.head_dim,
+        {**layer.weights, **_expert_biases(layer)},
+        heads=a.heads,
+        kv_heads=a.kv_heads,
+        head_dim=a.key_dim,
         norm_eps=c.norm_eps,
         attention_scale=c.attention_scale,
         interleaved=c.rope.interleaved,
-        index=layer.index,
-        place=sum(bool(c.window(i)) == bool(c.window(layer.index)) for i in range(layer.index)),
-        rotation=int(rope is c.local_rope) if rope else -1,
+        part=part,
+        place=place,
+        shares=a.source != layer.index,
+        rotation=int(a.rope is c.local_rope) if a.rope else -1,
         **_native_arguments(ops, c, "layers", layer.index),
         **({"experts": _experts(layer)} if layer.experts else {}),
     )
@@ -212,6 +223,8 @@ _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
     "pre_norms": lambda c, layer: c.pre_norms,
     "qk_norm": lambda c, layer: c.qk_norm,
     "query_temperature": lambda c, layer: c.query_temperature and dataclasses.astuple(c.query_temperature),
+    "swiglu_alpha": lambda c, layer: c.swiglu_alpha,
+    "swiglu_limit": lambda c, layer: c.swiglu_limit,
     "residual_scale": lambda c, layer: c.residual_scale,
     "windows": lambda c, layer: c.window(layer),
     "embedding_scale": lambda c, layer: c.embedding_scale,
@@ -233,3 +246,15 @@ def _experts(layer: Layer) -> list[tuple[Stored, Stored, Stored]]:
     assert layer.experts
     each = map(layer.experts.look_up, range(layer.config.experts))
     return [(weights["gate"], weights["up"], weights["down"]) for weights in each]
+
+
+def _expert_biases(layer: Layer) -> dict[str, Stored]:
+    """The biases of all experts, if they have any, by name."""
+    if not (layer.experts and layer.config.expert_bias):
+        return {}
+    return {
+        f"experts.{number}.{part}": bias
+        for number in range(layer.config.experts)
+        for part, bias in layer.experts.look_up(number).items()
+        if part.endswith("_bias")
+    }

@@ -21,7 +21,8 @@ from airllm.engine.native_decode import BoundStep
 from airllm.engine.parallel.mpi import MpiProcesses, mpi_processes
 from airllm.engine.parallel.threads import Group, Rank, join_group
 from airllm.files.hub import locate
-from airllm.memory.kv_cache import Cache, ContextFull, check_context, dtype_named, token_bytes, token_id
+from airllm.memory.cache_layout import CacheLayout, dtype_named
+from airllm.memory.kv_cache import Cache, ContextFull, check_context, token_id
 
 __all__ = ["PersistentKernel"]
 
@@ -272,7 +273,7 @@ class PersistentKernel:
         context = model.residency.context
         if self._pages is None:
             return context
-        each = token_bytes(model.config, dtype)
+        each = CacheLayout(model.config, context, dtype).token_bytes()
         room = self._pages * mmap.PAGESIZE // each
         if not room:
             expected = f"{-(-each // mmap.PAGESIZE)} or more: a token's keys and values have {each} bytes"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from airllm.architectures.model_config import ModelConfig
 from airllm.files.pages import AROUND, Piece, find_gaps, intersect, merge, resident_bytes
-from airllm.memory import kv_cache
+from airllm.memory.cache_layout import PASS, CacheLayout, layer_values
 from airllm.memory.estimate import activation_bytes
 from airllm.memory.weight_units import WeightUnits
 
-CHUNK = kv_cache.PASS  # tokens of a prompt that go through the layers together
+CHUNK = PASS  # tokens of a prompt that go through the layers together
 CONTEXT = 8192  # most tokens of a sequence, unless the caller sets another limit
 LEAST_CONTEXT = 256  # tokens that a budget has room for at least
 _LEAST_CHUNK = 32
@@ -180,11 +180,11 @@ class Budget:
         return self.limit.nbytes - _SLACK - self._activations(tokens, longest, outputs) - caches
 
     def _activations(self, tokens: int, keys: int, outputs: int = 1) -> int:
-        cached = kv_cache.layer_values(self._config, keys) if self._cache_unpacked else 0
+        cached = layer_values(self._config, keys) if self._cache_unpacked else 0
         return activation_bytes(self._config, tokens, outputs, unpacked=(self._exact, cached))
 
     def _cache(self, tokens: int) -> int:
-        return kv_cache.resident_bytes(self._config, tokens, tokens, self._dtype, windowed=True)
+        return CacheLayout(self._config, tokens, self._dtype, windowed=True).resident_bytes(tokens)
 
     def _most_tokens(self, least: int, most: int) -> int:
         """The longest sequence that fits, in steps of `least` tokens."""

@@ -15,6 +15,8 @@ def why_not_movable(cache: Cache) -> str:
     """Why a cache stays in host memory; "" if it can be on a device."""
     if type(cache) is not Cache:
         return "it is in a file"
+    if cache.layout.recurrent or not all(part.is_even for part in cache.layout.parts):
+        return "devices have no kernels for recurrent states, and for values of another width than keys"
     return "devices have no kernels that write q8_0" if cache.dtype == "q8_0" else ""
 
 
@@ -22,8 +24,8 @@ def move_cache(cache: Cache, on_device: Any, tokens: int) -> None:
     """Keep a cache's keys and values on a device, a `DeviceOps`, with room for `tokens` more. What it has
     goes there once.
     """
-    for layer in range(cache.config.layers):
-        kept = cache.layer(layer)
+    for layer in (each for part in cache.layout.parts for each in part.layers):
+        kept: Any = cache.layer(layer).both
         rows = cache.length - cache.dropped_of(layer)
         on_host = isinstance(kept, np.ndarray)
         if on_host or kept.shape[2] < min(rows + tokens, cache.room_of(layer)):

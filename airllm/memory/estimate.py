@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.model_config import Attention, ModelConfig
 from airllm.architectures.tensor_names import NamedTensors, shared_names
 from airllm.backends.api.memory import MemoryEstimate
-from airllm.memory.kv_cache import resident_bytes
+from airllm.memory.cache_layout import CacheLayout
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
@@ -54,7 +54,8 @@ def activation_bytes(
     the keys and values of a layer.
     """
     c = config
-    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    mixers = [spec.mixer for spec in c.all_layers if isinstance(spec.mixer, Attention)]
+    q, kv = (max(wide[part] for wide in (each.widths for each in mixers)) for part in ("q", "k"))
     wide = max(c.feed_forward, c.expert_feed_forward, c.shared_expert)
     arrays = [*[tokens * c.width] * 5, *[tokens * q] * 4, *[tokens * kv] * 4, *[tokens * wide] * 3]
     if c.experts:
@@ -81,6 +82,6 @@ def estimate(
     c = tensors.config
     return MemoryEstimate(
         weights=weight_bytes(tensors),
-        kv_cache=resident_bytes(c, context, context, dtype, windowed=True),
+        kv_cache=CacheLayout(c, context, dtype, windowed=True).resident_bytes(context),
         activations=activation_bytes(c, tokens, unpacked=unpacked),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -15,62 +15,86 @@ from airllm import tensor_ops
 from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.values import MOST
 from airllm.files import pages
-from airllm.formats import FORMATS, Quantized
+from airllm.formats import Quantized
+from airllm.memory.cache_layout import BACK, PASS, STEP, CacheLayout, Part
 
-# Name of a cache dtype -> the NumPy dtype of its items. q8_0 has ggml's blocks of 32.
-_DTYPES: dict[str, np.dtype[Any]] = {
-    "f32": np.dtype(np.float32),
-    "f16": np.dtype(np.float16),
-    "q8_0": np.dtype(np.uint8),
-}
-
-
-PASS = 512  # the most tokens of a sequence that go through the layers together
-_STEP = 256  # tokens: what is dropped; attention cuts keys at multiples of this (kFewRowsPiece)
 _RELEASE = 256  # tokens: `truncate` releases the memory of this many, since each release has a cost
-_BACK = 64  # tokens that `truncate` can always drop, besides those of the last pass
+
+Arrays = tuple[np.ndarray, ...]
 
 
 class ContextFull(ValueError):
     """A sequence would become longer than its cache has room for."""
 
 
+@dataclass(frozen=True)
+class LayerCache:
+    """A layer's views of a cache: `keys` and `values` (kv_heads, room, row); `both` (2, kv_heads, room, row)
+    if they are equally wide. `is_ring`: it has only the last tokens.
+    """
+
+    keys: np.ndarray
+    values: np.ndarray
+    both: np.ndarray | None
+    is_ring: bool
+
+
 class Cache:
-    """Keys and values of one sequence: room for `capacity` tokens, of which the first `length` are valid.
+    """What a sequence keeps of its tokens: keys and values of each layer, or a recurrent state. There is room
+    for `capacity` tokens, of which the first `length` are valid.
 
-    Memory is reserved at once and becomes resident page by page, as tokens are appended. `data` has shape
-    (layers, 2, kv_heads, capacity, row), keys first. A row is one token's key, or value, of one head.
-
-    With `windowed`, `recent` has the layers with a window, and `data` the others. `recent` lacks the first
-    `dropped` tokens; its shape is that of `data`, with room for a window and the tokens of a pass. It is None
-    if that would be as much as `capacity`.
+    Memory is reserved at once and becomes resident page by page, as tokens are appended. `layout` says which
+    arrays there are; `arrays` has those of each part. With `windowed`, layers with a window keep only recent
+    tokens, if that needs less room: they lack the first `dropped`.
     """
 
     def __init__(self, config: ModelConfig, capacity: int, dtype: str = "f16", windowed: bool = False):
-        self.config, self.capacity, self.dtype = config, capacity, (dtype := dtype_named(dtype))
-        self.windowed = windowed
+        self.config, self.capacity = config, capacity
+        self.layout = CacheLayout(config, capacity, dtype, windowed)
+        self.dtype = self.layout.dtype
         self.tokens: list[int] = []
         self.long = False  # whether its keys have the angles of a long text: Rotation.is_long
         self.dropped = 0
         self._most = 0  # most tokens that it ever had
-        parts = divide(config, capacity, windowed)
-        shapes = [part.shape(config, dtype) for part in parts]
-        sizes = [math.prod(shape) * _DTYPES[dtype].itemsize for shape in shapes]
-        self._map, self._start = self._allocate(sum(sizes))
+        self._map, self._start = self._allocate(self.layout.nbytes)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a huge page spans many heads and would make them all resident
             self._map.madvise(mmap.MADV_NOHUGEPAGE)
-        starts = [self._start, self._start + sizes[0]]
-        arrays = [
-            np.ndarray(shape, _DTYPES[dtype], self._map, at)
-            for shape, at in zip(shapes, starts, strict=False)
-        ]
-        self.data, self.recent = arrays[0], arrays[1] if len(arrays) > 1 else None
-        self._window = widest_window(config) if len(arrays) > 1 else 0
-        self._of_layer: dict[int, tuple[Any, bool]] = {
-            layer: (array[place], array is self.recent)
-            for part, array in zip(parts, arrays, strict=True)
+        self.arrays = self._map_arrays()
+        self._of_layer = {
+            layer: self._views(part, arrays, place)
+            for part, arrays in zip(self.layout.parts, self.arrays, strict=True)
             for place, layer in enumerate(part.layers)
         }
+        self._states = self._map_states()
+        self._now = 0  # which of the two recurrent states is that after the last token
+
+    def _map_arrays(self) -> list[Arrays]:
+        """The arrays of each part."""
+        at, found = self._start, []
+        for shapes in self.layout.shapes:
+            arrays = []
+            for shape in shapes:
+                arrays.append(np.ndarray(shape, self.layout.items, self._map, at))
+                at += arrays[-1].nbytes
+            found.append(tuple(arrays))
+        return found
+
+    def _views(self, part: Part, arrays: Arrays, place: int) -> LayerCache:
+        first, last = arrays[0][place], arrays[-1][place]
+        return LayerCache(first[0], last[-1], first if part.is_even else None, self.layout.is_ring(part))
+
+    def _map_states(self) -> list[dict[int, Arrays]]:
+        """The recurrent states of the layers: twice, so that a pass reads one and writes the other."""
+        at, found = self._start + self.layout.states_at, list[dict[int, Arrays]]()
+        for _ in range(2):
+            found.append({})
+            for layer, shapes in self.layout.recurrent.items():
+                arrays = []
+                for shape in shapes:
+                    arrays.append(np.ndarray(shape, np.float32, self._map, at))
+                    at += arrays[-1].nbytes
+                found[-1][layer] = tuple(arrays)
+        return found
 
     @property
     def length(self) -> int:
@@ -82,43 +106,73 @@ class Cache:
         return f"<{type(self).__name__}: {room}>"
 
     def _allocate(self, nbytes: int) -> tuple[mmap.mmap, int]:
-        """Memory for the cache, and the offset of keys and values in it."""
+        """Memory for the cache, and the offset of its arrays in it."""
         private = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
         return mmap.mmap(-1, max(nbytes, 1), **private), 0
 
     @property
-    def arrays(self) -> np.ndarray | tuple[np.ndarray, np.ndarray, int]:
-        """What native calls take: `data`, or (data, recent, dropped)."""
-        return self.data if self.recent is None else (self.data, self.recent, self.dropped)
+    def native(self) -> np.ndarray | tuple[tuple[np.ndarray, int], ...]:
+        """What native calls take: for each part, its array and how many tokens it lacks. For a single part
+        that lacks none, the array.
+        """
+        parts = tuple((arrays[0], self._dropped_by(part)) for part, arrays in self._parts())
+        return parts if len(parts) != 1 or parts[0][1] else parts[0][0]
+
+    def _parts(self) -> Iterator[tuple[Part, Arrays]]:
+        return zip(self.layout.parts, self.arrays, strict=True)
+
+    def _dropped_by(self, part: Part) -> int:
+        return self.dropped if self.layout.is_ring(part) else 0
+
+    def _runs(self) -> Iterator[tuple[np.ndarray, int]]:
+        """All arrays of keys and values, and how many of the first tokens each lacks."""
+        for part, arrays in self._parts():
+            for array in arrays:
+                yield array, self._dropped_by(part)
+
+    @property
+    def _room(self) -> int:
+        """The tokens that layers with a window have room for, if they form a ring; else all."""
+        return min(self.layout.rooms, default=self.capacity)
 
     @property
     def until(self) -> int:
         """The length that it can have before tokens must be dropped."""
-        return self.capacity if self.recent is None else self.dropped + self.recent.shape[3]
+        return self.dropped + self._room if self.layout.window else self.capacity
 
     @property
     def shortest(self) -> int:
-        """The least length, besides 0, to which `truncate` can go back."""
-        return self.dropped and self.dropped + self._window - 1
+        """The least length, besides 0, to which `truncate` can go back. With a recurrent state, it is the
+        length.
+        """
+        if self.layout.recurrent:
+            return self.length
+        return self.dropped and self.dropped + self.layout.window - 1
 
-    def layer(self, layer: int) -> np.ndarray:
-        """A layer's keys and values (2, kv_heads, room, row), without the tokens that are dropped."""
-        return self._of_layer[layer][0]
+    def layer(self, layer: int) -> LayerCache:
+        """A layer's keys and values, without the tokens that are dropped."""
+        return self._of_layer[layer]
 
-    def put_layer(self, layer: int, array: Any) -> None:
+    def put_layer(self, layer: int, both: Any) -> None:
         """Keep a layer's keys and values in another array from now on, such as one on a device. It may have
         less room than `room_of` says, but what `layer` has.
         """
-        self._of_layer[layer] = array, self._of_layer[layer][1]
+        self._of_layer[layer] = LayerCache(both[0], both[1], both, self._of_layer[layer].is_ring)
 
     def room_of(self, layer: int) -> int:
         """The most tokens that a layer keeps."""
-        is_recent = self._of_layer[layer][1]
-        return self.recent.shape[3] if is_recent and self.recent is not None else self.capacity
+        rooms = zip(self.layout.parts, self.layout.rooms, strict=True)
+        return next(room for part, room in rooms if layer in part.layers)
 
     def dropped_of(self, layer: int) -> int:
         """How many of the first tokens a layer lacks."""
-        return self.dropped if self._of_layer[layer][1] else 0
+        return self.dropped if self._of_layer[layer].is_ring else 0
+
+    def states(self, layer: int) -> tuple[Arrays, Arrays]:
+        """A layer's recurrent state after the last token, and the arrays for that after the tokens of a pass:
+        `extend` makes them valid.
+        """
+        return self._states[self._now][layer], self._states[1 - self._now][layer]
 
     def append(
         self,
@@ -132,24 +186,28 @@ class Cache:
         They become valid by `extend`. `assign` may be a faster `numpy.copyto` for floats, and `append` may
         write both to a layer on a device, from a place on.
         """
-        start = self.length - self.dropped_of(layer)
+        start, kept = self.length - self.dropped_of(layer), self.layer(layer)
         if append:
-            append(self.layer(layer), start, keys, values)
+            append(kept.both, start, keys, values)
             return
         put = np.copyto if self.dtype == "q8_0" or assign is None else assign
-        for kept, new in zip(self.layer(layer), (keys, values), strict=True):
-            put(kept[:, start : start + len(keys)], self._encode(new.swapaxes(0, 1)))
+        for rows, new in ((kept.keys, keys), (kept.values, values)):
+            put(rows[:, start : start + len(keys)], self._encode(new.swapaxes(0, 1)))
 
-    def read(self, layer: int, tokens: int) -> np.ndarray:
-        """Keys and values of a layer's first tokens, but those dropped: (2, kv_heads, tokens, head_dim),
+    def read(self, layer: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values of a layer's first tokens, but those dropped: (kv_heads, tokens, head_dim) each,
         floats.
         """
-        kept = self.layer(layer)[:, :, : tokens - self.dropped_of(layer)]
+        kept, count = self.layer(layer), tokens - self.dropped_of(layer)
+        return self._decode(kept.keys[:, :count]), self._decode(kept.values[:, :count])
+
+    def _decode(self, kept: np.ndarray) -> np.ndarray:
         if self.dtype != "q8_0":
             return kept
-        floats = np.empty((*kept.shape[:-1], self.config.head_dim), np.float32)
-        for place in np.ndindex(kept.shape[:2]):  # a head's rows are contiguous
-            tensor_ops.dequantize(Quantized(kept[place], "q8_0"), out=floats[place])
+        heads = [Quantized(rows, "q8_0") for rows in kept]  # a head's rows are contiguous
+        floats = np.empty((len(heads), *heads[0].shape), np.float32)
+        for head, out in zip(heads, floats, strict=True):
+            tensor_ops.dequantize(head, out=out)
         return floats
 
     def take(self, tokens: int) -> None:
@@ -172,39 +230,40 @@ class Cache:
             return
         if tokens > PASS:
             raise ValueError(f"a pass has {tokens} tokens of a sequence, expected at most {PASS}")
-        self._drop((self.length + 1 - self._window - _BACK) // _STEP * _STEP)
+        self._drop((self.length + 1 - self.layout.window - BACK) // STEP * STEP)
 
     def _drop(self, dropped: int) -> None:
         """Drop tokens of the layers with a window, so that they lack the first `dropped`."""
         kept, before = self.length - dropped, dropped - self.dropped
-        for array, is_recent in self._of_layer.values():
-            for run in array.reshape(-1, *array.shape[2:]) if is_recent else ():
+        for layer in self._of_layer.values():
+            for run in (*layer.keys, *layer.values) if layer.is_ring else ():
                 run[:kept] = run[before : before + kept]
         self.dropped = dropped
 
     def _may_lack(self, dropped: int, length: int) -> bool:
         """Whether layers with a window may lack the first `dropped` of `length` tokens."""
-        if self.recent is None or not dropped:
+        if not self.layout.window or not dropped:
             return dropped == 0 and length <= self.until
-        room = self.recent.shape[3]
-        return not dropped % _STEP and length - room <= dropped <= length + 1 - self._window
+        return not dropped % STEP and length - self._room <= dropped <= length + 1 - self.layout.window
 
     def extend(self, tokens: list[int]) -> None:
-        """Mark these tokens as valid: their keys and values are in all layers."""
+        """Mark these tokens as valid: what they leave is in all layers."""
         self.tokens += tokens
+        self._now = 1 - self._now
 
     def cut(self, length: int) -> int:
         """The length that `truncate(length)` leaves: 0 if that is less than `shortest`."""
         return min(length, self.length) if length >= self.shortest else 0
 
     def truncate(self, length: int) -> None:
-        """Drop all tokens after the first `length`. If that is less than `shortest`, keys and values before
-        it are missing, and all tokens are dropped. The memory of many tokens is released.
+        """Drop all tokens after the first `length`. If that is less than `shortest`, something is missing,
+        and all tokens are dropped. The memory of many tokens is released.
         """
         self._most = max(self._most, self.length)
         del self.tokens[self.cut(length) :]
         if not self.tokens:
             self.dropped = 0
+            self._clear_states()
         if self._most - self.length >= _RELEASE:
             self.release()
 
@@ -216,19 +275,33 @@ class Cache:
             found = f"a prefix of {length} tokens of a cache of {other.length}"
             raise ValueError(f"{found}, expected {max(other.shortest, 1)} to {other.length}")
         self.truncate(0)
-        for layer in self._of_layer:
-            self._copy_layer(layer, other.layer(layer), length - other.dropped_of(layer))
+        if other.is_on_device:
+            for layer, kept in other._of_layer.items():
+                assert kept.both is not None
+                self.put_layer(layer, kept.both[:, :, : length - other.dropped_of(layer)].copy())
+        else:
+            self._copy_runs(other, length)
+        for layer in self.layout.recurrent:
+            for after, state in zip(self.states(layer)[1], other.states(layer)[0], strict=True):
+                np.copyto(after, state)
         self.long, self.dropped = other.long, other.dropped
         self.extend(other.tokens[:length])
 
-    def _copy_layer(self, layer: int, given: Any, rows: int) -> None:
-        """Copy the first `rows` of another cache's layer, to where that is: in host memory or on a device."""
-        if not isinstance(given, np.ndarray):
-            self.put_layer(layer, given[:, :, :rows].copy())
-            return
-        kept = self.layer(layer)
-        _allocate_runs(kept, rows)
-        np.copyto(kept[:, :, :rows], given[:, :, :rows])
+    @property
+    def is_on_device(self) -> bool:
+        """Whether keys and values are in arrays on a device: `put_layer`."""
+        return any(not isinstance(layer.keys, np.ndarray) for layer in self._of_layer.values())
+
+    def _copy_runs(self, other: Cache, length: int) -> None:
+        for (own, _), (array, dropped) in zip(self._runs(), other._runs(), strict=True):
+            rows = length - dropped
+            _allocate_runs(own, rows)
+            np.copyto(own[:, :, :, :rows], array[:, :, :, :rows])
+
+    def _clear_states(self) -> None:
+        for arrays in self._states[self._now].values():
+            for array in arrays:
+                array.fill(0)
 
     def release(self) -> None:
         """Give the memory after the last token back to the system. A file keeps its contents."""
@@ -236,8 +309,8 @@ class Cache:
         if not pages.SUPPORTED:  # elsewhere the advice may do nothing
             return
         start = self._start
-        for array, dropped in ((self.data, 0), (self.recent, self.dropped)):
-            if array is not None and array.size:
+        for array, dropped in self._runs():
+            if array.size:
                 self._release_runs(start, array, self.length - dropped)
                 start += array.nbytes
         self._most = self.length
@@ -255,8 +328,7 @@ class Cache:
 
     def resident_bytes(self, more: int = 0) -> int:
         """Resident bytes of the cache once it has `more` tokens."""
-        tokens = max(self._most, self.length + more)
-        return resident_bytes(self.config, self.capacity, tokens, self.dtype, self.windowed)
+        return self.layout.resident_bytes(max(self._most, self.length + more))
 
     def _encode(self, new: np.ndarray) -> np.ndarray:
         if self.dtype != "q8_0":
@@ -265,9 +337,9 @@ class Cache:
 
 
 def _allocate_runs(array: np.ndarray, rows: int) -> None:
-    """Allocate the memory of the first `rows` of each run of a layer."""
+    """Allocate the memory of the first `rows` of each run."""
     if pages.SUPPORTED and array.size:
-        start, run = array.ctypes.data, array[0, 0]
+        start, run = array.ctypes.data, array[0, 0, 0]
         for address in range(start, start + array.nbytes, run.nbytes):
             pages.allocate(address, run[:rows].nbytes)
 
@@ -286,85 +358,3 @@ def token_id(token: Any, where: str) -> int:
     except TypeError:
         kind = type(token).__name__
         raise TypeError(f"{where}: token has type {kind}, expected a whole number") from None
-
-
-def dtype_named(name: Any) -> str:
-    """The canonical name of a cache dtype; case is ignored. ValueError that lists the dtypes."""
-    if not isinstance(name, str) or name.lower() not in _DTYPES:
-        raise ValueError(f"cache_dtype has value {name!r}, expected one of {', '.join(_DTYPES)}")
-    return name.lower()
-
-
-def row_items(config: ModelConfig, dtype: str) -> int:
-    """Items in a row, one token's key of one head. ValueError if the dtype does not support the head_dim."""
-    if dtype_named(dtype) != "q8_0":
-        return config.head_dim
-    of = FORMATS["q8_0"]
-    if config.head_dim % of.values:
-        wanted = f"f32 or f16 for heads of {config.head_dim}, which is not a multiple of {of.values}"
-        raise ValueError(f"cache_dtype has value 'q8_0', expected {wanted}")
-    return config.head_dim // of.values * of.bytes
-
-
-@dataclass(frozen=True)
-class Part:
-    """Layers of a cache, with room for equally many tokens."""
-
-    layers: tuple[int, ...]
-    tokens: int
-
-    def shape(self, config: ModelConfig, dtype: str) -> tuple[int, ...]:
-        """(layers, 2, kv_heads, tokens, row)."""
-        return len(self.layers), 2, config.kv_heads, self.tokens, row_items(config, dtype)
-
-    def runs(self, config: ModelConfig) -> int:
-        """The number of contiguous runs: a layer's keys, or values, of one head, token after token."""
-        return len(self.layers) * 2 * config.kv_heads
-
-
-def widest_window(config: ModelConfig) -> int:
-    """The widest window of a layer; 0 if no layer has one."""
-    return max((each for each in config.windows if each), default=0)
-
-
-def divide(config: ModelConfig, capacity: int, windowed: bool = False) -> list[Part]:
-    """All layers of a cache for `capacity` tokens; with `windowed`, the layers without a window and those
-    with one, if those need less room.
-    """
-    layers, window = range(config.layers), widest_window(config)
-    room = (-(-(window + _BACK + PASS) // _STEP) + 1) * _STEP
-    if not (windowed and window and room < capacity):
-        return [Part(tuple(layers), capacity)]
-    full = tuple(layer for layer in layers if not config.window(layer))
-    return [Part(full, capacity), Part(tuple(layer for layer in layers if config.window(layer)), room)]
-
-
-def run_bytes(config: ModelConfig, tokens: int, dtype: str) -> int:
-    """Bytes of this many tokens in a run."""
-    return tokens * row_items(config, dtype) * _DTYPES[dtype].itemsize
-
-
-def resident_bytes(
-    config: ModelConfig, capacity: int, tokens: int, dtype: str, windowed: bool = False
-) -> int:
-    """Resident bytes of a cache for `capacity` tokens that has `tokens`: whole pages of each run."""
-    return sum(_resident_bytes(config, part, tokens, dtype) for part in divide(config, capacity, windowed))
-
-
-def _resident_bytes(config: ModelConfig, part: Part, tokens: int, dtype: str) -> int:
-    page, tokens, runs = mmap.PAGESIZE, min(tokens, part.tokens), part.runs(config)
-    pages = -(-run_bytes(config, tokens, dtype) // page)
-    if tokens and run_bytes(config, part.tokens, dtype) % page:  # runs may begin and end within a page
-        pages += 1
-    return min(runs * pages * page, runs * run_bytes(config, part.tokens, dtype) + page)
-
-
-def layer_values(config: ModelConfig, tokens: int) -> int:
-    """Number of values in a layer's keys and values of this many tokens."""
-    return 2 * config.kv_heads * config.head_dim * tokens
-
-
-def token_bytes(config: ModelConfig, dtype: str, capacity: int = 0, windowed: bool = False) -> int:
-    """Bytes that one more token adds to a long sequence's cache for `capacity` tokens."""
-    parts = (part for part in divide(config, capacity, windowed) if part.tokens == capacity)
-    return sum(part.runs(config) * run_bytes(config, 1, dtype) for part in parts)

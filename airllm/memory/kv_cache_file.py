@@ -1,6 +1,6 @@
 """A KV cache in a file. The sequence continues when the file is opened again.
 
-The file has a header, the token ids, and the keys and values as in `Cache.data` and `recent`. The header
+The file has a header, the token ids, and the arrays of `CacheLayout`. The header
 identifies the model and everything else that the cache depends on, and has the number of valid tokens. That
 number is written last, so the process may end at any moment. To survive a power failure, call `flush`.
 
@@ -27,12 +27,13 @@ from airllm.architectures.model_config import ModelConfig
 from airllm.memory.kv_cache import Cache
 
 SUFFIX = ".kv"
-_MAGIC, _VERSION = b"airllmKV", 2
+_MAGIC, _VERSION = b"airllmKV", 3
 _START = struct.Struct("<8sII")  # magic, version, bytes of the identity
-# Number of tokens; whether their keys have the angles of a long text; how many layers with a window lack.
-_LENGTH = struct.Struct("<QQQ8x")
+# Number of tokens; whether their keys have the angles of a long text; how many layers with a window lack;
+# which recurrent states are valid.
+_LENGTH = struct.Struct("<QQQQ")
 _LENGTH_AT, _IDENTITY_AT, _HEADER = 16, 48, 4096
-_NO_TOKENS = _LENGTH.pack(0, False, 0)
+_NO_TOKENS = _LENGTH.pack(0, False, 0, 0)
 _ZEROS = bytes(1 << 20)
 _NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # on file systems that cannot preallocate
 
@@ -64,7 +65,7 @@ class FileCache(Cache):
         self._file: Any = _open_locked(self.path) if name else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         super().__init__(config, capacity, dtype, windowed=True)
         self._ids = np.frombuffer(self._map, "<i4", capacity, _HEADER)
-        length, long, dropped = _LENGTH.unpack_from(self._map, _LENGTH_AT)
+        length, long, dropped, now = _LENGTH.unpack_from(self._map, _LENGTH_AT)
         if length > capacity:
             raise CacheFileError(self.path, f"has {length} tokens", f"at most {capacity}, its capacity")
         ids = self._ids[:length]
@@ -74,7 +75,7 @@ class FileCache(Cache):
         if not self._may_lack(dropped, length):
             raise CacheFileError(self.path, f"lacks the first {dropped} of {length} tokens", "fewer")
         super().extend(ids.tolist())
-        self.long, self.dropped = bool(long), dropped
+        self.long, self.dropped, self._now = bool(long), dropped, now & 1
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self.path}>"
@@ -94,12 +95,12 @@ class FileCache(Cache):
 
     def _drop(self, dropped: int) -> None:
         """If the process ends meanwhile, the file has no tokens."""
-        _LENGTH.pack_into(self._map, _LENGTH_AT, 0, False, 0)
+        _LENGTH.pack_into(self._map, _LENGTH_AT, 0, False, 0, 0)
         super()._drop(dropped)
         self._write_length()
 
     def _write_length(self) -> None:
-        _LENGTH.pack_into(self._map, _LENGTH_AT, self.length, self.long, self.dropped)
+        _LENGTH.pack_into(self._map, _LENGTH_AT, self.length, self.long, self.dropped, self._now)
 
     def _allocate(self, nbytes: int) -> tuple[mmap.mmap, int]:
         start = _HEADER + -(-4 * self.capacity // _HEADER) * _HEADER

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.model_config import Attention, LayerSpec, ModelConfig
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.files.weight_file import ModelFileError, Stored
 from airllm.formats import Quantized
@@ -33,6 +34,11 @@ class Layer:
     weights: Mapping[str, Stored]
     experts: Experts | None = None
     reduce: Callable[[np.ndarray], None] | None = None
+
+    @cached_property
+    def spec(self) -> LayerSpec:
+        """What the layer computes, with its own sizes."""
+        return self.config.layer(self.index)
 
     def __getitem__(self, name: str) -> Stored:
         return self.weights[name]
@@ -72,6 +78,10 @@ class Experts:
             self._found[number] = self._expert(number)
         return self._found[number]
 
+    def looked_up(self) -> list[tuple[int, dict[str, Stored]]]:
+        """The number and the weights of each expert that has been looked up."""
+        return list(self._found.items())
+
     def _expert(self, number: int) -> dict[str, Stored]:
         wide, narrow = self.config.expert_feed_forward, self.config.width
         shapes: dict[str, tuple[int, ...]] = {
@@ -91,11 +101,11 @@ def open_layer(tensors: NamedTensors, index: int) -> Layer:
     config = tensors.config
     before = f"layers.{index}."
     names = [name.removeprefix(before) for name in tensors.layer_names(index)]
-    shapes, weights = _shapes(config), dict[str, Stored]()
+    shapes, weights = _shapes(config, index), dict[str, Stored]()
     for name in names:
         if re.match(r"experts\.\d", name):
             continue
-        weights |= dict(_parts(config, name, check_tensor(tensors, before + name, shapes[name])))
+        weights |= dict(_parts(config, index, name, check_tensor(tensors, before + name, shapes[name])))
     return Layer(config, index, weights, _open_experts(tensors, index) if config.is_moe(index) else None)
 
 
@@ -117,28 +127,18 @@ def open_table(tensors: NamedTensors, name: str) -> Stored:
     return check_tensor(tensors, name, (tensors.config.vocabulary, tensors.config.width))
 
 
-def _shapes(c: ModelConfig) -> dict[str, tuple[int, ...]]:
-    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+def _shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of all tensors that a layer may have."""
+    mixer = c.layer(index).mixer
+    wide = c.sizes_of(index).feed_forward
     return {
-        "attention.norm": (c.width,),
-        "attention.q": (q, c.width),
-        "attention.k": (kv, c.width),
-        "attention.v": (kv, c.width),
-        "attention.qkv": (q + 2 * kv, c.width),
-        "attention.q_bias": (q,),
-        "attention.k_bias": (kv,),
-        "attention.v_bias": (kv,),
-        "attention.q_norm": (q if c.qk_norm == "row" else c.head_dim,),
-        "attention.k_norm": (kv if c.qk_norm == "row" else c.head_dim,),
-        "attention.output": (c.width, q),
-        "attention.output_bias": (c.width,),
-        "attention.sinks": (c.heads,),
+        **(_attention_shapes(c, mixer) if isinstance(mixer, Attention) else {}),
         "attention.post_norm": (c.width,),
         "feed_forward.norm": (c.width,),
-        "feed_forward.gate": (c.feed_forward, c.width),
-        "feed_forward.up": (c.feed_forward, c.width),
-        "feed_forward.gate_up": (2 * c.feed_forward, c.width),
-        "feed_forward.down": (c.width, c.feed_forward),
+        "feed_forward.gate": (wide, c.width),
+        "feed_forward.up": (wide, c.width),
+        "feed_forward.gate_up": (2 * wide, c.width),
+        "feed_forward.down": (c.width, wide),
         "feed_forward.post_norm": (c.width,),
         "experts.router": (c.experts, c.width),
         "experts.router_bias": (c.experts,),
@@ -149,16 +149,37 @@ def _shapes(c: ModelConfig) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _parts(c: ModelConfig, name: str, stored: Stored) -> Iterator[tuple[str, Stored]]:
+def _attention_shapes(c: ModelConfig, a: Attention) -> dict[str, tuple[int, ...]]:
+    q, k, v = (a.widths[part] for part in "qkv")
+    return {
+        "attention.norm": (c.width,),
+        "attention.q": (q, c.width),
+        "attention.k": (k, c.width),
+        "attention.v": (v, c.width),
+        "attention.qkv": (q + k + v, c.width),
+        "attention.q_bias": (q,),
+        "attention.k_bias": (k,),
+        "attention.v_bias": (v,),
+        "attention.q_norm": (q if c.qk_norm == "row" else a.key_dim,),
+        "attention.k_norm": (k if c.qk_norm == "row" else a.key_dim,),
+        "attention.output": (c.width, a.out),
+        "attention.output_bias": (c.width,),
+        "attention.sinks": (a.heads,),
+    }
+
+
+def _parts(c: ModelConfig, index: int, name: str, stored: Stored) -> Iterator[tuple[str, Stored]]:
     """Split a stored tensor into the decoder's tensors, with their names."""
-    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
     if name == "attention.qkv":
+        widths = c.layer(index).attention.widths
+        q, k = widths["q"], widths["k"]
         yield "attention.q", stored[:q]
-        yield "attention.k", stored[q : q + kv]
-        yield "attention.v", stored[q + kv :]
+        yield "attention.k", stored[q : q + k]
+        yield "attention.v", stored[q + k :]
     elif name == "feed_forward.gate_up":
-        yield "feed_forward.gate", stored[: c.feed_forward]
-        yield "feed_forward.up", stored[c.feed_forward :]
+        wide = c.sizes_of(index).feed_forward
+        yield "feed_forward.gate", stored[:wide]
+        yield "feed_forward.up", stored[wide:]
     elif name.endswith("norm"):
         yield name, _norm_weight(c, stored)
     elif name.endswith(("bias", "sinks")):

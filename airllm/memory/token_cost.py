@@ -9,9 +9,9 @@ from itertools import chain
 
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.files.pages import Piece, blocks_read, populate, release_to_disk
-from airllm.memory import kv_cache
 from airllm.memory.available import free_for, memory_limit, needed_bytes
 from airllm.memory.budget import LEAST_CONTEXT, Budget, Plan
+from airllm.memory.cache_layout import CacheLayout
 from airllm.memory.weight_units import WeightUnits, divide_weights
 
 _ENOUGH, _LONGEST = 256 << 20, 0.5  # bytes and seconds of a measurement
@@ -51,7 +51,7 @@ def token_cost(tensors: NamedTensors) -> TokenCost | None:
     if limit is None:
         return None
     units, tokens = divide_weights(tensors), min(LEAST_CONTEXT, tensors.config.context)
-    held = kv_cache.resident_bytes(tensors.config, tokens, tokens, "f16")
+    held = CacheLayout(tensors.config, tokens).resident_bytes(tokens)
     plan = Budget(units, limit, None, "f16").plan(1, tokens, held)
     return TokenCost(
         available=limit.nbytes,

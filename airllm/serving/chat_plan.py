@@ -15,7 +15,7 @@ from airllm.serving.protocol.requests import ChatRequest
 from airllm.serving.sequences import ends_later, salt_of, sampling_of
 from airllm.serving.service import Service
 from airllm.serving.structure import other_constraint, response_format_of
-from airllm.text.answers import AnswerReader
+from airllm.text.answers import Reader
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class _Prepared:
     tokens: list[int]
     new_constraint: NewConstraint | None
     shown_tokens: frozenset[int]
-    new_reader: Callable[[], AnswerReader]
+    new_reader: Callable[[], Reader]
 
 
 async def plan_chat(service: Service, asked: ChatRequest, key: str) -> ChatPlan:

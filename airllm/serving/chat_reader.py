@@ -8,7 +8,8 @@ from msgspec import UNSET
 
 from airllm.engine.request import END, STOP
 from airllm.serving.protocol.answers import Delta, Function, Message, ToolCall, ToolCallDelta
-from airllm.text import answers
+from airllm.text.answers import Reader
+from airllm.text.tools import reader
 from airllm.text.tools.reader import CallDelta
 
 
@@ -23,17 +24,17 @@ class Read:
 class ChatReader:
     """Reads one choice."""
 
-    def __init__(self, reader: answers.AnswerReader):
-        self._reader = reader
+    def __init__(self, answers: Reader):
+        self._answers = answers
 
     def read(self, text: str, reason: str) -> Read:
         """The parts of the message that are final after this text; `reason`: why it is the last, or ""."""
-        found = self._reader.read(text, bool(reason))
-        called = self._reader.calls and reason in (END, STOP)
+        found = self._answers.read(text, bool(reason))
+        called = self._answers.calls and reason in (END, STOP)
         return Read(_delta(found), "tool_calls" if called else None)
 
 
-def _delta(found: answers.Delta) -> Delta | None:
+def _delta(found: reader.Delta) -> Delta | None:
     if not (found.text or found.reasoning or found.calls):
         return None
     return Delta(

@@ -4,47 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from airllm.text.chat_template import ChatTemplate
 from airllm.text.grammar import GrammarError, Grammars
 from airllm.text.grammar.grammars import NewGrammarConstraint, with_options
 from airllm.text.grammar.schema import check_schema
+from airllm.text.harmony import MARKERS, HarmonyReader, harmony_grammar, uses_harmony
 from airllm.text.reasoning import ReasoningReader, has_thought, is_thinking, tags_of
 from airllm.text.tokenizer import Tokenizer
 from airllm.text.tools.definitions import Tool, choose_tools, read_tools
-from airllm.text.tools.formats import HERMES, ToolFormat, format_of
+from airllm.text.tools.formats import HARMONY, HERMES, ToolFormat, format_of
 from airllm.text.tools.grammar import AnswerForm, Document, answer_grammar, control_tokens
 from airllm.text.tools.prompting import described_in_messages, with_parsed_arguments
-from airllm.text.tools.reader import CallDelta, ToolCallReader
+from airllm.text.tools.reader import CallDelta, Delta, ToolCallReader
 
 Messages = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Delta:
-    """What a piece of text added to an answer."""
-
-    text: str = ""
-    reasoning: str = ""
-    calls: tuple[CallDelta, ...] = ()
-
-
-class AnswerReader:
+class Reader(Protocol):
     """Reads the thoughts, the text and the tool calls of an answer, piece by piece. Together, the deltas
     depend only on the whole text.
     """
+
+    @property
+    def calls(self) -> int:
+        """How many calls have begun."""
+
+    def read(self, text: str, is_last: bool = False) -> Delta:
+        """What is final after this piece."""
+
+
+class AnswerReader:
+    """A `Reader` of thoughts in tags, and of calls in a text."""
 
     def __init__(self, thoughts: ReasoningReader | None = None, calls: ToolCallReader | None = None):
         self._thoughts, self._calls = thoughts, calls
 
     @property
     def calls(self) -> int:
-        """How many calls have begun."""
         return self._calls.calls if self._calls else 0
 
     def read(self, text: str, is_last: bool = False) -> Delta:
-        """What is final after this piece."""
         reasoning = ""
         deltas: list[CallDelta] = []
         if self._thoughts:
@@ -63,7 +64,7 @@ class AnswerPlan:
     prompt: str
     new_constraint: NewGrammarConstraint | None
     shown_tokens: frozenset[int]
-    new_reader: Callable[[], AnswerReader]
+    new_reader: Callable[[], Reader]
 
 
 class AnswerFormat:
@@ -73,6 +74,7 @@ class AnswerFormat:
         self._tokenizer, self._template = tokenizer, template
         self._grammars = grammars or Grammars(tokenizer)
         self._thoughts = tags_of(template.source)
+        self._in_channels = uses_harmony(template.source, tokenizer.vocabulary)
         self._known = format_of(template.source) if template.takes_tools else None
 
     @property
@@ -109,9 +111,10 @@ class AnswerFormat:
             thoughts=thoughts,
             thinking=thoughts is not None and is_thinking(prompt, thoughts),
         )
-        control = control_tokens(_markers(form), self._tokenizer.vocabulary)
+        markers = MARKERS if self._in_channels else _markers(form)
+        control = control_tokens(markers, self._tokenizer.vocabulary)
         constraint = None if form.is_free else self._compile(form, control)
-        return AnswerPlan(prompt, constraint, frozenset(control.values()), lambda: _new_reader(form))
+        return AnswerPlan(prompt, constraint, frozenset(control.values()), lambda: self._new_reader(form))
 
     def _render(self, messages: Messages, tools: tuple[Tool, ...], values: Mapping[str, Any]) -> str:
         if self._known or not (tools or _has_calls(messages)):
@@ -126,7 +129,16 @@ class AnswerFormat:
 
     def _compile(self, form: AnswerForm, control: Mapping[str, int]) -> NewGrammarConstraint:
         parameter = "tools" if form.calls else "response_format"
-        return self._grammars.lark(answer_grammar(form, control), parameter)
+        write = harmony_grammar if self._in_channels else answer_grammar
+        return self._grammars.lark(write(form, control), parameter)
+
+    def _new_reader(self, form: AnswerForm) -> Reader:
+        if self._in_channels:
+            return HarmonyReader(HARMONY.new_id)
+        return AnswerReader(
+            ReasoningReader(form.thoughts, form.thinking) if form.thoughts else None,
+            ToolCallReader(form.format) if form.format else None,
+        )
 
 
 def _has_calls(messages: Messages) -> bool:
@@ -143,13 +155,6 @@ def _markers(form: AnswerForm) -> list[str]:
         [format.first, format.middle, format.between or "", format.last, *format.control] if format else []
     )
     return [*calls, *([thoughts.begin, thoughts.end] if thoughts else [])]
-
-
-def _new_reader(form: AnswerForm) -> AnswerReader:
-    return AnswerReader(
-        ReasoningReader(form.thoughts, form.thinking) if form.thoughts else None,
-        ToolCallReader(form.format) if form.format else None,
-    )
 
 
 def _response_schema(response_format: Mapping[str, Any] | None) -> tuple[Any, str] | None:

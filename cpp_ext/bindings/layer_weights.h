@@ -24,13 +24,16 @@ struct LayerNumbers {
   std::optional<int64_t> window;
   std::string activation;
   bool interleaved;
-  int64_t index, place, rotation;
+  int64_t part, place;
+  bool shares;
+  int64_t rotation;
   int64_t experts_used;
   bool normalize_experts;
   float residual_scale;
   std::optional<std::pair<float, int64_t>> query_temperature;  // scale, and the length at which it starts
   bool pre_norms;
   std::string qk_norm;
+  float swiglu_alpha, swiglu_limit;
 };
 
 // Combinations of traits that no layer supports, though each trait is known: `trait` with the trait `with`,
@@ -48,7 +51,8 @@ using ExpertArrays = std::vector<std::array<py::object, 3>>;
 
 // A layer's weights and numbers, checked once; it keeps the arrays that its pointers refer to. `Weights` is
 // where a backend stores them: `op` begins its messages; size(), rows(), vector() and matrix() read an array;
-// kExperts says whether its layers may have experts.
+// kExperts and kSinks say whether its layers may have experts, and heads with sinks. The biases of an expert
+// are among the weights, as "experts.3.gate_bias".
 template <class Weights>
 class [[gnu::visibility("hidden")]] LayerWeights {
  public:
@@ -98,15 +102,18 @@ class [[gnu::visibility("hidden")]] LayerWeights {
       op_.wrong_value("heads", "has value " + std::to_string(n.heads),
                       "a multiple of kv_heads=" + std::to_string(n.kv_heads));
     layer_.window = n.window ? positive("windows", *n.window) : 0;
-    layer_.index = positive("index", n.index + 1) - 1;
+    layer_.part = positive("part", n.part + 1) - 1;
     layer_.place = positive("place", n.place + 1) - 1;
+    layer_.shares = n.shares;
     layer_.rotation = positive("rotation", n.rotation + 2) - 2;
     layer_.eps = n.norm_eps;
     layer_.scale = n.attention_scale;
     layer_.softcap = n.attention_softcap.value_or(0.f);
-    static const char* const activations[] = {"silu", "gelu_tanh", "gelu"};
+    static const char* const activations[] = {"silu", "gelu_tanh", "gelu", "swiglu_clamped"};
     layer_.activation =
         static_cast<cpu::Activation>(choice(op_, "activation", py::str(n.activation).ptr(), activations));
+    layer_.swiglu_alpha = n.swiglu_alpha;
+    layer_.swiglu_limit = n.swiglu_limit;
     layer_.interleaved = n.interleaved;
     layer_.residual_scale = n.residual_scale;
     static const char* const normed[] = {"", "head", "row"};
@@ -126,9 +133,12 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     layer_.attention_norm = pre_norms ? weights : nullptr;
     layer_.attention_post_norm = pre_norms ? optional_floats("attention.post_norm", layer_.width) : weights;
     layer_.q = matrix("attention.q", q, layer_.width);
-    layer_.k = matrix("attention.k", kv, layer_.width);
-    layer_.v = matrix("attention.v", kv, layer_.width);
+    if (!layer_.shares) {
+      layer_.k = matrix("attention.k", kv, layer_.width);
+      layer_.v = matrix("attention.v", kv, layer_.width);
+    }
     layer_.output = matrix("attention.output", layer_.width, q);
+    if (Weights::kSinks) layer_.sinks = optional_floats("attention.sinks", layer_.heads);
     layer_.q_norm = optional_floats("attention.q_norm", layer_.norms_whole_rows ? q : layer_.head_dim);
     layer_.k_norm = optional_floats("attention.k_norm", layer_.norms_whole_rows ? kv : layer_.head_dim);
   }
@@ -166,7 +176,8 @@ class [[gnu::visibility("hidden")]] LayerWeights {
   }
   void add_kind(const cpu::Matrix& matrix) {
     for (const cpu::Matrix& known : kinds_)
-      if (known.format == matrix.format && known.k == matrix.k) return;
+      if (known.format == matrix.format && known.k == matrix.k && known.interleaved == matrix.interleaved)
+        return;
     kinds_.push_back(matrix);
   }
 
@@ -256,22 +267,41 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
       .def(py::init([](const py::dict& weights, int64_t heads, int64_t kv_heads, int64_t head_dim,
                        float norm_eps, float attention_scale, std::optional<float> attention_softcap,
                        std::optional<int64_t> window, const std::string& activation, bool interleaved,
-                       int64_t index, int64_t place, int64_t rotation, const ExpertArrays& experts,
-                       int64_t experts_used, bool normalize_experts, float residual_scale,
-                       std::optional<std::pair<float, int64_t>> query_temperature, bool pre_norms,
-                       const std::string& qk_norm) {
+                       int64_t part, int64_t place, bool shares, int64_t rotation,
+                       const ExpertArrays& experts, int64_t experts_used, bool normalize_experts,
+                       float residual_scale, std::optional<std::pair<float, int64_t>> query_temperature,
+                       bool pre_norms, const std::string& qk_norm, float swiglu_alpha, float swiglu_limit) {
              return new Layer(weights, experts,
-                              {heads, kv_heads, head_dim, norm_eps, attention_scale, attention_softcap,
-                               window, activation, interleaved, index, place, rotation, experts_used,
-                               normalize_experts, residual_scale, query_temperature, pre_norms, qk_norm});
+                              {heads,
+                               kv_heads,
+                               head_dim,
+                               norm_eps,
+                               attention_scale,
+                               attention_softcap,
+                               window,
+                               activation,
+                               interleaved,
+                               part,
+                               place,
+                               shares,
+                               rotation,
+                               experts_used,
+                               normalize_experts,
+                               residual_scale,
+                               query_temperature,
+                               pre_norms,
+                               qk_norm,
+                               swiglu_alpha,
+                               swiglu_limit});
            }),
            py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
            py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
            py::arg("windows") = py::none(), py::arg("activation") = "silu", py::arg("interleaved") = false,
-           py::arg("index") = 0, py::arg("place") = 0, py::arg("rotation") = 0,
+           py::arg("part") = 0, py::arg("place") = 0, py::arg("shares") = false, py::arg("rotation") = 0,
            py::arg("experts") = py::tuple(), py::arg("experts_used") = 0,
            py::arg("normalize_experts") = false, py::arg("residual_scale") = 1.f,
-           py::arg("query_temperature") = py::none(), py::arg("pre_norms") = true, py::arg("qk_norm") = "");
+           py::arg("query_temperature") = py::none(), py::arg("pre_norms") = true, py::arg("qk_norm") = "",
+           py::arg("swiglu_alpha") = 1.702f, py::arg("swiglu_limit") = 7.f);
 }
 
 }  // namespace arguments

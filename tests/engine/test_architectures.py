@@ -17,7 +17,7 @@ from airllm.architectures import all_architectures, open_config, table, types_of
 from airllm.architectures.declaration import REMOVED, Architecture, Tiny
 from airllm.architectures.families import architecture_of_gguf, architecture_of_model_type
 from airllm.architectures.keys import KEYS, keys_of
-from airllm.architectures.model_config import ModelConfig, QueryTemperature, Rope
+from airllm.architectures.model_config import LayerSizes, ModelConfig, QueryTemperature, Rope
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.info import _decode
 from airllm.engine.native_decode import FusedLayers, FusedStep, why_not_native
@@ -34,6 +34,9 @@ OTHERS: dict[str, Any] = {  # another value of each field that is a trait
     "qk_norm": "row", "pre_norms": False, "post_norms": True, "experts": 4, "experts_used": 2,
     "expert_feed_forward": 8,
     "normalize_experts": False, "shared_expert": 8, "moe_layers": (True, False), "sinks": True,
+    "sizes": (LayerSizes(6, 2, 32, 32, 160), LayerSizes(3, 1, 32, 32, 160)), "kv_layers": (0, 0),
+    "states": (((4,),), ()),
+    "experts_by_columns": True,
     "router_bias": True, "expert_bias": True, "swiglu_alpha": 2.0, "swiglu_limit": 1.0,
 }  # fmt: skip
 
@@ -133,7 +136,7 @@ def test_what_native_layers_do_not_compute_together_is_known_without_weights(cpp
     experts = [(np.ones((8, made.width), np.float32),) * 3] * made.experts
     with pytest.raises(NotImplementedError, match=why):
         cpp.extension("DecoderLayer")(
-            layer.weights, **numbers, attention_scale=1.0, interleaved=False, index=0, rotation=0,
+            layer.weights, **numbers, attention_scale=1.0, interleaved=False, rotation=0,
             experts=experts, pre_norms=False, activation="silu",
         )  # fmt: skip
 

@@ -83,7 +83,7 @@ def test_a_copy_goes_back_only_as_far_as_the_window_reaches(engine):
     source, copy = engine.new_cache(), engine.new_cache()
     engine.forward(TEXT[:1500], source)
     shortest = source.shortest
-    windowed = source.recent is not None
+    windowed = bool(source.layout.window)
     assert windowed == bool(shortest)
     for wrong in (0, 1501, *([shortest - 1] if windowed else [])):
         with pytest.raises(ValueError, match=f"a prefix of {wrong} tokens of a cache of 1500, expected"):

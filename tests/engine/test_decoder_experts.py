@@ -41,6 +41,18 @@ LAYERS = {
     "before a dense one": {"moe_layers": (True, False), "normalize_experts": True},
     "one, before a dense one": {"moe_layers": (True, False), "experts_used": 1, "expert_feed_forward": 80},
     "post norms, gelu": {"post_norms": True, "activation": "gelu_tanh"},
+    "biases and a clamped swiglu, as in gpt-oss": {
+        "sinks": True,
+        "router_bias": True,
+        "expert_bias": True,
+        "qkv_bias": True,
+        "output_bias": True,
+        "activation": "swiglu_clamped",
+        "swiglu_alpha": 1.3,
+        "swiglu_limit": 0.5,
+        "normalize_experts": True,
+        "windows": (7, None),
+    },
     "a part of what they find": {"residual_scale": 0.3},
 }
 

@@ -7,7 +7,7 @@ from decoder_cases import (
     FORMATS_READ,
     MODELS,
     PYTHON,
-    agree,
+    agree_in_caches,
     batch_of,
     compare,
     composed,
@@ -64,7 +64,7 @@ def test_queries_keys_and_values_are_not_rounded_to_8_bits(name, reached):
         x, angles, expected = batch_of(c, batch)
         composed(PYTHON, x, angles, expected, [layer_of(c, 0, [name])])
         for part, other in zip(rows, expected, strict=True):
-            agree(part.cache.data, other.cache.data, 2e-4)
+            agree_in_caches(part.cache, other.cache, 2e-4)
     reached.silu(np.ones(1, np.float32))
 
 

@@ -135,7 +135,7 @@ def test_the_arrays_of_a_step_are_there_whatever_becomes_of_their_lists(reached)
     step = Ends(config(), "f32").step(KernelBackend("cpp"))
     arguments = [(each.cos, each.sin) for each in batch_of(config(), BATCHES["long"])[1]]
     cache = batch_of(config(), BATCHES["long"])[2][0].cache
-    rows = [(0, 1, cache.data.copy(), cache.length)]
+    rows = [(0, 1, cache.arrays[0][0].copy(), cache.length)]
     kept = [weakref.ref(array) for array in (rows[0][2], *(array for pair in arguments for array in pair))]
     seen = []
 

@@ -48,10 +48,7 @@ PIECES = (
     26,
     40,
 )  # where those begin in which a text goes through the layers
-NOT_NATIVE = {
-    "shared_expert", "sinks", "router_bias", "expert_bias", "activation=swiglu_clamped", "swiglu_alpha",
-    "swiglu_limit",
-}  # fmt: skip
+NOT_NATIVE = {"shared_expert", "experts_by_columns"}
 WIDE_HEADS = ("llama_linear", "qwen3", "smollm2")  # heads of whole blocks of 32
 TEXTS = tiny_models.texts()
 

@@ -61,7 +61,8 @@ def in_blocks(c, rows, kind=Cache):
     found = []
     for part in rows:
         cache = kind(c, CAPACITY, "q8_0")
-        cache.data[...] = tensor_ops.quantize(part.cache.data, "q8_0").data
+        for (blocks,), (floats,) in zip(cache.arrays, part.cache.arrays, strict=True):
+            blocks[...] = tensor_ops.quantize(floats, "q8_0").data
         cache.extend(part.cache.tokens)
         found.append(Rows(part.start, part.stop, cache))
     return found
@@ -78,13 +79,15 @@ def compare(c, batch):
     fused.run(x, angles, rows)
     filled = in_blocks(c, rows_of_floats := batch_of(c, batch)[2], Filled)
     for part, other in zip(rows, filled, strict=True):
-        other.cache.data[...] = part.cache.data
+        for (to,), (array,) in zip(other.cache.arrays, part.cache.arrays, strict=True):
+            to[...] = array
     agree(x, composed(PYTHON, before, angles, filled, layers), 2e-5)
     fused.run(before, angles, rows_of_floats)
     for part, floats in zip(rows, rows_of_floats, strict=True):
-        expected = tensor_ops.quantize(floats.cache.data[0], "q8_0").data
-        np.testing.assert_array_equal(part.cache.data[0], expected)
-        agree(part.cache.read(1, part.cache.length + 1), floats.cache.read(1, floats.cache.length + 1), 0.1)
+        expected = tensor_ops.quantize(floats.cache.layer(0).both, "q8_0").data
+        np.testing.assert_array_equal(part.cache.layer(0).both, expected)
+        found, wanted = (each.cache.read(1, each.cache.length + 1) for each in (part, floats))
+        agree(np.stack(found), np.stack(wanted), 0.1)
 
 
 @having
@@ -202,7 +205,7 @@ def test_nothing_is_read_behind_the_last_block(before_a_hole, reached):
     c = config()
     x, angles, rows = batch_of(c, LENGTHS["full"])
     rows = in_blocks(c, rows)
-    rows[0].cache.data = before_a_hole(rows[0].cache.data)
+    rows[0].cache.arrays = [(before_a_hole(rows[0].cache.arrays[0][0]),)]
     FusedLayers(KernelBackend("cpp"), [layer_of(c, i) for i in range(2)]).run(x, angles, rows)
     assert np.isfinite(x).all()
 

@@ -70,7 +70,7 @@ def copy_one_token_less(patch):
 
     def spoiled(self, other, length):
         copy(self, other, length)
-        self.data[:, :, :, length - 1] = 0
+        self.arrays[0][0][:, :, :, length - 1] = 0
 
     patch.setattr(Cache, "copy_prefix", spoiled)
 

@@ -6,8 +6,8 @@ from gguf import GGMLQuantizationType as Kind
 
 from airllm.backends.api.memory import MemoryEstimate
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.memory import kv_cache
-from airllm.memory.kv_cache import PASS, Cache
+from airllm.memory.cache_layout import PASS, CacheLayout
+from airllm.memory.kv_cache import Cache
 from airllm.memory.kv_cache_file import CacheFileError, FileCache
 from tests.support import wide_gguf
 
@@ -23,7 +23,7 @@ def paths(tmp_path_factory):
     return {name: wide_gguf.write_wide(name, folder / f"{name}.gguf", Kind.Q8_0) for name in MODELS}
 
 
-MODELS = ("gemma3", "gpt_oss")  # the second runs op by op, with sinks
+MODELS = ("gemma3", "gpt_oss")
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_long_texts_have_the_same_bits(name, cache_dtype, open_model):
         found, expected = (engine.model.run([part], [cache])[0] for cache in (windowed, full))
         np.testing.assert_array_equal(found, expected, f"{start} + {count}")
         start += count
-    assert windowed.dropped > 10 * WINDOW and full.dropped == 0 and full.recent is None
+    assert windowed.dropped > 10 * WINDOW and full.dropped == 0 and not full.layout.window
 
 
 def test_another_backend_reads_what_is_left(open_model):
@@ -74,8 +74,9 @@ def test_only_the_window_takes_memory(open_model):
     engine = open_model("gemma3", backend="cpp")
     windowed, full = both(engine)
     c = engine.config
-    assert windowed.recent.shape == (5, 2, c.kv_heads, ROOM, c.head_dim)
-    assert windowed.data.shape == (1, 2, c.kv_heads, CONTEXT, c.head_dim)
+    (full_layers,), (recent,) = windowed.arrays
+    assert recent.shape == (5, 2, c.kv_heads, ROOM, c.head_dim)
+    assert full_layers.shape == (1, 2, c.kv_heads, CONTEXT, c.head_dim)
     row = c.kv_heads * c.head_dim * 2 * 2
     assert len(full._map) == 6 * CONTEXT * row
     assert len(windowed._map) == (CONTEXT + 5 * ROOM) * row
@@ -83,14 +84,14 @@ def test_only_the_window_takes_memory(open_model):
     assert windowed.resident_bytes(10) < full.resident_bytes(10) + 1
     estimate = engine.memory_estimate()
     assert isinstance(estimate, MemoryEstimate) and estimate.kv_cache == len(windowed._map)
-    assert kv_cache.token_bytes(c, "f16", CONTEXT, windowed=True) == row
-    assert kv_cache.token_bytes(c, "f16") == 6 * row
+    assert CacheLayout(c, CONTEXT, "f16", windowed=True).token_bytes() == row
+    assert CacheLayout(c, CONTEXT, "f16").token_bytes() == 6 * row
 
 
 def test_a_short_context_keeps_all(open_model):
     engine = open_model("gemma3", backend="cpp")
-    assert Cache(engine.config, ROOM, windowed=True).recent is None
-    assert Cache(engine.config, ROOM + 1, windowed=True).recent.shape[3] == ROOM
+    assert Cache(engine.config, ROOM, windowed=True).layout.rooms == [ROOM, ROOM]
+    assert Cache(engine.config, ROOM + 1, windowed=True).layout.rooms == [ROOM + 1, ROOM]
 
 
 def test_a_text_goes_back_as_far_as_the_window_reaches(open_model):

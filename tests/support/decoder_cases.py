@@ -3,6 +3,7 @@ defines them, the composition of ops.
 """
 
 import dataclasses
+import itertools
 from contextlib import contextmanager
 
 import ml_dtypes
@@ -12,7 +13,7 @@ import stored
 from targets import targets
 
 from airllm import tensor_ops
-from airllm.architectures.model_config import ModelConfig, QueryTemperature, Rope
+from airllm.architectures.model_config import LayerSizes, ModelConfig, QueryTemperature, Rope
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.decoder import Angles, Rows, decoder_layer
 from airllm.engine.native_decode import FusedLayers, FusedStep
@@ -59,6 +60,18 @@ MODELS = {
         "windows": (None, 20),
         "local_rope": Rope(500.0, 32),
     },
+    "layers of different sizes": {
+        "heads": 6,
+        "kv_heads": 3,
+        "head_dim": 32,
+        "feed_forward": 160,
+        "rope": Rope(10000.0, 16),
+        "qk_norm": "head",
+        "qkv_bias": True,
+        "sizes": (LayerSizes(6, 3, 32, 32, 96), LayerSizes(4, 1, 16, 16, 160)),
+    },
+    "a layer reads the keys and values of another": {"kv_layers": (0, 0), "windows": (7, 7)},
+    "sinks under a window": {"sinks": True, "windows": (7, None)},
     "small odd heads": {"heads": 5, "kv_heads": 5, "head_dim": 6, "rope": Rope(10000.0, 6)},
 }
 # Lengths before, and new tokens, of each sequence.
@@ -98,24 +111,28 @@ def matrix(rng, shape, name):
 
 def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
     rng = np.random.default_rng(index)
-    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
-    f = c.feed_forward
+    a = c.layer(index).attention
+    q, k, v, f = a.widths["q"], a.widths["k"], a.widths["v"], c.sizes_of(index).feed_forward
     shapes = {
-        "attention.q": (q, c.width), "attention.k": (kv, c.width), "attention.v": (kv, c.width),
-        "attention.output": (c.width, q),
+        "attention.q": (q, c.width), "attention.k": (k, c.width), "attention.v": (v, c.width),
+        "attention.output": (c.width, a.out),
     }  # fmt: skip
+    if a.source != index:
+        del shapes["attention.k"], shapes["attention.v"]
     if not c.is_moe(index):
         parts = {"gate": (f, c.width), "up": (f, c.width), "down": (c.width, f)}
         shapes |= {f"feed_forward.{name}": shape for name, shape in parts.items()}
     weights = {n: matrix(rng, s, formats[i % len(formats)]) for i, (n, s) in enumerate(shapes.items())}
     vectors = {"attention.norm": c.width, "feed_forward.norm": c.width} if c.pre_norms else {}
     if c.qkv_bias:
-        vectors |= {"attention.q_bias": q, "attention.k_bias": kv, "attention.v_bias": kv}
+        vectors |= {"attention.q_bias": q, "attention.k_bias": k, "attention.v_bias": v}
+    if c.sinks:
+        vectors |= {"attention.sinks": a.heads}
     if c.output_bias:
         vectors |= {"attention.output_bias": c.width}
     if c.qk_norm:
         row = c.qk_norm == "row"
-        sizes = {"q": q if row else c.head_dim, "k": kv if row else c.head_dim}
+        sizes = {"q": q if row else a.key_dim, "k": k if row else a.key_dim}
         vectors |= {f"attention.{name}_norm": size for name, size in sizes.items()}
     if c.post_norms:
         vectors |= {"attention.post_norm": c.width, "feed_forward.post_norm": c.width}
@@ -123,6 +140,8 @@ def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
     if not c.is_moe(index):
         return Layer(c, index, weights)
     weights["experts.router"] = matrix(rng, (c.experts, c.width), "f32")
+    if c.router_bias:
+        weights["experts.router_bias"] = rng.standard_normal(c.experts).astype(np.float32)
     return Layer(c, index, weights, experts_of(c, index, formats))
 
 
@@ -135,6 +154,11 @@ def experts_of(c: ModelConfig, index: int, formats=("f32",)) -> Experts:
         }
         for number in range(c.experts)
     }
+    for parts in found.values() if c.expert_bias else ():
+        biases = {
+            f"{n}_bias": rng.standard_normal(shape[0]).astype(np.float32) for n, shape in shapes.items()
+        }
+        parts |= biases
     return Experts(None, c, index, _found=found)
 
 
@@ -144,7 +168,8 @@ def batch_of(c: ModelConfig, batch, dtype="f32"):
     rows, start = [], 0
     for length, tokens in batch:
         cache = Cache(c, CAPACITY, dtype)
-        cache.data[:, :, :, :length] = rng.standard_normal(cache.data[:, :, :, :length].shape)
+        for array in itertools.chain(*cache.arrays):
+            array[:, :, :, :length] = rng.standard_normal(array[:, :, :, :length].shape)
         cache.extend([0] * length)
         rows.append(Rows(start, start + tokens, cache))
         start += tokens
@@ -176,19 +201,25 @@ def compare(ops, c, batch, formats=("f32",), expected_ops=PYTHON, within=2e-5, d
     assert fused.supports(rows)
     expected_rows = batch_of(c, batch, dtype)[2]
     expected = composed(expected_ops, x, angles, expected_rows, list(map(with_exact_projections, layers)))
-    apart = x.copy()
+    apart, apart_rows = x.copy(), batch_of(c, batch, dtype)[2]
     for i in range(2):
-        fused.run(apart, angles, batch_of(c, batch, dtype)[2], slice(i, i + 1))
+        fused.run(apart, angles, apart_rows, slice(i, i + 1))
     fused.run(x, angles, rows)
     np.testing.assert_array_equal(apart, x)
     agree(x, expected, within)
     for part, other in zip(rows, expected_rows, strict=True):
-        agree(part.cache.data.astype(np.float32), other.cache.data.astype(np.float32), within)
+        agree_in_caches(part.cache, other.cache, within)
+
+
+def agree_in_caches(actual, expected, within):
+    for found, wanted in zip(actual.arrays, expected.arrays, strict=True):
+        for a, b in zip(found, wanted, strict=True):
+            agree(a.astype(np.float32), b.astype(np.float32), within)
 
 
 def with_exact_projections(layer):
     """Of the products with stored weights those that give q, k and v are exact to 15 bits, not to 8."""
-    projections = {name: layer[f"attention.{name}"] for name in "qkv"}
+    projections = {name: layer.get(f"attention.{name}") for name in "qkv"}
     floats = {
         f"attention.{name}": weight.dequantize().astype(np.float32)
         for name, weight in projections.items()
@@ -255,7 +286,7 @@ def compare_steps(c, batch, name="f32", expected_ops=PYTHON, within=2e-5, spoil=
     expected_rows = batch_of(c, batch)[2]
     agree(found, ends.logits(expected_ops, ids, angles, expected_rows), within)
     for part, other in zip(rows, expected_rows, strict=True):
-        agree(part.cache.data.astype(np.float32), other.cache.data.astype(np.float32), within)
+        agree_in_caches(part.cache, other.cache, within)
 
 
 def compare_shared_steps(c):

@@ -57,11 +57,14 @@ class _Products:
     def settle(self, of: Tensor) -> None:
         """Compute all of them."""
         self.out = self._ops.linear_now(self.x, self._whole(), self._whole_bias())
-        at = 0
-        for i, rows in enumerate(self.memory.stack):
-            if i in self.results:
-                self.results[i].become(self.out[:, at : at + rows])
-            at += rows
+        for i, tensor in self.results.items():
+            tensor.become(self.result(i))
+
+    def result(self, i: int) -> Tensor:
+        """One of them, once they are computed."""
+        assert self.out is not None
+        start, rows = sum(self.memory.stack[:i]), self.memory.stack[i]
+        return self.out[:, start : start + rows]
 
     def gate(self, activation: int) -> Tensor | None:
         """activation(first) * second, in one launch; None if there is no kernel."""
@@ -128,7 +131,10 @@ class FusedOps(DeviceOps):
         return tensor
 
     def _before_write(self, to: Tensor) -> None:
-        """Compute what is pending and reads these values."""
+        """Compute what is pending and reads these values; forget products of these values, or in them."""
+        last = self._products
+        if last and last.out is not None and (to.overlaps(last.x) or to.overlaps(last.out)):
+            self._products = None
         waiting = [(ref, tensor) for ref in self._later if (tensor := ref()) is not None and tensor.pending]
         self._later = [ref for ref, _ in waiting]
         for _, tensor in waiting:
@@ -141,6 +147,8 @@ class FusedOps(DeviceOps):
     def combine(self, name: str, x: Any, y: Any, out: Tensor | None = None) -> Tensor:
         """As `DeviceOps.combine`; a sum of two arrays of one shape is put off."""
         both = isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape
+        if out is not None and self._products and self._products.x is out:
+            self._products = None
         if name != "add" or not both or (out is not None and not out.is_alone):
             return super().combine(name, x, y, out)
         later = _Sum(self, x, y)
@@ -163,9 +171,11 @@ class FusedOps(DeviceOps):
         if alone or out is not None or x.ndim != 2:
             return self.linear_now(x, weight, bias, out=out)
         known = self._products
-        if not known or known.x is not x or known.memory is not data.memory or known.out is not None:
+        if not known or known.x is not x or known.memory is not data.memory:
             self._products = known = _Products(self, x, weight, bias)
         place = known.part(weight)
+        if known.out is not None:
+            return known.result(place)
         if place not in known.results:
             shape = (len(x), data.shape[0])
             known.results[place] = self._put_off(Tensor(self, None, FLOAT32, shape), known)

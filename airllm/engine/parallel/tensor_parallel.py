@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.model_config import LayerSizes, ModelConfig
 from airllm.files.weight_file import Stored
 from airllm.formats import FORMATS, Quantized
 from airllm.memory.layers import Experts, Layer
@@ -45,6 +45,9 @@ class Shard:
         if whole.qk_norm == "row":
             found = "normalizes whole rows of q and k, and a process has only a part of them"
             raise ValueError(f"world_size has value {size}, expected 1: {whole.architecture} {found}")
+        if whole.states:
+            found = "keeps a recurrent state, which cannot be divided"
+            raise ValueError(f"world_size has value {size}, expected 1: {whole.architecture} {found}")
         if not _is_divisible(whole, size):
             would_do = ", ".join(str(n) for n in range(1, whole.heads + 1) if _is_divisible(whole, n))
             found = f"{whole.heads} heads, {whole.kv_heads} key-value heads and {_widths(whole)} wide"
@@ -52,15 +55,25 @@ class Shard:
                 f"world_size has value {size}, expected one of {would_do} for a model of {found}"
             )
         self.whole, self.processes = whole, processes
-        self._heads, self._kv_heads = _heads_of(whole, processes.rank, size)
+        mine = [self._sizes(whole.sizes_of(layer)) for layer in range(whole.layers)]
         self.config = dataclasses.replace(
             whole,
-            heads=len(self._heads),
-            kv_heads=len(self._kv_heads),
+            heads=max(each.heads for each in mine),
+            kv_heads=max(each.kv_heads for each in mine),
             feed_forward=whole.feed_forward // size,
+            sizes=tuple(mine) if whole.sizes else (),
             expert_feed_forward=whole.expert_feed_forward // size,
             shared_expert=whole.shared_expert // size,
         )
+
+    def _sizes(self, whole: LayerSizes) -> LayerSizes:
+        """This process's part of a layer's sizes."""
+        heads, kv_heads = self._heads_of(whole)
+        wide = whole.feed_forward // self.processes.size
+        return dataclasses.replace(whole, heads=len(heads), kv_heads=len(kv_heads), feed_forward=wide)
+
+    def _heads_of(self, whole: LayerSizes) -> tuple[range, range]:
+        return _heads_of(whole, self.processes.rank, self.processes.size)
 
     def layer(self, layer: Layer) -> Layer:
         """This process's part of a layer. Rows are views; the columns of two matrices are copied."""
@@ -68,7 +81,7 @@ class Shard:
         if experts:
             known = {field.name: getattr(experts, field.name) for field in dataclasses.fields(Experts)}
             experts = ExpertsPart(**known | {"_found": {}}, part=self._expert)
-        weights = {name: self._cut(name, stored) for name, stored in layer.weights.items()}
+        weights = {name: self._cut(layer.index, name, stored) for name, stored in layer.weights.items()}
         if self.processes.rank and "attention.output_bias" in weights:
             del weights["attention.output_bias"]  # only one process adds it
         return Layer(self.config, layer.index, weights, experts, self.processes.all_reduce)
@@ -84,22 +97,28 @@ class Shard:
         counts = [len(_part(self.whole.vocabulary, rank, size)) for rank in range(size)]
         return np.stack([self.processes.gather(row, counts) for row in logits])
 
-    def _cut(self, name: str, stored: Stored) -> Stored:
-        q, kv = (_rows(heads, self.config.head_dim) for heads in (self._heads, self._kv_heads))
+    def _cut(self, layer: int, name: str, stored: Stored) -> Stored:
         part, _, rest = name.partition(".")
-        if part == "attention" and rest in ("q", "q_bias"):
-            return stored[q]
-        if name == "attention.sinks":
-            return stored[self._heads.start : self._heads.stop]
-        if part == "attention" and rest in ("k", "v", "k_bias", "v_bias"):
-            return stored[kv]
-        if name == "attention.output":
-            return columns(name, stored, q.start, q.stop)
+        if part == "attention":
+            return self._of_attention(self.whole.sizes_of(layer), rest, stored)
         if part == "feed_forward" and not rest.endswith("norm"):
-            return self._of_feed_forward(name, stored, self.config.feed_forward)
+            return self._of_feed_forward(name, stored, self.config.sizes_of(layer).feed_forward)
         if part == "shared_expert" and rest != "router":
             return self._of_feed_forward(name, stored, self.config.shared_expert)
         return stored
+
+    def _of_attention(self, sizes: LayerSizes, name: str, stored: Stored) -> Stored:
+        heads, kv_heads = self._heads_of(sizes)
+        if name == "sinks":
+            return stored[heads.start : heads.stop]
+        if name == "output":
+            mine = _rows(heads, sizes.value_dim)
+            return columns(f"attention.{name}", stored, mine.start, mine.stop)
+        if name in ("q", "q_bias"):
+            return stored[_rows(heads, sizes.head_dim)]
+        if name in ("k", "k_bias"):
+            return stored[_rows(kv_heads, sizes.head_dim)]
+        return stored[_rows(kv_heads, sizes.value_dim)] if name in ("v", "v_bias") else stored
 
     def _of_feed_forward(self, name: str, stored: Stored, wide: int) -> Stored:
         start = self.processes.rank * wide
@@ -139,11 +158,12 @@ def columns(name: str, stored: Stored, start: int, stop: int) -> Stored:
 
 def _is_divisible(c: ModelConfig, size: int) -> bool:
     """Whether this many processes can share the model; several may have the same key-value head."""
-    alike = size % c.kv_heads == 0 and c.heads % size == 0
-    return (size <= c.kv_heads or alike) and not any(wide % size for wide in _widths(c))
+    layers = [c.sizes_of(layer) for layer in range(c.layers)]
+    alike = all(size <= of.kv_heads or not (size % of.kv_heads or of.heads % size) for of in layers)
+    return alike and not any(wide % size for wide in _widths(c))
 
 
-def _heads_of(c: ModelConfig, rank: int, size: int) -> tuple[range, range]:
+def _heads_of(c: LayerSizes, rank: int, size: int) -> tuple[range, range]:
     """The heads of a process, and the key-value heads that they use."""
     if size > c.kv_heads:
         kv = rank * c.kv_heads // size
@@ -166,4 +186,5 @@ def _widths(c: ModelConfig) -> list[int]:
     """Widths of all kinds of feed-forward in the model."""
     moe = [c.is_moe(layer) for layer in range(c.layers)]
     experts = [c.expert_feed_forward] + [c.shared_expert] * (c.shared_expert > 0)
-    return [c.feed_forward] * (not all(moe)) + experts * any(moe)
+    dense = {c.sizes_of(layer).feed_forward for layer in range(c.layers) if not moe[layer]}
+    return sorted(dense) + experts * any(moe)

@@ -6,7 +6,7 @@ from airllm.backends.devices import host_memory
 from airllm.engine.model import Model
 from airllm.engine.scheduling.prefixes import Entry, PrefixCache
 from airllm.engine.scheduling.requests import Limits
-from airllm.memory.kv_cache import Cache, resident_bytes
+from airllm.memory.kv_cache import Cache
 
 RESERVED = 64  # tokens that memory is reserved for at once, beyond those of a sequence
 
@@ -18,8 +18,7 @@ class CacheMemory:
     """
 
     def __init__(self, model: Model, empty: Cache, limits: Limits):
-        self._of = empty.config, empty.capacity
-        self._kind = empty.dtype, empty.windowed
+        self._layout = empty.layout
         self.capacity = empty.capacity
         least = self.bytes_of(self.capacity)
         if limits.cache_bytes is not None and limits.cache_bytes < least:
@@ -40,7 +39,7 @@ class CacheMemory:
 
     def bytes_of(self, tokens: int) -> int:
         """Resident bytes of a sequence of this many tokens."""
-        return resident_bytes(*self._of, tokens, *self._kind)
+        return self._layout.resident_bytes(tokens)
 
     def with_reserve(self, tokens: int) -> int:
         """How many tokens to reserve memory for, if a sequence has this many."""

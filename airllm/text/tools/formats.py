@@ -81,8 +81,23 @@ LLAMA = ToolFormat(
 )  # fmt: skip
 
 
+# A message to a function; see `airllm/text/harmony.py`. Its end is the end of an answer.
+HARMONY = ToolFormat(
+    "harmony", "<|channel|>commentary to=functions.",
+    first="", call="<|channel|>commentary to=functions.", middle=" <|constrain|>json<|message|>",
+    after="<|call|>", between=None, last="",
+    head=re.compile(
+        r"<\|channel\|>commentary to=functions\.(?P<name>[\w-]+) <\|constrain\|>json<\|message\|>"
+    ),
+    next=None, tail=re.compile(re.escape("<|call|>")), end="<|call|>",
+    control=("<|channel|>", "<|constrain|>", "<|message|>", "<|call|>"),
+)  # fmt: skip
+
+
 def format_of(template: str) -> ToolFormat | None:
     """The form that a chat template's source shows; None if it shows none that is known."""
+    if "to=functions." in template and "<|channel|>" in template:
+        return HARMONY
     if "<function=" in template:  # calls as XML
         return None
     if "<tool_call>" in template:

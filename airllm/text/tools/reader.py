@@ -27,6 +27,15 @@ class CallDelta:
     name: str | None = None
 
 
+@dataclass(frozen=True)
+class Delta:
+    """What a piece of text added to an answer."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[CallDelta, ...] = ()
+
+
 class ToolCallReader:
     """Splits a text into calls and the text around them. White space next to calls is dropped. What begins
     like a call but is none is text.

@@ -28,13 +28,13 @@ inline cpu::Matrix stored_matrix(const Op& op, const char* name, PyObject* objec
   if (weight.ndim != 2 || weight.axis(2) != n || weight.axis(1) != k || !n || !k)
     op.wrong_value(name, "has shape " + weight.shape_text(),
                    arguments::shape_text(2, expected) + " without zeros");
-  return {weight.format, weight.data(), n, k, nullptr};
+  return {weight.format, weight.data(), n, k, nullptr, weight.interleaved};
 }
 
 // A layer's weights in host memory.
 struct HostWeights {
   static constexpr Op op{"DecoderLayer"};
-  static constexpr bool kExperts = true;
+  static constexpr bool kExperts = true, kSinks = true;
 
   static int64_t size(const char* name, PyObject* object) { return array(op, name, object).size; }
   static int64_t rows(const char* name, PyObject* object) { return rows_of(op, name, object); }
@@ -128,23 +128,15 @@ class DecoderArguments {
 
   cpu::Sequence sequence(PyObject* object) const {
     has_items("rows", object, 4, "tuples of start, stop, keys and values, length");
-    PyObject* const data = PyTuple_GET_ITEM(object, 2);
-    const bool parts = PyTuple_Check(data);
-    if (parts) has_items("keys and values", data, 3, "an array, or a tuple of two arrays and a number");
-    const Stored cache = keys_and_values(parts ? PyTuple_GET_ITEM(data, 0) : data);
-    cpu::Sequence found{whole(object, 0), whole(object, 1), whole(object, 3),
-                        cache.shape[3],   cache.array.data, cache.format};
-    if (parts) add_recent(found, data);
-    for (const cpu::DecoderLayer* layer : layers_)
-      if (!parts || !layer->window) has_layer(cache, *layer, parts ? layer->place : layer->index);
+    cpu::Sequence found{whole(object, 0), whole(object, 1), whole(object, 3), cpu::kF32, {}};
+    add_parts(found, PyTuple_GET_ITEM(object, 2));
     const int64_t before = sequences_.empty() ? 0 : sequences_.back().stop;
     if (found.start != before || found.stop <= found.start || found.stop > rows_)
       op_.wrong_value("rows", "has rows " + std::to_string(found.start) + " to " + std::to_string(found.stop),
                       "those from " + std::to_string(before) + " to " + std::to_string(rows_));
-    check_length(found, 0, found.capacity);
-    if (parts) check_length(found, found.dropped, found.room);
+    for (const cpu::CachePart& part : found.parts) check_length(found, part);
     for (const cpu::Sequence& other : sequences_)
-      if (other.cache == found.cache)
+      if (other.parts[0].data == found.parts[0].data)
         op_.wrong_value("rows", "has a cache twice", "one of its own for each sequence");
     return found;
   }
@@ -154,33 +146,45 @@ class DecoderArguments {
     return value;
   }
 
-  // The layers with a window, of which only the last tokens are kept: their array, and how many tokens it
-  // lacks.
-  void add_recent(cpu::Sequence& found, PyObject* data) const {
-    const Stored recent = keys_and_values(PyTuple_GET_ITEM(data, 1));
-    for (const cpu::DecoderLayer* layer : layers_)
-      if (layer->window) has_layer(recent, *layer, layer->place);
-    if (recent.format != found.format)
-      op_.wrong_value("keys and values", "have two dtypes", "the same for layers with a window and without");
-    found.recent = recent.array.data;
-    found.room = recent.shape[3];
-    found.dropped = whole(data, 2);
-    const int64_t step = cpu::kFewRowsPiece;
-    if (found.dropped < 0 || found.dropped % step)
-      op_.wrong_value("keys and values", "lack the first " + std::to_string(found.dropped) + " tokens",
-                      "a multiple of " + std::to_string(step));
-    for (const cpu::DecoderLayer* layer : layers_)
-      if (layer->window && found.dropped > std::max<int64_t>(0, found.length + 1 - layer->window))
-        op_.wrong_value("keys and values", "lack the first " + std::to_string(found.dropped) + " tokens",
-                        "at most those before the window of " + std::to_string(layer->window));
+  // The parts of a cache: an array, or a tuple with an array and how many tokens it lacks for each part.
+  void add_parts(cpu::Sequence& found, PyObject* data) const {
+    const bool several = PyTuple_Check(data);
+    const Py_ssize_t count = several ? PyTuple_GET_SIZE(data) : 1;
+    if (!count) op_.wrong_value("keys and values", "are an empty tuple", "one part or more");
+    std::vector<Stored> arrays;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      PyObject* const part = several ? PyTuple_GET_ITEM(data, i) : data;
+      if (several) has_items("keys and values", part, 2, "tuples of an array and a number");
+      const Stored& array = arrays.emplace_back(keys_and_values(several ? PyTuple_GET_ITEM(part, 0) : part));
+      if (i && array.format != found.format)
+        op_.wrong_value("keys and values", "have two dtypes", "the same for all parts");
+      found.format = array.format;
+      found.parts.push_back({array.array.data, array.shape[3], several ? whole(part, 1) : 0});
+    }
+    for (const cpu::DecoderLayer* layer : layers_) {
+      if (layer->part >= count)
+        op_.wrong_value("keys and values", "have " + std::to_string(count) + " parts",
+                        std::to_string(layer->part + 1) + " or more, as a layer needs");
+      has_layer(arrays[size_t(layer->part)], *layer);
+      check_dropped(found, *layer);
+    }
   }
 
-  void check_length(const cpu::Sequence& found, int64_t dropped, int64_t room) const {
-    if (found.length < dropped || found.length - dropped > room - found.tokens())
+  void check_dropped(const cpu::Sequence& found, const cpu::DecoderLayer& layer) const {
+    const int64_t dropped = found.parts[size_t(layer.part)].dropped, step = cpu::kFewRowsPiece;
+    const int64_t most = layer.window ? std::max<int64_t>(0, found.length + 1 - layer.window) : 0;
+    if (dropped >= 0 && dropped % step == 0 && dropped <= most) return;
+    op_.wrong_value("keys and values", "lack the first " + std::to_string(dropped) + " tokens",
+                    "a multiple of " + std::to_string(step) + ", and at most those that no query sees, " +
+                        std::to_string(most));
+  }
+
+  void check_length(const cpu::Sequence& found, const cpu::CachePart& part) const {
+    if (found.length < part.dropped || found.length - part.dropped > part.room - found.tokens())
       op_.wrong_value("rows",
                       "has a length of " + std::to_string(found.length) + " and " +
                           std::to_string(found.tokens()) + " rows",
-                      "at most the cache's " + std::to_string(dropped + room));
+                      "at most the cache's " + std::to_string(part.dropped + part.room));
   }
 
   Stored keys_and_values(PyObject* object) const {
@@ -194,13 +198,13 @@ class DecoderArguments {
                       "(layers, 2, kv_heads, capacity, head_dim)");
     return a;
   }
-  void has_layer(const Stored& a, const cpu::DecoderLayer& layer, int64_t index) const {
-    if (a.shape[0] <= index || a.shape[1] != 2 || a.shape[2] != layer.kv_heads ||
+  void has_layer(const Stored& a, const cpu::DecoderLayer& layer) const {
+    if (a.shape[0] <= layer.place || a.shape[1] != 2 || a.shape[2] != layer.kv_heads ||
         a.shape[4] != layer.head_dim)
       op_.wrong_value("keys and values", "has shape " + a.shape_text(),
                       "(layers, 2, " + std::to_string(layer.kv_heads) + ", capacity, " +
                           std::to_string(layer.head_dim) + ") with layers more than " +
-                          std::to_string(index));
+                          std::to_string(layer.place));
   }
 
   const Op& op_;

@@ -3,6 +3,7 @@
 #pragma once
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "../kernels.h"
 
@@ -14,6 +15,7 @@ struct Matrix {
   const char* data;
   int64_t n, k;
   const float* bias;  // or null
+  bool interleaved = false;
 };
 
 struct Expert {
@@ -30,7 +32,7 @@ struct Experts {
   int64_t kind_count;
 };
 
-enum Activation : int { kSilu, kGeluTanh, kGelu };
+enum Activation : int { kSilu, kGeluTanh, kGelu, kSwigluClamped };
 
 // What a layer computes; absent norms are null.
 struct DecoderLayer {
@@ -38,10 +40,11 @@ struct DecoderLayer {
   Experts experts;
   const float *attention_norm, *q_norm, *k_norm, *attention_post_norm;
   const float *feed_forward_norm, *feed_forward_post_norm;
+  const float* sinks;  // of each head: a score without a value
   int64_t width, heads, kv_heads, head_dim;
   int64_t feed_forward;       // width, of each expert if there are experts
-  int64_t index;              // of its part of a cache that keeps all keys of all layers
-  int64_t place;              // among the layers with a window, or among those without one
+  int64_t part, place;        // its keys and values: in a part of a cache, and among that part's layers
+  bool shares;                // they are those of another layer, which computes them
   int64_t rotation;           // index of the rope table for its queries and keys; -1: none
   int64_t window;             // the number of last keys that a query sees; 0: all
   float eps, scale, softcap;  // softcap 0: none
@@ -49,6 +52,7 @@ struct DecoderLayer {
   float temperature;          // queries at p are scaled by 1 + temperature * log(1 + p / temperature_length)
   int64_t temperature_length;
   Activation activation;
+  float swiglu_alpha, swiglu_limit;  // of kSwigluClamped
   bool interleaved;
   bool norms_whole_rows;  // the norms of q and k are over whole rows, not over heads
 
@@ -78,27 +82,27 @@ struct LayerCache {
   int64_t capacity, length;
 };
 
-// Rows [start, stop) of x are the next tokens of a sequence of `length` tokens. Its keys and values are
-// (layers, 2, kv_heads, capacity, head_dim), starting at `cache`. If there are `recent` ones, `cache` has
-// only the layers without a window. `recent` has those with one, with room for `room` tokens, and lacks the
-// first `dropped` tokens: a multiple of kFewRowsPiece.
+// Keys and values of layers of equal sizes: (layers, 2, kv_heads, room, head_dim). They lack the first
+// `dropped` tokens: a multiple of kFewRowsPiece.
+struct CachePart {
+  char* data;
+  int64_t room, dropped;
+};
+
+// Rows [start, stop) of x are the next tokens of a sequence of `length` tokens, whose keys and values are in
+// the parts of its cache.
 struct Sequence {
-  int64_t start, stop, length, capacity;
-  char* cache;
-  Format format;           // one of kCacheFormats
-  char* recent = nullptr;  // or null
-  int64_t room = 0, dropped = 0;
+  int64_t start, stop, length;
+  Format format;  // one of kCacheFormats
+  std::vector<CachePart> parts;
 
   int64_t tokens() const { return stop - start; }
   int64_t end() const { return length + tokens(); }
 
   LayerCache of(const DecoderLayer& layer) const {
-    const auto at = [&](char* data, int64_t index, int64_t each) {
-      const int64_t row = layer.head_dim / kBlocks[format].values * kBlocks[format].bytes;
-      return data + 2 * index * layer.kv_heads * each * row;
-    };
-    if (recent && layer.window) return {at(recent, layer.place, room), room, length - dropped};
-    return {at(cache, recent ? layer.place : layer.index, capacity), capacity, length};
+    const CachePart& part = parts[static_cast<size_t>(layer.part)];
+    const int64_t row = layer.head_dim / kBlocks[format].values * kBlocks[format].bytes;
+    return {part.data + 2 * layer.place * layer.kv_heads * part.room * row, part.room, length - part.dropped};
   }
 };
 

@@ -174,13 +174,14 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   // Threads share q, k and v as one matrix. Rounding here causes half of the rounding error of the logits,
   // and these are a tenth of a model's weights.
   void project(const DecoderLayer& layer) {
-    const Columns mine = share(layer.q.n + 2 * layer.k.n);
+    const Columns mine = share(layer.q.n + (layer.shares ? 0 : 2 * layer.k.n));
     int64_t before = 0;
     const auto part = [&](const Matrix& matrix, float* out) {
       products_.multiply(matrix, out, mine.within(before, matrix.n));
       before += matrix.n;
     };
     part(layer.q, q_);
+    if (layer.shares) return;
     part(layer.k, k_);
     part(layer.v, v_);
   }
@@ -202,14 +203,28 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     const int64_t before = first * layer.feed_forward;
     products_.multiply(gate, gate_ + before, mine);
     products_.multiply(up, up_ + before, mine);
-    PairKernel* const product = layer.activation == kSilu
-                                    ? kernels_.elements.swiglu[kFloat32]
-                                    : kernels_.elements.geglu[layer.activation == kGelu][kFloat32];
     if (mine.begin < mine.end)
       for (int64_t i = 0; i < products_.input().rows; ++i) {
         const int64_t at = before + i * layer.feed_forward + mine.begin;
-        product(gate_ + at, gate_ + at, up_ + at, mine.end - mine.begin, false);
+        activate(layer, gate_ + at, up_ + at, mine.end - mine.begin);
       }
+  }
+
+  // Sets gate to act(gate) * up.
+  void activate(const DecoderLayer& layer, float* gate, float* up, int64_t n) {
+    if (layer.activation == kGelu || layer.activation == kGeluTanh)
+      return kernels_.elements.geglu[layer.activation == kGelu][kFloat32](gate, gate, up, n, false);
+    if (layer.activation == kSwigluClamped) clamp(layer, gate, up, n);
+    kernels_.elements.swiglu[kFloat32](gate, gate, up, n, false);
+  }
+
+  // So that swiglu(gate, up) is (up + 1) * gate * sigmoid(alpha * gate) of the clamped values.
+  static void clamp(const DecoderLayer& layer, float* gate, float* up, int64_t n) {
+    const float alpha = layer.swiglu_alpha, limit = layer.swiglu_limit;
+    for (int64_t i = 0; i < n; ++i) {
+      gate[i] = alpha * (gate[i] > limit ? limit : gate[i]);
+      up[i] = (std::clamp(up[i], -limit, limit) + 1) / alpha;
+    }
   }
 
   void route(const DecoderLayer& layer, bool again) {
@@ -298,7 +313,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     const int64_t head_bytes = part.kept.capacity * row_bytes(sequence.format, d);
     char* const keys = part.kept.data + part.head * head_bytes;
     char* const values = keys + layer.kv_heads * head_bytes;
-    append(layer, part, keys, values);
+    if (!layer.shares) append(layer, part, keys, values);
     rotate(layer, sequence, {q_, layer.q.n, layer.q_norm}, part.head * group, group);
     for (int64_t i = 0; layer.temperature != 0.f && i < sequence.tokens(); ++i) {
       float* const queries = rotated_ + i * group * d;
@@ -306,8 +321,12 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     }
     const int64_t width = layer.heads * d;
     float* const out = attended_ + sequence.start * width + part.head * group * d;
-    const AttentionHead head{reinterpret_cast<const char*>(rotated_), keys, values, nullptr,
-                             reinterpret_cast<char*>(out)};
+    const AttentionHead head{reinterpret_cast<const char*>(rotated_),
+                             keys,
+                             values,
+                             nullptr,
+                             reinterpret_cast<char*>(out),
+                             layer.sinks ? layer.sinks + part.head * group : nullptr};
     const Attention all = attention_of(layer, part);
     float* const sums = part.pieces > 1 ? sums_ + part.pieces_before * slot_ : nullptr;
     for (int64_t piece = part.first; piece < part.last; ++piece)
