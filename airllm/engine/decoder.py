@@ -102,7 +102,7 @@ def _queries(ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None) -> tu
     q = _project(ops, x, layer, "q")
     if angles and a.value_dim == a.key_dim:
         return _rotate(ops, q, angles), q
-    return _rotate(ops, q, angles), np.empty((len(x), a.heads, a.value_dim), np.float32)
+    return _rotate(ops, q, angles), np.empty_like(q, shape=(len(x), a.heads, a.value_dim))
 
 
 def _project(ops: Any, x: np.ndarray, layer: Layer, part: str) -> np.ndarray:

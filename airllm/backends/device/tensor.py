@@ -302,5 +302,5 @@ def _concatenate(ops: TensorOps, parts: Sequence[Tensor]) -> Tensor:
 _FUNCTIONS: dict[Any, Any] = {
     np.concatenate: _concatenate,
     np.copyto: lambda ops, to, given: ops.assign(to, given),
-    np.empty_like: lambda ops, like: ops.empty(like.shape, like.dtype),
+    np.empty_like: lambda ops, like, shape=None: ops.empty(shape or like.shape, like.dtype),
 }
