@@ -88,7 +88,8 @@ def attention(
         k, v = _rotate(ops, _project(ops, x, layer, "k"), angles), _project(ops, x, layer, "v")
     for part in rows:
         if own:
-            part.cache.append(layer.index, part.of(k), part.of(v), ops.extension("assign"))
+            ways = ops.extension("assign"), ops.extension("append")
+            part.cache.append(layer.index, part.of(k), part.of(v), *ways)
         _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
     return ops.linear(
         attended.reshape(len(x), -1), layer["attention.output"], layer.get("attention.output_bias")
@@ -101,7 +102,7 @@ def _queries(ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None) -> tu
     q = _project(ops, x, layer, "q")
     if angles and a.value_dim == a.key_dim:
         return _rotate(ops, q, angles), q
-    return _rotate(ops, q, angles), np.empty((len(x), a.heads, a.value_dim), np.float32)
+    return _rotate(ops, q, angles), np.empty_like(q, shape=(len(x), a.heads, a.value_dim))
 
 
 def _project(ops: Any, x: np.ndarray, layer: Layer, part: str) -> np.ndarray:

@@ -15,6 +15,7 @@ from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine import backend_choice
 from airllm.engine.native_decode import why_not_native, why_op_by_op
+from airllm.engine.placement import why_not_on_device
 from airllm.engine.recommended_sampling import as_text, recommended_by
 from airllm.engine.speed import fastest, rate
 from airllm.files.open_weights import open_weights
@@ -80,7 +81,10 @@ def _backend(path: Path, config: ModelConfig) -> Iterator[str]:
     if not found.speeds and speeds and (faster := fastest(speeds)) != found.name:
         times = speeds[faster].tokens_per_second / max(speeds[found.name].tokens_per_second, 1e-9)
         yield f"  {faster} makes {rate(times)} times as many tokens: backend auto takes the fastest"
-    yield f"Decode:      {_decode(KernelBackend(found.name), config)}"
+    ops = KernelBackend(found.name)
+    yield f"Decode:      {_decode(ops, config)}"
+    if ops.extension("device_ops"):
+        yield f"Arrays:      {_arrays(ops, config)}"
 
 
 def _decode(ops: KernelBackend, config: ModelConfig) -> str:
@@ -89,6 +93,12 @@ def _decode(ops: KernelBackend, config: ModelConfig) -> str:
         return f"op by op: {why_not}"
     why_not = why_not_native(ops, config, "ends")
     return "all layers in one call" + (f", the rest op by op: {why_not}" if why_not else "")
+
+
+def _arrays(ops: KernelBackend, config: ModelConfig) -> str:
+    """Whether the model's arrays stay on the device, or why they go there for each op."""
+    why_not = why_not_on_device(ops, bool(config.experts))
+    return f"from host memory for each op: {why_not}" if why_not else "they stay on the device"
 
 
 def _architecture(c: ModelConfig) -> Iterator[str]:

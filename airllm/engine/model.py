@@ -18,6 +18,7 @@ from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.decoder import Angles, Rows, decoder_layer, unpacks_cache
 from airllm.engine.native_decode import BoundStep, FusedLayers, FusedStep
 from airllm.engine.parallel.tensor_parallel import Processes, Shard
+from airllm.engine.placement import OnDevice, Weights, all_movable, why_not_on_device
 from airllm.engine.rope_tables import Rotation
 from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels, passes
 from airllm.files.open_weights import open_weights
@@ -113,13 +114,29 @@ class Model:
         self.residency.fill(copies.pieces(self.layers, self.output))
 
     def use(self, ops: Any) -> None:
-        """Run on these ops from now on, with their native layers and step if they have them."""
+        """Run on these ops from now on, with their native layers and step or their device, if they can."""
         self.ops = ops
+        self.on_device = self._move(ops)
         self._row_ops: dict[RowKernels, Any] = {}
         self.fused = FusedLayers(ops, self.layers, self.residency.whole)
         ends = (self.embedding, self.output_norm, self.output)
         self.step = FusedStep(ops, self.fused, self.config, *ends)
         self._bound: WeakKeyDictionary[Cache, BoundStep] = WeakKeyDictionary()
+
+    def _move(self, ops: Any) -> OnDevice | None:
+        """The model on the device of these ops; None if it stays in host memory: `why_not_on_device`."""
+        given = ops.backend if isinstance(ops, ExactOps) else ops
+        experts = any(layer.experts for layer in self.layers)
+        self.why_not_on_device = why_not_on_device(given, experts, self.residency.whole, bool(self.shard))
+        if self.why_not_on_device:
+            return None
+        there = given.extension("device_ops")()
+        weights = Weights(self.layers, self.embedding, self.output_norm, self.output)
+        try:
+            return OnDevice(ExactOps(there) if isinstance(ops, ExactOps) else there, there, weights)
+        except NotImplementedError as error:
+            self.why_not_on_device = str(error)
+            return None
 
     @cached_property
     def fingerprint(self) -> str:
@@ -142,7 +159,8 @@ class Model:
         return f"<Model {self.weights.path.name}: {self.config.in_short}, {self.ops!r}>"
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file, and free what is on a device."""
+        self.on_device = None
         self.residency.close()
         self.weights.close()
 
@@ -177,7 +195,19 @@ class Model:
         """
         rows = _rows(tokens, caches)
         angles = self._begin(rows, outputs)
-        x = self._embed([token for sequence in tokens for token in sequence])
+        ids = [token for sequence in tokens for token in sequence]
+        if self.on_device and all_movable(caches):
+            x = self._forward_on_device(self.on_device, ids, angles, rows)
+        else:
+            x = self._forward_on_host(ids, angles, rows, kernels)
+        for part, sequence in zip(rows, tokens, strict=True):
+            part.cache.extend(sequence)
+        return [part.of(x) for part in rows]
+
+    def _forward_on_host(
+        self, ids: list[int], angles: list[Angles], rows: list[Rows], kernels: RowKernels | None
+    ) -> np.ndarray:
+        x = self._embed(ids)
         fused = self._is_fused(rows, kernels)
         ops = self._ops_for(kernels)
         for some in self.residency.layer_parts():
@@ -185,9 +215,28 @@ class Model:
                 self.fused.run(x, angles, rows, only=some)
             else:
                 x = self._through_layers(ops, self.layers[some], x, angles, rows)
-        for part, sequence in zip(rows, tokens, strict=True):
-            part.cache.extend(sequence)
-        return [part.of(x) for part in rows]
+        return x
+
+    def _forward_on_device(
+        self, there: OnDevice, ids: list[int], angles: list[Angles], rows: list[Rows]
+    ) -> Any:
+        *_, x = self._layers_on_device(there, ids, angles, rows)
+        return x
+
+    def _layers_on_device(
+        self, there: OnDevice, ids: list[int], angles: list[Angles], rows: list[Rows]
+    ) -> Generator[Any]:
+        """Yield the hidden states after each layer."""
+        for part in rows:
+            there.hold(part.cache, part.stop - part.start)
+        moved = [there.move_angles(each) for each in angles]
+        x = there.ops.embedding(np.array(ids, np.int64), there.weights.embedding)
+        x = x.astype(np.float32, copy=False)
+        if self.config.embedding_scale != 1:
+            x *= np.float32(self.config.embedding_scale)
+        for layer in there.weights.layers:
+            x = self._through_layers(there.ops, [layer], x, moved, rows)
+            yield x
 
     def _is_fused(self, rows: Sequence[Rows], kernels: RowKernels | None) -> bool:
         """Whether native calls run the layers: for few rows, or any number that meets the same kernels."""
@@ -263,10 +312,14 @@ class Model:
     def layer_by_layer(self, token: int, cache: Cache) -> Generator[np.ndarray]:
         """Yield the hidden state (1, width), float32, of a sequence's next token after each layer.
 
-        Each layer runs when its state is requested. The cache does not grow.
+        Each layer runs when its state is requested. The cache does not grow. On a device, the states are
+        there.
         """
         rows = _rows([[token]], [cache])
         angles = self._begin(rows)
+        if self.on_device and all_movable([cache]):
+            yield from self._layers_on_device(self.on_device, [token], angles, rows)
+            return
         x = self._embed([token])
         fused, ops = self._is_fused(rows, None), self._ops_for(self.kernels_of(1))
         for some in self.residency.layer_parts():
@@ -407,14 +460,23 @@ class Model:
         """Logits (rows, vocabulary), float32, of hidden states (rows, width). Without `kernels`, by those for
         few rows.
         """
-        c, ops = self.config, self._ops_for(kernels or self.kernels_of(1))
-        normed = ops.rms_norm(hidden, self.output_norm, c.norm_eps)
-        logits = self._output_of(ops, normed)
+        c = self.config
+        if isinstance(hidden, np.ndarray):
+            ops = self._ops_for(kernels or self.kernels_of(1))
+            logits = self._output_of(ops, ops.rms_norm(hidden, self.output_norm, c.norm_eps))
+        else:
+            logits = self._logits_on_device(hidden)
         if c.logit_softcap:
             logits = np.tanh(logits / c.logit_softcap, out=logits) * np.float32(c.logit_softcap)
         if c.logit_scale != 1:
             logits *= np.float32(c.logit_scale)
         return self.shard.gather_logits(logits) if self.shard else logits
+
+    def _logits_on_device(self, hidden: Any) -> np.ndarray:
+        assert self.on_device
+        ops, weights = self.on_device.ops, self.on_device.weights
+        normed = ops.rms_norm(hidden, weights.output_norm, self.config.norm_eps)
+        return ops.linear(normed, weights.output).numpy()
 
     def _output_of(self, ops: Any, normed: np.ndarray) -> np.ndarray:
         if self.residency.whole:

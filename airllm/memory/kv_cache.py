@@ -153,6 +153,17 @@ class Cache:
         """A layer's keys and values, without the tokens that are dropped."""
         return self._of_layer[layer]
 
+    def put_layer(self, layer: int, both: Any) -> None:
+        """Keep a layer's keys and values in another array from now on, such as one on a device. It may have
+        less room than `room_of` says, but what `layer` has.
+        """
+        self._of_layer[layer] = LayerCache(both[0], both[1], both, self._of_layer[layer].is_ring)
+
+    def room_of(self, layer: int) -> int:
+        """The most tokens that a layer keeps."""
+        rooms = zip(self.layout.parts, self.layout.rooms, strict=True)
+        return next(room for part, room in rooms if layer in part.layers)
+
     def dropped_of(self, layer: int) -> int:
         """How many of the first tokens a layer lacks."""
         return self.dropped if self._of_layer[layer].is_ring else 0
@@ -169,11 +180,16 @@ class Cache:
         keys: np.ndarray,
         values: np.ndarray,
         assign: Callable[[np.ndarray, np.ndarray], Any] | None = None,
+        append: Callable[[Any, int, Any, Any], None] | None = None,
     ) -> None:
         """Store keys and values (tokens, kv_heads, head_dim), float32, of new tokens after a layer's others.
-        They become valid by `extend`. `assign` may be a faster `numpy.copyto` for floats.
+        They become valid by `extend`. `assign` may be a faster `numpy.copyto` for floats, and `append` may
+        write both to a layer on a device, from a place on.
         """
         start, kept = self.length - self.dropped_of(layer), self.layer(layer)
+        if append:
+            append(kept.both, start, keys, values)
+            return
         put = np.copyto if self.dtype == "q8_0" or assign is None else assign
         for rows, new in ((kept.keys, keys), (kept.values, values)):
             put(rows[:, start : start + len(keys)], self._encode(new.swapaxes(0, 1)))
@@ -219,11 +235,9 @@ class Cache:
     def _drop(self, dropped: int) -> None:
         """Drop tokens of the layers with a window, so that they lack the first `dropped`."""
         kept, before = self.length - dropped, dropped - self.dropped
-        for part, arrays in self._parts():
-            if self.layout.is_ring(part):
-                for array in arrays:
-                    for run in array.reshape(-1, *array.shape[3:]):
-                        run[:kept] = run[before : before + kept]
+        for layer in self._of_layer.values():
+            for run in (*layer.keys, *layer.values) if layer.is_ring else ():
+                run[:kept] = run[before : before + kept]
         self.dropped = dropped
 
     def _may_lack(self, dropped: int, length: int) -> bool:
@@ -261,15 +275,28 @@ class Cache:
             found = f"a prefix of {length} tokens of a cache of {other.length}"
             raise ValueError(f"{found}, expected {max(other.shortest, 1)} to {other.length}")
         self.truncate(0)
-        for (own, _), (array, dropped) in zip(self._runs(), other._runs(), strict=True):
-            rows = length - dropped
-            _allocate_runs(own, rows)
-            np.copyto(own[:, :, :, :rows], array[:, :, :, :rows])
+        if other.is_on_device:
+            for layer, kept in other._of_layer.items():
+                assert kept.both is not None
+                self.put_layer(layer, kept.both[:, :, : length - other.dropped_of(layer)].copy())
+        else:
+            self._copy_runs(other, length)
         for layer in self.layout.recurrent:
             for after, state in zip(self.states(layer)[1], other.states(layer)[0], strict=True):
                 np.copyto(after, state)
         self.long, self.dropped = other.long, other.dropped
         self.extend(other.tokens[:length])
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether keys and values are in arrays on a device: `put_layer`."""
+        return any(not isinstance(layer.keys, np.ndarray) for layer in self._of_layer.values())
+
+    def _copy_runs(self, other: Cache, length: int) -> None:
+        for (own, _), (array, dropped) in zip(self._runs(), other._runs(), strict=True):
+            rows = length - dropped
+            _allocate_runs(own, rows)
+            np.copyto(own[:, :, :, :rows], array[:, :, :, :rows])
 
     def _clear_states(self) -> None:
         for arrays in self._states[self._now].values():

@@ -13,6 +13,7 @@ from airllm.backends.device.module import functions_of
 from tensor_ops_opencl.devices import driver
 from tensor_ops_opencl.kernel_text import stored_formats
 from tensor_ops_opencl.launches import KERNELS
+from tensor_ops_opencl.place import device_ops
 from tensor_ops_opencl.selection import choice
 from tensor_ops_opencl.survey import build_report, device, device_infos, get_opencl_info, variants
 
@@ -21,8 +22,10 @@ __all__ = [
     "build_report",
     "calls",
     "copies",
+    "counters",
     "device",
     "device_infos",
+    "device_ops",
     "get_opencl_info",
     "only_when_asked",
     "select",
@@ -33,7 +36,7 @@ __all__ = [
     "variants",
 ]
 
-calls, copies = driver.calls, driver.copies
+calls, copies, counters = driver.calls, driver.copies, driver.counters
 select, use_device, try_again = choice.select, choice.use_device, choice.try_again
 only_when_asked, unusable = choice.only_when_asked, choice.unusable
 __getattr__, __dir__ = functions_of(globals(), KERNELS)

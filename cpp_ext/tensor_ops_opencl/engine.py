@@ -32,6 +32,9 @@ def _log_of(message: str) -> str:
     return log if log.strip() else message
 
 
+_NOT_SET = object()
+
+
 class Program:
     """The kernel source compiled for one device in one context, each family of kernels when first needed,
     with a kernel object per name and thread.
@@ -58,22 +61,34 @@ class Program:
                         raise RuntimeError(why_not_built(self.device, error)) from error
         return self._built[family]
 
-    def kernel(self, family: str, name: str) -> Any:
-        """This thread's kernel object: its arguments are state, so threads must not share it."""
+    def kernel(self, family: str, name: str) -> tuple[Any, list]:
+        """This thread's kernel object, and the arguments that it has: they are state, so threads must not
+        share it.
+        """
         kernels = self._own.__dict__
         if name not in kernels:
             import pyopencl as cl
 
-            kernels[name] = cl.Kernel(self.build(family), name)
+            kernel = cl.Kernel(self.build(family), name)
+            kernels[name] = kernel, [_NOT_SET] * kernel.num_args
         return kernels[name]
 
     def launch(self, queue: Any, launch: Launch, memory: Mapping[str, Any], after: Sequence[Any] = ()) -> Any:
         """Enqueue a kernel with the buffers that its arguments name; return its event."""
+        import pyopencl as cl
+
+        kernel, known = self.kernel(launch.family, launch.kernel)
+        for i, argument in enumerate(launch.arguments):
+            if isinstance(argument, str):
+                kernel.set_arg(i, memory[argument])
+                known[i] = _NOT_SET
+            elif argument is not known[i]:  # most numbers are those of the last launch
+                kernel.set_arg(i, argument)
+                known[i] = argument
         items = (launch.groups * launch.group,), (launch.group,)
-        arguments = (memory[a] if isinstance(a, str) else a for a in launch.arguments)
-        kernel = self.kernel(launch.family, launch.kernel)
-        event = kernel(queue, *items, *arguments, wait_for=list(after) or None)
+        event = cl.enqueue_nd_range_kernel(queue, kernel, *items, wait_for=list(after) or None)
         driver.launched.add()
+        driver.counters.add(launches=1, submits=1)
         return event
 
 

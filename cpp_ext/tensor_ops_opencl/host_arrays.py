@@ -49,6 +49,7 @@ class _Memory:
             buffer = self.engine.pool.allocate(_span(array))
             cl.enqueue_copy(self.engine.queue, buffer, _bytes(array), is_blocking=False)
             driver.copied.add()
+            driver.counters.add(uploaded=_span(array))
             self.buffers.append((array, buffer))
         return buffer
 
@@ -64,6 +65,7 @@ class _Memory:
         import pyopencl as cl
 
         queue, buffer = self.engine.queue, self._existing_buffer(out)
+        driver.counters.add(waits=1)
         map_buffer: Any = cl.enqueue_map_buffer  # its type annotation lacks most dtypes
         if buffer.flags & cl.mem_flags.USE_HOST_PTR:
             mapped, _ = map_buffer(queue, buffer, cl.map_flags.READ, 0, (out.nbytes,), np.uint8)
@@ -71,6 +73,7 @@ class _Memory:
         else:
             cl.enqueue_copy(queue, _bytes(out), buffer)
             driver.copied.add()
+            driver.counters.add(downloaded=out.nbytes)
 
     def _own(self, array: np.ndarray) -> Any:
         """The buffer of exactly this memory, or a new one on this memory if the device shares it."""

@@ -22,6 +22,8 @@ _FEW_VECTORS = 8
 _MANY_QUERIES = 16  # from this many, attention uses tiles
 _LONGEST_DOT = 512  # of attention by tiles: a tile computes a score as one sum
 _FEWEST_KEYS = 256  # keys per work-group, at least
+VECTORS_ON_CPU = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1")  # cpu_devices/linear.h reads them by eight
+SHARES = 8  # of such a product, per compute unit
 _SCRATCH_FLOATS = 22  # per work-group and step of k: cpu_devices/matmul.inc
 
 
@@ -247,6 +249,10 @@ def _product(call: Call, x: str, weight: str, bias: str | None, m: int, scale: n
     n, k = stored.shape
     memory = (*call.given_names(x, weight), bias if has_bias else None, "out")
     types = (*call.types(x), np.uint32(type_of(call.arrays[bias]) if bias and has_bias else 0))
+    if call.form == "cpu" and name in VECTORS_ON_CPU and k % 32 == 0 and types[0] == TYPES["float32"]:
+        groups = min(n, SHARES * call.compute_units)
+        arguments = (*memory, *_numbers(m, n, k), scale, types[1])
+        return Plan((Launch("linear", f"cpu_linear_{name}", arguments, groups),))
     if m > _FEW_VECTORS and call.form == "gpu":
         rows = stored.data if is_quantized(stored) else stored
         row_bytes = rows.shape[-1] * rows.dtype.itemsize

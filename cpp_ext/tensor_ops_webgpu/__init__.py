@@ -13,6 +13,7 @@ from tensor_ops_webgpu.arrays import Array
 from tensor_ops_webgpu.devices import driver
 from tensor_ops_webgpu.kernel_text import stored_formats
 from tensor_ops_webgpu.launches import KERNELS
+from tensor_ops_webgpu.place import device_ops
 from tensor_ops_webgpu.selection import choice
 from tensor_ops_webgpu.survey import device, device_infos, get_webgpu_info, variants
 from tensor_ops_webgpu.transfer import to_device
@@ -22,8 +23,10 @@ __all__ = [
     "Array",
     "calls",
     "copies",
+    "counters",
     "device",
     "device_infos",
+    "device_ops",
     "get_webgpu_info",
     "only_when_asked",
     "select",
@@ -35,7 +38,7 @@ __all__ = [
     "variants",
 ]
 
-calls, copies = driver.calls, driver.copies
+calls, copies, counters = driver.calls, driver.copies, driver.counters
 select, use_device, try_again = choice.select, choice.use_device, choice.try_again
 only_when_asked, unusable = choice.only_when_asked, choice.unusable
 __getattr__, __dir__ = functions_of(globals(), KERNELS)

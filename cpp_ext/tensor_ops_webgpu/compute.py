@@ -19,7 +19,7 @@ def compute_on_host(
 ) -> None:
     """Compute an op's results from NumPy arrays on an open device, and wait for them."""
     arrays = {n: np.ascontiguousarray(a) if type(a) is np.ndarray else a for n, a in arrays.items()}
-    call = Call(op, arrays, parameters, results)
+    call = Call(op, arrays, parameters, results, opened.lanes)
     blocks = {n: opened.upload(memory_of(a), f"{op}: {n}") for n, a in arrays.items() if call.has(n)}
     memory = compute(opened, call, blocks)
     for name, out in results.items():

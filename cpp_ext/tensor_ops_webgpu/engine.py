@@ -3,14 +3,15 @@
 import functools
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from tensor_ops_webgpu.devices import Device, driver
 from tensor_ops_webgpu.kernel_text import text
-from tensor_ops_webgpu.launches import Launch
+from tensor_ops_webgpu.launches import LANES, LANES_ON_CPU, Launch
 
 _KEPT = 1 << 28  # bytes of freed buffers to keep
 _NUMBERS = 512  # bytes of the largest struct of numbers
@@ -36,6 +37,7 @@ class Engine:
     def __init__(self, device: Device):
         import wgpu
 
+        self.lanes = LANES_ON_CPU if device.kind == "CPU" else LANES
         self.label, self.lock = device.label, threading.RLock()
         self.most_steps = _LLVMPIPE_STEPS if device.name.startswith("llvmpipe") else None
         self.limits = {name: device.adapter.limits[name] for name in _LIMITS}
@@ -45,6 +47,10 @@ class Engine:
         self._numbers = self.handle.create_buffer(size=_NUMBERS, usage=uniform)
         self._nothing = self.handle.create_buffer(size=16, usage=self.usage)
         self._pipelines: dict[tuple, Any] = {}
+        self.alignment = self.handle.limits["min-storage-buffer-offset-alignment"]
+        self._apart = self.handle.limits["min-uniform-buffer-offset-alignment"]
+        self._read: Any = None
+        self._many_numbers: Any = None  # of all launches of a submit
         self.freed: deque = deque()
         # All buffers: one held only by a Block would be finalized with it if both are in a cycle.
         self._held: set = set()
@@ -85,6 +91,11 @@ class Engine:
     def upload(self, array: np.ndarray, what: str) -> Block:
         """Copy a dense array to a new block."""
         block = self.block(array.nbytes, what)
+        self.write(block, array)
+        return block
+
+    def write(self, block: Block, array: np.ndarray) -> None:
+        """Copy a dense array to the beginning of a block."""
         flat = array.reshape(-1).view(np.uint8)
         if rest := -flat.size % 4:  # copies must be whole words
             flat = np.concatenate([flat, np.zeros(rest, np.uint8)])
@@ -92,14 +103,13 @@ class Engine:
             with self.lock:
                 self.handle.queue.write_buffer(block.buffer, 0, flat)
             driver.copied.add()
-        return block
+            driver.counters.add(uploaded=flat.nbytes)
 
     def download(self, block: Block, out: np.ndarray) -> None:
         """Wait for a block's values and copy them to a dense array."""
         with self.lock:
             found = self.handle.queue.read_buffer(block.buffer, 0, -(-out.nbytes // 4) * 4)
-        out.reshape(-1).view(np.uint8)[:] = np.frombuffer(found, np.uint8)[: out.nbytes]
-        driver.copied.add()
+        _fill(out, found)
 
     # ---- kernels ----
 
@@ -108,30 +118,102 @@ class Engine:
 
         NotImplementedError if an invocation takes more steps than this device allows.
         """
+        self.check_steps(launch)
+        with self.lock:
+            numbers = _bytes_of(launch)
+            self.handle.queue.write_buffer(self._numbers, 0, numbers)
+            self._run([(launch, (self._numbers, 0), _places(launch, blocks))])
+
+    def submit(
+        self,
+        launches: Sequence[tuple[Launch, Mapping[str, tuple[Block, int, int]]]],
+        wanted: tuple[Block, int, np.ndarray] | None = None,
+    ) -> None:
+        """Submit launches at once, with places in blocks (block, offset, bytes). Then wait for what is
+        `wanted`: the array that lies at an offset of a block.
+        """
+        with self.lock:
+            numbers = [_bytes_of(launch) for launch, _ in launches]
+            starts = [0, *accumulate(-(-len(each) // self._apart) * self._apart for each in numbers)]
+            every = bytearray(starts[-1] + _NUMBERS)
+            for at, each in zip(starts, numbers, strict=False):
+                every[at : at + len(each)] = each
+            uniforms = self._room_for_numbers(len(every))
+            if launches:
+                self.handle.queue.write_buffer(uniforms, 0, every, 0, starts[-1])
+                driver.counters.add(uploaded=starts[-1])
+            given = zip(launches, starts, strict=False)
+            self._run([(launch, (uniforms, at), places) for (launch, places), at in given], wanted)
+
+    def _room_for_numbers(self, nbytes: int) -> Any:
+        """A uniform buffer of so many bytes."""
+        if self._many_numbers is None or self._many_numbers.size < nbytes:
+            usage = self._numbers.usage
+            self._many_numbers = self.handle.create_buffer(size=_room(nbytes), usage=usage)
+        return self._many_numbers
+
+    def check_steps(self, launch: Launch) -> None:
+        """NotImplementedError if an invocation takes more steps than this device allows."""
         if self.most_steps and launch.steps > self.most_steps:
             found = f"webgpu: {launch.kernel} takes {launch.steps} steps on arrays of this size"
             raise NotImplementedError(f"{found}, expected at most {self.most_steps}: {self._limit}")
-        with self.lock:
-            pipeline = self._pipeline(launch)
-            numbers = b"".join(number.tobytes() for number in launch.numbers.values())
-            self.handle.queue.write_buffer(self._numbers, 0, numbers)
-            encoder = self.handle.create_command_encoder()
-            step = encoder.begin_compute_pass()
-            step.set_pipeline(pipeline)
-            step.set_bind_group(0, self._bind_group(pipeline, launch, blocks))
-            step.dispatch_workgroups(launch.groups)
-            step.end()
-            self.handle.queue.submit([encoder.finish()])
-        driver.launched.add()
 
-    def _bind_group(self, pipeline: Any, launch: Launch, blocks: Mapping[str, Block]) -> Any:
-        memory = [*launch.inputs.values(), *launch.outputs.values()]
-        buffers = [self._numbers, *(blocks[m].buffer if m in blocks else self._nothing for m in memory)]
-        entries = [{"binding": place, "resource": {"buffer": buffer}} for place, buffer in enumerate(buffers)]
+    def _run(
+        self,
+        launches: Sequence[tuple[Launch, tuple[Any, int], Mapping[str, tuple[Block, int, int]]]],
+        wanted: tuple[Block, int, np.ndarray] | None = None,
+    ) -> None:
+        """Submit launches with where their numbers and their memory lie, and read what is wanted."""
+        encoder = self.handle.create_command_encoder()
+        if launches:
+            step = encoder.begin_compute_pass()
+            for launch, numbers, places in launches:
+                pipeline = self._pipeline(launch)
+                step.set_pipeline(pipeline)
+                step.set_bind_group(0, self._bind_group(pipeline, launch, numbers, places))
+                step.dispatch_workgroups(launch.groups)
+                driver.launched.add()
+            step.end()
+        if wanted:
+            block, offset, out = wanted
+            staging = self._staging(-(-out.nbytes // 4) * 4)
+            encoder.copy_buffer_to_buffer(block.buffer, offset, staging, 0, staging.size)
+        self.handle.queue.submit([encoder.finish()])
+        driver.counters.add(launches=len(launches), submits=1)
+        if wanted:
+            staging.map_sync("READ")
+            _fill(out, staging.read_mapped(copy=False))
+            staging.unmap()
+
+    def _staging(self, nbytes: int) -> Any:
+        """A buffer of so many bytes that the host can read."""
+        import wgpu
+
+        usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+        if self._read is None or self._read.size != nbytes:
+            self._read = self.handle.create_buffer(size=nbytes, usage=usage)
+        return self._read
+
+    def _bind_group(
+        self,
+        pipeline: Any,
+        launch: Launch,
+        numbers: tuple[Any, int],
+        places: Mapping[str, tuple[Block, int, int]],
+    ) -> Any:
+        buffer, start = numbers
+        resources = [{"buffer": buffer, "offset": start, "size": _NUMBERS}]
+        for memory in (*launch.inputs.values(), *launch.outputs.values()):
+            if memory in places:
+                block, offset, nbytes = places[memory]
+                resources.append({"buffer": block.buffer, "offset": offset, "size": -(-nbytes // 4) * 4})
+            else:
+                resources.append({"buffer": self._nothing, "offset": 0, "size": 16})
+        entries = [{"binding": place, "resource": each} for place, each in enumerate(resources)]
         return self.handle.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
 
     def _pipeline(self, launch: Launch) -> Any:
-        key = launch.kernel, launch.group, launch.reads_blocks
+        key = launch.kernel, launch.group, launch.reads_blocks, launch.format, launch.lanes
         if key not in self._pipelines:
             self._pipelines[key] = self._compile(launch)
         return self._pipelines[key]
@@ -155,6 +237,23 @@ class Engine:
             return self.handle.create_compute_pipeline(layout=layout, compute=compute)
         except wgpu.GPUError as error:
             raise RuntimeError(f"webgpu: {self.label} does not compile {launch.kernel}: {error}") from error
+
+
+def _bytes_of(launch: Launch) -> bytes:
+    """The numbers of a launch as their struct."""
+    return b"".join(number.tobytes() for number in launch.numbers.values())
+
+
+def _places(launch: Launch, blocks: Mapping[str, Block]) -> dict[str, tuple[Block, int, int]]:
+    """Whole blocks as places."""
+    return {name: (block, 0, block.buffer.size) for name, block in blocks.items()}
+
+
+def _fill(out: np.ndarray, found: Any) -> None:
+    """Copy what was read from the device to a dense array."""
+    out.reshape(-1).view(np.uint8)[:] = np.frombuffer(found, np.uint8)[: out.nbytes]
+    driver.copied.add()
+    driver.counters.add(downloaded=out.nbytes, waits=1)
 
 
 def _room(size: int) -> int:

@@ -49,7 +49,7 @@ class _Arrays:
     ) -> None:
         opened = next(iter(results.values())).engine
         blocks = {name: memory_of(a).store.block for name, a in arrays.items()}
-        memory = compute(opened, Call(op, arrays, parameters, results), blocks)
+        memory = compute(opened, Call(op, arrays, parameters, results, opened.lanes), blocks)
         for name, out in results.items():
             out.store.block = memory[name]
 

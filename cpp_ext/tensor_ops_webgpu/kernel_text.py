@@ -57,6 +57,13 @@ fn block_value(format: u32, i: u32) -> f32 {{
 }}
 """
 _CASE = "case {number}u: {{ return {name}(i / {values}u * {bytes}u, i % {values}u); }}"
+_ONE_FORMAT = """
+const LANES = {lanes}u;
+const BLOCK_BYTES = {bytes}u;
+fn product(block: u32, at: u32) -> f32 {{
+  return product_{name}(block, at);
+}}
+"""
 _UNPACKS = re.compile(r"^fn (\w+)\(block: u32, i: u32\) -> f32", re.MULTILINE)
 
 
@@ -65,15 +72,26 @@ def text(launch: Launch) -> str:
     stored = STORED[launch.kernel] if launch.reads_blocks else ""
     parts = [f"const GROUP = {launch.group}u;\n", _file("dtypes"), _numbers(launch)]
     for place, name in enumerate(launch.inputs, start=1):
-        other = f"block_value(numbers.{name}_type, i)" if name == stored else "0.0"
+        other = f"block_value(numbers.{name}_type, i)" if name == stored and not launch.format else "0.0"
         parts.append(_INPUT.format(name=name, place=place, other=other))
         if f"{name}_n1" in launch.numbers:
             parts.append(_START.format(name=name))
     for place, name in enumerate(launch.outputs, start=1 + len(launch.inputs)):
         parts.append(_OUTPUT.format(name=name, place=place))
-    if stored:
+        if f"{name}_n1" in launch.numbers:
+            parts.append(_START.format(name=name))
+    if launch.format:
+        parts += _one_format(launch, stored)
+    elif stored:
         parts += [_file("formats").replace("ARRAY", stored), _block_value()]
     return "\n".join([*parts, _file("formulas"), _file("groups"), _file(launch.kernel)])
+
+
+def _one_format(launch: Launch, stored: str) -> list[str]:
+    """The products of one format of blocks of 32."""
+    name = launch.format
+    constants = _ONE_FORMAT.format(name=name, bytes=FORMATS[name].bytes, lanes=launch.lanes)
+    return [_file("blocks_32").replace("ARRAY", stored), constants]
 
 
 @functools.cache

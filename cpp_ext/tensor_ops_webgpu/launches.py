@@ -9,7 +9,7 @@ import numpy as np
 
 from airllm.backends.device import launch_plan
 from airllm.backends.device.launch_plan import FORMATS, TYPES, KernelCall, ceil_div, is_quantized
-from airllm.backends.device.strides import leading_strides
+from airllm.backends.device.strides import element_strides, leading_strides
 
 _HALVES = ("float16", "bfloat16")
 _MOST_GROUPS = 65535
@@ -19,13 +19,18 @@ _REDUCTION = 8  # steps of a work-group's reduction
 _FEW_ROWS = 4
 _FEW_VECTORS = 8
 _TILE = 64
+# Invocations for a row of blocks: on a GPU neighbours should read what is adjacent, on a CPU all read one
+# element of x.
+LANES, LANES_ON_CPU = 8, 2
 _KEYS = 128  # keys per step of attention
 _MOST_COLUMNS = 4 * _KEYS  # columns of v, at most
 _FORMULAS = {"silu": 1, "swiglu": 1, "gelu": 2, "geglu": 2}
 _ERF = 3
 
 # Inputs that may be in a block format.
-STORED = {"matmul_tile": "b", "linear_row": "b", "embedding": "table", "copy": "x"}
+STORED = {"matmul_tile": "b", "linear_row": "b", "linear_blocks": "b", "embedding": "table", "copy": "x"}
+# Formats of 32 values that linear_blocks reads as words: a kernel for each, since that is faster.
+BLOCKS_32 = ("q8_0", "q4_0", "q4_1")
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Launch:
     A binding's memory is the name of an array parameter, of a result ("out" or "out0", "out1") or of scratch
     memory, or None for an array that was not given. `steps` is the maximum of loop iterations in an
     invocation. An invocation writes pairs of neighbours; with `by_row`, pairs within a row, so two rows may
-    share a word.
+    share a word. `format`: the only one that the kernel reads, if it is made for one.
     """
 
     kernel: str
@@ -46,6 +51,8 @@ class Launch:
     group: int
     steps: int
     by_row: bool = True
+    format: str = ""
+    lanes: int = 0
 
     @property
     def reads_blocks(self) -> bool:
@@ -59,9 +66,10 @@ Plan: TypeAlias = launch_plan.Plan[Launch]
 
 @dataclass(frozen=True)
 class Call(KernelCall):
-    """The input of a plan: the call, and the results by name."""
+    """The input of a plan: the call, the results by name, and the `lanes` of rows of blocks."""
 
     results: Mapping[str, Any]
+    lanes: int = LANES
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -88,6 +96,11 @@ class Call(KernelCall):
         groups = min(tasks, _MOST_GROUPS)
         all_steps = ceil_div(tasks, groups) * (steps + 1)
         return Launch(kernel, given, outputs, types | rest, groups, group, all_steps)
+
+
+def number(value: float) -> np.float32:
+    """A number for a kernel."""
+    return np.float32(value)
 
 
 def _type(array: Any) -> np.uint32:
@@ -197,12 +210,30 @@ def _transposed_product(call: Call, x: str, weight: str, bias: str, m: int, scal
     """x @ weight^T, by pairs of weight rows for few rows of x, else by tiles."""
     n, k = call.arrays[weight].shape
     inputs = {"a": x, "b": weight, "bias": bias}
+    stored = call.arrays[weight]
+    if m <= _FEW_VECTORS and has_blocks_32(stored) and call.arrays[x].dtype == np.float32:
+        return of_blocks(call, inputs, m, n, k, scale)
     if m <= _FEW_VECTORS:
         group = 64 if k <= 4096 else _GROUP
         steps = ceil_div(k, group) * (m + 4) + m * (1 + 2 * _REDUCTION)
         return call.launch("linear_row", inputs, ceil_div(n, 2), steps, group, m=m, n=n, k=k, scale=scale)
     sizes = {"batch": 1, "m": m, "n": n, "k": k, "b_step": 0}
     return _tiles(call, inputs, sizes, 1, scale)
+
+
+def has_blocks_32(stored: Any) -> bool:
+    """Whether linear_blocks reads this weight."""
+    return is_quantized(stored) and stored.format in BLOCKS_32
+
+
+def of_blocks(
+    call: Call, inputs: Mapping[str, str], m: int, n: int, k: int, scale: np.float32, activation: int = 0
+) -> Launch:
+    """The product with blocks that are read as words, by `call.lanes` invocations for a row."""
+    tasks, steps = ceil_div(n, 64 // call.lanes), m * (ceil_div(k, 32 * call.lanes) + 2 * call.lanes + 1)
+    numbers = {"m": m, "n": n, "k": k, "scale": scale, "activation": activation}
+    launch = call.launch("linear_blocks", inputs, tasks, steps, 64, **numbers)
+    return replace(launch, format=call.arrays[inputs["b"]].format, lanes=call.lanes)
 
 
 def _attention(call: Call) -> Launch:
@@ -216,7 +247,10 @@ def _attention(call: Call) -> Launch:
     numbers |= {"scale": scale, "softcap": softcap}
     numbers |= {"window": min(call.parameters["window"] or 0, s + t)}
     numbers |= {"causal": int(call.parameters["causal"])}
-    numbers |= _start(call, "k", lead, 3) | _start(call, "v", lead, 3)
+    numbers |= _start(call, "q", call.shape[:-1], 1) | _start(call, "k", lead, 3) | _start(call, "v", lead, 3)
+    for name in ("k", "v"):
+        steps = element_strides(call.arrays[name], 2, 1)
+        numbers |= dict(zip((f"{name}_head", f"{name}_row"), steps, strict=True))
     numbers |= _start(call, "mask", call.shape[:-1], 1)
     of_keys = d + _REDUCTION + ceil_div(e, 2 * _KEYS) * (_KEYS + 1) + 3
     steps = ceil_div(s, _KEYS) * of_keys + _REDUCTION + 4

@@ -143,6 +143,7 @@ def run_form(form: str, family: str) -> dict:
 def plan_kernels(form: str, family: str):
     """The cases that launch kernels of a family, with their plans."""
     from kernel_cases import Case, cases
+    from tensor_cases import tensor_cases
 
     from tensor_ops_opencl.launches import Call, dense_plan, plan_of
 
@@ -150,6 +151,7 @@ def plan_kernels(form: str, family: str):
         for dtype in (np.float32, np.float16, np.int64, np.bool_):
             x = np.arange(2 * 3 * 70).reshape(2, 3, 70).astype(dtype).transpose(1, 0, 2)[:, :, :65]
             yield Case("dense_copy", {"x": x}, {"out": x.astype(np.float64)}), dense_plan(x, form, 1)
+    yield from ((case, plan) for of, case, plan in tensor_cases(form) if of == family)
     for case in cases(form):
         shape = next(iter(case.exact.values())).shape
         plan = plan_of(Call(case.op, case.arrays, case.parameters, shape, form, case.compute_units))

@@ -3,6 +3,8 @@
 import os
 import threading
 
+from airllm.backends.device.counters import Counters
+
 
 class Count:
     """A thread-safe counter."""
@@ -25,6 +27,7 @@ class Driver:
     def __init__(self, name: str) -> None:
         self.name = name
         self.launched, self.copied = Count(), Count()
+        self.counters = Counters()
         self._started_in: int | None = None
 
     @property

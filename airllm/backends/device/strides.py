@@ -56,3 +56,14 @@ def _join_axes(
         raise TooManyAxes(f"broadcast along {len(axes)} groups of axes, expected at most {most}")
     axes = [(1, (0,) * len(strides))] * (most - len(axes)) + axes
     return [size for size, _ in axes], [[steps[i] for _, steps in axes] for i in range(len(strides))]
+
+
+def shared_axes(shape: Sequence[int], arrays: Sequence[Any]) -> tuple[list[int], list[list[int]]]:
+    """Sizes (n1, n2, n3) of the leading axes of arrays of one shape, and each array's strides along the four
+    leading ones and the last, in elements.
+    """
+    lead = shape[:-1]
+    leading = [element_strides(array, len(lead), 1) for array in arrays]
+    sizes, strides = _join_axes(lead, leading, _LEADING_AXES)
+    last = [array.strides[-1] // array.dtype.itemsize if array is not None else 0 for array in arrays]
+    return sizes[1:], [[*steps, end] for steps, end in zip(strides, last, strict=True)]

@@ -4,6 +4,7 @@
 #include "../common/formulas.h"
 #include "../common/gpu_compat.h"
 #include "../common/packs.h"
+#include "../common/tensors.inc"
 #include "packs.h"
 
 GELU_ERF_FUNCTION(gelu_erf8, float8)

@@ -58,8 +58,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     let item = row / numbers.t / numbers.heads;
     let head = row / numbers.t % numbers.heads;
     let key_head = head / (numbers.heads / numbers.key_heads);
-    let k_rows = k_start(item) + key_head * numbers.s * numbers.d;
-    let v_rows = v_start(item) + key_head * numbers.s * numbers.e;
+    let q_row = q_start(row);
+    let k_rows = k_start(item) + key_head * numbers.k_head;
+    let v_rows = v_start(item) + key_head * numbers.v_head;
     let mask_row = mask_start(row);
     let keys = seen(row % numbers.t);
 
@@ -71,7 +72,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
       let key = key0 + lid;
       var score = negative_infinity();
       if (key < keys.y) {
-        score = capped(dot_product(row * numbers.d, k_rows + key * numbers.d) * numbers.scale);
+        score = capped(dot_product(q_row, k_rows + key * numbers.k_row) * numbers.scale);
         score = masked(score, mask_at(mask_row + key));
       }
       let new_top = larger(top, group_max(lid, score));
@@ -86,7 +87,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
         var sum = vec2<f32>();
         if (col < numbers.e) {
           for (var n = 0u; n < count; n++) {
-            let v = v_rows + (key0 + n) * numbers.e + col;
+            let v = v_rows + (key0 + n) * numbers.v_row + col;
             sum += weights[n] * vec2<f32>(v_at(v), v_at(v + 1u));
           }
         }

@@ -1,0 +1,282 @@
+"""`DeviceOps` whose calls are put off until their results are used, and then run together.
+
+Of a token alone, a layer is eight launches: the sum before a norm with the norm; queries, keys and values;
+their rotation with the write to the cache; attention; its output; the next sum and norm; gate and up with the
+activation; down. A result that is used otherwise is computed as it would be alone.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from airllm.backends.device.device_ops import FLOAT32, DeviceOps, Place
+from airllm.backends.device.tensor import Tensor
+from airllm.formats import Quantized
+
+_ACTIVATIONS = {"silu": 1, "tanh": 2, "none": 3}  # their numbers in kernels
+
+
+class _Sum:
+    """A sum that is put off."""
+
+    def __init__(self, ops: FusedOps, x: Tensor, y: Tensor):
+        self._ops, self._x, self._y = ops, x.alias(), y.alias()
+
+    def reads(self) -> Sequence[Tensor]:
+        """What it is computed from."""
+        return self._x, self._y
+
+    def settle(self, of: Tensor) -> None:
+        """Compute the sum alone."""
+        of.become(self._ops.add_now(self._x, self._y))
+
+    def norm(self, of: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """Compute the sum, and return its norm."""
+        total, normed = self._ops.add_rms_norm(self._x, self._y, weight, eps)
+        of.become(total)
+        return normed
+
+
+class _Products:
+    """The products of a row with matrices that lie one after the other in memory."""
+
+    def __init__(self, ops: FusedOps, x: Tensor, weight: Any, bias: Tensor | None):
+        self._ops, self.x, self._weight, self._bias = ops, x, weight, bias
+        self.memory = _data(weight).memory
+        self.results: dict[int, Tensor] = {}
+        self.out: Tensor | None = None
+
+    def reads(self) -> Sequence[Tensor]:
+        """What they are computed from, besides weights."""
+        return (self.x,)
+
+    def settle(self, of: Tensor) -> None:
+        """Compute all of them."""
+        self.out = self._ops.linear_now(self.x, self._whole(), self._whole_bias())
+        for i, tensor in self.results.items():
+            tensor.become(self.result(i))
+
+    def result(self, i: int) -> Tensor:
+        """One of them, once they are computed."""
+        assert self.out is not None
+        start, rows = sum(self.memory.stack[:i]), self.memory.stack[i]
+        return self.out[:, start : start + rows]
+
+    def gate(self, activation: int) -> Tensor | None:
+        """activation(first) * second, in one launch; None if there is no kernel."""
+        rows = self.memory.stack
+        if self.out is not None or self._bias is not None or len(rows) != 2 or len(self.x) != 1:
+            return None
+        result = self._ops.gated(self.x, self._whole(), rows[0], activation)
+        if result is not None:
+            self.results = {}  # they refer to this, and would be freed only by the collector of cycles
+        return result
+
+    def part(self, weight: Any) -> int:
+        """The index of one of the matrices."""
+        data = _data(weight)
+        row, starts = data.offset // data.strides[0], np.cumsum((0, *self.memory.stack))
+        return int(np.searchsorted(starts, row))
+
+    def _whole(self) -> Any:
+        data = _data(self._weight)
+        rows = sum(self.memory.stack)
+        whole: Any = Tensor(self._ops, self.memory, data.dtype, (rows, data.shape[1]))
+        return Quantized(whole, self._weight.format) if isinstance(self._weight, Quantized) else whole
+
+    def _whole_bias(self) -> Tensor | None:
+        if self._bias is None:
+            return None
+        return Tensor(self._ops, self._bias.memory, self._bias.dtype, (sum(self.memory.stack),))
+
+
+class _Rotation:
+    """A rotation of a view of `_Products.out`."""
+
+    def __init__(self, ops: FusedOps, x: Tensor, angles: tuple[Tensor, Tensor, bool]):
+        self._ops, self.x, self.angles = ops, x, angles
+
+    def reads(self) -> Sequence[Tensor]:
+        """What it is computed from."""
+        return (self.x,)
+
+    def settle(self, of: Tensor) -> None:
+        """Rotate alone."""
+        of.become(self._ops.rotate_now(self.x, *self.angles))
+
+
+class FusedOps(DeviceOps):
+    """`DeviceOps` that puts calls off."""
+
+    def __init__(self, backend: str, place: Place):
+        super().__init__(backend, place)
+        self._later: list[weakref.ref[Tensor]] = []  # tensors that have something pending
+        self._products: _Products | None = None
+        self._rotated: tuple[Tensor, _Rotation] | None = None
+        self._extensions["append"] = self.append
+        self.add_now = lambda x, y: DeviceOps.combine(self, "add", x, y)
+        self.linear_now = self._method("linear")
+        self.rotate_now: Callable[..., Tensor] = lambda *given: self.call(self._ops["apply_rope"], *given)
+
+    def _method(self, name: str) -> Callable[..., Any]:
+        return lambda *given, **named: self.call(self._ops[name], *given, **named)
+
+    def _put_off(self, tensor: Tensor, pending: Any) -> Tensor:
+        tensor.postpone(pending)
+        self._later.append(weakref.ref(tensor))
+        return tensor
+
+    def _before_write(self, to: Tensor) -> None:
+        """Compute what is pending and reads these values; forget products of these values, or in them."""
+        last = self._products
+        if last and last.out is not None and (to.overlaps(last.x) or to.overlaps(last.out)):
+            self._products = None
+        waiting = [(ref, tensor) for ref in self._later if (tensor := ref()) is not None and tensor.pending]
+        self._later = [ref for ref, _ in waiting]
+        for _, tensor in waiting:
+            pending: Any = tensor.pending
+            if pending and any(to.overlaps(each) for each in pending.reads()):
+                pending.settle(tensor)
+
+    # ---- sums and norms ----
+
+    def combine(self, name: str, x: Any, y: Any, out: Tensor | None = None) -> Tensor:
+        """As `DeviceOps.combine`; a sum of two arrays of one shape is put off."""
+        both = isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape
+        if out is not None and self._products and self._products.x is out:
+            self._products = None
+        if name != "add" or not both or (out is not None and not out.is_alone):
+            return super().combine(name, x, y, out)
+        later = _Sum(self, x, y)
+        return self._put_off(Tensor(self, None, FLOAT32, x.shape) if out is None else out, later)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float = 1e-6, out: Any = None) -> Tensor:
+        """The norm, with the sum that `x` is."""
+        if isinstance(x.pending, _Sum) and out is None:
+            return x.pending.norm(x, weight, eps)
+        return self.call(self._ops["rms_norm"], x, weight, eps, out=out)
+
+    # ---- products ----
+
+    def linear(self, x: Tensor, weight: Any, bias: Tensor | None = None, out: Any = None) -> Tensor:
+        """The product. Of one row with matrices of a stack, all are computed when the first is used; of more
+        too, if a matrix does not begin where kernels can take it.
+        """
+        data = _data(weight)
+        alone = not data.memory.stack or (len(x) > 1 and data.offset % self.place.alignment == 0)
+        if alone or out is not None or x.ndim != 2:
+            return self.linear_now(x, weight, bias, out=out)
+        known = self._products
+        if not known or known.x is not x or known.memory is not data.memory:
+            self._products = known = _Products(self, x, weight, bias)
+        place = known.part(weight)
+        if known.out is not None:
+            return known.result(place)
+        if place not in known.results:
+            shape = (len(x), data.shape[0])
+            known.results[place] = self._put_off(Tensor(self, None, FLOAT32, shape), known)
+        return known.results[place]
+
+    def swiglu(self, gate: Tensor, up: Tensor, out: Any = None) -> Tensor:
+        """silu(gate) * up, with the products that they are."""
+        fused = self._gate(gate, up, "silu") if out is None else None
+        return self.call(self._ops["swiglu"], gate, up, out=out) if fused is None else fused
+
+    def geglu(self, gate: Tensor, up: Tensor, approximate: str = "tanh", out: Any = None) -> Tensor:
+        """gelu(gate) * up, likewise."""
+        fused = self._gate(gate, up, approximate) if out is None else None
+        return self.call(self._ops["geglu"], gate, up, approximate, out=out) if fused is None else fused
+
+    def _gate(self, gate: Tensor, up: Tensor, activation: str) -> Tensor | None:
+        products = gate.pending
+        if not isinstance(products, _Products) or up.pending is not products:
+            return None
+        first, second = products.results.get(0), products.results.get(1)
+        if first is not gate or second is not up:
+            return None
+        self._products = None
+        return products.gate(_ACTIVATIONS[activation])
+
+    def gated(self, x: Tensor, weight: Any, rows: int, activation: int) -> Tensor | None:
+        """The gated product of a row; None if the device has no kernel of it."""
+        arrays = {"x": x, "weight": weight}
+        if not self.place.fuses("gated_linear", arrays) or x.offset % self.place.alignment:
+            return None
+        out = self.empty((1, rows))
+        self._start("gated_linear", arrays, {"activation": activation}, {"out": out}, of_ops=True)
+        return out
+
+    # ---- rotations, and the cache ----
+
+    def apply_rope_into(self, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out: Any) -> Tensor:
+        """The rotation; that of a part of products is put off."""
+        products = self._products
+        if out is not None or not products or products.out is None or x.memory is not products.out.memory:
+            return self.call(self._ops["apply_rope"], x, cos, sin, interleaved, out=out)
+        later = _Rotation(self, x, (cos, sin, interleaved))
+        result = self._put_off(Tensor(self, None, FLOAT32, x.shape), later)
+        if x.offset == 0:
+            self._rotated = result, later
+        return result
+
+    def append(self, kept: Tensor, start: int, keys: Tensor, values: Tensor) -> None:
+        """Write the keys and values (tokens, heads, d) of new tokens to a layer of a cache, from `start` on.
+        If keys and queries are to be rotated, all of it is one launch.
+        """
+        done = self._append_rotated(kept, start, keys, values)
+        self._products = None
+        if not done:
+            stop = start + len(keys)
+            for to, new in zip(kept, (keys, values), strict=True):
+                self.assign(to[:, start:stop], new.swapaxes(0, 1))
+
+    def _append_rotated(self, kept: Tensor, start: int, keys: Tensor, values: Tensor) -> bool:
+        (result, queries), self._rotated = self._rotated or (None, None), None
+        of_keys = keys.pending
+        later = isinstance(of_keys, _Rotation) and len(keys) == 1
+        if not later or result is None or result.pending is not queries:
+            return False
+        assert queries is not None and isinstance(of_keys, _Rotation)
+        q, k = queries.x, of_keys.x
+        same = of_keys.angles[0] is queries.angles[0] and values.memory is k.memory is q.memory
+        adjacent = same and k.offset == q.nbytes and values.offset == q.nbytes + k.nbytes
+        if not adjacent or not self.place.fuses("rope_append", {"x": q, "cache": kept}):
+            return False
+        cos, sin, interleaved = queries.angles
+        row = start * kept.shape[3]
+        numbers = {
+            "heads": q.shape[1], "kv_heads": k.shape[1], "dim": q.shape[2], "r": cos.shape[-1],
+            "interleaved": int(interleaved), "k_from": row,
+            "v_from": row + kept.strides[0] // kept.itemsize,
+            "head_step": kept.strides[1] // kept.itemsize,
+        }  # fmt: skip
+        out = self.empty(q.shape)
+        whole = Tensor(self, q.memory, FLOAT32, (numbers["heads"] + 2 * numbers["kv_heads"], numbers["dim"]))
+        arrays = {"x": whole, "cos": cos, "sin": sin}
+        self._start("rope_append", arrays, numbers, {"q": out, "cache": kept}, of_ops=True)
+        result.become(out)
+        return True
+
+    # ---- weights ----
+
+    def stack(self, parts: Sequence[Any]) -> list[Any]:
+        """Matrices of one format and row length, or vectors, one after the other in memory; views of it."""
+        data = [_blocks(each) for each in parts]
+        whole = self.to_device(np.concatenate(data))
+        whole.memory.stack = tuple(map(len, data))
+        starts = np.cumsum([0, *map(len, data)]).tolist()
+        views = [whole[a:b] for a, b in zip(starts, starts[1:], strict=False)]
+        of = parts[0].format if isinstance(parts[0], Quantized) else None
+        return [Quantized(view, of) for view in views] if of else views
+
+
+def _data(weight: Any) -> Any:
+    return weight.data if isinstance(weight, Quantized) else weight
+
+
+def _blocks(stored: Any) -> np.ndarray:
+    return stored.data if isinstance(stored, Quantized) else np.asarray(stored)

@@ -1,0 +1,306 @@
+"""Arrays that stay on a device: the operands and results of `DeviceOps`.
+
+They follow NumPy's protocols, so code written for NumPy arrays computes with them on the device: `np.add(x,
+y)`, `x *= 2`, `x[:, 3:5]`, `np.concatenate`. A function that the device does not have raises TypeError.
+Values reach the host only by `numpy()` or `numpy.asarray(tensor)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any, Protocol
+
+import numpy as np
+
+from airllm.backends.device.counters import Counters
+
+_ON_DEVICE = 4  # DLPack's kDLOpenCL: any device whose memory the host cannot read
+
+
+class Memory:
+    """Memory on a device. It is counted until nothing refers to it.
+
+    `stack`: the rows of each of several arrays that lie in it one after the other. `tensors`: how many
+    tensors are in it.
+    """
+
+    def __init__(self, buffer: Any, nbytes: int, counters: Counters):
+        self.buffer, self.nbytes, self._counters = buffer, nbytes, counters
+        self.stack: tuple[int, ...] = ()
+        self.tensors = 0
+        counters.add(resident=nbytes)
+
+    def __del__(self) -> None:
+        self._counters.add(resident=-self.nbytes)
+
+
+class TensorOps(Protocol):
+    """What a tensor asks of its ops. `elementwise`: NumPy's functions that `combine` computes."""
+
+    @property
+    def elementwise(self) -> Sequence[str]: ...
+
+    def device(self) -> str: ...
+
+    def empty(self, shape: tuple[int, ...], dtype: Any = ...) -> Tensor: ...
+
+    def dense(self, tensor: Tensor) -> Tensor: ...
+
+    def assign(self, to: Tensor, given: Any) -> None: ...
+
+    def combine(self, name: str, x: Any, y: Any, out: Tensor | None = None) -> Tensor: ...
+
+    def to_host(self, tensor: Tensor) -> np.ndarray: ...
+
+
+class Pending(Protocol):
+    """A computation that is put off until its result is used."""
+
+    def settle(self, of: Tensor) -> None:
+        """Compute it; `of` becomes the result."""
+
+
+class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array on a device, or a view of one: `strides` and `offset` are in bytes, as in NumPy."""
+
+    __slots__ = ("__weakref__", "_memory", "_offset", "_strides", "dtype", "ops", "pending", "shape")
+
+    def __init__(
+        self,
+        ops: TensorOps,
+        memory: Memory | None,
+        dtype: np.dtype,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None = None,
+        offset: int = 0,
+    ):
+        self.ops, self.dtype, self.shape = ops, dtype, shape
+        self._offset, self._memory = offset, memory
+        self._strides = dense_strides(shape, dtype.itemsize) if strides is None else strides
+        self.pending: Pending | None = None
+        if memory:
+            memory.tensors += 1
+
+    def __del__(self) -> None:
+        if self._memory:
+            self._memory.tensors -= 1
+
+    def postpone(self, pending: Pending) -> None:
+        """Have other values from now on, which are computed when they are used."""
+        if self._memory:
+            self._memory.tensors -= 1
+        self._memory, self.pending = None, pending
+        self._strides, self._offset = dense_strides(self.shape, self.itemsize), 0
+
+    def become(self, other: Tensor) -> None:
+        """Have the memory of another tensor of this shape."""
+        memory = other.memory
+        memory.tensors += 1
+        if self._memory:
+            self._memory.tensors -= 1
+        self._memory, self._strides, self._offset, self.pending = memory, other.strides, other.offset, None
+
+    def alias(self) -> Tensor:
+        """Another tensor of the same memory."""
+        return Tensor(self.ops, self.memory, self.dtype, self.shape, self.strides, self.offset)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other tensor sees its memory."""
+        return self.memory.tensors == 1
+
+    def overlaps(self, other: Tensor) -> bool:
+        """Whether both have a byte in common."""
+        if other.pending or self.memory is not other.memory:
+            return False
+        return self.offset < other.offset + other.span and other.offset < self.offset + self.span
+
+    @property
+    def memory(self) -> Memory:
+        """Where it is. Computes what is pending."""
+        if self._memory is None:
+            assert self.pending, "a tensor without memory has something pending"
+            self.pending.settle(self)
+            assert self._memory
+        return self._memory
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        if self._memory is None:
+            self.memory  # noqa: B018  computes what is pending
+        return self._strides
+
+    @property
+    def offset(self) -> int:
+        if self._memory is None:
+            self.memory  # noqa: B018
+        return self._offset
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first element to the end of the last."""
+        steps = zip(self.shape, self.strides, strict=True)
+        return sum((n - 1) * stride for n, stride in steps) + self.itemsize if self.size else 0
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the elements are C-contiguous."""
+        expected = self.itemsize
+        for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if n != 1 and stride != expected:
+                return False
+            expected *= n
+        return True
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self.dtype} {self.shape} on {self.ops.device()}>"
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _ON_DEVICE, 0
+
+    # ---- views ----
+
+    def _view(self, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Tensor:
+        return Tensor(self.ops, self.memory, self.dtype, shape, strides, offset)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same elements in another shape; one axis may be -1. A copy if the strides allow no view."""
+        sizes = _with_size(shape if isinstance(shape[0], int) else tuple(shape[0]), self.size)
+        if self.is_dense:
+            return self._view(sizes, dense_strides(sizes, self.itemsize), self.offset)
+        lead = self.shape[:-1]
+        if sizes[: len(lead)] == lead and self.strides[-1] == self.itemsize:  # divides the last axis
+            inner = dense_strides(sizes[len(lead) :], self.itemsize)
+            return self._view(sizes, (*self.strides[:-1], *inner), self.offset)
+        return self.ops.dense(self).reshape(sizes)
+
+    def swapaxes(self, a: int, b: int) -> Tensor:
+        """A view with two axes exchanged."""
+        order = list(range(self.ndim))
+        order[a], order[b] = order[b], order[a]
+        shape, strides = (tuple(each[i] for i in order) for each in (self.shape, self.strides))
+        return self._view(shape, strides, self.offset)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        if isinstance(index, slice) and index.indices(len(self)) == (0, len(self), 1):
+            return self
+        index = index if isinstance(index, tuple) else (index,)
+        shape: list[int] = []
+        strides: list[int] = []
+        offset = self.offset
+        for axis, (n, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
+            part = index[axis] if axis < len(index) else slice(None)
+            if isinstance(part, slice):
+                start, stop, step = part.indices(n)
+                if step != 1:
+                    raise IndexError(f"an array on a device has no step {step}, expected 1")
+                shape.append(max(stop - start, 0))
+                strides.append(stride)
+            else:
+                start = range(n)[part]  # raises IndexError; negative ones count from the end
+            offset += start * stride
+        return self._view(tuple(shape), tuple(strides), offset)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.ops.assign(self[index], value)
+
+    def copy(self) -> Tensor:
+        """A C-contiguous copy."""
+        return self.ops.dense(self)
+
+    def astype(self, dtype: Any, copy: bool = True) -> Tensor:
+        """The values in another float dtype; without `copy`, itself if it has that dtype."""
+        if not copy and self.dtype == dtype:
+            return self
+        result = self.ops.empty(self.shape, dtype)
+        self.ops.assign(result, self)
+        return result
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    # ---- to the host ----
+
+    def numpy(self) -> np.ndarray:
+        """Wait for the array and copy it to host memory."""
+        return self.ops.to_host(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("an array on a device has no NumPy array without a copy")
+        return self.numpy().astype(dtype or self.dtype, copy=False)
+
+    # ---- NumPy's functions ----
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        out = options.pop("out", (None,))[0]
+        if method != "__call__" or options or ufunc.__name__ not in self.ops.elementwise:
+            raise TypeError(f"{self.ops!r} has no numpy.{ufunc.__name__}, expected one of {self._known()}")
+        x, y = inputs
+        return self.ops.combine(ufunc.__name__, x, y, out)
+
+    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
+        call = _FUNCTIONS.get(function)
+        if call is None:
+            raise TypeError(f"{self.ops!r} has no numpy.{function.__name__}, expected one of {self._known()}")
+        return call(self.ops, *arguments, **options)
+
+    def _known(self) -> str:
+        return ", ".join([*self.ops.elementwise, *(function.__name__ for function in _FUNCTIONS)])
+
+
+def _with_size(shape: Sequence[int], size: int) -> tuple[int, ...]:
+    """A shape whose -1 is replaced by what `size` elements need. ValueError if they do not fit."""
+    known = prod(n for n in shape if n != -1)
+    sizes = tuple(size // max(known, 1) if n == -1 else n for n in shape)
+    if prod(sizes) != size:
+        raise ValueError(f"reshape: shape has value {tuple(shape)}, expected one of {size} elements")
+    return sizes
+
+
+def dense_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """The strides of a C-contiguous array, in bytes."""
+    strides, step = [], itemsize
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def _concatenate(ops: TensorOps, parts: Sequence[Tensor]) -> Tensor:
+    """The parts, one after the other along the first axis."""
+    if len(parts) == 1:
+        return parts[0]
+    out = ops.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+    at = 0
+    for part in parts:
+        ops.assign(out[at : at + len(part)], part)
+        at += len(part)
+    return out
+
+
+_FUNCTIONS: dict[Any, Any] = {
+    np.concatenate: _concatenate,
+    np.copyto: lambda ops, to, given: ops.assign(to, given),
+    np.empty_like: lambda ops, like, shape=None: ops.empty(shape or like.shape, like.dtype),
+}

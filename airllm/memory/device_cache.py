@@ -1,0 +1,41 @@
+"""Keeps the keys and values of a `Cache` in arrays on a device, which grow as tokens come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from airllm.memory.kv_cache import Cache
+
+_STEP = 256  # tokens: the room of an array is a multiple of this
+
+
+def why_not_movable(cache: Cache) -> str:
+    """Why a cache stays in host memory; "" if it can be on a device."""
+    if type(cache) is not Cache:
+        return "it is in a file"
+    if cache.layout.recurrent or not all(part.is_even for part in cache.layout.parts):
+        return "devices have no kernels for recurrent states, and for values of another width than keys"
+    return "devices have no kernels that write q8_0" if cache.dtype == "q8_0" else ""
+
+
+def move_cache(cache: Cache, on_device: Any, tokens: int) -> None:
+    """Keep a cache's keys and values on a device, a `DeviceOps`, with room for `tokens` more. What it has
+    goes there once.
+    """
+    for layer in (each for part in cache.layout.parts for each in part.layers):
+        kept: Any = cache.layer(layer).both
+        rows = cache.length - cache.dropped_of(layer)
+        on_host = isinstance(kept, np.ndarray)
+        if on_host or kept.shape[2] < min(rows + tokens, cache.room_of(layer)):
+            cache.put_layer(layer, _larger(kept, on_device, rows, tokens, cache.room_of(layer)))
+
+
+def _larger(kept: Any, on_device: Any, rows: int, tokens: int, most: int) -> Any:
+    """An array on the device that begins with the first `rows` of these, with room for more than `tokens`."""
+    room = min(most, -(-max(rows + tokens, rows * 3 // 2) // _STEP) * _STEP)
+    larger = on_device.empty((*kept.shape[:2], room, kept.shape[3]), kept.dtype)
+    if rows:
+        larger[:, :, :rows] = kept[:, :, :rows]
+    return larger

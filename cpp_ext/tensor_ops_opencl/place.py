@@ -1,0 +1,103 @@
+"""An open OpenCL device as the place of a model's arrays: see `airllm.backends.device.device_ops.Place`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from airllm.backends.device.fused_ops import FusedOps
+from tensor_ops_opencl import tensor_launches
+from tensor_ops_opencl.devices import driver
+from tensor_ops_opencl.engine import Engine, engine
+from tensor_ops_opencl.kernel_text import stored_formats
+from tensor_ops_opencl.launches import KERNELS, SHARES, Call, Plan, plan_of
+from tensor_ops_opencl.selection import choice
+
+_GROUP, _MOST_GROUPS = 256, 2**16
+_LARGE = 1 << 22  # bytes: the pool rounds sizes up, and keeps what is freed
+
+
+class OpenCLPlace:
+    """Memory of a pool, transfers and kernels on the queue of an open device."""
+
+    counters = driver.counters
+    writes_inputs = True
+
+    def __init__(self, opened: Engine, label: str):
+        self.engine, self.label = opened, label
+        self.alignment = opened.program.device.mem_base_addr_align // 8
+        self._program = opened.program
+        self._uploads: list[Any] = []  # an upload reads its array until the queue has come that far
+
+    def allocate(self, nbytes: int) -> Any:
+        if nbytes < _LARGE:
+            return self.engine.pool.allocate(nbytes)
+        import pyopencl as cl
+
+        return cl.Buffer(self.engine.context, cl.mem_flags.READ_WRITE, nbytes)
+
+    def upload(self, buffer: Any, array: np.ndarray) -> None:
+        import pyopencl as cl
+
+        flat = array.reshape(-1).view(np.uint8)
+        event = cl.enqueue_copy(self.engine.queue, buffer, flat, is_blocking=False)
+        self._uploads.append((event, flat))
+        driver.copied.add()
+        self.counters.add(uploaded=flat.nbytes)
+
+    def download(self, buffer: Any, offset: int, out: np.ndarray) -> None:
+        import pyopencl as cl
+
+        flat = out.reshape(-1).view(np.uint8)
+        cl.enqueue_copy(self.engine.queue, flat, buffer, src_offset=offset)
+        self._uploads.clear()
+        driver.copied.add()
+        self.counters.add(downloaded=flat.nbytes, waits=1)
+
+    def plan(self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], outs: Any) -> Plan:
+        form, units = self._program.form, self._program.compute_units
+        out = next(iter(outs.values()))
+        grid = (4 * units, 1) if form == "cpu" else (_MOST_GROUPS, _GROUP)
+        if op == "assign":
+            return tensor_launches.assign(arrays, out, grid)
+        if op == "combine":
+            return tensor_launches.combine(arrays, out, parameters, grid)
+        if op == "rope_append":
+            return tensor_launches.rope_append(arrays, outs, parameters, grid)
+        if op == "gated_linear":
+            return tensor_launches.gated_linear(arrays, out, parameters["activation"], SHARES * units)
+        return plan_of(Call(op, arrays, parameters, out.shape, form, units))
+
+    def run(self, plan: Plan, memory: Mapping[str, tuple[Any, int, int]]) -> None:
+        parts = {name: _part(*place) for name, place in memory.items()}
+        for launch in plan.launches:
+            self._program.launch(self.engine.queue, launch, parts)
+
+    def has(self, op: str) -> bool:
+        return op in KERNELS
+
+    def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
+        if name == "gated_linear":
+            return self._program.form == "cpu" and tensor_launches.has_gated_linear(arrays["weight"])
+        return True
+
+    def formats(self) -> Sequence[str]:
+        return list(stored_formats())
+
+
+def _part(buffer: Any, offset: int, nbytes: int) -> Any:
+    """A buffer that begins at the offset."""
+    if offset == 0:
+        return buffer
+    import pyopencl as cl
+
+    whole: Any = cl.Buffer.from_int_ptr(buffer.int_ptr)
+    return whole.get_sub_region(offset, nbytes)
+
+
+def device_ops() -> FusedOps:
+    """The ops on arrays that stay on the device in use."""
+    device = choice.in_use()
+    return FusedOps("opencl", OpenCLPlace(engine(device), device.label))

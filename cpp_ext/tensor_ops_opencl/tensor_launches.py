@@ -1,0 +1,90 @@
+"""The launches of calls that are no ops: copies and sums of arrays with any strides."""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from airllm.backends.device.launch_plan import TYPES, is_quantized
+from airllm.backends.device.strides import shared_axes
+from tensor_ops_opencl.launches import SHORT, VECTORS_ON_CPU, Launch, Plan
+
+_MOST_GROUPS = 2**16
+
+
+def assign(arrays: Mapping[str, Any], out: Any, grid: tuple[int, int]) -> Plan:
+    """out = x; `grid` is the most groups, and the items of a group."""
+    x = arrays["x"]
+    sizes, (of_x, of_out) = shared_axes(_shape(out), [_at_least_1d(x), _at_least_1d(out)])
+    types = (np.uint32(TYPES[x.dtype.name]), np.uint32(TYPES[out.dtype.name]))
+    rows, dim = _rows(out)
+    starts = (_start(x), _start(out), of_x[-1], of_out[-1], *sizes, *of_x[:-1], *of_out[:-1])
+    arguments = ("x", "out", *_numbers(rows, dim), *types, *_numbers(*starts))
+    return _plan("assign", arguments, rows, grid)
+
+
+def combine(
+    arrays: Mapping[str, Any], out: Any, parameters: Mapping[str, Any], grid: tuple[int, int]
+) -> Plan:
+    """out = x op y, or x op value."""
+    x, y = arrays["x"], arrays["y"]
+    given = [_at_least_1d(x), None if y is None else _at_least_1d(y)]
+    sizes, (of_x, of_y) = shared_axes(_shape(out), given)
+    rows, dim = _rows(out)
+    operation = np.uint32(parameters["op"]), np.float32(parameters["value"])
+    starts = (_start(x), _start(y), _start(out), of_x[-1], of_y[-1], *sizes, *of_x[:-1], *of_y[:-1])
+    memory = ("x", "y" if y is not None else None, "out")
+    return _plan("combine", (*memory, *_numbers(rows, dim), *operation, *_numbers(*starts)), rows, grid)
+
+
+def rope_append(
+    arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, int], grid: tuple[int, int]
+) -> Plan:
+    """A token's queries, rotated; its keys, rotated, and values go to a layer of a cache."""
+    sizes = _numbers(*(numbers[name] for name in ("heads", "kv_heads", "dim", "r")))
+    types = np.uint32(numbers["interleaved"]), np.uint32(TYPES[outs["cache"].dtype.name])
+    places = _numbers(*(numbers[name] for name in ("k_from", "v_from", "head_step")))
+    arguments = ("x", "cos", "sin", "q", "cache", *sizes, *types, *places)
+    return _plan("rope_append", arguments, arrays["x"].shape[0], grid)
+
+
+def gated_linear(arrays: Mapping[str, Any], out: Any, activation: int, groups: int) -> Plan:
+    """out = activation(x @ first^T) * (x @ second^T), on a CPU device, for one row of x."""
+    weight = arrays["weight"]
+    name = weight.format if is_quantized(weight) else SHORT[weight.dtype.name]
+    n, k = out.shape[-1], weight.shape[-1]
+    arguments = ("x", "weight", "out", *_numbers(n, k), np.uint32(activation))
+    return Plan((Launch("linear", f"cpu_gated_linear_{name}", arguments, min(n, groups)),))
+
+
+def has_gated_linear(weight: Any) -> bool:
+    """Whether CPU devices have a kernel of the gated product of this weight."""
+    name = weight.format if is_quantized(weight) else SHORT[weight.dtype.name]
+    return name in VECTORS_ON_CPU and weight.shape[-1] % 32 == 0
+
+
+def _plan(kernel: str, arguments: tuple, rows: int, grid: tuple[int, int]) -> Plan:
+    most, group = grid
+    return Plan((Launch("elements", kernel, arguments, min(rows, most), group),))
+
+
+def _rows(array: Any) -> tuple[int, int]:
+    *lead, dim = _shape(array)
+    return prod(lead), dim
+
+
+def _shape(array: Any) -> tuple[int, ...]:
+    return array.shape or (1,)
+
+
+def _at_least_1d(array: Any) -> Any:
+    return array if array.shape else array.reshape(1)
+
+
+def _start(array: Any) -> int:
+    return 0 if array is None else array.offset // array.itemsize
+
+
+def _numbers(*counts: int) -> tuple:
+    return tuple(np.uint64(count) for count in counts)

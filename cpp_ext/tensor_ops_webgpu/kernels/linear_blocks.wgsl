@@ -1,0 +1,64 @@
+// out = a @ b^T * scale + bias for few rows of a, of float32, where b has blocks of 32 values, read as words.
+// LANES invocations take a row of b together, a block at a time. With an activation, which is a number of
+// elements.wgsl, b has the n rows of a gate and then those that it gates:
+// out = activation(a @ gate^T) * (a @ rest^T).
+const COLUMNS = GROUP / LANES;
+
+const SILU = 1u;
+const GELU = 2u;
+
+var<workgroup> parts: array<vec2<f32>, GROUP>;
+
+// The two sums of column `lane` of this group: of its row of b, and of the row that it gates.
+fn column(lane: u32) -> vec2<f32> {
+  var sum = vec2<f32>();
+  for (var j = 0u; j < LANES; j++) {
+    sum += parts[lane * LANES + j];
+  }
+  return sum;
+}
+
+fn gated(sums: vec2<f32>) -> f32 {
+  switch numbers.activation {
+    case 0u: { return sums.x; }
+    case SILU: { return silu(sums.x) * sums.y; }
+    case GELU: { return gelu(sums.x) * sums.y; }
+    default: { return gelu_erf(sums.x) * sums.y; }
+  }
+}
+
+fn a_quad(i: u32) -> vec4<f32> {
+  return bitcast<vec4<f32>>(vec4<u32>(a_words[i], a_words[i + 1u], a_words[i + 2u], a_words[i + 3u]));
+}
+
+@compute @workgroup_size(GROUP)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) lid: u32) {
+  let blocks = numbers.k / 32u;
+  for (var first = COLUMNS * group.x; first < numbers.n; first += COLUMNS * groups.x) {
+    let col = first + lid / LANES;
+    for (var row = 0u; row < numbers.m; row++) {
+      var sum = vec2<f32>();
+      if (col < numbers.n) {
+        for (var block = lid % LANES; block < blocks; block += LANES) {
+          let at = row * numbers.k + block * 32u;
+          sum.x += product((col * blocks + block) * BLOCK_BYTES, at);
+          if (numbers.activation != 0u) {
+            sum.y += product(((numbers.n + col) * blocks + block) * BLOCK_BYTES, at);
+          }
+        }
+      }
+      workgroupBarrier();
+      parts[lid] = sum;
+      workgroupBarrier();
+      if (lid < COLUMNS / 2u) {
+        var pair = vec2<f32>(gated(column(2u * lid)), gated(column(2u * lid + 1u)));
+        let out = first + 2u * lid;
+        if (out < numbers.n) {
+          pair = pair * numbers.scale + vec2<f32>(bias_at(out), bias_at(out + 1u));
+          put_out(row * numbers.n + out, pair.x, pair.y, numbers.n - out);
+        }
+      }
+    }
+  }
+}

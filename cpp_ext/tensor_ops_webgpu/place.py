@@ -1,0 +1,94 @@
+"""An open WebGPU device as the place of a model's arrays: see `airllm.backends.device.device_ops.Place`.
+
+Launches wait until a result is read, so a token is one submit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from airllm.backends.device.fused_ops import FusedOps
+from tensor_ops_webgpu import tensor_launches
+from tensor_ops_webgpu.devices import driver
+from tensor_ops_webgpu.engine import Block, Engine, engine
+from tensor_ops_webgpu.kernel_text import stored_formats
+from tensor_ops_webgpu.launches import KERNELS, Call, Launch, Plan, has_blocks_32, plan_of
+from tensor_ops_webgpu.selection import choice
+
+_MOST_WAITING = 1 << 26  # bytes of arrays that waiting launches keep
+
+
+class _Waiting(NamedTuple):
+    """A launch that is not submitted yet, and its memory, which nothing may reuse until then."""
+
+    launch: Launch
+    memory: Mapping[str, tuple[Block, int, int]]
+
+
+class WebGPUPlace:
+    """Blocks of an open device, transfers, and launches that wait for a submit."""
+
+    counters = driver.counters
+    writes_inputs = False  # a buffer is not read and written by one launch
+
+    def __init__(self, opened: Engine):
+        self.engine, self.label = opened, opened.label
+        self.alignment = opened.alignment
+        self._waiting: list[_Waiting] = []
+        self._held = 0
+
+    def allocate(self, nbytes: int) -> Block:
+        return self.engine.block(nbytes, "an array on the device")
+
+    def upload(self, buffer: Block, array: np.ndarray) -> None:
+        self.engine.write(buffer, array)
+
+    def download(self, buffer: Block, offset: int, out: np.ndarray) -> None:
+        self._submit((buffer, offset, out))
+
+    def plan(self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], outs: Any) -> Plan:
+        if op == "assign":
+            return tensor_launches.assign(arrays, outs["out"])
+        if op == "combine":
+            return tensor_launches.combine(arrays, outs["out"], parameters)
+        if op == "rope_append":
+            return tensor_launches.rope_append(arrays, outs, parameters)
+        if op == "gated_linear":
+            return tensor_launches.gated_linear(
+                arrays, outs["out"], parameters["activation"], self.engine.lanes
+            )
+        return plan_of(Call(op, arrays, parameters, outs, self.engine.lanes))
+
+    def run(self, plan: Plan, memory: Mapping[str, tuple[Block, int, int]]) -> None:
+        for launch in plan.launches:
+            self.engine.check_steps(launch)
+            self._waiting.append(_Waiting(launch, memory))
+        written = {name for launch in plan.launches for name in launch.outputs.values()}
+        self._held += sum(memory[name][2] for name in written)
+        if self._held > _MOST_WAITING:
+            self._submit()
+
+    def _submit(self, wanted: tuple[Block, int, np.ndarray] | None = None) -> None:
+        """Submit all launches that wait; then wait for the array that is wanted."""
+        self.engine.submit([(each.launch, each.memory) for each in self._waiting], wanted)
+        self._waiting.clear()
+        self._held = 0
+
+    def has(self, op: str) -> bool:
+        return op in KERNELS
+
+    def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
+        if name == "gated_linear":
+            return has_blocks_32(arrays["weight"])
+        return arrays["cache"].shape[-1] % 2 == 0  # halves are written in pairs
+
+    def formats(self) -> Sequence[str]:
+        return list(stored_formats())
+
+
+def device_ops() -> FusedOps:
+    """The ops on arrays that stay on the device in use."""
+    return FusedOps("webgpu", WebGPUPlace(engine(choice.in_use())))

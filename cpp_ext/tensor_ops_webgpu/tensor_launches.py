@@ -1,0 +1,74 @@
+"""The launches of calls that are no ops: copies and sums of arrays with any strides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from airllm.backends.device.strides import shared_axes
+from tensor_ops_webgpu.launches import Call, Plan, number, of_blocks
+
+_GROUP = 64
+_HALVES = ("float16", "bfloat16")
+
+
+def assign(arrays: Mapping[str, Any], out: Any) -> Plan:
+    """out = x. NotImplementedError if out has rows of an odd number of halves, which share words, or rows
+    that are not contiguous.
+    """
+    starts = _starts(out, {"x": arrays["x"], "out": out})
+    if starts.pop("out_step") != 1 and out.shape[-1:] > (1,):
+        raise NotImplementedError(f"webgpu: out has strides {out.strides}, expected contiguous rows")
+    steps = (starts[f"out_{name}"] for name in ("s0", "s1", "s2", "s3", "from"))
+    if out.dtype.name in _HALVES and any(each % 2 for each in (*steps, *out.shape[-1:])):
+        found = f"an array of {out.dtype} has rows of {out.shape[-1]}"
+        raise NotImplementedError(f"webgpu: {found}, expected an even number")
+    call = Call("assign", {"x": arrays["x"]}, {}, {"out": out})
+    return _plan(call, {"x": "x"}, out, starts)
+
+
+def combine(arrays: Mapping[str, Any], out: Any, parameters: Mapping[str, Any]) -> Plan:
+    """out = x op y, or x op value."""
+    starts = _starts(out, {"x": arrays["x"], "y": arrays["y"]})
+    call = Call("combine", arrays, {}, {"out": out})
+    numbers = {"op": parameters["op"], "value": number(parameters["value"])}
+    return _plan(call, {"x": "x", "y": "y"}, out, starts | numbers | {"out_from": _first(out)})
+
+
+def rope_append(arrays: Mapping[str, Any], outs: Mapping[str, Any], numbers: Mapping[str, int]) -> Plan:
+    """A token's queries, rotated; its keys, rotated, and values go to a layer of a cache."""
+    call = Call("rope_append", arrays, {}, outs)
+    given = {"d" if name == "dim" else name: value for name, value in numbers.items()}
+    steps = -(-numbers["dim"] // (2 * _GROUP))
+    inputs = {"x": "x", "cos": "cos", "sin": "sin"}
+    return Plan((call.launch(call.op, inputs, arrays["x"].shape[0], steps, _GROUP, **given),))
+
+
+def gated_linear(arrays: Mapping[str, Any], out: Any, activation: int, lanes: int) -> Plan:
+    """out = activation(x @ first^T) * (x @ second^T), for one row of x."""
+    call = Call("linear", arrays, {}, {"out": out}, lanes)
+    inputs, sizes = {"a": "x", "b": "weight", "bias": ""}, (1, out.shape[-1], arrays["weight"].shape[-1])
+    return Plan((of_blocks(call, inputs, *sizes, number(1), activation),))
+
+
+def _plan(call: Call, inputs: dict[str, str], out: Any, numbers: dict[str, Any]) -> Plan:
+    *lead, d = out.shape or (1,)
+    rows, steps = prod(lead), -(-d // (2 * _GROUP))
+    return Plan((call.launch(call.op, inputs, rows, steps, _GROUP, rows=rows, d=d, **numbers),))
+
+
+def _starts(out: Any, arrays: Mapping[str, Any]) -> dict[str, int]:
+    """Where the rows of arrays of one shape begin, by the names of kernels."""
+    given = [array if array is None or array.shape else array.reshape(1) for array in arrays.values()]
+    sizes, strides = shared_axes(out.shape or (1,), given)
+    found: dict[str, int] = {}
+    for name, array, (*steps, last) in zip(arrays, arrays.values(), strides, strict=True):
+        found |= {f"{name}_n{i}": size for i, size in enumerate(sizes, 1)}
+        found |= {f"{name}_s{i}": step for i, step in enumerate(steps)}
+        found |= {f"{name}_from": _first(array), f"{name}_step": last}
+    return found
+
+
+def _first(array: Any) -> int:
+    return 0 if array is None else array.offset // array.itemsize

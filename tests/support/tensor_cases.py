@@ -1,0 +1,111 @@
+"""Small calls of the kernels of arrays that stay on a device, with their exact results in float64."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import erf
+from typing import Any
+
+import numpy as np
+from kernel_cases import DTYPES, Case, normal
+
+from airllm.formats import FORMATS, Quantized
+from tensor_ops_opencl import tensor_launches
+from tensor_ops_opencl.launches import VECTORS_ON_CPU, Call, Plan, plan_of
+
+_HEADS, _KV_HEADS, _DIM = 3, 2, 11
+
+
+@dataclass(frozen=True)
+class At:
+    """A NumPy array as kernels are planned for: it begins `offset` bytes after the start of its memory."""
+
+    array: np.ndarray
+    offset: int = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.array, name)
+
+
+def tensor_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
+    """The family of the kernels, the call, and its plan."""
+    rng, grid = np.random.default_rng(0), (4, 1) if form == "cpu" else (64, 64)
+    for dtype in DTYPES:
+        x = normal(rng, (3, 2, 70), dtype).transpose(1, 0, 2)[:, :, :65]
+        out = np.empty(x.shape, np.float32)
+        plan = tensor_launches.assign({"x": At(x)}, At(out), grid)
+        yield "elements", Case("assign", {"x": x}, {"out": x.astype(np.float64)}, {}, 1, np.float32), plan
+    x, y = normal(rng, (3, 2, 70)).transpose(1, 0, 2), normal(rng, (2, 3, 70))
+    for op, function in enumerate((np.add, np.subtract, np.multiply, np.divide, np.minimum, np.maximum)):
+        for other in (y, None):
+            wide = 1.5 if other is None else other.astype(np.float64)
+            exact = function(x.astype(np.float64), wide)
+            given = {"x": At(x), "y": None if other is None else At(other)}
+            parameters = {"op": op, "value": 1.5}
+            plan = tensor_launches.combine(given, At(np.empty(x.shape, np.float32)), parameters, grid)
+            yield "elements", Case("combine", {"x": x, "y": other}, {"out": exact}, parameters), plan
+    for interleaved in (0, 1):
+        yield "elements", *_rope_append(rng, interleaved, grid)
+    if form == "cpu":
+        for name in VECTORS_ON_CPU:
+            for rows in (1, 6):
+                yield "linear", *_linear(rng, name, rows)
+            for activation in (1, 2, 3):
+                yield "linear", *_gated_linear(rng, name, activation)
+
+
+def _rope_append(rng: np.random.Generator, interleaved: int, grid: tuple[int, int]) -> tuple[Case, Plan]:
+    """Into a cache with room for one token, all of which is then written."""
+    r = 4
+    x = normal(rng, (_HEADS + 2 * _KV_HEADS, _DIM))
+    cos, sin = normal(rng, (r,)), normal(rng, (r,))
+    wide, rotated = x.astype(np.float64), x.astype(np.float64)
+    first = np.arange(r) * 2 if interleaved else np.arange(r)
+    second = first + (1 if interleaved else r)
+    rotated[:, first] = wide[:, first] * cos - wide[:, second] * sin
+    rotated[:, second] = wide[:, second] * cos + wide[:, first] * sin
+    kept = np.stack([rotated[_HEADS : _HEADS + _KV_HEADS], wide[_HEADS + _KV_HEADS :]])
+    arrays = {"x": x, "cos": cos, "sin": sin}
+    numbers = {
+        "heads": _HEADS, "kv_heads": _KV_HEADS, "dim": _DIM, "r": r, "interleaved": interleaved,
+        "k_from": 0, "v_from": _KV_HEADS * _DIM, "head_step": _DIM,
+    }  # fmt: skip
+    plan = tensor_launches.rope_append(arrays, {"cache": np.empty(kept.shape, np.float32)}, numbers, grid)
+    return Case("rope_append", arrays, {"q": rotated[:_HEADS], "cache": kept}, numbers), plan
+
+
+def _linear(rng: np.random.Generator, name: str, rows: int) -> tuple[Case, Plan]:
+    """Of float32 with rows that a CPU device reads by eight."""
+    n, k = 7, 96
+    x, bias, (stored, values) = normal(rng, (rows, k)), normal(rng, (n,)), _weight(rng, name, (n, k))
+    arrays = {"x": x, "weight": stored, "bias": bias}
+    plan = plan_of(Call("linear", arrays, {}, (rows, n), "cpu", 1))
+    return Case("linear", arrays, {"out": x.astype(np.float64) @ values.T + bias}), plan
+
+
+def _gated_linear(rng: np.random.Generator, name: str, activation: int) -> tuple[Case, Plan]:
+    n, k = 5, 96
+    x, stored, values = normal(rng, (1, k)), *_weight(rng, name, (2 * n, k))
+    gate, up = np.split(x.astype(np.float64) @ values.T, 2, axis=-1)
+    arrays = {"x": x, "weight": stored}
+    plan = tensor_launches.gated_linear(arrays, np.empty((1, n), np.float32), activation, 3)
+    case = Case(
+        "gated_linear", arrays, {"out": _activated(gate, activation) * up}, {"activation": activation}
+    )
+    return case, plan
+
+
+def _activated(x: np.ndarray, activation: int) -> np.ndarray:
+    if activation == 1:
+        return x / (1 + np.exp(-x))
+    if activation == 2:
+        return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return x / 2 * (1 + np.vectorize(erf)(x / np.sqrt(2)))
+
+
+def _weight(rng: np.random.Generator, name: str, shape: tuple[int, int]) -> tuple[Any, np.ndarray]:
+    """A weight as stored, and its values in float64."""
+    if name in FORMATS:
+        stored: Any = Quantized(FORMATS[name].encode(normal(rng, shape)), name)
+        return stored, stored.dequantize().astype(np.float64)
+    floats = normal(rng, shape, DTYPES[("f32", "f16", "bf16").index(name)])
+    return floats, floats.astype(np.float64)
