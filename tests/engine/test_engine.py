@@ -49,8 +49,7 @@ PIECES = (
     40,
 )  # where those begin in which a text goes through the layers
 NOT_NATIVE = {
-    "shared_expert", "shared_gate", "experts_by_columns", "expert_scores=sigmoid", "selection_bias",
-    "expert_scale", "expert_groups", "expert_groups_used",
+    "shared_expert", "shared_gate", "experts_by_columns", "expert_groups", "expert_groups_used",
 }  # fmt: skip
 WIDE_HEADS = ("llama_linear", "qwen3", "smollm2")  # heads of whole blocks of 32
 TEXTS = tiny_models.texts()
