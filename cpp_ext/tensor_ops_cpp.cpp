@@ -147,12 +147,27 @@ void define_decoder_layer(py::module_& m) {
   m.attr("rows_as_stored") = py::make_tuple(cpu::rows_as_stored(cpu::kF32), cpu::rows_as_stored(cpu::kQ8_0));
 }
 
+// The names of the formats whose weights are multiplied faster if they are interleaved. Without products of
+// bytes, none are. AIRLLM_CPU_INTERLEAVE=0 says that none are: several processes then share a model's pages.
+py::tuple interleaved_formats(const cpu::Kernels& kernels) {
+  const char* const wanted = cpu::setting("AIRLLM_CPU_INTERLEAVE");
+  const std::string text = wanted ? wanted : "1";
+  if (text != "0" && text != "1")
+    throw std::invalid_argument("AIRLLM_CPU_INTERLEAVE has value '" + text + "', expected 0 or 1");
+  py::list names;
+  const bool pays = text == "1" && kernels.prefill.by_bytes(cpu::kQ8_0);
+  for (int f = cpu::kQ8_0; f < cpu::kFormats && pays; ++f)
+    if (cpu::words_of(static_cast<cpu::Format>(f)).count) names.append(cpu::kBlocks[f].name);
+  return py::tuple(names);
+}
+
 bool has_simd() { return std::string(active.load()->isa) != "scalar"; }
 
 void use(py::handle module, const cpu::Kernels* kernels) {
   active = kernels;
   module.attr("simd_level") = kernels->isa;
   module.attr("has_simd") = has_simd();
+  module.attr("interleaved_formats") = interleaved_formats(*kernels);
 }
 
 py::list variants() {
@@ -269,6 +284,8 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.def(
       "route", route, py::arg("usual"), py::arg("arrays"), py::arg("tables"),
       "A function that hands calls to the kernels that airllm.backends.routing says; elsewhere to `usual`.");
+  m.def("interleave", interleave, py::arg("weight"), py::arg("out"),
+        "Copy the blocks of a Quantized (n, k) to `out`, uint8, in the order of an Interleaved.");
   m.def("copy", copy_all, py::arg("out"), py::arg("x"),
         "Copy float32, as fast as this memory allows: a bandwidth probe.");
   m.def("read", read_all, py::arg("x"), "Read an array, as fast as this memory allows: a bandwidth probe.");

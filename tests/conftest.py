@@ -126,6 +126,14 @@ def reached(target: Target, request: pytest.FixtureRequest):
 
 
 @pytest.fixture
+def as_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are multiplied as they are stored, as within a budget: blocks of 32 then round differently."""
+    for target in targets():
+        if hasattr(target.module, "interleaved_formats"):
+            monkeypatch.setattr(target.module, "interleaved_formats", ())
+
+
+@pytest.fixture
 def variant(request: pytest.FixtureRequest):
     """A device of OpenCL and a form of its kernels, selected."""
     import tensor_ops_opencl

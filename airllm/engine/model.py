@@ -26,6 +26,7 @@ from airllm.memory.available import memory_limit
 from airllm.memory.cache_layout import layer_values
 from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
 from airllm.memory.fingerprint import fingerprint
+from airllm.memory.interleaved_copies import InterleavedCopies
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer, open_norm, open_table
 from airllm.memory.residency import Residency, open_layers, residency
@@ -98,8 +99,18 @@ class Model:
             if self.shard:
                 self.layers = [self.shard.layer(layer) for layer in self.layers]
                 self.output, self.config = self.shard.output(self.output), self.shard.config
+            self._lay_out(ops)
             self.use(ops)
             undo.pop_all()
+
+    def _lay_out(self, ops: Any) -> None:
+        """Bring the weights into memory, in the order in which the backend's kernels read them."""
+        interleave, formats = ops.extension("interleave"), ops.extension("interleaved_formats")
+        if not self.residency.whole or not interleave or not formats:
+            return self.residency.fill()
+        copies = InterleavedCopies(self._tensors, interleave, formats)
+        self.layers, self.output = copies.replace(self.layers, self.output)
+        self.residency.fill(copies.pieces(self.layers, self.output))
 
     def use(self, ops: Any) -> None:
         """Run on these ops from now on, with their native layers and step if they have them."""

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from airllm.engine.model import Model
-from airllm.formats import Quantized
 from airllm.memory.kv_cache import Cache
 from airllm.ops.op import OPS
 
@@ -177,14 +176,14 @@ class Watch:
 
 def _within(part: Any, whole: Any) -> bool:
     """Whether a stored tensor is a view into another."""
-    first, second = (each.data if isinstance(each, Quantized) else each for each in (part, whole))
+    first, second = (each if isinstance(each, np.ndarray) else each.data for each in (part, whole))
     return np.may_share_memory(first, second)
 
 
 def _format(stored: Any) -> str:
     if stored is None:
         return ""
-    return stored.format if isinstance(stored, Quantized) else str(stored.dtype)
+    return str(stored.dtype) if isinstance(stored, np.ndarray) else stored.format
 
 
 def lines(found: Profile) -> list[str]:

@@ -19,7 +19,6 @@ import numpy as np
 
 from airllm.architectures.model_config import ModelConfig
 from airllm.files.weight_file import Stored
-from airllm.formats import Quantized
 from airllm.memory.budget import CHUNK
 
 # The kernels for few rows read all weights again for each call. Those for many rows unpack them once. On
@@ -76,7 +75,7 @@ class RowOps:
 
     def linear(self, x: np.ndarray, weight: Stored, bias: np.ndarray | None = None) -> np.ndarray:
         """`tensor_ops.linear` of x (rows, k)."""
-        most = self._as_stored[isinstance(weight, Quantized)]
+        most = self._as_stored[not isinstance(weight, np.ndarray)]
         if self._few or _is_small(weight):
             if len(x) <= most:
                 return self.backend.linear(x, weight, bias)

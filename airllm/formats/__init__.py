@@ -8,7 +8,18 @@ iq2 and iq3, several q together are a vector of a codebook.
 """
 
 from airllm.formats.format import Format
+from airllm.formats.interleaved import Interleaved, can_interleave, interleave
 from airllm.formats.quantized import Quantized
 from airllm.formats.table import FORMATS, format_named, is_defined, names
 
-__all__ = ["FORMATS", "Format", "Quantized", "format_named", "is_defined", "names"]
+__all__ = [
+    "FORMATS",
+    "Format",
+    "Interleaved",
+    "Quantized",
+    "can_interleave",
+    "format_named",
+    "interleave",
+    "is_defined",
+    "names",
+]

@@ -78,6 +78,10 @@ class Experts:
             self._found[number] = self._expert(number)
         return self._found[number]
 
+    def looked_up(self) -> list[tuple[int, dict[str, Stored]]]:
+        """The number and the weights of each expert that has been looked up."""
+        return list(self._found.items())
+
     def _expert(self, number: int) -> dict[str, Stored]:
         wide, narrow = self.config.expert_feed_forward, self.config.width
         shapes: dict[str, tuple[int, ...]] = {

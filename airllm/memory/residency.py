@@ -1,10 +1,10 @@
 """Which weights are in memory: all of them, or as many as a budget has room for.
 
-Weights are pages of mapped files; nothing is copied. Without a budget, a thread brings them in once, and they
-stay. With a budget, as many layers as fit stay. The others pass through memory, one group after another
-(`stream.py`). The resident part is fixed. Every token needs all layers in the same order, so keeping the most
-recent ones would keep those that are needed last. If the weights do not fit in the memory that is available,
-that is the budget.
+Weights are pages of mapped files. Without a budget, they are copied to another order if the backend has
+kernels for it (`interleaved_copies.py`), or a thread brings them in once; they stay. With a budget, as many
+layers as fit stay. The others pass through memory, one group after another (`stream.py`). The resident part
+is fixed. Every token needs all layers in the same order, so keeping the most recent ones would keep those
+that are needed last. If the weights do not fit in the memory that is available, that is the budget.
 
 Keys and values count too: when caches grow, fewer layers stay. In a mixture of experts, if all other weights
 are resident, the experts that are used often stay (`expert_cache.py`).
@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.files import pages
-from airllm.files.pages import Mapped, release, release_to_disk
+from airllm.files.pages import Mapped, Piece, release, release_to_disk
 from airllm.memory import available
 from airllm.memory.budget import CHUNK, CONTEXT, Budget, Limit, Plan
 from airllm.memory.expert_cache import Expert, ExpertCache
@@ -53,6 +53,9 @@ class Residency(Protocol):
     def limit(self) -> Limit | None:
         """The memory of weights, caches and activations."""
 
+    def fill(self, pieces: Iterable[Piece] | None = None) -> None:
+        """Begin to read the weights that stay: these pieces of the files, or all."""
+
     def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1) -> None:
         """Begin a pass, in which each of these caches grows by that many tokens, and `outputs` of all tokens
         go through the output together.
@@ -83,8 +86,13 @@ class Unlimited:
         self.outputs = CHUNK
         self.cache_bytes: int | None = None
         self._reader = Reader()
+        self._tensors = tensors
+
+    def fill(self, pieces: Iterable[Piece] | None = None) -> None:
+        """Begin to bring in these pieces of the files; None: all that a token needs."""
         if pages.SUPPORTED:
-            self._reader.fill([piece for unit in divide_weights(tensors).streamed for piece in unit])
+            units = divide_weights(self._tensors).streamed if pieces is None else [pieces]
+            self._reader.fill([piece for unit in units for piece in unit])
 
     def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1) -> None:
         self._reader.check()
@@ -157,6 +165,9 @@ class Limited:
     def expert_bytes(self) -> int:
         """Bytes of the largest expert."""
         return self._units.expert_bytes
+
+    def fill(self, pieces: Iterable[Piece] | None = None) -> None:
+        """Nothing: the first pass reads what its plan says."""
 
     def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1) -> None:
         self._reader.check()

@@ -182,7 +182,8 @@ class [[gnu::visibility("hidden")]] LayerWeights {
   }
   void add_kind(const cpu::Matrix& matrix) {
     for (const cpu::Matrix& known : kinds_)
-      if (known.format == matrix.format && known.k == matrix.k) return;
+      if (known.format == matrix.format && known.k == matrix.k && known.interleaved == matrix.interleaved)
+        return;
     kinds_.push_back(matrix);
   }
 

@@ -17,33 +17,55 @@ struct AlignedBytes {
   ~AlignedBytes() { std::free(data); }
 };
 
-void pack_row(const cpu::Kernels& kernels, cpu::Format format, char* to, const float* x, int64_t k,
-              float* error) {
+void pack_row(const cpu::Kernels& kernels, bool interleaved, cpu::Format format, char* to, const float* x,
+              int64_t k, float* error) {
   ++checks;
-  if (kernels.stored.pack(format, to, x, k, error)) return;
+  if (kernels.stored.products(interleaved).pack(format, to, x, k, error)) return;
   ++failures;
   std::printf("WRONG: %s refuses to pack a row for %s\n", kernels.isa, cpu::kBlocks[format].name);
 }
 
 template <class T>
-void pack_rows(const cpu::Kernels& kernels, cpu::Format format, char* to, const Block<T>& x, int64_t k,
-               bool with_rounding_error) {
-  const int64_t bytes = kernels.stored.packed_bytes(format, k);
+void pack_rows(const cpu::Kernels& kernels, bool interleaved, cpu::Format format, char* to, const Block<T>& x,
+               int64_t k, bool with_rounding_error) {
+  const int64_t bytes = kernels.stored.products(interleaved).packed_bytes(format, k);
   const Block<float> wide(k), error(k);
   for (int64_t i = 0; i < x.n / k; ++i, to += bytes) {
     kernels.stored.widen(Type<T>::dtype, wide.data.get(), x.data.get() + i * k, k);
-    pack_row(kernels, format, to, wide.data.get(), k, with_rounding_error ? error.data.get() : nullptr);
-    if (with_rounding_error) pack_row(kernels, format, to += bytes, error.data.get(), k, error.data.get());
+    pack_row(kernels, interleaved, format, to, wide.data.get(), k,
+             with_rounding_error ? error.data.get() : nullptr);
+    if (with_rounding_error)
+      pack_row(kernels, interleaved, format, to += bytes, error.data.get(), k, error.data.get());
   }
+}
+
+Block<uint8_t> interleaved_copy(cpu::Format format, const Block<uint8_t>& weight, int64_t n, int64_t k) {
+  Block<uint8_t> copy(weight.n), back(weight.n);
+  const int64_t band = cpu::kBand * cpu::row_bytes(format, k);
+  const auto at = [](const Block<uint8_t>& of, int64_t i) {
+    return reinterpret_cast<char*>(of.data.get()) + i;
+  };
+  for (int64_t i = 0; i < n / cpu::kBand * band; i += band) {
+    cpu::interleave_band(format, at(copy, i), at(weight, i), k);
+    cpu::deinterleave_band(format, at(back, i), at(copy, i), k);
+  }
+  ++checks;
+  if (!std::equal(back.data.get(), back.data.get() + back.n, weight.data.get())) {
+    ++failures;
+    std::printf("WRONG: a band of %s is not what was interleaved\n", cpu::kBlocks[format].name);
+  }
+  return copy;
 }
 
 // In two parts, as two threads do it. The weight is a block of its exact size, which may end where a mapped
 // file does.
 template <class T>
 void check_linear(const cpu::Kernels& kernels, cpu::Format format, int64_t m, int64_t n, int64_t k,
-                  bool with_rounding_error = false) {
+                  bool with_rounding_error = false, bool interleaved = false) {
   const Block<uint8_t> weight = stored(format, n, k);
   const char* const bytes = reinterpret_cast<const char*>(weight.data.get());
+  const Block<uint8_t> copy = interleaved ? interleaved_copy(format, weight, n, k) : Block<uint8_t>(0);
+  const cpu::ProductKernels& products = kernels.stored.products(interleaved);
   const Block<T> x = with_rounding_error ? sample<T>(m * k) : exact_as_bytes<T>(m * k);
   const Block<float> bias = sample<float>(n);
   Block<float> values(n * k);
@@ -54,9 +76,9 @@ void check_linear(const cpu::Kernels& kernels, cpu::Format format, int64_t m, in
       exact[i * n + j] = bias.data[j];
       for (int64_t p = 0; p < k; ++p) exact[i * n + j] += value(x.data[i * k + p]) * values.data[j * k + p];
     }
-  const int64_t packed = kernels.stored.packed_bytes(format, k);
+  const int64_t packed = products.packed_bytes(format, k);
   const AlignedBytes rows((with_rounding_error ? 2 : 1) * m * packed);
-  pack_rows(kernels, format, rows.data, x, k, with_rounding_error);
+  pack_rows(kernels, interleaved, format, rows.data, x, k, with_rounding_error);
   Block<T> out(m * n);
   cpu::LinearPart part{format,
                        Type<T>::dtype,
@@ -65,18 +87,20 @@ void check_linear(const cpu::Kernels& kernels, cpu::Format format, int64_t m, in
                        n,
                        k,
                        0,
-                       n / 3,
-                       bytes,
+                       m > cpu::kDecodeRows && interleaved ? n / 3 / cpu::kBand * cpu::kBand : n / 3,
+                       interleaved ? reinterpret_cast<const char*>(copy.data.get()) : bytes,
                        rows.data,
                        packed,
                        bias.data.get(),
-                       with_rounding_error};
-  kernels.stored.linear(part);
-  part.n0 = n / 3;
+                       with_rounding_error,
+                       interleaved};
+  products.linear(part);
+  part.n0 = part.n1;
   part.n1 = n;
-  kernels.stored.linear(part);
-  compare(kernels.isa, (std::string("linear ") + cpu::kBlocks[format].name).c_str(), out, exact,
-          std::max(Type<T>::tolerance, with_rounding_error ? 1e-4 : 0.));
+  products.linear(part);
+  compare(kernels.isa,
+          (std::string(interleaved ? "linear interleaved " : "linear ") + cpu::kBlocks[format].name).c_str(),
+          out, exact, std::max(Type<T>::tolerance, with_rounding_error ? 1e-4 : 0.));
 }
 
 // The same bytes by the two ways that there are to unpack them.
@@ -92,16 +116,27 @@ void check_dequantize(const cpu::Kernels& kernels, cpu::Format format) {
 void check_refused(const cpu::Kernels& kernels, cpu::Format format) {
   if (cpu::kBlocks[format].values == 1) return;
   constexpr int64_t k = 3 * 256;
-  const AlignedBytes packed(kernels.stored.packed_bytes(format, k));
+  const AlignedBytes packed(kernels.stored.as_stored.packed_bytes(format, k));
   for (float wrong : {NAN, INFINITY, -INFINITY})
     for (int64_t at : {0, 33, 511, 767}) {
       const Block<float> x = exact_as_bytes<float>(k);
       x.data[at] = wrong;
       ++checks;
-      if (!kernels.stored.pack(format, packed.data, x.data.get(), k, nullptr)) continue;
+      if (!kernels.stored.as_stored.pack(format, packed.data, x.data.get(), k, nullptr)) continue;
       ++failures;
       std::printf("WRONG: %s packs %g for %s\n", kernels.isa, wrong, cpu::kBlocks[format].name);
     }
+}
+
+template <class T>
+void check_interleaved(const cpu::Kernels& kernels, cpu::Format format) {
+  const int64_t of = cpu::kBlocks[format].values;
+  if (!cpu::can_interleave(format, cpu::kBand, of)) return;
+  for (const auto& [m, n, blocks] :
+       {std::tuple(1, 16, 1), std::tuple(1, 48, 5), std::tuple(2, 32, 3), std::tuple(3, 16, 4),
+        std::tuple(8, 32, 2), std::tuple(13, 16, 9), std::tuple(17, 96, 3), std::tuple(99, 64, 1)})
+    check_linear<T>(kernels, format, m, n, blocks * of, false, true);
+  for (int64_t m : {1, 2, 5, 8}) check_linear<T>(kernels, format, m, 48, 3 * of, true, true);
 }
 
 template <class T>
@@ -117,6 +152,7 @@ void check_few_rows(const cpu::Kernels& kernels) {
     if (of == 1) check_linear<T>(kernels, format, 2, 7, 301);
     if (of == 256)  // these kernels take any number of rows
       for (int64_t rows : {4, 17, 99}) check_linear<T>(kernels, format, rows, 83, rows == 99 ? 256 : 6 * 256);
+    check_interleaved<T>(kernels, format);
     if (sizeof(T) == sizeof(float)) {
       for (int64_t rows : {1, 2, 4, 8})
         check_linear<T>(kernels, format, rows, 37, of == 1 ? 96 : 3 * of, true);

@@ -457,7 +457,7 @@ void check_all(const cpu::Kernels& kernels) {
   }
   if (is_new("prefill", dtype, kernels.prefill.product, kernels.prefill.float_product[dtype]))
     check_stored<T>(kernels);
-  if (is_new("few rows", dtype, kernels.stored.linear)) check_few_rows<T>(kernels);
+  if (is_new("few rows", dtype, kernels.stored.as_stored.linear)) check_few_rows<T>(kernels);
   if (is_new("attention", dtype, kernels.attention.few_rows[dtype])) check_attentions<T>(kernels);
   if (!is_new("matmul", dtype, kernels.matmul[dtype])) return;
   for (const auto& [m, k, n] :

@@ -120,11 +120,12 @@ def test_logits_are_the_same_bits_in_any_company(name, opened, target, reached):
 
 @pytest.mark.skipif(not SUPPORTED, reason="a budget of memory needs Linux")
 @pytest.mark.parametrize("name", ("llama", "windows, in blocks"))
-def test_passes_of_many_rows_within_a_budget_have_the_same_bits(name, opened):
+def test_passes_of_many_rows_within_a_budget_have_the_same_bits(name, opened, as_stored):
     """Each pass reads all layers, so that as many rows as possible share one."""
     engine, lengths = opened(name), (*LENGTHS, *[9] * 12)
-    expected = [alone(engine, i, length) for i, length in enumerate(lengths)]
     options = {"backend": "cpp", "cache_dtype": engine.cache_dtype, "context": 1024}
+    with LayerWiseInferenceEngine(engine.model.weights.path, **options) as whole:
+        expected = [alone(whole, i, length) for i, length in enumerate(lengths)]
     with LayerWiseInferenceEngine(engine.model.weights.path, max_memory="1GB", **options) as limited:
         every = [Sequence(limited, i, length) for i, length in enumerate(lengths)]
         caches, passes = [each.cache for each in every], []

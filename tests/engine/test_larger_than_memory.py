@@ -59,7 +59,7 @@ def small_machine(monkeypatch, nbytes=MEMORY):
 # ------------------------------------------------------------------------------------------------ the engine
 
 
-def test_without_a_word_what_fits_stays_and_the_text_is_the_same(model, monkeypatch):
+def test_without_a_word_what_fits_stays_and_the_text_is_the_same(model, monkeypatch, as_stored):
     with LayerWiseInferenceEngine(model) as engine:
         assert engine.model.residency.whole
         expected = engine.generate(PROMPT, 6), engine.forward(PROMPT)

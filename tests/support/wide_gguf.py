@@ -12,6 +12,7 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
+from airllm import tensor_ops
 from tests.support.tiny_gguf import _ARCHITECTURES, _write_config, _write_vocabulary, _written
 from tests.support.tiny_models import DATA, VOCABULARY
 
@@ -41,8 +42,18 @@ def write_wide(name: str, path: Path, kind: Kind = Kind.Q4_0) -> Path:
     for each, shape in _shapes(name, config, experts).items():
         values = _values(rng, each, shape)
         stored = kind if len(shape) > 1 and "ffn_gate_inp" not in each and "bias" not in each else Kind.F32
-        writer.add_tensor(each, gguf.quants.quantize(values, stored), raw_dtype=stored)
+        writer.add_tensor(each, _quantize(values, stored), raw_dtype=stored)
     return _written(writer, path)
+
+
+def _quantize(values: np.ndarray, kind: Kind) -> np.ndarray:
+    """By gguf; by airllm if gguf cannot write the format."""
+    try:
+        return gguf.quants.quantize(values, kind)
+    except NotImplementedError:
+        flat = values.reshape(-1, values.shape[-1])
+        data = tensor_ops.quantize(flat, kind.name).data
+        return data.reshape(*values.shape[:-1], -1)
 
 
 def _shapes(name: str, config: dict[str, Any], experts: bool) -> dict[str, tuple[int, ...]]:

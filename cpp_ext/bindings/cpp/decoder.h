@@ -28,7 +28,7 @@ inline cpu::Matrix stored_matrix(const Op& op, const char* name, PyObject* objec
   if (weight.ndim != 2 || weight.axis(2) != n || weight.axis(1) != k || !n || !k)
     op.wrong_value(name, "has shape " + weight.shape_text(),
                    arguments::shape_text(2, expected) + " without zeros");
-  return {weight.format, weight.data(), n, k, nullptr};
+  return {weight.format, weight.data(), n, k, nullptr, weight.interleaved};
 }
 
 // A layer's weights in host memory.

@@ -9,9 +9,10 @@
 
 namespace [[gnu::visibility("hidden")]] ops {
 
-// A plain array or an airllm.formats.Quantized, as kernels read it.
+// A plain array, or an airllm.formats.Quantized or Interleaved, as kernels read it.
 struct Stored {
   cpu::Format format = cpu::kF32;
+  bool interleaved = false;
   Array array;  // of the bytes if they are blocks: to detect overlapping memory
   int ndim = 0;
   std::vector<py::ssize_t> shape;  // of the values
@@ -26,6 +27,9 @@ struct Stored {
 // Kept for the life of the process. Imported on first use, since not every user has a Quantized.
 inline PyObject* quantized_type() {
   return kept_object([] { return py::module_::import("airllm.formats").attr("Quantized"); });
+}
+inline PyObject* interleaved_type() {
+  return kept_object([] { return py::module_::import("airllm.formats").attr("Interleaved"); });
 }
 
 inline py::object attribute(PyObject* object, PyObject* name) {
@@ -105,8 +109,18 @@ inline Stored read_blocks_of(const Op& op, const char* name, PyObject* object) {
   return of_blocks(op, name, attribute(object, data).ptr(), found);  // `object` holds the data
 }
 
-inline bool is_quantized(PyObject* object) {
-  return !is_array(object) && reinterpret_cast<PyObject*>(Py_TYPE(object)) == quantized_type();
+inline bool has_type(PyObject* object, PyObject* type) {
+  return reinterpret_cast<PyObject*>(Py_TYPE(object)) == type;
+}
+inline bool is_quantized(PyObject* object) { return !is_array(object) && has_type(object, quantized_type()); }
+
+// The weight of an Interleaved. Its constructor has checked it; it is checked again for memory safety.
+inline Stored read_interleaved(const Op& op, const char* name, PyObject* object) {
+  Stored weight = read_blocks_of(op, name, object);
+  if (weight.ndim != 2 || !cpu::can_interleave(weight.format, weight.axis(2), weight.axis(1)))
+    op.wrong_value(name, "has shape " + weight.shape_text(), "an Interleaved that its constructor accepts");
+  weight.interleaved = true;
+  return weight;
 }
 
 inline Stored read_quantized(const Op& op, const char* name, PyObject* object) {
@@ -116,6 +130,7 @@ inline Stored read_quantized(const Op& op, const char* name, PyObject* object) {
 
 inline Stored read_stored(const Op& op, const char* name, PyObject* object) {
   if (is_quantized(object)) return read_blocks_of(op, name, object);
+  if (!is_array(object) && has_type(object, interleaved_type())) return read_interleaved(op, name, object);
   if (!is_array(object)) wrong_kind(op, name, object, "a NumPy array or a Quantized");
   return of_floats(op, name, object);
 }
@@ -203,7 +218,26 @@ inline Ids ids_of(const Op& op, const char* name, PyObject* object) {
   return ids;
 }
 
+// Copies a weight's blocks in the order of an Interleaved to `out`, of the same shape and bytes.
+inline void interleave(const py::object& weight, const py::object& out) {
+  constexpr Op op{"interleave"};
+  const Stored from = read_quantized(op, "weight", weight.ptr());
+  if (from.ndim != 2 || !cpu::can_interleave(from.format, from.axis(2), from.axis(1)))
+    op.wrong_value("weight", "has shape " + from.shape_text(),
+                   "a matrix whose rows are a multiple of " + std::to_string(cpu::kBand) +
+                       ", of a format with interleaved kernels");
+  const Array to = bytes(op, "out", out.ptr(), cpu::kBlocks[from.format].bytes);
+  if (to.ndim != 2 || to.shape[0] != from.array.shape[0] || to.shape[1] != from.array.shape[1] ||
+      !has_flags(out.ptr(), py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
+    op.wrong_value("out", "has shape " + arguments::shape_text(to.ndim, to.shape),
+                   "a writable array like the weight's data");
+  run(from.axis(2) * from.axis(1),
+      [&] { cpu::threaded::interleave(from.format, to.data, from.data(), from.axis(2), from.axis(1)); });
+}
+
 inline void embedding(const Array& out, const Ids& ids, const Stored& table) {
+  if (table.interleaved)
+    Op{"embedding"}.wrong_type("table", "is an Interleaved", "a NumPy array or a Quantized");
   const int64_t d = table.axis(1), from = table.row_bytes(), to = d * itemsize(out.dtype);
   const cpu::StoredKernels& kernels = active.load()->stored;
   run(static_cast<int64_t>(ids.values.size()), d, 1, [&](int64_t begin, int64_t end) {

@@ -24,8 +24,8 @@ inline void linear_by_numpy(const Array& out, const Array& x, const cpu::threade
 
 inline void multiply_stored(const Array& out, const Array& x, const Stored& weight, const float* bias) {
   const int64_t n = weight.axis(2), k = weight.axis(1);
-  const cpu::threaded::Linear call{x.dtype,      out.data, x.data, weight.format, weight.data(), bias,
-                                   out.size / n, n,        k};
+  const cpu::threaded::Linear call{x.dtype,      out.data, x.data, weight.format,     weight.data(), bias,
+                                   out.size / n, n,        k,      weight.interleaved};
   const bool floats = call.format == cpu::kF32 && call.dtype == cpu::kFloat32;
   if (floats && k && call.m > cpu::rows_as_stored(call.format)) return linear_by_numpy(out, x, call);
   run(call.work(), [&] { cpu::threaded::linear(*active.load(), call); });

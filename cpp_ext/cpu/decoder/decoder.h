@@ -15,6 +15,7 @@ struct Matrix {
   const char* data;
   int64_t n, k;
   const float* bias;  // or null
+  bool interleaved = false;
 };
 
 struct Expert {

@@ -63,8 +63,9 @@ struct DecoderSizes {
   }
   void add(const Kernels& kernels, const Matrix& matrix) {
     longest = std::max(longest, matrix.k);
-    packed = std::max({packed, 2 * kernels.stored.packed_bytes(matrix.format, matrix.k),
-                       kernels.stored.packed_bytes(kF32, matrix.k)});
+    packed = std::max({packed,
+                       2 * kernels.stored.products(matrix.interleaved).packed_bytes(matrix.format, matrix.k),
+                       kernels.stored.as_stored.packed_bytes(kF32, matrix.k)});
   }
 };
 

@@ -35,6 +35,7 @@ class __attribute__((visibility("hidden"))) DecoderProducts {
   void of(const ProductInput& input) {
     input_ = input;
     packed_for_ = kFormats;
+    packed_interleaved_ = false;
     apart_ = false;
   }
   const ProductInput& input() const { return input_; }
@@ -42,7 +43,7 @@ class __attribute__((visibility("hidden"))) DecoderProducts {
   // Columns of out (the input's rows, n) = input @ matrix^T + bias.
   void multiply(const Matrix& matrix, float* out, Columns columns) {
     if (columns.begin >= columns.end) return;
-    pack(matrix.format);
+    pack(matrix.format, matrix.interleaved);
     if (apart_) return multiply_each(matrix, out, columns);
     const int64_t most = has_rounding_error() ? kDecodeRows / 2 : kDecodeRows;
     for (int64_t row = 0; row < input_.rows; row += most)
@@ -51,7 +52,9 @@ class __attribute__((visibility("hidden"))) DecoderProducts {
 
  private:
   void multiply(const Matrix& matrix, float* out, Columns columns, int64_t row, int64_t rows) {
-    const int64_t bytes = kernels_.packed_bytes(packed_as_, matrix.k);
+    const bool as_stored = packed_as_ != matrix.format;  // floats
+    const ProductKernels& products = kernels_.products(matrix.interleaved && !as_stored);
+    const int64_t bytes = products.packed_bytes(packed_as_, matrix.k);
     const LinearPart part{matrix.format,
                           kFloat32,
                           reinterpret_cast<char*>(out + row * matrix.n),
@@ -64,11 +67,12 @@ class __attribute__((visibility("hidden"))) DecoderProducts {
                           packed_ + (has_rounding_error() ? 2 * row : row) * bytes,
                           bytes,
                           matrix.bias,
-                          has_rounding_error()};
-    if (packed_as_ == matrix.format)
-      kernels_.linear(part);
-    else
+                          has_rounding_error(),
+                          matrix.interleaved};
+    if (as_stored)
       linear_unpacked(kernels_, part, floats_);
+    else
+      products.linear(part);
   }
   // Row by row, so that a row which blocks cannot hold does not change the bits of the others.
   void multiply_each(const Matrix& matrix, float* out, Columns columns) {
@@ -82,19 +86,20 @@ class __attribute__((visibility("hidden"))) DecoderProducts {
   bool has_rounding_error() const { return input_.with_rounding_error && is_quantized(packed_as_); }
 
   // A row that int8 blocks cannot hold, such as one with a NaN, is packed as floats, without the others.
-  void pack(Format format) {
-    if (packed_for_ == format) return;
+  void pack(Format format, bool interleaved) {
+    if (packed_for_ == format && packed_interleaved_ == interleaved) return;
     packed_for_ = format;
-    packed_as_ = pack_as(format) ? format : kF32;
+    packed_interleaved_ = interleaved;
+    packed_as_ = pack_as(format, kernels_.products(interleaved)) ? format : kF32;
     apart_ = packed_as_ != format && input_.rows > 1;
-    if (packed_as_ != format && !apart_) pack_as(kF32);
+    if (packed_as_ != format && !apart_) pack_as(kF32, kernels_.as_stored);
   }
-  bool pack_as(Format format) {
-    const int64_t bytes = kernels_.packed_bytes(format, input_.k);
+  bool pack_as(Format format, const ProductKernels& products) {
+    const int64_t bytes = products.packed_bytes(format, input_.k);
     const bool with_error = input_.with_rounding_error && is_quantized(format);
     char* to = packed_;
     const auto pack_row = [&](const float* x, float* error) {
-      const bool held = kernels_.pack(format, to, x, input_.k, error);
+      const bool held = products.pack(format, to, x, input_.k, error);
       to += bytes;
       return held;
     };
@@ -110,6 +115,7 @@ class __attribute__((visibility("hidden"))) DecoderProducts {
   float* const floats_;
   ProductInput input_{};
   Format packed_for_ = kFormats, packed_as_ = kFormats;
+  bool packed_interleaved_ = false;
   bool apart_ = false;  // the rows are packed and multiplied one at a time
 };
 

@@ -89,9 +89,6 @@ struct BlockOf256 {
     }
   }
 
- private:
-  static constexpr int chunks_of_run() { return F::kRun / 32 * kFields; }
-  static constexpr int in_run(int at, int f) { return F::kRun / 32 * f + at / 32 % (F::kRun / 32); }
   // The first byte and the lowest bit of the chunk's high bits. A byte has one bit of all eight chunks, or
   // the bits of the chunks of a run. Compilers unroll the loops that call this only if it is this short.
   static constexpr int high_at(int at) { return kHighBits == 1 ? 0 : at / F::kRun * 32; }
@@ -99,6 +96,10 @@ struct BlockOf256 {
     static_assert(kHighBits < 2 || chunks_of_run() * kHighBits == 8);
     return kHighBits == 1 ? chunk(at, f) : in_run(at, f) * kHighBits;
   }
+
+ private:
+  static constexpr int chunks_of_run() { return F::kRun / 32 * kFields; }
+  static constexpr int in_run(int at, int f) { return F::kRun / 32 * f + at / 32 % (F::kRun / 32); }
 };
 
 // Eight six-bit scales and offsets; those of the last four are split between two places.

@@ -10,6 +10,7 @@ namespace cpu {
 // All of x by rows [n0, n1) of a weight; `workspace_bytes` gives the size of `workspace`.
 struct PrefillPart {
   int64_t m, n, k, n0, n1;
+  bool interleaved = false;  // the weight: `product` takes both
 };
 
 struct PrefillKernels {

@@ -14,6 +14,7 @@
 #include "blocks_32.inl"
 #include "blocks_codes.inl"
 #include "gemm.h"
+#include "interleaved.inl"
 
 namespace cpu::ISA {
 namespace {
@@ -149,8 +150,27 @@ void unpack_panel(int32_t* to, const char* weight, int64_t stride, int64_t n, in
       unpack_eight<F>(to + j, weight + j * stride, stride, n - j, c);
 }
 
+template <class F>
+INLINE void unpack_lanes(int32_t* to, const stored::BandBlock<F>& w) {
+  for (int s = 0; s < 8; ++s) stored::store_int(to + s * kByteColumns, (Int)stored::codes_at(w, s));
+  float* const scales = reinterpret_cast<float*>(to + 8 * kByteColumns);
+  store(scales, stored::scale_of_32(w));
+  if constexpr (F::kOffset) store(scales + kByteColumns, w.half(1));
+}
+// n <= kByteColumns rows of an interleaved weight (., k) from `row` on -> a panel
+template <class F>
+void unpack_bands(int32_t* to, const char* weight, int64_t k, int64_t row, int64_t n) {
+  constexpr int kWords = chunk_of_panel(1, F::kOffset);
+  for (int64_t c = 0; c < k / 32; ++c, to += kWords) {
+    if (n < kByteColumns) __builtin_memset(to, 0, sizeof(int32_t) * kWords);
+    for (int64_t j = 0; j < n; j += LANES)
+      unpack_lanes<F>(to + j, stored::block_at<F>(weight, k, row + j, c));
+  }
+}
+
 struct ByBytes {
   void (*unpack)(int32_t* to, const char* weight, int64_t stride, int64_t n, int64_t chunks);
+  void (*unpack_bands)(int32_t* to, const char* weight, int64_t k, int64_t row, int64_t n);
   void (*tile)(float* result, const int32_t* x, const int32_t* w, int64_t chunks);
   int group, offset;
   bool mins;
@@ -162,7 +182,8 @@ constexpr ByBytes by_bytes_of() {
     return {};  // panels_256.inl multiplies any number of rows
   else {
     constexpr int kLargest = F::kSigned ? kSignedCodes : F::kLargest;
-    return {unpack_panel<F>, byte_tile<F::kUnit, kLargest, F::kOffset>, F::kUnit, F::kZero, F::kOffset};
+    return {unpack_panel<F>, unpack_bands<F>, byte_tile<F::kUnit, kLargest, F::kOffset>,
+            F::kUnit,        F::kZero,        F::kOffset};
   }
 }
 
@@ -252,7 +273,8 @@ void byte_product(Format name, void* out, DType dtype, const char* strips, const
   const int64_t words = chunks * chunk_of_strip(32 / format.group);
   for (int64_t j = part.n0; j < part.n1; j += kByteColumns) {
     const int64_t n = part.n1 - j < kByteColumns ? part.n1 - j : kByteColumns;
-    format.unpack(panel, weight + j * stride, stride, n, chunks);
+    part.interleaved ? format.unpack_bands(panel, weight, part.k, j, n)
+                     : format.unpack(panel, weight + j * stride, stride, n, chunks);
     const int32_t* x = reinterpret_cast<const int32_t*>(strips);
     for (int64_t i = 0; i < part.m; i += kByteRows, x += words) {
       alignas(64) float result[kByteRows * kByteColumns];

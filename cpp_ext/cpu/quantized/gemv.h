@@ -10,7 +10,8 @@ namespace cpu {
 // rows.
 constexpr int64_t kDecodeRows = 16;
 
-// Columns [n0, n1) of out (m, n) = x (m, k) @ weight (n, k)^T + bias, packed_rows() <= kDecodeRows.
+// Columns [n0, n1) of out (m, n) = x (m, k) @ weight (n, k)^T + bias. For weights as stored, see
+// rows_as_stored(); for interleaved ones, any number of rows.
 struct LinearPart {
   Format format;  // of the weight
   DType out_dtype;
@@ -21,8 +22,19 @@ struct LinearPart {
   int64_t x_bytes;           // of each
   const float* bias;         // or null
   bool with_rounding_error;  // each row of x is followed by its rounding error as another row
+  bool interleaved = false;  // the weight: interleaved.h
 
   int64_t packed_rows() const { return with_rounding_error ? 2 * m : m; }
+};
+
+// Products with weights of one layout.
+struct ProductKernels {
+  // Packs a row of x as linear() reads it for weights of a format: packed_bytes() bytes, 64-byte aligned.
+  // False: int8 blocks cannot hold it (NaN, infinities, or only tiny numbers). If `error` is not null, it
+  // receives x minus the values of its blocks; it may be x.
+  int64_t (*packed_bytes)(Format format, int64_t k);
+  bool (*pack)(Format format, char* to, const float* x, int64_t k, float* error);
+  void (*linear)(const LinearPart& part);
 };
 
 struct StoredKernels {
@@ -32,12 +44,11 @@ struct StoredKernels {
   // Converts n floats of a dtype to float32.
   void (*widen)(DType dtype, float* out, const void* x, int64_t n);
   void (*add_bias)(DType dtype, char* out, const float* bias, int64_t rows, int64_t n);
-  // Packs a row of x as linear() reads it for weights of a format: packed_bytes() bytes, 64-byte aligned.
-  // False: int8 blocks cannot hold it (NaN, infinities, or only tiny numbers). If `error` is not null, it
-  // receives x minus the values of its blocks; it may be x.
-  int64_t (*packed_bytes)(Format format, int64_t k);
-  bool (*pack)(Format format, char* to, const float* x, int64_t k, float* error);
-  void (*linear)(const LinearPart& part);
+  ProductKernels as_stored, interleaved;
+
+  const ProductKernels& products(bool of_interleaved) const {
+    return of_interleaved ? interleaved : as_stored;
+  }
 };
 
 // Up to this many rows of x, a weight is multiplied as stored. For more rows it is cheaper to unpack it

@@ -11,6 +11,7 @@
 #include "gemv_256.inl"
 #include "gemv_32.inl"
 #include "gemv_floats.inl"
+#include "interleaved.inl"
 #include "operands.inl"
 #include "panels_256.inl"
 
@@ -124,7 +125,37 @@ bool pack(Format format, char* to, const float* x, int64_t k, float* error) {
   return few_rows_table[format].pack(to, x, k, error);
 }
 
-constexpr StoredKernels stored_kernels = {dequantize, quantize, widen, add_bias, packed_bytes, pack, linear};
+// ---- interleaved weights
+
+using LinearKernel = void(const LinearPart&);
+template <class F>
+constexpr LinearKernel* interleaved_of() {
+  if constexpr (words_of(F::kFormat).count)
+    return multiply_interleaved<F>;
+  else
+    return nullptr;
+}
+constexpr LinearKernel* interleaved_table[kFormats] = {nullptr, nullptr, nullptr,
+#define FORMAT(name, ...) interleaved_of<name>(),
+                                                       AIRLLM_BLOCK_FORMATS(FORMAT)
+#undef FORMAT
+};
+
+int64_t interleaved_packed_bytes(Format format, int64_t k) {
+  return kBlocks[format].values == 32 ? (rounded_bytes(k) + 63) / 64 * 64 : packed_bytes(format, k);
+}
+bool pack_for_interleaved(Format format, char* to, const float* x, int64_t k, float* error) {
+  return kBlocks[format].values == 32 ? round_row(to, x, k, error) : pack(format, to, x, k, error);
+}
+void linear_interleaved(const LinearPart& part) { interleaved_table[part.format](part); }
+
+constexpr StoredKernels stored_kernels = {
+    dequantize,
+    quantize,
+    widen,
+    add_bias,
+    {packed_bytes, pack, linear},
+    {interleaved_packed_bytes, pack_for_interleaved, linear_interleaved}};
 
 }  // namespace stored
 }  // namespace

@@ -177,6 +177,10 @@ INLINE void add_panel(Vec (&total)[M], const Panel256<A>& panel, const Group256*
   }
 }
 
+// Unpacks block b of LANES rows of weights from row n on. Those from row `next` on come afterwards.
+template <class A>
+using UnpackPanel = void(Panel256<A>* panel, const LinearPart& part, int64_t n, int64_t b, int64_t next);
+
 // Fetches a part of the LANES rows from row n on into the second cache, in the order of memory, while block b
 // of the rows before them is multiplied: memory is much slower where it is read a block of each row at a
 // time.
@@ -186,6 +190,14 @@ INLINE void prefetch_rows(const LinearPart& part, int64_t n, int64_t b) {
   const char* const from = part.weight + n * row_bytes(part.format, part.k) + b * kBytes;
   if (n + LANES <= part.n1)
     for (int64_t i = 0; i < kBytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+
+template <class F>
+void unpack_rows(PanelOf<F>* panel, const LinearPart& part, int64_t n, int64_t b, int64_t next) {
+  const char* w[LANES];
+  set_rows(w, part, n);
+  prefetch_rows<F>(part, next, b);
+  unpack_panel<F>(panel, w, b * F::kBytes);
 }
 
 // totals += `blocks` panels with M rows of x
@@ -218,9 +230,9 @@ INLINE void store_totals(const LinearPart& part, int64_t m, int64_t n, const flo
 
 // At most kRows packed rows of x, from row m0 of the result on. kPanels times LANES rows of weights are
 // unpacked at a time, kBlocks blocks of each.
-template <class F, int kRows, int kPanels, int kBlocks>
-void multiply_panels(const LinearPart& part, int64_t m0, int64_t rows) {
-  alignas(64) PanelOf<F> panels[kPanels][kBlocks];
+template <class A, int kRows, int kPanels, int kBlocks>
+void multiply_panels(const LinearPart& part, int64_t m0, int64_t rows, UnpackPanel<A>* unpack) {
+  alignas(64) Panel256<A> panels[kPanels][kBlocks];
   alignas(64) float totals[kPanels][kRows][LANES];
   const int per_row = part.with_rounding_error ? 2 : 1;
   for (int64_t n = part.n0; n < part.n1; n += kPanels * LANES) {
@@ -228,36 +240,39 @@ void multiply_panels(const LinearPart& part, int64_t m0, int64_t rows) {
     __builtin_memset(totals, 0, sizeof totals);
     for (int64_t b = 0; b < part.k / 256; b += kBlocks) {
       const int64_t blocks = smaller(kBlocks, part.k / 256 - b);
-      for (int64_t v = 0; v < some; ++v) {
-        const char* w[LANES];
-        set_rows(w, part, n + v * LANES);
-        for (int64_t i = 0; i < blocks; ++i) {
-          prefetch_rows<F>(part, n + (v + kPanels) * LANES, b + i);
-          unpack_panel<F>(&panels[v][i], w, (b + i) * F::kBytes);
-        }
-      }
+      for (int64_t v = 0; v < some; ++v)
+        for (int64_t i = 0; i < blocks; ++i)
+          unpack(&panels[v][i], part, n + v * LANES, b + i, n + (v + kPanels) * LANES);
       const char* const x = part.x + m0 * per_row * part.x_bytes + b * static_cast<int64_t>(sizeof(Group256));
       for (int64_t m = 0; m < rows; m += 4)
         for (int64_t v = 0; v < some; ++v)
-          add_panels_of<ArithmeticOf<F>>[smaller(rows - m, 4) - 1](totals[v] + m, panels[v], blocks,
-                                                                   x + m* part.x_bytes, part.x_bytes);
+          add_panels_of<A>[smaller(rows - m, 4) - 1](totals[v] + m, panels[v], blocks, x + m* part.x_bytes,
+                                                     part.x_bytes);
     }
     for (int64_t m = 0; m < rows; m += per_row)
       for (int64_t v = 0; v < some; ++v) store_totals(part, m0 + m / per_row, n + v * LANES, totals[v] + m);
   }
 }
 
-// A few rows of x are multiplied by a panel while it is in the first cache. Many are taken in parts, and
-// panels of 64 rows of weights stay in the second one.
+// Many rows of x are taken in parts, and panels of 64 rows of weights stay in the second cache.
+template <class A>
+void many_rows256(const LinearPart& part, UnpackPanel<A>* unpack) {
+  constexpr int kMany = 96;
+  const int64_t per_row = part.with_rounding_error ? 2 : 1;
+  for (int64_t m = 0; m < part.m; m += kMany / per_row)
+    multiply_panels<A, kMany, 64 / LANES, 4>(part, m, smaller(kMany, part.packed_rows() - m * per_row),
+                                             unpack);
+}
+
+// A few rows of x are multiplied by a panel while it is in the first cache.
 template <class F>
 void several_rows256(const LinearPart& part) {
   if constexpr (!F::kSigned)
     if (part.packed_rows() == 3) return few_rows256<F, 3>(part);
-  constexpr int kFew = 16, kMany = 96;
-  if (part.packed_rows() <= kFew) return multiply_panels<F, kFew, 1, 1>(part, 0, part.packed_rows());
-  const int64_t per_row = part.with_rounding_error ? 2 : 1;
-  for (int64_t m = 0; m < part.m; m += kMany / per_row)
-    multiply_panels<F, kMany, 64 / LANES, 4>(part, m, smaller(kMany, part.packed_rows() - m * per_row));
+  using A = ArithmeticOf<F>;
+  constexpr int kFew = kDecodeRows;
+  part.packed_rows() <= kFew ? multiply_panels<A, kFew, 1, 1>(part, 0, part.packed_rows(), unpack_rows<F>)
+                             : many_rows256<A>(part, unpack_rows<F>);
 }
 
 }  // namespace stored

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "../kernels.h"
+#include "../quantized/interleaved.h"
 #include "parallel.h"
 
 namespace cpu::threaded {
@@ -28,6 +29,14 @@ inline void dequantize(const StoredKernels& kernels, Format format, float* out, 
   share(n / block.values, block.values, 1, [&](int64_t begin, int64_t end) {
     kernels.dequantize(format, out + begin * block.values, blocks + begin * block.bytes,
                        (end - begin) * block.values);
+  });
+}
+
+// Interleaves a weight (n, k) as stored.
+inline void interleave(Format format, char* to, const char* stored, int64_t n, int64_t k) {
+  const int64_t band = kBand * row_bytes(format, k);
+  share(n / kBand, kBand * k / 4, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) interleave_band(format, to + i * band, stored + i * band, k);
   });
 }
 

@@ -17,6 +17,7 @@ struct Linear {
   const char* weight;
   const float* bias;  // or null
   int64_t m, n, k;
+  bool interleaved = false;  // the weight
 
   int64_t work() const { return n * (k * m / 4 + 1); }  // in elements of an elementwise op
 };
@@ -34,7 +35,7 @@ inline void prefill_by_bytes(const PrefillKernels& kernels, const Linear& call) 
   });
   parallel(call.n, step, team, [&](int64_t begin, int64_t end) {
     kernels.product(call.format, call.out, call.dtype, rows, call.weight,
-                    {call.m, call.n, call.k, begin, end}, workspace.data() + next++ * each);
+                    {call.m, call.n, call.k, begin, end, call.interleaved}, workspace.data() + next++ * each);
   });
 }
 

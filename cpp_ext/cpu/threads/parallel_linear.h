@@ -1,5 +1,7 @@
 // Multithreaded products with weights (n, k), rows as in checkpoints, in their stored form.
 #pragma once
+#include <atomic>
+
 #include "../quantized/dequantized_linear.h"
 #include "parallel_gemm.h"
 
@@ -7,23 +9,45 @@ namespace cpu::threaded {
 
 inline int64_t align(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Packs x as a kernel reads it for weights of a format. Returns false if the packed form cannot hold it.
-inline bool pack(const StoredKernels& kernels, const Linear& call, Format format, char* to, float* wide) {
-  const int64_t packed = kernels.packed_bytes(format, call.k), row = call.k * itemsize(call.dtype);
-  for (int64_t i = 0; i < call.m; ++i) {
-    const char* x = call.x + i * row;
-    if (call.dtype != kFloat32) {
-      kernels.widen(call.dtype, wide, x, call.k);
-      x = reinterpret_cast<const char*>(wide);
-    }
-    if (!kernels.pack(format, to + i * packed, reinterpret_cast<const float*>(x), call.k, nullptr))
-      return false;
+// How x is packed: for weights of a format and a layout.
+struct PackedAs {
+  Format format;
+  bool interleaved;
+
+  int64_t bytes(const StoredKernels& kernels, int64_t k) const {
+    return kernels.products(interleaved).packed_bytes(format, k);
   }
-  return true;
+};
+
+// Packs x as a kernel reads it. Returns false if the packed form cannot hold it. `wide` has room for a row.
+inline bool pack_row(const StoredKernels& kernels, const Linear& call, PackedAs as, char* to, float* wide,
+                     int64_t i) {
+  const char* x = call.x + i * call.k * itemsize(call.dtype);
+  if (call.dtype != kFloat32) {
+    kernels.widen(call.dtype, wide, x, call.k);
+    x = reinterpret_cast<const char*>(wide);
+  }
+  return kernels.products(as.interleaved)
+      .pack(as.format, to + i * as.bytes(kernels, call.k), reinterpret_cast<const float*>(x), call.k,
+            nullptr);
+}
+inline bool pack(const StoredKernels& kernels, const Linear& call, PackedAs as, char* to, float* wide) {
+  constexpr int64_t kFew = 8;
+  if (call.m <= kFew || call.dtype != kFloat32) {  // the threads would need a `wide` each
+    for (int64_t i = 0; i < call.m; ++i)
+      if (!pack_row(kernels, call, as, to, wide, i)) return false;
+    return true;
+  }
+  std::atomic<bool> held{true};
+  share(call.m, call.k, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end && held; ++i)
+      if (!pack_row(kernels, call, as, to, nullptr, i)) held = false;
+  });
+  return held;
 }
 
 // The whole product, with x as pack() has written it for `packed_as`.
-inline LinearPart part_of(const StoredKernels& kernels, const Linear& call, Format packed_as,
+inline LinearPart part_of(const StoredKernels& kernels, const Linear& call, PackedAs packed_as,
                           const char* packed) {
   return {call.format,
           call.dtype,
@@ -35,15 +59,17 @@ inline LinearPart part_of(const StoredKernels& kernels, const Linear& call, Form
           call.n,
           call.weight,
           packed,
-          kernels.packed_bytes(packed_as, call.k),
+          packed_as.bytes(kernels, call.k),
           call.bias,
-          false};
+          false,
+          call.interleaved};
 }
 
 inline void unpacked_rows(const StoredKernels& kernels, const Linear& call, char* packed, float* wide) {
-  pack(kernels, call, kF32, packed, wide);
+  constexpr PackedAs kFloats{kF32, false};
+  pack(kernels, call, kFloats, packed, wide);
   const Workspace floats(kUnpackedRows * call.k * 4);
-  linear_unpacked(kernels, part_of(kernels, call, kF32, packed), reinterpret_cast<float*>(floats.data()));
+  linear_unpacked(kernels, part_of(kernels, call, kFloats, packed), reinterpret_cast<float*>(floats.data()));
 }
 
 inline void linear_few_rows(const StoredKernels& kernels, const Linear& call);
@@ -59,20 +85,20 @@ inline void linear_each_row(const StoredKernels& kernels, const Linear& call) {
   }
 }
 
-// Few rows of x: every weight is read once, as it is stored.
+// Weights are read as they are stored, or interleaved.
 inline void linear_few_rows(const StoredKernels& kernels, const Linear& call) {
-  const int64_t room =
-      std::max(kernels.packed_bytes(call.format, call.k), kernels.packed_bytes(kF32, call.k));
+  const PackedAs as{call.format, call.interleaved};
+  const int64_t room = std::max(as.bytes(kernels, call.k), PackedAs{kF32, false}.bytes(kernels, call.k));
   const Workspace workspace(call.m * room + align(call.k * 4));
   float* const wide = reinterpret_cast<float*>(workspace.data() + call.m * room);
-  if (!pack(kernels, call, call.format, workspace.data(), wide))
+  if (!pack(kernels, call, as, workspace.data(), wide))
     return call.m > 1 ? linear_each_row(kernels, call) : unpacked_rows(kernels, call, workspace.data(), wide);
-  const LinearPart all = part_of(kernels, call, call.format, workspace.data());
-  share(call.n, call.k * call.m / 4 + 1, 8, [&](int64_t begin, int64_t end) {
+  const LinearPart all = part_of(kernels, call, as, workspace.data());
+  share(call.n, call.k * call.m / 4 + 1, call.interleaved ? kBand : 8, [&](int64_t begin, int64_t end) {
     LinearPart part = all;
     part.n0 = begin;
     part.n1 = end;
-    kernels.linear(part);
+    kernels.products(part.interleaved).linear(part);
   });
 }
 
@@ -82,7 +108,9 @@ inline void add_bias(const StoredKernels& kernels, const Linear& call) {
 
 inline void linear(const Kernels& kernels, const Linear& call) {
   if (!call.m || !call.n) return;
-  if (call.k && call.m <= rows_as_stored(call.format)) return linear_few_rows(kernels.stored, call);
+  const bool needs_floats = !kernels.prefill.by_bytes(call.format);
+  if (call.k && (call.m <= rows_as_stored(call.format) || (call.interleaved && needs_floats)))
+    return linear_few_rows(kernels.stored, call);
   prefill(kernels, call);
   add_bias(kernels.stored, call);
 }

@@ -1,0 +1,532 @@
+// Products of a few rows of x with interleaved weights (interleaved.h): each row of weights is a lane. The
+// codes of four values of a row are a word, which is multiplied by four values of x in all lanes. A thread
+// reads its part of the weights as one stream, in order.
+//
+// Blocks of 256 have the arithmetic of gemv_256.inl, and so the same bits: the integer sum of a block, times
+// the scales, is added block after block. Those of 32 are added in the same way. For many rows of x, bands
+// are unpacked to the panels of panels_256.inl and gemm.inl, which have the bits of weights as stored.
+#ifndef AIRLLM_INTERLEAVED_INL
+#define AIRLLM_INTERLEAVED_INL
+#include "blocks_codes.inl"
+#include "gemv_256.inl"
+#include "gemv_32.inl"
+#include "interleaved.h"
+#include "panels_256.inl"
+
+namespace cpu::ISA {
+namespace {
+namespace stored {
+
+// ---- a block of a band, LANES of its rows
+
+template <class F>
+struct BandBlock {
+  static constexpr BlockWords kWords = words_of(F::kFormat);
+  static constexpr int kRest = rest_bytes(F::kFormat);
+  const char *words, *rest;
+
+  // Rows [lane, lane + LANES) of block b of a group.
+  INLINE BandBlock of(int64_t b, int lane) const {
+    return {words + b * kWords.count * 4 * kBand + 4 * lane,
+            rest + b * kRest * kBand + rest_width(F::kFormat) * lane};
+  }
+  // The word at this byte of the block.
+  INLINE Int word(int byte) const {
+    return load_int(words + 4 * kBand * place_of_word(F::kFormat, (byte - kWords.first) / 4));
+  }
+  INLINE Vec half(int number) const {
+    return load(reinterpret_cast<const Float16*>(rest + 2 * kBand * number));
+  }
+  INLINE Int half_bits(int number) const {
+    return __builtin_convertvector(*reinterpret_cast<const Bits16InMemory*>(rest + 2 * kBand * number), Int);
+  }
+  INLINE Int byte() const {
+    return __builtin_convertvector(*reinterpret_cast<const LanesOfBytesInMemory*>(rest), Int) & 255;
+  }
+};
+
+// ---- the scales of sub-blocks
+
+// Two integers as the words of a lane.
+INLINE Int pair_of_words(Int low, Int high) { return (low & 0xffff) | high << 16; }
+
+// kCount bytes of each row, four in each vector.
+template <int kCount, bool kSignedBytes>
+struct BytesOfLanes {
+  Int four[kCount / 4];
+  INLINE Int at(int j) const {
+    const Int v = four[j / 4];
+    if (kSignedBytes) return v << (24 - j % 4 * 8) >> 24;
+    return j % 4 == 3 ? (Int)((Bits)v >> 24) : (Int)((Bits)v >> j % 4 * 8) & 255;
+  }
+  // Bytes 2 i and 2 i + 1, as words.
+  INLINE Int pair(int i) const {
+    const Bits v = i % 2 ? (Bits)four[i / 2] >> 16 : (Bits)four[i / 2];
+    const Bits words = (v & 0xff) | (v << 8 & 0xff0000);
+    return kSignedBytes ? (Int)((Shorts)((Words16)words << 8) >> 8) : (Int)words;
+  }
+
+ private:
+  typedef uint16_t Words16 __attribute__((vector_size(4 * LANES)));
+};
+
+template <int kUnit>
+struct LaneScales {
+  static constexpr int kSubs = 256 / kUnit;
+  BytesOfLanes<kSubs, false> scales, offsets;
+};
+template <int kUnit>
+struct SignedLaneScales {
+  BytesOfLanes<256 / kUnit, true> scales;
+};
+
+INLINE Int nibbles_of(Int v, int shift) { return (Int)((Bits)v >> shift) & 0x0f0f0f0f; }
+INLINE Int two_bits_of(Int v, int left) {  // of each byte, as its bits 4 and 5
+  return (left < 0 ? (Int)((Bits)v >> -left) : v << left) & 0x30303030;
+}
+
+template <class F>
+INLINE LaneScales<32> six_bit_scales(const BandBlock<F>& w) {
+  const Int a = w.word(4), b = w.word(8), rest = w.word(12);
+  return {{{a & 0x3f3f3f3f, nibbles_of(rest, 0) | two_bits_of(a, -2)}},
+          {{b & 0x3f3f3f3f, nibbles_of(rest, 4) | two_bits_of(b, -2)}}};
+}
+INLINE auto lane_scales(const BandBlock<Q4_K>& w) { return six_bit_scales(w); }
+INLINE auto lane_scales(const BandBlock<Q5_K>& w) { return six_bit_scales(w); }
+INLINE LaneScales<16> lane_scales(const BandBlock<Q2_K>& w) {
+  LaneScales<16> all;
+  for (int i = 0; i < 4; ++i) {
+    all.scales.four[i] = nibbles_of(w.word(4 * i), 0);
+    all.offsets.four[i] = nibbles_of(w.word(4 * i), 4);
+  }
+  return all;
+}
+INLINE SignedLaneScales<16> lane_scales(const BandBlock<Q3_K>& w) {
+  const Int a = w.word(96), b = w.word(100), rest = w.word(104);
+  const auto less_32 = [](Int v) { return (Int)((Bytes)v - (int8_t)32); };
+  return {
+      {{less_32(nibbles_of(a, 0) | two_bits_of(rest, 4)), less_32(nibbles_of(b, 0) | two_bits_of(rest, 2)),
+        less_32(nibbles_of(a, 4) | two_bits_of(rest, 0)),
+        less_32(nibbles_of(b, 4) | two_bits_of(rest, -2))}}};
+}
+INLINE SignedLaneScales<16> lane_scales(const BandBlock<Q6_K>& w) {
+  return {{{w.word(192), w.word(196), w.word(200), w.word(204)}}};
+}
+INLINE SignedLaneScales<32> lane_scales(const BandBlock<IQ4_XS>& w) {
+  const Int low = w.word(4), high = w.half_bits(1);
+  SignedLaneScales<32> all;
+  for (int i = 0; i < 2; ++i) {  // four nibbles, and four times two bits, as bytes
+    Int n = (Int)((Bits)low >> 16 * i) & 0xffff, t = high >> 8 * i & 0xff;
+    n = (n | n << 8) & 0x00ff00ff;
+    n = (n | n << 4) & 0x0f0f0f0f;
+    t = (t | t << 12) & 0x000f000f;
+    t = (t | t << 6) & 0x03030303;
+    all.scales.four[i] = (Int)((Bytes)(n | t << 4) - (int8_t)32);
+  }
+  return all;
+}
+struct NoLaneScales {
+  struct {
+    INLINE Int at(int) const { return Int{} + 1; }
+    INLINE Int pair(int) const { return Int{} + 0x10001; }
+  } scales;
+};
+INLINE NoLaneScales lane_scales(const BandBlock<TQ2_0>&) { return {}; }
+
+// ---- codes
+
+// How the codes of a format are multiplied. kSigned: with signs, else less kZero. On sets whose dot product
+// takes no signs, signed codes have kSignedZero added.
+template <bool kSignedOf, int kZeroOf, int kLargestOf>
+struct Codes256 {
+  static constexpr bool kSigned = kSignedOf && !kSignedZero;
+  static constexpr int kZero = kSignedOf ? kSignedZero : kZeroOf, kLargest = kLargestOf;
+};
+template <class F>
+struct CodesOf : Codes256<F::kSigned, F::kZero, F::kLargest> {};
+template <>
+struct CodesOf<TQ2_0> : Codes256<false, 1, 3> {};  // the bits, which are one more than the codes
+template <>
+struct CodesOf<MXFP4> : Codes256<true, 0, 12> {};
+
+// Field f of the word with the low bits at byte 4 * word.
+template <class F>
+INLINE Bytes codes_of_word(const BandBlock<F>& w, int word, int f) {
+  const int at = 4 * word;
+  const Bytes low = field((Bytes)w.word(F::kLow + at), F::kLowBits * f, (1 << F::kLowBits) - 1);
+  if constexpr (!F::kHighBits) {
+    return low;
+  } else {
+    constexpr int kMask = ((1 << F::kHighBits) - 1) << F::kLowBits;
+    const int bit = F::high_bit(at, f);
+    const Bits high = (Bits)w.word(F::kHigh + F::high_at(at) + at % 32);
+    const Bits moved = bit > F::kLowBits ? high >> (bit - F::kLowBits) : high << (F::kLowBits - bit);
+    return low | ((Bytes)moved & (int8_t)kMask);
+  }
+}
+INLINE Bytes codes_of_word(const BandBlock<IQ4_XS>& w, int word, int f) {
+  return from_table(IQ4_NL::levels() ^ (int8_t)kSignedZero,
+                    field((Bytes)w.word(IQ4_XS::kLow + 4 * word), 4 * f, 15));
+}
+INLINE Bytes codes_of_word(const BandBlock<TQ2_0>& w, int word, int f) {
+  return field((Bytes)w.word(4 * word), 2 * f, 3);
+}
+
+// Steps of four values in the order of sub-blocks: the word and the field with their codes, and their place
+// in x as Group256 has it.
+template <class F>
+struct Steps256 {
+  int word[64] = {}, field[64] = {}, place[64] = {};
+  constexpr Steps256() {
+    int step = 0;
+    for (int sub = 0; sub < 256 / F::kUnit; ++sub)
+      for (int w = 0; w < 64 / F::kFields; ++w)
+        for (int f = 0; f < F::kFields; ++f)
+          if (F::unit(4 * w, f) * 16 / F::kUnit == sub) {
+            word[step] = w;
+            field[step] = f;
+            place[step++] = ((w / LANES) * F::kFields + f) * LANES + w % LANES;
+          }
+  }
+};
+template <class F>
+constexpr Steps256<F> steps256;
+
+// A byte of each lane, four times.
+template <int kByte, int... I>
+INLINE Bytes byte_of_lanes(Bytes v, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(v, v, (I / 4 * 4 + kByte)...);
+}
+INLINE Bytes byte_of_lanes(Int v, int byte) {
+  using All = std::make_integer_sequence<int, 4 * LANES>;
+  const Bytes bytes = (Bytes)v;
+  return byte == 0   ? byte_of_lanes<0>(bytes, All{})
+         : byte == 1 ? byte_of_lanes<1>(bytes, All{})
+         : byte == 2 ? byte_of_lanes<2>(bytes, All{})
+                     : byte_of_lanes<3>(bytes, All{});
+}
+// Bits 4 step to 4 step + 3 of each lane, as bit 4 of its bytes.
+INLINE Bytes fifth_bits_of(Int bits, int step) {
+  const Bytes mask = (Bytes)(Int{} + (0x08040201 << step % 2 * 4));
+  return ((byte_of_lanes(bits, step / 2) & mask) == mask) & 16;
+}
+
+template <class F>
+INLINE Bytes codes_of_step(const BandBlock<F>& w, int step) {  // of values 4 step to 4 step + 3
+  if constexpr (F::kSigned) {
+    if constexpr (BandBlock<F>::kWords.count == 8)
+      return (Bytes)w.word(F::kLow + 4 * step) ^ (int8_t)kSignedZero;
+    else
+      return from_table(F::levels() ^ (int8_t)kSignedZero,
+                        field((Bytes)w.word(F::kLow + step % 4 * 4), step / 4 * 4, 15));
+  } else {
+    const Bytes low = field((Bytes)w.word(F::kLow + step % 4 * 4), step / 4 * 4, 15);
+    if constexpr (!F::kFifth)
+      return low;
+    else
+      return low | fifth_bits_of(w.word(F::kFifth), step);
+  }
+}
+template <class F>
+INLINE Bytes codes_at(const BandBlock<F>& w, int step) {
+  if constexpr (F::kValues == 32)
+    return codes_of_step(w, step);
+  else
+    return codes_of_word(w, steps256<F>.word[step], steps256<F>.field[step]);
+}
+
+// ---- products
+
+// Steps whose sums of pairs fit 16 bits, of kRun.
+template <class C, int kRun>
+constexpr int steps_in_pairs() {
+  constexpr int kFit = 32767 / (2 * 127 * C::kLargest);
+  return kFit >= kRun ? kRun : kFit >= 4 ? 4 : kFit >= 2 ? 2 : 1;
+}
+
+#if defined(PAIRS_U8_I8) && !defined(DOT_U8_I8)
+#define IN_PAIRS
+#endif
+
+// sum[m] += the products of kRun steps of codes with row m of x, times a scale: an integer, or with IN_PAIRS
+// twice a word. `x` are the values of a row, and `places` the steps in them.
+template <class F, int kRun, int M>
+INLINE void add_run_of_codes(Int (&sum)[M], const BandBlock<F>& w, int first, const int8_t* const (&x)[M],
+                             const int* places, Int scale) {
+#ifdef IN_PAIRS
+  constexpr int kChain = steps_in_pairs<CodesOf<F>, kRun>();
+#pragma GCC unroll 8
+  for (int s = 0; s < kRun; s += kChain) {
+    Pairs pairs[M] = {};
+#pragma GCC unroll 8
+    for (int i = s; i < s + kChain; ++i) {
+      const Bytes code = codes_at(w, first + i);
+      for (int m = 0; m < M; ++m) {
+        const Bytes four = (Bytes)four_in_all_lanes(x[m] + 4 * places[i]);
+        pairs[m] += CodesOf<F>::kSigned ? PAIRS_I8_I8(code, four) : PAIRS_U8_I8(code, four);
+        keep_in_register(pairs[m]);
+      }
+    }
+    for (int m = 0; m < M; ++m) sum[m] += SUMS_OF_PAIRS(pairs[m], scale);
+  }
+#else
+  Int dots[M] = {};
+#pragma GCC unroll 8
+  for (int i = 0; i < kRun; ++i) {
+    const Bytes code = codes_at(w, first + i);
+    for (int m = 0; m < M; ++m) {
+      dots[m] = dot_in_lanes(dots[m], code, (Bytes)four_in_all_lanes(x[m] + 4 * places[i]));
+      keep_in_register(dots[m]);
+    }
+  }
+  for (int m = 0; m < M; ++m) sum[m] += dots[m] * scale;
+#endif
+}
+
+// An integer scale as add_run_of_codes() takes it.
+INLINE Int scale_of_run(Int scale) {
+#ifdef IN_PAIRS
+  return pair_of_words(scale, scale);
+#else
+  return scale;
+#endif
+}
+
+template <class F, int M>
+INLINE void add_block(float (*totals)[kBand], const BandBlock<F>& w, const Group256* const (&x)[M]) {
+  constexpr int kRun = F::kUnit / 4;
+  const auto scales = lane_scales(w);
+  const int8_t* values[M];
+  for (int m = 0; m < M; ++m) values[m] = x[m]->values;
+  Int sum[M] = {}, correction[M] = {};
+#pragma GCC unroll 16  // makes the number a constant
+  for (int sub = 0; sub < 256 / F::kUnit; ++sub)
+    add_run_of_codes<F, kRun, M>(sum, w, sub * kRun, values, steps256<F>.place + sub * kRun,
+                                 scale_of_run(scales.scales.at(sub)));
+  constexpr int kZero = CodesOf<F>::kZero;
+  if constexpr (F::kOffset || kZero)
+    for (int i = 0; i < 128 / F::kUnit; ++i) {
+      Int factors;
+      if constexpr (F::kOffset)
+        factors = scales.offsets.pair(i);
+      else
+        factors = scales.scales.pair(i);
+      for (int m = 0; m < M; ++m)
+        correction[m] += products_of_words(factors, four_in_all_lanes(x[m]->sums + 2 * i));
+    }
+  const Vec scale = w.half(0), offset_scale = F::kOffset ? w.half(1) : Vec{};
+  for (int m = 0; m < M; ++m) {
+    if (kZero) sum[m] -= correction[m] * kZero;
+    store(totals[m],
+          add_block_sums<F>(load(totals[m]), x[m]->scale, scale, sum[m], offset_scale, correction[m]));
+  }
+}
+
+// ---- blocks of 32
+
+// A block of x, in order.
+struct Rounded32 {
+  int8_t values[32];
+  float scale, scaled_sum;
+  int32_t sum, unused;
+};
+
+template <class F>
+INLINE Vec scale_of_32(const BandBlock<F>& w) {
+  return w.half(0);
+}
+INLINE Vec scale_of_32(const BandBlock<MXFP4>& w) { return (Vec)MXFP4::bits_of_scales(w.byte()); }
+
+template <class F, int M>
+INLINE void add_block(float (*totals)[kBand], const BandBlock<F>& w, const Rounded32* const (&x)[M]) {
+  constexpr int kPlaces[] = {0, 1, 2, 3, 4, 5, 6, 7};
+  constexpr int kZero = CodesOf<F>::kZero;
+  const int8_t* values[M];
+  Int sum[M];
+  for (int m = 0; m < M; ++m) {
+    values[m] = x[m]->values;
+    sum[m] = kZero ? Int{} + x[m]->sum * -kZero : Int{};
+  }
+  add_run_of_codes<F, 8, M>(sum, w, 0, values, kPlaces, scale_of_run(Int{} + 1));
+  const Vec scale = scale_of_32(w), offset = F::kOffset ? w.half(1) : Vec{};
+  for (int m = 0; m < M; ++m) {
+    Vec total = load(totals[m]) + x[m]->scale * (scale * to_float(sum[m]));
+    if (F::kOffset) total += offset * x[m]->scaled_sum;
+    store(totals[m], total);
+  }
+}
+
+// ---- bands
+
+template <class F>
+using RowBlock = std::conditional_t<F::kValues == 32, Rounded32, Group256>;
+
+// The band with row n of a weight, from block b on, the first one of a group.
+template <class F>
+INLINE const char* band_at(const char* weight, int64_t k, int64_t n, int64_t b) {
+  return weight + kBand * (n / kBand * row_bytes(F::kFormat, k) + row_bytes(F::kFormat, b * F::kValues));
+}
+
+// Calls each(block, lane, number) for the blocks of a band, LANES rows at a time.
+template <class F, class Each>
+INLINE void each_block(const char* band, int64_t blocks, const Each& each) {
+  constexpr int64_t kGroupBlocks = group_of(F::kFormat);
+  for (int64_t b = 0; b < blocks; b += kGroupBlocks) {
+    const int64_t some = smaller(kGroupBlocks, blocks - b);
+    const BandBlock<F> group{band, band + some * BandBlock<F>::kWords.count * 4 * kBand};
+    for (int64_t i = 0; i < some; ++i)
+      for (int lane = 0; lane < kBand; lane += LANES) each(group.of(i, lane), lane, b + i);
+    band += some * kBand * F::kBytes;
+  }
+}
+
+// totals (M, kBand) += a band with M rows of x
+template <class F, int M>
+void add_band(float (*totals)[kBand], const char* band, const char* const* x, int64_t blocks) {
+  each_block<F>(band, blocks, [&](const BandBlock<F>& w, int lane, int64_t b) {
+    const RowBlock<F>* rows[M];
+    for (int m = 0; m < M; ++m) rows[m] = reinterpret_cast<const RowBlock<F>*>(x[m]) + b;
+    add_block<F, M>(reinterpret_cast<float (*)[kBand]>(totals[0] + lane), w, rows);
+  });
+}
+
+constexpr int kMostRows = VECTORS == 32 ? 8 : 4;  // of x that are multiplied together
+typedef void AddBand(float (*)[kBand], const char*, const char* const*, int64_t);
+template <class F>
+constexpr AddBand* add_band_of(int64_t rows) {
+  return rows == 1   ? add_band<F, 1>
+         : rows == 2 ? add_band<F, 2>
+         : rows <= 4 ? add_band<F, 4>
+                     : add_band<F, kMostRows>;
+}
+
+// Stores the results of packed rows from m0 on with a band, or those of its columns that the part has.
+inline void store_band(const LinearPart& part, int64_t m0, int64_t rows, int64_t n, float (*totals)[kBand]) {
+  const int64_t step = part.with_rounding_error ? 2 : 1, first = n > part.n0 ? n : part.n0,
+                count = smaller(n + kBand, part.n1) - first;
+  for (int64_t m = 0; m < rows; m += step) {
+    if (step == 2) map(totals[m], kBand, AddBias{}, totals[m], totals[m + 1]);
+    store_results(part.out_dtype, part.out, (m0 + m) / step * part.n + first, count, totals[m] + (first - n),
+                  part.bias ? part.bias + first : nullptr);
+  }
+}
+
+// At most kMostRows packed rows of x from m0 on with a band.
+template <class F>
+void multiply_band(const LinearPart& part, int64_t m0, int64_t n) {
+  // Rows of x are in the first cache, so that it must not hold more of a band than this many values of k.
+  constexpr int64_t kDepth = 4096, kBlocks = kDepth / F::kValues;
+  alignas(64) float totals[kMostRows][kBand] = {};
+  const int64_t rows = smaller(kMostRows, part.packed_rows() - m0), blocks = part.k / F::kValues;
+  for (int64_t b = 0; b < blocks; b += kBlocks) {
+    const char* x[kMostRows];
+    for (int64_t m = 0; m < kMostRows; ++m)  // past the last row it is repeated
+      x[m] =
+          part.x + (m0 + smaller(m, rows - 1)) * part.x_bytes + b * static_cast<int64_t>(sizeof(RowBlock<F>));
+    add_band_of<F>(rows)(totals, band_at<F>(part.weight, part.k, n, b), x, smaller(kBlocks, blocks - b));
+  }
+  store_band(part, m0, rows, n, totals);
+}
+
+template <class F>
+void multiply_bands(const LinearPart& part) {
+  for (int64_t n = part.n0 / kBand * kBand; n < part.n1; n += kBand)
+    for (int64_t m = 0; m < part.packed_rows(); m += kMostRows) multiply_band<F>(part, m, n);
+}
+
+// ---- panels
+
+template <class F>
+INLINE BandBlock<F> block_at(const char* weight, int64_t k, int64_t n, int64_t b) {
+  constexpr int64_t kGroupBlocks = group_of(F::kFormat);
+  const int64_t first = b / kGroupBlocks * kGroupBlocks, some = smaller(kGroupBlocks, k / F::kValues - first);
+  const char* const band = band_at<F>(weight, k, n, first);
+  return BandBlock<F>{band, band + some * BandBlock<F>::kWords.count * 4 * kBand}.of(
+      b - first, static_cast<int>(n % kBand));
+}
+
+template <class F>
+using BandArithmetic = Arithmetic256<steps_of_run<F>(), steps_in_pairs<CodesOf<F>, steps_of_run<F>()>(),
+                                     CodesOf<F>::kSigned ? 16 : 256 / F::kUnit, CodesOf<F>::kSigned,
+                                     F::kOffset, CodesOf<F>::kSigned ? 0 : CodesOf<F>::kZero>;
+
+template <class F>
+void unpack_band(Panel256<BandArithmetic<F>>* panel, const LinearPart& part, int64_t n, int64_t b, int64_t) {
+  using A = BandArithmetic<F>;
+  const BandBlock<F> w = block_at<F>(part.weight, part.k, n, b);
+#pragma GCC unroll 64
+  for (int step = 0; step < 64; ++step)
+    store_int(panel->codes[steps256<F>.place[step]], (Int)codes_at(w, step));
+  const auto scales = lane_scales(w);
+#pragma GCC unroll 16
+  for (int run = 0; run < 64 / A::kRun; ++run) {
+    const Int scale = scales.scales.at(order<F>.sub_block[run * A::kRun / 4]);
+    store_int(panel->scales[run], kInPairs<A> ? pair_of_words(scale, scale) : scale);
+  }
+  if constexpr (F::kOffset || kHasZero<A>)
+    for (int i = 0; i < A::kSubs / 2; ++i) {
+      if constexpr (F::kOffset)
+        store_int(panel->factors[i], scales.offsets.pair(i));
+      else
+        store_int(panel->factors[i], scales.scales.pair(i));
+    }
+  store(panel->scale, w.half(0));
+  if constexpr (F::kOffset) store(panel->offset_scale, w.half(1));
+}
+
+template <class F>
+void multiply_interleaved(const LinearPart& part) {
+  if constexpr (F::kValues == 256)
+    if (part.packed_rows() > kDecodeRows) return many_rows256<BandArithmetic<F>>(part, unpack_band<F>);
+  multiply_bands<F>(part);
+}
+
+// ---- x
+
+inline int64_t rounded_bytes(int64_t k) { return k / 32 * static_cast<int64_t>(sizeof(Rounded32)); }
+
+// Rounds kGroup blocks of x.
+INLINE void round_group(Rounded32* to, const float* x, Int* worst, float* error) {
+  const Rounding by = rounding_of<kGroup>(x, worst);
+  float scales[LANES], inverses[LANES];
+  store(scales, by.scales);
+  store(inverses, by.inverses);
+  for (int b = 0; b < kGroup; ++b) {
+    const int lane = b * (LANES / kGroup);
+    Int sum = Int{};
+    for (int i = 0; i < 32; i += LANES) {
+      const Vec from = load(x + 32 * b + i), whole = from * inverses[lane] + kRound;  // in the low bits
+      const Int number = (Int)whole - (int32_t)0x4b400000;
+      *reinterpret_cast<LanesOfBytesInMemory*>(to[b].values + i) = low_bytes(number);
+      if (error) store(error + 32 * b + i, from - (whole - kRound) * scales[lane]);
+      sum += number;
+    }
+    to[b].scale = scales[lane];
+    to[b].sum = static_cast<int32_t>(across(to_float(sum), Plus{}));
+    to[b].scaled_sum = scales[lane] * static_cast<float>(to[b].sum);
+  }
+}
+
+inline bool round_row(char* to, const float* x, int64_t k, float* error) {
+  Rounded32* const rounded = reinterpret_cast<Rounded32*>(to);
+  Int worst = Int{};
+  int64_t b = 0;
+  for (; b + kGroup <= k / 32; b += kGroup)
+    round_group(rounded + b, x + 32 * b, &worst, error ? error + 32 * b : nullptr);
+  for (; b < k / 32; ++b) {  // one block of a group of zeros
+    float values[32 * kGroup] = {}, lost[32 * kGroup];
+    Rounded32 group[kGroup];
+    __builtin_memcpy(values, x + 32 * b, sizeof(float) * 32);
+    round_group(group, values, &worst, error ? lost : nullptr);
+    rounded[b] = group[0];
+    if (error) __builtin_memcpy(error + 32 * b, lost, sizeof(float) * 32);
+  }
+  const int32_t largest = reduce_lanes_of<1>(&worst, Larger{})[0];
+  return largest == 0 || (largest > 0x21800000 && largest < 0x7f800000);  // 2^-60, infinity
+}
+
+}  // namespace stored
+}  // namespace
+}  // namespace cpu::ISA
+
+#endif
