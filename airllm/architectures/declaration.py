@@ -19,12 +19,14 @@ SCALINGS = {each: each for each in ("default", "linear", "llama3", "yarn", "long
 @dataclass(frozen=True)
 class Norms:
     """RMS norms `before` and `after` attention and feed-forward. `q_and_k`: queries and keys are normalized
-    by "head" or by whole "row", or not at all if "". `folder_less`: folders store norm weights minus this.
+    by "head" or by whole "row", or not at all if "". `q_and_k_flag`: the flag of config.json that turns these
+    on; GGUF files have them if they have their tensors. `folder_less`: folders store norm weights minus this.
     """
 
     before: bool = True
     after: bool = False
     q_and_k: str = ""
+    q_and_k_flag: str = ""
     folder_less: float = 0.0
 
 
@@ -32,7 +34,8 @@ class Norms:
 class Rotary:
     """Rotary positions.
 
-    `theta`: if a file has none. `neighbours`: GGUF files order the rows of q and k so that the values of a
+    `theta`: if a file has none. `part`: how much of a head rotates, if config.json has no other.
+    `neighbours`: GGUF files order the rows of q and k so that the values of a
     pair are adjacent. `local_theta`: of layers with a window, if it differs. `local_unscaled`: layers with a
     window have the same theta, without scaling to longer texts. `none_every`: every n-th layer has no
     rotation. `scalings`: rope types of config.json -> ours. `temperature`: queries are scaled by position.
@@ -40,6 +43,7 @@ class Rotary:
     """
 
     theta: float = 1e4
+    part: float = 1.0
     neighbours: bool = False
     local_theta: float | None = None
     local_unscaled: bool = False
@@ -73,7 +77,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Biases:
-    """Which products have a bias in a folder: q, k and v, attention's output, the router, the experts.
+    """Which results have a bias in a folder: q, k and v, attention's output, the router, the experts, and the
+    scores by which experts are selected.
 
     A pair is a flag of config.json and its default; a bool is always or never. GGUF files have a bias if they
     have its tensor.
@@ -83,6 +88,7 @@ class Biases:
     output: tuple[str, bool] | bool = ("attention_bias", False)
     router: bool = False
     experts: bool = False
+    selection: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,9 +122,10 @@ class Architecture:
     `parts_of`: model types whose `text_config` is such a model. `numbers`: the keys of `keys.py` that its
     files have, besides those that all have. `keys`: fields of a `Key` that differ. `defaults`: of numbers
     that files omit; `folder_defaults`, `gguf_defaults`: of one kind of file. `gguf_names`, `folder_names`:
-    names of tensors that differ from `tensor_names.py`. `sinks`: heads have attention sinks.
-    `folder_stacks`: set if folders do not store experts one by one. `stripped_names`: parts of general.name.
-    In the GGUF files that contain one, white space after control tokens is stripped.
+    names of tensors that differ from `tensor_names.py`. `sinks`: heads have attention sinks. `shared_gate`:
+    the shared expert has a gate. `folder_stacks`: set if folders do not store experts one by one.
+    `stripped_names`: parts of general.name. In the GGUF files that contain one, white space after control
+    tokens is stripped.
     """
 
     name: str
@@ -134,6 +141,7 @@ class Architecture:
     tied: bool = False
     experts: Callable[..., tuple[bool, ...]] | None = None
     sinks: bool = False
+    shared_gate: bool = True
     folder_stacks: Stacks | None = None
     numbers: tuple[str, ...] = ()
     keys: Mapping[str, Any] = field(default_factory=dict)
@@ -155,6 +163,7 @@ class Architecture:
             "qk_norm": self.norms.q_and_k,
             "fused": self.fused,
             "sinks": self.sinks,
+            "shared_gate": self.shared_gate,
         }
 
     def but(self, name: str = "", **other: Any) -> Architecture:

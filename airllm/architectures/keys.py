@@ -83,6 +83,23 @@ def _share_of_width(found: Found) -> int:
     return found["width"] // found["heads"]
 
 
+_whole_or_0 = partial(Values.whole, least=0)
+_SCORES = {1: "", 2: "sigmoid"}  # expert_gating_func -> how a router's logits become scores; "": softmax
+
+
+def _gating(values: Values, key: str, default: Any) -> Any:
+    """The number of a function of routers that is known."""
+    found = values.whole(key, default)
+    if found is not default and found not in _SCORES:
+        raise values.error(key, f"has value {found}", f"one of {', '.join(map(str, _SCORES))}")
+    return found
+
+
+def _score_of(function: Any) -> Any:
+    """The name of a function's number, or the number of its name."""
+    return _SCORES[function] if isinstance(function, int) else {v: k for k, v in _SCORES.items()}[function]
+
+
 _scale = partial(Key, check=Values.number, default=1.0, implied=True, all=False)
 _softcap = partial(Key, check=Values.number, default=None, null=True, implied=True)
 _expert = partial(Key, moe=True)
@@ -105,15 +122,26 @@ KEYS: dict[str, Key] = {
     "embedding_scale": _scale("embedding_scale", "embedding_multiplier"),
     "residual_scale": _scale("residual_scale", "residual_multiplier"),
     "logit_scale": _scale("logit_scale", "logits_scaling", of_gguf=inverse, of_folder=inverse),
-    "experts": _expert("expert_count", ("num_local_experts", "num_experts")),
+    "experts": _expert("expert_count", ("num_local_experts", "num_experts", "n_routed_experts")),
     "experts_used": _expert("expert_used_count", "num_experts_per_tok"),
     "expert_feed_forward": _expert(
         "expert_feed_forward_length", "moe_intermediate_size", default=number_of("feed_forward")
     ),
     "normalize_experts": _expert("expert_weights_norm", "norm_topk_prob", Values.flag, default=True),
+    "shared_experts": _expert("expert_shared_count", "n_shared_experts", default=0, all=False),
     "shared_expert": _expert(
-        "expert_shared_feed_forward_length", "shared_expert_intermediate_size", default=0, all=False
+        "expert_shared_feed_forward_length",
+        "shared_expert_intermediate_size",
+        default=lambda f: f["shared_experts"] * f["expert_feed_forward"],
+        all=False,
     ),
+    "dense_layers": _expert("leading_dense_block_count", "", _whole_or_0, default=0, all=False),
+    "expert_scores": _expert("expert_gating_func", "", _gating, default="", all=False, of_gguf=_score_of),
+    "expert_scale": _expert(
+        "expert_weights_scale", "routed_scaling_factor", Values.number, default=1.0, all=False
+    ),
+    "expert_groups": _expert("expert_group_count", "n_group", default=1, all=False),
+    "expert_groups_used": _expert("expert_group_used_count", "topk_group", default=1, all=False),
     "swiglu_alpha": Key("", "swiglu_alpha", Values.number, default=1.702, all=False),
     "swiglu_limit": Key("", "swiglu_limit", Values.number, default=7.0, all=False),
 }

@@ -141,10 +141,14 @@ class ModelConfig:
     norms before, after attention and feed-forward. `qk_norm`: norms of q and k, by "head" or whole "row".
     `residual_scale` multiplies what attention and feed-forward add; `logit_scale` the logits.
     `normalize_experts`: the weights of the chosen experts are scaled to sum to one. `shared_expert`: the
-    width of an expert that every token uses, weighted by its own gate. `experts_by_columns`: a column of a
-    stored matrix of experts has the weights of an output, not a row. `sinks`: each head has an extra score
-    in the softmax, without a value. `activation` "swiglu_clamped" is (up + 1) * gate *
-    sigmoid(`swiglu_alpha` * gate). It clamps gate to at most `swiglu_limit`, and up to +-`swiglu_limit`.
+    width of an expert that every token uses, weighted by its own gate if `shared_gate`; `shared_experts`: how
+    many a file says it is made of. `dense_layers`: the first layers, without experts. `expert_scores`: what
+    makes scores of the router's logits, a softmax or "sigmoid". Experts are chosen by scores with a
+    `selection_bias`, in the best `expert_groups_used` of `expert_groups`. `expert_scale` multiplies the
+    weights of the chosen. `experts_by_columns`: a column of a stored matrix of experts has the weights of an
+    output, not a row. `sinks`: each head has an extra score in the softmax, without a value. `activation`
+    "swiglu_clamped" is (up + 1) * gate * sigmoid(`swiglu_alpha` * gate). It clamps gate to at most
+    `swiglu_limit`, and up to +-`swiglu_limit`.
     """
 
     architecture: str = _trait_field("size")
@@ -184,6 +188,14 @@ class ModelConfig:
     expert_feed_forward: int = 0
     normalize_experts: bool = True
     shared_expert: int = 0
+    shared_experts: int = _trait_field("file", 0)
+    shared_gate: bool = True
+    dense_layers: int = _trait_field("file", 0)
+    expert_scores: str = ""
+    expert_scale: float = 1.0
+    expert_groups: int = 1
+    expert_groups_used: int = 1
+    selection_bias: bool = False
     router_bias: bool = False
     expert_bias: bool = False
     experts_by_columns: bool = False

@@ -35,12 +35,13 @@ def folder_config(folder: Path) -> ModelConfig:
     config = ModelConfig(
         **found,
         **drop_unused(ropes, windows),
-        **architecture.fixed,
+        **_fixed(architecture, values),
         windows=windows,
         norm_offset=architecture.norms.folder_less,
         qkv_bias=_has_bias(values, architecture.biases.qkv),
         output_bias=_has_bias(values, architecture.biases.output),
         router_bias=architecture.biases.router,
+        selection_bias=architecture.biases.selection,
         expert_bias=architecture.biases.experts,
         experts_by_columns=bool(architecture.folder_stacks and architecture.folder_stacks.transposed),
         tied_embeddings=whole.flag(
@@ -87,6 +88,13 @@ def _numbers(architecture: Architecture, values: Values) -> dict[str, Any]:
             default = architecture.folder_defaults.get(name, key.default)
             found[name] = key.read_folder(values, default, found)
     return found
+
+
+def _fixed(architecture: Architecture, values: Values) -> dict[str, Any]:
+    """What the architecture says, without norms of queries and keys that config.json turns off."""
+    flag = architecture.norms.q_and_k_flag
+    off = {"qk_norm": ""} if flag and not values.flag(flag, False) else {}
+    return architecture.fixed | off
 
 
 def _has_bias(values: Values, bias: tuple[str, bool] | bool) -> bool:

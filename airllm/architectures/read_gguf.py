@@ -16,6 +16,7 @@ from airllm.architectures.values import MOST_LAYERS, Values, check_config
 from airllm.architectures.windows import gguf_windows, write_windows
 from airllm.files.weight_file import ModelFileError
 
+_EXTRA = "nextn_predict_layers"  # layers of block_count that guess further tokens; they are not used
 _SIZES = ("heads", "kv_heads", "feed_forward")  # GGUF files may have a list of them
 
 # Bias field -> the tensor in the first layer that shows whether there is a bias.
@@ -24,6 +25,7 @@ _BIASES = {
     "output_bias": "attention.output_bias",
     "router_bias": "experts.router_bias",
     "expert_bias": "experts.0.gate_bias",
+    "selection_bias": "experts.selection_bias",
 }
 
 
@@ -47,25 +49,32 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     lists = _lists(architecture, values)
     largest = {name: max(each) for name, each in lists.items()}
     found = _numbers(architecture, values, {"vocabulary": _vocabulary(file, values), **largest})
-    layers = found["layers"]
+    found["layers"] = layers = found["layers"] - values.whole(_EXTRA, 0, found["layers"] - 1, least=0)
     if values.whole("attention.value_length", found["head_dim"]) != found["head_dim"]:
         raise values.error("attention.value_length", "differs from key_length", f"{found['head_dim']}")
     ropes = gguf_ropes(architecture, values, file.tensors, found["head_dim"], layers)
     windows = gguf_windows(architecture, values, layers)
-    first = "layers.0."
+    first = f"layers.{found.get('dense_layers', 0)}."  # the first one with experts
     found |= {name: gguf_name(architecture, first + of) in file.tensors for name, of in _BIASES.items()}
     config = ModelConfig(
         **found,
         **drop_unused(ropes, windows),
-        **architecture.fixed,
+        **_fixed(architecture, file),
         windows=windows,
         tied_embeddings=gguf_name(architecture, "output") not in file.tensors,
-        moe_layers=(True,) * layers if found.get("experts") else (),
+        moe_layers=tuple(i >= found["dense_layers"] for i in range(layers)) if found.get("experts") else (),
         sizes=_sizes(found, lists) if lists else (),
     )
     return check_config(
         values, {name: key.gguf for name, key in keys_of(architecture)}, ROPE_DIM["gguf"], config
     )
+
+
+def _fixed(architecture: Architecture, file: GgufHead) -> dict[str, Any]:
+    """What the architecture says, without norms of queries and keys that this file does not have."""
+    there = gguf_name(architecture, "layers.0.attention.q_norm") in file.tensors
+    off = {"qk_norm": ""} if architecture.norms.q_and_k_flag and not there else {}
+    return architecture.fixed | off
 
 
 def _lists(architecture: Architecture, values: Values) -> dict[str, list[int]]:

@@ -94,7 +94,8 @@ def _two_folder_ropes(
 
 def _folder_rope(values: Values, given: Values | None, theta: float, head_dim: int, rule: Rotary) -> Rope:
     """The rotation in `given`, an object of rope_parameters or rope_scaling. Without one, only rope_theta."""
-    part = values.number("partial_rotary_factor", 1.0)
+    dim = values.whole("rotary_dim", None)
+    part = values.number("partial_rotary_factor", dim / head_dim if dim else rule.part)
     if given is None:
         return Rope(theta, _rotated_count(head_dim, part))
     rotated = _rotated_count(head_dim, given.number("partial_rotary_factor", part))

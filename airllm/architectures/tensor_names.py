@@ -50,6 +50,7 @@ _LAYER = {
     "feed_forward.post_norm": ("post_ffw_norm.weight", "post_feedforward_layernorm.weight"),
     "experts.router": ("ffn_gate_inp.weight", "mlp.gate.weight"),
     "experts.router_bias": ("ffn_gate_inp.bias", "mlp.gate.bias"),
+    "experts.selection_bias": ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
     "experts.gate": ("ffn_gate_exps.weight", "mlp.experts.{expert}.gate_proj.weight"),
     "experts.up": ("ffn_up_exps.weight", "mlp.experts.{expert}.up_proj.weight"),
     "experts.down": ("ffn_down_exps.weight", "mlp.experts.{expert}.down_proj.weight"),
@@ -94,10 +95,14 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
         "experts": [
             (moe, "router"),
             (moe and c.router_bias, "router_bias"),
+            (moe and c.selection_bias, "selection_bias"),
             *((moe, f"{i}.gate {i}.up {i}.down") for i in range(c.experts)),
             *((moe and c.expert_bias, f"{i}.gate_bias {i}.up_bias {i}.down_bias") for i in range(c.experts)),
         ],
-        "shared_expert": [(moe and c.shared_expert > 0, "router gate up down")],
+        "shared_expert": [
+            (moe and c.shared_expert > 0 and c.shared_gate, "router"),
+            (moe and c.shared_expert > 0, "gate up down"),
+        ],
     }
     return [
         f"layers.{layer}.{part}.{name}"

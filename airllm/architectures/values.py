@@ -34,10 +34,10 @@ class Values:
             raise self.error(key, f"has value {value!r}", expected)
         return value
 
-    def whole(self, key: str, default: Any = ..., most: int = MOST) -> Any:
-        """A whole number from 1 to `most`."""
-        value = self.get(key, (int,), expected := f"a whole number from 1 to {most}", default)
-        if value is not default and not 1 <= value <= most:
+    def whole(self, key: str, default: Any = ..., most: int = MOST, least: int = 1) -> Any:
+        """A whole number from `least` to `most`."""
+        value = self.get(key, (int,), expected := f"a whole number from {least} to {most}", default)
+        if value is not default and not least <= value <= most:
             raise self.error(key, f"has value {value}", expected)
         return value
 
@@ -120,4 +120,9 @@ def check_config(values: Values, keys: Mapping[str, str], rope_dim: str, config:
             raise values.error(rope_dim, found, f"an even number of at most {config.head_dim}")
     if config.experts_used > config.experts:
         raise refuse("experts_used", f"at most the {config.experts} experts")
+    if config.experts % config.expert_groups:
+        raise refuse("expert_groups", f"a divisor of the {config.experts} experts")
+    size = config.experts // config.expert_groups
+    if not config.experts_used <= config.expert_groups_used * size <= config.experts:
+        raise refuse("expert_groups_used", f"groups of {size} that have {config.experts_used} experts")
     return config

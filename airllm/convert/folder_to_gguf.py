@@ -26,6 +26,9 @@ from airllm.files.weight_file import ModelFileError, Stored
 from airllm.formats import Quantized
 from airllm.ops.rope_scaling import frequencies
 
+# Fields that say how a folder stores weights; a GGUF file stores them otherwise.
+_OF_FOLDERS = ("norm_offset", "experts_by_columns")
+
 
 def folder_source(folder: SafetensorsFolder, config: ModelConfig) -> tuple[list[Key], list[Source]]:
     """The keys and tensors. Raises ModelFileError for a model that a GGUF file cannot express."""
@@ -69,7 +72,7 @@ def _check(folder: Path, config: ModelConfig, keys: Iterable[Key], sources: Iter
     read = gguf_config(_Read(folder, metadata, {each.name: each for each in sources}))
     for field in dataclasses.fields(ModelConfig):
         expected, found = getattr(config, field.name), getattr(read, field.name)
-        if field.name == "norm_offset" or _equal(expected, found):
+        if field.name in _OF_FOLDERS or _equal(expected, found):
             continue
         what = f"cannot be stored in a GGUF file: it would be read as {found}"
         raise ModelFileError(folder / "config.json", f"the model's {field.name}, {expected},", what)

@@ -197,16 +197,41 @@ def mix_experts(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
 def _route(ops: Any, x: np.ndarray, layer: Layer) -> tuple[np.ndarray, np.ndarray]:
     """Indices of the experts that the router chooses (rows, experts_used), and their weights."""
     c = layer.config
-    probabilities = ops.softmax(ops.linear(x, layer["experts.router"], layer.get("experts.router_bias")))
-    chosen = np.argsort(-probabilities, axis=-1, kind="stable")[:, : c.experts_used]
-    weights = np.take_along_axis(probabilities, chosen, axis=-1)
+    logits = ops.linear(x, layer["experts.router"], layer.get("experts.router_bias"))
+    scores = _sigmoid(logits) if c.expert_scores == "sigmoid" else ops.softmax(logits)
+    chosen = np.argsort(-_preferences(scores, layer), axis=-1, kind="stable")[:, : c.experts_used]
+    weights = np.take_along_axis(scores, chosen, axis=-1)
     if c.normalize_experts:
         weights /= weights.sum(axis=-1, keepdims=True)
+    if c.expert_scale != 1:
+        weights *= np.float32(c.expert_scale)
     return chosen, weights
 
 
+def _preferences(scores: np.ndarray, layer: Layer) -> np.ndarray:
+    """Scores (rows, experts) by which experts are chosen: with a bias, and -inf outside the best groups. A
+    group is as good as its two best experts.
+    """
+    c = layer.config
+    if c.selection_bias:
+        scores = scores + layer["experts.selection_bias"]
+    if c.expert_groups == 1:
+        return scores
+    by_group = scores.reshape(len(scores), c.expert_groups, -1)
+    best_two = np.sort(by_group, axis=-1)[..., -2:].sum(axis=-1)
+    others = np.argsort(-best_two, axis=-1, kind="stable")[:, c.expert_groups_used :]
+    found = by_group.copy()
+    np.put_along_axis(found, others[..., None], -np.inf, axis=1)
+    return found.reshape(scores.shape)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.tanh(x / 2) / 2 + np.float32(0.5)  # without overflow
+
+
 def _shared_expert(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
-    """The expert that every token uses, weighted by the sigmoid of its own gate."""
-    gate = ops.linear(x, layer["shared_expert.router"])
-    weight = np.tanh(gate / 2) / 2 + 0.5  # the sigmoid, without overflow
-    return weight * feed_forward(ops, x, layer, "shared_expert")
+    """The expert that every token uses, weighted by the sigmoid of its own gate if it has one."""
+    found = feed_forward(ops, x, layer, "shared_expert")
+    if layer.config.shared_gate:
+        found *= _sigmoid(ops.linear(x, layer["shared_expert.router"]))
+    return found

@@ -223,6 +223,8 @@ _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
     "pre_norms": lambda c, layer: c.pre_norms,
     "qk_norm": lambda c, layer: c.qk_norm,
     "query_temperature": lambda c, layer: c.query_temperature and dataclasses.astuple(c.query_temperature),
+    "expert_scores": lambda c, layer: c.expert_scores,
+    "expert_scale": lambda c, layer: c.expert_scale,
     "swiglu_alpha": lambda c, layer: c.swiglu_alpha,
     "swiglu_limit": lambda c, layer: c.swiglu_limit,
     "residual_scale": lambda c, layer: c.residual_scale,

@@ -142,6 +142,7 @@ def _shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
         "feed_forward.post_norm": (c.width,),
         "experts.router": (c.experts, c.width),
         "experts.router_bias": (c.experts,),
+        "experts.selection_bias": (c.experts,),
         "shared_expert.router": (1, c.width),
         "shared_expert.gate": (c.shared_expert, c.width),
         "shared_expert.up": (c.shared_expert, c.width),

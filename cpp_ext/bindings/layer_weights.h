@@ -34,6 +34,8 @@ struct LayerNumbers {
   bool pre_norms;
   std::string qk_norm;
   float swiglu_alpha, swiglu_limit;
+  std::string expert_scores;
+  float expert_scale;
 };
 
 // Combinations of traits that no layer supports, though each trait is known: `trait` with the trait `with`,
@@ -159,6 +161,10 @@ class [[gnu::visibility("hidden")]] LayerWeights {
                       "1 to " + std::to_string(all.count));
     all.used = n.experts_used;
     all.normalize = n.normalize_experts;
+    static const char* const scores[] = {"", "sigmoid"};
+    all.sigmoid = choice(op_, "expert_scores", py::str(n.expert_scores).ptr(), scores) == 1;
+    all.scale = n.expert_scale;
+    all.selection_bias = optional_floats("experts.selection_bias", all.count);
     all.router = matrix("experts.router", all.count, layer_.width);
     layer_.feed_forward = Weights::rows("experts.0.gate", experts[0][0].ptr());
     for (const auto& each : experts) read_expert("experts." + std::to_string(experts_.size()), each);
@@ -270,7 +276,8 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
                        int64_t part, int64_t place, bool shares, int64_t rotation,
                        const ExpertArrays& experts, int64_t experts_used, bool normalize_experts,
                        float residual_scale, std::optional<std::pair<float, int64_t>> query_temperature,
-                       bool pre_norms, const std::string& qk_norm, float swiglu_alpha, float swiglu_limit) {
+                       bool pre_norms, const std::string& qk_norm, float swiglu_alpha, float swiglu_limit,
+                       const std::string& expert_scores, float expert_scale) {
              return new Layer(weights, experts,
                               {heads,
                                kv_heads,
@@ -292,7 +299,9 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
                                pre_norms,
                                qk_norm,
                                swiglu_alpha,
-                               swiglu_limit});
+                               swiglu_limit,
+                               expert_scores,
+                               expert_scale});
            }),
            py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
            py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
@@ -301,7 +310,8 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
            py::arg("experts") = py::tuple(), py::arg("experts_used") = 0,
            py::arg("normalize_experts") = false, py::arg("residual_scale") = 1.f,
            py::arg("query_temperature") = py::none(), py::arg("pre_norms") = true, py::arg("qk_norm") = "",
-           py::arg("swiglu_alpha") = 1.702f, py::arg("swiglu_limit") = 7.f);
+           py::arg("swiglu_alpha") = 1.702f, py::arg("swiglu_limit") = 7.f, py::arg("expert_scores") = "",
+           py::arg("expert_scale") = 1.f);
 }
 
 }  // namespace arguments

@@ -36,7 +36,8 @@ OTHERS: dict[str, Any] = {  # another value of each field that is a trait
     "normalize_experts": False, "shared_expert": 8, "moe_layers": (True, False), "sinks": True,
     "sizes": (LayerSizes(6, 2, 32, 32, 160), LayerSizes(3, 1, 32, 32, 160)), "kv_layers": (0, 0),
     "states": (((4,),), ()),
-    "experts_by_columns": True,
+    "experts_by_columns": True, "shared_gate": False, "expert_scores": "sigmoid", "expert_scale": 2.0,
+    "expert_groups": 2, "expert_groups_used": 2, "selection_bias": True,
     "router_bias": True, "expert_bias": True, "swiglu_alpha": 2.0, "swiglu_limit": 1.0,
 }  # fmt: skip
 

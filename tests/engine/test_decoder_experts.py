@@ -53,6 +53,13 @@ LAYERS = {
         "normalize_experts": True,
         "windows": (7, None),
     },
+    "sigmoids, and a bias that only chooses": {
+        "expert_scores": "sigmoid",
+        "selection_bias": True,
+        "expert_scale": 1.5,
+        "normalize_experts": True,
+    },
+    "sigmoids that do not sum to one": {"expert_scores": "sigmoid", "experts_used": 3},
     "a part of what they find": {"residual_scale": 0.3},
 }
 

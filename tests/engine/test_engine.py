@@ -48,7 +48,9 @@ PIECES = (
     26,
     40,
 )  # where those begin in which a text goes through the layers
-NOT_NATIVE = {"shared_expert", "experts_by_columns"}
+NOT_NATIVE = {
+    "shared_expert", "shared_gate", "experts_by_columns", "expert_groups", "expert_groups_used",
+}  # fmt: skip
 WIDE_HEADS = ("llama_linear", "qwen3", "smollm2")  # heads of whole blocks of 32
 TEXTS = tiny_models.texts()
 

@@ -12,7 +12,7 @@ from tests.support.config_files import folder, gguf_file
     (
         (
             {"model_type": "mamba"},
-            "key model_type has value 'mamba', expected one of gemma, gemma2, gemma3, gpt_oss, granite",
+            "key model_type has value 'mamba', expected one of gemma, gemma2, gemma3, glm4_moe, gpt_oss",
         ),
         ({"model_type": "left out"}, "key model_type is missing, expected a text"),
         ({"model_type": ["llama"]}, r"key model_type has value \['llama'\], expected a text"),
@@ -137,7 +137,7 @@ def test_a_folder_without_configuration(tmp_path):
         (
             "mamba",
             {},
-            "general.architecture has value 'mamba', expected one of gemma, gemma2, gemma3, gpt-oss, granite",
+            "general.architecture has value 'mamba', expected one of gemma, gemma2, gemma3, glm4moe, gpt-oss",
         ),
         ("llama", {"block_count": "left out"}, "llama.block_count is missing, expected a whole number"),
         (
@@ -188,6 +188,31 @@ def test_a_folder_without_configuration(tmp_path):
             "llama.rope.scaling.factor has value .*expected a number above 0",
         ),
         (
+            "glm4moe",
+            {"expert_count": 8, "expert_used_count": 2, "expert_gating_func": 3},
+            "glm4moe.expert_gating_func has value 3, expected one of 1, 2",
+        ),
+        (
+            "glm4moe",
+            {"expert_count": 8, "expert_used_count": 2, "expert_group_count": 3},
+            "glm4moe.expert_group_count has value 3, expected a divisor of the 8 experts",
+        ),
+        (
+            "glm4moe",
+            {
+                "expert_count": 8,
+                "expert_used_count": 5,
+                "expert_group_count": 4,
+                "expert_group_used_count": 2,
+            },
+            "glm4moe.expert_group_used_count has value 2, expected groups of 2 that have 5 experts",
+        ),
+        (
+            "glm4moe",
+            {"nextn_predict_layers": 7},
+            "glm4moe.nextn_predict_layers has value 7, expected a whole",
+        ),
+        (
             "qwen2vl",
             {"rope.dimension_sections": [4, -1, 2, 2]},
             "qwen2vl.rope.dimension_sections has value .*expected at most 4 whole",
@@ -205,3 +230,9 @@ def test_an_embedding_of_another_width(tmp_path):
         ModelFileError, match=r"token_embd.weight has shape \(50, 64\), expected \(tokens, 32\)"
     ):
         open_config(path)
+
+
+def test_layers_that_guess_further_tokens_are_left_out(tmp_path):
+    """block_count counts them."""
+    path = gguf_file(tmp_path, "glm4moe", {"nextn_predict_layers": 1}, [])
+    assert open_config(path).layers == 6

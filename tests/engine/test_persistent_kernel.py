@@ -53,7 +53,9 @@ def kernel_of(path, backend="python", **options) -> PersistentKernel:
 
 
 # No native layers support these; those of GPT-OSS do, but not how its folders store experts.
-OP_BY_OP = ("qwen2_moe", "qwen2_moe_some", "gpt_oss", "gpt_oss_limit")
+OP_BY_OP = (
+    "qwen2_moe", "qwen2_moe_some", "gpt_oss", "gpt_oss_limit", "glm4_moe", "glm4_moe_groups"
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -81,7 +83,7 @@ def test_stored_weights_in_one_call_and_op_by_op(name, tmp_path):
     def far(logits):
         return np.linalg.norm(logits - exact) / np.linalg.norm(exact)
 
-    most = {"mixtral": 0.06}.get(name, 0.05)
+    most = {"mixtral": 0.06, "minimax_m2": 0.1}.get(name, 0.05)
     with kernel_of(path, "cpp") as kernel:
         assert far(take_steps(kernel)) < 1.02 * far(compose(path)) < most
 

@@ -60,7 +60,8 @@ def model_of(name: str) -> torch.nn.Module:
         }
     model = _empty(transformers.CONFIG_MAPPING[kind](**values))
     with torch.no_grad():
-        for each, parameter in model.named_parameters():
+        biases = ((n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias"))
+        for each, parameter in (*model.named_parameters(), *biases):
             found = weight(f"{name}.{each}", tuple(parameter.shape), kind.startswith("gemma"))
             parameter.copy_(torch.from_numpy(found))
     return model

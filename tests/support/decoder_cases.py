@@ -140,6 +140,8 @@ def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
     if not c.is_moe(index):
         return Layer(c, index, weights)
     weights["experts.router"] = matrix(rng, (c.experts, c.width), "f32")
+    if c.selection_bias:
+        weights["experts.selection_bias"] = rng.standard_normal(c.experts).astype(np.float32) / 4
     if c.router_bias:
         weights["experts.router_bias"] = rng.standard_normal(c.experts).astype(np.float32)
     return Layer(c, index, weights, experts_of(c, index, formats))

@@ -67,6 +67,7 @@ def gguf_name(config: dict[str, Any], name: str) -> str:
     kind = next(kind for kind, text in gguf.MODEL_ARCH_NAMES.items() if text == architecture)
     names = gguf.get_tensor_name_map(kind, _text_part(config)["num_hidden_layers"])
     plain = _EXPERT.sub(r"\1.\3", name.replace("language_model.", ""))
+    plain = plain.replace("e_score_correction_bias", "e_score_correction.bias")
     plain = re.sub(r"\.sinks$", ".sinks.weight", plain)
     found = names.get_name(plain, try_suffixes=(".weight", ".bias"))
     assert found, name
@@ -79,6 +80,7 @@ _ARCHITECTURES = {
     "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2", "qwen2_moe": "qwen2moe",
     "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl", "seed_oss": "seed_oss", "ministral3": "mistral3",
     "mistral3": "mistral3", "gemma": "gemma", "gpt_oss": "gpt-oss",
+    "minimax_m2": "minimax-m2", "glm4_moe": "glm4moe",
 }  # fmt: skip
 _NEIGHBOURS = ("llama", "granite", "smollm3", "mistral3")  # whose rope turns neighbouring values of a head
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
@@ -187,10 +189,19 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if kind == "gemma2":
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
-    if experts := config.get("num_local_experts", config.get("num_experts")):
+    if experts := config.get("num_local_experts", config.get("num_experts", config.get("n_routed_experts"))):
         writer.add_expert_count(experts)
         writer.add_expert_used_count(config["num_experts_per_tok"])
-    if kind == "gpt_oss":
+    if kind in ("glm4_moe", "minimax_m2"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if kind == "glm4_moe":
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+        writer.add_expert_group_count(config["n_group"])
+        writer.add_expert_group_used_count(config["topk_group"])
+    if kind in ("gpt_oss", "minimax_m2"):
         writer.add_expert_feed_forward_length(config["intermediate_size"])
     if "moe_intermediate_size" in config:
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])

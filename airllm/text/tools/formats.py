@@ -98,7 +98,7 @@ def format_of(template: str) -> ToolFormat | None:
     """The form that a chat template's source shows; None if it shows none that is known."""
     if "to=functions." in template and "<|channel|>" in template:
         return HARMONY
-    if "<function=" in template:  # calls as XML
+    if "<function=" in template or "<arg_key>" in template:  # calls as XML
         return None
     if "<tool_call>" in template:
         return HERMES

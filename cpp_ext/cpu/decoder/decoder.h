@@ -27,8 +27,11 @@ struct Experts {
   Matrix router;       // (count, width)
   const Expert* each;  // as many as `count`
   int64_t count, used;
-  bool normalize;       // the weights of a token's experts sum to one
-  const Matrix* kinds;  // one of their matrices for each format and row length
+  bool normalize;               // the weights of a token's experts sum to one
+  bool sigmoid;                 // makes scores of the router's logits, instead of a softmax
+  float scale;                  // of the weights
+  const float* selection_bias;  // on the scores by which experts are chosen; or null
+  const Matrix* kinds;          // one of their matrices for each format and row length
   int64_t kind_count;
 };
 

@@ -2,6 +2,7 @@
 // airllm/engine/decoder.py, experts(), is the definition.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "decoder.h"
@@ -54,19 +55,28 @@ class __attribute__((visibility("hidden"))) Routing {
 
  private:
   void choose(const RowKernels& kernels, const Experts& experts, const float* logits, int64_t token) {
-    kernels.softmax[kFloat32](probabilities_, logits, {}, {1, experts.count, false}, 1.f);
+    score(kernels, experts, logits);
+    bias_ = experts.selection_bias;
     std::iota(order_, order_ + experts.count, 0);
     std::partial_sort(order_, order_ + experts.used, order_ + experts.count,
                       [&](int32_t a, int32_t b) { return before(a, b); });
-    float all = experts.normalize ? 0.f : 1.f;
+    float all = experts.normalize ? 0.f : 1.f;  // what the weights sum to
     for (int64_t i = 0; i < experts.used && experts.normalize; ++i) all += probabilities_[order_[i]];
     for (int64_t i = 0; i < experts.used; ++i)
-      choices_[token * experts.used + i] = {order_[i], token, probabilities_[order_[i]] / all};
+      choices_[token * experts.used + i] = {order_[i], token,
+                                            probabilities_[order_[i]] / all * experts.scale};
   }
+
+  void score(const RowKernels& kernels, const Experts& experts, const float* logits) {
+    if (!experts.sigmoid)
+      return kernels.softmax[kFloat32](probabilities_, logits, {}, {1, experts.count, false}, 1.f);
+    for (int64_t i = 0; i < experts.count; ++i) probabilities_[i] = 1 / (1 + std::exp(-logits[i]));
+  }
+  float preference(int32_t expert) const { return probabilities_[expert] + (bias_ ? bias_[expert] : 0.f); }
 
   // Of equal values the first wins; NaN is last.
   bool before(int32_t a, int32_t b) const {
-    const float x = probabilities_[a], y = probabilities_[b];
+    const float x = preference(a), y = preference(b);
     if (x > y || y > x) return x > y;
     const bool is_x = x == x, is_y = y == y;
     return is_x != is_y ? is_x : a < b;
@@ -75,6 +85,7 @@ class __attribute__((visibility("hidden"))) Routing {
   Choice* choices_ = nullptr;
   float* probabilities_ = nullptr;
   int32_t* order_ = nullptr;
+  const float* bias_ = nullptr;  // of the layer whose experts are chosen
   int64_t count_ = 0, experts_ = 0;
 };
 
