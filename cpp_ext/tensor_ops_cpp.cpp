@@ -189,6 +189,7 @@ py::dict optimization_info() {
   info["has_avx2"] = has.avx2;
   info["has_fma"] = has.fma;
   info["has_avx512"] = has.avx512;
+  info["has_avx_vnni"] = has.avx_vnni;
   info["has_avx512_vnni"] = has.avx512_vnni;
   info["has_avx512_bf16"] = has.avx512_bf16;
   info["has_neon"] = has.neon;

@@ -79,8 +79,8 @@ namespace cpu {
 
 // What this CPU supports, and the operating system too: it must save the registers.
 struct Features {
-  bool avx = false, avx2 = false, fma = false, f16c = false, avx512 = false, avx512_vnni = false,
-       avx512_bf16 = false, neon = false, neon_dotprod = false;
+  bool avx = false, avx2 = false, fma = false, f16c = false, avx_vnni = false, avx512 = false,
+       avx512_vnni = false, avx512_bf16 = false, neon = false, neon_dotprod = false;
 };
 
 #if defined(AIRLLM_ARM)
@@ -97,6 +97,16 @@ inline bool has_dotprod() {
 }
 #endif
 
+#if defined(AIRLLM_X86)
+inline bool has_avx_vnni() {  // compilers before GCC 12 cannot query it
+  unsigned a = 7, b = 0, c = 1, d = 0, most = 0;
+  __asm__("cpuid" : "=a"(most), "=b"(b), "=d"(d) : "a"(0) : "ecx");
+  if (most < 7) return false;
+  __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
+  return a >> 4 & 1;
+}
+#endif
+
 inline Features features() {
   Features has;
 #if defined(AIRLLM_X86)
@@ -108,6 +118,7 @@ inline Features features() {
   unsigned a = 1, b = 0, c = 0, d = 0;
   __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
   has.f16c = has.avx && (c >> 29 & 1);
+  has.avx_vnni = has.avx2 && has_avx_vnni();
   has.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   has.avx512_vnni = has.avx512 && __builtin_cpu_supports("avx512vnni");
@@ -129,6 +140,13 @@ inline std::vector<const Kernels*> supported_sets() {
   if (has.avx512_bf16 && wide) found.push_back(&avx512_bf16::kernels);
   if (has.avx512_vnni && wide) found.push_back(&avx512_vnni::kernels);
   if (has.avx512 && wide) found.push_back(&avx512::kernels);
+#endif
+#ifdef AIRLLM_AVX_VNNI
+#ifdef AIRLLM_TEST_TARGETS
+  if (has.avx512_vnni && wide) found.push_back(&avx_vnni::kernels);
+#else
+  if (has.avx_vnni && wide) found.push_back(&avx_vnni::kernels);
+#endif
 #endif
   if (wide) found.push_back(&avx2::kernels);
   found.push_back(&sse2::kernels);

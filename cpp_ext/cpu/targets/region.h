@@ -7,6 +7,9 @@
 #elif defined(__x86_64__)
 #define AIRLLM_X86
 #include <immintrin.h>
+#if __clang_major__ >= 13 || (!defined(__clang__) && __GNUC__ >= 11)  // older: no AVX-VNNI
+#define AIRLLM_AVX_VNNI
+#endif
 #elif defined(__aarch64__)
 #define AIRLLM_ARM
 #include <arm_neon.h>
@@ -42,6 +45,9 @@
 #if defined(AIRLLM_X86) && defined(AIRLLM_SETS_APART)  // avx2.cpp and avx512.cpp compile them
 namespace cpu {
 namespace avx2 {
+extern const Kernels kernels;
+}
+namespace avx_vnni {
 extern const Kernels kernels;
 }
 namespace avx512 {
