@@ -28,7 +28,8 @@ from airllm.backends import (
 )
 from airllm.backends.api.kernel_backend import KernelBackend, init_backend
 from airllm.engine import speed
-from airllm.engine.model import ExactOps, Model
+from airllm.engine.exact_ops import ExactOps
+from airllm.engine.model import Model
 from airllm.engine.speed import Speed
 from airllm.files import smollm2
 from airllm.files.open_weights import open_weights

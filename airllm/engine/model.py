@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
-from itertools import accumulate
 from os import PathLike
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -14,15 +13,15 @@ import numpy as np
 
 from airllm.architectures import config_of
 from airllm.architectures.tensor_names import NamedTensors
-from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.decoder import Angles, Rows, decoder_layer, unpacks_cache
+from airllm.engine.exact_ops import ExactOps
 from airllm.engine.native_decode import BoundStep, FusedLayers, FusedStep
 from airllm.engine.parallel.tensor_parallel import Processes, Shard
+from airllm.engine.pass_rows import Progress, angles_of, rows_of
 from airllm.engine.placement import OnDevice, Weights, all_movable, why_not_on_device
 from airllm.engine.rope_tables import Rotation
 from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels, passes
 from airllm.files.open_weights import open_weights
-from airllm.formats import Quantized
 from airllm.memory.available import memory_limit
 from airllm.memory.cache_layout import layer_values
 from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
@@ -36,30 +35,6 @@ from airllm.progress import OnProgress
 Tables = list[tuple[np.ndarray, np.ndarray]]  # cosines and sines (positions, dim / 2) of each rotation
 
 _BOUND = 256  # tokens that one BoundStep is prepared for
-
-
-class ExactOps:
-    """The ops of a backend, but `linear` dequantizes stored weights to float32 first, so that activations are
-    never rounded to 8 bits. Slow: it measures what that rounding costs.
-    """
-
-    def __init__(self, ops: KernelBackend):
-        self.backend = ops
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.backend, name)
-
-    def __repr__(self) -> str:
-        return f"{self.backend.name()} in float32"
-
-    def extension(self, name: str) -> None:
-        """None: native layers round activations."""
-
-    def linear(self, x: np.ndarray, weight: Any, bias: np.ndarray | None = None) -> np.ndarray:
-        """`tensor_ops.linear` with a dequantized weight."""
-        if isinstance(weight, Quantized):
-            weight = self.backend.dequantize(weight)
-        return self.backend.linear(x, weight, bias)
 
 
 class Model:
@@ -193,7 +168,7 @@ class Model:
         Without `kernels`, the number of all tokens decides which kernels they meet. `outputs`: how many of
         the states will go through the output together.
         """
-        rows = _rows(tokens, caches)
+        rows = rows_of(tokens, caches)
         angles = self._begin(rows, outputs)
         ids = [token for sequence in tokens for token in sequence]
         if self.on_device and all_movable(caches):
@@ -267,7 +242,7 @@ class Model:
         for i, length in enumerate(lengths):
             alike.setdefault(self.kernels_of(length), []).append(i)
         results: dict[int, np.ndarray] = {}
-        progress = _Progress(on_progress, pending)
+        progress = Progress(on_progress, pending)
         for kernels, some in alike.items():
             part = [pending[i] for i in some], [caches[i] for i in some]
             found = self._run_alike(*part, all_positions, progress, kernels)
@@ -279,7 +254,7 @@ class Model:
         pending: Sequence[list[int]],
         caches: Sequence[Cache],
         all_positions: bool,
-        progress: _Progress,
+        progress: Progress,
         kernels: RowKernels | None,
     ) -> list[np.ndarray]:
         """`run` for sequences that meet the same kernels."""
@@ -315,7 +290,7 @@ class Model:
         Each layer runs when its state is requested. The cache does not grow. On a device, the states are
         there.
         """
-        rows = _rows([[token]], [cache])
+        rows = rows_of([[token]], [cache])
         angles = self._begin(rows)
         if self.on_device and all_movable([cache]):
             yield from self._layers_on_device(self.on_device, [token], angles, rows)
@@ -352,7 +327,7 @@ class Model:
         self, tokens: Sequence[list[int]], caches: Sequence[Cache], wanted: bool
     ) -> Sequence[np.ndarray]:
         """Logits (vocabulary) after each sequence's tokens; anything else if they are not `wanted`."""
-        rows = _rows(tokens, caches)
+        rows = rows_of(tokens, caches)
         native = self.residency.whole and self.step.supports(rows)
         if not native or not (wanted or self.shard):
             states = self.forward(tokens, caches, self.kernels_of(1), len(tokens) if wanted else 1)
@@ -364,7 +339,7 @@ class Model:
 
         For at most one token more than `most_drafted`, they have the bits that a pass for each token gives.
         """
-        rows = _rows([tokens], [cache])
+        rows = rows_of([tokens], [cache])
         if self.residency.whole and self.step.supports(rows):
             return self._run_step([tokens], rows, all_rows=True)
         (hidden,) = self.forward([tokens], [cache], self.kernels_of(1), len(tokens))
@@ -428,7 +403,7 @@ class Model:
     def _begin(self, rows: list[Rows], outputs: int = 1) -> list[Angles]:
         """Begin a pass; returns the rows' angles for each rotation of the model."""
         self.residency.begin([(part.cache, part.stop - part.start) for part in rows], outputs)
-        return [_angles(rotation, rows) for rotation in self._rotations]
+        return [angles_of(rotation, rows) for rotation in self._rotations]
 
     def pending(self, tokens: list[int], cache: Cache, whole: int = 0) -> list[int]:
         """The tokens that must go through the layers. Usually these are `tokens`. If they make the text so
@@ -496,36 +471,3 @@ class Model:
         for start, stop in self.residency.embedding_parts(len(ids)):
             x[start:stop] = self.ops.embedding(ids[start:stop], self.embedding)
         return x if self.config.embedding_scale == 1 else x * np.float32(self.config.embedding_scale)
-
-
-class _Progress:
-    """Reports how many tokens of some sequences are done."""
-
-    def __init__(self, on_progress: OnProgress | None, batch: Sequence[list[int]]):
-        self._report, self._done, self._total = on_progress, 0, sum(map(len, batch))
-
-    def begin(self, parts: Sequence[list[int]]) -> None:
-        """Called before a pass of these tokens."""
-        if self._report:
-            self._report(self._done, self._total)
-        self._done += sum(map(len, parts))
-
-
-def _rows(tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[Rows]:
-    """The row range of each sequence in the concatenated batch. Raises ContextFull if a cache has no room."""
-    for sequence, cache in zip(tokens, caches, strict=True):
-        cache.prepare(len(sequence))
-    stops = accumulate(map(len, tokens))
-    return [Rows(stop - len(s), stop, c) for stop, s, c in zip(stops, tokens, caches, strict=True)]
-
-
-def _angles(rotation: Rotation, rows: list[Rows]) -> Angles:
-    parts = [
-        rotation.at(part.cache.length, part.cache.length + part.stop - part.start, part.cache.long)
-        for part in rows
-    ]
-    cos, sin = (
-        np.concatenate(each)[:, None] if len(parts) > 1 else each[0][:, None]
-        for each in zip(*parts, strict=True)
-    )
-    return Angles(cos, sin, rotation.rope.interleaved)

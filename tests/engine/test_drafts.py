@@ -408,7 +408,7 @@ def test_a_closed_engine_closes_its_draft_model(folder, monkeypatch):
 
 
 def test_the_model_alone_is_not_batch_invariant_in_float32(folder):
-    from airllm.engine.model import ExactOps
+    from airllm.engine.exact_ops import ExactOps
 
     model = Model(folder, ExactOps(KernelBackend("cpp")))
     assert not model.is_batch_invariant
