@@ -161,6 +161,14 @@ SCHEMAS = st.recursive(st.booleans() | schemas(st.just({})), schemas, max_leaves
 )
 
 
+@pytest.mark.parametrize("pattern", ('^[^"]+$', r"^[^\\]+$", r"^[^x\"\\]+$", r"^[\x00-!#-\[\]-\uffff]+$"))
+def test_a_class_does_not_have_the_escapes_of_characters_that_it_lacks(grammars, tokenizer, pattern):
+    new = grammars.json_schema({"type": "string", "pattern": pattern})
+    for value in ('"', "\\", "a\n", "\t"):
+        text = json.dumps(value)
+        assert (allowed(new, tokenizer, text) is None) == bool(re.search(pattern, value)), text
+
+
 @settings(max_examples=60, deadline=None)
 @given(schema=SCHEMAS, x=SCHEMAS, seed=st.integers(0, 1000))
 def test_texts_of_made_schemas_are_valid(grammars, tokenizer, schema, x, seed):

@@ -15,9 +15,14 @@ _CLASSES = {
     "d": "[0-9]", "D": "[^0-9]", "w": "[0-9A-Za-z_]", "W": "[^0-9A-Za-z_]",
     "s": f"[{_SPACES}]", "S": f"[^{_SPACES}]",
 }  # fmt: skip
+_ESCAPED = '"\\'  # in JSON strings, beside control characters
+_WITH_ESCAPED = "DWS"  # the classes that have these characters
 _CONTROLS = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13, "0": 0}
 _ANY_BUT_LINE_ENDS = r"[^\n\r\x{2028}\x{2029}]"
 _ANY = r"[\x{0}-\x{10ffff}]"
+# llguidance 1.9 takes a class with all control characters for one that also has the escaped characters. So a
+# class without those loses a control character that no text needs.
+_DROPPED = r"\x{1}"
 _QUANTIFIER = re.compile(r"(?:[*+?]|\{\d+(?:,\d*)?\})")
 _CODE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\})")
 _GROUP = re.compile(r"\((?:\?(?::|<[A-Za-z_]\w*>))?")
@@ -44,6 +49,7 @@ class _Reader:
 
     def __init__(self, pattern: str):
         self._pattern, self._at = pattern, 0
+        self._named = set[str]()  # characters that the present class names, at least those of _ESCAPED
         self._readers: dict[str, Callable[[], str]] = {
             "\\": self._escape,
             "[": self._class,
@@ -108,6 +114,7 @@ class _Reader:
         """A class of characters, such as [^a-z\\d]."""
         start = "[^" if self._pattern.startswith("[^", self._at) else "["
         self._at += len(start)
+        self._named = set[str]()
         parts = []
         while not self._pattern.startswith("]", self._at):
             if self._at >= len(self._pattern):
@@ -118,20 +125,26 @@ class _Reader:
             if start == "[":
                 raise self._error("an empty class")
             return _ANY
-        return f"{start}{''.join(parts)}]"
+        text = f"{start}{''.join(parts)}]"
+        has_escaped = all((each in self._named) != (start == "[^") for each in _ESCAPED)
+        may_have_controls = start == "[^" or any(each < " " for each in self._named)
+        return f"[{text}--{_DROPPED}]" if may_have_controls and not has_escaped else text
 
     def _class_part(self) -> str:
         """A character, a class of an escape, or a range."""
         kind = self._pattern[self._at + 1 : self._at + 2]
         if self._pattern[self._at] == "\\" and kind in _CLASSES:
+            self._named |= set(_ESCAPED if kind in _WITH_ESCAPED else "")
             return self._take(2, _CLASSES[kind])
         first = self._class_character()
         if not re.match(r"-[^\]]", self._pattern[self._at : self._at + 2]):
+            self._named.add(first)
             return _literal(first)
         self._at += 1
         last = self._class_character()
         if last < first:
             raise self._error(f"the range {first}-{last}")
+        self._named |= {each for each in (first, *_ESCAPED) if first <= each <= last}
         return f"{_literal(first)}-{_literal(last)}"
 
     def _class_character(self) -> str:
