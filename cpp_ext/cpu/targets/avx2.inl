@@ -27,11 +27,11 @@ BEGIN_TARGET("avxvnni,avx2,fma,f16c")
 END_TARGET
 #endif
 
-BEGIN_TARGET("avx2,fma,f16c")
 #ifdef AIRLLM_TEST_TARGETS  // the 16-lane source on 8-lane instructions: for CPUs without AVX-512
+BEGIN_TARGET("avx2,fma,f16c")
 #define ISA avx2_16lanes
 #define LANES 16
 #define VECTORS 16
 #include "kernels.inl"
-#endif
 END_TARGET
+#endif
