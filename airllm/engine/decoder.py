@@ -62,6 +62,17 @@ def decoder_layer(
     return np.add(x, change, out=change)  # allocating the result would cost more than the sum
 
 
+def decoder_layers(
+    ops: Any, x: np.ndarray, layers: Sequence[Layer], angles: Sequence[Angles], rows: Sequence[Rows]
+) -> np.ndarray:
+    """Run some layers. `angles` has those of each rotation of the model."""
+    for layer in layers:
+        rope = layer.config.rope_of(layer.index)
+        own = angles[rope is layer.config.local_rope] if rope else None
+        x = decoder_layer(ops, x, layer, own, rows)
+    return x
+
+
 def _finish_half(ops: Any, change: np.ndarray, layer: Layer, half: str) -> np.ndarray:
     """What attention or feed-forward adds to the hidden state: its result all-reduced, normalized, scaled."""
     c = layer.config

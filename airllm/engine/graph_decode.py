@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from airllm.engine.model import Model, Tables
+from airllm.engine.model import Model
 from airllm.engine.native_decode import end_arguments, prepare_layers
+from airllm.engine.rope_tables import Tables
 from airllm.files.weight_file import Stored
 from airllm.formats import Quantized
 from airllm.memory.kv_cache import Cache
@@ -30,7 +31,7 @@ class CapturedStep:
     """
 
     def __init__(self, model: Model, cache: Cache):
-        self._tables_of = model.tables
+        self._tables_of = model.rotations.tables
         tables = self._tables(cache)
         self._graph = _graph(model, tables, cache)
 

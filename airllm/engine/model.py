@@ -13,13 +13,13 @@ import numpy as np
 
 from airllm.architectures import config_of
 from airllm.architectures.tensor_names import NamedTensors
-from airllm.engine.decoder import Angles, Rows, decoder_layer, unpacks_cache
+from airllm.engine.decoder import Angles, Rows, decoder_layers, unpacks_cache
 from airllm.engine.exact_ops import ExactOps
 from airllm.engine.native_decode import BoundStep, FusedLayers, FusedStep
 from airllm.engine.parallel.tensor_parallel import Processes, Shard
 from airllm.engine.pass_rows import Progress, angles_of, rows_of
 from airllm.engine.placement import OnDevice, Weights, all_movable, why_not_on_device
-from airllm.engine.rope_tables import Rotation
+from airllm.engine.rope_tables import Rotations
 from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels, passes
 from airllm.files.open_weights import open_weights
 from airllm.memory.available import memory_limit
@@ -28,11 +28,9 @@ from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
 from airllm.memory.fingerprint import fingerprint
 from airllm.memory.interleaved_copies import InterleavedCopies
 from airllm.memory.kv_cache import Cache
-from airllm.memory.layers import Layer, open_norm, open_table
+from airllm.memory.layers import open_norm, open_table
 from airllm.memory.residency import Residency, open_layers, residency
 from airllm.progress import OnProgress
-
-Tables = list[tuple[np.ndarray, np.ndarray]]  # cosines and sines (positions, dim / 2) of each rotation
 
 _BOUND = 256  # tokens that one BoundStep is prepared for
 
@@ -65,8 +63,8 @@ class Model:
             self.embedding = open_table(tensors, "token_embedding")
             self.output = self.embedding if self.config.tied_embeddings else open_table(tensors, "output")
             self.output_norm = open_norm(tensors, "output_norm")
-            ropes = (self.config.rope, self.config.local_rope)
-            self._rotations = [Rotation(rope, self.config.context, tensors) for rope in ropes if rope]
+            self.rotations = Rotations(self.config, tensors)
+            self._cache_dtype = cache_dtype
             unpacked = isinstance(ops, ExactOps), unpacks_cache(ops, cache_dtype)
             limit = memory_limit(tensors, max_memory, context, cache_dtype, share=bool(processes))
             self.residency = residency(tensors, layers, limit, context, cache_dtype, *unpacked)
@@ -102,7 +100,9 @@ class Model:
         """The model on the device of these ops; None if it stays in host memory: `why_not_on_device`."""
         given = ops.backend if isinstance(ops, ExactOps) else ops
         experts = any(layer.experts for layer in self.layers)
-        self.why_not_on_device = why_not_on_device(given, experts, self.residency.whole, bool(self.shard))
+        self.why_not_on_device = why_not_on_device(
+            given, experts, self.residency.whole, bool(self.shard), self._cache_dtype
+        )
         if self.why_not_on_device:
             return None
         there = given.extension("device_ops")()
@@ -172,7 +172,7 @@ class Model:
         angles = self._begin(rows, outputs)
         ids = [token for sequence in tokens for token in sequence]
         if self.on_device and all_movable(caches):
-            x = self._forward_on_device(self.on_device, ids, angles, rows)
+            *_, x = self.on_device.run_layers(ids, angles, rows)
         else:
             x = self._forward_on_host(ids, angles, rows, kernels)
         for part, sequence in zip(rows, tokens, strict=True):
@@ -189,29 +189,8 @@ class Model:
             if fused:
                 self.fused.run(x, angles, rows, only=some)
             else:
-                x = self._through_layers(ops, self.layers[some], x, angles, rows)
+                x = decoder_layers(ops, x, self.layers[some], angles, rows)
         return x
-
-    def _forward_on_device(
-        self, there: OnDevice, ids: list[int], angles: list[Angles], rows: list[Rows]
-    ) -> Any:
-        *_, x = self._layers_on_device(there, ids, angles, rows)
-        return x
-
-    def _layers_on_device(
-        self, there: OnDevice, ids: list[int], angles: list[Angles], rows: list[Rows]
-    ) -> Generator[Any]:
-        """Yield the hidden states after each layer."""
-        for part in rows:
-            there.hold(part.cache, part.stop - part.start)
-        moved = [there.move_angles(each) for each in angles]
-        x = there.ops.embedding(np.array(ids, np.int64), there.weights.embedding)
-        x = x.astype(np.float32, copy=False)
-        if self.config.embedding_scale != 1:
-            x *= np.float32(self.config.embedding_scale)
-        for layer in there.weights.layers:
-            x = self._through_layers(there.ops, [layer], x, moved, rows)
-            yield x
 
     def _is_fused(self, rows: Sequence[Rows], kernels: RowKernels | None) -> bool:
         """Whether native calls run the layers: for few rows, or any number that meets the same kernels."""
@@ -293,7 +272,7 @@ class Model:
         rows = rows_of([[token]], [cache])
         angles = self._begin(rows)
         if self.on_device and all_movable([cache]):
-            yield from self._layers_on_device(self.on_device, [token], angles, rows)
+            yield from self.on_device.run_layers([token], angles, rows)
             return
         x = self._embed([token])
         fused, ops = self._is_fused(rows, None), self._ops_for(self.kernels_of(1))
@@ -302,7 +281,7 @@ class Model:
                 if fused:
                     self.fused.run(x, angles, rows, only=slice(at, at + 1))
                 else:
-                    x = self._through_layers(ops, self.layers[at : at + 1], x, angles, rows)
+                    x = decoder_layers(ops, x, self.layers[at : at + 1], angles, rows)
                 yield x
 
     def decode(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[np.ndarray]:
@@ -354,11 +333,9 @@ class Model:
         """The most tokens that `verify` can take after the next one without changing what it computes of it:
         the cache has room for them and can go back, and the angles of no position change.
         """
-        if self.is_long(cache.length + 1) != cache.long or cache.layout.recurrent:
+        if self.rotations.is_long(cache.length + 1) != cache.long or cache.layout.recurrent:
             return 0
-        end = cache.capacity
-        for rotation in self._rotations:
-            end = rotation.same_until(end, cache.long)
+        end = self.rotations.same_until(cache.capacity, cache.long)
         rows = self.ops.extension("batch_invariant_rows") or self.residency.outputs
         return max(min(end - cache.length, rows, self.residency.outputs) - 1, 0)
 
@@ -389,21 +366,13 @@ class Model:
             return None
         cache.prepare(1)
         self.residency.begin([(cache, 1)])
-        tables = self.tables(min(cache.capacity, cache.length + _BOUND), cache.long)
+        tables = self.rotations.tables(min(cache.capacity, cache.length + _BOUND), cache.long)
         return self.step.bind(cache, tables) if cache.length < len(tables[0][0]) else None
-
-    def tables(self, until: int, long: bool) -> Tables:
-        """Cosines and sines of the first `until` positions, for each rotation of the model. `long` selects
-        the angles of long texts (Phi-3). The tables end earlier if the angles change earlier.
-        """
-        for rotation in self._rotations:
-            until = rotation.same_until(until, long)
-        return [rotation.at(0, until, long) for rotation in self._rotations]
 
     def _begin(self, rows: list[Rows], outputs: int = 1) -> list[Angles]:
         """Begin a pass; returns the rows' angles for each rotation of the model."""
         self.residency.begin([(part.cache, part.stop - part.start) for part in rows], outputs)
-        return [angles_of(rotation, rows) for rotation in self._rotations]
+        return [angles_of(rotation, rows) for rotation in self.rotations]
 
     def pending(self, tokens: list[int], cache: Cache, whole: int = 0) -> list[int]:
         """The tokens that must go through the layers. Usually these are `tokens`. If they make the text so
@@ -411,25 +380,12 @@ class Model:
         `whole`: the length of the prompt that they are a piece of.
         """
         cache.room_for(len(tokens))
-        long = self.is_long(max(cache.length + len(tokens), whole))
+        long = self.rotations.is_long(max(cache.length + len(tokens), whole))
         if long != cache.long:
             tokens = [*cache.tokens, *tokens]
             cache.truncate(0)
             cache.long = long
         return tokens
-
-    def is_long(self, tokens: int) -> bool:
-        """Whether a text of this many tokens uses the angles of long texts (Phi-3)."""
-        return any(rotation.is_long(tokens) for rotation in self._rotations)
-
-    def _through_layers(
-        self, ops: Any, layers: Sequence[Layer], x: np.ndarray, angles: list[Angles], rows: list[Rows]
-    ) -> np.ndarray:
-        for layer in layers:
-            rope = self.config.rope_of(layer.index)
-            layer_angles = angles[rope is self.config.local_rope] if rope else None
-            x = decoder_layer(ops, x, layer, layer_angles, rows)
-        return x
 
     def logits(self, hidden: np.ndarray, kernels: RowKernels | None = None) -> np.ndarray:
         """Logits (rows, vocabulary), float32, of hidden states (rows, width). Without `kernels`, by those for
@@ -440,18 +396,13 @@ class Model:
             ops = self._ops_for(kernels or self.kernels_of(1))
             logits = self._output_of(ops, ops.rms_norm(hidden, self.output_norm, c.norm_eps))
         else:
-            logits = self._logits_on_device(hidden)
+            assert self.on_device
+            logits = self.on_device.logits(hidden)
         if c.logit_softcap:
             logits = np.tanh(logits / c.logit_softcap, out=logits) * np.float32(c.logit_softcap)
         if c.logit_scale != 1:
             logits *= np.float32(c.logit_scale)
         return self.shard.gather_logits(logits) if self.shard else logits
-
-    def _logits_on_device(self, hidden: Any) -> np.ndarray:
-        assert self.on_device
-        ops, weights = self.on_device.ops, self.on_device.weights
-        normed = ops.rms_norm(hidden, weights.output_norm, self.config.norm_eps)
-        return ops.linear(normed, weights.output).numpy()
 
     def _output_of(self, ops: Any, normed: np.ndarray) -> np.ndarray:
         if self.residency.whole:

@@ -7,16 +7,16 @@ and logits come back.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
 
 from airllm.backends.api.kernel_backend import KernelBackend
-from airllm.engine.decoder import Angles
+from airllm.engine.decoder import Angles, Rows, decoder_layers
 from airllm.files.weight_file import Stored
 from airllm.formats import Quantized
-from airllm.memory.device_cache import move_cache, why_not_movable
+from airllm.memory.device_cache import move_cache, why_dtype_not_movable, why_not_movable
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
 
@@ -37,7 +37,7 @@ class OnDevice:
     """
 
     def __init__(self, ops: Any, on_device: Any, weights: Weights):
-        self.ops, self._device = ops, on_device
+        self.ops, self._device, self._config = ops, on_device, weights.layers[0].config
         moved: dict[int, Any] = {}
 
         def move(stored: Any) -> Any:
@@ -52,12 +52,25 @@ class OnDevice:
             move(weights.output),
         )
 
-    def hold(self, cache: Cache, tokens: int) -> None:
-        """Keep a cache's keys and values on the device, with room for `tokens` more."""
-        move_cache(cache, self._device, tokens)
+    def run_layers(self, ids: list[int], angles: Sequence[Angles], rows: Sequence[Rows]) -> Generator[Any]:
+        """Yield the hidden states (tokens, width) after each layer. The rows' caches go to the device."""
+        for part in rows:
+            move_cache(part.cache, self._device, part.stop - part.start)
+        moved = [self._move_angles(each) for each in angles]
+        x = self.ops.embedding(np.array(ids, np.int64), self.weights.embedding)
+        x = x.astype(np.float32, copy=False)
+        if self._config.embedding_scale != 1:
+            x *= np.float32(self._config.embedding_scale)
+        for layer in self.weights.layers:
+            x = decoder_layers(self.ops, x, [layer], moved, rows)
+            yield x
 
-    def move_angles(self, angles: Angles) -> Angles:
-        """The angles on the device."""
+    def logits(self, hidden: Any) -> np.ndarray:
+        """Logits (rows, vocabulary) of hidden states, in host memory."""
+        normed = self.ops.rms_norm(hidden, self.weights.output_norm, self._config.norm_eps)
+        return self.ops.linear(normed, self.weights.output).numpy()
+
+    def _move_angles(self, angles: Angles) -> Angles:
         cos, sin = map(self._device.to_device, (angles.cos, angles.sin))
         return Angles(cos, sin, angles.interleaved)
 
@@ -91,9 +104,11 @@ def _kind(stored: Stored | None) -> str:
     return stored.format if isinstance(stored, Quantized) else str(stored.dtype)
 
 
-def why_not_on_device(ops: KernelBackend, experts: bool, whole: bool = True, shared: bool = False) -> str:
+def why_not_on_device(
+    ops: KernelBackend, experts: bool, whole: bool = True, shared: bool = False, cache_dtype: str = "f16"
+) -> str:
     """Why a model's arrays do not stay on the device of these ops; "" if they do. `whole`: all weights are in
-    memory at once. `shared`: processes share the model.
+    memory at once. `shared`: processes share the model. `cache_dtype`: of its sequences.
     """
     if ops.extension("device_ops") is None:
         return f"{ops.name()} computes in host memory"
@@ -103,7 +118,7 @@ def why_not_on_device(ops: KernelBackend, experts: bool, whole: bool = True, sha
         return "weights pass through host memory within a budget"
     if experts:
         return "experts are chosen in host memory"
-    return ""
+    return why_dtype_not_movable(cache_dtype)
 
 
 def all_movable(caches: Sequence[Cache]) -> bool:

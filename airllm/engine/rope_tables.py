@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.model_config import Rope
+from airllm.architectures.model_config import ModelConfig, Rope
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.files.weight_file import ModelFileError
 from airllm.memory.layers import check_tensor
 from airllm.ops.rope_scaling import frequencies, longrope_attention_factor
 from airllm.tensor_ops import rope_table
+
+Tables = list[tuple[np.ndarray, np.ndarray]]  # cosines and sines (positions, dim / 2) of each rotation
 
 _STEP = 512  # positions: tables grow in whole steps
 
@@ -65,6 +67,34 @@ class Rotation:
             table = rope_table(positions, self.rope.dim, self.rope.theta, self._scalings[long])
             cos, sin = self._tables[long] = table
         return cos[start:stop], sin[start:stop]
+
+
+class Rotations:
+    """The rotations of a model, in order: that of most layers, and another one of some layers."""
+
+    def __init__(self, config: ModelConfig, tensors: NamedTensors):
+        ropes = (config.rope, config.local_rope)
+        self._all = [Rotation(rope, config.context, tensors) for rope in ropes if rope]
+
+    def __iter__(self) -> Iterator[Rotation]:
+        return iter(self._all)
+
+    def is_long(self, tokens: int) -> bool:
+        """Whether a text of this many tokens uses the angles of long texts (Phi-3)."""
+        return any(rotation.is_long(tokens) for rotation in self)
+
+    def same_until(self, tokens: int, long: bool) -> int:
+        """The length, at most `tokens`, up to which the angles stay the same. `long` selects those of long
+        texts.
+        """
+        return min((rotation.same_until(tokens, long) for rotation in self), default=tokens)
+
+    def tables(self, until: int, long: bool) -> Tables:
+        """Cosines and sines of the first `until` positions, for each rotation. The tables end earlier if the
+        angles change earlier.
+        """
+        until = self.same_until(until, long)
+        return [rotation.at(0, until, long) for rotation in self]
 
 
 def _stored_factors(tensors: NamedTensors, pairs: int) -> dict[str, Any] | None:

@@ -88,10 +88,6 @@ class Interleaved:
         return len(self.data), self.data.shape[1] // of.bytes * of.values
 
     @property
-    def ndim(self) -> int:
-        return 2
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the blocks."""
         return self.data.nbytes

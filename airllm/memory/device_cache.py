@@ -17,7 +17,12 @@ def why_not_movable(cache: Cache) -> str:
         return "it is in a file"
     if cache.layout.recurrent or not all(part.is_even for part in cache.layout.parts):
         return "devices have no kernels for recurrent states, and for values of another width than keys"
-    return "devices have no kernels that write q8_0" if cache.dtype == "q8_0" else ""
+    return why_dtype_not_movable(cache.dtype)
+
+
+def why_dtype_not_movable(dtype: str) -> str:
+    """Why caches of a dtype stay in host memory; "" if they can be on a device."""
+    return "devices have no kernels that write q8_0" if dtype.lower() == "q8_0" else ""
 
 
 def move_cache(cache: Cache, on_device: Any, tokens: int) -> None:

@@ -30,7 +30,8 @@ class Caches:
         whose logits are needed.
         """
         length = len(sequence.text.tokens)
-        if self._model.is_long(length) != self._model.is_long(sequence.base):  # see `grow`
+        is_long = self._model.rotations.is_long
+        if is_long(length) != is_long(sequence.base):  # see `grow`
             sequence.base = length
         if sequence.prompt_logprobs is not None:
             return None
@@ -88,7 +89,7 @@ class Caches:
         they meet the kernels for a prompt of that length.
         """
         length = len(sequence.text.tokens)
-        if self._model.is_long(length) != sequence.cache.long:
+        if self._model.rotations.is_long(length) != sequence.cache.long:
             self.memory.prefixes.forget(sequence.active_entry)
             sequence.start_over(self._key(sequence, length))
         if length <= sequence.reserved:
@@ -119,7 +120,7 @@ class Caches:
 
     def _key(self, sequence: Sequence, base: int = 0) -> Key:
         base = base or sequence.base
-        return sequence.asked.salt, self._model.kernels_of(base), self._model.is_long(base)
+        return sequence.asked.salt, self._model.kernels_of(base), self._model.rotations.is_long(base)
 
     def _sharable(self, sequence: Sequence) -> int:
         """How many of its tokens have, or will have, the bits of its prompt's kernels, but the last one."""

@@ -414,7 +414,7 @@ inline void store_band(const LinearPart& part, int64_t m0, int64_t rows, int64_t
 // At most kMostRows packed rows of x from m0 on with a band.
 template <class F>
 void multiply_band(const LinearPart& part, int64_t m0, int64_t n) {
-  // Rows of x are in the first cache, so that it must not hold more of a band than this many values of k.
+  // Values of k at a time: as many of all rows of x stay in the first cache.
   constexpr int64_t kDepth = 4096, kBlocks = kDepth / F::kValues;
   alignas(64) float totals[kMostRows][kBand] = {};
   const int64_t rows = smaller(kMostRows, part.packed_rows() - m0), blocks = part.k / F::kValues;
