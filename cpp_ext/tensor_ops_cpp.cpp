@@ -147,17 +147,16 @@ void define_decoder_layer(py::module_& m) {
   m.attr("rows_as_stored") = py::make_tuple(cpu::rows_as_stored(cpu::kF32), cpu::rows_as_stored(cpu::kQ8_0));
 }
 
-// The names of the formats whose weights are multiplied faster if they are interleaved. Without products of
-// bytes, none are. AIRLLM_CPU_INTERLEAVE=0 says that none are: several processes then share a model's pages.
+// The names of the formats whose weights are multiplied faster if they are interleaved.
+// AIRLLM_CPU_INTERLEAVE=0 says that none are: several processes then share a model's pages.
 py::tuple interleaved_formats(const cpu::Kernels& kernels) {
   const char* const wanted = cpu::setting("AIRLLM_CPU_INTERLEAVE");
   const std::string text = wanted ? wanted : "1";
   if (text != "0" && text != "1")
     throw std::invalid_argument("AIRLLM_CPU_INTERLEAVE has value '" + text + "', expected 0 or 1");
   py::list names;
-  const bool pays = text == "1" && kernels.prefill.by_bytes(cpu::kQ8_0);
-  for (int f = cpu::kQ8_0; f < cpu::kFormats && pays; ++f)
-    if (cpu::words_of(static_cast<cpu::Format>(f)).count) names.append(cpu::kBlocks[f].name);
+  for (int f = cpu::kQ8_0; f < cpu::kFormats && text == "1"; ++f)
+    if (kernels.stored.is_faster_interleaved(static_cast<cpu::Format>(f))) names.append(cpu::kBlocks[f].name);
   return py::tuple(names);
 }
 

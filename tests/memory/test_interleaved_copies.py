@@ -37,10 +37,11 @@ def logits_of(path, tokens):
 def test_logits_are_those_of_weights_as_stored(architecture, kind, tmp_path, monkeypatch):
     path = wide_gguf.write_wide(architecture, tmp_path / "model.gguf", kind)
     tokens = np.random.default_rng(1).integers(0, wide_gguf.VOCABULARY, max(PROMPTS)).tolist()
+    is_faster = kind.name.lower() in cpp.interleaved_formats
     copied, found = logits_of(path, tokens)
     monkeypatch.setattr(cpp, "interleaved_formats", ())
     stored, expected = logits_of(path, tokens)
-    assert (copied, stored) == (Interleaved, Quantized)
+    assert (copied, stored) == (Interleaved if is_faster else Quantized, Quantized)
     if kind.name.endswith("_K"):
         np.testing.assert_array_equal(found, expected)
     else:  # sums in another order may round an activation to the next of 255 numbers
@@ -72,9 +73,9 @@ with LayerWiseInferenceEngine(sys.argv[1], backend="cpp", context=64) as engine:
 
 @pytest.mark.skipif(not SUPPORTED, reason="pages of files are released on Linux")
 def test_the_file_leaves_the_memory_that_the_copies_take(tmp_path):
-    path = large_model.write_gguf(tmp_path / "model")
+    path = large_model.write_gguf(tmp_path / "model", "q5_1")
     done = subprocess.run([sys.executable, "-c", MEASURE, str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     peak, resident, weights = json.loads(done.stdout)
-    assert weights > 100e6
+    assert weights > 80e6
     assert peak < weights + 60e6 and resident < weights + 40e6

@@ -71,8 +71,8 @@ def write_parts(folder: Path) -> Path:
     return folder
 
 
-def write_gguf(path: Path, **split: Any) -> Path:
-    """Q8_0, output and embedding in one: 140 MB. `split`: options of GGUFWriter that split it into parts."""
+def write_gguf(path: Path, format: str = "q8_0", **split: Any) -> Path:
+    """Output and embedding in one: 140 MB in q8_0. `split`: options of GGUFWriter that split it into parts."""
     writer = gguf.GGUFWriter(path, "llama", **split)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(WIDTH)
@@ -86,8 +86,8 @@ def write_gguf(path: Path, **split: Any) -> Path:
 
     def add(name: str, shape: tuple[int, int]) -> None:
         if shape not in stored:
-            stored[shape] = tensor_ops.quantize(_tile(*shape), "q8_0").data
-        writer.add_tensor(name, stored[shape], raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+            stored[shape] = tensor_ops.quantize(_tile(*shape), format).data
+        writer.add_tensor(name, stored[shape], raw_dtype=gguf.GGMLQuantizationType[format.upper()])
 
     add("token_embd.weight", (VOCABULARY, WIDTH))
     writer.add_tensor("output_norm.weight", np.ones(WIDTH, np.float32))

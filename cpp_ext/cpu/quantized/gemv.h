@@ -45,6 +45,7 @@ struct StoredKernels {
   void (*widen)(DType dtype, float* out, const void* x, int64_t n);
   void (*add_bias)(DType dtype, char* out, const float* bias, int64_t rows, int64_t n);
   ProductKernels as_stored, interleaved;
+  bool (*is_faster_interleaved)(Format format);
 
   const ProductKernels& products(bool of_interleaved) const {
     return of_interleaved ? interleaved : as_stored;

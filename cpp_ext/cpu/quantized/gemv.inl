@@ -141,6 +141,13 @@ constexpr LinearKernel* interleaved_table[kFormats] = {nullptr, nullptr, nullptr
 #undef FORMAT
 };
 
+constexpr bool faster_interleaved[kFormats] = {false, false, false,
+#define FORMAT(name, ...) is_faster_interleaved<name>(),
+                                               AIRLLM_BLOCK_FORMATS(FORMAT)
+#undef FORMAT
+};
+bool is_faster_interleaved(Format format) { return faster_interleaved[format]; }
+
 int64_t interleaved_packed_bytes(Format format, int64_t k) {
   return kBlocks[format].values == 32 ? (rounded_bytes(k) + 63) / 64 * 64 : packed_bytes(format, k);
 }
@@ -155,7 +162,8 @@ constexpr StoredKernels stored_kernels = {
     widen,
     add_bias,
     {packed_bytes, pack, linear},
-    {interleaved_packed_bytes, pack_for_interleaved, linear_interleaved}};
+    {interleaved_packed_bytes, pack_for_interleaved, linear_interleaved},
+    is_faster_interleaved};
 
 }  // namespace stored
 }  // namespace

@@ -474,6 +474,18 @@ void unpack_band(Panel256<BandArithmetic<F>>* panel, const LinearPart& part, int
   if constexpr (F::kOffset) store(panel->offset_scale, w.half(1));
 }
 
+// Whether products with interleaved weights are faster, from memory too.
+template <class F>
+constexpr bool is_faster_interleaved() {
+#if defined(DOT_U8_I8) || defined(DOTS_AT_ONCE)
+  return words_of(F::kFormat).count > 0;
+#elif defined(IN_PAIRS)  // signs take two more instructions for each row of x
+  return words_of(F::kFormat).count > 0 && !(F::kValues == 32 && CodesOf<F>::kSigned);
+#else
+  return false;
+#endif
+}
+
 template <class F>
 void multiply_interleaved(const LinearPart& part) {
   if constexpr (F::kValues == 256)
