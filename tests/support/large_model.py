@@ -72,7 +72,7 @@ def write_parts(folder: Path) -> Path:
 
 
 def write_gguf(path: Path, format: str = "q8_0", **split: Any) -> Path:
-    """Output and embedding in one: 140 MB in q8_0. `split`: options of GGUFWriter that split it into parts."""
+    """Output and embedding in one: 140 MB in q8_0. `split`: those options of GGUFWriter."""
     writer = gguf.GGUFWriter(path, "llama", **split)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(WIDTH)
