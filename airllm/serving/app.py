@@ -57,10 +57,10 @@ class App:
 
     def __init__(self, engine: LayerWiseInferenceEngine, scheduler: Scheduler, options: Options):
         self.service = Service(engine, scheduler, options)
-        self._app: ASGIApp = _with_middleware(_routed(self.service), self.service)
+        self.requests = _with_middleware(_routed(self.service), self.service)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
+        await self.requests(scope, receive, send)
 
 
 def build_app(engine: LayerWiseInferenceEngine, options: Options, limits: Limits | None = None) -> App:
@@ -94,7 +94,7 @@ def _routed(service: Service) -> Starlette:
     return app
 
 
-def _with_middleware(app: ASGIApp, service: Service) -> ASGIApp:
+def _with_middleware(app: ASGIApp, service: Service) -> Requests:
     """From the inside out: keys; CORS, which browsers ask before they send a key; names; counts."""
     options = service.options
     app = Keys(app, options.keys)
@@ -143,7 +143,7 @@ class Requests:
 
     def __init__(self, app: ASGIApp, service: Service):
         self._app, self._service = app, service
-        self._running = 0
+        self.running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -155,7 +155,7 @@ class Requests:
                 statuses[0] = message["status"]
             await send(message)
 
-        self._running += 1
+        self.running += 1
         try:
             await self._run(scope, receive, watched)
         except Exception as error:
@@ -163,12 +163,12 @@ class Requests:
             if not statuses[0]:
                 await send_error(server_error(error), watched)
         finally:
-            self._running -= 1
             self._tell(scope, statuses[0] or 499, time.monotonic() - start)
+            self.running -= 1
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         most = self._service.options.most_requests
-        if scope["method"] == "POST" and self._running > most:
+        if scope["method"] == "POST" and self.running > most:
             message = f"The server has {most} requests, its limit. Try again in 1 s."
             headers = {"Retry-After": "1"}
             await send_error(ApiError(429, message, code="too_many_requests", headers=headers), send)

@@ -154,6 +154,7 @@ def test_a_model_without_embeddings_says_so(server):
 
 
 def test_health_and_metrics(server):
+    server.wait_until_idle()
     with server.http() as client:
         assert client.get("/health").json() == {"status": "ok"}
         assert client.get("/ready").json() == {"status": "ready", "running": 0, "waiting": 0}
@@ -161,6 +162,7 @@ def test_health_and_metrics(server):
         tokens = client.post("/v1/completions", json={**ASK, "max_tokens": 7}).json()["usage"]
         client.post("/v1/completions", json={"nonsense": 1})
         client.get("/some/address/of/a/client")
+        server.wait_until_idle()
         after = samples(client.get("/metrics").text)
     grown = {name: value - before.get(name, 0) for name, value in after.items()}
     assert grown["airllm_generated_tokens_total"] == 7

@@ -42,6 +42,7 @@ class Server:
 
     def __init__(self, address: str, app: App, scheduler: Paced, engine: LayerWiseInferenceEngine):
         self.address, self.service, self.scheduler, self.engine = address, app.service, scheduler, engine
+        self._requests = app.requests
 
     def client(self, **options: Any) -> openai.OpenAI:
         """OpenAI's client, which checks every answer against its types and repeats nothing."""
@@ -52,10 +53,10 @@ class Server:
         return httpx.Client(base_url=self.address, timeout=20, **options)
 
     def wait_until_idle(self, seconds: float = 5) -> None:
-        """Wait until no sequence has a place, or fail."""
+        """Wait until no sequence has a place and every request is counted and logged, or fail."""
         end = time.monotonic() + seconds
-        while (load := self.service.thread.load).running or load.waiting:
-            assert time.monotonic() < end, f"after {seconds} s, there are still sequences: {load}"
+        while (load := self.service.thread.load).running or load.waiting or self._requests.running:
+            assert time.monotonic() < end, f"after {seconds} s: {load}, {self._requests.running} requests"
             time.sleep(0.005)
 
 
