@@ -6,7 +6,8 @@
 One process, all row counts of both sides in turns, everything twice. Up to 16 rows, the weights are in no
 cache: every call takes the next of several copies. The probe `tensor_ops_cpp.read` runs in turn with them,
 since the bandwidth of a shared machine changes within seconds. It reads one stream per thread while the
-products read four, so their share of it can exceed 100 %. ggml is built from source on first use
+products of weights as stored read four, so their share of it can exceed 100 %. Weights are interleaved where
+the engine would do it; `--as-stored` leaves them as a file has them. ggml is built from source on first use
 (`python -m benchmarks.ggml_peer`), for the same instruction set. It counts with the weights as stored or
 with its repacked weights, whichever is faster.
 
@@ -30,7 +31,7 @@ from airllm import tensor_ops
 from airllm.backends import open_backend
 from airllm.bench import measure, op_benchmark
 from airllm.bench.report import duration, figures
-from airllm.formats import FORMATS, Quantized
+from airllm.formats import FORMATS, Interleaved, Quantized, can_interleave
 from benchmarks import ggml_peer, record
 
 PASSES = 2
@@ -40,7 +41,7 @@ FEW = 16  # rows: with more, arithmetic is the limit and one copy of the weights
 NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 Case = dict[str, Any]
-Weight = Quantized | np.ndarray
+Weight = Quantized | Interleaved | np.ndarray
 
 
 def main() -> None:
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--formats", default=",".join(FORMATS), help="default: all block formats")
     parser.add_argument("--shapes", default=SHAPES, help="k x n (default: %(default)s)")
     parser.add_argument("--rows", default=ROWS, help="of x (default: %(default)s)")
+    parser.add_argument("--as-stored", action="store_true", help="weights are never interleaved")
     parser.add_argument("--name", default="products", help="of the table (default: %(default)s)")
     options = parser.parse_args()
     try:
@@ -94,7 +96,7 @@ def weight_of(name: str, n: int, k: int) -> Weight:
 
 
 def memory_of(weight: Weight) -> np.ndarray:
-    return weight.data if isinstance(weight, Quantized) else weight
+    return weight if isinstance(weight, np.ndarray) else weight.data
 
 
 def copies(weight: Weight, rows: int) -> list[Weight]:
@@ -102,6 +104,19 @@ def copies(weight: Weight, rows: int) -> list[Weight]:
     count = max(-(-4 * measure.last_cache_bytes() // weight.nbytes), 3) if rows <= FEW else 1
     data = [memory_of(weight).copy() for _ in range(count)]
     return [Quantized(d, weight.format) if isinstance(weight, Quantized) else d for d in data]
+
+
+def lay_out(cpp: Any, weight: Weight) -> Weight:
+    """The weight as the engine keeps it: a copy in the order of the kernels, if they are faster so."""
+    if not (
+        isinstance(weight, Quantized)
+        and weight.format in cpp.interleaved_formats()
+        and can_interleave(weight)
+    ):
+        return weight
+    data = np.empty_like(weight.data)
+    cpp.interleave(weight, data)
+    return Interleaved(data, weight.format)
 
 
 def in_turn(calls: Sequence[Callable[[], Any]]) -> Callable[[], Any]:
@@ -131,7 +146,8 @@ def sides(
     """Pairs of a key and a call: "8" is ours with 8 rows, "8 ggml" and "8 repacked" are the peer's."""
     x = np.random.default_rng(0).standard_normal((rows, k), np.float32)
     out = np.empty((rows, len(weights[0])), np.float32)
-    ours = [partial(cpp.linear, x, w, out=out) for w in weights]
+    kept = weights if options.as_stored else [lay_out(cpp, w) for w in weights]
+    ours = [partial(cpp.linear, x, w, out=out) for w in kept]
     yield str(rows), in_turn(ours)
     for side, repacked in (("ggml", False), ("repacked", True)) if peer else ():
         theirs = [peer.product(name, memory_of(w), x, options.threads, repacked) for w in weights]

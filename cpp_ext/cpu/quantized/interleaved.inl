@@ -293,7 +293,7 @@ INLINE Int scale_of_run(Int scale) {
 }
 
 template <class F, int M>
-INLINE void add_block(float (*totals)[kBand], const BandBlock<F>& w, const Group256* const (&x)[M]) {
+INLINE void add_block(Vec (&totals)[M], const BandBlock<F>& w, const Group256* const (&x)[M]) {
   constexpr int kRun = F::kUnit / 4;
   const auto scales = lane_scales(w);
   const int8_t* values[M];
@@ -317,8 +317,7 @@ INLINE void add_block(float (*totals)[kBand], const BandBlock<F>& w, const Group
   const Vec scale = w.half(0), offset_scale = F::kOffset ? w.half(1) : Vec{};
   for (int m = 0; m < M; ++m) {
     if (kZero) sum[m] -= correction[m] * kZero;
-    store(totals[m],
-          add_block_sums<F>(load(totals[m]), x[m]->scale, scale, sum[m], offset_scale, correction[m]));
+    totals[m] = add_block_sums<F>(totals[m], x[m]->scale, scale, sum[m], offset_scale, correction[m]);
   }
 }
 
@@ -338,7 +337,7 @@ INLINE Vec scale_of_32(const BandBlock<F>& w) {
 INLINE Vec scale_of_32(const BandBlock<MXFP4>& w) { return (Vec)MXFP4::bits_of_scales(w.byte()); }
 
 template <class F, int M>
-INLINE void add_block(float (*totals)[kBand], const BandBlock<F>& w, const Rounded32* const (&x)[M]) {
+INLINE void add_block(Vec (&totals)[M], const BandBlock<F>& w, const Rounded32* const (&x)[M]) {
   constexpr int kPlaces[] = {0, 1, 2, 3, 4, 5, 6, 7};
   constexpr int kZero = CodesOf<F>::kZero;
   const int8_t* values[M];
@@ -350,9 +349,8 @@ INLINE void add_block(float (*totals)[kBand], const BandBlock<F>& w, const Round
   add_run_of_codes<F, 8, M>(sum, w, 0, values, kPlaces, scale_of_run(Int{} + 1));
   const Vec scale = scale_of_32(w), offset = F::kOffset ? w.half(1) : Vec{};
   for (int m = 0; m < M; ++m) {
-    Vec total = load(totals[m]) + x[m]->scale * (scale * to_float(sum[m]));
-    if (F::kOffset) total += offset * x[m]->scaled_sum;
-    store(totals[m], total);
+    totals[m] += x[m]->scale * (scale * to_float(sum[m]));
+    if (F::kOffset) totals[m] += offset * x[m]->scaled_sum;
   }
 }
 
@@ -380,14 +378,27 @@ INLINE void each_block(const char* band, int64_t blocks, const Each& each) {
   }
 }
 
-// totals (M, kBand) += a band with M rows of x
+// totals (M, kBand) += a band with M rows of x. If a vector has all rows of the band, blocks of 32 are added in
+// registers: stores of 64 bytes take as long as two products.
 template <class F, int M>
 void add_band(float (*totals)[kBand], const char* band, const char* const* x, int64_t blocks) {
+  constexpr bool kInRegisters = F::kValues == 32 && LANES == kBand;
+  const auto load_totals = [&](Vec(&to)[M], int lane) {
+    for (int m = 0; m < M; ++m) to[m] = load(totals[m] + lane);
+  };
+  const auto store_totals = [&](const Vec(&from)[M], int lane) {
+    for (int m = 0; m < M; ++m) store(totals[m] + lane, from[m]);
+  };
+  Vec sums[M];
+  if (kInRegisters) load_totals(sums, 0);
   each_block<F>(band, blocks, [&](const BandBlock<F>& w, int lane, int64_t b) {
     const RowBlock<F>* rows[M];
     for (int m = 0; m < M; ++m) rows[m] = reinterpret_cast<const RowBlock<F>*>(x[m]) + b;
-    add_block<F, M>(reinterpret_cast<float (*)[kBand]>(totals[0] + lane), w, rows);
+    if (!kInRegisters) load_totals(sums, lane);
+    add_block<F, M>(sums, w, rows);
+    if (!kInRegisters) store_totals(sums, lane);
   });
+  if (kInRegisters) store_totals(sums, 0);
 }
 
 constexpr int kMostRows = VECTORS == 32 ? 8 : 4;  // of x that are multiplied together
