@@ -109,9 +109,7 @@ def copies(weight: Weight, rows: int) -> list[Weight]:
 def lay_out(cpp: Any, weight: Weight) -> Weight:
     """The weight as the engine keeps it: a copy in the order of the kernels, if they are faster so."""
     if not (
-        isinstance(weight, Quantized)
-        and weight.format in cpp.interleaved_formats()
-        and can_interleave(weight)
+        isinstance(weight, Quantized) and weight.format in cpp.interleaved_formats and can_interleave(weight)
     ):
         return weight
     data = np.empty_like(weight.data)

@@ -378,8 +378,8 @@ INLINE void each_block(const char* band, int64_t blocks, const Each& each) {
   }
 }
 
-// totals (M, kBand) += a band with M rows of x. If a vector has all rows of the band, blocks of 32 are added in
-// registers: stores of 64 bytes take as long as two products.
+// totals (M, kBand) += a band with M rows of x. If a vector has all rows of the band, blocks of 32 are added
+// in registers: stores of 64 bytes take as long as two products.
 template <class F, int M>
 void add_band(float (*totals)[kBand], const char* band, const char* const* x, int64_t blocks) {
   constexpr bool kInRegisters = F::kValues == 32 && LANES == kBand;
