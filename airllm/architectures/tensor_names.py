@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
-
 from airllm.architectures.declaration import Architecture, Stacks
 from airllm.architectures.families import architecture_named
 from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.read_folder import architecture_of_folder
 from airllm.files.gguf import GgufFile
 from airllm.files.weight_file import ModelFileError, Span, Stored, WeightFile
+from airllm.formats import Quantized
 
 # our name -> GGUF's, the folder's; {layer} and {expert} are numbers
 _WHOLE = {
@@ -166,8 +165,11 @@ class NamedTensors:
     def _of_stack(self, of_expert: Stored, part: str) -> Stored:
         """The "gate", "up" or "down" in an expert's part of a stack."""
         assert self._stacks
-        if self._stacks.transposed:
-            of_expert = np.asarray(of_expert).T  # a folder has no Quantized
+        if isinstance(of_expert, Quantized) and self._stacks.interleaved and part in _BY_TURNS:
+            half = len(of_expert) // 2  # converted: a row for each output, the gate's first
+            return of_expert[:half] if part == "gate" else of_expert[half:]
+        if self._stacks.transposed and not isinstance(of_expert, Quantized):
+            of_expert = of_expert.T
         if self._stacks.interleaved and part in _BY_TURNS:
             return of_expert[_BY_TURNS.index(part) :: len(_BY_TURNS)]
         return of_expert
