@@ -28,7 +28,7 @@ def encode(rows: Rows, format: str) -> np.ndarray:
 
 def _encode_codes(rows: Codes, format: str) -> np.ndarray:
     zero, most = _CODES[format]
-    codes = rows.codes.astype(np.int16) + zero
+    codes = rows.codes + rows.codes.dtype.type(zero)
     if codes.size and (codes.max() > most or (zero and codes.min() < 0)):
         raise ValueError(f"has codes from {rows.codes.min()} to {rows.codes.max()}, too many for {format}")
     heads = [_heads(rows.scale, codes.shape[1])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import prod
@@ -19,7 +20,7 @@ from airllm.files.safetensors import SafetensorsFile, SafetensorsFolder
 from airllm.files.weight_file import FileMap, ModelFileError, Stored
 from airllm.formats import FORMATS, Quantized
 
-_AT_ONCE = 1 << 22  # values that are converted at once
+_AT_ONCE = 1 << 20  # values that a thread converts at once
 _STACK = re.compile(r"(.*\.mlp)\.switch_mlp\.(\w+)")  # MLX stores the experts of a layer together
 
 
@@ -142,7 +143,8 @@ class PublishedFolder(SafetensorsFolder):
 
     @cached_property
     def _converted(self) -> SafetensorsFile:
-        return self._as_converted().open(self._blocks)
+        with ThreadPoolExecutor() as self._pool:  # NumPy computes without the interpreter's lock
+            return self._as_converted().open(self._blocks)
 
     def _converted_if_open(self) -> list[SafetensorsFile]:
         return [self._converted] if "_converted" in self.__dict__ else []
@@ -150,15 +152,18 @@ class PublishedFolder(SafetensorsFolder):
     def _blocks(self, place: Place) -> Iterator[np.ndarray]:
         """The bytes of a matrix, some rows at a time."""
         matrix = self.matrices[place.matrix]
-        step = max(_AT_ONCE // place.shape[-1], 1)
-        for start in range(place.rows.start, place.rows.stop, step):
+
+        def convert(start: int) -> np.ndarray:
             rows = slice(start, min(start + step, place.rows.stop))
-            try:
-                yield encode(matrix.scheme.rows(matrix.parts, rows), place.format)
-            except ValueError as error:
-                if isinstance(error, ModelFileError):
-                    raise
-                raise ModelFileError(self.path, f"tensor {place.matrix}", str(error)) from None
+            return encode(matrix.scheme.rows(matrix.parts, rows), place.format)
+
+        step = max(_AT_ONCE // place.shape[-1], 1)
+        try:
+            yield from self._pool.map(convert, range(place.rows.start, place.rows.stop, step))
+        except ValueError as error:
+            if isinstance(error, ModelFileError):
+                raise
+            raise ModelFileError(self.path, f"tensor {place.matrix}", str(error)) from None
 
     def _file_with(self, name: str) -> SafetensorsFile:
         return self._converted if name in self.__dict__.get("_places", ()) else super()._file_with(name)

@@ -59,8 +59,11 @@ class Gptq:
         words, outputs = parts.shape("qweight")
         inputs = words * 32 // self.bits
         group = _group(self.group, inputs)
-        codes = unpack_words(parts.read("qweight")[:, rows].T, self.bits, inputs).astype(np.int16)
-        zeros = unpack_words(parts.read("qzeros"), self.bits, outputs)[:, rows].T.astype(np.int16) + self.more
+        small = np.int8 if self.bits < 8 else np.int16
+        codes = unpack_words(parts.read("qweight")[:, rows].T, self.bits, inputs).astype(small)
+        zeros = unpack_words(parts.read("qzeros"), self.bits, outputs)[:, rows].T.astype(small) + small(
+            self.more
+        )
         scale = parts.floats("scales")[:, rows].T
         if self._is_reordered(parts, group):
             of = parts.read("g_idx")
@@ -104,8 +107,9 @@ class Awq:
 
         def unpack(name: str) -> np.ndarray:
             words = np.ascontiguousarray(parts.read(name)[:, first:last]).view(np.uint32)
-            codes = words[:, :, None] >> (4 * _ORDER).astype(np.uint32) & np.uint32(15)
-            return codes.reshape(len(words), -1)[:, part].T.astype(np.int16)
+            halves = words.view(np.uint8)[:, :, None] >> np.array((0, 4), np.uint8) & np.uint8(15)
+            codes = halves.reshape(len(words), -1, 8)[:, :, _ORDER]
+            return np.ascontiguousarray(codes.reshape(len(words), -1)[:, part].T).view(np.int8)
 
         zeros = spread(unpack("qzeros"), _group(self.group, inputs), inputs)
         return Codes(unpack("qweight") - zeros, parts.floats("scales")[:, rows].T)

@@ -61,7 +61,9 @@ class Mlx:
             blocks = np.hstack([scales.reshape(-1, 1), pack_nibbles(codes.reshape(-1, 32))])
             return Blocks(blocks.reshape(len(words), -1))
         least = self._flat(parts.floats("biases"))[rows]
-        return Codes(codes.astype(np.int16), scales.astype(np.float32), least)
+        return Codes(
+            codes.view(np.int8) if self.bits < 8 else codes.astype(np.int16), scales.astype(np.float32), least
+        )
 
     def _flat(self, array: np.ndarray) -> np.ndarray:
         return array.reshape(-1, array.shape[-1])

@@ -18,8 +18,8 @@ NEAREST = "nearest of about its size"
 
 @dataclass(frozen=True)
 class Codes:
-    """Rows of a matrix: codes (rows, k), int8, times a scale for each group (rows, groups), plus the `least`
-    value of the group (rows, groups), if there is one.
+    """Rows of a matrix: codes (rows, k), int8 or int16, times a scale for each group (rows, groups), plus the
+    `least` value of the group (rows, groups), if there is one.
     """
 
     codes: np.ndarray
@@ -136,10 +136,10 @@ def unpack_words(words: np.ndarray, bits: int, count: int) -> np.ndarray:
     first. Codes whose bits do not divide 32 go on in the next word.
     """
     words = np.ascontiguousarray(words).view(np.uint32)
-    if 32 % bits == 0:
-        shifts = np.arange(0, 32, bits, dtype=np.uint32)
-        codes = (words[:, :, None] >> shifts) & np.uint32((1 << bits) - 1)
-        return codes.astype(np.uint8).reshape(len(words), -1)[:, :count]
+    if 8 % bits == 0:
+        shifts = np.arange(0, 8, bits, dtype=np.uint8)
+        codes = words.view(np.uint8)[:, :, None] >> shifts & np.uint8((1 << bits) - 1)
+        return codes.reshape(len(words), -1)[:, :count]
     each = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, : count * bits]
     weights = (1 << np.arange(bits)).astype(np.uint8)
     return (each.reshape(len(words), count, bits) * weights).sum(axis=2, dtype=np.uint8)
