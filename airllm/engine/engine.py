@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 import numpy as np
 
 from airllm.backends.api.kernel_backend import init_backend, with_threads
+from airllm.engine.adapters.switch import Adapters, Given, parse_given
 from airllm.engine.backend_choice import Opening, choose_backend
 from airllm.engine.drafts.draft_model import (
     CACHE_DTYPE,
@@ -75,6 +76,9 @@ class LayerWiseInferenceEngine:
             computes a row with the same bits beside others ("cpp"), or if there is a `draft_model`.
         draft_model: The GGUF file or the folder of a smaller model with the same tokenizer, which guesses
             too. It runs on the same backend.
+        adapter: A LoRA adapter that is used from the beginning: a GGUF file or a folder of PEFT, or a pair of
+            it and its scale, or a list of them. See `use_adapters`. Its matrices are in memory, beyond
+            `max_memory`.
 
     Model files are memory-mapped: do not change them while the engine is open. Truncating one ends the
     process (SIGBUS). To replace one, rename the new file over it. `statistics` describes the last text.
@@ -97,6 +101,7 @@ class LayerWiseInferenceEngine:
         threads: int | None = None,
         speculative: bool | None = None,
         draft_model: str | PathLike[str] | None = None,
+        adapter: Given = None,
     ):
         if draft_model is not None and speculative is False:
             raise ValueError(f"draft_model has value {draft_model!r}, expected None with speculative=False")
@@ -122,7 +127,10 @@ class LayerWiseInferenceEngine:
             self.kv_cache_dir = None if kv_cache_dir is None else Path(kv_cache_dir)
             files = () if self.kv_cache_dir is None else (self.kv_cache_dir, model.fingerprint)
             self._caches = CacheFactory(self.config, self.context, self.cache_dtype, *files)
-            self._generator = TextGenerator(model, self.path, self.context, self._caches.new)
+            self._generator = TextGenerator(model, self.path, self.context, lambda: self._caches.new())
+            self._adapters = Adapters(model)
+            if given := parse_given(adapter):
+                self.use_adapters({self.load_adapter(path): scale for path, scale in given})
             if speculative or draft or (speculative is None and model.is_batch_invariant):
                 drafting = self._draft_model(draft) if draft else None
                 self._generator.speculation = Speculation(drafting)
@@ -174,6 +182,31 @@ class LayerWiseInferenceEngine:
         `airllm` commands do use them.
         """
         return recommended_by(self.model.weights)
+
+    @property
+    def adapters(self) -> dict[str, float]:
+        """The adapters that are loaded, and the scale of each: 0 if it is not used."""
+        return dict(self._adapters.scales)
+
+    def load_adapter(self, path: str | PathLike[str], name: str | None = None) -> str:
+        """Read a LoRA adapter, a GGUF file or a folder of PEFT, and return its `name`: by default that of the
+        folder, or of the file without its end. `use_adapters` uses it. Raises ModelFileError for one that
+        does not fit the model, ValueError for a name that is taken.
+        """
+        self._generator.require_open()
+        return self._adapters.load(path, name)
+
+    def use_adapters(self, scales: Mapping[str, float]) -> None:
+        """Use these adapters, by name, each times its scale, and no others: `{}` is the model alone.
+
+        Sequences and caches from before belong to other adapters: do not continue them. While adapters are
+        used, layers run op by op. Raises ValueError for an unknown name.
+        """
+        self._generator.require_open()
+        self._adapters.use(scales)
+        self._generator.forget()
+        if self.kv_cache_dir is not None:
+            self._caches = dataclasses.replace(self._caches, fingerprint=self.model.fingerprint)
 
     def memory_estimate(self, tokens: int = 512) -> MemoryEstimate:
         """Bytes of weights, keys and values, and activations without a budget, for one sequence of `context`
