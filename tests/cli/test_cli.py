@@ -581,7 +581,7 @@ def test_progress_without_a_terminal_is_a_line_once_it_begins(capsys):
 
 
 @pytest.mark.parametrize(
-    "command", ("", "generate", "chat", "info", "profile", "tune", "quantize", "cpp-flags")
+    "command", ("", "generate", "chat", "info", "models", "profile", "tune", "quantize", "cpp-flags")
 )
 def test_help_has_examples_that_can_be_understood_and_what_a_model_is(command, capsys):
     with pytest.raises(SystemExit, match="0"):
@@ -597,7 +597,7 @@ def test_help_has_examples_that_can_be_understood_and_what_a_model_is(command, c
             words = words[: words.index("|")]
         if command != "cpp-flags":
             assert argument_parser.parse_arguments(words).command == (command or words[0])
-    if command not in ("tune", "cpp-flags"):
+    if command not in ("models", "tune", "cpp-flags"):
         assert "owner/repository:Q4_K_M" in out and "hf.co/" in out
         assert f"model types that run: {', '.join(types_of_folders())}"[:60] in out
 

@@ -10,6 +10,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from airllm.backends import registry
+from airllm.cli.chat import slash_commands
+from airllm.cli.chat.conversation import Talk
+from airllm.cli.commands import main
 from airllm.files import ModelFileError
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache_file import CacheFileError
@@ -182,8 +185,8 @@ def test_one_token_after_another_and_batches(tmp_path, backend):
 
 def test_what_was_kept_is_of_other_adapters(tmp_path):
     adapter, path = write_peft("llama2", tmp_path / "adapter"), tmp_path / "model"
-    tokenizer_files.write_tokenizer(shutil.copytree(DATA / "llama2", path))
-    prompt = [token % 70 for token in texts()[0][:20]]
+    tokenizer_files.write_tokenizer(shutil.copytree(DATA / "llama2", path), 80)
+    prompt = texts()[0][:20]
     with open_model(path, adapter=adapter) as engine:
         wanted = engine.generate(prompt, 8)
     with open_model(path, kv_cache_dir=tmp_path / "caches") as engine:
@@ -231,6 +234,26 @@ def test_adapters_of_other_models(tmp_path):
         open_model(whole, adapter=write_lora("llama2", tmp_path / "a.gguf", type="model"))
     with pytest.raises(ModelFileError, match="key general.architecture has value 'qwen2', expected 'llama'"):
         open_model(whole, adapter=write_lora("llama2", tmp_path / "b.gguf", architecture="qwen2"))
+
+
+def test_on_the_command_line_and_in_a_chat(tmp_path, capsys):
+    adapter, path = write_peft("llama2", tmp_path / "adapter"), tmp_path / "model"
+    tokenizer_files.write_tokenizer(shutil.copytree(DATA / "llama2", path), 80)
+    prompt = "$%&'()*+,-./"
+    with open_model(path, adapter=(adapter, -2.0)) as engine:
+        wanted = engine.generate(prompt, 8)
+        plain = Talk(engine, None, {}, quiet=True)
+        assert slash_commands.run(plain, "adapter", "adapter=0.5")
+        assert engine.adapters == {"adapter": 0.5} and "Adapters: adapter=0.5" in capsys.readouterr().err
+        assert slash_commands.run(plain, "adapter", "off")
+        assert engine.adapters == {"adapter": 0.0} and engine.generate(prompt, 8) != wanted
+        with pytest.raises(ValueError, match="adapter 'adapter' has the scale 'much', expected a number"):
+            slash_commands.run(plain, "adapter", "adapter=much")
+    command = ["generate", str(path), prompt, "--raw", "-q", "-n", "8", "--backend", "python"]
+    assert main([*command, "--cache-dtype", "f32", "--adapter", f"{adapter}:-2"]) == 0
+    assert capsys.readouterr().out == f"{wanted}\n"
+    assert main([*command, "--adapter", "nowhere:2"]) == 1
+    assert "nowhere" in capsys.readouterr().err
 
 
 def test_names_and_scales(tmp_path):

@@ -31,8 +31,8 @@ SENTENCE_PIECES: dict[str, dict[str, Any]] = {
 NAMES = (*BYTE_PAIRS, *SENTENCE_PIECES)
 
 
-def write_tokenizer(folder: Path) -> Path:
-    """Add a tokenizer.json of 70 tokens, which fit into a tiny model's vocabulary."""
+def write_tokenizer(folder: Path, tokens: int = 70) -> Path:
+    """Add a tokenizer.json of so many tokens; a tiny model's vocabulary has 80."""
     words = [*(some := list(bytes_of_letters())[:69]), some[0] + some[1]]
     ids = {word: i for i, word in enumerate(words)}
     made = Tokenizer(models.BPE(vocab=ids, merges=[(some[0], some[1])]))
