@@ -33,7 +33,7 @@ NAMES = (*BYTE_PAIRS, *SENTENCE_PIECES)
 
 def write_tokenizer(folder: Path, tokens: int = 70) -> Path:
     """Add a tokenizer.json of so many tokens; a tiny model's vocabulary has 80."""
-    words = [*(some := list(bytes_of_letters())[:69]), some[0] + some[1]]
+    words = [*(some := list(bytes_of_letters())[: tokens - 1]), some[0] + some[1]]
     ids = {word: i for i, word in enumerate(words)}
     made = Tokenizer(models.BPE(vocab=ids, merges=[(some[0], some[1])]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
