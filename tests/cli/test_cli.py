@@ -525,7 +525,7 @@ def test_info_of_a_model(folder, capsys):
     ("file", "wish"),
     (
         ({"backend_priority": ["numpy", "cpp"]}, "the first that runs of python, cpp"),
-        ({"preferred_backend": "python"}, "python; if it cannot run, the first of cuda, mlx, "),
+        ({"preferred_backend": "python"}, "python; if it cannot run, the first of cuda, rocm, mlx, "),
         ({"force_backend": "python"}, "python and no other"),
     ),
 )
@@ -622,7 +622,7 @@ def test_info_tells_the_order_in_the_file_and_what_it_stands_for(tmp_path, monke
     monkeypatch.setenv("AIRLLM_CONFIG", str(file))
     settings = config.load_file()
     assert describe._describe_config(settings) == (
-        "the first that runs of cuda, mlx, opencl, webgpu, cpp, python; "
+        "the first that runs of cuda, rocm, mlx, opencl, webgpu, cpp, python; "
         f"cuda, opencl, cpp, python, as shipped, stands for all ({file})"
     )
     file.write_text('{"backend_priority": ["cpp", "python"]}')
