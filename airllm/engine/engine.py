@@ -15,6 +15,7 @@ import numpy as np
 
 from airllm.backends.api.kernel_backend import init_backend, with_threads
 from airllm.engine.adapters.switch import Adapters, Given, parse_given
+from airllm.engine.answer import Answer, join
 from airllm.engine.backend_choice import Opening, choose_backend
 from airllm.engine.drafts.draft_model import (
     CACHE_DTYPE,
@@ -44,6 +45,7 @@ from airllm.text.tokenizer import Tokenizer, open_tokenizer
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing's from Python 3.11 on
 
+    from airllm.text.answers import AnswerFormat
     from airllm.text.chat_template import ChatTemplate
 
 __all__ = ["LayerWiseInferenceEngine"]
@@ -408,6 +410,41 @@ class LayerWiseInferenceEngine:
         tokens = self._conversation(messages, template_values)
         return self._generator.stream(tokens, wanted, "the conversation")
 
+    def answer(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        max_new_tokens: int | None = 512,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: Any = "auto",
+        template_values: Mapping[str, Any] | None = None,
+        **options: Unpack[Options],
+    ) -> Answer:
+        """`chat`, with thoughts and tool calls apart from the text, and with `recommended_sampling` where
+        `options` say nothing.
+
+        `tools` and `tool_choice` are those of OpenAI's chat completions; calls are in the form that the
+        model's template shows, and their arguments are enforced. `Answer.message()` goes on with the
+        conversation. Raises what `chat` raises, and GrammarError, a ValueError, for tools that are invalid.
+        """
+        plan = self._answer_format.plan(
+            messages, tools=tools, tool_choice=tool_choice, template_values=template_values
+        )
+        wanted = self._request(max_new_tokens, **{**self.recommended_sampling, **options})
+        if plan.new_constraint and wanted.new_constraint:
+            raise ValueError("answer: tools and a form of the text exclude each other, expected one of them")
+        constraint = wanted.new_constraint or plan.new_constraint
+        wanted = dataclasses.replace(wanted, new_constraint=constraint, shown_tokens=plan.shown_tokens)
+        tokens = self.tokenizer.encode(plan.prompt, add_bos=False)
+        reader, pieces = plan.new_reader(), self._generator.stream(tokens, wanted, "the conversation")
+        return join([*map(reader.read, pieces), reader.read("", True)])
+
+    @cached_property
+    def _answer_format(self) -> AnswerFormat:
+        from airllm.text.answers import AnswerFormat  # needs Jinja, which other methods do not
+
+        return AnswerFormat(self.tokenizer, self._require_template(), self.grammars)
+
     def _request(self, max_new_tokens: int | None, **options: Any) -> Request:
         """The checked options of a call."""
         form = {name: options.pop(name) for name in FORMS if options.get(name) is not None}
@@ -438,12 +475,15 @@ class LayerWiseInferenceEngine:
         self, messages: Sequence[Mapping[str, Any]], template_values: Mapping[str, Any] | None
     ) -> list[int]:
         """The messages as tokens, by the chat template."""
+        text = self._require_template().render(messages, **(template_values or {}))
+        return self.tokenizer.encode(text, add_bos=False)
+
+    def _require_template(self) -> ChatTemplate:
         if self.chat_template is None:
             from airllm.text.chat_template import ChatTemplateError
 
             raise ChatTemplateError(f"{self.path} has no chat template: use generate")
-        text = self.chat_template.render(messages, **(template_values or {}))
-        return self.tokenizer.encode(text, add_bos=False)
+        return self.chat_template
 
     def scheduler(self, limits: Limits = Limits()) -> Scheduler:  # noqa: B008  # frozen
         """A scheduler that serves many sequences, which come and go at any time. One thread may use it, and
