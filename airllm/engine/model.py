@@ -61,7 +61,7 @@ class Model:
         with ExitStack() as undo:
             self.weights = undo.enter_context(open_weights(path))
             self.config = config_of(self.weights)
-            self.tensors = tensors = NamedTensors(self.weights, self.config)
+            self._tensors = tensors = NamedTensors(self.weights, self.config)
             layers = open_layers(tensors)
             self.embedding = open_table(tensors, "token_embedding")
             self.output = self.embedding if self.config.tied_embeddings else open_table(tensors, "output")
@@ -87,7 +87,7 @@ class Model:
         interleave, formats = ops.extension("interleave"), ops.extension("interleaved_formats")
         if not self.residency.whole or not interleave or not formats:
             return self.residency.fill()
-        copies = InterleavedCopies(self.tensors, interleave, formats)
+        copies = InterleavedCopies(self._tensors, interleave, formats)
         self.layers, self.output = copies.replace(self.layers, self.output)
         self.residency.fill(copies.pieces(self.layers, self.output))
 
@@ -134,23 +134,28 @@ class Model:
         self.use(self.ops)
 
     @property
+    def tensors(self) -> NamedTensors:
+        """The tensors of the file by their names."""
+        return self._tensors
+
+    @property
     def fingerprint(self) -> str:
         """A string that identifies the model, with its adapters."""
         own = [f"{scale} {adapter.fingerprint}" for adapter, scale in self._adapters]
-        whole = fingerprint(self.tensors)
+        whole = fingerprint(self._tensors)
         return hashlib.sha256(" ".join([whole, *own]).encode()).hexdigest()[:32] if own else whole
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights, as stored."""
-        return weight_bytes(self.tensors)
+        return weight_bytes(self._tensors)
 
     def memory_estimate(self, context: int, cache_dtype: str, tokens: int) -> MemoryEstimate:
         """The memory the model takes without a budget, for one sequence of `context` tokens, if at most
         `tokens` go through the layers at once.
         """
-        cached = layer_values(self.tensors.config, context) if unpacks_cache(self.ops, cache_dtype) else 0
-        return estimate(self.tensors, context, cache_dtype, tokens, unpacked=[cached])
+        cached = layer_values(self._tensors.config, context) if unpacks_cache(self.ops, cache_dtype) else 0
+        return estimate(self._tensors, context, cache_dtype, tokens, unpacked=[cached])
 
     def __repr__(self) -> str:
         return f"<Model {self.weights.path.name}: {self.config.in_short}, {self.ops!r}>"
