@@ -6,6 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
+from airllm.files.published.converted import converted_copies
 from airllm.files.stores import STORES, Found, list_models
 from airllm.readable import size
 
@@ -29,6 +30,9 @@ def show_models(options: argparse.Namespace) -> int:
         print(f"{title}:" if some else f"{title}: none")
         for each in some:
             print(f"  {each.name:<{width}}  {size(each.nbytes):>8}")
+    if copies := converted_copies():
+        whole = size(sum(path.stat().st_size for path in copies))
+        print(f"Converted folders: {len(copies)} in {copies[0].parent}, {whole}; they may be deleted")
     return 0
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from airllm.cli.commands import main
 from airllm.convert.quantize import quantize
 from airllm.engine import info
 from airllm.files import ModelFileError
@@ -64,6 +65,11 @@ CASES = {
     ),
     "packed": (
         {**_COMPRESSED, **_integers(4, True)},
+        partial(published.packed_integers, bits=4, group=32, symmetric=True), "q4_0", 1e-3,
+    ),
+    "packed_in_its_group": (
+        {**_COMPRESSED, "format": "mixed-precision", "config_groups": {"group_0": {
+            **_integers(4, True)["config_groups"]["group_0"], "format": "pack-quantized"}}},
         partial(published.packed_integers, bits=4, group=32, symmetric=True), "q4_0", 1e-3,
     ),
     "packed_zeros": (
@@ -206,10 +212,12 @@ def test_mlx_itself_unpacks_the_same(tmp_path):
             assert np.abs(weights.tensor(f"{module}.weight").dequantize() - wanted).max() < 1e-3
 
 
-def test_matrices_are_converted_once(tmp_path, cache):
+def test_matrices_are_converted_once(tmp_path, cache, capsys):
     stored, _ = folders(tmp_path, "gptq")
     logits(stored)
     (kept,) = (cache / "converted").iterdir()
+    assert main(["models"]) == 0
+    assert f"Converted folders: 1 in {kept.parent}, " in capsys.readouterr().out
     before = kept.stat().st_mtime_ns
     found = logits(stored)
     assert kept.stat().st_mtime_ns == before

@@ -120,7 +120,7 @@ def compressed_tensors(config: dict[str, Any]) -> Scheme:
     weights = [group.get("weights") for group in groups if isinstance(group, dict)]
     if not weights or any(each != weights[0] for each in weights) or not isinstance(weights[0], dict):
         raise ValueError(f"{len(weights)} groups of modules with different weights")
-    form, of = config.get("format"), weights[0]
+    form, of = groups[0].get("format") or config.get("format"), weights[0]
     kind = (form, of.get("type"), of.get("num_bits"))
     if kind in _FLOATS:
         block = of.get("block_structure")

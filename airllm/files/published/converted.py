@@ -33,6 +33,14 @@ _ALIGNED = 64
 _SHOWN = 1 << 28  # bytes from which the progress is shown
 
 
+def converted_copies() -> list[Path]:
+    """All converted files in the cache folder."""
+    try:
+        return sorted((cache_dir() / FOLDER).glob("*.safetensors"))
+    except Unavailable:
+        return []
+
+
 @dataclass(frozen=True)
 class Place:
     """A tensor of the converted file: some rows of the matrix of that name, as a tensor of this shape."""
