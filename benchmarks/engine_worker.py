@@ -52,8 +52,8 @@ _CACHE_TYPES = {"f16": 1, "q8_0": 8}  # ggml's numbers
 
 
 class LlamaCpp:
-    """llama-cpp-python through its C interface. The options are `flash`, its fused attention, `context`, and
-    `cache_dtype`, which is f16 or q8_0.
+    """llama-cpp-python through its C interface. The options are `flash`, its fused attention, `context`,
+    `cache_dtype`, which is f16 or q8_0, and `gpu_layers`, the number of layers on its GPU.
     """
 
     def __init__(self, path: str, threads: int, options: dict[str, Any]):
@@ -63,7 +63,9 @@ class LlamaCpp:
         self._silence = c.llama_log_callback(lambda *_: None)  # keep it alive: C calls it until the end
         c.llama_log_set(self._silence, None)
         c.llama_backend_init()
-        self.model = c.llama_model_load_from_file(path.encode(), c.llama_model_default_params())
+        loading = c.llama_model_default_params()
+        loading.n_gpu_layers = options.get("gpu_layers", 0)
+        self.model = c.llama_model_load_from_file(path.encode(), loading)
         how = c.llama_context_default_params()
         how.n_ctx = how.n_batch = options.get("context", 1024)
         how.n_threads = how.n_threads_batch = threads

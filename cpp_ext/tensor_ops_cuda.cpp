@@ -11,6 +11,10 @@
 #include "cuda/ops/rows.h"
 #include "cuda/ops/stored.h"
 
+#ifndef AIRLLM_GPU_MODULE
+#define AIRLLM_GPU_MODULE tensor_ops_cuda
+#endif
+
 namespace airllm::cuda {
 namespace {
 
@@ -44,9 +48,10 @@ py::object to_device_of_python(const py::object& x, const py::object& device) {
 
 }  // namespace
 
-PYBIND11_MODULE(tensor_ops_cuda, module) {
+PYBIND11_MODULE(AIRLLM_GPU_MODULE, module) {
   module.doc() =
-      "The ops of airllm on NVIDIA GPUs. Importing it starts nothing; get_cuda_info() says what runs.";
+      "The ops of airllm on GPUs of NVIDIA or AMD. Importing it starts nothing; get_cuda_info() says what "
+      "runs.";
   py::register_local_exception_translator([](std::exception_ptr thrown) {
     try {
       if (thrown) std::rethrow_exception(thrown);
@@ -57,17 +62,17 @@ PYBIND11_MODULE(tensor_ops_cuda, module) {
   if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw py::error_already_set();
   define_device_array(module);
   define_decoder_graph(module);
-  module.def(
-      "to_device", &to_device_of_python, py::arg("x"), py::kw_only(), py::arg("device") = py::none(),
-      "A copy of a NumPy array, or of a Quantized, on a device: \"cuda:1\", 1, or AIRLLM_CUDA_DEVICE's if "
-      "none is named.");
+  module.def("to_device", &to_device_of_python, py::arg("x"), py::kw_only(), py::arg("device") = py::none(),
+             "A copy of a NumPy array, or of a Quantized, on a device: \"cuda:1\", 1, or the one that "
+             "computes on NumPy arrays if none is named.");
   module.def("device", &device_line,
              "The device that NumPy arrays are computed on; RuntimeError if there is none.");
   module.def("variants", &variants, "Names of the devices, for select().");
   module.def("use_device", &use_device, py::arg("index"),
              "Compute this thread's NumPy arrays on the device of this index; None: as select() says.");
   module.def("select", &select, py::arg("name"),
-             "Compute NumPy arrays on this device from now on; None: on AIRLLM_CUDA_DEVICE, else the first.");
+             "Compute NumPy arrays on this device from now on; None: on AIRLLM_CUDA_DEVICE or "
+             "AIRLLM_ROCM_DEVICE, else the first.");
   module.def("device_infos", &fields_of_devices,
              "Every device, in the fields of airllm.backends.DeviceInfo; RuntimeError if there is none.");
   module.def("get_cuda_info", &get_cuda_info, "What runs here, and if nothing does, why.");

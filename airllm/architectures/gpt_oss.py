@@ -32,7 +32,7 @@ def _all_layers(values: Values, layers: int) -> tuple[bool, ...]:
 
 GPT_OSS = Architecture(
     name="gpt-oss",
-    title="GPT-OSS (folders in floats)",
+    title="GPT-OSS",
     model_types=("gpt_oss",),
     rotary=Rotary(theta=150000.0, yarn_truncates=False),
     window=Window(default=128, all_but_every=2),

@@ -12,6 +12,7 @@ from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.ropes import ROPE_DIM, drop_unused, folder_ropes
 from airllm.architectures.values import Values, check_config
 from airllm.architectures.windows import folder_windows
+from airllm.files.published.methods import quantization_of
 from airllm.files.weight_file import read_json
 
 # Flags that must not be set -> what is expected instead.
@@ -43,7 +44,7 @@ def folder_config(folder: Path) -> ModelConfig:
         router_bias=architecture.biases.router,
         selection_bias=architecture.biases.selection,
         expert_bias=architecture.biases.experts,
-        experts_by_columns=bool(architecture.folder_stacks and architecture.folder_stacks.transposed),
+        experts_by_columns=_has_columns(architecture, whole),
         tied_embeddings=whole.flag(
             "tie_word_embeddings", values.flag("tie_word_embeddings", architecture.tied)
         ),
@@ -62,10 +63,7 @@ def architecture_of_folder(folder: Path) -> Architecture:
 def _open(folder: Path) -> Values:
     path = folder / "config.json"
     whole = Values(path, read_json(path))
-    if quantized := whole.get("quantization_config", (dict,), "an object", None):
-        found = f"has quant_method {quantized.get('quant_method')!r}, which is not supported"
-        expected = "safetensors in float32, float16 or bfloat16; take a GGUF file for fewer bits"
-        raise whole.error("quantization_config", found, expected)
+    quantization_of(path, whole.values)
     return whole
 
 
@@ -99,6 +97,12 @@ def _fixed(architecture: Architecture, values: Values) -> dict[str, Any]:
 
 def _has_bias(values: Values, bias: tuple[str, bool] | bool) -> bool:
     return bias if isinstance(bias, bool) else values.flag(*bias)
+
+
+def _has_columns(architecture: Architecture, whole: Values) -> bool:
+    """Whether a column of a stored expert has the weights of an output; not once it is converted."""
+    stacks = architecture.folder_stacks
+    return bool(stacks and stacks.transposed) and not quantization_of(whole.path, whole.values)
 
 
 def _name(names: str | tuple[str, ...]) -> str:

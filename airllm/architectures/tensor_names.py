@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
-
 from airllm.architectures.declaration import Architecture, Stacks
-from airllm.architectures.families import architecture_named
+from airllm.architectures.families import all_architectures, architecture_named
 from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.read_folder import architecture_of_folder
 from airllm.files.gguf import GgufFile
 from airllm.files.weight_file import ModelFileError, Span, Stored, WeightFile
+from airllm.formats import Quantized
 
 # our name -> GGUF's, the folder's; {layer} and {expert} are numbers
 _WHOLE = {
@@ -64,7 +63,7 @@ _LAYER = {
 }
 _BY_TURNS = ("gate", "up")  # their outputs alternate in an interleaved tensor
 # Prefix of the language model in a folder, alone or with a vision part -> prefix of its output.
-_PREFIXES = {"model.": "", "language_model.model.": "language_model.", "model.language_model.": ""}
+PREFIXES = {"model.": "", "language_model.model.": "language_model.", "model.language_model.": ""}
 
 
 def layer_names(config: ModelConfig, layer: int) -> list[str]:
@@ -127,6 +126,23 @@ def gguf_name(architecture: Architecture, name: str) -> str:
     return f"blk.{layer}.{architecture.gguf_names.get(part, _LAYER[part][0])}"
 
 
+def folder_names(architecture: str, name: str) -> list[str]:
+    """A tensor's names in folders, without the model's prefix: one for each variant of the architecture."""
+    if name in _WHOLE:
+        return [_WHOLE[name][1]]
+    _, layer, part = name.split(".", 2)
+    variants = [each for each in all_architectures() if each.name == architecture]
+    return [f"layers.{layer}.{_in_folder(each, part)}" for each in variants]
+
+
+def _in_folder(architecture: Architecture, part: str) -> str:
+    """The name in a layer of a folder."""
+    expert = re.fullmatch(r"experts\.(\d+)\.(\w+)", part)
+    key = f"experts.{expert[2]}" if expert else part
+    folder = architecture.folder_names.get(key, _LAYER[key][1])
+    return folder.format(expert=expert[1] if expert else "")
+
+
 class NamedTensors:
     """The tensors of a model by our names. Raises ModelFileError if the file lacks one."""
 
@@ -137,8 +153,13 @@ class NamedTensors:
             architecture_named(config.architecture) if self._gguf else architecture_of_folder(weights.path)
         )
         self._stacks = Stacks() if self._gguf else self._architecture.folder_stacks
-        found = (p for p in _PREFIXES if f"{p}embed_tokens.weight" in weights)
+        found = (p for p in PREFIXES if f"{p}embed_tokens.weight" in weights)
         self._prefix = next(found, "model.")
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether the tensors are in a GGUF file, in its order of rows."""
+        return self._gguf
 
     def layer_names(self, layer: int) -> list[str]:
         """Our names of all tensors of a layer. Raises ModelFileError for more experts than the file has."""
@@ -166,8 +187,11 @@ class NamedTensors:
     def _of_stack(self, of_expert: Stored, part: str) -> Stored:
         """The "gate", "up" or "down" in an expert's part of a stack."""
         assert self._stacks
-        if self._stacks.transposed:
-            of_expert = np.asarray(of_expert).T  # a folder has no Quantized
+        if isinstance(of_expert, Quantized) and self._stacks.interleaved and part in _BY_TURNS:
+            half = len(of_expert) // 2  # converted: a row for each output, the gate's first
+            return of_expert[:half] if part == "gate" else of_expert[half:]
+        if self._stacks.transposed and not isinstance(of_expert, Quantized):
+            of_expert = of_expert.T
         if self._stacks.interleaved and part in _BY_TURNS:
             return of_expert[_BY_TURNS.index(part) :: len(_BY_TURNS)]
         return of_expert
@@ -197,7 +221,7 @@ class NamedTensors:
         """The tensor's name in the file, and the expert's index if it is a stack."""
         if name in _WHOLE:
             gguf, folder = _WHOLE[name]
-            prefix = _PREFIXES[self._prefix] if name == "output" else self._prefix
+            prefix = PREFIXES[self._prefix] if name == "output" else self._prefix
             return (gguf if self._gguf else prefix + folder), None
         if not (match := re.fullmatch(r"layers\.(\d+)\.(.+?)", name)):
             raise KeyError(name)
@@ -205,8 +229,5 @@ class NamedTensors:
         expert = re.fullmatch(r"experts\.(\d+)\.(\w+)", part)
         if self._gguf:
             return gguf_name(self._architecture, name), int(expert[1]) if expert else None
-        key = f"experts.{expert[2]}" if expert else part
-        folder = self._architecture.folder_names.get(key, _LAYER[key][1])
-        number = expert[1] if expert else ""
-        in_stack = int(number) if number and self._stacks else None
-        return f"{self._prefix}layers.{layer}.{folder.format(expert=number)}", in_stack
+        in_stack = int(expert[1]) if expert and self._stacks else None
+        return f"{self._prefix}layers.{layer}.{_in_folder(self._architecture, part)}", in_stack

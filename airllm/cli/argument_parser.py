@@ -22,6 +22,8 @@ MODEL:
   owner/repository         a repository of Hugging Face, fetched once
   owner/repository:Q4_K_M  the GGUF file in it whose name contains this
   hf.co/owner/repository   the same, as in browsers and other programs
+  ollama:qwen3:4b          a model that Ollama has here
+  lmstudio:owner/folder    a model that LM Studio has here
 """
 _EXAMPLES = {
     "": """
@@ -50,6 +52,9 @@ _EXAMPLES = {
         airllm info
         airllm info smollm2
         airllm info smollm2 --json""",
+    "models": """
+        airllm models
+        airllm models --json""",
     "profile": """
         airllm profile smollm2
         airllm profile smollm2 --rows 512""",
@@ -90,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
         _add_chat,
         _add_serve,
         _add_info,
+        _add_models,
         _add_profile,
         _add_tune,
         _add_quantize,
@@ -217,6 +223,11 @@ def _add_info(commands: Any) -> None:
     parser = _command(commands, "info", "describe the backends of this machine, or a model")
     parser.add_argument("model", metavar="MODEL", nargs="?", help=_MODEL)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_models(commands: Any) -> None:
+    parser = _command(commands, "models", "list the models on this machine, by the names that open them")
+    parser.add_argument("--json", action="store_true", help="print one JSON array")
 
 
 def _add_profile(commands: Any) -> None:
@@ -367,4 +378,11 @@ def _add_engine(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         help="dtype of keys and values; default: f16",
     )
     engine.add_argument("--max-memory", metavar="SIZE", help="maximum memory of the model, such as 512MB")
+    engine.add_argument(
+        "--adapter",
+        dest="adapter",
+        action="append",
+        metavar="PATH[:SCALE]",
+        help="a LoRA adapter, a GGUF file or a folder of PEFT, and what it is multiplied by; repeatable",
+    )
     return engine

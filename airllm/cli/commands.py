@@ -288,11 +288,19 @@ def cpp_flags(options: argparse.Namespace) -> int:
     return 0
 
 
+def show_models(options: argparse.Namespace) -> int:
+    """Print the models on this machine."""
+    from airllm.cli.models import show_models
+
+    return show_models(options)
+
+
 _COMMANDS = {
     "generate": generate,
     "chat": chat,
     "serve": serve,
     "info": info,
+    "models": show_models,
     "profile": profile,
     "tune": tune_backends,
     "quantize": quantize,
@@ -311,6 +319,8 @@ def open_engine(options: argparse.Namespace) -> Iterator[LayerWiseInferenceEngin
 
     path = _path(options.model)
     chosen = _chosen_options(options, _ENGINE)
+    if adapters := getattr(options, "adapter", None):
+        chosen["adapter"] = [_adapter(each) for each in adapters]
     if draft := getattr(options, "draft_model", None):
         chosen["draft_model"] = _path(draft)
     waiting = Waiting(f"Opening {options.model}", getattr(options, "quiet", False))
@@ -339,6 +349,15 @@ def _path(model: str) -> Any:
 
     with progress(f"Fetching {model}") as advance:
         return locate(model, on_progress=advance)
+
+
+def _adapter(text: str) -> tuple[str, float]:
+    """The path and the scale of PATH or PATH:SCALE."""
+    path, _, scale = text.rpartition(":")
+    if path and not Path(text).exists():
+        with contextlib.suppress(ValueError):
+            return path, float(scale)
+    return text, 1.0
 
 
 def _chosen_options(options: argparse.Namespace, names: tuple[str, ...]) -> dict[str, Any]:

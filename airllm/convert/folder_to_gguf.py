@@ -122,7 +122,6 @@ def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig, neighbo
     pair are adjacent.
     """
     stored = tensors.tensor(name)
-    assert not isinstance(stored, Quantized)
     if name.endswith("norm") and c.norm_offset:
         offset = np.float32(c.norm_offset)
         return Source.of(
@@ -136,8 +135,14 @@ def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig, neighbo
     return Source.of(gguf, flat, lambda: [flat])
 
 
-def _neighbours(stored: np.ndarray, heads: int) -> np.ndarray:
+def _neighbours(stored: Stored, heads: int) -> Stored:
     """Reorder the rows of each head so that the values of a rotated pair are adjacent."""
+    if isinstance(stored, Quantized):
+        return Quantized(_reorder(stored.data, heads), stored.format)
+    return _reorder(stored, heads)
+
+
+def _reorder(stored: np.ndarray, heads: int) -> np.ndarray:
     halves = stored.reshape(heads, 2, -1, *stored.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(stored.shape)
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 import numpy as np
 
 from airllm.backends.api.kernel_backend import init_backend, with_threads
+from airllm.engine.adapters.switch import Adapters, Given, parse_given
+from airllm.engine.answer import Answer, join
 from airllm.engine.backend_choice import Opening, choose_backend
 from airllm.engine.drafts.draft_model import (
     CACHE_DTYPE,
@@ -43,6 +45,7 @@ from airllm.text.tokenizer import Tokenizer, open_tokenizer
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # typing's from Python 3.11 on
 
+    from airllm.text.answers import AnswerFormat
     from airllm.text.chat_template import ChatTemplate
 
 __all__ = ["LayerWiseInferenceEngine"]
@@ -75,6 +78,9 @@ class LayerWiseInferenceEngine:
             computes a row with the same bits beside others ("cpp"), or if there is a `draft_model`.
         draft_model: The GGUF file or the folder of a smaller model with the same tokenizer, which guesses
             too. It runs on the same backend.
+        adapter: A LoRA adapter that is used from the beginning: a GGUF file or a folder of PEFT, or a pair of
+            it and its scale, or a list of them. See `use_adapters`. Its matrices are in memory, beyond
+            `max_memory`.
 
     Model files are memory-mapped: do not change them while the engine is open. Truncating one ends the
     process (SIGBUS). To replace one, rename the new file over it. `statistics` describes the last text.
@@ -97,6 +103,7 @@ class LayerWiseInferenceEngine:
         threads: int | None = None,
         speculative: bool | None = None,
         draft_model: str | PathLike[str] | None = None,
+        adapter: Given = None,
     ):
         if draft_model is not None and speculative is False:
             raise ValueError(f"draft_model has value {draft_model!r}, expected None with speculative=False")
@@ -122,7 +129,10 @@ class LayerWiseInferenceEngine:
             self.kv_cache_dir = None if kv_cache_dir is None else Path(kv_cache_dir)
             files = () if self.kv_cache_dir is None else (self.kv_cache_dir, model.fingerprint)
             self._caches = CacheFactory(self.config, self.context, self.cache_dtype, *files)
-            self._generator = TextGenerator(model, self.path, self.context, self._caches.new)
+            self._generator = TextGenerator(model, self.path, self.context, lambda: self._caches.new())
+            self._adapters = Adapters(model)
+            if given := parse_given(adapter):
+                self.use_adapters({self.load_adapter(path): scale for path, scale in given})
             if speculative or draft or (speculative is None and model.is_batch_invariant):
                 drafting = self._draft_model(draft) if draft else None
                 self._generator.speculation = Speculation(drafting)
@@ -174,6 +184,31 @@ class LayerWiseInferenceEngine:
         `airllm` commands do use them.
         """
         return recommended_by(self.model.weights)
+
+    @property
+    def adapters(self) -> dict[str, float]:
+        """The adapters that are loaded, and the scale of each: 0 if it is not used."""
+        return dict(self._adapters.scales)
+
+    def load_adapter(self, path: str | PathLike[str], name: str | None = None) -> str:
+        """Read a LoRA adapter, a GGUF file or a folder of PEFT, and return its `name`: by default that of the
+        folder, or of the file without its end. `use_adapters` uses it. Raises ModelFileError for one that
+        does not fit the model, ValueError for a name that is taken.
+        """
+        self._generator.require_open()
+        return self._adapters.load(path, name)
+
+    def use_adapters(self, scales: Mapping[str, float]) -> None:
+        """Use these adapters, by name, each times its scale, and no others: `{}` is the model alone.
+
+        Sequences and caches from before belong to other adapters: do not continue them. While adapters are
+        used, layers run op by op. Raises ValueError for an unknown name.
+        """
+        self._generator.require_open()
+        self._adapters.use(scales)
+        self._generator.forget()
+        if self.kv_cache_dir is not None:
+            self._caches = dataclasses.replace(self._caches, fingerprint=self.model.fingerprint)
 
     def memory_estimate(self, tokens: int = 512) -> MemoryEstimate:
         """Bytes of weights, keys and values, and activations without a budget, for one sequence of `context`
@@ -375,6 +410,41 @@ class LayerWiseInferenceEngine:
         tokens = self._conversation(messages, template_values)
         return self._generator.stream(tokens, wanted, "the conversation")
 
+    def answer(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        max_new_tokens: int | None = 512,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: Any = "auto",
+        template_values: Mapping[str, Any] | None = None,
+        **options: Unpack[Options],
+    ) -> Answer:
+        """`chat`, with thoughts and tool calls apart from the text, and with `recommended_sampling` where
+        `options` say nothing.
+
+        `tools` and `tool_choice` are those of OpenAI's chat completions; calls are in the form that the
+        model's template shows, and their arguments are enforced. `Answer.message()` goes on with the
+        conversation. Raises what `chat` raises, and GrammarError, a ValueError, for tools that are invalid.
+        """
+        plan = self._answer_format.plan(
+            messages, tools=tools, tool_choice=tool_choice, template_values=template_values
+        )
+        wanted = self._request(max_new_tokens, **{**self.recommended_sampling, **options})
+        if plan.new_constraint and wanted.new_constraint:
+            raise ValueError("answer: tools and a form of the text exclude each other, expected one of them")
+        constraint = wanted.new_constraint or plan.new_constraint
+        wanted = dataclasses.replace(wanted, new_constraint=constraint, shown_tokens=plan.shown_tokens)
+        tokens = self.tokenizer.encode(plan.prompt, add_bos=False)
+        reader, pieces = plan.new_reader(), self._generator.stream(tokens, wanted, "the conversation")
+        return join([*map(reader.read, pieces), reader.read("", True)])
+
+    @cached_property
+    def _answer_format(self) -> AnswerFormat:
+        from airllm.text.answers import AnswerFormat  # needs Jinja, which other methods do not
+
+        return AnswerFormat(self.tokenizer, self._require_template(), self.grammars)
+
     def _request(self, max_new_tokens: int | None, **options: Any) -> Request:
         """The checked options of a call."""
         form = {name: options.pop(name) for name in FORMS if options.get(name) is not None}
@@ -405,12 +475,15 @@ class LayerWiseInferenceEngine:
         self, messages: Sequence[Mapping[str, Any]], template_values: Mapping[str, Any] | None
     ) -> list[int]:
         """The messages as tokens, by the chat template."""
+        text = self._require_template().render(messages, **(template_values or {}))
+        return self.tokenizer.encode(text, add_bos=False)
+
+    def _require_template(self) -> ChatTemplate:
         if self.chat_template is None:
             from airllm.text.chat_template import ChatTemplateError
 
             raise ChatTemplateError(f"{self.path} has no chat template: use generate")
-        text = self.chat_template.render(messages, **(template_values or {}))
-        return self.tokenizer.encode(text, add_bos=False)
+        return self.chat_template
 
     def scheduler(self, limits: Limits = Limits()) -> Scheduler:  # noqa: B008  # frozen
         """A scheduler that serves many sequences, which come and go at any time. One thread may use it, and

@@ -19,6 +19,7 @@ from airllm.engine.placement import why_not_on_device
 from airllm.engine.recommended_sampling import as_text, recommended_by
 from airllm.engine.speed import fastest, rate
 from airllm.files.open_weights import open_weights
+from airllm.files.published.folder import PublishedFolder
 from airllm.files.weight_file import WeightFile
 from airllm.formats import Quantized
 from airllm.memory.budget import CONTEXT, MemoryBudgetError
@@ -38,6 +39,7 @@ def facts(path: Path) -> dict[str, Any]:
             "config": asdict(config),
             "trained_context": config.trained_context,
             "context": context,
+            "stored_as": weights.describe() if isinstance(weights, PublishedFolder) else [],
             "formats": [asdict(each) for each in _formats(weights)],
             "memory": asdict(estimate(NamedTensors(weights, config), context)),
             "larger_than_memory": _larger_than_memory(NamedTensors(weights, config)),
@@ -62,6 +64,7 @@ def lines(path: Path) -> Iterator[str]:
         config = config_of(weights)
         yield f"Model:       {path}"
         yield from _architecture(config)
+        yield from _published(weights)
         yield from _format_lines(_formats(weights))
         yield from _memory(NamedTensors(weights, config))
         yield f"Sampling:    {as_text(recommended_by(weights)) or 'the model recommends nothing'}"
@@ -143,6 +146,14 @@ def _seconds(cost: TokenCost) -> str:
     if cost.bytes_per_second is None:
         return "at a speed that was not measured"
     return f"{cost.seconds:.2g} s at the {size(int(cost.bytes_per_second))}/s that were measured"
+
+
+def _published(weights: WeightFile) -> Iterator[str]:
+    """How a folder with quantized weights is opened."""
+    if isinstance(weights, PublishedFolder):
+        for number, line in enumerate(weights.describe()):
+            yield f"{'' if number else 'Stored as:':<13}{line}"
+        yield f"  converted once, into {weights.converted_path()}"
 
 
 def _windows(c: ModelConfig) -> str:

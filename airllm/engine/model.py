@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack
-from functools import cached_property
 from os import PathLike
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -13,6 +13,8 @@ import numpy as np
 
 from airllm.architectures import config_of
 from airllm.architectures.tensor_names import NamedTensors
+from airllm.engine.adapters.adapted_ops import AdaptedOps, Attached, attach
+from airllm.engine.adapters.adapter import Adapter
 from airllm.engine.decoder import Angles, Rows, decoder_layers, unpacks_cache
 from airllm.engine.exact_ops import ExactOps
 from airllm.engine.native_decode import BoundStep, FusedLayers, FusedStep
@@ -45,6 +47,7 @@ class Model:
     """
 
     residency: Residency
+    why_not_on_device = ""
 
     def __init__(
         self,
@@ -65,6 +68,8 @@ class Model:
             self.output_norm = open_norm(tensors, "output_norm")
             self.rotations = Rotations(self.config, tensors)
             self._cache_dtype = cache_dtype
+            self._adapters: list[tuple[Adapter, float]] = []
+            self._attached: Attached = {}
             unpacked = isinstance(ops, ExactOps), unpacks_cache(ops, cache_dtype)
             limit = memory_limit(tensors, max_memory, context, cache_dtype, share=bool(processes))
             self.residency = residency(tensors, layers, limit, context, cache_dtype, *unpacked)
@@ -89,9 +94,11 @@ class Model:
     def use(self, ops: Any) -> None:
         """Run on these ops from now on, with their native layers and step or their device, if they can."""
         self.ops = ops
-        self.on_device = self._move(ops)
-        self._row_ops: dict[RowKernels, Any] = {}
-        self.fused = FusedLayers(ops, self.layers, self.residency.whole)
+        adapted = "adapters are added op by op" if self._adapters else ""
+        self.on_device = None if adapted else self._move(ops)
+        self.why_not_on_device = adapted or self.why_not_on_device
+        self._row_ops: dict[RowKernels | None, Any] = {}
+        self.fused = FusedLayers(ops, self.layers, self.residency.whole, adapted)
         ends = (self.embedding, self.output_norm, self.output)
         self.step = FusedStep(ops, self.fused, self.config, *ends)
         self._bound: WeakKeyDictionary[Cache, BoundStep] = WeakKeyDictionary()
@@ -113,10 +120,30 @@ class Model:
             self.why_not_on_device = str(error)
             return None
 
-    @cached_property
+    def adapt(self, adapters: Sequence[tuple[Adapter, float]]) -> None:
+        """Use these adapters, each times its scale, and no others, from now on. Layers with adapters run op
+        by op, in host memory. What sequences hold was computed without: drop them. Raises ValueError for
+        adapters that this model cannot have.
+        """
+        if adapters and self.shard:
+            raise ValueError("adapter: processes that share a model have none, expected one process")
+        if not self.residency.whole and any("output" in adapter.pairs for adapter, _ in adapters):
+            raise ValueError("adapter: it changes the output matrix, expected a model without max_memory")
+        self._attached = attach(adapters, self.layers, self.output)
+        self._adapters = list(adapters)
+        self.use(self.ops)
+
+    @property
+    def tensors(self) -> NamedTensors:
+        """The tensors of the file by their names."""
+        return self._tensors
+
+    @property
     def fingerprint(self) -> str:
-        """A string that identifies the model."""
-        return fingerprint(self._tensors)
+        """A string that identifies the model, with its adapters."""
+        own = [f"{scale} {adapter.fingerprint}" for adapter, scale in self._adapters]
+        whole = fingerprint(self._tensors)
+        return hashlib.sha256(" ".join([whole, *own]).encode()).hexdigest()[:32] if own else whole
 
     @property
     def weight_bytes(self) -> int:
@@ -150,11 +177,13 @@ class Model:
         return choose_kernels(self.config, tokens, native, max(as_stored))
 
     def _ops_for(self, kernels: RowKernels | None) -> Any:
-        if kernels is None:
-            return self.ops
         if kernels not in self._row_ops:
-            self._row_ops[kernels] = RowOps(self.ops, kernels, self.ops.extension("rows_as_stored"))
+            ops = self.ops if kernels is None else self._of_rows(kernels)
+            self._row_ops[kernels] = AdaptedOps(ops, self._attached) if self._adapters else ops
         return self._row_ops[kernels]
+
+    def _of_rows(self, kernels: RowKernels) -> RowOps:
+        return RowOps(self.ops, kernels, self.ops.extension("rows_as_stored"))
 
     def forward(
         self,

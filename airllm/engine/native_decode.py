@@ -21,17 +21,18 @@ from airllm.memory.layers import Layer
 
 
 class FusedLayers:
-    """A model's layers, prepared by the backend's module. `why_not` is the reason if there are none, else "".
+    """A model's layers, prepared by the backend's module. `why_not` is the reason if there are none, else "";
+    the caller may have one.
 
     `whole`: all weights stay in memory. Otherwise experts must be reported as they are used, which a native
     call does not do.
     """
 
-    def __init__(self, ops: Any, layers: Sequence[Layer], whole: bool = True):
+    def __init__(self, ops: Any, layers: Sequence[Layer], whole: bool = True, why_not: str = ""):
         self.prepared: tuple[Any, ...] = ()
         self.most_rows = 0
         self._run = ops.extension("decoder_layers")
-        self.why_not = why_op_by_op(ops, layers[0].config)
+        self.why_not = why_not or why_op_by_op(ops, layers[0].config)
         if not whole and any(layer.experts for layer in layers):
             self.why_not = self.why_not or "experts are loaded and released within a memory budget"
         if self.why_not:

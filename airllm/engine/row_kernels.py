@@ -93,7 +93,7 @@ def _is_small(weight: Stored) -> bool:
 
 def ops_of_experts(ops: Any) -> Any:
     """The ops for the experts of a layer that `ops` computes."""
-    return ops.of_experts if isinstance(ops, RowOps) else ops
+    return getattr(ops, "of_experts", ops)
 
 
 def passes(

@@ -16,6 +16,7 @@ from typing import Any
 
 from airllm import extras
 from airllm.files import smollm2
+from airllm.files.stores import ModelNotFound, in_store
 from airllm.files.weight_file import is_text_model, name_all_parts, name_models
 from airllm.progress import OnProgress, unseen
 
@@ -33,6 +34,7 @@ _NEEDED = [
     "model-*-of-*.safetensors",
 ]
 _WANTED = f"the path of a GGUF file or of a folder, owner/repository of Hugging Face, or {SMOLLM2}"
+__all__ = ["ModelNotFound", "locate"]
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+?)(?:[:/](?P<file>[^:]+))?", re.ASCII)
 # The start of an address, as people copy it from a browser or another program.
 _SITE = re.compile(r"(?:https?://)?(?:www\.)?(?:hf\.co|huggingface\.co)/+", re.IGNORECASE)
@@ -50,10 +52,6 @@ _UNREACHED = {
 }
 
 
-class ModelNotFound(FileNotFoundError):
-    """There is no such local model, or it could not be downloaded. The message says why and what to do."""
-
-
 def locate(
     name: str | PathLike[str],
     revision: str | None = None,
@@ -64,7 +62,8 @@ def locate(
 
     `name` is one of: a path (always, if it is a Path); `owner/repository` on Hugging Face;
     `owner/repository:file.gguf` (or `/file.gguf`, or a part of the name, such as `:Q4_0`) for a GGUF file in
-    one; either of them after `hf.co/` or as an address of huggingface.co; `smollm2`, a small model for first
+    one; either of them after `hf.co/` or as an address of huggingface.co; `ollama:qwen3:4b` and
+    `lmstudio:owner/repository` for models in the stores of these programs; `smollm2`, a small model for first
     tries. Only the files that an engine needs are downloaded, into the cache of the package huggingface_hub.
     `revision` and `token` are for Hugging Face.
     """
@@ -74,6 +73,8 @@ def locate(
         raise ModelNotFound(f"{name}: {error}") from None
     if path.exists():
         return path
+    if isinstance(name, str) and (kept := in_store(name)):
+        return kept
     if name == SMOLLM2:
         return _smollm2(on_progress)
     expected, of_page = _without_site(name) if isinstance(name, str) else ("", None)

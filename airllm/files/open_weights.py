@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from os import PathLike
+from pathlib import Path
 
 from airllm.files.gguf import GgufFile
+from airllm.files.published.folder import PublishedFolder
+from airllm.files.published.methods import quantization_of
 from airllm.files.safetensors import SafetensorsFolder
-from airllm.files.weight_file import WeightFile, model_path
+from airllm.files.weight_file import WeightFile, model_path, read_json
 
 
 def open_weights(path: str | PathLike[str]) -> WeightFile:
     """The tensors of a GGUF file or of a Hugging Face folder. Raises ModelFileError or OSError."""
     path = model_path(path)
-    return SafetensorsFolder(path) if path.is_dir() else GgufFile(path)
+    return _open_folder(path) if path.is_dir() else GgufFile(path)
+
+
+def _open_folder(path: Path) -> SafetensorsFolder:
+    config = path / "config.json"
+    quantization = quantization_of(config, read_json(config)) if config.is_file() else None
+    return PublishedFolder(path, quantization) if quantization else SafetensorsFolder(path)

@@ -49,6 +49,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "U32": np.dtype(np.uint32),
     "U64": np.dtype(np.uint64),
     "BOOL": np.dtype(np.bool_),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 
 

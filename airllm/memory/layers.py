@@ -105,7 +105,7 @@ def open_layer(tensors: NamedTensors, index: int) -> Layer:
     for name in names:
         if re.match(r"experts\.\d", name):
             continue
-        weights |= dict(_parts(config, index, name, check_tensor(tensors, before + name, shapes[name])))
+        weights |= dict(split_stored(config, index, name, check_tensor(tensors, before + name, shapes[name])))
     return Layer(config, index, weights, _open_experts(tensors, index) if config.is_moe(index) else None)
 
 
@@ -169,7 +169,7 @@ def _attention_shapes(c: ModelConfig, a: Attention) -> dict[str, tuple[int, ...]
     }
 
 
-def _parts(c: ModelConfig, index: int, name: str, stored: Stored) -> Iterator[tuple[str, Stored]]:
+def split_stored(c: ModelConfig, index: int, name: str, stored: Stored) -> Iterator[tuple[str, Stored]]:
     """Split a stored tensor into the decoder's tensors, with their names."""
     if name == "attention.qkv":
         widths = c.layer(index).attention.widths

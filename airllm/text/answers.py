@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from airllm.text.chat_template import ChatTemplate
@@ -15,9 +16,11 @@ from airllm.text.reasoning import ReasoningReader, has_thought, is_thinking, tag
 from airllm.text.tokenizer import Tokenizer
 from airllm.text.tools.definitions import Tool, choose_tools, read_tools
 from airllm.text.tools.formats import HARMONY, HERMES, ToolFormat, format_of
-from airllm.text.tools.grammar import AnswerForm, Document, answer_grammar, control_tokens
+from airllm.text.tools.grammar import AnswerForm, Arguments, Document, answer_grammar, control_tokens
 from airllm.text.tools.prompting import described_in_messages, with_parsed_arguments
 from airllm.text.tools.reader import CallDelta, Delta, ToolCallReader
+from airllm.text.tools.xml_formats import Argument, XmlFormat, arguments_of, xml_format_of
+from airllm.text.tools.xml_reader import Schemas, XmlCallReader
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -76,6 +79,7 @@ class AnswerFormat:
         self._thoughts = tags_of(template.source)
         self._in_channels = uses_harmony(template.source, tokenizer.vocabulary)
         self._known = format_of(template.source) if template.takes_tools else None
+        self._xml = xml_format_of(template.source) if template.takes_tools else None
 
     @property
     def tool_format(self) -> ToolFormat:
@@ -100,11 +104,13 @@ class AnswerFormat:
         known = read_tools(tools)
         choice, schema = choose_tools(known, tool_choice), _response_schema(response_format)
         described = () if tool_choice == "none" else known  # else the model would call them as text
-        prompt = self._render(messages, described, template_values or {})
+        xml = self._as_xml(known)
+        native = self._known is not None or xml is not None
+        prompt = self._render(messages, described, template_values or {}, native)
         thoughts = self._thoughts if self._thoughts and not has_thought(prompt, self._thoughts) else None
         form = AnswerForm(
-            format=self.tool_format if choice.tools else None,
-            calls=[(tool.name, self._document(tool.enforced, tool.parameter)) for tool in choice.tools],
+            format=(self._xml if xml is not None else self.tool_format) if choice.tools else None,
+            calls=[(tool.name, self._arguments(tool, xml)) for tool in choice.tools],
             required=choice.required,
             parallel=parallel_tool_calls,
             json=self._document(*schema) if schema else None,
@@ -114,10 +120,26 @@ class AnswerFormat:
         markers = MARKERS if self._in_channels else _markers(form)
         control = control_tokens(markers, self._tokenizer.vocabulary)
         constraint = None if form.is_free else self._compile(form, control)
-        return AnswerPlan(prompt, constraint, frozenset(control.values()), lambda: self._new_reader(form))
+        schemas = {tool.name: tool.parameters for tool in known}
+        new_reader = partial(self._new_reader, form, schemas)
+        return AnswerPlan(prompt, constraint, frozenset(control.values()), new_reader)
 
-    def _render(self, messages: Messages, tools: tuple[Tool, ...], values: Mapping[str, Any]) -> str:
-        if self._known or not (tools or _has_calls(messages)):
+    def _as_xml(self, tools: Sequence[Tool]) -> dict[str, list[Argument]] | None:
+        """The arguments of each tool, if the template writes XML and a grammar of it enforces all of them."""
+        if self._xml is None:
+            return None
+        found = {tool.name: arguments_of(tool.enforced, tool.parameter) for tool in tools if tool.is_strict}
+        whole = {name: some for name, some in found.items() if some is not None}
+        return whole if len(whole) == len(tools) else None
+
+    def _arguments(self, tool: Tool, xml: Mapping[str, list[Argument]] | None) -> Arguments:
+        document = self._document(tool.enforced, tool.parameter)
+        return document if xml is None else xml[tool.name]
+
+    def _render(
+        self, messages: Messages, tools: tuple[Tool, ...], values: Mapping[str, Any], native: bool
+    ) -> str:
+        if native or not (tools or _has_calls(messages)):
             definitions = [tool.definition() for tool in tools] or None
             return self._template.render(with_parsed_arguments(messages), tools=definitions, **values)
         return self._template.render(described_in_messages(messages, tools, self.tool_format), **values)
@@ -132,13 +154,15 @@ class AnswerFormat:
         write = harmony_grammar if self._in_channels else answer_grammar
         return self._grammars.lark(write(form, control), parameter)
 
-    def _new_reader(self, form: AnswerForm) -> Reader:
+    def _new_reader(self, form: AnswerForm, schemas: Schemas) -> Reader:
         if self._in_channels:
             return HarmonyReader(HARMONY.new_id)
-        return AnswerReader(
-            ReasoningReader(form.thoughts, form.thinking) if form.thoughts else None,
-            ToolCallReader(form.format) if form.format else None,
-        )
+        calls: ToolCallReader | None = None
+        if isinstance(form.format, XmlFormat):
+            calls = XmlCallReader(form.format, schemas)
+        elif form.format:
+            calls = ToolCallReader(form.format)
+        return AnswerReader(ReasoningReader(form.thoughts, form.thinking) if form.thoughts else None, calls)
 
 
 def _has_calls(messages: Messages) -> bool:

@@ -121,6 +121,7 @@ def harmony_grammar(form: AnswerForm, control: Mapping[str, int]) -> str:
     ]
     calls = [f"call_{i}" for i in range(len(form.calls))]
     for rule, (name, document) in zip(calls, form.calls, strict=True):
+        assert isinstance(document, Mapping)
         head = f'{token(CHANNEL)} {json.dumps(f"commentary to=functions.{name} ")} {token(CONSTRAIN)} "json"'
         rules.append(f"{rule}: {head} {token(MESSAGE)} {_json(document)}")
     options = [*([] if form.required else ["final"]), *calls]

@@ -15,6 +15,7 @@ constexpr Shipped kShipped[] = {
     {BackendType::MLX, "mlx", "tensor_ops_mlx", make_absent},
     {BackendType::WEBGPU, "webgpu", "tensor_ops_webgpu", make_absent},
     {BackendType::PYTHON, "python", "NumPy", make_absent},
+    {BackendType::ROCM, "rocm", "tensor_ops_rocm", make_absent},
 };
 
 constexpr Alias kAliases[] = {

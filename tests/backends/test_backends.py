@@ -111,7 +111,7 @@ def test_a_named_backend_that_cannot_run_raises_with_the_reason_and_remedies(fak
 
 def test_unknown_names_list_the_known_ones():
     for ask in (tensor_ops.set_backend, open_backend, lambda name: tensor_ops.use_backend(name).__enter__()):
-        with pytest.raises(ValueError, match=r"abacus.*cuda, mlx, opencl, webgpu, cpp, python"):
+        with pytest.raises(ValueError, match=r"abacus.*cuda, rocm, mlx, opencl, webgpu, cpp, python"):
             ask("abacus")
 
 

@@ -204,7 +204,7 @@ def test_the_remedy_for_force_mode_is_where_it_was_said(places, monkeypatch):
 
 DEVICE = 'a device\'s index, "platform:device" or a part of its name'
 APPLE = ", mps = mlx, metal = mlx" if sys.platform == "darwin" else ""
-KNOWN = f"cuda, mlx, opencl, webgpu, cpp, python (cpu = cpp, openmp = cpp, numpy = python{APPLE})"
+KNOWN = f"cuda, rocm, mlx, opencl, webgpu, cpp, python (cpu = cpp, openmp = cpp, numpy = python{APPLE})"
 
 
 @pytest.mark.parametrize(

@@ -29,14 +29,17 @@ PRODUCT = (
     r"setup\.py|detect_and_benchmark\.py|pyproject\.toml|MANIFEST\.in|Makefile|\.gitignore|backend\.json",
 )
 MENTIONS = {
-    "airllm/ops/dlpack.py": ({"cuda", "opencl", "webgpu"}, "DLPack's words for where an array lies"),
+    "airllm/ops/dlpack.py": ({"cuda", "opencl", "rocm", "webgpu"}, "DLPack's words for where an array lies"),
     "airllm/backends/api/discovery.py": (
-        {"cpp", "cuda", "opencl", "webgpu"},
+        {"cpp", "cuda", "opencl", "rocm", "webgpu"},
         "BackendPreference: type checkers know the members of an enum by its text alone",
     ),
     "airllm/bench/measure.py": ({"python"}, "the interpreter, of which reports have the version"),
     "airllm/bench/report.py": ({"python"}, "the interpreter"),
     "detect_and_benchmark.py": ({"python"}, "the interpreter, in the command that was typed"),
+    "airllm/files/published/methods.py": ({"mlx"}, "what wrote a folder, in its config.json"),
+    "cpp_ext/commands/build_hip.py": ({"rocm"}, "the command has AMD's word for its compiler"),
+    "cpp_ext/commands/rocm_build.py": ({"cuda"}, "it compiles the sources of that backend"),
     "pyproject.toml": ({"cpp", "mlx", "opencl", "webgpu"}, "extras, and mypy's list: TOML has no other form"),
     "backend.json": ({"cpp", "cuda", "opencl", "python"}, "what configure_backend --reset writes"),
     ".gitignore": ({"cpp"}, "the note that an install without a compiler leaves"),
@@ -218,8 +221,8 @@ def test_the_guides_backend_as_one_of_this_tree_is_known_everywhere(checkout):
     assert set(json.loads(tuning.read_text())["machine"]["backends"]) == {"careful", "python"}
     assert "careful" in run_python(checkout, ".ci/drivers.py", "required").strip().split(",")
     members = (
-        "int(BackendType::CAREFUL) == 6",
-        "int(BackendType::ADDED) == 7",
+        "int(BackendType::CAREFUL) == 7",
+        "int(BackendType::ADDED) == 8",
         "int(BackendType::PYTHON) == 5",
     )
     check_compiles(checkout, *members, 'has("careful")', 'means("exact", "careful")', 'means("cpp", "cpu")')
@@ -313,7 +316,7 @@ def test_without_their_own_files_no_text_of_the_product_has_their_names(less):
     allowed = {path: {*GONE} & names for path, (names, _) in MENTIONS.items() if path != "backend.json"}
     assert {path: names for path, names in found.items() if names} == {p: n for p, n in allowed.items() if n}
     assert {Path("cpp_ext/program/shipped.h"), Path("pyproject.toml"), Path(".ci/run")} <= {*product}
-    values = "int(BackendType::MLX) == 3", "int(BackendType::PYTHON) == 5", "int(BackendType::ADDED) == 6"
+    values = "int(BackendType::MLX) == 3", "int(BackendType::PYTHON) == 5", "int(BackendType::ADDED) == 7"
     check_compiles(less, *values, '!has("opencl")', 'has("mlx")')
 
 

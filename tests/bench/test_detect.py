@@ -156,7 +156,10 @@ def test_the_real_models_numbers_are_used_and_named(real_file, tmp_path):
     [
         (["--ops", "rms_norm,foo"], "unknown op 'foo'; known: rms_norm, layer_norm, add_rms_norm, silu, "),
         (["--dtypes", "float64"], "unknown dtype 'float64'; known: float32, float16, bfloat16"),
-        (["--backends", "vulkan"], "unknown backend 'vulkan'; known: cuda, mlx, opencl, webgpu, cpp, python"),
+        (
+            ["--backends", "vulkan"],
+            "unknown backend 'vulkan'; known: cuda, rocm, mlx, opencl, webgpu, cpp, python",
+        ),
         (["--sizes", "1x64,4096"], "unknown size '4096'; sizes are ROWSxCOLUMNS, such as 1x4096,128x4096"),
         (["--sizes", "0x64"], "unknown size '0x64'"),
         (["--ops", ","], "unknown op nothing; known: rms_norm"),
@@ -268,10 +271,10 @@ def test_quick_leaves_out_the_builds_that_take_long_and_says_so(monkeypatch):
     for driver, cuda in ((without, "skipped"), (cuda_probes.Finding("CUDA driver"), "up to date")):
         monkeypatch.setattr(cuda_probes, "driver", lambda found=driver: found)
         quick = build_all.build_all(report.console(), quick=True)
-        assert [each["state"] for each in quick] == ["up to date", cuda, "skipped"]
+        assert [each["state"] for each in quick] == ["up to date", cuda, "skipped", "skipped"]
         assert all("--quick" in each["detail"] for each in quick if each["state"] == "skipped")
     full = build_all.build_all(report.console(), quick=False)
-    assert [each["state"] for each in full] == ["up to date", "up to date", "checked"]
+    assert [each["state"] for each in full] == ["up to date", "up to date", "up to date", "checked"]
 
 
 def test_what_takes_long_says_how_far_it_is_in_a_pipe_too(monkeypatch, capsys):
@@ -430,12 +433,13 @@ def test_the_whole_run_in_a_copy_of_the_checkout(tmp_path):
     shutil.copytree(ROOT, copy, ignore=left_out, symlinks=True)
     done = subprocess.run(
         [sys.executable, "detect_and_benchmark.py", *TINY, "--no-real-data"],
-        cwd=copy, capture_output=True, text=True, timeout=600, env={**os.environ, "AIRLLM_NVCC": "/no/nvcc"},
+        cwd=copy, capture_output=True, text=True, timeout=600,
+        env={**os.environ, "AIRLLM_NVCC": "/no/nvcc", "AIRLLM_HIPCC": "/no/hipcc"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads((copy / "benchmark_report" / "report.json").read_text())
     builds = {build["name"]: build for build in result["builds"]}
-    assert list(builds) == ["cpp", "cuda", "opencl"]
+    assert list(builds) == ["cpp", "cuda", "rocm", "opencl"]
     assert builds["cuda"]["state"] == "skipped" and "/no/nvcc" in builds["cuda"]["detail"]
     assert {build["state"] for build in builds.values()} <= {"built", "up to date", "checked", "skipped"}
     assert "Can be built" in result["capabilities"]

@@ -49,7 +49,7 @@ def test_show_prints_what_the_document_prints_and_needs_no_package(checkout):
     assert answer.stdout == SHOWN.format("auto", None, "cuda, opencl, cpp, python", checkout / "backend.json")
     # what that order stands for, which `airllm info` tells too
     assert (
-        answer.stderr == "(this order, as shipped, stands for all: cuda, mlx, opencl, webgpu, cpp, python)\n"
+        answer.stderr == "(this order, as shipped, stands for all: cuda, rocm, mlx, opencl, webgpu, cpp, python)\n"
     )
 
 
@@ -383,8 +383,8 @@ def test_capabilities_of_this_machine(built):
     answer = checkouts.run([*checkouts.SETUP, "test_capabilities"], built)
     assert answer.returncode == 0, checkouts.output_of(answer)
     rows = re.findall(r"^(\w+) +(yes|no) +(yes|no) +(\S.*)$", answer.stdout, re.MULTILINE)
-    assert [row[0] for row in rows] == ["cuda", "mlx", "opencl", "webgpu", "cpp", "python"]
-    assert rows[4][1:3] == ("yes", "yes") and rows[5][1:3] == ("yes", "yes")
+    assert [row[0] for row in rows] == ["cuda", "rocm", "mlx", "opencl", "webgpu", "cpp", "python"]
+    assert rows[5][1:3] == ("yes", "yes") and rows[6][1:3] == ("yes", "yes")
     for text in ("by cpuid:", "by py-cpuinfo:", "C++ compiler", "Python headers", "pybind11", "OpenMP"):
         assert text in answer.stdout
 
@@ -410,6 +410,7 @@ def test_capabilities_without_any_package_or_tool_says_what_is_missing(checkout,
     rows = re.findall(r"^(\w+) +(yes|no) +(yes|no)", answer.stdout, re.MULTILINE)
     assert rows == [
         ("cuda", "no", "no"),
+        ("rocm", "no", "no"),
         ("mlx", "yes", "no"),
         ("opencl", "no", "no"),
         ("webgpu", "yes", "no"),

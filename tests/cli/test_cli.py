@@ -525,7 +525,7 @@ def test_info_of_a_model(folder, capsys):
     ("file", "wish"),
     (
         ({"backend_priority": ["numpy", "cpp"]}, "the first that runs of python, cpp"),
-        ({"preferred_backend": "python"}, "python; if it cannot run, the first of cuda, mlx, "),
+        ({"preferred_backend": "python"}, "python; if it cannot run, the first of cuda, rocm, mlx, "),
         ({"force_backend": "python"}, "python and no other"),
     ),
 )
@@ -581,7 +581,7 @@ def test_progress_without_a_terminal_is_a_line_once_it_begins(capsys):
 
 
 @pytest.mark.parametrize(
-    "command", ("", "generate", "chat", "info", "profile", "tune", "quantize", "cpp-flags")
+    "command", ("", "generate", "chat", "info", "models", "profile", "tune", "quantize", "cpp-flags")
 )
 def test_help_has_examples_that_can_be_understood_and_what_a_model_is(command, capsys):
     with pytest.raises(SystemExit, match="0"):
@@ -597,7 +597,7 @@ def test_help_has_examples_that_can_be_understood_and_what_a_model_is(command, c
             words = words[: words.index("|")]
         if command != "cpp-flags":
             assert argument_parser.parse_arguments(words).command == (command or words[0])
-    if command not in ("tune", "cpp-flags"):
+    if command not in ("models", "tune", "cpp-flags"):
         assert "owner/repository:Q4_K_M" in out and "hf.co/" in out
         assert f"model types that run: {', '.join(types_of_folders())}"[:60] in out
 
@@ -622,7 +622,7 @@ def test_info_tells_the_order_in_the_file_and_what_it_stands_for(tmp_path, monke
     monkeypatch.setenv("AIRLLM_CONFIG", str(file))
     settings = config.load_file()
     assert describe._describe_config(settings) == (
-        "the first that runs of cuda, mlx, opencl, webgpu, cpp, python; "
+        "the first that runs of cuda, rocm, mlx, opencl, webgpu, cpp, python; "
         f"cuda, opencl, cpp, python, as shipped, stands for all ({file})"
     )
     file.write_text('{"backend_priority": ["cpp", "python"]}')

@@ -368,16 +368,6 @@ def test_a_folder_with_safetensors_is_read_by_them(tmp_path):
     assert np.array_equal(logits_of(path, TEXTS[0]), expected)
 
 
-@pytest.mark.parametrize("method", ("awq", "gptq", "fp8", "mxfp4"))
-def test_a_quantized_folder_is_refused_by_name(tmp_path, method):
-    changed = {"quantization_config": {"quant_method": method, "bits": 4}}
-    path = copy_of("llama2", tmp_path, lambda config: {**config, **changed})
-    message = f"config.json: key quantization_config has quant_method '{method}', which is not supported"
-    raises(path, f"{message}, expected safetensors in float32")
-    with pytest.raises(ModelFileError, match=message):
-        next(info.lines(path))
-
-
 def test_shards_cut_short_or_gone(tmp_path):
     shard = copy_of("llama3", tmp_path) / "model-00002-of-00003.safetensors"
     whole = shard.read_bytes()

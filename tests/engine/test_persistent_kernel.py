@@ -261,7 +261,6 @@ WRONG = {
     r"mpi_rank has value 2, expected 0 to 0: world_size=1": {"mpi_rank": 2},
     r"unknown backend 'gpu', expected one of": {"backend": "gpu"},
     r"no backend of rocm, nki runs here": {"backend": "rocm", "fallback_backends": ["nki"]},
-    r"AMD's GPUs run the opencl backend": {"backend": "rocm"},
 }
 
 

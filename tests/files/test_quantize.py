@@ -20,7 +20,6 @@ from airllm.files import ModelFileError, gguf_writer, open_weights
 from airllm.files.gguf import GgufFile
 from airllm.formats import FORMATS, Quantized
 from airllm.layer_engine import LayerWiseInferenceEngine
-from airllm.text.vocabulary import bytes_of_letters
 from tests.support import speaking_model, tiny_models, tokenizer_files
 
 SHAPES = {
@@ -231,13 +230,7 @@ def test_a_mix_has_the_bytes_of_ggml(wide, tmp_path, format):
 def with_tokenizer(name: str, folder: Path) -> Path:
     """A tiny model of tests/data with a tokenizer that fits into its vocabulary."""
     shutil.copytree(tiny_models.DATA / name, folder, dirs_exist_ok=True)
-    words = [*(some := list(bytes_of_letters())[:69]), some[0] + some[1]]
-    ids = {word: i for i, word in enumerate(words)}
-    made = Tokenizer(models.BPE(vocab=ids, merges=[(some[0], some[1])]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.save(str(folder / "tokenizer.json"))
-    return folder
+    return tokenizer_files.write_tokenizer(folder)
 
 
 @pytest.mark.parametrize("name", [*tiny_models.AS_GGUF, "qwen2_window"])

@@ -137,7 +137,7 @@ HEADERS = {
     "list": ("[1]", "the header holds a list, expected a JSON object"),
     "twice": (f'{{"x": {entry()}, "x": {entry()}}}', "the header has 'x' twice"),
     "entry": ('{"x": 1}', "tensor x has dtype None, expected one of F32"),
-    "dtype": (f'{{"x": {entry("F8_E4M3")}}}', "tensor x has dtype 'F8_E4M3', expected one of F32, F16"),
+    "dtype": (f'{{"x": {entry("F8_E5M2")}}}', "tensor x has dtype 'F8_E5M2', expected one of F32, F16"),
     "no shape": (f'{{"x": {entry(shape=None)}}}', "tensor x has shape None, expected at most 8 whole"),
     "shape": (f'{{"x": {entry(shape=(-2,))}}}', r"tensor x has shape \[-2\], expected at most 8 whole"),
     "fraction": (f'{{"x": {entry(shape=(2.0,))}}}', r"tensor x has shape \[2.0\], expected"),

@@ -61,6 +61,11 @@ def _kind_of_experts(name: str, shape: tuple[int, ...]) -> Kind:
 _KINDS = {"float": lambda *_: Kind.F32, "blocks": block_kind, "mxfp4": _kind_of_experts}
 
 
+def architecture_of(config: dict[str, Any]) -> str:
+    """general.architecture of the folder's GGUF file."""
+    return _ARCHITECTURES[config["model_type"]]
+
+
 def gguf_name(config: dict[str, Any], name: str) -> str:
     """How a GGUF file calls a tensor of a folder: an expert has the name of its stack."""
     architecture = _ARCHITECTURES[config["model_type"]]
@@ -118,7 +123,7 @@ def _converted(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Iterat
     config = _text_part(config)
     for name, values in _stacked(apart(config, tensors)).items():
         if is_text(name):
-            yield gguf_name(config, name), _as_llama_cpp_has_it(config, name, values)
+            yield gguf_name(config, name), in_llama_cpp(config, name, values)
     rope = config["rope_parameters"]
     if rope.get("rope_type") == "llama3":
         yield "rope_freqs.weight", _llama3_factors(config)
@@ -139,7 +144,8 @@ def _stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return whole | {name: np.stack([parts[i] for i in sorted(parts)]) for name, parts in stacks.items()}
 
 
-def _as_llama_cpp_has_it(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
+def in_llama_cpp(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
+    """A tensor as llama.cpp's converter writes it."""
     architecture = _ARCHITECTURES[config["model_type"]]
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     which = name.split(".")[-2]

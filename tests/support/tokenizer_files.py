@@ -7,10 +7,11 @@ from typing import Any
 
 import gguf
 import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from airllm.files import smollm2
 from airllm.files.gguf import GgufFile
-from airllm.text.vocabulary import Kind
+from airllm.text.vocabulary import Kind, bytes_of_letters
 
 DATA = Path(__file__).parents[1] / "data"
 REFERENCE = DATA / "llama_cpp_tokens.json"
@@ -28,6 +29,17 @@ SENTENCE_PIECES: dict[str, dict[str, Any]] = {
     "sentence pieces, phi-3": {"general.name": "Phi-3 tiny"},
 }
 NAMES = (*BYTE_PAIRS, *SENTENCE_PIECES)
+
+
+def write_tokenizer(folder: Path, tokens: int = 70) -> Path:
+    """Add a tokenizer.json of so many tokens; a tiny model's vocabulary has 80."""
+    words = [*(some := list(bytes_of_letters())[: tokens - 1]), some[0] + some[1]]
+    ids = {word: i for i, word in enumerate(words)}
+    made = Tokenizer(models.BPE(vocab=ids, merges=[(some[0], some[1])]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.save(str(folder / "tokenizer.json"))
+    return folder
 
 
 def hard_texts() -> list[str]:

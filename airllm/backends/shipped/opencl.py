@@ -1,6 +1,6 @@
 """The OpenCL backend, on pyopencl: cpp_ext/tensor_ops_opencl/."""
 
-from airllm.backends.declaration import Absent, Declaration
+from airllm.backends.declaration import Declaration
 
 _DRIVER = "and a driver: of the GPU, or Debian: pocl-opencl-icd for the CPU; see clinfo"
 
@@ -17,13 +17,6 @@ BACKEND = Declaration(
     remedy_where_installed=_DRIVER,
     colour="#1fa37c",
     keys={"opencl_device": "airllm.backends.config_schema:device"},  # not in a new file: has a default
-    stands_for={
-        "rocm": Absent(
-            "ROCm",
-            "ROCm",
-            "there is no backend of this name: AMD's GPUs run the opencl backend, with ROCm's OpenCL driver",
-        )
-    },
     number_in_cpp=1,
     folders=("gpu_kernels",),  # CUDA compiles the same source
     recipe="build_opencl",

@@ -95,6 +95,21 @@ def _system(talk: Talk, rest: str) -> None:
     talk.note("System prompt set." if talk.system else "System prompt removed.")
 
 
+def _adapter(talk: Talk, rest: str) -> None:
+    """Use the named adapters, each with its scale; without names, list them."""
+    scales = {}
+    for each in [] if rest == "off" else rest.split():
+        name, _, scale = each.partition("=")
+        try:
+            scales[name] = float(scale or 1)
+        except ValueError:
+            raise ValueError(f"adapter {name!r} has the scale {scale!r}, expected a number") from None
+    if rest:
+        talk.engine.use_adapters(scales)
+    used = [f"{name}={scale:g}" for name, scale in talk.engine.adapters.items()]
+    talk.say(f"Adapters: {' '.join(used)}" if used else "There are none: begin with --adapter PATH.")
+
+
 def _set(talk: Talk, rest: str) -> None:
     name, _, text = rest.partition(" ")
     if not name:
@@ -198,6 +213,7 @@ COMMANDS = (
     Command(("clear",), "", "begin again; the system prompt stays", _clear),
     Command(("system",), "[TEXT]", 'show or set what the model is told first; "" for nothing', _system),
     Command(("set",), "[NAME VALUE]", "show or set how answers are made: temperature 0.7", _set),
+    Command(("adapter",), "[NAME=SCALE ...]", "show the adapters, or use only these; off: none", _adapter),
     Command(("save",), "FILE", "write the conversation to a file", _save),
     Command(("load",), "FILE", "go on from one that was saved", _load),
     Command(("stats",), "", "speed of the last answer, and how full the context is", _stats),

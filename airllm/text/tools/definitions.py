@@ -24,6 +24,11 @@ class Tool:
     enforced: Mapping[str, Any]  # what a grammar enforces of `parameters`
     parameter: str = "tools"  # where the request has the schema, for messages
 
+    @property
+    def is_strict(self) -> bool:
+        """Whether the schema is enforced, not only that the arguments are an object."""
+        return self.enforced is not _ANY_OBJECT
+
     def definition(self) -> dict[str, Any]:
         """The tool as chat templates expect it."""
         function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}

@@ -10,6 +10,7 @@ from typing import Any
 
 from airllm.text.reasoning import ReasoningTags
 from airllm.text.tools.formats import PYTHON_TAG, ToolFormat
+from airllm.text.tools.xml_formats import Argument, XmlFormat
 from airllm.text.vocabulary import Vocabulary
 
 _MOST_CALLS = 32
@@ -17,16 +18,18 @@ _MARKER = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")  # what may be a control token
 _ANY_TEXT = "/(?s:.*)/"
 
 Document = Mapping[str, Any]  # the engine's document of a JSON schema
+Arguments = Document | Sequence[Argument]  # the latter are written as XML
 
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """What an answer may be. `calls`: the names of tools and the documents of their arguments. `thoughts`:
-    the tags if there may be thoughts; `thinking` if they have begun. `json`: the document of the text.
+    """What an answer may be. `calls`: the names of tools and the document of their arguments, or these.
+    `thoughts`: the tags if there may be thoughts; `thinking` if they have begun. `json`: the document of the
+    text.
     """
 
     format: ToolFormat | None = None
-    calls: Sequence[tuple[str, Document]] = ()
+    calls: Sequence[tuple[str, Arguments]] = ()
     required: bool = False
     parallel: bool = True
     json: Document | None = None
@@ -88,12 +91,32 @@ class _Writer:
         assert format
         for i, (name, document) in enumerate(self.form.calls):
             head, tail = self._literal(f"{format.call}{name}{format.middle}"), self._literal(format.after)
-            self.rules.append(f"call_{i}: {head} {_json(document)} {tail}")
+            self.rules.append(f"call_{i}: {head} {self._arguments(i, document)} {tail}")
         self.rules.append(f"call: {' | '.join(f'call_{i}' for i in range(len(self.form.calls)))}")
         more = ""
         if self.form.parallel and format.between is not None:
             more = f"({self._literal(format.between)} call){{0,{_MOST_CALLS - 1}}}"
         return f"{self._beginning(format)} call {more} {self._literal(format.last)}"
+
+    def _arguments(self, call: int, arguments: Arguments) -> str:
+        """The arguments of a call: JSON, or an element for each, in the order of the schema."""
+        if isinstance(arguments, Mapping):
+            return _json(arguments)
+        parts = []
+        for i, each in enumerate(arguments):
+            written = self._argument(f"value_{call}_{i}", each)
+            parts.append(written if each.required else f"({written})?")
+        return " ".join(parts)
+
+    def _argument(self, rule: str, argument: Argument) -> str:
+        format = self.form.format
+        assert isinstance(format, XmlFormat)
+        head, end = self._literal(f"{format.key}{argument.key}{format.key_end}"), format.value_end
+        if argument.values is None:
+            return f"{head} {self._up_to(rule, end, _ANY_TEXT)}"
+        if isinstance(argument.values, Mapping):
+            return f"{head} {_json(argument.values)} {self._literal(end)}"
+        return f"{head} ({' | '.join(map(json.dumps, argument.values))}) {self._literal(end)}"
 
     def _beginning(self, format: ToolFormat) -> str:
         """What precedes the first call."""

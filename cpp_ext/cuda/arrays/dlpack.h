@@ -4,9 +4,11 @@
 
 #include <cstdint>
 
+#include "../runtime/vendor.h"
+
 namespace airllm::cuda::dlpack {
 
-enum DeviceType : int32_t { kCuda = 2, kCudaManaged = 13 };
+enum DeviceType : int32_t { kCuda = Vendor::kDlpackDevice, kCudaManaged = Vendor::kDlpackManaged };
 enum TypeCode : uint8_t { kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6 };
 
 struct Device {

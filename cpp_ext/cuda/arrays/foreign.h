@@ -81,7 +81,7 @@ inline int device_of_pointer(const Op& op, const char* name, const void* data) {
   if (!data) return device;
   cudaPointerAttributes found{};
   check(cudaPointerGetAttributes(&found, data), "cudaPointerGetAttributes");
-  if (found.type != cudaMemoryTypeDevice && found.type != cudaMemoryTypeManaged) {
+  if (!is_device_memory(found)) {
     op.wrong_type(name, "has host memory", "device memory, as its __cuda_array_interface__ says");
   }
   return found.device;

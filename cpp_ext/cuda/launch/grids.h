@@ -11,7 +11,7 @@
 namespace airllm::cuda {
 namespace {
 
-constexpr int kWarp = 32, kMaxThreads = 1024;
+constexpr int kMaxThreads = 1024;
 constexpr int64_t kMaxBlocks = 2147483647;  // of a grid's first dimension; kernels stride over the rest
 
 struct Grid {
@@ -40,6 +40,8 @@ cudaError_t run(void (*kernel)(Parameters...), Grid grid, cudaStream_t stream, A
       return run(op##_f16##suffix, __VA_ARGS__);  \
     case DType::bf16:                             \
       return run(op##_bf16##suffix, __VA_ARGS__); \
+    default:                                      \
+      break;                                      \
   }                                               \
   return cudaErrorInvalidValue
 
@@ -54,6 +56,18 @@ int multiprocessors() {
   return cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device) == cudaSuccess ? count : 1;
 }
 
+// The work-items that run in step: groups are a multiple of it. 64 on some of AMD's GPUs.
+int warp() {
+#if defined(__HIP_PLATFORM_AMD__)
+  int device = 0, size = 0;
+  const bool known = cudaGetDevice(&device) == cudaSuccess &&
+                     cudaDeviceGetAttribute(&size, cudaDevAttrWarpSize, device) == cudaSuccess;
+  return known ? size : 64;
+#else
+  return 32;
+#endif
+}
+
 // One work-item per pack of 16 bytes.
 Grid grid_of_elements(int64_t count, DType dtype) {
   constexpr int threads = 256;
@@ -64,8 +78,8 @@ Grid grid_of_elements(int64_t count, DType dtype) {
 // can use.
 Grid grid_of_rows(int64_t rows, int64_t n, DType dtype) {
   const int64_t most = rows >= 4 * int64_t(multiprocessors()) ? 256 : kMaxThreads;
-  const int64_t warps = (std::min(packs(n, dtype), most) + kWarp - 1) / kWarp;
-  return {rows, int(warps) * kWarp};
+  const int64_t warps = (std::min(packs(n, dtype), most) + warp() - 1) / warp();
+  return {rows, int(warps) * warp()};
 }
 
 using Size = U64;  // the kernels' type

@@ -1,4 +1,4 @@
-// The kernel sources that OpenCL, CUDA and HIP share, compiled by nvcc, and the launchers of the kernels.
+// The kernel sources that OpenCL, CUDA and HIP share, compiled by nvcc or hipcc, and their launchers.
 #include <string>
 
 #include "attention.h"
@@ -10,6 +10,12 @@
 
 namespace airllm::cuda {
 
+#if defined(AIRLLM_HIP_ARCHS)
+
+const char* compiled_archs() { return AIRLLM_HIP_ARCHS; }
+
+#else
+
 const char* compiled_archs() {
   static const std::string text = [] {
     std::string archs;
@@ -19,5 +25,7 @@ const char* compiled_archs() {
   }();
   return text.c_str();
 }
+
+#endif
 
 }  // namespace airllm::cuda

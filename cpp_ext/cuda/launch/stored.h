@@ -44,8 +44,8 @@ constexpr StoredKernels kernels_of(int format) {
 
 // One thread per unit of 16 values, in which kernels read a row.
 int threads_of_units(int64_t k) {
-  const int64_t warps = (k / 16 + kWarp - 1) / kWarp;
-  return int(std::clamp<int64_t>(warps, 1, 4)) * kWarp;
+  const int64_t warps = (k / 16 + warp() - 1) / warp();
+  return int(std::clamp<int64_t>(warps, 1, 128 / warp())) * warp();
 }
 
 }  // namespace

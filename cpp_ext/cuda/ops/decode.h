@@ -19,8 +19,8 @@ inline Operand on_device(const Op& op, const char* name, PyObject* object) {
   Operand x = read_stored(op, name, object);
   if (x.library != Library::own || x.device != default_device())
     op.wrong_value(name, "is in " + x.place(),
-                   "a DeviceArray on " + device_name(default_device()) + " (pass tensor_ops_cuda.to_device(" +
-                       name + "))");
+                   "a DeviceArray on " + device_name(default_device()) + " (pass " + Vendor::kModule +
+                       ".to_device(" + name + "))");
   return x;
 }
 

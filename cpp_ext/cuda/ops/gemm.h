@@ -47,7 +47,7 @@ inline Cublas& cublas() {
 inline Cublas* chosen_cublas() {
   const char* variable = std::getenv("AIRLLM_CUDA_MATMUL");
   const std::string asked = variable ? variable : "";
-  if (asked == "tiled") return nullptr;
+  if (asked == "tiled" || !Vendor::kHasCublas) return nullptr;
   if (!asked.empty() && asked != "cublas") {
     throw std::runtime_error("AIRLLM_CUDA_MATMUL is '" + asked + "', expected 'cublas' or 'tiled'");
   }
@@ -59,6 +59,7 @@ inline Cublas* chosen_cublas() {
 
 // "cublas 13.1 from ..." or "tiled" with the reason.
 inline std::string matmul_description() {
+  if (!Vendor::kHasCublas) return Vendor::kMatmul;
   try {
     if (const Cublas* found = chosen_cublas()) return found->description();
   } catch (const std::runtime_error& error) {

@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "vendor.h"
+
 namespace airllm::cuda {
 
 class CudaError : public std::runtime_error {
@@ -22,12 +24,12 @@ inline const char* remedy(cudaError_t code) {
     case cudaErrorMemoryAllocation:
       return "free device arrays, or use smaller ones";
     case cudaErrorNoDevice:
-      return "see that nvidia-smi lists a device and that CUDA_VISIBLE_DEVICES does not hide it";
+      return Vendor::kSeeDevice;
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorUnsupportedPtxVersion:
-      return "build for this GPU: AIRLLM_CUDA_ARCHS=<its compute capability> python setup.py build_cuda";
+      return Vendor::kBuild;
     case cudaErrorInitializationError:
-      return "a child of fork() cannot use the CUDA of its parent: start workers with 'spawn'";
+      return "a child of fork() cannot use the device of its parent: start workers with 'spawn'";
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchFailure:
     case cudaErrorMisalignedAddress:

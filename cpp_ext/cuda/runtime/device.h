@@ -32,10 +32,6 @@ class DeviceGuard {
   bool changed_ = false;
 };
 
-inline std::string version_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
 // A forked child cannot use its parent's CUDA context, nor free its memory.
 inline std::atomic<bool> lost_in_fork{false};
 
@@ -57,13 +53,13 @@ inline int runtime_version() {
 inline std::string why_no_devices(cudaError_t code) {
   cudaGetLastError();
   const int driver = driver_version();
-  if (code == cudaErrorInsufficientDriver && driver == 0) {
-    return "no NVIDIA driver is installed"
-           " (install NVIDIA's driver for this GPU; in a container, start it with --gpus all)";
+  if (lacks_driver(code, driver)) {
+    return Vendor::kNoDriver;
   }
   if (code == cudaErrorInsufficientDriver) {
-    return "the NVIDIA driver supports CUDA " + version_text(driver) + ", this module needs " +
-           version_text(runtime_version()) + " (update the driver, or build with an older toolkit)";
+    return std::string("the driver supports ") + Vendor::kApi + " " + version_text(driver) +
+           ", this module needs " + version_text(runtime_version()) +
+           " (update the driver, or build with an older toolkit)";
   }
   const std::string advice = remedy(code);
   return "cudaGetDeviceCount failed: " + describe(code) + (advice.empty() ? "" : " - " + advice);
@@ -72,7 +68,8 @@ inline std::string why_no_devices(cudaError_t code) {
 // The number of devices; if there is none that can be used, `reason` is set.
 inline int device_count(std::string& reason) {
   if (lost_in_fork) {
-    reason = "CUDA was in use before fork(): a child cannot use it (start workers with 'spawn')";
+    reason = std::string(Vendor::kApi) +
+             " was in use before fork(): a child cannot use it (start workers with 'spawn')";
     return 0;
   }
   int count = 0;
@@ -96,12 +93,13 @@ inline int require_devices() {
   return count;
 }
 
-inline std::string device_name(int device) { return "cuda:" + std::to_string(device); }
+inline std::string device_name(int device) { return Vendor::kDevice + std::to_string(device); }
 
 // Parses "1" or "cuda:1" as a device number. If there is no such device, it throws with `source`, the origin
 // of the text.
 inline int parse_device(const std::string& text, const char* source) {
-  const std::string digits = text.rfind("cuda:", 0) == 0 ? text.substr(5) : text;
+  const std::string prefix = Vendor::kDevice;
+  const std::string digits = text.rfind(prefix, 0) == 0 ? text.substr(prefix.size()) : text;
   const int count = require_devices();
   const bool number =
       !digits.empty() && digits.size() < 5 && digits.find_first_not_of("0123456789") == std::string::npos;
@@ -118,8 +116,8 @@ inline int default_device() {
   require_devices();
   if (device_of_thread >= 0) return device_of_thread;
   if (selected_device >= 0) return selected_device;
-  const char* asked = std::getenv("AIRLLM_CUDA_DEVICE");
-  return asked && *asked ? parse_device(asked, "AIRLLM_CUDA_DEVICE") : 0;
+  const char* asked = std::getenv(Vendor::kDeviceVariable);
+  return asked && *asked ? parse_device(asked, Vendor::kDeviceVariable) : 0;
 }
 
 struct DeviceFacts {

@@ -12,7 +12,8 @@ enum class BackendType : int {
   MLX = 3,
   WEBGPU = 4,
   PYTHON = 5,
-  ADDED = 6,
+  ROCM = 6,
+  ADDED = 7,
 };
 
 }  // namespace airllm::backend

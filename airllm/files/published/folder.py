@@ -1,0 +1,169 @@
+"""A folder with quantized weights as a weight file, whose matrices are blocks of ggml's formats."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from airllm.files.published.converted import Converted, Place
+from airllm.files.published.encode import encode
+from airllm.files.published.methods import Quantization
+from airllm.files.published.scheme import Held, Parts, Scheme
+from airllm.files.safetensors import SafetensorsFile, SafetensorsFolder
+from airllm.files.weight_file import FileMap, ModelFileError, Stored
+from airllm.formats import FORMATS, Quantized
+
+_AT_ONCE = 1 << 20  # values that a thread converts at once
+_STACK = re.compile(r"(.*\.mlp)\.switch_mlp\.(\w+)")  # MLX stores the experts of a layer together
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A quantized matrix of the folder: what stores it, and the format that it is opened as."""
+
+    parts: Parts
+    scheme: Scheme
+    held: Held
+
+    @property
+    def rows(self) -> int:
+        return prod(self.held.shape[:-1])
+
+
+class PublishedFolder(SafetensorsFolder):
+    """The tensors of a folder with quantized weights: matrices as `Quantized`, the others as stored.
+
+    The first use of a matrix converts all of them, unless the converted file is there already.
+    """
+
+    def __init__(self, path: Path, quantization: Quantization):
+        super().__init__(path)
+        self.quantization = quantization
+        self._stored = self._shards  # name of a tensor -> its file
+        self.matrices = dict(self._find())  # name of a matrix -> how it is stored
+        hidden = set(self._hidden())
+        whole = {name: file for name, file in self._stored.items() if name not in hidden}
+        self._places = dict(self._lay_out())
+        self._shards = whole | dict.fromkeys(self._places, "")
+
+    def tensor(self, name: str) -> Stored:  # type: ignore[override]  # a matrix is Quantized
+        """A view of the mapped file. ModelFileError for an unknown name."""
+        data = super().tensor(name)
+        place = self._places.get(name)
+        if place is None or place.format not in FORMATS:
+            return data
+        return Quantized(data, place.format)
+
+    def maps(self) -> list[FileMap]:
+        """The maps of the files that are open."""
+        return [file.map for file in (*self._open.values(), *self._converted_if_open())]
+
+    def close(self) -> None:
+        """Close the files. Arrays that are still held keep their maps."""
+        for file in self._converted_if_open():
+            self._open[""] = file
+        super().close()
+
+    def describe(self) -> list[str]:
+        """What the matrices are stored as, what they are opened as, and how well that holds them."""
+        kinds: dict[str, int] = {}
+        for matrix in self.matrices.values():
+            text = f"{matrix.scheme.title}, opened as {matrix.held.format}: {matrix.held.how}"
+            kinds[text] = kinds.get(text, 0) + 1
+        return [f"{text} ({count} matrices)" for text, count in kinds.items()]
+
+    # ------------------------------------------------------------------------------------------ matrices
+
+    def _find(self) -> Iterator[tuple[str, Matrix]]:
+        for module, suffixes in self._modules().items():
+            scheme = self.quantization.scheme_of(module)
+            if scheme is None:
+                continue
+            kinds = {s: self._kind(name) for s, name in suffixes.items() if s in scheme.parts}
+            parts = Parts(self.path, module, kinds, partial(self._read_part, suffixes))
+            if scheme.stores(parts):
+                yield self._name(module), Matrix(parts, scheme, scheme.held(parts))
+
+    def _modules(self) -> dict[str, dict[str, str]]:
+        """Module -> suffix -> name of its tensor. MXFP4's suffixes follow an underscore."""
+        found: dict[str, dict[str, str]] = {}
+        cut = "_" if "blocks" in self.quantization.scheme.parts else "."
+        for name in self._stored:
+            module, _, suffix = name.rpartition(cut)
+            found.setdefault(module, {})[suffix] = name
+        return found
+
+    def _name(self, module: str) -> str:
+        return module if "blocks" in self.quantization.scheme.parts else f"{module}.weight"
+
+    def _hidden(self) -> Iterator[str]:
+        """Names of tensors that are a part of a matrix, or that only quantize activations."""
+        modules = self._modules()
+        for matrix in self.matrices.values():
+            for suffix, name in modules[matrix.parts.module].items():
+                if suffix in (*matrix.scheme.parts, *matrix.scheme.ignored):
+                    yield name
+
+    def _kind(self, name: str) -> tuple[np.dtype[np.generic], tuple[int, ...]]:
+        place = super()._file_with(name).places[name]
+        return place.dtype, place.shape
+
+    def _read_part(self, suffixes: dict[str, str], suffix: str) -> np.ndarray:
+        name = suffixes[suffix]
+        return self._file(self._stored[name]).tensor(name)
+
+    # ------------------------------------------------------------------------------- the converted file
+
+    def _lay_out(self) -> Iterator[tuple[str, Place]]:
+        """Where each matrix is in the converted file. Experts of one stack are matrices of their own."""
+        for name, matrix in self.matrices.items():
+            match, shape = _STACK.fullmatch(matrix.parts.module), matrix.held.shape
+            if match and len(shape) == 3:
+                each = shape[1]
+                for i in range(shape[0]):
+                    expert = f"{match[1]}.experts.{i}.{match[2]}.weight"
+                    yield expert, Place(name, slice(i * each, (i + 1) * each), shape[1:], matrix.held.format)
+            else:
+                yield name, Place(name, slice(0, matrix.rows), shape, matrix.held.format)
+
+    def converted_path(self) -> Path:
+        """The file with the converted matrices."""
+        return self._as_converted().path()
+
+    def _as_converted(self) -> Converted:
+        shards = sorted(set(self._stored.values()))
+        return Converted(self.path, [self.path / shard for shard in shards], self._places)
+
+    @cached_property
+    def _converted(self) -> SafetensorsFile:
+        with ThreadPoolExecutor() as self._pool:  # NumPy computes without the interpreter's lock
+            return self._as_converted().open(self._blocks)
+
+    def _converted_if_open(self) -> list[SafetensorsFile]:
+        return [self._converted] if "_converted" in self.__dict__ else []
+
+    def _blocks(self, place: Place) -> Iterator[np.ndarray]:
+        """The bytes of a matrix, some rows at a time."""
+        matrix = self.matrices[place.matrix]
+
+        def convert(start: int) -> np.ndarray:
+            rows = slice(start, min(start + step, place.rows.stop))
+            return encode(matrix.scheme.rows(matrix.parts, rows), place.format)
+
+        step = max(_AT_ONCE // place.shape[-1], 1)
+        try:
+            yield from self._pool.map(convert, range(place.rows.start, place.rows.stop, step))
+        except ValueError as error:
+            if isinstance(error, ModelFileError):
+                raise
+            raise ModelFileError(self.path, f"tensor {place.matrix}", str(error)) from None
+
+    def _file_with(self, name: str) -> SafetensorsFile:
+        return self._converted if name in self.__dict__.get("_places", ()) else super()._file_with(name)

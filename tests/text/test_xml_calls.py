@@ -1,0 +1,201 @@
+"""Tool calls as XML: what models write is read as JSON, in any pieces; grammars allow only valid calls."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from airllm.text.answers import AnswerFormat, AnswerReader
+from airllm.text.chat_template import ChatTemplate
+from airllm.text.grammar import Grammars
+from airllm.text.tokenizer import folder_tokenizer
+from airllm.text.tools.xml_formats import (
+    GLM_XML,
+    MINIMAX_XML,
+    QWEN_XML,
+    XmlFormat,
+    arguments_of,
+    xml_format_of,
+)
+from airllm.text.tools.xml_reader import XmlCallReader
+from tests.support import speaking_model
+from tests.support.random_texts import allowed, generate
+from tests.text.test_answers import QUESTION, TURNS, cuts, read_in_pieces
+
+FORMATS = (QWEN_XML, GLM_XML, MINIMAX_XML)
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "description": "Where"},
+        "days": {"type": "integer"},
+        "unit": {"type": "string", "enum": ["C", "F"]},
+        "parts": {"type": "array", "items": {"type": "string"}},
+    },
+    "required": ["city", "days"],
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}},
+    {"type": "function", "function": {"name": "now", "description": None}},
+]
+SCHEMAS = {"weather": SCHEMA}
+# As the makers' templates render two calls; the first has a text of several lines.
+WRITTEN = {
+    QWEN_XML: "<tool_call>\n<function=weather>\n<parameter=city>\nNew\nYork <b>\n</parameter>\n"
+    "<parameter=days>\n3\n</parameter>\n<parameter=parts>\n[\"a\", \"}\"]\n</parameter>\n</function>\n"
+    "</tool_call>\n<tool_call>\n<function=now>\n</function>\n</tool_call>",
+    GLM_XML: "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>New\nYork <b></arg_value>\n"
+    "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>parts</arg_key>\n"
+    "<arg_value>[\"a\", \"}\"]</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>",
+    MINIMAX_XML: '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">New\nYork <b>'
+    '</parameter>\n<parameter name="days">3</parameter>\n<parameter name="parts">["a", "}"]</parameter>\n'
+    '</invoke>\n<invoke name="now">\n</invoke>\n</minimax:tool_call>',
+}  # fmt: skip
+CALLS = [("weather", {"city": "New\nYork <b>", "days": 3, "parts": ["a", "}"]}), ("now", {})]
+TEMPLATES = {
+    format: "{% if tools %}{{ tools | tojson }}" + text + "{% endif %}" + TURNS
+    for format, text in WRITTEN.items()
+}
+
+
+def read(format: XmlFormat, pieces: list[str]) -> tuple[str, list[tuple[str, str]]]:
+    text, _, calls = read_in_pieces(AnswerReader(None, XmlCallReader(format, SCHEMAS)), pieces)
+    return text, calls
+
+
+def as_objects(calls: list[tuple[str, str]]) -> list[tuple[str, object]]:
+    return [(name, json.loads(arguments)) for name, arguments in calls]
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+def test_calls_of_models_are_read_in_any_pieces(format):
+    whole = f"Let me see.\n\n{WRITTEN[format]}\n"
+    text, calls = read(format, [whole])
+    assert (text, as_objects(calls)) == ("Let me see.", CALLS)
+    assert read(format, [*whole, ""]) == (text, calls)
+    for at in range(1, len(whole), 7):
+        assert read(format, cuts(whole, [at, 2 * at, at * at])) == (text, calls)
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+def test_calls_that_are_cut_off_have_a_beginning_of_the_arguments(format):
+    _, (first, second) = read(format, [WRITTEN[format]])
+    for end in range(len(WRITTEN[format])):
+        text, calls = read(format, [WRITTEN[format][:end]])
+        if not calls:
+            assert text == WRITTEN[format][:end]
+            continue
+        assert calls[0][0] == "weather" and first[1].startswith(calls[0][1])
+        assert len(calls) == 1 or second[1].startswith(calls[1][1])
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    (
+        (QWEN_XML, "<tool_call><function=f><parameter=a>1</parameter></function></tool_call>"),
+        (GLM_XML, "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"),
+        (MINIMAX_XML, '<minimax:tool_call><invoke name="f"><parameter name="a">1</parameter></invoke>'
+         "</minimax:tool_call>"),
+    ),
+)  # fmt: skip
+def test_white_space_may_be_missing(format, text):
+    assert read(format, [text]) == ("", [("f", '{"a": 1}')])
+
+
+@pytest.mark.parametrize(
+    "text", ("<tool_call>\nnothing", "<tool_call>", "a <tool_call", '<tool_call>{"name": "f"}')
+)
+def test_what_is_no_call_is_text(text):
+    assert read(QWEN_XML, [text]) == (text, [])
+
+
+def test_the_schema_says_what_is_a_text():
+    def value(kind: object, text: str) -> object:
+        schemas = {"f": {"properties": {"a": {"type": kind} if kind else {}}}}
+        written = f"<tool_call><function=f><parameter=a>\n{text}\n</parameter></function></tool_call>"
+        _, _, (call,) = read_in_pieces(AnswerReader(None, XmlCallReader(QWEN_XML, schemas)), [written])
+        return json.loads(call[1])["a"]
+
+    assert value("string", "12") == "12" and value("integer", "12") == 12 and value(None, "12") == 12
+    assert value("string", "\n x \n") == "\n x \n"
+    assert value("boolean", "true") is True and value("object", "{broken") == "{broken"
+
+
+def test_templates_show_the_form():
+    assert [xml_format_of(template) for template in TEMPLATES.values()] == list(FORMATS)
+    assert xml_format_of(TURNS) is None and xml_format_of("<tool_call>") is None
+
+
+# ------------------------------------------------------------------------------------------------ grammars
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return folder_tokenizer(speaking_model.write(tmp_path_factory.mktemp("xml")))
+
+
+@pytest.fixture(scope="module")
+def answers(tokenizer):
+    grammars = Grammars(tokenizer)
+    return lambda template: AnswerFormat(tokenizer, ChatTemplate(template, Path("model")), grammars)
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+def test_the_template_gets_the_tools_and_its_own_form_is_allowed(format, answers, tokenizer):
+    plan = answers(TEMPLATES[format]).plan(QUESTION, tools=TOOLS)
+    assert '"name": "weather"' in plan.prompt and "You can call these functions" not in plan.prompt
+    written = WRITTEN[format]
+    assert allowed(plan.new_constraint, tokenizer, written) is None
+    assert allowed(plan.new_constraint, tokenizer, f"Let me see.\n{written}") is None
+    assert allowed(plan.new_constraint, tokenizer, "No <b>tool</b>.") is None
+    for wrong in (
+        written.replace("weather", "train"),
+        written.replace("3", '"x"'),
+        written.replace("days", "hours"),
+    ):
+        assert allowed(plan.new_constraint, tokenizer, wrong) is not None
+    single = answers(TEMPLATES[format]).plan(QUESTION, tools=TOOLS, parallel_tool_calls=False)
+    assert allowed(single.new_constraint, tokenizer, written) is not None
+    _, _, calls = read_in_pieces(plan.new_reader(), [written])
+    assert as_objects(calls) == CALLS
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
+def test_required_calls_are_valid(format, answers, tokenizer):
+    schema = {
+        "type": "object",
+        "properties": {"unit": {"type": "string", "enum": ["C", "F"]}, "now": {"type": "boolean"},
+                       "at": {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2}},
+        "required": ["now"],
+    }  # fmt: skip
+    tool = {"type": "function", "function": {"name": "unit", "parameters": schema}}
+    options = {"tools": [tool, *TOOLS], "parallel_tool_calls": False}
+    choice = {"type": "function", "function": {"name": "unit"}}
+    plan = answers(TEMPLATES[format]).plan(QUESTION, tool_choice=choice, **options)
+    assert allowed(plan.new_constraint, tokenizer, "No.") == 0
+    found = 0
+    for seed in range(6):
+        if text := generate(plan.new_constraint, tokenizer, seed, 400):
+            left, _, ((name, arguments),) = read_in_pieces(plan.new_reader(), [text])
+            assert (left, name) == ("", "unit")
+            jsonschema.validate(json.loads(arguments), schema)
+            found += 1
+    assert found
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    (
+        {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}},
+        {"type": "object", "properties": {"a": {"type": ["string", "null"]}}},
+        {"type": "object", "minProperties": 1},
+        {"type": "object", "properties": {}, "required": ["a"]},
+    ),
+)
+def test_what_xml_cannot_enforce_is_asked_for_as_json(parameters, answers, tokenizer):
+    assert arguments_of(parameters, "tools") is None
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    plan = answers(TEMPLATES[QWEN_XML]).plan(QUESTION, tools=[tool], tool_choice="required")
+    assert "You can call these functions" in plan.prompt
+    written = '<tool_call>\n{"name": "f", "arguments": {"a": "x"}}\n</tool_call>'
+    assert allowed(plan.new_constraint, tokenizer, written) is None
