@@ -64,6 +64,8 @@ class OnDevice:
         for layer in self.weights.layers:
             x = decoder_layers(self.ops, x, [layer], moved, rows)
             yield x
+        if start := self._device.extension("start"):
+            start(x)
 
     def logits(self, hidden: Any) -> np.ndarray:
         """Logits (rows, vocabulary) of hidden states, in host memory."""

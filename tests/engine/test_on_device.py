@@ -8,6 +8,7 @@ from environment import REQUIRED
 
 from airllm import tensor_ops
 from airllm.backends import registry
+from airllm.backends.device.device_ops import OF_TWO
 from airllm.convert.quantize import quantize
 from airllm.engine import info
 from airllm.layer_engine import LayerWiseInferenceEngine
@@ -15,7 +16,7 @@ from airllm.memory.kv_cache import Cache
 from tests.support import tiny_gguf
 from tests.support.tiny_models import DATA, FOLDERS, SHORT, reference, texts
 
-BACKENDS = ("opencl", "webgpu")
+BACKENDS = ("opencl", "webgpu", "mlx")
 KIB = 1024
 TEXTS = texts()
 
@@ -109,15 +110,19 @@ def test_info_says_where_the_arrays_of_a_model_are(name, expected, backend, monk
 
 
 def test_what_crosses_the_bus_per_token(backend, tmp_path):
-    """Blocks stay blocks: what is resident are the bytes of the file, and arrays of one token."""
+    """Blocks stay blocks: what is resident are the bytes of the file, and arrays of one token. MLX's groups
+    have float32 scales.
+    """
     path = tiny_gguf.write_gguf("llama3", tmp_path / "llama3.gguf", "blocks")
     before = counts(backend)
     with open_engine(path, backend) as engine:
+        stored = engine.model.weight_bytes
+        most = 1.4 * stored if backend == "mlx" else stored
+        assert stored <= (counts(backend) - before).resident <= most
         engine.forward(TEXTS[0][:-4], cache := engine.new_cache())
         held = (counts(backend) - before).resident
-        stored = engine.model.weight_bytes
         room = 256 * 2 * 4 * engine.config.layers * engine.config.kv_heads * engine.config.head_dim
-        assert stored <= held <= stored + room + 64 * KIB
+        assert stored < held <= most + room + 64 * KIB
         for token in TEXTS[0][-4:]:
             start = counts(backend)
             logits = engine.forward([token], cache)
@@ -133,7 +138,7 @@ def test_what_crosses_the_bus_per_token(backend, tmp_path):
 @pytest.mark.parametrize("name", ("llama3", "gemma", "qwen2"))
 def test_a_layer_of_a_token_is_at_most_eight_launches(name, backend, tmp_path):
     """Also with another activation, and with biases of queries, keys and values. Before and after the layers
-    come the embedding, the last norm and the output.
+    come the embedding, the last norm and the output. MLX does not say how many kernels it starts.
     """
     floats = tiny_gguf.write_gguf(name, tmp_path / "floats.gguf")
     quantize(floats, path := tmp_path / "blocks.gguf", "q4_0")
@@ -144,6 +149,7 @@ def test_a_layer_of_a_token_is_at_most_eight_launches(name, backend, tmp_path):
             start = counts(backend)
             agree(engine.forward([token], cache), logits)
             spent = counts(backend) - start
+            assert (spent.launches > 0) == (backend != "mlx")
             others = 3 + (engine.config.embedding_scale != 1)
             assert spent.launches - others <= 8 * engine.config.layers
             if backend == "webgpu":
@@ -233,7 +239,9 @@ def test_arrays_on_a_device_compute_as_numpy_arrays_do(backend):
     rng = np.random.default_rng(0)
     x, y = (rng.standard_normal((6, 10), np.float32) for _ in range(2))
     a, b = map(ops.to_device, (x, y))
-    for name in ops.elementwise:
+    np.testing.assert_allclose(np.tanh(9 * a).numpy(), np.tanh(9 * x), rtol=2e-6, atol=1e-7)
+    np.testing.assert_array_equal(np.clip(a, -1, 0.5).numpy(), np.clip(x, -1, 0.5))
+    for name in OF_TWO:
         function = getattr(np, name)
         np.testing.assert_allclose(function(a, b).numpy(), function(x, y), rtol=2e-6)
         np.testing.assert_allclose(function(a, np.float32(3)).numpy(), function(x, np.float32(3)), rtol=2e-6)

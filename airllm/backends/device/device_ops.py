@@ -19,7 +19,9 @@ from airllm.formats import Quantized
 
 _FLOATS = ("float32", "float16", "bfloat16")
 FLOAT32 = np.dtype(np.float32)
-ELEMENTWISE = ("add", "subtract", "multiply", "divide", "minimum", "maximum")  # their numbers in kernels
+# NumPy's functions that `combine` computes, by their numbers in kernels: of two arrays, and of one.
+OF_TWO = ("add", "subtract", "multiply", "divide", "minimum", "maximum")
+ELEMENTWISE = (*OF_TWO, "tanh")
 _INTO = "_into"
 _MOST_PLANS = 4096
 
@@ -168,18 +170,20 @@ class DeviceOps:
 
     # ---- ops ----
 
-    def combine(self, name: str, x: Any, y: Any, out: Tensor | None = None) -> Tensor:
-        """`np.add(x, y, out=out)` and its like, of float32; y may be a number or be broadcast."""
+    def combine(self, name: str, x: Any, y: Any = None, out: Tensor | None = None) -> Tensor:
+        """`np.add(x, y, out=out)` and its like, of float32; y may be a number or be broadcast. `np.tanh(x)`
+        has none.
+        """
         if not isinstance(x, Tensor):
             if name in ("subtract", "divide"):
                 raise TypeError(f"{name}: the first operand has type {type(x).__name__}, expected a Tensor")
             x, y = y, x
-        number = None
-        if not isinstance(y, Tensor):
+        number: float | None = 0.0
+        if y is not None and not isinstance(y, Tensor):
             y = np.asarray(y, np.float32)
             number, y = (float(y), None) if y.ndim == 0 else (None, self.to_device(y))
         result = out if out is not None and self._combines_into(out, x, y) else self.empty(x.shape)
-        other = None if number is not None else _broadcast(y, x.shape)
+        other = None if y is None else _broadcast(y, x.shape)
         for each in (x, other, result):
             if each is not None and each.dtype != FLOAT32:
                 raise TypeError(f"{name}: an array has dtype {each.dtype}, expected {FLOAT32}")

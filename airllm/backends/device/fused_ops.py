@@ -144,7 +144,7 @@ class FusedOps(DeviceOps):
 
     # ---- sums and norms ----
 
-    def combine(self, name: str, x: Any, y: Any, out: Tensor | None = None) -> Tensor:
+    def combine(self, name: str, x: Any, y: Any = None, out: Tensor | None = None) -> Tensor:
         """As `DeviceOps.combine`; a sum of two arrays of one shape is put off."""
         both = isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape
         if out is not None and self._products and self._products.x is out:
