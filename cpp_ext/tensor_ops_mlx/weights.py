@@ -89,6 +89,12 @@ class Groups:
         return sum(each.nbytes for each in self.arrays)
 
     @property
+    def parts(self) -> tuple[mx.array, mx.array, mx.array | None]:
+        """Codes, scales, and offsets or None."""
+        offsets = self.arrays[2] if self.of.mode == "affine" else None
+        return self.arrays[0], self.arrays[1], offsets
+
+    @property
     def options(self) -> Any:
         """The options of MLX's functions."""
         return {"group_size": self.of.group, "bits": self.of.bits, "mode": self.of.mode}
@@ -105,13 +111,12 @@ class Groups:
 
     def values(self) -> mx.array:
         """The values, float32."""
-        codes, scales, of = *self.arrays[:2], self.of
-        offsets = self.arrays[2] if of.mode == "affine" else None
-        return mx.dequantize(codes, scales, offsets, of.group, of.bits, of.mode, dtype=mx.float32)
+        of = self.of
+        return mx.dequantize(*self.parts, of.group, of.bits, of.mode, dtype=mx.float32)
 
 
 def hold(stored: Quantized) -> "Groups | mx.array":
-    """Stored weights (rows, k) in MLX's memory: groups, or float16 values if MLX has none for the format."""
+    """Stored weights (..., k) in MLX's memory: groups, or float16 values if MLX has none for the format."""
     of = GROUPINGS.get(stored.format)
     data = stored.data.reshape(-1, stored.data.shape[-1])
     step = max(1, _AT_ONCE // max(stored.shape[-1], 1))
@@ -121,7 +126,8 @@ def hold(stored: Quantized) -> "Groups | mx.array":
     if of.mode == "mxfp4" and _has_large_scales(data):
         return _decoded(stored, pieces, np.float32)
     parts = zip(*(_split(piece, stored.format, of) for piece in pieces), strict=True)
-    return Groups(tuple(_joined(part) for part in parts if part[0] is not None), of, stored.shape)
+    arrays = tuple(_joined(part) for part in parts if part[0] is not None)
+    return Groups(arrays, of, data.shape).reshape(stored.shape)
 
 
 def _decoded(stored: Quantized, pieces: Sequence[np.ndarray], dtype: Any) -> mx.array:

@@ -60,6 +60,7 @@ _CASE = "case {number}u: {{ return {name}(i / {values}u * {bytes}u, i % {values}
 _ONE_FORMAT = """
 const LANES = {lanes}u;
 const BLOCK_BYTES = {bytes}u;
+const VALUES = {values}u;
 fn product(block: u32, at: u32) -> f32 {{
   return product_{name}(block, at);
 }}
@@ -90,7 +91,8 @@ def text(launch: Launch) -> str:
 def _one_format(launch: Launch, stored: str) -> list[str]:
     """The products of one format of blocks of 32."""
     name = launch.format
-    constants = _ONE_FORMAT.format(name=name, bytes=FORMATS[name].bytes, lanes=launch.lanes)
+    of = FORMATS[name]
+    constants = _ONE_FORMAT.format(name=name, bytes=of.bytes, values=of.values, lanes=launch.lanes)
     return [_file("blocks_32").replace("ARRAY", stored), constants]
 
 

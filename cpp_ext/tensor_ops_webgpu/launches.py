@@ -29,6 +29,7 @@ _ERF = 3
 
 # Inputs that may be in a block format.
 STORED = {"matmul_tile": "b", "linear_row": "b", "linear_blocks": "b", "embedding": "table", "copy": "x"}
+STORED |= {"linear_experts": "b", "linear_experts_blocks": "b"}
 # Formats of 32 values that linear_blocks reads as words: a kernel for each, since that is faster.
 BLOCKS_32 = ("q8_0", "q4_0", "q4_1")
 
@@ -211,7 +212,7 @@ def _transposed_product(call: Call, x: str, weight: str, bias: str, m: int, scal
     n, k = call.arrays[weight].shape
     inputs = {"a": x, "b": weight, "bias": bias}
     stored = call.arrays[weight]
-    if m <= _FEW_VECTORS and has_blocks_32(stored) and call.arrays[x].dtype == np.float32:
+    if m <= _FEW_VECTORS and reads_words(stored) and call.arrays[x].dtype == np.float32:
         return of_blocks(call, inputs, m, n, k, scale)
     if m <= _FEW_VECTORS:
         group = 64 if k <= 4096 else _GROUP
@@ -221,7 +222,7 @@ def _transposed_product(call: Call, x: str, weight: str, bias: str, m: int, scal
     return _tiles(call, inputs, sizes, 1, scale)
 
 
-def has_blocks_32(stored: Any) -> bool:
+def reads_words(stored: Any) -> bool:
     """Whether linear_blocks reads this weight."""
     return is_quantized(stored) and stored.format in BLOCKS_32
 

@@ -1,10 +1,7 @@
 """Whole models on a device: their logits are those of transformers, and what crosses the bus is counted."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from environment import REQUIRED
 
 from airllm import tensor_ops
 from airllm.backends import registry
@@ -13,44 +10,16 @@ from airllm.convert.quantize import quantize
 from airllm.engine import info
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import Cache
-from tests.support import tiny_gguf
+from tests.support import device_models, tiny_gguf
+from tests.support.device_models import agree, counts, open_engine
 from tests.support.tiny_models import DATA, FOLDERS, SHORT, reference, texts
 
-BACKENDS = ("opencl", "webgpu", "mlx")
 KIB = 1024
 TEXTS = texts()
+backend = device_models.backend
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    """A backend that keeps models on its device."""
-    if why_not := registry.open_backend(request.param).why_not:
-        assert request.param not in REQUIRED, why_not
-        pytest.skip(why_not)
-    return request.param
-
-
-def open_engine(path: Path, backend: str, there: bool = True, **options) -> LayerWiseInferenceEngine:
-    engine = LayerWiseInferenceEngine(path, backend=backend, **{"cache_dtype": "f32", **options})
-    assert bool(engine.model.on_device) == there, engine.model.why_not_on_device
-    return engine
-
-
-def counts(backend: str):
-    return registry.open_backend(backend).module.counters.read()
-
-
-def agree(found: np.ndarray, wanted: np.ndarray) -> None:
-    assert found.shape == wanted.shape and found.dtype == np.float32
-    assert np.abs(found - wanted).max() <= 2e-4 * np.ptp(wanted)
-
-
-DENSE = [
-    name for name in FOLDERS if not any(part in name for part in ("moe", "mixtral", "gpt_oss", "minimax"))
-]
-
-
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", FOLDERS)
 def test_logits_are_those_of_transformers(name, backend):
     """At prefill, token by token, after going back, and as one of a batch."""
     wanted = reference(name)
@@ -89,21 +58,11 @@ def test_kernels_of_gpus_compute_whole_models_too(kernels_of_gpus, tmp_path):
         agree(np.stack([engine.forward([token], cache) for token in TEXTS[1][-4:]]), wanted[-4:])
 
 
-def test_models_with_experts_say_why_their_arrays_do_not_stay(backend):
-    with LayerWiseInferenceEngine(DATA / "mixtral", backend=backend, cache_dtype="f32") as engine:
-        assert engine.model.why_not_on_device == "experts are chosen in host memory"
-        agree(engine.forward(TEXTS[1]), reference("mixtral")[1][-1])
-
-
-@pytest.mark.parametrize(("name", "expected"), (
-    ("llama3", "Arrays:      they stay on the device"),
-    ("mixtral", "Arrays:      from host memory for each op: experts are chosen in host memory"),
-))  # fmt: skip
-def test_info_says_where_the_arrays_of_a_model_are(name, expected, backend, monkeypatch):
+def test_info_says_where_the_arrays_of_a_model_are(backend, monkeypatch):
     monkeypatch.setenv("AIRLLM_BACKEND", backend)
     tensor_ops.reload_backend()
     try:
-        assert expected in info.lines(DATA / name)
+        assert "Arrays:      they stay on the device" in info.lines(DATA / "mixtral")
     finally:
         monkeypatch.undo()
         tensor_ops.reload_backend()

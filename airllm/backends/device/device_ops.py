@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from airllm.backends.device.counters import Counters
+from airllm.backends.device.experts import DeviceExperts
 from airllm.backends.device.launch_plan import STRIDED, Plan
 from airllm.backends.device.tensor import Memory, Tensor, dense_strides
 from airllm.formats import Quantized
@@ -86,7 +87,11 @@ class DeviceOps:
 
         self._ops, self._backend, self.place = OPS, backend, place
         self._plans: dict[tuple, _Call] = {}
-        self._extensions: dict[str, Any] = {"assign": self.assign, "cached_attention": self._cached_attention}
+        self._extensions: dict[str, Any] = {
+            "assign": self.assign,
+            "cached_attention": self._cached_attention,
+            "device_experts": DeviceExperts(self),
+        }
 
     def __repr__(self) -> str:
         return f"<DeviceOps {self._backend}: {self.place.label}>"
@@ -312,6 +317,16 @@ class DeviceOps:
         scratch = {name: self._memory(size) for name, size in plan.scratch.items()}
         memory |= {name: (each.buffer, 0, each.nbytes) for name, each in scratch.items()}
         self.place.run(plan, memory)
+
+    def ready(self, tensor: Tensor) -> Tensor:
+        """The tensor, or a dense copy that kernels can take."""
+        return self._ready(tensor, False)
+
+    def start(
+        self, name: str, arrays: dict[str, Any], parameters: dict[str, Any], outs: dict[str, Tensor]
+    ) -> None:
+        """Run a call of the backend that is no op, with dense arrays."""
+        self._start(name, arrays, parameters, outs, of_ops=True)
 
     # ---- for the decoder ----
 

@@ -27,10 +27,6 @@ fn gated(sums: vec2<f32>) -> f32 {
   }
 }
 
-fn a_quad(i: u32) -> vec4<f32> {
-  return bitcast<vec4<f32>>(vec4<u32>(a_words[i], a_words[i + 1u], a_words[i + 2u], a_words[i + 3u]));
-}
-
 @compute @workgroup_size(GROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) lid: u32) {
