@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from airllm.backends.device.launch_plan import ceil_div
-from tensor_ops_webgpu.launches import Call, Launch, Plan, number, reads_words
+from tensor_ops_webgpu.launches import Call, Launch, Plan, number, reads_words, steps_of_row
 
 _GROUP = 64
 _REDUCTION = 7  # steps of a work-group's reduction
@@ -37,7 +37,7 @@ def _linear(call: Call, numbers: Mapping[str, Any]) -> Launch:
     inputs = {"a": "x", "ids": "ids", "b": "weight", "bias": "bias"}
     if reads_words(weight):
         columns = _GROUP // call.lanes
-        steps = ceil_div(k, 32 * call.lanes) + 2 * call.lanes
+        steps = steps_of_row(weight, k, call.lanes) + 2 * call.lanes
         launch = call.launch(
             "linear_experts_blocks", inputs, slots * ceil_div(n, columns), steps, _GROUP, **sizes
         )

@@ -76,7 +76,7 @@ def _rope_append(rng: np.random.Generator, interleaved: int, grid: tuple[int, in
 def _linear(rng: np.random.Generator, name: str, rows: int) -> tuple[Case, Plan]:
     """Of float32 with rows that a CPU device reads by eight."""
     n, k = 7, 96
-    x, bias, (stored, values) = normal(rng, (rows, k)), normal(rng, (n,)), _weight(rng, name, (n, k))
+    x, bias, (stored, values) = normal(rng, (rows, k)), normal(rng, (n,)), weight_of(rng, name, (n, k))
     arrays = {"x": x, "weight": stored, "bias": bias}
     plan = plan_of(Call("linear", arrays, {}, (rows, n), "cpu", 1))
     return Case("linear", arrays, {"out": x.astype(np.float64) @ values.T + bias}), plan
@@ -84,7 +84,7 @@ def _linear(rng: np.random.Generator, name: str, rows: int) -> tuple[Case, Plan]
 
 def _gated_linear(rng: np.random.Generator, name: str, activation: int) -> tuple[Case, Plan]:
     n, k = 5, 96
-    x, stored, values = normal(rng, (1, k)), *_weight(rng, name, (2 * n, k))
+    x, stored, values = normal(rng, (1, k)), *weight_of(rng, name, (2 * n, k))
     gate, up = np.split(x.astype(np.float64) @ values.T, 2, axis=-1)
     arrays = {"x": x, "weight": stored}
     plan = tensor_launches.gated_linear(arrays, np.empty((1, n), np.float32), activation, 3)
@@ -102,7 +102,7 @@ def _activated(x: np.ndarray, activation: int) -> np.ndarray:
     return x / 2 * (1 + np.vectorize(erf)(x / np.sqrt(2)))
 
 
-def _weight(rng: np.random.Generator, name: str, shape: tuple[int, int]) -> tuple[Any, np.ndarray]:
+def weight_of(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> tuple[Any, np.ndarray]:
     """A weight as stored, and its values in float64."""
     if name in FORMATS:
         stored: Any = Quantized(FORMATS[name].encode(normal(rng, shape)), name)

@@ -1,9 +1,5 @@
 // The product of a block of 32 values, which begins at an even byte of ARRAY, with 32 values of a from `at`
-// on: a function for each format, by the name of the format.
-fn a_quad(i: u32) -> vec4<f32> {
-  return bitcast<vec4<f32>>(vec4<u32>(a_words[i], a_words[i + 1u], a_words[i + 2u], a_words[i + 3u]));
-}
-
+// on: a function for each format, by the name of the format. block_parts.wgsl has the other formats.
 fn word_at(at: u32) -> u32 {
   if ((at & 2u) == 0u) {
     return ARRAY_words[at / 4u];

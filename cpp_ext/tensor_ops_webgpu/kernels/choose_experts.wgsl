@@ -40,9 +40,9 @@ fn rank_of_group(i: u32) -> u32 {
 
 fn score_of(x: f32, top: f32, sum: f32) -> f32 {
   if (numbers.sigmoid != 0u) {
-    return 1.0 / (1.0 + exp(-x));
+    return 1.0 / (1.0 + exponential(-x));
   }
-  return exp(x - top) / sum;
+  return exponential(x - top) / sum;
 }
 
 @compute @workgroup_size(GROUP)
@@ -58,7 +58,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     let top = group_max(lid, largest);
     var part = 0.0;
     for (var e = lid; e < numbers.experts; e += GROUP) {
-      part += exp(logits_at(start + e) - top);
+      part += exponential(logits_at(start + e) - top);
     }
     let sum = group_sum(lid, part);
     for (var e = lid; e < numbers.experts; e += GROUP) {

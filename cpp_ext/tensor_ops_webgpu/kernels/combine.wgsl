@@ -2,7 +2,7 @@
 // operations are those of ELEMENTWISE in airllm/backends/device/device_ops.py.
 // A device's own tanh may overflow.
 fn tanh_of(a: f32) -> f32 {
-  let e = exp(-2.0 * abs(a));
+  let e = exponential(-2.0 * abs(a));
   return select((1.0 - e) / (1.0 + e), a, is_nan(a)) * select(1.0, -1.0, a < 0.0);
 }
 

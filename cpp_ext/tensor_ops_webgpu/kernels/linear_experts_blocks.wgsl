@@ -1,5 +1,5 @@
-// linear_experts.wgsl for b of blocks that are read as words. LANES invocations take a row of b together, a
-// block at a time.
+// linear_experts.wgsl for b of blocks that are read as words. LANES invocations take a row of b together,
+// 32 values at a time.
 const COLUMNS = GROUP / LANES;
 
 var<workgroup> parts: array<f32, GROUP>;
@@ -16,7 +16,7 @@ fn column(lane: u32) -> f32 {
 @compute @workgroup_size(GROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) lid: u32) {
-  let blocks = numbers.k / VALUES;
+  let units = numbers.k / 32u;
   let tasks = (numbers.n + COLUMNS - 1u) / COLUMNS;
   for (var task = group.x; task < numbers.slots * tasks; task += groups.x) {
     let slot = task / tasks;
@@ -26,8 +26,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     let col = first + lid / LANES;
     var sum = 0.0;
     if (col < numbers.n) {
-      for (var block = lid % LANES; block < blocks; block += LANES) {
-        sum += product(((expert + col) * blocks + block) * BLOCK_BYTES, start + block * VALUES);
+      for (var unit = lid % LANES; unit < units; unit += LANES) {
+        sum += product((expert + col) * units + unit, start + unit * 32u);
       }
     }
     workgroupBarrier();
