@@ -109,10 +109,12 @@ def attention(
 
 
 def _queries(ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None) -> tuple[np.ndarray, np.ndarray]:
-    """The queries of `x`, and an array for what they attend to: if it fits, the one before their rotation."""
+    """The queries of `x`, and an array for what they attend to: in host memory the one before their rotation,
+    if it fits. On a device that may never be computed.
+    """
     a = layer.spec.attention
     q = _project(ops, x, layer, "q")
-    if angles and a.value_dim == a.key_dim:
+    if angles and a.value_dim == a.key_dim and isinstance(q, np.ndarray):
         return _rotate(ops, q, angles), q
     return _rotate(ops, q, angles), np.empty_like(q, shape=(len(x), a.heads, a.value_dim))
 

@@ -69,6 +69,14 @@ fn product(unit: u32, at: u32) -> f32 {{
   return product_{name}(unit * {bytes}u, at);
 }}
 """
+# Values 4 i to 4 i + 3 of those 32.
+_QUAD = """
+fn quad(unit: u32, i: u32) -> vec4<f32> {{
+  let block = unit / {parts}u * {bytes}u;
+  let scales = scales_{name}(block, unit % {parts}u, i / 4u);
+  return scales.x * codes_{name}(block, unit % {parts}u, i) + scales.y;
+}}
+"""
 _PART_PRODUCT = """
 fn product(unit: u32, at: u32) -> f32 {{
   let block = unit / {parts}u * {bytes}u;
@@ -108,15 +116,22 @@ def text(launch: Launch) -> str:
         parts += _one_format(launch, stored)
     elif stored:
         parts += [_file("formats").replace("ARRAY", stored), _block_value()]
+    if launch.kernel == "matmul_tile":
+        parts.append(_file("tile_of_words" if launch.format else "tile_of_elements"))
     return "\n".join([*parts, _file("formulas"), _file("groups"), _file(launch.kernel)])
 
 
 def _one_format(launch: Launch, stored: str) -> list[str]:
     """The products of one format of blocks that are read as words."""
     name, of = launch.format, FORMATS[launch.format]
-    file, product = ("blocks_32", _BLOCK_PRODUCT) if name in BLOCKS_32 else ("block_parts", _PART_PRODUCT)
-    own = product.format(name=name, bytes=of.bytes, parts=of.values // 32)
-    return [_file(file).replace("ARRAY", stored), _ONE_FORMAT.format(lanes=launch.lanes), own]
+    if launch.kernel == "matmul_tile":
+        file, own = "block_parts", _QUAD
+    elif name in BLOCKS_32:
+        file, own = "blocks_32", _ONE_FORMAT + _BLOCK_PRODUCT
+    else:
+        file, own = "block_parts", _ONE_FORMAT + _PART_PRODUCT
+    own = own.format(name=name, bytes=of.bytes, parts=of.values // 32, lanes=launch.lanes)
+    return [_file(file).replace("ARRAY", stored), own]
 
 
 @functools.cache

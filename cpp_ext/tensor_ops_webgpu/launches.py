@@ -224,7 +224,8 @@ def _transposed_product(call: Call, x: str, weight: str, bias: str, m: int, scal
         steps = ceil_div(k, group) * (m + 4) + m * (1 + 2 * _REDUCTION)
         return call.launch("linear_row", inputs, ceil_div(n, 2), steps, group, m=m, n=n, k=k, scale=scale)
     sizes = {"batch": 1, "m": m, "n": n, "k": k, "b_step": 0}
-    return _tiles(call, inputs, sizes, 1, scale)
+    launch = _tiles(call, inputs, sizes, 1, scale)
+    return replace(launch, format=stored.format) if reads_words(stored) else launch
 
 
 def reads_words(stored: Any) -> bool:

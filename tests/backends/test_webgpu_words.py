@@ -1,4 +1,4 @@
-"""Few rows times blocks that WebGPU reads as words."""
+"""Products with blocks that WebGPU reads as words, of few rows and by tiles."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from tests.support.device_models import running
 from tests.support.stored import blocks
 
 
-@pytest.mark.parametrize("rows", (1, 3))
+@pytest.mark.parametrize("rows", (1, 3, 70))
 @pytest.mark.parametrize("name", (*BLOCKS_32, *IN_PARTS))
 def test_products_are_those_of_float64(name, rows):
     """Of an odd number of columns, and of rows that the invocations do not share evenly."""
@@ -19,4 +19,4 @@ def test_products_are_those_of_float64(name, rows):
     stored, x = blocks(name, (7, k), largest=0.5), np.random.default_rng(rows).standard_normal((rows, k))
     x, exact = x.astype(np.float32), stored.dequantize().astype(np.float64)
     found = ops.linear(ops.to_device(x), ops.to_device(stored)).numpy()
-    assert np.abs(found - x @ exact.T).max() <= 3e-7 * np.abs(exact).max() * np.sqrt(k)
+    assert np.abs(found - x @ exact.T).max() <= 1e-6 * np.abs(exact).max() * np.sqrt(k)

@@ -94,10 +94,11 @@ def test_what_crosses_the_bus_per_token(backend, tmp_path):
     assert (counts(backend) - before).resident == 0
 
 
-@pytest.mark.parametrize("name", ("llama3", "gemma", "qwen2"))
+@pytest.mark.parametrize("name", ("llama3", "gemma", "qwen2", "qwen3"))
 def test_a_layer_of_a_token_is_at_most_eight_launches(name, backend, tmp_path):
-    """Also with another activation, and with biases of queries, keys and values. Before and after the layers
-    come the embedding, the last norm and the output. MLX does not say how many kernels it starts.
+    """Also with another activation, with biases of queries, keys and values, and with norms of queries and
+    keys. Before and after the layers come the embedding, the last norm and the output. MLX does not say how
+    many kernels it starts.
     """
     floats = tiny_gguf.write_gguf(name, tmp_path / "floats.gguf")
     quantize(floats, path := tmp_path / "blocks.gguf", "q4_0")

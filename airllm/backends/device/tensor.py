@@ -177,6 +177,8 @@ class Tensor(NumPyProtocols):
     def reshape(self, *shape: Any) -> Tensor:
         """The same elements in another shape; one axis may be -1. A copy if the strides allow no view."""
         sizes = _with_size(shape if isinstance(shape[0], int) else tuple(shape[0]), self.size)
+        if sizes == self.shape:
+            return self
         if self.is_dense:
             return self._view(sizes, dense_strides(sizes, self.itemsize), self.offset)
         lead = self.shape[:-1]

@@ -2,7 +2,6 @@
 // weights of that format instead. OpenCL compiles a format when it is first needed.
 #ifdef EXPERT_FORMAT
 #define UNPACKING_ALONE
-#include "../common/formats.h"
 #include "../common/linear_experts.inc"
 #else
 #include "../common/routing.inc"

@@ -24,6 +24,13 @@ fn fields(word: u32, mask: u32) -> vec4<u32> {
 
 // ---- blocks of 32 ----
 
+fn codes_q8_0(block: u32, part: u32, i: u32) -> vec4<f32> {
+  return vec4<f32>(fields(bytes_at(block + 2u + 4u * i) ^ 0x80808080u, 255u)) - 128.0;
+}
+fn scales_q8_0(block: u32, part: u32, half: u32) -> vec2<f32> {
+  return vec2<f32>(half_at(block), 0.0);
+}
+
 // Four bits of values 4 i to 4 i + 3: the second half is in the upper bits of the bytes of the first.
 fn nibbles(at: u32, i: u32) -> vec4<u32> {
   return fields(bytes_at(at + i % 4u * 4u) >> (i / 4u * 4u), 15u);
@@ -31,6 +38,18 @@ fn nibbles(at: u32, i: u32) -> vec4<u32> {
 fn fifth_bits(at: u32, i: u32) -> vec4<u32> {
   let word = bytes_at(at) >> (4u * i);
   return ((vec4<u32>(word) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u)) << vec4<u32>(4u);
+}
+fn codes_q4_0(block: u32, part: u32, i: u32) -> vec4<f32> {
+  return vec4<f32>(nibbles(block + 2u, i)) - 8.0;
+}
+fn scales_q4_0(block: u32, part: u32, half: u32) -> vec2<f32> {
+  return vec2<f32>(half_at(block), 0.0);
+}
+fn codes_q4_1(block: u32, part: u32, i: u32) -> vec4<f32> {
+  return vec4<f32>(nibbles(block + 4u, i));
+}
+fn scales_q4_1(block: u32, part: u32, half: u32) -> vec2<f32> {
+  return vec2<f32>(half_at(block), half_at(block + 2u));
 }
 fn codes_q5_0(block: u32, part: u32, i: u32) -> vec4<f32> {
   return vec4<f32>(nibbles(block + 6u, i) | fifth_bits(block + 2u, i)) - 16.0;
