@@ -9,7 +9,7 @@ from tensor_cases import At, weight_of
 from tensor_ops_opencl import expert_launches
 from tensor_ops_opencl.launches import Plan
 
-WIDTHS = {"f32": 40, "q4_0": 64, "q6_k": 256}  # of formats, each of which is a family
+WIDTHS = {"f32": (41, 64), "q4_0": (64, 96), "q6_k": (256, 512)}  # of formats, each of which is a family
 
 
 def expert_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
@@ -19,8 +19,8 @@ def expert_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
         yield "experts", *_choose(rng, form, groups, groups_used, sigmoid)
     yield "experts", *_mix(rng, form)
     for name in WIDTHS:
-        for shared in (1, 2):
-            yield f"experts.{name}", *_linear(rng, form, name, shared)
+        for shared, k in zip((1, 2), WIDTHS[name], strict=True):
+            yield f"experts.{name}", *_linear(rng, form, name, shared, k)
 
 
 def _choose(
@@ -56,9 +56,9 @@ def _mix(rng: np.random.Generator, form: str) -> tuple[Case, Plan]:
     return Case("mix_experts", arrays, {"out": exact}), plan
 
 
-def _linear(rng: np.random.Generator, form: str, name: str, shared: int) -> tuple[Case, Plan]:
+def _linear(rng: np.random.Generator, form: str, name: str, shared: int, k: int) -> tuple[Case, Plan]:
     """Rows of tokens, or of slots; floats have rows that are no whole units."""
-    slots, experts, n, k = 6, 3, 5, WIDTHS[name] + shared * (name == "f32")
+    slots, experts, n = 6, 3, 5
     x, ids = normal(rng, (slots // shared, k)), np.array([2, 0, 1, 1, 2, 0], np.int32)
     bias, (stored, values) = normal(rng, (experts, n)), weight_of(rng, name, (experts, n, k))
     exact = np.einsum("sk,snk->sn", np.repeat(x, shared, axis=0).astype(np.float64), values[ids]) + bias[ids]
