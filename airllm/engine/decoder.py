@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.model_config import ModelConfig, QueryTemperature
+from airllm.backends.device.experts import Experts, Router
 from airllm.engine.row_kernels import ops_of_experts
 from airllm.files.weight_file import Stored
 from airllm.memory.kv_cache import Cache
@@ -108,10 +109,12 @@ def attention(
 
 
 def _queries(ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None) -> tuple[np.ndarray, np.ndarray]:
-    """The queries of `x`, and an array for what they attend to: if it fits, the one before their rotation."""
+    """The queries of `x`, and an array for what they attend to: in host memory the one before their rotation,
+    if it fits. On a device that may never be computed.
+    """
     a = layer.spec.attention
     q = _project(ops, x, layer, "q")
-    if angles and a.value_dim == a.key_dim:
+    if angles and a.value_dim == a.key_dim and isinstance(q, np.ndarray):
         return _rotate(ops, q, angles), q
     return _rotate(ops, q, angles), np.empty_like(q, shape=(len(x), a.heads, a.value_dim))
 
@@ -193,6 +196,8 @@ def mix_experts(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
     """The weighted sum of the experts that the router chooses for each token. Other experts are not read."""
     c = layer.config
     assert layer.experts
+    if on_device := ops.extension("device_experts"):
+        return _mix_on_device(ops, on_device, x, layer)
     chosen, weights = _route(ops, x, layer)
     total = _shared_expert(ops, x, layer) if c.shared_expert else np.zeros_like(x)
     experts = ops_of_experts(ops)
@@ -202,6 +207,24 @@ def mix_experts(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
         tokens, place = np.nonzero(chosen == number)
         result = gated_mlp(experts, x[tokens], c, layer.experts[number])
         total[tokens] += weights[tokens, place][:, None] * result
+    return total
+
+
+def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer) -> Any:
+    """`mix_experts` on a device, which has a layer's experts in one array for each of their matrices."""
+    c = layer.config
+    groups = c.expert_groups, c.expert_groups_used
+    router = Router(c.experts, c.experts_used, c.expert_scores, *groups, c.normalize_experts, c.expert_scale)
+    logits = ops.linear(x, layer["experts.router"], layer.get("experts.router_bias"))
+    ids, weights = device.choose(logits, layer.get("experts.selection_bias"), router)
+
+    def multiply(x: Any, part: str) -> Any:
+        return device.linear(x, ids, layer[f"experts.{part}"], layer.get(f"experts.{part}_bias"))
+
+    activated = _activate(ops, multiply(x, "gate"), multiply(x, "up"), c)
+    total = device.mix(multiply(activated, "down"), weights)
+    if c.shared_expert:
+        total += _shared_expert(ops, x, layer)
     return total
 
 

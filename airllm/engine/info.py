@@ -87,7 +87,7 @@ def _backend(path: Path, config: ModelConfig) -> Iterator[str]:
     ops = KernelBackend(found.name)
     yield f"Decode:      {_decode(ops, config)}"
     if ops.extension("device_ops"):
-        yield f"Arrays:      {_arrays(ops, config)}"
+        yield f"Arrays:      {_arrays(ops)}"
 
 
 def _decode(ops: KernelBackend, config: ModelConfig) -> str:
@@ -98,9 +98,9 @@ def _decode(ops: KernelBackend, config: ModelConfig) -> str:
     return "all layers in one call" + (f", the rest op by op: {why_not}" if why_not else "")
 
 
-def _arrays(ops: KernelBackend, config: ModelConfig) -> str:
+def _arrays(ops: KernelBackend) -> str:
     """Whether the model's arrays stay on the device, or why they go there for each op."""
-    why_not = why_not_on_device(ops, bool(config.experts))
+    why_not = why_not_on_device(ops)
     return f"from host memory for each op: {why_not}" if why_not else "they stay on the device"
 
 

@@ -106,9 +106,8 @@ class Model:
     def _move(self, ops: Any) -> OnDevice | None:
         """The model on the device of these ops; None if it stays in host memory: `why_not_on_device`."""
         given = ops.backend if isinstance(ops, ExactOps) else ops
-        experts = any(layer.experts for layer in self.layers)
         self.why_not_on_device = why_not_on_device(
-            given, experts, self.residency.whole, bool(self.shard), self._cache_dtype
+            given, self.residency.whole, bool(self.shard), self._cache_dtype
         )
         if self.why_not_on_device:
             return None

@@ -46,7 +46,7 @@ class OnDevice:
             return moved[id(stored)]
 
         self.weights = Weights(
-            [_move_layer(layer, move, on_device.stack) for layer in weights.layers],
+            [_move_layer(layer, move, on_device) for layer in weights.layers],
             move(weights.embedding),
             move(weights.output_norm),
             move(weights.output),
@@ -64,6 +64,8 @@ class OnDevice:
         for layer in self.weights.layers:
             x = decoder_layers(self.ops, x, [layer], moved, rows)
             yield x
+        if start := self._device.extension("start"):
+            start(x)
 
     def logits(self, hidden: Any) -> np.ndarray:
         """Logits (rows, vocabulary) of hidden states, in host memory."""
@@ -82,7 +84,7 @@ _STACKS = (
 )
 
 
-def _move_layer(layer: Layer, move: Any, stack: Any) -> Layer:
+def _move_layer(layer: Layer, move: Any, on_device: Any) -> Layer:
     """A layer on the device, with matrices of one kind that can be multiplied together in one piece of
     memory.
     """
@@ -91,11 +93,36 @@ def _move_layer(layer: Layer, move: Any, stack: Any) -> Layer:
         matrices, biases = ([layer.get(name + end) for name in names] for end in ("", "_bias"))
         if all(len({_kind(each) for each in parts}) == 1 for parts in (matrices, biases)):
             if matrices[0] is not None:
-                moved |= zip(names, stack(matrices), strict=True)
+                moved |= zip(names, on_device.stack(matrices), strict=True)
             if biases[0] is not None:
-                moved |= zip((f"{name}_bias" for name in names), stack(biases), strict=True)
+                moved |= zip((f"{name}_bias" for name in names), on_device.stack(biases), strict=True)
     rest = {name: move(each) for name, each in layer.weights.items() if name not in moved}
-    return dataclasses.replace(layer, weights=rest | moved)
+    return dataclasses.replace(layer, weights=rest | moved | _move_experts(layer, on_device.to_device))
+
+
+def _move_experts(layer: Layer, to_device: Any) -> dict[str, Any]:
+    """The matrices of all experts of a layer, one array for each kind. NotImplementedError if the experts'
+    formats differ.
+    """
+    if not layer.experts:
+        return {}
+    experts = [layer.experts.look_up(number) for number in range(layer.config.experts)]
+    found: dict[str, Any] = {}
+    for part in experts[0]:
+        kinds = {_kind(expert[part]) for expert in experts}
+        if len(kinds) > 1:
+            names = " and ".join(sorted(kinds))
+            raise NotImplementedError(
+                f"experts of layer {layer.index} have {names}: a device takes one format"
+            )
+        found[f"experts.{part}"] = to_device(_join([expert[part] for expert in experts]))
+    return found
+
+
+def _join(parts: Sequence[Stored]) -> Stored:
+    """Arrays of one shape and format as one array."""
+    data = np.stack([each.data if isinstance(each, Quantized) else np.asarray(each) for each in parts])
+    return Quantized(data, parts[0].format) if isinstance(parts[0], Quantized) else data
 
 
 def _kind(stored: Stored | None) -> str:
@@ -105,7 +132,7 @@ def _kind(stored: Stored | None) -> str:
 
 
 def why_not_on_device(
-    ops: KernelBackend, experts: bool, whole: bool = True, shared: bool = False, cache_dtype: str = "f16"
+    ops: KernelBackend, whole: bool = True, shared: bool = False, cache_dtype: str = "f16"
 ) -> str:
     """Why a model's arrays do not stay on the device of these ops; "" if they do. `whole`: all weights are in
     memory at once. `shared`: processes share the model. `cache_dtype`: of its sequences.
@@ -116,8 +143,6 @@ def why_not_on_device(
         return "processes that share a model add their results in host memory"
     if not whole:
         return "weights pass through host memory within a budget"
-    if experts:
-        return "experts are chosen in host memory"
     return why_dtype_not_movable(cache_dtype)
 
 

@@ -22,7 +22,7 @@ def unpack_q3_k(b: np.ndarray) -> np.ndarray:
     return scale_sub_blocks(half_at(b, 108) * scales, q)
 
 
-def _scales_and_offsets(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def scales_and_offsets(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Scales and offsets of the eight sub-blocks of q4_k and q5_k: six bits each, split for the last four."""
     scale, offset, rest = b[:, 4:8], b[:, 8:12], b[:, 12:16]
     scales = np.hstack([scale & 63, rest & 15 | scale >> 6 << 4])
@@ -31,14 +31,14 @@ def _scales_and_offsets(b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def unpack_q4_k(b: np.ndarray) -> np.ndarray:
-    scales, offsets = _scales_and_offsets(b)
+    scales, offsets = scales_and_offsets(b)
     return scale_sub_blocks(scales, nibbles(b[:, 16:], 32).astype(np.float32)) - np.repeat(
         offsets, 32, axis=1
     )
 
 
 def unpack_q5_k(b: np.ndarray) -> np.ndarray:
-    scales, offsets = _scales_and_offsets(b)
+    scales, offsets = scales_and_offsets(b)
     q = nibbles(b[:, 48:], 32) | fields(b[:, 16:48], 32, *range(8), mask=1) << np.uint8(4)
     return scale_sub_blocks(scales, q.astype(np.float32)) - np.repeat(offsets, 32, axis=1)
 
@@ -56,7 +56,7 @@ def unpack_iq4_xs(b: np.ndarray) -> np.ndarray:
     return scale_sub_blocks(half_at(b, 0) * scales, IQ4_NL_VALUES[nibbles(b[:, 8:])])
 
 
-def _ternary_digits(packed: np.ndarray, run: int, count: int) -> np.ndarray:
+def ternary_digits(packed: np.ndarray, run: int, count: int) -> np.ndarray:
     """Digits 0 to 2 of bytes, which are fractions of 256: the first digit of each `run` bytes, and so on."""
     powers = np.array((1, 3, 9, 27, 81)[:count], np.uint8)[:, None]
     moved = packed.reshape(len(packed), -1, 1, run) * powers  # an overflow removes the digits before
@@ -66,7 +66,7 @@ def _ternary_digits(packed: np.ndarray, run: int, count: int) -> np.ndarray:
 def unpack_tq1_0(b: np.ndarray) -> np.ndarray:
     """Five digits in a byte, in the last four bytes only four."""
     runs = ((b[:, :32], 32, 5), (b[:, 32:48], 16, 5), (b[:, 48:52], 4, 4))
-    return half_at(b, 52) * subtract_zero(np.hstack([_ternary_digits(*run) for run in runs]), 1)
+    return half_at(b, 52) * subtract_zero(np.hstack([ternary_digits(*run) for run in runs]), 1)
 
 
 def unpack_tq2_0(b: np.ndarray) -> np.ndarray:

@@ -9,15 +9,32 @@ RuntimeError ("spawn" works).
 """
 
 from collections.abc import Callable
+from typing import Any
 
-from tensor_ops_mlx.runtime import calls, copies, device, device_infos, only_when_asked
+from tensor_ops_mlx.runtime import calls, copies, counters, device, device_infos, only_when_asked
 
-__all__ = ["calls", "copies", "device", "device_infos", "only_when_asked", "stored_formats"]
+__all__ = [
+    "calls",
+    "copies",
+    "counters",
+    "device",
+    "device_infos",
+    "device_ops",
+    "only_when_asked",
+    "stored_formats",
+]
 
 
 def stored_formats() -> dict[str, tuple[int, int, int]]:
     """The block formats that kernels support: none of ggml's, since MLX's formats cannot represent them."""
     return {}
+
+
+def device_ops() -> Any:
+    """The ops of a model whose arrays stay on the device."""
+    from tensor_ops_mlx import model_ops
+
+    return model_ops.DeviceOps()
 
 
 def __getattr__(name: str) -> Callable:

@@ -7,6 +7,7 @@ from typing import Any
 from airllm.backends.device.driver_state import Driver
 
 driver = Driver("MLX")
+counters = driver.counters
 
 
 def import_core() -> Any:

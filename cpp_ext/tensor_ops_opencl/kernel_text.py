@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 FORMS = {"gpu": "gpu", "cpu": "cpu_devices"}  # the folder of each
-FAMILIES = ("elements", "rows", "rope", "matmul", "attention", "linear")
+FAMILIES = ("elements", "rows", "rope", "matmul", "attention", "linear", "experts")
 _FORMAT = re.compile(r"^  FORMAT\((\w+), (\d+), (\d+), (\d+), ", re.MULTILINE)
 _INCLUDE = re.compile(r'^#(?:define BODY "(?P<body>.+)"|include (?:"(?P<file>.+)"|BODY))$', re.MULTILINE)
 
@@ -18,8 +18,12 @@ def folder() -> Path:
 
 @functools.cache
 def text(form: str, family: str) -> str:
-    """The source of a family of kernels for a form, "gpu" or "cpu"."""
-    return _resolve_includes(folder() / FORMS[form] / f"{family}.h")
+    """The source of a family of kernels for a form, "gpu" or "cpu". "experts.FORMAT": the products with
+    experts of a format.
+    """
+    name, _, of = family.partition(".")
+    before = f"#define EXPERT_FORMAT {of}\n" if of else ""
+    return before + _resolve_includes(folder() / FORMS[form] / f"{name}.h")
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from airllm.backends.device.fused_ops import FusedOps
-from tensor_ops_opencl import tensor_launches
+from tensor_ops_opencl import expert_launches, tensor_launches
 from tensor_ops_opencl.devices import driver
 from tensor_ops_opencl.engine import Engine, engine
 from tensor_ops_opencl.kernel_text import stored_formats
@@ -66,6 +66,8 @@ class OpenCLPlace:
             return tensor_launches.combine(arrays, out, parameters, grid)
         if op == "rope_append":
             return tensor_launches.rope_append(arrays, outs, parameters, grid)
+        if op.endswith("_experts"):
+            return expert_launches.plan(op, arrays, outs, parameters, form, units)
         if op == "gated_linear":
             return tensor_launches.gated_linear(arrays, out, parameters["activation"], SHARES * units)
         return plan_of(Call(op, arrays, parameters, out.shape, form, units))

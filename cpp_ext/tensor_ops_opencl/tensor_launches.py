@@ -41,11 +41,13 @@ def combine(
 def rope_append(
     arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, int], grid: tuple[int, int]
 ) -> Plan:
-    """A token's queries, rotated; its keys, rotated, and values go to a layer of a cache."""
+    """A token's queries, normalized and rotated; its keys, likewise, and values go to a layer of a cache."""
     sizes = _numbers(*(numbers[name] for name in ("heads", "kv_heads", "dim", "r")))
     types = np.uint32(numbers["interleaved"]), np.uint32(TYPES[outs["cache"].dtype.name])
     places = _numbers(*(numbers[name] for name in ("k_from", "v_from", "head_step")))
-    arguments = ("x", "cos", "sin", "q", "cache", *sizes, *types, *places)
+    norms = (name if name in arrays else None for name in ("q_norm", "k_norm"))
+    memory = ("x", "cos", "sin", *norms, "q", "cache")
+    arguments = (*memory, *sizes, *types, *places, np.float32(numbers["eps"]))
     return _plan("rope_append", arguments, arrays["x"].shape[0], grid)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from airllm.backends.device import launch_plan
 from airllm.formats import FORMATS
-from tensor_ops_webgpu.launches import STORED, Launch
+from tensor_ops_webgpu.launches import BLOCKS_32, STORED, Launch
 
 _NUMBERS = "struct Numbers {{ {fields} }}\n@group(0) @binding(0) var<uniform> numbers: Numbers;\n"
 _INPUT = """
@@ -57,11 +57,43 @@ fn block_value(format: u32, i: u32) -> f32 {{
 }}
 """
 _CASE = "case {number}u: {{ return {name}(i / {values}u * {bytes}u, i % {values}u); }}"
+# The product of 32 values of an array of blocks, from 32 * `unit` on, with values of a from `at` on.
 _ONE_FORMAT = """
 const LANES = {lanes}u;
-const BLOCK_BYTES = {bytes}u;
-fn product(block: u32, at: u32) -> f32 {{
-  return product_{name}(block, at);
+fn a_quad(i: u32) -> vec4<f32> {{
+  return bitcast<vec4<f32>>(vec4<u32>(a_words[i], a_words[i + 1u], a_words[i + 2u], a_words[i + 3u]));
+}}
+"""
+_BLOCK_PRODUCT = """
+fn product(unit: u32, at: u32) -> f32 {{
+  return product_{name}(unit * {bytes}u, at);
+}}
+"""
+# Values 4 i to 4 i + 3 of those 32.
+_QUAD = """
+fn quad(unit: u32, i: u32) -> vec4<f32> {{
+  let block = unit / {parts}u * {bytes}u;
+  let scales = scales_{name}(block, unit % {parts}u, i / 4u);
+  return scales.x * codes_{name}(block, unit % {parts}u, i) + scales.y;
+}}
+"""
+_PART_PRODUCT = """
+fn product(unit: u32, at: u32) -> f32 {{
+  let block = unit / {parts}u * {bytes}u;
+  let part = unit % {parts}u;
+  var result = 0.0;
+  for (var half = 0u; half < 2u; half++) {{
+    var sum = 0.0;
+    var total = vec4<f32>();
+    for (var i = 4u * half; i < 4u * half + 4u; i++) {{
+      let a = a_quad(at + 4u * i);
+      sum += dot(codes_{name}(block, part, i), a);
+      total += a;
+    }}
+    let scales = scales_{name}(block, part, half);
+    result += scales.x * sum + scales.y * dot(total, vec4<f32>(1.0));
+  }}
+  return result;
 }}
 """
 _UNPACKS = re.compile(r"^fn (\w+)\(block: u32, i: u32\) -> f32", re.MULTILINE)
@@ -84,14 +116,22 @@ def text(launch: Launch) -> str:
         parts += _one_format(launch, stored)
     elif stored:
         parts += [_file("formats").replace("ARRAY", stored), _block_value()]
+    if launch.kernel == "matmul_tile":
+        parts.append(_file("tile_of_words" if launch.format else "tile_of_elements"))
     return "\n".join([*parts, _file("formulas"), _file("groups"), _file(launch.kernel)])
 
 
 def _one_format(launch: Launch, stored: str) -> list[str]:
-    """The products of one format of blocks of 32."""
-    name = launch.format
-    constants = _ONE_FORMAT.format(name=name, bytes=FORMATS[name].bytes, lanes=launch.lanes)
-    return [_file("blocks_32").replace("ARRAY", stored), constants]
+    """The products of one format of blocks that are read as words."""
+    name, of = launch.format, FORMATS[launch.format]
+    if launch.kernel == "matmul_tile":
+        file, own = "block_parts", _QUAD
+    elif name in BLOCKS_32:
+        file, own = "blocks_32", _ONE_FORMAT + _BLOCK_PRODUCT
+    else:
+        file, own = "block_parts", _ONE_FORMAT + _PART_PRODUCT
+    own = own.format(name=name, bytes=of.bytes, parts=of.values // 32, lanes=launch.lanes)
+    return [_file(file).replace("ARRAY", stored), own]
 
 
 @functools.cache

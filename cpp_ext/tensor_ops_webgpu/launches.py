@@ -29,8 +29,14 @@ _ERF = 3
 
 # Inputs that may be in a block format.
 STORED = {"matmul_tile": "b", "linear_row": "b", "linear_blocks": "b", "embedding": "table", "copy": "x"}
-# Formats of 32 values that linear_blocks reads as words: a kernel for each, since that is faster.
+STORED |= {"linear_experts": "b", "linear_experts_blocks": "b"}
+# Formats that linear_blocks reads as words, 32 values at a time: a kernel for each, since that is faster. The
+# first have no loops in it.
 BLOCKS_32 = ("q8_0", "q4_0", "q4_1")
+IN_PARTS = (
+    "q5_0", "q5_1", "iq4_nl", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "tq2_0"
+)  # fmt: skip
+_STEPS_OF_PART = 10
 
 
 @dataclass(frozen=True)
@@ -211,29 +217,37 @@ def _transposed_product(call: Call, x: str, weight: str, bias: str, m: int, scal
     n, k = call.arrays[weight].shape
     inputs = {"a": x, "b": weight, "bias": bias}
     stored = call.arrays[weight]
-    if m <= _FEW_VECTORS and has_blocks_32(stored) and call.arrays[x].dtype == np.float32:
+    if m <= _FEW_VECTORS and reads_words(stored) and call.arrays[x].dtype == np.float32:
         return of_blocks(call, inputs, m, n, k, scale)
     if m <= _FEW_VECTORS:
         group = 64 if k <= 4096 else _GROUP
         steps = ceil_div(k, group) * (m + 4) + m * (1 + 2 * _REDUCTION)
         return call.launch("linear_row", inputs, ceil_div(n, 2), steps, group, m=m, n=n, k=k, scale=scale)
     sizes = {"batch": 1, "m": m, "n": n, "k": k, "b_step": 0}
-    return _tiles(call, inputs, sizes, 1, scale)
+    launch = _tiles(call, inputs, sizes, 1, scale)
+    return replace(launch, format=stored.format) if reads_words(stored) else launch
 
 
-def has_blocks_32(stored: Any) -> bool:
+def reads_words(stored: Any) -> bool:
     """Whether linear_blocks reads this weight."""
-    return is_quantized(stored) and stored.format in BLOCKS_32
+    return is_quantized(stored) and stored.format in (*BLOCKS_32, *IN_PARTS)
 
 
 def of_blocks(
     call: Call, inputs: Mapping[str, str], m: int, n: int, k: int, scale: np.float32, activation: int = 0
 ) -> Launch:
     """The product with blocks that are read as words, by `call.lanes` invocations for a row."""
-    tasks, steps = ceil_div(n, 64 // call.lanes), m * (ceil_div(k, 32 * call.lanes) + 2 * call.lanes + 1)
+    weight, gated = call.arrays[inputs["b"]], 1 + (activation > 0)
+    tasks = ceil_div(n, 64 // call.lanes)
+    steps = m * (gated * steps_of_row(weight, k, call.lanes) + 2 * call.lanes + 1)
     numbers = {"m": m, "n": n, "k": k, "scale": scale, "activation": activation}
     launch = call.launch("linear_blocks", inputs, tasks, steps, 64, **numbers)
-    return replace(launch, format=call.arrays[inputs["b"]].format, lanes=call.lanes)
+    return replace(launch, format=weight.format, lanes=call.lanes)
+
+
+def steps_of_row(weight: Any, k: int, lanes: int) -> int:
+    """The steps of an invocation for a row of such a weight."""
+    return ceil_div(k, 32 * lanes) * (1 if weight.format in BLOCKS_32 else _STEPS_OF_PART)
 
 
 def _attention(call: Call) -> Launch:

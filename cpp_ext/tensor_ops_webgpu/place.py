@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from airllm.backends.device.fused_ops import FusedOps
-from tensor_ops_webgpu import tensor_launches
+from tensor_ops_webgpu import expert_launches, tensor_launches
 from tensor_ops_webgpu.devices import driver
 from tensor_ops_webgpu.engine import Block, Engine, engine
 from tensor_ops_webgpu.kernel_text import stored_formats
-from tensor_ops_webgpu.launches import KERNELS, Call, Launch, Plan, has_blocks_32, plan_of
+from tensor_ops_webgpu.launches import KERNELS, Call, Launch, Plan, plan_of, reads_words
 from tensor_ops_webgpu.selection import choice
 
 _MOST_WAITING = 1 << 26  # bytes of arrays that waiting launches keep
@@ -56,6 +56,8 @@ class WebGPUPlace:
             return tensor_launches.combine(arrays, outs["out"], parameters)
         if op == "rope_append":
             return tensor_launches.rope_append(arrays, outs, parameters)
+        if op.endswith("_experts"):
+            return expert_launches.plan(op, arrays, outs, parameters, self.engine.lanes)
         if op == "gated_linear":
             return tensor_launches.gated_linear(
                 arrays, outs["out"], parameters["activation"], self.engine.lanes
@@ -82,7 +84,7 @@ class WebGPUPlace:
 
     def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
         if name == "gated_linear":
-            return has_blocks_32(arrays["weight"])
+            return reads_words(arrays["weight"])
         return arrays["cache"].shape[-1] % 2 == 0  # halves are written in pairs
 
     def formats(self) -> Sequence[str]:

@@ -39,9 +39,10 @@ def combine(arrays: Mapping[str, Any], out: Any, parameters: Mapping[str, Any]) 
 def rope_append(arrays: Mapping[str, Any], outs: Mapping[str, Any], numbers: Mapping[str, int]) -> Plan:
     """A token's queries, rotated; its keys, rotated, and values go to a layer of a cache."""
     call = Call("rope_append", arrays, {}, outs)
-    given = {"d" if name == "dim" else name: value for name, value in numbers.items()}
-    steps = -(-numbers["dim"] // (2 * _GROUP))
-    inputs = {"x": "x", "cos": "cos", "sin": "sin"}
+    given: dict[str, Any] = {"d" if name == "dim" else name: value for name, value in numbers.items()}
+    steps = 3 * -(-numbers["dim"] // (2 * _GROUP)) + 14
+    given["eps"] = number(numbers["eps"])
+    inputs = {name: name for name in ("x", "cos", "sin", "q_norm", "k_norm")}
     return Plan((call.launch(call.op, inputs, arrays["x"].shape[0], steps, _GROUP, **given),))
 
 

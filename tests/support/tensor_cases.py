@@ -44,7 +44,8 @@ def tensor_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
             plan = tensor_launches.combine(given, At(np.empty(x.shape, np.float32)), parameters, grid)
             yield "elements", Case("combine", {"x": x, "y": other}, {"out": exact}, parameters), plan
     for interleaved in (0, 1):
-        yield "elements", *_rope_append(rng, interleaved, grid)
+        for with_norms in (False, True):
+            yield "elements", *_rope_append(rng, interleaved, with_norms, grid)
     if form == "cpu":
         for name in VECTORS_ON_CPU:
             for rows in (1, 6):
@@ -53,21 +54,28 @@ def tensor_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
                 yield "linear", *_gated_linear(rng, name, activation)
 
 
-def _rope_append(rng: np.random.Generator, interleaved: int, grid: tuple[int, int]) -> tuple[Case, Plan]:
+def _rope_append(
+    rng: np.random.Generator, interleaved: int, with_norms: bool, grid: tuple[int, int]
+) -> tuple[Case, Plan]:
     """Into a cache with room for one token, all of which is then written."""
     r = 4
     x = normal(rng, (_HEADS + 2 * _KV_HEADS, _DIM))
     cos, sin = normal(rng, (r,)), normal(rng, (r,))
-    wide, rotated = x.astype(np.float64), x.astype(np.float64)
+    wide, norms = x.astype(np.float64), {"q_norm": normal(rng, (_DIM,)), "k_norm": normal(rng, (_DIM,))}
+    if with_norms:
+        weights = np.repeat(np.stack([*norms.values()]), (_HEADS, _KV_HEADS), axis=0)
+        keys = slice(_HEADS + _KV_HEADS)
+        wide[keys] *= weights / np.sqrt((wide[keys] ** 2).mean(axis=-1, keepdims=True) + 0.25)
+    rotated = wide.copy()
     first = np.arange(r) * 2 if interleaved else np.arange(r)
     second = first + (1 if interleaved else r)
     rotated[:, first] = wide[:, first] * cos - wide[:, second] * sin
     rotated[:, second] = wide[:, second] * cos + wide[:, first] * sin
     kept = np.stack([rotated[_HEADS : _HEADS + _KV_HEADS], wide[_HEADS + _KV_HEADS :]])
-    arrays = {"x": x, "cos": cos, "sin": sin}
+    arrays = {"x": x, "cos": cos, "sin": sin, **(norms if with_norms else {})}
     numbers = {
         "heads": _HEADS, "kv_heads": _KV_HEADS, "dim": _DIM, "r": r, "interleaved": interleaved,
-        "k_from": 0, "v_from": _KV_HEADS * _DIM, "head_step": _DIM,
+        "k_from": 0, "v_from": _KV_HEADS * _DIM, "head_step": _DIM, "eps": 0.25,
     }  # fmt: skip
     plan = tensor_launches.rope_append(arrays, {"cache": np.empty(kept.shape, np.float32)}, numbers, grid)
     return Case("rope_append", arrays, {"q": rotated[:_HEADS], "cache": kept}, numbers), plan
@@ -76,7 +84,7 @@ def _rope_append(rng: np.random.Generator, interleaved: int, grid: tuple[int, in
 def _linear(rng: np.random.Generator, name: str, rows: int) -> tuple[Case, Plan]:
     """Of float32 with rows that a CPU device reads by eight."""
     n, k = 7, 96
-    x, bias, (stored, values) = normal(rng, (rows, k)), normal(rng, (n,)), _weight(rng, name, (n, k))
+    x, bias, (stored, values) = normal(rng, (rows, k)), normal(rng, (n,)), weight_of(rng, name, (n, k))
     arrays = {"x": x, "weight": stored, "bias": bias}
     plan = plan_of(Call("linear", arrays, {}, (rows, n), "cpu", 1))
     return Case("linear", arrays, {"out": x.astype(np.float64) @ values.T + bias}), plan
@@ -84,7 +92,7 @@ def _linear(rng: np.random.Generator, name: str, rows: int) -> tuple[Case, Plan]
 
 def _gated_linear(rng: np.random.Generator, name: str, activation: int) -> tuple[Case, Plan]:
     n, k = 5, 96
-    x, stored, values = normal(rng, (1, k)), *_weight(rng, name, (2 * n, k))
+    x, stored, values = normal(rng, (1, k)), *weight_of(rng, name, (2 * n, k))
     gate, up = np.split(x.astype(np.float64) @ values.T, 2, axis=-1)
     arrays = {"x": x, "weight": stored}
     plan = tensor_launches.gated_linear(arrays, np.empty((1, n), np.float32), activation, 3)
@@ -102,7 +110,7 @@ def _activated(x: np.ndarray, activation: int) -> np.ndarray:
     return x / 2 * (1 + np.vectorize(erf)(x / np.sqrt(2)))
 
 
-def _weight(rng: np.random.Generator, name: str, shape: tuple[int, int]) -> tuple[Any, np.ndarray]:
+def weight_of(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> tuple[Any, np.ndarray]:
     """A weight as stored, and its values in float64."""
     if name in FORMATS:
         stored: Any = Quantized(FORMATS[name].encode(normal(rng, shape)), name)

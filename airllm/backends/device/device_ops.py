@@ -13,13 +13,16 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from airllm.backends.device.counters import Counters
+from airllm.backends.device.experts import DeviceExperts
 from airllm.backends.device.launch_plan import STRIDED, Plan
 from airllm.backends.device.tensor import Memory, Tensor, dense_strides
 from airllm.formats import Quantized
 
 _FLOATS = ("float32", "float16", "bfloat16")
 FLOAT32 = np.dtype(np.float32)
-ELEMENTWISE = ("add", "subtract", "multiply", "divide", "minimum", "maximum")  # their numbers in kernels
+# NumPy's functions that `combine` computes, by their numbers in kernels: of two arrays, and of one.
+OF_TWO = ("add", "subtract", "multiply", "divide", "minimum", "maximum")
+ELEMENTWISE = (*OF_TWO, "tanh")
 _INTO = "_into"
 _MOST_PLANS = 4096
 
@@ -84,7 +87,11 @@ class DeviceOps:
 
         self._ops, self._backend, self.place = OPS, backend, place
         self._plans: dict[tuple, _Call] = {}
-        self._extensions: dict[str, Any] = {"assign": self.assign, "cached_attention": self._cached_attention}
+        self._extensions: dict[str, Any] = {
+            "assign": self.assign,
+            "cached_attention": self._cached_attention,
+            "device_experts": DeviceExperts(self),
+        }
 
     def __repr__(self) -> str:
         return f"<DeviceOps {self._backend}: {self.place.label}>"
@@ -168,18 +175,20 @@ class DeviceOps:
 
     # ---- ops ----
 
-    def combine(self, name: str, x: Any, y: Any, out: Tensor | None = None) -> Tensor:
-        """`np.add(x, y, out=out)` and its like, of float32; y may be a number or be broadcast."""
+    def combine(self, name: str, x: Any, y: Any = None, out: Tensor | None = None) -> Tensor:
+        """`np.add(x, y, out=out)` and its like, of float32; y may be a number or be broadcast. `np.tanh(x)`
+        has none.
+        """
         if not isinstance(x, Tensor):
             if name in ("subtract", "divide"):
                 raise TypeError(f"{name}: the first operand has type {type(x).__name__}, expected a Tensor")
             x, y = y, x
-        number = None
-        if not isinstance(y, Tensor):
+        number: float | None = 0.0
+        if y is not None and not isinstance(y, Tensor):
             y = np.asarray(y, np.float32)
             number, y = (float(y), None) if y.ndim == 0 else (None, self.to_device(y))
         result = out if out is not None and self._combines_into(out, x, y) else self.empty(x.shape)
-        other = None if number is not None else _broadcast(y, x.shape)
+        other = None if y is None else _broadcast(y, x.shape)
         for each in (x, other, result):
             if each is not None and each.dtype != FLOAT32:
                 raise TypeError(f"{name}: an array has dtype {each.dtype}, expected {FLOAT32}")
@@ -308,6 +317,16 @@ class DeviceOps:
         scratch = {name: self._memory(size) for name, size in plan.scratch.items()}
         memory |= {name: (each.buffer, 0, each.nbytes) for name, each in scratch.items()}
         self.place.run(plan, memory)
+
+    def ready(self, tensor: Tensor) -> Tensor:
+        """The tensor, or a dense copy that kernels can take."""
+        return self._ready(tensor, False)
+
+    def start(
+        self, name: str, arrays: dict[str, Any], parameters: dict[str, Any], outs: dict[str, Tensor]
+    ) -> None:
+        """Run a call of the backend that is no op, with dense arrays."""
+        self._start(name, arrays, parameters, outs, of_ops=True)
 
     # ---- for the decoder ----
 

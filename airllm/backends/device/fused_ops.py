@@ -1,8 +1,8 @@
 """`DeviceOps` whose calls are put off until their results are used, and then run together.
 
 Of a token alone, a layer is eight launches: the sum before a norm with the norm; queries, keys and values;
-their rotation with the write to the cache; attention; its output; the next sum and norm; gate and up with the
-activation; down. A result that is used otherwise is computed as it would be alone.
+their norms and rotation with the write to the cache; attention; its output; the next sum and norm; gate and
+up with the activation; down. A result that is used otherwise is computed as it would be alone.
 """
 
 from __future__ import annotations
@@ -94,19 +94,36 @@ class _Products:
         return Tensor(self._ops, self._bias.memory, self._bias.dtype, (sum(self.memory.stack),))
 
 
-class _Rotation:
-    """A rotation of a view of `_Products.out`."""
+class _Norm:
+    """The norm of the rows of a view of `_Products.out`."""
 
-    def __init__(self, ops: FusedOps, x: Tensor, angles: tuple[Tensor, Tensor, bool]):
-        self._ops, self.x, self.angles = ops, x, angles
+    def __init__(self, ops: FusedOps, x: Tensor, weight: Tensor, eps: float):
+        self._ops, self.x, self.weight, self.eps = ops, x, weight, eps
 
     def reads(self) -> Sequence[Tensor]:
-        """What it is computed from."""
+        """What it is computed from, besides weights."""
         return (self.x,)
 
     def settle(self, of: Tensor) -> None:
+        """Compute the norm alone."""
+        of.become(self._ops.norm_now(self.x, self.weight, self.eps))
+
+
+class _Rotation:
+    """A rotation of a view of `_Products.out`, or of its norm."""
+
+    def __init__(self, ops: FusedOps, x: Tensor, angles: tuple[Tensor, Tensor, bool]):
+        self._ops, self._x, self.angles = ops, x, angles
+        self.norm = x.pending if isinstance(x.pending, _Norm) else None
+        self.source = self.norm.x if self.norm else x
+
+    def reads(self) -> Sequence[Tensor]:
+        """What it is computed from."""
+        return (self.source,)
+
+    def settle(self, of: Tensor) -> None:
         """Rotate alone."""
-        of.become(self._ops.rotate_now(self.x, *self.angles))
+        of.become(self._ops.rotate_now(self._x, *self.angles))
 
 
 class FusedOps(DeviceOps):
@@ -120,6 +137,7 @@ class FusedOps(DeviceOps):
         self._extensions["append"] = self.append
         self.add_now = lambda x, y: DeviceOps.combine(self, "add", x, y)
         self.linear_now = self._method("linear")
+        self.norm_now = self._method("rms_norm")
         self.rotate_now: Callable[..., Tensor] = lambda *given: self.call(self._ops["apply_rope"], *given)
 
     def _method(self, name: str) -> Callable[..., Any]:
@@ -144,7 +162,7 @@ class FusedOps(DeviceOps):
 
     # ---- sums and norms ----
 
-    def combine(self, name: str, x: Any, y: Any, out: Tensor | None = None) -> Tensor:
+    def combine(self, name: str, x: Any, y: Any = None, out: Tensor | None = None) -> Tensor:
         """As `DeviceOps.combine`; a sum of two arrays of one shape is put off."""
         both = isinstance(x, Tensor) and isinstance(y, Tensor) and x.shape == y.shape
         if out is not None and self._products and self._products.x is out:
@@ -155,10 +173,17 @@ class FusedOps(DeviceOps):
         return self._put_off(Tensor(self, None, FLOAT32, x.shape) if out is None else out, later)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float = 1e-6, out: Any = None) -> Tensor:
-        """The norm, with the sum that `x` is."""
+        """The norm, with the sum that `x` is. That of a part of products is put off."""
         if isinstance(x.pending, _Sum) and out is None:
             return x.pending.norm(x, weight, eps)
-        return self.call(self._ops["rms_norm"], x, weight, eps, out=out)
+        if out is None and len(x) == 1 and self._is_part(x):
+            return self._put_off(Tensor(self, None, FLOAT32, x.shape), _Norm(self, x, weight, eps))
+        return self.norm_now(x, weight, eps, out=out)
+
+    def _is_part(self, x: Tensor) -> bool:
+        """Whether a tensor lies in the products that were computed last."""
+        products = self._products
+        return bool(products and products.out is not None and x.memory is products.out.memory)
 
     # ---- products ----
 
@@ -214,18 +239,17 @@ class FusedOps(DeviceOps):
 
     def apply_rope_into(self, x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out: Any) -> Tensor:
         """The rotation; that of a part of products is put off."""
-        products = self._products
-        if out is not None or not products or products.out is None or x.memory is not products.out.memory:
+        if out is not None or not (isinstance(x.pending, _Norm) or self._is_part(x)):
             return self.call(self._ops["apply_rope"], x, cos, sin, interleaved, out=out)
         later = _Rotation(self, x, (cos, sin, interleaved))
         result = self._put_off(Tensor(self, None, FLOAT32, x.shape), later)
-        if x.offset == 0:
+        if later.source.offset == 0:
             self._rotated = result, later
         return result
 
     def append(self, kept: Tensor, start: int, keys: Tensor, values: Tensor) -> None:
         """Write the keys and values (tokens, heads, d) of new tokens to a layer of a cache, from `start` on.
-        If keys and queries are to be rotated, all of it is one launch.
+        If keys and queries are to be rotated, all of it is one launch, with their norms.
         """
         done = self._append_rotated(kept, start, keys, values)
         self._products = None
@@ -241,22 +265,24 @@ class FusedOps(DeviceOps):
         if not later or result is None or result.pending is not queries:
             return False
         assert queries is not None and isinstance(of_keys, _Rotation)
-        q, k = queries.x, of_keys.x
+        q, k, norms = queries.source, of_keys.source, (queries.norm, of_keys.norm)
         same = of_keys.angles[0] is queries.angles[0] and values.memory is k.memory is q.memory
         adjacent = same and k.offset == q.nbytes and values.offset == q.nbytes + k.nbytes
-        if not adjacent or not self.place.fuses("rope_append", {"x": q, "cache": kept}):
+        alike = (norms[0] is None) == (norms[1] is None) and {len(q.shape), len(k.shape)} == {3}
+        if not adjacent or not alike or not self.place.fuses("rope_append", {"x": q, "cache": kept}):
             return False
         cos, sin, interleaved = queries.angles
         row = start * kept.shape[3]
-        numbers = {
+        numbers: dict[str, Any] = {
             "heads": q.shape[1], "kv_heads": k.shape[1], "dim": q.shape[2], "r": cos.shape[-1],
             "interleaved": int(interleaved), "k_from": row,
             "v_from": row + kept.strides[0] // kept.itemsize,
-            "head_step": kept.strides[1] // kept.itemsize,
+            "head_step": kept.strides[1] // kept.itemsize, "eps": norms[0].eps if norms[0] else 0.0,
         }  # fmt: skip
         out = self.empty(q.shape)
         whole = Tensor(self, q.memory, FLOAT32, (numbers["heads"] + 2 * numbers["kv_heads"], numbers["dim"]))
-        arrays = {"x": whole, "cos": cos, "sin": sin}
+        arrays: dict[str, Any] = {"x": whole, "cos": cos, "sin": sin}
+        arrays |= {f"{name}_norm": each.weight for name, each in zip("qk", norms, strict=True) if each}
         self._start("rope_append", arrays, numbers, {"q": out, "cache": kept}, of_ops=True)
         result.become(out)
         return True

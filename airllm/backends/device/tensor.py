@@ -1,8 +1,7 @@
 """Arrays that stay on a device: the operands and results of `DeviceOps`.
 
-They follow NumPy's protocols, so code written for NumPy arrays computes with them on the device: `np.add(x,
-y)`, `x *= 2`, `x[:, 3:5]`, `np.concatenate`. A function that the device does not have raises TypeError.
-Values reach the host only by `numpy()` or `numpy.asarray(tensor)`.
+They follow NumPy's protocols (`numpy_protocols.py`). Values reach the host only by `numpy()` or
+`numpy.asarray(tensor)`.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from airllm.backends.device.counters import Counters
+from airllm.backends.device.numpy_protocols import NumPyProtocols, Ops
 
 _ON_DEVICE = 4  # DLPack's kDLOpenCL: any device whose memory the host cannot read
 
@@ -35,21 +35,12 @@ class Memory:
         self._counters.add(resident=-self.nbytes)
 
 
-class TensorOps(Protocol):
-    """What a tensor asks of its ops. `elementwise`: NumPy's functions that `combine` computes."""
-
-    @property
-    def elementwise(self) -> Sequence[str]: ...
+class TensorOps(Ops, Protocol):
+    """What a tensor asks of its ops."""
 
     def device(self) -> str: ...
 
-    def empty(self, shape: tuple[int, ...], dtype: Any = ...) -> Tensor: ...
-
     def dense(self, tensor: Tensor) -> Tensor: ...
-
-    def assign(self, to: Tensor, given: Any) -> None: ...
-
-    def combine(self, name: str, x: Any, y: Any, out: Tensor | None = None) -> Tensor: ...
 
     def to_host(self, tensor: Tensor) -> np.ndarray: ...
 
@@ -61,7 +52,7 @@ class Pending(Protocol):
         """Compute it; `of` becomes the result."""
 
 
-class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
+class Tensor(NumPyProtocols):
     """An array on a device, or a view of one: `strides` and `offset` are in bytes, as in NumPy."""
 
     __slots__ = ("__weakref__", "_memory", "_offset", "_strides", "dtype", "ops", "pending", "shape")
@@ -186,6 +177,8 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
     def reshape(self, *shape: Any) -> Tensor:
         """The same elements in another shape; one axis may be -1. A copy if the strides allow no view."""
         sizes = _with_size(shape if isinstance(shape[0], int) else tuple(shape[0]), self.size)
+        if sizes == self.shape:
+            return self
         if self.is_dense:
             return self._view(sizes, dense_strides(sizes, self.itemsize), self.offset)
         lead = self.shape[:-1]
@@ -250,24 +243,6 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
             raise ValueError("an array on a device has no NumPy array without a copy")
         return self.numpy().astype(dtype or self.dtype, copy=False)
 
-    # ---- NumPy's functions ----
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        out = options.pop("out", (None,))[0]
-        if method != "__call__" or options or ufunc.__name__ not in self.ops.elementwise:
-            raise TypeError(f"{self.ops!r} has no numpy.{ufunc.__name__}, expected one of {self._known()}")
-        x, y = inputs
-        return self.ops.combine(ufunc.__name__, x, y, out)
-
-    def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
-        call = _FUNCTIONS.get(function)
-        if call is None:
-            raise TypeError(f"{self.ops!r} has no numpy.{function.__name__}, expected one of {self._known()}")
-        return call(self.ops, *arguments, **options)
-
-    def _known(self) -> str:
-        return ", ".join([*self.ops.elementwise, *(function.__name__ for function in _FUNCTIONS)])
-
 
 def _with_size(shape: Sequence[int], size: int) -> tuple[int, ...]:
     """A shape whose -1 is replaced by what `size` elements need. ValueError if they do not fit."""
@@ -285,22 +260,3 @@ def dense_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
         strides.append(step)
         step *= n
     return tuple(reversed(strides))
-
-
-def _concatenate(ops: TensorOps, parts: Sequence[Tensor]) -> Tensor:
-    """The parts, one after the other along the first axis."""
-    if len(parts) == 1:
-        return parts[0]
-    out = ops.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
-    at = 0
-    for part in parts:
-        ops.assign(out[at : at + len(part)], part)
-        at += len(part)
-    return out
-
-
-_FUNCTIONS: dict[Any, Any] = {
-    np.concatenate: _concatenate,
-    np.copyto: lambda ops, to, given: ops.assign(to, given),
-    np.empty_like: lambda ops, like, shape=None: ops.empty(shape or like.shape, like.dtype),
-}

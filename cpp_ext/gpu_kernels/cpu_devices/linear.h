@@ -49,6 +49,15 @@ DEVFN void unpack32_q4_1(GLOBAL const U8* row, U64 block, float8* v) {
   }
 }
 
+// The formats that are read so.
+#define IS_VECTOR_f32 1
+#define IS_VECTOR_f16 1
+#define IS_VECTOR_bf16 1
+#define IS_VECTOR_q8_0 1
+#define IS_VECTOR_q4_0 1
+#define IS_VECTOR_q4_1 1
+
+#ifndef UNPACKING_ALONE
 #define FORMAT f32
 #include "linear_row.inc"
 #define FORMAT f16
@@ -61,3 +70,4 @@ DEVFN void unpack32_q4_1(GLOBAL const U8* row, U64 block, float8* v) {
 #include "linear_row.inc"
 #define FORMAT q4_1
 #include "linear_row.inc"
+#endif

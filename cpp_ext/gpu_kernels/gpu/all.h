@@ -2,6 +2,7 @@
 // time.
 #include "attention.h"
 #include "elements.h"
+#include "experts.h"
 #include "linear.h"
 #include "matmul.h"
 #include "rope.h"

@@ -1,5 +1,5 @@
 // The product of a block of 32 values, which begins at an even byte of ARRAY, with 32 values of a from `at`
-// on: a function for each format, by the name of the format.
+// on: a function for each format, by the name of the format. block_parts.wgsl has the other formats.
 fn word_at(at: u32) -> u32 {
   if ((at & 2u) == 0u) {
     return ARRAY_words[at / 4u];

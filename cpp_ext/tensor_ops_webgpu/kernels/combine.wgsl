@@ -1,5 +1,11 @@
-// out = x op y, or x op value without y, for arrays with any strides; out is dense. The numbers of the
+// out = x op y; without y, x op value, or the tanh of x; for arrays with any strides; out is dense. The numbers of the
 // operations are those of ELEMENTWISE in airllm/backends/device/device_ops.py.
+// A device's own tanh may overflow.
+fn tanh_of(a: f32) -> f32 {
+  let e = exponential(-2.0 * abs(a));
+  return select((1.0 - e) / (1.0 + e), a, is_nan(a)) * select(1.0, -1.0, a < 0.0);
+}
+
 fn combined(a: f32, b: f32) -> f32 {
   switch numbers.op {
     case 0u: { return a + b; }
@@ -7,7 +13,8 @@ fn combined(a: f32, b: f32) -> f32 {
     case 2u: { return a * b; }
     case 3u: { return a / b; }
     case 4u: { return select(b, a, is_nan(a) || a < b); }
-    default: { return select(b, a, is_nan(a) || a > b); }
+    case 5u: { return select(b, a, is_nan(a) || a > b); }
+    default: { return tanh_of(a); }
   }
 }
 

@@ -1,5 +1,5 @@
-// out = a @ b^T * scale + bias for few rows of a, of float32, where b has blocks of 32 values, read as words.
-// LANES invocations take a row of b together, a block at a time. With an activation, which is a number of
+// out = a @ b^T * scale + bias for few rows of a, of float32, where b has blocks that are read as words. LANES
+// invocations take a row of b together, 32 values at a time. With an activation, which is a number of
 // elements.wgsl, b has the n rows of a gate and then those that it gates:
 // out = activation(a @ gate^T) * (a @ rest^T).
 const COLUMNS = GROUP / LANES;
@@ -27,24 +27,20 @@ fn gated(sums: vec2<f32>) -> f32 {
   }
 }
 
-fn a_quad(i: u32) -> vec4<f32> {
-  return bitcast<vec4<f32>>(vec4<u32>(a_words[i], a_words[i + 1u], a_words[i + 2u], a_words[i + 3u]));
-}
-
 @compute @workgroup_size(GROUP)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
         @builtin(local_invocation_index) lid: u32) {
-  let blocks = numbers.k / 32u;
+  let units = numbers.k / 32u;
   for (var first = COLUMNS * group.x; first < numbers.n; first += COLUMNS * groups.x) {
     let col = first + lid / LANES;
     for (var row = 0u; row < numbers.m; row++) {
       var sum = vec2<f32>();
       if (col < numbers.n) {
-        for (var block = lid % LANES; block < blocks; block += LANES) {
-          let at = row * numbers.k + block * 32u;
-          sum.x += product((col * blocks + block) * BLOCK_BYTES, at);
+        for (var unit = lid % LANES; unit < units; unit += LANES) {
+          let at = row * numbers.k + unit * 32u;
+          sum.x += product(col * units + unit, at);
           if (numbers.activation != 0u) {
-            sum.y += product(((numbers.n + col) * blocks + block) * BLOCK_BYTES, at);
+            sum.y += product((numbers.n + col) * units + unit, at);
           }
         }
       }

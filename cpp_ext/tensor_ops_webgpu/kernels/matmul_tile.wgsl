@@ -1,6 +1,7 @@
 // out = a @ b * scale + bias, a: batch x m x k, b: batch x k x n or, transposed, n x k, of floats or blocks.
 // A work-group of 16 x 16 computes 64 x 64 values of out, each invocation 4 x 4 of them. Products are summed
 // in blocks of BLOCK, and the blocks at the end: a single running sum loses a digit with every tenfold k.
+// tile_of_elements.wgsl or tile_of_words.wgsl loads a slice of b.
 const TILE = 64u;
 const SLICE = 16u;
 const BLOCK = 256u;
@@ -9,25 +10,14 @@ var<workgroup> a_slice: array<f32, 1088>;  // SLICE x (TILE + 4): the 4 spread t
 var<workgroup> b_slice: array<f32, 1088>;
 const STRIDE = 68u;
 
-fn load(n: u32, item: u32, row0: u32, col0: u32, k0: u32) {
+fn load_a(n: u32, item: u32, row0: u32, k0: u32) {
   let row = row0 + n / SLICE;
-  let a_k = k0 + n % SLICE;
+  let k = k0 + n % SLICE;
   var v = 0.0;
-  if (row < numbers.m && a_k < numbers.k) {
-    v = a_at((item * numbers.m + row) * numbers.k + a_k);
+  if (row < numbers.m && k < numbers.k) {
+    v = a_at((item * numbers.m + row) * numbers.k + k);
   }
   a_slice[n % SLICE * STRIDE + n / SLICE] = v;
-
-  let transposed = numbers.transposed != 0u;
-  let col_in = select(n % TILE, n / SLICE, transposed);
-  let k_in = select(n / TILE, n % SLICE, transposed);
-  let col = col0 + col_in;
-  let b_k = k0 + k_in;
-  var w = 0.0;
-  if (col < numbers.n && b_k < numbers.k) {
-    w = b_at(item * numbers.b_step + select(b_k * numbers.n + col, col * numbers.k + b_k, transposed));
-  }
-  b_slice[k_in * STRIDE + col_in] = w;
 }
 
 fn multiply(kk: u32, y: u32, x: u32, block: ptr<function, array<vec4<f32>, 4>>) {
@@ -71,8 +61,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     for (var k0 = 0u; k0 < numbers.k; k0 += SLICE) {
       workgroupBarrier();
       for (var n = lid; n < TILE * SLICE; n += GROUP) {
-        load(n, item, row0, col0, k0);
+        load_a(n, item, row0, k0);
       }
+      load_b(lid, item, col0, k0);
       workgroupBarrier();
       for (var kk = 0u; kk < SLICE; kk += 4u) {
         multiply(kk, y, x, &block);

@@ -1,0 +1,72 @@
+"""A layer's experts on MLX's device: `airllm.backends.device.experts.Experts`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import mlx.core as mx
+
+from airllm.backends.device.experts import Router
+from tensor_ops_mlx.device_array import Array
+from tensor_ops_mlx.weights import Groups
+
+
+class Experts:
+    """The choice of the router, and products with the experts that it chooses."""
+
+    def __init__(self, ops: Any):
+        self._ops = ops
+
+    def choose(self, logits: Array, bias: Array | None, router: Router) -> tuple[Array, Array]:
+        """The chosen experts of rows of logits, and their weights, (rows, used) each, best first."""
+        x = logits.value
+        scores = mx.sigmoid(x) if router.scores == "sigmoid" else mx.softmax(x, axis=-1, precise=True)
+        wanted = scores if bias is None else scores + bias.value
+        if router.groups > 1:
+            wanted = _in_best_groups(wanted, router)
+        ids = mx.argsort(-wanted, axis=-1)[:, : router.used]
+        weights = mx.take_along_axis(scores, ids, axis=-1)
+        if router.normalize:
+            weights = weights / weights.sum(axis=-1, keepdims=True)
+        return Array(self._ops, ids), Array(self._ops, weights * router.scale)
+
+    def linear(self, x: Array, ids: Array, weight: Any, bias: Array | None = None) -> Array:
+        """x times the matrices of the chosen experts: (slots, n). x has a row for each token, or for each
+        slot; `weight` has the shape (experts, n, k), `bias` (experts, n).
+        """
+        rows, used = ids.shape
+        k = weight.shape[-1]
+        given, chosen = x.value.reshape(rows, -1, 1, k), ids.value
+        if isinstance(weight, Groups):
+            codes, scales, offsets = weight.parts
+            found = mx.gather_qmm(given, codes, scales, offsets, rhs_indices=chosen, **weight.options)
+        else:
+            found = _multiply(given, weight.value, chosen)
+        found = found.reshape(rows * used, -1)
+        if bias is not None:
+            found = found + bias.value[chosen.reshape(-1)]
+        return Array(self._ops, found)
+
+    def mix(self, results: Array, weights: Array) -> Array:
+        """The weighted sum (rows, n) of each token's results (slots, n)."""
+        by_row = results.value.reshape(*weights.shape, -1)
+        return Array(self._ops, (by_row * weights.value[..., None]).sum(axis=1))
+
+
+def _multiply(x: mx.array, weight: mx.array, ids: mx.array) -> mx.array:
+    """x (rows, used or 1, 1, k) times the matrices of floats with these ids. Halves are converted: of few
+    slots only the chosen ones.
+    """
+    if weight.dtype != mx.float32 and ids.size < len(weight):
+        return x @ weight[ids].astype(mx.float32).swapaxes(-1, -2)
+    return mx.gather_mm(x, weight.astype(mx.float32).swapaxes(-1, -2), rhs_indices=ids)
+
+
+def _in_best_groups(scores: mx.array, router: Router) -> mx.array:
+    """-inf outside the best groups. A group is as good as its two best experts."""
+    by_group = scores.reshape(len(scores), router.groups, -1)
+    best_two = mx.sort(by_group, axis=-1)[..., -2:].sum(axis=-1)
+    others = mx.argsort(-best_two, axis=-1)[:, router.groups_used :]
+    hidden = mx.full((*others.shape, by_group.shape[-1]), -math.inf)
+    return mx.put_along_axis(by_group, others[..., None], hidden, axis=1).reshape(scores.shape)

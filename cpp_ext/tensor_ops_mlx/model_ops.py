@@ -1,0 +1,259 @@
+"""The ops of a model whose weights, activations, keys and values stay on MLX's device.
+
+MLX computes nothing before a result is read: so the host waits once per token, for the logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from airllm.backends.device.device_ops import ELEMENTWISE
+from airllm.formats import Quantized
+from tensor_ops_mlx import operations
+from tensor_ops_mlx.device_array import Array, Kept, mlx_dtype
+from tensor_ops_mlx.experts import Experts
+from tensor_ops_mlx.runtime import device, driver, import_core, on_gpu
+from tensor_ops_mlx.weights import Groups, hold
+
+_INTO = "_into"
+_FLOATS = ("float32", "float16", "bfloat16")
+_FEW_ROWS = 4  # on a CPU, MLX multiplies more rows faster by the columns of a matrix
+_COMPILED = ("silu", "gelu", "swiglu", "geglu", "apply_rope")  # of one shape for all tokens
+
+
+class _Rows(NamedTuple):
+    """Some rows of a weight that lies with others in one array."""
+
+    whole: Any
+    start: int
+    stop: int
+
+
+class DeviceOps:
+    """Every op of `airllm.tensor_ops` that MLX has, as a method on `Array`s, by the names and rules of
+    `KernelBackend`. Weights may be `Groups`.
+    """
+
+    elementwise = ELEMENTWISE
+
+    def __init__(self) -> None:
+        from airllm.tensor_ops import OPS  # importing it earlier is circular: it may open this backend
+
+        import_core()
+        self._ops, self._label = OPS, device()
+        self._extensions: dict[str, Any] = {
+            "assign": self.assign,
+            "append": self.append,
+            "cached_attention": self._cached_attention,
+            "device_experts": Experts(self),
+            "start": self.start,
+        }
+        self._last: tuple[Any, ...] = (None, 0, None)  # what was multiplied last: x, its version, the weight
+        self._product: Any = None
+
+    def __repr__(self) -> str:
+        return f"<DeviceOps mlx: {self._label}>"
+
+    def name(self) -> str:
+        """The backend's name."""
+        return "mlx"
+
+    def device(self) -> str:
+        """The device it runs on, in one line."""
+        return self._label
+
+    def extension(self, name: str) -> Any:
+        """What it has for the decoder besides ops."""
+        return self._extensions.get(name)
+
+    def __getattr__(self, method: str) -> Callable:
+        name = method.removesuffix(_INTO)
+        if method.startswith("_") or name not in self._ops:
+            raise AttributeError(f"{self!r} has no op {method!r}")
+        if not hasattr(operations, name):
+            raise NotImplementedError(f"{name}: mlx has no kernel of it on its device")
+        call = partial(self._into if method != name else self.call, self._ops[name])
+        setattr(self, method, call)
+        return call
+
+    # ---- memory ----
+
+    def empty(self, shape: tuple[int, ...], dtype: Any = np.float32) -> Array:
+        """A new array of zeros."""
+        return self._keep(mx.zeros(tuple(shape), mlx_dtype(dtype)))
+
+    def _keep(self, value: mx.array) -> Array:
+        array = Array(self, value)
+        array.kept = Kept(value.nbytes, driver.counters)
+        return array
+
+    def to_device(self, array: Any) -> Any:
+        """A copy of a NumPy array, or of a Quantized, on the device, as `Groups` or floats."""
+        if isinstance(array, Quantized):
+            held = hold(array)
+            self._count(array.nbytes)
+            if isinstance(held, Groups):
+                return replace(held, kept=Kept(held.nbytes, driver.counters))
+            return self._keep(held)
+        self._count(array.nbytes)
+        return self._keep(mx.array(np.ascontiguousarray(array)))
+
+    def _count(self, uploaded: int) -> None:
+        driver.copied.add()
+        driver.counters.add(uploaded=uploaded)
+
+    def to_host(self, array: Array) -> np.ndarray:
+        """Wait for an array and copy it to host memory."""
+        value = array.value
+        is_bfloat16 = value.dtype == mx.bfloat16  # which NumPy's protocols lack
+        found = np.array(value.view(mx.uint16) if is_bfloat16 else value)
+        driver.counters.add(downloaded=found.nbytes, waits=1)
+        driver.copied.add()
+        return found.view(array.dtype)
+
+    def assign(self, to: Array, given: Any) -> None:
+        """`to[...] = given`: floats, converted to the dtype of `to`. TypeError for other dtypes."""
+        for each in (to, given) if isinstance(given, Array) else (to,):
+            if each.dtype.name not in _FLOATS:
+                found = f"assign: an array has dtype {each.dtype}"
+                raise TypeError(f"{found}, expected one of {', '.join(_FLOATS)}")
+        value = self._value(given).astype(mlx_dtype(to.dtype))
+        to.write(mx.broadcast_to(value, to.shape))
+
+    def _value(self, given: Any) -> Any:
+        """A value of MLX: of an array there, of one of the host, or of a number."""
+        if isinstance(given, Array):
+            return given.value
+        if isinstance(given, Groups) or given is None:
+            return given
+        given = np.asarray(given)
+        if given.ndim:
+            self._count(given.nbytes)
+        return mx.array(given)
+
+    # ---- ops ----
+
+    def combine(self, name: str, x: Any, y: Any = None, out: Array | None = None) -> Array:
+        """`np.add(x, y, out=out)` and its like, in float32."""
+        operands = [self._value(each).astype(mx.float32) for each in (x, y) if each is not None]
+        result = getattr(mx, name)(*operands)
+        if out is None:
+            return Array(self, result)
+        out.write(result)
+        return out
+
+    def call(self, op: Any, *given: Any, out: Any = None, **named: Any) -> Any:
+        """Run an op on arrays, with its own parameters; `out` is an array, or one for each result."""
+        names = (*(o.name for o in op.operands), *op.defaults)
+        arguments = dict(zip(names, given, strict=False)) | named
+        arrays = {o.name: self._operand(o, arguments.get(o.name)) for o in op.operands}
+        parameters = {n: arguments.get(n, default) for n, default in op.defaults.items()}
+        kernel = _kernel(op.name, tuple(parameters.items()), op.name in _COMPILED and on_gpu())
+        results = op.each(kernel(**{n: a for n, a in arrays.items() if a is not None}))
+        if out is None:
+            return op.one_or_all([Array(self, result) for result in results])
+        for target, result in zip(op.each(out), results, strict=True):
+            target.write(result.reshape(target.shape).astype(mlx_dtype(target.dtype)))
+        return out
+
+    def _into(self, op: Any, *given: Any, **named: Any) -> Any:
+        """`call` with the last argument as `out`, unless it is given by name; None: a new array."""
+        if "out" not in named:
+            *given, named["out"] = given  # type: ignore[assignment]
+        return self.call(op, *given, **named)
+
+    def _operand(self, operand: Any, given: Any) -> Any:
+        value = self._value(given)
+        return value.astype(mx.float32) if value is not None and operand.is_float else value
+
+    def rms_norm(self, x: Array, weight: Array, eps: float = 1e-6) -> Array:
+        """MLX's own norm."""
+        return Array(self, mx.fast.rms_norm(x.value, weight.value, eps))
+
+    def add_rms_norm(
+        self, x: Array, residual: Array, weight: Array, eps: float = 1e-6
+    ) -> tuple[Array, Array]:
+        """The sum, and its norm."""
+        total = self.combine("add", x, residual)
+        return total, self.rms_norm(total, weight, eps)
+
+    def linear(self, x: Array, weight: Any, bias: Any = None, out: Array | None = None) -> Array:
+        """The product. Of matrices that lie in one array, all are computed at once."""
+        if isinstance(weight, _Rows):
+            product = self._product_of(x, weight.whole)[..., weight.start : weight.stop]
+        else:
+            product = self._multiply(x.value, weight)
+        if bias is not None:
+            product = product + bias.value
+        if out is None:
+            return Array(self, product)
+        out.write(product)
+        return out
+
+    def _product_of(self, x: Array, whole: Any) -> mx.array:
+        """x times all matrices of a stack."""
+        last, version, weight = self._last
+        if last is not x or version != x.version or weight is not whole or not x.is_root:
+            self._last, self._product = (x, x.version, whole), self._multiply(x.value, whole)
+        return self._product
+
+    def _multiply(self, x: mx.array, weight: Any) -> mx.array:
+        """x @ weight^T, float32."""
+        few = x.size <= _FEW_ROWS * x.shape[-1] or on_gpu()
+        if isinstance(weight, Groups):
+            if few:
+                return mx.quantized_matmul(x, *weight.arrays, **weight.options)
+            return x @ mx.contiguous(weight.values().T)
+        values = weight.value.astype(mx.float32)
+        return x @ (values.T if few else mx.contiguous(values.T))
+
+    def embedding(self, ids: Any, table: Any) -> Array:
+        """Rows of a table, float32."""
+        rows = table[self._value(ids)] if isinstance(table, Groups) else table.value[self._value(ids)]
+        return Array(self, rows.values() if isinstance(rows, Groups) else rows.astype(mx.float32))
+
+    # ---- for the decoder ----
+
+    def append(self, kept: Array, start: int, keys: Array, values: Array) -> None:
+        """Write the keys and values (tokens, heads, d) of new tokens to a layer of a cache."""
+        self._last, self._product = (None, 0, None), None
+        new = mx.stack([keys.value, values.value]).swapaxes(1, 2)
+        kept[:, :, start : start + new.shape[2]].write(new.astype(mlx_dtype(kept.dtype)))
+
+    def _cached_attention(
+        self, q: Array, cache: Array, length: int, out: Array, origin: int = 0, **options: Any
+    ) -> None:
+        """Attend from the last tokens to the first `length` of a layer's keys and values."""
+        keys, values = cache[:, :, :length]
+        self.attention(q, keys, values, causal=True, out=out, **options)
+
+    def start(self, array: Array) -> None:
+        """Start computing an array. Does not wait."""
+        mx.async_eval(array.value)
+
+    def stack(self, parts: Sequence[Any]) -> list[Any]:
+        """Matrices of one format and row length in one array, or vectors."""
+        if parts[0].ndim == 1:
+            return [self.to_device(each) for each in parts]
+        data = [each.data if isinstance(each, Quantized) else np.asarray(each) for each in parts]
+        joined: Any = np.concatenate(data)
+        whole = self.to_device(Quantized(joined, parts[0].format) if _is_stored(parts[0]) else joined)
+        stops = np.cumsum([len(each) for each in data]).tolist()
+        return [_Rows(whole, a, b) for a, b in zip([0, *stops], stops, strict=False)]
+
+
+def _is_stored(weight: Any) -> bool:
+    return isinstance(weight, Quantized)
+
+
+@lru_cache(maxsize=1000)
+def _kernel(name: str, parameters: tuple, compiled: bool) -> Callable:
+    """The op with its parameters; compiled, which fuses it, for a GPU."""
+    kernel = partial(getattr(operations, name), **dict(parameters))
+    return mx.compile(kernel) if compiled else kernel

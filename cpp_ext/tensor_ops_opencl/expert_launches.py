@@ -1,0 +1,62 @@
+"""The launches of a layer's experts: their choice, their products, and the sum of their results."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from airllm.backends.device.launch_plan import ceil_div, is_quantized
+from tensor_ops_opencl.launches import SHARES, SHORT, VECTORS_ON_CPU, Launch, Plan
+
+_GROUP, _MOST_GROUPS = 64, 2**20
+
+
+def plan(
+    op: str,
+    arrays: Mapping[str, Any],
+    outs: Mapping[str, Any],
+    numbers: Mapping[str, Any],
+    form: str,
+    units: int,
+) -> Plan:
+    """One of "choose_experts", "linear_experts" and "mix_experts"."""
+    planned = {"choose_experts": _choose, "linear_experts": _linear, "mix_experts": _mix}[op]
+    return Plan((planned(arrays, outs, numbers, form, units),))
+
+
+def _choose(
+    arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int
+) -> Launch:
+    rows, experts = arrays["logits"].shape
+    sizes = (
+        np.uint64(n) for n in (rows, experts, numbers["used"], numbers["groups"], numbers["groups_used"])
+    )
+    kinds = np.uint32(numbers["sigmoid"]), np.uint32(numbers["normalize"]), np.float32(numbers["scale"])
+    memory = ("logits", "bias" if "bias" in arrays else None, "ids", "weights")
+    group = 1 if form == "cpu" else _GROUP
+    return Launch("experts", "choose_experts", (*memory, *sizes, *kinds), min(rows, _MOST_GROUPS), group)
+
+
+def _linear(
+    arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int
+) -> Launch:
+    weight = arrays["weight"]
+    name = weight.format if is_quantized(weight) else SHORT[weight.dtype.name]
+    _, n, k = weight.shape
+    slots = outs["out"].shape[0]
+    sizes = (np.uint64(each) for each in (slots, numbers["shared"], n, k))
+    arguments = ("x", "ids", "weight", "bias" if "bias" in arrays else None, "out", *sizes)
+    family, kernel, tasks = f"experts.{name}", f"linear_experts_{name}", slots * ceil_div(n, 2)
+    if form == "gpu":
+        return Launch(family, kernel, arguments, min(tasks, _MOST_GROUPS), _GROUP)
+    if name in VECTORS_ON_CPU and k % 32 == 0:
+        return Launch(family, f"cpu_{kernel}", arguments, min(n, SHARES * units))
+    return Launch(family, kernel, arguments, min(tasks, SHARES * units))
+
+
+def _mix(arrays: Mapping[str, Any], outs: Any, numbers: Any, form: str, units: int) -> Launch:
+    used, (rows, n) = arrays["weights"].shape[1], outs["out"].shape
+    arguments = ("results", "weights", "out", *(np.uint64(each) for each in (rows, used, n)))
+    group = 1 if form == "cpu" else _GROUP
+    groups = min(ceil_div(rows * n, 256), 4 * units) if form == "cpu" else ceil_div(rows * n, group)
+    return Launch("experts", "mix_experts", arguments, min(groups, _MOST_GROUPS), group)

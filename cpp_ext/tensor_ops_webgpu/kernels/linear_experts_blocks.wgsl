@@ -1,0 +1,43 @@
+// linear_experts.wgsl for b of blocks that are read as words. LANES invocations take a row of b together,
+// 32 values at a time.
+const COLUMNS = GROUP / LANES;
+
+var<workgroup> parts: array<f32, GROUP>;
+
+// The sum of column `lane` of this group.
+fn column(lane: u32) -> f32 {
+  var sum = 0.0;
+  for (var j = 0u; j < LANES; j++) {
+    sum += parts[lane * LANES + j];
+  }
+  return sum;
+}
+
+@compute @workgroup_size(GROUP)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups: vec3<u32>,
+        @builtin(local_invocation_index) lid: u32) {
+  let units = numbers.k / 32u;
+  let tasks = (numbers.n + COLUMNS - 1u) / COLUMNS;
+  for (var task = group.x; task < numbers.slots * tasks; task += groups.x) {
+    let slot = task / tasks;
+    let first = task % tasks * COLUMNS;
+    let expert = ids_words[slot] * numbers.n;
+    let start = slot / numbers.shared_by * numbers.k;
+    let col = first + lid / LANES;
+    var sum = 0.0;
+    if (col < numbers.n) {
+      for (var unit = lid % LANES; unit < units; unit += LANES) {
+        sum += product((expert + col) * units + unit, start + unit * 32u);
+      }
+    }
+    workgroupBarrier();
+    parts[lid] = sum;
+    workgroupBarrier();
+    let out = first + 2u * lid;
+    if (lid < COLUMNS / 2u && out < numbers.n) {
+      let bias = expert + out;
+      let pair = vec2<f32>(column(2u * lid) + bias_at(bias), column(2u * lid + 1u) + bias_at(bias + 1u));
+      put_out(slot * numbers.n + out, pair.x, pair.y, numbers.n - out);
+    }
+  }
+}

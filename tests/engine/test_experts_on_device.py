@@ -1,0 +1,231 @@
+"""Experts on a device: the router's choice, products with the chosen experts, and whole models."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from airllm import PersistentKernel
+from airllm.backends import registry
+from airllm.backends.device.experts import MOST_EXPERTS, Router
+from airllm.engine import decoder
+from airllm.formats import Quantized
+from tests.support import device_models, tiny_gguf
+from tests.support.device_models import agree, counts, open_engine, running
+from tests.support.stored import blocks
+from tests.support.tiny_models import AS_GGUF, DATA, SHORT, reference, texts
+
+TEXTS = texts()
+WITH_EXPERTS = ("moe", "mixtral", "gpt_oss", "minimax")
+FILES = [name for name in AS_GGUF if any(part in name for part in WITH_EXPERTS)]
+ROUTER = Router(8, 2, "softmax", 1, 1, True, 1.0)
+ROUTERS = (
+    ROUTER,
+    ROUTER._replace(experts=300, used=9, normalize=False, scale=2.5),
+    ROUTER._replace(experts=64, used=6, scores="sigmoid", groups=8, groups_used=3),
+)
+backend = device_models.backend
+
+
+@dataclasses.dataclass
+class Layer:
+    """What the decoder asks of a layer when it chooses experts."""
+
+    config: object
+    weights: dict
+
+    def __getitem__(self, name):
+        return self.weights[name]
+
+    def get(self, name):
+        return self.weights.get(name)
+
+
+class Identity:
+    """Ops whose product is the input: the logits themselves."""
+
+    @staticmethod
+    def linear(x, weight, bias=None):
+        return x
+
+    @staticmethod
+    def softmax(x):
+        e = np.exp(x - x.max(axis=-1, keepdims=True))
+        return e / e.sum(axis=-1, keepdims=True)
+
+
+@dataclasses.dataclass
+class Config:
+    """The fields of a ModelConfig that the choice depends on."""
+
+    expert_scores: str
+    experts_used: int
+    expert_groups: int
+    expert_groups_used: int
+    normalize_experts: bool
+    expert_scale: float
+    selection_bias: bool
+
+
+def definition(logits: np.ndarray, bias, router: Router):
+    """What the decoder chooses in host memory."""
+    sizes = router.scores, router.used, router.groups, router.groups_used, router.normalize, router.scale
+    config = Config(*sizes, bias is not None)
+    weights = {"experts.router": None, "experts.selection_bias": bias}
+    return decoder._route(Identity, logits, Layer(config, weights))
+
+
+@pytest.fixture
+def ops(backend):
+    return registry.open_backend(backend).module.device_ops()
+
+
+@pytest.mark.parametrize("biased", (False, True))
+@pytest.mark.parametrize("router", ROUTERS, ids=lambda router: f"{router.used}of{router.experts}")
+def test_the_choice_is_the_decoders(router, biased, ops):
+    """Of equal scores the first expert is chosen, on MLX any."""
+    rng = np.random.default_rng(3)
+    logits = rng.standard_normal((5, router.experts), np.float32)
+    if ops.name() != "mlx":
+        logits[2, 1::2] = logits[2, ::2]
+    bias = rng.standard_normal(router.experts, np.float32) / 4 if biased else None
+    given = None if bias is None else ops.to_device(bias)
+    ids, weights = ops.extension("device_experts").choose(ops.to_device(logits), given, router)
+    chosen, wanted = definition(logits, bias, router)
+    np.testing.assert_array_equal(ids.numpy(), chosen)
+    np.testing.assert_allclose(weights.numpy(), wanted, rtol=3e-6)
+
+
+def test_an_expert_is_chosen_even_if_no_score_is_a_number(ops):
+    logits = np.full((2, 8), np.nan, np.float32)
+    ids, weights = ops.extension("device_experts").choose(ops.to_device(logits), None, ROUTER)
+    assert np.isin(ids.numpy(), range(8)).all() and np.isnan(weights.numpy()).all()
+
+
+def test_too_many_experts_for_the_kernels_are_named():
+    ops = registry.open_backend(running("opencl")).module.device_ops()
+    router = ROUTER._replace(experts=MOST_EXPERTS + 1)
+    with pytest.raises(NotImplementedError, match="uses 2 of 1025, expected at most 64 of 1024 on a device"):
+        ops.extension("device_experts").choose(ops.empty((1, router.experts)), None, router)
+
+
+def weights_of(name: str, shape: tuple[int, int, int]):
+    """Weights of experts, as stored, and their values in float64."""
+    if name in ("float32", "float16", "bfloat16"):
+        stored = np.random.default_rng(5).standard_normal(shape).astype(np.dtype(name))
+        return stored, stored.astype(np.float64)
+    flat = blocks(name, (shape[0] * shape[1], shape[2]), largest=0.5)
+    stored = Quantized(flat.data.reshape(*shape[:2], -1), name)
+    return stored, stored.dequantize().astype(np.float64)
+
+
+def check_products(ops, name: str, k: int) -> None:
+    """Of rows of tokens and of slots, with and without a bias; n is odd."""
+    rng = np.random.default_rng(4)
+    stored, exact = weights_of(name, (5, 7, k))
+    there, experts = ops.to_device(stored), ops.extension("device_experts")
+    chosen = np.array([[4, 0], [1, 1], [3, 4]], np.int32)
+    bias = rng.standard_normal((5, 7), np.float32)
+    rounded = 1e-3 if ops.name() == "mlx" and not hasattr(there, "parts") else 3e-6
+    for x, given in ((3, bias), (6, None)):
+        x = rng.standard_normal((x, k), np.float32)
+        slots = np.repeat(x, 6 // len(x), axis=0).astype(np.float64)
+        wanted = np.einsum("sk,snk->sn", slots, exact[chosen.reshape(-1)])
+        wanted += 0 if given is None else given[chosen.reshape(-1)]
+        moved = None if given is None else ops.to_device(given)
+        found = experts.linear(ops.to_device(x), ops.to_device(chosen), there, moved).numpy()
+        assert np.abs(found - wanted).max() <= rounded * np.abs(exact).max() * np.sqrt(k) * 3
+        weights = rng.standard_normal((3, 2), np.float32)
+        mixed = experts.mix(ops.to_device(wanted.astype(np.float32)), ops.to_device(weights)).numpy()
+        exactly = (weights[..., None] * wanted.reshape(3, 2, -1)).sum(axis=1)
+        np.testing.assert_allclose(mixed, exactly, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(("name", "k"), (
+    ("float32", 40), ("bfloat16", 64), ("q4_0", 96), ("q8_0", 64), ("q4_1", 64), ("q6_k", 512), ("mxfp4", 64),
+))  # fmt: skip
+def test_products_are_those_of_the_chosen_experts(name, k, ops):
+    check_products(ops, name, k)
+
+
+def test_those_of_the_kernels_of_gpus_too(kernels_of_gpus):
+    ops = registry.open_backend("opencl").module.device_ops()
+    check_products(ops, "q4_0", 96)
+    logits = np.random.default_rng(3).standard_normal((5, 64), np.float32)
+    ids, weights = ops.extension("device_experts").choose(ops.to_device(logits), None, ROUTERS[2])
+    chosen, wanted = definition(logits, None, ROUTERS[2])
+    np.testing.assert_array_equal(ids.numpy(), chosen)
+    np.testing.assert_allclose(weights.numpy(), wanted, rtol=3e-6)
+
+
+@pytest.fixture
+def kernels_of_gpus():
+    """OpenCL's kernels of GPUs, on the device in use."""
+    opencl = pytest.importorskip("tensor_ops_opencl")
+    running("opencl")
+    label = next((each for each in opencl.variants() if "gpu kernels" in each), None)
+    if label is None:
+        pytest.skip("no device runs both forms of the kernels")
+    opencl.select(label)
+    yield
+    opencl.select(None)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_logits_of_models_in_blocks_are_those_of_transformers(name, backend, tmp_path):
+    path = tiny_gguf.write_gguf(name, tmp_path / "tiny.gguf", "blocks")
+    wanted = reference(name, "blocks")[1]
+    with open_engine(path, backend) as engine:
+        agree(engine.forward(TEXTS[1][:-3], cache := engine.new_cache()), wanted[-4])
+        agree(np.stack([engine.forward([token], cache) for token in TEXTS[1][-3:]]), wanted[-3:])
+
+
+def test_a_token_waits_once_and_nothing_of_the_experts_crosses(backend):
+    """Router, choice, gate, up, activation, down and their sum take the place of three launches. The rows of
+    the embedding are converted from bfloat16.
+    """
+    with open_engine(DATA / "mixtral", backend) as engine:
+        engine.forward(TEXTS[1][:-3], cache := engine.new_cache())
+        start = counts(backend)
+        logits = engine.forward([TEXTS[1][-3]], cache)
+        spent = counts(backend) - start
+        assert 0 < spent.uploaded <= 4096
+        assert spent.downloaded == logits.nbytes and spent.waits == 1
+        assert spent.launches <= 13 * engine.config.layers + 4
+
+
+@pytest.mark.parametrize("name", ("qwen2_moe", "gpt_oss"))
+def test_the_persistent_kernel_and_kept_prompts(name, backend):
+    wanted = reference(name)[0]
+    kernel = PersistentKernel(model=DATA / name, backend=backend, cache_dtype="f32").compile()
+    try:
+        found = [kernel.prefill(TEXTS[0][:SHORT]), *map(kernel.step, TEXTS[0][SHORT : SHORT + 3])]
+        agree(np.stack(found), wanted[SHORT - 1 : SHORT + 3])
+    finally:
+        kernel.close()
+    with open_engine(DATA / name, backend) as engine:
+        engine.forward(TEXTS[0][:SHORT], kept := engine.new_cache())
+        other = engine.new_cache()
+        other.copy_prefix(kept, SHORT - 4)
+        agree(engine.forward(TEXTS[0][SHORT - 4 : SHORT], other), wanted[SHORT - 1])
+
+
+def test_compute_in_float32_uses_the_experts_of_the_device(backend):
+    with open_engine(DATA / "mixtral", backend, compute="float32") as engine:
+        agree(engine.forward(TEXTS[1]), reference("mixtral")[1][-1])
+
+
+def test_experts_in_several_formats_stay_in_host_memory(backend, monkeypatch):
+    """A device has the matrices of a layer's experts in one array."""
+    from airllm.memory.layers import Experts
+
+    def look_up(self, number):
+        found = plain(self, number)
+        return found | {"up": found["up"].astype(np.float16)} if number == 1 else found
+
+    plain = Experts.look_up
+    monkeypatch.setattr(Experts, "look_up", look_up)
+    with open_engine(DATA / "mixtral", backend, there=False) as engine:
+        found = engine.model.why_not_on_device
+        assert found == "experts of layer 0 have bfloat16 and float16: a device takes one format"
+        assert np.isfinite(engine.forward(TEXTS[1])).all()

@@ -1,0 +1,48 @@
+"""Whole models on a device, for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from airllm.backends import registry
+from airllm.backends.device.counters import Counts
+from airllm.layer_engine import LayerWiseInferenceEngine
+from tests.support.environment import REQUIRED
+
+BACKENDS = ("opencl", "webgpu", "mlx")  # those that keep models on their device
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    """The name of a backend that keeps models on its device."""
+    return running(request.param)
+
+
+def running(name: str) -> str:
+    """The backend, which runs here; else the test is skipped, or fails if the backend is required."""
+    if why_not := registry.open_backend(name).why_not:
+        assert name not in REQUIRED, why_not
+        pytest.skip(why_not)
+    return name
+
+
+def open_engine(path: Path, backend: str, there: bool = True, **options: Any) -> LayerWiseInferenceEngine:
+    """An engine whose model is on the device, or not."""
+    engine = LayerWiseInferenceEngine(path, backend=backend, **{"cache_dtype": "f32", **options})
+    assert bool(engine.model.on_device) == there, engine.model.why_not_on_device
+    return engine
+
+
+def counts(backend: str) -> Counts:
+    """What a backend has done so far."""
+    return registry.open_backend(backend).module.counters.read()
+
+
+def agree(found: np.ndarray, wanted: np.ndarray) -> None:
+    """Assert that logits are those wanted."""
+    assert found.shape == wanted.shape and found.dtype == np.float32
+    assert np.abs(found - wanted).max() <= 2e-4 * np.ptp(wanted)
