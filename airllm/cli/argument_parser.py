@@ -367,4 +367,22 @@ def _add_engine(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         help="dtype of keys and values; default: f16",
     )
     engine.add_argument("--max-memory", metavar="SIZE", help="maximum memory of the model, such as 512MB")
+    engine.add_argument(
+        "--device-memory",
+        metavar="SIZE",
+        help="maximum memory on the device of a backend that keeps models there, such as 4GB; default: what "
+        "is free",
+    )
+    engine.add_argument(
+        "--gpu-layers",
+        type=int,
+        metavar="N",
+        help="how many layers stay on the device; default: as many as fit",
+    )
+    engine.add_argument(
+        "--offload",
+        choices=("auto", "split", "stream"),
+        help="the other layers run on the processor (split), or are uploaded in each pass (stream); default: "
+        "split with --gpu-layers, else what is faster, as measured",
+    )
     return engine

@@ -28,7 +28,10 @@ _SAMPLING = (
     "temperature", "top_k", "top_p", "min_p",
     "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
 )  # fmt: skip
-_ENGINE = ("backend", "threads", "compute", "context", "cache_dtype", "max_memory", "speculative")
+_ENGINE = (
+    "backend", "threads", "compute", "context", "cache_dtype", "max_memory", "speculative",
+    "device_memory", "gpu_layers", "offload",
+)  # fmt: skip
 # Default sampling if neither the command line nor the model's files specify it.
 _DRAWN: dict[str, dict[str, Any]] = {"generate": {}, "chat": {"temperature": 0.7, "top_p": 0.95}}
 

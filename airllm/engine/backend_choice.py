@@ -34,6 +34,7 @@ from airllm.engine.speed import Speed
 from airllm.files import smollm2
 from airllm.files.open_weights import open_weights
 from airllm.formats import Quantized
+from airllm.memory.device_plan import DeviceOptions
 
 LONGEST = 3.0  # seconds: after devices have taken this long, no other device is tried
 KEPT = 100  # most models with a kept result
@@ -57,6 +58,7 @@ class Opening:
     max_memory: int | None = None
     context: int | None = None
     cache_dtype: str = "f16"
+    device: DeviceOptions = DeviceOptions()
 
     def ops(self, backend: KernelBackend) -> Any:
         """The ops of a backend, as the engine uses them."""
@@ -64,7 +66,8 @@ class Opening:
 
     def model(self, backend: KernelBackend) -> Model:
         """Open the model on these ops."""
-        return Model(self.path, self.ops(backend), self.max_memory, self.context, self.cache_dtype)
+        given = (self.max_memory, self.context, self.cache_dtype)
+        return Model(self.path, self.ops(backend), *given, device=self.device)
 
     def speed(self, name: str, best: float = 0.0) -> Speed:
         """The model's speed on a backend: see `speed.measure_speed`."""
@@ -174,7 +177,7 @@ def _key(opening: Opening, devices: Sequence[str], host: str) -> str:
         vars(machine),
         [(name, _version(name)) for name in devices],
         _shape(opening.path),
-        (opening.exact, opening.cache_dtype, budget),
+        (opening.exact, opening.cache_dtype, budget, opening.device),
     )
     return hashlib.sha256(repr(known).encode()).hexdigest()[:32]
 

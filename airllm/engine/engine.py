@@ -31,6 +31,7 @@ from airllm.engine.scheduling.requests import Limits
 from airllm.engine.scheduling.scheduler import Scheduler
 from airllm.extras import require_extra
 from airllm.memory.cache_layout import dtype_named
+from airllm.memory.device_plan import DeviceOptions
 from airllm.memory.estimate import MemoryEstimate, parse_size
 from airllm.memory.kv_cache import Cache, check_context, token_id
 from airllm.memory.kv_cache_factory import CacheFactory
@@ -76,6 +77,14 @@ class LayerWiseInferenceEngine:
         draft_model: The GGUF file or the folder of a smaller model with the same tokenizer, which guesses
             too. It runs on the same backend.
 
+        device_memory: Bytes, or a text, of the device's memory for this model, where the backend keeps models
+            on its device ("opencl", "webgpu"). None: what is free there. If it is less than the model needs,
+            only some layers stay there.
+        gpu_layers: How many layers stay on the device. None: as many as fit.
+        offload: What happens to the other layers. "split": they are the first ones and run on the processor,
+            with their keys and values. "stream": they are uploaded in each pass, each while the one before is
+            computed. "auto": "split" with gpu_layers, else what is faster, as measured.
+
     Model files are memory-mapped: do not change them while the engine is open. Truncating one ends the
     process (SIGBUS). To replace one, rename the new file over it. `statistics` describes the last text.
 
@@ -97,6 +106,9 @@ class LayerWiseInferenceEngine:
         threads: int | None = None,
         speculative: bool | None = None,
         draft_model: str | PathLike[str] | None = None,
+        device_memory: int | str | None = None,
+        gpu_layers: int | None = None,
+        offload: str = "auto",
     ):
         if draft_model is not None and speculative is False:
             raise ValueError(f"draft_model has value {draft_model!r}, expected None with speculative=False")
@@ -107,7 +119,9 @@ class LayerWiseInferenceEngine:
         self.path = Path(path)
         self.cache_dtype = dtype_named(cache_dtype)
         limit = None if max_memory is None else parse_size(max_memory)
-        opening = Opening(path, compute != "stored", limit, context, self.cache_dtype)
+        room = None if device_memory is None else parse_size(device_memory, "device_memory")
+        device = DeviceOptions(room, gpu_layers, offload)
+        opening = Opening(path, compute != "stored", limit, context, self.cache_dtype, device)
         self.backend_choice = choose_backend(opening, backend)
         self.backend = init_backend(self.backend_choice.name)
         if threads is not None:

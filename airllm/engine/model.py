@@ -16,6 +16,7 @@ from airllm.architectures.tensor_names import NamedTensors
 from airllm.engine.decoder import Angles, Rows, decoder_layers, unpacks_cache
 from airllm.engine.exact_ops import ExactOps
 from airllm.engine.native_decode import BoundStep, FusedLayers, FusedStep
+from airllm.engine.offload import Offload, host_ops
 from airllm.engine.parallel.tensor_parallel import Processes, Shard
 from airllm.engine.pass_rows import Progress, angles_of, rows_of
 from airllm.engine.placement import OnDevice, Weights, all_movable, why_not_on_device
@@ -24,6 +25,7 @@ from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels, passes
 from airllm.files.open_weights import open_weights
 from airllm.memory.available import memory_limit
 from airllm.memory.cache_layout import layer_values
+from airllm.memory.device_plan import DeviceOptions
 from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
 from airllm.memory.fingerprint import fingerprint
 from airllm.memory.interleaved_copies import InterleavedCopies
@@ -54,7 +56,9 @@ class Model:
         context: int | None = None,
         cache_dtype: str = "f16",
         processes: Processes | None = None,
+        device: DeviceOptions = DeviceOptions(),  # noqa: B008  # frozen
     ):
+        self._device_options = device
         with ExitStack() as undo:
             self.weights = undo.enter_context(open_weights(path))
             self.config = config_of(self.weights)
@@ -86,12 +90,22 @@ class Model:
         self.layers, self.output = copies.replace(self.layers, self.output)
         self.residency.fill(copies.pieces(self.layers, self.output))
 
+    def _lay_out_first(self, ops: Any, count: int) -> None:
+        """Bring the first layers into memory, which alone are not on a device."""
+        interleave, formats = ops.extension("interleave"), ops.extension("interleaved_formats")
+        if interleave and formats:
+            copies = InterleavedCopies(self._tensors, interleave, formats)
+            self.layers = [*copies.replace_layers(self.layers[:count]), *self.layers[count:]]
+
     def use(self, ops: Any) -> None:
         """Run on these ops from now on, with their native layers and step or their device, if they can."""
-        self.ops = ops
+        self.ops = self.host_ops = ops
         self.on_device = self._move(ops)
+        if self.on_device and not self.on_device.embeds:
+            self.host_ops = host_ops(ops)
+            self._lay_out_first(self.host_ops, self.on_device.plan.first)
         self._row_ops: dict[RowKernels, Any] = {}
-        self.fused = FusedLayers(ops, self.layers, self.residency.whole)
+        self.fused = FusedLayers(self.host_ops, self.layers, self.residency.whole)
         ends = (self.embedding, self.output_norm, self.output)
         self.step = FusedStep(ops, self.fused, self.config, *ends)
         self._bound: WeakKeyDictionary[Cache, BoundStep] = WeakKeyDictionary()
@@ -104,14 +118,23 @@ class Model:
             given, experts, self.residency.whole, bool(self.shard), self._cache_dtype
         )
         if self.why_not_on_device:
+            self._refuse_options()
             return None
-        there = given.extension("device_ops")()
         weights = Weights(self.layers, self.embedding, self.output_norm, self.output)
+        there = given.extension("device_ops")()
+        place = (self.residency.context, self._cache_dtype, self._device_options)
         try:
-            return OnDevice(ExactOps(there) if isinstance(ops, ExactOps) else there, there, weights)
+            return Offload(ops, there, weights, *place).open()
         except NotImplementedError as error:
             self.why_not_on_device = str(error)
             return None
+
+    def _refuse_options(self) -> None:
+        """ValueError for options of a device where the model is on none."""
+        if (of := self._device_options).given:
+            name = "device_memory" if of.memory else "gpu_layers" if of.layers is not None else "offload"
+            value = of.memory or of.layers or of.offload
+            raise ValueError(f"{name} has value {value!r}, expected None: {self.why_not_on_device}")
 
     @cached_property
     def fingerprint(self) -> str:
@@ -151,7 +174,7 @@ class Model:
 
     def _ops_for(self, kernels: RowKernels | None) -> Any:
         if kernels is None:
-            return self.ops
+            return self.host_ops
         if kernels not in self._row_ops:
             self._row_ops[kernels] = RowOps(self.ops, kernels, self.ops.extension("rows_as_stored"))
         return self._row_ops[kernels]
@@ -172,20 +195,36 @@ class Model:
         angles = self._begin(rows, outputs)
         ids = [token for sequence in tokens for token in sequence]
         if self.on_device and all_movable(caches):
-            *_, x = self.on_device.run_layers(ids, angles, rows)
+            before = self._before_device(ids, angles, rows)
+            for state in self.on_device.run_layers(ids, angles, rows, before):
+                x = state  # only the last: each takes memory of the device
         else:
             x = self._forward_on_host(ids, angles, rows, kernels)
         for part, sequence in zip(rows, tokens, strict=True):
             part.cache.extend(sequence)
         return [part.of(x) for part in rows]
 
+    def _before_device(self, ids: list[int], angles: list[Angles], rows: list[Rows]) -> np.ndarray | None:
+        """The states that the layers on the device begin with, unless they begin with ids."""
+        assert self.on_device
+        if self.on_device.embeds:
+            return None
+        return self._forward_on_host(ids, angles, rows, None, self.on_device.plan.first)
+
     def _forward_on_host(
-        self, ids: list[int], angles: list[Angles], rows: list[Rows], kernels: RowKernels | None
+        self,
+        ids: list[int],
+        angles: list[Angles],
+        rows: list[Rows],
+        kernels: RowKernels | None,
+        count: int | None = None,
     ) -> np.ndarray:
+        """The states after the first `count` layers; None: after all."""
         x = self._embed(ids)
         fused = self._is_fused(rows, kernels)
         ops = self._ops_for(kernels)
-        for some in self.residency.layer_parts():
+        for part in self.residency.layer_parts():
+            some = slice(part.start, part.stop if count is None else min(part.stop, count))
             if fused:
                 self.fused.run(x, angles, rows, only=some)
             else:
@@ -272,7 +311,8 @@ class Model:
         rows = rows_of([[token]], [cache])
         angles = self._begin(rows)
         if self.on_device and all_movable([cache]):
-            yield from self.on_device.run_layers([token], angles, rows)
+            before = self._before_device([token], angles, rows)
+            yield from self.on_device.run_layers([token], angles, rows, before)
             return
         x = self._embed([token])
         fused, ops = self._is_fused(rows, None), self._ops_for(self.kernels_of(1))
@@ -420,5 +460,5 @@ class Model:
         ids = np.array(tokens, np.int64)
         x = np.empty((len(ids), self.config.width), np.float32)
         for start, stop in self.residency.embedding_parts(len(ids)):
-            x[start:stop] = self.ops.embedding(ids[start:stop], self.embedding)
+            x[start:stop] = self.host_ops.embedding(ids[start:stop], self.embedding)
         return x if self.config.embedding_scale == 1 else x * np.float32(self.config.embedding_scale)

@@ -25,22 +25,43 @@ def why_dtype_not_movable(dtype: str) -> str:
     return "devices have no kernels that write q8_0" if dtype.lower() == "q8_0" else ""
 
 
-def move_cache(cache: Cache, on_device: Any, tokens: int) -> None:
-    """Keep a cache's keys and values on a device, a `DeviceOps`, with room for `tokens` more. What it has
-    goes there once.
+def move_cache(cache: Cache, on_device: Any, tokens: int, first: int = 0) -> None:
+    """Keep a cache's keys and values of the layers from `first` on a device, a `DeviceOps`, with room for
+    `tokens` more. What it has goes there once.
     """
-    for layer in (each for part in cache.layout.parts for each in part.layers):
+    for layer in _layers(cache, first):
         kept: Any = cache.layer(layer).both
         rows = cache.length - cache.dropped_of(layer)
-        on_host = isinstance(kept, np.ndarray)
-        if on_host or kept.shape[2] < min(rows + tokens, cache.room_of(layer)):
+        if isinstance(kept, np.ndarray) or kept.shape[2] < min(rows + tokens, cache.room_of(layer)):
             cache.put_layer(layer, _larger(kept, on_device, rows, tokens, cache.room_of(layer)))
+
+
+def device_bytes(cache: Cache, first: int, tokens: int) -> int:
+    """Bytes of these layers on a device, once there is room for `tokens` more; 0 tokens: what is there."""
+    total = 0
+    for layer in _layers(cache, first):
+        kept: Any = cache.layer(layer).both
+        there = not isinstance(kept, np.ndarray)
+        rows, most = cache.length - cache.dropped_of(layer), cache.room_of(layer)
+        grows = tokens and not (there and kept.shape[2] >= min(rows + tokens, most))
+        if there or tokens:
+            total += kept[:, :, :1].nbytes * (_room(rows, tokens, most) if grows else kept.shape[2])
+    return total
+
+
+def _layers(cache: Cache, first: int) -> list[int]:
+    return [layer for part in cache.layout.parts for layer in part.layers if layer >= first]
 
 
 def _larger(kept: Any, on_device: Any, rows: int, tokens: int, most: int) -> Any:
     """An array on the device that begins with the first `rows` of these, with room for more than `tokens`."""
-    room = min(most, -(-max(rows + tokens, rows * 3 // 2) // _STEP) * _STEP)
+    room = _room(rows, tokens, most)
     larger = on_device.empty((*kept.shape[:2], room, kept.shape[3]), kept.dtype)
     if rows:
         larger[:, :, :rows] = kept[:, :, :rows]
     return larger
+
+
+def _room(rows: int, tokens: int, most: int) -> int:
+    """The tokens that a new array has room for: more than `tokens` after these `rows`."""
+    return min(most, -(-max(rows + tokens, rows * 3 // 2) // _STEP) * _STEP)
