@@ -368,6 +368,13 @@ def _add_engine(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     )
     engine.add_argument("--max-memory", metavar="SIZE", help="maximum memory of the model, such as 512MB")
     engine.add_argument(
+        "--fallback-backend",
+        dest="fallback_backends",
+        action="append",
+        metavar="NAME",
+        help="a backend that goes on with the text if a device fails; repeatable",
+    )
+    engine.add_argument(
         "--device-memory",
         metavar="SIZE",
         help="maximum memory on the device of a backend that keeps models there, such as 4GB; default: what "

@@ -30,7 +30,7 @@ _SAMPLING = (
 )  # fmt: skip
 _ENGINE = (
     "backend", "threads", "compute", "context", "cache_dtype", "max_memory", "speculative",
-    "device_memory", "gpu_layers", "offload",
+    "device_memory", "gpu_layers", "offload", "fallback_backends",
 )  # fmt: skip
 # Default sampling if neither the command line nor the model's files specify it.
 _DRAWN: dict[str, dict[str, Any]] = {"generate": {}, "chat": {"temperature": 0.7, "top_p": 0.95}}

@@ -59,6 +59,7 @@ class Opening:
     context: int | None = None
     cache_dtype: str = "f16"
     device: DeviceOptions = DeviceOptions()
+    fallback_backends: tuple[str, ...] = ()
 
     def ops(self, backend: KernelBackend) -> Any:
         """The ops of a backend, as the engine uses them."""
@@ -67,7 +68,7 @@ class Opening:
     def model(self, backend: KernelBackend) -> Model:
         """Open the model on these ops."""
         given = (self.max_memory, self.context, self.cache_dtype)
-        return Model(self.path, self.ops(backend), *given, device=self.device)
+        return Model(self.path, self.ops(backend), *given, None, self.device, self.fallback_backends)
 
     def speed(self, name: str, best: float = 0.0) -> Speed:
         """The model's speed on a backend: see `speed.measure_speed`."""
@@ -75,14 +76,16 @@ class Opening:
             return speed.measure_speed(model, self.cache_dtype, best)
 
 
-def choose_backend(opening: Opening, backend: str = "auto") -> EngineBackend:
-    """The backend for a model: `backend` if that is a name, which must run here; else the configured name;
-    else the fastest of the order.
+def choose_backend(
+    opening: Opening, backend: str = "auto", fallback_backends: Sequence[str] = ()
+) -> EngineBackend:
+    """The backend for a model: `backend` if that is a name, or the first of `fallback_backends`, which must
+    run here; else the configured name; else the fastest of the order.
     """
     now = registry.choice()
     if backend != "auto" or now.named:
         why = "asked for by name" if backend != "auto" else now.why
-        return EngineBackend(init_backend(backend).name(), why)
+        return EngineBackend(init_backend(backend, fallback_backends).name(), why)
     if now.backend.name in config_schema.on_processor():
         return EngineBackend(now.backend.name, "the first that runs in the order; no device comes before it")
     host, devices = _host(now), [name for name in _before_host(now) if name not in now.passed_over]

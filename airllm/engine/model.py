@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from os import PathLike
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from airllm.architectures import config_of
 from airllm.architectures.tensor_names import NamedTensors
+from airllm.backends.device.faults import DeviceFault
 from airllm.engine.decoder import Angles, Rows, decoder_layers, unpacks_cache
 from airllm.engine.exact_ops import ExactOps
+from airllm.engine.fallback import Fallbacks, leave_device
 from airllm.engine.native_decode import BoundStep, FusedLayers, FusedStep
 from airllm.engine.offload import Offload, host_ops
 from airllm.engine.parallel.tensor_parallel import Processes, Shard
@@ -34,6 +36,7 @@ from airllm.memory.layers import open_norm, open_table
 from airllm.memory.residency import Residency, open_layers, residency
 from airllm.progress import OnProgress
 
+T = TypeVar("T")
 _BOUND = 256  # tokens that one BoundStep is prepared for
 
 
@@ -57,8 +60,9 @@ class Model:
         cache_dtype: str = "f16",
         processes: Processes | None = None,
         device: DeviceOptions = DeviceOptions(),  # noqa: B008  # frozen
+        fallback_backends: Sequence[str] = (),
     ):
-        self._device_options = device
+        self._device_options, self._fallbacks = device, Fallbacks(fallback_backends)
         with ExitStack() as undo:
             self.weights = undo.enter_context(open_weights(path))
             self.config = config_of(self.weights)
@@ -78,7 +82,10 @@ class Model:
                 self.layers = [self.shard.layer(layer) for layer in self.layers]
                 self.output, self.config = self.shard.output(self.output), self.shard.config
             self._lay_out(ops)
-            self.use(ops)
+            try:
+                self.use(ops)
+            except DeviceFault as fault:
+                self._fall_back(fault)
             undo.pop_all()
 
     def _lay_out(self, ops: Any) -> None:
@@ -135,6 +142,42 @@ class Model:
             name = "device_memory" if of.memory else "gpu_layers" if of.layers is not None else "offload"
             value = of.memory or of.layers or of.offload
             raise ValueError(f"{name} has value {value!r}, expected None: {self.why_not_on_device}")
+
+    @property
+    def backend(self) -> Any:
+        """The backend that it runs on now."""
+        return self.ops.backend if isinstance(self.ops, ExactOps) else self.ops
+
+    # ---- faults ----
+
+    def _fall_back(self, fault: DeviceFault) -> None:
+        """Run on the next backend from now on. Raises the fault if there is none."""
+        ops = self._fallbacks.next_ops(fault, self.ops)
+        self._device_options = DeviceOptions()
+        try:
+            self._lay_out(ops)
+            self.use(ops)
+        except DeviceFault as another:
+            self._fall_back(another)
+
+    def _with_fallback(self, caches: Sequence[Cache], call: Callable[[], T]) -> T:
+        """The result of a call that computes next tokens of these sequences. If the device fails meanwhile,
+        another backend computes it again, after the tokens that all sequences had before.
+        """
+        if not (self.on_device and self._fallbacks):
+            return call()
+        before = [(cache, list(cache.tokens)) for cache in caches]
+        try:
+            return call()
+        except DeviceFault as fault:
+            there = {cache: list(cache.tokens) for cache in self.on_device.caches()} | dict(before)
+            self.on_device.close()
+            lost = [(cache, leave_device(cache, tokens, fault)) for cache, tokens in there.items()]
+            self._fall_back(fault)
+            for cache, tokens in lost:
+                if tokens:
+                    self.run([tokens], [cache])
+        return self._with_fallback(caches, call)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -254,6 +297,18 @@ class Model:
         before each round.
         """
         wholes = prompts if prompts is not None else [0] * len(batch)
+        return self._with_fallback(
+            caches, lambda: self._run(batch, caches, all_positions, on_progress, wholes)
+        )
+
+    def _run(
+        self,
+        batch: Sequence[list[int]],
+        caches: Sequence[Cache],
+        all_positions: bool,
+        on_progress: OnProgress | None,
+        wholes: Sequence[int],
+    ) -> list[np.ndarray]:
         pending = [self.pending(*each) for each in zip(batch, caches, wholes, strict=True)]
         lengths = [max(len(p), len(b), whole) for p, b, whole in zip(pending, batch, wholes, strict=True)]
         alike: dict[RowKernels | None, list[int]] = {}
@@ -331,6 +386,9 @@ class Model:
         Runs as native calls, from tokens to logits, if the backend has one and all weights are resident. Each
         takes as many rows as it can.
         """
+        return self._with_fallback(caches, lambda: self._decode(tokens, caches))
+
+    def _decode(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[np.ndarray]:
         if len(tokens) == 1 and len(tokens[0]) == 1:
             logits = self._next(tokens[0][0], caches[0])
             if logits is not None:
@@ -358,6 +416,9 @@ class Model:
 
         For at most one token more than `most_drafted`, they have the bits that a pass for each token gives.
         """
+        return self._with_fallback([cache], lambda: self._verify(tokens, cache))
+
+    def _verify(self, tokens: list[int], cache: Cache) -> np.ndarray:
         rows = rows_of([tokens], [cache])
         if self.residency.whole and self.step.supports(rows):
             return self._run_step([tokens], rows, all_rows=True)

@@ -59,10 +59,19 @@ class OnDevice:
             self._embedding = move(weights.embedding) if there else None
             self.layers = place_layers(weights.layers, self.plan, move, on_device)
 
+    def caches(self) -> list[Cache]:
+        """The sequences whose keys and values are there."""
+        return [cache for cache in self._caches if cache.on_device()]
+
     @property
     def embeds(self) -> bool:
         """Whether `run_layers` begins with ids, not with hidden states."""
         return self._embedding is not None
+
+    def close(self) -> None:
+        """Free the memory of the weights."""
+        self.layers = []
+        self._norm = self._output = self._embedding = None
 
     @contextmanager
     def _faults(self) -> Iterator[None]:

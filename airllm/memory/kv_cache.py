@@ -292,12 +292,19 @@ class Cache:
         """The layers whose keys and values are in arrays on a device: `put_layer`."""
         return [i for i, layer in self._of_layer.items() if not isinstance(layer.keys, np.ndarray)]
 
-    def leave_device(self) -> list[int]:
-        """Drop all tokens, and keep those that come in host memory. Returns the tokens."""
-        tokens = list(self.tokens)
+    def leave_device(self) -> None:
+        """Drop all tokens, and keep those that come in host memory."""
         self.truncate(0)
         self._of_layer = self._host_views()
-        return tokens
+
+    def fetch_layers(self) -> None:
+        """Bring keys and values that are on a device to host memory, and keep them there."""
+        there, views = self.on_device(), self._host_views()
+        for layer in there:
+            kept, rows = self.layer(layer), self.length - self.dropped_of(layer)
+            np.copyto(views[layer].keys[:, :rows], np.asarray(kept.keys[:, :rows]))
+            np.copyto(views[layer].values[:, :rows], np.asarray(kept.values[:, :rows]))
+        self._of_layer = views
 
     def _copy_layers(self, other: Cache, length: int) -> None:
         """Copy layer by layer, each where it is."""

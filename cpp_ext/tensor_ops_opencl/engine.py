@@ -127,6 +127,13 @@ def program(context: Any, device: Any, form: str) -> Program:
         return _program(context, device, form)
 
 
+def forget_engines() -> None:
+    """Open devices anew from now on: one was lost."""
+    with _opening:
+        _engine.cache_clear()
+        _program.cache_clear()
+
+
 def engine(device: Device) -> Engine:
     """Open a device, once."""
     with _opening:

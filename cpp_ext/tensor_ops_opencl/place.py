@@ -12,15 +12,15 @@ from airllm.backends.device.fused_ops import FusedOps
 from airllm.backends.devices import host_memory
 from tensor_ops_opencl import tensor_launches
 from tensor_ops_opencl.devices import driver
-from tensor_ops_opencl.engine import Engine, NotCompiled, engine
+from tensor_ops_opencl.engine import Engine, NotCompiled, engine, forget_engines
 from tensor_ops_opencl.kernel_text import stored_formats
 from tensor_ops_opencl.launches import KERNELS, SHARES, Call, Plan, plan_of
 from tensor_ops_opencl.selection import choice
 
 _GROUP, _MOST_GROUPS = 256, 2**16
 _LARGE = 1 << 22  # bytes: the pool rounds sizes up, and keeps what is freed
-# CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_OUT_OF_HOST_MEMORY
-_NO_MEMORY = (-4, -5, -6)
+# CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_OUT_OF_HOST_MEMORY, CL_INVALID_BUFFER_SIZE
+_NO_MEMORY = (-4, -5, -6, -61)
 
 
 class OpenCLPlace:
@@ -127,7 +127,10 @@ class OpenCLPlace:
             return COMPILE
         if not isinstance(error, cl.Error):
             return ""
-        return MEMORY if error.code in _NO_MEMORY else LOST
+        if error.code in _NO_MEMORY:
+            return MEMORY
+        forget_engines()
+        return LOST
 
     def plan(self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], outs: Any) -> Plan:
         form, units = self._program.form, self._program.compute_units

@@ -298,6 +298,12 @@ def _engine(device: Device) -> Engine:
     return Engine(device)
 
 
+def forget_engines() -> None:
+    """Open devices anew from now on: one was lost."""
+    with _opening:
+        _engine.cache_clear()
+
+
 def engine(device: Device) -> Engine:
     """Open a device, once."""
     with _opening:

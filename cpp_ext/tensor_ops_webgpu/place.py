@@ -15,7 +15,7 @@ from airllm.backends.device.fused_ops import FusedOps
 from airllm.backends.devices import host_memory
 from tensor_ops_webgpu import tensor_launches
 from tensor_ops_webgpu.devices import driver
-from tensor_ops_webgpu.engine import Block, Engine, NotCompiled, engine
+from tensor_ops_webgpu.engine import Block, Engine, NotCompiled, engine, forget_engines
 from tensor_ops_webgpu.kernel_text import stored_formats
 from tensor_ops_webgpu.launches import KERNELS, Call, Launch, Plan, has_blocks_32, plan_of
 from tensor_ops_webgpu.selection import choice
@@ -115,7 +115,10 @@ class WebGPUPlace:
             return COMPILE
         if isinstance(error, wgpu.GPUOutOfMemoryError):
             return MEMORY
-        return LOST if isinstance(error, wgpu.GPUError) or _tells_of_loss(error) else ""
+        if not isinstance(error, wgpu.GPUError) and not _tells_of_loss(error):
+            return ""
+        forget_engines()
+        return LOST
 
     # ---- kernels ----
 

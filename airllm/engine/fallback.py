@@ -1,0 +1,55 @@
+"""What a model does when its device fails: another backend goes on, with the sequences that there are."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from airllm.backends import config, registry
+from airllm.backends.api.kernel_backend import KernelBackend
+from airllm.backends.device.faults import MEMORY, DeviceFault
+from airllm.engine.exact_ops import ExactOps
+from airllm.memory.kv_cache import Cache
+
+
+class BackendFallback(UserWarning):
+    """A device failed, and another backend goes on."""
+
+
+class Fallbacks:
+    """The backends that go on after a device has failed, in order. ValueError for an unknown name."""
+
+    def __init__(self, names: Sequence[str]):
+        self._names = [config.canonical_name(name) for name in names]
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def next_ops(self, fault: DeviceFault, ops: Any) -> Any:
+        """The ops of the next backend that runs here, exact if `ops` are. Raises the fault if there is none.
+        Warns with BackendFallback.
+        """
+        failed = (ops.backend if isinstance(ops, ExactOps) else ops).name()
+        while self._names:
+            opened = registry.open_backend(self._names.pop(0))
+            if opened.why_not or opened.name == failed:
+                continue
+            found = KernelBackend(opened.name)
+            warnings.warn(f"{opened.name} goes on: {fault}", BackendFallback, 2)
+            return ExactOps(found) if isinstance(ops, ExactOps) else found
+        raise fault
+
+
+def leave_device(cache: Cache, tokens: list[int], fault: DeviceFault) -> list[int]:
+    """Keep a cache in host memory from now on, with these of its tokens. Returns those that must be computed
+    again: none if the device still gives keys and values back, which it may if it only lacks memory.
+    """
+    if fault.kind == MEMORY and cache.cut(len(tokens)) == len(tokens) <= cache.length:
+        cache.truncate(len(tokens))
+        with suppress(Exception):  # a driver may raise anything
+            cache.fetch_layers()
+            return []
+    cache.leave_device()
+    return tokens
