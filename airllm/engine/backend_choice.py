@@ -1,8 +1,9 @@
 """Chooses the backend that an engine runs a model on.
 
 A named backend is kept. If the automatic order begins with a device, the device may still be slower for a
-model, because its weights go to the device for every token. So this module times some layers on each device
-of the order and on the processor, and takes the fastest. It keeps the result in the cache folder. If the
+model. So this module compares what a token takes on each device of the order and on the processor, and takes
+the fastest. Of a device that keeps models, it predicts that from the device's bandwidth and the cost of its
+launches (`device_speed.py`); elsewhere it times some layers. It keeps the result in the cache folder. If the
 order begins with `cpp` or `python`, it measures nothing.
 """
 
@@ -28,6 +29,7 @@ from airllm.backends import (
 )
 from airllm.backends.api.kernel_backend import KernelBackend, init_backend
 from airllm.engine import speed
+from airllm.engine.device_speed import predict_speed
 from airllm.engine.exact_ops import ExactOps
 from airllm.engine.model import Model
 from airllm.engine.speed import Speed
@@ -69,6 +71,12 @@ class Opening:
         """Open the model on these ops."""
         given = (self.max_memory, self.context, self.cache_dtype)
         return Model(self.path, self.ops(backend), *given, None, self.device, self.fallback_backends)
+
+    def predict(self, name: str, host: Speed) -> Speed | None:
+        """The model's speed on a device that would keep it; None if it has to be measured."""
+        if self.exact or self.max_memory is not None:
+            return None
+        return predict_speed(self.path, name, self.context, self.cache_dtype, self.device, host)
 
     def speed(self, name: str, best: float = 0.0) -> Speed:
         """The model's speed on a backend: see `speed.measure_speed`."""
@@ -143,16 +151,17 @@ def _measure_speeds(opening: Opening, devices: Sequence[str], host: str) -> dict
         if (taken := speed.clock() - started) > LONGEST:
             found[name] = Speed(0, why_not=f"not tried, the devices before it took {taken:.0f} s")
         else:
-            found[name] = _try_device(opening, name, max(each.tokens_per_second for each in found.values()))
+            best = max(each.tokens_per_second for each in found.values())
+            found[name] = _try_device(opening, name, found[host], best)
     return found
 
 
-def _try_device(opening: Opening, name: str, best: float) -> Speed:
+def _try_device(opening: Opening, name: str, host: Speed, best: float) -> Speed:
     """The speed on a device, or the reason why the model does not run there."""
     if name != registry.get_backend() and (reason := registry.why_passed_over(name)):
         return Speed(0, why_not=reason)
     try:
-        return opening.speed(name, best)
+        return opening.predict(name, host) or opening.speed(name, best)
     except Exception as error:  # a driver may raise anything
         return Speed(0, why_not=f"cannot run this model: {registry.reason_of(name, error)}")
 

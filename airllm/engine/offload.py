@@ -82,9 +82,13 @@ class Offload:
         """Put the model there by the best plan. Raises MemoryBudgetError, DeviceFault, or NotImplementedError
         that names what the device cannot do.
         """
-        plans = plan_device(self._sizes(), self._options, self._device.free_memory)
+        plans = self.plans()
         plan = plans[0] if len(plans) == 1 else self._faster(plans)
         return OnDevice(self._ops_there, self._device, self.weights, plan)
+
+    def plans(self) -> list[DevicePlan]:
+        """The plans that fit into the device. Raises MemoryBudgetError if none does."""
+        return plan_device(self._sizes(), self._options, self._device.free_memory)
 
     def _sizes(self) -> DeviceSizes:
         layers, w = self.weights.layers, self.weights
