@@ -74,7 +74,9 @@ def _expected_errors() -> tuple[type[Exception], ...]:
 
     # a module that a broken configuration kept from being imported cannot have raised its error
     budget = sys.modules.get("airllm.memory.budget")
-    errors = (budget.MemoryBudgetError,) if budget else ()
+    errors: tuple[type[Exception], ...] = (budget.MemoryBudgetError,) if budget else ()
+    faults = sys.modules.get("airllm.backends.device.faults")
+    errors += (faults.DeviceFault,) if faults else ()
     return Refused, ModelFileError, *errors, ConfigError, OSError, ImportError
 
 

@@ -50,17 +50,27 @@ def predict_speed(
     ops = KernelBackend(name)
     with open_weights(path) as file:
         tensors = NamedTensors(file, config_of(file))
-        layers = open_layers(tensors)
+        weights = _open(tensors)
         whole = memory_limit(tensors, None, context, cache_dtype) is None
-        if why_not_on_device(ops, any(layer.experts for layer in layers), whole, cache_dtype=cache_dtype):
+        experts = any(layer.experts for layer in weights.layers)
+        if why_not_on_device(ops, experts, whole, cache_dtype=cache_dtype):
             return None
-        weights = _weights(tensors, layers)
         there = ops.extension("device_ops")()
         most = context or min(tensors.config.context, CONTEXT)
         plans = Offload(ops, there, weights, most, cache_dtype, options).plans()
-        cost = cost_of(name, there, list(_bytes_by_format(layers, weights.output)))
+        cost = cost_of(name, there, list(_bytes_by_format(weights.layers, weights.output)))
         speeds = [_speed_of(plan, weights, cost, host) for plan in plans]
         return max(speeds, key=lambda each: each.tokens_per_second)
+
+
+def plans_of(path: str | PathLike[str], ops: KernelBackend) -> list[DevicePlan]:
+    """The plans by which a model fits into the device of `ops`, with an engine's default settings. Raises
+    MemoryBudgetError if it does not.
+    """
+    with open_weights(path) as file:
+        tensors = NamedTensors(file, config_of(file))
+        there, context = ops.extension("device_ops")(), min(tensors.config.context, CONTEXT)
+        return Offload(ops, there, _open(tensors), context, "f16", DeviceOptions()).plans()
 
 
 def cost_of(name: str, there: Any, formats: Sequence[str]) -> DeviceCost:
@@ -73,7 +83,8 @@ def cost_of(name: str, there: Any, formats: Sequence[str]) -> DeviceCost:
     return measure_cost(there, registry.open_backend(name).device, formats)
 
 
-def _weights(tensors: NamedTensors, layers: list[Layer]) -> Weights:
+def _open(tensors: NamedTensors) -> Weights:
+    layers = open_layers(tensors)
     embedding = open_table(tensors, "token_embedding")
     output = embedding if tensors.config.tied_embeddings else open_table(tensors, "output")
     return Weights(layers, embedding, open_norm(tensors, "output_norm"), output)

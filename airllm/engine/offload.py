@@ -17,13 +17,14 @@ import numpy as np
 from airllm.architectures.model_config import ModelConfig
 from airllm.backends import config_schema, registry
 from airllm.backends.api.kernel_backend import KernelBackend
+from airllm.backends.device.faults import MEMORY, DeviceFault
 from airllm.backends.device.staging import why_not_streamed
 from airllm.engine.decoder import Angles, Rows, decoder_layers
 from airllm.engine.exact_ops import ExactOps
 from airllm.engine.native_decode import FusedLayers
 from airllm.engine.placed_layers import staging_bytes
 from airllm.engine.placement import OnDevice, Weights
-from airllm.memory.budget import CHUNK
+from airllm.memory.budget import CHUNK, MemoryBudgetError
 from airllm.memory.cache_layout import CacheLayout
 from airllm.memory.device_plan import (
     SPLIT,
@@ -82,7 +83,12 @@ class Offload:
         """Put the model there by the best plan. Raises MemoryBudgetError, DeviceFault, or NotImplementedError
         that names what the device cannot do.
         """
-        plans = self.plans()
+        try:
+            plans = self.plans()
+        except MemoryBudgetError as error:
+            if self._options.given:
+                raise
+            raise DeviceFault(MEMORY, self._device.place.label, str(error)) from error
         plan = plans[0] if len(plans) == 1 else self._faster(plans)
         return OnDevice(self._ops_there, self._device, self.weights, plan)
 

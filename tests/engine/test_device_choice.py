@@ -1,6 +1,7 @@
 """What a token costs on a device that keeps models: predicted by bandwidth and launches."""
 
 import json
+import re
 import time
 
 import pytest
@@ -96,6 +97,23 @@ def test_info_shows_the_table_and_the_reason(backend, in_order, monkeypatch, cap
     assert lines[at + 1].split()[0] == "cpp" and lines[at + 1].endswith(" tokens/s")
     assert lines[at + 2].split()[0] == backend
     assert "tokens/s predicted: " in lines[at + 2] and "read there, 27 launches of 1e-06 us" in lines[at + 2]
+
+
+def test_info_says_how_many_layers_fit_into_what_is_free(backend, in_order, monkeypatch, capsys):
+    monkeypatch.setenv("AIRLLM_BACKEND", backend)
+    tensor_ops.reload_backend()
+    place = type(registry.open_backend(backend).module.device_ops().place)
+
+    def arrays(free: int) -> str:
+        monkeypatch.setattr(place, "free_memory", lambda self: free)
+        assert commands.main(["info", str(MODEL)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return next(line for line in lines if line.startswith("Arrays:"))
+
+    short = arrays(10_000)
+    assert "there is too little memory on the device: 9375 bytes of the device are free, expected" in short
+    least = int(re.search(r"at least (\d+)", short)[1])
+    assert re.match(r"Arrays:      \d of 3 layers stay on the device, ", arrays(least * 16 // 15 + 99))
 
 
 def test_a_device_is_measured_within_half_a_second(backend):

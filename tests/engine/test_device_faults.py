@@ -1,5 +1,6 @@
 """A device that fails while a model is on it: what the error says, and that another backend goes on."""
 
+import re
 import threading
 import warnings
 from pathlib import Path
@@ -10,6 +11,7 @@ from environment import REQUIRED
 
 from airllm.backends import registry
 from airllm.backends.device.faults import COMPILE, LOST, MEMORY, DeviceFault
+from airllm.cli import commands
 from airllm.engine.fallback import BackendFallback
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support.tiny_models import DATA, reference, texts
@@ -219,6 +221,21 @@ def test_memory_that_another_program_takes_is_a_fault_of_the_driver(backend):
         with pytest.raises(Exception, match="INVALID_BUFFER_SIZE") as found:
             device.memory(1 << 50)
         assert device.fault(found.value).kind == MEMORY
+
+
+def test_memory_that_another_program_has_taken_before(backend, monkeypatch, capsys):
+    """A named backend says so; with fallbacks, the model opens on another one. The command prints a line."""
+    place = type(registry.open_backend(backend).module.device_ops().place)
+    monkeypatch.setattr(place, "free_memory", lambda self: 20_000)
+    with pytest.raises(DeviceFault, match=SAYS[MEMORY]) as found:
+        open_engine("llama3", backend)
+    assert "18750 bytes of the device are free, expected at least " in str(found.value)
+    with pytest.warns(BackendFallback, match="cpp goes on: "):
+        engine = LayerWiseInferenceEngine(DATA / "llama3", backend=backend, fallback_backends=["cpp"])
+    with engine:
+        assert engine.backend.name() == "cpp"
+    assert commands.main(["profile", str(DATA / "llama3"), "--backend", backend]) == 1
+    assert re.match("airllm: .* has no memory left: 18750 bytes", capsys.readouterr().err)
 
 
 def test_names_of_fallbacks_are_checked_at_once(backend):
