@@ -46,7 +46,8 @@ def leave_device(cache: Cache, tokens: list[int], fault: DeviceFault) -> list[in
     """Keep a cache in host memory from now on, with these of its tokens. Returns those that must be computed
     again: none if the device still gives keys and values back, which it may if it only lacks memory.
     """
-    if fault.kind == MEMORY and cache.cut(len(tokens)) == len(tokens) <= cache.length:
+    in_file = type(cache) is not Cache
+    if (fault.kind == MEMORY or in_file) and cache.cut(len(tokens)) == len(tokens) <= cache.length:
         cache.truncate(len(tokens))
         with suppress(Exception):  # a driver may raise anything
             cache.fetch_layers()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -60,7 +60,7 @@ class Cache:
         if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a huge page spans many heads and would make them all resident
             self._map.madvise(mmap.MADV_NOHUGEPAGE)
         self.arrays = self._map_arrays()
-        self._of_layer = self._host_views()
+        self._of_layer = self.host_layers()
         self._states = self._map_states()
         self._now = 0  # which of the two recurrent states is that after the last token
 
@@ -75,7 +75,8 @@ class Cache:
             found.append(tuple(arrays))
         return found
 
-    def _host_views(self) -> dict[int, LayerCache]:
+    def host_layers(self) -> dict[int, LayerCache]:
+        """The layers as they are in host memory, also of those that are on a device."""
         return {
             layer: self._views(part, arrays, place)
             for part, arrays in zip(self.layout.parts, self.arrays, strict=True)
@@ -237,11 +238,15 @@ class Cache:
 
     def _drop(self, dropped: int) -> None:
         """Drop tokens of the layers with a window, so that they lack the first `dropped`."""
-        kept, before = self.length - dropped, dropped - self.dropped
-        for layer in self._of_layer.values():
-            for run in (*layer.keys, *layer.values) if layer.is_ring else ():
-                run[:kept] = run[before : before + kept]
+        self._move_runs([layer for layer in self._of_layer.values() if layer.is_ring], dropped)
         self.dropped = dropped
+
+    def _move_runs(self, layers: Iterable[LayerCache], dropped: int) -> None:
+        """Move the last tokens of these layers to the front."""
+        kept, before = self.length - dropped, dropped - self.dropped
+        for layer in layers:
+            for run in (*layer.keys, *layer.values):
+                run[:kept] = run[before : before + kept]
 
     def _may_lack(self, dropped: int, length: int) -> bool:
         """Whether layers with a window may lack the first `dropped` of `length` tokens."""
@@ -295,11 +300,11 @@ class Cache:
     def leave_device(self) -> None:
         """Drop all tokens, and keep those that come in host memory."""
         self.truncate(0)
-        self._of_layer = self._host_views()
+        self._of_layer = self.host_layers()
 
     def fetch_layers(self) -> None:
         """Bring keys and values that are on a device to host memory, and keep them there."""
-        there, views = self.on_device(), self._host_views()
+        there, views = self.on_device(), self.host_layers()
         for layer in there:
             kept, rows = self.layer(layer), self.length - self.dropped_of(layer)
             np.copyto(views[layer].keys[:, :rows], np.asarray(kept.keys[:, :rows]))

@@ -119,6 +119,22 @@ def test_another_backend_goes_on_with_all_tokens(form, method, after, kind, back
         agree(engine.forward(TEXTS[1][11:], other), wanted[-1])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sequence_in_a_file_goes_on_from_there(kind, backend, tmp_path):
+    """What the file has is not computed again."""
+    wanted = reference("llama3")[1]
+    with open_engine("llama3", backend, fallback_backends=["cpp"], kv_cache_dir=tmp_path) as engine:
+        engine.forward(TEXTS[1][:9], cache := engine.new_cache("one"))
+        Failing(place_of(engine), "run", 5, error_of(backend, kind))
+        rows = []
+        forward = engine.model.forward
+        engine.model.forward = lambda tokens, *rest: rows.append(len(tokens[0])) or forward(tokens, *rest)
+        with pytest.warns(BackendFallback):
+            agree(engine.forward(TEXTS[1][9:10], cache), wanted[9])
+        assert max(rows) == 1
+        agree(engine.forward(TEXTS[1][10:], cache), wanted[-1])
+
+
 def test_windows_batches_and_all_positions_go_on():
     """On OpenCL alone: llvmpipe takes seconds for prompts."""
     if why_not := registry.open_backend("opencl").why_not:
