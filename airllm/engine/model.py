@@ -27,12 +27,13 @@ from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels, passes
 from airllm.files.open_weights import open_weights
 from airllm.memory.available import memory_limit
 from airllm.memory.cache_layout import layer_values
-from airllm.memory.device_plan import DeviceOptions
+from airllm.memory.device_plan import SPLIT, DeviceOptions
 from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
 from airllm.memory.fingerprint import fingerprint
 from airllm.memory.interleaved_copies import InterleavedCopies
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import open_norm, open_table
+from airllm.memory.passing import Passing
 from airllm.memory.residency import Residency, open_layers, residency
 from airllm.progress import OnProgress
 
@@ -75,8 +76,8 @@ class Model:
             self._cache_dtype = cache_dtype
             unpacked = isinstance(ops, ExactOps), unpacks_cache(ops, cache_dtype)
             limit = memory_limit(tensors, max_memory, context, cache_dtype, share=bool(processes))
-            self.residency = residency(tensors, layers, limit, context, cache_dtype, *unpacked)
-            self.layers = self.residency.layers
+            self._on_host = residency(tensors, layers, limit, context, cache_dtype, *unpacked)
+            self.residency, self.layers = self._on_host, self._on_host.layers
             self.shard = Shard(self.config, processes) if processes else None
             if self.shard:
                 self.layers = [self.shard.layer(layer) for layer in self.layers]
@@ -107,6 +108,7 @@ class Model:
     def use(self, ops: Any) -> None:
         """Run on these ops from now on, with their native layers and step or their device, if they can."""
         self.ops = self.host_ops = ops
+        self.residency = self._on_host
         self.on_device = self._move(ops)
         if self.on_device and not self.on_device.embeds:
             self.host_ops = host_ops(ops)
@@ -121,20 +123,33 @@ class Model:
         """The model on the device of these ops; None if it stays in host memory: `why_not_on_device`."""
         given = ops.backend if isinstance(ops, ExactOps) else ops
         experts = any(layer.experts for layer in self.layers)
+        passing = self._passing(given)
         self.why_not_on_device = why_not_on_device(
-            given, experts, self.residency.whole, bool(self.shard), self._cache_dtype
+            given, experts, self.residency.whole or bool(passing), bool(self.shard), self._cache_dtype
         )
         if self.why_not_on_device:
             self._refuse_options()
             return None
         weights = Weights(self.layers, self.embedding, self.output_norm, self.output)
         there = given.extension("device_ops")()
-        place = (self.residency.context, self._cache_dtype, self._device_options)
+        place = (self.residency.context, self._cache_dtype, self._device_options, passing)
         try:
-            return Offload(ops, there, weights, *place).open()
+            found = Offload(ops, there, weights, *place).open()
         except NotImplementedError as error:
             self.why_not_on_device = str(error)
             return None
+        self.residency = passing or self.residency
+        return found
+
+    def _passing(self, ops: Any) -> Passing | None:
+        """Host memory that weights pass through on their way to a device, if it has a budget with room for
+        that.
+        """
+        limit = self._on_host.limit
+        if limit is None or ops.extension("device_ops") is None or self._device_options.offload == SPLIT:
+            return None
+        passing = Passing(self._tensors, self.layers, limit, self._on_host.context)
+        return passing if passing.needed <= limit.nbytes else None
 
     def _refuse_options(self) -> None:
         """ValueError for options of a device where the model is on none."""
@@ -153,7 +168,7 @@ class Model:
     def _fall_back(self, fault: DeviceFault) -> None:
         """Run on the next backend from now on. Raises the fault if there is none."""
         ops = self._fallbacks.next_ops(fault, self.ops)
-        self._device_options = DeviceOptions()
+        self._device_options, self.residency = DeviceOptions(), self._on_host
         try:
             self._lay_out(ops)
             self.use(ops)
@@ -203,6 +218,7 @@ class Model:
         """Close the file, and free what is on a device."""
         self.on_device = None
         self.residency.close()
+        self._on_host.close()
         self.weights.close()
 
     def kernels_of(self, tokens: int) -> RowKernels | None:

@@ -37,6 +37,7 @@ from airllm.memory.device_plan import (
 )
 from airllm.memory.estimate import activation_bytes
 from airllm.memory.kv_cache import Cache
+from airllm.memory.passing import Passing
 
 _ENOUGH, _MOST = 0.05, 9  # seconds and repetitions of each measurement
 _TOGETHER = 8  # layers that a device computes before the host waits for it
@@ -55,7 +56,8 @@ def host_ops(ops: Any) -> Any:
 class Offload:
     """A model that goes to a device: its weights, the ops there and on the host, what the user said of it.
 
-    `context`: the most tokens of a sequence, `cache_dtype`: of its keys and values.
+    `context`: the most tokens of a sequence, `cache_dtype`: of its keys and values. `host`: the memory that
+    weights pass through, if it has a budget.
     """
 
     def __init__(
@@ -66,10 +68,12 @@ class Offload:
         context: int,
         cache_dtype: str,
         options: DeviceOptions,
+        host: Passing | None = None,
     ):
         self.ops, self._device, self.weights = ops, on_device, weights
         self._config: ModelConfig = weights.layers[0].config
         self._context, self._dtype, self._options = context, cache_dtype, options
+        self._host = host
 
     @property
     def _exact(self) -> bool:
@@ -90,11 +94,16 @@ class Offload:
                 raise
             raise DeviceFault(MEMORY, self._device.place.label, str(error)) from error
         plan = plans[0] if len(plans) == 1 else self._faster(plans)
-        return OnDevice(self._ops_there, self._device, self.weights, plan)
+        return OnDevice(self._ops_there, self._device, self.weights, plan, self._host)
 
     def plans(self) -> list[DevicePlan]:
-        """The plans that fit into the device. Raises MemoryBudgetError if none does."""
-        return plan_device(self._sizes(), self._options, self._device.free_memory)
+        """The plans that fit into the device. Raises MemoryBudgetError if none does. Within a budget of host
+        memory, no layer is computed there.
+        """
+        options = self._options
+        if self._host:
+            options = dataclasses.replace(options, offload=STREAM)
+        return plan_device(self._sizes(), options, self._device.free_memory)
 
     def _sizes(self) -> DeviceSizes:
         layers, w = self.weights.layers, self.weights

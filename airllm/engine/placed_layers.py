@@ -11,6 +11,7 @@ from airllm.files.weight_file import Stored
 from airllm.formats import Quantized
 from airllm.memory.device_plan import DevicePlan, is_matrix
 from airllm.memory.layers import Layer
+from airllm.memory.passing import Passing
 
 # Matrices of one input, which a device multiplies together.
 _STACKS = (
@@ -62,13 +63,33 @@ class _Streamed:
         self._staging.leave(self._place)
 
 
+class _Numbered:
+    """The host memory of some layers, which are numbered from 0."""
+
+    def __init__(self, host: Passing, layers: Sequence[int]):
+        self._host, self._layers = host, layers
+
+    def expect(self, layer: int) -> None:
+        self._host.expect(self._layers[layer])
+
+    def leave(self, layer: int) -> None:
+        self._host.leave(self._layers[layer])
+
+
 def place_layers(
-    layers: Sequence[Layer], plan: DevicePlan, move: Callable[[Any], Any], on_device: Any
+    layers: Sequence[Layer],
+    plan: DevicePlan,
+    move: Callable[[Any], Any],
+    on_device: Any,
+    host: Passing | None = None,
 ) -> list[PlacedLayer]:
-    """The layers of a plan, from its first on, on the device of a `DeviceOps`. `move` puts a weight there."""
+    """The layers of a plan, from its first on, on the device of a `DeviceOps`. `move` puts a weight there;
+    they leave `host` memory if it has a budget.
+    """
     found: dict[int, PlacedLayer] = {}
     if plan.streamed:
-        staging = Staging(on_device, [staged_groups(layers[i]) for i in plan.streamed])
+        streamed = [staged_groups(layers[i]) for i in plan.streamed]
+        staging = Staging(on_device, streamed, _Numbered(host, plan.streamed) if host else None)
         for place, i in enumerate(plan.streamed):
             names = [names for names, _ in matrix_groups(layers[i])]
             vectors = _move_layer(layers[i], move, on_device.stack, matrices=False)
@@ -76,6 +97,9 @@ def place_layers(
     for i in range(plan.first, len(layers)):
         if i not in found:
             found[i] = _Resident(_move_layer(layers[i], move, on_device.stack))
+        if host:
+            on_device.wait()
+            host.leave(i)
     return [found[i] for i in range(plan.first, len(layers))]
 
 

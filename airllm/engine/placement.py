@@ -23,6 +23,7 @@ from airllm.memory.device_cache import device_bytes, move_cache, why_dtype_not_m
 from airllm.memory.device_plan import WHOLE, DevicePlan
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
+from airllm.memory.passing import Passing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +38,18 @@ class Weights:
 
 class OnDevice:
     """A model on the device of its backend, by a `plan`: all of it, or its last layers, of which some may be
-    streamed. `on_device` is a `DeviceOps`, `ops` the same or `ExactOps` of it. Raises DeviceFault.
+    streamed. `on_device` is a `DeviceOps`, `ops` the same or `ExactOps` of it. `host`: the memory that
+    weights pass through, if it has a budget. Raises DeviceFault.
     """
 
-    def __init__(self, ops: Any, on_device: Any, weights: Weights, plan: DevicePlan | None = None):
+    def __init__(
+        self,
+        ops: Any,
+        on_device: Any,
+        weights: Weights,
+        plan: DevicePlan | None = None,
+        host: Passing | None = None,
+    ):
         self.ops, self.device, self._config = ops, on_device, weights.layers[0].config
         self.plan = plan or DevicePlan(WHOLE, len(weights.layers))
         self.device.arena.limit = self.plan.limit
@@ -57,7 +66,10 @@ class OnDevice:
             tied = weights.embedding is weights.output
             there = not self.plan.first and (tied or self.plan.embeds)
             self._embedding = move(weights.embedding) if there else None
-            self.layers = place_layers(weights.layers, self.plan, move, on_device)
+            if host:
+                on_device.wait()
+                host.leave_ends()
+            self.layers = place_layers(weights.layers, self.plan, move, on_device, host)
 
     def caches(self) -> list[Cache]:
         """The sequences whose keys and values are there."""

@@ -128,7 +128,7 @@ def plan_device(sizes: DeviceSizes, options: DeviceOptions, free: int | None) ->
     if options.layers is not None and options.layers < count:
         return [_asked(sizes, options, most, limit)]
     for embeds in (True, False):
-        if (nbytes := sizes.whole(embeds)) <= most and options.offload != STREAM:
+        if (nbytes := sizes.whole(embeds)) <= most:
             caches = sum(sizes.caches)
             return [DevicePlan(WHOLE, count, 0, (), embeds, nbytes, caches, limit)]
     if options.layers is not None:

@@ -98,6 +98,9 @@ class OpenCLPlace:
 
         cl.enqueue_barrier(self.engine.queue, wait_for=[upload])
 
+    def wait_upload(self, upload: Any) -> None:
+        upload.wait()
+
     def pinned(self, nbytes: int) -> np.ndarray | None:
         if self.engine.shares_memory:
             return None

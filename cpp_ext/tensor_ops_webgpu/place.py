@@ -98,6 +98,9 @@ class WebGPUPlace:
     def finish_upload(self, upload: None) -> None:
         """Nothing: the queue is in order."""
 
+    def wait_upload(self, upload: None) -> None:
+        """Nothing: the driver has a copy."""
+
     def pinned(self, nbytes: int) -> None:
         """None: WebGPU copies from memory of its own."""
 

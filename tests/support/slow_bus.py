@@ -23,13 +23,10 @@ class Bus:
 
 
 class SlowOpenCL:
-    """Uploads of an `OpenCLPlace` beside its launches, in order, by a thread. `computes`: for each upload,
-    whether the device has all launches of before.
-    """
+    """Uploads of an `OpenCLPlace` beside its launches, in order, by a thread."""
 
     def __init__(self, place: Any, rate: float):
         self.place, self._bus = place, Bus(rate)
-        self.computes: list[bool] = []
         self._work: SimpleQueue[Any] = SimpleQueue()
         threading.Thread(target=self._run, daemon=True).start()
         place.begin_upload = self.begin_upload
@@ -38,7 +35,6 @@ class SlowOpenCL:
         import pyopencl as cl
 
         done = cl.UserEvent(self.place.engine.context)
-        self.computes.append(True)  # a launch is in the queue at once
         self._work.put((done, buffer, pieces, after, time.perf_counter()))
         self.place.counters.add(uploaded=sum(each.nbytes for each in pieces))
         return done
@@ -55,23 +51,3 @@ class SlowOpenCL:
             cl.enqueue_copy(queue, buffer, np.concatenate(pieces))
             self._bus.carry(pieces, since)
             done.set_status(complete)
-
-
-class SlowWebGPU:
-    """The same for a `WebGPUPlace`, whose uploads the host does itself while the device computes."""
-
-    def __init__(self, place: Any, rate: float):
-        self.place, self._begin, self._bus = place, place.begin_upload, Bus(rate)
-        self.computes: list[bool] = []
-        place.begin_upload = self.begin_upload
-
-    def begin_upload(self, buffer: Any, pieces: list[np.ndarray], after: Any) -> None:
-        self.computes.append(not self.place._waiting)
-        if after is not None:
-            after.wait()
-        since = time.perf_counter()
-        self._begin(buffer, pieces, None)
-        self._bus.carry(pieces, since)
-
-
-SLOW = {"opencl": SlowOpenCL, "webgpu": SlowWebGPU}

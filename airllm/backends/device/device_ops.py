@@ -165,6 +165,10 @@ class DeviceOps:
             self.place.download(dense.memory.buffer, dense.offset, out)
         return out
 
+    def wait(self) -> None:
+        """Wait for all that was started, uploads too."""
+        self.empty((1,)).numpy()
+
     def dense(self, tensor: Tensor) -> Tensor:
         """A C-contiguous copy at the beginning of memory of its own."""
         copy = self.empty(tensor.shape, tensor.dtype)

@@ -31,6 +31,9 @@ class Bus(Protocol):
     def finish_upload(self, upload: Any) -> None:
         """Launches from now on start after this upload. Does not wait."""
 
+    def wait_upload(self, upload: Any) -> None:
+        """Return when the host memory of an upload has been read."""
+
     def pinned(self, nbytes: int) -> np.ndarray | None:
         """Host memory, as bytes, that the device copies from without the host; None if that is no faster."""
 
@@ -39,6 +42,16 @@ def why_not_streamed(ops: DeviceOps) -> str:
     """Why layers cannot pass through a device; "" if they can."""
     able = all(hasattr(ops.place, name) for name in ("mark", "begin_upload", "finish_upload", "pinned"))
     return "" if able else f"{ops.name()} cannot upload while it computes"
+
+
+class HostMemory(Protocol):
+    """Host memory within a budget, through which layers pass."""
+
+    def expect(self, layer: int) -> None:
+        """The layer is uploaded soon."""
+
+    def leave(self, layer: int) -> None:
+        """The layer was uploaded."""
 
 
 class _Slot:
@@ -56,15 +69,17 @@ class Staging:
 
     A pass calls `enter` and `leave` for each layer in order. While the launches of a layer run, the next one
     is uploaded, after the last one the first. So a pass uploads each layer once. `uploads` counts layers.
+    `host`: where they come from, if they must leave that; it knows them by number, from 0.
     """
 
-    def __init__(self, ops: DeviceOps, layers: Sequence[Sequence[Group]]):
+    def __init__(self, ops: DeviceOps, layers: Sequence[Sequence[Group]], host: HostMemory | None = None):
         self._ops, self._layers, self.uploads = ops, layers, 0
         self._bus: Any = ops.place
         self._pieces = [[_bytes_of(group) for group in groups] for groups in layers]
         self._views: dict[tuple[int, int], list[list[Any]]] = {}
         self._slots = [_Slot([ops.memory(size) for size in group_bytes(layers)]) for _ in range(2)]
-        self.pins = self._pin()
+        self._host = host
+        self.pins = host is None and self._pin()
         for layer, slot in zip(range(len(layers)), self._slots, strict=False):
             self._fill(slot, layer)
 
@@ -91,6 +106,10 @@ class Staging:
         coming = (layer + 1) % len(self._layers)
         if coming not in (slot.layer, other.layer):
             self._fill(other, coming)
+        if self._host:
+            self._bus.wait_upload(slot.upload)
+            self._host.leave(layer)
+            self._host.expect((coming + 1) % len(self._layers))
 
     def _fill(self, slot: _Slot, layer: int) -> None:
         """Begin to upload a layer."""
