@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from airllm.backends import config, registry
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.backends.device.faults import MEMORY, DeviceFault
 from airllm.engine.exact_ops import ExactOps
 from airllm.memory.kv_cache import Cache
+
+T = TypeVar("T")
 
 
 class BackendFallback(UserWarning):
@@ -54,3 +56,31 @@ def leave_device(cache: Cache, tokens: list[int], fault: DeviceFault) -> list[in
             return []
     cache.leave_device()
     return tokens
+
+
+class FallingBack(Protocol):
+    """What `go_on` needs of a model."""
+
+    on_device: Any
+
+    def fall_back(self, fault: DeviceFault) -> None: ...
+
+    def run(self, batch: Sequence[list[int]], caches: Sequence[Cache]) -> Any: ...
+
+
+def go_on(model: FallingBack, caches: Sequence[Cache], call: Callable[[], T]) -> T:
+    """The result of a call that computes next tokens of these sequences. If the device fails meanwhile,
+    another backend computes it again, after the tokens that all sequences had before.
+    """
+    before = [(cache, list(cache.tokens)) for cache in caches]
+    try:
+        return call()
+    except DeviceFault as fault:
+        there = {cache: list(cache.tokens) for cache in model.on_device.caches()} | dict(before)
+        model.on_device.close()
+        lost = [(cache, leave_device(cache, tokens, fault)) for cache, tokens in there.items()]
+        model.fall_back(fault)
+        for cache, tokens in lost:
+            if tokens:
+                model.run([tokens], [cache])
+    return go_on(model, caches, call) if model.on_device else call()

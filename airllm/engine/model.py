@@ -16,9 +16,9 @@ from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends.device.faults import DeviceFault
 from airllm.engine.decoder import Angles, Rows, decoder_layers, unpacks_cache
 from airllm.engine.exact_ops import ExactOps
-from airllm.engine.fallback import Fallbacks, leave_device
+from airllm.engine.fallback import Fallbacks, go_on
 from airllm.engine.native_decode import BoundStep, FusedLayers, FusedStep
-from airllm.engine.offload import Offload, host_ops
+from airllm.engine.offload import Offload, host_ops, interleave_first
 from airllm.engine.parallel.tensor_parallel import Processes, Shard
 from airllm.engine.pass_rows import Progress, angles_of, rows_of
 from airllm.engine.placement import OnDevice, Weights, all_movable, why_not_on_device
@@ -27,13 +27,13 @@ from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels, passes
 from airllm.files.open_weights import open_weights
 from airllm.memory.available import memory_limit
 from airllm.memory.cache_layout import layer_values
-from airllm.memory.device_plan import SPLIT, DeviceOptions
+from airllm.memory.device_plan import DeviceOptions
 from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
 from airllm.memory.fingerprint import fingerprint
 from airllm.memory.interleaved_copies import InterleavedCopies
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import open_norm, open_table
-from airllm.memory.passing import Passing
+from airllm.memory.passing import pass_through
 from airllm.memory.residency import Residency, open_layers, residency
 from airllm.progress import OnProgress
 
@@ -86,7 +86,7 @@ class Model:
             try:
                 self.use(ops)
             except DeviceFault as fault:
-                self._fall_back(fault)
+                self.fall_back(fault)
             undo.pop_all()
 
     def _lay_out(self, ops: Any) -> None:
@@ -98,13 +98,6 @@ class Model:
         self.layers, self.output = copies.replace(self.layers, self.output)
         self.residency.fill(copies.pieces(self.layers, self.output))
 
-    def _lay_out_first(self, ops: Any, count: int) -> None:
-        """Bring the first layers into memory, which alone are not on a device."""
-        interleave, formats = ops.extension("interleave"), ops.extension("interleaved_formats")
-        if interleave and formats:
-            copies = InterleavedCopies(self._tensors, interleave, formats)
-            self.layers = [*copies.replace_layers(self.layers[:count]), *self.layers[count:]]
-
     def use(self, ops: Any) -> None:
         """Run on these ops from now on, with their native layers and step or their device, if they can."""
         self.ops = self.host_ops = ops
@@ -112,7 +105,9 @@ class Model:
         self.on_device = self._move(ops)
         if self.on_device and not self.on_device.embeds:
             self.host_ops = host_ops(ops)
-            self._lay_out_first(self.host_ops, self.on_device.plan.first)
+            self.layers = interleave_first(
+                self._tensors, self.host_ops, self.layers, self.on_device.plan.first
+            )
         self._row_ops: dict[RowKernels, Any] = {}
         self.fused = FusedLayers(self.host_ops, self.layers, self.residency.whole)
         ends = (self.embedding, self.output_norm, self.output)
@@ -123,40 +118,23 @@ class Model:
         """The model on the device of these ops; None if it stays in host memory: `why_not_on_device`."""
         given = ops.backend if isinstance(ops, ExactOps) else ops
         experts = any(layer.experts for layer in self.layers)
-        passing = self._passing(given)
+        there = given.extension("device_ops")
+        passing = pass_through(self._tensors, self._on_host, self._device_options) if there else None
         self.why_not_on_device = why_not_on_device(
             given, experts, self.residency.whole or bool(passing), bool(self.shard), self._cache_dtype
         )
         if self.why_not_on_device:
-            self._refuse_options()
+            self._device_options.refuse(self.why_not_on_device)
             return None
         weights = Weights(self.layers, self.embedding, self.output_norm, self.output)
-        there = given.extension("device_ops")()
         place = (self.residency.context, self._cache_dtype, self._device_options, passing)
         try:
-            found = Offload(ops, there, weights, *place).open()
+            found = Offload(ops, there(), weights, *place).open()
         except NotImplementedError as error:
             self.why_not_on_device = str(error)
             return None
         self.residency = passing or self.residency
         return found
-
-    def _passing(self, ops: Any) -> Passing | None:
-        """Host memory that weights pass through on their way to a device, if it has a budget with room for
-        that.
-        """
-        limit = self._on_host.limit
-        if limit is None or ops.extension("device_ops") is None or self._device_options.offload == SPLIT:
-            return None
-        passing = Passing(self._tensors, self.layers, limit, self._on_host.context)
-        return passing if passing.needed <= limit.nbytes else None
-
-    def _refuse_options(self) -> None:
-        """ValueError for options of a device where the model is on none."""
-        if (of := self._device_options).given:
-            name = "device_memory" if of.memory else "gpu_layers" if of.layers is not None else "offload"
-            value = of.memory or of.layers or of.offload
-            raise ValueError(f"{name} has value {value!r}, expected None: {self.why_not_on_device}")
 
     @property
     def backend(self) -> Any:
@@ -165,7 +143,7 @@ class Model:
 
     # ---- faults ----
 
-    def _fall_back(self, fault: DeviceFault) -> None:
+    def fall_back(self, fault: DeviceFault) -> None:
         """Run on the next backend from now on. Raises the fault if there is none."""
         ops = self._fallbacks.next_ops(fault, self.ops)
         self._device_options, self.residency = DeviceOptions(), self._on_host
@@ -173,26 +151,11 @@ class Model:
             self._lay_out(ops)
             self.use(ops)
         except DeviceFault as another:
-            self._fall_back(another)
+            self.fall_back(another)
 
     def _with_fallback(self, caches: Sequence[Cache], call: Callable[[], T]) -> T:
-        """The result of a call that computes next tokens of these sequences. If the device fails meanwhile,
-        another backend computes it again, after the tokens that all sequences had before.
-        """
-        if not (self.on_device and self._fallbacks):
-            return call()
-        before = [(cache, list(cache.tokens)) for cache in caches]
-        try:
-            return call()
-        except DeviceFault as fault:
-            there = {cache: list(cache.tokens) for cache in self.on_device.caches()} | dict(before)
-            self.on_device.close()
-            lost = [(cache, leave_device(cache, tokens, fault)) for cache, tokens in there.items()]
-            self._fall_back(fault)
-            for cache, tokens in lost:
-                if tokens:
-                    self.run([tokens], [cache])
-        return self._with_fallback(caches, call)
+        """The result of a call that computes next tokens of these sequences, also if the device fails."""
+        return go_on(self, caches, call) if self.on_device and self._fallbacks else call()
 
     @cached_property
     def fingerprint(self) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends import config_schema, registry
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.backends.device.faults import MEMORY, DeviceFault
@@ -36,7 +37,9 @@ from airllm.memory.device_plan import (
     plan_device,
 )
 from airllm.memory.estimate import activation_bytes
+from airllm.memory.interleaved_copies import InterleavedCopies
 from airllm.memory.kv_cache import Cache
+from airllm.memory.layers import Layer
 from airllm.memory.passing import Passing
 
 _ENOUGH, _MOST = 0.05, 9  # seconds and repetitions of each measurement
@@ -51,6 +54,15 @@ def host_ops(ops: Any) -> Any:
             found = KernelBackend(name)
             return ExactOps(found) if isinstance(ops, ExactOps) else found
     raise RuntimeError("no backend of the processor runs here")
+
+
+def interleave_first(tensors: NamedTensors, ops: Any, layers: list[Layer], count: int) -> list[Layer]:
+    """The layers, the first ones of which are in the order in which the processor's kernels read them."""
+    interleave, formats = ops.extension("interleave"), ops.extension("interleaved_formats")
+    if not interleave or not formats:
+        return layers
+    copies = InterleavedCopies(tensors, interleave, formats)
+    return [*copies.replace_layers(layers[:count]), *layers[count:]]
 
 
 class Offload:

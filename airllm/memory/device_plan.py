@@ -47,6 +47,15 @@ class DeviceOptions:
         """Whether the user said anything."""
         return self != DeviceOptions()
 
+    def refuse(self, why: str) -> None:
+        """ValueError that says why a model is on no device, if the user said anything."""
+        named: dict[str, int | str | None] = {"device_memory": self.memory, "gpu_layers": self.layers}
+        if self.offload != "auto":
+            named["offload"] = self.offload
+        for name, value in named.items():
+            if value is not None:
+                raise ValueError(f"{name} has value {value!r}, expected None: {why}")
+
 
 @dataclass(frozen=True)
 class DevicePlan:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.files.pages import find_gaps, release, release_to_disk, resident_bytes
 from airllm.memory.budget import Limit
+from airllm.memory.device_plan import SPLIT, DeviceOptions
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
-from airllm.memory.residency import Unlimited
+from airllm.memory.residency import Residency, Unlimited
 from airllm.memory.weight_units import divide_weights
 
 _SLACK = 2 << 20  # bytes: vectors of all layers, angles, logits
@@ -53,3 +54,14 @@ class Passing(Unlimited):
     def leave_ends(self) -> None:
         """Release what is in no layer: the embedding and the output."""
         release(self._others)
+
+
+def pass_through(tensors: NamedTensors, on_host: Residency, options: DeviceOptions) -> Passing | None:
+    """Host memory that weights pass through on their way to a device, instead of staying in it, if it has a
+    budget with room for that.
+    """
+    limit = on_host.limit
+    if limit is None or options.offload == SPLIT:
+        return None
+    passing = Passing(tensors, on_host.layers, limit, on_host.context)
+    return passing if passing.needed <= limit.nbytes else None
