@@ -12,8 +12,6 @@ from contextlib import suppress
 from os import PathLike
 from typing import Any
 
-import numpy as np
-
 from airllm.architectures import config_of
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends import registry, tuning_file
@@ -33,6 +31,13 @@ from airllm.memory.layers import Layer, open_norm, open_table
 from airllm.memory.residency import open_layers
 from airllm.readable import size
 
+_TUNED = (
+    "float16",
+    "q8_0",
+    "q4_0",
+    "q4_k",
+    "q6_k",
+)  # formats of most models
 _LAUNCHES, _ENDS = 8, 3  # launches of a layer, and before and after all layers
 
 
@@ -116,13 +121,12 @@ def _bytes_by_format(layers: Sequence[Layer], *others: Any) -> Counter[str]:
 
 
 def measure_devices(names: Sequence[str]) -> dict[str, DeviceCost]:
-    """Measure the devices of these backends that keep models, for `airllm tune`."""
+    """Measure the devices of these backends that keep models, for `airllm tune`; none that automatic mode
+    never takes.
+    """
     found = {}
     for name in names:
-        ops = KernelBackend(name)
-        if (device_ops := ops.extension("device_ops")) is None:
-            continue
-        there = device_ops()
-        formats = [*there.place.formats(), *(np.dtype(each).name for each in (np.float32, np.float16))]
-        found[name] = measure_cost(there, registry.open_backend(name).device, formats)
+        device_ops = KernelBackend(name).extension("device_ops")
+        if device_ops and not registry.why_passed_over(name):
+            found[name] = measure_cost(device_ops(), registry.open_backend(name).device, _TUNED)
     return found

@@ -165,12 +165,14 @@ def test_costs_of_a_tuning_file_are_used_while_they_hold(backend, monkeypatch, t
     assert device_speed.cost_of(backend, None, ["float32"]) == (label, ["float32"])
 
 
-def test_tuning_measures_devices(backend, monkeypatch):
-    there = registry.open_backend(backend).module.device_ops()
+def test_tuning_measures_the_devices_that_may_be_taken(backend, in_order, monkeypatch):
     asked = []
     monkeypatch.setattr(device_speed, "measure_cost", lambda ops, device, formats: asked.append(formats))
-    found = device_speed.measure_devices(["python", backend])
-    assert list(found) == [backend] and set(there.place.formats()) < set(asked[0])
+    assert device_speed.measure_devices(["python", backend]) == {} and not asked
+    in_order()
+    assert list(device_speed.measure_devices(["python", backend])) == [backend]
+    there = registry.open_backend(backend).module.device_ops()
+    assert {"q4_0", "q4_k"} < set(asked[0]) <= {*there.place.formats(), "float16"}
 
 
 def test_a_file_without_devices_is_read_as_before(tmp_path, monkeypatch):
