@@ -12,18 +12,19 @@ import math
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from airllm import __version__
 from airllm.backends import config, json_file
 from airllm.backends.config_schema import ConfigError, format_value
+from airllm.backends.device_cost import DeviceCost
 from airllm.backends.devices import cpu_name
 
 _LARGEST = sys.maxsize  # limit on the number of elements of an array
 DTYPES = ("float32", "float16", "bfloat16")
-KEYS = ("about", "measured", "machine", "ops")
+KEYS = ("about", "measured", "machine", "ops", "devices")
 ABOUT = "how long ops take on each backend of this machine, in us (median, quartiles): airllm tune"
 REMEDY = "`airllm tune` measures again and rewrites the file"
 
@@ -72,12 +73,15 @@ def _or_none(value: Any) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """The content of a file; `ops` has the points of each op by dtype."""
+    """The content of a file; `ops` has the points of each op by dtype, `devices` the costs of the devices
+    that keep models, by backend.
+    """
 
     path: Path
     measured: str
     machine: Machine
     ops: Mapping[str, Mapping[str, tuple[Point, ...]]]
+    devices: Mapping[str, DeviceCost] = field(default_factory=dict)
 
 
 @functools.cache
@@ -147,10 +151,17 @@ def read(path: Path) -> Tuning:
         raise ConfigError(f"{error} ({REMEDY})") from None
 
 
-def write(path: Path, machine: Machine, measured: str, ops: Mapping[str, Any]) -> Tuning:
-    """Write points of ops to a file, which may not exist yet, and return its whole content.
+def write(
+    path: Path,
+    machine: Machine,
+    measured: str,
+    ops: Mapping[str, Any],
+    devices: Mapping[str, DeviceCost] | None = None,
+) -> Tuning:
+    """Write points of ops, and costs of devices, to a file, which may not exist yet. Returns its whole
+    content.
 
-    Other ops are kept if they were measured on the same machine; keys that are not airllm's are kept.
+    Others are kept if they were measured on the same machine; keys that are not airllm's are kept.
     """
     path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,12 +172,16 @@ def write(path: Path, machine: Machine, measured: str, ops: Mapping[str, Any]) -
             values = json.loads(path.read_text("utf-8-sig"))
             others = {key: value for key, value in values.items() if key not in KEYS}
             if old.machine == machine:
-                ops = {**old.ops, **ops}
-        json_file.write(path, _lay_out({**_values(machine, measured, ops), **others}, 4) + "\n")
+                ops, devices = {**old.ops, **ops}, {**old.devices, **(devices or {})}
+        json_file.write(
+            path, _lay_out({**_values(machine, measured, ops, devices or {}), **others}, 4) + "\n"
+        )
     return read(path)
 
 
-def _values(machine: Machine, measured: str, ops: Mapping[str, Any]) -> dict[str, Any]:
+def _values(
+    machine: Machine, measured: str, ops: Mapping[str, Any], devices: Mapping[str, DeviceCost]
+) -> dict[str, Any]:
     return {
         "about": ABOUT,
         "measured": measured,
@@ -175,7 +190,15 @@ def _values(machine: Machine, measured: str, ops: Mapping[str, Any]) -> dict[str
             op: {dtype: [_point(point) for point in points] for dtype, points in dtypes.items()}
             for op, dtypes in ops.items()
         },
+        "devices": {name: _rounded(asdict(cost)) for name, cost in devices.items()},
     }
+
+
+def _rounded(value: Any) -> Any:
+    """The value with numbers of four figures."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def _point(point: Point) -> dict[str, Any]:
@@ -228,7 +251,23 @@ class _Reader:
             op: self.op(self.of(dtypes, dict, ("ops", op)), machine, op)
             for op, dtypes in self.get(values, "ops", dict).items()
         }
-        return Tuning(self.path, self.get(values, "measured", str), machine, ops)
+        devices = {
+            name: self.device(self.of(cost, dict, ("devices", name)), ("devices", name))
+            for name, cost in self.of(values.get("devices", {}), dict, ("devices",)).items()
+        }
+        return Tuning(self.path, self.get(values, "measured", str), machine, ops, devices)
+
+    def device(self, values: dict[str, Any], keys: tuple[str | int, ...]) -> DeviceCost:
+        label, read = self.get(values, "device", str, keys), self.get(values, "read", dict, keys)
+        numbers = {name: self.number(values, name, keys) for name in ("launch", "wait", "upload")}
+        rates = {kind: self.number(read, kind, (*keys, "read")) for kind in read}
+        return DeviceCost(label, **numbers, read=rates)
+
+    def number(self, values: dict[str, Any], key: str, keys: tuple[str | int, ...]) -> float:
+        found: Any = values.get(key)
+        if type(found) not in (int, float) or not 0 < found <= sys.float_info.max:
+            raise self.refuse((*keys, key), f"has {format_value(found)}, expected a number above 0")
+        return float(found)
 
     def machine(self, values: dict[str, Any]) -> Machine:
         kinds = {"cpu": str, "cores": int, "airllm": str, "backends": dict}

@@ -1,7 +1,8 @@
 """Measure where each backend is fastest, for `airllm tune` and `detect_and_benchmark.py --tune`.
 
 Times ops at several sizes on the backends that run here. The arrays are NumPy's, so a device's times include
-its copies. The backends take turns (see `airllm.bench.measure`). The times go to tuning.json.
+its copies. The backends take turns (see `airllm.bench.measure`). Of devices that keep models, it measures
+what launches, uploads and reading weights take. The results go to tuning.json.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from airllm.bench import measure
 from airllm.bench.activations import SOURCES, Data
 from airllm.bench.op_benchmark import DTYPES, WrongName, make_call
 from airllm.bench.shapes import case_of, is_contraction
+from airllm.engine.device_speed import measure_devices
 from airllm.ops.op import OPS, Op
 from airllm.progress import OnProgress
 
@@ -88,7 +90,8 @@ def tune(
             points.append(point)
         found.setdefault(op.name, {})[dtype] = tuple(points)
     machine = tuning_file.this_machine({name: registry.open_backend(name).device for name in names})
-    return tuning_file.write(path, machine, clock.strftime("%Y-%m-%d %H:%M %z"), found)
+    now = clock.strftime("%Y-%m-%d %H:%M %z")
+    return tuning_file.write(path, machine, now, found, measure_devices(names))
 
 
 def sizes_of(op: Op, plan: Plan) -> list[tuple[int, int]]:

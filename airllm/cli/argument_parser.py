@@ -385,4 +385,29 @@ def _add_engine(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         metavar="PATH[:SCALE]",
         help="a LoRA adapter, a GGUF file or a folder of PEFT, and what it is multiplied by; repeatable",
     )
+    engine.add_argument(
+        "--fallback-backend",
+        dest="fallback_backends",
+        action="append",
+        metavar="NAME",
+        help="a backend that goes on with the text if a device fails; repeatable",
+    )
+    engine.add_argument(
+        "--device-memory",
+        metavar="SIZE",
+        help="maximum memory on the device of a backend that keeps models there, such as 4GB; default: what "
+        "is free",
+    )
+    engine.add_argument(
+        "--gpu-layers",
+        type=int,
+        metavar="N",
+        help="how many layers stay on the device; default: as many as fit",
+    )
+    engine.add_argument(
+        "--offload",
+        choices=("auto", "split", "stream"),
+        help="the other layers run on the processor (split), or are uploaded in each pass (stream); default: "
+        "split with --gpu-layers, else what is faster, as measured",
+    )
     return engine

@@ -28,7 +28,10 @@ _SAMPLING = (
     "temperature", "top_k", "top_p", "min_p",
     "repetition_penalty", "presence_penalty", "frequency_penalty", "seed",
 )  # fmt: skip
-_ENGINE = ("backend", "threads", "compute", "context", "cache_dtype", "max_memory", "speculative")
+_ENGINE = (
+    "backend", "threads", "compute", "context", "cache_dtype", "max_memory", "speculative",
+    "device_memory", "gpu_layers", "offload", "fallback_backends",
+)  # fmt: skip
 # Default sampling if neither the command line nor the model's files specify it.
 _DRAWN: dict[str, dict[str, Any]] = {"generate": {}, "chat": {"temperature": 0.7, "top_p": 0.95}}
 
@@ -71,7 +74,9 @@ def _expected_errors() -> tuple[type[Exception], ...]:
 
     # a module that a broken configuration kept from being imported cannot have raised its error
     budget = sys.modules.get("airllm.memory.budget")
-    errors = (budget.MemoryBudgetError,) if budget else ()
+    errors: tuple[type[Exception], ...] = (budget.MemoryBudgetError,) if budget else ()
+    faults = sys.modules.get("airllm.backends.device.faults")
+    errors += (faults.DeviceFault,) if faults else ()
     return Refused, ModelFileError, *errors, ConfigError, OSError, ImportError
 
 

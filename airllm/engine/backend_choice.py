@@ -1,8 +1,9 @@
 """Chooses the backend that an engine runs a model on.
 
 A named backend is kept. If the automatic order begins with a device, the device may still be slower for a
-model, because its weights go to the device for every token. So this module times some layers on each device
-of the order and on the processor, and takes the fastest. It keeps the result in the cache folder. If the
+model. So this module compares what a token takes on each device of the order and on the processor, and takes
+the fastest. Of a device that keeps models, it predicts that from the device's bandwidth and the cost of its
+launches (`device_speed.py`); elsewhere it times some layers. It keeps the result in the cache folder. If the
 order begins with `cpp` or `python`, it measures nothing.
 """
 
@@ -28,12 +29,14 @@ from airllm.backends import (
 )
 from airllm.backends.api.kernel_backend import KernelBackend, init_backend
 from airllm.engine import speed
+from airllm.engine.device_speed import predict_speed
 from airllm.engine.exact_ops import ExactOps
 from airllm.engine.model import Model
 from airllm.engine.speed import Speed
 from airllm.files import smollm2
 from airllm.files.open_weights import open_weights
 from airllm.formats import Quantized
+from airllm.memory.device_plan import DeviceOptions
 
 LONGEST = 3.0  # seconds: after devices have taken this long, no other device is tried
 KEPT = 100  # most models with a kept result
@@ -57,6 +60,8 @@ class Opening:
     max_memory: int | None = None
     context: int | None = None
     cache_dtype: str = "f16"
+    device: DeviceOptions = DeviceOptions()
+    fallback_backends: tuple[str, ...] = ()
 
     def ops(self, backend: KernelBackend) -> Any:
         """The ops of a backend, as the engine uses them."""
@@ -64,7 +69,14 @@ class Opening:
 
     def model(self, backend: KernelBackend) -> Model:
         """Open the model on these ops."""
-        return Model(self.path, self.ops(backend), self.max_memory, self.context, self.cache_dtype)
+        given = (self.max_memory, self.context, self.cache_dtype)
+        return Model(self.path, self.ops(backend), *given, None, self.device, self.fallback_backends)
+
+    def predict(self, name: str, host: Speed) -> Speed | None:
+        """The model's speed on a device that would keep it; None if it has to be measured."""
+        if self.exact or self.max_memory is not None:
+            return None
+        return predict_speed(self.path, name, self.context, self.cache_dtype, self.device, host)
 
     def speed(self, name: str, best: float = 0.0) -> Speed:
         """The model's speed on a backend: see `speed.measure_speed`."""
@@ -72,14 +84,16 @@ class Opening:
             return speed.measure_speed(model, self.cache_dtype, best)
 
 
-def choose_backend(opening: Opening, backend: str = "auto") -> EngineBackend:
-    """The backend for a model: `backend` if that is a name, which must run here; else the configured name;
-    else the fastest of the order.
+def choose_backend(
+    opening: Opening, backend: str = "auto", fallback_backends: Sequence[str] = ()
+) -> EngineBackend:
+    """The backend for a model: `backend` if that is a name, or the first of `fallback_backends`, which must
+    run here; else the configured name; else the fastest of the order.
     """
     now = registry.choice()
     if backend != "auto" or now.named:
         why = "asked for by name" if backend != "auto" else now.why
-        return EngineBackend(init_backend(backend).name(), why)
+        return EngineBackend(init_backend(backend, fallback_backends).name(), why)
     if now.backend.name in config_schema.on_processor():
         return EngineBackend(now.backend.name, "the first that runs in the order; no device comes before it")
     host, devices = _host(now), [name for name in _before_host(now) if name not in now.passed_over]
@@ -137,16 +151,17 @@ def _measure_speeds(opening: Opening, devices: Sequence[str], host: str) -> dict
         if (taken := speed.clock() - started) > LONGEST:
             found[name] = Speed(0, why_not=f"not tried, the devices before it took {taken:.0f} s")
         else:
-            found[name] = _try_device(opening, name, max(each.tokens_per_second for each in found.values()))
+            best = max(each.tokens_per_second for each in found.values())
+            found[name] = _try_device(opening, name, found[host], best)
     return found
 
 
-def _try_device(opening: Opening, name: str, best: float) -> Speed:
+def _try_device(opening: Opening, name: str, host: Speed, best: float) -> Speed:
     """The speed on a device, or the reason why the model does not run there."""
     if name != registry.get_backend() and (reason := registry.why_passed_over(name)):
         return Speed(0, why_not=reason)
     try:
-        return opening.speed(name, best)
+        return opening.predict(name, host) or opening.speed(name, best)
     except Exception as error:  # a driver may raise anything
         return Speed(0, why_not=f"cannot run this model: {registry.reason_of(name, error)}")
 
@@ -174,7 +189,7 @@ def _key(opening: Opening, devices: Sequence[str], host: str) -> str:
         vars(machine),
         [(name, _version(name)) for name in devices],
         _shape(opening.path),
-        (opening.exact, opening.cache_dtype, budget),
+        (opening.exact, opening.cache_dtype, budget, opening.device),
     )
     return hashlib.sha256(repr(known).encode()).hexdigest()[:32]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
-from airllm.backends.api.kernel_backend import init_backend, with_threads
+from airllm.backends.api.kernel_backend import KernelBackend, init_backend, with_threads
 from airllm.engine.adapters.switch import Adapters, Given, parse_given
 from airllm.engine.answer import Answer, join
 from airllm.engine.backend_choice import Opening, choose_backend
@@ -33,6 +33,7 @@ from airllm.engine.scheduling.requests import Limits
 from airllm.engine.scheduling.scheduler import Scheduler
 from airllm.extras import require_extra
 from airllm.memory.cache_layout import dtype_named
+from airllm.memory.device_plan import DeviceOptions
 from airllm.memory.estimate import MemoryEstimate, parse_size
 from airllm.memory.kv_cache import Cache, check_context, token_id
 from airllm.memory.kv_cache_factory import CacheFactory
@@ -82,6 +83,18 @@ class LayerWiseInferenceEngine:
             it and its scale, or a list of them. See `use_adapters`. Its matrices are in memory, beyond
             `max_memory`.
 
+        device_memory: Bytes, or a text, of the device's memory for this model, where the backend keeps models
+            on its device ("opencl", "webgpu"). None: what is free there. If it is less than the model needs,
+            only some layers stay there.
+        gpu_layers: How many layers stay on the device. None: as many as fit.
+        offload: What happens to the other layers. "split": they are the first ones and run on the processor,
+            with their keys and values. "stream": they are uploaded in each pass, each while the one before is
+            computed. "auto": "split" with gpu_layers, else what is faster, as measured.
+
+        fallback_backends: Names of backends. The first that runs is taken if `backend` does not run here, and
+            goes on with the text if a device fails: it is lost, its memory is full, or its driver does not
+            compile a kernel. A BackendFallback warning says so.
+
     Model files are memory-mapped: do not change them while the engine is open. Truncating one ends the
     process (SIGBUS). To replace one, rename the new file over it. `statistics` describes the last text.
 
@@ -104,6 +117,10 @@ class LayerWiseInferenceEngine:
         speculative: bool | None = None,
         draft_model: str | PathLike[str] | None = None,
         adapter: Given = None,
+        device_memory: int | str | None = None,
+        gpu_layers: int | None = None,
+        offload: str = "auto",
+        fallback_backends: Sequence[str] = (),
     ):
         if draft_model is not None and speculative is False:
             raise ValueError(f"draft_model has value {draft_model!r}, expected None with speculative=False")
@@ -114,17 +131,22 @@ class LayerWiseInferenceEngine:
         self.path = Path(path)
         self.cache_dtype = dtype_named(cache_dtype)
         limit = None if max_memory is None else parse_size(max_memory)
-        opening = Opening(path, compute != "stored", limit, context, self.cache_dtype)
-        self.backend_choice = choose_backend(opening, backend)
-        self.backend = init_backend(self.backend_choice.name)
+        room = None if device_memory is None else parse_size(device_memory, "device_memory")
+        device = DeviceOptions(room, gpu_layers, offload)
+        stays = (device, tuple(fallback_backends))
+        opening = Opening(path, compute != "stored", limit, context, self.cache_dtype, *stays)
+        self.backend_choice = choose_backend(opening, backend, fallback_backends)
+        self._backend = init_backend(self.backend_choice.name)
         if threads is not None:
-            self.backend = with_threads(self.backend, threads)
+            self._backend = with_threads(self._backend, threads)
         with ExitStack() as undo:
             draft = None
             if draft_model is not None:
-                draft = undo.enter_context(closing(open_draft_model(draft_model, self.backend)))
+                draft = undo.enter_context(
+                    closing(open_draft_model(draft_model, self._backend, fallback_backends))
+                )
                 opening = dataclasses.replace(opening, max_memory=reserve_memory(draft, limit))
-            model = undo.enter_context(closing(opening.model(self.backend)))
+            model = undo.enter_context(closing(opening.model(self._backend)))
             self.config, self.context = model.config, model.residency.context
             self.kv_cache_dir = None if kv_cache_dir is None else Path(kv_cache_dir)
             files = () if self.kv_cache_dir is None else (self.kv_cache_dir, model.fingerprint)
@@ -150,6 +172,11 @@ class LayerWiseInferenceEngine:
     def model(self) -> Model:
         """The model. Raises RuntimeError after `close`."""
         return self._generator.model
+
+    @property
+    def backend(self) -> KernelBackend:
+        """The backend that the model runs on now: another one after a fault, with `fallback_backends`."""
+        return self._backend if self._generator.closed else self.model.backend
 
     @property
     def tokenizer(self) -> Tokenizer:

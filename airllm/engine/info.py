@@ -14,6 +14,7 @@ from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine import backend_choice
+from airllm.engine.device_speed import plans_of
 from airllm.engine.native_decode import why_not_native, why_op_by_op
 from airllm.engine.placement import why_not_on_device
 from airllm.engine.recommended_sampling import as_text, recommended_by
@@ -87,7 +88,7 @@ def _backend(path: Path, config: ModelConfig) -> Iterator[str]:
     ops = KernelBackend(found.name)
     yield f"Decode:      {_decode(ops, config)}"
     if ops.extension("device_ops"):
-        yield f"Arrays:      {_arrays(ops)}"
+        yield f"Arrays:      {_arrays(path, ops, config)}"
 
 
 def _decode(ops: KernelBackend, config: ModelConfig) -> str:
@@ -98,10 +99,14 @@ def _decode(ops: KernelBackend, config: ModelConfig) -> str:
     return "all layers in one call" + (f", the rest op by op: {why_not}" if why_not else "")
 
 
-def _arrays(ops: KernelBackend) -> str:
-    """Whether the model's arrays stay on the device, or why they go there for each op."""
-    why_not = why_not_on_device(ops)
-    return f"from host memory for each op: {why_not}" if why_not else "they stay on the device"
+def _arrays(path: Path, ops: KernelBackend, config: ModelConfig) -> str:
+    """Which of the model's arrays stay on the device, or why they go there for each op."""
+    if why_not := why_not_on_device(ops):
+        return f"from host memory for each op: {why_not}"
+    try:
+        return "; or ".join(map(str, plans_of(path, ops)))
+    except MemoryBudgetError as error:
+        return f"there is too little memory on the device: {error}"
 
 
 def _architecture(c: ModelConfig) -> Iterator[str]:

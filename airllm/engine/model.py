@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from os import PathLike
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from airllm.architectures import config_of
 from airllm.architectures.tensor_names import NamedTensors
+from airllm.backends.device.faults import DeviceFault
 from airllm.engine.adapters.adapted_ops import AdaptedOps, Attached, attach
 from airllm.engine.adapters.adapter import Adapter
 from airllm.engine.decoder import Angles, Rows, decoder_layers, unpacks_cache
 from airllm.engine.exact_ops import ExactOps
+from airllm.engine.fallback import Fallbacks, go_on
 from airllm.engine.native_decode import BoundStep, FusedLayers, FusedStep
+from airllm.engine.offload import Offload, host_ops, interleave_first
 from airllm.engine.parallel.tensor_parallel import Processes, Shard
 from airllm.engine.pass_rows import Progress, angles_of, rows_of
 from airllm.engine.placement import OnDevice, Weights, all_movable, why_not_on_device
@@ -26,14 +29,17 @@ from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels, passes
 from airllm.files.open_weights import open_weights
 from airllm.memory.available import memory_limit
 from airllm.memory.cache_layout import layer_values
+from airllm.memory.device_plan import DeviceOptions
 from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
 from airllm.memory.fingerprint import fingerprint
 from airllm.memory.interleaved_copies import InterleavedCopies
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import open_norm, open_table
+from airllm.memory.passing import pass_through
 from airllm.memory.residency import Residency, open_layers, residency
 from airllm.progress import OnProgress
 
+T = TypeVar("T")
 _BOUND = 256  # tokens that one BoundStep is prepared for
 
 
@@ -57,7 +63,10 @@ class Model:
         context: int | None = None,
         cache_dtype: str = "f16",
         processes: Processes | None = None,
+        device: DeviceOptions = DeviceOptions(),  # noqa: B008  # frozen
+        fallback_backends: Sequence[str] = (),
     ):
+        self._device_options, self._fallbacks = device, Fallbacks(fallback_backends)
         with ExitStack() as undo:
             self.weights = undo.enter_context(open_weights(path))
             self.config = config_of(self.weights)
@@ -72,33 +81,44 @@ class Model:
             self._attached: Attached = {}
             unpacked = isinstance(ops, ExactOps), unpacks_cache(ops, cache_dtype)
             limit = memory_limit(tensors, max_memory, context, cache_dtype, share=bool(processes))
-            self.residency = residency(tensors, layers, limit, context, cache_dtype, *unpacked)
-            self.layers = self.residency.layers
+            self._on_host = residency(tensors, layers, limit, context, cache_dtype, *unpacked)
+            self.residency, self.layers = self._on_host, self._on_host.layers
             self.shard = Shard(self.config, processes) if processes else None
             if self.shard:
                 self.layers = [self.shard.layer(layer) for layer in self.layers]
                 self.output, self.config = self.shard.output(self.output), self.shard.config
             self._lay_out(ops)
-            self.use(ops)
+            try:
+                self.use(ops)
+            except DeviceFault as fault:
+                self.fall_back(fault)
             undo.pop_all()
 
     def _lay_out(self, ops: Any) -> None:
         """Bring the weights into memory, in the order in which the backend's kernels read them."""
         interleave, formats = ops.extension("interleave"), ops.extension("interleaved_formats")
-        if not self.residency.whole or not interleave or not formats:
-            return self.residency.fill()
-        copies = InterleavedCopies(self._tensors, interleave, formats)
-        self.layers, self.output = copies.replace(self.layers, self.output)
-        self.residency.fill(copies.pieces(self.layers, self.output))
+        if self.residency.whole and interleave and formats:
+            copies = InterleavedCopies(self._tensors, interleave, formats)
+            self.layers, self.output = copies.replace(self.layers, self.output)
+            self.residency.fill(copies.pieces(self.layers, self.output))
+        else:
+            self.residency.fill()
+        self._laid_out = self.layers
 
     def use(self, ops: Any) -> None:
         """Run on these ops from now on, with their native layers and step or their device, if they can."""
-        self.ops = ops
+        self.ops = self.host_ops = ops
+        self.residency, self.layers = self._on_host, self._laid_out
         adapted = "adapters are added op by op" if self._adapters else ""
         self.on_device = None if adapted else self._move(ops)
         self.why_not_on_device = adapted or self.why_not_on_device
+        if self.on_device and not self.on_device.embeds:
+            self.host_ops = host_ops(ops)
+            self.layers = interleave_first(
+                self._tensors, self.host_ops, self.layers, self.on_device.plan.first
+            )
         self._row_ops: dict[RowKernels | None, Any] = {}
-        self.fused = FusedLayers(ops, self.layers, self.residency.whole, adapted)
+        self.fused = FusedLayers(self.host_ops, self.layers, self.residency.whole, adapted)
         ends = (self.embedding, self.output_norm, self.output)
         self.step = FusedStep(ops, self.fused, self.config, *ends)
         self._bound: WeakKeyDictionary[Cache, BoundStep] = WeakKeyDictionary()
@@ -106,18 +126,46 @@ class Model:
     def _move(self, ops: Any) -> OnDevice | None:
         """The model on the device of these ops; None if it stays in host memory: `why_not_on_device`."""
         given = ops.backend if isinstance(ops, ExactOps) else ops
+        there = given.extension("device_ops")
+        experts = any(layer.experts for layer in self.layers)  # which do not pass through
+        passes = there and not experts
+        passing = pass_through(self._tensors, self._on_host, self._device_options) if passes else None
         self.why_not_on_device = why_not_on_device(
-            given, self.residency.whole, bool(self.shard), self._cache_dtype
+            given, self.residency.whole or bool(passing), bool(self.shard), self._cache_dtype
         )
         if self.why_not_on_device:
+            self._device_options.refuse(self.why_not_on_device)
             return None
-        there = given.extension("device_ops")()
         weights = Weights(self.layers, self.embedding, self.output_norm, self.output)
+        place = (self.residency.context, self._cache_dtype, self._device_options, passing)
         try:
-            return OnDevice(ExactOps(there) if isinstance(ops, ExactOps) else there, there, weights)
+            found = Offload(ops, there(), weights, *place).open()
         except NotImplementedError as error:
             self.why_not_on_device = str(error)
             return None
+        self.residency = passing or self.residency
+        return found
+
+    @property
+    def backend(self) -> Any:
+        """The backend that it runs on now."""
+        return self.ops.backend if isinstance(self.ops, ExactOps) else self.ops
+
+    # ---- faults ----
+
+    def fall_back(self, fault: DeviceFault) -> None:
+        """Run on the next backend from now on. Raises the fault if there is none."""
+        ops = self._fallbacks.next_ops(fault, self.ops)
+        self._device_options, self.residency = DeviceOptions(), self._on_host
+        try:
+            self._lay_out(ops)
+            self.use(ops)
+        except DeviceFault as another:
+            self.fall_back(another)
+
+    def _with_fallback(self, caches: Sequence[Cache], call: Callable[[], T]) -> T:
+        """The result of a call that computes next tokens of these sequences, also if the device fails."""
+        return go_on(self, caches, call) if self.on_device and self._fallbacks else call()
 
     def adapt(self, adapters: Sequence[tuple[Adapter, float]]) -> None:
         """Use these adapters, each times its scale, and no others, from now on. Layers with adapters run op
@@ -128,7 +176,7 @@ class Model:
             raise ValueError("adapter: processes that share a model have none, expected one process")
         if not self.residency.whole and any("output" in adapter.pairs for adapter, _ in adapters):
             raise ValueError("adapter: it changes the output matrix, expected a model without max_memory")
-        self._attached = attach(adapters, self.layers, self.output)
+        self._attached = attach(adapters, self._laid_out, self.output)
         self._adapters = list(adapters)
         self.use(self.ops)
 
@@ -163,6 +211,7 @@ class Model:
         """Close the file, and free what is on a device."""
         self.on_device = None
         self.residency.close()
+        self._on_host.close()
         self.weights.close()
 
     def kernels_of(self, tokens: int) -> RowKernels | None:
@@ -177,7 +226,7 @@ class Model:
 
     def _ops_for(self, kernels: RowKernels | None) -> Any:
         if kernels not in self._row_ops:
-            ops = self.ops if kernels is None else self._of_rows(kernels)
+            ops = self.host_ops if kernels is None else self._of_rows(kernels)
             self._row_ops[kernels] = AdaptedOps(ops, self._attached) if self._adapters else ops
         return self._row_ops[kernels]
 
@@ -200,20 +249,36 @@ class Model:
         angles = self._begin(rows, outputs)
         ids = [token for sequence in tokens for token in sequence]
         if self.on_device and all_movable(caches):
-            *_, x = self.on_device.run_layers(ids, angles, rows)
+            before = self._before_device(ids, angles, rows)
+            for state in self.on_device.run_layers(ids, angles, rows, before):
+                x = state  # only the last: each takes memory of the device
         else:
             x = self._forward_on_host(ids, angles, rows, kernels)
         for part, sequence in zip(rows, tokens, strict=True):
             part.cache.extend(sequence)
         return [part.of(x) for part in rows]
 
+    def _before_device(self, ids: list[int], angles: list[Angles], rows: list[Rows]) -> np.ndarray | None:
+        """The states that the layers on the device begin with, unless they begin with ids."""
+        assert self.on_device
+        if self.on_device.embeds:
+            return None
+        return self._forward_on_host(ids, angles, rows, None, self.on_device.plan.first)
+
     def _forward_on_host(
-        self, ids: list[int], angles: list[Angles], rows: list[Rows], kernels: RowKernels | None
+        self,
+        ids: list[int],
+        angles: list[Angles],
+        rows: list[Rows],
+        kernels: RowKernels | None,
+        count: int | None = None,
     ) -> np.ndarray:
+        """The states after the first `count` layers; None: after all."""
         x = self._embed(ids)
         fused = self._is_fused(rows, kernels)
         ops = self._ops_for(kernels)
-        for some in self.residency.layer_parts():
+        for part in self.residency.layer_parts():
+            some = slice(part.start, part.stop if count is None else min(part.stop, count))
             if fused:
                 self.fused.run(x, angles, rows, only=some)
             else:
@@ -243,6 +308,18 @@ class Model:
         before each round.
         """
         wholes = prompts if prompts is not None else [0] * len(batch)
+        return self._with_fallback(
+            caches, lambda: self._run(batch, caches, all_positions, on_progress, wholes)
+        )
+
+    def _run(
+        self,
+        batch: Sequence[list[int]],
+        caches: Sequence[Cache],
+        all_positions: bool,
+        on_progress: OnProgress | None,
+        wholes: Sequence[int],
+    ) -> list[np.ndarray]:
         pending = [self.pending(*each) for each in zip(batch, caches, wholes, strict=True)]
         lengths = [max(len(p), len(b), whole) for p, b, whole in zip(pending, batch, wholes, strict=True)]
         alike: dict[RowKernels | None, list[int]] = {}
@@ -300,7 +377,8 @@ class Model:
         rows = rows_of([[token]], [cache])
         angles = self._begin(rows)
         if self.on_device and all_movable([cache]):
-            yield from self.on_device.run_layers([token], angles, rows)
+            before = self._before_device([token], angles, rows)
+            yield from self.on_device.run_layers([token], angles, rows, before)
             return
         x = self._embed([token])
         fused, ops = self._is_fused(rows, None), self._ops_for(self.kernels_of(1))
@@ -319,6 +397,9 @@ class Model:
         Runs as native calls, from tokens to logits, if the backend has one and all weights are resident. Each
         takes as many rows as it can.
         """
+        return self._with_fallback(caches, lambda: self._decode(tokens, caches))
+
+    def _decode(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[np.ndarray]:
         if len(tokens) == 1 and len(tokens[0]) == 1:
             logits = self._next(tokens[0][0], caches[0])
             if logits is not None:
@@ -346,6 +427,9 @@ class Model:
 
         For at most one token more than `most_drafted`, they have the bits that a pass for each token gives.
         """
+        return self._with_fallback([cache], lambda: self._verify(tokens, cache))
+
+    def _verify(self, tokens: list[int], cache: Cache) -> np.ndarray:
         rows = rows_of([tokens], [cache])
         if self.residency.whole and self.step.supports(rows):
             return self._run_step([tokens], rows, all_rows=True)
@@ -448,5 +532,5 @@ class Model:
         ids = np.array(tokens, np.int64)
         x = np.empty((len(ids), self.config.width), np.float32)
         for start, stop in self.residency.embedding_parts(len(ids)):
-            x[start:stop] = self.ops.embedding(ids[start:stop], self.embedding)
+            x[start:stop] = self.host_ops.embedding(ids[start:stop], self.embedding)
         return x if self.config.embedding_scale == 1 else x * np.float32(self.config.embedding_scale)

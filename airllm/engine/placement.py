@@ -7,18 +7,23 @@ and logits come back.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.decoder import Angles, Rows, decoder_layers
+from airllm.engine.placed_layers import place_layers
 from airllm.files.weight_file import Stored
-from airllm.formats import Quantized
-from airllm.memory.device_cache import move_cache, why_dtype_not_movable, why_not_movable
+from airllm.memory.budget import MemoryBudgetError
+from airllm.memory.device_cache import device_bytes, move_cache, why_dtype_not_movable, why_not_movable
+from airllm.memory.device_plan import WHOLE, DevicePlan
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
+from airllm.memory.passing import Passing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +37,23 @@ class Weights:
 
 
 class OnDevice:
-    """A model on the device of its backend: `ops` and `weights` there. `on_device` is a `DeviceOps`, `ops`
-    the same or `ExactOps` of it.
+    """A model on the device of its backend, by a `plan`: all of it, or its last layers, of which some may be
+    streamed. `on_device` is a `DeviceOps`, `ops` the same or `ExactOps` of it. `host`: the memory that
+    weights pass through, if it has a budget. Raises DeviceFault.
     """
 
-    def __init__(self, ops: Any, on_device: Any, weights: Weights):
-        self.ops, self._device, self._config = ops, on_device, weights.layers[0].config
+    def __init__(
+        self,
+        ops: Any,
+        on_device: Any,
+        weights: Weights,
+        plan: DevicePlan | None = None,
+        host: Passing | None = None,
+    ):
+        self.ops, self.device, self._config = ops, on_device, weights.layers[0].config
+        self.plan = plan or DevicePlan(WHOLE, len(weights.layers))
+        self.device.arena.limit = self.plan.limit
+        self._caches: WeakSet[Cache] = WeakSet()
         moved: dict[int, Any] = {}
 
         def move(stored: Any) -> Any:
@@ -45,90 +61,96 @@ class OnDevice:
                 moved[id(stored)] = on_device.to_device(stored)
             return moved[id(stored)]
 
-        self.weights = Weights(
-            [_move_layer(layer, move, on_device) for layer in weights.layers],
-            move(weights.embedding),
-            move(weights.output_norm),
-            move(weights.output),
-        )
+        with self._faults():
+            self._norm, self._output = move(weights.output_norm), move(weights.output)
+            tied = weights.embedding is weights.output
+            there = not self.plan.first and (tied or self.plan.embeds)
+            self._embedding = move(weights.embedding) if there else None
+            if host:
+                on_device.wait()
+                host.leave_ends()
+            self.layers = place_layers(weights.layers, self.plan, move, on_device, host)
 
-    def run_layers(self, ids: list[int], angles: Sequence[Angles], rows: Sequence[Rows]) -> Generator[Any]:
-        """Yield the hidden states (tokens, width) after each layer. The rows' caches go to the device."""
-        for part in rows:
-            move_cache(part.cache, self._device, part.stop - part.start)
-        moved = [self._move_angles(each) for each in angles]
-        x = self.ops.embedding(np.array(ids, np.int64), self.weights.embedding)
+    def caches(self) -> list[Cache]:
+        """The sequences whose keys and values are there."""
+        return [cache for cache in self._caches if cache.on_device()]
+
+    @property
+    def embeds(self) -> bool:
+        """Whether `run_layers` begins with ids, not with hidden states."""
+        return self._embedding is not None
+
+    def close(self) -> None:
+        """Free the memory of the weights."""
+        self.layers = []
+        self._norm = self._output = self._embedding = None
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """Errors of the driver become a DeviceFault."""
+        try:
+            yield
+        except Exception as error:
+            if (fault := self.device.fault(error)) is None or fault is error:
+                raise
+            raise fault from error
+
+    def run_layers(
+        self, ids: list[int], angles: Sequence[Angles], rows: Sequence[Rows], before: np.ndarray | None
+    ) -> Generator[Any]:
+        """Yield the hidden states (tokens, width) after each layer. The rows' caches go to the device.
+        `before`: the states before the first layer there, from host memory, unless it `embeds`.
+        """
+        with self._faults():
+            self._move_caches(rows)
+            moved = [self._move_angles(each) for each in angles]
+            x = self._embed(ids) if before is None else self.device.to_device(before)
+        if not self.layers:
+            yield x
+        for layer in self.layers:
+            with self._faults():
+                x = decoder_layers(self.ops, x, [layer.enter()], moved, rows)
+                layer.leave()
+            yield x
+        if start := self.device.extension("start"):
+            start(x)
+
+    def _embed(self, ids: list[int]) -> Any:
+        x = self.ops.embedding(np.array(ids, np.int64), self._embedding)
         x = x.astype(np.float32, copy=False)
         if self._config.embedding_scale != 1:
             x *= np.float32(self._config.embedding_scale)
-        for layer in self.weights.layers:
-            x = decoder_layers(self.ops, x, [layer], moved, rows)
-            yield x
-        if start := self._device.extension("start"):
-            start(x)
+        return x
 
     def logits(self, hidden: Any) -> np.ndarray:
         """Logits (rows, vocabulary) of hidden states, in host memory."""
-        normed = self.ops.rms_norm(hidden, self.weights.output_norm, self._config.norm_eps)
-        return self.ops.linear(normed, self.weights.output).numpy()
+        with self._faults():
+            normed = self.ops.rms_norm(hidden, self._norm, self._config.norm_eps)
+            return self.ops.linear(normed, self._output).numpy()
 
     def _move_angles(self, angles: Angles) -> Angles:
-        cos, sin = map(self._device.to_device, (angles.cos, angles.sin))
+        cos, sin = map(self.device.to_device, (angles.cos, angles.sin))
         return Angles(cos, sin, angles.interleaved)
 
+    def _move_caches(self, rows: Sequence[Rows]) -> None:
+        """Bring keys and values of the layers there to the device. Raises MemoryBudgetError if the sequences
+        together take more than the plan has for them.
+        """
+        first = self.plan.first
+        grows = {part.cache: part.stop - part.start for part in rows}
+        self._caches |= set(grows)
+        if self.plan.limit is not None and len(self._caches) > 1:
+            held = sum(device_bytes(cache, first, grows.get(cache, 0)) for cache in self._caches)
+            if held > (room := max(self.plan.caches, self._spare)):
+                found = f"the sequences would take {held} bytes of the device"
+                raise MemoryBudgetError(f"{found}, expected at most {room}, which device_memory leaves them")
+        for cache, tokens in grows.items():
+            move_cache(cache, self.device, tokens, first)
 
-# Matrices of one input, which a device multiplies together.
-_STACKS = (
-    ("attention.q", "attention.k", "attention.v"),
-    ("feed_forward.gate", "feed_forward.up"),
-)
-
-
-def _move_layer(layer: Layer, move: Any, on_device: Any) -> Layer:
-    """A layer on the device, with matrices of one kind that can be multiplied together in one piece of
-    memory.
-    """
-    moved: dict[str, Any] = {}
-    for names in _STACKS:
-        matrices, biases = ([layer.get(name + end) for name in names] for end in ("", "_bias"))
-        if all(len({_kind(each) for each in parts}) == 1 for parts in (matrices, biases)):
-            if matrices[0] is not None:
-                moved |= zip(names, on_device.stack(matrices), strict=True)
-            if biases[0] is not None:
-                moved |= zip((f"{name}_bias" for name in names), on_device.stack(biases), strict=True)
-    rest = {name: move(each) for name, each in layer.weights.items() if name not in moved}
-    return dataclasses.replace(layer, weights=rest | moved | _move_experts(layer, on_device.to_device))
-
-
-def _move_experts(layer: Layer, to_device: Any) -> dict[str, Any]:
-    """The matrices of all experts of a layer, one array for each kind. NotImplementedError if the experts'
-    formats differ.
-    """
-    if not layer.experts:
-        return {}
-    experts = [layer.experts.look_up(number) for number in range(layer.config.experts)]
-    found: dict[str, Any] = {}
-    for part in experts[0]:
-        kinds = {_kind(expert[part]) for expert in experts}
-        if len(kinds) > 1:
-            names = " and ".join(sorted(kinds))
-            raise NotImplementedError(
-                f"experts of layer {layer.index} have {names}: a device takes one format"
-            )
-        found[f"experts.{part}"] = to_device(_join([expert[part] for expert in experts]))
-    return found
-
-
-def _join(parts: Sequence[Stored]) -> Stored:
-    """Arrays of one shape and format as one array."""
-    data = np.stack([each.data if isinstance(each, Quantized) else np.asarray(each) for each in parts])
-    return Quantized(data, parts[0].format) if isinstance(parts[0], Quantized) else data
-
-
-def _kind(stored: Stored | None) -> str:
-    if stored is None:
-        return ""
-    return stored.format if isinstance(stored, Quantized) else str(stored.dtype)
+    @property
+    def _spare(self) -> int:
+        """Bytes for keys and values, with those that the plan does not need for anything else."""
+        return (self.plan.limit or 0) - self.plan.nbytes + self.plan.caches
 
 
 def why_not_on_device(

@@ -23,14 +23,18 @@ clock = time.perf_counter
 
 @dataclass(frozen=True)
 class Speed:
-    """Tokens a second, one after the other. `at_most`: it is slower than that. `why_not`: it does not run."""
+    """Tokens a second, one after the other. `at_most`: it is slower than that. `why_not`: it does not run.
+    `how`: what it was predicted from; "" if it was measured.
+    """
 
     tokens_per_second: float
     at_most: bool = False
     why_not: str = ""
+    how: str = ""
 
     def __str__(self) -> str:
-        return self.why_not or f"{'under ' if self.at_most else ''}{rate(self.tokens_per_second)} tokens/s"
+        found = f"{'under ' if self.at_most else ''}{rate(self.tokens_per_second)} tokens/s"
+        return self.why_not or found + (f" predicted: {self.how}" if self.how else "")
 
 
 def rate(value: float) -> str:

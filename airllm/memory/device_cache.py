@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from airllm.memory.kv_cache import Cache
+from airllm.memory.kv_cache import Cache, LayerCache
 
+_FEW = 16  # tokens of all layers that come from a device together
 _STEP = 256  # tokens: the room of an array is a multiple of this
 
 
 def why_not_movable(cache: Cache) -> str:
     """Why a cache stays in host memory; "" if it can be on a device."""
-    if type(cache) is not Cache:
-        return "it is in a file"
     if cache.layout.recurrent or not all(part.is_even for part in cache.layout.parts):
         return "devices have no kernels for recurrent states, and for values of another width than keys"
     return why_dtype_not_movable(cache.dtype)
@@ -25,22 +24,74 @@ def why_dtype_not_movable(dtype: str) -> str:
     return "devices have no kernels that write q8_0" if dtype.lower() == "q8_0" else ""
 
 
-def move_cache(cache: Cache, on_device: Any, tokens: int) -> None:
-    """Keep a cache's keys and values on a device, a `DeviceOps`, with room for `tokens` more. What it has
-    goes there once.
+def move_cache(cache: Cache, on_device: Any, tokens: int, first: int = 0) -> None:
+    """Keep a cache's keys and values of the layers from `first` on a device, a `DeviceOps`, with room for
+    `tokens` more. What it has goes there once.
     """
-    for layer in (each for part in cache.layout.parts for each in part.layers):
+    for layer in _layers(cache, first):
         kept: Any = cache.layer(layer).both
         rows = cache.length - cache.dropped_of(layer)
-        on_host = isinstance(kept, np.ndarray)
-        if on_host or kept.shape[2] < min(rows + tokens, cache.room_of(layer)):
+        if isinstance(kept, np.ndarray) or kept.shape[2] < min(rows + tokens, cache.room_of(layer)):
             cache.put_layer(layer, _larger(kept, on_device, rows, tokens, cache.room_of(layer)))
+
+
+def device_bytes(cache: Cache, first: int, tokens: int) -> int:
+    """Bytes of these layers on a device, once there is room for `tokens` more; 0 tokens: what is there."""
+    total = 0
+    for layer in _layers(cache, first):
+        kept: Any = cache.layer(layer).both
+        there = not isinstance(kept, np.ndarray)
+        rows, most = cache.length - cache.dropped_of(layer), cache.room_of(layer)
+        grows = tokens and not (there and kept.shape[2] >= min(rows + tokens, most))
+        if there or tokens:
+            total += kept[:, :, :1].nbytes * (_room(rows, tokens, most) if grows else kept.shape[2])
+    return total
+
+
+def fetch_rows(cache: Cache, tokens: int) -> None:
+    """Copy the keys and values of the next `tokens` from a device to the cache's host memory as well. Of few
+    tokens, those of all layers of one size come together.
+    """
+    there, host = set(cache.on_device()), cache.host_layers()
+    for part in cache.layout.parts:
+        layers = [layer for layer in part.layers if layer in there]
+        each = len(layers) if tokens <= _FEW else 1
+        for start in range(0, len(layers), max(each, 1)):
+            _fetch_together(cache, host, layers[start : start + each], tokens)
+
+
+def _fetch_together(cache: Cache, host: dict[int, LayerCache], layers: list[int], tokens: int) -> None:
+    rows = [_rows_of(cache, layer, tokens) for layer in layers]
+    kept: list[Any] = [cache.layer(layer).both for layer in layers]
+    parts = [both[:, :, some] for both, some in zip(kept, rows, strict=True)]
+    found = parts[0].ops.empty((len(parts), *parts[0].shape), parts[0].dtype)
+    for place, part in enumerate(parts):
+        found[place] = part
+    for layer, some, values in zip(layers, rows, found.numpy(), strict=True):
+        both = host[layer].both
+        assert both is not None
+        np.copyto(both[:, :, some], values)
+
+
+def _rows_of(cache: Cache, layer: int, tokens: int) -> slice:
+    """The rows of the next tokens in a layer, which may lack the first ones."""
+    start = cache.length - cache.dropped_of(layer)
+    return slice(max(start, 0), start + tokens)
+
+
+def _layers(cache: Cache, first: int) -> list[int]:
+    return [layer for part in cache.layout.parts for layer in part.layers if layer >= first]
 
 
 def _larger(kept: Any, on_device: Any, rows: int, tokens: int, most: int) -> Any:
     """An array on the device that begins with the first `rows` of these, with room for more than `tokens`."""
-    room = min(most, -(-max(rows + tokens, rows * 3 // 2) // _STEP) * _STEP)
+    room = _room(rows, tokens, most)
     larger = on_device.empty((*kept.shape[:2], room, kept.shape[3]), kept.dtype)
     if rows:
         larger[:, :, :rows] = kept[:, :, :rows]
     return larger
+
+
+def _room(rows: int, tokens: int, most: int) -> int:
+    """The tokens that a new array has room for: more than `tokens` after these `rows`."""
+    return min(most, -(-max(rows + tokens, rows * 3 // 2) // _STEP) * _STEP)

@@ -45,13 +45,18 @@ def weight_bytes(tensors: NamedTensors) -> int:
 
 
 def activation_bytes(
-    config: ModelConfig, tokens: int, outputs: int = 1, *, unpacked: Sequence[int] = ()
+    config: ModelConfig,
+    tokens: int,
+    outputs: int = 1,
+    *,
+    unpacked: Sequence[int] = (),
+    workspaces: int = _WORKSPACES,
 ) -> int:
     """The most bytes that results and workspaces take while `tokens` go through a layer together, and then
     `outputs` of them through the output.
 
     `unpacked`: numbers of values that are converted to float32 before use, if any: of the largest matrix, of
-    the keys and values of a layer.
+    the keys and values of a layer. `workspaces`: bytes that kernels allocate.
     """
     c = config
     mixers = [spec.mixer for spec in c.all_layers if isinstance(spec.mixer, Attention)]
@@ -61,7 +66,7 @@ def activation_bytes(
     if c.experts:
         arrays += [tokens * c.experts] * 4 + [tokens * c.width] * 3
     arrays += [outputs * c.vocabulary] * 2
-    return _WORKSPACES + sum(_bytes_in_memory(4 * values) for values in [*arrays, *unpacked])
+    return workspaces + sum(_bytes_in_memory(4 * values) for values in [*arrays, *unpacked])
 
 
 def _bytes_in_memory(nbytes: int) -> int:

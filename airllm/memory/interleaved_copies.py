@@ -45,6 +45,11 @@ class InterleavedCopies:
         self._copy([weight for weight in _matrices(layers, output) if self._has_kernels(weight)])
         return [self._layer(layer) for layer in layers], self._copy_of(output)
 
+    def replace_layers(self, layers: Sequence[Layer]) -> list[Layer]:
+        """Some layers, likewise."""
+        self._copy([weight for weight in _matrices(layers) if self._has_kernels(weight)])
+        return [self._layer(layer) for layer in layers]
+
     def pieces(self, layers: Sequence[Layer], output: Stored) -> list[Piece]:
         """The pieces of mapped files that the layers and the output still read."""
         left = (weight for weight in _matrices(layers, output) if not isinstance(weight, Interleaved))
@@ -112,10 +117,10 @@ def _address(weight: Quantized) -> int:
     return weight.data.ctypes.data
 
 
-def _matrices(layers: Sequence[Layer], output: Stored) -> Iterator[Stored]:
+def _matrices(layers: Sequence[Layer], *others: Stored) -> Iterator[Stored]:
     for layer in layers:
         yield from layer.weights.values()
         if layer.experts:
             for _, weights in layer.experts.looked_up():
                 yield from weights.values()
-    yield output
+    yield from others

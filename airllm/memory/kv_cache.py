@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import index
 from typing import Any
@@ -60,11 +60,7 @@ class Cache:
         if hasattr(mmap, "MADV_NOHUGEPAGE"):  # a huge page spans many heads and would make them all resident
             self._map.madvise(mmap.MADV_NOHUGEPAGE)
         self.arrays = self._map_arrays()
-        self._of_layer = {
-            layer: self._views(part, arrays, place)
-            for part, arrays in zip(self.layout.parts, self.arrays, strict=True)
-            for place, layer in enumerate(part.layers)
-        }
+        self._of_layer = self.host_layers()
         self._states = self._map_states()
         self._now = 0  # which of the two recurrent states is that after the last token
 
@@ -78,6 +74,14 @@ class Cache:
                 at += arrays[-1].nbytes
             found.append(tuple(arrays))
         return found
+
+    def host_layers(self) -> dict[int, LayerCache]:
+        """The layers as they are in host memory, also of those that are on a device."""
+        return {
+            layer: self._views(part, arrays, place)
+            for part, arrays in zip(self.layout.parts, self.arrays, strict=True)
+            for place, layer in enumerate(part.layers)
+        }
 
     def _views(self, part: Part, arrays: Arrays, place: int) -> LayerCache:
         first, last = arrays[0][place], arrays[-1][place]
@@ -234,11 +238,15 @@ class Cache:
 
     def _drop(self, dropped: int) -> None:
         """Drop tokens of the layers with a window, so that they lack the first `dropped`."""
-        kept, before = self.length - dropped, dropped - self.dropped
-        for layer in self._of_layer.values():
-            for run in (*layer.keys, *layer.values) if layer.is_ring else ():
-                run[:kept] = run[before : before + kept]
+        self._move_runs([layer for layer in self._of_layer.values() if layer.is_ring], dropped)
         self.dropped = dropped
+
+    def _move_runs(self, layers: Iterable[LayerCache], dropped: int) -> None:
+        """Move the last tokens of these layers to the front."""
+        kept, before = self.length - dropped, dropped - self.dropped
+        for layer in layers:
+            for run in (*layer.keys, *layer.values):
+                run[:kept] = run[before : before + kept]
 
     def _may_lack(self, dropped: int, length: int) -> bool:
         """Whether layers with a window may lack the first `dropped` of `length` tokens."""
@@ -275,10 +283,8 @@ class Cache:
             found = f"a prefix of {length} tokens of a cache of {other.length}"
             raise ValueError(f"{found}, expected {max(other.shortest, 1)} to {other.length}")
         self.truncate(0)
-        if other.is_on_device:
-            for layer, kept in other._of_layer.items():
-                assert kept.both is not None
-                self.put_layer(layer, kept.both[:, :, : length - other.dropped_of(layer)].copy())
+        if other.on_device():
+            self._copy_layers(other, length)
         else:
             self._copy_runs(other, length)
         for layer in self.layout.recurrent:
@@ -287,10 +293,36 @@ class Cache:
         self.long, self.dropped = other.long, other.dropped
         self.extend(other.tokens[:length])
 
-    @property
-    def is_on_device(self) -> bool:
-        """Whether keys and values are in arrays on a device: `put_layer`."""
-        return any(not isinstance(layer.keys, np.ndarray) for layer in self._of_layer.values())
+    def on_device(self) -> list[int]:
+        """The layers whose keys and values are in arrays on a device: `put_layer`."""
+        return [i for i, layer in self._of_layer.items() if not isinstance(layer.keys, np.ndarray)]
+
+    def leave_device(self) -> None:
+        """Drop all tokens, and keep those that come in host memory."""
+        self.truncate(0)
+        self._of_layer = self.host_layers()
+
+    def fetch_layers(self) -> None:
+        """Bring keys and values that are on a device to host memory, and keep them there."""
+        there, views = self.on_device(), self.host_layers()
+        for layer in there:
+            kept, rows = self.layer(layer), self.length - self.dropped_of(layer)
+            np.copyto(views[layer].keys[:, :rows], np.asarray(kept.keys[:, :rows]))
+            np.copyto(views[layer].values[:, :rows], np.asarray(kept.values[:, :rows]))
+        self._of_layer = views
+
+    def _copy_layers(self, other: Cache, length: int) -> None:
+        """Copy layer by layer, each where it is."""
+        there = other.on_device()
+        for layer, kept in other._of_layer.items():
+            rows = length - other.dropped_of(layer)
+            if layer in there:
+                assert kept.both is not None
+                self.put_layer(layer, kept.both[:, :, :rows].copy())
+                continue
+            own = self._of_layer[layer]
+            for to, given in ((own.keys, kept.keys), (own.values, kept.values)):
+                np.copyto(to[:, :rows], given[:, :rows])
 
     def _copy_runs(self, other: Cache, length: int) -> None:
         for (own, _), (array, dropped) in zip(self._runs(), other._runs(), strict=True):

@@ -3,6 +3,7 @@
 The file has a header, the token ids, and the arrays of `CacheLayout`. The header
 identifies the model and everything else that the cache depends on, and has the number of valid tokens. That
 number is written last, so the process may end at any moment. To survive a power failure, call `flush`.
+While the layers are on a device, what a pass appends there is copied to the file too.
 
 All disk space is allocated before the file is mapped, and the header is written last: writing to a map
 without disk space would end the process (SIGBUS).
@@ -24,6 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from airllm.architectures.model_config import ModelConfig
+from airllm.memory.device_cache import fetch_rows
 from airllm.memory.kv_cache import Cache
 
 SUFFIX = ".kv"
@@ -81,6 +83,8 @@ class FileCache(Cache):
         return f"{super().__repr__()[:-1]}, {self.path}>"
 
     def extend(self, tokens: list[int]) -> None:
+        if self.on_device():
+            fetch_rows(self, len(tokens))
         self._ids[self.length : self.length + len(tokens)] = tokens
         super().extend(tokens)
         self._write_length()
@@ -96,8 +100,15 @@ class FileCache(Cache):
     def _drop(self, dropped: int) -> None:
         """If the process ends meanwhile, the file has no tokens."""
         _LENGTH.pack_into(self._map, _LENGTH_AT, 0, False, 0, 0)
+        there = set(self.on_device())
+        copies = [layer for i, layer in self.host_layers().items() if i in there and layer.is_ring]
+        self._move_runs(copies, dropped)
         super()._drop(dropped)
         self._write_length()
+
+    def fetch_layers(self) -> None:
+        """Keep keys and values in the file alone from now on: it has them."""
+        self._of_layer = self.host_layers()
 
     def _write_length(self) -> None:
         _LENGTH.pack_into(self._map, _LENGTH_AT, self.length, self.long, self.dropped, self._now)

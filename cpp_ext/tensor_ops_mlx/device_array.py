@@ -14,8 +14,8 @@ import ml_dtypes
 import mlx.core as mx
 import numpy as np
 
-from airllm.backends.device.counters import Counters
 from airllm.backends.device.numpy_protocols import NumPyProtocols
+from airllm.backends.device.tensor import ResidentCounter
 
 _METAL = 8  # DLPack's kDLMetal
 _DTYPES = {mx.bfloat16: np.dtype(ml_dtypes.bfloat16)}
@@ -36,7 +36,7 @@ def mlx_dtype(dtype: Any) -> mx.Dtype:
 class Kept:
     """Counts the bytes of an array that stays, until nothing refers to it."""
 
-    def __init__(self, nbytes: int, counters: Counters):
+    def __init__(self, nbytes: int, counters: ResidentCounter):
         self._nbytes, self._counters = nbytes, counters
         counters.add(resident=nbytes)
 

@@ -13,8 +13,11 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
+from airllm.backends import reasons
+from airllm.backends.device.arena import Arena
 from airllm.backends.device.device_ops import ELEMENTWISE
-from airllm.formats import Quantized
+from airllm.backends.device.faults import MEMORY, DeviceFault
+from airllm.formats import FORMATS, Quantized
 from tensor_ops_mlx import operations
 from tensor_ops_mlx.device_array import Array, Kept, mlx_dtype
 from tensor_ops_mlx.experts import Experts
@@ -35,6 +38,16 @@ class _Rows(NamedTuple):
     stop: int
 
 
+class Place(NamedTuple):
+    """What is known of the device. MLX allocates, and plans launches, by itself."""
+
+    label: str
+
+    def formats(self) -> Sequence[str]:
+        """The block formats that it reads: all, some of them as float16."""
+        return tuple(FORMATS)
+
+
 class DeviceOps:
     """Every op of `airllm.tensor_ops` that MLX has, as a method on `Array`s, by the names and rules of
     `KernelBackend`. Weights may be `Groups`.
@@ -46,7 +59,8 @@ class DeviceOps:
         from airllm.tensor_ops import OPS  # importing it earlier is circular: it may open this backend
 
         import_core()
-        self._ops, self._label = OPS, device()
+        self._ops, self.place = OPS, Place(device())
+        self.arena = Arena(driver.counters, self.place.label)
         self._extensions: dict[str, Any] = {
             "assign": self.assign,
             "append": self.append,
@@ -58,7 +72,7 @@ class DeviceOps:
         self._product: Any = None
 
     def __repr__(self) -> str:
-        return f"<DeviceOps mlx: {self._label}>"
+        return f"<DeviceOps mlx: {self.place.label}>"
 
     def name(self) -> str:
         """The backend's name."""
@@ -66,7 +80,7 @@ class DeviceOps:
 
     def device(self) -> str:
         """The device it runs on, in one line."""
-        return self._label
+        return self.place.label
 
     def extension(self, name: str) -> Any:
         """What it has for the decoder besides ops."""
@@ -88,10 +102,28 @@ class DeviceOps:
         """A new array of zeros."""
         return self._keep(mx.zeros(tuple(shape), mlx_dtype(dtype)))
 
+    free_memory = None  # MLX does not say
+
+    def fault(self, error: Exception) -> DeviceFault | None:
+        """The fault that an error of MLX tells of; None for other errors."""
+        if isinstance(error, DeviceFault):
+            return error
+        full = isinstance(error, MemoryError) or "allocate" in str(error)
+        return DeviceFault(MEMORY, self.place.label, reasons.one_line(str(error))) if full else None
+
+    def wait(self) -> None:
+        """Wait for all that was started."""
+        mx.synchronize()
+
     def _keep(self, value: mx.array) -> Array:
         array = Array(self, value)
-        array.kept = Kept(value.nbytes, driver.counters)
+        array.kept = self._kept(value.nbytes)
         return array
+
+    def _kept(self, nbytes: int) -> Kept:
+        """Counts an array that stays. Raises DeviceFault if the limit has no room for it."""
+        self.arena.require(nbytes)
+        return Kept(nbytes, self.arena)
 
     def to_device(self, array: Any) -> Any:
         """A copy of a NumPy array, or of a Quantized, on the device, as `Groups` or floats."""
@@ -99,7 +131,7 @@ class DeviceOps:
             held = hold(array)
             self._count(array.nbytes)
             if isinstance(held, Groups):
-                return replace(held, kept=Kept(held.nbytes, driver.counters))
+                return replace(held, kept=self._kept(held.nbytes))
             return self._keep(held)
         self._count(array.nbytes)
         return self._keep(mx.array(np.ascontiguousarray(array)))

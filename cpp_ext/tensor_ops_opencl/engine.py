@@ -18,6 +18,10 @@ _OLD_POCL = (
 _opening = threading.RLock()
 
 
+class NotCompiled(RuntimeError):
+    """A device does not compile the kernels."""
+
+
 def why_not_built(device: Any, error: Exception) -> str:
     """One line that says why a device does not compile the kernels, with a remedy if there is one."""
     found = f"OpenCL kernels do not compile: {reasons.one_line(_log_of(str(error)))}"
@@ -48,7 +52,7 @@ class Program:
         self._own = threading.local()
 
     def build(self, family: str) -> Any:
-        """Compile a family; RuntimeError with the reason if the device cannot."""
+        """Compile a family; NotCompiled with the reason if the device cannot."""
         if family not in self._built:
             with self._building:
                 if family not in self._built:
@@ -58,7 +62,7 @@ class Program:
                     try:
                         self._built[family] = program.build(options=list(OPTIONS), devices=[self.device])
                     except cl.Error as error:
-                        raise RuntimeError(why_not_built(self.device, error)) from error
+                        raise NotCompiled(why_not_built(self.device, error)) from error
         return self._built[family]
 
     def kernel(self, family: str, name: str) -> tuple[Any, list]:
@@ -121,6 +125,13 @@ def program(context: Any, device: Any, form: str) -> Program:
     with _opening:
         driver.start()
         return _program(context, device, form)
+
+
+def forget_engines() -> None:
+    """Open devices anew from now on: one was lost."""
+    with _opening:
+        _engine.cache_clear()
+        _program.cache_clear()
 
 
 def engine(device: Device) -> Engine:

@@ -7,16 +7,20 @@ from typing import Any
 
 import numpy as np
 
+from airllm.backends.device.faults import COMPILE, LOST, MEMORY
 from airllm.backends.device.fused_ops import FusedOps
+from airllm.backends.devices import host_memory
 from tensor_ops_opencl import expert_launches, tensor_launches
 from tensor_ops_opencl.devices import driver
-from tensor_ops_opencl.engine import Engine, engine
+from tensor_ops_opencl.engine import Engine, NotCompiled, engine, forget_engines
 from tensor_ops_opencl.kernel_text import stored_formats
 from tensor_ops_opencl.launches import KERNELS, SHARES, Call, Plan, plan_of
 from tensor_ops_opencl.selection import choice
 
 _GROUP, _MOST_GROUPS = 256, 2**16
 _LARGE = 1 << 22  # bytes: the pool rounds sizes up, and keeps what is freed
+# CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_OUT_OF_HOST_MEMORY, CL_INVALID_BUFFER_SIZE
+_NO_MEMORY = (-4, -5, -6, -61)
 
 
 class OpenCLPlace:
@@ -30,6 +34,7 @@ class OpenCLPlace:
         self.alignment = opened.program.device.mem_base_addr_align // 8
         self._program = opened.program
         self._uploads: list[Any] = []  # an upload reads its array until the queue has come that far
+        self._transfers: Any = None  # a queue beside that of the launches
 
     def allocate(self, nbytes: int) -> Any:
         if nbytes < _LARGE:
@@ -52,9 +57,83 @@ class OpenCLPlace:
 
         flat = out.reshape(-1).view(np.uint8)
         cl.enqueue_copy(self.engine.queue, flat, buffer, src_offset=offset)
-        self._uploads.clear()
+        self._forget_uploads()
         driver.copied.add()
         self.counters.add(downloaded=flat.nbytes, waits=1)
+
+    def _forget_uploads(self) -> None:
+        """Forget the uploads that have ended: to forget another one would wait for it."""
+        import pyopencl as cl
+
+        ended = cl.command_execution_status.COMPLETE
+        self._uploads = [each for each in self._uploads if each[0].command_execution_status > ended]
+
+    # ---- uploads beside launches: `airllm.backends.device.staging.Bus` ----
+
+    def mark(self) -> Any:
+        import pyopencl as cl
+
+        event = cl.enqueue_marker(self.engine.queue)
+        self.engine.queue.flush()
+        return event
+
+    def begin_upload(self, buffer: Any, pieces: Sequence[np.ndarray], after: Any) -> Any:
+        import pyopencl as cl
+
+        if self._transfers is None:
+            self._transfers = cl.CommandQueue(self.engine.context, self._program.device)
+        event, at = None, 0
+        for piece in pieces:
+            where: Any = {"dst_offset": at, "is_blocking": False, "wait_for": [after] if after else None}
+            event = cl.enqueue_copy(self._transfers, buffer, piece, **where)
+            self._uploads.append((event, piece))
+            at += piece.nbytes
+        self._transfers.flush()
+        driver.copied.add()
+        self.counters.add(uploaded=at)
+        return event
+
+    def finish_upload(self, upload: Any) -> None:
+        import pyopencl as cl
+
+        cl.enqueue_barrier(self.engine.queue, wait_for=[upload])
+
+    def wait_upload(self, upload: Any) -> None:
+        upload.wait()
+
+    def pinned(self, nbytes: int) -> np.ndarray | None:
+        if self.engine.shares_memory:
+            return None
+        import pyopencl as cl
+
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        buffer = cl.Buffer(self.engine.context, flags, nbytes)
+        map_buffer: Any = cl.enqueue_map_buffer  # its type annotation lacks most dtypes
+        array, _ = map_buffer(self.engine.queue, buffer, cl.map_flags.WRITE, 0, (nbytes,), np.uint8)
+        return array
+
+    # ---- memory and faults ----
+
+    def free_memory(self) -> int | None:
+        """Free bytes: of the host, if the device is one with it; else all but what our arrays take."""
+        device = self._program.device
+        if device.host_unified_memory:
+            free = host_memory()[1]
+            return None if free is None else min(free, device.global_mem_size)
+        return device.global_mem_size - self.counters.read().resident
+
+    def fault(self, error: Exception) -> str:
+        """The kind of fault that an error of the driver is; "" for other errors."""
+        import pyopencl as cl
+
+        if isinstance(error, NotCompiled):
+            return COMPILE
+        if not isinstance(error, cl.Error):
+            return ""
+        if error.code in _NO_MEMORY:
+            return MEMORY
+        forget_engines()
+        return LOST
 
     def plan(self, op: str, arrays: Mapping[str, Any], parameters: Mapping[str, Any], outs: Any) -> Plan:
         form, units = self._program.form, self._program.compute_units

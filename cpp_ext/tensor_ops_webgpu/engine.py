@@ -21,6 +21,10 @@ _LLVMPIPE_STEPS = 65535
 _opening = threading.RLock()
 
 
+class NotCompiled(RuntimeError):
+    """A device does not compile a kernel."""
+
+
 class Block:
     """A buffer on a device; it returns to the engine when it is released."""
 
@@ -31,6 +35,18 @@ class Block:
         self.engine.freed.append(self.buffer)  # may run in any thread: append is atomic
 
 
+class Fence:
+    """Ends when the device has done all that was submitted before: then a buffer's copy can be mapped."""
+
+    def __init__(self, buffer: Any):
+        self._buffer, self._mapped = buffer, buffer.map_async("READ")
+
+    def wait(self) -> None:
+        """Return when it has ended."""
+        self._mapped.sync_wait()
+        self._buffer.unmap()
+
+
 class Engine:
     """An open device: its queue, its pipelines (compiled when first needed), and its buffers."""
 
@@ -39,6 +55,7 @@ class Engine:
 
         self.lanes = LANES_ON_CPU if device.kind == "CPU" else LANES
         self.label, self.lock = device.label, threading.RLock()
+        self.has_own_memory = device.kind == "GPU"
         self.most_steps = _LLVMPIPE_STEPS if device.name.startswith("llvmpipe") else None
         self.limits = {name: device.adapter.limits[name] for name in _LIMITS}
         self.handle: Any = device.adapter.request_device_sync(required_limits=self.limits)
@@ -185,6 +202,19 @@ class Engine:
             _fill(out, staging.read_mapped(copy=False))
             staging.unmap()
 
+    def fence(self) -> Fence:
+        """A fence behind all that was submitted."""
+        import wgpu
+
+        usage = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+        with self.lock:
+            mapped = self.handle.create_buffer(size=self._nothing.size, usage=usage)
+            encoder = self.handle.create_command_encoder()
+            encoder.copy_buffer_to_buffer(self._nothing, 0, mapped, 0, mapped.size)
+            self.handle.queue.submit([encoder.finish()])
+            driver.counters.add(submits=1)
+            return Fence(mapped)
+
     def _staging(self, nbytes: int) -> Any:
         """A buffer of so many bytes that the host can read."""
         import wgpu
@@ -219,7 +249,7 @@ class Engine:
         return self._pipelines[key]
 
     def _compile(self, launch: Launch) -> Any:
-        """Compile a kernel; RuntimeError with the compiler's log if the device rejects it."""
+        """Compile a kernel; NotCompiled with the compiler's log if the device rejects it."""
         import wgpu
 
         inputs, outputs = len(launch.inputs), len(launch.outputs)
@@ -236,7 +266,8 @@ class Engine:
             compute = {"module": module, "entry_point": "main"}
             return self.handle.create_compute_pipeline(layout=layout, compute=compute)
         except wgpu.GPUError as error:
-            raise RuntimeError(f"webgpu: {self.label} does not compile {launch.kernel}: {error}") from error
+            found = f"webgpu: {self.label} does not compile {launch.kernel}: {error}"
+            raise NotCompiled(found) from error
 
 
 def _bytes_of(launch: Launch) -> bytes:
@@ -265,6 +296,12 @@ def _room(size: int) -> int:
 @functools.cache
 def _engine(device: Device) -> Engine:
     return Engine(device)
+
+
+def forget_engines() -> None:
+    """Open devices anew from now on: one was lost."""
+    with _opening:
+        _engine.cache_clear()
 
 
 def engine(device: Device) -> Engine:

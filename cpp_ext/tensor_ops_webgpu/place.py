@@ -10,14 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from airllm.backends.device.faults import COMPILE, LOST, MEMORY
 from airllm.backends.device.fused_ops import FusedOps
+from airllm.backends.devices import host_memory
 from tensor_ops_webgpu import expert_launches, tensor_launches
 from tensor_ops_webgpu.devices import driver
-from tensor_ops_webgpu.engine import Block, Engine, engine
+from tensor_ops_webgpu.engine import Block, Engine, NotCompiled, engine, forget_engines
 from tensor_ops_webgpu.kernel_text import stored_formats
 from tensor_ops_webgpu.launches import KERNELS, Call, Launch, Plan, plan_of, reads_words
 from tensor_ops_webgpu.selection import choice
 
+_LOSS = ("device lost", "device is lost", "devicelost", "could not map buffer", "work done status")
 _MOST_WAITING = 1 << 26  # bytes of arrays that waiting launches keep
 
 
@@ -79,6 +82,51 @@ class WebGPUPlace:
         self._waiting.clear()
         self._held = 0
 
+    # ---- uploads while launches run: `airllm.backends.device.staging.Bus` ----
+
+    def mark(self) -> Any:
+        self._submit()
+        return self.engine.fence()
+
+    def begin_upload(self, buffer: Block, pieces: Sequence[np.ndarray], after: Any) -> None:
+        """Copy to the driver's memory now; its queue copies to the device, after what was submitted. The wait
+        keeps the driver from holding more than the two places' bytes.
+        """
+        if after is not None:
+            after.wait()
+            self.counters.add(waits=1)
+        self.engine.write(buffer, pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
+
+    def finish_upload(self, upload: None) -> None:
+        """Nothing: the queue is in order."""
+
+    def wait_upload(self, upload: None) -> None:
+        """Nothing: the driver has a copy."""
+
+    def pinned(self, nbytes: int) -> None:
+        """None: WebGPU copies from memory of its own."""
+
+    # ---- memory and faults ----
+
+    def free_memory(self) -> int | None:
+        """Free bytes of the host, if the device shares its memory; else None, which WebGPU does not say."""
+        return None if self.engine.has_own_memory else host_memory()[1]
+
+    def fault(self, error: Exception) -> str:
+        """The kind of fault that an error of the driver is; "" for other errors."""
+        import wgpu
+
+        if isinstance(error, NotCompiled):
+            return COMPILE
+        if isinstance(error, wgpu.GPUOutOfMemoryError):
+            return MEMORY
+        if not isinstance(error, wgpu.GPUError) and not _tells_of_loss(error):
+            return ""
+        forget_engines()
+        return LOST
+
+    # ---- kernels ----
+
     def has(self, op: str) -> bool:
         return op in KERNELS
 
@@ -89,6 +137,12 @@ class WebGPUPlace:
 
     def formats(self) -> Sequence[str]:
         return list(stored_formats())
+
+
+def _tells_of_loss(error: Exception) -> bool:
+    """Whether the package, which has no class for it, reports a lost device, or a map that it ended."""
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(each in text for each in _LOSS)
 
 
 def device_ops() -> FusedOps:

@@ -175,14 +175,60 @@ def test_windows_drop_tokens_on_the_device(backend):
         agree(np.stack([engine.forward([token], cache) for token in tokens[-2:]]), wanted)
 
 
-def test_what_a_device_cannot_hold_is_computed_as_before(backend, tmp_path):
-    """Sequences in files stay in host memory, also beside a model on the device; so do models of q8_0."""
-    with open_engine(DATA / "qwen3", backend, kv_cache_dir=tmp_path) as engine:
-        agree(engine.forward(TEXTS[1], engine.new_cache("one")), reference("qwen3")[1][-1])
+def test_what_a_device_cannot_hold_is_computed_as_before(backend):
     with open_engine(DATA / "qwen3", backend, there=False, cache_dtype="q8_0") as engine:
         assert engine.model.why_not_on_device == "devices have no kernels that write q8_0"
         found = engine.forward(TEXTS[1])
         assert np.abs(found - reference("qwen3")[1][-1]).max() < 0.02 * np.ptp(found)
+
+
+def test_sequences_in_files_are_on_the_device_too(backend, tmp_path):
+    """The file has all that was computed there: another engine goes on with it."""
+    wanted = reference("qwen3")[1]
+    with open_engine(DATA / "qwen3", backend, kv_cache_dir=tmp_path) as engine:
+        cache = engine.new_cache("one")
+        engine.forward(TEXTS[1][:-6], cache)
+        start = counts(backend)
+        agree(engine.forward(TEXTS[1][-6:-5], cache), wanted[-6])
+        spent = counts(backend) - start
+        each = 2 * 4 * engine.config.layers * engine.config.kv_heads * engine.config.head_dim
+        assert (
+            spent.uploaded <= 64 * KIB and spent.downloaded == wanted[-6].nbytes + each and spent.waits == 2
+        )
+        other = engine.new_cache("two")
+        other.copy_prefix(cache, len(TEXTS[1]) - 8)
+        assert cache.on_device() and other.on_device()
+    del cache, other
+    with LayerWiseInferenceEngine(
+        DATA / "qwen3", backend="python", cache_dtype="f32", kv_cache_dir=tmp_path
+    ) as engine:
+        for name, length in (("one", 5), ("two", 8)):
+            cache = engine.new_cache(name)
+            assert cache.tokens == TEXTS[1][:-length]
+            agree(engine.forward(TEXTS[1][-length:-4], cache), wanted[-5])
+    del cache
+    with open_engine(DATA / "qwen3", backend, kv_cache_dir=tmp_path) as engine:
+        agree(engine.forward(TEXTS[1][-4:], cache := engine.new_cache("one")), wanted[-1])
+        cache.truncate(len(TEXTS[1]) - 9)
+        agree(engine.forward(TEXTS[1][-9:], cache), wanted[-1])
+
+
+def test_windows_of_sequences_in_files(tmp_path):
+    """A layer's last tokens move in the file as on the device. On OpenCL alone: llvmpipe takes seconds."""
+    if why_not := registry.open_backend("opencl").why_not:
+        pytest.skip(why_not)
+    tokens, options = (TEXTS[0] * 60)[:1500], {"cache_dtype": "f32", "context": 2000}
+    with open_engine(DATA / "gemma3", "opencl", kv_cache_dir=tmp_path, **options) as engine:
+        full = (cache := engine.new_cache("one")).until
+        engine.forward(tokens[:full], cache)
+        assert cache.dropped == 0
+        engine.forward(tokens[full : full + 1], cache)
+        assert cache.dropped > 0 and cache.on_device()
+    del cache
+    with LayerWiseInferenceEngine(DATA / "gemma3", backend="cpp", **options) as host:
+        wanted = host.forward(tokens[: full + 2])
+    with LayerWiseInferenceEngine(DATA / "gemma3", backend="cpp", kv_cache_dir=tmp_path, **options) as host:
+        agree(host.forward(tokens[full + 1 : full + 2], host.new_cache("one")), wanted)
 
 
 def test_float32_compute_unpacks_on_the_device(backend, tmp_path):

@@ -12,8 +12,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from airllm.backends import reasons
+from airllm.backends.device.arena import Arena
 from airllm.backends.device.counters import Counters
 from airllm.backends.device.experts import DeviceExperts
+from airllm.backends.device.faults import MEMORY, DeviceFault
 from airllm.backends.device.launch_plan import STRIDED, Plan
 from airllm.backends.device.tensor import Memory, Tensor, dense_strides
 from airllm.formats import Quantized
@@ -86,6 +89,7 @@ class DeviceOps:
         from airllm.tensor_ops import OPS  # importing it earlier is circular: it may open this backend
 
         self._ops, self._backend, self.place = OPS, backend, place
+        self.arena = Arena(place.counters, place.label)
         self._plans: dict[tuple, _Call] = {}
         self._extensions: dict[str, Any] = {
             "assign": self.assign,
@@ -124,10 +128,26 @@ class DeviceOps:
         """A new array with any values."""
         dtype = np.dtype(dtype)
         nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-        return Tensor(self, self._memory(nbytes), dtype, tuple(shape))
+        return Tensor(self, self.memory(nbytes), dtype, tuple(shape))
 
-    def _memory(self, nbytes: int) -> Memory:
-        return Memory(self.place.allocate(max(nbytes, 1)), nbytes, self.place.counters)
+    def memory(self, nbytes: int) -> Memory:
+        """New memory. Raises DeviceFault if the device, or its limit, has no room."""
+        self.arena.require(nbytes)
+        return Memory(self.place.allocate(max(nbytes, 1)), nbytes, self.arena)
+
+    @property
+    def free_memory(self) -> int | None:
+        """Bytes that are free on the device; None if it does not say. What may be freed counts as free."""
+        ask = getattr(self.place, "free_memory", None)
+        return ask() if ask else None
+
+    def fault(self, error: Exception) -> DeviceFault | None:
+        """The fault that an error of the driver tells of; None for other errors."""
+        if isinstance(error, DeviceFault):
+            return error
+        ask = getattr(self.place, "fault", None)
+        kind = MEMORY if isinstance(error, MemoryError) else ask(error) if ask else ""
+        return DeviceFault(kind, self.place.label, reasons.one_line(str(error))) if kind else None
 
     def to_device(self, array: Any) -> Any:
         """A copy of a NumPy array, or of a Quantized's blocks, on the device."""
@@ -151,6 +171,10 @@ class DeviceOps:
         if out.size:
             self.place.download(dense.memory.buffer, dense.offset, out)
         return out
+
+    def wait(self) -> None:
+        """Wait for all that was started, uploads too."""
+        self.empty((1,)).numpy()
 
     def dense(self, tensor: Tensor) -> Tensor:
         """A C-contiguous copy at the beginning of memory of its own."""
@@ -314,7 +338,7 @@ class DeviceOps:
             self._launch(known.plan, {n: (a.memory.buffer, 0, a.memory.nbytes) for n, a in every.items()})
 
     def _launch(self, plan: Plan, memory: dict[str, Part]) -> None:
-        scratch = {name: self._memory(size) for name, size in plan.scratch.items()}
+        scratch = {name: self.memory(size) for name, size in plan.scratch.items()}
         memory |= {name: (each.buffer, 0, each.nbytes) for name, each in scratch.items()}
         self.place.run(plan, memory)
 

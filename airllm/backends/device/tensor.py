@@ -12,10 +12,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from airllm.backends.device.counters import Counters
 from airllm.backends.device.numpy_protocols import NumPyProtocols, Ops
 
 _ON_DEVICE = 4  # DLPack's kDLOpenCL: any device whose memory the host cannot read
+
+
+class ResidentCounter(Protocol):
+    """Counts bytes of arrays on a device."""
+
+    def add(self, *, resident: int) -> None: ...
 
 
 class Memory:
@@ -25,7 +30,7 @@ class Memory:
     tensors are in it.
     """
 
-    def __init__(self, buffer: Any, nbytes: int, counters: Counters):
+    def __init__(self, buffer: Any, nbytes: int, counters: ResidentCounter):
         self.buffer, self.nbytes, self._counters = buffer, nbytes, counters
         self.stack: tuple[int, ...] = ()
         self.tensors = 0

@@ -119,9 +119,9 @@ class ModelDrafter:
         return int(logits[: self._draft.vocabulary].argmax())
 
 
-def open_draft_model(path: str | PathLike[str], ops: Any) -> Model:
+def open_draft_model(path: str | PathLike[str], ops: Any, fallback_backends: Sequence[str] = ()) -> Model:
     """Open a draft model on the ops of a backend. All of it stays in memory."""
-    return Model(path, ops, cache_dtype=CACHE_DTYPE)
+    return Model(path, ops, cache_dtype=CACHE_DTYPE, fallback_backends=fallback_backends)
 
 
 def reserve_memory(draft: Model, limit: int | None) -> int | None:

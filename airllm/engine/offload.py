@@ -1,0 +1,225 @@
+"""Puts a model on a device that may have less memory than the model: plans it, and measures what is faster.
+
+`airllm/memory/device_plan.py` says what fits. If layers can be split off to the processor or streamed, a
+layer of each kind is timed, and the faster form is taken.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.tensor_names import NamedTensors
+from airllm.backends import config_schema, registry
+from airllm.backends.api.kernel_backend import KernelBackend
+from airllm.backends.device.faults import MEMORY, DeviceFault
+from airllm.backends.device.staging import why_not_streamed
+from airllm.engine.decoder import Angles, Rows, decoder_layers
+from airllm.engine.exact_ops import ExactOps
+from airllm.engine.native_decode import FusedLayers
+from airllm.engine.placed_layers import staging_bytes
+from airllm.engine.placement import OnDevice, Weights
+from airllm.memory.budget import CHUNK, MemoryBudgetError
+from airllm.memory.cache_layout import CacheLayout
+from airllm.memory.device_plan import (
+    SPLIT,
+    STREAM,
+    DeviceOptions,
+    DevicePlan,
+    DeviceSizes,
+    measure_sizes,
+    plan_device,
+)
+from airllm.memory.estimate import activation_bytes
+from airllm.memory.interleaved_copies import InterleavedCopies
+from airllm.memory.kv_cache import Cache
+from airllm.memory.layers import Layer
+from airllm.memory.passing import Passing
+
+_ENOUGH, _MOST = 0.05, 9  # seconds and repetitions of each measurement
+_TOGETHER = 8  # layers that a device computes before the host waits for it
+_COPIED = 16 << 20  # bytes of an upload that is timed, at least if there are so many
+
+
+def host_ops(ops: Any) -> Any:
+    """The ops of the processor's backend, exact if `ops` are."""
+    for name in config_schema.on_processor():
+        if not registry.open_backend(name).why_not:
+            found = KernelBackend(name)
+            return ExactOps(found) if isinstance(ops, ExactOps) else found
+    raise RuntimeError("no backend of the processor runs here")
+
+
+def interleave_first(tensors: NamedTensors, ops: Any, layers: list[Layer], count: int) -> list[Layer]:
+    """The layers, the first ones of which are in the order in which the processor's kernels read them."""
+    interleave, formats = ops.extension("interleave"), ops.extension("interleaved_formats")
+    if not interleave or not formats:
+        return layers
+    copies = InterleavedCopies(tensors, interleave, formats)
+    return [*copies.replace_layers(layers[:count]), *layers[count:]]
+
+
+class Offload:
+    """A model that goes to a device: its weights, the ops there and on the host, what the user said of it.
+
+    `context`: the most tokens of a sequence, `cache_dtype`: of its keys and values. `host`: the memory that
+    weights pass through, if it has a budget.
+    """
+
+    def __init__(
+        self,
+        ops: Any,
+        on_device: Any,
+        weights: Weights,
+        context: int,
+        cache_dtype: str,
+        options: DeviceOptions,
+        host: Passing | None = None,
+    ):
+        self.ops, self._device, self.weights = ops, on_device, weights
+        self._config: ModelConfig = weights.layers[0].config
+        self._context, self._dtype, self._options = context, cache_dtype, options
+        self._host = host
+
+    @property
+    def _exact(self) -> bool:
+        return isinstance(self.ops, ExactOps)
+
+    @property
+    def _ops_there(self) -> Any:
+        return ExactOps(self._device) if self._exact else self._device
+
+    def open(self) -> OnDevice:
+        """Put the model there by the best plan. Raises MemoryBudgetError, DeviceFault, or NotImplementedError
+        that names what the device cannot do.
+        """
+        try:
+            plans = self.plans()
+        except MemoryBudgetError as error:
+            if self._options.given:
+                raise
+            raise DeviceFault(MEMORY, self._device.place.label, str(error)) from error
+        plan = plans[0] if len(plans) == 1 else self._faster(plans)
+        return OnDevice(self._ops_there, self._device, self.weights, plan, self._host)
+
+    def plans(self) -> list[DevicePlan]:
+        """The plans that fit into the device. Raises MemoryBudgetError if none does. Within a budget of host
+        memory, no layer is computed there.
+        """
+        options = self._options
+        if self._host:
+            options = dataclasses.replace(options, offload=STREAM)
+        return plan_device(self._sizes(), options, self._device.free_memory)
+
+    def _sizes(self) -> DeviceSizes:
+        layers, w = self.weights.layers, self.weights
+        exact = [max(np.prod(each.shape) for each in _matrices(w))] if self._exact else []
+        results = activation_bytes(self._config, min(CHUNK, self._context), unpacked=exact, workspaces=0)
+        layout = CacheLayout(self._config, self._context, self._dtype, windowed=True)
+        return measure_sizes(
+            layers,
+            w.output.nbytes + w.output_norm.nbytes + results,
+            0 if w.embedding is w.output else w.embedding.nbytes,
+            layout,
+            lambda some: staging_bytes([layers[i] for i in some]),
+            why_not_streamed(self._device) or self._why_experts_stay(),
+        )
+
+    def _why_experts_stay(self) -> str:
+        return "experts are not uploaded for each token" if self._config.experts else ""
+
+    # ---- which form is faster ----
+
+    def _faster(self, plans: Sequence[DevicePlan]) -> DevicePlan:
+        """The plan by which a token takes less time, as a layer of each kind tells."""
+        there, here = self._seconds_there(), self._seconds_here()
+        rate = self._bytes_per_second()
+        seconds = {plan.form: self._predict(plan, there, here, rate) for plan in plans}
+        best = min(plans, key=lambda plan: seconds[plan.form])
+        told = ", ".join(f"{form} {1e3 * seconds[form]:.3g} ms" for form in (SPLIT, STREAM))
+        return dataclasses.replace(best, why=f"a token takes {told}, as measured on a layer")
+
+    def _predict(self, plan: DevicePlan, there: float, here: float, rate: float) -> float:
+        """Seconds of a token in the layers."""
+        if plan.form == SPLIT:
+            return plan.first * here + plan.stays * there
+        passed = [self.weights.layers[i] for i in plan.streamed]
+        nbytes = sum(each.nbytes for layer in passed for each in layer.weights.values())
+        return max(nbytes / rate, plan.layers * there)
+
+    def _seconds_there(self) -> float:
+        """Seconds of a layer of a token on the device."""
+        norm = self.weights.output_norm  # in place of the ends, which are not timed
+        own = Weights(self.weights.layers[-1:], norm, norm, norm)
+        found = OnDevice(self._ops_there, self._device, own)
+        cache = Cache(self._config, 1, self._dtype)
+        x, angles, rows = self._token(cache)
+
+        def run() -> None:
+            for _ in range(_TOGETHER):
+                for y in found.run_layers([0], angles, rows, x):
+                    last = y
+            last.numpy()
+
+        return _seconds(run) / _TOGETHER
+
+    def _seconds_here(self) -> float:
+        """Seconds of a layer of a token on the processor."""
+        ops, first = host_ops(self.ops), self.weights.layers[0]
+        cache = Cache(self._config, 1, self._dtype)
+        x, angles, rows = self._token(cache)
+        fused = FusedLayers(ops, [first])
+        if fused.supports(rows):
+            return _seconds(lambda: fused.run(x.copy(), angles, rows))
+        return _seconds(lambda: decoder_layers(ops, x, [first], angles, rows))
+
+    def _token(self, cache: Cache) -> tuple[np.ndarray, list[Angles], list[Rows]]:
+        """A hidden state, angles and rows of one token."""
+        c = self._config
+        x = np.full((1, c.width), 0.1, np.float32)
+        ropes = [rope for rope in (c.rope, c.local_rope) if rope]
+        angles = []
+        for rope in ropes:
+            ones = np.ones((1, 1, rope.dim // 2), np.float32)
+            angles.append(Angles(ones, ones - 1, rope.interleaved))
+        return x, angles, [Rows(0, 1, cache)]
+
+    def _bytes_per_second(self) -> float:
+        """The rate of uploads to the device, of matrices as they are in the file."""
+        some, total = list[np.ndarray](), 0
+        for stored in _matrices(self.weights):
+            data = stored if isinstance(stored, np.ndarray) else stored.data
+            some.append(np.ascontiguousarray(data).reshape(-1).view(np.uint8))
+            total += some[-1].nbytes
+            if total > _COPIED:
+                break
+        moved = self._device.empty((max(each.nbytes for each in some),), np.uint8)
+
+        def copy() -> None:
+            for each in some:
+                self._device.place.upload(moved.memory.buffer, each)
+            moved[:4].numpy()
+
+        return total / _seconds(copy)
+
+
+def _matrices(weights: Weights) -> list[Any]:
+    inner = (each for layer in weights.layers for each in layer.weights.values())
+    return [*inner, weights.output]
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """Median seconds of a call, after one that is not timed."""
+    call()
+    taken: list[float] = []
+    while not taken or (sum(taken) < _ENOUGH and len(taken) < _MOST):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return median(taken)

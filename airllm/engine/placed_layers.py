@@ -1,0 +1,177 @@
+"""A model's layers on a device: those that stay there, and those whose matrices are streamed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from airllm.backends.device.staging import Group, Staging, group_bytes
+from airllm.files.weight_file import Stored
+from airllm.formats import Quantized
+from airllm.memory.device_plan import DevicePlan, is_matrix
+from airllm.memory.layers import Layer
+from airllm.memory.passing import Passing
+
+# Matrices of one input, which a device multiplies together.
+_STACKS = (
+    ("attention.q", "attention.k", "attention.v"),
+    ("feed_forward.gate", "feed_forward.up"),
+)
+
+
+class PlacedLayer(Protocol):
+    """A layer as a pass meets it."""
+
+    def enter(self) -> Layer:
+        """The layer, with weights on the device, for launches from now until `leave`."""
+
+    def leave(self) -> None:
+        """All launches of the layer were started."""
+
+
+class _Resident:
+    """A layer that stays on the device."""
+
+    def __init__(self, layer: Layer):
+        self._layer = layer
+
+    def enter(self) -> Layer:
+        return self._layer
+
+    def leave(self) -> None:
+        """Nothing: it stays."""
+
+
+class _Streamed:
+    """A layer whose vectors stay on the device, and whose matrices are number `place` of a staging."""
+
+    def __init__(self, layer: Layer, names: Sequence[Sequence[str]], staging: Staging, place: int):
+        self._layer, self._names, self._staging, self._place = layer, names, staging, place
+        self._known: dict[int, Layer] = {}  # of each of the two staging places
+
+    def enter(self) -> Layer:
+        slot, groups = self._staging.enter(self._place)
+        if slot not in self._known:
+            found = dict(self._layer.weights)
+            for names, matrices in zip(self._names, groups, strict=True):
+                found |= zip(names, matrices, strict=True)
+            self._known[slot] = dataclasses.replace(self._layer, weights=found)
+        return self._known[slot]
+
+    def leave(self) -> None:
+        self._staging.leave(self._place)
+
+
+class _Numbered:
+    """The host memory of some layers, which are numbered from 0."""
+
+    def __init__(self, host: Passing, layers: Sequence[int]):
+        self._host, self._layers = host, layers
+
+    def expect(self, layer: int) -> None:
+        self._host.expect(self._layers[layer])
+
+    def leave(self, layer: int) -> None:
+        self._host.leave(self._layers[layer])
+
+
+def place_layers(
+    layers: Sequence[Layer],
+    plan: DevicePlan,
+    move: Callable[[Any], Any],
+    on_device: Any,
+    host: Passing | None = None,
+) -> list[PlacedLayer]:
+    """The layers of a plan, from its first on, on the device of a `DeviceOps`. `move` puts a weight there;
+    they leave `host` memory if it has a budget.
+    """
+    found: dict[int, PlacedLayer] = {}
+    if plan.streamed:
+        streamed = [staged_groups(layers[i]) for i in plan.streamed]
+        staging = Staging(on_device, streamed, _Numbered(host, plan.streamed) if host else None)
+        for place, i in enumerate(plan.streamed):
+            names = [names for names, _ in matrix_groups(layers[i])]
+            vectors = _move_layer(layers[i], move, on_device, matrices=False)
+            found[i] = _Streamed(vectors, names, staging, place)
+    for i in range(plan.first, len(layers)):
+        if i not in found:
+            found[i] = _Resident(_move_layer(layers[i], move, on_device))
+        if host:
+            on_device.wait()
+            host.leave(i)
+    return [found[i] for i in range(plan.first, len(layers))]
+
+
+def staging_bytes(layers: Sequence[Layer]) -> int:
+    """Bytes of two staging places through which these layers pass."""
+    return 2 * sum(group_bytes([staged_groups(layer) for layer in layers]))
+
+
+def staged_groups(layer: Layer) -> list[Group]:
+    """A layer's matrices: those of one kind that can be multiplied together are a group."""
+    return [matrices for _, matrices in matrix_groups(layer)]
+
+
+def matrix_groups(layer: Layer) -> list[tuple[list[str], list[Stored]]]:
+    """The names and the matrices of each group of a layer."""
+    together = [names for names in _STACKS if _is_stack(layer, names)]
+    single = [(name,) for name, each in layer.weights.items() if is_matrix(each)]
+    alone = [names for names in single if not any(names[0] in stack for stack in together)]
+    groups: list[Sequence[str]] = [*together, *alone]
+    return [(list(names), [layer[name] for name in names]) for names in groups]
+
+
+def _is_stack(layer: Layer, names: Sequence[str]) -> bool:
+    """Whether the layer has these matrices, all of one kind, and with biases that are."""
+    kinds = [{_kind(layer.get(name + end)) for name in names} for end in ("", "_bias")]
+    return all(len(each) == 1 for each in kinds) and kinds[0] != {""}
+
+
+def _move_layer(layer: Layer, move: Any, on_device: Any, matrices: bool = True) -> Layer:
+    """A layer on the device, with matrices that can be multiplied together in one piece of memory, and their
+    biases in another; its vectors only without `matrices`.
+    """
+    own = {name: each for name, each in layer.weights.items() if matrices or not is_matrix(each)}
+    moved: dict[str, Any] = {}
+    for names in (names for names in _STACKS if _is_stack(layer, names)):
+        for end in ("", "_bias"):
+            parts = [f"{name}{end}" for name in names if f"{name}{end}" in own]
+            if parts:
+                moved |= zip(parts, on_device.stack([own[name] for name in parts]), strict=True)
+    rest = {name: move(each) for name, each in own.items() if name not in moved}
+    experts = _move_experts(layer, on_device.to_device) if matrices else {}
+    return dataclasses.replace(layer, weights=rest | moved | experts)
+
+
+def _move_experts(layer: Layer, to_device: Any) -> dict[str, Any]:
+    """The matrices of all experts of a layer, one array for each kind. NotImplementedError if the experts'
+    formats differ.
+    """
+    if not layer.experts:
+        return {}
+    experts = [layer.experts.look_up(number) for number in range(layer.config.experts)]
+    found: dict[str, Any] = {}
+    for part in experts[0]:
+        kinds = {_kind(expert[part]) for expert in experts}
+        if len(kinds) > 1:
+            names = " and ".join(sorted(kinds))
+            raise NotImplementedError(
+                f"experts of layer {layer.index} have {names}: a device takes one format"
+            )
+        found[f"experts.{part}"] = to_device(_join([expert[part] for expert in experts]))
+    return found
+
+
+def _join(parts: Sequence[Stored]) -> Stored:
+    """Arrays of one shape and format as one array."""
+    data = np.stack([each.data if isinstance(each, Quantized) else np.asarray(each) for each in parts])
+    return Quantized(data, parts[0].format) if isinstance(parts[0], Quantized) else data
+
+
+def _kind(stored: Stored | None) -> str:
+    if stored is None:
+        return ""
+    return stored.format if isinstance(stored, Quantized) else str(stored.dtype)
