@@ -12,6 +12,8 @@ from airllm.backends import registry
 from airllm.backends.device.faults import LOST, DeviceFault
 from airllm.engine import offload
 from airllm.engine.fallback import BackendFallback
+from airllm.engine.request import request
+from airllm.engine.scheduling.requests import Limits, SequenceRequest
 from airllm.files import pages
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.budget import MemoryBudgetError
@@ -70,7 +72,7 @@ def agree(found: np.ndarray, wanted: np.ndarray, within: float = 2e-4) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ("llama3", "gemma3", "qwen2", "phi3", "olmo2"))
+@pytest.mark.parametrize("name", ("llama3", "gemma3", "qwen2", "phi3"))
 def test_logits_are_those_of_transformers(name, form, backend):
     """At prefill, token by token, after going back, and as one of a batch."""
     wanted = reference(name)
@@ -197,6 +199,27 @@ def test_sequences_of_a_batch_wait_for_memory(form, backend, folder):
     with open_small(folder, backend, form, context=40, compute="float32") as engine:
         assert engine.generate(prompts, 6) == wanted
         assert [engine.generate(prompt, 6) for prompt in prompts] == wanted
+
+
+def test_prefixes_of_ended_sequences_make_way_on_the_device(backend, folder):
+    """A scheduler keeps them as long as there is room. Here there is room for two sequences."""
+    prompts = [f"{letter}{letter} the thin thing in the inn" for letter in "abcdef"]
+    options = {"backend": backend, "cache_dtype": "f32", "context": 40}
+    with LayerWiseInferenceEngine(folder, **options) as engine:
+        wanted = [engine.generate(prompt, 4) for prompt in prompts]
+        plan = engine.model.on_device.plan
+    with LayerWiseInferenceEngine(folder, device_memory=plan.nbytes + plan.caches, **options) as engine:
+        scheduler, texts = engine.scheduler(Limits()), []
+        for prompt in prompts:
+            scheduler.add(SequenceRequest(engine.tokenizer.encode(prompt), request(4)))
+            text = ""
+            while not scheduler.is_idle:
+                for event in scheduler.step():
+                    assert event.error is None
+                    text += event.text
+            texts.append(text)
+        assert texts == wanted
+        assert scheduler.load().prefix_bytes > 0
 
 
 @pytest.mark.parametrize("form", FORMS)
