@@ -344,27 +344,28 @@ def test_uploads_run_while_layers_are_computed(large):
         engine.forward([5], cache)
         computed, nbytes = min(_pass(engine, cache, "opencl") for _ in range(4))
         SlowOpenCL(engine.model.on_device.device.place, rate)
-        taken, nbytes = min(_pass(engine, cache, "opencl") for _ in range(5))
-        assert taken > 0.9 * nbytes / rate  # a layer may come between two passes
+        for _ in range(40):  # on a busy machine, most passes wait for a core
+            taken, nbytes = _pass(engine, cache, "opencl")
+            if taken <= 1.15 * max(nbytes / rate, computed):
+                break
+        assert 0.9 * nbytes / rate < taken  # a layer may come between two passes
         assert taken <= 1.15 * max(nbytes / rate, computed)
 
 
-def test_uploads_begin_when_the_layer_before_was_submitted(monkeypatch):
-    """WebGPU's uploads are work of the host. What the device is to compute meanwhile must be there before."""
-    if why_not := registry.open_backend("webgpu").why_not:
-        pytest.skip(why_not)
-    with open_engine(DATA / "gemma3", "webgpu", gpu_layers=0, offload="stream") as engine:
+def test_uploads_begin_when_the_layer_before_was_started(backend):
+    """Each layer waits for its upload, its launches are with the driver, then the next one is uploaded."""
+    with open_engine(DATA / "gemma3", backend, gpu_layers=0, offload="stream") as engine:
         engine.forward(TEXTS[2], cache := engine.new_cache())
         place, events = engine.model.on_device.device.place, []
-        begin, submit = place.begin_upload, place.engine.submit
-        place.begin_upload = lambda *given: events.append(("upload", len(place._waiting))) or begin(*given)
-        monkeypatch.setattr(
-            place.engine, "submit", lambda *given: events.append(("submit", len(given[0]))) or submit(*given)
-        )
+        for name in ("finish_upload", "mark", "begin_upload"):
+            real = getattr(place, name)
+            setattr(place, name, lambda *given, real=real, name=name: events.append(name[0]) or real(*given))
+        begin = place.begin_upload
+        waiting = []
+        place.begin_upload = lambda *given: waiting.extend(getattr(place, "_waiting", ())) or begin(*given)
         engine.forward([5], cache)
-        assert all(waiting == 0 for what, waiting in events if what == "upload")
-        order = "".join(what[0] for what, _ in events)
-        assert re.fullmatch("(su+){7}s", order), order
+        assert re.fullmatch("(fmb+){7}", "".join(events)), events
+        assert not waiting  # launches that WebGPU has not submitted
 
 
 def _pass(engine: LayerWiseInferenceEngine, cache: Cache, backend: str) -> tuple[float, int]:
