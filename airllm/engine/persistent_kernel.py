@@ -332,7 +332,7 @@ def _path_of(model: Any) -> Path:
     model = _open_model(model)
     if not isinstance(model, Model):
         return locate(model)
-    if not model.residency.whole:
+    if model.residency.limit is not None:
         expected = "one without max_memory that fits: a PersistentKernel keeps all weights in memory"
         raise ValueError(f"model has a budget of memory ({model.residency.limit}), expected {expected}")
     return model.weights.path

@@ -204,12 +204,14 @@ class Scheduler:
         self, sequences: list[Sequence], run: Callable[[list[Cache]], Iterable[np.ndarray]]
     ) -> list[np.ndarray]:
         """Logits of a pass; none if it failed. An error ends its sequences, but if a memory budget is too
-        small for all of them, the youngest waits until another one ends.
+        small for all of them, the youngest waits until another one ends; prefixes on a device give way first.
         """
         self._trained.see(max(len(each.text.tokens) for each in sequences))
         try:
             return list(run([each.cache for each in sequences]))
         except MemoryBudgetError as error:
+            if self._model.on_device and self._caches.memory.prefixes.drop_oldest():
+                return []  # at the next step there is more room on the device
             if len(self._active) == 1:
                 self._fail(sequences[0], error)
             else:
