@@ -71,7 +71,7 @@ def _linear(rng: np.random.Generator, form: str, name: str, shared: int, k: int)
 
 
 def _gated(rng: np.random.Generator, form: str, name: str, activation: int, k: int) -> tuple[Case, Plan]:
-    """Experts with n rows that gate n others. Small gates: a tail of gelu magnifies the errors of large ones."""
+    """Experts with n rows that gate n others. Gates are small: gelu magnifies the errors of large ones."""
     slots, experts, n, limit, alpha = 4, 3, 5, 7.0, 1.702
     x, ids = normal(rng, (slots, k)) / np.float32(np.sqrt(k)), np.array([2, 0, 1, 1], np.int32)
     bias, (stored, values) = normal(rng, (experts, 2 * n)), weight_of(rng, name, (experts, 2 * n, k))
