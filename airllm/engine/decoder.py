@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.model_config import ModelConfig, QueryTemperature
-from airllm.backends.device.experts import Experts, Router
+from airllm.backends.device.experts import Activation, Experts, Router
 from airllm.engine.row_kernels import ops_of_experts
 from airllm.files.weight_file import Stored
 from airllm.memory.kv_cache import Cache
@@ -218,14 +218,24 @@ def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer) -> Any:
     logits = ops.linear(x, layer["experts.router"], layer.get("experts.router_bias"))
     ids, weights = device.choose(logits, layer.get("experts.selection_bias"), router)
 
-    def multiply(x: Any, part: str) -> Any:
-        return device.linear(x, ids, layer[f"experts.{part}"], layer.get(f"experts.{part}_bias"))
+    def multiply(x: Any, part: str, gate: Activation | None = None) -> Any:
+        return device.linear(x, ids, layer[f"experts.{part}"], layer.get(f"experts.{part}_bias"), gate)
 
-    activated = _activate(ops, multiply(x, "gate"), multiply(x, "up"), c)
+    if "experts.gate_up" in layer.weights:
+        activated = multiply(x, "gate_up", _gate_of(c))
+    else:
+        activated = _activate(ops, multiply(x, "gate"), multiply(x, "up"), c)
     total = device.mix(multiply(activated, "down"), weights)
     if c.shared_expert:
         total += _shared_expert(ops, x, layer)
     return total
+
+
+def _gate_of(c: ModelConfig) -> Activation:
+    """What `_activate` computes, by the names of devices."""
+    if c.activation == "swiglu_clamped":
+        return Activation("clamped", c.swiglu_limit, c.swiglu_alpha)
+    return Activation("silu" if c.activation == "silu" else _GELU[c.activation])
 
 
 def _route(ops: Any, x: np.ndarray, layer: Layer) -> tuple[np.ndarray, np.ndarray]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -147,13 +148,13 @@ def _move_layer(layer: Layer, move: Any, on_device: Any, matrices: bool = True) 
 
 
 def _move_experts(layer: Layer, to_device: Any) -> dict[str, Any]:
-    """The matrices of all experts of a layer, one array for each kind. NotImplementedError if the experts'
-    formats differ.
+    """The matrices of all experts of a layer, one array for each kind, and one for gate and up if they are
+    alike. NotImplementedError if the experts' formats differ.
     """
     if not layer.experts:
         return {}
     experts = [layer.experts.look_up(number) for number in range(layer.config.experts)]
-    found: dict[str, Any] = {}
+    joined: dict[str, Stored] = {}
     for part in experts[0]:
         kinds = {_kind(expert[part]) for expert in experts}
         if len(kinds) > 1:
@@ -161,13 +162,17 @@ def _move_experts(layer: Layer, to_device: Any) -> dict[str, Any]:
             raise NotImplementedError(
                 f"experts of layer {layer.index} have {names}: a device takes one format"
             )
-        found[f"experts.{part}"] = to_device(_join([expert[part] for expert in experts]))
-    return found
+        joined[part] = _join([expert[part] for expert in experts], np.stack)
+    if _kind(joined["gate"]) == _kind(joined["up"]):
+        for end in ("", "_bias") if "gate_bias" in joined else ("",):
+            both = [joined.pop(f"{part}{end}") for part in ("gate", "up")]
+            joined[f"gate_up{end}"] = _join(both, partial(np.concatenate, axis=1))
+    return {f"experts.{part}": to_device(each) for part, each in joined.items()}
 
 
-def _join(parts: Sequence[Stored]) -> Stored:
-    """Arrays of one shape and format as one array."""
-    data = np.stack([each.data if isinstance(each, Quantized) else np.asarray(each) for each in parts])
+def _join(parts: Sequence[Stored], join: Callable[[list[np.ndarray]], np.ndarray]) -> Stored:
+    """Arrays of one format as one array."""
+    data = join([each.data if isinstance(each, Quantized) else np.asarray(each) for each in parts])
     return Quantized(data, parts[0].format) if isinstance(parts[0], Quantized) else data
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from airllm.backends.device.experts import Router
+from airllm.backends.device.experts import Activation, Router
+from tensor_ops_mlx import operations
 from tensor_ops_mlx.device_array import Array
 from tensor_ops_mlx.weights import Groups
 
@@ -31,9 +32,12 @@ class Experts:
             weights = weights / weights.sum(axis=-1, keepdims=True)
         return Array(self._ops, ids), Array(self._ops, weights * router.scale)
 
-    def linear(self, x: Array, ids: Array, weight: Any, bias: Array | None = None) -> Array:
+    def linear(
+        self, x: Array, ids: Array, weight: Any, bias: Array | None = None, gate: Activation | None = None
+    ) -> Array:
         """x times the matrices of the chosen experts: (slots, n). x has a row for each token, or for each
-        slot; `weight` has the shape (experts, n, k), `bias` (experts, n).
+        slot; `weight` has the shape (experts, n, k), `bias` (experts, n). With a `gate`, both have 2 n rows,
+        and the first half gates the second.
         """
         rows, used = ids.shape
         k = weight.shape[-1]
@@ -46,12 +50,23 @@ class Experts:
         found = found.reshape(rows * used, -1)
         if bias is not None:
             found = found + bias.value[chosen.reshape(-1)]
-        return Array(self._ops, found)
+        return Array(self._ops, _gated(found, gate) if gate else found)
 
     def mix(self, results: Array, weights: Array) -> Array:
         """The weighted sum (rows, n) of each token's results (slots, n)."""
         by_row = results.value.reshape(*weights.shape, -1)
         return Array(self._ops, (by_row * weights.value[..., None]).sum(axis=1))
+
+
+def _gated(both: mx.array, gate: Activation) -> mx.array:
+    """The first half of each row gates the second."""
+    x, up = mx.split(both, 2, axis=-1)
+    if gate.name == "silu":
+        return operations.swiglu(x, up)
+    if gate.name == "clamped":
+        x, up = mx.minimum(x, gate.limit), mx.clip(up, -gate.limit, gate.limit)
+        return x * mx.sigmoid(gate.alpha * x) * (up + 1)
+    return operations.geglu(x, up, gate.name)
 
 
 def _multiply(x: mx.array, weight: mx.array, ids: mx.array) -> mx.array:

@@ -42,11 +42,12 @@ def _linear(
 ) -> Launch:
     weight = arrays["weight"]
     name = weight.format if is_quantized(weight) else SHORT[weight.dtype.name]
-    _, n, k = weight.shape
-    slots = outs["out"].shape[0]
+    (slots, n), k, activation = outs["out"].shape, weight.shape[-1], numbers["activation"]
     sizes = (np.uint64(each) for each in (slots, numbers["shared"], n, k))
-    arguments = ("x", "ids", "weight", "bias" if "bias" in arrays else None, "out", *sizes)
-    family, kernel, tasks = f"experts.{name}", f"linear_experts_{name}", slots * ceil_div(n, 2)
+    gate = np.uint32(activation), np.float32(numbers["limit"]), np.float32(numbers["alpha"])
+    arguments = ("x", "ids", "weight", "bias" if "bias" in arrays else None, "out", *sizes, *gate)
+    family, kernel = f"experts.{name}", f"linear_experts_{name}"
+    tasks = slots * (n if activation else ceil_div(n, 2))
     if form == "gpu":
         return Launch(family, kernel, arguments, min(tasks, _MOST_GROUPS), _GROUP)
     if name in VECTORS_ON_CPU and k % 32 == 0:

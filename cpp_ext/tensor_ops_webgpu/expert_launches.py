@@ -31,18 +31,19 @@ def _choose(call: Call, numbers: Mapping[str, Any]) -> Launch:
 
 
 def _linear(call: Call, numbers: Mapping[str, Any]) -> Launch:
-    weight, slots = call.arrays["weight"], call.shape[0]
-    _, n, k = weight.shape
-    sizes = {"slots": slots, "shared_by": numbers["shared"], "n": n, "k": k}
+    weight, (slots, n), activation = call.arrays["weight"], call.shape, numbers["activation"]
+    k, gated = weight.shape[-1], 1 + (activation > 0)
+    sizes = {"slots": slots, "shared_by": numbers["shared"], "n": n, "k": k, "rows": gated * n}
+    sizes |= {"activation": activation, "limit": number(numbers["limit"]), "alpha": number(numbers["alpha"])}
     inputs = {"a": "x", "ids": "ids", "b": "weight", "bias": "bias"}
     if reads_words(weight):
         columns = _GROUP // call.lanes
-        steps = steps_of_row(weight, k, call.lanes) + 2 * call.lanes
+        steps = gated * steps_of_row(weight, k, call.lanes) + 2 * call.lanes
         launch = call.launch(
             "linear_experts_blocks", inputs, slots * ceil_div(n, columns), steps, _GROUP, **sizes
         )
         return replace(launch, format=weight.format, lanes=call.lanes)
-    steps = 3 * ceil_div(k, _GROUP) + 2 * _REDUCTION
+    steps = 2 * gated * (3 * ceil_div(k, _GROUP) + 2 * _REDUCTION)
     return call.launch("linear_experts", inputs, slots * ceil_div(n, 2), steps, _GROUP, **sizes)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from kernel_cases import Case, normal
-from tensor_cases import At, weight_of
+from tensor_cases import At, activated, weight_of
 
 from tensor_ops_opencl import expert_launches
 from tensor_ops_opencl.launches import Plan
@@ -21,6 +21,8 @@ def expert_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
     for name in WIDTHS:
         for shared, k in zip((1, 2), WIDTHS[name], strict=True):
             yield f"experts.{name}", *_linear(rng, form, name, shared, k)
+        for activation in (1, 2, 3, 4):
+            yield f"experts.{name}", *_gated(rng, form, name, activation, k)
 
 
 def _choose(
@@ -63,6 +65,24 @@ def _linear(rng: np.random.Generator, form: str, name: str, shared: int, k: int)
     bias, (stored, values) = normal(rng, (experts, n)), weight_of(rng, name, (experts, n, k))
     exact = np.einsum("sk,snk->sn", np.repeat(x, shared, axis=0).astype(np.float64), values[ids]) + bias[ids]
     arrays = {"x": x, "ids": ids, "weight": stored, "bias": bias}
-    numbers = {"shared": shared}
+    numbers = {"shared": shared, "activation": 0, "limit": 0.0, "alpha": 0.0}
+    plan = expert_launches.plan("linear_experts", arrays, {"out": At(exact)}, numbers, form, 1)
+    return Case("linear_experts", arrays, {"out": exact}, numbers), plan
+
+
+def _gated(rng: np.random.Generator, form: str, name: str, activation: int, k: int) -> tuple[Case, Plan]:
+    """Experts with n rows that gate n others. Gates are small: gelu magnifies the errors of large ones."""
+    slots, experts, n, limit, alpha = 4, 3, 5, 7.0, 1.702
+    x, ids = normal(rng, (slots, k)) / np.float32(np.sqrt(k)), np.array([2, 0, 1, 1], np.int32)
+    bias, (stored, values) = normal(rng, (experts, 2 * n)), weight_of(rng, name, (experts, 2 * n, k))
+    both = np.einsum("sk,snk->sn", x.astype(np.float64), values[ids]) + bias[ids]
+    gate, up = np.split(both, 2, axis=-1)
+    if activation == 4:
+        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit)
+        exact = gate / (1 + np.exp(-alpha * gate)) * (up + 1)
+    else:
+        exact = activated(gate, activation) * up
+    arrays = {"x": x, "ids": ids, "weight": stored, "bias": bias}
+    numbers = {"shared": 1, "activation": activation, "limit": limit, "alpha": alpha}
     plan = expert_launches.plan("linear_experts", arrays, {"out": At(exact)}, numbers, form, 1)
     return Case("linear_experts", arrays, {"out": exact}, numbers), plan

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import erf
+from math import erfc
 from typing import Any
 
 import numpy as np
@@ -96,18 +96,16 @@ def _gated_linear(rng: np.random.Generator, name: str, activation: int) -> tuple
     gate, up = np.split(x.astype(np.float64) @ values.T, 2, axis=-1)
     arrays = {"x": x, "weight": stored}
     plan = tensor_launches.gated_linear(arrays, np.empty((1, n), np.float32), activation, 3)
-    case = Case(
-        "gated_linear", arrays, {"out": _activated(gate, activation) * up}, {"activation": activation}
-    )
+    case = Case("gated_linear", arrays, {"out": activated(gate, activation) * up}, {"activation": activation})
     return case, plan
 
 
-def _activated(x: np.ndarray, activation: int) -> np.ndarray:
+def activated(x: np.ndarray, activation: int) -> np.ndarray:
     if activation == 1:
         return x / (1 + np.exp(-x))
     if activation == 2:
         return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-    return x / 2 * (1 + np.vectorize(erf)(x / np.sqrt(2)))
+    return x / 2 * np.vectorize(erfc)(-x / np.sqrt(2))
 
 
 def weight_of(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> tuple[Any, np.ndarray]:

@@ -31,15 +31,29 @@ class Router(NamedTuple):
     scale: float
 
 
+class Activation(NamedTuple):
+    """What a gate does: `name` is "silu", "tanh" or "none", as of `swiglu` and of `geglu`'s `approximate`, or
+    "clamped", which has a limit and alpha: `airllm.engine.decoder` defines it.
+    """
+
+    name: str
+    limit: float = 0.0
+    alpha: float = 0.0
+
+
+_NUMBERS = {"silu": 1, "tanh": 2, "none": 3, "clamped": 4}  # in kernels
+
+
 class Experts(Protocol):
     """What a device does with experts. `x` and results are float32."""
 
     def choose(self, logits: Any, bias: Any, router: Router) -> tuple[Any, Any]:
         """The chosen experts of rows of logits, and their weights, (rows, used) each, best first."""
 
-    def linear(self, x: Any, ids: Any, weight: Any, bias: Any = None) -> Any:
+    def linear(self, x: Any, ids: Any, weight: Any, bias: Any = None, gate: Activation | None = None) -> Any:
         """x times the matrices of the chosen experts: (slots, n). x has a row for each token, or for each
-        slot; `weight` has the shape (experts, n, k), `bias` (experts, n).
+        slot; `weight` has the shape (experts, n, k), `bias` (experts, n). With a `gate`, both have 2 n rows,
+        and the first half gates the second.
         """
 
     def mix(self, results: Any, weights: Any) -> Any:
@@ -67,15 +81,21 @@ class DeviceExperts:
         self._start("choose_experts", {"logits": logits, "bias": bias}, numbers, outs)
         return outs["ids"], outs["weights"]
 
-    def linear(self, x: Tensor, ids: Tensor, weight: Any, bias: Tensor | None = None) -> Tensor:
+    def linear(
+        self, x: Tensor, ids: Tensor, weight: Any, bias: Tensor | None = None, gate: Activation | None = None
+    ) -> Tensor:
         """As `Experts.linear`. NotImplementedError for more values than the kernels count."""
         if prod(weight.shape) >= _COUNTABLE:
             raise NotImplementedError(
                 f"experts: a weight has {prod(weight.shape)} values, expected less than 2^32"
             )
-        out = self._ops.empty((ids.size, weight.shape[1]))
+        out = self._ops.empty((ids.size, weight.shape[1] // (2 if gate else 1)))
         arrays = {"x": x, "ids": ids, "weight": weight, "bias": bias}
-        self._start("linear_experts", arrays, {"shared": ids.size // len(x)}, {"out": out})
+        numbers = {
+            "shared": ids.size // max(len(x), 1), "activation": _NUMBERS[gate.name] if gate else 0,
+            "limit": gate.limit if gate else 0.0, "alpha": gate.alpha if gate else 0.0,
+        }  # fmt: skip
+        self._start("linear_experts", arrays, numbers, {"out": out})
         return out
 
     def mix(self, results: Tensor, weights: Tensor) -> Tensor:

@@ -34,6 +34,16 @@
   }
 GELU_ERF_FUNCTION(gelu_erf, float)
 
+// What a gate lets through: activation(gate) * up. Activations: 1 silu, 2 gelu by tanh, 3 gelu by erf, 4 the
+// clamped one of GPT-OSS, gate * sigmoid(alpha * gate) * (up + 1). NaN stays.
+DEVFN float gated_value(U32 activation, float gate, float up, float limit, float alpha) {
+  if (activation == 4) {
+    const float v = gate > limit ? limit : gate, w = up > limit ? limit : up < -limit ? -limit : up;
+    return v / (1.0f + EXP(-alpha * v)) * (w + 1.0f);
+  }
+  return (activation == 1 ? SILU(gate) : activation == 2 ? GELU(gate) : gelu_erf(gate)) * up;
+}
+
 // Adds `count` values to a softmax's running maximum `top` and to `sum`, the sum of exp(value - top). `top`
 // starts at the lowest finite float instead of -inf. Then a row of -inf needs no special case (every term is
 // exp(-inf) = 0), and NaN and +inf make the sum NaN, though FMAX ignores NaN.

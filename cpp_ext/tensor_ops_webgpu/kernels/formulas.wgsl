@@ -26,6 +26,21 @@ fn power_of_two(n: f32) -> f32 {
   return bitcast<f32>(u32(i32(n) + 127) << 23u);
 }
 
+// activation(gate) * up: see gated_value of the GPU kernels' formulas.h. NaN stays.
+fn gated_value(activation: u32, gate: f32, up: f32, limit: f32, alpha: f32) -> f32 {
+  switch activation {
+    case 0u: { return gate; }
+    case 1u: { return silu(gate) * up; }
+    case 2u: { return gelu(gate) * up; }
+    case 3u: { return gelu_erf(gate) * up; }
+    default: {
+      let v = select(gate, limit, gate > limit);
+      let w = select(select(up, limit, up > limit), -limit, up < -limit);
+      return v / (1.0 + exponential(-alpha * v)) * (w + 1.0);
+    }
+  }
+}
+
 fn silu(x: f32) -> f32 {
   return x / (1.0 + exponential(-x));
 }

@@ -1,11 +1,7 @@
 // out = a @ b^T * scale + bias for few rows of a, of float32, where b has blocks that are read as words. LANES
-// invocations take a row of b together, 32 values at a time. With an activation, which is a number of
-// elements.wgsl, b has the n rows of a gate and then those that it gates:
-// out = activation(a @ gate^T) * (a @ rest^T).
+// invocations take a row of b together, 32 values at a time. With an activation, b has
+// the n rows of a gate and then those that it gates: out = activation(a @ gate^T) * (a @ rest^T).
 const COLUMNS = GROUP / LANES;
-
-const SILU = 1u;
-const GELU = 2u;
 
 var<workgroup> parts: array<vec2<f32>, GROUP>;
 
@@ -19,12 +15,7 @@ fn column(lane: u32) -> vec2<f32> {
 }
 
 fn gated(sums: vec2<f32>) -> f32 {
-  switch numbers.activation {
-    case 0u: { return sums.x; }
-    case SILU: { return silu(sums.x) * sums.y; }
-    case GELU: { return gelu(sums.x) * sums.y; }
-    default: { return gelu_erf(sums.x) * sums.y; }
-  }
+  return gated_value(numbers.activation, sums.x, sums.y, 0.0, 0.0);
 }
 
 @compute @workgroup_size(GROUP)

@@ -2,15 +2,16 @@
 // 32 values at a time.
 const COLUMNS = GROUP / LANES;
 
-var<workgroup> parts: array<f32, GROUP>;
+var<workgroup> parts: array<vec2<f32>, GROUP>;
 
-// The sum of column `lane` of this group.
-fn column(lane: u32) -> f32 {
-  var sum = 0.0;
+// What column `lane` of this group gives, by its rows of b, of which the first begins at `row`.
+fn column(lane: u32, row: u32) -> f32 {
+  var sum = vec2<f32>();
   for (var j = 0u; j < LANES; j++) {
     sum += parts[lane * LANES + j];
   }
-  return sum;
+  let up = sum.y + bias_at(row + numbers.n);
+  return gated_value(numbers.activation, sum.x + bias_at(row), up, numbers.limit, numbers.alpha);
 }
 
 @compute @workgroup_size(GROUP)
@@ -21,13 +22,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
   for (var task = group.x; task < numbers.slots * tasks; task += groups.x) {
     let slot = task / tasks;
     let first = task % tasks * COLUMNS;
-    let expert = ids_words[slot] * numbers.n;
+    let expert = ids_words[slot] * numbers.rows;
     let start = slot / numbers.shared_by * numbers.k;
     let col = first + lid / LANES;
-    var sum = 0.0;
+    var sum = vec2<f32>();
     if (col < numbers.n) {
       for (var unit = lid % LANES; unit < units; unit += LANES) {
-        sum += product((expert + col) * units + unit, start + unit * 32u);
+        sum.x += product((expert + col) * units + unit, start + unit * 32u);
+        if (numbers.activation != 0u) {
+          sum.y += product((expert + numbers.n + col) * units + unit, start + unit * 32u);
+        }
       }
     }
     workgroupBarrier();
@@ -35,8 +39,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(num_workgroups) groups
     workgroupBarrier();
     let out = first + 2u * lid;
     if (lid < COLUMNS / 2u && out < numbers.n) {
-      let bias = expert + out;
-      let pair = vec2<f32>(column(2u * lid) + bias_at(bias), column(2u * lid + 1u) + bias_at(bias + 1u));
+      let row = expert + out;
+      let pair = vec2<f32>(column(2u * lid, row), column(2u * lid + 1u, row + 1u));
       put_out(slot * numbers.n + out, pair.x, pair.y, numbers.n - out);
     }
   }
