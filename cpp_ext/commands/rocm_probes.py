@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,13 +72,13 @@ def toolkit(found: Finding) -> Toolkit | None:
     return None
 
 
-def known_archs(hipcc: str, archs: Sequence[str] = ARCHS) -> list[str]:
-    """Those of the GPUs that this compiler compiles for: it needs their machine code and their library."""
+def known_archs(hipcc: str) -> list[str]:
+    """Those of ARCHS that this compiler compiles for: it needs their machine code and their library."""
     with tempfile.TemporaryDirectory(prefix="airllm-hip-") as folder, ThreadPoolExecutor() as pool:
         source = Path(folder) / "probe.hip"
         source.write_text(KERNEL)
-        reasons = pool.map(lambda arch: _try(hipcc, source, arch), archs)
-        return [arch for arch, why in zip(archs, reasons, strict=True) if not why]
+        reasons = pool.map(lambda arch: _try(hipcc, source, arch), ARCHS)
+        return [arch for arch, why in zip(ARCHS, reasons, strict=True) if not why]
 
 
 def why_not_for(hipcc: str, arch: str) -> str:
