@@ -148,29 +148,6 @@ def test_products_are_those_of_the_chosen_experts(name, k, ops):
     check_products(ops, name, k)
 
 
-def test_those_of_the_kernels_of_gpus_too(kernels_of_gpus):
-    ops = registry.open_backend("opencl").module.device_ops()
-    check_products(ops, "q4_0", 96)
-    logits = np.random.default_rng(3).standard_normal((5, 64), np.float32)
-    ids, weights = ops.extension("device_experts").choose(ops.to_device(logits), None, ROUTERS[2])
-    chosen, wanted = definition(logits, None, ROUTERS[2])
-    np.testing.assert_array_equal(ids.numpy(), chosen)
-    np.testing.assert_allclose(weights.numpy(), wanted, rtol=3e-6)
-
-
-@pytest.fixture
-def kernels_of_gpus():
-    """OpenCL's kernels of GPUs, on the device in use."""
-    opencl = pytest.importorskip("tensor_ops_opencl")
-    running("opencl")
-    label = next((each for each in opencl.variants() if "gpu kernels" in each), None)
-    if label is None:
-        pytest.skip("no device runs both forms of the kernels")
-    opencl.select(label)
-    yield
-    opencl.select(None)
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_logits_of_models_in_blocks_are_those_of_transformers(name, backend, tmp_path):
     path = tiny_gguf.write_gguf(name, tmp_path / "tiny.gguf", "blocks")
