@@ -97,7 +97,7 @@ def _decode(ops: KernelBackend, config: ModelConfig) -> str:
 
 def _arrays(ops: KernelBackend, config: ModelConfig) -> str:
     """Whether the model's arrays stay on the device, or why they go there for each op."""
-    why_not = why_not_on_device(ops, bool(config.experts))
+    why_not = why_not_on_device(ops, config)
     return f"from host memory for each op: {why_not}" if why_not else "they stay on the device"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from airllm.architectures.model_config import ModelConfig
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.decoder import Angles, Rows, decoder_layers
 from airllm.files.weight_file import Stored
@@ -75,6 +76,8 @@ class OnDevice:
         return Angles(cos, sin, angles.interleaved)
 
 
+_ON_HOST = {"layer_input", "layer_scale"}  # traits of layers that stay in host memory
+
 # Matrices of one input, which a device multiplies together.
 _STACKS = (
     ("attention.q", "attention.k", "attention.v"),
@@ -105,7 +108,11 @@ def _kind(stored: Stored | None) -> str:
 
 
 def why_not_on_device(
-    ops: KernelBackend, experts: bool, whole: bool = True, shared: bool = False, cache_dtype: str = "f16"
+    ops: KernelBackend,
+    config: ModelConfig,
+    whole: bool = True,
+    shared: bool = False,
+    cache_dtype: str = "f16",
 ) -> str:
     """Why a model's arrays do not stay on the device of these ops; "" if they do. `whole`: all weights are in
     memory at once. `shared`: processes share the model. `cache_dtype`: of its sequences.
@@ -116,8 +123,10 @@ def why_not_on_device(
         return "processes that share a model add their results in host memory"
     if not whole:
         return "weights pass through host memory within a budget"
-    if experts:
+    if any(config.moe_layers):
         return "experts are chosen in host memory"
+    if traits := sorted(config.traits() & _ON_HOST):
+        return f"{', '.join(traits)} are computed in host memory"
     return why_dtype_not_movable(cache_dtype)
 
 

@@ -45,7 +45,9 @@ def agree(found: np.ndarray, wanted: np.ndarray) -> None:
 
 
 DENSE = [
-    name for name in FOLDERS if not any(part in name for part in ("moe", "mixtral", "gpt_oss", "minimax"))
+    name
+    for name in FOLDERS
+    if not any(part in name for part in ("moe", "mixtral", "gpt_oss", "minimax", "gemma4"))
 ]
 
 
