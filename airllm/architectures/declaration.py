@@ -13,7 +13,7 @@ from typing import Any
 
 Default = Any  # a value, or a function of the fields that were read before it
 REMOVED = object()  # removes an entry in `Architecture.but`; None is a value
-SCALINGS = {each: each for each in ("default", "linear", "llama3", "yarn", "longrope")}
+SCALINGS = {each: each for each in ("default", "linear", "llama3", "yarn", "longrope", "proportional")}
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Norms:
     """RMS norms `before` and `after` attention and feed-forward. `q_and_k`: queries and keys are normalized
     by "head" or by whole "row", or not at all if "". `q_and_k_flag`: the flag of config.json that turns these
     on; GGUF files have them if they have their tensors. `folder_less`: folders store norm weights minus this.
+    `values`: each head of the values is normalized, without a weight.
     """
 
     before: bool = True
@@ -28,6 +29,7 @@ class Norms:
     q_and_k: str = ""
     q_and_k_flag: str = ""
     folder_less: float = 0.0
+    values: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,14 @@ class Biases:
 
 @dataclass(frozen=True)
 class Stacks:
-    """How folders store all experts of a layer in one tensor. `transposed`: a matrix has a column for each
-    output. `interleaved`: gate and up are one tensor, and their outputs alternate.
+    """How files store all experts of a layer in one tensor. `transposed`: a matrix has a column for each
+    output. `interleaved`: gate and up are one tensor, and their outputs alternate. `fused`: gate and up are
+    one tensor, first all outputs of gate.
     """
 
     transposed: bool = False
     interleaved: bool = False
+    fused: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,10 @@ class Architecture:
     files have, besides those that all have. `keys`: fields of a `Key` that differ. `defaults`: of numbers
     that files omit; `folder_defaults`, `gguf_defaults`: of one kind of file. `gguf_names`, `folder_names`:
     names of tensors that differ from `tensor_names.py`. `sinks`: heads have attention sinks. `shared_gate`:
-    the shared expert has a gate. `folder_stacks`: set if folders do not store experts one by one.
+    the shared expert has a gate. `folder_stacks`: set if folders do not store experts one by one;
+    `gguf_stacks`: how GGUF files store them. `dense_and_experts`: layers with experts also have a dense
+    feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another size,
+    and the last layers may share keys and values. `layer_scale`: a layer's result is scaled by a weight.
     `stripped_names`: parts of general.name. In the GGUF files that contain one, white space after control
     tokens is stripped.
     """
@@ -143,6 +150,10 @@ class Architecture:
     sinks: bool = False
     shared_gate: bool = True
     folder_stacks: Stacks | None = None
+    gguf_stacks: Stacks = Stacks()
+    dense_and_experts: bool = False
+    sizes_by_window: bool = False
+    layer_scale: bool = False
     numbers: tuple[str, ...] = ()
     keys: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Default] = field(default_factory=dict)
@@ -164,6 +175,8 @@ class Architecture:
             "fused": self.fused,
             "sinks": self.sinks,
             "shared_gate": self.shared_gate,
+            "value_norm": self.norms.values,
+            "layer_scale": self.layer_scale,
         }
 
     def but(self, name: str = "", **other: Any) -> Architecture:

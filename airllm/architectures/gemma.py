@@ -1,12 +1,26 @@
-"""Gemma 1 and 2 (Gemma Team, 2024) and 3 (2025). Folders store norm weights minus one. From Gemma 2 on, norms
-also follow attention and feed-forward.
+"""Gemma 1 and 2 (Gemma Team, 2024), 3 (2025) and 4 (2026). Folders of the first three store norm weights
+minus one. From Gemma 2 on, norms also follow attention and feed-forward.
+
+In Gemma 4, layers without a window have larger heads, of which only a part rotates, and their values may be
+their keys. The last layers of its small models share keys and values, and each layer has an input of its own.
+Its larger models have experts beside a dense feed-forward.
 """
 
 from collections.abc import Callable, Mapping
 from math import sqrt
 from typing import Any
 
-from airllm.architectures.declaration import Architecture, Norms, Rotary, Tiny, Window
+from airllm.architectures.declaration import (
+    REMOVED,
+    SCALINGS,
+    Architecture,
+    Norms,
+    Rotary,
+    Stacks,
+    Tiny,
+    Window,
+)
+from airllm.architectures.values import Values
 
 _ROPES = {
     "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 8.0},
@@ -109,6 +123,88 @@ GEMMA3 = GEMMA2.but(
                 "tie_word_embeddings": True,
                 "rope_parameters": _ROPES,
             }
+        ),
+    },
+)
+
+
+def _all_if_enabled(values: Values, layers: int) -> tuple[bool, ...]:
+    return (True,) * layers if values.flag("enable_moe_block", False) else ()
+
+
+_TINY4 = {
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "sliding_window": 8,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "num_hidden_layers": 4,
+    "intermediate_size": 32,
+    "tie_word_embeddings": True,
+    "vocab_size_per_layer_input": 80,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "proportional", "rope_theta": 1000.0, "partial_rotary_factor": 0.25},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+    },
+}
+GEMMA4 = GEMMA3.but(
+    "gemma4",
+    title="Gemma 4, for text",
+    model_types=("gemma4_text",),
+    parts_of=("gemma4", "gemma4_unified"),
+    norms=Norms(after=True, q_and_k="head", values=True),
+    rotary=Rotary(theta=1e6, local_theta=1e4, scalings=SCALINGS),
+    window=Window(default=512, all_but_every=6),
+    experts=_all_if_enabled,
+    dense_and_experts=True,
+    sizes_by_window=True,
+    layer_scale=True,
+    folder_stacks=Stacks(fused=True),
+    gguf_stacks=Stacks(fused=True),
+    numbers=("layer_input",),
+    keys={
+        "attention_scale": {"folder": "", "default": 1.0},
+        "experts": {"folder": "num_experts"},
+        "experts_used": {"folder": "top_k_experts"},
+        "normalize_experts": {"gguf": "", "folder": ""},
+    },
+    folder_defaults={
+        "layer_input": 256,
+        "vocabulary": 262_144,
+        "attention_scale": REMOVED,
+        "experts": 0,
+        "experts_used": 0,
+        "expert_feed_forward": 0,
+    },
+    gguf_defaults={"attention_scale": REMOVED},
+    gguf_names={"experts.gate": "ffn_gate_up_exps.weight", "experts.up": "ffn_gate_up_exps.weight"},
+    folder_names={
+        "experts.router": "router.proj.weight",
+        "experts.gate": "experts.gate_up_proj",
+        "experts.up": "experts.gate_up_proj",
+        "experts.down": "experts.down_proj",
+    },
+    tiny={
+        "gemma4": Tiny(
+            {
+                **_TINY4,
+                "hidden_size_per_layer_input": 32,
+                "num_kv_shared_layers": 2,
+                "use_double_wide_mlp": True,
+                "final_logit_softcapping": 3.0,
+            }
+        ),
+        "gemma4_moe": Tiny(
+            {
+                **_TINY4,
+                "num_global_key_value_heads": 1,
+                "attention_k_eq_v": True,
+                "hidden_size_per_layer_input": 0,
+                "enable_moe_block": True,
+                "num_experts": 4,
+                "top_k_experts": 2,
+                "moe_intermediate_size": 32,
+            },
+            "float16",
         ),
     },
 )

@@ -142,6 +142,9 @@ KEYS: dict[str, Key] = {
     ),
     "expert_groups": _expert("expert_group_count", "n_group", default=1, all=False),
     "expert_groups_used": _expert("expert_group_used_count", "topk_group", default=1, all=False),
+    "layer_input": Key(
+        "embedding_length_per_layer_input", "hidden_size_per_layer_input", _whole_or_0, default=0, all=False
+    ),
     "swiglu_alpha": Key("", "swiglu_alpha", Values.number, default=1.702, all=False),
     "swiglu_limit": Key("", "swiglu_limit", Values.number, default=7.0, all=False),
 }

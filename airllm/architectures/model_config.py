@@ -56,6 +56,7 @@ class Attention:
 
     `rope`: the rotation of queries and keys, if any. `window`: how many of the last keys a query attends to,
     None for all. `source`: the layer whose keys and values it reads: this one, unless they are shared.
+    `keys_as_values`: values are the keys before their norm and rotation.
     """
 
     heads: int
@@ -65,6 +66,7 @@ class Attention:
     rope: Rope | None
     window: int | None
     source: int
+    keys_as_values: bool = False
 
     @property
     def widths(self) -> dict[str, int]:
@@ -131,16 +133,20 @@ class ModelConfig:
 
     `sizes`: if they differ; `heads`, `kv_heads`, `head_dim` and `feed_forward` are then the largest.
     `kv_layers`: the layer whose keys and values each layer reads, if some share them. `states`: shapes of the
-    arrays that layers with a recurrent state keep, () for layers with attention. `layer(i)` puts together
-    what layer i computes.
+    arrays that layers with a recurrent state keep, () for layers with attention. `keys_as_values`: layers
+    whose values are their keys, before norm and rotation. `layer(i)` puts together what layer i computes.
 
     `windows`: how many of the last keys a query attends to, None for all. `local_rope`: the rotation of
     layers with a window, if it differs. `nope_layers`: layers without rotation. `rope_sections`: pairs that
     rotate by position in time, height and width, which are equal for text. `norm_offset`: added to stored
     norm weights. `fused`: q, k, v are one stored matrix, and so are gate and up. `pre_norms`, `post_norms`:
     norms before, after attention and feed-forward. `qk_norm`: norms of q and k, by "head" or whole "row".
+    `value_norm`: of each head of v, without a weight. `layer_scale`: a weight scales a layer's result.
+    `layer_input`: values of what each layer adds to a token by a second embedding and a projection.
     `residual_scale` multiplies what attention and feed-forward add; `logit_scale` the logits.
-    `normalize_experts`: the weights of the chosen experts are scaled to sum to one. `shared_expert`: the
+    `normalize_experts`: the weights of the chosen experts are scaled to sum to one. `dense_and_experts`:
+    layers with experts also have a dense feed-forward. Both have norms of their own, and so has the router;
+    each expert has a scale. `shared_expert`: the
     width of an expert that every token uses, weighted by its own gate if `shared_gate`; `shared_experts`: how
     many a file says it is made of. `dense_layers`: the first layers, without experts. `expert_scores`: what
     makes scores of the router's logits, a softmax or "sigmoid". Experts are chosen by scores with a
@@ -179,6 +185,9 @@ class ModelConfig:
     output_bias: bool = False
     sinks: bool = False
     qk_norm: str = ""
+    value_norm: bool = False
+    layer_scale: bool = False
+    layer_input: int = 0
     pre_norms: bool = True
     post_norms: bool = False
     fused: bool = _trait_field("file", False)
@@ -187,6 +196,7 @@ class ModelConfig:
     experts_used: int = 0
     expert_feed_forward: int = 0
     normalize_experts: bool = True
+    dense_and_experts: bool = False
     shared_expert: int = 0
     shared_experts: int = _trait_field("file", 0)
     shared_gate: bool = True
@@ -204,6 +214,7 @@ class ModelConfig:
     moe_layers: tuple[bool, ...] = ()
     sizes: tuple[LayerSizes, ...] = ()
     kv_layers: tuple[int, ...] = ()
+    keys_as_values: tuple[bool, ...] = ()
     states: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     @property
@@ -236,7 +247,8 @@ class ModelConfig:
 
     def _layer(self, layer: int) -> LayerSpec:
         sizes, moe = self.sizes_of(layer), self.is_moe(layer)
-        feed_forward = FeedForward(0 if moe else sizes.feed_forward, moe)
+        dense = self.dense_and_experts or not moe
+        feed_forward = FeedForward(sizes.feed_forward if dense else 0, moe)
         if self.states and self.states[layer]:
             return LayerSpec(Recurrent(self.states[layer]), feed_forward)
         attention = Attention(
@@ -247,6 +259,7 @@ class ModelConfig:
             rope=self.rope_of(layer),
             window=self.window(layer),
             source=self.kv_layers[layer] if self.kv_layers else layer,
+            keys_as_values=bool(self.keys_as_values) and self.keys_as_values[layer],
         )
         return LayerSpec(attention, feed_forward)
 

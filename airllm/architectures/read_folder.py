@@ -8,6 +8,7 @@ from typing import Any
 from airllm.architectures.declaration import Architecture
 from airllm.architectures.families import architecture_of_model_type, types_of_folders, with_part
 from airllm.architectures.keys import keys_of
+from airllm.architectures.layer_sizes import folder_head_dims, folder_sizes
 from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.ropes import ROPE_DIM, drop_unused, folder_ropes
 from airllm.architectures.values import Values, check_config
@@ -31,10 +32,15 @@ def folder_config(folder: Path) -> ModelConfig:
             raise values.error(flag, "is true", expected)
     found = _numbers(architecture, values)
     layers = found["layers"]
-    ropes = folder_ropes(architecture, values, found["head_dim"], layers)
+    ropes = folder_ropes(
+        architecture, values, *folder_head_dims(architecture, values, found["head_dim"]), layers
+    )
     windows = folder_windows(architecture, values, ropes.get("nope_layers", ()), layers)
+    sizes = folder_sizes(architecture, values, found, windows)
+    moe_layers = architecture.experts(values, layers) if architecture.experts else ()
     config = ModelConfig(
         **found,
+        **sizes,
         **drop_unused(ropes, windows),
         **_fixed(architecture, values),
         windows=windows,
@@ -48,7 +54,8 @@ def folder_config(folder: Path) -> ModelConfig:
         tied_embeddings=whole.flag(
             "tie_word_embeddings", values.flag("tie_word_embeddings", architecture.tied)
         ),
-        moe_layers=architecture.experts(values, layers) if architecture.experts else (),
+        moe_layers=moe_layers,
+        dense_and_experts=architecture.dense_and_experts and any(moe_layers),
     )
     return check_config(
         values, {name: _name(key.folder) for name, key in keys_of(architecture)}, ROPE_DIM["folder"], config

@@ -9,15 +9,15 @@ from typing import Any, Protocol
 from airllm.architectures.declaration import Architecture
 from airllm.architectures.families import architecture_named, architecture_of_gguf, gguf_architectures
 from airllm.architectures.keys import KEYS, keys_of, write_keys
-from airllm.architectures.model_config import LayerSizes, ModelConfig
+from airllm.architectures.layer_sizes import gguf_lists, gguf_near_dim, gguf_sizes, write_sizes
+from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.ropes import ROPE_DIM, drop_unused, gguf_ropes, write_ropes
 from airllm.architectures.tensor_names import gguf_name
-from airllm.architectures.values import MOST_LAYERS, Values, check_config
+from airllm.architectures.values import Values, check_config
 from airllm.architectures.windows import gguf_windows, write_windows
 from airllm.files.weight_file import ModelFileError
 
 _EXTRA = "nextn_predict_layers"  # layers of block_count that guess further tokens; they are not used
-_SIZES = ("heads", "kv_heads", "feed_forward")  # GGUF files may have a list of them
 
 # Bias field -> the tensor in the first layer that shows whether there is a bias.
 _BIASES = {
@@ -46,13 +46,14 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     """The configuration in a GGUF file's metadata. Raises ModelFileError."""
     architecture = _architecture(file)
     values = Values(file.path, file.metadata, f"{architecture.name}.")
-    lists = _lists(architecture, values)
+    lists = gguf_lists(architecture, values)
     largest = {name: max(each) for name, each in lists.items()}
     found = _numbers(architecture, values, {"vocabulary": _vocabulary(file, values), **largest})
     found["layers"] = layers = found["layers"] - values.whole(_EXTRA, 0, found["layers"] - 1, least=0)
     if values.whole("attention.value_length", found["head_dim"]) != found["head_dim"]:
         raise values.error("attention.value_length", "differs from key_length", f"{found['head_dim']}")
-    ropes = gguf_ropes(architecture, values, file.tensors, found["head_dim"], layers)
+    dims = found["head_dim"], gguf_near_dim(architecture, values, found["head_dim"])
+    ropes = gguf_ropes(architecture, values, file.tensors, *dims, layers)
     windows = gguf_windows(architecture, values, layers)
     first = f"layers.{found.get('dense_layers', 0)}."  # the first one with experts
     found |= {name: gguf_name(architecture, first + of) in file.tensors for name, of in _BIASES.items()}
@@ -63,7 +64,8 @@ def gguf_config(file: GgufHead) -> ModelConfig:
         windows=windows,
         tied_embeddings=gguf_name(architecture, "output") not in file.tensors,
         moe_layers=tuple(i >= found["dense_layers"] for i in range(layers)) if found.get("experts") else (),
-        sizes=_sizes(found, lists) if lists else (),
+        dense_and_experts=architecture.dense_and_experts and bool(found.get("experts")),
+        **gguf_sizes(architecture, values, found, lists, windows, file.tensors),
     )
     return check_config(
         values, {name: key.gguf for name, key in keys_of(architecture)}, ROPE_DIM["gguf"], config
@@ -77,27 +79,12 @@ def _fixed(architecture: Architecture, file: GgufHead) -> dict[str, Any]:
     return architecture.fixed | off
 
 
-def _lists(architecture: Architecture, values: Values) -> dict[str, list[int]]:
-    """The sizes that have a value for each layer."""
-    keys = dict(keys_of(architecture))
-    layers = values.whole(keys["layers"].gguf, most=MOST_LAYERS)
-    found = {name: values.wholes(keys[name].gguf, layers) for name in _SIZES}
-    return {name: each for name, each in found.items() if each}
-
-
-def _sizes(found: dict[str, Any], lists: dict[str, list[int]]) -> tuple[LayerSizes, ...]:
-    each = (lists.get(name, [found[name]] * found["layers"]) for name in _SIZES)
-    dim = found["head_dim"]
-    return tuple(
-        LayerSizes(heads, kv_heads, dim, dim, wide) for heads, kv_heads, wide in zip(*each, strict=True)
-    )
-
-
 def gguf_keys(config: ModelConfig) -> dict[str, Any]:
     """The keys of a model that `gguf_config` reads, without the architecture's name."""
     architecture = architecture_named(config.architecture)
     found = dict(write_keys(architecture, config)) | {"attention.value_length": config.head_dim}
-    return found | write_ropes(architecture, config) | write_windows(architecture, config)
+    found |= write_ropes(architecture, config) | write_windows(architecture, config)
+    return found | write_sizes(architecture, config)
 
 
 def _architecture(file: GgufHead) -> Architecture:

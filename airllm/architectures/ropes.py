@@ -18,6 +18,7 @@ ROPE_DIM = {"gguf": "rope.dimension_count", "folder": "partial_rotary_factor"}
 LENGTH = "original_max_position_embeddings"
 _FACTORS = "rope_factors_"
 _SECTIONS = "rope.dimension_sections"
+_NEAR_DIM = "rope.dimension_count_swa"  # of layers with a window
 _TEMPERATURE = "llama_4_scaling_beta"
 # The fields of a scaling in GGUF files, after rope.scaling., and those that a file must have.
 _GGUF_NAMES = {
@@ -50,8 +51,12 @@ def drop_unused(ropes: dict[str, Any], windows: Windows) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------- config.json
 
 
-def folder_ropes(architecture: Architecture, values: Values, head_dim: int, layers: int) -> dict[str, Any]:
-    """The fields of ModelConfig for positions. Newer files have all of them in `rope_parameters`."""
+def folder_ropes(
+    architecture: Architecture, values: Values, head_dim: int, near_dim: int, layers: int
+) -> dict[str, Any]:
+    """The fields of ModelConfig for positions. Newer files have all of them in `rope_parameters`. A head has
+    `near_dim` values in layers with a window.
+    """
     rule = architecture.rotary
     new = values.below("rope_parameters")
     theta = values.number("rope_theta", rule.theta)
@@ -60,7 +65,7 @@ def folder_ropes(architecture: Architecture, values: Values, head_dim: int, laye
         given = new or values.below("rope_scaling")
         found: dict[str, Any] = {"rope": _folder_rope(values, given, theta, head_dim, rule)}
     else:
-        found = _two_folder_ropes(values, new, theta, head_dim, rule)
+        found = _two_folder_ropes(values, new, theta, (head_dim, near_dim), rule)
         given = None
     if given and (sections := given.get("mrope_section", (list,), "whole numbers", None)):
         found["rope_sections"] = _sections(given, "mrope_section", sections)
@@ -80,15 +85,15 @@ def _sections(values: Values, key: str, found: Iterable[Any]) -> tuple[int, ...]
 
 
 def _two_folder_ropes(
-    values: Values, new: Values | None, theta: float, head_dim: int, rule: Rotary
+    values: Values, new: Values | None, theta: float, dims: tuple[int, int], rule: Rotary
 ) -> dict[str, Any]:
     """The rotations of layers without and with a window. `new` has an object for each, or is one for both."""
     wide, near = (new and new.below(each) for each in ("full_attention", "sliding_attention"))
     rope = _folder_rope(
-        values, wide or (None if near else new) or values.below("rope_scaling"), theta, head_dim, rule
+        values, wide or (None if near else new) or values.below("rope_scaling"), theta, dims[0], rule
     )
     theta = values.number("rope_local_base_freq", rule.local_theta or rope.theta)
-    local = _folder_rope(values, near, theta, head_dim, _UNSCALED) if near else Rope(theta, rope.dim)
+    local = _folder_rope(values, near, theta, dims[1], _UNSCALED) if near else Rope(theta, rope.dim)
     return {"rope": rope, "local_rope": local}
 
 
@@ -107,6 +112,9 @@ def _folder_rope(values: Values, given: Values | None, theta: float, head_dim: i
     kind = rule.scalings[kind]
     if kind == "default":
         return Rope(theta, rotated)
+    if kind == "proportional":  # all pairs have the angles of a whole head, but only some rotate
+        part = given.number("partial_rotary_factor", 1.0)
+        return Rope(theta, head_dim, scaling={"rope_type": kind, "partial_rotary_factor": part})
     plain = {key.removeprefix(given.under): value for key, value in given.values.items()}
     scaling = {key: value for key, value in plain.items() if key not in _NO_NUMBERS_OF_SCALING}
     scaling["rope_type"] = kind
@@ -162,9 +170,14 @@ def _folder_temperature(values: Values, given: Values | None) -> QueryTemperatur
 
 
 def gguf_ropes(
-    architecture: Architecture, values: Values, tensors: Container[str], head_dim: int, layers: int
+    architecture: Architecture,
+    values: Values,
+    tensors: Container[str],
+    head_dim: int,
+    near_dim: int,
+    layers: int,
 ) -> dict[str, Any]:
-    """The fields of ModelConfig for positions."""
+    """The fields of ModelConfig for positions. A head has `near_dim` values in layers with a window."""
     rule = architecture.rotary
     dim = values.whole(ROPE_DIM["gguf"], head_dim)
     theta = values.number("rope.freq_base", rule.theta)
@@ -174,7 +187,8 @@ def gguf_ropes(
     found: dict[str, Any] = {"rope": Rope(theta, dim, interleaved=rule.neighbours, scaling=scaling)}
     if rule.local_theta is not None or rule.local_unscaled:
         local = values.number("rope.freq_base_swa", rule.local_theta or theta)
-        found["local_rope"] = Rope(local, dim, interleaved=rule.neighbours)
+        near = dim if near_dim == head_dim else near_dim
+        found["local_rope"] = Rope(local, values.whole(_NEAR_DIM, near), interleaved=rule.neighbours)
     if isinstance(sections := values.raw(_SECTIONS), np.ndarray):
         found["rope_sections"] = _sections(values, _SECTIONS, sections.tolist())
     if rule.none_every:
@@ -227,6 +241,8 @@ def write_ropes(architecture: Architecture, config: ModelConfig) -> dict[str, An
     found: dict[str, Any] = {"rope.freq_base": config.rope.theta, ROPE_DIM["gguf"]: config.rope.dim}
     if config.local_rope or architecture.rotary.local_theta:  # without it, a reader uses local_theta
         found["rope.freq_base_swa"] = (config.local_rope or config.rope).theta
+    if config.local_rope and config.local_rope.dim != config.rope.dim:
+        found[_NEAR_DIM] = config.local_rope.dim
     if config.rope_sections:
         found[_SECTIONS] = [*config.rope_sections, 0, 0, 0, 0][:4]
     if config.query_temperature:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 
-from airllm.architectures.declaration import Architecture, Stacks
+import numpy as np
+
+from airllm.architectures.declaration import Architecture
 from airllm.architectures.families import all_architectures, architecture_named
 from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.read_folder import architecture_of_folder
@@ -22,6 +24,9 @@ _WHOLE = {
     "token_embedding": ("token_embd.weight", "embed_tokens.weight"),
     "output_norm": ("output_norm.weight", "norm.weight"),
     "output": ("output.weight", "lm_head.weight"),
+    "layer_embedding": ("per_layer_token_embd.weight", "embed_tokens_per_layer.weight"),
+    "layer_projection": ("per_layer_model_proj.weight", "per_layer_model_projection.weight"),
+    "layer_projection_norm": ("per_layer_proj_norm.weight", "per_layer_projection_norm.weight"),
     "rope_factors": ("rope_freqs.weight", ""),
     "rope_factors_long": ("rope_factors_long.weight", ""),
     "rope_factors_short": ("rope_factors_short.weight", ""),
@@ -47,7 +52,12 @@ _LAYER = {
     "feed_forward.gate_up": ("ffn_up.weight", "mlp.gate_up_proj.weight"),
     "feed_forward.down": ("ffn_down.weight", "mlp.down_proj.weight"),
     "feed_forward.post_norm": ("post_ffw_norm.weight", "post_feedforward_layernorm.weight"),
+    "feed_forward.dense_norm": ("post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight"),
+    "experts.norm": ("pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight"),
+    "experts.post_norm": ("post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight"),
     "experts.router": ("ffn_gate_inp.weight", "mlp.gate.weight"),
+    "experts.router_norm": ("ffn_gate_inp.scale", "router.scale"),
+    "experts.scales": ("ffn_down_exps.scale", "router.per_expert_scale"),
     "experts.router_bias": ("ffn_gate_inp.bias", "mlp.gate.bias"),
     "experts.selection_bias": ("exp_probs_b.bias", "mlp.gate.e_score_correction_bias"),
     "experts.gate": ("ffn_gate_exps.weight", "mlp.experts.{expert}.gate_proj.weight"),
@@ -60,23 +70,35 @@ _LAYER = {
     "shared_expert.gate": ("ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"),
     "shared_expert.up": ("ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"),
     "shared_expert.down": ("ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"),
+    "input.gate": ("inp_gate.weight", "per_layer_input_gate.weight"),
+    "input.projection": ("proj.weight", "per_layer_projection.weight"),
+    "input.post_norm": ("post_norm.weight", "post_per_layer_input_norm.weight"),
+    "scale": ("layer_output_scale.weight", "layer_scalar"),
 }
-_BY_TURNS = ("gate", "up")  # their outputs alternate in an interleaved tensor
+_TOGETHER = ("gate", "up")  # may be one tensor
 # Prefix of the language model in a folder, alone or with a vision part -> prefix of its output.
 PREFIXES = {"model.": "", "language_model.model.": "language_model.", "model.language_model.": ""}
+
+
+# What is added to a token in each layer: a table with a row for each token, and what projects its embedding.
+LAYER_INPUTS = ("layer_embedding", "layer_projection", "layer_projection_norm")
 
 
 def layer_names(config: ModelConfig, layer: int) -> list[str]:
     """Our names of all tensors of a layer."""
     c, moe = config, config.is_moe(layer)
     own = not c.kv_layers or c.kv_layers[layer] == layer  # keys and values
+    own_values = own and not (c.keys_as_values and c.keys_as_values[layer])
+    dense = c.dense_and_experts or not moe
     parts: dict[str, list[tuple[bool, str]]] = {
         "attention": [
             (c.fused, "qkv"),
             (not c.fused, "q"),
-            (not c.fused and own, "k v"),
+            (not c.fused and own, "k"),
+            (not c.fused and own_values, "v"),
             (c.qkv_bias, "q_bias"),
-            (c.qkv_bias and own, "k_bias v_bias"),
+            (c.qkv_bias and own, "k_bias"),
+            (c.qkv_bias and own_values, "v_bias"),
             (bool(c.qk_norm), "q_norm"),
             (bool(c.qk_norm) and own, "k_norm"),
             (c.pre_norms, "norm"),
@@ -87,14 +109,16 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
         ],
         "feed_forward": [
             (c.pre_norms, "norm"),
-            (not moe and not c.fused, "gate up down"),
-            (not moe and c.fused, "gate_up down"),
+            (dense and not c.fused, "gate up down"),
+            (dense and c.fused, "gate_up down"),
+            (moe and c.dense_and_experts, "dense_norm"),
             (c.post_norms, "post_norm"),
         ],
         "experts": [
             (moe, "router"),
             (moe and c.router_bias, "router_bias"),
             (moe and c.selection_bias, "selection_bias"),
+            (moe and c.dense_and_experts, "norm post_norm router_norm scales"),
             *((moe, f"{i}.gate {i}.up {i}.down") for i in range(c.experts)),
             *((moe and c.expert_bias, f"{i}.gate_bias {i}.up_bias {i}.down_bias") for i in range(c.experts)),
         ],
@@ -102,9 +126,11 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
             (moe and c.shared_expert > 0 and c.shared_gate, "router"),
             (moe and c.shared_expert > 0, "gate up down"),
         ],
+        "input": [(c.layer_input > 0, "gate projection post_norm")],
+        "": [(c.layer_scale, "scale")],
     }
     return [
-        f"layers.{layer}.{part}.{name}"
+        f"layers.{layer}.{part}.{name}".replace("..", ".")
         for part, some in parts.items()
         for there, names in some
         if there
@@ -114,7 +140,8 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
 
 def shared_names(config: ModelConfig) -> list[str]:
     """Our names of the tensors outside the layers that every model of this configuration has."""
-    return ["token_embedding", "output_norm"] + ([] if config.tied_embeddings else ["output"])
+    found = ["token_embedding", "output_norm"] + ([] if config.tied_embeddings else ["output"])
+    return found + ([*LAYER_INPUTS] if config.layer_input else [])
 
 
 def gguf_name(architecture: Architecture, name: str) -> str:
@@ -152,7 +179,7 @@ class NamedTensors:
         self._architecture = (
             architecture_named(config.architecture) if self._gguf else architecture_of_folder(weights.path)
         )
-        self._stacks = Stacks() if self._gguf else self._architecture.folder_stacks
+        self._stacks = self._architecture.gguf_stacks if self._gguf else self._architecture.folder_stacks
         found = (p for p in PREFIXES if f"{p}embed_tokens.weight" in weights)
         self._prefix = next(found, "model.")
 
@@ -187,14 +214,15 @@ class NamedTensors:
     def _of_stack(self, of_expert: Stored, part: str) -> Stored:
         """The "gate", "up" or "down" in an expert's part of a stack."""
         assert self._stacks
-        if isinstance(of_expert, Quantized) and self._stacks.interleaved and part in _BY_TURNS:
-            half = len(of_expert) // 2  # converted: a row for each output, the gate's first
-            return of_expert[:half] if part == "gate" else of_expert[half:]
         if self._stacks.transposed and not isinstance(of_expert, Quantized):
-            of_expert = of_expert.T
-        if self._stacks.interleaved and part in _BY_TURNS:
-            return of_expert[_BY_TURNS.index(part) :: len(_BY_TURNS)]
-        return of_expert
+            of_expert = np.asarray(of_expert).T
+        if part not in _TOGETHER:
+            return of_expert
+        place = _TOGETHER.index(part)
+        if self._stacks.fused or (self._stacks.interleaved and isinstance(of_expert, Quantized)):
+            half = len(of_expert) // 2  # converted from a folder: a row for each output, the gate's first
+            return of_expert[place * half : (place + 1) * half]
+        return of_expert[place :: len(_TOGETHER)] if self._stacks.interleaved else of_expert
 
     def span(self, name: str) -> Span:
         """The tensor's bytes in its map."""

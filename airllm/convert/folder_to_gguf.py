@@ -26,6 +26,7 @@ from airllm.files.weight_file import ModelFileError, Stored
 from airllm.formats import Quantized
 from airllm.ops.rope_scaling import frequencies
 
+_AS_FACTORS = ("llama3", "proportional")  # scalings that GGUF files store as a tensor of divisors
 # Fields that say how a folder stores weights; a GGUF file stores them otherwise.
 _OF_FOLDERS = ("norm_offset", "experts_by_columns")
 
@@ -90,7 +91,7 @@ def _equal_ropes(expected: Rope, found: Rope) -> bool:
     scaling, read = dict(expected.scaling or {}), dict(found.scaling or {})
     if expected.dim != found.dim or not _equal(expected.theta, found.theta):
         return False
-    if scaling.get("rope_type") == "llama3":
+    if scaling.get("rope_type") in _AS_FACTORS:
         return not read
     if scaling.get("rope_type") == "longrope":
         key = "original_max_position_embeddings"
@@ -106,15 +107,16 @@ def _sources(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[Source]:
     tensors, architecture = NamedTensors(folder, c), architecture_named(c.architecture)
     for name in shared_names(c):
         yield _source(tensors, name, gguf_name(architecture, name), c)
-    if (c.rope.scaling or {}).get("rope_type") == "llama3":
-        yield _llama3_factors(c)
+    if (c.rope.scaling or {}).get("rope_type") in _AS_FACTORS:
+        yield _divisors(c)
     yield from _longrope_factors(c)
     for layer in range(c.layers):
         for name in layer_names(c, layer):
             if not (experts := re.fullmatch(r"layers\.\d+\.experts\.(\d+)\.\w+", name)):
                 yield _source(tensors, name, gguf_name(architecture, name), c, architecture.rotary.neighbours)
-            elif experts[1] == "0":
-                yield _stack(tensors, name, gguf_name(architecture, name), c)
+            elif experts[1] == "0" and not (architecture.gguf_stacks.fused and name.endswith(".up")):
+                fused = architecture.gguf_stacks.fused and name.endswith(".gate")
+                yield _stack(tensors, name, gguf_name(architecture, name), c, fused)
 
 
 def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig, neighbours: bool = False) -> Source:
@@ -129,7 +131,8 @@ def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig, neighbo
         )
     part = name.rpartition(".")[2].removesuffix("_bias")
     if neighbours and ".attention." in name and part in ("q", "k"):
-        heads = c.heads if part == "q" else c.kv_heads
+        sizes = c.sizes_of(int(name.split(".")[1]))
+        heads = sizes.heads if part == "q" else sizes.kv_heads
         return Source.of(gguf, stored, lambda: [_neighbours(stored, heads)])
     flat = stored[0] if stored.ndim == 2 and len(stored) == 1 else stored  # a router of one row
     return Source.of(gguf, flat, lambda: [flat])
@@ -147,16 +150,21 @@ def _reorder(stored: np.ndarray, heads: int) -> np.ndarray:
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(stored.shape)
 
 
-def _stack(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig) -> Source:
-    """The matrices of all experts as one tensor; `name` is that of the first expert."""
-    names = [name.replace(".experts.0.", f".experts.{i}.") for i in range(c.experts)]
+def _stack(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig, fused: bool) -> Source:
+    """The matrices of all experts as one tensor; `name` is that of the first expert. If `fused`, each gate is
+    followed by its up.
+    """
+    each = [name.replace(".experts.0.", f".experts.{i}.") for i in range(c.experts)]
+    ups = ((gate, gate.removesuffix("gate") + "up") for gate in each)
+    names = [part for pair in ups for part in pair] if fused else each
     first = tensors.tensor(name)
 
     def parts() -> Iterator[Stored]:
         return (tensors.tensor(name) for name in names)
 
     whole = Source.of(gguf, first, parts)
-    return dataclasses.replace(whole, shape=(c.experts, *first.shape), nbytes=c.experts * first.nbytes)
+    shape = (c.experts, first.shape[0] * len(names) // c.experts, *first.shape[1:])
+    return dataclasses.replace(whole, shape=shape, nbytes=len(names) * first.nbytes)
 
 
 def _longrope_factors(c: ModelConfig) -> Iterator[Source]:
@@ -170,7 +178,10 @@ def _vector(name: str, values: Any) -> Source:
     return Source.of(name, array, lambda: [array])
 
 
-def _llama3_factors(c: ModelConfig) -> Source:
+def _divisors(c: ModelConfig) -> Source:
+    """The divisor of each pair's angle. For one that does not rotate, it is so large that the angle is 0."""
     plain, _ = frequencies(c.rope.dim, c.rope.theta, None)
     scaled, _ = frequencies(c.rope.dim, c.rope.theta, dict(c.rope.scaling or {}))
-    return _vector("rope_freqs.weight", plain / scaled)
+    return _vector(
+        "rope_freqs.weight", np.divide(plain, scaled, out=np.full_like(plain, 1e30), where=scaled > 0)
+    )

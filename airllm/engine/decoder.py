@@ -44,12 +44,18 @@ class Angles:
 
 
 def decoder_layer(
-    ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None, rows: Sequence[Rows]
+    ops: Any,
+    x: np.ndarray,
+    layer: Layer,
+    angles: Angles | None,
+    rows: Sequence[Rows],
+    inputs: np.ndarray | None = None,
 ) -> np.ndarray:
     """Run one layer on `x` (rows, width), float32, and return its output, of the same shape and dtype.
 
     The rows' keys and values are appended to their caches. `ops` has the tensor operations as methods: a
-    `KernelBackend`. `angles` is None if the layer has no rotary positions.
+    `KernelBackend`. `angles` is None if the layer has no rotary positions. `inputs` (rows, layer_input), if
+    the model has them, are what `layer_inputs.py` found for this layer.
     """
     c = layer.config
     normed = ops.rms_norm(x, layer["attention.norm"], c.norm_eps) if c.pre_norms else x
@@ -58,20 +64,42 @@ def decoder_layer(
         x, normed = ops.add_rms_norm(x, change, layer["feed_forward.norm"], c.norm_eps)
     else:
         x = normed = np.add(x, change, out=change)
-    change = mix_experts(ops, normed, layer) if layer.experts else feed_forward(ops, normed, layer)
+    if layer.experts and layer.spec.feed_forward.width:
+        change = dense_and_experts(ops, x, normed, layer)
+    else:
+        change = mix_experts(ops, normed, layer) if layer.experts else feed_forward(ops, normed, layer)
     change = _finish_half(ops, change, layer, "feed_forward")
-    return np.add(x, change, out=change)  # allocating the result would cost more than the sum
+    x = np.add(x, change, out=change)  # allocating the result would cost more than the sum
+    if inputs is not None:
+        x += _of_input(ops, x, layer, inputs)
+    if c.layer_scale:
+        x *= layer["scale"]
+    return x
 
 
 def decoder_layers(
-    ops: Any, x: np.ndarray, layers: Sequence[Layer], angles: Sequence[Angles], rows: Sequence[Rows]
+    ops: Any,
+    x: np.ndarray,
+    layers: Sequence[Layer],
+    angles: Sequence[Angles],
+    rows: Sequence[Rows],
+    inputs: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Run some layers. `angles` has those of each rotation of the model."""
+    """Run some layers. `angles` has those of each rotation of the model, `inputs` (all layers, rows,
+    layer_input) those of `decoder_layer`.
+    """
     for layer in layers:
         rope = layer.config.rope_of(layer.index)
         own = angles[rope is layer.config.local_rope] if rope else None
-        x = decoder_layer(ops, x, layer, own, rows)
+        x = decoder_layer(ops, x, layer, own, rows, None if inputs is None else inputs[layer.index])
     return x
+
+
+def _of_input(ops: Any, x: np.ndarray, layer: Layer, inputs: np.ndarray) -> np.ndarray:
+    """What a layer adds for its own input: `inputs` weighted by the hidden state."""
+    c = layer.config
+    weighted = ops.geglu(ops.linear(x, layer["input.gate"]), inputs, _GELU[c.activation])
+    return ops.rms_norm(ops.linear(weighted, layer["input.projection"]), layer["input.post_norm"], c.norm_eps)
 
 
 def _finish_half(ops: Any, change: np.ndarray, layer: Layer, half: str) -> np.ndarray:
@@ -97,7 +125,7 @@ def attention(
         q *= _query_temperatures(c.query_temperature, rows)
     own = a.source == layer.index
     if own:
-        k, v = _rotate(ops, _project(ops, x, layer, "k"), angles), _project(ops, x, layer, "v")
+        k, v = _keys_and_values(ops, x, layer, angles)
     for part in rows:
         if own:
             ways = ops.extension("assign"), ops.extension("append")
@@ -113,21 +141,33 @@ def _queries(ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None) -> tu
     if it fits. On a device that may never be computed.
     """
     a = layer.spec.attention
-    q = _project(ops, x, layer, "q")
+    q = _normalize(ops, _multiply(ops, x, layer, "q"), layer, "q")
     if angles and a.value_dim == a.key_dim and isinstance(q, np.ndarray):
         return _rotate(ops, q, angles), q
     return _rotate(ops, q, angles), np.empty_like(q, shape=(len(x), a.heads, a.value_dim))
 
 
-def _project(ops: Any, x: np.ndarray, layer: Layer, part: str) -> np.ndarray:
-    """Queries, keys or values (rows, heads, head_dim) of `x`: `part` is "q", "k" or "v". Queries and keys are
-    normalized.
-    """
+def _keys_and_values(
+    ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Keys and values (rows, kv_heads, head_dim) of `x`."""
     c, a = layer.config, layer.spec.attention
-    found = ops.linear(x, layer[f"attention.{part}"], layer.get(f"attention.{part}_bias"))
-    by_head = len(x), -1, a.value_dim if part == "v" else a.key_dim
-    if part == "v":
-        return found.reshape(by_head)
+    keys = _multiply(ops, x, layer, "k")
+    values = keys if a.keys_as_values else _multiply(ops, x, layer, "v")
+    values = values.reshape(len(x), -1, a.value_dim)
+    if c.value_norm:
+        values = ops.rms_norm(values, layer["attention.v_norm"], c.norm_eps)
+    return _rotate(ops, _normalize(ops, keys, layer, "k"), angles), values
+
+
+def _multiply(ops: Any, x: np.ndarray, layer: Layer, part: str) -> np.ndarray:
+    """The product of `x` with the matrix of "q", "k" or "v"."""
+    return ops.linear(x, layer[f"attention.{part}"], layer.get(f"attention.{part}_bias"))
+
+
+def _normalize(ops: Any, found: np.ndarray, layer: Layer, part: str) -> np.ndarray:
+    """Queries or keys (rows, heads, head_dim), normalized if the model does so. `part` is "q" or "k"."""
+    c, by_head = layer.config, (len(found), -1, layer.spec.attention.key_dim)
     if c.qk_norm == "head":
         found = found.reshape(by_head)
     if c.qk_norm:
@@ -192,13 +232,26 @@ def _activate(ops: Any, gate: np.ndarray, up: np.ndarray, c: ModelConfig) -> np.
 _GELU = {"gelu_tanh": "tanh", "gelu": "none"}
 
 
-def mix_experts(ops: Any, x: np.ndarray, layer: Layer) -> np.ndarray:
-    """The weighted sum of the experts that the router chooses for each token. Other experts are not read."""
+def dense_and_experts(ops: Any, x: np.ndarray, normed: np.ndarray, layer: Layer) -> np.ndarray:
+    """The sum of a dense feed-forward of `normed` and of experts, which have norms of `x` of their own."""
+    c = layer.config
+    dense = ops.rms_norm(feed_forward(ops, normed, layer), layer["feed_forward.dense_norm"], c.norm_eps)
+    of_experts, of_router = (
+        ops.rms_norm(x, layer[f"experts.{name}"], c.norm_eps) for name in ("norm", "router_norm")
+    )
+    mixed = mix_experts(ops, of_experts, layer, of_router)
+    return np.add(dense, ops.rms_norm(mixed, layer["experts.post_norm"], c.norm_eps), out=dense)
+
+
+def mix_experts(ops: Any, x: np.ndarray, layer: Layer, of_router: np.ndarray | None = None) -> np.ndarray:
+    """The weighted sum of the experts that the router chooses for each token. Other experts are not read.
+    `of_router`: the router's input, if it is not `x`.
+    """
     c = layer.config
     assert layer.experts
     if on_device := ops.extension("device_experts"):
         return _mix_on_device(ops, on_device, x, layer)
-    chosen, weights = _route(ops, x, layer)
+    chosen, weights = _route(ops, x if of_router is None else of_router, layer)
     total = _shared_expert(ops, x, layer) if c.shared_expert else np.zeros_like(x)
     experts = ops_of_experts(ops)
     used = np.unique(chosen).tolist()
@@ -249,6 +302,8 @@ def _route(ops: Any, x: np.ndarray, layer: Layer) -> tuple[np.ndarray, np.ndarra
         weights /= weights.sum(axis=-1, keepdims=True)
     if c.expert_scale != 1:
         weights *= np.float32(c.expert_scale)
+    if c.dense_and_experts:
+        weights *= layer["experts.scales"][chosen]
     return chosen, weights
 
 

@@ -101,7 +101,7 @@ def _decode(ops: KernelBackend, config: ModelConfig) -> str:
 
 def _arrays(path: Path, ops: KernelBackend, config: ModelConfig) -> str:
     """Which of the model's arrays stay on the device, or why they go there for each op."""
-    if why_not := why_not_on_device(ops):
+    if why_not := why_not_on_device(ops, config):
         return f"from host memory for each op: {why_not}"
     try:
         return "; or ".join(map(str, plans_of(path, ops)))

@@ -19,6 +19,7 @@ from airllm.engine.adapters.adapter import Adapter
 from airllm.engine.decoder import Angles, Rows, decoder_layers, unpacks_cache
 from airllm.engine.exact_ops import ExactOps
 from airllm.engine.fallback import Fallbacks, go_on
+from airllm.engine.layer_inputs import LayerInputs
 from airllm.engine.native_decode import BoundStep, FusedLayers, FusedStep
 from airllm.engine.offload import Offload, host_ops, interleave_first
 from airllm.engine.parallel.tensor_parallel import Processes, Shard
@@ -27,6 +28,7 @@ from airllm.engine.placement import OnDevice, Weights, all_movable, why_not_on_d
 from airllm.engine.rope_tables import Rotations
 from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels, passes
 from airllm.files.open_weights import open_weights
+from airllm.files.weight_file import Stored
 from airllm.memory.available import memory_limit
 from airllm.memory.cache_layout import layer_values
 from airllm.memory.device_plan import DeviceOptions
@@ -75,6 +77,7 @@ class Model:
             self.embedding = open_table(tensors, "token_embedding")
             self.output = self.embedding if self.config.tied_embeddings else open_table(tensors, "output")
             self.output_norm = open_norm(tensors, "output_norm")
+            self._layer_inputs = LayerInputs(tensors) if self.config.layer_input else None
             self.rotations = Rotations(self.config, tensors)
             self._cache_dtype = cache_dtype
             self._adapters: list[tuple[Adapter, float]] = []
@@ -131,7 +134,7 @@ class Model:
         passes = there and not experts
         passing = pass_through(self._tensors, self._on_host, self._device_options) if passes else None
         self.why_not_on_device = why_not_on_device(
-            given, self.residency.whole or bool(passing), bool(self.shard), self._cache_dtype
+            given, self.config, self.residency.whole or bool(passing), bool(self.shard), self._cache_dtype
         )
         if self.why_not_on_device:
             self._device_options.refuse(self.why_not_on_device)
@@ -277,12 +280,13 @@ class Model:
         x = self._embed(ids)
         fused = self._is_fused(rows, kernels)
         ops = self._ops_for(kernels)
+        inputs = self._inputs(ops, ids, x)
         for part in self.residency.layer_parts():
             some = slice(part.start, part.stop if count is None else min(part.stop, count))
             if fused:
                 self.fused.run(x, angles, rows, only=some)
             else:
-                x = decoder_layers(ops, x, self.layers[some], angles, rows)
+                x = decoder_layers(ops, x, self.layers[some], angles, rows, inputs)
         return x
 
     def _is_fused(self, rows: Sequence[Rows], kernels: RowKernels | None) -> bool:
@@ -382,12 +386,13 @@ class Model:
             return
         x = self._embed([token])
         fused, ops = self._is_fused(rows, None), self._ops_for(self.kernels_of(1))
+        inputs = self._inputs(ops, [token], x)
         for some in self.residency.layer_parts():
             for at in range(some.start, some.stop):
                 if fused:
                     self.fused.run(x, angles, rows, only=slice(at, at + 1))
                 else:
-                    x = decoder_layers(ops, x, self.layers[at : at + 1], angles, rows)
+                    x = decoder_layers(ops, x, self.layers[at : at + 1], angles, rows, inputs)
                 yield x
 
     def decode(self, tokens: Sequence[list[int]], caches: Sequence[Cache]) -> list[np.ndarray]:
@@ -529,8 +534,19 @@ class Model:
         return logits
 
     def _embed(self, tokens: list[int]) -> np.ndarray:
-        ids = np.array(tokens, np.int64)
-        x = np.empty((len(ids), self.config.width), np.float32)
-        for start, stop in self.residency.embedding_parts(len(ids)):
-            x[start:stop] = self.host_ops.embedding(ids[start:stop], self.embedding)
+        x = self._rows_of(self.embedding, tokens)
         return x if self.config.embedding_scale == 1 else x * np.float32(self.config.embedding_scale)
+
+    def _rows_of(self, table: Stored, tokens: list[int]) -> np.ndarray:
+        """The rows (tokens, columns), float32, of a table for the vocabulary."""
+        ids = np.array(tokens, np.int64)
+        found = np.empty((len(ids), table.shape[1]), np.float32)
+        for start, stop in self.residency.embedding_parts(len(ids)):
+            found[start:stop] = self.host_ops.embedding(ids[start:stop], table)
+        return found
+
+    def _inputs(self, ops: Any, tokens: list[int], x: np.ndarray) -> np.ndarray | None:
+        """What each layer gets beside the hidden state, if the model has that: see `LayerInputs.of`."""
+        if not self._layer_inputs:
+            return None
+        return self._layer_inputs.of(ops, self._rows_of(self._layer_inputs.table, tokens), x)

@@ -24,8 +24,8 @@ class Rotation:
     original training length and another for longer texts (LongRoPE: Ding et al., 2024).
     """
 
-    def __init__(self, rope: Rope, context: int, tensors: NamedTensors):
-        self.rope = rope
+    def __init__(self, rope: Rope, context: int, tensors: NamedTensors, has_factors: bool = True):
+        self.rope, self._has_factors = rope, has_factors
         self._short_until: int | None = None
         try:
             self._scalings = list(self._scaling_rules(dict(rope.scaling or {}), context, tensors))
@@ -45,7 +45,7 @@ class Rotation:
         """The scaling of short texts, and that of long texts if it differs."""
         pairs = self.rope.dim // 2
         if scaling.get("rope_type") != "longrope":
-            yield _stored_factors(tensors, pairs) or scaling
+            yield (_stored_factors(tensors, pairs) if self._has_factors else None) or scaling
             return
         self._short_until = int(scaling["original_max_position_embeddings"])
         for side in ("short", "long"):
@@ -73,8 +73,9 @@ class Rotations:
     """The rotations of a model, in order: that of most layers, and another one of some layers."""
 
     def __init__(self, config: ModelConfig, tensors: NamedTensors):
-        ropes = (config.rope, config.local_rope)
-        self._all = [Rotation(rope, config.context, tensors) for rope in ropes if rope]
+        self._all = [Rotation(config.rope, config.context, tensors)]
+        if config.local_rope:  # the stored factors are not for layers with a window
+            self._all.append(Rotation(config.local_rope, config.context, tensors, has_factors=False))
 
     def __iter__(self) -> Iterator[Rotation]:
         return iter(self._all)

@@ -65,7 +65,7 @@ def activation_bytes(
     arrays = [*[tokens * c.width] * 5, *[tokens * q] * 4, *[tokens * kv] * 4, *[tokens * wide] * 3]
     if c.experts:
         arrays += [tokens * c.experts] * 4 + [tokens * c.width] * 3
-    arrays += [outputs * c.vocabulary] * 2
+    arrays += [tokens * c.layers * c.layer_input] * 5 + [outputs * c.vocabulary] * 2
     return workspaces + sum(_bytes_in_memory(4 * values) for values in [*arrays, *unpacked])
 
 

@@ -106,6 +106,8 @@ def open_layer(tensors: NamedTensors, index: int) -> Layer:
         if re.match(r"experts\.\d", name):
             continue
         weights |= dict(split_stored(config, index, name, check_tensor(tensors, before + name, shapes[name])))
+    if config.value_norm:
+        weights["attention.v_norm"] = np.ones(config.layer(index).attention.value_dim, np.float32)
     return Layer(config, index, weights, _open_experts(tensors, index) if config.is_moe(index) else None)
 
 
@@ -140,6 +142,15 @@ def _shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
         "feed_forward.gate_up": (2 * wide, c.width),
         "feed_forward.down": (c.width, wide),
         "feed_forward.post_norm": (c.width,),
+        "feed_forward.dense_norm": (c.width,),
+        "experts.norm": (c.width,),
+        "experts.post_norm": (c.width,),
+        "experts.router_norm": (c.width,),
+        "experts.scales": (c.experts,),
+        "input.gate": (c.layer_input, c.width),
+        "input.projection": (c.width, c.layer_input),
+        "input.post_norm": (c.width,),
+        "scale": (1,),
         "experts.router": (c.experts, c.width),
         "experts.router_bias": (c.experts,),
         "experts.selection_bias": (c.experts,),
@@ -181,9 +192,11 @@ def split_stored(c: ModelConfig, index: int, name: str, stored: Stored) -> Itera
         wide = c.sizes_of(index).feed_forward
         yield "feed_forward.gate", stored[:wide]
         yield "feed_forward.up", stored[wide:]
+    elif name == "experts.router_norm":
+        yield name, _vector(stored) / np.float32(np.sqrt(c.width))
     elif name.endswith("norm"):
         yield name, _norm_weight(c, stored)
-    elif name.endswith(("bias", "sinks")):
+    elif name.endswith(("bias", "sinks", "scale", "scales")):
         yield name, _vector(stored)
     else:
         yield name, stored

@@ -58,6 +58,8 @@ def layer_pieces(files: dict[int, Mapped], tensors: NamedTensors, layer: int) ->
     """The pieces of a layer's weights, without its experts. Adds the mapped files to `files`."""
     names = layer_names(tensors.config, layer)
     dense = [name for name in names if not re.search(r"\.experts\.\d", name)]
+    if layer == 0 and tensors.config.layer_input:
+        dense.append("layer_projection")  # every token needs it before the first layer
     return merge(_piece(files, tensors.span(name)) for name in dense)
 
 
@@ -81,7 +83,7 @@ def divide_weights(tensors: NamedTensors) -> WeightUnits:
         layers=layers,
         output=_parts(_piece(files, span), rows),
         rows=rows,
-        table=pieces(["token_embedding"]),
+        table=pieces(["token_embedding"] + ["layer_embedding"] * (c.layer_input > 0)),
         experts=merge(piece for expert in each for piece in expert),
         expert_bytes=max(map(resident_bytes, each), default=0),
         most_values=max(largest, max(b - a for a, b in zip([0, *rows], rows, strict=False)) * c.width),

@@ -44,6 +44,12 @@ def _factors(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[
     return plain / np.asarray(scaling["factors"], np.float64), scaling.get("attention_factor", 1.0)
 
 
+def _proportional(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[np.ndarray, float]:
+    """Gemma 4: the first pairs rotate as in a head that rotates as a whole, the others do not rotate."""
+    rotated = int(scaling["partial_rotary_factor"] * len(plain))
+    return np.where(np.arange(len(plain)) < rotated, plain, 0.0), 1.0
+
+
 def _yarn(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[np.ndarray, float]:
     """YaRN (Peng et al., 2023): scale each pair by its turns in the original length; scale attention."""
     factor, pairs = scaling["factor"], len(plain)
@@ -81,4 +87,11 @@ def longrope_attention_factor(scaling: Mapping[str, Any], context: int) -> float
     return 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(before))
 
 
-_SCALED = {"default": _default, "linear": _linear, "llama3": _llama3, "yarn": _yarn, "factors": _factors}
+_SCALED = {
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "factors": _factors,
+    "proportional": _proportional,
+}

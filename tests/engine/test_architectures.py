@@ -38,6 +38,8 @@ OTHERS: dict[str, Any] = {  # another value of each field that is a trait
     "states": (((4,),), ()),
     "experts_by_columns": True, "shared_gate": False, "expert_scores": "sigmoid", "expert_scale": 2.0,
     "expert_groups": 2, "expert_groups_used": 2, "selection_bias": True,
+    "value_norm": True, "layer_scale": True, "layer_input": 8, "dense_and_experts": True,
+    "keys_as_values": (False, True),
     "router_bias": True, "expert_bias": True, "swiglu_alpha": 2.0, "swiglu_limit": 1.0,
 }  # fmt: skip
 

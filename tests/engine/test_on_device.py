@@ -19,7 +19,10 @@ TEXTS = texts()
 backend = device_models.backend
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+THERE = [name for name in FOLDERS if "gemma4" not in name]  # those whose layers can be on a device
+
+
+@pytest.mark.parametrize("name", THERE)
 def test_logits_are_those_of_transformers(name, backend):
     """At prefill, token by token, after going back, and as one of a batch."""
     wanted = reference(name)

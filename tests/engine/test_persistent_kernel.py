@@ -54,7 +54,8 @@ def kernel_of(path, backend="python", **options) -> PersistentKernel:
 
 # No native layers support these; those of GPT-OSS do, but not how its folders store experts.
 OP_BY_OP = (
-    "qwen2_moe", "qwen2_moe_some", "gpt_oss", "gpt_oss_limit", "glm4_moe", "glm4_moe_groups"
+    "qwen2_moe", "qwen2_moe_some", "gpt_oss", "gpt_oss_limit", "glm4_moe", "glm4_moe_groups",
+    "gemma4", "gemma4_moe",
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
     pip install torch==2.13.0 transformers==5.23.0
     python -m tests.references.tiny_models            # writes the folders and logits.npz
+    python -m tests.references.tiny_models --add      # writes those that are missing
     python -m tests.references.tiny_models --check    # makes all of it again and compares
 
 Weights are made of raw random bits, the same on every machine, and are of so few bits that float32, float16
@@ -13,9 +14,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +63,10 @@ def model_of(name: str) -> torch.nn.Module:
         }
     model = _empty(transformers.CONFIG_MAPPING[kind](**values))
     with torch.no_grad():
-        biases = ((n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias"))
+        kept = ("e_score_correction_bias", "layer_scalar")
+        biases = ((n, b) for n, b in model.named_buffers() if n.endswith(kept))
         for each, parameter in (*model.named_parameters(), *biases):
-            found = weight(f"{name}.{each}", tuple(parameter.shape), kind.startswith("gemma"))
+            found = weight(f"{name}.{each}", tuple(parameter.shape), kind in tiny_models.NORMS_LESS_ONE)
             parameter.copy_(torch.from_numpy(found))
     return model
 
@@ -74,16 +78,15 @@ def _empty(config: Any) -> Any:
     return auto.from_config(config, attn_implementation="eager").to(torch.float32).eval()
 
 
-def weight(name: str, shape: tuple[int, ...], gemma: bool) -> np.ndarray:
+def weight(name: str, shape: tuple[int, ...], less_one: bool) -> np.ndarray:
     """Random numbers of 8 bits, of a size that keeps hidden states near 1 and scores of attention apart."""
     bits = tiny_models.random_bits(name, int(np.prod(shape))).view(np.int8).reshape(shape)
-    if name.endswith("norm.weight"):
-        return (bits // 4).astype(np.float32) / 128 + (0 if gemma else 1)
+    if re.search(r"norm(_\d)?\.weight$|[._]scale$|\.layer_scalar$", name):
+        return (bits // 4).astype(np.float32) / 128 + (0 if less_one else 1)
     if name.endswith("bias"):
         return bits.astype(np.float32) / 128
-    gain = (
-        2 if any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "mlp.gate.weight", "embed")) else 1
-    )
+    strong = ("q_proj", "k_proj", "qkv_proj", "mlp.gate.weight", "router.proj", "embed")
+    gain = 2 if any(part in name for part in strong) else 1
     scale = 2.0 ** round(np.log2(gain * np.sqrt(3 / shape[-1])))
     return bits.astype(np.float32) / 128 * np.float32(scale)
 
@@ -163,9 +166,14 @@ def save(name: str, folder: Path) -> None:
 
 
 def all_logits() -> dict[str, np.ndarray]:
-    found = {f"{name}.float": logits_of(model_of(name)) for name in FOLDERS}
-    found |= {f"{name}.blocks": logits_of(in_blocks(name)) for name in tiny_models.AS_GGUF}
-    return found | {f"{K_MODEL}.blocks": logits_of(k_model())}
+    return _logits_of(FOLDERS) | {f"{K_MODEL}.blocks": logits_of(k_model())}
+
+
+def _logits_of(names: Iterable[str]) -> dict[str, np.ndarray]:
+    found = {f"{name}.float": logits_of(model_of(name)) for name in names}
+    return found | {
+        f"{name}.blocks": logits_of(in_blocks(name)) for name in names if name in tiny_models.AS_GGUF
+    }
 
 
 def make() -> None:
@@ -173,6 +181,15 @@ def make() -> None:
     for name in FOLDERS:
         save(name, DATA / name)
     np.savez_compressed(LOGITS, **all_logits())
+
+
+def add() -> None:
+    """Make what is missing only."""
+    names = [name for name in FOLDERS if not (DATA / name).is_dir()]
+    for name in names:
+        save(name, DATA / name)
+    with np.load(LOGITS) as kept:
+        np.savez_compressed(LOGITS, **dict(kept) | _logits_of(names))
 
 
 def check() -> None:
@@ -215,10 +232,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    parser.add_argument("--add", action="store_true", help="write what is missing")
     torch.set_num_threads(1)
     transformers.logging.disable_progress_bar()
     transformers.logging.set_verbosity_error()
-    check() if parser.parse_args().check else make()
+    given = parser.parse_args()
+    check() if given.check else add() if given.add else make()
 
 
 if __name__ == "__main__":

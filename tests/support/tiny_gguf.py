@@ -15,7 +15,14 @@ from gguf import GGMLQuantizationType as Kind
 
 from airllm.formats import FORMATS
 from tests.support.stored import scales, with_scales
-from tests.support.tiny_models import K_CONFIG, K_MODEL, VOCABULARY, random_bits, read_folder
+from tests.support.tiny_models import (
+    K_CONFIG,
+    K_MODEL,
+    NORMS_LESS_ONE,
+    VOCABULARY,
+    random_bits,
+    read_folder,
+)
 
 _BLOCKS = (Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1)
 _K_BLOCKS = ("q4_k", "q6_k", "q5_k", "iq4_nl", "q3_k", "q2_k")
@@ -73,7 +80,10 @@ def gguf_name(config: dict[str, Any], name: str) -> str:
     names = gguf.get_tensor_name_map(kind, _text_part(config)["num_hidden_layers"])
     plain = _EXPERT.sub(r"\1.\3", name.replace("language_model.", ""))
     plain = plain.replace("e_score_correction_bias", "e_score_correction.bias")
-    plain = re.sub(r"\.sinks$", ".sinks.weight", plain)
+    plain = re.sub(r"(\.sinks|layer_scalar|experts\.\w+_proj)$", r"\1.weight", plain)
+    for theirs, ours in _SCALES.items():
+        if plain.endswith(theirs):
+            return f"blk.{plain.split('.')[2]}.{ours}"
     found = names.get_name(plain, try_suffixes=(".weight", ".bias"))
     assert found, name
     return found
@@ -85,9 +95,13 @@ _ARCHITECTURES = {
     "granite": "granite", "smollm3": "smollm3", "olmo2": "olmo2", "olmo3": "olmo2", "qwen2_moe": "qwen2moe",
     "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl", "seed_oss": "seed_oss", "ministral3": "mistral3",
     "mistral3": "mistral3", "gemma": "gemma", "gpt_oss": "gpt-oss",
-    "minimax_m2": "minimax-m2", "glm4_moe": "glm4moe",
+    "minimax_m2": "minimax-m2", "glm4_moe": "glm4moe", "gemma4_text": "gemma4",
 }  # fmt: skip
 _NEIGHBOURS = ("llama", "granite", "smollm3", "mistral3")  # whose rope turns neighbouring values of a head
+_SCALES = {
+    "router.scale": "ffn_gate_inp.scale",
+    "router.per_expert_scale": "ffn_down_exps.scale",
+}  # Gemma 4's
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 _IMAGES = ("visual.", "model.visual.", "vision_tower.", "multi_modal_projector.")
 
@@ -127,6 +141,10 @@ def _converted(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Iterat
     rope = config["rope_parameters"]
     if rope.get("rope_type") == "llama3":
         yield "rope_freqs.weight", _llama3_factors(config)
+    if config["model_type"] == "gemma4_text":
+        part = rope["full_attention"]["partial_rotary_factor"]
+        pairs = np.arange(_full_head_dim(config) // 2)
+        yield "rope_freqs.weight", np.where(pairs < part * len(pairs), 1, 1e30).astype(np.float32)
     for side in ("long", "short"):
         if factors := rope.get(f"{side}_factor"):
             yield f"rope_factors_{side}.weight", np.array(factors, np.float32)
@@ -152,7 +170,7 @@ def in_llama_cpp(config: dict[str, Any], name: str, values: np.ndarray) -> np.nd
     if architecture in _NEIGHBOURS and which in heads:
         parts = values.reshape(heads[which], 2, -1, *values.shape[1:])
         return parts.swapaxes(1, 2).reshape(values.shape)
-    if architecture.startswith("gemma") and name.endswith("norm.weight"):
+    if config["model_type"] in NORMS_LESS_ONE and name.endswith("norm.weight"):
         return values + 1
     return values
 
@@ -175,9 +193,12 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
-    writer.add_head_count_kv(config["num_key_value_heads"])
+    if kind == "gemma4_text":
+        head_dim = _write_gemma4(writer, config)
+    else:
+        writer.add_feed_forward_length(config["intermediate_size"])
+        writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(VOCABULARY)
     if "head_dim" in config:
@@ -192,12 +213,14 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_residual_scale(config["residual_multiplier"])
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_logit_scale(config["logits_scaling"])
+    if kind == "gemma4_text" and config["final_logit_softcapping"]:
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     if kind == "gemma2":
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     if experts := config.get("num_local_experts", config.get("num_experts", config.get("n_routed_experts"))):
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_used_count(config.get("num_experts_per_tok", config.get("top_k_experts")))
     if kind in ("glm4_moe", "minimax_m2"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if kind == "glm4_moe":
@@ -209,7 +232,7 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_expert_group_used_count(config["topk_group"])
     if kind in ("gpt_oss", "minimax_m2"):
         writer.add_expert_feed_forward_length(config["intermediate_size"])
-    if "moe_intermediate_size" in config:
+    if config.get("moe_intermediate_size"):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
@@ -218,14 +241,41 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     _write_rope(writer, config, head_dim)
 
 
+def _full_head_dim(config: dict[str, Any]) -> int:
+    return max(each["head_dim"] for each in config["per_layer_config"].values())
+
+
+def _write_gemma4(writer: gguf.GGUFWriter, config: dict[str, Any]) -> int:
+    """The sizes that its layers do not share. Returns the size of a head without a window."""
+    windowed = [each == "sliding_attention" for each in config["layer_types"]]
+    layers, shared = config["num_hidden_layers"], config["num_kv_shared_layers"]
+    near, full = config["num_key_value_heads"], config["per_layer_config"]
+    writer.add_head_count_kv(
+        [near if each else full[str(i)].get("num_key_value_heads", near) for i, each in enumerate(windowed)]
+    )
+    wide = config["intermediate_size"]
+    twice = config["use_double_wide_mlp"] and shared
+    writer.add_feed_forward_length(
+        [wide * 2 if i >= layers - shared else wide for i in range(layers)] if twice else wide
+    )
+    writer.add_shared_kv_layers(shared)
+    writer.add_sliding_window_pattern(windowed)
+    writer.add_embedding_length_per_layer_input(config["hidden_size_per_layer_input"])
+    writer.add_key_length_swa(config["head_dim"])
+    writer.add_value_length_swa(config["head_dim"])
+    writer.add_rope_dimension_count_swa(config["head_dim"])
+    return _full_head_dim(config)
+
+
 def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_dim: int) -> None:
     rope = config["rope_parameters"]
     if near := rope.get("sliding_attention"):
         writer.add_rope_freq_base_swa(near["rope_theta"])
     rope = rope.get("full_attention", rope)
     writer.add_rope_freq_base(rope["rope_theta"])
-    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1.0)))
     kind = rope["rope_type"]
+    part = 1.0 if kind == "proportional" else rope.get("partial_rotary_factor", 1.0)
+    writer.add_rope_dimension_count(int(head_dim * part))
     if kind in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
         writer.add_rope_scaling_factor(rope["factor"])

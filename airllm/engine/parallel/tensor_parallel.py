@@ -45,6 +45,9 @@ class Shard:
         if whole.qk_norm == "row":
             found = "normalizes whole rows of q and k, and a process has only a part of them"
             raise ValueError(f"world_size has value {size}, expected 1: {whole.architecture} {found}")
+        if whole.dense_and_experts:
+            found = "normalizes the results of experts apart, and a process has only a part of each"
+            raise ValueError(f"world_size has value {size}, expected 1: {whole.architecture} {found}")
         if whole.states:
             found = "keeps a recurrent state, which cannot be divided"
             raise ValueError(f"world_size has value {size}, expected 1: {whole.architecture} {found}")
