@@ -151,8 +151,8 @@ class LayerWiseInferenceEngine:
             self.kv_cache_dir = None if kv_cache_dir is None else Path(kv_cache_dir)
             files = () if self.kv_cache_dir is None else (self.kv_cache_dir, model.fingerprint)
             self._caches = CacheFactory(self.config, self.context, self.cache_dtype, *files)
-            self._generator = TextGenerator(model, self.path, self.context, lambda: self._caches.new())
-            self._adapters = Adapters(model)
+            self._generator = TextGenerator(model, self.path, self.context, self._caches.new)
+            self._adapters = Adapters()
             if given := parse_given(adapter):
                 self.use_adapters({self.load_adapter(path): scale for path, scale in given})
             if speculative or draft or (speculative is None and model.is_batch_invariant):
@@ -222,8 +222,7 @@ class LayerWiseInferenceEngine:
         folder, or of the file without its end. `use_adapters` uses it. Raises ModelFileError for one that
         does not fit the model, ValueError for a name that is taken.
         """
-        self._generator.require_open()
-        return self._adapters.load(path, name)
+        return self._adapters.load(self.model, path, name)
 
     def use_adapters(self, scales: Mapping[str, float]) -> None:
         """Use these adapters, by name, each times its scale, and no others: `{}` is the model alone.
@@ -231,11 +230,10 @@ class LayerWiseInferenceEngine:
         Sequences and caches from before belong to other adapters: do not continue them. While adapters are
         used, layers run op by op. Raises ValueError for an unknown name.
         """
-        self._generator.require_open()
-        self._adapters.use(scales)
+        self._adapters.use(self.model, scales)
         self._generator.forget()
         if self.kv_cache_dir is not None:
-            self._caches = dataclasses.replace(self._caches, fingerprint=self.model.fingerprint)
+            self._caches.fingerprint = self.model.fingerprint
 
     def memory_estimate(self, tokens: int = 512) -> MemoryEstimate:
         """Bytes of weights, keys and values, and activations without a budget, for one sequence of `context`

@@ -9,10 +9,10 @@ from airllm.architectures.model_config import ModelConfig
 from airllm.memory.kv_cache import Cache
 
 
-@dataclass(frozen=True)
+@dataclass
 class CacheFactory:
     """Makes caches of `capacity` tokens. With a `folder`, they are files there, which only the model with
-    this `fingerprint` can continue.
+    this `fingerprint` can continue; it changes when the model gets adapters.
     """
 
     config: ModelConfig

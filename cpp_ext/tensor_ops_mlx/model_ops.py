@@ -186,6 +186,7 @@ class DeviceOps:
         arguments = dict(zip(names, given, strict=False)) | named
         arrays = {o.name: self._operand(o, arguments.get(o.name)) for o in op.operands}
         parameters = {n: arguments.get(n, default) for n, default in op.defaults.items()}
+        driver.launched.add()
         kernel = _kernel(op.name, tuple(parameters.items()), op.name in _COMPILED and on_gpu())
         results = op.each(kernel(**{n: a for n, a in arrays.items() if a is not None}))
         if out is None:
@@ -237,6 +238,7 @@ class DeviceOps:
 
     def _multiply(self, x: mx.array, weight: Any) -> mx.array:
         """x @ weight^T, float32."""
+        driver.launched.add()
         few = x.size <= _FEW_ROWS * x.shape[-1] or on_gpu()
         if isinstance(weight, Groups):
             if few:

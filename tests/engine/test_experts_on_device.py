@@ -65,6 +65,7 @@ class Config:
     normalize_experts: bool
     expert_scale: float
     selection_bias: bool
+    dense_and_experts: bool = False
 
 
 def definition(logits: np.ndarray, bias, router: Router):

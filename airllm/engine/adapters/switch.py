@@ -15,25 +15,28 @@ Given = Any  # a path, (path, scale), or several of them
 
 
 class Adapters:
-    """Adapters by name, on a model."""
+    """Adapters by name."""
 
-    def __init__(self, model: Model):
-        self._model, self._loaded = model, dict[str, Adapter]()
+    def __init__(self) -> None:
+        self._loaded: dict[str, Adapter] = {}
         self.scales: dict[str, float] = {}
 
-    def load(self, path: str | PathLike[str], name: str | None = None) -> str:
-        """Read an adapter, which is not used yet. Returns its name: by default that of the folder, or of the
-        file without its end. Raises what `open_adapter` raises, and ValueError for a name that is taken.
+    def load(self, model: Model, path: str | PathLike[str], name: str | None = None) -> str:
+        """Read an adapter of this model, which is not used yet. Returns its name: by default that of the
+        folder, or of the file without its end. Raises what `open_adapter` raises, and ValueError for a name
+        that is taken.
         """
         name = name if name is not None else _name(Path(path))
         if name in self._loaded:
             raise ValueError(f"adapter has the name {name!r} twice, expected another name for {fspath(path)}")
-        self._loaded[name] = open_adapter(path, self._model.tensors)
+        self._loaded[name] = open_adapter(path, model.tensors)
         self.scales[name] = 0.0
         return name
 
-    def use(self, scales: Mapping[str, float]) -> None:
-        """Use these adapters, each times its scale, and no others. Raises ValueError for an unknown name."""
+    def use(self, model: Model, scales: Mapping[str, float]) -> None:
+        """Have the model use these adapters, each times its scale, and no others. Raises ValueError for an
+        unknown name.
+        """
         for name, scale in scales.items():
             if name not in self._loaded:
                 known = ", ".join(self._loaded) or "none: load one with load_adapter"
@@ -44,7 +47,7 @@ class Adapters:
                 )
         self.scales = {name: float(scales.get(name, 0.0)) for name in self._loaded}
         used = [(self._loaded[name], scale) for name, scale in self.scales.items() if scale]
-        self._model.adapt(used)
+        model.adapt(used)
 
 
 def parse_given(given: Given) -> list[tuple[str | PathLike[str], float]]:
