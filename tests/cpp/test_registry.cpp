@@ -92,7 +92,8 @@ void check_registry(BackendRegistry& registry) {
   check_throws<std::runtime_error>("backend 'cuda' cannot run here: " + reason,
                                    [&] { registry.set_default_backend("cuda"); });
   check_throws<std::invalid_argument>(
-      "set_default_backend: name has value 'tpu', expected one of cuda, opencl, cpu, mlx, webgpu, python, rocm",
+      "set_default_backend: name has value 'tpu', expected one of cuda, opencl, cpu, mlx, webgpu, python, "
+      "rocm",
       [&] { registry.set_default_backend("tpu"); });
 }
 
