@@ -7,9 +7,7 @@ layer of each kind is timed, and the faster form is taken.
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable, Sequence
-from statistics import median
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends import config_schema, registry
 from airllm.backends.api.kernel_backend import KernelBackend
+from airllm.backends.device.cost import median_seconds
 from airllm.backends.device.faults import MEMORY, DeviceFault
 from airllm.backends.device.staging import why_not_streamed
 from airllm.engine.decoder import Angles, Rows, decoder_layers
@@ -42,7 +41,6 @@ from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
 from airllm.memory.passing import Passing
 
-_ENOUGH, _MOST = 0.05, 9  # seconds and repetitions of each measurement
 _TOGETHER = 8  # layers that a device computes before the host waits for it
 _COPIED = 16 << 20  # bytes of an upload that is timed, at least if there are so many
 
@@ -167,7 +165,7 @@ class Offload:
                     last = y
             last.numpy()
 
-        return _seconds(run) / _TOGETHER
+        return median_seconds(run) / _TOGETHER
 
     def _seconds_here(self) -> float:
         """Seconds of a layer of a token on the processor."""
@@ -176,8 +174,8 @@ class Offload:
         x, angles, rows = self._token(cache)
         fused = FusedLayers(ops, [first])
         if fused.supports(rows):
-            return _seconds(lambda: fused.run(x.copy(), angles, rows))
-        return _seconds(lambda: decoder_layers(ops, x, [first], angles, rows))
+            return median_seconds(lambda: fused.run(x.copy(), angles, rows))
+        return median_seconds(lambda: decoder_layers(ops, x, [first], angles, rows))
 
     def _token(self, cache: Cache) -> tuple[np.ndarray, list[Angles], list[Rows]]:
         """A hidden state, angles and rows of one token."""
@@ -206,20 +204,9 @@ class Offload:
                 self._device.place.upload(moved.memory.buffer, each)
             moved[:4].numpy()
 
-        return total / _seconds(copy)
+        return total / median_seconds(copy)
 
 
 def _matrices(weights: Weights) -> list[Any]:
     inner = (each for layer in weights.layers for each in layer.weights.values())
     return [*inner, weights.output]
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    """Median seconds of a call, after one that is not timed."""
-    call()
-    taken: list[float] = []
-    while not taken or (sum(taken) < _ENOUGH and len(taken) < _MOST):
-        start = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - start)
-    return median(taken)

@@ -5,7 +5,6 @@ import re
 import time
 
 import pytest
-from environment import REQUIRED
 
 from airllm import tensor_ops
 from airllm.backends import registry, tuning_file
@@ -18,19 +17,11 @@ from airllm.engine.backend_choice import Opening, choose_backend
 from airllm.engine.speed import Speed
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.device_plan import DeviceOptions
+from tests.support import device_models
 from tests.support.tiny_models import DATA
 
 MODEL = DATA / "llama3"
-BACKENDS = ("opencl", "webgpu")
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    """A backend that keeps models on its device."""
-    if why_not := registry.open_backend(request.param).why_not:
-        assert request.param not in REQUIRED, why_not
-        pytest.skip(why_not)
-    return request.param
+backend = device_models.placed
 
 
 @pytest.fixture

@@ -5,18 +5,18 @@ import threading
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
-from environment import REQUIRED
 
 from airllm.backends import registry
 from airllm.backends.device.faults import COMPILE, LOST, MEMORY, DeviceFault
 from airllm.cli import commands
 from airllm.engine.fallback import BackendFallback
 from airllm.layer_engine import LayerWiseInferenceEngine
+from tests.support import device_models
+from tests.support.device_models import agree
 from tests.support.tiny_models import DATA, reference, texts
 
-BACKENDS = ("opencl", "webgpu")
+backend = device_models.placed
 TEXTS = texts()
 KINDS = (MEMORY, LOST)
 # Where a driver may report which fault, and at which call.
@@ -33,15 +33,6 @@ SAYS = {
     LOST: "was lost: .*open the model again",
     COMPILE: "does not compile a kernel: .*update the device's driver",
 }
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    """A backend that keeps models on its device."""
-    if why_not := registry.open_backend(request.param).why_not:
-        assert request.param not in REQUIRED, why_not
-        pytest.skip(why_not)
-    return request.param
 
 
 def error_of(backend: str, kind: str) -> Exception:
@@ -80,10 +71,6 @@ def open_engine(name: str | Path, backend: str, **options) -> LayerWiseInference
 
 def place_of(engine: LayerWiseInferenceEngine):
     return engine.model.on_device.device.place
-
-
-def agree(found: np.ndarray, wanted: np.ndarray) -> None:
-    assert np.abs(found - wanted).max() <= 2e-4 * np.ptp(wanted)
 
 
 @pytest.mark.parametrize(("method", "after", "kind"), PLACES)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from environment import REQUIRED
 
 from airllm.backends import registry
 from airllm.backends.device.faults import LOST, DeviceFault
@@ -19,24 +18,16 @@ from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.device_plan import SPLIT, STREAM, spread
 from airllm.memory.kv_cache import Cache
-from tests.support import large_model, tiny_gguf
+from tests.support import device_models, large_model, tiny_gguf
+from tests.support.device_models import agree, counts
 from tests.support.slow_bus import SlowOpenCL
 from tests.support.tiny_models import DATA, SHORT, reference, texts
 from tests.support.uneven_gguf import write_uneven
 
-BACKENDS = ("opencl", "webgpu")
 KIB = 1024
 TEXTS = texts()
 FORMS = ("split", "stream")
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    """A backend that keeps models on its device."""
-    if why_not := registry.open_backend(request.param).why_not:
-        assert request.param not in REQUIRED, why_not
-        pytest.skip(why_not)
-    return request.param
+backend = device_models.placed
 
 
 @pytest.fixture(scope="module")
@@ -60,15 +51,6 @@ def open_small(path: Path, backend: str, form: str, **options) -> LayerWiseInfer
     """An engine with the smallest device that this form can do with."""
     room = least(path, backend, offload=form, **options)
     return open_engine(path, backend, offload=form, device_memory=room, **options)
-
-
-def counts(backend: str):
-    return registry.open_backend(backend).module.counters.read()
-
-
-def agree(found: np.ndarray, wanted: np.ndarray, within: float = 2e-4) -> None:
-    assert found.shape == wanted.shape and found.dtype == np.float32
-    assert np.abs(found - wanted).max() <= within * np.ptp(wanted)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -13,12 +13,19 @@ from airllm.backends.device.counters import Counts
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support.environment import REQUIRED
 
-BACKENDS = ("opencl", "webgpu", "mlx")  # those that keep models on their device
+PLACES = ("opencl", "webgpu")  # backends with a `Place`
+BACKENDS = (*PLACES, "mlx")  # those that keep models on their device
 
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     """The name of a backend that keeps models on its device."""
+    return running(request.param)
+
+
+@pytest.fixture(params=PLACES)
+def placed(request: pytest.FixtureRequest) -> str:
+    """The name of a backend whose memory and transfers are a `Place`'s."""
     return running(request.param)
 
 
@@ -42,7 +49,7 @@ def counts(backend: str) -> Counts:
     return registry.open_backend(backend).module.counters.read()
 
 
-def agree(found: np.ndarray, wanted: np.ndarray) -> None:
-    """Assert that logits are those wanted."""
+def agree(found: np.ndarray, wanted: np.ndarray, within: float = 2e-4) -> None:
+    """Assert that logits are those wanted, within a part of their range."""
     assert found.shape == wanted.shape and found.dtype == np.float32
-    assert np.abs(found - wanted).max() <= 2e-4 * np.ptp(wanted)
+    assert np.abs(found - wanted).max() <= within * np.ptp(wanted)

@@ -19,6 +19,17 @@ _LAUNCHES, _PRODUCTS = 33, 4  # started before a wait
 _FLOATS = ("float32", "float16", "bfloat16")
 
 
+def median_seconds(call: Callable[[], object]) -> float:
+    """Median seconds of a call, after one that is not timed: a few calls, in a fraction of a second."""
+    call()
+    taken: list[float] = []
+    while not taken or (sum(taken) < _ENOUGH and len(taken) < _MOST):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return median(taken)
+
+
 def measure_cost(ops: DeviceOps, device: str, formats: Iterable[str]) -> DeviceCost:
     """Measure a `device` in a fraction of a second, besides the time that its driver takes for compiling."""
     x = ops.to_device(np.ones((1, 64), np.float32))
@@ -28,8 +39,8 @@ def measure_cost(ops: DeviceOps, device: str, formats: Iterable[str]) -> DeviceC
             y = np.multiply(x, np.float32(1))
         y.numpy()
 
-    one = _seconds(lambda: launches(1))
-    launch = max(_seconds(lambda: launches(_LAUNCHES)) - one, 1e-9) / (_LAUNCHES - 1)
+    one = median_seconds(lambda: launches(1))
+    launch = max(median_seconds(lambda: launches(_LAUNCHES)) - one, 1e-9) / (_LAUNCHES - 1)
     wait = max(one - launch, 1e-9)
     read = {kind: _read_rate(ops, kind, launch, wait) for kind in formats if _has_kernels(ops, kind)}
     return DeviceCost(device, launch, wait, _upload_rate(ops, wait), read)
@@ -45,7 +56,7 @@ def _upload_rate(ops: DeviceOps, wait: float) -> float:
     def upload() -> None:
         ops.to_device(given)[:1].numpy()
 
-    return given.nbytes / max(_seconds(upload) - wait, 1e-9)
+    return given.nbytes / max(median_seconds(upload) - wait, 1e-9)
 
 
 def _read_rate(ops: DeviceOps, kind: str, launch: float, wait: float) -> float:
@@ -67,7 +78,7 @@ def _seconds_of_products(ops: DeviceOps, kind: str, nbytes: int, count: int) -> 
             y = ops.linear(x, weight)
         y.numpy()
 
-    return _seconds(products)
+    return median_seconds(products)
 
 
 def _matrix(kind: str, nbytes: int) -> Any:
@@ -76,14 +87,3 @@ def _matrix(kind: str, nbytes: int) -> Any:
         return np.zeros((nbytes // dtype.itemsize // _ROW, _ROW), dtype)
     row = _ROW // FORMATS[kind].values * FORMATS[kind].bytes
     return Quantized(np.zeros((nbytes // row, row), np.uint8), kind)
-
-
-def _seconds(call: Callable[[], None]) -> float:
-    """Median seconds of a call, after one that is not timed."""
-    call()
-    taken: list[float] = []
-    while not taken or (sum(taken) < _ENOUGH and len(taken) < _MOST):
-        start = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - start)
-    return median(taken)
