@@ -8,10 +8,10 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
-from . import CommandError, cpp_build, cuda_probes, probes, stamps
+from . import CommandError, cpp_build, cuda_probes, gpu_build, probes
 
 NAME = "tensor_ops_cuda"
 COMMAND = ("build_cuda",)
@@ -28,10 +28,9 @@ def build(folder: Path, archs: Sequence[str] | None = None, force: bool = False)
     """
     toolkit = prerequisites()
     calls = compile_calls(toolkit, gencode(choose_architectures(archs, toolkit.archs)))
-    OBJECTS.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(len(calls)) as pool:
-        objects = list(pool.map(lambda call: compile_object(call, toolkit, force), calls))
-    return link_module(folder, toolkit, objects)
+    module = gpu_build.GpuModule(NAME, OBJECTS, sources(), partial(recipe, toolkit), run_compiler)
+    system = ["-ldl", "-lrt", "-lpthread"] if sys.platform == "linux" else []
+    return module.link(folder, module.compile(calls, force), [str(toolkit.cudart), *system])
 
 
 def tools() -> probes.Tools:
@@ -59,9 +58,8 @@ def prerequisites() -> cuda_probes.Toolkit:
     nvcc = cuda_probes.nvcc()
     toolkit = cuda_probes.toolkit(nvcc) if nvcc else None
     findings = (nvcc, *([cuda_probes.runtime(toolkit)] if toolkit else []), *probes.cpp_prerequisites())
-    missing = [str(finding) for finding in findings if not finding]
-    if missing or not toolkit:
-        raise CommandError("\n  ".join([f"{NAME} cannot be built here", *missing]))
+    gpu_build.require(NAME, findings)
+    assert toolkit
     return toolkit
 
 
@@ -115,41 +113,14 @@ def host_compiler() -> list[str]:
 
 
 def sources() -> list[Path]:
-    """Every file whose change requires a rebuild; any source may include any header."""
-    headers = [path for path in cpp_build.files_below("bindings", "cpu", "ops") if path.suffix == ".h"]
-    files = cpp_build.files_below("cuda", "gpu_kernels")
-    return [*files, *headers, probes.CPP_EXT / f"{NAME}.cpp", Path(__file__)]
+    """Every file whose change requires a rebuild."""
+    return [*gpu_build.sources("cuda", NAME), Path(__file__)]
 
 
-def recipe(call: list[str], toolkit: cuda_probes.Toolkit) -> list[str]:
+def recipe(toolkit: cuda_probes.Toolkit, call: list[str]) -> list[str]:
     """What a call's output depends on besides its sources."""
     variables = [f"{name}={os.environ.get(name)}" for name in NVCC_READS]
     return [*cpp_build.recipe(call), toolkit.version, *variables]
-
-
-def compile_object(call: list[str], toolkit: cuda_probes.Toolkit, force: bool) -> Path:
-    """The object file of a compiler call. Its name has a hash of the recipe: other options, other object."""
-    target = OBJECTS / f"{Path(call[-1]).stem}-{stamps.digest(recipe(call, toolkit))[:12]}.o"
-    if force or not cpp_build.is_newer(target, sources()):
-        run_compiler(call, target)
-    return target
-
-
-def link_module(folder: Path, toolkit: cuda_probes.Toolkit, objects: list[Path]) -> Path:
-    """Link the module from these objects, unless it is up to date."""
-    target = folder / (NAME + probes.EXT_SUFFIX)
-    system = ["-ldl", "-lrt", "-lpthread"] if sys.platform == "linux" else []
-    files = [*map(str, objects), str(toolkit.cudart)]
-    options = [*cpp_build.SHARED, *files, *system, *cpp_build.user_flags("LDFLAGS")]
-    call = [*probes.cxx_command(), *options]
-    made_of = stamps.digest(recipe(call, toolkit), objects)
-    if stamps.is_current(target, made_of):
-        print(f"{NAME}: {target} is up to date")
-        return target
-    folder.mkdir(parents=True, exist_ok=True)
-    cpp_build.finish(call, target)
-    stamps.keep(target, made_of)
-    return target
 
 
 def run_compiler(call: list[str], target: Path) -> None:

@@ -7,10 +7,10 @@ The build needs no GPU. The module needs HIP's library, libamdhip64, where it ru
 import os
 import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
-from . import CommandError, cpp_build, probes, rocm_probes, stamps
+from . import CommandError, cpp_build, gpu_build, probes, rocm_probes
 
 NAME = "tensor_ops_rocm"
 COMMAND = ("build_hip",)
@@ -26,10 +26,9 @@ def build(folder: Path, archs: Sequence[str] | None = None, force: bool = False)
     """
     toolkit = prerequisites()
     calls = compile_calls(toolkit, choose_architectures(archs, toolkit.hipcc))
-    OBJECTS.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(len(calls)) as pool:
-        objects = list(pool.map(lambda call: compile_object(call, toolkit, force), calls))
-    return link_module(folder, toolkit, objects)
+    module = gpu_build.GpuModule(NAME, OBJECTS, sources(), partial(recipe, toolkit))
+    libraries = [f"-L{toolkit.library}", f"-Wl,-rpath,{toolkit.library}", "-lamdhip64", "-ldl", "-lpthread"]
+    return module.link(folder, module.compile(calls, force), libraries)
 
 
 def tools() -> probes.Tools:
@@ -54,10 +53,9 @@ def prerequisites() -> rocm_probes.Toolkit:
     """The toolkit, after the check that nothing is missing."""
     hipcc = rocm_probes.hipcc()
     findings = (hipcc, *([rocm_probes.runtime(hipcc)] if hipcc else []), *probes.cpp_prerequisites())
-    missing = [str(finding) for finding in findings if not finding]
-    toolkit = rocm_probes.toolkit(hipcc) if hipcc else None
-    if missing or not toolkit:
-        raise CommandError("\n  ".join([f"{NAME} cannot be built here", *missing]))
+    gpu_build.require(NAME, findings)
+    toolkit = rocm_probes.toolkit(hipcc)
+    assert toolkit
     return toolkit
 
 
@@ -92,36 +90,10 @@ def compile_calls(toolkit: rocm_probes.Toolkit, archs: Sequence[str]) -> list[li
 
 
 def sources() -> list[Path]:
-    """Every file whose change requires a rebuild; any source may include any header."""
-    headers = [path for path in cpp_build.files_below("bindings", "cpu", "ops") if path.suffix == ".h"]
-    modules = [probes.CPP_EXT / f"{name}.cpp" for name in (NAME, "tensor_ops_cuda")]
-    return [*cpp_build.files_below("cuda", "gpu_kernels"), *headers, *modules, Path(__file__)]
+    """Every file whose change requires a rebuild: the bindings are those of the CUDA backend."""
+    return [*gpu_build.sources("cuda", NAME, "tensor_ops_cuda"), Path(__file__)]
 
 
-def recipe(call: list[str], toolkit: rocm_probes.Toolkit) -> list[str]:
+def recipe(toolkit: rocm_probes.Toolkit, call: list[str]) -> list[str]:
     """What a call's output depends on besides its sources."""
     return [*cpp_build.recipe(call), toolkit.version]
-
-
-def compile_object(call: list[str], toolkit: rocm_probes.Toolkit, force: bool) -> Path:
-    """The object file of a compiler call. Its name has a hash of the recipe: other options, other object."""
-    target = OBJECTS / f"{Path(call[-1]).stem}-{stamps.digest(recipe(call, toolkit))[:12]}.o"
-    if force or not cpp_build.is_newer(target, sources()):
-        cpp_build.finish(call, target)
-    return target
-
-
-def link_module(folder: Path, toolkit: rocm_probes.Toolkit, objects: list[Path]) -> Path:
-    """Link the module from these objects, unless it is up to date."""
-    target = folder / (NAME + probes.EXT_SUFFIX)
-    libraries = [f"-L{toolkit.library}", f"-Wl,-rpath,{toolkit.library}", "-lamdhip64", "-ldl", "-lpthread"]
-    call = [*probes.cxx_command(), *cpp_build.SHARED, *map(str, objects), *libraries]
-    call += cpp_build.user_flags("LDFLAGS")
-    made_of = stamps.digest(recipe(call, toolkit), objects)
-    if stamps.is_current(target, made_of):
-        print(f"{NAME}: {target} is up to date")
-        return target
-    folder.mkdir(parents=True, exist_ok=True)
-    cpp_build.finish(call, target)
-    stamps.keep(target, made_of)
-    return target
