@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from airllm.backends import registry
-from airllm.engine import model
+from airllm.engine import opened_model
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory import residency
 from airllm.memory.kv_cache import ContextFull
@@ -256,14 +256,14 @@ def test_caches_of_fewer_bits(path_of, name, dtype, backend):
 )
 def test_every_setting_shows_in_the_logits(path_of, name, change, monkeypatch):
     """Without one of its parts a model is further off than these tests allow, by far."""
-    right = model.config_of
+    right = opened_model.config_of
 
     def wrong(weights):
         config = right(weights)
         rope = {key: replace(config.rope, **value) for key, value in change.items() if key == "rope"}
         return replace(config, **{**change, **rope})
 
-    monkeypatch.setattr(model, "config_of", wrong)
+    monkeypatch.setattr(opened_model, "config_of", wrong)
     with open_engine(path_of(name, FOLDER)) as engine:
         assert distance(engine.forward(TEXTS[0]), expected(name, FOLDER)[0][-1]) > 10 * EXACT
 
