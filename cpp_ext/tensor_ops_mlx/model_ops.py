@@ -15,8 +15,8 @@ import numpy as np
 
 from airllm.backends import reasons
 from airllm.backends.device.arena import Arena
-from airllm.backends.device.device_ops import ELEMENTWISE
 from airllm.backends.device.faults import MEMORY, DeviceFault
+from airllm.backends.device.op_methods import OpMethods
 from airllm.formats import FORMATS, Quantized
 from tensor_ops_mlx import operations
 from tensor_ops_mlx.device_array import Array, Kept, mlx_dtype
@@ -24,7 +24,6 @@ from tensor_ops_mlx.experts import Experts
 from tensor_ops_mlx.runtime import device, driver, import_core, on_gpu
 from tensor_ops_mlx.weights import Groups, hold
 
-_INTO = "_into"
 _FLOATS = ("float32", "float16", "bfloat16")
 _FEW_ROWS = 4  # on a CPU, MLX multiplies more rows faster by the columns of a matrix
 _COMPILED = ("silu", "gelu", "swiglu", "geglu", "apply_rope")  # of one shape for all tokens
@@ -47,19 +46,21 @@ class Place(NamedTuple):
         """The block formats that it reads: all, some of them as float16."""
         return tuple(FORMATS)
 
+    def has(self, op: str) -> bool:
+        """Whether there is a kernel of this op."""
+        return hasattr(operations, op)
 
-class DeviceOps:
+
+class DeviceOps(OpMethods):
     """Every op of `airllm.tensor_ops` that MLX has, as a method on `Array`s, by the names and rules of
     `KernelBackend`. Weights may be `Groups`.
     """
-
-    elementwise = ELEMENTWISE
 
     def __init__(self) -> None:
         from airllm.tensor_ops import OPS  # importing it earlier is circular: it may open this backend
 
         import_core()
-        self._ops, self.place = OPS, Place(device())
+        self._ops, self._backend, self.place = OPS, "mlx", Place(device())
         self.arena = Arena(driver.counters, self.place.label)
         self._extensions: dict[str, Any] = {
             "assign": self.assign,
@@ -70,31 +71,6 @@ class DeviceOps:
         }
         self._last: tuple[Any, ...] = (None, 0, None)  # what was multiplied last: x, its version, the weight
         self._product: Any = None
-
-    def __repr__(self) -> str:
-        return f"<DeviceOps mlx: {self.place.label}>"
-
-    def name(self) -> str:
-        """The backend's name."""
-        return "mlx"
-
-    def device(self) -> str:
-        """The device it runs on, in one line."""
-        return self.place.label
-
-    def extension(self, name: str) -> Any:
-        """What it has for the decoder besides ops."""
-        return self._extensions.get(name)
-
-    def __getattr__(self, method: str) -> Callable:
-        name = method.removesuffix(_INTO)
-        if method.startswith("_") or name not in self._ops:
-            raise AttributeError(f"{self!r} has no op {method!r}")
-        if not hasattr(operations, name):
-            raise NotImplementedError(f"{name}: mlx has no kernel of it on its device")
-        call = partial(self._into if method != name else self.call, self._ops[name])
-        setattr(self, method, call)
-        return call
 
     # ---- memory ----
 
@@ -194,12 +170,6 @@ class DeviceOps:
         for target, result in zip(op.each(out), results, strict=True):
             target.write(result.reshape(target.shape).astype(mlx_dtype(target.dtype)))
         return out
-
-    def _into(self, op: Any, *given: Any, **named: Any) -> Any:
-        """`call` with the last argument as `out`, unless it is given by name; None: a new array."""
-        if "out" not in named:
-            *given, named["out"] = given  # type: ignore[assignment]
-        return self.call(op, *given, **named)
 
     def _operand(self, operand: Any, given: Any) -> Any:
         value = self._value(given)

@@ -5,7 +5,7 @@ import pytest
 
 from airllm import tensor_ops
 from airllm.backends import registry
-from airllm.backends.device.device_ops import OF_TWO
+from airllm.backends.device.op_methods import OF_TWO
 from airllm.convert.quantize import quantize
 from airllm.engine import info
 from airllm.layer_engine import LayerWiseInferenceEngine

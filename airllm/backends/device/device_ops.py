@@ -6,8 +6,7 @@ waits, and a call that was planned once is planned from then on. A backend imple
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -18,15 +17,12 @@ from airllm.backends.device.counters import Counters
 from airllm.backends.device.experts import DeviceExperts
 from airllm.backends.device.faults import MEMORY, DeviceFault
 from airllm.backends.device.launch_plan import STRIDED, Plan
+from airllm.backends.device.op_methods import ELEMENTWISE, OpMethods
 from airllm.backends.device.tensor import Memory, Tensor, dense_strides
 from airllm.formats import Quantized
 
 _FLOATS = ("float32", "float16", "bfloat16")
 FLOAT32 = np.dtype(np.float32)
-# NumPy's functions that `combine` computes, by their numbers in kernels: of two arrays, and of one.
-OF_TWO = ("add", "subtract", "multiply", "divide", "minimum", "maximum")
-ELEMENTWISE = (*OF_TWO, "tanh")
-_INTO = "_into"
 _MOST_PLANS = 4096
 
 
@@ -78,12 +74,10 @@ class _Call(NamedTuple):
     strided: tuple[str, ...]
 
 
-class DeviceOps:
+class DeviceOps(OpMethods):
     """Every op of `airllm.tensor_ops` that the backend has a kernel of, as a method on `Tensor`s, by the
     names and rules of `KernelBackend`.
     """
-
-    elementwise = ELEMENTWISE
 
     def __init__(self, backend: str, place: Place):
         from airllm.tensor_ops import OPS  # importing it earlier is circular: it may open this backend
@@ -96,31 +90,6 @@ class DeviceOps:
             "cached_attention": self._cached_attention,
             "device_experts": DeviceExperts(self),
         }
-
-    def __repr__(self) -> str:
-        return f"<DeviceOps {self._backend}: {self.place.label}>"
-
-    def name(self) -> str:
-        """The backend's name."""
-        return self._backend
-
-    def device(self) -> str:
-        """The device it runs on, in one line."""
-        return self.place.label
-
-    def extension(self, name: str) -> Any:
-        """What it has for the decoder besides ops."""
-        return self._extensions.get(name)
-
-    def __getattr__(self, method: str) -> Callable:
-        name = method.removesuffix(_INTO)
-        if method.startswith("_") or name not in self._ops:
-            raise AttributeError(f"{self!r} has no op {method!r}")
-        if not self.place.has(name):
-            raise NotImplementedError(f"{name}: {self._backend} has no kernel of it on its device")
-        call = partial(self._into if method != name else self.call, self._ops[name])
-        setattr(self, method, call)
-        return call
 
     # ---- memory ----
 
@@ -256,12 +225,6 @@ class DeviceOps:
             if n not in direct:
                 self.assign(target, written[n].reshape(target.shape))
         return out if out is not None else op.one_or_all(list(written.values()))
-
-    def _into(self, op: Any, *given: Any, **named: Any) -> Any:
-        """`call` with the last argument as `out`, unless it is given by name; None: a new array."""
-        if "out" not in named:
-            *given, named["out"] = given  # type: ignore[assignment]
-        return self.call(op, *given, **named)
 
     def _before_write(self, to: Tensor) -> None:
         """Called before the values of a tensor that exists change."""
