@@ -1,15 +1,17 @@
 """`airllm serve` under load, beside llama.cpp's server: tokens per second, waits, first tokens.
 
-    python benchmarks/bench_serve.py [--llama-server BINARY] [--model smollm2] [--rounds 3] [--tokens 128]
+    python benchmarks/bench_serve.py [--llama-server BINARY] [--model smollm2] [--rounds 3] [--tokens 256]
 
-Each server is a process with the same file and the same number of threads. The clients are coroutines of this
-process, which read the streams with as little work as they can; they run on the same cores. Servers take
-turns. The first round of each does not count.
+Each server is a process with the same file and the same number of threads. The clients are in this process
+and read the streams with as little work as they can. Servers take turns. The first round of each does not
+count.
 
 - tokens/s: clients ask at the same time for texts of `--tokens` tokens; over the time until the last ends.
+  They look for what has come 50 times a second, since they run on the server's cores.
 - wait: the 99th percentile of times between events of four streams, while a prompt of 4096 tokens comes in.
 - first token: of a prompt whose first 1000 tokens came before; the median.
-- overhead: what the server lacks in tokens/s, at 8 clients, of a scheduler that a loop steps without HTTP.
+- overhead: what the server lacks in tokens/s, at 8 clients, of a scheduler that a loop steps without HTTP, in
+  turns with it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import socket
 import statistics
@@ -34,6 +37,7 @@ from airllm.engine.engine import LayerWiseInferenceEngine
 from airllm.engine.request import request
 from airllm.engine.scheduling.requests import Limits, SequenceRequest
 from airllm.files.hub import locate
+from airllm.serving.sequences import EndsLater
 from benchmarks import record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,6 +45,8 @@ CLIENTS, STREAMS = 8, 4
 LONG, PREFIX = 4096, 1000
 TOPICS = ("ferries", "clocks", "bridges", "bees", "storms", "maps", "violins", "glaciers")
 START = 120  # seconds
+PAUSE = 0.02  # seconds
+DONE = b"data: [DONE]"
 
 
 @dataclass
@@ -60,9 +66,8 @@ class Stream:
         return [b - a for a, b in zip(times, times[1:], strict=False)]
 
 
-async def read_stream(port: int, prompt: str, tokens: int, stream: Stream | None = None) -> Stream:
-    """The answer to a completion, read by hand: a client library would take as long as the server."""
-    found = stream or Stream(time.perf_counter())
+def completion_request(prompt: str, tokens: int) -> bytes:
+    """A request for a stream of so many tokens."""
     body = json.dumps(
         {
             "prompt": prompt,
@@ -73,9 +78,15 @@ async def read_stream(port: int, prompt: str, tokens: int, stream: Stream | None
             "stream_options": {"include_usage": True},
         }
     ).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def read_stream(port: int, prompt: str, tokens: int, stream: Stream | None = None) -> Stream:
+    """The answer to a completion, read by hand: a client library would take as long as the server."""
+    found = stream or Stream(time.perf_counter())
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+    writer.write(completion_request(prompt, tokens))
     async for line in reader:
         if line.startswith(b"data: {"):
             found.events.append(time.perf_counter())
@@ -94,11 +105,37 @@ def prompts(count: int, turn: int) -> list[str]:
     return [f"{turn * count + i}. A short story about {TOPICS[i]}. Once upon" for i in range(count)]
 
 
-async def measure_rate(port: int, clients: int, tokens: int, turn: int) -> float:
-    """Tokens per second of all clients together."""
+def measure_rate(port: int, clients: int, tokens: int, turn: int) -> float:
+    """Tokens per second of all clients together. They read what has come every `PAUSE` seconds: a client that
+    wakes for each event would take as much of the cores as the server's own work.
+    """
     start = time.perf_counter()
-    streams = [read_stream(port, prompt, tokens) for prompt in prompts(clients, turn)]
-    return sum([each.tokens for each in await asyncio.gather(*streams)]) / (time.perf_counter() - start)
+    waiting = [send_request(port, prompt, tokens) for prompt in prompts(clients, turn)]
+    texts = dict.fromkeys(waiting, b"")
+    while waiting:
+        time.sleep(PAUSE)
+        for each in waiting:
+            with contextlib.suppress(BlockingIOError):
+                texts[each] += each.recv(1 << 20)
+        waiting = [each for each in waiting if DONE not in texts[each]]
+    seconds = time.perf_counter() - start
+    for each in texts:
+        each.close()
+    return sum(tokens_of(text) for text in texts.values()) / seconds
+
+
+def send_request(port: int, prompt: str, tokens: int) -> socket.socket:
+    """A connection over which a stream will come, for reading without waiting."""
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.sendall(completion_request(prompt, tokens))
+    connection.setblocking(False)
+    return connection
+
+
+def tokens_of(stream: bytes) -> int:
+    """How many tokens a whole stream says that its text has."""
+    last = stream[: stream.index(DONE)].rindex(b"data: {")
+    return json.JSONDecoder().raw_decode(stream[last + 6 :].decode())[0]["usage"]["completion_tokens"]
 
 
 async def measure_wait(port: int, text: str, turn: int) -> float:
@@ -136,19 +173,16 @@ def text_of_tokens(path: Path, count: int) -> str:
         return engine.tokenizer.decode(engine.tokenizer.encode(words)[:count])
 
 
-def measure_scheduler(path: Path, threads: int, tokens: int) -> float:
-    """Tokens per second of a scheduler that a loop steps, with as many sequences as there are clients."""
-    with LayerWiseInferenceEngine(path, threads=threads) as engine:
-        best = 0.0
-        for turn in range(3):
-            scheduler = engine.scheduler(Limits())
-            for prompt in prompts(CLIENTS, turn):
-                scheduler.add(SequenceRequest(engine.tokenizer.encode(prompt), request(tokens)))
-            start, count = time.perf_counter(), 0
-            while not scheduler.is_idle:
-                count += sum(len(event.tokens) for event in scheduler.step())
-            best = max(best, count / (time.perf_counter() - start))
-        return best
+def measure_scheduler(engine: LayerWiseInferenceEngine, tokens: int, turn: int) -> float:
+    """Tokens per second of a scheduler that a loop steps, with the sequences that the clients ask for."""
+    scheduler = engine.scheduler(Limits())
+    for prompt in prompts(CLIENTS, turn):
+        ends = EndsLater(engine.tokenizer, math.inf, None)
+        scheduler.add(SequenceRequest(engine.tokenizer.encode(prompt), request(tokens), constraint=ends))
+    start, count = time.perf_counter(), 0
+    while not scheduler.is_idle:
+        count += sum(len(event.tokens) for event in scheduler.step())
+    return count / (time.perf_counter() - start)
 
 
 # ------------------------------------------------------------------------------------------------ servers
@@ -203,7 +237,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2", help="a path or a name (default: %(default)s)")
     parser.add_argument("--llama-server", metavar="BINARY", help="llama.cpp's server")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
-    parser.add_argument("--tokens", type=int, default=128, help="of each text (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=256, help="of each text (default: %(default)s)")
     options = parser.parse_args()
     path = locate(options.model)
     texts = text_of_tokens(path, LONG), text_of_tokens(path, PREFIX)
@@ -211,24 +245,27 @@ def main() -> None:
         ports = {
             name: stack.enter_context(running(command)) for name, command in commands(path, options).items()
         }
-        rounds = {name: [] for name in ports}  # type: dict[str, list[dict[str, float]]]
+        engine = stack.enter_context(LayerWiseInferenceEngine(path, threads=options.threads))
+        rounds: dict[str, list[dict[str, float]]] = {name: [] for name in ports}
+        without = []
         for turn in range(options.rounds + 1):
             for name, port in ports.items():
-                rounds[name].append(asyncio.run(one_round(port, options.tokens, texts, turn)))
-    alone = measure_scheduler(path, options.threads, options.tokens)
-    write(path, options, {name: found[1:] for name, found in rounds.items()}, alone)
+                rounds[name].append(one_round(port, options.tokens, texts, turn))
+            without.append(measure_scheduler(engine, options.tokens, 10 + turn))
+    write(path, options, {name: found[1:] for name, found in rounds.items()}, without[1:])
 
 
-async def one_round(port: int, tokens: int, texts: tuple[str, str], turn: int) -> dict[str, float]:
+def one_round(port: int, tokens: int, texts: tuple[str, str], turn: int) -> dict[str, float]:
     return {
-        "one": await measure_rate(port, 1, tokens, turn),
-        "eight": await measure_rate(port, CLIENTS, tokens, 10 + turn),
-        "wait": await measure_wait(port, texts[0], turn),
-        "first": await measure_first(port, texts[1], turn),
+        "one": measure_rate(port, 1, tokens, turn),
+        "eight": measure_rate(port, CLIENTS, tokens, 10 + turn),
+        "wait": asyncio.run(measure_wait(port, texts[0], turn)),
+        "first": asyncio.run(measure_first(port, texts[1], turn)),
     }
 
 
-def write(path: Path, options: Any, rounds: dict[str, list[dict[str, float]]], alone: float) -> None:
+def write(path: Path, options: Any, rounds: dict[str, list[dict[str, float]]], without: list[float]) -> None:
+    alone = statistics.median(without)
     found = {
         name: {what: statistics.median(each[what] for each in of) for what in of[0]}
         for name, of in rounds.items()
@@ -250,7 +287,7 @@ def write(path: Path, options: Any, rounds: dict[str, list[dict[str, float]]], a
     about = (
         f"{path.name}, {options.threads} threads, {options.rounds} rounds, texts of {options.tokens} tokens."
     )
-    result = {"model": path.name, "rounds": rounds, "scheduler": alone, "overhead": overhead}
+    result = {"model": path.name, "rounds": rounds, "scheduler": without, "overhead": overhead}
     record.write("serve", about, record.markdown(titles, rows), result, options.output)
 
 

@@ -72,7 +72,9 @@ class Metrics:
         self._first.observe(seconds)
 
     def see_next(self, seconds: float, tokens: int) -> None:
-        self._between.observe(seconds / tokens)
+        """So many tokens that came together, so long after those before them."""
+        for _ in range(tokens):
+            self._between.observe(seconds / tokens)
 
     def render(self) -> bytes:
         return generate_latest(self._registry)
@@ -93,6 +95,7 @@ class Watch:
                 last = self._last.get(piece.index)
                 if last is None:
                     self._metrics.see_first(now - self._start)
+                    self._metrics.see_next(0.0, len(piece.tokens) - 1)
                 else:
                     self._metrics.see_next(now - last, len(piece.tokens))
                 self._last[piece.index] = now

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -18,6 +17,7 @@ from airllm.serving.protocol.errors import ApiError
 Result = TypeVar("Result")
 PING = b": ping\n\n"
 DONE = b"data: [DONE]\n\n"
+_LOOKS = 4  # in the time that a client has for reading
 _DROPPED = 8  # times the largest body: what is read of one that is larger
 
 
@@ -118,13 +118,16 @@ class EventStream:
     """An ASGI app: server-sent events. `frames` are whole events, as bytes. `close` is called at the end.
 
     Between frames that are far apart, comments keep the connection open. A client that reads nothing for
-    `write_timeout` seconds is left.
+    `write_timeout` seconds is left, at most a fourth of that time later.
     """
+
+    _writer: asyncio.Task[Any] | None = None
+    _timer: asyncio.TimerHandle
 
     def __init__(self, frames: AsyncIterator[bytes], close: Callable[[], None], options: Options):
         self._frames, self._close = frames, close
         self._ping, self._write_timeout = options.ping, options.write_timeout
-        self._is_writing, self._last_write = False, 0.0
+        self._is_writing, self._last_write, self._is_late = False, 0.0, False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -140,42 +143,46 @@ class EventStream:
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
         ]
-        await self._write(send, {"type": "http.response.start", "status": 200, "headers": headers})
+        self._writer = asyncio.current_task()
         pings = asyncio.ensure_future(self._send_pings(send))
+        self._look()
         try:
+            await self._write(send, {"type": "http.response.start", "status": 200, "headers": headers})
             async for frame in self._frames:
                 await self._write(send, {"type": "http.response.body", "body": frame, "more_body": True})
+            await self._write(send, {"type": "http.response.body", "body": b"", "more_body": False})
+        except asyncio.CancelledError:
+            if self._is_late:
+                raise SlowReader from None
+            raise
         finally:
             pings.cancel()
-        await self._write(send, {"type": "http.response.body", "body": b"", "more_body": False})
+            self._timer.cancel()
+
+    async def _write(self, send: Send, message: dict[str, Any]) -> None:
+        self._is_writing, self._last_write = True, asyncio.get_running_loop().time()
+        await send(message)
+        self._is_writing = False
+
+    def _look(self) -> None:
+        """Leave a client that has not read for too long; look again later. A timer for each frame would cost
+        more than the rest of the frame.
+        """
+        loop = asyncio.get_running_loop()
+        if self._is_writing and loop.time() >= self._last_write + self._write_timeout:
+            self._is_late = True
+            assert self._writer
+            self._writer.cancel()
+        self._timer = loop.call_later(self._write_timeout / _LOOKS, self._look)
 
     async def _send_pings(self, send: Send) -> None:
         """Send comments. A client that does not read them is left when the next frame comes."""
-        with contextlib.suppress(SlowReader, OSError):
-            await self._ping_forever(send)
-
-    async def _ping_forever(self, send: Send) -> None:
         clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(max(0.01, self._last_write + self._ping - clock()))
             if not self._is_writing and clock() >= self._last_write + self._ping:
-                await self._write(send, {"type": "http.response.body", "body": PING, "more_body": True})
-
-    async def _write(self, send: Send, message: dict[str, Any]) -> None:
-        """Send, or raise SlowReader. `asyncio.wait_for` would cost more than the rest of a frame."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        alarm = loop.call_later(self._write_timeout, task.cancel)
-        self._is_writing = True
-        try:
-            await send(message)
-        except asyncio.CancelledError:
-            if alarm.when() > loop.time():
-                raise
-            raise SlowReader from None
-        finally:
-            alarm.cancel()
-            self._is_writing, self._last_write = False, loop.time()
+                self._last_write = clock()
+                await send({"type": "http.response.body", "body": PING, "more_body": True})
 
 
 def frame(value: Any) -> bytes:

@@ -236,10 +236,11 @@ def test_options_leave_the_logits_as_they_are():
     ({}, {"temperature": 1.0}, {"temperature": 3.0, "top_k": 5}, {"temperature": 1.0, "top_p": 0.5},
      {"temperature": 2.0, "min_p": 0.2}, {"logit_bias": {0: 100.0}}),
 )  # fmt: skip
-def test_a_mask_allows_only_its_tokens(settings):
+@pytest.mark.parametrize("count", (300, WORDS - 50), ids=("few", "most"))
+def test_a_mask_allows_only_its_tokens(settings, count):
     logits = logits_like_a_model()
     logits[0] = 50
-    allowed = np.random.default_rng(1).choice(np.arange(1, WORDS), 300, replace=False)
+    allowed = np.random.default_rng(1).choice(np.arange(1, WORDS), count, replace=False)
     mask = np.zeros(WORDS, bool)
     mask[allowed] = True
     sampler = Sampler(Sampling(**settings, seed=4))
@@ -257,6 +258,7 @@ def test_a_masked_draw_has_the_probabilities_of_the_rest():
 def test_a_mask_hides_the_padding_of_a_vocabulary():
     logits = np.array([1, 2, 9, 9], np.float32)
     assert Sampler(Sampling()).next(logits, np.array([True, True])) == 1
+    assert Sampler(Sampling()).next(logits, np.array([True, False])) == 0
     assert Sampler(Sampling()).next(logits[:2], np.array([True, False, True])) == 0
     with pytest.raises(ValueError, match="the mask of 3 tokens allows none"):
         Sampler(Sampling()).next(logits[:2], np.array([False, False, True]))
