@@ -216,17 +216,20 @@ def _info_of_this_machine(as_json: bool) -> int:
 
 def profile(options: argparse.Namespace) -> int:
     """Print the time of each op and each layer."""
+    from airllm.bench.measure import bandwidth
     from airllm.engine.profile import lines, profile
 
     with open_engine(options) as engine:
         with report_as_user_error(options, context="after"):
             found = profile(engine, options.rows, options.passes, options.after)
+        memory = bandwidth()
         print(
             f"{engine.path.name} on {engine.backend.name()} ({engine.backend.device()}): ms in a pass of "
             f"{found.rows} token(s) after {found.context}"
         )
-        for line in lines(found):
+        for line in lines(found, memory.read):
             print(line)
+        print(f"memory: {memory.read:.1f} GB/s read, by {memory.how}. What is in a cache is read faster.")
     return 0
 
 

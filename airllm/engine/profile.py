@@ -186,13 +186,13 @@ def _format(stored: Any) -> str:
     return str(stored.dtype) if isinstance(stored, np.ndarray) else stored.format
 
 
-def lines(found: Profile) -> list[str]:
-    """A profile as a table for a terminal."""
+def lines(found: Profile, memory: float) -> list[str]:
+    """A profile as a table for a terminal. `memory`: the GB/s at which this machine reads its memory."""
     each = 1e3 / found.passes
     title = f"{'op':<14}{'weights':<24}{'format':<10}{'calls':>7}{'ms':>9}{'share':>8}{'GB/s':>8}"
-    report = [title]
+    report = [f"{title}{'of memory':>11}"]
     for spent in found.spent:
-        rate = f"{spent.gb_s:8.1f}" if spent.nbytes else ""
+        rate = f"{spent.gb_s:8.1f}{spent.gb_s / memory:>11.0%}" if spent.nbytes else ""
         report.append(
             f"{spent.op:<14}{spent.what:<24}{spent.format:<10}{spent.calls // found.passes:>7}"
             f"{spent.seconds * each:>9.3f}{_share(spent.seconds, found)}{rate}"

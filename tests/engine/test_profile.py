@@ -54,8 +54,12 @@ def test_lengths_that_cannot_be(folder):
 
 def test_the_command(folder, capsys):
     assert commands.main(["profile", str(folder), "--passes", "2", "--after", "0"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert any(line[:4] == ["linear", "output", "float16", "1"] for line in lines)
+    text = capsys.readouterr().out
+    memory = float(re.search(r"^memory: ([\d.]+) GB/s read", text, re.M)[1])
+    lines = [line.split() for line in text.splitlines()]
+    output = next(line for line in lines if line[:4] == ["linear", "output", "float16", "1"])
+    rate, part = float(output[-2]), float(output[-1].removesuffix("%"))
+    assert part == pytest.approx(100 * rate / memory, abs=0.6 + 5 / memory)
     assert sum(line[:1] == ["layer"] for line in lines) == LAYERS
     assert any(line[0] == "all" and line[-2:] == ["100.0", "%"] for line in lines if line)
     assert commands.main(["profile", str(folder), "--after", "100"]) == 1
