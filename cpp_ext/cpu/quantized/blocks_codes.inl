@@ -80,12 +80,26 @@ INLINE int nibble_at(const uint8_t* p, int i) { return p[i / 2] >> i % 2 * 4 & 1
 
 // ---- levels of a table
 
+// The kBits-bit fields of `bits`, the lowest first, as eight bytes.
+template <int kBits>
+INLINE uint64_t bytes_of_fields(uint64_t bits) {
+  constexpr uint64_t kByte = (1 << kBits) - 1;
+  bits = (bits | bits << 4 * (8 - kBits)) &
+         (kByte << 3 * kBits | kByte << 2 * kBits | kByte << kBits | kByte) * 0x100000001;
+  bits = (bits | bits << 2 * (8 - kBits)) & (kByte << kBits | kByte) * 0x1000100010001;
+  return (bits | bits << (8 - kBits)) & kByte * 0x101010101010101;
+}
+
 struct IQ4_XS : BlockOfCodes<IQ4_XS, kIQ4_XS> {
   static constexpr int kUnit = 32, kLow = 8, kFields = 2, kBits = 4;
   using Reader = StoredFields<IQ4_XS>;
   static constexpr int unit(int at, int f) { return at / 16 * 2 + f; }
   static INLINE Bytes code(Bytes index) { return from_table(IQ4_NL::levels(), index); }
   static INLINE float step(const uint8_t* block) { return half_at(block); }
+  static INLINE SubBlocks<kUnit> sub_blocks(const char* p) {
+    const uint64_t low = bytes_of_fields<4>(four_at(p + 4)), high = bytes_of_fields<2>(word_at(p + 2));
+    return {{words_of(low | high << 4) - (int16_t)32}, {}};
+  }
   static INLINE int sub_scale(const uint8_t* block, int j) {  // six bits; the upper two are separate
     return (nibble_at(block + 4, j) | (pair_at(block + 2) >> 2 * j & 3) << 4) - 32;
   }

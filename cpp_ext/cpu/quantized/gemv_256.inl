@@ -145,8 +145,10 @@ INLINE void multiply_block(BlockSums (&all)[M], const char* w, const Group256* c
   const SubBlocks<F::kUnit> sub = F::sub_blocks(w);
   const typename F::Reader codes(w);
   Int sum[M] = {};
+#pragma GCC unroll 16  // the places of bits and scales must be constants
   for (int v = 0; v < 256 / kStep / F::kFields; ++v) {
     const auto scales = scales_of_vector<F>(sub, v);
+#pragma GCC unroll 4
     for (int vector = v * F::kFields; vector < (v + 1) * F::kFields; ++vector) {
       const Bytes q = codes.vector(vector);
       const auto of_field = scales_of_field<F>(scales, vector);
