@@ -140,21 +140,23 @@ class ModelConfig:
     layers with a window, if it differs. `nope_layers`: layers without rotation. `rope_sections`: pairs that
     rotate by position in time, height and width, which are equal for text. `norm_offset`: added to stored
     norm weights. `fused`: q, k, v are one stored matrix, and so are gate and up. `pre_norms`, `post_norms`:
-    norms before, after attention and feed-forward. `qk_norm`: norms of q and k, by "head" or whole "row".
-    `value_norm`: of each head of v, without a weight. `layer_scale`: a weight scales a layer's result.
-    `layer_input`: values of what each layer adds to a token by a second embedding and a projection.
-    `residual_scale` multiplies what attention and feed-forward add; `logit_scale` the logits.
-    `normalize_experts`: the weights of the chosen experts are scaled to sum to one. `dense_and_experts`:
-    layers with experts also have a dense feed-forward. Both have norms of their own, and so has the router;
-    each expert has a scale. `shared_expert`: the
-    width of an expert that every token uses, weighted by its own gate if `shared_gate`; `shared_experts`: how
-    many a file says it is made of. `dense_layers`: the first layers, without experts. `expert_scores`: what
-    makes scores of the router's logits, a softmax or "sigmoid". Experts are chosen by scores with a
-    `selection_bias`, in the best `expert_groups_used` of `expert_groups`. `expert_scale` multiplies the
-    weights of the chosen. `experts_by_columns`: a column of a stored matrix of experts has the weights of an
-    output, not a row. `sinks`: each head has an extra score in the softmax, without a value. `activation`
-    "swiglu_clamped" is (up + 1) * gate * sigmoid(`swiglu_alpha` * gate). It clamps gate to at most
-    `swiglu_limit`, and up to +-`swiglu_limit`.
+    norms before, after attention and feed-forward; `norm`: RMS norms, or "layer" norms; `norm_bias`: they add
+    one. `parallel`: attention and feed-forward have the same input, and x gets the sum of both. `gated`,
+    `mlp_bias`: a dense feed-forward has a gate; its matrices have biases. `qk_norm`: norms of q and k, by
+    "head" or whole "row"; `late_qk_norm`: after their rotation. `value_norm`: of each head of v, without a
+    weight. `layer_scale`: a weight scales a layer's result. `layer_input`: values of what each layer adds to
+    a token by a second embedding and a projection. `residual_scale` multiplies what attention and
+    feed-forward add; `logit_scale` the logits. `normalize_experts`: the weights of the chosen experts are
+    scaled to sum to one. `dense_and_experts`: layers with experts also have a dense feed-forward. Both have
+    norms of their own, and so has the router; each expert has a scale. `shared_expert`: the width of an
+    expert that every token uses, weighted by its own gate if `shared_gate`; `shared_experts`: how many a file
+    says it is made of. `dense_layers`: the first layers, without experts. `expert_scores`: what makes scores
+    of the router's logits, a softmax or "sigmoid". Experts are chosen by scores with a `selection_bias`, in
+    the best `expert_groups_used` of `expert_groups`. `expert_scale` multiplies the weights of the chosen.
+    `experts_by_columns`: a column of a stored matrix of experts has the weights of an output, not a row.
+    `sinks`: each head has an extra score in the softmax, without a value. `activation` "swiglu_clamped" is
+    (up + 1) * gate * sigmoid(`swiglu_alpha` * gate). It clamps gate to at most `swiglu_limit`, and up to
+    +-`swiglu_limit`.
     """
 
     architecture: str = _trait_field("size")
@@ -183,13 +185,19 @@ class ModelConfig:
     logit_softcap: float | None = _trait_field("ends", None)
     qkv_bias: bool = False
     output_bias: bool = False
+    mlp_bias: bool = False
+    gated: bool = True
     sinks: bool = False
     qk_norm: str = ""
+    late_qk_norm: bool = False
     value_norm: bool = False
     layer_scale: bool = False
     layer_input: int = 0
     pre_norms: bool = True
     post_norms: bool = False
+    norm: str = ""
+    norm_bias: bool = False
+    parallel: bool = False
     fused: bool = _trait_field("file", False)
     tied_embeddings: bool = _trait_field("file", False)
     experts: int = 0

@@ -11,7 +11,7 @@ from airllm.architectures.families import architecture_named, architecture_of_gg
 from airllm.architectures.keys import KEYS, keys_of, write_keys
 from airllm.architectures.layer_sizes import gguf_lists, gguf_near_dim, gguf_sizes, write_sizes
 from airllm.architectures.model_config import ModelConfig
-from airllm.architectures.ropes import ROPE_DIM, drop_unused, gguf_ropes, write_ropes
+from airllm.architectures.ropes import ROPE_DIM, drop_unused, gguf_ropes, nope_beside_windows, write_ropes
 from airllm.architectures.tensor_names import gguf_name
 from airllm.architectures.values import Values, check_config
 from airllm.architectures.windows import gguf_windows, write_windows
@@ -23,6 +23,7 @@ _EXTRA = "nextn_predict_layers"  # layers of block_count that guess further toke
 _BIASES = {
     "qkv_bias": "attention.q_bias",
     "output_bias": "attention.output_bias",
+    "mlp_bias": "feed_forward.up_bias",
     "router_bias": "experts.router_bias",
     "expert_bias": "experts.0.gate_bias",
     "selection_bias": "experts.selection_bias",
@@ -55,6 +56,7 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     dims = found["head_dim"], gguf_near_dim(architecture, values, found["head_dim"])
     ropes = gguf_ropes(architecture, values, file.tensors, *dims, layers)
     windows = gguf_windows(architecture, values, layers)
+    ropes |= nope_beside_windows(architecture, windows)
     first = f"layers.{found.get('dense_layers', 0)}."  # the first one with experts
     found |= {name: gguf_name(architecture, first + of) in file.tensors for name, of in _BIASES.items()}
     config = ModelConfig(

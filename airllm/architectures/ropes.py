@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,13 @@ def drop_unused(ropes: dict[str, Any], windows: Windows) -> dict[str, Any]:
     return {name: value for name, value in ropes.items() if name != "local_rope" or not unused}
 
 
+def nope_beside_windows(architecture: Architecture, windows: Windows) -> dict[str, Any]:
+    """The field of ModelConfig for layers without rotation, if those are the layers without a window."""
+    if not architecture.rotary.windowed_only:
+        return {}
+    return {"nope_layers": tuple(not window for window in windows)}
+
+
 # ------------------------------------------------------------------------------------------- config.json
 
 
@@ -67,6 +75,8 @@ def folder_ropes(
     else:
         found = _two_folder_ropes(values, new, theta, (head_dim, near_dim), rule)
         given = None
+    if rule.neighbours_in_folders:
+        found = {name: replace(rope, interleaved=True) for name, rope in found.items()}
     if given and (sections := given.get("mrope_section", (list,), "whole numbers", None)):
         found["rope_sections"] = _sections(given, "mrope_section", sections)
     if rule.none_every:

@@ -58,12 +58,15 @@ def decoder_layer(
     the model has them, are what `layer_inputs.py` found for this layer.
     """
     c = layer.config
-    normed = ops.rms_norm(x, layer["attention.norm"], c.norm_eps) if c.pre_norms else x
+    normed = normalize(ops, x, layer["attention.norm"], c) if c.pre_norms else x
     change = _finish_half(ops, attention(ops, normed, layer, angles, rows), layer, "attention")
-    if c.pre_norms:
+    if c.parallel:
+        x = np.add(x, change, out=change)
+    elif c.pre_norms and not c.norm:
         x, normed = ops.add_rms_norm(x, change, layer["feed_forward.norm"], c.norm_eps)
     else:
-        x = normed = np.add(x, change, out=change)
+        x = np.add(x, change, out=change)
+        normed = normalize(ops, x, layer["feed_forward.norm"], c) if c.pre_norms else x
     if layer.experts and layer.spec.feed_forward.width:
         change = dense_and_experts(ops, x, normed, layer)
     else:
@@ -95,6 +98,14 @@ def decoder_layers(
     return x
 
 
+def normalize(ops: Any, x: np.ndarray, weights: Any, c: ModelConfig) -> np.ndarray:
+    """`x` (rows, width) by the norm of the model. `weights`: those of `open_norm`."""
+    if not c.norm:
+        return ops.rms_norm(x, weights, c.norm_eps)
+    weight, bias = (weights[0], weights[1]) if c.norm_bias else (weights, None)
+    return ops.layer_norm(x, weight, bias, c.norm_eps)
+
+
 def _of_input(ops: Any, x: np.ndarray, layer: Layer, inputs: np.ndarray) -> np.ndarray:
     """What a layer adds for its own input: `inputs` weighted by the hidden state."""
     c = layer.config
@@ -107,7 +118,7 @@ def _finish_half(ops: Any, change: np.ndarray, layer: Layer, half: str) -> np.nd
     c = layer.config
     layer.all_reduce(change)
     if c.post_norms:
-        change = ops.rms_norm(change, layer[f"{half}.post_norm"], c.norm_eps)
+        change = normalize(ops, change, layer[f"{half}.post_norm"], c)
     if c.residual_scale != 1:
         change *= np.float32(c.residual_scale)
     return change
@@ -141,10 +152,11 @@ def _queries(ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None) -> tu
     if it fits. On a device that may never be computed.
     """
     a = layer.spec.attention
-    q = _normalize(ops, _multiply(ops, x, layer, "q"), layer, "q")
-    if angles and a.value_dim == a.key_dim and isinstance(q, np.ndarray):
-        return _rotate(ops, q, angles), q
-    return _rotate(ops, q, angles), np.empty_like(q, shape=(len(x), a.heads, a.value_dim))
+    q = _multiply(ops, x, layer, "q").reshape(len(x), a.heads, a.key_dim)
+    placed = _place(ops, q, layer, "q", angles)
+    if placed is not q and a.value_dim == a.key_dim and isinstance(q, np.ndarray):
+        return placed, q
+    return placed, np.empty_like(q, shape=(len(x), a.heads, a.value_dim))
 
 
 def _keys_and_values(
@@ -157,7 +169,8 @@ def _keys_and_values(
     values = values.reshape(len(x), -1, a.value_dim)
     if c.value_norm:
         values = ops.rms_norm(values, layer["attention.v_norm"], c.norm_eps)
-    return _rotate(ops, _normalize(ops, keys, layer, "k"), angles), values
+    keys = keys.reshape(len(x), a.kv_heads, a.key_dim)
+    return _place(ops, keys, layer, "k", angles), values
 
 
 def _multiply(ops: Any, x: np.ndarray, layer: Layer, part: str) -> np.ndarray:
@@ -165,14 +178,21 @@ def _multiply(ops: Any, x: np.ndarray, layer: Layer, part: str) -> np.ndarray:
     return ops.linear(x, layer[f"attention.{part}"], layer.get(f"attention.{part}_bias"))
 
 
-def _normalize(ops: Any, found: np.ndarray, layer: Layer, part: str) -> np.ndarray:
-    """Queries or keys (rows, heads, head_dim), normalized if the model does so. `part` is "q" or "k"."""
-    c, by_head = layer.config, (len(found), -1, layer.spec.attention.key_dim)
-    if c.qk_norm == "head":
-        found = found.reshape(by_head)
-    if c.qk_norm:
-        found = ops.rms_norm(found, layer[f"attention.{part}_norm"], c.norm_eps)
-    return found.reshape(by_head)
+def _place(ops: Any, found: np.ndarray, layer: Layer, part: str, angles: Angles | None) -> np.ndarray:
+    """Queries or keys (rows, heads, head_dim), normalized and rotated as the model does. `part` is "q" or
+    "k".
+    """
+    if layer.config.late_qk_norm:
+        return _normalize_part(ops, _rotate(ops, found, angles), layer, part)
+    return _rotate(ops, _normalize_part(ops, found, layer, part), angles)
+
+
+def _normalize_part(ops: Any, found: np.ndarray, layer: Layer, part: str) -> np.ndarray:
+    c, shape = layer.config, found.shape
+    if not c.qk_norm:
+        return found
+    flat = found.reshape(len(found), -1) if c.qk_norm == "row" else found
+    return ops.rms_norm(flat, layer[f"attention.{part}_norm"], c.norm_eps).reshape(shape)
 
 
 def _rotate(ops: Any, x: np.ndarray, angles: Angles | None) -> np.ndarray:
@@ -210,14 +230,28 @@ def unpacks_cache(ops: Any, dtype: str) -> bool:
 
 def feed_forward(ops: Any, x: np.ndarray, layer: Layer, part: str = "feed_forward") -> np.ndarray:
     """The layer's feed-forward, or its shared expert if `part` is "shared_expert"."""
-    names = ("gate", "up", "down")
-    return gated_mlp(ops, x, layer.config, {name: layer[f"{part}.{name}"] for name in names})
+    parts = (f"{name}{kind}" for name in ("gate", "up", "down") for kind in ("", "_bias"))
+    weights = {name: found for name in parts if (found := layer.get(f"{part}.{name}")) is not None}
+    return mlp(ops, x, layer.config, weights)
 
 
-def gated_mlp(ops: Any, x: np.ndarray, c: ModelConfig, weights: Mapping[str, Stored]) -> np.ndarray:
-    """down(act(gate(x)) * up(x)), each matrix with its bias if it has one."""
-    gate, up = (ops.linear(x, weights[name], weights.get(f"{name}_bias")) for name in ("gate", "up"))
-    return ops.linear(_activate(ops, gate, up, c), weights["down"], weights.get("down_bias"))
+def mlp(ops: Any, x: np.ndarray, c: ModelConfig, weights: Mapping[str, Stored]) -> np.ndarray:
+    """down(act(gate(x)) * up(x)), or down(act(up(x))) if there is no gate, each matrix with its bias if it
+    has one.
+    """
+
+    def multiply(x: np.ndarray, name: str) -> np.ndarray:
+        return ops.linear(x, weights[name], weights.get(f"{name}_bias"))
+
+    if "gate" in weights:
+        activated = _activate(ops, multiply(x, "gate"), multiply(x, "up"), c)
+    else:
+        activated = _activate_alone(ops, multiply(x, "up"), c)
+    return multiply(activated, "down")
+
+
+def _activate_alone(ops: Any, x: np.ndarray, c: ModelConfig) -> np.ndarray:
+    return ops.silu(x) if c.activation == "silu" else ops.gelu(x, _GELU[c.activation])
 
 
 def _activate(ops: Any, gate: np.ndarray, up: np.ndarray, c: ModelConfig) -> np.ndarray:
@@ -258,7 +292,7 @@ def mix_experts(ops: Any, x: np.ndarray, layer: Layer, of_router: np.ndarray | N
     layer.experts.expect(layer.index, used)
     for number in used:
         tokens, place = np.nonzero(chosen == number)
-        result = gated_mlp(experts, x[tokens], c, layer.experts[number])
+        result = mlp(experts, x[tokens], c, layer.experts[number])
         total[tokens] += weights[tokens, place][:, None] * result
     return total
 

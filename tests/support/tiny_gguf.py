@@ -96,6 +96,7 @@ _ARCHITECTURES = {
     "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl", "seed_oss": "seed_oss", "ministral3": "mistral3",
     "mistral3": "mistral3", "gemma": "gemma", "gpt_oss": "gpt-oss",
     "minimax_m2": "minimax-m2", "glm4_moe": "glm4moe", "gemma4_text": "gemma4",
+    "cohere2": "cohere2", "starcoder2": "starcoder2",
 }  # fmt: skip
 _NEIGHBOURS = ("llama", "granite", "smollm3", "mistral3")  # whose rope turns neighbouring values of a head
 _SCALES = {
@@ -199,7 +200,11 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     else:
         writer.add_feed_forward_length(config["intermediate_size"])
         writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    layer_norm = config.get("layer_norm_eps", config.get("norm_epsilon"))
+    if layer_norm:
+        writer.add_layer_norm_eps(layer_norm)
+    else:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(VOCABULARY)
     if "head_dim" in config:
         writer.add_key_length(head_dim)
@@ -208,6 +213,9 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_sliding_window(config["sliding_window"])
     if kind == "olmo3":
         writer.add_sliding_window_pattern([each == "sliding_attention" for each in config["layer_types"]])
+    if kind == "cohere2":
+        writer.add_logit_scale(config["logit_scale"])
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
     if kind == "granite":
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
