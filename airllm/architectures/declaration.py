@@ -137,11 +137,11 @@ class Architecture:
     files have, besides those that all have. `keys`: fields of a `Key` that differ. `defaults`: of numbers
     that files omit; `folder_defaults`, `gguf_defaults`: of one kind of file. `gguf_names`, `folder_names`:
     names of tensors that differ from `tensor_names.py`. `sinks`: heads have attention sinks. `gated`: a dense
-    feed-forward has a gate. `shared_gate`:
-    the shared expert has a gate. `folder_stacks`: set if folders do not store experts one by one;
-    `gguf_stacks`: how GGUF files store them. `dense_and_experts`: layers with experts also have a dense
-    feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another size,
-    and the last layers may share keys and values. `layer_scale`: a layer's result is scaled by a weight.
+    feed-forward has a gate. `shared_gate`: the shared expert has a gate. `folder_stacks`: set if folders do
+    not store experts one by one; `gguf_stacks`: how GGUF files store them. `dense_and_experts`: layers with
+    experts also have a dense feed-forward, with norms of its own. `sizes_by_window`: layers with a window
+    have heads of another size, and the last layers may share keys and values. `layer_scale`: a layer's result
+    is scaled by a weight. `refused`: flags of config.json that must not be set, and what is expected instead.
     `stripped_names`: parts of general.name. In the GGUF files that contain one, white space after control
     tokens is stripped.
     """
@@ -173,6 +173,7 @@ class Architecture:
     gguf_defaults: Mapping[str, Default] = field(default_factory=dict)
     gguf_names: Mapping[str, str] = field(default_factory=dict)
     folder_names: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
     stripped_names: tuple[str, ...] = ()
     tiny: Mapping[str, Tiny] = field(default_factory=dict)
 

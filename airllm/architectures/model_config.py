@@ -150,13 +150,13 @@ class ModelConfig:
     scaled to sum to one. `dense_and_experts`: layers with experts also have a dense feed-forward. Both have
     norms of their own, and so has the router; each expert has a scale. `shared_expert`: the width of an
     expert that every token uses, weighted by its own gate if `shared_gate`; `shared_experts`: how many a file
-    says it is made of. `dense_layers`: the first layers, without experts. `expert_scores`: what makes scores
-    of the router's logits, a softmax or "sigmoid". Experts are chosen by scores with a `selection_bias`, in
-    the best `expert_groups_used` of `expert_groups`. `expert_scale` multiplies the weights of the chosen.
-    `experts_by_columns`: a column of a stored matrix of experts has the weights of an output, not a row.
-    `sinks`: each head has an extra score in the softmax, without a value. `activation` "swiglu_clamped" is
-    (up + 1) * gate * sigmoid(`swiglu_alpha` * gate). It clamps gate to at most `swiglu_limit`, and up to
-    +-`swiglu_limit`.
+    says it is made of. `dense_layers`: the first layers, without experts; `moe_step`: of the others, every
+    n-th has them. `expert_scores`: what makes scores of the router's logits, a softmax or "sigmoid". Experts
+    are chosen by scores with a `selection_bias`, in the best `expert_groups_used` of `expert_groups`.
+    `expert_scale` multiplies the weights of the chosen. `experts_by_columns`: a column of a stored matrix of
+    experts has the weights of an output, not a row. `sinks`: each head has an extra score in the softmax,
+    without a value. `activation` "swiglu_clamped" is (up + 1) * gate * sigmoid(`swiglu_alpha` * gate). It
+    clamps gate to at most `swiglu_limit`, and up to +-`swiglu_limit`.
     """
 
     architecture: str = _trait_field("size")
@@ -209,6 +209,7 @@ class ModelConfig:
     shared_experts: int = _trait_field("file", 0)
     shared_gate: bool = True
     dense_layers: int = _trait_field("file", 0)
+    moe_step: int = _trait_field("file", 1)
     expert_scores: str = ""
     expert_scale: float = 1.0
     expert_groups: int = 1

@@ -26,7 +26,7 @@ def folder_config(folder: Path) -> ModelConfig:
     """The configuration in a folder's config.json. Raises ModelFileError or OSError."""
     whole = _open(folder)
     architecture, values = _text_part(whole)
-    for flag, expected in _REFUSED.items():
+    for flag, expected in {**_REFUSED, **architecture.refused}.items():
         if values.flag(flag, False):
             raise values.error(flag, "is true", expected)
     found = _numbers(architecture, values)

@@ -19,7 +19,7 @@ from airllm.files.weight_file import ModelFileError
 
 _EXTRA = "nextn_predict_layers"  # layers of block_count that guess further tokens; they are not used
 
-# Bias field -> the tensor in the first layer that shows whether there is a bias.
+# Bias field -> the tensor in the first layer, with experts if any has, that shows whether there is a bias.
 _BIASES = {
     "qkv_bias": "attention.q_bias",
     "output_bias": "attention.output_bias",
@@ -57,7 +57,8 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     ropes = gguf_ropes(architecture, values, file.tensors, *dims, layers)
     windows = gguf_windows(architecture, values, layers)
     ropes |= nope_beside_windows(architecture, windows)
-    first = f"layers.{found.get('dense_layers', 0)}."  # the first one with experts
+    moe_layers = _layers_with_experts(found)
+    first = f"layers.{moe_layers.index(True) if any(moe_layers) else 0}."
     found |= {name: gguf_name(architecture, first + of) in file.tensors for name, of in _BIASES.items()}
     config = ModelConfig(
         **found,
@@ -65,13 +66,21 @@ def gguf_config(file: GgufHead) -> ModelConfig:
         **_fixed(architecture, file),
         windows=windows,
         tied_embeddings=gguf_name(architecture, "output") not in file.tensors,
-        moe_layers=tuple(i >= found["dense_layers"] for i in range(layers)) if found.get("experts") else (),
+        moe_layers=moe_layers,
         dense_and_experts=architecture.dense_and_experts and bool(found.get("experts")),
         **gguf_sizes(architecture, values, found, lists, windows, file.tensors),
     )
     return check_config(
         values, {name: key.gguf for name, key in keys_of(architecture)}, ROPE_DIM["gguf"], config
     )
+
+
+def _layers_with_experts(found: Mapping[str, Any]) -> tuple[bool, ...]:
+    """Which layers have experts; () if none has."""
+    if not found.get("experts"):
+        return ()
+    first, step = found["dense_layers"], found["moe_step"]
+    return tuple(i >= first and (i + 1) % step == 0 for i in range(found["layers"]))
 
 
 def _fixed(architecture: Architecture, file: GgufHead) -> dict[str, Any]:

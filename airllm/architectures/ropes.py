@@ -120,6 +120,8 @@ def _folder_rope(values: Values, given: Values | None, theta: float, head_dim: i
     if not isinstance(kind, str) or kind not in rule.scalings:
         raise given.error("rope_type", f"has value {kind!r}", f"one of {', '.join(rule.scalings)}")
     kind = rule.scalings[kind]
+    if kind == "alpha":  # longer wavelengths, the same for texts of any length (Hunyuan)
+        return Rope(theta * given.number("alpha") ** (rotated / (rotated - 2)), rotated)
     if kind == "default":
         return Rope(theta, rotated)
     if kind == "proportional":  # all pairs have the angles of a whole head, but only some rotate

@@ -232,6 +232,8 @@ def check_tensor(tensors: NamedTensors, name: str, shape: tuple[int, ...]) -> St
     stored, place = tensors.tensor(name), f"tensor {tensors.file_name(name)}"
     if stored.shape == shape[1:] and shape[0] == 1 and isinstance(stored, np.ndarray):
         stored = stored[None]  # GGUF files store a matrix of one row as a vector
+    if stored.shape == (1, *shape) and len(shape) == 1 and isinstance(stored, np.ndarray):
+        stored = stored[0]  # the selection bias of ERNIE is a row
     if stored.shape != shape:
         expected = f"{shape}, as the model's configuration says"
         raise ModelFileError(tensors.weights.path, place, f"has shape {stored.shape}", expected)

@@ -96,7 +96,8 @@ _ARCHITECTURES = {
     "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl", "seed_oss": "seed_oss", "ministral3": "mistral3",
     "mistral3": "mistral3", "gemma": "gemma", "gpt_oss": "gpt-oss",
     "minimax_m2": "minimax-m2", "glm4_moe": "glm4moe", "gemma4_text": "gemma4",
-    "cohere2": "cohere2", "starcoder2": "starcoder2",
+    "cohere2": "cohere2", "starcoder2": "starcoder2", "hunyuan_v1_dense": "hunyuan-dense",
+    "hunyuan_v1_moe": "hunyuan-moe", "ernie4_5": "ernie4_5", "ernie4_5_moe": "ernie4_5-moe",
 }  # fmt: skip
 _NEIGHBOURS = ("llama", "granite", "smollm3", "mistral3")  # whose rope turns neighbouring values of a head
 _SCALES = {
@@ -226,9 +227,7 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if kind == "gemma2":
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
-    if experts := config.get("num_local_experts", config.get("num_experts", config.get("n_routed_experts"))):
-        writer.add_expert_count(experts)
-        writer.add_expert_used_count(config.get("num_experts_per_tok", config.get("top_k_experts")))
+    _write_experts(writer, config)
     if kind in ("glm4_moe", "minimax_m2"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if kind == "glm4_moe":
@@ -238,8 +237,17 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_expert_weights_norm(config["norm_topk_prob"])
         writer.add_expert_group_count(config["n_group"])
         writer.add_expert_group_used_count(config["topk_group"])
-    if kind in ("gpt_oss", "minimax_m2"):
+    if kind in ("gpt_oss", "minimax_m2", "hunyuan_v1_moe"):
         writer.add_expert_feed_forward_length(config["intermediate_size"])
+    if kind == "hunyuan_v1_moe":
+        writer.add_expert_shared_feed_forward_length(config["intermediate_size"])
+        writer.add_expert_shared_count(1)
+    if kind == "ernie4_5_moe":
+        writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+        writer.add_leading_dense_block_count(config["moe_layer_start_index"])
+        writer.add_expert_shared_count(config["moe_num_shared_experts"])
+        shared = config["intermediate_size"] // config["num_key_value_heads"]  # as the converter computes it
+        writer.add_expert_shared_feed_forward_length(shared)
     if config.get("moe_intermediate_size"):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
@@ -247,6 +255,16 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if kind == "qwen3_vl":
         writer.add_num_deepstack_layers(len(config["vision_config"]["deepstack_visual_indexes"]))
     _write_rope(writer, config, head_dim)
+
+
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_EXPERTS_USED = ("num_experts_per_tok", "top_k_experts", "moe_topk", "moe_k")
+
+
+def _write_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    if experts := next((config[key] for key in _EXPERTS if config.get(key)), None):
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(next(config[key] for key in _EXPERTS_USED if key in config))
 
 
 def _full_head_dim(config: dict[str, Any]) -> int:
@@ -280,8 +298,12 @@ def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_dim: int) 
     if near := rope.get("sliding_attention"):
         writer.add_rope_freq_base_swa(near["rope_theta"])
     rope = rope.get("full_attention", rope)
-    writer.add_rope_freq_base(rope["rope_theta"])
-    kind = rope["rope_type"]
+    kind, theta = rope["rope_type"], rope["rope_theta"]
+    if kind == "dynamic":  # Hunyuan's
+        theta *= rope["alpha"] ** (head_dim / (head_dim - 2))
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        writer.add_rope_scaling_factor(1)
+    writer.add_rope_freq_base(theta)
     part = 1.0 if kind == "proportional" else rope.get("partial_rotary_factor", 1.0)
     writer.add_rope_dimension_count(int(head_dim * part))
     if kind in ("linear", "yarn"):
