@@ -20,10 +20,11 @@ SCALINGS = {each: each for each in ("default", "linear", "llama3", "yarn", "long
 class Norms:
     """Norms `before` and `after` attention and feed-forward. `kind`: "" for RMS norms, or "layer". `bias`:
     they add one. `parallel`: attention and feed-forward share the norm before them, and x gets the sum of
-    both. `q_and_k`: queries and keys are normalized by "head" or by whole "row", or not at all if "".
-    `q_and_k_flag`: the flag of config.json that turns these on; GGUF files have them if they have their
-    tensors. `q_and_k_late`: these come after the rotation. `folder_less`: folders store norm weights minus
-    this. `values`: each head of the values is normalized, without a weight.
+    both. `q_and_k`: queries and keys are normalized by "head" or by whole "row"; as "rotated", by head
+    without a weight, in layers with rotation; or not at all if "". `q_and_k_flag`: the flag of config.json
+    that turns these on, and its default; GGUF files have them if they have their tensors, or by
+    `none_of_experts`: not with as many experts. `q_and_k_late`: these come after the rotation. `folder_less`:
+    folders store norm weights minus this. `values`: each head of the values is normalized, without a weight.
     """
 
     before: bool = True
@@ -32,7 +33,8 @@ class Norms:
     bias: bool = False
     parallel: bool = False
     q_and_k: str = ""
-    q_and_k_flag: str = ""
+    q_and_k_flag: tuple[str, bool] | None = None
+    none_of_experts: int = 0
     q_and_k_late: bool = False
     folder_less: float = 0.0
     values: bool = False
@@ -47,7 +49,8 @@ class Rotary:
     `neighbours_in_folders`: folders do so too. `local_theta`: of layers with a window, if it differs.
     `local_unscaled`: layers with a window have the same theta, without scaling to longer texts. `none_every`:
     every n-th layer has no rotation. `windowed_only`: only layers with a window have one. `scalings`: rope
-    types of config.json -> ours. `temperature`: queries are scaled by position. `yarn_truncates`: YaRN's
+    types of config.json -> ours. `temperature`: queries are scaled by position. `nope_temperature`: those of
+    layers without rotation are, by this scale and length if a file has no others. `yarn_truncates`: YaRN's
     bounds are rounded to whole pairs. config.json may say so, GGUF files do not.
     """
 
@@ -61,6 +64,7 @@ class Rotary:
     windowed_only: bool = False
     scalings: Mapping[str, str] = field(default_factory=lambda: SCALINGS)
     temperature: bool = False
+    nope_temperature: tuple[float, int] | None = None
     yarn_truncates: bool = True
 
 
@@ -73,6 +77,8 @@ class Window:
     lists no layers, `first` is the first layer with a window and `until` the first without one;
     max_window_layers overrides both. `nope_only`: only layers without rotation have a window. `listed`:
     config.json may list the layers. `switched_by_list`: the list applies even if the switch is off.
+    `chunked`: windows are chunks, whose tokens attend to each other, in layers with rotation if config.json
+    has no list.
     """
 
     default: int | None = None
@@ -84,6 +90,7 @@ class Window:
     nope_only: bool = False
     listed: bool = True
     switched_by_list: bool = False
+    chunked: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,12 +143,13 @@ class Architecture:
     `parts_of`: model types whose `text_config` is such a model. `numbers`: the keys of `keys.py` that its
     files have, besides those that all have. `keys`: fields of a `Key` that differ. `defaults`: of numbers
     that files omit; `folder_defaults`, `gguf_defaults`: of one kind of file. `gguf_names`, `folder_names`:
-    names of tensors that differ from `tensor_names.py`. `sinks`: heads have attention sinks. `gated`: a dense
-    feed-forward has a gate. `shared_gate`: the shared expert has a gate. `folder_stacks`: set if folders do
-    not store experts one by one; `gguf_stacks`: how GGUF files store them. `dense_and_experts`: layers with
-    experts also have a dense feed-forward, with norms of its own. `sizes_by_window`: layers with a window
-    have heads of another size, and the last layers may share keys and values. `layer_scale`: a layer's result
-    is scaled by a weight. `refused`: flags of config.json that must not be set, and what is expected instead.
+    names of tensors that differ from `tensor_names.py`. `sinks`: heads have attention sinks. `scales_input`:
+    a router's weights multiply the input of experts, not what they add. `gated`: a dense feed-forward has a
+    gate. `shared_gate`: the shared expert has a gate. `folder_stacks`: set if folders do not store experts
+    one by one; `gguf_stacks`: how GGUF files store them. `dense_and_experts`: layers with experts also have a
+    dense feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another
+    size, and the last layers may share keys and values. `layer_scale`: a layer's result is scaled by a
+    weight. `refused`: flags of config.json that must not be set, and what is expected instead.
     `stripped_names`: parts of general.name. In the GGUF files that contain one, white space after control
     tokens is stripped.
     """
@@ -159,6 +167,7 @@ class Architecture:
     tied: bool = False
     experts: Callable[..., tuple[bool, ...]] | None = None
     sinks: bool = False
+    scales_input: bool = False
     gated: bool = True
     shared_gate: bool = True
     folder_stacks: Stacks | None = None
@@ -191,6 +200,8 @@ class Architecture:
             "late_qk_norm": self.norms.q_and_k_late,
             "fused": self.fused,
             "sinks": self.sinks,
+            "chunked": bool(self.window and self.window.chunked),
+            "scales_input": self.scales_input,
             "gated": self.gated,
             "shared_gate": self.shared_gate,
             "value_norm": self.norms.values,

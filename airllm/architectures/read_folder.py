@@ -99,7 +99,7 @@ def _numbers(architecture: Architecture, values: Values) -> dict[str, Any]:
 def _fixed(architecture: Architecture, values: Values) -> dict[str, Any]:
     """What the architecture says, without norms of queries and keys that config.json turns off."""
     flag = architecture.norms.q_and_k_flag
-    off = {"qk_norm": ""} if flag and not values.flag(flag, False) else {}
+    off = {"qk_norm": ""} if flag and not values.flag(*flag) else {}
     return architecture.fixed | off
 
 

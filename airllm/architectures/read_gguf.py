@@ -63,7 +63,7 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     config = ModelConfig(
         **found,
         **drop_unused(ropes, windows),
-        **_fixed(architecture, file),
+        **_fixed(architecture, file, found),
         windows=windows,
         tied_embeddings=gguf_name(architecture, "output") not in file.tensors,
         moe_layers=moe_layers,
@@ -83,10 +83,14 @@ def _layers_with_experts(found: Mapping[str, Any]) -> tuple[bool, ...]:
     return tuple(i >= first and (i + 1) % step == 0 for i in range(found["layers"]))
 
 
-def _fixed(architecture: Architecture, file: GgufHead) -> dict[str, Any]:
+def _fixed(architecture: Architecture, file: GgufHead, found: Mapping[str, Any]) -> dict[str, Any]:
     """What the architecture says, without norms of queries and keys that this file does not have."""
-    there = gguf_name(architecture, "layers.0.attention.q_norm") in file.tensors
-    off = {"qk_norm": ""} if architecture.norms.q_and_k_flag and not there else {}
+    norms = architecture.norms
+    if norms.none_of_experts:
+        there = found.get("experts") != norms.none_of_experts
+    else:
+        there = gguf_name(architecture, "layers.0.attention.q_norm") in file.tensors
+    off = {"qk_norm": ""} if norms.q_and_k_flag and not there else {}
     return architecture.fixed | off
 
 

@@ -8,7 +8,7 @@ The rows of `x` are the tokens of one or several sequences, concatenated. Only a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,10 +130,10 @@ def attention(
     """Multi-head attention of `x` (rows, width): each token attends to itself and the earlier tokens of its
     sequence. Appends the rows' keys and values to their caches.
     """
-    c, a = layer.config, layer.spec.attention
+    a = layer.spec.attention
     q, attended = _queries(ops, x, layer, angles)
-    if c.query_temperature:
-        q *= _query_temperatures(c.query_temperature, rows)
+    if a.temperature:
+        q *= _query_temperatures(a.temperature, rows)
     own = a.source == layer.index
     if own:
         k, v = _keys_and_values(ops, x, layer, angles)
@@ -189,10 +189,10 @@ def _place(ops: Any, found: np.ndarray, layer: Layer, part: str, angles: Angles 
 
 def _normalize_part(ops: Any, found: np.ndarray, layer: Layer, part: str) -> np.ndarray:
     c, shape = layer.config, found.shape
-    if not c.qk_norm:
+    if (weight := layer.get(f"attention.{part}_norm")) is None:
         return found
     flat = found.reshape(len(found), -1) if c.qk_norm == "row" else found
-    return ops.rms_norm(flat, layer[f"attention.{part}_norm"], c.norm_eps).reshape(shape)
+    return ops.rms_norm(flat, weight, c.norm_eps).reshape(shape)
 
 
 def _rotate(ops: Any, x: np.ndarray, angles: Angles | None) -> np.ndarray:
@@ -202,17 +202,42 @@ def _rotate(ops: Any, x: np.ndarray, angles: Angles | None) -> np.ndarray:
 def _query_temperatures(of: QueryTemperature, rows: Sequence[Rows]) -> np.ndarray:
     """The factor (rows, 1, 1), float32, on each row's queries. It depends on the position in the sequence."""
     at = np.concatenate([part.cache.length + np.arange(part.stop - part.start) for part in rows])
-    return (1 + of.scale * np.log1p(at // of.length)).astype(np.float32)[:, None, None]
+    return (1 + of.scale * np.log1p((at + of.offset) // of.length)).astype(np.float32)[:, None, None]
 
 
 def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray) -> None:
     """Attend from `q` (heads, tokens, head_dim), the last tokens, to the cache. `out` has the shape of q."""
-    c, a, length = layer.config, layer.spec.attention, cache.length + q.shape[1]
-    options: dict[str, Any] = {
-        "scale": c.attention_scale,
-        "softcap": c.attention_softcap,
-        "window": a.window,
-    }
+    window, start = layer.spec.attention.window, cache.length
+    stop = start + q.shape[1]
+    if not (layer.config.chunked and window):
+        return _attend_to(ops, q, layer, cache, out, stop, window)
+    for first, last, seen in _chunk_parts(start, stop, window):
+        some = slice(first - start, last - start)
+        _attend_to(ops, q[:, some], layer, cache, out[:, some], last, seen)
+
+
+def _chunk_parts(start: int, stop: int, wide: int) -> Iterator[tuple[int, int, int | None]]:
+    """Tokens [start, stop) in parts: the first, the end, and the window that shows them their chunk. Those of
+    the first chunk see all tokens before them. A later one needs a window of its own.
+    """
+    if start < wide:
+        yield start, min(stop, wide), None
+    for at in range(max(start, wide), stop):
+        yield at, at + 1, at % wide + 1
+
+
+def _attend_to(
+    ops: Any,
+    q: np.ndarray,
+    layer: Layer,
+    cache: Cache,
+    out: np.ndarray,
+    length: int,
+    window: int | None,
+) -> None:
+    """`_attend` from the last of `length` tokens."""
+    c, a = layer.config, layer.spec.attention
+    options: dict[str, Any] = {"scale": c.attention_scale, "softcap": c.attention_softcap, "window": window}
     if c.sinks:
         options["sinks"] = layer["attention.sinks"]
     attend, kept = ops.extension("cached_attention"), cache.layer(a.source).both
@@ -292,8 +317,9 @@ def mix_experts(ops: Any, x: np.ndarray, layer: Layer, of_router: np.ndarray | N
     layer.experts.expect(layer.index, used)
     for number in used:
         tokens, place = np.nonzero(chosen == number)
-        result = mlp(experts, x[tokens], c, layer.experts[number])
-        total[tokens] += weights[tokens, place][:, None] * result
+        share, some = weights[tokens, place][:, None], x[tokens]
+        result = mlp(experts, some * share if c.scales_input else some, c, layer.experts[number])
+        total[tokens] += result if c.scales_input else share * result
     return total
 
 
@@ -330,7 +356,8 @@ def _route(ops: Any, x: np.ndarray, layer: Layer) -> tuple[np.ndarray, np.ndarra
     c = layer.config
     logits = ops.linear(x, layer["experts.router"], layer.get("experts.router_bias"))
     scores = _sigmoid(logits) if c.expert_scores == "sigmoid" else ops.softmax(logits)
-    chosen = np.argsort(-_preferences(scores, layer), axis=-1, kind="stable")[:, : c.experts_used]
+    preferences = logits if c.scales_input else _preferences(scores, layer)  # sigmoids may be equal
+    chosen = np.argsort(-preferences, axis=-1, kind="stable")[:, : c.experts_used]
     weights = np.take_along_axis(scores, chosen, axis=-1)
     if c.normalize_experts:
         weights /= weights.sum(axis=-1, keepdims=True)

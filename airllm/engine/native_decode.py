@@ -6,7 +6,6 @@ all layers, instead of one start for each op. `FusedStep.run` goes from tokens t
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -240,7 +239,7 @@ _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
     "normalize_experts": lambda c, layer: c.normalize_experts,
     "pre_norms": lambda c, layer: c.pre_norms,
     "qk_norm": lambda c, layer: c.qk_norm,
-    "query_temperature": lambda c, layer: c.query_temperature and dataclasses.astuple(c.query_temperature),
+    "query_temperature": lambda c, layer: _temperature(c),
     "expert_scores": lambda c, layer: c.expert_scores,
     "expert_scale": lambda c, layer: c.expert_scale,
     "swiglu_alpha": lambda c, layer: c.swiglu_alpha,
@@ -251,6 +250,10 @@ _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
     "logit_scale": lambda c, layer: c.logit_scale,
     "logit_softcap": lambda c, layer: c.logit_softcap,
 }
+
+
+def _temperature(c: ModelConfig) -> tuple[float, int] | None:
+    return (c.query_temperature.scale, c.query_temperature.length) if c.query_temperature else None
 
 
 def _native_arguments(ops: Any, config: ModelConfig, part: str, layer: int = 0) -> dict[str, Any]:

@@ -107,6 +107,10 @@ def open_layer(tensors: NamedTensors, index: int) -> Layer:
             continue
         weights |= dict(split_stored(config, index, name, check_tensor(tensors, before + name, shapes[name])))
     _join_biases_of_norms(weights)
+    attention = config.layer(index).mixer
+    if config.qk_norm == "rotated" and isinstance(attention, Attention) and attention.rope:
+        ones = np.ones(attention.key_dim, np.float32)
+        weights |= {"attention.q_norm": ones, "attention.k_norm": ones}
     if config.value_norm:
         weights["attention.v_norm"] = np.ones(config.layer(index).attention.value_dim, np.float32)
     return Layer(config, index, weights, _open_experts(tensors, index) if config.is_moe(index) else None)

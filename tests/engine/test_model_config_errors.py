@@ -59,11 +59,11 @@ from tests.support.config_files import folder, gguf_file
                 "rope_parameters": {
                     "rope_type": "llama3",
                     "factor": 2.0,
-                    "low_freq_factor": 2.0,
+                    "low_freq_factor": 3.0,
                     "high_freq_factor": 2,
                 }
             },
-            "key rope_parameters.low_freq_factor is too large, expected less than high_freq_factor, which is",
+            "key rope_parameters.low_freq_factor is too large, expected at most high_freq_factor, which is",
         ),
         ({"hidden_act": "relu"}, "key hidden_act has value 'relu', expected one of silu, swish, gelu_py"),
         ({"mlp_bias": 1}, "key mlp_bias has value 1, expected true or false"),
@@ -169,6 +169,11 @@ def test_a_folder_without_configuration(tmp_path):
         ),
         ("llama", {"rope.scaling.type": "linear"}, "llama.rope.scaling.factor is missing, expected a number"),
         ("llama", {"expert_count": 8}, "llama.expert_used_count is missing, expected a whole number"),
+        (
+            "llama4",
+            {"attention.sliding_window": 0},
+            "llama4.attention.sliding_window has value 0, expected the width of chunks",
+        ),
         (
             "gemma3",
             {"attention.sliding_window_pattern": [True]},

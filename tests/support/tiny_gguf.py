@@ -98,6 +98,7 @@ _ARCHITECTURES = {
     "minimax_m2": "minimax-m2", "glm4_moe": "glm4moe", "gemma4_text": "gemma4",
     "cohere2": "cohere2", "starcoder2": "starcoder2", "hunyuan_v1_dense": "hunyuan-dense",
     "hunyuan_v1_moe": "hunyuan-moe", "ernie4_5": "ernie4_5", "ernie4_5_moe": "ernie4_5-moe",
+    "llama4_text": "llama4",
 }  # fmt: skip
 _NEIGHBOURS = ("llama", "granite", "smollm3", "mistral3")  # whose rope turns neighbouring values of a head
 _SCALES = {
@@ -118,10 +119,10 @@ def is_text(name: str) -> bool:
 
 
 def apart(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Tensors of a folder; of GPT-OSS's experts gate, up and down (experts, rows, columns), as views of what
-    is stored, which has outputs as columns, those of gate and up by turns.
+    """Tensors of a folder; of the experts of GPT-OSS and Llama 4 gate, up and down (experts, rows, columns),
+    as views of what is stored, which has outputs as columns, in GPT-OSS those of gate and up by turns.
     """
-    if config["model_type"] != "gpt_oss":
+    if config["model_type"] not in ("gpt_oss", "llama4_text"):
         return tensors
     found: dict[str, np.ndarray] = {}
     for name, values in tensors.items():
@@ -130,7 +131,11 @@ def apart(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, n
             continue
         end = "bias" if match[3] else "weight"
         by_rows = values if match[3] else values.swapaxes(1, 2)
-        parts = {"down": by_rows} if match[2] == "down" else {"gate": by_rows[:, ::2], "up": by_rows[:, 1::2]}
+        half = by_rows.shape[1] // 2
+        gate, up = (by_rows[:, ::2], by_rows[:, 1::2])
+        if config["model_type"] == "llama4_text":
+            gate, up = by_rows[:, :half], by_rows[:, half:]
+        parts = {"down": by_rows} if match[2] == "down" else {"gate": gate, "up": up}
         found |= {f"{match[1]}.{part}_proj.{end}": each for part, each in parts.items()}
     return found
 
@@ -183,7 +188,7 @@ def _llama3_factors(config: dict[str, Any]) -> np.ndarray:
     waves = 2 * math.pi * rope["rope_theta"] ** (np.arange(0, dim, 2) / dim)
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     turns = rope["original_max_position_embeddings"] / waves
-    smooth = (turns - low) / (high - low)
+    smooth = (turns - low) / (high - low or 1)  # Llama 4 has equal ones: nothing is between them
     between = 1 / ((1 - smooth) / rope["factor"] + smooth)
     return np.where(turns > high, 1, np.where(turns < low, rope["factor"], between)).astype(np.float32)
 
@@ -199,7 +204,7 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if kind == "gemma4_text":
         head_dim = _write_gemma4(writer, config)
     else:
-        writer.add_feed_forward_length(config["intermediate_size"])
+        writer.add_feed_forward_length(config.get("intermediate_size_mlp", config["intermediate_size"]))
         writer.add_head_count_kv(config["num_key_value_heads"])
     layer_norm = config.get("layer_norm_eps", config.get("norm_epsilon"))
     if layer_norm:
@@ -237,11 +242,13 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_expert_weights_norm(config["norm_topk_prob"])
         writer.add_expert_group_count(config["n_group"])
         writer.add_expert_group_used_count(config["topk_group"])
-    if kind in ("gpt_oss", "minimax_m2", "hunyuan_v1_moe"):
+    if kind in ("gpt_oss", "minimax_m2", "hunyuan_v1_moe", "llama4_text"):
         writer.add_expert_feed_forward_length(config["intermediate_size"])
     if kind == "hunyuan_v1_moe":
         writer.add_expert_shared_feed_forward_length(config["intermediate_size"])
         writer.add_expert_shared_count(1)
+    if kind == "llama4_text":
+        writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
     if kind == "ernie4_5_moe":
         writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
         writer.add_leading_dense_block_count(config["moe_layer_start_index"])
