@@ -78,13 +78,16 @@ class AnswerFormat:
         self._grammars = grammars or Grammars(tokenizer)
         self._thoughts = tags_of(template.source)
         self._in_channels = uses_harmony(template.source, tokenizer.vocabulary)
-        self._known = format_of(template.source) if template.takes_tools else None
+        self._shown = format_of(template.source)
+        self._known = self._shown if template.takes_tools else None
         self._xml = xml_format_of(template.source) if template.takes_tools else None
 
     @property
     def tool_format(self) -> ToolFormat:
-        """The form of tool calls: the template's, or one that the prompt describes."""
-        return self._known or HERMES
+        """The form of tool calls: the template's, or one that the prompt describes. A template may render
+        calls without telling a model of its tools (DeepSeek).
+        """
+        return self._shown or HERMES
 
     def plan(
         self,

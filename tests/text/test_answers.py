@@ -14,12 +14,21 @@ from airllm.text.chat_template import ChatTemplate, ChatTemplateError
 from airllm.text.grammar import GrammarError, Grammars
 from airllm.text.reasoning import ReasoningReader, ReasoningTags
 from airllm.text.tokenizer import folder_tokenizer
-from airllm.text.tools.formats import HERMES, LLAMA, MISTRAL_ARGS, MISTRAL_LIST, format_of
+from airllm.text.tools.formats import (
+    DEEPSEEK,
+    DEEPSEEK_FENCED,
+    HERMES,
+    KIMI,
+    LLAMA,
+    MISTRAL_ARGS,
+    MISTRAL_LIST,
+    format_of,
+)
 from airllm.text.tools.reader import ToolCallReader
 from tests.support import speaking_model
 from tests.support.random_texts import allowed, generate
 
-FORMATS = (HERMES, MISTRAL_LIST, MISTRAL_ARGS, LLAMA)
+FORMATS = (HERMES, MISTRAL_LIST, MISTRAL_ARGS, LLAMA, DEEPSEEK, DEEPSEEK_FENCED, KIMI)
 THINK = ReasoningTags("<think>", "</think>")
 ARGUMENTS = ('{"city": "Rome"}', "{}", '{"a": {"b": "}\\"]{"}, "c": "\\\\"}', '{"x": "</tool_call>"}')
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 6}}, "required": ["city"],
@@ -32,6 +41,9 @@ TEMPLATES = {
     HERMES: "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}" + TURNS,
     MISTRAL_LIST: "{% if tools %}{{ tools | tojson }}[TOOL_CALLS]{% endif %}" + TURNS,
     MISTRAL_ARGS: "{% if tools %}{{ tools | tojson }}[TOOL_CALLS]x[ARGS]{% endif %}" + TURNS,
+    DEEPSEEK: "{% if tools %}{{ tools | tojson }}<｜tool▁calls▁begin｜>{% endif %}" + TURNS,
+    DEEPSEEK_FENCED: "{% if tools %}{{ tools | tojson }}<｜tool▁calls▁begin｜>```json{% endif %}" + TURNS,
+    KIMI: "{% if tools %}{{ tools | tojson }}<|tool_calls_section_begin|>{% endif %}" + TURNS,
     LLAMA: '{% if tools %}{{ tools | tojson }}{"name": x, "parameters": y}<|eot_id|>{% endif %}' + TURNS,
 }
 
@@ -78,6 +90,21 @@ def test_calls_that_a_format_writes_are_read(format):
         (MISTRAL_ARGS, '[TOOL_CALLS]f[CALL_ID]abc123def[ARGS]{"a":1}'),
         (LLAMA, '<|python_tag|>{"name": "f", "parameters": {"a":1}}'),
         (LLAMA, '\n{"name": "f", "arguments": {"a":1}}'),
+        (
+            DEEPSEEK,
+            '<｜tool▁calls▁begin｜>\n<｜tool▁call▁begin｜>f<｜tool▁sep｜> {"a":1}<｜tool▁call▁end｜>\n'
+            "<｜tool▁calls▁end｜>",
+        ),
+        (
+            DEEPSEEK_FENCED,
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
+            '{"a":1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        ),
+        (
+            KIMI,
+            '<|tool_calls_section_begin|> <|tool_call_begin|> f:12 <|tool_call_argument_begin|>\n{"a":1}\n'
+            "<|tool_call_end|>\n<|tool_calls_section_end|>",
+        ),
     ),
 )
 def test_calls_in_other_hands(format, text):
@@ -111,7 +138,9 @@ FRAGMENTS = st.sampled_from([
     "<tool_call>", "\n", " ", "</tool_call>", '{"name": "f", "arguments": ', '{"name": "f", "parameters": ',
     "{", "}", '{"a": "x}"}', '"', "\\", "text", "[TOOL_CALLS]", "[", "]", ", ", "f[ARGS]",
     "<think>", "</think>", "<",
-    "<|python_tag|>", "x" * 300,
+    "<|python_tag|>", "x" * 300, "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<|tool_calls_section_begin|>",
+    "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>", "<|tool_call_end|>",
 ])  # fmt: skip
 
 
@@ -154,8 +183,14 @@ def test_arguments_are_passed_on_as_they_come():
 
 def test_ids_differ_and_suit_their_templates():
     ids = {format.new_id() for format in FORMATS for _ in range(50)}
-    assert len(ids) == 200
+    assert len(ids) == 50 * len(FORMATS)
     assert all(len(MISTRAL_LIST.new_id()) == 9 and MISTRAL_LIST.new_id().isalnum() for _ in range(20))
+
+
+def test_calls_that_say_their_ids_keep_them():
+    reader = ToolCallReader(KIMI)
+    _, deltas = reader.read(KIMI.write([("f", "{}"), ("g-h", "{}")]), is_last=True)
+    assert [each.id for each in deltas if each.id] == ["functions.f:0", "functions.g-h:1"]
 
 
 # ------------------------------------------------------------------------------------------------ thoughts
@@ -208,7 +243,7 @@ def test_required_calls_are_valid(format, parallel, choice, answers, tokenizer):
     plan = found.plan(QUESTION, tools=TOOLS, tool_choice=choice, parallel_tool_calls=parallel)
     for seed in range(6):
         text, _, calls = read_in_pieces(
-            plan.new_reader(), [generate(plan.new_constraint, tokenizer, seed, 400)]
+            plan.new_reader(), [generate(plan.new_constraint, tokenizer, seed, 1600)]
         )
         assert calls and text == ""
         assert len(calls) == 1 or (parallel and format.between is not None)

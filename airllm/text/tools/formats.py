@@ -22,7 +22,8 @@ class ToolFormat:
     calls, or nothing if there can be only one; and `last`. `trigger` begins calls in a text; without one,
     calls are the whole text. `head`, `next` and `tail` are the expressions of a reader: the first call up to
     its arguments, the following one, and what follows the last arguments; `end` is `tail` as plain text
-    without spaces. A model may write white space where these have some.
+    without spaces. A model may write white space where these have some. `numbered`: what a call has between
+    its name and its number, if it has a number. The group "id" of `head` and `next`, if any, is a call's id.
     """
 
     name: str
@@ -39,6 +40,7 @@ class ToolFormat:
     end: str
     control: tuple[str, ...] = ()  # texts that are control tokens in the vocabularies of these models
     short_ids: bool = False
+    numbered: str = ""
 
     def new_id(self) -> str:
         """An id for a call. Some templates accept only ids of nine letters and digits."""
@@ -48,7 +50,11 @@ class ToolFormat:
 
     def write(self, calls: list[tuple[str, str]]) -> str:
         """Calls, as names and arguments in JSON, as a model writes them."""
-        texts = [f"{self.call}{name}{self.middle}{arguments}{self.after}" for name, arguments in calls]
+        numbers = (f"{self.numbered}{i}" if self.numbered else "" for i in range(len(calls)))
+        texts = [
+            f"{self.call}{name}{number}{self.middle}{arguments}{self.after}"
+            for (name, arguments), number in zip(calls, numbers, strict=True)
+        ]
         return f"{self.first}{(self.between or '').join(texts)}{self.last}"
 
 
@@ -94,10 +100,55 @@ HARMONY = ToolFormat(
 )  # fmt: skip
 
 
+# DeepSeek V3 and R1 fence the arguments; V3.1 does not.
+_BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+_ALL_BEGIN, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_FENCED_HEAD = rf"\s*{_BEGIN}\s*function{_SEPARATOR}(?P<name>[\w-]+)\s*```json\s*(?=\{{)"
+_PLAIN_HEAD = rf"\s*{_BEGIN}\s*(?P<name>[\w-]+){_SEPARATOR}\s*(?=\{{)"
+
+DEEPSEEK_FENCED = ToolFormat(
+    "deepseek-fenced", _ALL_BEGIN,
+    first=_ALL_BEGIN, call=f"{_BEGIN}function{_SEPARATOR}", middle="\n```json\n", after=f"\n```{_END}",
+    between="\n", last=_ALL_END,
+    head=re.compile(_ALL_BEGIN + _FENCED_HEAD), next=re.compile(rf"\s*```\s*{_END}{_FENCED_HEAD}"),
+    tail=re.compile(rf"\s*```\s*{_END}\s*{_ALL_END}"), end=f"```{_END}{_ALL_END}",
+    control=(_BEGIN, _SEPARATOR, _END),
+)  # fmt: skip
+
+DEEPSEEK = ToolFormat(
+    "deepseek", _ALL_BEGIN,
+    first=_ALL_BEGIN, call=_BEGIN, middle=_SEPARATOR, after=_END, between="", last=_ALL_END,
+    head=re.compile(_ALL_BEGIN + _PLAIN_HEAD), next=re.compile(rf"\s*{_END}{_PLAIN_HEAD}"),
+    tail=re.compile(rf"\s*{_END}\s*{_ALL_END}"), end=f"{_END}{_ALL_END}", control=(_BEGIN, _END),
+)  # fmt: skip
+
+# The numbers of Kimi K2 count the calls of a conversation; its ids are names and numbers.
+_KIMI_HEAD = (
+    r"\s*<\|tool_call_begin\|>\s*(?P<id>(?:functions\.)?(?P<name>[\w-]+):\d+)\s*"
+    r"<\|tool_call_argument_begin\|>\s*(?=\{)"
+)
+_KIMI_END = r"\s*<\|tool_call_end\|>"
+
+KIMI = ToolFormat(
+    "kimi", "<|tool_calls_section_begin|>",
+    first="<|tool_calls_section_begin|>", call="<|tool_call_begin|>functions.",
+    middle="<|tool_call_argument_begin|>", after="<|tool_call_end|>", between="",
+    last="<|tool_calls_section_end|>",
+    head=re.compile(r"<\|tool_calls_section_begin\|>" + _KIMI_HEAD), next=re.compile(_KIMI_END + _KIMI_HEAD),
+    tail=re.compile(_KIMI_END + r"\s*<\|tool_calls_section_end\|>"),
+    end="<|tool_call_end|><|tool_calls_section_end|>", control=("<|tool_call_begin|>", "<|tool_call_end|>"),
+    numbered=":",
+)  # fmt: skip
+
+
 def format_of(template: str) -> ToolFormat | None:
     """The form that a chat template's source shows; None if it shows none that is known."""
     if "to=functions." in template and "<|channel|>" in template:
         return HARMONY
+    if KIMI.first in template:
+        return KIMI
+    if _ALL_BEGIN in template:
+        return DEEPSEEK_FENCED if "```json" in template else DEEPSEEK
     if "<function=" in template or "<arg_key>" in template:  # calls as XML
         return None
     if "<tool_call>" in template:

@@ -90,13 +90,20 @@ class _Writer:
         format = self.form.format
         assert format
         for i, (name, document) in enumerate(self.form.calls):
-            head, tail = self._literal(f"{format.call}{name}{format.middle}"), self._literal(format.after)
+            head, tail = self._head(format, name), self._literal(format.after)
             self.rules.append(f"call_{i}: {head} {self._arguments(i, document)} {tail}")
         self.rules.append(f"call: {' | '.join(f'call_{i}' for i in range(len(self.form.calls)))}")
         more = ""
         if self.form.parallel and format.between is not None:
             more = f"({self._literal(format.between)} call){{0,{_MOST_CALLS - 1}}}"
         return f"{self._beginning(format)} call {more} {self._literal(format.last)}"
+
+    def _head(self, format: ToolFormat, name: str) -> str:
+        """What a call has before its arguments."""
+        if not format.numbered:
+            return self._literal(f"{format.call}{name}{format.middle}")
+        begin = self._literal(f"{format.call}{name}{format.numbered}")
+        return f"{begin} /[0-9]{{1,3}}/ {self._literal(format.middle)}"
 
     def _arguments(self, call: int, arguments: Arguments) -> str:
         """The arguments of a call: JSON, or an element for each, in the order of the schema."""
