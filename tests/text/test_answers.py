@@ -433,4 +433,5 @@ def test_templates_show_the_form_of_calls():
     assert [format_of(template) for template in TEMPLATES.values()] == list(TEMPLATES)
     assert format_of("<tool_call>\n<function=x>\n<parameter=y>") is None
     assert format_of("<tool_call>x\n<arg_key>y</arg_key>") is None
+    assert format_of('{"name": x, "parameters": y}<|eot|>') is LLAMA  # of Llama 4
     assert format_of(TURNS) is None

@@ -155,6 +155,7 @@ def format_of(template: str) -> ToolFormat | None:
         return HERMES
     if "[TOOL_CALLS]" in template:
         return MISTRAL_ARGS if "[ARGS]" in template else MISTRAL_LIST
-    if re.search(r'"parameters\\?"\s*:', template) and "<|eot_id|>" in template:
+    ends = "<|eot_id|>" in template or "<|eot|>" in template  # Llama 3's, or Llama 4's
+    if re.search(r'"parameters\\?"\s*:', template) and ends:
         return LLAMA
     return None
