@@ -11,7 +11,7 @@ COHERE2 = Architecture(
     model_types=("cohere2",),
     norms=Norms(kind="layer", parallel=True),
     rotary=Rotary(neighbours=True, neighbours_in_folders=True, windowed_only=True),
-    window=Window(default=4096, all_but_every=4),
+    window=Window(default=4096, in_gguf=4096, all_but_every=4),
     tied=True,
     numbers=("logit_scale",),
     keys={

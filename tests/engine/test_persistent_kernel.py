@@ -348,7 +348,21 @@ def mpiexec(size: int, *arguments: str) -> dict:
 
 
 SHARED = {  # models for so many processes; with four, and phi3 with two, several have the same key-value head
-    2: ("llama3", "gemma2", "phi3", "qwen3_moe", "granite", "smollm3", "ministral3", "qwen2_moe", "gpt_oss"),
+    2: (
+        "llama3",
+        "gemma2",
+        "phi3",
+        "qwen3_moe",
+        "granite",
+        "smollm3",
+        "ministral3",
+        "qwen2_moe",
+        "gpt_oss",
+        "cohere2",
+        "starcoder2",
+        "hunyuan_moe",
+        "llama4",
+    ),
     4: ("llama3",),
 }
 
