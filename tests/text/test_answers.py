@@ -97,7 +97,7 @@ def test_calls_that_a_format_writes_are_read(format):
         ),
         (
             DEEPSEEK_FENCED,
-            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n"
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜> f\n```json\n"
             '{"a":1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
         ),
         (

@@ -103,7 +103,7 @@ HARMONY = ToolFormat(
 # DeepSeek V3 and R1 fence the arguments; V3.1 does not.
 _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 _ALL_BEGIN, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
-_FENCED_HEAD = rf"\s*{_BEGIN}\s*function{_SEPARATOR}(?P<name>[\w-]+)\s*```json\s*(?=\{{)"
+_FENCED_HEAD = rf"\s*{_BEGIN}\s*function{_SEPARATOR}\s*(?P<name>[\w-]+)\s*```json\s*(?=\{{)"
 _PLAIN_HEAD = rf"\s*{_BEGIN}\s*(?P<name>[\w-]+){_SEPARATOR}\s*(?=\{{)"
 
 DEEPSEEK_FENCED = ToolFormat(
