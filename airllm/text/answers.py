@@ -125,7 +125,9 @@ class AnswerFormat:
         constraint = None if form.is_free else self._compile(form, control)
         schemas = {tool.name: tool.parameters for tool in known}
         new_reader = partial(self._new_reader, form, schemas)
-        return AnswerPlan(prompt, constraint, frozenset(control.values()), new_reader)
+        hidden = form.format.around_text if form.format else ()
+        shown = frozenset(token for marker, token in control.items() if marker not in hidden)
+        return AnswerPlan(prompt, constraint, shown, new_reader)
 
     def _as_xml(self, tools: Sequence[Tool]) -> dict[str, list[Argument]] | None:
         """The arguments of each tool, if the template writes XML and a grammar of it enforces all of them."""
@@ -178,9 +180,10 @@ def _has_calls(messages: Messages) -> bool:
 def _markers(form: AnswerForm) -> list[str]:
     """The texts whose control tokens belong to the answer."""
     format, thoughts = form.format, form.thoughts
-    calls = (
-        [format.first, format.middle, format.between or "", format.last, *format.control] if format else []
-    )
+    calls: list[str] = []
+    if format:
+        calls = [format.first, format.middle, format.between or "", format.last]
+        calls += [*format.control, *format.around_text]
     return [*calls, *([thoughts.begin, thoughts.end] if thoughts else [])]
 
 

@@ -12,6 +12,7 @@ _JSON_HEAD = r'\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|para
 _JSON_TAIL = r'(?:\s*,\s*"id"\s*:\s*"[^"]*")?\s*\}'
 _ALPHANUMERIC = string.ascii_letters + string.digits
 PYTHON_TAG = "<|python_tag|>"
+NUMBER = "{n}"
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,9 @@ class ToolFormat:
     calls, or nothing if there can be only one; and `last`. `trigger` begins calls in a text; without one,
     calls are the whole text. `head`, `next` and `tail` are the expressions of a reader: the first call up to
     its arguments, the following one, and what follows the last arguments; `end` is `tail` as plain text
-    without spaces. A model may write white space where these have some. `numbered`: what a call has between
-    its name and its number, if it has a number. The group "id" of `head` and `next`, if any, is a call's id.
+    without spaces. A model may write white space where these have some. NUMBER in `call` or `middle` is the
+    number of the call. The group "id" of `head` and `next`, if any, is a call's id. `around_text`: control
+    tokens that a model may write around a text that is no call; they are not shown.
     """
 
     name: str
@@ -40,7 +42,7 @@ class ToolFormat:
     end: str
     control: tuple[str, ...] = ()  # texts that are control tokens in the vocabularies of these models
     short_ids: bool = False
-    numbered: str = ""
+    around_text: tuple[str, ...] = ()
 
     def new_id(self) -> str:
         """An id for a call. Some templates accept only ids of nine letters and digits."""
@@ -50,10 +52,9 @@ class ToolFormat:
 
     def write(self, calls: list[tuple[str, str]]) -> str:
         """Calls, as names and arguments in JSON, as a model writes them."""
-        numbers = (f"{self.numbered}{i}" if self.numbered else "" for i in range(len(calls)))
         texts = [
-            f"{self.call}{name}{number}{self.middle}{arguments}{self.after}"
-            for (name, arguments), number in zip(calls, numbers, strict=True)
+            f"{self.call}{name}{self.middle}".replace(NUMBER, str(number)) + arguments + self.after
+            for number, (name, arguments) in enumerate(calls)
         ]
         return f"{self.first}{(self.between or '').join(texts)}{self.last}"
 
@@ -132,12 +133,26 @@ _KIMI_END = r"\s*<\|tool_call_end\|>"
 KIMI = ToolFormat(
     "kimi", "<|tool_calls_section_begin|>",
     first="<|tool_calls_section_begin|>", call="<|tool_call_begin|>functions.",
-    middle="<|tool_call_argument_begin|>", after="<|tool_call_end|>", between="",
+    middle=f":{NUMBER}<|tool_call_argument_begin|>", after="<|tool_call_end|>", between="",
     last="<|tool_calls_section_end|>",
     head=re.compile(r"<\|tool_calls_section_begin\|>" + _KIMI_HEAD), next=re.compile(_KIMI_END + _KIMI_HEAD),
     tail=re.compile(_KIMI_END + r"\s*<\|tool_calls_section_end\|>"),
     end="<|tool_call_end|><|tool_calls_section_end|>", control=("<|tool_call_begin|>", "<|tool_call_end|>"),
-    numbered=":",
+)  # fmt: skip
+
+
+_COHERE_HEAD = (
+    r'\s*\{\s*(?:"tool_call_id"\s*:\s*"\d+"\s*,\s*)?"tool_name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*'
+    r'"parameters"\s*:\s*(?=\{)'
+)
+
+COHERE = ToolFormat(
+    "cohere", "<|START_ACTION|>",
+    first="<|START_ACTION|>[\n    ", call=f'{{"tool_call_id": "{NUMBER}", "tool_name": "',
+    middle='", "parameters": ', after="}", between=",\n    ", last="\n]<|END_ACTION|>",
+    head=re.compile(r"<\|START_ACTION\|>\s*\[" + _COHERE_HEAD), next=re.compile(r"\s*\}\s*," + _COHERE_HEAD),
+    tail=re.compile(r"\s*\}\s*\]\s*<\|END_ACTION\|>"), end="}]<|END_ACTION|>",
+    around_text=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
 )  # fmt: skip
 
 
@@ -147,6 +162,8 @@ def format_of(template: str) -> ToolFormat | None:
         return HARMONY
     if KIMI.first in template:
         return KIMI
+    if "<|START_ACTION|>" in template:
+        return COHERE
     if _ALL_BEGIN in template:
         return DEEPSEEK_FENCED if "```json" in template else DEEPSEEK
     if "<function=" in template or "<arg_key>" in template:  # calls as XML
