@@ -116,10 +116,16 @@ void define_decoder_layer(py::module_& m) {
         "expert_scores=sigmoid",
         "experts",
         "experts_used",
+        "gated",
         "kv_layers",
+        "late_qk_norm",
+        "mlp_bias",
         "moe_layers",
         "nope_layers",
+        "norm=layer",
+        "norm_bias",
         "normalize_experts",
+        "parallel",
         "pre_norms",
         "qk_norm=row",
         "query_temperature",
@@ -134,11 +140,11 @@ void define_decoder_layer(py::module_& m) {
   py::class_<DecoderPlan>(m, "DecoderPlan",
                           "All that decode_step() needs of a model, checked once: DecoderLayers, stored "
                           "tables embedding and output (vocabulary, width), and the norm between.")
-      .def(py::init<py::tuple, py::object, py::object, py::object, float, float, std::optional<float>,
-                    float>(),
+      .def(py::init<py::tuple, py::object, py::object, py::object, float, float, std::optional<float>, float,
+                    const std::string&, bool>(),
            py::arg("layers"), py::arg("embedding"), py::arg("output_norm"), py::arg("output"), py::kw_only(),
            py::arg("norm_eps"), py::arg("embedding_scale") = 1.f, py::arg("logit_softcap") = py::none(),
-           py::arg("logit_scale") = 1.f);
+           py::arg("logit_scale") = 1.f, py::arg("norm") = "", py::arg("norm_bias") = false);
   m.attr("decoder_rows") = cpu::kDecodeRows;
   // linear, attention, decoder_layers and decode_step compute each of up to this many rows with the bits that
   // it has alone.

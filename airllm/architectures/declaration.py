@@ -18,16 +18,24 @@ SCALINGS = {each: each for each in ("default", "linear", "llama3", "yarn", "long
 
 @dataclass(frozen=True)
 class Norms:
-    """RMS norms `before` and `after` attention and feed-forward. `q_and_k`: queries and keys are normalized
-    by "head" or by whole "row", or not at all if "". `q_and_k_flag`: the flag of config.json that turns these
-    on; GGUF files have them if they have their tensors. `folder_less`: folders store norm weights minus this.
-    `values`: each head of the values is normalized, without a weight.
+    """Norms `before` and `after` attention and feed-forward. `kind`: "" for RMS norms, or "layer". `bias`:
+    they add one. `parallel`: attention and feed-forward share the norm before them, and x gets the sum of
+    both. `q_and_k`: queries and keys are normalized by "head" or by whole "row"; as "rotated", by head
+    without a weight, in layers with rotation; or not at all if "". `q_and_k_flag`: the flag of config.json
+    that turns these on, and its default; GGUF files have them if they have their tensors, or by
+    `none_of_experts`: not with as many experts. `q_and_k_late`: these come after the rotation. `folder_less`:
+    folders store norm weights minus this. `values`: each head of the values is normalized, without a weight.
     """
 
     before: bool = True
     after: bool = False
+    kind: str = ""
+    bias: bool = False
+    parallel: bool = False
     q_and_k: str = ""
-    q_and_k_flag: str = ""
+    q_and_k_flag: tuple[str, bool] | None = None
+    none_of_experts: int = 0
+    q_and_k_late: bool = False
     folder_less: float = 0.0
     values: bool = False
 
@@ -37,21 +45,26 @@ class Rotary:
     """Rotary positions.
 
     `theta`: if a file has none. `part`: how much of a head rotates, if config.json has no other.
-    `neighbours`: GGUF files order the rows of q and k so that the values of a
-    pair are adjacent. `local_theta`: of layers with a window, if it differs. `local_unscaled`: layers with a
-    window have the same theta, without scaling to longer texts. `none_every`: every n-th layer has no
-    rotation. `scalings`: rope types of config.json -> ours. `temperature`: queries are scaled by position.
-    `yarn_truncates`: YaRN's bounds are rounded to whole pairs. config.json may say so, GGUF files do not.
+    `neighbours`: GGUF files order the rows of q and k so that the values of a pair are adjacent;
+    `neighbours_in_folders`: folders do so too. `local_theta`: of layers with a window, if it differs.
+    `local_unscaled`: layers with a window have the same theta, without scaling to longer texts. `none_every`:
+    every n-th layer has no rotation. `windowed_only`: only layers with a window have one. `scalings`: rope
+    types of config.json -> ours. `temperature`: queries are scaled by position. `nope_temperature`: those of
+    layers without rotation are, by this scale and length if a file has no others. `yarn_truncates`: YaRN's
+    bounds are rounded to whole pairs. config.json may say so, GGUF files do not.
     """
 
     theta: float = 1e4
     part: float = 1.0
     neighbours: bool = False
+    neighbours_in_folders: bool = False
     local_theta: float | None = None
     local_unscaled: bool = False
     none_every: int = 0
+    windowed_only: bool = False
     scalings: Mapping[str, str] = field(default_factory=lambda: SCALINGS)
     temperature: bool = False
+    nope_temperature: tuple[float, int] | None = None
     yarn_truncates: bool = True
 
 
@@ -64,6 +77,8 @@ class Window:
     lists no layers, `first` is the first layer with a window and `until` the first without one;
     max_window_layers overrides both. `nope_only`: only layers without rotation have a window. `listed`:
     config.json may list the layers. `switched_by_list`: the list applies even if the switch is off.
+    `chunked`: windows are chunks, whose tokens attend to each other, in layers with rotation if config.json
+    has no list.
     """
 
     default: int | None = None
@@ -75,12 +90,13 @@ class Window:
     nope_only: bool = False
     listed: bool = True
     switched_by_list: bool = False
+    chunked: bool = False
 
 
 @dataclass(frozen=True)
 class Biases:
-    """Which results have a bias in a folder: q, k and v, attention's output, the router, the experts, and the
-    scores by which experts are selected.
+    """Which results have a bias in a folder: q, k and v, attention's output, the matrices of a dense
+    feed-forward, the router, the experts, and the scores by which experts are selected.
 
     A pair is a flag of config.json and its default; a bool is always or never. GGUF files have a bias if they
     have its tensor.
@@ -88,6 +104,7 @@ class Biases:
 
     qkv: tuple[str, bool] | bool = ("attention_bias", False)
     output: tuple[str, bool] | bool = ("attention_bias", False)
+    feed_forward: tuple[str, bool] | bool = ("mlp_bias", False)
     router: bool = False
     experts: bool = False
     selection: bool = False
@@ -126,11 +143,13 @@ class Architecture:
     `parts_of`: model types whose `text_config` is such a model. `numbers`: the keys of `keys.py` that its
     files have, besides those that all have. `keys`: fields of a `Key` that differ. `defaults`: of numbers
     that files omit; `folder_defaults`, `gguf_defaults`: of one kind of file. `gguf_names`, `folder_names`:
-    names of tensors that differ from `tensor_names.py`. `sinks`: heads have attention sinks. `shared_gate`:
-    the shared expert has a gate. `folder_stacks`: set if folders do not store experts one by one;
-    `gguf_stacks`: how GGUF files store them. `dense_and_experts`: layers with experts also have a dense
-    feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another size,
-    and the last layers may share keys and values. `layer_scale`: a layer's result is scaled by a weight.
+    names of tensors that differ from `tensor_names.py`. `sinks`: heads have attention sinks. `scales_input`:
+    a router's weights multiply the input of experts, not what they add. `gated`: a dense feed-forward has a
+    gate. `shared_gate`: the shared expert has a gate. `folder_stacks`: set if folders do not store experts
+    one by one; `gguf_stacks`: how GGUF files store them. `dense_and_experts`: layers with experts also have a
+    dense feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another
+    size, and the last layers may share keys and values. `layer_scale`: a layer's result is scaled by a
+    weight. `refused`: flags of config.json that must not be set, and what is expected instead.
     `stripped_names`: parts of general.name. In the GGUF files that contain one, white space after control
     tokens is stripped.
     """
@@ -148,6 +167,8 @@ class Architecture:
     tied: bool = False
     experts: Callable[..., tuple[bool, ...]] | None = None
     sinks: bool = False
+    scales_input: bool = False
+    gated: bool = True
     shared_gate: bool = True
     folder_stacks: Stacks | None = None
     gguf_stacks: Stacks = Stacks()
@@ -161,6 +182,7 @@ class Architecture:
     gguf_defaults: Mapping[str, Default] = field(default_factory=dict)
     gguf_names: Mapping[str, str] = field(default_factory=dict)
     folder_names: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
     stripped_names: tuple[str, ...] = ()
     tiny: Mapping[str, Tiny] = field(default_factory=dict)
 
@@ -171,9 +193,16 @@ class Architecture:
             "architecture": self.name,
             "pre_norms": self.norms.before,
             "post_norms": self.norms.after,
+            "norm": self.norms.kind,
+            "norm_bias": self.norms.bias,
+            "parallel": self.norms.parallel,
             "qk_norm": self.norms.q_and_k,
+            "late_qk_norm": self.norms.q_and_k_late,
             "fused": self.fused,
             "sinks": self.sinks,
+            "chunked": bool(self.window and self.window.chunked),
+            "scales_input": self.scales_input,
+            "gated": self.gated,
             "shared_gate": self.shared_gate,
             "value_norm": self.norms.values,
             "layer_scale": self.layer_scale,

@@ -26,7 +26,7 @@ GLM4_MOE = Architecture(
     name="glm4moe",
     title="GLM 4.5, 4.6 and 4.7 with experts",
     model_types=("glm4_moe",),
-    norms=Norms(q_and_k="head", q_and_k_flag="use_qk_norm"),
+    norms=Norms(q_and_k="head", q_and_k_flag=("use_qk_norm", False)),
     rotary=Rotary(part=0.5),
     biases=Biases(output=False, selection=True),
     experts=_all_but_first,

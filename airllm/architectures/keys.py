@@ -136,6 +136,7 @@ KEYS: dict[str, Key] = {
         all=False,
     ),
     "dense_layers": _expert("leading_dense_block_count", "", _whole_or_0, default=0, all=False),
+    "moe_step": _expert("interleave_moe_layer_step", "", default=1, all=False),
     "expert_scores": _expert("expert_gating_func", "", _gating, default="", all=False, of_gguf=_score_of),
     "expert_scale": _expert(
         "expert_weights_scale", "routed_scaling_factor", Values.number, default=1.0, all=False

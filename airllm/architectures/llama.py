@@ -24,6 +24,7 @@ LLAMA = Architecture(
                 "head_dim": 32,
                 "num_hidden_layers": 2,
                 "attention_bias": True,
+                "mlp_bias": True,
                 "rope_parameters": {"rope_type": "linear", "rope_theta": 100.0, "factor": 4.0},
             },
             "float16",

@@ -30,11 +30,14 @@ class Rope:
 @dataclass(frozen=True)
 class QueryTemperature:
     """Queries are scaled by 1 + scale * log(1 + floor(position / length)), so that attention stays sharp in
-    texts longer than `length` (Llama 4, Ministral 3).
+    texts longer than `length` (Llama 4, Ministral 3). `offset` is added to positions. `nope_only`: only those
+    of layers without rotation.
     """
 
     scale: float
     length: int
+    offset: int = 0
+    nope_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,8 @@ class Attention:
 
     `rope`: the rotation of queries and keys, if any. `window`: how many of the last keys a query attends to,
     None for all. `source`: the layer whose keys and values it reads: this one, unless they are shared.
-    `keys_as_values`: values are the keys before their norm and rotation.
+    `keys_as_values`: values are the keys before their norm and rotation. `temperature`: how queries are
+    scaled by position, if they are.
     """
 
     heads: int
@@ -67,6 +71,7 @@ class Attention:
     window: int | None
     source: int
     keys_as_values: bool = False
+    temperature: QueryTemperature | None = None
 
     @property
     def widths(self) -> dict[str, int]:
@@ -136,25 +141,29 @@ class ModelConfig:
     arrays that layers with a recurrent state keep, () for layers with attention. `keys_as_values`: layers
     whose values are their keys, before norm and rotation. `layer(i)` puts together what layer i computes.
 
-    `windows`: how many of the last keys a query attends to, None for all. `local_rope`: the rotation of
-    layers with a window, if it differs. `nope_layers`: layers without rotation. `rope_sections`: pairs that
-    rotate by position in time, height and width, which are equal for text. `norm_offset`: added to stored
-    norm weights. `fused`: q, k, v are one stored matrix, and so are gate and up. `pre_norms`, `post_norms`:
-    norms before, after attention and feed-forward. `qk_norm`: norms of q and k, by "head" or whole "row".
-    `value_norm`: of each head of v, without a weight. `layer_scale`: a weight scales a layer's result.
-    `layer_input`: values of what each layer adds to a token by a second embedding and a projection.
-    `residual_scale` multiplies what attention and feed-forward add; `logit_scale` the logits.
-    `normalize_experts`: the weights of the chosen experts are scaled to sum to one. `dense_and_experts`:
-    layers with experts also have a dense feed-forward. Both have norms of their own, and so has the router;
-    each expert has a scale. `shared_expert`: the
-    width of an expert that every token uses, weighted by its own gate if `shared_gate`; `shared_experts`: how
-    many a file says it is made of. `dense_layers`: the first layers, without experts. `expert_scores`: what
-    makes scores of the router's logits, a softmax or "sigmoid". Experts are chosen by scores with a
-    `selection_bias`, in the best `expert_groups_used` of `expert_groups`. `expert_scale` multiplies the
-    weights of the chosen. `experts_by_columns`: a column of a stored matrix of experts has the weights of an
-    output, not a row. `sinks`: each head has an extra score in the softmax, without a value. `activation`
-    "swiglu_clamped" is (up + 1) * gate * sigmoid(`swiglu_alpha` * gate). It clamps gate to at most
-    `swiglu_limit`, and up to +-`swiglu_limit`.
+    `windows`: how many of the last keys a query attends to, None for all; `chunked`: those of its chunk,
+    which is as wide. `local_rope`: the rotation of layers with a window, if it differs. `nope_layers`: layers
+    without rotation. `rope_sections`: pairs that rotate by position in time, height and width, which are
+    equal for text. `norm_offset`: added to stored norm weights. `fused`: q, k, v are one stored matrix, and
+    so are gate and up. `pre_norms`, `post_norms`: norms before, after attention and feed-forward; `norm`: RMS
+    norms, or "layer" norms; `norm_bias`: they add one. `parallel`: attention and feed-forward have the same
+    input, and x gets the sum of both. `gated`, `mlp_bias`: a dense feed-forward has a gate; its matrices have
+    biases. `qk_norm`: norms of q and k, by "head" or whole "row", or by head without a weight in "rotated"
+    layers; `late_qk_norm`: after their rotation. `value_norm`: of each head of v, without a weight.
+    `layer_scale`: a weight scales a layer's result. `layer_input`: values of what each layer adds to a token
+    by a second embedding and a projection. `residual_scale` multiplies what attention and feed-forward add;
+    `logit_scale` the logits. `normalize_experts`: the weights of the chosen experts are scaled to sum to one.
+    `dense_and_experts`: layers with experts also have a dense feed-forward. Both have norms of their own, and
+    so has the router; each expert has a scale. `shared_expert`: the width of an expert that every token uses,
+    weighted by its own gate if `shared_gate`; `shared_experts`: how many a file says it is made of.
+    `dense_layers`: the first layers, without experts; `moe_step`: of the others, every n-th has them.
+    `expert_scores`: what makes scores of the router's logits, a softmax or "sigmoid". Experts are chosen by
+    scores with a `selection_bias`, in the best `expert_groups_used` of `expert_groups`. `expert_scale`
+    multiplies the weights of the chosen; `scales_input`: these multiply the input of experts, not what they
+    add. `experts_by_columns`: a column of a stored matrix of experts has the weights of an output, not a row.
+    `sinks`: each head has an extra score in the softmax, without a value. `activation` "swiglu_clamped" is
+    (up + 1) * gate * sigmoid(`swiglu_alpha` * gate). It clamps gate to at most `swiglu_limit`, and up to
+    +-`swiglu_limit`.
     """
 
     architecture: str = _trait_field("size")
@@ -171,6 +180,7 @@ class ModelConfig:
     attention_scale: float = _trait_field("size")
     activation: str = "silu"
     windows: tuple[int | None, ...] = ()
+    chunked: bool = False
     local_rope: Rope | None = None
     nope_layers: tuple[bool, ...] = ()
     query_temperature: QueryTemperature | None = None
@@ -183,13 +193,19 @@ class ModelConfig:
     logit_softcap: float | None = _trait_field("ends", None)
     qkv_bias: bool = False
     output_bias: bool = False
+    mlp_bias: bool = False
+    gated: bool = True
     sinks: bool = False
     qk_norm: str = ""
+    late_qk_norm: bool = False
     value_norm: bool = False
     layer_scale: bool = False
     layer_input: int = 0
     pre_norms: bool = True
     post_norms: bool = False
+    norm: str = ""
+    norm_bias: bool = False
+    parallel: bool = False
     fused: bool = _trait_field("file", False)
     tied_embeddings: bool = _trait_field("file", False)
     experts: int = 0
@@ -201,8 +217,10 @@ class ModelConfig:
     shared_experts: int = _trait_field("file", 0)
     shared_gate: bool = True
     dense_layers: int = _trait_field("file", 0)
+    moe_step: int = _trait_field("file", 1)
     expert_scores: str = ""
     expert_scale: float = 1.0
+    scales_input: bool = False
     expert_groups: int = 1
     expert_groups_used: int = 1
     selection_bias: bool = False
@@ -260,8 +278,13 @@ class ModelConfig:
             window=self.window(layer),
             source=self.kv_layers[layer] if self.kv_layers else layer,
             keys_as_values=bool(self.keys_as_values) and self.keys_as_values[layer],
+            temperature=self._temperature(layer),
         )
         return LayerSpec(attention, feed_forward)
+
+    def _temperature(self, layer: int) -> QueryTemperature | None:
+        of = self.query_temperature
+        return None if of and of.nope_only and self.rope_of(layer) else of
 
     def sizes_of(self, layer: int) -> LayerSizes:
         """The sizes of this layer."""

@@ -10,7 +10,7 @@ from airllm.architectures.families import architecture_of_model_type, types_of_f
 from airllm.architectures.keys import keys_of
 from airllm.architectures.layer_sizes import folder_head_dims, folder_sizes
 from airllm.architectures.model_config import ModelConfig
-from airllm.architectures.ropes import ROPE_DIM, drop_unused, folder_ropes
+from airllm.architectures.ropes import ROPE_DIM, drop_unused, folder_ropes, nope_beside_windows
 from airllm.architectures.values import Values, check_config
 from airllm.architectures.windows import folder_windows
 from airllm.files.published.methods import quantization_of
@@ -18,7 +18,6 @@ from airllm.files.weight_file import read_json
 
 # Flags that must not be set -> what is expected instead.
 _REFUSED = {
-    "mlp_bias": "false: feed-forward biases are not supported",
     "use_bidirectional_attention": "false: a model that writes text",
 }
 
@@ -27,7 +26,7 @@ def folder_config(folder: Path) -> ModelConfig:
     """The configuration in a folder's config.json. Raises ModelFileError or OSError."""
     whole = _open(folder)
     architecture, values = _text_part(whole)
-    for flag, expected in _REFUSED.items():
+    for flag, expected in {**_REFUSED, **architecture.refused}.items():
         if values.flag(flag, False):
             raise values.error(flag, "is true", expected)
     found = _numbers(architecture, values)
@@ -36,6 +35,7 @@ def folder_config(folder: Path) -> ModelConfig:
         architecture, values, *folder_head_dims(architecture, values, found["head_dim"]), layers
     )
     windows = folder_windows(architecture, values, ropes.get("nope_layers", ()), layers)
+    ropes |= nope_beside_windows(architecture, windows)
     sizes = folder_sizes(architecture, values, found, windows)
     moe_layers = architecture.experts(values, layers) if architecture.experts else ()
     config = ModelConfig(
@@ -47,6 +47,7 @@ def folder_config(folder: Path) -> ModelConfig:
         norm_offset=architecture.norms.folder_less,
         qkv_bias=_has_bias(values, architecture.biases.qkv),
         output_bias=_has_bias(values, architecture.biases.output),
+        mlp_bias=_has_bias(values, architecture.biases.feed_forward),
         router_bias=architecture.biases.router,
         selection_bias=architecture.biases.selection,
         expert_bias=architecture.biases.experts,
@@ -98,7 +99,7 @@ def _numbers(architecture: Architecture, values: Values) -> dict[str, Any]:
 def _fixed(architecture: Architecture, values: Values) -> dict[str, Any]:
     """What the architecture says, without norms of queries and keys that config.json turns off."""
     flag = architecture.norms.q_and_k_flag
-    off = {"qk_norm": ""} if flag and not values.flag(flag, False) else {}
+    off = {"qk_norm": ""} if flag and not values.flag(*flag) else {}
     return architecture.fixed | off
 
 

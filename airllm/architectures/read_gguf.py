@@ -11,7 +11,7 @@ from airllm.architectures.families import architecture_named, architecture_of_gg
 from airllm.architectures.keys import KEYS, keys_of, write_keys
 from airllm.architectures.layer_sizes import gguf_lists, gguf_near_dim, gguf_sizes, write_sizes
 from airllm.architectures.model_config import ModelConfig
-from airllm.architectures.ropes import ROPE_DIM, drop_unused, gguf_ropes, write_ropes
+from airllm.architectures.ropes import ROPE_DIM, drop_unused, gguf_ropes, nope_beside_windows, write_ropes
 from airllm.architectures.tensor_names import gguf_name
 from airllm.architectures.values import Values, check_config
 from airllm.architectures.windows import gguf_windows, write_windows
@@ -19,10 +19,11 @@ from airllm.files.weight_file import ModelFileError
 
 _EXTRA = "nextn_predict_layers"  # layers of block_count that guess further tokens; they are not used
 
-# Bias field -> the tensor in the first layer that shows whether there is a bias.
+# Bias field -> the tensor in the first layer, with experts if any has, that shows whether there is a bias.
 _BIASES = {
     "qkv_bias": "attention.q_bias",
     "output_bias": "attention.output_bias",
+    "mlp_bias": "feed_forward.up_bias",
     "router_bias": "experts.router_bias",
     "expert_bias": "experts.0.gate_bias",
     "selection_bias": "experts.selection_bias",
@@ -55,15 +56,17 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     dims = found["head_dim"], gguf_near_dim(architecture, values, found["head_dim"])
     ropes = gguf_ropes(architecture, values, file.tensors, *dims, layers)
     windows = gguf_windows(architecture, values, layers)
-    first = f"layers.{found.get('dense_layers', 0)}."  # the first one with experts
+    ropes |= nope_beside_windows(architecture, windows)
+    moe_layers = _layers_with_experts(found)
+    first = f"layers.{moe_layers.index(True) if any(moe_layers) else 0}."
     found |= {name: gguf_name(architecture, first + of) in file.tensors for name, of in _BIASES.items()}
     config = ModelConfig(
         **found,
         **drop_unused(ropes, windows),
-        **_fixed(architecture, file),
+        **_fixed(architecture, file, found),
         windows=windows,
         tied_embeddings=gguf_name(architecture, "output") not in file.tensors,
-        moe_layers=tuple(i >= found["dense_layers"] for i in range(layers)) if found.get("experts") else (),
+        moe_layers=moe_layers,
         dense_and_experts=architecture.dense_and_experts and bool(found.get("experts")),
         **gguf_sizes(architecture, values, found, lists, windows, file.tensors),
     )
@@ -72,10 +75,22 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     )
 
 
-def _fixed(architecture: Architecture, file: GgufHead) -> dict[str, Any]:
+def _layers_with_experts(found: Mapping[str, Any]) -> tuple[bool, ...]:
+    """Which layers have experts; () if none has."""
+    if not found.get("experts"):
+        return ()
+    first, step = found["dense_layers"], found["moe_step"]
+    return tuple(i >= first and (i + 1) % step == 0 for i in range(found["layers"]))
+
+
+def _fixed(architecture: Architecture, file: GgufHead, found: Mapping[str, Any]) -> dict[str, Any]:
     """What the architecture says, without norms of queries and keys that this file does not have."""
-    there = gguf_name(architecture, "layers.0.attention.q_norm") in file.tensors
-    off = {"qk_norm": ""} if architecture.norms.q_and_k_flag and not there else {}
+    norms = architecture.norms
+    if norms.none_of_experts:
+        there = found.get("experts") != norms.none_of_experts
+    else:
+        there = gguf_name(architecture, "layers.0.attention.q_norm") in file.tensors
+    off = {"qk_norm": ""} if norms.q_and_k_flag and not there else {}
     return architecture.fixed | off
 
 

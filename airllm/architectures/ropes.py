@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,10 @@ ROPE_DIM = {"gguf": "rope.dimension_count", "folder": "partial_rotary_factor"}
 LENGTH = "original_max_position_embeddings"
 _FACTORS = "rope_factors_"
 _SECTIONS = "rope.dimension_sections"
+_ORIGINAL = "rope.scaling.original_context_length"
 _NEAR_DIM = "rope.dimension_count_swa"  # of layers with a window
 _TEMPERATURE = "llama_4_scaling_beta"
+_SCALE, _TEMPERATURE_LENGTH = "attention.temperature_scale", "attention.temperature_length"
 # The fields of a scaling in GGUF files, after rope.scaling., and those that a file must have.
 _GGUF_NAMES = {
     "linear": {"factor": "factor"},
@@ -48,6 +51,13 @@ def drop_unused(ropes: dict[str, Any], windows: Windows) -> dict[str, Any]:
     return {name: value for name, value in ropes.items() if name != "local_rope" or not unused}
 
 
+def nope_beside_windows(architecture: Architecture, windows: Windows) -> dict[str, Any]:
+    """The field of ModelConfig for layers without rotation, if those are the layers without a window."""
+    if not architecture.rotary.windowed_only:
+        return {}
+    return {"nope_layers": tuple(not window for window in windows)}
+
+
 # ------------------------------------------------------------------------------------------- config.json
 
 
@@ -67,12 +77,18 @@ def folder_ropes(
     else:
         found = _two_folder_ropes(values, new, theta, (head_dim, near_dim), rule)
         given = None
+    if rule.neighbours_in_folders:
+        found = {name: replace(rope, interleaved=True) for name, rope in found.items()}
     if given and (sections := given.get("mrope_section", (list,), "whole numbers", None)):
         found["rope_sections"] = _sections(given, "mrope_section", sections)
     if rule.none_every:
         found["nope_layers"] = _folder_nope(values, rule, layers)
     if rule.temperature:
         found["query_temperature"] = _folder_temperature(values, given)
+    if rule.nope_temperature and values.raw("attn_temperature_tuning") not in (False, 0):
+        scale, length = rule.nope_temperature
+        given_scale, given_length = values.number("attn_scale", scale), values.whole("floor_scale", length)
+        found["query_temperature"] = _nope_temperature(given_scale, given_length)
     return found
 
 
@@ -110,6 +126,8 @@ def _folder_rope(values: Values, given: Values | None, theta: float, head_dim: i
     if not isinstance(kind, str) or kind not in rule.scalings:
         raise given.error("rope_type", f"has value {kind!r}", f"one of {', '.join(rule.scalings)}")
     kind = rule.scalings[kind]
+    if kind == "alpha":  # longer wavelengths, the same for texts of any length (Hunyuan)
+        return Rope(theta * given.number("alpha") ** (rotated / (rotated - 2)), rotated)
     if kind == "default":
         return Rope(theta, rotated)
     if kind == "proportional":  # all pairs have the angles of a whole head, but only some rotate
@@ -138,8 +156,8 @@ def _check_scaling(given: Values, kind: str, rotated: int) -> None:
     for key in ("mscale", "mscale_all_dim"):
         if not given.is_zero(key):
             given.number(key, None)
-    if kind == "llama3" and given.number("low_freq_factor") >= (high := given.number("high_freq_factor")):
-        raise given.error("low_freq_factor", "is too large", f"less than high_freq_factor, which is {high}")
+    if kind == "llama3" and given.number("low_freq_factor") > (high := given.number("high_freq_factor")):
+        raise given.error("low_freq_factor", "is too large", f"at most high_freq_factor, which is {high}")
     for key in ("short_factor", "long_factor") if kind == "longrope" else ():
         factors = given.get(key, (list,), expected := f"{rotated // 2} numbers above 0", ...)
         if len(factors) != rotated // 2 or any(type(f) not in (int, float) or f <= 0 for f in factors):
@@ -149,7 +167,7 @@ def _check_scaling(given: Values, kind: str, rotated: int) -> None:
 def _folder_nope(values: Values, rule: Rotary, layers: int) -> tuple[bool, ...]:
     """`no_rope_layers` has a 1 for each layer *with* rotation, despite its name."""
     rotated = values.get("no_rope_layers", (list,), expected := f"{layers} of 0 and 1", None)
-    if rotated is None:
+    if not rotated:
         return _none_every(values.whole("no_rope_layer_interval", rule.none_every), layers)
     if len(rotated) < layers or any(each not in (0, 1) for each in rotated):
         raise values.error("no_rope_layers", f"has {len(rotated)} items", expected)
@@ -158,6 +176,10 @@ def _folder_nope(values: Values, rule: Rotary, layers: int) -> tuple[bool, ...]:
 
 def _none_every(every: int, layers: int) -> tuple[bool, ...]:
     return tuple((i + 1) % every == 0 for i in range(layers))
+
+
+def _nope_temperature(scale: float, length: int) -> QueryTemperature:
+    return QueryTemperature(scale, length, offset=1, nope_only=True)
 
 
 def _folder_temperature(values: Values, given: Values | None) -> QueryTemperature | None:
@@ -193,8 +215,12 @@ def gguf_ropes(
         found["rope_sections"] = _sections(values, _SECTIONS, sections.tolist())
     if rule.none_every:
         found["nope_layers"] = _none_every(rule.none_every, layers)
-    if rule.temperature and (scale := values.number("attention.temperature_scale", None)) is not None:
-        length = values.whole("rope.scaling.original_context_length", values.whole("context_length"))
+    if rule.nope_temperature:
+        scale, length = rule.nope_temperature
+        scale, length = values.number(_SCALE, scale), values.whole(_TEMPERATURE_LENGTH, length)
+        found["query_temperature"] = _nope_temperature(scale, length)
+    if rule.temperature and (scale := values.number(_SCALE, None)) is not None:
+        length = values.whole(_ORIGINAL, values.whole("context_length"))
         found["query_temperature"] = QueryTemperature(scale, length)
     return found
 
@@ -217,7 +243,7 @@ def _gguf_scaling(values: Values, tensors: Container[str]) -> dict[str, Any] | N
     if "mscale_all_dim" in found:
         found["mscale"] = 1.0
     if kind != "linear":
-        length = values.whole("rope.scaling.original_context_length", values.whole("context_length"))
+        length = values.whole(_ORIGINAL, values.whole("context_length"))
         found[LENGTH] = length
     return found
 
@@ -246,8 +272,9 @@ def write_ropes(architecture: Architecture, config: ModelConfig) -> dict[str, An
     if config.rope_sections:
         found[_SECTIONS] = [*config.rope_sections, 0, 0, 0, 0][:4]
     if config.query_temperature:
-        found["attention.temperature_scale"] = config.query_temperature.scale
-        found["rope.scaling.original_context_length"] = config.query_temperature.length
+        found[_SCALE] = config.query_temperature.scale
+        key = _TEMPERATURE_LENGTH if config.query_temperature.nope_only else _ORIGINAL
+        found[key] = config.query_temperature.length
     scaling = dict(config.rope.scaling or {})
     if (kind := scaling.get("rope_type")) not in _GGUF_NAMES:
         return found

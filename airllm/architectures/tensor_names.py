@@ -23,6 +23,7 @@ from airllm.formats import Quantized
 _WHOLE = {
     "token_embedding": ("token_embd.weight", "embed_tokens.weight"),
     "output_norm": ("output_norm.weight", "norm.weight"),
+    "output_norm_bias": ("output_norm.bias", "norm.bias"),
     "output": ("output.weight", "lm_head.weight"),
     "layer_embedding": ("per_layer_token_embd.weight", "embed_tokens_per_layer.weight"),
     "layer_projection": ("per_layer_model_proj.weight", "per_layer_model_projection.weight"),
@@ -33,6 +34,7 @@ _WHOLE = {
 }
 _LAYER = {
     "attention.norm": ("attn_norm.weight", "input_layernorm.weight"),
+    "attention.norm_bias": ("attn_norm.bias", "input_layernorm.bias"),
     "attention.q": ("attn_q.weight", "self_attn.q_proj.weight"),
     "attention.k": ("attn_k.weight", "self_attn.k_proj.weight"),
     "attention.v": ("attn_v.weight", "self_attn.v_proj.weight"),
@@ -47,10 +49,14 @@ _LAYER = {
     "attention.sinks": ("attn_sinks.weight", "self_attn.sinks"),
     "attention.post_norm": ("post_attention_norm.weight", "post_attention_layernorm.weight"),
     "feed_forward.norm": ("ffn_norm.weight", "post_attention_layernorm.weight"),
+    "feed_forward.norm_bias": ("ffn_norm.bias", "post_attention_layernorm.bias"),
     "feed_forward.gate": ("ffn_gate.weight", "mlp.gate_proj.weight"),
     "feed_forward.up": ("ffn_up.weight", "mlp.up_proj.weight"),
     "feed_forward.gate_up": ("ffn_up.weight", "mlp.gate_up_proj.weight"),
     "feed_forward.down": ("ffn_down.weight", "mlp.down_proj.weight"),
+    "feed_forward.gate_bias": ("ffn_gate.bias", "mlp.gate_proj.bias"),
+    "feed_forward.up_bias": ("ffn_up.bias", "mlp.up_proj.bias"),
+    "feed_forward.down_bias": ("ffn_down.bias", "mlp.down_proj.bias"),
     "feed_forward.post_norm": ("post_ffw_norm.weight", "post_feedforward_layernorm.weight"),
     "feed_forward.dense_norm": ("post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight"),
     "experts.norm": ("pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight"),
@@ -99,18 +105,24 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
             (c.qkv_bias, "q_bias"),
             (c.qkv_bias and own, "k_bias"),
             (c.qkv_bias and own_values, "v_bias"),
-            (bool(c.qk_norm), "q_norm"),
-            (bool(c.qk_norm) and own, "k_norm"),
+            (c.qk_norm in ("head", "row"), "q_norm"),
+            (c.qk_norm in ("head", "row") and own, "k_norm"),
             (c.pre_norms, "norm"),
+            (c.norm_bias, "norm_bias"),
             (True, "output"),
             (c.output_bias, "output_bias"),
             (c.sinks, "sinks"),
             (c.post_norms, "post_norm"),
         ],
         "feed_forward": [
-            (c.pre_norms, "norm"),
-            (dense and not c.fused, "gate up down"),
-            (dense and c.fused, "gate_up down"),
+            (c.pre_norms and not c.parallel, "norm"),
+            (c.norm_bias and not c.parallel, "norm_bias"),
+            (dense and not c.fused and c.gated, "gate"),
+            (dense and not c.fused, "up"),
+            (dense and c.fused, "gate_up"),
+            (dense, "down"),
+            (dense and c.mlp_bias and c.gated, "gate_bias"),
+            (dense and c.mlp_bias, "up_bias down_bias"),
             (moe and c.dense_and_experts, "dense_norm"),
             (c.post_norms, "post_norm"),
         ],
@@ -140,7 +152,8 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
 
 def shared_names(config: ModelConfig) -> list[str]:
     """Our names of the tensors outside the layers that every model of this configuration has."""
-    found = ["token_embedding", "output_norm"] + ([] if config.tied_embeddings else ["output"])
+    found = ["token_embedding", "output_norm"] + ["output_norm_bias"] * config.norm_bias
+    found += [] if config.tied_embeddings else ["output"]
     return found + ([*LAYER_INPUTS] if config.layer_input else [])
 
 

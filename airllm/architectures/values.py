@@ -41,6 +41,16 @@ class Values:
             raise self.error(key, f"has value {value}", expected)
         return value
 
+    def alike(self, key: str, default: Any = ..., most: int = MOST) -> Any:
+        """A whole number from 1 to `most`, or a list that has the same one for each layer."""
+        found = self.raw(key)
+        if not isinstance(found, list):
+            return self.whole(key, default, most)
+        if not found or any(each != found[0] or type(each) is not int for each in found):
+            expected = "a whole number, or the same one for each layer"
+            raise self.error(key, f"has items {found[:8]}", expected)
+        return Values(self.path, {self.under + key: found[0]}, self.under).whole(key, default, most)
+
     def wholes(self, key: str, count: int) -> list[int] | None:
         """Whole numbers from 1 to `MOST`, as many as `count`; None if the value is no array."""
         value = self.raw(key)

@@ -30,12 +30,16 @@ def folder_windows(
     on = not rule.switch or values.flag(rule.switch, False)
     if not on and not rule.switched_by_list:
         return (None,) * layers
-    width = values.whole("sliding_window", None if "sliding_window" in values else rule.default)
+    key = "attention_chunk_size" if rule.chunked else "sliding_window"
+    width = values.whole(key, None if key in values else rule.default)
     types = values.get("layer_types", (list,), "a list of texts", None) if rule.listed else None
     if types is not None:
-        return _windows_of_types(values, types, width, layers)
+        kind = "chunked_attention" if rule.chunked else "sliding_attention"
+        return _windows_of_types(values, types, {"full_attention": None, kind: width}, layers)
     if not on:
         return (None,) * layers
+    if rule.chunked:
+        return tuple(None if each else width for each in nope)
     if rule.nope_only:
         return tuple(width if each else None for each in nope)
     return _by_place(rule, values, width, layers)
@@ -53,8 +57,7 @@ def _by_place(rule: Window, values: Values, width: int | None, layers: int) -> W
     return tuple(each if i in some else None for i, each in enumerate(windows))
 
 
-def _windows_of_types(values: Values, types: list[Any], width: int | None, layers: int) -> Windows:
-    known = {"full_attention": None, "sliding_attention": width}
+def _windows_of_types(values: Values, types: list[Any], known: dict[str, int | None], layers: int) -> Windows:
     if len(types) != layers or any(type(each) is not str or each not in known for each in types):
         expected = f"{layers} of {', '.join(known)}"
         raise values.error("layer_types", f"has {len(types)} items {sorted(set(map(str, types)))}", expected)
@@ -64,6 +67,8 @@ def _windows_of_types(values: Values, types: list[Any], width: int | None, layer
 def gguf_windows(architecture: Architecture, values: Values, layers: int) -> Windows:
     """The window of each layer by a GGUF file's keys."""
     rule = architecture.window or Window()
+    if rule.chunked and values.is_zero(_WINDOW):
+        raise values.error(_WINDOW, "has value 0", "the width of chunks")
     width = None if values.is_zero(_WINDOW) else values.whole(_WINDOW, rule.in_gguf)
     pattern = values.raw(_PATTERN)
     if not isinstance(pattern, np.ndarray):

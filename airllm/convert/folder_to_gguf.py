@@ -105,6 +105,8 @@ def _equal_ropes(expected: Rope, found: Rope) -> bool:
 
 def _sources(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[Source]:
     tensors, architecture = NamedTensors(folder, c), architecture_named(c.architecture)
+    rotary = architecture.rotary
+    reorder = rotary.neighbours and not rotary.neighbours_in_folders
     for name in shared_names(c):
         yield _source(tensors, name, gguf_name(architecture, name), c)
     if (c.rope.scaling or {}).get("rope_type") in _AS_FACTORS:
@@ -113,7 +115,7 @@ def _sources(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[Source]:
     for layer in range(c.layers):
         for name in layer_names(c, layer):
             if not (experts := re.fullmatch(r"layers\.\d+\.experts\.(\d+)\.\w+", name)):
-                yield _source(tensors, name, gguf_name(architecture, name), c, architecture.rotary.neighbours)
+                yield _source(tensors, name, gguf_name(architecture, name), c, reorder)
             elif experts[1] == "0" and not (architecture.gguf_stacks.fused and name.endswith(".up")):
                 fused = architecture.gguf_stacks.fused and name.endswith(".gate")
                 yield _stack(tensors, name, gguf_name(architecture, name), c, fused)

@@ -60,8 +60,8 @@ def _special_tokens(tokenizer: Tokenizer) -> Iterator[Key]:
         if token is not None:
             yield Key(f"tokenizer.ggml.{name}_token_id", token, UINT32)
     others = sorted(tokenizer.stop_ids - {tokenizer.eos_id} - tokenizer.vocabulary.ends())
-    if others:
-        yield Key("tokenizer.ggml.eot_token_id", others[0], UINT32)
+    for name, token in zip(("eot", "eom"), others, strict=False):  # GGUF files name no more
+        yield Key(f"tokenizer.ggml.{name}_token_id", token, UINT32)
     yield Key("tokenizer.ggml.add_bos_token", tokenizer.add_bos, BOOL)
 
 
@@ -121,5 +121,5 @@ def _check(path: Path, tokenizer: Tokenizer, keys: list[Key]) -> None:
     if not tokenizer.stop_ids <= converted.stop_ids:
         lost = sorted(tokenizer.stop_ids - converted.stop_ids)
         raise ModelFileError(
-            path, "the tokens that end a text", f"are also {lost}", "one beside the known ones"
+            path, "the tokens that end a text", f"are also {lost}", "two beside the known ones"
         )

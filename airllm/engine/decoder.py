@@ -8,7 +8,7 @@ The rows of `x` are the tokens of one or several sequences, concatenated. Only a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,12 +58,15 @@ def decoder_layer(
     the model has them, are what `layer_inputs.py` found for this layer.
     """
     c = layer.config
-    normed = ops.rms_norm(x, layer["attention.norm"], c.norm_eps) if c.pre_norms else x
+    normed = normalize(ops, x, layer["attention.norm"], c) if c.pre_norms else x
     change = _finish_half(ops, attention(ops, normed, layer, angles, rows), layer, "attention")
-    if c.pre_norms:
+    if c.parallel:
+        x = np.add(x, change, out=change)
+    elif c.pre_norms and not c.norm:
         x, normed = ops.add_rms_norm(x, change, layer["feed_forward.norm"], c.norm_eps)
     else:
-        x = normed = np.add(x, change, out=change)
+        x = np.add(x, change, out=change)
+        normed = normalize(ops, x, layer["feed_forward.norm"], c) if c.pre_norms else x
     if layer.experts and layer.spec.feed_forward.width:
         change = dense_and_experts(ops, x, normed, layer)
     else:
@@ -95,6 +98,14 @@ def decoder_layers(
     return x
 
 
+def normalize(ops: Any, x: np.ndarray, weights: Any, c: ModelConfig) -> np.ndarray:
+    """`x` (rows, width) by the norm of the model. `weights`: those of `open_norm`."""
+    if not c.norm:
+        return ops.rms_norm(x, weights, c.norm_eps)
+    weight, bias = (weights[0], weights[1]) if c.norm_bias else (weights, None)
+    return ops.layer_norm(x, weight, bias, c.norm_eps)
+
+
 def _of_input(ops: Any, x: np.ndarray, layer: Layer, inputs: np.ndarray) -> np.ndarray:
     """What a layer adds for its own input: `inputs` weighted by the hidden state."""
     c = layer.config
@@ -107,7 +118,7 @@ def _finish_half(ops: Any, change: np.ndarray, layer: Layer, half: str) -> np.nd
     c = layer.config
     layer.all_reduce(change)
     if c.post_norms:
-        change = ops.rms_norm(change, layer[f"{half}.post_norm"], c.norm_eps)
+        change = normalize(ops, change, layer[f"{half}.post_norm"], c)
     if c.residual_scale != 1:
         change *= np.float32(c.residual_scale)
     return change
@@ -119,10 +130,10 @@ def attention(
     """Multi-head attention of `x` (rows, width): each token attends to itself and the earlier tokens of its
     sequence. Appends the rows' keys and values to their caches.
     """
-    c, a = layer.config, layer.spec.attention
+    a = layer.spec.attention
     q, attended = _queries(ops, x, layer, angles)
-    if c.query_temperature:
-        q *= _query_temperatures(c.query_temperature, rows)
+    if a.temperature:
+        q *= _query_temperatures(a.temperature, rows)
     own = a.source == layer.index
     if own:
         k, v = _keys_and_values(ops, x, layer, angles)
@@ -141,10 +152,11 @@ def _queries(ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None) -> tu
     if it fits. On a device that may never be computed.
     """
     a = layer.spec.attention
-    q = _normalize(ops, _multiply(ops, x, layer, "q"), layer, "q")
-    if angles and a.value_dim == a.key_dim and isinstance(q, np.ndarray):
-        return _rotate(ops, q, angles), q
-    return _rotate(ops, q, angles), np.empty_like(q, shape=(len(x), a.heads, a.value_dim))
+    q = _multiply(ops, x, layer, "q").reshape(len(x), a.heads, a.key_dim)
+    placed = _place(ops, q, layer, "q", angles)
+    if placed is not q and a.value_dim == a.key_dim and isinstance(q, np.ndarray):
+        return placed, q
+    return placed, np.empty_like(q, shape=(len(x), a.heads, a.value_dim))
 
 
 def _keys_and_values(
@@ -157,7 +169,8 @@ def _keys_and_values(
     values = values.reshape(len(x), -1, a.value_dim)
     if c.value_norm:
         values = ops.rms_norm(values, layer["attention.v_norm"], c.norm_eps)
-    return _rotate(ops, _normalize(ops, keys, layer, "k"), angles), values
+    keys = keys.reshape(len(x), a.kv_heads, a.key_dim)
+    return _place(ops, keys, layer, "k", angles), values
 
 
 def _multiply(ops: Any, x: np.ndarray, layer: Layer, part: str) -> np.ndarray:
@@ -165,14 +178,21 @@ def _multiply(ops: Any, x: np.ndarray, layer: Layer, part: str) -> np.ndarray:
     return ops.linear(x, layer[f"attention.{part}"], layer.get(f"attention.{part}_bias"))
 
 
-def _normalize(ops: Any, found: np.ndarray, layer: Layer, part: str) -> np.ndarray:
-    """Queries or keys (rows, heads, head_dim), normalized if the model does so. `part` is "q" or "k"."""
-    c, by_head = layer.config, (len(found), -1, layer.spec.attention.key_dim)
-    if c.qk_norm == "head":
-        found = found.reshape(by_head)
-    if c.qk_norm:
-        found = ops.rms_norm(found, layer[f"attention.{part}_norm"], c.norm_eps)
-    return found.reshape(by_head)
+def _place(ops: Any, found: np.ndarray, layer: Layer, part: str, angles: Angles | None) -> np.ndarray:
+    """Queries or keys (rows, heads, head_dim), normalized and rotated as the model does. `part` is "q" or
+    "k".
+    """
+    if layer.config.late_qk_norm:
+        return _normalize_part(ops, _rotate(ops, found, angles), layer, part)
+    return _rotate(ops, _normalize_part(ops, found, layer, part), angles)
+
+
+def _normalize_part(ops: Any, found: np.ndarray, layer: Layer, part: str) -> np.ndarray:
+    c, shape = layer.config, found.shape
+    if (weight := layer.get(f"attention.{part}_norm")) is None:
+        return found
+    flat = found.reshape(len(found), -1) if c.qk_norm == "row" else found
+    return ops.rms_norm(flat, weight, c.norm_eps).reshape(shape)
 
 
 def _rotate(ops: Any, x: np.ndarray, angles: Angles | None) -> np.ndarray:
@@ -182,17 +202,42 @@ def _rotate(ops: Any, x: np.ndarray, angles: Angles | None) -> np.ndarray:
 def _query_temperatures(of: QueryTemperature, rows: Sequence[Rows]) -> np.ndarray:
     """The factor (rows, 1, 1), float32, on each row's queries. It depends on the position in the sequence."""
     at = np.concatenate([part.cache.length + np.arange(part.stop - part.start) for part in rows])
-    return (1 + of.scale * np.log1p(at // of.length)).astype(np.float32)[:, None, None]
+    return (1 + of.scale * np.log1p((at + of.offset) // of.length)).astype(np.float32)[:, None, None]
 
 
 def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray) -> None:
     """Attend from `q` (heads, tokens, head_dim), the last tokens, to the cache. `out` has the shape of q."""
-    c, a, length = layer.config, layer.spec.attention, cache.length + q.shape[1]
-    options: dict[str, Any] = {
-        "scale": c.attention_scale,
-        "softcap": c.attention_softcap,
-        "window": a.window,
-    }
+    window, start = layer.spec.attention.window, cache.length
+    stop = start + q.shape[1]
+    if not (layer.config.chunked and window):
+        return _attend_to(ops, q, layer, cache, out, stop, window)
+    for first, last, seen in _chunk_parts(start, stop, window):
+        some = slice(first - start, last - start)
+        _attend_to(ops, q[:, some], layer, cache, out[:, some], last, seen)
+
+
+def _chunk_parts(start: int, stop: int, wide: int) -> Iterator[tuple[int, int, int | None]]:
+    """Tokens [start, stop) in parts: the first, the end, and the window that shows them their chunk. Those of
+    the first chunk see all tokens before them. A later one needs a window of its own.
+    """
+    if start < wide:
+        yield start, min(stop, wide), None
+    for at in range(max(start, wide), stop):
+        yield at, at + 1, at % wide + 1
+
+
+def _attend_to(
+    ops: Any,
+    q: np.ndarray,
+    layer: Layer,
+    cache: Cache,
+    out: np.ndarray,
+    length: int,
+    window: int | None,
+) -> None:
+    """`_attend` from the last of `length` tokens."""
+    c, a = layer.config, layer.spec.attention
+    options: dict[str, Any] = {"scale": c.attention_scale, "softcap": c.attention_softcap, "window": window}
     if c.sinks:
         options["sinks"] = layer["attention.sinks"]
     attend, kept = ops.extension("cached_attention"), cache.layer(a.source).both
@@ -210,14 +255,28 @@ def unpacks_cache(ops: Any, dtype: str) -> bool:
 
 def feed_forward(ops: Any, x: np.ndarray, layer: Layer, part: str = "feed_forward") -> np.ndarray:
     """The layer's feed-forward, or its shared expert if `part` is "shared_expert"."""
-    names = ("gate", "up", "down")
-    return gated_mlp(ops, x, layer.config, {name: layer[f"{part}.{name}"] for name in names})
+    parts = (f"{name}{kind}" for name in ("gate", "up", "down") for kind in ("", "_bias"))
+    weights = {name: found for name in parts if (found := layer.get(f"{part}.{name}")) is not None}
+    return mlp(ops, x, layer.config, weights)
 
 
-def gated_mlp(ops: Any, x: np.ndarray, c: ModelConfig, weights: Mapping[str, Stored]) -> np.ndarray:
-    """down(act(gate(x)) * up(x)), each matrix with its bias if it has one."""
-    gate, up = (ops.linear(x, weights[name], weights.get(f"{name}_bias")) for name in ("gate", "up"))
-    return ops.linear(_activate(ops, gate, up, c), weights["down"], weights.get("down_bias"))
+def mlp(ops: Any, x: np.ndarray, c: ModelConfig, weights: Mapping[str, Stored]) -> np.ndarray:
+    """down(act(gate(x)) * up(x)), or down(act(up(x))) if there is no gate, each matrix with its bias if it
+    has one.
+    """
+
+    def multiply(x: np.ndarray, name: str) -> np.ndarray:
+        return ops.linear(x, weights[name], weights.get(f"{name}_bias"))
+
+    if "gate" in weights:
+        activated = _activate(ops, multiply(x, "gate"), multiply(x, "up"), c)
+    else:
+        activated = _activate_alone(ops, multiply(x, "up"), c)
+    return multiply(activated, "down")
+
+
+def _activate_alone(ops: Any, x: np.ndarray, c: ModelConfig) -> np.ndarray:
+    return ops.silu(x) if c.activation == "silu" else ops.gelu(x, _GELU[c.activation])
 
 
 def _activate(ops: Any, gate: np.ndarray, up: np.ndarray, c: ModelConfig) -> np.ndarray:
@@ -258,8 +317,9 @@ def mix_experts(ops: Any, x: np.ndarray, layer: Layer, of_router: np.ndarray | N
     layer.experts.expect(layer.index, used)
     for number in used:
         tokens, place = np.nonzero(chosen == number)
-        result = gated_mlp(experts, x[tokens], c, layer.experts[number])
-        total[tokens] += weights[tokens, place][:, None] * result
+        share, some = weights[tokens, place][:, None], x[tokens]
+        result = mlp(experts, some * share if c.scales_input else some, c, layer.experts[number])
+        total[tokens] += result if c.scales_input else share * result
     return total
 
 
@@ -296,7 +356,8 @@ def _route(ops: Any, x: np.ndarray, layer: Layer) -> tuple[np.ndarray, np.ndarra
     c = layer.config
     logits = ops.linear(x, layer["experts.router"], layer.get("experts.router_bias"))
     scores = _sigmoid(logits) if c.expert_scores == "sigmoid" else ops.softmax(logits)
-    chosen = np.argsort(-_preferences(scores, layer), axis=-1, kind="stable")[:, : c.experts_used]
+    preferences = logits if c.scales_input else _preferences(scores, layer)  # sigmoids may be equal
+    chosen = np.argsort(-preferences, axis=-1, kind="stable")[:, : c.experts_used]
     weights = np.take_along_axis(scores, chosen, axis=-1)
     if c.normalize_experts:
         weights /= weights.sum(axis=-1, keepdims=True)

@@ -163,7 +163,8 @@ def _published(weights: WeightFile) -> Iterator[str]:
 
 def _windows(c: ModelConfig) -> str:
     windowed = [window for window in c.windows if window]
-    return f"; a window of {max(windowed)} tokens in {len(windowed)} layers" if windowed else ""
+    kind = "chunks" if c.chunked else "a window"
+    return f"; {kind} of {max(windowed)} tokens in {len(windowed)} layers" if windowed else ""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from airllm.engine.decoder import Angles, Rows, decoder_layers
+from airllm.engine.decoder import Angles, Rows, decoder_layers, normalize
 from airllm.engine.fallback import go_on
 from airllm.engine.native_decode import BoundStep
 from airllm.engine.opened_model import OpenedModel
@@ -302,7 +302,7 @@ class Model(OpenedModel):
         c = self.config
         if isinstance(hidden, np.ndarray):
             ops = self._ops_for(kernels or self.kernels_of(1))
-            logits = self._output_of(ops, ops.rms_norm(hidden, self.output_norm, c.norm_eps))
+            logits = self._output_of(ops, normalize(ops, hidden, self.output_norm, c))
         else:
             assert self.on_device
             logits = self.on_device.logits(hidden)

@@ -6,7 +6,6 @@ all layers, instead of one start for each op. `FusedStep.run` goes from tokens t
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -80,7 +79,8 @@ class FusedStep:
             self.why_not = self.why_not or "the backend has no call for a whole step"
             return
         try:
-            self._plan = plan(layers.prepared, embedding, output_norm, output, **end_arguments(ops, config))
+            of_ends = end_arguments(ops, config)
+            self._plan = plan(layers.prepared, embedding, output_norm.reshape(-1), output, **of_ends)
         except NotImplementedError as error:
             self.why_not = str(error)
 
@@ -193,7 +193,7 @@ def _prepare(ops: Any, kind: str, layer: Layer, at: Mapping[int, tuple[int, int]
         raise NotImplementedError(f"native layers do not support {widths}")
     part, place = at[a.source]
     return ops.extension(kind)(
-        {**layer.weights, **_expert_biases(layer)},
+        _flat(layer.weights) | _expert_biases(layer),
         heads=a.heads,
         kv_heads=a.kv_heads,
         head_dim=a.key_dim,
@@ -209,21 +209,37 @@ def _prepare(ops: Any, kind: str, layer: Layer, at: Mapping[int, tuple[int, int]
     )
 
 
+def _flat(weights: Mapping[str, Stored]) -> dict[str, Stored]:
+    """The weights, those of norms with their biases after them."""
+    return {
+        name: np.reshape(each, -1) if name.endswith("norm") and isinstance(each, np.ndarray) else each
+        for name, each in weights.items()
+    }
+
+
 def end_arguments(ops: Any, config: ModelConfig) -> dict[str, Any]:
-    """The arguments of a native step that concern the embedding, the output norm and the output."""
-    return {"norm_eps": config.norm_eps, **_native_arguments(ops, config, "ends")}
+    """The arguments of a native step that concern the embedding, the output norm and the output. The norm is
+    of the kind of the layers'; those that support only RMS norms do not ask for it.
+    """
+    kind = {"norm": config.norm, "norm_bias": config.norm_bias} if config.norm else {}
+    return {"norm_eps": config.norm_eps, **kind, **_native_arguments(ops, config, "ends")}
 
 
 # Trait -> the argument of that name for a native layer or step that supports it. For a tuple, it is the item
 # of the layer. Native code reads all other traits from the weights or the angles.
 _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
     "activation": lambda c, layer: c.activation,
+    "gated": lambda c, layer: c.gated,
+    "late_qk_norm": lambda c, layer: c.late_qk_norm,
+    "norm": lambda c, layer: c.norm,
+    "norm_bias": lambda c, layer: c.norm_bias,
+    "parallel": lambda c, layer: c.parallel,
     "attention_softcap": lambda c, layer: c.attention_softcap,
     "experts_used": lambda c, layer: c.experts_used,
     "normalize_experts": lambda c, layer: c.normalize_experts,
     "pre_norms": lambda c, layer: c.pre_norms,
     "qk_norm": lambda c, layer: c.qk_norm,
-    "query_temperature": lambda c, layer: c.query_temperature and dataclasses.astuple(c.query_temperature),
+    "query_temperature": lambda c, layer: _temperature(c),
     "expert_scores": lambda c, layer: c.expert_scores,
     "expert_scale": lambda c, layer: c.expert_scale,
     "swiglu_alpha": lambda c, layer: c.swiglu_alpha,
@@ -234,6 +250,10 @@ _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
     "logit_scale": lambda c, layer: c.logit_scale,
     "logit_softcap": lambda c, layer: c.logit_softcap,
 }
+
+
+def _temperature(c: ModelConfig) -> tuple[float, int] | None:
+    return (c.query_temperature.scale, c.query_temperature.length) if c.query_temperature else None
 
 
 def _native_arguments(ops: Any, config: ModelConfig, part: str, layer: int = 0) -> dict[str, Any]:

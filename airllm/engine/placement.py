@@ -16,7 +16,7 @@ import numpy as np
 
 from airllm.architectures.model_config import ModelConfig
 from airllm.backends.api.kernel_backend import KernelBackend
-from airllm.engine.decoder import Angles, Rows, decoder_layers
+from airllm.engine.decoder import Angles, Rows, decoder_layers, normalize
 from airllm.engine.placed_layers import place_layers
 from airllm.files.weight_file import Stored
 from airllm.memory.budget import MemoryBudgetError
@@ -126,7 +126,7 @@ class OnDevice:
     def logits(self, hidden: Any) -> np.ndarray:
         """Logits (rows, vocabulary) of hidden states, in host memory."""
         with self._faults():
-            normed = self.ops.rms_norm(hidden, self._norm, self._config.norm_eps)
+            normed = normalize(self.ops, hidden, self._norm, self._config)
             return self.ops.linear(normed, self._output).numpy()
 
     def _move_angles(self, angles: Angles) -> Angles:
@@ -154,7 +154,7 @@ class OnDevice:
         return (self.plan.limit or 0) - self.plan.nbytes + self.plan.caches
 
 
-_ON_HOST = {"layer_input", "layer_scale"}  # traits of layers that stay in host memory
+_ON_HOST = {"layer_input", "layer_scale", "scales_input"}  # traits of layers that stay in host memory
 
 
 def why_not_on_device(

@@ -106,6 +106,11 @@ def open_layer(tensors: NamedTensors, index: int) -> Layer:
         if re.match(r"experts\.\d", name):
             continue
         weights |= dict(split_stored(config, index, name, check_tensor(tensors, before + name, shapes[name])))
+    _join_biases_of_norms(weights)
+    attention = config.layer(index).mixer
+    if config.qk_norm == "rotated" and isinstance(attention, Attention) and attention.rope:
+        ones = np.ones(attention.key_dim, np.float32)
+        weights |= {"attention.q_norm": ones, "attention.k_norm": ones}
     if config.value_norm:
         weights["attention.v_norm"] = np.ones(config.layer(index).attention.value_dim, np.float32)
     return Layer(config, index, weights, _open_experts(tensors, index) if config.is_moe(index) else None)
@@ -119,9 +124,20 @@ def _open_experts(tensors: NamedTensors, index: int) -> Experts:
     return experts
 
 
+def _join_biases_of_norms(weights: dict[str, Stored]) -> None:
+    """Put each norm's bias into a second row of its weights."""
+    for bias in [name for name in weights if name.endswith("norm_bias")]:
+        name = bias.removesuffix("_bias")
+        weights[name] = np.stack([_vector(weights[name]), _vector(weights.pop(bias))])
+
+
 def open_norm(tensors: NamedTensors, name: str) -> np.ndarray:
-    """A norm's weights, float32, with the offset that the file left off."""
-    return _norm_weight(tensors.config, check_tensor(tensors, name, (tensors.config.width,)))
+    """A norm's weights (width), float32, with the offset that the file left off; (2, width) with a bias."""
+    c, shape = tensors.config, (tensors.config.width,)
+    weights = _norm_weight(c, check_tensor(tensors, name, shape))
+    if not c.norm_bias:
+        return weights
+    return np.stack([weights, _vector(check_tensor(tensors, f"{name}_bias", shape))])
 
 
 def open_table(tensors: NamedTensors, name: str) -> Stored:
@@ -141,6 +157,10 @@ def _shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
         "feed_forward.up": (wide, c.width),
         "feed_forward.gate_up": (2 * wide, c.width),
         "feed_forward.down": (c.width, wide),
+        "feed_forward.norm_bias": (c.width,),
+        "feed_forward.gate_bias": (wide,),
+        "feed_forward.up_bias": (wide,),
+        "feed_forward.down_bias": (c.width,),
         "feed_forward.post_norm": (c.width,),
         "feed_forward.dense_norm": (c.width,),
         "experts.norm": (c.width,),
@@ -165,6 +185,7 @@ def _attention_shapes(c: ModelConfig, a: Attention) -> dict[str, tuple[int, ...]
     q, k, v = (a.widths[part] for part in "qkv")
     return {
         "attention.norm": (c.width,),
+        "attention.norm_bias": (c.width,),
         "attention.q": (q, c.width),
         "attention.k": (k, c.width),
         "attention.v": (v, c.width),
@@ -215,6 +236,8 @@ def check_tensor(tensors: NamedTensors, name: str, shape: tuple[int, ...]) -> St
     stored, place = tensors.tensor(name), f"tensor {tensors.file_name(name)}"
     if stored.shape == shape[1:] and shape[0] == 1 and isinstance(stored, np.ndarray):
         stored = stored[None]  # GGUF files store a matrix of one row as a vector
+    if stored.shape == (1, *shape) and len(shape) == 1 and isinstance(stored, np.ndarray):
+        stored = stored[0]  # the selection bias of ERNIE is a row
     if stored.shape != shape:
         expected = f"{shape}, as the model's configuration says"
         raise ModelFileError(tensors.weights.path, place, f"has shape {stored.shape}", expected)

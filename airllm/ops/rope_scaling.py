@@ -35,7 +35,7 @@ def _llama3(plain: np.ndarray, theta: float, scaling: dict[str, Any]) -> tuple[n
     """Llama 3.1: short wavelengths are unchanged, long ones stretched, those between interpolated."""
     turns = scaling["original_max_position_embeddings"] * plain / (2 * math.pi)
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    kept = np.clip((turns - low) / (high - low), 0, 1)
+    kept = np.clip((turns - low) / max(high - low, 1e-30), 0, 1)  # Llama 4 has equal ones: nothing between
     return plain * (kept + (1 - kept) / scaling["factor"]), 1.0
 
 

@@ -78,13 +78,16 @@ class AnswerFormat:
         self._grammars = grammars or Grammars(tokenizer)
         self._thoughts = tags_of(template.source)
         self._in_channels = uses_harmony(template.source, tokenizer.vocabulary)
-        self._known = format_of(template.source) if template.takes_tools else None
+        self._shown = format_of(template.source)
+        self._known = self._shown if template.takes_tools else None
         self._xml = xml_format_of(template.source) if template.takes_tools else None
 
     @property
     def tool_format(self) -> ToolFormat:
-        """The form of tool calls: the template's, or one that the prompt describes."""
-        return self._known or HERMES
+        """The form of tool calls: the template's, or one that the prompt describes. A template may render
+        calls without telling a model of its tools (DeepSeek).
+        """
+        return self._shown or HERMES
 
     def plan(
         self,
@@ -122,7 +125,9 @@ class AnswerFormat:
         constraint = None if form.is_free else self._compile(form, control)
         schemas = {tool.name: tool.parameters for tool in known}
         new_reader = partial(self._new_reader, form, schemas)
-        return AnswerPlan(prompt, constraint, frozenset(control.values()), new_reader)
+        hidden = form.format.around_text if form.format else ()
+        shown = frozenset(token for marker, token in control.items() if marker not in hidden)
+        return AnswerPlan(prompt, constraint, shown, new_reader)
 
     def _as_xml(self, tools: Sequence[Tool]) -> dict[str, list[Argument]] | None:
         """The arguments of each tool, if the template writes XML and a grammar of it enforces all of them."""
@@ -175,9 +180,10 @@ def _has_calls(messages: Messages) -> bool:
 def _markers(form: AnswerForm) -> list[str]:
     """The texts whose control tokens belong to the answer."""
     format, thoughts = form.format, form.thoughts
-    calls = (
-        [format.first, format.middle, format.between or "", format.last, *format.control] if format else []
-    )
+    calls: list[str] = []
+    if format:
+        calls = [format.first, format.middle, format.between or "", format.last]
+        calls += [*format.control, *format.around_text]
     return [*calls, *([thoughts.begin, thoughts.end] if thoughts else [])]
 
 

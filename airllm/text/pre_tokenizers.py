@@ -63,7 +63,8 @@ _BY_NAMES = {
     "llama-bpe llama3 llama-v3 lfm2 falcon3 falcon-h1 pixtral midm-2.0": PreTokenizer(
         (_gpt4(r"\p{N}{1,3}"),), whole_pieces=True, add_bos=True
     ),
-    "dbrx smaug-bpe glm4 chatglm-bpe": PreTokenizer((_gpt4(r"\p{N}{1,3}"),)),
+    "dbrx smaug-bpe chatglm-bpe": PreTokenizer((_gpt4(r"\p{N}{1,3}"),)),
+    "glm4 glm5": PreTokenizer((_gpt4(r"\p{N}{1,3}"),), whole_pieces=True),
     "qwen2 deepseek-r1-qwen hunyuan megrez stablelm2 solar-open grok-2 kormo": PreTokenizer(
         (_gpt4(r"\p{N}"),)
     ),

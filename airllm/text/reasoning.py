@@ -15,7 +15,11 @@ class ReasoningTags:
     end: str
 
 
-_KNOWN = (ReasoningTags("<think>", "</think>"), ReasoningTags("[THINK]", "[/THINK]"))
+_KNOWN = (
+    ReasoningTags("<think>", "</think>"),
+    ReasoningTags("[THINK]", "[/THINK]"),
+    ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
+)
 
 
 def tags_of(template: str) -> ReasoningTags | None:

@@ -206,6 +206,11 @@ class _Keys:
             raise self.error(f"{name}_token_id", f"has value {value}", f"0 to {count - 1}")
         return value
 
+    def stops(self, count: int) -> list[int]:
+        """The token that ends a message with calls, if the file names it (GLM)."""
+        end = self.token("eom", count)
+        return [] if end is None else [end]
+
     def vocabulary(self, letters: bool) -> Vocabulary:
         texts = self.texts("tokens")
         kinds = self.numbers("token_type", len(texts))
@@ -234,6 +239,7 @@ def _byte_pairs(keys: _Keys) -> Tokenizer:
         bos_id=keys.token("bos", len(vocabulary)),
         eos_id=keys.token("eos", len(vocabulary)),
         eot_id=keys.token("eot", len(vocabulary)),
+        stop_ids=keys.stops(len(vocabulary)),
         add_bos=keys.get("add_bos_token", bool, before.add_bos),
     )
 
@@ -272,6 +278,7 @@ def _sentence_pieces(keys: _Keys) -> Tokenizer:
         bos_id=keys.token("bos", count, 1),
         eos_id=keys.token("eos", count, 2),
         eot_id=keys.token("eot", count),
+        stop_ids=keys.stops(count),
         add_bos=keys.get("add_bos_token", bool, True),
         space_prefix=prefix,
     )

@@ -22,8 +22,9 @@ SPACE = "\u2581"  # SentencePiece's character for a space
 
 # Texts of tokens that end a turn or a text. A file names only one or two of its own.
 ENDS = (
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>",
-    "<EOT>", "<|eom_id|>", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>",
+    "<|eot_id|>", "<|eot|>", "<|eom|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
+    "<|end_of_text|>", "<EOT>", "<|eom_id|>", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>", "<|calls|>",
+    "<|flush|>",
     "<turn|>", "<|tool_response>", "<eos>", "[e~[", "[EOT]", "[EOS]", "<end_of_utterance>",
 )  # fmt: skip
 # With one of these pairs, <|end|> ends only a part of a turn, such as the thoughts before an answer.

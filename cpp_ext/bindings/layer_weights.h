@@ -36,6 +36,8 @@ struct LayerNumbers {
   float swiglu_alpha, swiglu_limit;
   std::string expert_scores;
   float expert_scale;
+  std::string norm;  // "layer", or "" for RMS norms
+  bool norm_bias, parallel, gated, late_qk_norm;
 };
 
 // Combinations of traits that no layer supports, though each trait is known: `trait` with the trait `with`,
@@ -53,6 +55,7 @@ using ExpertArrays = std::vector<std::array<py::object, 3>>;
 
 // A layer's weights and numbers, checked once; it keeps the arrays that its pointers refer to. `Weights` is
 // where a backend stores them: `op` begins its messages; size(), rows(), vector() and matrix() read an array;
+// a norm with a bias has it after its weights, in one vector;
 // kExperts and kSinks say whether its layers may have experts, and heads with sinks. The biases of an expert
 // are among the weights, as "experts.3.gate_bias".
 template <class Weights>
@@ -64,11 +67,11 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     refuse(experts, numbers);
     read(numbers);
     read_attention(numbers.pre_norms);
-    if (numbers.pre_norms)
-      layer_.feed_forward_norm = floats("feed_forward.norm", require("feed_forward.norm"), layer_.width);
-    layer_.feed_forward_post_norm = optional_floats("feed_forward.post_norm", layer_.width);
+    if (numbers.pre_norms && !numbers.parallel)
+      layer_.feed_forward_norm = floats("feed_forward.norm", require("feed_forward.norm"), norm_size());
+    layer_.feed_forward_post_norm = optional_floats("feed_forward.post_norm", norm_size());
     if (experts.empty())
-      read_feed_forward();
+      read_feed_forward(numbers.gated);
     else
       read_experts(experts, numbers);
     if (!unread_.empty()) not_implemented(op_, "weights have '" + unread_.begin()->first + "'");
@@ -109,6 +112,10 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     layer_.shares = n.shares;
     layer_.rotation = positive("rotation", n.rotation + 2) - 2;
     layer_.eps = n.norm_eps;
+    static const char* const norms[] = {"", "layer"};
+    layer_.norm = {n.norm_eps, choice(op_, "norm", py::str(n.norm).ptr(), norms) == 1, n.norm_bias};
+    layer_.parallel = n.parallel;
+    layer_.norms_last = n.late_qk_norm;
     layer_.scale = n.attention_scale;
     layer_.softcap = n.attention_softcap.value_or(0.f);
     static const char* const activations[] = {"silu", "gelu_tanh", "gelu", "swiglu_clamped"};
@@ -126,14 +133,16 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     }
   }
 
+  int64_t norm_size() const { return layer_.norm.bias ? 2 * layer_.width : layer_.width; }
+
   void read_attention(bool pre_norms) {
     const int64_t q = layer_.heads * layer_.head_dim, kv = layer_.kv_heads * layer_.head_dim;
     const char* const first = pre_norms ? "attention.norm" : "attention.post_norm";
     const py::object norm = require(first);
-    layer_.width = Weights::size(first, norm.ptr());
-    const float* const weights = floats(first, norm, layer_.width);
+    layer_.width = Weights::size(first, norm.ptr()) / (layer_.norm.bias ? 2 : 1);
+    const float* const weights = floats(first, norm, norm_size());
     layer_.attention_norm = pre_norms ? weights : nullptr;
-    layer_.attention_post_norm = pre_norms ? optional_floats("attention.post_norm", layer_.width) : weights;
+    layer_.attention_post_norm = pre_norms ? optional_floats("attention.post_norm", norm_size()) : weights;
     layer_.q = matrix("attention.q", q, layer_.width);
     if (!layer_.shares) {
       layer_.k = matrix("attention.k", kv, layer_.width);
@@ -145,11 +154,14 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     layer_.k_norm = optional_floats("attention.k_norm", layer_.norms_whole_rows ? kv : layer_.head_dim);
   }
 
-  void read_feed_forward() {
-    const py::object gate = require("feed_forward.gate");
-    layer_.feed_forward = Weights::rows("feed_forward.gate", gate.ptr());
-    layer_.gate = matrix("feed_forward.gate", gate, layer_.feed_forward, layer_.width);
-    layer_.up = matrix("feed_forward.up", layer_.feed_forward, layer_.width);
+  void read_feed_forward(bool gated) {
+    const char* const first = gated ? "feed_forward.gate" : "feed_forward.up";
+    const py::object weights = require(first);
+    layer_.feed_forward = Weights::rows(first, weights.ptr());
+    (gated ? layer_.gate : layer_.up) = matrix(first, weights, layer_.feed_forward, layer_.width);
+    if (gated) layer_.up = matrix("feed_forward.up", layer_.feed_forward, layer_.width);
+    if (!gated && layer_.activation == cpu::kSwigluClamped)
+      not_implemented(op_, "a clamped feed-forward has a gate");
     layer_.down = matrix("feed_forward.down", layer_.width, layer_.feed_forward);
   }
 
@@ -277,7 +289,8 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
                        const ExpertArrays& experts, int64_t experts_used, bool normalize_experts,
                        float residual_scale, std::optional<std::pair<float, int64_t>> query_temperature,
                        bool pre_norms, const std::string& qk_norm, float swiglu_alpha, float swiglu_limit,
-                       const std::string& expert_scores, float expert_scale) {
+                       const std::string& expert_scores, float expert_scale, const std::string& norm,
+                       bool norm_bias, bool parallel, bool gated, bool late_qk_norm) {
              return new Layer(weights, experts,
                               {heads,
                                kv_heads,
@@ -301,7 +314,12 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
                                swiglu_alpha,
                                swiglu_limit,
                                expert_scores,
-                               expert_scale});
+                               expert_scale,
+                               norm,
+                               norm_bias,
+                               parallel,
+                               gated,
+                               late_qk_norm});
            }),
            py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
            py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
@@ -311,7 +329,8 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
            py::arg("normalize_experts") = false, py::arg("residual_scale") = 1.f,
            py::arg("query_temperature") = py::none(), py::arg("pre_norms") = true, py::arg("qk_norm") = "",
            py::arg("swiglu_alpha") = 1.702f, py::arg("swiglu_limit") = 7.f, py::arg("expert_scores") = "",
-           py::arg("expert_scale") = 1.f);
+           py::arg("expert_scale") = 1.f, py::arg("norm") = "", py::arg("norm_bias") = false,
+           py::arg("parallel") = false, py::arg("gated") = true, py::arg("late_qk_norm") = false);
 }
 
 }  // namespace arguments

@@ -75,7 +75,8 @@ def in_older_words(config: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "name",
     ("llama2", "llama3", "llama_linear", "qwen3", "gemma2", "gemma3", "phi3_long", "granite", "smollm3",
-     "smollm3_window", "olmo2", "qwen2_moe", "qwen2_moe_some", "seed_oss", "ministral3", "gemma"),
+     "smollm3_window", "olmo2", "qwen2_moe", "qwen2_moe_some", "seed_oss", "ministral3", "gemma", "cohere2",
+     "starcoder2", "hunyuan_dense", "ernie_moe", "llama4"),
 )  # fmt: skip
 def test_older_words(tmp_path, name):
     assert far(copy_of(name, tmp_path, in_older_words), name) < EXACT
@@ -89,6 +90,21 @@ def test_phi3_had_other_words_for_longrope(tmp_path, word):
 
     path = copy_of("phi3_long", tmp_path, change)
     assert far(path, "phi3_long") < EXACT and far(path, "phi3_long", 1) < EXACT
+
+
+def test_hunyuan_repeats_numbers_for_each_layer(tmp_path):
+    repeated = {"moe_topk": [2, 2], "num_shared_expert": [1, 1], "moe_intermediate_size": [32, 32]}
+    path = copy_of("hunyuan_moe", tmp_path, lambda config: config | repeated)
+    assert far(path, "hunyuan_moe") < EXACT
+    for wrong in ([2, 3], [], [2, True]):
+        path = copy_of("hunyuan_moe", tmp_path / str(wrong), lambda c, w=wrong: c | {"moe_topk": w})
+        raises(path, r"config.json: key moe_topk has items \[.*, expected a whole number, or the same")
+
+
+def test_llama4_leaves_layers_out_and_counts_its_tuning(tmp_path):
+    """Its first files have an empty list of layers, and a number as the flag."""
+    older = {"no_rope_layers": [], "attn_temperature_tuning": 4, "moe_layers": None, "layer_types": None}
+    assert far(copy_of("llama4", tmp_path, lambda config: config | older), "llama4") < EXACT
 
 
 def test_smollm3_says_no_layers_without_rope(tmp_path):
@@ -165,12 +181,12 @@ def raises(path: Path, message: str) -> None:
 
 def test_an_architecture_that_is_not_known(tmp_path):
     path = copy_of("llama2", tmp_path, lambda config: {**config, "model_type": "mamba"})
-    raises(path, "config.json: key model_type has value 'mamba', expected one of gemma, gemma2, gemma3")
+    raises(path, "config.json: key model_type has value 'mamba', expected one of cohere2, ")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(tiny_gguf._ARCHITECTURES, "llama", "mamba")
         patch.setattr(tiny_gguf, "gguf_name", lambda config, name: name)
         path = tiny_gguf.write_gguf("llama2", tmp_path / "mamba.gguf")
-    raises(path, "key general.architecture has value 'mamba', expected one of gemma, gemma2, gemma3")
+    raises(path, "key general.architecture has value 'mamba', expected one of cohere2, ")
 
 
 LAYER = "model.layers.1."

@@ -19,7 +19,8 @@ TEXTS = texts()
 backend = device_models.backend
 
 
-THERE = [name for name in FOLDERS if "gemma4" not in name]  # those whose layers can be on a device
+# Those whose layers can be on a device.
+THERE = [name for name in FOLDERS if not name.startswith(("gemma4", "llama4"))]
 
 
 @pytest.mark.parametrize("name", THERE)

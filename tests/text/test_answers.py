@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,12 +15,22 @@ from airllm.text.chat_template import ChatTemplate, ChatTemplateError
 from airllm.text.grammar import GrammarError, Grammars
 from airllm.text.reasoning import ReasoningReader, ReasoningTags
 from airllm.text.tokenizer import folder_tokenizer
-from airllm.text.tools.formats import HERMES, LLAMA, MISTRAL_ARGS, MISTRAL_LIST, format_of
+from airllm.text.tools.formats import (
+    COHERE,
+    DEEPSEEK,
+    DEEPSEEK_FENCED,
+    HERMES,
+    KIMI,
+    LLAMA,
+    MISTRAL_ARGS,
+    MISTRAL_LIST,
+    format_of,
+)
 from airllm.text.tools.reader import ToolCallReader
 from tests.support import speaking_model
 from tests.support.random_texts import allowed, generate
 
-FORMATS = (HERMES, MISTRAL_LIST, MISTRAL_ARGS, LLAMA)
+FORMATS = (HERMES, MISTRAL_LIST, MISTRAL_ARGS, LLAMA, DEEPSEEK, DEEPSEEK_FENCED, KIMI, COHERE)
 THINK = ReasoningTags("<think>", "</think>")
 ARGUMENTS = ('{"city": "Rome"}', "{}", '{"a": {"b": "}\\"]{"}, "c": "\\\\"}', '{"x": "</tool_call>"}')
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 6}}, "required": ["city"],
@@ -32,6 +43,10 @@ TEMPLATES = {
     HERMES: "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}" + TURNS,
     MISTRAL_LIST: "{% if tools %}{{ tools | tojson }}[TOOL_CALLS]{% endif %}" + TURNS,
     MISTRAL_ARGS: "{% if tools %}{{ tools | tojson }}[TOOL_CALLS]x[ARGS]{% endif %}" + TURNS,
+    DEEPSEEK: "{% if tools %}{{ tools | tojson }}<｜tool▁calls▁begin｜>{% endif %}" + TURNS,
+    DEEPSEEK_FENCED: "{% if tools %}{{ tools | tojson }}<｜tool▁calls▁begin｜>```json{% endif %}" + TURNS,
+    KIMI: "{% if tools %}{{ tools | tojson }}<|tool_calls_section_begin|>{% endif %}" + TURNS,
+    COHERE: "{% if tools %}{{ tools | tojson }}<|START_ACTION|>{% endif %}" + TURNS,
     LLAMA: '{% if tools %}{{ tools | tojson }}{"name": x, "parameters": y}<|eot_id|>{% endif %}' + TURNS,
 }
 
@@ -78,6 +93,27 @@ def test_calls_that_a_format_writes_are_read(format):
         (MISTRAL_ARGS, '[TOOL_CALLS]f[CALL_ID]abc123def[ARGS]{"a":1}'),
         (LLAMA, '<|python_tag|>{"name": "f", "parameters": {"a":1}}'),
         (LLAMA, '\n{"name": "f", "arguments": {"a":1}}'),
+        (COHERE, '<|START_ACTION|>[{"tool_name":"f","parameters":{"a":1}}]<|END_ACTION|>'),
+        (
+            COHERE,
+            '<|START_ACTION|>[\n    {"tool_call_id": "12", "tool_name": "f", "parameters": {"a":1}}\n]'
+            "<|END_ACTION|>",
+        ),
+        (
+            DEEPSEEK,
+            '<｜tool▁calls▁begin｜>\n<｜tool▁call▁begin｜>f<｜tool▁sep｜> {"a":1}<｜tool▁call▁end｜>\n'
+            "<｜tool▁calls▁end｜>",
+        ),
+        (
+            DEEPSEEK_FENCED,
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜> f\n```json\n"
+            '{"a":1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        ),
+        (
+            KIMI,
+            '<|tool_calls_section_begin|> <|tool_call_begin|> f:12 <|tool_call_argument_begin|>\n{"a":1}\n'
+            "<|tool_call_end|>\n<|tool_calls_section_end|>",
+        ),
     ),
 )
 def test_calls_in_other_hands(format, text):
@@ -111,7 +147,10 @@ FRAGMENTS = st.sampled_from([
     "<tool_call>", "\n", " ", "</tool_call>", '{"name": "f", "arguments": ', '{"name": "f", "parameters": ',
     "{", "}", '{"a": "x}"}', '"', "\\", "text", "[TOOL_CALLS]", "[", "]", ", ", "f[ARGS]",
     "<think>", "</think>", "<",
-    "<|python_tag|>", "x" * 300,
+    "<|python_tag|>", "x" * 300, "<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>f<｜tool▁sep｜>",
+    '<|START_ACTION|>[{"tool_name": "f", "parameters": ', "}]<|END_ACTION|>", "<|END_ACTION|>",
+    "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<|tool_calls_section_begin|>",
+    "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>", "<|tool_call_end|>",
 ])  # fmt: skip
 
 
@@ -154,8 +193,14 @@ def test_arguments_are_passed_on_as_they_come():
 
 def test_ids_differ_and_suit_their_templates():
     ids = {format.new_id() for format in FORMATS for _ in range(50)}
-    assert len(ids) == 200
+    assert len(ids) == 50 * len(FORMATS)
     assert all(len(MISTRAL_LIST.new_id()) == 9 and MISTRAL_LIST.new_id().isalnum() for _ in range(20))
+
+
+def test_calls_that_say_their_ids_keep_them():
+    reader = ToolCallReader(KIMI)
+    _, deltas = reader.read(KIMI.write([("f", "{}"), ("g-h", "{}")]), is_last=True)
+    assert [each.id for each in deltas if each.id] == ["functions.f:0", "functions.g-h:1"]
 
 
 # ------------------------------------------------------------------------------------------------ thoughts
@@ -208,7 +253,7 @@ def test_required_calls_are_valid(format, parallel, choice, answers, tokenizer):
     plan = found.plan(QUESTION, tools=TOOLS, tool_choice=choice, parallel_tool_calls=parallel)
     for seed in range(6):
         text, _, calls = read_in_pieces(
-            plan.new_reader(), [generate(plan.new_constraint, tokenizer, seed, 400)]
+            plan.new_reader(), [generate(plan.new_constraint, tokenizer, seed, 1600)]
         )
         assert calls and text == ""
         assert len(calls) == 1 or (parallel and format.between is not None)
@@ -283,6 +328,27 @@ def test_control_tokens_of_calls_are_shown_and_required(answers, grammars, token
     new = grammars.lark(f'start: "a" <[{begin}]> "b"')
     assert allowed(new, tokenizer, f"a{speaking_model.BEGIN}b", special=True) is None
     assert allowed(new, tokenizer, f"a{speaking_model.BEGIN}b") == 1  # spelled out, it is another text
+
+
+def test_tokens_around_a_text_may_come_and_are_not_shown(tmp_path):
+    pytest.importorskip("llguidance")
+    path = speaking_model.write(tmp_path / "model") / "tokenizer.json"
+    whole = tokenizers.Tokenizer.from_file(str(path))
+    markers = [*COHERE.around_text, "<|START_ACTION|>", "<|END_ACTION|>", "<|START_THINKING|>"]
+    whole.add_special_tokens([*markers, "<|END_THINKING|>"])
+    whole.save(str(path))
+    tokenizer = folder_tokenizer(path.parent)
+    template = TEMPLATES[COHERE] + "{# <|START_THINKING|> <|END_THINKING|> #}"
+    plan = AnswerFormat(tokenizer, ChatTemplate(template, Path("model"))).plan(QUESTION, tools=TOOLS)
+    call = COHERE.write([("now", "{}")])
+    thought = "<|START_THINKING|>hm<|END_THINKING|>"
+    for text in ("<|START_RESPONSE|>Hi<|END_RESPONSE|>", "Hi", call, thought + call, thought + "Hi"):
+        assert allowed(plan.new_constraint, tokenizer, text, special=True) is None, text
+    assert allowed(plan.new_constraint, tokenizer, "<|END_ACTION|>", special=True) == 0
+    hidden = {tokenizer.id_of(marker) for marker in COHERE.around_text}
+    assert None not in hidden and not hidden & plan.shown_tokens and len(plan.shown_tokens) == 4
+    found = read_in_pieces(plan.new_reader(), [thought + call])
+    assert found == ("", "hm", [("now", "{}")])
 
 
 @pytest.mark.parametrize("kind", ("json_object", "json_schema"))
@@ -398,4 +464,5 @@ def test_templates_show_the_form_of_calls():
     assert [format_of(template) for template in TEMPLATES.values()] == list(TEMPLATES)
     assert format_of("<tool_call>\n<function=x>\n<parameter=y>") is None
     assert format_of("<tool_call>x\n<arg_key>y</arg_key>") is None
+    assert format_of('{"name": x, "parameters": y}<|eot|>') is LLAMA  # of Llama 4
     assert format_of(TURNS) is None

@@ -4,8 +4,10 @@ import json
 import threading
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jinja2
 import numpy as np
@@ -21,6 +23,7 @@ from airllm.text.pre_tokenizers import PRE_TOKENIZERS
 from airllm.text.tokenizer import Tokenizer, gguf_tokenizer, open_tokenizer
 from airllm.text.vocabulary import Kind, Vocabulary
 from tests.support import tokenizer_files
+from tests.support.makers_patterns import DIGITS, PATTERNS
 
 HERE = Path("model.gguf")
 TEXTS = tokenizer_files.hard_texts()
@@ -82,8 +85,8 @@ def test_texts_are_cut_as_the_makers_do(name):
 
 
 def test_texts_tell_the_pre_tokenizers_apart():
-    """Those of the conversion of folders, so that no folder gets another's name."""
-    kinds = list(dict.fromkeys(PRE_TOKENIZERS.values()))
+    """Those of the conversion of folders, so that no folder gets another's name. A bos token is a key."""
+    kinds = list(dict.fromkeys(replace(kind, add_bos=False) for kind in PRE_TOKENIZERS.values()))
     found = [(kind.whole_pieces, *(str(cut(kind.build(), text)) for text in PROBES)) for kind in kinds]
     assert len(set(found)) == len(kinds)
 
@@ -124,6 +127,50 @@ def test_a_folder_of_each_family_gives_the_same_ids(name, behaviour, real_file, 
         assert tokenizer.decode(found[0], special=True) == text
 
 
+@pytest.mark.parametrize("name", (*PATTERNS, *DIGITS))
+def test_ids_equal_those_of_the_makers_pattern(name, real_file, tmp_path):
+    """By the package tokenizers, with SmolLM2's vocabulary: from a folder, and by the name in GGUF files."""
+    folder_like_smollm(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    whole = tokenizers.Tokenizer.from_file(str(path))
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=name in DIGITS)
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    first = digits if name in DIGITS else pre_tokenizers.Split(tokenizers.Regex(PATTERNS[name]), "isolated")
+    whole.pre_tokenizer = pre_tokenizers.Sequence([first, letters])
+    whole.save(str(path))
+    folder = open_tokenizer(tmp_path)
+    gguf = gguf_tokenizer(HERE, tokenizer_files.metadata("smollm") | {"tokenizer.ggml.pre": name})
+    for text in TEXTS:
+        expected = whole.encode(text, add_special_tokens=False).ids
+        assert folder.encode(text, add_bos=False) == gguf.encode(text, add_bos=False) == expected, text
+
+
+GLM: dict[str, Any] = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "glm4",
+    "tokenizer.ggml.tokens": ["a", "b", "ab", "<|endoftext|>", "<|user|>", "<|observation|>", "aa"],
+    "tokenizer.ggml.token_type": np.array([1, 1, 1, 3, 3, 3, 1], np.int32),
+    "tokenizer.ggml.merges": ["a a"],
+    "tokenizer.ggml.eos_token_id": 3,
+    "tokenizer.ggml.eot_token_id": 4,
+    "tokenizer.ggml.eom_token_id": 5,
+}
+
+
+@pytest.mark.parametrize(("name", "ids"), (("glm4", [2]), ("glm5", [2]), ("chatglm-bpe", [0, 1])))
+def test_glm_takes_pieces_that_are_tokens_whole(name, ids):
+    """As llama.cpp does, and not by its older name."""
+    assert gguf_tokenizer(HERE, GLM | {"tokenizer.ggml.pre": name}).encode("ab") == ids
+
+
+def test_the_token_that_ends_a_message_with_calls_ends_a_text():
+    assert gguf_tokenizer(HERE, GLM).stop_ids == {3, 4, 5}
+    without = {key: value for key, value in GLM.items() if "eom" not in key}
+    assert gguf_tokenizer(HERE, without).stop_ids == {3, 4}
+    with pytest.raises(ModelFileError, match="eom_token_id has value 7, expected 0 to 6"):
+        gguf_tokenizer(HERE, GLM | {"tokenizer.ggml.eom_token_id": 7})
+
+
 def ends_of(*texts: str) -> set[str]:
     """Those of a vocabulary with these control tokens that end a text."""
     vocabulary = Vocabulary(texts, [Kind.CONTROL] * len(texts), letters=True)
@@ -132,7 +179,8 @@ def ends_of(*texts: str) -> set[str]:
 
 @pytest.mark.parametrize("end", (
     "<|end|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<turn|>", "<|tool_response>", "<eos>",
-    "[e~[", "[EOT]", "[EOS]", "<end_of_utterance>", "<|im_end|>", "<|eot_id|>",
+    "[e~[", "[EOT]", "[EOS]", "<end_of_utterance>", "<|im_end|>", "<|eot_id|>", "<|eot|>",
+    "<|eom|>",
 ))  # fmt: skip
 def test_what_ends_a_text(end):
     assert ends_of("<|start|>", end, "<s>") == {end}

@@ -85,8 +85,8 @@ class Shard:
             known = {field.name: getattr(experts, field.name) for field in dataclasses.fields(Experts)}
             experts = ExpertsPart(**known | {"_found": {}}, part=self._expert)
         weights = {name: self._cut(layer.index, name, stored) for name, stored in layer.weights.items()}
-        if self.processes.rank and "attention.output_bias" in weights:
-            del weights["attention.output_bias"]  # only one process adds it
+        for name in ("attention.output_bias", "feed_forward.down_bias") if self.processes.rank else ():
+            weights.pop(name, None)  # only one process adds it
         return Layer(self.config, layer.index, weights, experts, self.processes.all_reduce)
 
     def output(self, table: Stored) -> Stored:
@@ -104,7 +104,7 @@ class Shard:
         part, _, rest = name.partition(".")
         if part == "attention":
             return self._of_attention(self.whole.sizes_of(layer), rest, stored)
-        if part == "feed_forward" and not rest.endswith("norm"):
+        if part == "feed_forward" and not rest.endswith(("norm", "down_bias")):
             return self._of_feed_forward(name, stored, self.config.sizes_of(layer).feed_forward)
         if part == "shared_expert" and rest != "router":
             return self._of_feed_forward(name, stored, self.config.shared_expert)

@@ -12,6 +12,7 @@ _JSON_HEAD = r'\s*\{\s*"name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:arguments|para
 _JSON_TAIL = r'(?:\s*,\s*"id"\s*:\s*"[^"]*")?\s*\}'
 _ALPHANUMERIC = string.ascii_letters + string.digits
 PYTHON_TAG = "<|python_tag|>"
+NUMBER = "{n}"
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,9 @@ class ToolFormat:
     calls, or nothing if there can be only one; and `last`. `trigger` begins calls in a text; without one,
     calls are the whole text. `head`, `next` and `tail` are the expressions of a reader: the first call up to
     its arguments, the following one, and what follows the last arguments; `end` is `tail` as plain text
-    without spaces. A model may write white space where these have some.
+    without spaces. A model may write white space where these have some. NUMBER in `call` or `middle` is the
+    number of the call. The group "id" of `head` and `next`, if any, is a call's id. `around_text`: control
+    tokens that a model may write around a text that is no call; they are not shown.
     """
 
     name: str
@@ -39,6 +42,7 @@ class ToolFormat:
     end: str
     control: tuple[str, ...] = ()  # texts that are control tokens in the vocabularies of these models
     short_ids: bool = False
+    around_text: tuple[str, ...] = ()
 
     def new_id(self) -> str:
         """An id for a call. Some templates accept only ids of nine letters and digits."""
@@ -48,7 +52,10 @@ class ToolFormat:
 
     def write(self, calls: list[tuple[str, str]]) -> str:
         """Calls, as names and arguments in JSON, as a model writes them."""
-        texts = [f"{self.call}{name}{self.middle}{arguments}{self.after}" for name, arguments in calls]
+        texts = [
+            f"{self.call}{name}{self.middle}".replace(NUMBER, str(number)) + arguments + self.after
+            for number, (name, arguments) in enumerate(calls)
+        ]
         return f"{self.first}{(self.between or '').join(texts)}{self.last}"
 
 
@@ -94,16 +101,78 @@ HARMONY = ToolFormat(
 )  # fmt: skip
 
 
+# DeepSeek V3 and R1 fence the arguments; V3.1 does not.
+_BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+_ALL_BEGIN, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_FENCED_HEAD = rf"\s*{_BEGIN}\s*function{_SEPARATOR}\s*(?P<name>[\w-]+)\s*```json\s*(?=\{{)"
+_PLAIN_HEAD = rf"\s*{_BEGIN}\s*(?P<name>[\w-]+){_SEPARATOR}\s*(?=\{{)"
+
+DEEPSEEK_FENCED = ToolFormat(
+    "deepseek-fenced", _ALL_BEGIN,
+    first=_ALL_BEGIN, call=f"{_BEGIN}function{_SEPARATOR}", middle="\n```json\n", after=f"\n```{_END}",
+    between="\n", last=_ALL_END,
+    head=re.compile(_ALL_BEGIN + _FENCED_HEAD), next=re.compile(rf"\s*```\s*{_END}{_FENCED_HEAD}"),
+    tail=re.compile(rf"\s*```\s*{_END}\s*{_ALL_END}"), end=f"```{_END}{_ALL_END}",
+    control=(_BEGIN, _SEPARATOR, _END),
+)  # fmt: skip
+
+DEEPSEEK = ToolFormat(
+    "deepseek", _ALL_BEGIN,
+    first=_ALL_BEGIN, call=_BEGIN, middle=_SEPARATOR, after=_END, between="", last=_ALL_END,
+    head=re.compile(_ALL_BEGIN + _PLAIN_HEAD), next=re.compile(rf"\s*{_END}{_PLAIN_HEAD}"),
+    tail=re.compile(rf"\s*{_END}\s*{_ALL_END}"), end=f"{_END}{_ALL_END}", control=(_BEGIN, _END),
+)  # fmt: skip
+
+# The numbers of Kimi K2 count the calls of a conversation; its ids are names and numbers.
+_KIMI_HEAD = (
+    r"\s*<\|tool_call_begin\|>\s*(?P<id>(?:functions\.)?(?P<name>[\w-]+):\d+)\s*"
+    r"<\|tool_call_argument_begin\|>\s*(?=\{)"
+)
+_KIMI_END = r"\s*<\|tool_call_end\|>"
+
+KIMI = ToolFormat(
+    "kimi", "<|tool_calls_section_begin|>",
+    first="<|tool_calls_section_begin|>", call="<|tool_call_begin|>functions.",
+    middle=f":{NUMBER}<|tool_call_argument_begin|>", after="<|tool_call_end|>", between="",
+    last="<|tool_calls_section_end|>",
+    head=re.compile(r"<\|tool_calls_section_begin\|>" + _KIMI_HEAD), next=re.compile(_KIMI_END + _KIMI_HEAD),
+    tail=re.compile(_KIMI_END + r"\s*<\|tool_calls_section_end\|>"),
+    end="<|tool_call_end|><|tool_calls_section_end|>", control=("<|tool_call_begin|>", "<|tool_call_end|>"),
+)  # fmt: skip
+
+
+_COHERE_HEAD = (
+    r'\s*\{\s*(?:"tool_call_id"\s*:\s*"\d+"\s*,\s*)?"tool_name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*'
+    r'"parameters"\s*:\s*(?=\{)'
+)
+
+COHERE = ToolFormat(
+    "cohere", "<|START_ACTION|>",
+    first="<|START_ACTION|>[\n    ", call=f'{{"tool_call_id": "{NUMBER}", "tool_name": "',
+    middle='", "parameters": ', after="}", between=",\n    ", last="\n]<|END_ACTION|>",
+    head=re.compile(r"<\|START_ACTION\|>\s*\[" + _COHERE_HEAD), next=re.compile(r"\s*\}\s*," + _COHERE_HEAD),
+    tail=re.compile(r"\s*\}\s*\]\s*<\|END_ACTION\|>"), end="}]<|END_ACTION|>",
+    around_text=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+)  # fmt: skip
+
+
 def format_of(template: str) -> ToolFormat | None:
     """The form that a chat template's source shows; None if it shows none that is known."""
     if "to=functions." in template and "<|channel|>" in template:
         return HARMONY
+    if KIMI.first in template:
+        return KIMI
+    if "<|START_ACTION|>" in template:
+        return COHERE
+    if _ALL_BEGIN in template:
+        return DEEPSEEK_FENCED if "```json" in template else DEEPSEEK
     if "<function=" in template or "<arg_key>" in template:  # calls as XML
         return None
     if "<tool_call>" in template:
         return HERMES
     if "[TOOL_CALLS]" in template:
         return MISTRAL_ARGS if "[ARGS]" in template else MISTRAL_LIST
-    if re.search(r'"parameters\\?"\s*:', template) and "<|eot_id|>" in template:
+    ends = "<|eot_id|>" in template or "<|eot|>" in template  # Llama 3's, or Llama 4's
+    if re.search(r'"parameters\\?"\s*:', template) and ends:
         return LLAMA
     return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airllm.text.reasoning import ReasoningTags
-from airllm.text.tools.formats import PYTHON_TAG, ToolFormat
+from airllm.text.tools.formats import NUMBER, PYTHON_TAG, ToolFormat
 from airllm.text.tools.xml_formats import Argument, XmlFormat
 from airllm.text.vocabulary import Vocabulary
 
@@ -80,23 +80,37 @@ class _Writer:
         """The answer without calls."""
         if self.form.json is not None:
             return _json(self.form.json)
-        self.rules.append("text: PLAIN")
+        begin, end = self._around_text()
+        self.rules.append(f"text: {begin} PLAIN {end}")
         if self.form.format and self.form.format.trigger is None:
             self._plain(r'\s*\{\s*"name"')
         return "text"
+
+    def _around_text(self) -> tuple[str, str]:
+        """What may stand before and after a free text."""
+        around = self.form.format.around_text if self.form.format else ()
+        if not around or not set(around) <= set(self.control):
+            return "", ""
+        begin, end = (f"<[{self.control[marker]}]>?" for marker in around)
+        return begin, end
 
     def _calls(self) -> str:
         """One call or several, after text if it is free."""
         format = self.form.format
         assert format
         for i, (name, document) in enumerate(self.form.calls):
-            head, tail = self._literal(f"{format.call}{name}{format.middle}"), self._literal(format.after)
+            head, tail = self._head(format, name), self._literal(format.after)
             self.rules.append(f"call_{i}: {head} {self._arguments(i, document)} {tail}")
         self.rules.append(f"call: {' | '.join(f'call_{i}' for i in range(len(self.form.calls)))}")
         more = ""
         if self.form.parallel and format.between is not None:
             more = f"({self._literal(format.between)} call){{0,{_MOST_CALLS - 1}}}"
         return f"{self._beginning(format)} call {more} {self._literal(format.last)}"
+
+    def _head(self, format: ToolFormat, name: str) -> str:
+        """What a call has before its arguments."""
+        parts = f"{format.call}{name}{format.middle}".split(NUMBER)
+        return " /[0-9]{1,3}/ ".join(map(self._literal, parts))
 
     def _arguments(self, call: int, arguments: Arguments) -> str:
         """The arguments of a call: JSON, or an element for each, in the order of the schema."""

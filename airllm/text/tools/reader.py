@@ -101,7 +101,8 @@ class ToolCallReader:
         return True
 
     def _begin_call(self, found: re.Match[str]) -> None:
-        self._deltas.append(CallDelta(self.calls, "", self._new_id(), found["name"]))
+        own = found.groupdict().get("id")
+        self._deltas.append(CallDelta(self.calls, "", own or self._new_id(), found["name"]))
         self.calls += 1
         self._spaces = ""
         self._buffer = self._buffer[found.end() :]

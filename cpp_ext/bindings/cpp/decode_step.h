@@ -11,11 +11,13 @@ namespace [[gnu::visibility("hidden")]] ops {
 class DecoderPlan {
  public:
   DecoderPlan(py::tuple layers, py::object embedding, py::object output_norm, py::object output,
-              float norm_eps, float embedding_scale, std::optional<float> logit_softcap, float logit_scale)
+              float norm_eps, float embedding_scale, std::optional<float> logit_softcap, float logit_scale,
+              const std::string& norm, bool norm_bias)
       : kept_(std::move(layers)),
         tables_{std::move(embedding), std::move(output_norm), std::move(output)},
         layers_(layers_of(kept_)),
-        ends_(read_ends(norm_eps, embedding_scale, logit_softcap.value_or(0.f), logit_scale)),
+        ends_(read_ends({norm_eps, norm == "layer", norm_bias}, embedding_scale, logit_softcap.value_or(0.f),
+                        logit_scale)),
         kernels_(active.load()),
         sizes_(*kernels_, layers_.data(), static_cast<int64_t>(layers_.size()), &ends_) {
     if (layers_.empty()) op_.wrong_value("layers", "has no layer", "one or more");
@@ -36,14 +38,14 @@ class DecoderPlan {
   }
 
  private:
-  cpu::DecoderEnds read_ends(float eps, float scale, float softcap, float logit_scale) const {
+  cpu::DecoderEnds read_ends(cpu::NormKind kind, float scale, float softcap, float logit_scale) const {
     PyObject *const embedding = tables_[0].ptr(), *const norm = tables_[1].ptr(),
                     *const output = tables_[2].ptr();
-    const int64_t width = array(op_, "output_norm", norm).size;
+    const int64_t size = array(op_, "output_norm", norm).size, width = kind.bias ? size / 2 : size;
     return {stored_matrix(op_, "embedding", embedding, rows_of(op_, "embedding", embedding), width),
             stored_matrix(op_, "output", output, rows_of(op_, "output", output), width),
-            float_vector(op_, "output_norm", norm, width),
-            eps,
+            float_vector(op_, "output_norm", norm, size),
+            kind,
             scale,
             softcap,
             logit_scale};

@@ -35,11 +35,17 @@ struct Experts {
   int64_t kind_count;
 };
 
+// How rows of x are normalized: an RMS norm, or a layer norm, whose weights may be followed by its biases.
+struct NormKind {
+  float eps;
+  bool layer, bias;
+};
+
 enum Activation : int { kSilu, kGeluTanh, kGelu, kSwigluClamped };
 
 // What a layer computes; absent norms are null.
 struct DecoderLayer {
-  Matrix q, k, v, output, gate, up, down;  // the last three: if the layer has no experts
+  Matrix q, k, v, output, gate, up, down;  // the last three: if it has no experts; gate: if it has one
   Experts experts;
   const float *attention_norm, *q_norm, *k_norm, *attention_post_norm;
   const float *feed_forward_norm, *feed_forward_post_norm;
@@ -50,7 +56,8 @@ struct DecoderLayer {
   bool shares;                // they are those of another layer, which computes them
   int64_t rotation;           // index of the rope table for its queries and keys; -1: none
   int64_t window;             // the number of last keys that a query sees; 0: all
-  float eps, scale, softcap;  // softcap 0: none
+  NormKind norm;              // of x
+  float eps, scale, softcap;  // eps: of the norms of q and k; softcap 0: none
   float residual_scale;       // multiplies what each half of the layer adds to x
   float temperature;          // queries at p are scaled by 1 + temperature * log(1 + p / temperature_length)
   int64_t temperature_length;
@@ -58,6 +65,8 @@ struct DecoderLayer {
   float swiglu_alpha, swiglu_limit;  // of kSwigluClamped
   bool interleaved;
   bool norms_whole_rows;  // the norms of q and k are over whole rows, not over heads
+  bool norms_last;        // they come after the rotation
+  bool parallel;          // the feed-forward has the input of attention, and x gets the sum of both
 
   int64_t group() const { return heads / kv_heads; }
   // The factor for queries at a position.
@@ -67,9 +76,9 @@ struct DecoderLayer {
   }
   // The weights used for one token.
   int64_t weights() const {
-    const int64_t feed_forwards = experts.count ? experts.used : 1;
+    const int64_t matrices = experts.count ? 3 * experts.used : gate.data ? 3 : 2;
     return q.n * q.k + k.n * k.k + v.n * v.k + output.n * output.k + experts.router.n * experts.router.k +
-           3 * feed_forwards * feed_forward * width;
+           matrices * feed_forward * width;
   }
 };
 
@@ -113,7 +122,8 @@ struct Sequence {
 struct DecoderEnds {
   Matrix embedding, output;  // (vocabulary, width)
   const float* norm;
-  float eps, embedding_scale, softcap;  // softcap 0: none
+  NormKind norm_kind;
+  float embedding_scale, softcap;  // softcap 0: none
   float logit_scale = 1.f;
 };
 

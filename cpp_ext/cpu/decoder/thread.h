@@ -79,7 +79,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
       case kProjections:
         if (!again) {
           number ? add_layer(number - 1) : start();
-          normalize(layer.attention_norm, layer.eps, call_.rows, true);
+          normalize(own_x_, layer.attention_norm, layer.norm, call_.rows, true);
         }
         keep(x_);
         return project(layer);
@@ -140,8 +140,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     const int64_t values = call_.rows * call_.width;
     const float* change = change_;
     if (post_norm) {
-      kernels_.rows.rms_norm[kFloat32][1](normed_, change_, post_norm, {call_.rows, call_.width, false},
-                                          layer.eps);
+      norm(change_, post_norm, layer.norm, call_.rows);
       change = normed_;
     }
     if (layer.residual_scale != 1.f) {
@@ -156,10 +155,19 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     for (int64_t i = 0; i < n; ++i) to[i] = from[i] * by;
   }
 
+  // Sets normed_ to rows of x, normalized.
+  void norm(const float* x, const float* weight, const NormKind& kind, int64_t rows) {
+    const Rows all{rows, call_.width, false};
+    if (!kind.layer) return kernels_.rows.rms_norm[kFloat32][1](normed_, x, weight, all, kind.eps);
+    const float* const bias = kind.bias ? weight + call_.width : nullptr;
+    kernels_.rows.layer_norm[kFloat32](normed_, x, {weight, kFloat32}, {bias, kFloat32}, all, kind.eps);
+  }
+
   // Sets the input of the next product; without a weight that is x itself.
-  void normalize(const float* weight, float eps, int64_t rows, bool with_rounding_error = false) {
-    if (!weight) return products_.of({own_x_, call_.width, rows, with_rounding_error});
-    kernels_.rows.rms_norm[kFloat32][1](normed_, own_x_, weight, {rows, call_.width, false}, eps);
+  void normalize(const float* x, const float* weight, const NormKind& kind, int64_t rows,
+                 bool with_rounding_error = false) {
+    if (!weight) return products_.of({x, call_.width, rows, with_rounding_error});
+    norm(x, weight, kind, rows);
     products_.of({normed_, call_.width, rows, with_rounding_error});
   }
 
@@ -189,7 +197,8 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   // Sets x after attention, and the input of the feed-forward products.
   void begin_second_half(const DecoderLayer& layer) {
     add_change(x_, layer.attention_post_norm, layer);
-    normalize(layer.feed_forward_norm, layer.eps, call_.rows);
+    if (layer.parallel) return normalize(x_, layer.attention_norm, layer.norm, call_.rows);
+    normalize(own_x_, layer.feed_forward_norm, layer.norm, call_.rows);
   }
 
   void gate(const DecoderLayer& layer, bool again) {
@@ -198,20 +207,22 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     gate(layer, layer.gate, layer.up, share(layer.feed_forward), 0);
   }
 
-  // Columns of gate_ from `first` on, for as many rows as the input has.
+  // Columns of gate_ from `first` on, for as many rows as the input has. `gate` may be absent.
   void gate(const DecoderLayer& layer, const Matrix& gate, const Matrix& up, Columns mine, int64_t first) {
     const int64_t before = first * layer.feed_forward;
-    products_.multiply(gate, gate_ + before, mine);
-    products_.multiply(up, up_ + before, mine);
+    if (gate.data) products_.multiply(gate, gate_ + before, mine);
+    products_.multiply(up, (gate.data ? up_ : gate_) + before, mine);
     if (mine.begin < mine.end)
       for (int64_t i = 0; i < products_.input().rows; ++i) {
         const int64_t at = before + i * layer.feed_forward + mine.begin;
-        activate(layer, gate_ + at, up_ + at, mine.end - mine.begin);
+        activate(layer, gate_ + at, gate.data ? up_ + at : nullptr, mine.end - mine.begin);
       }
   }
 
-  // Sets gate to act(gate) * up.
+  // Sets gate to act(gate) * up, or to act(gate) without an up.
   void activate(const DecoderLayer& layer, float* gate, float* up, int64_t n) {
+    if (!up && layer.activation == kSilu) return kernels_.elements.silu[kFloat32](gate, gate, n, false);
+    if (!up) return kernels_.elements.gelu[layer.activation == kGelu][kFloat32](gate, gate, n, false);
     if (layer.activation == kGelu || layer.activation == kGeluTanh)
       return kernels_.elements.geglu[layer.activation == kGelu][kFloat32](gate, gate, up, n, false);
     if (layer.activation == kSwigluClamped) clamp(layer, gate, up, n);
@@ -293,7 +304,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
       for (int64_t s = 0; s < call_.sequence_count && !call_.logits_of_all_rows; ++s)
         std::copy_n(own_x_ + (call_.sequences[s].stop - 1) * call_.width, call_.width,
                     own_x_ + s * call_.width);
-      normalize(ends.norm, ends.eps, call_.logit_rows());
+      normalize(own_x_, ends.norm, ends.norm_kind, call_.logit_rows());
     }
     const Columns mine = share(ends.output.n);
     products_.multiply(ends.output, call_.logits, mine);
@@ -377,11 +388,12 @@ class __attribute__((visibility("hidden"))) DecoderThread {
               int64_t heads) {
     const Rows rows{heads, layer.head_dim, false};
     const int64_t begin = first * layer.head_dim, values = heads * layer.head_dim;
+    const bool norms_first = from.norm && !layer.norms_last;
     for (int64_t i = 0; i < sequence.tokens(); ++i) {
       const int64_t row = sequence.start + i;
       const float* head = from.values + row * from.width + begin;
       float* const to = rotated_ + i * values;
-      if (from.norm) {
+      if (norms_first) {
         if (layer.norms_whole_rows) {
           const float by = inverse_rms(from.values + row * from.width, from.width, layer.eps);
           for (int64_t j = 0; j < values; ++j) to[j] = head[j] * by * from.norm[begin + j];
@@ -390,15 +402,22 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         }
         head = to;
       }
-      if (layer.rotation < 0) {
-        if (head != to) std::copy_n(head, values, to);
-        continue;
-      }
-      const Rotation& angles = call_.rotations[layer.rotation];
-      kernels_.rows.rope[layer.interleaved][kFloat32](
-          to, head, {{angles.cos + row * angles.pairs, kFloat32}, 0},
-          {{angles.sin + row * angles.pairs, kFloat32}, 0}, rows, angles.pairs);
+      turn(layer, row, head, to, rows);
+      if (from.norm && layer.norms_last)
+        kernels_.rows.rms_norm[kFloat32][1](to, to, from.norm, rows, layer.eps);
     }
+  }
+
+  // Sets heads `to` of a row to those of `from`, which may be the same memory, rotated if the layer does so.
+  void turn(const DecoderLayer& layer, int64_t row, const float* from, float* to, const Rows& rows) {
+    if (layer.rotation < 0) {
+      if (from != to) std::copy_n(from, rows.count * rows.dim, to);
+      return;
+    }
+    const Rotation& angles = call_.rotations[layer.rotation];
+    kernels_.rows.rope[layer.interleaved][kFloat32](
+        to, from, {{angles.cos + row * angles.pairs, kFloat32}, 0},
+        {{angles.sin + row * angles.pairs, kFloat32}, 0}, rows, angles.pairs);
   }
 
   // 1 / sqrt(mean of squares + eps). It has a partial sum per lane, so that compilers vectorize it.

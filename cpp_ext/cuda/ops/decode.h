@@ -72,7 +72,7 @@ inline cpu::DecoderEnds decoder_ends(const Op& op, const std::vector<py::object>
   return {device_matrix(op, "embedding", embedding, tokens, width),
           device_matrix(op, "output", output, rows_of_matrix(op, "output", output), width),
           device_vector(op, "output_norm", norm, width),
-          eps,
+          {eps, false, false},
           scale,
           softcap};
 }

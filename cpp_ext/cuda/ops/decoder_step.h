@@ -138,7 +138,7 @@ class StepLaunches {
 
   // The first norm of layer i, or the norm after the last layer.
   Norm first_norm(size_t i) const {
-    if (i == plan_.layers.size()) return {plan_.ends.norm, plan_.ends.eps};
+    if (i == plan_.layers.size()) return {plan_.ends.norm, plan_.ends.norm_kind.eps};
     return {plan_.layers[i]->attention_norm, plan_.layers[i]->eps};
   }
 
