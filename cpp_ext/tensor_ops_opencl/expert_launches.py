@@ -1,4 +1,6 @@
-"""The launches of a layer's experts: their choice, their products, and the sum of their results."""
+"""The launches of a layer's experts: their choice, their products, and the sum of their results. Gate and up
+of a dense feed-forward are products with one expert.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,6 +26,12 @@ def plan(
     return Plan((planned(arrays, outs, numbers, form, units),))
 
 
+def gated_linear(arrays: Mapping[str, Any], out: Any, activation: int, form: str, units: int) -> Plan:
+    """out = activation(x @ first^T) * (x @ second^T) for one row of x; weight has `first`, then `second`."""
+    numbers = {"activation": activation, "shared": 1, "limit": 0, "alpha": 0}
+    return plan("linear_experts", arrays, {"out": out}, numbers, form, units)
+
+
 def _choose(
     arrays: Mapping[str, Any], outs: Any, numbers: Mapping[str, Any], form: str, units: int
 ) -> Launch:
@@ -45,7 +53,8 @@ def _linear(
     (slots, n), k, activation = outs["out"].shape, weight.shape[-1], numbers["activation"]
     sizes = (np.uint64(each) for each in (slots, numbers["shared"], n, k))
     gate = np.uint32(activation), np.float32(numbers["limit"]), np.float32(numbers["alpha"])
-    arguments = ("x", "ids", "weight", "bias" if "bias" in arrays else None, "out", *sizes, *gate)
+    ids, bias = (each if each in arrays else None for each in ("ids", "bias"))
+    arguments = ("x", ids, "weight", bias, "out", *sizes, *gate)
     family, kernel = f"experts.{name}", f"linear_experts_{name}"
     tasks = slots * (n if activation else ceil_div(n, 2))
     if form == "gpu":

@@ -14,7 +14,7 @@ from tensor_ops_opencl import expert_launches, tensor_launches
 from tensor_ops_opencl.devices import driver
 from tensor_ops_opencl.engine import Engine, NotCompiled, engine, forget_engines
 from tensor_ops_opencl.kernel_text import stored_formats
-from tensor_ops_opencl.launches import KERNELS, SHARES, Call, Plan, plan_of
+from tensor_ops_opencl.launches import KERNELS, Call, Plan, plan_of
 from tensor_ops_opencl.selection import choice
 
 _GROUP, _MOST_GROUPS = 256, 2**16
@@ -148,7 +148,7 @@ class OpenCLPlace:
         if op.endswith("_experts"):
             return expert_launches.plan(op, arrays, outs, parameters, form, units)
         if op == "gated_linear":
-            return tensor_launches.gated_linear(arrays, out, parameters["activation"], SHARES * units)
+            return expert_launches.gated_linear(arrays, out, parameters["activation"], form, units)
         return plan_of(Call(op, arrays, parameters, out.shape, form, units))
 
     def run(self, plan: Plan, memory: Mapping[str, tuple[Any, int, int]]) -> None:
@@ -160,8 +160,6 @@ class OpenCLPlace:
         return op in KERNELS
 
     def fuses(self, name: str, arrays: Mapping[str, Any]) -> bool:
-        if name == "gated_linear":
-            return self._program.form == "cpu" and tensor_launches.has_gated_linear(arrays["weight"])
         return True
 
     def formats(self) -> Sequence[str]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from airllm.backends.device.launch_plan import TYPES, is_quantized
+from airllm.backends.device.launch_plan import TYPES
 from airllm.backends.device.strides import shared_axes
-from tensor_ops_opencl.launches import SHORT, VECTORS_ON_CPU, Launch, Plan
+from tensor_ops_opencl.launches import Launch, Plan
 
 _MOST_GROUPS = 2**16
 
@@ -49,21 +49,6 @@ def rope_append(
     memory = ("x", "cos", "sin", *norms, "q", "cache")
     arguments = (*memory, *sizes, *types, *places, np.float32(numbers["eps"]))
     return _plan("rope_append", arguments, arrays["x"].shape[0], grid)
-
-
-def gated_linear(arrays: Mapping[str, Any], out: Any, activation: int, groups: int) -> Plan:
-    """out = activation(x @ first^T) * (x @ second^T), on a CPU device, for one row of x."""
-    weight = arrays["weight"]
-    name = weight.format if is_quantized(weight) else SHORT[weight.dtype.name]
-    n, k = out.shape[-1], weight.shape[-1]
-    arguments = ("x", "weight", "out", *_numbers(n, k), np.uint32(activation))
-    return Plan((Launch("linear", f"cpu_gated_linear_{name}", arguments, min(n, groups)),))
-
-
-def has_gated_linear(weight: Any) -> bool:
-    """Whether CPU devices have a kernel of the gated product of this weight."""
-    name = weight.format if is_quantized(weight) else SHORT[weight.dtype.name]
-    return name in VECTORS_ON_CPU and weight.shape[-1] % 32 == 0
 
 
 def _plan(kernel: str, arguments: tuple, rows: int, grid: tuple[int, int]) -> Plan:

@@ -98,14 +98,17 @@ def test_what_crosses_the_bus_per_token(backend, tmp_path):
     assert (counts(backend) - before).resident == 0
 
 
-@pytest.mark.parametrize("name", ("llama3", "gemma", "qwen2", "qwen3"))
-def test_a_layer_of_a_token_is_at_most_eight_launches(name, backend, tmp_path):
-    """Also with another activation, with biases of queries, keys and values, and with norms of queries and
-    keys. Before and after the layers come the embedding, the last norm and the output. MLX does not say how
-    many kernels it starts.
+@pytest.mark.parametrize(
+    ("name", "format"),
+    (("llama3", "q4_0"), ("gemma", "q4_0"), ("qwen2", "q4_0"), ("qwen3", "q4_0"), ("llama3", "q5_0")),
+)
+def test_a_layer_of_a_token_is_at_most_eight_launches(name, format, backend, tmp_path):
+    """Also with another activation, with biases of queries, keys and values, with norms of queries and keys,
+    and in a format without kernels of its own for CPU devices. Before and after the layers come the embedding,
+    the last norm and the output. MLX does not say how many kernels it starts.
     """
     floats = tiny_gguf.write_gguf(name, tmp_path / "floats.gguf")
-    quantize(floats, path := tmp_path / "blocks.gguf", "q4_0")
+    quantize(floats, path := tmp_path / "blocks.gguf", format)
     with open_engine(path, backend) as engine, open_engine(path, "python", False) as host:
         engine.forward(TEXTS[1][:-3], cache := engine.new_cache())
         wanted = host.forward(TEXTS[1], all_positions=True)[-3:]

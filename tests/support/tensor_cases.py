@@ -9,7 +9,7 @@ import numpy as np
 from kernel_cases import DTYPES, Case, normal
 
 from airllm.formats import FORMATS, Quantized
-from tensor_ops_opencl import tensor_launches
+from tensor_ops_opencl import expert_launches, tensor_launches
 from tensor_ops_opencl.launches import VECTORS_ON_CPU, Call, Plan, plan_of
 
 _HEADS, _KV_HEADS, _DIM = 3, 2, 11
@@ -46,12 +46,12 @@ def tensor_cases(form: str) -> Iterator[tuple[str, Case, Plan]]:
     for interleaved in (0, 1):
         for with_norms in (False, True):
             yield "elements", *_rope_append(rng, interleaved, with_norms, grid)
+    for name, activation in (("f32", 1), ("f16", 2), ("q4_0", 3), ("q4_k", 1), ("q6_k", 2)):
+        yield f"experts.{name}", *_gated_linear(rng, name, activation, form)
     if form == "cpu":
         for name in VECTORS_ON_CPU:
             for rows in (1, 6):
                 yield "linear", *_linear(rng, name, rows)
-            for activation in (1, 2, 3):
-                yield "linear", *_gated_linear(rng, name, activation)
 
 
 def _rope_append(
@@ -90,13 +90,13 @@ def _linear(rng: np.random.Generator, name: str, rows: int) -> tuple[Case, Plan]
     return Case("linear", arrays, {"out": x.astype(np.float64) @ values.T + bias}), plan
 
 
-def _gated_linear(rng: np.random.Generator, name: str, activation: int) -> tuple[Case, Plan]:
-    n, k = 5, 96
+def _gated_linear(rng: np.random.Generator, name: str, activation: int, form: str) -> tuple[Case, Plan]:
+    n, k = 5, 256 if "_k" in name else 96
     x, stored, values = normal(rng, (1, k)), *weight_of(rng, name, (2 * n, k))
     x /= np.float32(np.sqrt(k))  # silu(-10) has ten times the relative error of -10
     gate, up = np.split(x.astype(np.float64) @ values.T, 2, axis=-1)
     arrays = {"x": x, "weight": stored}
-    plan = tensor_launches.gated_linear(arrays, np.empty((1, n), np.float32), activation, 3)
+    plan = expert_launches.gated_linear(arrays, np.empty((1, n), np.float32), activation, form, 3)
     case = Case("gated_linear", arrays, {"out": activated(gate, activation) * up}, {"activation": activation})
     return case, plan
 
