@@ -66,6 +66,7 @@ class Config:
     expert_scale: float
     selection_bias: bool
     dense_and_experts: bool = False
+    scales_input: bool = False
 
 
 def definition(logits: np.ndarray, bias, router: Router):

@@ -214,7 +214,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     products_.multiply(up, (gate.data ? up_ : gate_) + before, mine);
     if (mine.begin < mine.end)
       for (int64_t i = 0; i < products_.input().rows; ++i) {
-        const int64_t at = before + i * layer.feed_forward + mine.begin;
+        const int64_t at = before + i * up.n + mine.begin;
         activate(layer, gate_ + at, gate.data ? up_ + at : nullptr, mine.end - mine.begin);
       }
   }
