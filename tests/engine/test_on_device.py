@@ -104,8 +104,8 @@ def test_what_crosses_the_bus_per_token(backend, tmp_path):
 )
 def test_a_layer_of_a_token_is_at_most_eight_launches(name, format, backend, tmp_path):
     """Also with another activation, with biases of queries, keys and values, with norms of queries and keys,
-    and in a format without kernels of its own for CPU devices. Before and after the layers come the embedding,
-    the last norm and the output. MLX does not say how many kernels it starts.
+    and in a format without kernels of its own for CPU devices. Before and after the layers come the
+    embedding, the last norm and the output. MLX does not say how many kernels it starts.
     """
     floats = tiny_gguf.write_gguf(name, tmp_path / "floats.gguf")
     quantize(floats, path := tmp_path / "blocks.gguf", format)

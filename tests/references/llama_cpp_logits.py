@@ -31,7 +31,7 @@ CLOSE = 1e-5  # of the logits' range
 # What it computes otherwise, as far as that shows. It has gelu as a table of float16 ...
 GELU = 1e-3
 # ... its qwen2vl has another epsilon in norms ...
-APART = {"gemma": GELU, "gemma2": GELU, "gemma3": GELU, "qwen2_5_vl": 1e-4}
+APART = {"gemma": GELU, "gemma2": GELU, "gemma3": GELU, "starcoder2": GELU, "qwen2_5_vl": 1e-4}
 # ... and it leaves out their windows, or takes the long factors by the context's size.
 OTHERWISE = ("mistral", "phi3", "phi3_long")
 
