@@ -7,9 +7,8 @@ before that and joins it afterwards, so that all vocabularies behave the same.
 from __future__ import annotations
 
 import codecs
-import contextlib
 import threading
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,10 @@ import numpy as np
 from airllm.architectures.families import strips_after_control
 from airllm.files.gguf import GgufFile
 from airllm.files.weight_file import ModelFileError, first_names, model_path, read_json
+from airllm.text.byte_pairs import LinePieces, merging, package_errors
 from airllm.text.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from airllm.text.sentencepiece import SentencePiece
-from airllm.text.vocabulary import Kind, Vocabulary
+from airllm.text.vocabulary import ENDS, Kind, Vocabulary
 
 Encode = Callable[[str, bool], list[int]]
 
@@ -151,23 +151,6 @@ def gguf_tokenizer(path: Path, metadata: Mapping[str, Any]) -> Tokenizer:
     return _MODELS[model](keys)
 
 
-@contextlib.contextmanager
-def _package_errors(path: Path, place: str, expected: str = "") -> Iterator[None]:
-    """Convert errors of the package `tokenizers` to ModelFileError. It raises nothing narrower than
-    Exception, and a panic of its Rust code is a BaseException without a public name. A TypeError is the
-    caller's error.
-    """
-    try:
-        yield
-    except (TypeError, KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
-        why = " ".join(str(error).split())
-        raise ModelFileError(path, place, f"cannot be used ({why})", expected) from None
-
-
 class _Keys:
     """The keys below `tokenizer.ggml`, checked. Errors are ModelFileErrors."""
 
@@ -217,6 +200,8 @@ class _Keys:
         for i, (text, kind) in enumerate(zip(texts, kinds, strict=True)):
             if kind == Kind.BYTE and not _is_byte(text):
                 raise self.error("tokens", f"has {text!r} as byte token {i}", "a text like <0x0A>")
+            if kind == Kind.USER_DEFINED and text in ENDS:
+                kinds[i] = int(Kind.CONTROL)  # what ends a text is no part of it
         name = str(self.metadata.get("general.name", "")).lower()
         return Vocabulary(texts, kinds, letters, strip_after=strips_after_control(name))
 
@@ -245,20 +230,43 @@ def _byte_pairs(keys: _Keys) -> Tokenizer:
 
 
 def _bpe_encoder(keys: _Keys, vocabulary: Vocabulary, before: PreTokenizer) -> Callable[[str], list[int]]:
-    from tokenizers import Tokenizer as Merging
-    from tokenizers import models
+    pairs = _merges(keys)
+    with package_errors(keys.path, *_MERGES):
+        merge = merging(vocabulary.ids, pairs, ignore_merges=before.whole_pieces)
+    merge.pre_tokenizer = before.build()
+    return lambda text: merge.encode(text, add_special_tokens=False).ids
 
+
+_MERGES = ("key tokenizer.ggml.merges", "merges of tokens to tokens")
+
+
+def _merges(keys: _Keys) -> list[tuple[str, str]]:
     pairs = []
     for i, merge in enumerate(keys.texts("merges")):
         cut = merge.find(" ", 1)  # a piece may begin with a space, but must not be empty
         if cut < 0 or cut == len(merge) - 1:
             raise keys.error("merges", f"has {merge!r} as item {i}", "two pieces with a space between")
         pairs.append((merge[:cut], merge[cut + 1 :]))
-    with _package_errors(keys.path, "key tokenizer.ggml.merges", "merges of tokens to tokens"):
-        model = models.BPE(vocab=vocabulary.ids, merges=pairs, ignore_merges=before.whole_pieces)
-    merging = Merging(model)
-    merging.pre_tokenizer = before.build()
-    return lambda text: merging.encode(text, add_special_tokens=False).ids
+    return pairs
+
+
+def _line_pieces(keys: _Keys) -> Tokenizer:
+    """The kind of Gemma 4. Its texts begin with the bos token, whatever a file says of that."""
+    vocabulary, pairs = keys.vocabulary(letters=False), _merges(keys)
+    count = len(vocabulary)
+    missing = [name for byte in range(256) if (name := f"<0x{byte:02X}>") not in vocabulary.ids]
+    if missing:
+        raise keys.error("tokens", f"lacks {first_names(missing)}", "a token for each byte")
+    with package_errors(keys.path, *_MERGES):
+        pieces = LinePieces(vocabulary.ids, pairs)
+    return Tokenizer(
+        vocabulary,
+        _encode_around_special(vocabulary, lambda text, _: pieces.encode(text)),
+        bos_id=keys.token("bos", count),
+        eos_id=keys.token("eos", count),
+        eot_id=keys.token("eot", count),
+        add_bos=True,
+    )
 
 
 def _sentence_pieces(keys: _Keys) -> Tokenizer:
@@ -298,7 +306,9 @@ def _encode_around_special(vocabulary: Vocabulary, encode: Callable[[str, bool],
     return whole
 
 
-_MODELS: dict[str, Callable[[_Keys], Tokenizer]] = {"gpt2": _byte_pairs, "llama": _sentence_pieces}
+_MODELS: dict[str, Callable[[_Keys], Tokenizer]] = {
+    "gemma4": _line_pieces, "gpt2": _byte_pairs, "llama": _sentence_pieces,
+}  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------ folders
@@ -310,7 +320,7 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
 
     path = folder / "tokenizer.json"
     description = read_json(path)
-    with _package_errors(path, "the tokenizer"):
+    with package_errors(path, "the tokenizer"):
         whole = Whole.from_file(str(path))
         whole.no_padding()
         whole.no_truncation()
@@ -358,7 +368,7 @@ def _whole_encode(path: Path, whole: Any) -> Encode:
     lock = threading.Lock()  # encode_special_tokens is state of the package's object
 
     def encode(text: str, special: bool) -> list[int]:
-        with lock, _package_errors(path, "the tokenizer"):
+        with lock, package_errors(path, "the tokenizer"):
             whole.encode_special_tokens = not special
             return list(whole.encode(text, add_special_tokens=False).ids)
 
@@ -393,5 +403,5 @@ def _generation_stops(folder: Path, count: int) -> list[int]:
 
 
 def _begins_with(path: Path, whole: Any, bos: int | None) -> bool:
-    with _package_errors(path, "the tokenizer"):
+    with package_errors(path, "the tokenizer"):
         return bos is not None and whole.encode("", add_special_tokens=True).ids[:1] == [bos]

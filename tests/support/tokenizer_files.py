@@ -28,7 +28,9 @@ SENTENCE_PIECES: dict[str, dict[str, Any]] = {
     "sentence pieces, no prefix": {"tokenizer.ggml.add_space_prefix": False},
     "sentence pieces, phi-3": {"general.name": "Phi-3 tiny"},
 }
-NAMES = (*BYTE_PAIRS, *SENTENCE_PIECES)
+# The pieces of that vocabulary, with merges, as files of Gemma 4 have them.
+GEMMA4 = "gemma4"
+NAMES = (*BYTE_PAIRS, *SENTENCE_PIECES, GEMMA4)
 
 
 def write_tokenizer(folder: Path, tokens: int = 70) -> Path:
@@ -89,6 +91,8 @@ def metadata(name: str) -> dict[str, Any]:
     tokens += words["pieces"] + words["user_defined"] + words["control"]
     kinds += [Kind.NORMAL] * len(words["pieces"])
     kinds += [Kind.USER_DEFINED] * len(words["user_defined"]) + [Kind.CONTROL] * len(words["control"])
+    if name == GEMMA4:
+        return _gemma4(tokens, kinds, words["pieces"])
     scores += [-float(i) for i in range(len(tokens) - len(scores))]
     return {
         "tokenizer.ggml.model": "llama",
@@ -98,6 +102,25 @@ def metadata(name: str) -> dict[str, Any]:
         "tokenizer.ggml.bos_token_id": 1,
         "tokenizer.ggml.eos_token_id": 2,
         **SENTENCE_PIECES[name],
+    }
+
+
+def _gemma4(tokens: list[str], kinds: list[int], pieces: list[str]) -> dict[str, Any]:
+    """With runs of line ends as normal tokens, and kinds as converted files of Gemma 4 have them."""
+    tokens[tokens.index("\n\n")] = "<|channel>"
+    kinds[tokens.index("</s>")] = Kind.NORMAL  # a tag of HTML
+    tokens += ["\n", "\n\n", "\n\n\n\n", "<|tool_response>", "<turn|>", "<eos>", '<|"|>']
+    kinds += [*[Kind.NORMAL] * 3, Kind.USER_DEFINED, Kind.CONTROL, Kind.CONTROL, Kind.USER_DEFINED]
+    known = {*pieces, "\n", "\n\n"}
+    cuts = ((piece[:at], piece[at:]) for piece in [*pieces, "\n\n"] for at in range(1, len(piece)))
+    return {
+        "tokenizer.ggml.model": "gemma4",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": np.array(kinds, np.int32),
+        "tokenizer.ggml.merges": [f"{a} {b}" for a, b in cuts if a in known and b in known],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": tokens.index("<eos>"),
+        "tokenizer.ggml.add_bos_token": False,
     }
 
 

@@ -205,7 +205,42 @@ def test_bos_as_the_model_wants_it(pieces):
     assert 1 not in pieces.encode("Hi", add_bos=False)
 
 
-@pytest.mark.parametrize("name", ("smollm", "llama-bpe", "sentence pieces, no prefix"))
+def gemma4_folder(folder: Path) -> Path:
+    """The tokenizer of `tokenizer_files.GEMMA4` as Hugging Face stores Gemma 4's."""
+    found = tokenizer_files.metadata(tokenizer_files.GEMMA4)
+    texts, kinds = found["tokenizer.ggml.tokens"], found["tokenizer.ggml.token_type"].tolist()
+    merges = [tuple(merge.split(" ", 1)) for merge in found["tokenizer.ggml.merges"]]
+    ids = {text: i for i, text in enumerate(texts)}
+    merges.append(("\n\n", "\n\n"))  # GGUF files need none for line ends
+    model = models.BPE(vocab=ids, merges=merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>")
+    whole = tokenizers.Tokenizer(model)
+    whole.normalizer = normalizers.Replace(" ", "▁")
+    whole.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    whole.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    added = {kind: [t for t, k in zip(texts, kinds, strict=True) if k == kind] for kind in (2, 3, 4)}
+    # the end of a tool's result ends a text, so it is special in a folder
+    special = [*added[2], *added[3], "<|tool_response>"]
+    whole.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    plain = [text for text in added[4] if text not in special]
+    whole.add_tokens([AddedToken(text, special=False, normalized=False) for text in plain])
+    whole.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    whole.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"bos_token": "<s>", "eos_token": "<eos>"}')
+    return folder
+
+
+def test_a_folder_of_gemma4_gives_the_same_ids(tmp_path):
+    tokenizer = open_tokenizer(gemma4_folder(tmp_path))
+    of_file = gguf_tokenizer(HERE, tokenizer_files.metadata(tokenizer_files.GEMMA4))
+    for text, expected in zip(TEXTS, REFERENCE[tokenizer_files.GEMMA4], strict=True):
+        found = [tokenizer.encode(text, special, add_bos=False) for special in (True, False)]
+        assert found == [expected[0], expected[-1]], text
+    assert (of_file.bos_id, of_file.eos_id, of_file.add_bos, of_file.stop_ids) == (
+        tokenizer.bos_id, tokenizer.eos_id, tokenizer.add_bos, tokenizer.stop_ids,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ("smollm", "llama-bpe", "sentence pieces, no prefix", "gemma4"))
 def test_decoding_gives_the_text_back(name, request):
     if name in tokenizer_files.BYTE_PAIRS:
         request.getfixturevalue("real_file")
@@ -298,7 +333,12 @@ def change_keys(name: str, **keys) -> dict:
 @pytest.mark.parametrize(
     ("keys", "message"),
     (
-        ({"model": "t5"}, "key tokenizer.ggml.model has value 't5', expected one of gpt2, llama"),
+        ({"model": "t5"}, "key tokenizer.ggml.model has value 't5', expected one of gemma4, gpt2, llama"),
+        ({"model": "gemma4"}, "key tokenizer.ggml.merges is missing, expected a list"),
+        (
+            {"model": "gemma4", "merges": ["q zz"], "tokens": ["<0x00>"], "token_type": np.array([6])},
+            "tokens lacks <0x01>, .*expected a token for each byte",
+        ),
         ({"model": None}, "key tokenizer.ggml.model is missing, expected a str"),
         (
             {"model": "gpt2", "pre": "cyrillic"},
@@ -318,7 +358,7 @@ def change_keys(name: str, **keys) -> dict:
     ),
 )
 def test_broken_metadata_says_where(keys, message):
-    if "token_type" in keys:
+    if "token_type" in keys and "tokens" not in keys:
         keys = {"token_type": np.full(len(tokenizer_files.metadata(PIECES)["tokenizer.ggml.tokens"]), 6)}
     with pytest.raises(ModelFileError, match=f"model.gguf: .*{message}"):
         gguf_tokenizer(HERE, change_keys(PIECES, **keys))
