@@ -14,12 +14,14 @@ from airllm.text.grammar.schema import check_schema
 from airllm.text.harmony import MARKERS, HarmonyReader, harmony_grammar, uses_harmony
 from airllm.text.reasoning import ReasoningReader, has_thought, is_thinking, tags_of
 from airllm.text.tokenizer import Tokenizer
+from airllm.text.tools.bare_formats import BareFormat, bare_format_of, bare_value_of
+from airllm.text.tools.bare_reader import BareCallReader
 from airllm.text.tools.definitions import Tool, choose_tools, read_tools
 from airllm.text.tools.formats import HARMONY, HERMES, ToolFormat, format_of
 from airllm.text.tools.grammar import AnswerForm, Arguments, Document, answer_grammar, control_tokens
 from airllm.text.tools.prompting import described_in_messages, with_parsed_arguments
 from airllm.text.tools.reader import CallDelta, Delta, ToolCallReader
-from airllm.text.tools.xml_formats import Argument, XmlFormat, arguments_of, xml_format_of
+from airllm.text.tools.xml_formats import XmlFormat, arguments_of, xml_format_of
 from airllm.text.tools.xml_reader import Schemas, XmlCallReader
 
 Messages = Sequence[Mapping[str, Any]]
@@ -80,7 +82,9 @@ class AnswerFormat:
         self._in_channels = uses_harmony(template.source, tokenizer.vocabulary)
         self._shown = format_of(template.source)
         self._known = self._shown if template.takes_tools else None
-        self._xml = xml_format_of(template.source) if template.takes_tools else None
+        self._own: XmlFormat | BareFormat | None = None
+        if template.takes_tools:
+            self._own = xml_format_of(template.source) or bare_format_of(template.source)
 
     @property
     def tool_format(self) -> ToolFormat:
@@ -107,13 +111,13 @@ class AnswerFormat:
         known = read_tools(tools)
         choice, schema = choose_tools(known, tool_choice), _response_schema(response_format)
         described = () if tool_choice == "none" else known  # else the model would call them as text
-        xml = self._as_xml(known)
-        native = self._known is not None or xml is not None
+        own = self._in_own_form(known)
+        native = self._known is not None or own is not None
         prompt = self._render(messages, described, template_values or {}, native)
         thoughts = self._thoughts if self._thoughts and not has_thought(prompt, self._thoughts) else None
         form = AnswerForm(
-            format=(self._xml if xml is not None else self.tool_format) if choice.tools else None,
-            calls=[(tool.name, self._arguments(tool, xml)) for tool in choice.tools],
+            format=(self._own if own is not None else self.tool_format) if choice.tools else None,
+            calls=[(tool.name, self._arguments(tool, own)) for tool in choice.tools],
             required=choice.required,
             parallel=parallel_tool_calls,
             json=self._document(*schema) if schema else None,
@@ -129,17 +133,18 @@ class AnswerFormat:
         shown = frozenset(token for marker, token in control.items() if marker not in hidden)
         return AnswerPlan(prompt, constraint, shown, new_reader)
 
-    def _as_xml(self, tools: Sequence[Tool]) -> dict[str, list[Argument]] | None:
-        """The arguments of each tool, if the template writes XML and a grammar of it enforces all of them."""
-        if self._xml is None:
+    def _in_own_form(self, tools: Sequence[Tool]) -> dict[str, Arguments] | None:
+        """The arguments of each tool, if the template's form is not JSON and a grammar of it enforces all."""
+        if self._own is None:
             return None
-        found = {tool.name: arguments_of(tool.enforced, tool.parameter) for tool in tools if tool.is_strict}
+        find = _bare_arguments if isinstance(self._own, BareFormat) else _xml_arguments
+        found = {tool.name: find(tool) for tool in tools}
         whole = {name: some for name, some in found.items() if some is not None}
         return whole if len(whole) == len(tools) else None
 
-    def _arguments(self, tool: Tool, xml: Mapping[str, list[Argument]] | None) -> Arguments:
+    def _arguments(self, tool: Tool, own: Mapping[str, Arguments] | None) -> Arguments:
         document = self._document(tool.enforced, tool.parameter)
-        return document if xml is None else xml[tool.name]
+        return document if own is None else own[tool.name]
 
     def _render(
         self, messages: Messages, tools: tuple[Tool, ...], values: Mapping[str, Any], native: bool
@@ -165,9 +170,19 @@ class AnswerFormat:
         calls: ToolCallReader | None = None
         if isinstance(form.format, XmlFormat):
             calls = XmlCallReader(form.format, schemas)
+        elif isinstance(form.format, BareFormat):
+            calls = BareCallReader(form.format)
         elif form.format:
             calls = ToolCallReader(form.format)
         return AnswerReader(ReasoningReader(form.thoughts, form.thinking) if form.thoughts else None, calls)
+
+
+def _bare_arguments(tool: Tool) -> Arguments | None:
+    return bare_value_of(tool.enforced, tool.parameter)
+
+
+def _xml_arguments(tool: Tool) -> Arguments | None:
+    return arguments_of(tool.enforced, tool.parameter) if tool.is_strict else None
 
 
 def _has_calls(messages: Messages) -> bool:

@@ -19,6 +19,7 @@ _KNOWN = (
     ReasoningTags("<think>", "</think>"),
     ReasoningTags("[THINK]", "[/THINK]"),
     ReasoningTags("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
+    ReasoningTags("<|channel>thought\n", "<channel|>"),  # Gemma 4
 )
 
 
@@ -29,7 +30,7 @@ def tags_of(template: str) -> ReasoningTags | None:
 
 def is_thinking(prompt: str, tags: ReasoningTags) -> bool:
     """Whether a rendered prompt ends within thoughts, so that the text begins with them."""
-    return prompt.rstrip().endswith(tags.begin)
+    return prompt.rstrip().endswith(tags.begin.rstrip())
 
 
 def has_thought(prompt: str, tags: ReasoningTags) -> bool:

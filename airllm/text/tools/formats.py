@@ -25,7 +25,8 @@ class ToolFormat:
     its arguments, the following one, and what follows the last arguments; `end` is `tail` as plain text
     without spaces. A model may write white space where these have some. NUMBER in `call` or `middle` is the
     number of the call. The group "id" of `head` and `next`, if any, is a call's id. `around_text`: control
-    tokens that a model may write around a text that is no call; they are not shown.
+    tokens that a model may write around a text that is no call; they are not shown. `spaced`: a space may
+    follow a control token.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ToolFormat:
     control: tuple[str, ...] = ()  # texts that are control tokens in the vocabularies of these models
     short_ids: bool = False
     around_text: tuple[str, ...] = ()
+    spaced: bool = True
 
     def new_id(self) -> str:
         """An id for a call. Some templates accept only ids of nine letters and digits."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airllm.text.reasoning import ReasoningTags
+from airllm.text.tools.bare_formats import BareFormat, BareGrammar, Value
 from airllm.text.tools.formats import NUMBER, PYTHON_TAG, ToolFormat
 from airllm.text.tools.xml_formats import Argument, XmlFormat
 from airllm.text.vocabulary import Vocabulary
@@ -18,7 +19,7 @@ _MARKER = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]")  # what may be a control token
 _ANY_TEXT = "/(?s:.*)/"
 
 Document = Mapping[str, Any]  # the engine's document of a JSON schema
-Arguments = Document | Sequence[Argument]  # the latter are written as XML
+Arguments = Document | Sequence[Argument] | Value  # the latter are written as XML and as Gemma 4 does
 
 
 @dataclass(frozen=True)
@@ -116,11 +117,22 @@ class _Writer:
         """The arguments of a call: JSON, or an element for each, in the order of the schema."""
         if isinstance(arguments, Mapping):
             return _json(arguments)
+        if not isinstance(arguments, Sequence):
+            return self._bare(call, arguments)
         parts = []
         for i, each in enumerate(arguments):
             written = self._argument(f"value_{call}_{i}", each)
             parts.append(written if each.required else f"({written})?")
         return " ".join(parts)
+
+    def _bare(self, call: int, arguments: Value) -> str:
+        format = self.form.format
+        assert isinstance(format, BareFormat)
+        quote = self._literal(format.quote)
+        grammar = BareGrammar(quote, format.quote in self.control, f"value_{call}_")
+        written = grammar.write(arguments)
+        self.rules += grammar.rules
+        return written
 
     def _argument(self, rule: str, argument: Argument) -> str:
         format = self.form.format
@@ -146,7 +158,7 @@ class _Writer:
         """The terminal of free text, which does not begin like thoughts, nor with the expression `but`."""
         begins = [but] if but else []
         if self.form.thoughts is not None and not self.form.thinking:
-            begins.append(rf"\s*{re.escape(self.form.thoughts.begin)}")
+            begins.append(r"\s*" + re.escape(self.form.thoughts.begin).replace("\\\n", r"\n"))
         hidden = "".join(f" & ~/(?:{begin})(?s:.*)/" for begin in begins)
         self.rules.append(f"PLAIN: {_ANY_TEXT}{hidden}")
 
@@ -162,8 +174,11 @@ class _Writer:
         the text after it, so models may have learned one.
         """
         parts = re.split(f"({'|'.join(map(re.escape, self.control))})", text) if self.control else [text]
+        space = ' " "?' if self.form.format is None or self.form.format.spaced else ""
         return " ".join(
-            f'<[{self.control[part]}]> " "?' if part in self.control else json.dumps(part, ensure_ascii=False)
+            f"<[{self.control[part]}]>{space}"
+            if part in self.control
+            else json.dumps(part, ensure_ascii=False)
             for part in parts
             if part
         )
