@@ -242,6 +242,8 @@ _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
     "query_temperature": lambda c, layer: _temperature(c),
     "expert_scores": lambda c, layer: c.expert_scores,
     "expert_scale": lambda c, layer: c.expert_scale,
+    "expert_groups": lambda c, layer: c.expert_groups,
+    "expert_groups_used": lambda c, layer: c.expert_groups_used,
     "swiglu_alpha": lambda c, layer: c.swiglu_alpha,
     "swiglu_limit": lambda c, layer: c.swiglu_limit,
     "residual_scale": lambda c, layer: c.residual_scale,

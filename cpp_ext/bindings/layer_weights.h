@@ -38,6 +38,7 @@ struct LayerNumbers {
   float expert_scale;
   std::string norm;  // "layer", or "" for RMS norms
   bool norm_bias, parallel, gated, late_qk_norm;
+  int64_t expert_groups, expert_groups_used;
 };
 
 // Combinations of traits that no layer supports, though each trait is known: `trait` with the trait `with`,
@@ -176,13 +177,34 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     static const char* const scores[] = {"", "sigmoid"};
     all.sigmoid = choice(op_, "expert_scores", py::str(n.expert_scores).ptr(), scores) == 1;
     all.scale = n.expert_scale;
+    all.groups = n.expert_groups;
+    all.groups_used = n.expert_groups_used;
+    const int64_t kept = all.groups > 0 ? all.count / all.groups * all.groups_used : 0;
+    if (all.groups < 1 || all.groups_used < 1 || all.groups_used > all.groups || all.count % all.groups ||
+        kept < all.used)
+      op_.wrong_value(
+          "expert_groups",
+          "has value " + std::to_string(all.groups) + " with " + std::to_string(all.groups_used) + " used",
+          "groups of equal size of " + std::to_string(all.count) + " experts; those used must have " +
+              std::to_string(all.used) + " experts or more");
     all.selection_bias = optional_floats("experts.selection_bias", all.count);
     all.router = matrix("experts.router", all.count, layer_.width);
     layer_.feed_forward = Weights::rows("experts.0.gate", experts[0][0].ptr());
     for (const auto& each : experts) read_expert("experts." + std::to_string(experts_.size()), each);
+    read_shared_expert();
     all.each = experts_.data();
     all.kinds = kinds_.data();
     all.kind_count = static_cast<int64_t>(kinds_.size());
+  }
+  void read_shared_expert() {
+    const py::object gate = find("shared_expert.gate");
+    if (!gate) return;
+    cpu::Experts& all = layer_.experts;
+    const int64_t wide = Weights::rows("shared_expert.gate", gate.ptr()), narrow = layer_.width;
+    all.shared = {matrix("shared_expert.gate", gate, wide, narrow), matrix("shared_expert.up", wide, narrow),
+                  matrix("shared_expert.down", narrow, wide)};
+    if (const py::object router = find("shared_expert.router"))
+      all.shared_gate = matrix("shared_expert.router", router, 1, narrow);
   }
   void read_expert(const std::string& name, const std::array<py::object, 3>& arrays) {
     const int64_t wide = layer_.feed_forward, narrow = layer_.width;
@@ -290,7 +312,8 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
                        float residual_scale, std::optional<std::pair<float, int64_t>> query_temperature,
                        bool pre_norms, const std::string& qk_norm, float swiglu_alpha, float swiglu_limit,
                        const std::string& expert_scores, float expert_scale, const std::string& norm,
-                       bool norm_bias, bool parallel, bool gated, bool late_qk_norm) {
+                       bool norm_bias, bool parallel, bool gated, bool late_qk_norm, int64_t expert_groups,
+                       int64_t expert_groups_used) {
              return new Layer(weights, experts,
                               {heads,
                                kv_heads,
@@ -319,7 +342,9 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
                                norm_bias,
                                parallel,
                                gated,
-                               late_qk_norm});
+                               late_qk_norm,
+                               expert_groups,
+                               expert_groups_used});
            }),
            py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
            py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
@@ -330,7 +355,8 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
            py::arg("query_temperature") = py::none(), py::arg("pre_norms") = true, py::arg("qk_norm") = "",
            py::arg("swiglu_alpha") = 1.702f, py::arg("swiglu_limit") = 7.f, py::arg("expert_scores") = "",
            py::arg("expert_scale") = 1.f, py::arg("norm") = "", py::arg("norm_bias") = false,
-           py::arg("parallel") = false, py::arg("gated") = true, py::arg("late_qk_norm") = false);
+           py::arg("parallel") = false, py::arg("gated") = true, py::arg("late_qk_norm") = false,
+           py::arg("expert_groups") = 1, py::arg("expert_groups_used") = 1);
 }
 
 }  // namespace arguments

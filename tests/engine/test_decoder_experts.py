@@ -61,6 +61,21 @@ LAYERS = {
     },
     "sigmoids that do not sum to one": {"expert_scores": "sigmoid", "experts_used": 3},
     "a part of what they find": {"residual_scale": 0.3},
+    "beside a shared one with a gate": {"shared_expert": 72, "shared_gate": True},
+    "beside a narrow shared one": {"shared_expert": 8, "normalize_experts": True},
+    "one of two groups": {
+        "expert_groups": 2,
+        "expert_groups_used": 1,
+        "shared_expert": 40,
+        "moe_layers": (True, False),
+    },
+    "two of three groups": {
+        "expert_groups": 3,
+        "expert_groups_used": 2,
+        "experts_used": 3,
+        "expert_scores": "sigmoid",
+        "selection_bias": True,
+    },
 }
 
 SOME = [BATCHES[name] for name in ("first token", "eight tokens", "unequal")]
@@ -83,7 +98,7 @@ def test_experts_are_the_composition_of_ops(layers, reached):
 
 @having
 @pytest.mark.parametrize("threads", (2, 3))
-@pytest.mark.parametrize("layers", ("two of six", "behind a dense layer"))
+@pytest.mark.parametrize("layers", ("two of six", "behind a dense layer", "beside a shared one with a gate"))
 def test_threads_share_experts(threads, layers, target, reached):
     c = with_experts(**{"width": 256, "feed_forward": 418, "expert_feed_forward": 208} | LAYERS[layers])
     with on_threads(target, reached, threads):

@@ -54,8 +54,7 @@ def kernel_of(path, backend="python", **options) -> PersistentKernel:
 
 # No native layers support these; those of GPT-OSS do, but not how its folders store experts.
 OP_BY_OP = (
-    "qwen2_moe", "qwen2_moe_some", "gpt_oss", "gpt_oss_limit", "glm4_moe", "glm4_moe_groups",
-    "gemma4", "gemma4_moe", "hunyuan_moe", "ernie_moe", "llama4", "llama4_chunks",
+    "gpt_oss", "gpt_oss_limit", "gemma4", "gemma4_moe", "hunyuan_moe", "ernie_moe", "llama4", "llama4_chunks",
 )  # fmt: skip
 
 

@@ -172,6 +172,10 @@ def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
         weights["experts.selection_bias"] = rng.standard_normal(c.experts).astype(np.float32) / 4
     if c.router_bias:
         weights["experts.router_bias"] = rng.standard_normal(c.experts).astype(np.float32)
+    if wide := c.shared_expert:
+        shared = {"gate": (wide, c.width), "up": (wide, c.width), "down": (c.width, wide)}
+        shared |= {"router": (1, c.width)} if c.shared_gate else {}
+        weights |= {f"shared_expert.{n}": matrix(rng, shape, formats[0]) for n, shape in shared.items()}
     return Layer(c, index, weights, experts_of(c, index, formats))
 
 

@@ -31,6 +31,9 @@ struct Experts {
   bool sigmoid;                 // makes scores of the router's logits, instead of a softmax
   float scale;                  // of the weights
   const float* selection_bias;  // on the scores by which experts are chosen; or null
+  int64_t groups, groups_used;  // only experts of the best groups are chosen
+  Expert shared;                // of all tokens
+  Matrix shared_gate;           // (1, width); its sigmoid weights the shared expert
   const Matrix* kinds;          // one of their matrices for each format and row length
   int64_t kind_count;
 };
@@ -78,7 +81,7 @@ struct DecoderLayer {
   int64_t weights() const {
     const int64_t matrices = experts.count ? 3 * experts.used : gate.data ? 3 : 2;
     return q.n * q.k + k.n * k.k + v.n * v.k + output.n * output.k + experts.router.n * experts.router.k +
-           matrices * feed_forward * width;
+           (matrices * feed_forward + 3 * experts.shared.gate.n) * width;
   }
 };
 

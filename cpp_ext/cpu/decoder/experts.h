@@ -57,8 +57,7 @@ class __attribute__((visibility("hidden"))) Routing {
   void choose(const RowKernels& kernels, const Experts& experts, const float* logits, int64_t token) {
     score(kernels, experts, logits);
     bias_ = experts.selection_bias;
-    std::iota(order_, order_ + experts.count, 0);
-    std::partial_sort(order_, order_ + experts.used, order_ + experts.count,
+    std::partial_sort(order_, order_ + experts.used, order_ + list_candidates(experts),
                       [&](int32_t a, int32_t b) { return before(a, b); });
     float all = experts.normalize ? 0.f : 1.f;  // what the weights sum to
     for (int64_t i = 0; i < experts.used && experts.normalize; ++i) all += probabilities_[order_[i]];
@@ -73,6 +72,39 @@ class __attribute__((visibility("hidden"))) Routing {
     for (int64_t i = 0; i < experts.count; ++i) probabilities_[i] = 1 / (1 + std::exp(-logits[i]));
   }
   float preference(int32_t expert) const { return probabilities_[expert] + (bias_ ? bias_[expert] : 0.f); }
+
+  // Lists the experts of the best groups, and returns how many there are.
+  int64_t list_candidates(const Experts& experts) {
+    const int64_t size = experts.count / experts.groups;
+    int64_t found = 0;
+    for (int64_t group = 0; group < experts.groups; ++group) {
+      if (!is_among_the_best(experts, group)) continue;
+      std::iota(order_ + found, order_ + found + size, static_cast<int32_t>(group * size));
+      found += size;
+    }
+    return found;
+  }
+  bool is_among_the_best(const Experts& experts, int64_t group) const {
+    if (experts.groups_used >= experts.groups) return true;
+    const float own = best_two(experts, group);
+    int64_t better = 0;
+    for (int64_t other = 0; other < experts.groups; ++other) {
+      const float theirs = best_two(experts, other);
+      better += theirs > own || (theirs == own && other < group);
+    }
+    return better < experts.groups_used;
+  }
+  // The sum of a group's two best preferences, or its only one.
+  float best_two(const Experts& experts, int64_t group) const {
+    const int64_t size = experts.count / experts.groups;
+    float first = -INFINITY, second = -INFINITY;
+    for (int64_t i = group * size; i < (group + 1) * size; ++i) {
+      const float found = preference(static_cast<int32_t>(i));
+      second = std::max(second, std::min(first, found));
+      first = std::max(first, found);
+    }
+    return size > 1 ? first + second : first;
+  }
 
   // Of equal values the first wins; NaN is last.
   bool before(int32_t a, int32_t b) const {

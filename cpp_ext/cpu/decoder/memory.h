@@ -24,7 +24,7 @@ struct Pieces {
 // The largest sizes among the layers and the ends.
 struct DecoderSizes {
   int64_t width = 0, q = 0, kv = 0, group = 0, head_dim = 0;
-  int64_t feed_forward = 0;  // of all experts of a token
+  int64_t feed_forward = 0;  // of all experts of a token, and the shared one
   int64_t experts = 0, experts_used = 0;
   int64_t packed = 0;     // bytes of a packed row and its rounding error
   int64_t longest = 0;    // values in the longest row of a weight
@@ -46,15 +46,17 @@ struct DecoderSizes {
     width = std::max(width, layer.width);
     q = std::max(q, layer.q.n);
     kv = std::max(kv, layer.k.n);
-    feed_forward = std::max(feed_forward, layer.feed_forward * std::max<int64_t>(layer.experts.used, 1));
+    feed_forward = std::max(feed_forward, layer.feed_forward * std::max<int64_t>(layer.experts.used, 1) +
+                                              layer.experts.shared.gate.n);
     experts = std::max(experts, layer.experts.count);
     experts_used = std::max(experts_used, layer.experts.used);
     group = std::max(group, layer.group());
     head_dim = std::max(head_dim, layer.head_dim);
     units = std::max(units, layer.kv_heads);
     weights = weights ? std::min(weights, layer.weights()) : layer.weights();
-    for (const Matrix& each :
-         {layer.q, layer.k, layer.v, layer.output, layer.gate, layer.up, layer.down, layer.experts.router})
+    for (const Matrix& each : {layer.q, layer.k, layer.v, layer.output, layer.gate, layer.up, layer.down,
+                               layer.experts.router, layer.experts.shared.gate, layer.experts.shared.up,
+                               layer.experts.shared.down, layer.experts.shared_gate})
       add(kernels, each);
     for (int64_t i = 0; i < layer.experts.kind_count; ++i) add(kernels, layer.experts.kinds[i]);
     Attention all{};
@@ -72,7 +74,8 @@ struct DecoderSizes {
 // Offsets in bytes: of memory shared by all threads, and of each thread's own memory.
 struct DecoderMemory {
   Pieces shared, own;
-  int64_t q, k, v, attended, change, router, gate, up, x, middle, sums, begins, done, took, begun;
+  int64_t q, k, v, attended, change, router, shared_gate, gate, up, x, middle, sums, begins, done, took,
+      begun;
   int64_t own_x, normed, packed, floats, rotated, attention, choices, probabilities, order;
   int64_t unit_rows = 0;  // query rows of a sequence per key-value head
 
@@ -89,6 +92,7 @@ struct DecoderMemory {
     attended = shared.floats(rows * sizes.q);
     change = shared.floats(rows * sizes.width);
     router = shared.floats(rows * sizes.experts);
+    shared_gate = shared.floats(rows);
     gate = shared.floats(rows * sizes.feed_forward);
     up = shared.floats(rows * sizes.feed_forward);
     x = shared.floats(rows * sizes.width);

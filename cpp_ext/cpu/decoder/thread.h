@@ -28,7 +28,8 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     const auto shared = [&](int64_t offset) { return reinterpret_cast<float*>(memory + offset); };
     q_ = shared(at.q), k_ = shared(at.k), v_ = shared(at.v), attended_ = shared(at.attended);
     change_ = call.change ? call.change : shared(at.change), router_ = shared(at.router);
-    gate_ = shared(at.gate), up_ = shared(at.up), sums_ = shared(at.sums);
+    shared_gate_ = shared(at.shared_gate), gate_ = shared(at.gate), up_ = shared(at.up),
+    sums_ = shared(at.sums);
     x_ = shared(at.x), middle_ = shared(at.middle);
     begins_ = shared(at.begins);
     done_ = reinterpret_cast<std::atomic<int64_t>*>(memory + at.done);
@@ -207,9 +208,8 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     gate(layer, layer.gate, layer.up, share(layer.feed_forward), 0);
   }
 
-  // Columns of gate_ from `first` on, for as many rows as the input has. `gate` may be absent.
-  void gate(const DecoderLayer& layer, const Matrix& gate, const Matrix& up, Columns mine, int64_t first) {
-    const int64_t before = first * layer.feed_forward;
+  // Columns of gate_ from value `before` on, for as many rows as the input has. `gate` may be absent.
+  void gate(const DecoderLayer& layer, const Matrix& gate, const Matrix& up, Columns mine, int64_t before) {
     if (gate.data) products_.multiply(gate, gate_ + before, mine);
     products_.multiply(up, (gate.data ? up_ : gate_) + before, mine);
     if (mine.begin < mine.end)
@@ -242,6 +242,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     if (!again) begin_second_half(layer);
     keep(middle_);
     multiply(layer.experts.router, router_);
+    if (layer.experts.shared_gate.n) multiply(layer.experts.shared_gate, shared_gate_);
   }
 
   // The routing of this layer, whose router step is done.
@@ -251,19 +252,30 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     return routing_;
   }
 
-  // Threads share the experts that have tokens as one matrix. `normed`: this thread has the input.
+  // Threads share the experts that have tokens, and the shared one after them, as one matrix. `normed`: this
+  // thread has the input.
   void gate_experts(const DecoderLayer& layer, int64_t number, bool normed) {
     if (!normed) begin_second_half(layer);
     const Routing& routing = routing_of(number);
     const int64_t wide = layer.feed_forward;
-    const Columns mine = share(routing.experts() * wide);
+    const int64_t of_all = layer.experts.shared.gate.n;
+    const Columns mine = share(routing.experts() * wide + of_all);
+    if (const Columns columns = mine.within(routing.experts() * wide, of_all); columns.begin < columns.end) {
+      products_.of({normed_, call_.width, call_.rows});
+      gate(layer, layer.experts.shared.gate, layer.experts.shared.up, columns, before_shared(layer));
+    }
     routing.each([&](const ExpertRows& rows) {
       const Columns columns = mine.within(rows.place * wide, wide);
       if (columns.begin >= columns.end) return;
       gather(rows);
       const Expert& expert = layer.experts.each[rows.expert];
-      gate(layer, expert.gate, expert.up, columns, rows.first);
+      gate(layer, expert.gate, expert.up, columns, rows.first * wide);
     });
+  }
+
+  // Where gate_ has the values of the shared expert: after those of all choices.
+  int64_t before_shared(const DecoderLayer& layer) const {
+    return call_.rows * layer.experts.used * layer.feed_forward;
   }
 
   // The normed rows of an expert's tokens are the next input: all rows, or copies of some in own_x_. Its
@@ -283,13 +295,27 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   void add_experts(const DecoderLayer& layer, const Routing& routing) {
     const Columns mine = share(call_.width);
     if (mine.begin >= mine.end) return;
-    for (int64_t i = 0; i < call_.rows; ++i)
-      std::fill_n(change_ + i * call_.width + mine.begin, mine.end - mine.begin, 0.f);
+    begin_sum(layer, mine);
     routing.each([&](const ExpertRows& rows) {
       products_.of({gate_ + rows.first * layer.feed_forward, layer.feed_forward, rows.count});
       products_.multiply(layer.experts.each[rows.expert].down, own_x_, mine);
       for (int64_t i = 0; i < rows.count; ++i) add_choice(rows.choices[i], own_x_ + i * call_.width, mine);
     });
+  }
+  // Sets the sum to the result of the shared expert, or to 0.
+  void begin_sum(const DecoderLayer& layer, Columns mine) {
+    const Experts& experts = layer.experts;
+    if (experts.shared.gate.n) {
+      products_.of({gate_ + before_shared(layer), experts.shared.gate.n, call_.rows});
+      products_.multiply(experts.shared.down, change_, mine);
+    }
+    for (int64_t i = 0; i < call_.rows; ++i) {
+      float* const row = change_ + i * call_.width + mine.begin;
+      if (!experts.shared.gate.n)
+        std::fill_n(row, mine.end - mine.begin, 0.f);
+      else if (experts.shared_gate.n)
+        scale(row, row, mine.end - mine.begin, 1 / (1 + std::exp(-shared_gate_[i])));
+    }
   }
   void add_choice(const Choice& choice, const float* found, Columns columns) {
     float* const to = change_ + choice.token * call_.width;
@@ -460,7 +486,8 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   Stage stage_ = kProjections;
   uint32_t last_step_ = UINT32_MAX;
   DecoderProducts products_;
-  float *q_, *k_, *v_, *attended_, *change_, *router_, *gate_, *up_, *x_, *middle_, *sums_, *begins_;
+  float *q_, *k_, *v_, *attended_, *change_, *router_, *shared_gate_, *gate_, *up_, *x_, *middle_, *sums_,
+      *begins_;
   std::atomic<int64_t>* done_;
   ShareTicks* took_;
   float *own_x_, *normed_, *rotated_, *attention_;
