@@ -150,6 +150,7 @@ class Architecture:
     dense feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another
     size, and the last layers may share keys and values. `layer_scale`: a layer's result is scaled by a
     weight. `refused`: flags of config.json that must not be set, and what is expected instead.
+    `line_pieces`: tokenizers of GGUF files are of the kind "gemma4" if their pieces are not letters.
     `stripped_names`: parts of general.name. In the GGUF files that contain one, white space after control
     tokens is stripped.
     """
@@ -183,6 +184,7 @@ class Architecture:
     gguf_names: Mapping[str, str] = field(default_factory=dict)
     folder_names: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    line_pieces: bool = False
     stripped_names: tuple[str, ...] = ()
     tiny: Mapping[str, Tiny] = field(default_factory=dict)
 

@@ -158,6 +158,7 @@ GEMMA4 = GEMMA3.but(
     dense_and_experts=True,
     sizes_by_window=True,
     layer_scale=True,
+    line_pieces=True,
     folder_stacks=Stacks(fused=True),
     gguf_stacks=Stacks(fused=True),
     numbers=("layer_input",),

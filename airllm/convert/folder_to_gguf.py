@@ -38,7 +38,8 @@ def folder_source(folder: SafetensorsFolder, config: ModelConfig) -> tuple[list[
     sources = list(_sources(folder, config))
     keys = list(_config_keys(folder.path, config))
     _check(folder.path, config, keys, sources)
-    keys += tokenizer_keys(folder.path, config.vocabulary)
+    line_pieces = architecture_named(config.architecture).line_pieces
+    keys += tokenizer_keys(folder.path, config.vocabulary, line_pieces)
     if template := folder_chat_template(folder.path):
         keys.append(Key("tokenizer.chat_template", template.source, STRING))
     return keys, sources

@@ -25,9 +25,9 @@ PROBES = (
 )  # fmt: skip
 
 
-def tokenizer_keys(folder: Path, vocabulary: int) -> list[Key]:
-    """The keys. A vocabulary smaller than the model's is padded. Raises ModelFileError for a tokenizer that
-    would give other ids, or that GGUF cannot express.
+def tokenizer_keys(folder: Path, vocabulary: int, line_pieces: bool = False) -> list[Key]:
+    """The keys. A vocabulary smaller than the model's is padded. `line_pieces`: see `Architecture`. Raises
+    ModelFileError for a tokenizer that would give other ids, or that GGUF cannot express.
     """
     path = folder / "tokenizer.json"
     description, tokenizer = read_json(path), folder_tokenizer(folder)
@@ -41,7 +41,10 @@ def tokenizer_keys(folder: Path, vocabulary: int) -> list[Key]:
     merges = [tuple(m.split(" ", 1)) if isinstance(m, str) else tuple(m) for m in model.get("merges", ())]
     keys = [*_words(tokenizer, vocabulary), *_special_tokens(tokenizer)]
     letters = tokenizer.vocabulary.letters
-    keys += _byte_pairs(path, model, merges) if letters else _pieces(tokenizer, merges, vocabulary)
+    if letters:
+        keys += _byte_pairs(path, model, merges)
+    else:
+        keys += _line_pieces(merges) if line_pieces else _pieces(tokenizer, merges, vocabulary)
     _check(path, tokenizer, keys)
     return keys
 
@@ -87,6 +90,12 @@ def _pre_tokenizer(path: Path, whole_pieces: bool) -> str:
 
 def cut(pre_tokenizer: Any, text: str) -> list[str]:
     return [piece for piece, _ in pre_tokenizer.pre_tokenize_str(text)]
+
+
+def _line_pieces(merges: list[tuple[str, ...]]) -> Iterator[Key]:
+    """The keys of Gemma 4's kind."""
+    yield Key("tokenizer.ggml.model", "gemma4", STRING)
+    yield Key("tokenizer.ggml.merges", [" ".join(pair) for pair in merges], (*ARRAY, *STRING))
 
 
 def _pieces(tokenizer: Tokenizer, merges: list[tuple[str, ...]], count: int) -> Iterator[Key]:

@@ -15,7 +15,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from airllm.convert.tokenizer_to_gguf import PROBES, cut
+from airllm.convert.tokenizer_to_gguf import PROBES, cut, tokenizer_keys
 from airllm.files import ModelFileError
 from airllm.text import chat_template as chat_module
 from airllm.text.chat_template import ChatTemplate, ChatTemplateError, open_chat_template
@@ -238,6 +238,16 @@ def test_a_folder_of_gemma4_gives_the_same_ids(tmp_path):
     assert (of_file.bos_id, of_file.eos_id, of_file.add_bos, of_file.stop_ids) == (
         tokenizer.bos_id, tokenizer.eos_id, tokenizer.add_bos, tokenizer.stop_ids,
     )  # fmt: skip
+
+
+def test_a_folder_of_gemma4_is_converted(tmp_path):
+    folder = gemma4_folder(tmp_path)
+    keys = {key.name: key.value for key in tokenizer_keys(folder, 1000, line_pieces=True)}
+    keys["tokenizer.ggml.token_type"] = np.array(keys["tokenizer.ggml.token_type"])
+    converted = gguf_tokenizer(HERE, keys)
+    assert keys["tokenizer.ggml.model"] == "gemma4" and len(converted) == 1000
+    for text, expected in zip(TEXTS, REFERENCE[tokenizer_files.GEMMA4], strict=True):
+        assert converted.encode(text)[1:] == expected[0], text
 
 
 @pytest.mark.parametrize("name", ("smollm", "llama-bpe", "sentence pieces, no prefix", "gemma4"))
