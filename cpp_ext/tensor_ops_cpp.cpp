@@ -52,13 +52,15 @@ PyMethodDef methods[] = {
     row<kQuantize, quantize>(),
     row<kDequantize, dequantize>(),
     method<decoder_layers, kDecoderLayers>(
-        "decoder_layers($module, layers, x, rotations, rows)\n--\n\n"
+        "decoder_layers($module, layers, x, rotations, rows, inputs=None)\n--\n\n"
         "Up to `decoder_rows` rows of x (rows, width), float32, go through DecoderLayers, in place.\n\n"
         "rotations: (cos, sin), each (rows, 1, pairs). rows: for each sequence (start, stop, data, length),\n"
         "data (layers, 2, kv_heads, capacity, head_dim), which gets keys and values: float16 or float32, or\n"
         "uint8, whose rows are then blocks of q8_0. Or data ((part, dropped), ...): such an array for each "
         "part\n"
-        "of the layers, and how many of the first tokens it lacks."),
+        "of the layers, and how many of the first tokens it lacks. inputs (layers, rows, values), float32: "
+        "what "
+        "layers with an input of their own get."),
     method<cached_attention, kCachedAttention>(
         "cached_attention($module, q, kept, length, out, *, scale=None, softcap=None, window=None, "
         "sinks=None, origin=0, few_rows=None)\n--\n\n"
@@ -70,12 +72,13 @@ PyMethodDef methods[] = {
     method<assign, kAssign>("assign($module, target, source)\n--\n\n"
                             "target[...] = source, float32, for a target of any of the floats."),
     method<decode_step, kDecodeStep>(
-        "decode_step($module, plan, tokens, rotations, rows, reduce=None, all_rows=False)\n--\n\n"
+        "decode_step($module, plan, tokens, rotations, rows, reduce=None, all_rows=False, "
+        "inputs=None)\n--\n\n"
         "Logits (sequences, vocabulary), float32, after the last row of each sequence, or (rows, "
         "vocabulary)\n"
         "after all rows, by a DecoderPlan.\n\n"
         "tokens: up to `decoder_rows` ids, those of the rows, or one id, whose logits are (vocabulary);\n"
-        "rotations and rows: as of decoder_layers().\n"
+        "rotations, rows and inputs: as of decoder_layers().\n"
         "reduce: where other processes have the rest of the model's heads and feed-forward parts, what adds\n"
         "up an array (rows, width) of all of them in place, after each half of each layer."),
     {nullptr, nullptr, 0, nullptr},
@@ -110,6 +113,7 @@ void define_decoder_layer(py::module_& m) {
       "has them, and (gate, up, down) of each of its experts. NotImplementedError for weights that are none "
       "of it.",
       {{"activation=swiglu_clamped",
+        "dense_and_experts",
         "expert_bias",
         "expert_feed_forward",
         "expert_groups",
@@ -119,8 +123,11 @@ void define_decoder_layer(py::module_& m) {
         "experts",
         "experts_used",
         "gated",
+        "keys_as_values",
         "kv_layers",
         "late_qk_norm",
+        "layer_input",
+        "layer_scale",
         "mlp_bias",
         "moe_layers",
         "nope_layers",
@@ -139,7 +146,8 @@ void define_decoder_layer(py::module_& m) {
         "sinks",
         "sizes",
         "swiglu_alpha",
-        "swiglu_limit"},
+        "swiglu_limit",
+        "value_norm"},
        {"logit_scale"}});
   py::class_<DecoderPlan>(m, "DecoderPlan",
                           "All that decode_step() needs of a model, checked once: DecoderLayers, stored "

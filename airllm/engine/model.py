@@ -75,7 +75,7 @@ class Model(OpenedModel):
         for part in self.residency.layer_parts():
             some = slice(part.start, part.stop if count is None else min(part.stop, count))
             if fused:
-                self.fused.run(x, angles, rows, only=some)
+                self.fused.run(x, angles, rows, some, inputs)
             else:
                 x = decoder_layers(ops, x, self.layers[some], angles, rows, inputs)
         return x
@@ -181,7 +181,7 @@ class Model(OpenedModel):
         for some in self.residency.layer_parts():
             for at in range(some.start, some.stop):
                 if fused:
-                    self.fused.run(x, angles, rows, only=slice(at, at + 1))
+                    self.fused.run(x, angles, rows, slice(at, at + 1), inputs)
                 else:
                     x = decoder_layers(ops, x, self.layers[at : at + 1], angles, rows, inputs)
                 yield x
@@ -252,7 +252,7 @@ class Model(OpenedModel):
         angles = self._begin(rows, rows[-1].stop if all_rows else 1)
         ids = [token for sequence in tokens for token in sequence]
         reduce = self.shard.processes.all_reduce if self.shard else None
-        logits = self.step.run(ids, angles, rows, reduce, all_rows)
+        logits = self.step.run(ids, angles, rows, reduce, all_rows, self._inputs_of(ids))
         for part, sequence in zip(rows, tokens, strict=True):
             part.cache.extend(sequence)
         return self.shard.gather_logits(logits) if self.shard else logits
@@ -275,7 +275,8 @@ class Model(OpenedModel):
         cache.prepare(1)
         self.residency.begin([(cache, 1)])
         tables = self.rotations.tables(min(cache.capacity, cache.length + _BOUND), cache.long)
-        return self.step.bind(cache, tables) if cache.length < len(tables[0][0]) else None
+        inputs_of = self._inputs_of if self._layer_inputs else None
+        return self.step.bind(cache, tables, inputs_of) if cache.length < len(tables[0][0]) else None
 
     def _begin(self, rows: list[Rows], outputs: int = 1) -> list[Angles]:
         """Begin a pass; returns the rows' angles for each rotation of the model."""
@@ -341,6 +342,12 @@ class Model(OpenedModel):
         if not self._layer_inputs:
             return None
         return self._layer_inputs.of(ops, self._rows_of(self._layer_inputs.table, tokens), x)
+
+    def _inputs_of(self, tokens: list[int]) -> np.ndarray | None:
+        """`_inputs` for a native call, which embeds the tokens itself."""
+        if not self._layer_inputs:
+            return None
+        return self._inputs(self._ops_for(self.kernels_of(1)), tokens, self._embed(tokens))
 
     def _with_fallback(self, caches: Sequence[Cache], call: Callable[[], T]) -> T:
         """The result of a call that computes next tokens of these sequences, also if the device fails."""

@@ -18,6 +18,8 @@ from airllm.memory.cache_layout import divide, places
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
 
+InputsOf = Callable[[list[int]], np.ndarray | None]  # what `LayerInputs.of` finds for tokens
+
 
 class FusedLayers:
     """A model's layers, prepared by the backend's module. `why_not` is the reason if there are none, else "";
@@ -47,14 +49,21 @@ class FusedLayers:
         return not self.why_not and rows[-1].stop <= self.most_rows
 
     def run(
-        self, x: np.ndarray, angles: Sequence[Angles], rows: Sequence[Rows], only: slice = slice(None)
+        self,
+        x: np.ndarray,
+        angles: Sequence[Angles],
+        rows: Sequence[Rows],
+        only: slice = slice(None),
+        inputs: np.ndarray | None = None,
     ) -> None:
         """Run all layers, or those of `only`, on `x` (rows, width), float32, in place. The rows' keys and
-        values are appended to their caches. Many rows take several calls.
+        values are appended to their caches. Many rows take several calls. `inputs` (all layers, rows,
+        layer_input), float32, are those of layers that have one of their own.
         """
         for start in range(0, len(x), self.most_rows):
             some = slice(start, min(start + self.most_rows, len(x)))
-            self._run(self.prepared[only], x[some], *_arguments(angles, rows, some))
+            own = None if inputs is None else np.ascontiguousarray(inputs[only, some])
+            self._run(self.prepared[only], x[some], *_arguments(angles, rows, some), own)
 
 
 class FusedStep:
@@ -95,16 +104,21 @@ class FusedStep:
         rows: Sequence[Rows],
         reduce: Callable[[np.ndarray], None] | None = None,
         all_rows: bool = False,
+        inputs: np.ndarray | None = None,
     ) -> np.ndarray:
         """Logits (sequences, vocabulary), float32, after each sequence's last row, or (rows, vocabulary) if
         `all_rows`. Keys and values are appended to the caches. `reduce` sums an array over the processes that
-        share the layers, in place.
+        share the layers, in place. `inputs` (layers, rows, layer_input), float32: those of the layers.
         """
-        return self._run(self._plan, tokens, *_arguments(angles, rows), reduce, all_rows)
+        return self._run(self._plan, tokens, *_arguments(angles, rows), reduce, all_rows, inputs)
 
-    def bind(self, cache: Cache, tables: Sequence[tuple[np.ndarray, np.ndarray]]) -> BoundStep:
-        """A `BoundStep` for one sequence, for as many positions as the tables of cosines and sines have."""
-        return BoundStep(self._run, self._plan, cache, tables)
+    def bind(
+        self, cache: Cache, tables: Sequence[tuple[np.ndarray, np.ndarray]], inputs_of: InputsOf | None = None
+    ) -> BoundStep:
+        """A `BoundStep` for one sequence, for as many positions as the tables of cosines and sines have.
+        `inputs_of` computes the inputs of the layers for a token, if the model has them.
+        """
+        return BoundStep(self._run, self._plan, cache, tables, inputs_of)
 
 
 class BoundStep:
@@ -114,8 +128,16 @@ class BoundStep:
     slower than in a benchmark of its own: each line costs microseconds.
     """
 
-    def __init__(self, run: Any, plan: Any, cache: Cache, tables: Sequence[tuple[np.ndarray, np.ndarray]]):
+    def __init__(
+        self,
+        run: Any,
+        plan: Any,
+        cache: Cache,
+        tables: Sequence[tuple[np.ndarray, np.ndarray]],
+        inputs_of: InputsOf | None = None,
+    ):
         self._run, self._plan, self._data, self._long = run, plan, cache.native, cache.long
+        self._inputs_of = inputs_of
         self._from, self._dropped = cache.length, cache.dropped
         self._until = min(cache.until, *(len(cos) for cos, _ in tables))
         self._angles = [
@@ -130,7 +152,11 @@ class BoundStep:
         at = len(cache.tokens)
         if not self._from <= at < self._until or (cache.dropped, cache.long) != (self._dropped, self._long):
             return None
-        logits = self._run(self._plan, token, self._angles[at - self._from], ((0, 1, self._data, at),))
+        where = self._angles[at - self._from], ((0, 1, self._data, at),)
+        if self._inputs_of:
+            logits = self._run(self._plan, token, *where, inputs=self._inputs_of([token]))
+        else:
+            logits = self._run(self._plan, token, *where)
         cache.extend([token])
         return logits
 
@@ -203,6 +229,7 @@ def _prepare(ops: Any, kind: str, layer: Layer, at: Mapping[int, tuple[int, int]
         part=part,
         place=place,
         shares=a.source != layer.index,
+        keys_as_values=a.keys_as_values,
         rotation=int(a.rope is c.local_rope) if a.rope else -1,
         **_native_arguments(ops, c, "layers", layer.index),
         **({"experts": _experts(layer)} if layer.experts else {}),

@@ -111,7 +111,7 @@ def open_layer(tensors: NamedTensors, index: int) -> Layer:
     if config.qk_norm == "rotated" and isinstance(attention, Attention) and attention.rope:
         ones = np.ones(attention.key_dim, np.float32)
         weights |= {"attention.q_norm": ones, "attention.k_norm": ones}
-    if config.value_norm:
+    if config.value_norm and config.layer(index).attention.source == index:
         weights["attention.v_norm"] = np.ones(config.layer(index).attention.value_dim, np.float32)
     return Layer(config, index, weights, _open_experts(tensors, index) if config.is_moe(index) else None)
 

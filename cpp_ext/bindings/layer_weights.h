@@ -39,6 +39,7 @@ struct LayerNumbers {
   std::string norm;  // "layer", or "" for RMS norms
   bool norm_bias, parallel, gated, late_qk_norm;
   int64_t expert_groups, expert_groups_used;
+  bool keys_as_values;
 };
 
 // Combinations of traits that no layer supports, though each trait is known: `trait` with the trait `with`,
@@ -48,6 +49,7 @@ struct Refusal {
 };
 inline constexpr Refusal kRefusals[] = {
     {"experts", "pre_norms", "", "experts take their input from a norm before them"},
+    {"dense_and_experts", "", "post_norms", "the sum of a dense feed-forward and experts has a norm"},
     {"pre_norms", "", "post_norms", "a half of a layer has a norm before it or after it"},
 };
 
@@ -67,7 +69,9 @@ class [[gnu::visibility("hidden")]] LayerWeights {
       unread_[py::cast<std::string>(name)] = py::reinterpret_borrow<py::object>(weight);
     refuse(experts, numbers);
     read(numbers);
-    read_attention(numbers.pre_norms);
+    read_attention(numbers.pre_norms, numbers.keys_as_values);
+    read_input();
+    if (const py::object scale = find("scale")) layer_.output_scale = floats("scale", scale, 1);
     if (numbers.pre_norms && !numbers.parallel)
       layer_.feed_forward_norm = floats("feed_forward.norm", require("feed_forward.norm"), norm_size());
     layer_.feed_forward_post_norm = optional_floats("feed_forward.post_norm", norm_size());
@@ -89,6 +93,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     std::set<std::string> traits{""};
     if (!experts.empty()) traits.insert("experts");
     if (!n.pre_norms) traits.insert("pre_norms");
+    if (unread_.count("experts.norm")) traits.insert("dense_and_experts");
     if (unread_.count("attention.post_norm")) traits.insert("post_norms");
     for (const Refusal& each : kRefusals) {
       const bool without = !*each.without || !traits.count(each.without);
@@ -136,7 +141,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
 
   int64_t norm_size() const { return layer_.norm.bias ? 2 * layer_.width : layer_.width; }
 
-  void read_attention(bool pre_norms) {
+  void read_attention(bool pre_norms, bool keys_as_values) {
     const int64_t q = layer_.heads * layer_.head_dim, kv = layer_.kv_heads * layer_.head_dim;
     const char* const first = pre_norms ? "attention.norm" : "attention.post_norm";
     const py::object norm = require(first);
@@ -147,12 +152,22 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     layer_.q = matrix("attention.q", q, layer_.width);
     if (!layer_.shares) {
       layer_.k = matrix("attention.k", kv, layer_.width);
-      layer_.v = matrix("attention.v", kv, layer_.width);
+      if (!keys_as_values) layer_.v = matrix("attention.v", kv, layer_.width);
+      layer_.v_norm = optional_floats("attention.v_norm", layer_.head_dim);
     }
     layer_.output = matrix("attention.output", layer_.width, q);
     if (Weights::kSinks) layer_.sinks = optional_floats("attention.sinks", layer_.heads);
     layer_.q_norm = optional_floats("attention.q_norm", layer_.norms_whole_rows ? q : layer_.head_dim);
     layer_.k_norm = optional_floats("attention.k_norm", layer_.norms_whole_rows ? kv : layer_.head_dim);
+  }
+
+  void read_input() {
+    const py::object gate = find("input.gate");
+    if (!gate) return;
+    const int64_t n = Weights::rows("input.gate", gate.ptr());
+    layer_.input_gate = matrix("input.gate", gate, n, layer_.width);
+    layer_.input_projection = matrix("input.projection", layer_.width, n);
+    layer_.input_post_norm = floats("input.post_norm", require("input.post_norm"), layer_.width);
   }
 
   void read_feed_forward(bool gated) {
@@ -191,10 +206,28 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     all.router = matrix("experts.router", all.count, layer_.width);
     layer_.feed_forward = Weights::rows("experts.0.gate", experts[0][0].ptr());
     for (const auto& each : experts) read_expert("experts." + std::to_string(experts_.size()), each);
-    read_shared_expert();
+    if (unread_.count("experts.norm"))
+      read_dense();
+    else
+      read_shared_expert();
     all.each = experts_.data();
     all.kinds = kinds_.data();
     all.kind_count = static_cast<int64_t>(kinds_.size());
+  }
+  // The dense feed-forward beside the experts, and the norms and scales of both.
+  void read_dense() {
+    cpu::Experts& all = layer_.experts;
+    const int64_t wide = layer_.feed_forward;  // of an expert
+    read_feed_forward(true);
+    all.shared = {layer_.gate, layer_.up, layer_.down};
+    layer_.gate = layer_.up = layer_.down = {};
+    layer_.feed_forward = wide;
+    const auto norm = [&](const char* name) { return floats(name, require(name), layer_.width); };
+    all.dense_norm = norm("feed_forward.dense_norm");
+    all.norm = norm("experts.norm");
+    all.router_norm = norm("experts.router_norm");
+    all.post_norm = norm("experts.post_norm");
+    all.scales = floats("experts.scales", require("experts.scales"), all.count);
   }
   void read_shared_expert() {
     const py::object gate = find("shared_expert.gate");
@@ -313,7 +346,7 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
                        bool pre_norms, const std::string& qk_norm, float swiglu_alpha, float swiglu_limit,
                        const std::string& expert_scores, float expert_scale, const std::string& norm,
                        bool norm_bias, bool parallel, bool gated, bool late_qk_norm, int64_t expert_groups,
-                       int64_t expert_groups_used) {
+                       int64_t expert_groups_used, bool keys_as_values) {
              return new Layer(weights, experts,
                               {heads,
                                kv_heads,
@@ -344,7 +377,8 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
                                gated,
                                late_qk_norm,
                                expert_groups,
-                               expert_groups_used});
+                               expert_groups_used,
+                               keys_as_values});
            }),
            py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
            py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
@@ -356,7 +390,8 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
            py::arg("swiglu_alpha") = 1.702f, py::arg("swiglu_limit") = 7.f, py::arg("expert_scores") = "",
            py::arg("expert_scale") = 1.f, py::arg("norm") = "", py::arg("norm_bias") = false,
            py::arg("parallel") = false, py::arg("gated") = true, py::arg("late_qk_norm") = false,
-           py::arg("expert_groups") = 1, py::arg("expert_groups_used") = 1);
+           py::arg("expert_groups") = 1, py::arg("expert_groups_used") = 1,
+           py::arg("keys_as_values") = false);
 }
 
 }  // namespace arguments

@@ -63,6 +63,18 @@ LAYERS = {
     "a part of what they find": {"residual_scale": 0.3},
     "beside a shared one with a gate": {"shared_expert": 72, "shared_gate": True},
     "beside a narrow shared one": {"shared_expert": 8, "normalize_experts": True},
+    "beside a dense feed-forward, with norms of their own": {
+        "dense_and_experts": True,
+        "post_norms": True,
+        "activation": "gelu_tanh",
+        "normalize_experts": True,
+    },
+    "beside a dense feed-forward in one layer": {
+        "dense_and_experts": True,
+        "post_norms": True,
+        "layer_input": 24,
+        "moe_layers": (True, False),
+    },
     "one of two groups": {
         "expert_groups": 2,
         "expert_groups_used": 1,

@@ -78,10 +78,25 @@ def test_a_step_gives_the_logits_of_all_rows(batch, kind, reached):
 
 
 @having
+def test_inputs_of_layers_are_checked(reached):
+    c = config(layer_input=48, activation="gelu_tanh")
+    step, (_, angles, rows) = Ends(c, "f32").step(KernelBackend("cpp")), batch_of(c, BATCHES["short"])
+    with pytest.raises(ValueError, match="decode_step: inputs is None, expected an array"):
+        step.run([7], angles, rows)
+    for shape in ((2, 1, 47), (1, 1, 48), (2, 48)):
+        with pytest.raises(ValueError, match=r"inputs has shape .* expected \(2, 1, 48\)"):
+            step.run([7], angles, rows, inputs=np.zeros(shape, np.float32))
+    with pytest.raises(TypeError, match="inputs has dtype float64, expected float32"):
+        step.run([7], angles, rows, inputs=np.zeros((2, 1, 48)))
+    assert np.isfinite(step.run([7], angles, rows, inputs=np.zeros((2, 1, 48), np.float32))).all()
+
+
+@having
 @pytest.mark.parametrize("threads", (2, 3))
 def test_threads_share_a_step(threads, target, reached):
     with on_threads(target, reached, threads):
         compare_shared_steps(config(width=256, feed_forward=512, logit_softcap=2.0))
+        compare_shared_steps(config(width=256, layer_input=48, layer_scale=True, activation="gelu_tanh"))
 
 
 @having

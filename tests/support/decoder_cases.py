@@ -92,6 +92,20 @@ MODELS = {
         "sizes": (LayerSizes(6, 3, 32, 32, 96), LayerSizes(4, 1, 16, 16, 160)),
     },
     "a layer reads the keys and values of another": {"kv_layers": (0, 0), "windows": (7, 7)},
+    "values with a norm, which are keys in one layer": {
+        "value_norm": True,
+        "keys_as_values": (False, True),
+        "qk_norm": "head",
+        "layer_scale": True,
+    },
+    "layers with inputs of their own": {
+        "layer_input": 48,
+        "activation": "gelu_tanh",
+        "post_norms": True,
+        "layer_scale": True,
+        "value_norm": True,
+        "kv_layers": (0, 0),
+    },
     "sinks under a window": {"sinks": True, "windows": (7, None)},
     "small odd heads": {"heads": 5, "kv_heads": 5, "head_dim": 6, "rope": Rope(10000.0, 6)},
 }
@@ -140,7 +154,9 @@ def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
     }  # fmt: skip
     if a.source != index:
         del shapes["attention.k"], shapes["attention.v"]
-    if not c.is_moe(index):
+    elif a.keys_as_values:
+        del shapes["attention.v"]
+    if not c.is_moe(index) or c.dense_and_experts:
         parts = {"gate": (f, c.width), "up": (f, c.width), "down": (c.width, f)}
         shapes |= {
             f"feed_forward.{name}": shape for name, shape in parts.items() if c.gated or name != "gate"
@@ -154,6 +170,17 @@ def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
         vectors |= {f"{n}_bias": s[0] for n, s in shapes.items() if n.startswith("feed_forward.")}
     if c.qkv_bias:
         vectors |= {"attention.q_bias": q, "attention.k_bias": k, "attention.v_bias": v}
+    if c.value_norm and a.source == index:
+        vectors |= {"attention.v_norm": a.value_dim}
+    if c.layer_scale:
+        vectors |= {"scale": 1}
+    if wide := c.layer_input:
+        shapes = {"input.gate": (wide, c.width), "input.projection": (c.width, wide)}
+        weights |= {name: matrix(rng, shape, formats[0]) for name, shape in shapes.items()}
+        vectors |= {"input.post_norm": c.width}
+    if c.dense_and_experts and c.is_moe(index):
+        norms = ("experts.norm", "experts.router_norm", "experts.post_norm", "feed_forward.dense_norm")
+        vectors |= dict.fromkeys(norms, c.width) | {"experts.scales": c.experts}
     if c.sinks:
         vectors |= {"attention.sinks": a.heads}
     if c.output_bias:
@@ -216,11 +243,19 @@ def batch_of(c: ModelConfig, batch, dtype="f32"):
     return x, angles, rows
 
 
+def inputs_of(c: ModelConfig, rows) -> np.ndarray | None:
+    """The inputs (layers, rows, layer_input) of layers that have one of their own."""
+    shape = c.layers, rows[-1].stop, c.layer_input
+    return np.random.default_rng(8).standard_normal(shape).astype(np.float32) if c.layer_input else None
+
+
 def composed(ops, x, angles, rows, layers):
+    inputs = inputs_of(layers[0].config, rows)
     for layer in layers:
         rope = layer.config.rope_of(layer.index)
         turned = angles[rope is layer.config.local_rope] if rope else None
-        x = decoder_layer(ops, x, layer, turned, rows)
+        own = None if inputs is None else inputs[layer.index]
+        x = decoder_layer(ops, x, layer, turned, rows, own)
     return x
 
 
@@ -235,10 +270,10 @@ def compare(ops, c, batch, formats=("f32",), expected_ops=PYTHON, within=2e-5, d
     assert fused.supports(rows)
     expected_rows = batch_of(c, batch, dtype)[2]
     expected = composed(expected_ops, x, angles, expected_rows, list(map(with_exact_projections, layers)))
-    apart, apart_rows = x.copy(), batch_of(c, batch, dtype)[2]
+    apart, apart_rows, inputs = x.copy(), batch_of(c, batch, dtype)[2], inputs_of(c, rows)
     for i in range(2):
-        fused.run(apart, angles, apart_rows, slice(i, i + 1))
-    fused.run(x, angles, rows)
+        fused.run(apart, angles, apart_rows, slice(i, i + 1), inputs)
+    fused.run(x, angles, rows, inputs=inputs)
     np.testing.assert_array_equal(apart, x)
     agree(x, expected, within)
     for part, other in zip(rows, expected_rows, strict=True):
@@ -315,7 +350,7 @@ def compare_steps(c, batch, name="f32", expected_ops=PYTHON, within=2e-5, spoil=
     _, angles, rows = batch_of(c, batch)
     ids = np.random.default_rng(0).integers(0, VOCABULARY, rows[-1].stop).tolist()
     ids[0] = 5  # the one that is spoiled
-    found = ends.step(KernelBackend("cpp")).run(ids, angles, rows, reduce)
+    found = ends.step(KernelBackend("cpp")).run(ids, angles, rows, reduce, inputs=inputs_of(c, rows))
     assert found.shape == (len(rows), VOCABULARY) and found.dtype == np.float32
     expected_rows = batch_of(c, batch)[2]
     agree(found, ends.logits(expected_ops, ids, angles, expected_rows), within)

@@ -101,23 +101,26 @@ inline void run_reduced(const Op& op, DecoderRun& run, const cpu::DecoderCall& c
                         const cpu::DecoderSizes& sizes, PyObject* reduce, PyObject* change) {
   if (!PyCallable_Check(reduce)) wrong_kind(op, "reduce", reduce, "a function of an array, or None");
   constexpr uint32_t kFirst = cpu::DecoderThread::kFirstHalf;
+  const uint32_t each = cpu::DecoderThread::steps_per_layer(sizes);
   uint32_t step = 0;
-  for (int64_t layer = 0; layer < call.count; ++layer)
-    for (const uint32_t half : {kFirst, cpu::DecoderThread::steps_per_layer(sizes) - kFirst}) {
-      run.go(step, step + half);
+  for (uint32_t layer = 0, end; layer < call.count; ++layer) {
+    end = layer * each;
+    for (const uint32_t half : {kFirst, cpu::DecoderThread::second_half(sizes)}) {
+      run.go(step, end += half);
       steal(unless_ended([&] { return PyObject_CallOneArg(reduce, change); }));
-      step += half;
+      step = end;
     }
+  }
   run.go(step, cpu::DecoderThread::steps(call, sizes));
 }
 
 inline PyObject* decode_step(const Op& op, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static const char* const names[] = {"plan", "tokens", "rotations", "rows", "reduce", "all_rows"};
-  PyObject* values[6];
-  place(op, values, names, 6, 4, args, nargs, keywords);
+  static const char* const names[] = {"plan", "tokens", "rotations", "rows", "reduce", "all_rows", "inputs"};
+  PyObject* values[7];
+  place(op, values, names, 7, 4, args, nargs, keywords);
   const auto& plan = py::cast<const DecoderPlan&>(py::handle(values[0]));
   const TokenIds tokens(op, values[1], plan.ends().embedding.n);
-  const DecoderArguments read(op, plan.layers(), tokens.count, plan.width(), values[2], values[3]);
+  const DecoderArguments read(op, plan.layers(), tokens.count, plan.width(), values[2], values[3], values[6]);
   cpu::DecoderCall call = read.call();
   call.logits_of_all_rows = flag(op, "all_rows", values[5], false);
   const int64_t vocabulary = plan.ends().output.n;

@@ -66,9 +66,9 @@ inline Layers layers_of(const py::tuple& items) {
 // The arguments of a call, converted for the kernels.
 class DecoderArguments {
  public:
-  // `layers` must outlive these; the call has `rows` rows of `width` values.
+  // `layers` must outlive these; the call has `rows` rows of `width` values. `inputs` may be null.
   DecoderArguments(const Op& op, const Layers& layers, int64_t rows, int64_t width, PyObject* rotations,
-                   PyObject* sequences)
+                   PyObject* sequences, PyObject* inputs)
       : op_(op),
         layers_(layers),
         rows_(rows),
@@ -76,6 +76,7 @@ class DecoderArguments {
         kept_{items_of(op, "rotations", rotations), items_of(op, "rows", sequences)} {
     for (const py::handle item : kept_[0]) rotations_.push_back(rotation(item.ptr()));
     for (const cpu::DecoderLayer* layer : layers) check(*layer);
+    read_inputs(inputs);
     for (const py::handle item : kept_[1]) sequences_.push_back(sequence(item.ptr()));
     const int64_t stop = sequences_.empty() ? 0 : sequences_.back().stop;
     if (stop != rows)
@@ -90,6 +91,7 @@ class DecoderArguments {
     call.count = static_cast<int64_t>(layers_.size());
     call.rows = rows_;
     call.width = width_;
+    call.inputs = inputs_;
     call.rotations = rotations_.data();
     call.sequences = sequences_.data();
     call.sequence_count = static_cast<int64_t>(sequences_.size());
@@ -124,6 +126,25 @@ class DecoderArguments {
     if (2 * rotations_[found.rotation].pairs > found.head_dim)
       op_.wrong_value("rotations", "has " + std::to_string(rotations_[found.rotation].pairs) + " pairs",
                       "at most half of head_dim=" + std::to_string(found.head_dim));
+  }
+
+  // The layers' own inputs (layers, rows, values), if they have them.
+  void read_inputs(PyObject* object) {
+    int64_t values = 0;
+    for (const cpu::DecoderLayer* layer : layers_) values = std::max(values, layer->input_gate.n);
+    if (!present(object)) {
+      if (values) op_.wrong_value("inputs", "is None", "an array, as the layers have inputs");
+      return;
+    }
+    const Array a = array(op_, "inputs", object);
+    if (a.dtype != cpu::kFloat32)
+      op_.wrong_type("inputs", std::string("has dtype ") + dtype_name(a.dtype), "float32");
+    const py::ssize_t expected[] = {static_cast<py::ssize_t>(layers_.size()), rows_, values};
+    if (!same_shape(a, 3, expected)) op_.wrong_shape("inputs", a, shape_text(3, expected));
+    for (const cpu::DecoderLayer* layer : layers_)
+      if (layer->input_gate.n != values)
+        op_.wrong_value("inputs", "has layers of different sizes", "the same for all layers");
+    inputs_ = reinterpret_cast<const float*>(a.data);
   }
 
   cpu::Sequence sequence(PyObject* object) const {
@@ -211,6 +232,7 @@ class DecoderArguments {
   const Layers& layers_;
   const int64_t rows_, width_;
   const std::array<py::tuple, 2> kept_;  // the owners of what the pointers below refer to
+  const float* inputs_ = nullptr;
   std::vector<cpu::Rotation> rotations_;
   std::vector<cpu::Sequence> sequences_;
 };
@@ -268,15 +290,15 @@ inline Array rows_to_change(const Op& op, PyObject* object) {
 }
 
 inline PyObject* decoder_layers(const Op& op, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static const char* const names[] = {"layers", "x", "rotations", "rows"};
-  PyObject* values[4];
-  place(op, values, names, 4, 4, args, nargs, keywords);
+  static const char* const names[] = {"layers", "x", "rotations", "rows", "inputs"};
+  PyObject* values[5];
+  place(op, values, names, 5, 4, args, nargs, keywords);
   const Array x = rows_to_change(op, values[1]);
   const py::tuple kept = items_of(op, "layers", values[0]);
   const Layers layers = layers_of(kept);
   for (const cpu::DecoderLayer* layer : layers)
     if (layer->width != x.shape[1]) op.wrong_shape("x", x, "(rows, " + std::to_string(layer->width) + ")");
-  const DecoderArguments read(op, layers, x.shape[0], x.shape[1], values[2], values[3]);
+  const DecoderArguments read(op, layers, x.shape[0], x.shape[1], values[2], values[3], values[4]);
   cpu::DecoderCall call = read.call();
   if (!call.count || !call.rows) Py_RETURN_NONE;
   call.x = reinterpret_cast<float*>(x.data);

@@ -32,9 +32,12 @@ struct Experts {
   float scale;                  // of the weights
   const float* selection_bias;  // on the scores by which experts are chosen; or null
   int64_t groups, groups_used;  // only experts of the best groups are chosen
-  Expert shared;                // of all tokens
+  Expert shared;                // of all tokens; with `dense_norm`, a dense feed-forward beside the experts
   Matrix shared_gate;           // (1, width); its sigmoid weights the shared expert
-  const Matrix* kinds;          // one of their matrices for each format and row length
+  const float* scales;          // of each expert's results; or null
+  // Of the dense feed-forward's result, and of the input of experts and router and of the experts' result.
+  const float *dense_norm, *norm, *router_norm, *post_norm;
+  const Matrix* kinds;  // one of their matrices for each format and row length
   int64_t kind_count;
 };
 
@@ -48,11 +51,15 @@ enum Activation : int { kSilu, kGeluTanh, kGelu, kSwigluClamped };
 
 // What a layer computes; absent norms are null.
 struct DecoderLayer {
-  Matrix q, k, v, output, gate, up, down;  // the last three: if it has no experts; gate: if it has one
+  // v: empty if keys are values. The last three: if it has no experts; gate: if it has one.
+  Matrix q, k, v, output, gate, up, down;
   Experts experts;
-  const float *attention_norm, *q_norm, *k_norm, *attention_post_norm;
+  Matrix input_gate, input_projection;  // of the layer's own input; or empty
+  const float *attention_norm, *q_norm, *k_norm, *v_norm, *attention_post_norm;
   const float *feed_forward_norm, *feed_forward_post_norm;
-  const float* sinks;  // of each head: a score without a value
+  const float* input_post_norm;
+  const float* output_scale;  // of x after the layer: a number; or null
+  const float* sinks;         // of each head: a score without a value
   int64_t width, heads, kv_heads, head_dim;
   int64_t feed_forward;       // width, of each expert if there are experts
   int64_t part, place;        // its keys and values: in a part of a cache, and among that part's layers
@@ -81,7 +88,7 @@ struct DecoderLayer {
   int64_t weights() const {
     const int64_t matrices = experts.count ? 3 * experts.used : gate.data ? 3 : 2;
     return q.n * q.k + k.n * k.k + v.n * v.k + output.n * output.k + experts.router.n * experts.router.k +
-           (matrices * feed_forward + 3 * experts.shared.gate.n) * width;
+           (matrices * feed_forward + 3 * experts.shared.gate.n + 2 * input_gate.n) * width;
   }
 };
 
@@ -141,7 +148,8 @@ struct DecoderCall {
   const int64_t* tokens;
   float* logits;
   bool logits_of_all_rows;
-  float* change;  // (rows, width): what each half of a layer adds to x; or null
+  float* change;        // (rows, width): what each half of a layer adds to x; or null
+  const float* inputs;  // (count, rows, input_gate.n): the layers' own inputs; or null
   const Rotation* rotations;
   const Sequence* sequences;
   int64_t sequence_count;

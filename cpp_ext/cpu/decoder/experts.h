@@ -63,7 +63,8 @@ class __attribute__((visibility("hidden"))) Routing {
     for (int64_t i = 0; i < experts.used && experts.normalize; ++i) all += probabilities_[order_[i]];
     for (int64_t i = 0; i < experts.used; ++i)
       choices_[token * experts.used + i] = {order_[i], token,
-                                            probabilities_[order_[i]] / all * experts.scale};
+                                            probabilities_[order_[i]] / all * experts.scale *
+                                                (experts.scales ? experts.scales[order_[i]] : 1.f)};
   }
 
   void score(const RowKernels& kernels, const Experts& experts, const float* logits) {

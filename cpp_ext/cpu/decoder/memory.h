@@ -26,12 +26,14 @@ struct DecoderSizes {
   int64_t width = 0, q = 0, kv = 0, group = 0, head_dim = 0;
   int64_t feed_forward = 0;  // of all experts of a token, and the shared one
   int64_t experts = 0, experts_used = 0;
-  int64_t packed = 0;     // bytes of a packed row and its rounding error
-  int64_t longest = 0;    // values in the longest row of a weight
-  int64_t units = 0;      // of attention: key-value heads
-  int64_t attention = 0;  // floats
-  int64_t weights = 0;    // of the layer that has the fewest
-  int64_t window = 0;     // the widest, if all layers have one; 0 otherwise
+  int64_t input = 0;            // of a layer's own input
+  bool has_dense_norm = false;  // a layer has a dense feed-forward beside experts
+  int64_t packed = 0;           // bytes of a packed row and its rounding error
+  int64_t longest = 0;          // values in the longest row of a weight
+  int64_t units = 0;            // of attention: key-value heads
+  int64_t attention = 0;        // floats
+  int64_t weights = 0;          // of the layer that has the fewest
+  int64_t window = 0;           // the widest, if all layers have one; 0 otherwise
 
   DecoderSizes(const Kernels& kernels, const DecoderLayer* const* layers, int64_t count,
                const DecoderEnds* ends) {
@@ -48,15 +50,19 @@ struct DecoderSizes {
     kv = std::max(kv, layer.k.n);
     feed_forward = std::max(feed_forward, layer.feed_forward * std::max<int64_t>(layer.experts.used, 1) +
                                               layer.experts.shared.gate.n);
+    input = std::max(input, layer.input_gate.n);
+    feed_forward = std::max(feed_forward, input);
+    has_dense_norm = has_dense_norm || layer.experts.dense_norm;
     experts = std::max(experts, layer.experts.count);
     experts_used = std::max(experts_used, layer.experts.used);
     group = std::max(group, layer.group());
     head_dim = std::max(head_dim, layer.head_dim);
     units = std::max(units, layer.kv_heads);
     weights = weights ? std::min(weights, layer.weights()) : layer.weights();
-    for (const Matrix& each : {layer.q, layer.k, layer.v, layer.output, layer.gate, layer.up, layer.down,
-                               layer.experts.router, layer.experts.shared.gate, layer.experts.shared.up,
-                               layer.experts.shared.down, layer.experts.shared_gate})
+    for (const Matrix& each :
+         {layer.q, layer.k, layer.v, layer.output, layer.gate, layer.up, layer.down, layer.experts.router,
+          layer.experts.shared.gate, layer.experts.shared.up, layer.experts.shared.down,
+          layer.experts.shared_gate, layer.input_gate, layer.input_projection})
       add(kernels, each);
     for (int64_t i = 0; i < layer.experts.kind_count; ++i) add(kernels, layer.experts.kinds[i]);
     Attention all{};
@@ -74,8 +80,8 @@ struct DecoderSizes {
 // Offsets in bytes: of memory shared by all threads, and of each thread's own memory.
 struct DecoderMemory {
   Pieces shared, own;
-  int64_t q, k, v, attended, change, router, shared_gate, gate, up, x, middle, sums, begins, done, took,
-      begun;
+  int64_t q, k, v, attended, change, router, shared_gate, gate, up, x, middle, third, mixed, sums, begins,
+      done, took, begun;
   int64_t own_x, normed, packed, floats, rotated, attention, choices, probabilities, order;
   int64_t unit_rows = 0;  // query rows of a sequence per key-value head
 
@@ -97,6 +103,8 @@ struct DecoderMemory {
     up = shared.floats(rows * sizes.feed_forward);
     x = shared.floats(rows * sizes.width);
     middle = shared.floats(rows * sizes.width);
+    third = shared.floats(sizes.input ? rows * sizes.width : 0);
+    mixed = shared.floats(sizes.has_dense_norm ? rows * sizes.width : 0);
     sums = shared.floats(pieces * unit_rows * (sizes.head_dim + 2));
     begins = shared.floats(Balance::values(team));
     done = shared.take(units * static_cast<int64_t>(sizeof(std::atomic<int64_t>)));

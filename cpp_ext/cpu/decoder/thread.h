@@ -1,9 +1,11 @@
-// A thread's work on the layers of a call. A layer has five steps, or six if a layer of the call has experts:
+// A thread's work on the layers of a call. A layer has five steps, one more if a layer of the call has
+// experts, and two more if one has an input of its own:
 //   q, k, v | attention | output matrix | router of experts | gate, up, their product | down
+//   | gate of the input | its projection
 // Every thread does small work, such as norms and the packing of rows, itself: that is faster than waiting
 // for another thread. A step does not read what it writes, and does not write what the previous or the next
-// step writes: x after a layer's first half and x after the layer are in separate buffers. Logits are one
-// more step, after all layers.
+// step writes: x after a layer's first half, after its second and after the layer are in separate buffers.
+// Logits are one more step, after all layers.
 #pragma once
 #include <cmath>
 
@@ -21,6 +23,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
       : kernels_(kernels),
         call_(call),
         per_layer_(steps_per_layer(sizes)),
+        has_router_(sizes.experts > 0),
         all_(all),
         slot_(at.unit_rows * (sizes.head_dim + 2)),
         mine_(memory + at.shared.bytes + me * at.own.bytes),
@@ -30,7 +33,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     change_ = call.change ? call.change : shared(at.change), router_ = shared(at.router);
     shared_gate_ = shared(at.shared_gate), gate_ = shared(at.gate), up_ = shared(at.up),
     sums_ = shared(at.sums);
-    x_ = shared(at.x), middle_ = shared(at.middle);
+    x_ = shared(at.x), middle_ = shared(at.middle), third_ = shared(at.third), mixed_ = shared(at.mixed);
     begins_ = shared(at.begins);
     done_ = reinterpret_cast<std::atomic<int64_t>*>(memory + at.done);
     took_ = reinterpret_cast<ShareTicks*>(memory + at.took);
@@ -41,7 +44,10 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   }
 
   static constexpr uint32_t kFirstHalf = 3;  // of a layer's steps
-  static uint32_t steps_per_layer(const DecoderSizes& sizes) { return kFirstHalf + (sizes.experts ? 3 : 2); }
+  static uint32_t second_half(const DecoderSizes& sizes) { return sizes.experts ? 3 : 2; }
+  static uint32_t steps_per_layer(const DecoderSizes& sizes) {
+    return kFirstHalf + second_half(sizes) + (sizes.input ? 2 : 0);
+  }
   static uint32_t steps(const DecoderCall& call, const DecoderSizes& sizes) {
     return static_cast<uint32_t>(call.count) * steps_per_layer(sizes) + (call.ends ? 1 : 0);
   }
@@ -60,11 +66,21 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   }
 
  private:
-  enum Stage : uint32_t { kProjections, kAttention, kOutput, kRouter, kGate, kDown, kLogits };
+  enum Stage : uint32_t {
+    kProjections,
+    kAttention,
+    kOutput,
+    kRouter,
+    kGate,
+    kDown,
+    kInputGate,
+    kInputProjection,
+    kLogits
+  };
   static_assert(kLogits < kStepKinds);
-  Stage stage_of(int64_t number, uint32_t step) const {  // five steps: without the router
+  Stage stage_of(int64_t number, uint32_t step) const {
     if (number == call_.count) return kLogits;
-    return Stage(step < kRouter || per_layer_ > kDown ? step : step + 1);
+    return Stage(step < kRouter || has_router_ ? step : step + 1);
   }
 
   void work(uint32_t step, uint32_t share) {
@@ -97,6 +113,12 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         if (layer.experts.count) return add_experts(layer, routing_of(number));
         if (!again) products_.of({gate_, layer.down.k, call_.rows});
         return multiply(layer.down, change_);
+      case kInputGate:
+        return layer.input_gate.n ? gate_input(layer, number, again) : void();
+      case kInputProjection:
+        if (!layer.input_gate.n) return;
+        if (!again) products_.of({gate_, layer.input_gate.n, call_.rows});
+        return multiply(layer.input_projection, change_);
       case kLogits:
         return;
     }
@@ -133,23 +155,50 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   // Sets x after this layer.
   void add_layer(int64_t number) {
     const DecoderLayer& layer = *call_.layers[number];
-    add_change(middle_, layer.feed_forward_post_norm, layer);
+    if (!layer.input_gate.n) {
+      end_second_half(layer);
+    } else {
+      rms_norm(normed_, change_, layer.input_post_norm, layer.norm.eps);
+      add(third_, normed_);
+    }
+    if (layer.output_scale) scale(own_x_, own_x_, call_.rows * call_.width, *layer.output_scale);
   }
 
-  // Adds the result of half a layer to x.
-  void add_change(const float* x, const float* post_norm, const DecoderLayer& layer) {
-    const int64_t values = call_.rows * call_.width;
+  // Sets x after the feed-forward.
+  void end_second_half(const DecoderLayer& layer) {
     const float* change = change_;
+    if (layer.experts.dense_norm) {
+      rms_norm(normed_, mixed_, layer.experts.post_norm, layer.norm.eps);
+      rms_norm(own_x_, change_, layer.experts.dense_norm, layer.norm.eps);
+      add(own_x_, normed_);
+      change = own_x_;
+    }
+    add_change(middle_, change, layer.feed_forward_post_norm, layer);
+  }
+
+  // Adds the result of half a layer to x. With a norm it may be in own_x_.
+  void add_change(const float* x, const float* change, const float* post_norm, const DecoderLayer& layer) {
     if (post_norm) {
-      norm(change_, post_norm, layer.norm, call_.rows);
+      norm(change, post_norm, layer.norm, call_.rows);
       change = normed_;
     }
     if (layer.residual_scale != 1.f) {
-      scale(normed_, change, values, layer.residual_scale);
+      scale(normed_, change, call_.rows * call_.width, layer.residual_scale);
       change = normed_;
     }
-    std::copy_n(x, values, own_x_);
+    add(x, change);
+  }
+
+  // Sets own_x_ to x + change.
+  void add(const float* x, const float* change) {
+    const int64_t values = call_.rows * call_.width;
+    if (x != own_x_) std::copy_n(x, values, own_x_);
     kernels_.stored.add_bias(kFloat32, reinterpret_cast<char*>(own_x_), change, 1, values);
+  }
+
+  // Of all rows; `to` is another buffer than `x`.
+  void rms_norm(float* to, const float* x, const float* weight, float eps) {
+    kernels_.rows.rms_norm[kFloat32][1](to, x, weight, {call_.rows, call_.width, false}, eps);
   }
 
   static void scale(float* to, const float* from, int64_t n, float by) {
@@ -183,7 +232,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   // Threads share q, k and v as one matrix. Rounding here causes half of the rounding error of the logits,
   // and these are a tenth of a model's weights.
   void project(const DecoderLayer& layer) {
-    const Columns mine = share(layer.q.n + (layer.shares ? 0 : 2 * layer.k.n));
+    const Columns mine = share(layer.q.n + (layer.shares ? 0 : layer.k.n + layer.v.n));
     int64_t before = 0;
     const auto part = [&](const Matrix& matrix, float* out) {
       products_.multiply(matrix, out, mine.within(before, matrix.n));
@@ -195,11 +244,12 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     part(layer.v, v_);
   }
 
-  // Sets x after attention, and the input of the feed-forward products.
+  // Sets x after attention, and the input of the feed-forward products, or of the router.
   void begin_second_half(const DecoderLayer& layer) {
-    add_change(x_, layer.attention_post_norm, layer);
+    add_change(x_, change_, layer.attention_post_norm, layer);
     if (layer.parallel) return normalize(x_, layer.attention_norm, layer.norm, call_.rows);
-    normalize(own_x_, layer.feed_forward_norm, layer.norm, call_.rows);
+    const float* const of_router = layer.experts.router_norm;
+    normalize(own_x_, of_router ? of_router : layer.feed_forward_norm, layer.norm, call_.rows);
   }
 
   void gate(const DecoderLayer& layer, bool again) {
@@ -238,6 +288,23 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     }
   }
 
+  // The layer's own input, weighted by x after the feed-forward.
+  void gate_input(const DecoderLayer& layer, int64_t number, bool again) {
+    if (!again) {
+      end_second_half(layer);
+      products_.of({own_x_, call_.width, call_.rows});
+    }
+    keep(third_);
+    const int64_t n = layer.input_gate.n;
+    const Columns mine = share(n);
+    products_.multiply(layer.input_gate, gate_, mine);
+    for (int64_t i = 0; i < call_.rows && mine.begin < mine.end; ++i) {
+      float* const up = up_ + i * n + mine.begin;
+      std::copy_n(call_.inputs + (number * call_.rows + i) * n + mine.begin, mine.end - mine.begin, up);
+      activate(layer, gate_ + i * n + mine.begin, up, mine.end - mine.begin);
+    }
+  }
+
   void route(const DecoderLayer& layer, bool again) {
     if (!again) begin_second_half(layer);
     keep(middle_);
@@ -255,7 +322,12 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   // Threads share the experts that have tokens, and the shared one after them, as one matrix. `normed`: this
   // thread has the input.
   void gate_experts(const DecoderLayer& layer, int64_t number, bool normed) {
-    if (!normed) begin_second_half(layer);
+    const bool apart = layer.experts.dense_norm;  // with norms of their own, of x in middle_
+    if (apart) {
+      rms_norm(normed_, middle_, layer.feed_forward_norm, layer.norm.eps);
+    } else if (!normed) {
+      begin_second_half(layer);
+    }
     const Routing& routing = routing_of(number);
     const int64_t wide = layer.feed_forward;
     const int64_t of_all = layer.experts.shared.gate.n;
@@ -263,6 +335,10 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     if (const Columns columns = mine.within(routing.experts() * wide, of_all); columns.begin < columns.end) {
       products_.of({normed_, call_.width, call_.rows});
       gate(layer, layer.experts.shared.gate, layer.experts.shared.up, columns, before_shared(layer));
+    }
+    if (apart) {
+      rms_norm(normed_, middle_, layer.experts.norm, layer.norm.eps);
+      products_.of({normed_, call_.width, call_.rows});
     }
     routing.each([&](const ExpertRows& rows) {
       const Columns columns = mine.within(rows.place * wide, wide);
@@ -291,34 +367,36 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     products_.of({own_x_, width, rows.count});
   }
 
-  // This share's columns of the weighted sum of all experts' results.
+  // This share's columns of the weighted sum of all experts' results, and of the dense feed-forward's.
   void add_experts(const DecoderLayer& layer, const Routing& routing) {
     const Columns mine = share(call_.width);
     if (mine.begin >= mine.end) return;
-    begin_sum(layer, mine);
+    float* const sum = layer.experts.dense_norm ? mixed_ : change_;
+    begin_sum(layer, sum, mine);
     routing.each([&](const ExpertRows& rows) {
       products_.of({gate_ + rows.first * layer.feed_forward, layer.feed_forward, rows.count});
       products_.multiply(layer.experts.each[rows.expert].down, own_x_, mine);
-      for (int64_t i = 0; i < rows.count; ++i) add_choice(rows.choices[i], own_x_ + i * call_.width, mine);
+      for (int64_t i = 0; i < rows.count; ++i)
+        add_choice(rows.choices[i], own_x_ + i * call_.width, mine, sum);
     });
   }
   // Sets the sum to the result of the shared expert, or to 0.
-  void begin_sum(const DecoderLayer& layer, Columns mine) {
+  void begin_sum(const DecoderLayer& layer, float* sum, Columns mine) {
     const Experts& experts = layer.experts;
     if (experts.shared.gate.n) {
       products_.of({gate_ + before_shared(layer), experts.shared.gate.n, call_.rows});
       products_.multiply(experts.shared.down, change_, mine);
     }
     for (int64_t i = 0; i < call_.rows; ++i) {
-      float* const row = change_ + i * call_.width + mine.begin;
-      if (!experts.shared.gate.n)
+      float* const row = sum + i * call_.width + mine.begin;
+      if (!experts.shared.gate.n || sum != change_)
         std::fill_n(row, mine.end - mine.begin, 0.f);
       else if (experts.shared_gate.n)
         scale(row, row, mine.end - mine.begin, 1 / (1 + std::exp(-shared_gate_[i])));
     }
   }
-  void add_choice(const Choice& choice, const float* found, Columns columns) {
-    float* const to = change_ + choice.token * call_.width;
+  void add_choice(const Choice& choice, const float* found, Columns columns, float* sum) const {
+    float* const to = sum + choice.token * call_.width;
     for (int64_t i = columns.begin; i < columns.end; ++i) to[i] += choice.share * found[i];
   }
 
@@ -470,24 +548,30 @@ class __attribute__((visibility("hidden"))) DecoderThread {
       if (sequence.format == kQ8_0) return kernels_.stored.quantize(kQ8_0, to, from, d);
       kernels_.attention.narrow[sequence.format](to, from, d, 1.f);
     };
+    for (int64_t at = begin; at < end; ++at) put(keys + at * bytes, rotated_ + (at - length) * d);
+    const float* const v = (layer.v.n ? v_ : k_) + part.head * d;
     for (int64_t at = begin; at < end; ++at) {
-      const int64_t i = at - length;
-      put(keys + at * bytes, rotated_ + i * d);
-      put(values + at * bytes, v_ + (sequence.start + i) * layer.v.n + part.head * d);
+      const float* value = v + (sequence.start + at - length) * layer.k.n;
+      if (layer.v_norm) {
+        kernels_.rows.rms_norm[kFloat32][1](rotated_, value, layer.v_norm, {1, d, false}, layer.eps);
+        value = rotated_;
+      }
+      put(values + at * bytes, value);
     }
   }
 
   const Kernels& kernels_;
   const DecoderCall& call_;
   const uint32_t per_layer_;
+  const bool has_router_;
   const int64_t all_, slot_;
   char* const mine_;  // this thread's own memory
   int64_t share_ = 0;
   Stage stage_ = kProjections;
   uint32_t last_step_ = UINT32_MAX;
   DecoderProducts products_;
-  float *q_, *k_, *v_, *attended_, *change_, *router_, *shared_gate_, *gate_, *up_, *x_, *middle_, *sums_,
-      *begins_;
+  float *q_, *k_, *v_, *attended_, *change_, *router_, *shared_gate_, *gate_, *up_, *x_, *middle_, *third_,
+      *mixed_, *sums_, *begins_;
   std::atomic<int64_t>* done_;
   ShareTicks* took_;
   float *own_x_, *normed_, *rotated_, *attention_;
