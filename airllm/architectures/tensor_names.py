@@ -83,7 +83,7 @@ _LAYER = {
 }
 _TOGETHER = ("gate", "up")  # may be one tensor
 # Prefix of the language model in a folder, alone or with a vision part -> prefix of its output.
-PREFIXES = {"model.": "", "language_model.model.": "language_model.", "model.language_model.": ""}
+PREFIXES = {"model.": "", "": "", "language_model.model.": "language_model.", "model.language_model.": ""}
 
 
 # What is added to a token in each layer: a table with a row for each token, and what projects its embedding.

@@ -44,6 +44,9 @@ _EXAMPLES = {
         airllm chat smollm2
         airllm chat model.gguf --system "You are a pirate." --context 4096
         printf 'Hi!\\nAnd who are you?\\n' | airllm chat smollm2 -q""",
+    "embed": """
+        airllm embed model.gguf "a text" "another one"
+        airllm embed model.gguf < texts.txt > vectors.jsonl""",
     "serve": """
         airllm serve smollm2
         airllm serve model.gguf --port 9000 --context 4096 --max-running 8
@@ -93,6 +96,7 @@ def parser() -> argparse.ArgumentParser:
     for add in (
         _add_generate,
         _add_chat,
+        _add_embed,
         _add_serve,
         _add_info,
         _add_models,
@@ -205,6 +209,18 @@ def _add_chat(commands: Any) -> None:
     parser.add_argument("model", metavar="MODEL", help=_MODEL)
     parser.add_argument("--system", metavar="TEXT", help="the system prompt")
     _add_generation(parser, "0.7, with a top-p of 0.95")
+
+
+def _add_embed(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "embed",
+        "print the vectors of texts, each as a JSON array on a line",
+        "The model's files say how a text becomes a vector. Without TEXT, each line of stdin is a text.",
+    )
+    parser.add_argument("model", metavar="MODEL", help=_MODEL)
+    parser.add_argument("texts", metavar="TEXT", nargs="*")
+    _add_engine(parser)
 
 
 def _add_serve(commands: Any) -> None:

@@ -173,6 +173,15 @@ def chat(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def embed(options: argparse.Namespace) -> int:
+    """Print the vector of each text."""
+    texts = options.texts or (line.rstrip("\r\n") for line in sys.stdin)
+    with open_engine(options) as engine, report_as_user_error(options):
+        for text in texts:
+            print(json.dumps([round(float(value), 8) for value in engine.embed(text)]), flush=True)
+    return 0
+
+
 def serve(options: argparse.Namespace) -> int:
     """Serve a model to many clients, with OpenAI's interface."""
     from airllm.cli import server
@@ -306,6 +315,7 @@ def show_models(options: argparse.Namespace) -> int:
 _COMMANDS = {
     "generate": generate,
     "chat": chat,
+    "embed": embed,
     "serve": serve,
     "info": info,
     "models": show_models,

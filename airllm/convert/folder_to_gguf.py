@@ -17,6 +17,7 @@ import numpy as np
 
 from airllm.architectures.families import architecture_named
 from airllm.architectures.model_config import ModelConfig, Rope
+from airllm.architectures.pooling import pooling_of
 from airllm.architectures.read_gguf import gguf_config, gguf_keys
 from airllm.architectures.tensor_names import NamedTensors, gguf_name, layer_names, shared_names
 from airllm.convert.tokenizer_to_gguf import tokenizer_keys
@@ -39,6 +40,7 @@ def folder_source(folder: SafetensorsFolder, config: ModelConfig) -> tuple[list[
     keys = list(_config_keys(folder.path, config))
     _check(folder.path, config, keys, sources)
     line_pieces = architecture_named(config.architecture).line_pieces
+    keys += _pooling_keys(folder, config)
     keys += tokenizer_keys(folder.path, config.vocabulary, line_pieces)
     if template := folder_chat_template(folder.path):
         keys.append(Key("tokenizer.chat_template", template.source, STRING))
@@ -46,6 +48,14 @@ def folder_source(folder: SafetensorsFolder, config: ModelConfig) -> tuple[list[
 
 
 # ------------------------------------------------------------------------------------------------ keys
+
+
+def _pooling_keys(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[Key]:
+    if pooling := pooling_of(folder):
+        if not pooling.normalize:
+            found = "do not normalize embeddings, which a GGUF file cannot say"
+            raise ModelFileError(folder.path / "modules.json", "the modules", found, "a module Normalize")
+        yield Key(f"{c.architecture}.pooling_type", pooling.gguf, UINT32)
 
 
 def _config_keys(folder: Path, c: ModelConfig) -> Iterator[Key]:

@@ -66,6 +66,8 @@ def _special_tokens(tokenizer: Tokenizer) -> Iterator[Key]:
     for name, token in zip(("eot", "eom"), others, strict=False):  # GGUF files name no more
         yield Key(f"tokenizer.ggml.{name}_token_id", token, UINT32)
     yield Key("tokenizer.ggml.add_bos_token", tokenizer.add_bos, BOOL)
+    if tokenizer.closing_id is not None:  # GGUF files have no other name for it
+        yield Key("tokenizer.ggml.add_eos_token", True, BOOL)
 
 
 def _byte_pairs(path: Path, model: dict[str, Any], merges: list[tuple[str, ...]]) -> Iterator[Key]:

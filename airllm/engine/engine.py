@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
+from airllm.architectures.pooling import Pooling, pooling_of
 from airllm.backends.api.kernel_backend import KernelBackend, init_backend, with_threads
 from airllm.engine.adapters.switch import Adapters, Given, parse_given
 from airllm.engine.answer import Answer, join
@@ -25,6 +26,7 @@ from airllm.engine.drafts.draft_model import (
     shared_vocabulary,
 )
 from airllm.engine.drafts.speculation import Speculation
+from airllm.engine.embedding import NoEmbeddings, embed_tokens
 from airllm.engine.generation import Prompt, PromptCache, TextGenerator, is_batch
 from airllm.engine.model import Model
 from airllm.engine.recommended_sampling import recommended_by
@@ -211,6 +213,37 @@ class LayerWiseInferenceEngine:
         `airllm` commands do use them.
         """
         return recommended_by(self.model.weights)
+
+    @cached_property
+    def pooling(self) -> Pooling | None:
+        """How the model's files make a vector of a text; None if they do not say it."""
+        return pooling_of(self.model.weights)
+
+    def embed(self, text: str | Sequence[str]) -> np.ndarray:
+        """The vector (width), float32, of a text, or those (texts, width) of several.
+
+        Pooling, normalization and the tokens around a text are as the model's files say: instructions before
+        a text, which some models want, are up to the caller. Raises NoEmbeddings, a ValueError, for a model
+        that generates texts, ContextFull for a text that is longer than `context`.
+        """
+        single = isinstance(text, str)
+        texts = [text] if isinstance(text, str) else list(text)
+        found = self.embed_tokens([self.tokens_to_embed(each) for each in texts])
+        return found[0] if single else found
+
+    def tokens_to_embed(self, text: str) -> list[int]:
+        """The tokens of a whole text, with those that the model's makers put around it."""
+        closing = self.tokenizer.closing_id
+        return self.tokenizer.encode(text) + ([] if closing is None else [closing])
+
+    def embed_tokens(self, batch: Sequence[list[int]]) -> np.ndarray:
+        """As `embed`, (texts, width), of tokens. Raises ValueError for a text without tokens."""
+        if self.pooling is None:
+            expected = "pooling_type in a GGUF file, or modules.json of sentence-transformers in a folder"
+            raise NoEmbeddings(f"{self.path} does not say how a text becomes a vector, expected {expected}")
+        if any(not len(tokens) for tokens in batch):
+            raise ValueError("embed: a text has 0 tokens, expected one or more")
+        return embed_tokens(self.model, batch, self.pooling, self.new_cache)
 
     @property
     def adapters(self) -> dict[str, float]:

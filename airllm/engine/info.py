@@ -11,6 +11,7 @@ from typing import Any
 
 from airllm.architectures import config_of
 from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.pooling import pooling_of
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine import backend_choice
@@ -45,6 +46,7 @@ def facts(path: Path) -> dict[str, Any]:
             "memory": asdict(estimate(NamedTensors(weights, config), context)),
             "larger_than_memory": _larger_than_memory(NamedTensors(weights, config)),
             "recommended_sampling": recommended_by(weights),
+            "pooling": asdict(pooling) if (pooling := pooling_of(weights)) else None,
         }
 
 
@@ -65,6 +67,7 @@ def lines(path: Path) -> Iterator[str]:
         config = config_of(weights)
         yield f"Model:       {path}"
         yield from _architecture(config)
+        yield from _pooling(weights)
         yield from _published(weights)
         yield from _format_lines(_formats(weights))
         yield from _memory(NamedTensors(weights, config))
@@ -107,6 +110,11 @@ def _arrays(path: Path, ops: KernelBackend, config: ModelConfig) -> str:
         return "; or ".join(map(str, plans_of(path, ops)))
     except MemoryBudgetError as error:
         return f"there is too little memory on the device: {error}"
+
+
+def _pooling(weights: WeightFile) -> Iterator[str]:
+    if pooling := pooling_of(weights):
+        yield f"Embeddings:  {pooling}"
 
 
 def _architecture(c: ModelConfig) -> Iterator[str]:

@@ -296,6 +296,21 @@ class Model(OpenedModel):
             cache.long = long
         return tokens
 
+    def states(self, tokens: list[int], cache: Cache) -> np.ndarray:
+        """States (tokens, width), float32, after the last norm: what the output would multiply. The cache
+        grows.
+        """
+        return self._with_fallback([cache], lambda: self._states(tokens, cache))
+
+    def _states(self, tokens: list[int], cache: Cache) -> np.ndarray:
+        tokens = self.pending(tokens, cache)
+        kernels, most = self.kernels_of(len(tokens)), self.residency.chunk
+        hidden = [
+            np.asarray(self.forward([tokens[start : start + most]], [cache], kernels)[0])
+            for start in range(0, len(tokens), most)
+        ]
+        return normalize(self.host_ops, np.concatenate(hidden), self.output_norm, self.config)
+
     def logits(self, hidden: np.ndarray, kernels: RowKernels | None = None) -> np.ndarray:
         """Logits (rows, vocabulary), float32, of hidden states (rows, width). Without `kernels`, by those for
         few rows.

@@ -25,9 +25,10 @@ from airllm.serving.options import Options
 from airllm.serving.protocol.errors import ApiError, server_error
 from airllm.serving.routes_chat import chat_completions
 from airllm.serving.routes_completions import completions
+from airllm.serving.routes_embeddings import embeddings
 from airllm.serving.routes_responses import responses
 from airllm.serving.routes_status import health, metrics, model, models, ready
-from airllm.serving.routes_text import detokenize, embeddings, tokenize
+from airllm.serving.routes_text import detokenize, tokenize
 from airllm.serving.security import Guard, Keys
 from airllm.serving.service import Service
 from airllm.serving.transport import error_response, send_error

@@ -1,4 +1,4 @@
-"""POST /tokenize, /detokenize and /v1/embeddings"""
+"""POST /tokenize and /detokenize"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from airllm.serving.protocol.answers import Detokenized, Tokenized
 from airllm.serving.protocol.errors import invalid
-from airllm.serving.protocol.requests import DetokenizeRequest, EmbeddingsRequest, TokenizeRequest
+from airllm.serving.protocol.requests import DetokenizeRequest, TokenizeRequest
 from airllm.serving.service import Service, service_of
 from airllm.serving.transport import Json
 from airllm.text.tokenizer import Tokenizer
@@ -63,10 +63,3 @@ def _decode(service: Service, asked: DetokenizeRequest) -> Detokenized:
             raise invalid(f"'tokens[{i}]' is {token}, expected a token from 0 to {most}.", f"tokens[{i}]")
     text = service.tokenizer.decode(asked.tokens, special=True)
     return Detokenized(text, text)
-
-
-async def embeddings(request: Request) -> ASGIApp:
-    service = service_of(request)
-    await service.read(request, EmbeddingsRequest)
-    message = f"The model `{service.name}` generates text and has no embeddings."
-    raise invalid(message, "model", "model_has_no_embeddings")

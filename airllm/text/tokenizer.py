@@ -28,7 +28,8 @@ Encode = Callable[[str, bool], list[int]]
 
 class Tokenizer:
     """`encode`, `decode` and the ids with a meaning: `bos_id`, `eos_id`, `eot_id` (None if the model has
-    none) and `stop_ids`, all ids that end a text or a turn.
+    none), `stop_ids`, all ids that end a text or a turn, and `closing_id`, which models of embeddings want
+    after a whole text.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Tokenizer:
         stop_ids: Iterable[int] = (),
         add_bos: bool = False,
         space_prefix: bool = False,
+        closing_id: int | None = None,
     ):
         self.vocabulary = vocabulary
         self._encode = encode
@@ -50,6 +52,7 @@ class Tokenizer:
         self.stop_ids = frozenset(named | set(stop_ids) | vocabulary.ends())
         self.add_bos = add_bos and bos_id is not None
         self._space_prefix = space_prefix
+        self.closing_id = closing_id
 
     def __len__(self) -> int:
         """Size of the vocabulary."""
@@ -194,6 +197,10 @@ class _Keys:
         end = self.token("eom", count)
         return [] if end is None else [end]
 
+    def closing(self, count: int) -> int | None:
+        """The token after a whole text, if the file asks for one."""
+        return self.token("eos", count) if self.get("add_eos_token", bool, False) else None
+
     def vocabulary(self, letters: bool) -> Vocabulary:
         texts = self.texts("tokens")
         kinds = self.numbers("token_type", len(texts))
@@ -226,6 +233,7 @@ def _byte_pairs(keys: _Keys) -> Tokenizer:
         eot_id=keys.token("eot", len(vocabulary)),
         stop_ids=keys.stops(len(vocabulary)),
         add_bos=keys.get("add_bos_token", bool, before.add_bos),
+        closing_id=keys.closing(len(vocabulary)),
     )
 
 
@@ -289,6 +297,7 @@ def _sentence_pieces(keys: _Keys) -> Tokenizer:
         stop_ids=keys.stops(count),
         add_bos=keys.get("add_bos_token", bool, True),
         space_prefix=prefix,
+        closing_id=keys.closing(count),
     )
 
 
@@ -339,6 +348,7 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
         stop_ids=_generation_stops(folder, len(vocabulary)),
         add_bos=_begins_with(path, whole, special.get("bos_token")),
         space_prefix="Strip" in decoders or "Metaspace" in decoders,
+        closing_id=_closing(path, whole),
     )
 
 
@@ -405,3 +415,10 @@ def _generation_stops(folder: Path, count: int) -> list[int]:
 def _begins_with(path: Path, whole: Any, bos: int | None) -> bool:
     with package_errors(path, "the tokenizer"):
         return bos is not None and whole.encode("", add_special_tokens=True).ids[:1] == [bos]
+
+
+def _closing(path: Path, whole: Any) -> int | None:
+    """The token that the post-processor adds at the end."""
+    with package_errors(path, "the tokenizer"):
+        alone, added = (whole.encode("a", add_special_tokens=each).ids for each in (False, True))
+        return added[-1] if added[-1:] != alone[-1:] else None

@@ -171,6 +171,24 @@ class Models(Struct):
     object: str = "list"
 
 
+class Embedding(Struct):
+    embedding: list[float] | str
+    index: int
+    object: str = "embedding"
+
+
+class EmbeddingsUsage(Struct):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(Struct):
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingsUsage
+    object: str = "list"
+
+
 class Tokenized(Struct):
     count: int
     max_model_len: int

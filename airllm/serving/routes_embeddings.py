@@ -1,0 +1,72 @@
+"""POST /v1/embeddings"""
+
+from __future__ import annotations
+
+import base64
+from functools import partial
+from typing import Any
+
+import numpy as np
+from starlette.requests import Request
+from starlette.types import ASGIApp
+
+from airllm.architectures.pooling import unit
+from airllm.serving.protocol.answers import Embedding, Embeddings, EmbeddingsUsage
+from airllm.serving.protocol.errors import invalid
+from airllm.serving.protocol.requests import EmbeddingsRequest
+from airllm.serving.service import Service, service_of
+from airllm.serving.transport import Json
+
+_MOST = 2048  # texts of a request, as OpenAI allows
+
+
+async def embeddings(request: Request) -> ASGIApp:
+    """The vectors of texts. Answers that run go on between two of them."""
+    service = service_of(request)
+    asked = await service.read(request, EmbeddingsRequest)
+    _check(service, asked)
+    batch = await service.prompts.call(partial(_tokens, service, asked.input))
+    vectors = []
+    for tokens in batch:
+        vectors.append((await service.thread.run(partial(service.engine.embed_tokens, [tokens])))[0])
+    data = [Embedding(_written(each, asked), i) for i, each in enumerate(vectors)]
+    count = sum(map(len, batch))
+    return Json(Embeddings(data, service.name, EmbeddingsUsage(count, count)))
+
+
+def _check(service: Service, asked: EmbeddingsRequest) -> None:
+    if service.engine.pooling is None:
+        message = f"The model `{service.name}` generates text and has no embeddings."
+        raise invalid(message, "model", "model_has_no_embeddings")
+    width = service.engine.config.width
+    if asked.dimensions is not None and asked.dimensions > width:
+        message = f"'dimensions' is {asked.dimensions}, expected at most the model's {width}."
+        raise invalid(message, "dimensions")
+
+
+def _tokens(service: Service, given: Any) -> list[list[int]]:
+    """The tokens of each text: a text, tokens, or a list of either."""
+    single = isinstance(given, str) or (bool(given) and isinstance(given[0], int))
+    texts = [given] if single else given
+    if not 0 < len(texts) <= _MOST:
+        raise invalid(f"'input' has {len(texts)} texts, expected 1 to {_MOST}.", "input")
+    names = ["input"] if single else [f"input[{i}]" for i in range(len(texts))]
+    return [_tokens_of(service, *each) for each in zip(texts, names, strict=True)]
+
+
+def _tokens_of(service: Service, text: Any, param: str) -> list[int]:
+    if isinstance(text, list):
+        return service.prompts.check_tokens(text, param)
+    if not isinstance(text, str):
+        raise invalid(f"'{param}' is {text!r:.100}, expected a text or a list of tokens.", param)
+    closing = service.tokenizer.closing_id
+    tokens = service.prompts.encode(text, param) + ([] if closing is None else [closing])
+    return service.prompts.check_tokens(tokens, param)
+
+
+def _written(vector: np.ndarray, asked: EmbeddingsRequest) -> list[float] | str:
+    if asked.dimensions is not None:  # the first values of such a vector are one too
+        vector = unit(vector[: asked.dimensions]).astype(np.float32)
+    if asked.encoding_format == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return [float(value) for value in vector]

@@ -1,0 +1,69 @@
+"""POST /v1/embeddings, by OpenAI's client and by hand."""
+
+import base64
+import json
+
+import numpy as np
+import openai
+import pytest
+
+from tests.support import serving, speaking_model
+
+MODULES = [
+    {"type": f"sentence_transformers.models.{kind}", "path": kind}
+    for kind in ("Transformer", "Pooling", "Normalize")
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = speaking_model.write(tmp_path_factory.mktemp("model"))
+    (folder / "modules.json").write_text(json.dumps(MODULES))
+    (folder / "Pooling").mkdir()
+    (folder / "Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    with serving.serve(folder) as running:
+        yield running
+
+
+def test_vectors_are_the_engine_s_in_the_order_of_the_texts(server):
+    texts = ["a text", "another", "a third one"]
+    with server.client() as client:
+        found = client.embeddings.create(model=serving.NAME, input=texts, encoding_format="float")
+    assert [each.index for each in found.data] == [0, 1, 2]
+    wanted = server.engine.embed(texts)
+    np.testing.assert_allclose([each.embedding for each in found.data], wanted, atol=1e-7)
+    count = sum(len(server.engine.tokens_to_embed(text)) for text in texts)
+    assert found.usage.prompt_tokens == found.usage.total_tokens == count
+    assert found.model == serving.NAME
+
+
+def test_base64_tokens_and_fewer_dimensions(server):
+    tokens = server.engine.tokens_to_embed("a text")
+    ask = {"input": tokens, "encoding_format": "base64", "dimensions": 10}
+    with server.http() as client:
+        (data,) = client.post("/v1/embeddings", json=ask).json()["data"]
+        several = client.post("/v1/embeddings", json={"input": [tokens, tokens[:2]]}).json()["data"]
+    vector = np.frombuffer(base64.b64decode(data["embedding"]), "<f4")
+    whole = server.engine.embed("a text")
+    np.testing.assert_allclose(vector, whole[:10] / np.linalg.norm(whole[:10]), atol=1e-6)
+    np.testing.assert_allclose(several[0]["embedding"], whole, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("ask", "param"),
+    (
+        ({"input": ""}, "input"), ({"input": []}, "input"), ({"input": ["a", ""]}, "input[1]"),
+        ({"input": ["a", 1.5]}, "input[1]"), ({"input": [1, 10**9]}, "input[1]"),
+        ({"input": "a", "dimensions": 65}, "dimensions"), ({"input": "a" * 1000}, "input"),
+    ),
+)  # fmt: skip
+def test_what_is_refused(server, ask, param):
+    with server.http() as client:
+        answer = client.post("/v1/embeddings", json=ask)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+def test_another_model(server):
+    with server.client() as client, pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="other", input="a")
