@@ -10,7 +10,7 @@
 #include <cmath>
 
 #include "../threads/lockstep.h"
-#include "attention.h"
+#include "cached_attention.h"
 #include "memory.h"
 #include "products.h"
 
@@ -25,20 +25,24 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         per_layer_(steps_per_layer(sizes)),
         has_router_(sizes.experts > 0),
         all_(all),
-        slot_(at.unit_rows * (sizes.head_dim + 2)),
         mine_(memory + at.shared.bytes + me * at.own.bytes),
-        products_(kernels.stored, mine_ + at.packed, own(at.floats)) {
-    const auto shared = [&](int64_t offset) { return reinterpret_cast<float*>(memory + offset); };
-    q_ = shared(at.q), k_ = shared(at.k), v_ = shared(at.v), attended_ = shared(at.attended);
-    change_ = call.change ? call.change : shared(at.change), router_ = shared(at.router);
-    shared_gate_ = shared(at.shared_gate), gate_ = shared(at.gate), up_ = shared(at.up),
-    sums_ = shared(at.sums);
-    x_ = shared(at.x), middle_ = shared(at.middle), third_ = shared(at.third), mixed_ = shared(at.mixed);
-    begins_ = shared(at.begins);
-    done_ = reinterpret_cast<std::atomic<int64_t>*>(memory + at.done);
+        products_(kernels.stored, mine_ + at.packed, own(at.floats)),
+        q_(shared(memory, at.q)),
+        k_(shared(memory, at.k)),
+        v_(shared(memory, at.v)),
+        attended_(shared(memory, at.attended)),
+        attention_(kernels, call,
+                   {q_, k_, v_, attended_, shared(memory, at.sums),
+                    reinterpret_cast<std::atomic<int64_t>*>(memory + at.done), own(at.rotated),
+                    own(at.attention), at.unit_rows * (sizes.head_dim + 2)}) {
+    change_ = call.change ? call.change : shared(memory, at.change), router_ = shared(memory, at.router);
+    shared_gate_ = shared(memory, at.shared_gate), gate_ = shared(memory, at.gate),
+    up_ = shared(memory, at.up);
+    x_ = shared(memory, at.x), middle_ = shared(memory, at.middle), third_ = shared(memory, at.third),
+    mixed_ = shared(memory, at.mixed);
+    begins_ = shared(memory, at.begins);
     took_ = reinterpret_cast<ShareTicks*>(memory + at.took);
-    own_x_ = own(at.own_x), normed_ = own(at.normed), rotated_ = own(at.rotated);
-    attention_ = own(at.attention);
+    own_x_ = own(at.own_x), normed_ = own(at.normed);
     routing_ = {reinterpret_cast<Choice*>(mine_ + at.choices), own(at.probabilities),
                 reinterpret_cast<int32_t*>(mine_ + at.order)};
   }
@@ -101,7 +105,9 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         keep(x_);
         return project(layer);
       case kAttention:
-        return UnitParts(layer, call_, share_, all_).each([&](const UnitPart& part) { attend(layer, part); });
+        return UnitParts(layer, call_, share_, all_).each([&](const UnitPart& part) {
+          attention_.attend(layer, part);
+        });
       case kOutput:
         if (!again) products_.of({attended_, layer.output.k, call_.rows});
         return multiply(layer.output, change_);
@@ -124,6 +130,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     }
   }
 
+  static float* shared(char* memory, int64_t offset) { return reinterpret_cast<float*>(memory + offset); }
   float* own(int64_t offset) const { return reinterpret_cast<float*>(mine_ + offset); }
 
   // This share of n columns: whole cache lines, except the last. If there are few lines, the shares are
@@ -161,7 +168,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
       rms_norm(normed_, change_, layer.input_post_norm, layer.norm.eps);
       add(third_, normed_);
     }
-    if (layer.output_scale) scale(own_x_, own_x_, call_.rows * call_.width, *layer.output_scale);
+    if (layer.output_scale) scale_values(own_x_, own_x_, call_.rows * call_.width, *layer.output_scale);
   }
 
   // Sets x after the feed-forward.
@@ -183,7 +190,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
       change = normed_;
     }
     if (layer.residual_scale != 1.f) {
-      scale(normed_, change, call_.rows * call_.width, layer.residual_scale);
+      scale_values(normed_, change, call_.rows * call_.width, layer.residual_scale);
       change = normed_;
     }
     add(x, change);
@@ -199,10 +206,6 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   // Of all rows; `to` is another buffer than `x`.
   void rms_norm(float* to, const float* x, const float* weight, float eps) {
     kernels_.rows.rms_norm[kFloat32][1](to, x, weight, {call_.rows, call_.width, false}, eps);
-  }
-
-  static void scale(float* to, const float* from, int64_t n, float by) {
-    for (int64_t i = 0; i < n; ++i) to[i] = from[i] * by;
   }
 
   // Sets normed_ to rows of x, normalized.
@@ -392,7 +395,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
       if (!experts.shared.gate.n || sum != change_)
         std::fill_n(row, mine.end - mine.begin, 0.f);
       else if (experts.shared_gate.n)
-        scale(row, row, mine.end - mine.begin, 1 / (1 + std::exp(-shared_gate_[i])));
+        scale_values(row, row, mine.end - mine.begin, 1 / (1 + std::exp(-shared_gate_[i])));
     }
   }
   void add_choice(const Choice& choice, const float* found, Columns columns, float* sum) const {
@@ -416,165 +419,27 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     for (int64_t i = 0; i < call_.logit_rows(); ++i) {
       float* const found = call_.logits + i * ends.output.n + mine.begin;
       if (ends.softcap != 0.f) kernels_.attention.cap(found, mine.end - mine.begin, ends.softcap);
-      if (ends.logit_scale != 1.f) scale(found, found, mine.end - mine.begin, ends.logit_scale);
+      if (ends.logit_scale != 1.f) scale_values(found, found, mine.end - mine.begin, ends.logit_scale);
     }
   }
 
   void multiply(const Matrix& matrix, float* out) { products_.multiply(matrix, out, share(matrix.n)); }
 
-  void attend(const DecoderLayer& layer, const UnitPart& part) {
-    const Sequence& sequence = *part.sequence;
-    const int64_t d = layer.head_dim, group = layer.group(), rows = sequence.tokens() * group;
-    const int64_t head_bytes = part.kept.capacity * row_bytes(sequence.format, d);
-    char* const keys = part.kept.data + part.head * head_bytes;
-    char* const values = keys + layer.kv_heads * head_bytes;
-    if (!layer.shares) append(layer, part, keys, values);
-    rotate(layer, sequence, {q_, layer.q.n, layer.q_norm}, part.head * group, group);
-    for (int64_t i = 0; layer.temperature != 0.f && i < sequence.tokens(); ++i) {
-      float* const queries = rotated_ + i * group * d;
-      scale(queries, queries, group * d, layer.temperature_at(sequence.length + i));
-    }
-    const int64_t width = layer.heads * d;
-    float* const out = attended_ + sequence.start * width + part.head * group * d;
-    const AttentionHead head{reinterpret_cast<const char*>(rotated_),
-                             keys,
-                             values,
-                             nullptr,
-                             reinterpret_cast<char*>(out),
-                             layer.sinks ? layer.sinks + part.head * group : nullptr};
-    const Attention all = attention_of(layer, part);
-    float* const sums = part.pieces > 1 ? sums_ + part.pieces_before * slot_ : nullptr;
-    for (int64_t piece = part.first; piece < part.last; ++piece)
-      for (int64_t row = 0; row < rows; row += kernels_.attention.few)
-        kernels_.attention.few_rows[sequence.format](
-            all, head,
-            {row, std::min(rows - row, kernels_.attention.few), part.cut(piece), part.cut(piece + 1),
-             sums ? sums + (piece * rows + row) * (d + 2) : nullptr},
-            attention_);
-    if (!sums) return;
-    const int64_t count = part.last - part.first;
-    if (done_[part.number].fetch_add(count, std::memory_order_acq_rel) + count < part.pieces) return;
-    done_[part.number].store(0, std::memory_order_relaxed);
-    kernels_.attention.merge(all, head, 0, rows, sums, part.pieces);
-  }
-
-  static Attention attention_of(const DecoderLayer& layer, const UnitPart& part) {
-    const Sequence& sequence = *part.sequence;
-    const int64_t length = part.kept.length;
-    Attention all{};
-    all.heads = layer.group();
-    all.t = sequence.tokens();
-    all.s = length + all.t;
-    all.d = all.e = layer.head_dim;
-    all.k_row = all.v_row = layer.head_dim / kBlocks[sequence.format].values;
-    all.q_head = all.out_head = layer.head_dim;
-    all.q_row = layer.group() * layer.head_dim;
-    all.out_row = layer.heads * layer.head_dim;
-    all.q_type = kFloat32;
-    all.kv_format = sequence.format;
-    all.scale = layer.scale;
-    all.softcap = layer.softcap;
-    all.high = length;
-    all.low = layer.window ? length + 1 - layer.window : -all.t;
-    return all;
-  }
-
-  // Queries or keys of all rows (rows, width), and the weight of their norm, or null.
-  struct Projected {
-    const float* values;
-    int64_t width;
-    const float* norm;
-  };
-
-  // Rotates some heads of each token of a sequence, starting at `first`, into rotated_ (tokens, heads,
-  // head_dim).
-  void rotate(const DecoderLayer& layer, const Sequence& sequence, const Projected& from, int64_t first,
-              int64_t heads) {
-    const Rows rows{heads, layer.head_dim, false};
-    const int64_t begin = first * layer.head_dim, values = heads * layer.head_dim;
-    const bool norms_first = from.norm && !layer.norms_last;
-    for (int64_t i = 0; i < sequence.tokens(); ++i) {
-      const int64_t row = sequence.start + i;
-      const float* head = from.values + row * from.width + begin;
-      float* const to = rotated_ + i * values;
-      if (norms_first) {
-        if (layer.norms_whole_rows) {
-          const float by = inverse_rms(from.values + row * from.width, from.width, layer.eps);
-          for (int64_t j = 0; j < values; ++j) to[j] = head[j] * by * from.norm[begin + j];
-        } else {
-          kernels_.rows.rms_norm[kFloat32][1](to, head, from.norm, rows, layer.eps);
-        }
-        head = to;
-      }
-      turn(layer, row, head, to, rows);
-      if (from.norm && layer.norms_last)
-        kernels_.rows.rms_norm[kFloat32][1](to, to, from.norm, rows, layer.eps);
-    }
-  }
-
-  // Sets heads `to` of a row to those of `from`, which may be the same memory, rotated if the layer does so.
-  void turn(const DecoderLayer& layer, int64_t row, const float* from, float* to, const Rows& rows) {
-    if (layer.rotation < 0) {
-      if (from != to) std::copy_n(from, rows.count * rows.dim, to);
-      return;
-    }
-    const Rotation& angles = call_.rotations[layer.rotation];
-    kernels_.rows.rope[layer.interleaved][kFloat32](
-        to, from, {{angles.cos + row * angles.pairs, kFloat32}, 0},
-        {{angles.sin + row * angles.pairs, kFloat32}, 0}, rows, angles.pairs);
-  }
-
-  // 1 / sqrt(mean of squares + eps). It has a partial sum per lane, so that compilers vectorize it.
-  static float inverse_rms(const float* x, int64_t n, float eps) {
-    constexpr int64_t kLanes = 16;
-    float sums[kLanes] = {};
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes)
-      for (int64_t j = 0; j < kLanes; ++j) sums[j] += x[i + j] * x[i + j];
-    double sum = 0;
-    for (; i < n; ++i) sum += x[i] * x[i];
-    for (const float each : sums) sum += each;
-    return static_cast<float>(1 / std::sqrt(sum / static_cast<double>(n) + eps));
-  }
-
-  // Writes the new keys and values in this part's pieces.
-  void append(const DecoderLayer& layer, const UnitPart& part, char* keys, char* values) {
-    const Sequence& sequence = *part.sequence;
-    const int64_t d = layer.head_dim, bytes = row_bytes(sequence.format, d), length = part.kept.length;
-    const int64_t begin = std::max(part.cut(part.first), length), end = part.cut(part.last);
-    if (begin >= end) return;
-    rotate(layer, sequence, {k_, layer.k.n, layer.k_norm}, part.head, 1);
-    const auto put = [&](char* to, const float* from) {
-      if (sequence.format == kQ8_0) return kernels_.stored.quantize(kQ8_0, to, from, d);
-      kernels_.attention.narrow[sequence.format](to, from, d, 1.f);
-    };
-    for (int64_t at = begin; at < end; ++at) put(keys + at * bytes, rotated_ + (at - length) * d);
-    const float* const v = (layer.v.n ? v_ : k_) + part.head * d;
-    for (int64_t at = begin; at < end; ++at) {
-      const float* value = v + (sequence.start + at - length) * layer.k.n;
-      if (layer.v_norm) {
-        kernels_.rows.rms_norm[kFloat32][1](rotated_, value, layer.v_norm, {1, d, false}, layer.eps);
-        value = rotated_;
-      }
-      put(values + at * bytes, value);
-    }
-  }
-
   const Kernels& kernels_;
   const DecoderCall& call_;
   const uint32_t per_layer_;
   const bool has_router_;
-  const int64_t all_, slot_;
+  const int64_t all_;
   char* const mine_;  // this thread's own memory
   int64_t share_ = 0;
   Stage stage_ = kProjections;
   uint32_t last_step_ = UINT32_MAX;
   DecoderProducts products_;
-  float *q_, *k_, *v_, *attended_, *change_, *router_, *shared_gate_, *gate_, *up_, *x_, *middle_, *third_,
-      *mixed_, *sums_, *begins_;
-  std::atomic<int64_t>* done_;
+  float *const q_, *const k_, *const v_, *const attended_;
+  CachedAttention attention_;
+  float *change_, *router_, *shared_gate_, *gate_, *up_, *x_, *middle_, *third_, *mixed_, *begins_;
   ShareTicks* took_;
-  float *own_x_, *normed_, *rotated_, *attention_;
+  float *own_x_, *normed_;
   Routing routing_{};
   int64_t routed_ = -1;  // the layer of the current routing
 };

@@ -1,0 +1,176 @@
+// A thread's work on the attention step of a layer: the keys and values of new tokens go to the cache, and
+// queries meet the keys there.
+#pragma once
+#include <cmath>
+
+#include "attention.h"
+#include "decoder.h"
+
+namespace cpu {
+
+inline void scale_values(float* to, const float* from, int64_t n, float by) {
+  for (int64_t i = 0; i < n; ++i) to[i] = from[i] * by;
+}
+
+// What it reads and writes: `q`, `k`, `v` are the products of all rows, `attended` is the result. `sums` and
+// `done` serve units that several threads share, `slot` values for each row. `rotated` and `workspace` are
+// the thread's own.
+struct AttentionBuffers {
+  const float *q, *k, *v;
+  float *attended, *sums;
+  std::atomic<int64_t>* done;
+  float *rotated, *workspace;
+  int64_t slot;
+};
+
+class __attribute__((visibility("hidden"))) CachedAttention {
+ public:
+  CachedAttention(const Kernels& kernels, const DecoderCall& call, const AttentionBuffers& at)
+      : kernels_(kernels), call_(call), at_(at) {}
+
+  // The part of a unit: the pieces of keys that this thread has.
+  void attend(const DecoderLayer& layer, const UnitPart& part) {
+    const Sequence& sequence = *part.sequence;
+    const int64_t d = layer.head_dim, group = layer.group(), rows = sequence.tokens() * group;
+    const int64_t head_bytes = part.kept.capacity * row_bytes(sequence.format, d);
+    char* const keys = part.kept.data + part.head * head_bytes;
+    char* const values = keys + layer.kv_heads * head_bytes;
+    if (!layer.shares) append(layer, part, keys, values);
+    rotate(layer, sequence, {at_.q, layer.q.n, layer.q_norm}, part.head * group, group);
+    for (int64_t i = 0; layer.temperature != 0.f && i < sequence.tokens(); ++i) {
+      float* const queries = at_.rotated + i * group * d;
+      scale_values(queries, queries, group * d, layer.temperature_at(sequence.length + i));
+    }
+    const int64_t width = layer.heads * d;
+    float* const out = at_.attended + sequence.start * width + part.head * group * d;
+    const AttentionHead head{reinterpret_cast<const char*>(at_.rotated),
+                             keys,
+                             values,
+                             nullptr,
+                             reinterpret_cast<char*>(out),
+                             layer.sinks ? layer.sinks + part.head * group : nullptr};
+    const Attention all = attention_of(layer, part);
+    float* const sums = part.pieces > 1 ? at_.sums + part.pieces_before * at_.slot : nullptr;
+    for (int64_t piece = part.first; piece < part.last; ++piece)
+      for (int64_t row = 0; row < rows; row += kernels_.attention.few)
+        kernels_.attention.few_rows[sequence.format](
+            all, head,
+            {row, std::min(rows - row, kernels_.attention.few), part.cut(piece), part.cut(piece + 1),
+             sums ? sums + (piece * rows + row) * (d + 2) : nullptr},
+            at_.workspace);
+    if (!sums) return;
+    const int64_t count = part.last - part.first;
+    if (at_.done[part.number].fetch_add(count, std::memory_order_acq_rel) + count < part.pieces) return;
+    at_.done[part.number].store(0, std::memory_order_relaxed);
+    kernels_.attention.merge(all, head, 0, rows, sums, part.pieces);
+  }
+
+ private:
+  static Attention attention_of(const DecoderLayer& layer, const UnitPart& part) {
+    const Sequence& sequence = *part.sequence;
+    const int64_t length = part.kept.length;
+    Attention all{};
+    all.heads = layer.group();
+    all.t = sequence.tokens();
+    all.s = length + all.t;
+    all.d = all.e = layer.head_dim;
+    all.k_row = all.v_row = layer.head_dim / kBlocks[sequence.format].values;
+    all.q_head = all.out_head = layer.head_dim;
+    all.q_row = layer.group() * layer.head_dim;
+    all.out_row = layer.heads * layer.head_dim;
+    all.q_type = kFloat32;
+    all.kv_format = sequence.format;
+    all.scale = layer.scale;
+    all.softcap = layer.softcap;
+    all.high = length;
+    all.low = layer.window ? length + 1 - layer.window : -all.t;
+    return all;
+  }
+
+  // Queries or keys of all rows (rows, width), and the weight of their norm, or null.
+  struct Projected {
+    const float* values;
+    int64_t width;
+    const float* norm;
+  };
+
+  // Rotates some heads of each token of a sequence, starting at `first`, into at_.rotated (tokens, heads,
+  // head_dim).
+  void rotate(const DecoderLayer& layer, const Sequence& sequence, const Projected& from, int64_t first,
+              int64_t heads) {
+    const Rows rows{heads, layer.head_dim, false};
+    const int64_t begin = first * layer.head_dim, values = heads * layer.head_dim;
+    const bool norms_first = from.norm && !layer.norms_last;
+    for (int64_t i = 0; i < sequence.tokens(); ++i) {
+      const int64_t row = sequence.start + i;
+      const float* head = from.values + row * from.width + begin;
+      float* const to = at_.rotated + i * values;
+      if (norms_first) {
+        if (layer.norms_whole_rows) {
+          const float by = inverse_rms(from.values + row * from.width, from.width, layer.eps);
+          for (int64_t j = 0; j < values; ++j) to[j] = head[j] * by * from.norm[begin + j];
+        } else {
+          kernels_.rows.rms_norm[kFloat32][1](to, head, from.norm, rows, layer.eps);
+        }
+        head = to;
+      }
+      turn(layer, row, head, to, rows);
+      if (from.norm && layer.norms_last)
+        kernels_.rows.rms_norm[kFloat32][1](to, to, from.norm, rows, layer.eps);
+    }
+  }
+
+  // Sets heads `to` of a row to those of `from`, which may be the same memory, rotated if the layer does so.
+  void turn(const DecoderLayer& layer, int64_t row, const float* from, float* to, const Rows& rows) {
+    if (layer.rotation < 0) {
+      if (from != to) std::copy_n(from, rows.count * rows.dim, to);
+      return;
+    }
+    const Rotation& angles = call_.rotations[layer.rotation];
+    kernels_.rows.rope[layer.interleaved][kFloat32](
+        to, from, {{angles.cos + row * angles.pairs, kFloat32}, 0},
+        {{angles.sin + row * angles.pairs, kFloat32}, 0}, rows, angles.pairs);
+  }
+
+  // 1 / sqrt(mean of squares + eps). It has a partial sum per lane, so that compilers vectorize it.
+  static float inverse_rms(const float* x, int64_t n, float eps) {
+    constexpr int64_t kLanes = 16;
+    float sums[kLanes] = {};
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes)
+      for (int64_t j = 0; j < kLanes; ++j) sums[j] += x[i + j] * x[i + j];
+    double sum = 0;
+    for (; i < n; ++i) sum += x[i] * x[i];
+    for (const float each : sums) sum += each;
+    return static_cast<float>(1 / std::sqrt(sum / static_cast<double>(n) + eps));
+  }
+
+  // Writes the new keys and values in this part's pieces.
+  void append(const DecoderLayer& layer, const UnitPart& part, char* keys, char* values) {
+    const Sequence& sequence = *part.sequence;
+    const int64_t d = layer.head_dim, bytes = row_bytes(sequence.format, d), length = part.kept.length;
+    const int64_t begin = std::max(part.cut(part.first), length), end = part.cut(part.last);
+    if (begin >= end) return;
+    rotate(layer, sequence, {at_.k, layer.k.n, layer.k_norm}, part.head, 1);
+    const auto put = [&](char* to, const float* from) {
+      if (sequence.format == kQ8_0) return kernels_.stored.quantize(kQ8_0, to, from, d);
+      kernels_.attention.narrow[sequence.format](to, from, d, 1.f);
+    };
+    for (int64_t at = begin; at < end; ++at) put(keys + at * bytes, at_.rotated + (at - length) * d);
+    const float* const v = (layer.v.n ? at_.v : at_.k) + part.head * d;
+    for (int64_t at = begin; at < end; ++at) {
+      const float* value = v + (sequence.start + at - length) * layer.k.n;
+      if (layer.v_norm) {
+        kernels_.rows.rms_norm[kFloat32][1](at_.rotated, value, layer.v_norm, {1, d, false}, layer.eps);
+        value = at_.rotated;
+      }
+      put(values + at * bytes, value);
+    }
+  }
+
+  const Kernels& kernels_;
+  const DecoderCall& call_;
+  const AttentionBuffers at_;
+};
+
+}  // namespace cpu
