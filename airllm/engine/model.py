@@ -44,7 +44,7 @@ class Model(OpenedModel):
         ids = [token for sequence in tokens for token in sequence]
         if self.on_device and all_movable(caches):
             before = self._before_device(ids, angles, rows)
-            for state in self.on_device.run_layers(ids, angles, rows, before):
+            for state in self.on_device.run_layers(ids, angles, rows, before, self._inputs_of(ids)):
                 x = state  # only the last: each takes memory of the device
         else:
             x = self._forward_on_host(ids, angles, rows, kernels)
@@ -173,7 +173,7 @@ class Model(OpenedModel):
         angles = self._begin(rows)
         if self.on_device and all_movable([cache]):
             before = self._before_device([token], angles, rows)
-            yield from self.on_device.run_layers([token], angles, rows, before)
+            yield from self.on_device.run_layers([token], angles, rows, before, self._inputs_of([token]))
             return
         x = self._embed([token])
         fused, ops = self._is_fused(rows, None), self._ops_for(self.kernels_of(1))
@@ -359,10 +359,11 @@ class Model(OpenedModel):
         return self._layer_inputs.of(ops, self._rows_of(self._layer_inputs.table, tokens), x)
 
     def _inputs_of(self, tokens: list[int]) -> np.ndarray | None:
-        """`_inputs` for a native call, which embeds the tokens itself."""
+        """`_inputs` by the processor, for a native call or a device, which embed the tokens themselves."""
         if not self._layer_inputs:
             return None
-        return self._inputs(self._ops_for(self.kernels_of(1)), tokens, self._embed(tokens))
+        ops = self.host_ops if self.on_device else self._ops_for(self.kernels_of(1))
+        return self._inputs(ops, tokens, self._embed(tokens))
 
     def _with_fallback(self, caches: Sequence[Cache], call: Callable[[], T]) -> T:
         """The result of a call that computes next tokens of these sequences, also if the device fails."""

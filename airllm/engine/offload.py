@@ -151,10 +151,15 @@ class Offload:
         nbytes = sum(each.nbytes for layer in passed for each in layer.weights.values())
         return max(nbytes / rate, plan.layers * there)
 
+    def _one_layer(self) -> list[Layer]:
+        """The last layer that reads its own keys and values."""
+        own = [layer for layer in self.weights.layers if layer.spec.attention.source == layer.index]
+        return own[-1:]
+
     def _seconds_there(self) -> float:
         """Seconds of a layer of a token on the device."""
         norm = self.weights.output_norm  # in place of the ends, which are not timed
-        own = Weights(self.weights.layers[-1:], norm, norm, norm)
+        own = Weights(self._one_layer(), norm, norm, norm)
         found = OnDevice(self._ops_there, self._device, own)
         cache = Cache(self._config, 1, self._dtype)
         x, angles, rows = self._token(cache)

@@ -97,20 +97,27 @@ class OnDevice:
             raise fault from error
 
     def run_layers(
-        self, ids: list[int], angles: Sequence[Angles], rows: Sequence[Rows], before: np.ndarray | None
+        self,
+        ids: list[int],
+        angles: Sequence[Angles],
+        rows: Sequence[Rows],
+        before: np.ndarray | None,
+        inputs: np.ndarray | None = None,
     ) -> Generator[Any]:
         """Yield the hidden states (tokens, width) after each layer. The rows' caches go to the device.
-        `before`: the states before the first layer there, from host memory, unless it `embeds`.
+        `before`: the states before the first layer there, from host memory, unless it `embeds`. `inputs`
+        (all layers, tokens, layer_input), from host memory: those of the layers, if they have any.
         """
         with self._faults():
             self._move_caches(rows)
             moved = [self._move_angles(each) for each in angles]
+            own = None if inputs is None else self.device.to_device(inputs)
             x = self._embed(ids) if before is None else self.device.to_device(before)
         if not self.layers:
             yield x
         for layer in self.layers:
             with self._faults():
-                x = decoder_layers(self.ops, x, [layer.enter()], moved, rows)
+                x = decoder_layers(self.ops, x, [layer.enter()], moved, rows, own)
                 layer.leave()
             yield x
         if start := self.device.extension("start"):
@@ -154,7 +161,7 @@ class OnDevice:
         return (self.plan.limit or 0) - self.plan.nbytes + self.plan.caches
 
 
-_ON_HOST = {"layer_input", "layer_scale", "scales_input"}  # traits of layers that stay in host memory
+_ON_HOST = {"dense_and_experts", "scales_input"}  # traits of layers that stay in host memory
 
 
 def why_not_on_device(

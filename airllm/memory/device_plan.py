@@ -93,7 +93,7 @@ class DeviceSizes:
     """Bytes on a device: of each layer's `matrices`, `vectors`, and keys and values in `caches`; of what
     each plan has, `ends`, the output and the results of a pass; of the `embedding`, if it is not the output.
     `places` gives the bytes of two staging places for some layers, `why_not_streamed` the reason if none can
-    be.
+    be. `sources`: the layer whose keys and values each layer reads; none for its own.
     """
 
     matrices: list[int]
@@ -103,6 +103,13 @@ class DeviceSizes:
     embedding: int
     places: Callable[[Sequence[int]], int]
     why_not_streamed: str = ""
+    sources: Sequence[int] = ()
+
+    @property
+    def splits(self) -> list[int]:
+        """The layers that can be the first on the device: none there reads keys and values in host memory."""
+        sources = self.sources or range(len(self.matrices))
+        return [i for i in range(1, len(self.matrices)) if min(sources[i:]) >= i]
 
     def whole(self, embeds: bool = True) -> int:
         """Bytes of a model that is all there."""
@@ -156,6 +163,11 @@ def _asked(sizes: DeviceSizes, options: DeviceOptions, most: int, limit: int | N
     if options.offload == STREAM and sizes.why_not_streamed:
         raise ValueError(f"offload has value 'stream', expected 'split': {sizes.why_not_streamed}")
     plan = make(sizes, stays, limit)
+    if plan.form == SPLIT and stays > 0 and plan.first not in sizes.splits:
+        can = ", ".join(str(count - first) for first in (count, *reversed(sizes.splits), 0))
+        other = "" if sizes.why_not_streamed else ", or offload='stream'"
+        why = "layers there would read keys and values of others in host memory"
+        raise ValueError(f"gpu_layers has value {stays}, expected one of {can}{other}: {why}")
     if plan.nbytes > most:
         fits = next((n for n in range(stays, -1, -1) if make(sizes, n, limit).nbytes <= most), 0)
         what = f"gpu_layers has value {options.layers}, expected at most {fits}"
@@ -181,13 +193,11 @@ def _stream(sizes: DeviceSizes, stays: int, limit: int | None) -> DevicePlan:
 
 def _largest(sizes: DeviceSizes, most: int, limit: int | None) -> list[DevicePlan]:
     """Of each form, the plan with the most layers that stay, if one fits; a split keeps one at least."""
-    count, found = len(sizes.matrices), []
-    for make, fewest in ((_split, 1), (_stream, 0)):
-        if make is _stream and sizes.why_not_streamed:
-            continue
-        plans = (make(sizes, stays, limit) for stays in range(count - 1, fewest - 1, -1))
-        found += [plan for plan in plans if plan.nbytes <= most][:1]
-    return found
+    count = len(sizes.matrices)
+    forms = [[_split(sizes, count - first, limit) for first in sizes.splits]]
+    if not sizes.why_not_streamed:
+        forms.append([_stream(sizes, stays, limit) for stays in range(count - 1, -1, -1)])
+    return [plan for plans in forms for plan in [each for each in plans if each.nbytes <= most][:1]]
 
 
 def spread(count: int, some: int) -> tuple[int, ...]:
@@ -197,12 +207,14 @@ def spread(count: int, some: int) -> tuple[int, ...]:
 
 def _too_little(sizes: DeviceSizes, options: DeviceOptions, limit: int | None, most: int) -> str:
     count = len(sizes.matrices)
-    least = {SPLIT: sizes.split(count - 1)}
+    least = {SPLIT: sizes.split(max(sizes.splits))} if sizes.splits else {}
     if not sizes.why_not_streamed:
         least[STREAM] = sizes.stream(range(count))
     if options.offload in least:
         least = {options.offload: least[options.offload]}
     found = f"device_memory is {most} bytes" if options.memory else f"{most} bytes of the device are free"
+    if not least:
+        return f"{found}, expected {sizes.whole()}: this model can neither be split nor streamed"
     if options.offload == STREAM and sizes.why_not_streamed:
         return f"offload has value 'stream', expected 'split': {sizes.why_not_streamed}"
     expected = f"expected at least {min(least.values())}"
@@ -232,6 +244,7 @@ def measure_sizes(
         embedding,
         places,
         why_not_streamed,
+        layers[0].config.kv_layers,
     )
 
 

@@ -16,7 +16,7 @@ from airllm.engine.scheduling.requests import Limits, SequenceRequest
 from airllm.files import pages
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.budget import MemoryBudgetError
-from airllm.memory.device_plan import SPLIT, STREAM, spread
+from airllm.memory.device_plan import SPLIT, STREAM, DeviceSizes, spread
 from airllm.memory.kv_cache import Cache
 from tests.support import device_models, large_model, tiny_gguf
 from tests.support.device_models import agree, counts
@@ -71,6 +71,29 @@ def test_logits_are_those_of_transformers(name, form, backend):
         found = engine.forward([text[-2:] for text in TEXTS], caches, all_positions=True)
         for text, logits in zip(wanted, found, strict=True):
             agree(logits, text[-2:])
+
+
+def test_layers_that_share_keys_and_values_are_not_parted(backend):
+    """Layers 2 and 3 of this model read those of 0 and 1."""
+    with pytest.raises(ValueError, match="gpu_layers has value 2, expected one of 0, 4"):
+        open_engine(DATA / "gemma4", backend, gpu_layers=2)
+    with open_engine(DATA / "gemma4", backend, gpu_layers=1, offload="stream") as engine:
+        assert engine.model.on_device.plan.stays == 1
+        for text, wanted in zip(TEXTS, reference("gemma4"), strict=True):
+            agree(engine.forward(text, all_positions=True), wanted)
+
+
+def test_where_a_model_can_be_split():
+    """A layer that others read is on the same side as they are."""
+
+    def splits(*sources):
+        each = [1] * len(sources)
+        return DeviceSizes(each, each, each, 0, 0, len, "", sources).splits
+
+    assert splits(0, 1, 2, 3) == [1, 2, 3]
+    assert splits(0, 1, 2, 1, 2) == [1]
+    assert splits(0, 1, 0, 1) == []
+    assert splits(0, 1, 2, 3, 3) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("form", FORMS)
