@@ -309,7 +309,7 @@ def mix_experts(ops: Any, x: np.ndarray, layer: Layer, of_router: np.ndarray | N
     c = layer.config
     assert layer.experts
     if on_device := ops.extension("device_experts"):
-        return _mix_on_device(ops, on_device, x, layer)
+        return _mix_on_device(ops, on_device, x, layer, x if of_router is None else of_router)
     chosen, weights = _route(ops, x if of_router is None else of_router, layer)
     total = _shared_expert(ops, x, layer) if c.shared_expert else np.zeros_like(x)
     experts = ops_of_experts(ops)
@@ -323,13 +323,16 @@ def mix_experts(ops: Any, x: np.ndarray, layer: Layer, of_router: np.ndarray | N
     return total
 
 
-def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer) -> Any:
+def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: Any) -> Any:
     """`mix_experts` on a device, which has a layer's experts in one array for each of their matrices."""
     c = layer.config
     groups = c.expert_groups, c.expert_groups_used
     router = Router(c.experts, c.experts_used, c.expert_scores, *groups, c.normalize_experts, c.expert_scale)
-    logits = ops.linear(x, layer["experts.router"], layer.get("experts.router_bias"))
+    logits = ops.linear(of_router, layer["experts.router"], layer.get("experts.router_bias"))
     ids, weights = device.choose(logits, layer.get("experts.selection_bias"), router)
+    if c.dense_and_experts:
+        scales = ops.embedding(ids.reshape(-1), layer["experts.scales"].reshape(-1, 1))
+        weights *= scales.reshape(weights.shape)
 
     def multiply(x: Any, part: str, gate: Activation | None = None) -> Any:
         return device.linear(x, ids, layer[f"experts.{part}"], layer.get(f"experts.{part}_bias"), gate)

@@ -161,7 +161,7 @@ class OnDevice:
         return (self.plan.limit or 0) - self.plan.nbytes + self.plan.caches
 
 
-_ON_HOST = {"dense_and_experts", "scales_input"}  # traits of layers that stay in host memory
+_ON_HOST = {"scales_input"}  # traits of layers that stay in host memory
 
 
 def why_not_on_device(
