@@ -331,20 +331,38 @@ def _mix_on_device(ops: Any, device: Experts, x: Any, layer: Layer, of_router: A
     logits = ops.linear(of_router, layer["experts.router"], layer.get("experts.router_bias"))
     ids, weights = device.choose(logits, layer.get("experts.selection_bias"), router)
     if c.dense_and_experts:
-        scales = ops.embedding(ids.reshape(-1), layer["experts.scales"].reshape(-1, 1))
-        weights *= scales.reshape(weights.shape)
+        scales: Any = layer["experts.scales"]
+        weights *= ops.embedding(ids.reshape(-1), scales.reshape(-1, 1)).reshape(weights.shape)
 
     def multiply(x: Any, part: str, gate: Activation | None = None) -> Any:
         return device.linear(x, ids, layer[f"experts.{part}"], layer.get(f"experts.{part}_bias"), gate)
 
+    used = _scale_slots(x, weights) if c.scales_input else x
     if "experts.gate_up" in layer.weights:
-        activated = multiply(x, "gate_up", _gate_of(c))
+        activated = multiply(used, "gate_up", _gate_of(c))
     else:
-        activated = _activate(ops, multiply(x, "gate"), multiply(x, "up"), c)
-    total = device.mix(multiply(activated, "down"), weights)
+        activated = _activate(ops, multiply(used, "gate"), multiply(used, "up"), c)
+    results = multiply(activated, "down")
+    total = _sum_slots(results, weights) if c.scales_input else device.mix(results, weights)
     if c.shared_expert:
         total += _shared_expert(ops, x, layer)
     return total
+
+
+def _scale_slots(x: Any, weights: Any) -> Any:
+    """Each row of `x` once for each of its experts (rows * used, width), times the expert's weight."""
+    rows, used = weights.shape
+    slots = np.empty_like(x, shape=(rows, used, x.shape[1]))
+    slots[:] = x.reshape(rows, 1, -1)
+    slots *= weights.reshape(rows, used, 1)
+    return slots.reshape(rows * used, -1)
+
+
+def _sum_slots(results: Any, weights: Any) -> Any:
+    """The sums (rows, width) of the results (rows * used, width) of each row's experts."""
+    rows, used = weights.shape
+    slots = results.reshape(rows, used, -1).swapaxes(0, 1)
+    return sum((slots[i] for i in range(1, used)), slots[0])
 
 
 def _gate_of(c: ModelConfig) -> Activation:

@@ -14,7 +14,6 @@ from weakref import WeakSet
 
 import numpy as np
 
-from airllm.architectures.model_config import ModelConfig
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.decoder import Angles, Rows, decoder_layers, normalize
 from airllm.engine.placed_layers import place_layers
@@ -161,15 +160,8 @@ class OnDevice:
         return (self.plan.limit or 0) - self.plan.nbytes + self.plan.caches
 
 
-_ON_HOST = {"scales_input"}  # traits of layers that stay in host memory
-
-
 def why_not_on_device(
-    ops: KernelBackend,
-    config: ModelConfig,
-    whole: bool = True,
-    shared: bool = False,
-    cache_dtype: str = "f16",
+    ops: KernelBackend, whole: bool = True, shared: bool = False, cache_dtype: str = "f16"
 ) -> str:
     """Why a model's arrays do not stay on the device of these ops; "" if they do. `whole`: all weights are in
     memory at once. `shared`: processes share the model. `cache_dtype`: of its sequences.
@@ -180,8 +172,6 @@ def why_not_on_device(
         return "processes that share a model add their results in host memory"
     if not whole:
         return "weights pass through host memory within a budget"
-    if traits := sorted(config.traits() & _ON_HOST):
-        return f"{', '.join(traits)} are computed in host memory"
     return why_dtype_not_movable(cache_dtype)
 
 
