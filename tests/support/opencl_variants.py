@@ -4,6 +4,7 @@ import pytest
 
 import tensor_ops_opencl as opencl
 from airllm.tensor_ops import OPS
+from tests.support.targets import without_repeats
 
 NO_OPENCL = opencl.get_opencl_info()["reason"]
 on_a_device = pytest.mark.skipif(bool(NO_OPENCL), reason=f"no OpenCL here: {NO_OPENCL}")
@@ -18,5 +19,5 @@ def _of(variants):
     return pytest.mark.parametrize("variant", cases, indirect=True)
 
 
-every = _of(VARIANTS)
+every = _of(without_repeats(VARIANTS))
 every_queue = _of([v for v in VARIANTS if "gpu kernels" not in v])
