@@ -123,6 +123,21 @@ class Stacks:
 
 
 @dataclass(frozen=True)
+class Encoder:
+    """What an encoder has: see `Encoding`. `skipped`: rows of a folder's table of positions that no position
+    uses. `fused_qkv`: folders store q, k and v as one matrix, but not gate and up.
+    """
+
+    positions: bool = False
+    skipped: int = 0
+    token_types: bool = False
+    embedding_norm: bool = False
+    sum_norms: bool = False
+    bare_first: bool = False
+    fused_qkv: bool = False
+
+
+@dataclass(frozen=True)
 class Tiny:
     """A tiny model for tests, with transformers as the reference. `values`: of its config.json, beyond the
     sizes that all tiny models share. `gguf`: GGUF files can express all of it. `model_type`: if it is not the
@@ -150,6 +165,9 @@ class Architecture:
     dense feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another
     size, and the last layers may share keys and values. `layer_scale`: a layer's result is scaled by a
     weight. `refused`: flags of config.json that must not be set, and what is expected instead.
+    `encoder`: it makes vectors of texts and does not write. `marked_by`: (model type, key): folders of that
+    type are of this architecture if config.json has the key, and it is not false. `renamed`: older keys of
+    config.json -> those that are read. `folder_layers`: what folders call the list of layers.
     `line_pieces`: tokenizers of GGUF files are of the kind "gemma4" if their pieces are not letters.
     `stripped_names`: parts of general.name. In the GGUF files that contain one, white space after control
     tokens is stripped.
@@ -186,6 +204,10 @@ class Architecture:
     refused: Mapping[str, str] = field(default_factory=dict)
     line_pieces: bool = False
     stripped_names: tuple[str, ...] = ()
+    encoder: Encoder | None = None
+    marked_by: tuple[str, str] | None = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    folder_layers: str = "layers"
     tiny: Mapping[str, Tiny] = field(default_factory=dict)
 
     @property
@@ -215,6 +237,7 @@ class Architecture:
         read as this one. A mapping is merged into this one's; an entry of `REMOVED` is removed.
         """
         own: dict[str, Any] = {"name": name or self.name, "in_gguf": bool(name), "parts_of": (), "tiny": {}}
+        own["marked_by"] = None
         merged = {key: _merge(getattr(self, key), other[key]) for key in _MERGED & other.keys()}
         return dataclasses.replace(self, **own | other | merged)
 

@@ -56,6 +56,8 @@ def _pooling_keys(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[Key]:
             found = "do not normalize embeddings, which a GGUF file cannot say"
             raise ModelFileError(folder.path / "modules.json", "the modules", found, "a module Normalize")
         yield Key(f"{c.architecture}.pooling_type", pooling.gguf, UINT32)
+    if c.encoding:
+        yield Key(f"{c.architecture}.attention.causal", False, BOOL)
 
 
 def _config_keys(folder: Path, c: ModelConfig) -> Iterator[Key]:

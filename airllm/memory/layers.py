@@ -152,6 +152,8 @@ def _shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
     return {
         **(_attention_shapes(c, mixer) if isinstance(mixer, Attention) else {}),
         "attention.post_norm": (c.width,),
+        "attention.post_norm_bias": (c.width,),
+        "feed_forward.post_norm_bias": (c.width,),
         "feed_forward.norm": (c.width,),
         "feed_forward.gate": (wide, c.width),
         "feed_forward.up": (wide, c.width),
