@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from airllm.architectures import open_config
 from airllm.cli import commands
@@ -42,6 +43,26 @@ def test_states_of_folders_are_those_of_transformers(name, backend):
     with LayerWiseInferenceEngine(DATA / name, backend=backend, compute="float32") as engine:
         for found, wanted in zip(states(engine, TEXTS), reference(name), strict=True):
             agree(found, wanted)
+
+
+def test_nomic_bert_with_its_makers_keys(tmp_path):
+    """Those of GPT-2."""
+    config, tensors = tiny_encoders.read_folder("nomic_bert")
+    save_file(tensors, tmp_path / "model.safetensors")
+    keys = {
+        "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+        "n_inner": "intermediate_size", "vocab_size": "vocab_size", "layer_norm_epsilon": "layer_norm_eps",
+        "max_trained_positions": "max_position_embeddings",
+    }  # fmt: skip
+    theirs = {new: config[old] for new, old in keys.items()}
+    more = {"model_type": "nomic_bert", "rotary_emb_base": 1000, "n_positions": 8192, "qkv_proj_bias": False}
+    (tmp_path / "config.json").write_text(json.dumps(theirs | more))
+    with LayerWiseInferenceEngine(tmp_path) as engine:
+        for found, wanted in zip(states(engine, TEXTS), reference("nomic_bert"), strict=True):
+            agree(found, wanted)
+    (tmp_path / "config.json").write_text(json.dumps(theirs | more | {"qkv_proj_bias": True}))
+    with pytest.raises(ModelFileError, match="qkv_proj_bias is true"):
+        open_config(tmp_path)
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -172,8 +193,6 @@ def test_what_is_not_computed_is_refused(changes, told, tmp_path):
 def test_a_model_with_a_head_has_a_prefix(tmp_path):
     """BertForMaskedLM and the like: what follows the layers is not read."""
     folder = shutil.copytree(DATA / "bert", tmp_path / "model")
-    from safetensors.numpy import load_file, save_file
-
     tensors = load_file(folder / "model.safetensors")
     save_file({f"bert.{name}": each for name, each in tensors.items()}, folder / "model.safetensors")
     with LayerWiseInferenceEngine(folder) as engine:

@@ -56,7 +56,7 @@ def write_gguf(name: str, path: Path) -> Path:
     _OTHERS[architecture](writer, config)
     kind = next(kind for kind, text in gguf.MODEL_ARCH_NAMES.items() if text == architecture)
     names = gguf.get_tensor_name_map(kind, config["num_hidden_layers"])
-    for each, values in _LAYOUTS.get(architecture, lambda tensors: tensors)(tensors).items():
+    for each, values in tensors.items():
         if each.startswith("pooler."):
             continue  # of classifiers
         found = names.get_name(each, try_suffixes=(".weight", ".bias"))
@@ -73,5 +73,9 @@ def _bert(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_layer_norm_eps(config["layer_norm_eps"])
 
 
-_OTHERS = {"bert": _bert}
-_LAYOUTS: dict[str, Any] = {}
+def _nomic(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    writer.add_layer_norm_eps(config["layer_norm_eps"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+
+
+_OTHERS = {"bert": _bert, "nomic-bert": _nomic}
