@@ -73,10 +73,11 @@ class Window:
     """Sliding-window attention: to the last tokens only.
 
     `default`: the width if config.json has none; `in_gguf`: if a GGUF file has none. `switch`: the flag of
-    config.json that turns windows on. `all_but_every`: every n-th layer has full attention. If config.json
-    lists no layers, `first` is the first layer with a window and `until` the first without one;
-    max_window_layers overrides both. `nope_only`: only layers without rotation have a window. `listed`:
-    config.json may list the layers. `switched_by_list`: the list applies even if the switch is off.
+    config.json that turns windows on. `all_but_every`: every n-th layer has full attention; `full_first`: the
+    first of n layers, not the last. If config.json lists no layers, `first` is the first layer with a window
+    and `until` the first without one; max_window_layers overrides both. `nope_only`: only layers without
+    rotation have a window. `listed`: config.json may list the layers. `switched_by_list`: the list applies
+    even if the switch is off.
     `chunked`: windows are chunks, whose tokens attend to each other, in layers with rotation if config.json
     has no list.
     """
@@ -85,6 +86,7 @@ class Window:
     in_gguf: int | None = None
     switch: str = ""
     all_but_every: int = 0
+    full_first: bool = False
     first: int | None = None
     until: int | None = None
     nope_only: bool = False

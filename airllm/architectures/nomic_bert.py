@@ -1,5 +1,5 @@
-"""Nomic BERT (Nussbaum et al., 2024): BERT with rotary positions, a gated feed-forward and no biases but those
-of norms. config.json has the keys of GPT-2, or those of transformers.
+"""Nomic BERT (Nussbaum et al., 2024): BERT with rotary positions, a gated feed-forward, and biases of norms
+alone. config.json has the keys of GPT-2, or those of transformers.
 """
 
 from airllm.architectures.bert import BERT, BERT_SIZES

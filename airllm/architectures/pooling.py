@@ -30,6 +30,7 @@ _TEXTS = {
     "cls": "the first token's state",
     "mean": "the mean of all states",
 }
+DENSE_NAMES = ("dense_2", "dense_3")  # of matrices after the pooling, in GGUF files
 # torch's names of the functions after a Dense module -> ours
 _ACTIVATIONS = {"Identity": "", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}
 
@@ -118,9 +119,9 @@ def _of_gguf(file: GgufFile) -> Pooling | None:
 
 
 def _dense_of_gguf(file: GgufFile) -> tuple[Dense, ...]:
-    """The matrices of EmbeddingGemma's file, which have neither biases nor functions."""
+    """The matrices that EmbeddingGemma's files may have, without biases and functions."""
     found = []
-    for name in ("dense_2", "dense_3"):
+    for name in DENSE_NAMES:
         if f"{name}.weight" in file:
             wide, narrow = file.tensor(f"{name}.weight").shape
             found.append(Dense(name, narrow, wide))

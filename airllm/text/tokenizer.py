@@ -201,7 +201,10 @@ class _Keys:
 
     def closing(self, count: int) -> int | None:
         """The token after a whole text, if the file asks for one."""
-        return self.token("eos", count) if self.get("add_eos_token", bool, False) else None
+        if self.get("add_eos_token", bool, False):
+            return self.token("eos", count)
+        # llama.cpp writes the name of the separator with this error
+        return self.token("seperator", count) if self.get("add_sep_token", bool, False) else None
 
     def vocabulary(self, letters: bool) -> Vocabulary:
         texts = self.texts("tokens")
@@ -360,17 +363,17 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
         expected = "ByteLevel, ByteFallback or Metaspace"
         raise ModelFileError(path, "decoder", f"is of type {first_names(sorted(decoders)) or None}", expected)
     vocabulary = _folder_vocabulary(path, whole, description, letters, words)
-    special = _named_tokens(folder, vocabulary)
-    opening = special.get("bos_token", _added(path, whole)[0])
+    special, (first, closing) = _named_tokens(folder, vocabulary), _added(path, whole)
+    opening = special.get("bos_token", first)
     return Tokenizer(
         vocabulary,
         _whole_encode(path, whole),
         bos_id=opening,
-        eos_id=special.get("eos_token"),
+        eos_id=special.get("eos_token", closing),
         stop_ids=_generation_stops(folder, len(vocabulary)),
-        add_bos=opening is not None and _added(path, whole)[0] == opening,
+        add_bos=opening is not None and first == opening,
         space_prefix=words or "Strip" in decoders or "Metaspace" in decoders,
-        closing_id=_added(path, whole)[1],
+        closing_id=closing,
     )
 
 

@@ -65,6 +65,16 @@ def test_nomic_bert_with_its_makers_keys(tmp_path):
         open_config(tmp_path)
 
 
+def test_modernbert_with_older_keys(tmp_path):
+    """Those of its makers' folders."""
+    folder = shutil.copytree(DATA / "modernbert", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    del config["layer_types"], config["rope_parameters"]
+    older = {"global_rope_theta": 1000.0, "local_rope_theta": 100.0, "global_attn_every_n_layers": 3}
+    (folder / "config.json").write_text(json.dumps(config | older))
+    assert open_config(folder) == open_config(DATA / "modernbert")
+
+
 @pytest.mark.parametrize("name", ENCODERS)
 def test_states_of_gguf_files_are_those_of_transformers(name, tmp_path):
     """Of files with the names of the package gguf, and of those that are made of folders."""
@@ -244,6 +254,25 @@ def test_dense_modules_multiply_the_pooled_vector(function, tmp_path):
         assert engine.embedder.width == 8 and "to 48 values, times a matrix to 8 values" in str(
             engine.pooling
         )
+
+
+def test_gguf_files_have_the_dense_modules_of_embeddinggemma(tmp_path):
+    """And of no other model."""
+    random = np.random.default_rng(3)
+    matrices = [random.standard_normal(shape).astype(np.float32) for shape in ((64, 32), (32, 64))]
+    for name in ("gemma_embedding", "bert"):
+        folder = encoder_files.whole_folder(name, tmp_path / name)
+        for matrix in matrices:
+            encoder_files.add_dense(folder, matrix, None, "Identity")
+    quantize(tmp_path / "gemma_embedding", path := tmp_path / "model.gguf", "f32")
+    with (
+        LayerWiseInferenceEngine(path) as file,
+        LayerWiseInferenceEngine(path.with_name("gemma_embedding")) as made,
+    ):
+        assert [(each.narrow, each.wide) for each in file.pooling.dense] == [(32, 64), (64, 32)]
+        np.testing.assert_allclose(file.embed_tokens(TEXTS), made.embed_tokens(TEXTS), atol=1e-6)
+    with pytest.raises(ModelFileError, match="the modules Dense are others, expected 2 without bias"):
+        quantize(folder, tmp_path / "other.gguf", "f32")
 
 
 def test_dense_modules_that_do_not_fit(tmp_path):

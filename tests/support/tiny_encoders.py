@@ -61,7 +61,8 @@ def write_gguf(name: str, path: Path) -> Path:
             continue  # of classifiers
         found = names.get_name(each, try_suffixes=(".weight", ".bias"))
         assert found, each
-        writer.add_tensor(found, values)
+        less_one = config["model_type"] in tiny_models.NORMS_LESS_ONE and each.endswith("norm.weight")
+        writer.add_tensor(found, values + 1 if less_one else values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -78,4 +79,26 @@ def _nomic(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
 
 
-_OTHERS = {"bert": _bert, "nomic-bert": _nomic}
+def _modern(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    writer.add_layer_norm_eps(config["norm_eps"])
+    writer.add_sliding_window(config["local_attention"])
+    ropes = config["rope_parameters"]
+    writer.add_rope_freq_base(ropes["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(ropes["sliding_attention"]["rope_theta"])
+    writer.add_vocab_size(config["vocab_size"])
+
+
+def _gemma(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_sliding_window(config["sliding_window"])
+    ropes = config["rope_parameters"]
+    writer.add_rope_freq_base(ropes["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(ropes["sliding_attention"]["rope_theta"])
+    writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+    writer.add_rope_scaling_factor(ropes["full_attention"]["factor"])
+
+
+_OTHERS = {"bert": _bert, "nomic-bert": _nomic, "modern-bert": _modern, "gemma-embedding": _gemma}
