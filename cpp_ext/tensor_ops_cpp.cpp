@@ -211,6 +211,7 @@ py::dict optimization_info() {
   info["has_avx512_bf16"] = has.avx512_bf16;
   info["has_neon"] = has.neon;
   info["has_neon_dotprod"] = has.neon_dotprod;
+  info["has_neon_i8mm"] = has.neon_i8mm;
   info["compiler"] = __VERSION__;
   return info;
 }
