@@ -11,8 +11,8 @@ from airllm.engine import info
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import Cache
 from tests.support import device_models, tiny_gguf
-from tests.support.device_models import agree, counts, open_engine
-from tests.support.tiny_models import DATA, FOLDERS, SHORT, reference, texts
+from tests.support.device_models import agree, agree_with_all, counts, open_engine
+from tests.support.tiny_models import DATA, FOLDERS, reference, texts
 
 KIB = 1024
 TEXTS = texts()
@@ -25,19 +25,8 @@ THERE = list(FOLDERS)
 
 @pytest.mark.parametrize("name", THERE)
 def test_logits_are_those_of_transformers(name, backend):
-    """At prefill, token by token, after going back, and as one of a batch."""
-    wanted = reference(name)
     with open_engine(DATA / name, backend) as engine:
-        cache = engine.new_cache()
-        agree(engine.forward(TEXTS[1], cache, all_positions=True), wanted[1])
-        cache.truncate(SHORT - 9)
-        steps = [engine.forward([token], cache) for token in TEXTS[1][SHORT - 9 :]]
-        agree(np.stack(steps), wanted[1][SHORT - 9 :])
-        caches = [engine.new_cache() for _ in TEXTS]
-        engine.forward([text[:-2] for text in TEXTS], caches)
-        found = engine.forward([text[-2:] for text in TEXTS], caches, all_positions=True)
-        for text, logits in zip(wanted, found, strict=True):
-            agree(logits, text[-2:])
+        agree_with_all(engine, reference(name))
 
 
 @pytest.fixture
