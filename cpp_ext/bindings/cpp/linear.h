@@ -30,7 +30,8 @@ inline void multiply_stored(const Array& out, const Array& x, const Stored& weig
   const cpu::threaded::Linear call{x.dtype,      out.data, x.data, weight.format,     weight.data(), bias,
                                    out.size / n, n,        k,      weight.interleaved};
   const bool floats = call.format == cpu::kF32 && call.dtype == cpu::kFloat32;
-  if (floats && k && (many || call.m > cpu::rows_as_stored(call.format))) return linear_by_numpy(out, x, call);
+  if (floats && k && (many || call.m > cpu::rows_as_stored(call.format)))
+    return linear_by_numpy(out, x, call);
   run(call.work(), [&] { cpu::threaded::linear(*active.load(), call, many); });
 }
 
@@ -43,8 +44,7 @@ inline void linear_of(const Array& out, const Array& x, const Stored& weight, co
 constexpr auto linear = linear_of<false>;
 
 // linear(), by the kernels for many rows, however few there are.
-inline PyObject* linear_of_many_rows(const Op&, PyObject* const* args, Py_ssize_t nargs,
-                                     PyObject* keywords) {
+inline PyObject* linear_of_many_rows(const Op&, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   return run_call<kLinear, linear_of<true>>(args, nargs, keywords);
 }
 
