@@ -30,7 +30,7 @@ using namespace ops;
 namespace {
 
 constexpr char kDecoderLayers[] = "decoder_layers", kAssign[] = "assign", kDecodeStep[] = "decode_step",
-               kCachedAttention[] = "cached_attention";
+               kCachedAttention[] = "cached_attention", kLinearOfManyRows[] = "linear_of_many_rows";
 
 PyMethodDef methods[] = {
     row<kRmsNorm, rms_norm>(),
@@ -69,6 +69,9 @@ PyMethodDef methods[] = {
         "(2, g, capacity, d), of floats, or of uint8, whose rows are then blocks of q8_0.\n\n"
         "origin: the position of the first of them, a multiple of 256. few_rows: which kernels compute it,\n"
         "those for few queries or those for many; by their number if None."),
+    method<linear_of_many_rows, kLinearOfManyRows>(
+        "linear_of_many_rows($module, x, weight, bias=None, *, out=None)\n--\n\n"
+        "linear(), by the kernels that many rows of x meet, however few there are."),
     method<assign, kAssign>("assign($module, target, source)\n--\n\n"
                             "target[...] = source, float32, for a target of any of the floats."),
     method<decode_step, kDecodeStep>(

@@ -19,6 +19,7 @@ NEW = 5  # tokens after each
 MODELS = {
     "llama": ("llama3", Kind.Q4_0, "f16"),
     "llama in floats": ("llama3", Kind.F16, "f16"),
+    "blocks of 256": ("llama3", Kind.Q4_K, "f16"),
     "windows": ("gemma3", Kind.Q8_0, "f16"),
     "windows, in blocks": ("gemma3", Kind.Q4_0, "q8_0"),
     "windows, sinks and experts": ("gpt_oss", Kind.Q8_0, "f16"),
