@@ -53,7 +53,15 @@ def kernel_of(path, backend="python", **options) -> PersistentKernel:
 
 
 # No native layers support these; those of GPT-OSS do, but not how its folders store experts.
-OP_BY_OP = ("gpt_oss", "gpt_oss_limit", "llama4", "llama4_chunks")
+OP_BY_OP = (
+    "gpt_oss",
+    "gpt_oss_limit",
+    "llama4",
+    "llama4_chunks",
+    "deepseek_v2_lite",
+    "deepseek_v2",
+    "deepseek_v3",
+)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -81,7 +89,7 @@ def test_stored_weights_in_one_call_and_op_by_op(name, tmp_path):
     def far(logits):
         return np.linalg.norm(logits - exact) / np.linalg.norm(exact)
 
-    most = {"mixtral": 0.06, "minimax_m2": 0.1}.get(name, 0.05)
+    most = {"mixtral": 0.06, "minimax_m2": 0.1, "deepseek_v3": 0.1}.get(name, 0.05)
     with kernel_of(path, "cpp") as kernel:
         assert far(take_steps(kernel)) < 1.02 * far(compose(path)) < most
 

@@ -14,6 +14,7 @@ from airllm.architectures.tensor_names import NamedTensors, layer_names
 from airllm.memory.layers import split_stored
 
 _VECTORS = ("norm", "bias", "sinks")
+_OF_LATENTS = (".kv_b", ".k_b", ".v_b")  # which multiply queries, not the input that an adapter has in mind
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ def matrices(tensors: NamedTensors) -> Iterator[str]:
     """Our names of all matrices: those of the layers, and the output."""
     for layer in range(tensors.config.layers):
         for name in layer_names(tensors.config, layer):
-            if not name.endswith(_VECTORS) and not name.endswith(".router"):
+            if not name.endswith((*_VECTORS, *_OF_LATENTS)) and not name.endswith(".router"):
                 yield name
     yield "output"
 
