@@ -9,8 +9,7 @@ from airllm.architectures.declaration import Architecture, Biases, Rotary, Tiny
 from airllm.architectures.latent import LATENT_KEYS
 from airllm.architectures.values import Values
 
-GLM_VOCABULARY = 154_880  # GGUF files of GLM-4.7-Flash may lack the function of the router
-_YARN = {
+TINY_YARN = {
     "rope_type": "yarn",
     "rope_theta": 100.0,
     "factor": 4.0,
@@ -20,7 +19,7 @@ _YARN = {
     "mscale": 0.7,
     "mscale_all_dim": 0.7,
 }
-_TINY = {
+TINY_LATENT = {
     "num_hidden_layers": 2,
     "first_k_dense_replace": 1,
     "num_key_value_heads": 4,
@@ -32,7 +31,7 @@ _TINY = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
     "n_shared_experts": 1,
-    "rope_parameters": _YARN,
+    "rope_parameters": TINY_YARN,
 }
 
 
@@ -53,12 +52,13 @@ def _best_of_group(found: Any) -> int:
     return 1 if found["expert_groups"] > 1 and not found["expert_scores"] else 2
 
 
-_ROTARY = Rotary(neighbours=True, neighbours_in_folders=True, log_multiplier=0.1, one_mscale=True)
 DEEPSEEK2 = Architecture(
     name="deepseek2",
     title="DeepSeek-V2 and V2-Lite",
     model_types=("deepseek_v2",),
-    rotary=_ROTARY,
+    rotary=Rotary(
+        neighbours=True, neighbours_in_folders=True, temperature=True, log_multiplier=0.1, one_mscale=True
+    ),
     latent=True,
     experts=all_but_first,
     shared_gate=False,
@@ -87,10 +87,7 @@ DEEPSEEK2 = Architecture(
         "norm_eps": 1e-6,
         "normalize_experts": False,
     },
-    gguf_defaults={
-        "normalize_experts": False,
-        "expert_scores": lambda found: "sigmoid" if found["vocabulary"] == GLM_VOCABULARY else "",
-    },
+    gguf_defaults={"normalize_experts": False},
     folder_names={
         "shared_expert.gate": "mlp.shared_experts.gate_proj.weight",
         "shared_expert.up": "mlp.shared_experts.up_proj.weight",
@@ -98,10 +95,10 @@ DEEPSEEK2 = Architecture(
     },
     refused={"attention_bias": "false: GGUF files cannot say it either"},
     tiny={
-        "deepseek_v2_lite": Tiny({**_TINY, "q_lora_rank": None}),
+        "deepseek_v2_lite": Tiny({**TINY_LATENT, "q_lora_rank": None}),
         "deepseek_v2": Tiny(
             {
-                **_TINY,
+                **TINY_LATENT,
                 "q_lora_rank": 32,
                 "n_routed_experts": 8,
                 "num_experts_per_tok": 3,
@@ -125,7 +122,7 @@ DEEPSEEK3 = DEEPSEEK2.but(
     tiny={
         "deepseek_v3": Tiny(
             {
-                **_TINY,
+                **TINY_LATENT,
                 "q_lora_rank": 32,
                 "v_head_dim": 64,
                 "kv_lora_rank": 32,

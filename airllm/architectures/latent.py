@@ -8,6 +8,7 @@ ones count the heads that are made of it. Both are read to the same configuratio
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import log
 from typing import Any
 
@@ -55,6 +56,11 @@ LATENT_KEYS: dict[str, dict[str, Any]] = {
 """Of an architecture with latent attention: what differs from `KEYS`."""
 
 
+def latent_ropes(values: Values, ropes: Mapping[str, Any]) -> dict[str, Any]:
+    """The rotations of config.json. They are of whole parts of heads, whatever part of a head it names."""
+    return {**ropes, "rope": replace(ropes["rope"], dim=rotated_dim(values))}
+
+
 def latent_fields(found: Mapping[str, Any], rope: Rope) -> dict[str, Any]:
     """The fields of ModelConfig that depend on the rotation: YaRN scales the scores of whole heads."""
     return {"attention_scale": found["attention_scale"] * _mscale(rope) ** 2}
@@ -64,6 +70,14 @@ def _mscale(rope: Rope) -> float:
     scaling = rope.scaling or {}
     factor, weight = scaling.get("factor", 1), scaling.get("mscale_all_dim") or 0
     return 0.1 * weight * log(factor) + 1 if factor > 1 else 1.0
+
+
+def gguf_scores(values: Values, found: Mapping[str, Any]) -> dict[str, str]:
+    """What makes scores of the router's logits, where a GGUF file does not say: GLM-4.7-Flash's may not. In
+    these models, experts that are chosen with a bias have sigmoids.
+    """
+    silent = "expert_gating_func" not in values
+    return {"expert_scores": "sigmoid"} if silent and found["selection_bias"] else {}
 
 
 def latent_keys(config: ModelConfig) -> dict[str, int]:

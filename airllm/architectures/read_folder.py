@@ -8,7 +8,7 @@ from typing import Any
 from airllm.architectures.declaration import Architecture
 from airllm.architectures.families import architecture_of_model_type, types_of_folders, with_part
 from airllm.architectures.keys import keys_of
-from airllm.architectures.latent import latent_fields
+from airllm.architectures.latent import latent_fields, latent_ropes
 from airllm.architectures.layer_sizes import folder_head_dims, folder_sizes
 from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.ropes import ROPE_DIM, drop_unused, folder_ropes, nope_beside_windows
@@ -35,6 +35,8 @@ def folder_config(folder: Path) -> ModelConfig:
     ropes = folder_ropes(
         architecture, values, *folder_head_dims(architecture, values, found["head_dim"]), layers
     )
+    if architecture.latent:
+        ropes = latent_ropes(values, ropes)
     windows = folder_windows(architecture, values, ropes.get("nope_layers", ()), layers)
     ropes |= nope_beside_windows(architecture, windows)
     sizes = folder_sizes(architecture, values, found, windows)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from airllm.architectures.declaration import Architecture
 from airllm.architectures.families import architecture_named, architecture_of_gguf, gguf_architectures
 from airllm.architectures.keys import KEYS, keys_of, write_keys
-from airllm.architectures.latent import latent_fields, latent_keys
+from airllm.architectures.latent import gguf_scores, latent_fields, latent_keys
 from airllm.architectures.layer_sizes import gguf_lists, gguf_near_dim, gguf_sizes, write_sizes
 from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.ropes import ROPE_DIM, drop_unused, gguf_ropes, nope_beside_windows, write_ropes
@@ -65,7 +65,7 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     first = f"layers.{moe_layers.index(True) if any(moe_layers) else 0}."
     found |= {name: gguf_name(architecture, first + of) in file.tensors for name, of in _BIASES.items()}
     if architecture.latent:
-        found |= latent_fields(found, ropes["rope"])
+        found |= latent_fields(found, ropes["rope"]) | gguf_scores(values, found)
         found["joined_kv"] = gguf_name(architecture, "layers.0.attention.kv_b") in file.tensors
     config = ModelConfig(
         **found,

@@ -221,7 +221,7 @@ def gguf_ropes(
         found["query_temperature"] = _nope_temperature(scale, length)
     if rule.temperature and (scale := values.number(_SCALE, None)) is not None:
         length = values.whole(_ORIGINAL, values.whole("context_length"))
-        found["query_temperature"] = QueryTemperature(scale, length)
+        found["query_temperature"] = QueryTemperature(scale, values.whole(_TEMPERATURE_LENGTH, length))
     return found
 
 
@@ -274,7 +274,8 @@ def write_ropes(architecture: Architecture, config: ModelConfig) -> dict[str, An
         found[_SECTIONS] = [*config.rope_sections, 0, 0, 0, 0][:4]
     if config.query_temperature:
         found[_SCALE] = config.query_temperature.scale
-        key = _TEMPERATURE_LENGTH if config.query_temperature.nope_only else _ORIGINAL
+        own = config.query_temperature.nope_only or architecture.latent
+        key = _TEMPERATURE_LENGTH if own else _ORIGINAL
         found[key] = config.query_temperature.length
     scaling = dict(config.rope.scaling or {})
     if (kind := scaling.get("rope_type")) not in _GGUF_NAMES:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from airllm.architectures import open_config
 from airllm.backends import registry
@@ -18,16 +19,24 @@ from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.cache_layout import CacheLayout
 from tests.files.test_quantize import with_tokenizer
 from tests.support import tiny_gguf
+from tests.support.config_files import gguf_file
 from tests.support.tiny_models import DATA, reference, texts
 
 BACKENDS = [name for name in ("python", "cpp") if not registry.open_backend(name).why_not]
-LATENT = ("deepseek_v2_lite", "deepseek_v2", "deepseek_v3")
+LATENT = ("deepseek_v2_lite", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral_small4")
 TEXTS = texts()
 
 
 def open_engine(path: Path, backend: str = "python", **options: Any) -> LayerWiseInferenceEngine:
     given = {"compute": "float32", "cache_dtype": "f32", **options}
     return LayerWiseInferenceEngine(path, backend=backend, **given)
+
+
+def copy_of(name: str, tmp_path: Path, **changes: Any) -> Path:
+    folder = shutil.copytree(DATA / name, tmp_path / "copy")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    return folder
 
 
 def distance(found: np.ndarray, wanted: np.ndarray) -> float:
@@ -79,22 +88,59 @@ def test_a_token_keeps_one_row_for_all_heads(dtype):
     ),
 )
 def test_what_is_not_supported_is_refused(values, expected, tmp_path):
-    folder = shutil.copytree(DATA / "deepseek_v3", tmp_path / "copy")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | values))
     with pytest.raises(ModelFileError, match=expected):
-        open_config(folder)
+        open_config(copy_of("deepseek_v3", tmp_path, **values))
 
 
 def test_the_router_of_v2_looks_at_groups_only_if_it_is_told_to(tmp_path):
-    folder = shutil.copytree(DATA / "deepseek_v2", tmp_path / "copy")
-    assert (open_config(folder).expert_groups, open_config(folder).expert_group_best) == (4, 1)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"topk_method": "greedy"}))
-    assert (open_config(folder).expert_groups, open_config(folder).expert_group_best) == (1, 2)
+    of_groups = open_config(DATA / "deepseek_v2")
+    assert (of_groups.expert_groups, of_groups.expert_group_best) == (4, 1)
+    greedy = open_config(copy_of("deepseek_v2", tmp_path, topk_method="greedy"))
+    assert (greedy.expert_groups, greedy.expert_group_best) == (1, 2)
     assert open_config(DATA / "deepseek_v3").expert_group_best == 2
 
 
 def test_info_says_what_tokens_keep():
     said = "4 heads of 64, which share a latent of 64 and a key of 32"
     assert any(said in line for line in lines(DATA / "deepseek_v2"))
+
+
+def test_kimi_that_sees_is_read_for_text(tmp_path):
+    """Its folders have the model below `language_model.`, and call it kimi_k2."""
+    config = json.loads((DATA / "deepseek_v3" / "config.json").read_text())
+    whole = {
+        "model_type": "kimi_k25",
+        "tie_word_embeddings": False,
+        "text_config": config | {"model_type": "kimi_k2"},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    tensors = load_file(DATA / "deepseek_v3" / "model.safetensors")
+    save_file(
+        {f"language_model.{name}": each for name, each in tensors.items()}, tmp_path / "model.safetensors"
+    )
+    with open_engine(tmp_path) as engine:
+        assert distance(engine.forward(TEXTS[1], all_positions=True), reference("deepseek_v3")[1]) < 2e-4
+
+
+@pytest.mark.parametrize("kinds", (["dense", "sparse"], ["sparse", "dense", "sparse"]))
+def test_dense_layers_of_glm_come_first(kinds, tmp_path):
+    folder = copy_of("glm4_moe_lite", tmp_path, mlp_layer_types=kinds)
+    with pytest.raises(ModelFileError, match="mlp_layer_types has [23] items, [12] sparse"):
+        open_config(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "scores"),
+    (({}, "sigmoid"), ({"expert_gating_func": 2}, "sigmoid"), ({"expert_gating_func": 1}, "")),
+)
+def test_gguf_files_of_glm_may_lack_the_function_of_the_router(values, scores, tmp_path):
+    """An expert that is chosen with a bias shows it."""
+    sizes = {
+        "expert_count": 2, "expert_used_count": 1, "expert_feed_forward_length": 8,
+        "attention.key_length": 16, "attention.value_length": 16, "attention.kv_lora_rank": 8,
+        "rope.dimension_count": 8,
+    }  # fmt: skip
+    path = gguf_file(tmp_path, "deepseek2", sizes | values, ["blk.0.exp_probs_b.bias"])
+    assert open_config(path).expert_scores == scores
+    (tmp_path / "other").mkdir()
+    assert open_config(gguf_file(tmp_path / "other", "deepseek2", sizes, [])).expert_scores == ""

@@ -39,7 +39,7 @@ def write_gguf(
     if name == K_MODEL:
         return write_k_model(path)
     config, tensors = read_folder(name)
-    architecture = _ARCHITECTURES[config["model_type"]]
+    architecture = architecture_of(config)
     writer = gguf.GGUFWriter(path, architecture, **split)
     _write_config(writer, _text_part(config), joined)
     _write_vocabulary(writer)
@@ -73,12 +73,12 @@ _KINDS = {"float": lambda *_: Kind.F32, "blocks": block_kind, "mxfp4": _kind_of_
 
 def architecture_of(config: dict[str, Any]) -> str:
     """general.architecture of the folder's GGUF file."""
-    return _ARCHITECTURES[config["model_type"]]
+    return _ARCHITECTURES[_text_part(config)["model_type"]]
 
 
 def gguf_name(config: dict[str, Any], name: str) -> str:
     """How a GGUF file calls a tensor of a folder: an expert has the name of its stack."""
-    architecture = _ARCHITECTURES[config["model_type"]]
+    architecture = architecture_of(config)
     kind = next(kind for kind, text in gguf.MODEL_ARCH_NAMES.items() if text == architecture)
     names = gguf.get_tensor_name_map(kind, _text_part(config)["num_hidden_layers"])
     plain = _EXPERT.sub(r"\1.\3", name.replace("language_model.", ""))
@@ -102,6 +102,7 @@ _ARCHITECTURES = {
     "cohere2": "cohere2", "starcoder2": "starcoder2", "hunyuan_v1_dense": "hunyuan-dense",
     "hunyuan_v1_moe": "hunyuan-moe", "ernie4_5": "ernie4_5", "ernie4_5_moe": "ernie4_5-moe",
     "llama4_text": "llama4", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
+    "glm4_moe_lite": "deepseek2", "mistral4": "mistral4",
 }  # fmt: skip
 _NEIGHBOURS = ("llama", "granite", "smollm3", "mistral3")  # whose rope turns neighbouring values of a head
 _SCALES = {
@@ -113,7 +114,9 @@ _IMAGES = ("visual.", "model.visual.", "vision_tower.", "multi_modal_projector."
 
 
 def _text_part(config: dict[str, Any]) -> dict[str, Any]:
-    return {**config, **config.get("text_config", {}), "model_type": config["model_type"]}
+    text = config.get("text_config", {})
+    kind = text["model_type"] if text.get("model_type") == "mistral4" else config["model_type"]
+    return {**config, **text, "model_type": kind}
 
 
 def is_text(name: str) -> bool:
@@ -126,8 +129,8 @@ def apart(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, n
     gate, up and down (experts, rows, columns), as views of what is stored, which has outputs as columns, in
     GPT-OSS those of gate and up by turns.
     """
-    if "kv_lora_rank" in config:
-        return _latent_apart(config, tensors)
+    if "kv_lora_rank" in _text_part(config):
+        return _latent_apart(_text_part(config), tensors)
     if config["model_type"] not in ("gpt_oss", "llama4_text"):
         return tensors
     found: dict[str, np.ndarray] = {}
@@ -195,7 +198,7 @@ def _stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def in_llama_cpp(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
     """A tensor as llama.cpp's converter writes it."""
-    architecture = _ARCHITECTURES[config["model_type"]]
+    architecture = architecture_of(config)
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     which = name.split(".")[-2]
     if architecture in _NEIGHBOURS and which in heads:
@@ -259,9 +262,9 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool 
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     _write_experts(writer, config)
-    if kind in ("glm4_moe", "minimax_m2", "deepseek_v3"):
+    if kind in ("glm4_moe", "minimax_m2", "deepseek_v3", "glm4_moe_lite"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if kind == "deepseek_v2":
+    if kind in ("deepseek_v2", "mistral4"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
     if kind == "glm4_moe" or "kv_lora_rank" in config:
         writer.add_expert_shared_count(config["n_shared_experts"])
@@ -358,7 +361,8 @@ def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_dim: int) 
         writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
         writer.add_rope_scaling_factor(1)
     writer.add_rope_freq_base(theta)
-    part = 1.0 if kind == "proportional" else rope.get("partial_rotary_factor", 1.0)
+    whole = kind == "proportional" or "kv_lora_rank" in config
+    part = 1.0 if whole else rope.get("partial_rotary_factor", 1.0)
     writer.add_rope_dimension_count(int(head_dim * part))
     if kind in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
@@ -373,6 +377,9 @@ def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_dim: int) 
             write(rope[key])
     if "kv_lora_rank" in config and "mscale_all_dim" in rope:
         writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+    if "kv_lora_rank" in config and "llama_4_scaling_beta" in rope:
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+        writer.add_attn_temperature_length(rope["original_max_position_embeddings"])
     if config["model_type"] == "phi3" or kind == "yarn":
         before = rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings"))
         writer.add_rope_scaling_orig_ctx_len(before)
