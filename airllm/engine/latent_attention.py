@@ -82,5 +82,8 @@ def _multiply_heads(ops: Any, x: np.ndarray, weights: Any, out: np.ndarray) -> N
 
 def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray) -> None:
     """Attend from `q` (heads, tokens, row), the last tokens, to the cache. `out` (heads, tokens, kv_rank)."""
-    scale, length = layer.config.attention_scale, cache.length + q.shape[1]
-    ops.attention(q, *cache.read(layer.index, length), causal=True, scale=scale, out=out)
+    a, scale, length = _latent(layer), layer.config.attention_scale, cache.length + q.shape[1]
+    if attend := ops.extension("cached_attention"):
+        attend(q, cache.layer(layer.index).keys[None], length, out, scale=scale, value_dim=a.kv_rank)
+    else:
+        ops.attention(q, *cache.read(layer.index, length), causal=True, scale=scale, out=out)

@@ -50,7 +50,7 @@ PIECES = (
 )  # where those begin in which a text goes through the layers
 NOT_NATIVE = {
     "experts_by_columns", "chunked", "qk_norm=rotated", "query_temperature.nope_only",
-    "query_temperature.offset", "scales_input", "kv_rank", "q_rank", "value_dim", "expert_group_best",
+    "query_temperature.offset", "scales_input",
 }  # fmt: skip
 WIDE_HEADS = ("llama_linear", "qwen3", "smollm2", "deepseek_v3")  # heads of whole blocks of 32
 TEXTS = tiny_models.texts()

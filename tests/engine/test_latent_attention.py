@@ -8,23 +8,50 @@ from typing import Any
 
 import numpy as np
 import pytest
+from decoder_cases import (
+    BATCHES,
+    CAPACITY,
+    LATENT,
+    MODELS,
+    agree,
+    batch_of,
+    compare,
+    composed,
+    config,
+    having,
+    layer_of,
+    on_threads,
+)
 from safetensors.numpy import load_file, save_file
 
+from airllm import tensor_ops
 from airllm.architectures import open_config
+from airllm.architectures.model_config import Rope
 from airllm.backends import registry
+from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.convert.quantize import quantize
 from airllm.engine.info import lines
+from airllm.engine.native_decode import FusedLayers
+from airllm.engine.rows import Rows
 from airllm.files.weight_file import ModelFileError
+from airllm.formats import FORMATS
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.cache_layout import CacheLayout
+from airllm.memory.kv_cache import Cache
 from tests.files.test_quantize import with_tokenizer
 from tests.support import tiny_gguf
 from tests.support.config_files import gguf_file
 from tests.support.tiny_models import DATA, reference, texts
 
 BACKENDS = [name for name in ("python", "cpp") if not registry.open_backend(name).why_not]
-LATENT = ("deepseek_v2_lite", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral_small4")
+TINY = ("deepseek_v2_lite", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral_small4")
 TEXTS = texts()
+
+
+WIDE = {  # whole blocks of 256 in each row
+    "width": 256, "feed_forward": 256, "heads": 3, "kv_heads": 1, "head_dim": 288, "kv_rank": 256,
+    "value_dim": 256, "q_rank": 256, "rope": Rope(1e4, 32, interleaved=True),
+}  # fmt: skip
 
 
 def open_engine(path: Path, backend: str = "python", **options: Any) -> LayerWiseInferenceEngine:
@@ -45,7 +72,7 @@ def distance(found: np.ndarray, wanted: np.ndarray) -> float:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("stored", ("float", "blocks"))
-@pytest.mark.parametrize("name", LATENT)
+@pytest.mark.parametrize("name", TINY)
 def test_older_gguf_files_have_one_matrix_for_keys_and_values(name, stored, backend, tmp_path):
     """And they count the heads that are made of a latent."""
     path = tiny_gguf.write_gguf(name, tmp_path / "joined.gguf", stored, joined=True)
@@ -65,7 +92,7 @@ def test_older_gguf_files_have_one_matrix_for_keys_and_values(name, stored, back
     assert distance(np.concatenate(found), wanted) < 2e-4
 
 
-@pytest.mark.parametrize("name", LATENT)
+@pytest.mark.parametrize("name", TINY)
 def test_folders_become_gguf_files_with_two(name, tmp_path):
     written = quantize(with_tokenizer(name, tmp_path / name), tmp_path / "new.gguf", "f32").path
     assert not open_config(written).joined_kv
@@ -144,3 +171,76 @@ def test_gguf_files_of_glm_may_lack_the_function_of_the_router(values, scores, t
     assert open_config(path).expert_scores == scores
     (tmp_path / "other").mkdir()
     assert open_config(gguf_file(tmp_path / "other", "deepseek2", sizes, [])).expert_scores == ""
+
+
+# ---------------------------------------------------------------------------------------------- native layers
+
+
+@having
+@pytest.mark.parametrize("threads", (2, 3))
+def test_threads_share_heads_and_keys(threads, target, reached):
+    """With fewer pieces of keys than threads, heads are shared."""
+    sizes = {"width": 256, "feed_forward": 512}
+    for model in (each for each in MODELS if each.startswith("latent")):
+        with on_threads(target, reached, threads):
+            for batch in ("first token", "long", "two", "unequal"):
+                compare(KernelBackend("cpp"), config(**{**MODELS[model], **sizes}), BATCHES[batch])
+
+
+@having
+@pytest.mark.parametrize("name", ("q8_0", "q4_0", "q4_k", "q6_k", "iq4_nl", "f16", "bf16"))
+def test_stored_weights(name, reached):
+    exact = name not in FORMATS
+    for batch in (BATCHES["short"], BATCHES["unequal"]):
+        compare(KernelBackend("cpp"), config(**WIDE), batch, [name], within=2e-5 if exact else 0.07)
+
+
+@having
+@pytest.mark.parametrize("dtype", ("f16", "q8_0"))
+def test_caches_of_fewer_bits_are_read_as_stored(dtype, reached):
+    """The call and the composition on the same backend read the same rows."""
+    c = config(**{**LATENT, "heads": 4, "head_dim": 64, "rope": Rope(1e4, 32, True)})
+    batch = BATCHES["unequal"]
+    layers = [layer_of(c, i) for i in range(2)]
+    x, angles, rows = batch_of(c, batch)
+    found = []
+    for run in ("native", "composed"):
+        own = [Rows(part.start, part.stop, narrowed(c, part.cache, dtype)) for part in rows]
+        if run == "native":
+            fused = FusedLayers(KernelBackend("cpp"), layers)
+            assert not fused.why_not
+            fused.run(got := x.copy(), angles, own)
+        else:
+            got = composed(KernelBackend("cpp"), x.copy(), angles, own, layers)
+        found.append((got, [part.cache.arrays[0][0] for part in own]))
+    agree(found[0][0], found[1][0], 2e-5)
+    for mine, other in zip(found[0][1], found[1][1], strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def narrowed(c, floats: Cache, dtype: str) -> Cache:
+    """A cache with the same tokens in another dtype."""
+    cache = Cache(c, CAPACITY, dtype)
+    for to, array in zip(cache.arrays, floats.arrays, strict=True):
+        to[0][...] = tensor_ops.quantize(array[0], dtype).data if dtype == "q8_0" else array[0]
+    cache.extend(floats.tokens)
+    return cache
+
+
+def test_a_cache_of_another_layout_is_refused():
+    cpp = KernelBackend("cpp")
+    if cpp.extension("decoder_layers") is None:
+        pytest.skip("the C++ backend is not built")
+    c = config(**LATENT)
+    fused = FusedLayers(cpp, [layer_of(c, 0)])
+    x, angles, rows = batch_of(c, BATCHES["short"])
+    with pytest.raises(ValueError, match=r"\(layers, 1, 1, capacity, 48\)"):
+        cpp.extension("decoder_layers")(
+            fused.prepared, x, [(angles[0].cos, angles[0].sin)],
+            ((0, 1, np.zeros((2, 2, 1, CAPACITY, 48), np.float32), 5),),
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="has 16 pairs, expected 8, as the weights have"):
+        cpp.extension("decoder_layers")(
+            fused.prepared, x, [(np.zeros((1, 1, 16), np.float32),) * 2],
+            ((0, 1, rows[0].cache.native, 5),),
+        )  # fmt: skip
