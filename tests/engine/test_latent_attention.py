@@ -38,6 +38,8 @@ from airllm.formats import FORMATS
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.cache_layout import CacheLayout
 from airllm.memory.kv_cache import Cache
+from benchmarks.synthetic_models import DeepSeek, Shape, write_model
+from tests.engine.test_company import alone, in_company
 from tests.files.test_quantize import with_tokenizer
 from tests.support import tiny_gguf
 from tests.support.config_files import gguf_file
@@ -244,3 +246,32 @@ def test_a_cache_of_another_layout_is_refused():
             fused.prepared, x, [(np.zeros((1, 1, 16), np.float32),) * 2],
             ((0, 1, rows[0].cache.native, 5),),
         )  # fmt: skip
+
+
+LENGTHS = (1, 5, 17, 48, 49, 130, 300)  # of prompts, in tokens; 256 keys are a piece
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """An engine for a model whose work threads share."""
+    deepseek = DeepSeek(kv_rank=64, plain=32, rotated=32, value=64, expert_width=256, shared=1)
+    shape = Shape(256, 2, 512, 6, 1, 300, context=1024, experts=4, experts_used=2, deepseek=deepseek)
+    path = write_model(tmp_path_factory.mktemp("wide") / "wide.gguf", shape, "q8_0")
+    with LayerWiseInferenceEngine(path, backend="cpp", context=512) as engine:
+        yield engine
+
+
+@having
+def test_logits_are_the_same_bits_in_any_company(wide, target, reached):
+    """However prompts are cut, and whatever comes with them."""
+    before = reached.switch(target.variant, 1)
+    try:
+        expected = [alone(wide, i, length) for i, length in enumerate(LENGTHS)]
+        for threads in (1, 2, 3):
+            reached.switch(target.variant, threads)
+            found = in_company(wide, LENGTHS, np.random.default_rng(threads))
+            for one, other in zip(expected, found, strict=True):
+                for a, b in zip(one, other, strict=True):
+                    np.testing.assert_array_equal(a, b)
+    finally:
+        reached.switch(*before)
