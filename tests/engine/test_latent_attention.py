@@ -39,9 +39,10 @@ from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.cache_layout import CacheLayout
 from airllm.memory.kv_cache import Cache
 from benchmarks.synthetic_models import DeepSeek, Shape, write_model
-from tests.engine.test_company import alone, in_company
+from tests.engine import test_adapters
 from tests.files.test_quantize import with_tokenizer
 from tests.support import tiny_gguf
+from tests.support.company import alone, in_company
 from tests.support.config_files import gguf_file
 from tests.support.tiny_models import DATA, reference, texts
 
@@ -175,6 +176,22 @@ def test_gguf_files_of_glm_may_lack_the_function_of_the_router(values, scores, t
     assert open_config(gguf_file(tmp_path / "other", "deepseek2", sizes, [])).expert_scores == ""
 
 
+def test_adapters_change_all_matrices_but_those_of_latents(tmp_path, monkeypatch):
+    """Which multiply queries here. Rows of queries have the same order in folders and GGUF files."""
+    whole = test_adapters.write_peft("deepseek_v2_lite", tmp_path / "whole")
+    with pytest.raises(ModelFileError, match=r"kv_b_proj is unknown, expected A and B"):
+        open_engine(DATA / "deepseek_v2_lite", adapter=whole)
+    changed = test_adapters.is_changed
+    monkeypatch.setattr(test_adapters, "is_changed", lambda n, v: changed(n, v) and "kv_b" not in n)
+    adapter = test_adapters.write_peft("deepseek_v2_lite", tmp_path / "adapter")
+    scale = test_adapters.ALPHA / test_adapters.RANK
+    merged = test_adapters.merged("deepseek_v2_lite", tmp_path / "merged", (test_adapters.RANK, scale))
+    wanted = test_adapters.logits_of(merged)
+    for path in (DATA / "deepseek_v2_lite", tiny_gguf.write_gguf("deepseek_v2_lite", tmp_path / "x.gguf")):
+        assert test_adapters.same(test_adapters.logits_of(path, adapter=adapter), wanted)
+        assert not test_adapters.same(test_adapters.logits_of(path), wanted)
+
+
 # ---------------------------------------------------------------------------------------------- native layers
 
 
@@ -255,7 +272,7 @@ LENGTHS = (1, 5, 17, 48, 49, 130, 300)  # of prompts, in tokens; 256 keys are a 
 def wide(tmp_path_factory):
     """An engine for a model whose work threads share."""
     deepseek = DeepSeek(kv_rank=64, plain=32, rotated=32, value=64, expert_width=256, shared=1)
-    shape = Shape(256, 2, 512, 6, 1, 300, context=1024, experts=4, experts_used=2, deepseek=deepseek)
+    shape = Shape(256, 2, 512, 2, 1, 300, context=1024, experts=4, experts_used=2, deepseek=deepseek)
     path = write_model(tmp_path_factory.mktemp("wide") / "wide.gguf", shape, "q8_0")
     with LayerWiseInferenceEngine(path, backend="cpp", context=512) as engine:
         yield engine

@@ -61,7 +61,8 @@ def decoder_parts(c: ModelConfig, of: Target, b: np.ndarray) -> Iterator[tuple[s
 
 def is_neighbours(c: ModelConfig) -> bool:
     """Whether GGUF files have the values of a rotated pair in adjacent rows, where folders have halves."""
-    return architecture_named(c.architecture).rotary.neighbours
+    rotary = architecture_named(c.architecture).rotary
+    return rotary.neighbours and not rotary.neighbours_in_folders
 
 
 def to_neighbours(b: np.ndarray, heads: int) -> np.ndarray:
