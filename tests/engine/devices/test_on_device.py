@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from airllm import tensor_ops
+from airllm.architectures import open_config
 from airllm.backends import registry
 from airllm.backends.device.op_methods import OF_TWO
 from airllm.convert.quantize import quantize
@@ -20,13 +21,19 @@ backend = device_models.backend
 
 
 # Those whose layers can be on a device.
-THERE = list(FOLDERS)
+THERE = [name for name in FOLDERS if not open_config(DATA / name).kv_rank]
 
 
 @pytest.mark.parametrize("name", THERE)
 def test_logits_are_those_of_transformers(name, backend):
     with open_engine(DATA / name, backend) as engine:
         agree_with_all(engine, reference(name))
+
+
+def test_latent_attention_stays_in_host_memory(backend):
+    with open_engine(DATA / "deepseek_v3", backend, there=False) as engine:
+        assert engine.model.why_not_on_device == "devices have no kernels for latent attention"
+        agree(engine.forward(TEXTS[1], all_positions=True), reference("deepseek_v3")[1])
 
 
 @pytest.fixture
