@@ -45,7 +45,11 @@ MINUTES = 8.0
 BUILD, TESTS, OPS, DECODE = 180.0, 150.0, 100.0, 60.0
 TOKENS = 64  # that are decoded
 PROMPT = "The history of the city begins"
-_TESTS = ("tests/ops/test_ops.py", "tests/engine/test_on_device.py", "tests/engine/test_stored_formats.py")
+_TESTS = (
+    "tests/ops/test_ops.py",
+    "tests/engine/devices/test_on_device.py",
+    "tests/engine/test_stored_formats.py",
+)
 _TESTS_OF = {"cuda": ("tests/backends/test_cuda_gpu.py",)}
 
 

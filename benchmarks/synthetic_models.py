@@ -50,8 +50,22 @@ from airllm.readable import size
 
 
 @dataclass(frozen=True)
+class DeepSeek:
+    """What DeepSeek-V2-Lite has besides: latent attention, and small experts after the first layer. A query
+    has `plain` and `rotated` values. The shared expert has the width of `shared` others.
+    """
+
+    kv_rank: int
+    plain: int
+    rotated: int
+    value: int
+    expert_width: int
+    shared: int
+
+
+@dataclass(frozen=True)
 class Shape:
-    """The sizes of a Llama, or of a Mixtral if it has `experts`."""
+    """The sizes of a Llama, of a Mixtral if it has `experts`, or of a DeepSeek."""
 
     width: int
     layers: int
@@ -64,10 +78,15 @@ class Shape:
     tied: bool = False
     experts: int = 0
     experts_used: int = 0
+    deepseek: DeepSeek | None = None
 
     @property
     def head_dim(self) -> int:
         return self.width // self.heads
+
+    @property
+    def architecture(self) -> str:
+        return "deepseek2" if self.deepseek else "llama"
 
 
 SHAPES = {
@@ -78,6 +97,15 @@ SHAPES = {
         4096, 32, 14_336, 32, 8, 32_000, context=32_768, rope_base=1e6, experts=8, experts_used=2
     ),
 }
+
+_LITE = DeepSeek(kv_rank=512, plain=128, rotated=64, value=128, expert_width=1408, shared=2)
+SHAPES |= {
+    name: Shape(
+        2048, 27, 10_944, 16, 1, 102_400, context=163_840, rope_base=1e4, experts=experts, experts_used=6,
+        deepseek=_LITE,
+    )
+    for name, experts in (("deepseek-v2-lite", 64), ("deepseek-v2-lite-16-experts", 16))
+}  # fmt: skip
 
 _TILE = 1 << 20  # values of a tile
 _NORMAL, _CONTROL, _UNUSED = 1, 3, 5  # GGUF's types of tokens
@@ -96,7 +124,9 @@ def write_model(
     """
     mix = TARGETS[format]
     tensors = [_plan(*each) for each in _tensors(shape, mix)]
-    write_gguf(path, "llama", [*_sizes(shape, mix), *_vocabulary(shape, tokenizer)], tensors, on_progress)
+    write_gguf(
+        path, shape.architecture, [*_sizes(shape, mix), *_vocabulary(shape, tokenizer)], tensors, on_progress
+    )
     return path
 
 
@@ -116,11 +146,30 @@ def _sizes(s: Shape, mix: Mix) -> Iterator[Key]:
     }
     if s.experts:
         numbers |= {"expert_count": s.experts, "expert_used_count": s.experts_used}
+    if s.deepseek:
+        numbers |= _sizes_of_deepseek(s.deepseek)
+    fractions = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": s.rope_base}
+    if s.deepseek:
+        fractions["expert_weights_scale"] = 1.0
     for name, number in numbers.items():
-        yield Key(f"llama.{name}", number, UINT32)
-    yield Key("llama.attention.layer_norm_rms_epsilon", 1e-5, FLOAT32)
-    yield Key("llama.rope.freq_base", s.rope_base, FLOAT32)
+        yield Key(f"{s.architecture}.{name}", number, UINT32)
+    for name, fraction in fractions.items():
+        yield Key(f"{s.architecture}.{name}", fraction, FLOAT32)
     yield Key("general.file_type", mix.file_type, UINT32)
+
+
+def _sizes_of_deepseek(s: DeepSeek) -> dict[str, int]:
+    return {
+        "attention.kv_lora_rank": s.kv_rank,
+        "attention.key_length": s.kv_rank + s.rotated,
+        "attention.value_length": s.kv_rank,
+        "attention.key_length_mla": s.plain + s.rotated,
+        "attention.value_length_mla": s.value,
+        "rope.dimension_count": s.rotated,
+        "leading_dense_block_count": 1,
+        "expert_feed_forward_length": s.expert_width,
+        "expert_shared_count": s.shared,
+    }
 
 
 def _vocabulary(s: Shape, tokenizer: Path | None) -> Iterator[Key]:
@@ -181,9 +230,19 @@ def _tensors(s: Shape, mix: Mix) -> Iterator[tuple[str, tuple[int, ...], str]]:
 
 
 def _shapes(s: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield "token_embd.weight", (s.vocabulary, s.width)
+    for i in range(s.layers):
+        of_layer = _layer_of_deepseek(s, s.deepseek, i) if s.deepseek else _layer(s)
+        yield from ((f"blk.{i}.{name}.weight", shape) for name, shape in of_layer.items())
+    yield "output_norm.weight", (s.width,)
+    if not s.tied:
+        yield "output.weight", (s.vocabulary, s.width)
+
+
+def _layer(s: Shape) -> dict[str, tuple[int, ...]]:
     kv, wide = s.kv_heads * s.head_dim, s.feed_forward
     experts, suffix = ((s.experts,), "_exps") if s.experts else ((), "")
-    of_layer: dict[str, tuple[int, ...]] = {
+    return {
         "attn_norm": (s.width,),
         "ffn_norm": (s.width,),
         **({"ffn_gate_inp": (s.experts, s.width)} if s.experts else {}),
@@ -195,12 +254,35 @@ def _shapes(s: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
         f"ffn_up{suffix}": (*experts, wide, s.width),
         f"ffn_down{suffix}": (*experts, s.width, wide),
     }
-    yield "token_embd.weight", (s.vocabulary, s.width)
-    for i in range(s.layers):
-        yield from ((f"blk.{i}.{name}.weight", shape) for name, shape in of_layer.items())
-    yield "output_norm.weight", (s.width,)
-    if not s.tied:
-        yield "output.weight", (s.vocabulary, s.width)
+
+
+def _layer_of_deepseek(s: Shape, d: DeepSeek, layer: int) -> dict[str, tuple[int, ...]]:
+    attention: dict[str, tuple[int, ...]] = {
+        "attn_norm": (s.width,),
+        "attn_q": (s.heads * (d.plain + d.rotated), s.width),
+        "attn_kv_a_mqa": (d.kv_rank + d.rotated, s.width),
+        "attn_kv_a_norm": (d.kv_rank,),
+        "attn_k_b": (s.heads, d.kv_rank, d.plain),
+        "attn_v_b": (s.heads, d.value, d.kv_rank),
+        "attn_output": (s.width, s.heads * d.value),
+        "ffn_norm": (s.width,),
+    }
+    if layer == 0:
+        return attention | _feed_forward("", (), s.feed_forward, s.width)
+    return {
+        **attention,
+        "ffn_gate_inp": (s.experts, s.width),
+        **_feed_forward("_exps", (s.experts,), d.expert_width, s.width),
+        **_feed_forward("_shexp", (), d.shared * d.expert_width, s.width),
+    }
+
+
+def _feed_forward(suffix: str, lead: tuple[int, ...], wide: int, width: int) -> dict[str, tuple[int, ...]]:
+    return {
+        f"ffn_gate{suffix}": (*lead, wide, width),
+        f"ffn_up{suffix}": (*lead, wide, width),
+        f"ffn_down{suffix}": (*lead, width, wide),
+    }
 
 
 def _plan(name: str, shape: tuple[int, ...], format: str) -> PlannedTensor:

@@ -30,7 +30,7 @@ using namespace ops;
 namespace {
 
 constexpr char kDecoderLayers[] = "decoder_layers", kAssign[] = "assign", kDecodeStep[] = "decode_step",
-               kCachedAttention[] = "cached_attention";
+               kCachedAttention[] = "cached_attention", kLinearOfManyRows[] = "linear_of_many_rows";
 
 PyMethodDef methods[] = {
     row<kRmsNorm, rms_norm>(),
@@ -69,6 +69,9 @@ PyMethodDef methods[] = {
         "(2, g, capacity, d), of floats, or of uint8, whose rows are then blocks of q8_0.\n\n"
         "origin: the position of the first of them, a multiple of 256. few_rows: which kernels compute it,\n"
         "those for few queries or those for many; by their number if None."),
+    method<linear_of_many_rows, kLinearOfManyRows>(
+        "linear_of_many_rows($module, x, weight, bias=None, *, out=None)\n--\n\n"
+        "linear(), by the kernels that many rows of x meet, however few there are."),
     method<assign, kAssign>("assign($module, target, source)\n--\n\n"
                             "target[...] = source, float32, for a target of any of the floats."),
     method<decode_step, kDecodeStep>(
@@ -116,6 +119,7 @@ void define_decoder_layer(py::module_& m) {
         "dense_and_experts",
         "expert_bias",
         "expert_feed_forward",
+        "expert_group_best",
         "expert_groups",
         "expert_groups_used",
         "expert_scale",
@@ -125,6 +129,7 @@ void define_decoder_layer(py::module_& m) {
         "gated",
         "keys_as_values",
         "kv_layers",
+        "kv_rank",
         "late_qk_norm",
         "layer_input",
         "layer_scale",
@@ -137,6 +142,7 @@ void define_decoder_layer(py::module_& m) {
         "parallel",
         "pre_norms",
         "qk_norm=row",
+        "q_rank",
         "query_temperature",
         "residual_scale",
         "router_bias",
@@ -147,6 +153,7 @@ void define_decoder_layer(py::module_& m) {
         "sizes",
         "swiglu_alpha",
         "swiglu_limit",
+        "value_dim",
         "value_norm"},
        {"logit_scale"}});
   py::class_<DecoderPlan>(m, "DecoderPlan",
@@ -211,6 +218,7 @@ py::dict optimization_info() {
   info["has_avx512_bf16"] = has.avx512_bf16;
   info["has_neon"] = has.neon;
   info["has_neon_dotprod"] = has.neon_dotprod;
+  info["has_neon_i8mm"] = has.neon_i8mm;
   info["compiler"] = __VERSION__;
   return info;
 }

@@ -51,7 +51,8 @@ class Rotary:
     every n-th layer has no rotation. `windowed_only`: only layers with a window have one. `scalings`: rope
     types of config.json -> ours. `temperature`: queries are scaled by position. `nope_temperature`: those of
     layers without rotation are, by this scale and length if a file has no others. `yarn_truncates`: YaRN's
-    bounds are rounded to whole pairs. config.json may say so, GGUF files do not.
+    bounds are rounded to whole pairs. config.json may say so, GGUF files do not. `log_multiplier`: YaRN's
+    mscale_all_dim of 1 in GGUF files. `one_mscale`: YaRN's mscale is mscale_all_dim there.
     """
 
     theta: float = 1e4
@@ -66,6 +67,8 @@ class Rotary:
     temperature: bool = False
     nope_temperature: tuple[float, int] | None = None
     yarn_truncates: bool = True
+    log_multiplier: float = 1.0
+    one_mscale: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,8 @@ class Architecture:
     gate. `shared_gate`: the shared expert has a gate. `folder_stacks`: set if folders do not store experts
     one by one; `gguf_stacks`: how GGUF files store them. `dense_and_experts`: layers with experts also have a
     dense feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another
-    size, and the last layers may share keys and values. `layer_scale`: a layer's result is scaled by a
+    size, and the last layers may share keys and values. `latent`: attention is latent, see `latent.py`.
+    `layer_scale`: a layer's result is scaled by a
     weight. `refused`: flags of config.json that must not be set, and what is expected instead.
     `encoder`: it makes vectors of texts and does not write. `marked_by`: (model type, key): folders of that
     type are of this architecture if config.json has the key, and it is not false. `renamed`: older keys of
@@ -195,6 +199,7 @@ class Architecture:
     gguf_stacks: Stacks = Stacks()
     dense_and_experts: bool = False
     sizes_by_window: bool = False
+    latent: bool = False
     layer_scale: bool = False
     numbers: tuple[str, ...] = ()
     keys: Mapping[str, Any] = field(default_factory=dict)

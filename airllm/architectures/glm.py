@@ -1,8 +1,11 @@
 """GLM 4.5 to 4.7 with experts (Zhipu AI, 2025): dense first layers, experts chosen by sigmoids with a bias
-among the best groups, shared experts without a gate.
+among the best groups, shared experts without a gate. GLM-4.7-Flash has the latent attention of DeepSeek-V3.
 """
 
+from typing import Any
+
 from airllm.architectures.declaration import Architecture, Biases, Norms, Rotary, Tiny
+from airllm.architectures.deepseek import DEEPSEEK3, TINY_LATENT
 from airllm.architectures.values import Values
 
 _TINY = {
@@ -64,6 +67,46 @@ GLM4_MOE = Architecture(
                 "routed_scaling_factor": 1.5,
             },
             "float16",
+        ),
+    },
+)
+
+
+def _dense_layers(values: Values, key: str, default: Any) -> Any:
+    """How many layers have no experts, which newer files list by kind."""
+    kinds = values.raw("mlp_layer_types")
+    return kinds.count("dense") if isinstance(kinds, list) else values.whole(key, default, least=0)
+
+
+def _sparse(values: Values, layers: int) -> tuple[bool, ...]:
+    """Newer files list the layers; dense ones come first."""
+    kinds = values.get("mlp_layer_types", (list,), expected := f"{layers} of dense and sparse", None)
+    if kinds is None:
+        return _all_but_first(values, layers)
+    moe = tuple(kind == "sparse" for kind in kinds)
+    if len(moe) != layers or list(moe) != sorted(moe):
+        raise values.error("mlp_layer_types", f"has {len(moe)} items, {moe.count(True)} sparse", expected)
+    return moe
+
+
+GLM4_MOE_LITE = DEEPSEEK3.but(
+    title="GLM-4.7-Flash",
+    model_types=("glm4_moe_lite",),
+    experts=_sparse,
+    keys={"dense_layers": {"check": _dense_layers}},
+    folder_defaults={"norm_eps": 1e-5, "dense_layers": 1},
+    tiny={
+        "glm4_moe_lite": Tiny(
+            {
+                **TINY_LATENT,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 2,
+                "num_key_value_heads": 2,
+                "q_lora_rank": 32,
+                "v_head_dim": 64,
+                "routed_scaling_factor": 1.8,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+            }
         ),
     },
 )

@@ -143,6 +143,10 @@ KEYS: dict[str, Key] = {
     ),
     "expert_groups": _expert("expert_group_count", "n_group", default=1, all=False),
     "expert_groups_used": _expert("expert_group_used_count", "topk_group", default=1, all=False),
+    "expert_group_best": _expert("", "", default=2, all=False),
+    "q_rank": Key("attention.q_lora_rank", "q_lora_rank", default=0, implied=True, all=False),
+    "kv_rank": Key("attention.kv_lora_rank", "kv_lora_rank", default=0, all=False),
+    "value_dim": Key("attention.value_length_mla", "v_head_dim", default=0, all=False),
     "layer_input": Key(
         "embedding_length_per_layer_input", "hidden_size_per_layer_input", _whole_or_0, default=0, all=False
     ),

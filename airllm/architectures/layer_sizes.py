@@ -9,6 +9,7 @@ from typing import Any
 
 from airllm.architectures.declaration import Architecture
 from airllm.architectures.keys import keys_of
+from airllm.architectures.latent import rotated_dim
 from airllm.architectures.model_config import LayerSizes, ModelConfig
 from airllm.architectures.values import MOST_LAYERS, Values
 from airllm.architectures.windows import Windows
@@ -46,7 +47,9 @@ def _unless_plain(found: dict[str, Any], sizes: list[LayerSizes]) -> tuple[Layer
 
 
 def folder_head_dims(architecture: Architecture, values: Values, head_dim: int) -> tuple[int, int]:
-    """Values of a head, in layers without and with a window."""
+    """Values of a head, in layers without and with a window; in latent attention, those that rotate."""
+    if architecture.latent:
+        return (rotated_dim(values),) * 2
     if not architecture.sizes_by_window:
         return head_dim, head_dim
     each = values.below(_EACH)

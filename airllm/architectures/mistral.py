@@ -1,8 +1,11 @@
-"""Mistral (Jiang et al., 2023), Mixtral (Jiang et al., 2024) and Ministral 3. The first two are "llama" in
-GGUF files.
+"""Mistral (Jiang et al., 2023), Mixtral (Jiang et al., 2024), Ministral 3 and Mistral Small 4. The first two
+are "llama" in GGUF files; the last has the latent attention of DeepSeek-V3.
 """
 
-from airllm.architectures.declaration import Rotary, Tiny, Window
+from dataclasses import replace
+
+from airllm.architectures.declaration import Biases, Rotary, Stacks, Tiny, Window
+from airllm.architectures.deepseek import DEEPSEEK3, TINY_LATENT, all_but_first
 from airllm.architectures.llama import LLAMA
 from airllm.architectures.values import Values
 
@@ -103,6 +106,46 @@ MINISTRAL3 = MISTRAL.but(
                     "num_hidden_layers": 2,
                     "sliding_window": None,
                     "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0},
+                },
+                "vision_config": _PIXTRAL,
+            },
+            "float16",
+            model_type="mistral3",
+        ),
+    },
+)
+MISTRAL4 = DEEPSEEK3.but(
+    "mistral4",
+    title="Mistral Small 4",
+    model_types=("mistral4",),
+    parts_of=("mistral3",),
+    biases=Biases(),
+    rotary=replace(DEEPSEEK3.rotary, one_mscale=False),
+    experts=all_but_first,
+    folder_stacks=Stacks(fused=True),
+    gguf_stacks=Stacks(fused=True),
+    defaults={"expert_scores": "", "expert_group_best": 2},
+    folder_defaults={"dense_layers": 0},
+    gguf_names={"experts.gate": "ffn_gate_up_exps.weight", "experts.up": "ffn_gate_up_exps.weight"},
+    folder_names={
+        "experts.gate": "mlp.experts.gate_up_proj",
+        "experts.up": "mlp.experts.gate_up_proj",
+        "experts.down": "mlp.experts.down_proj",
+    },
+    tiny={
+        "mistral_small4": Tiny(
+            {
+                "text_config": {
+                    **TINY_LATENT,
+                    "model_type": "mistral4",
+                    "first_k_dense_replace": 0,
+                    "q_lora_rank": 32,
+                    "v_head_dim": 64,
+                    "kv_lora_rank": 32,
+                    "n_routed_experts": 8,
+                    "n_group": 4,
+                    "topk_group": 2,
+                    "rope_parameters": _YARN,
                 },
                 "vision_config": _PIXTRAL,
             },

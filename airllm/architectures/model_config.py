@@ -89,6 +89,39 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention of one layer (DeepSeek-V2, 2024). A token keeps one row for all heads: a
+    latent of `kv_rank` values, of which each head's keys and values are products, and a key of
+    `rope.dim` values, which is rotated. A head's query has `plain_dim` values for the first and as many as
+    that key for the second; its values are `value_dim`. `q_rank`: queries are products of a latent too, of
+    this many values, unless 0. `temperature`: how queries are scaled by position, if they are.
+    """
+
+    heads: int
+    q_rank: int
+    kv_rank: int
+    plain_dim: int
+    value_dim: int
+    rope: Rope
+    temperature: QueryTemperature | None = None
+
+    @property
+    def query_dim(self) -> int:
+        """Values of a head's query."""
+        return self.plain_dim + self.rope.dim
+
+    @property
+    def row(self) -> int:
+        """Values that a token keeps."""
+        return self.kv_rank + self.rope.dim
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Values of a token's queries to what tokens keep, "q", and of what it keeps, "k"."""
+        return {"q": self.heads * self.row, "k": self.row}
+
+
+@dataclass(frozen=True)
 class Recurrent:
     """A mixer that keeps arrays of these shapes, float32, instead of keys and values. Each token replaces
     them, so a sequence cannot go back.
@@ -109,7 +142,7 @@ class FeedForward:
 class LayerSpec:
     """What one layer computes: how it mixes tokens, then what it computes of each."""
 
-    mixer: Attention | Recurrent
+    mixer: Attention | Latent | Recurrent
     feed_forward: FeedForward
 
     @property
@@ -177,9 +210,12 @@ class ModelConfig:
     weighted by its own gate if `shared_gate`; `shared_experts`: how many a file says it is made of.
     `dense_layers`: the first layers, without experts; `moe_step`: of the others, every n-th has them.
     `expert_scores`: what makes scores of the router's logits, a softmax or "sigmoid". Experts are chosen by
-    scores with a `selection_bias`, in the best `expert_groups_used` of `expert_groups`. `expert_scale`
-    multiplies the weights of the chosen; `scales_input`: these multiply the input of experts, not what they
+    scores with a `selection_bias`, in the best `expert_groups_used` of `expert_groups`; a group is as good as
+    the sum of its `expert_group_best` best experts. `expert_scale` multiplies the weights of the chosen;
+    `scales_input`: these multiply the input of experts, not what they
     add. `experts_by_columns`: a column of a stored matrix of experts has the weights of an output, not a row.
+    `kv_rank`: if not 0, all layers have latent attention (see `Latent`), with `q_rank` and heads whose values
+    are `value_dim`; `joined_kv`: the products that make keys and values are one stored matrix.
     `sinks`: each head has an extra score in the softmax, without a value. `activation` "swiglu_clamped" is
     (up + 1) * gate * sigmoid(`swiglu_alpha` * gate). It clamps gate to at most `swiglu_limit`, and up to
     +-`swiglu_limit`. `encoding`: of a model that does not write. `fused_qkv`: q, k and v are one stored
@@ -245,6 +281,7 @@ class ModelConfig:
     scales_input: bool = False
     expert_groups: int = 1
     expert_groups_used: int = 1
+    expert_group_best: int = 2
     selection_bias: bool = False
     router_bias: bool = False
     expert_bias: bool = False
@@ -256,6 +293,10 @@ class ModelConfig:
     kv_layers: tuple[int, ...] = ()
     keys_as_values: tuple[bool, ...] = ()
     states: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    kv_rank: int = 0
+    q_rank: int = 0
+    value_dim: int = 0
+    joined_kv: bool = _trait_field("file", False)
 
     @property
     def in_short(self) -> str:
@@ -291,6 +332,8 @@ class ModelConfig:
         feed_forward = FeedForward(sizes.feed_forward if dense else 0, moe)
         if self.states and self.states[layer]:
             return LayerSpec(Recurrent(self.states[layer]), feed_forward)
+        if self.kv_rank:
+            return LayerSpec(self._latent(), feed_forward)
         attention = Attention(
             heads=sizes.heads,
             kv_heads=sizes.kv_heads,
@@ -304,6 +347,11 @@ class ModelConfig:
         )
         return LayerSpec(attention, feed_forward)
 
+    def _latent(self) -> Latent:
+        plain, temperature = self.head_dim - self.rope.dim, self.query_temperature
+        sizes = self.heads, self.q_rank, self.kv_rank, plain, self.value_dim
+        return Latent(*sizes, rope=self.rope, temperature=temperature)
+
     def _temperature(self, layer: int) -> QueryTemperature | None:
         of = self.query_temperature
         return None if of and of.nope_only and self.rope_of(layer) else of
@@ -312,7 +360,8 @@ class ModelConfig:
         """The sizes of this layer."""
         if self.sizes:
             return self.sizes[layer]
-        return LayerSizes(self.heads, self.kv_heads, self.head_dim, self.head_dim, self.feed_forward)
+        value_dim = self.value_dim or self.head_dim
+        return LayerSizes(self.heads, self.kv_heads, self.head_dim, value_dim, self.feed_forward)
 
     def window(self, layer: int) -> int | None:
         """How many of the last keys a query attends to in this layer; None for all."""

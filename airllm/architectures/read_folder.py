@@ -15,6 +15,7 @@ from airllm.architectures.families import (
     with_part,
 )
 from airllm.architectures.keys import keys_of
+from airllm.architectures.latent import latent_fields, latent_ropes
 from airllm.architectures.layer_sizes import folder_head_dims, folder_sizes
 from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.ropes import ROPE_DIM, drop_unused, folder_ropes, nope_beside_windows
@@ -41,10 +42,14 @@ def folder_config(folder: Path) -> ModelConfig:
     ropes = folder_ropes(
         architecture, values, *folder_head_dims(architecture, values, found["head_dim"]), layers
     )
+    if architecture.latent:
+        ropes = latent_ropes(values, ropes)
     windows = folder_windows(architecture, values, ropes.get("nope_layers", ()), layers)
     ropes |= nope_beside_windows(architecture, windows)
     sizes = folder_sizes(architecture, values, found, windows)
     moe_layers = architecture.experts(values, layers) if architecture.experts else ()
+    if architecture.latent:
+        found |= latent_fields(found, ropes["rope"])
     config = ModelConfig(
         **found,
         **sizes,
@@ -59,6 +64,7 @@ def folder_config(folder: Path) -> ModelConfig:
         selection_bias=architecture.biases.selection,
         expert_bias=architecture.biases.experts,
         experts_by_columns=_has_columns(architecture, whole),
+        joined_kv=architecture.latent,
         tied_embeddings=bool(architecture.encoder)
         or whole.flag("tie_word_embeddings", values.flag("tie_word_embeddings", architecture.tied)),
         **folder_encoding(architecture, values),

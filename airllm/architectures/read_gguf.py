@@ -10,6 +10,7 @@ from airllm.architectures.declaration import Architecture
 from airllm.architectures.encodings import gguf_encoding
 from airllm.architectures.families import architecture_named, architecture_of_gguf, gguf_architectures
 from airllm.architectures.keys import KEYS, keys_of, write_keys
+from airllm.architectures.latent import gguf_scores, latent_fields, latent_keys
 from airllm.architectures.layer_sizes import gguf_lists, gguf_near_dim, gguf_sizes, write_sizes
 from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.ropes import ROPE_DIM, drop_unused, gguf_ropes, nope_beside_windows, write_ropes
@@ -52,7 +53,10 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     largest = {name: max(each) for name, each in lists.items()}
     found = _numbers(architecture, values, {"vocabulary": _vocabulary(file, values), **largest})
     found["layers"] = layers = found["layers"] - values.whole(_EXTRA, 0, found["layers"] - 1, least=0)
-    if values.whole("attention.value_length", found["head_dim"]) != found["head_dim"]:
+    if (
+        not architecture.latent
+        and values.whole("attention.value_length", found["head_dim"]) != found["head_dim"]
+    ):
         raise values.error("attention.value_length", "differs from key_length", f"{found['head_dim']}")
     dims = found["head_dim"], gguf_near_dim(architecture, values, found["head_dim"])
     ropes = gguf_ropes(architecture, values, file.tensors, *dims, layers)
@@ -61,6 +65,9 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     moe_layers = _layers_with_experts(found)
     first = f"layers.{moe_layers.index(True) if any(moe_layers) else 0}."
     found |= {name: gguf_name(architecture, first + of) in file.tensors for name, of in _BIASES.items()}
+    if architecture.latent:
+        found |= latent_fields(found, ropes["rope"]) | gguf_scores(values, found)
+        found["joined_kv"] = gguf_name(architecture, "layers.0.attention.kv_b") in file.tensors
     config = ModelConfig(
         **found,
         **drop_unused(ropes, windows),
@@ -100,6 +107,8 @@ def gguf_keys(config: ModelConfig) -> dict[str, Any]:
     """The keys of a model that `gguf_config` reads, without the architecture's name."""
     architecture = architecture_named(config.architecture)
     found = dict(write_keys(architecture, config)) | {"attention.value_length": config.head_dim}
+    if architecture.latent:
+        found |= latent_keys(config)
     found |= write_ropes(architecture, config) | write_windows(architecture, config)
     return found | write_sizes(architecture, config)
 

@@ -203,7 +203,7 @@ def gguf_ropes(
     rule = architecture.rotary
     dim = values.whole(ROPE_DIM["gguf"], head_dim)
     theta = values.number("rope.freq_base", rule.theta)
-    scaling = _gguf_scaling(values, tensors)
+    scaling = _gguf_scaling(values, tensors, rule)
     if scaling and scaling["rope_type"] == "yarn" and not rule.yarn_truncates:
         scaling["truncate"] = False
     found: dict[str, Any] = {"rope": Rope(theta, dim, interleaved=rule.neighbours, scaling=scaling)}
@@ -221,11 +221,11 @@ def gguf_ropes(
         found["query_temperature"] = _nope_temperature(scale, length)
     if rule.temperature and (scale := values.number(_SCALE, None)) is not None:
         length = values.whole(_ORIGINAL, values.whole("context_length"))
-        found["query_temperature"] = QueryTemperature(scale, length)
+        found["query_temperature"] = QueryTemperature(scale, values.whole(_TEMPERATURE_LENGTH, length))
     return found
 
 
-def _gguf_scaling(values: Values, tensors: Container[str]) -> dict[str, Any] | None:
+def _gguf_scaling(values: Values, tensors: Container[str], rule: Rotary) -> dict[str, Any] | None:
     """The scaling in config.json's terms. The factors of Llama 3 and Phi-3 are tensors, not keys."""
     known = {"none": None} | {each: each for each in _GGUF_NAMES}
     kind = values.one_of("rope.scaling.type", known[_implied_scaling(values, tensors)], known=known)
@@ -241,7 +241,8 @@ def _gguf_scaling(values: Values, tensors: Container[str]) -> dict[str, Any] | N
         if (value := values.number(name, ... if required else None)) is not None:
             found[ours] = value
     if "mscale_all_dim" in found:
-        found["mscale"] = 1.0
+        found["mscale_all_dim"] /= rule.log_multiplier
+        found["mscale"] = found["mscale_all_dim"] if rule.one_mscale else 1.0
     if kind != "linear":
         length = values.whole(_ORIGINAL, values.whole("context_length"))
         found[LENGTH] = length
@@ -273,7 +274,8 @@ def write_ropes(architecture: Architecture, config: ModelConfig) -> dict[str, An
         found[_SECTIONS] = [*config.rope_sections, 0, 0, 0, 0][:4]
     if config.query_temperature:
         found[_SCALE] = config.query_temperature.scale
-        key = _TEMPERATURE_LENGTH if config.query_temperature.nope_only else _ORIGINAL
+        own = config.query_temperature.nope_only or architecture.latent
+        key = _TEMPERATURE_LENGTH if own else _ORIGINAL
         found[key] = config.query_temperature.length
     scaling = dict(config.rope.scaling or {})
     if (kind := scaling.get("rope_type")) not in _GGUF_NAMES:
@@ -283,7 +285,8 @@ def write_ropes(architecture: Architecture, config: ModelConfig) -> dict[str, An
     given: dict[str, Any] = {"type": kind}
     for ours, theirs in _GGUF_NAMES[kind].items():
         if scaling.get(ours):
-            given[theirs] = float(scaling[ours])
+            by = architecture.rotary.log_multiplier if ours == "mscale_all_dim" else 1
+            given[theirs] = by * float(scaling[ours])
     if kind != "linear":
         given["original_context_length"] = int(scaling[LENGTH])
     return found | {f"rope.scaling.{name}": value for name, value in given.items()}

@@ -48,6 +48,14 @@ _LAYER = {
     "attention.v_bias": ("attn_v.bias", "self_attn.v_proj.bias"),
     "attention.q_norm": ("attn_q_norm.weight", "self_attn.q_norm.weight"),
     "attention.k_norm": ("attn_k_norm.weight", "self_attn.k_norm.weight"),
+    "attention.q_a": ("attn_q_a.weight", "self_attn.q_a_proj.weight"),
+    "attention.q_a_norm": ("attn_q_a_norm.weight", "self_attn.q_a_layernorm.weight"),
+    "attention.q_b": ("attn_q_b.weight", "self_attn.q_b_proj.weight"),
+    "attention.kv_a": ("attn_kv_a_mqa.weight", "self_attn.kv_a_proj_with_mqa.weight"),
+    "attention.kv_a_norm": ("attn_kv_a_norm.weight", "self_attn.kv_a_layernorm.weight"),
+    "attention.kv_b": ("attn_kv_b.weight", "self_attn.kv_b_proj.weight"),
+    "attention.k_b": ("attn_k_b.weight", ""),
+    "attention.v_b": ("attn_v_b.weight", ""),
     "attention.output": ("attn_output.weight", "self_attn.o_proj.weight"),
     "attention.output_bias": ("attn_output.bias", "self_attn.o_proj.bias"),
     "attention.sinks": ("attn_sinks.weight", "self_attn.sinks"),
@@ -100,14 +108,19 @@ LAYER_INPUTS = ("layer_embedding", "layer_projection", "layer_projection_norm")
 def layer_names(config: ModelConfig, layer: int) -> list[str]:
     """Our names of all tensors of a layer."""
     c, moe = config, config.is_moe(layer)
-    own = not c.kv_layers or c.kv_layers[layer] == layer  # keys and values
+    latent = c.kv_rank > 0
+    own = not latent and (not c.kv_layers or c.kv_layers[layer] == layer)  # keys and values
     own_values = own and not (c.keys_as_values and c.keys_as_values[layer])
     dense = c.dense_and_experts or not moe
     fused, pre_norm = c.fused or c.fused_qkv, c.norm_before_attention(layer)
     parts: dict[str, list[tuple[bool, str]]] = {
         "attention": [
             (fused, "qkv"),
-            (not fused, "q"),
+            (not fused and not c.q_rank, "q"),
+            (c.q_rank > 0, "q_a q_a_norm q_b"),
+            (latent, "kv_a kv_a_norm"),
+            (latent and c.joined_kv, "kv_b"),
+            (latent and not c.joined_kv, "k_b v_b"),
             (not fused and own, "k"),
             (not fused and own_values, "v"),
             (c.qkv_bias, "q_bias"),

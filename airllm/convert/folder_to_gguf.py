@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.families import architecture_named
-from airllm.architectures.model_config import ModelConfig, Rope
+from airllm.architectures.model_config import Latent, ModelConfig, Rope
 from airllm.architectures.pooling import DENSE_NAMES, Dense, pooling_of
 from airllm.architectures.read_gguf import gguf_config, gguf_keys
 from airllm.architectures.tensor_names import NamedTensors, gguf_name, layer_names, shared_names
@@ -25,11 +25,12 @@ from airllm.files.gguf_writer import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32
 from airllm.files.safetensors import SafetensorsFolder
 from airllm.files.weight_file import ModelFileError, Stored
 from airllm.formats import Quantized
+from airllm.memory.layers import split_heads
 from airllm.ops.rope_scaling import frequencies
 
 _AS_FACTORS = ("llama3", "proportional")  # scalings that GGUF files store as a tensor of divisors
 # Fields that say how a folder stores weights; a GGUF file stores them otherwise.
-_OF_FOLDERS = ("norm_offset", "experts_by_columns")
+_OF_FOLDERS = ("norm_offset", "experts_by_columns", "joined_kv")
 _WITH_DENSE = "gemma-embedding"  # the architecture whose GGUF files have matrices after the pooling
 
 
@@ -143,7 +144,9 @@ def _sources(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[Source]:
     yield from _longrope_factors(c)
     for layer in range(c.layers):
         for name in layer_names(c, layer):
-            if not (experts := re.fullmatch(r"layers\.\d+\.experts\.(\d+)\.\w+", name)):
+            if name.endswith(".attention.kv_b"):
+                yield from _keys_and_values(tensors, name, c)
+            elif not (experts := re.fullmatch(r"layers\.\d+\.experts\.(\d+)\.\w+", name)):
                 yield _source(tensors, name, gguf_name(architecture, name), c, reorder)
             elif experts[1] == "0" and not (architecture.gguf_stacks.fused and name.endswith(".up")):
                 fused = architecture.gguf_stacks.fused and name.endswith(".gate")
@@ -167,6 +170,18 @@ def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig, neighbo
         return Source.of(gguf, stored, lambda: [_neighbours(stored, heads)])
     flat = stored[0] if stored.ndim == 2 and len(stored) == 1 else stored  # a router of one row
     return Source.of(gguf, flat, lambda: [flat])
+
+
+def _keys_and_values(tensors: NamedTensors, name: str, c: ModelConfig) -> Iterator[Source]:
+    """What makes keys and values of latents, as two tensors. The first is transposed, as floats."""
+    mixer, architecture = c.layer(int(name.split(".")[1])).mixer, architecture_named(c.architecture)
+    assert isinstance(mixer, Latent)
+    for place, part in enumerate(("k_b", "v_b")):
+
+        def of_heads(place: int = place) -> list[Stored]:
+            return [split_heads(mixer, tensors.tensor(name))[place]]
+
+        yield Source.of(gguf_name(architecture, name.replace("kv_b", part)), of_heads()[0], of_heads)
 
 
 def _neighbours(stored: Stored, heads: int) -> Stored:

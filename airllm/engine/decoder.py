@@ -9,38 +9,18 @@ The rows of `x` are the tokens of one or several sequences, concatenated. Only a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from airllm.architectures.model_config import ModelConfig, QueryTemperature
+from airllm.architectures.model_config import Latent, ModelConfig
 from airllm.backends.device.experts import Activation, Experts, Router
+from airllm.engine.latent_attention import latent_attention
 from airllm.engine.row_kernels import ops_of_experts
+from airllm.engine.rows import Angles, Rows, query_temperatures
 from airllm.files.weight_file import Stored
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows `start` to `stop` of x are the next tokens of one sequence. `cache` holds its keys and values."""
-
-    start: int
-    stop: int
-    cache: Cache
-
-    def of(self, array: np.ndarray) -> np.ndarray:
-        return array[self.start : self.stop]
-
-
-@dataclass(frozen=True)
-class Angles:
-    """Rotary angles of all rows: cosines and sines (rows, 1, dim / 2), float32."""
-
-    cos: np.ndarray
-    sin: np.ndarray
-    interleaved: bool
 
 
 def decoder_layer(
@@ -59,7 +39,7 @@ def decoder_layer(
     """
     c = layer.config
     normed = normalize(ops, x, layer["attention.norm"], c) if c.pre_norms else x
-    change = _finish_half(ops, attention(ops, normed, layer, angles, rows), layer, "attention")
+    change = _finish_half(ops, mix_tokens(ops, normed, layer, angles, rows), layer, "attention")
     if c.parallel:
         x = np.add(x, change, out=change)
     elif c.pre_norms and not c.norm:
@@ -124,6 +104,16 @@ def _finish_half(ops: Any, change: np.ndarray, layer: Layer, half: str) -> np.nd
     return change
 
 
+def mix_tokens(
+    ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None, rows: Sequence[Rows]
+) -> np.ndarray:
+    """What attention of the layer's kind makes of `x` (rows, width)."""
+    if not isinstance(layer.spec.mixer, Latent):
+        return attention(ops, x, layer, angles, rows)
+    assert angles
+    return latent_attention(ops, x, layer, angles, rows)
+
+
 def attention(
     ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None, rows: Sequence[Rows]
 ) -> np.ndarray:
@@ -133,7 +123,7 @@ def attention(
     a = layer.spec.attention
     q, attended = _queries(ops, x, layer, angles)
     if a.temperature:
-        q *= _query_temperatures(a.temperature, rows)
+        q *= query_temperatures(a.temperature, rows)
     own = a.source == layer.index
     if own:
         k, v = _keys_and_values(ops, x, layer, angles)
@@ -197,12 +187,6 @@ def _normalize_part(ops: Any, found: np.ndarray, layer: Layer, part: str) -> np.
 
 def _rotate(ops: Any, x: np.ndarray, angles: Angles | None) -> np.ndarray:
     return ops.apply_rope_into(x, angles.cos, angles.sin, angles.interleaved, None) if angles else x
-
-
-def _query_temperatures(of: QueryTemperature, rows: Sequence[Rows]) -> np.ndarray:
-    """The factor (rows, 1, 1), float32, on each row's queries. It depends on the position in the sequence."""
-    at = np.concatenate([part.cache.length + np.arange(part.stop - part.start) for part in rows])
-    return (1 + of.scale * np.log1p((at + of.offset) // of.length)).astype(np.float32)[:, None, None]
 
 
 def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray) -> None:
@@ -391,7 +375,7 @@ def _route(ops: Any, x: np.ndarray, layer: Layer) -> tuple[np.ndarray, np.ndarra
 
 def _preferences(scores: np.ndarray, layer: Layer) -> np.ndarray:
     """Scores (rows, experts) by which experts are chosen: with a bias, and -inf outside the best groups. A
-    group is as good as its two best experts.
+    group is as good as the sum of its `expert_group_best` best experts.
     """
     c = layer.config
     if c.selection_bias:
@@ -399,8 +383,8 @@ def _preferences(scores: np.ndarray, layer: Layer) -> np.ndarray:
     if c.expert_groups == 1:
         return scores
     by_group = scores.reshape(len(scores), c.expert_groups, -1)
-    best_two = np.sort(by_group, axis=-1)[..., -2:].sum(axis=-1)
-    others = np.argsort(-best_two, axis=-1, kind="stable")[:, c.expert_groups_used :]
+    best = np.sort(by_group, axis=-1)[..., -c.expert_group_best :].sum(axis=-1)
+    others = np.argsort(-best, axis=-1, kind="stable")[:, c.expert_groups_used :]
     found = by_group.copy()
     np.put_along_axis(found, others[..., None], -np.inf, axis=1)
     return found.reshape(scores.shape)

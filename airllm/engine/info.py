@@ -96,7 +96,7 @@ def _backend(path: Path, config: ModelConfig) -> Iterator[str]:
     ops = KernelBackend(found.name)
     yield f"Decode:      {_decode(ops, config)}"
     if ops.extension("device_ops"):
-        yield f"Arrays:      {_arrays(path, ops)}"
+        yield f"Arrays:      {_arrays(path, config, ops)}"
 
 
 def _decode(ops: KernelBackend, config: ModelConfig) -> str:
@@ -107,9 +107,9 @@ def _decode(ops: KernelBackend, config: ModelConfig) -> str:
     return "all layers in one call" + (f", the rest op by op: {why_not}" if why_not else "")
 
 
-def _arrays(path: Path, ops: KernelBackend) -> str:
+def _arrays(path: Path, config: ModelConfig, ops: KernelBackend) -> str:
     """Which of the model's arrays stay on the device, or why they go there for each op."""
-    if why_not := why_not_on_device(ops):
+    if why_not := why_not_on_device(ops, config):
         return f"from host memory for each op: {why_not}"
     try:
         return "; or ".join(map(str, plans_of(path, ops)))
@@ -125,8 +125,7 @@ def _pooling(weights: WeightFile) -> Iterator[str]:
 def _architecture(c: ModelConfig) -> Iterator[str]:
     kind = ", an encoder" if c.encoding else ""
     yield f"Made as:     {c.architecture}{kind}, {c.layers} layers of width {c.width}"
-    most = "at most " if c.sizes else ""
-    yield f"Attention:   {most}{c.heads} heads of {c.head_dim}, {c.kv_heads} for keys and values{_windows(c)}"
+    yield f"Attention:   {_attention(c)}"
     if c.experts:
         moe = f"{c.experts} experts of {c.expert_feed_forward}, {c.experts_used} for each token"
         shared = f", and one of {c.shared_expert} for all" if c.shared_expert else ""
@@ -136,6 +135,15 @@ def _architecture(c: ModelConfig) -> Iterator[str]:
     yield f"Vocabulary:  {c.vocabulary} tokens{', one matrix in and out' if tied else ''}"
     used = f"; {CONTEXT} unless you ask for more with --context" if c.trained_context > CONTEXT else ""
     yield f"Context:     {c.trained_context} tokens{used}"
+
+
+def _attention(c: ModelConfig) -> str:
+    if c.kv_rank:
+        return (
+            f"{c.heads} heads of {c.head_dim}, which share a latent of {c.kv_rank} and a key of {c.rope.dim}"
+        )
+    most = "at most " if c.sizes else ""
+    return f"{most}{c.heads} heads of {c.head_dim}, {c.kv_heads} for keys and values{_windows(c)}"
 
 
 def _memory(tensors: NamedTensors) -> Iterator[str]:

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.model_config import Latent, ModelConfig
 from airllm.engine.decoder import Angles, Rows
 from airllm.files.weight_file import Stored
+from airllm.formats import Quantized
 from airllm.memory.cache_layout import divide, places
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
@@ -213,7 +214,10 @@ def prepare_layers(ops: Any, kind: str, layers: Sequence[Layer]) -> tuple[Any, .
 
 def _prepare(ops: Any, kind: str, layer: Layer, at: Mapping[int, tuple[int, int]]) -> Any:
     """One of these layers. `at`: the part of a cache, and the place in it, of each layer with its own."""
-    c, a = layer.config, layer.spec.attention
+    c = layer.config
+    if isinstance(layer.spec.mixer, Latent):
+        return _prepare_latent(ops, kind, layer, layer.spec.mixer, at[layer.index])
+    a = layer.spec.attention
     if a.value_dim != a.key_dim:
         widths = f"values of {a.value_dim} beside keys of {a.key_dim} in a head"
         raise NotImplementedError(f"native layers do not support {widths}")
@@ -236,12 +240,38 @@ def _prepare(ops: Any, kind: str, layer: Layer, at: Mapping[int, tuple[int, int]
     )
 
 
+def _prepare_latent(ops: Any, kind: str, layer: Layer, a: Latent, at: tuple[int, int]) -> Any:
+    """A layer with latent attention; its weights say the other sizes."""
+    c = layer.config
+    return ops.extension(kind)(
+        _flat(layer.weights) | _expert_biases(layer),
+        heads=a.heads,
+        kv_heads=1,
+        head_dim=a.query_dim,
+        norm_eps=c.norm_eps,
+        attention_scale=c.attention_scale,
+        interleaved=a.rope.interleaved,
+        part=at[0],
+        place=at[1],
+        rotation=0,
+        **_native_arguments(ops, c, "layers", layer.index),
+        **({"experts": _experts(layer)} if layer.experts else {}),
+    )
+
+
 def _flat(weights: Mapping[str, Stored]) -> dict[str, Stored]:
-    """The weights, those of norms with their biases after them."""
-    return {
-        name: np.reshape(each, -1) if name.endswith("norm") and isinstance(each, np.ndarray) else each
-        for name, each in weights.items()
-    }
+    """The weights, those of norms with their biases after them, and those of each head as one matrix."""
+    return {name: _flatten(name, each) for name, each in weights.items()}
+
+
+def _flatten(name: str, weight: Stored) -> Stored:
+    if name.endswith("norm") and isinstance(weight, np.ndarray):
+        return np.reshape(weight, -1)
+    if name not in ("attention.k_b", "attention.v_b"):
+        return weight
+    if isinstance(weight, Quantized):
+        return Quantized(weight.data.reshape(-1, weight.data.shape[-1]), weight.format)
+    return weight.reshape(-1, weight.shape[-1])
 
 
 def end_arguments(ops: Any, config: ModelConfig) -> dict[str, Any]:
@@ -271,6 +301,7 @@ _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
     "expert_scale": lambda c, layer: c.expert_scale,
     "expert_groups": lambda c, layer: c.expert_groups,
     "expert_groups_used": lambda c, layer: c.expert_groups_used,
+    "expert_group_best": lambda c, layer: c.expert_group_best,
     "swiglu_alpha": lambda c, layer: c.swiglu_alpha,
     "swiglu_limit": lambda c, layer: c.swiglu_limit,
     "residual_scale": lambda c, layer: c.residual_scale,

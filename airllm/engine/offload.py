@@ -22,7 +22,7 @@ from airllm.backends.device.staging import why_not_streamed
 from airllm.engine.decoder import Angles, Rows, decoder_layers
 from airllm.engine.exact_ops import ExactOps
 from airllm.engine.native_decode import FusedLayers
-from airllm.engine.placed_layers import staging_bytes
+from airllm.engine.placed_layers import staged_groups, staging_bytes
 from airllm.engine.placement import OnDevice, Weights
 from airllm.memory.budget import CHUNK, MemoryBudgetError
 from airllm.memory.cache_layout import CacheLayout
@@ -126,11 +126,8 @@ class Offload:
             0 if w.embedding is w.output else w.embedding.nbytes,
             layout,
             lambda some: staging_bytes([layers[i] for i in some]),
-            why_not_streamed(self._device) or self._why_experts_stay(),
+            why_not_streamed(self._device),
         )
-
-    def _why_experts_stay(self) -> str:
-        return "experts are not uploaded for each token" if self._config.experts else ""
 
     # ---- which form is faster ----
 
@@ -148,7 +145,7 @@ class Offload:
         if plan.form == SPLIT:
             return plan.first * here + plan.stays * there
         passed = [self.weights.layers[i] for i in plan.streamed]
-        nbytes = sum(each.nbytes for layer in passed for each in layer.weights.values())
+        nbytes = sum(each.nbytes for layer in passed for group in staged_groups(layer) for each in group)
         return max(nbytes / rate, plan.layers * there)
 
     def _one_layer(self) -> list[Layer]:
@@ -174,13 +171,13 @@ class Offload:
 
     def _seconds_here(self) -> float:
         """Seconds of a layer of a token on the processor."""
-        ops, first = host_ops(self.ops), self.weights.layers[0]
+        ops, layers = host_ops(self.ops), self._one_layer()
         cache = Cache(self._config, 1, self._dtype)
         x, angles, rows = self._token(cache)
-        fused = FusedLayers(ops, [first])
+        fused = FusedLayers(ops, layers)
         if fused.supports(rows):
             return median_seconds(lambda: fused.run(x.copy(), angles, rows))
-        return median_seconds(lambda: decoder_layers(ops, x, [first], angles, rows))
+        return median_seconds(lambda: decoder_layers(ops, x, layers, angles, rows))
 
     def _token(self, cache: Cache) -> tuple[np.ndarray, list[Angles], list[Rows]]:
         """A hidden state, angles and rows of one token."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
-
-from airllm.backends.device.staging import Group, Staging, group_bytes
+from airllm.backends.device.staging import Group, Joined, Staging, group_bytes
 from airllm.files.weight_file import Stored
 from airllm.formats import Quantized
 from airllm.memory.device_plan import DevicePlan, is_matrix
@@ -112,17 +109,20 @@ def staging_bytes(layers: Sequence[Layer]) -> int:
 
 
 def staged_groups(layer: Layer) -> list[Group]:
-    """A layer's matrices: those of one kind that can be multiplied together are a group."""
+    """A layer's matrices: those of one kind that can be multiplied together are a group. NotImplementedError
+    if its experts' formats differ.
+    """
     return [matrices for _, matrices in matrix_groups(layer)]
 
 
-def matrix_groups(layer: Layer) -> list[tuple[list[str], list[Stored]]]:
-    """The names and the matrices of each group of a layer."""
+def matrix_groups(layer: Layer) -> list[tuple[list[str], list[Any]]]:
+    """The names and the matrices of each group of a layer. All experts' matrices of a kind are one."""
     together = [names for names in _STACKS if _is_stack(layer, names)]
     single = [(name,) for name, each in layer.weights.items() if is_matrix(each)]
     alone = [names for names in single if not any(names[0] in stack for stack in together)]
     groups: list[Sequence[str]] = [*together, *alone]
-    return [(list(names), [layer[name] for name in names]) for names in groups]
+    dense = [(list(names), [layer[name] for name in names]) for names in groups]
+    return dense + [([name], [joined]) for name, joined in join_experts(layer).items()]
 
 
 def _is_stack(layer: Layer, names: Sequence[str]) -> bool:
@@ -143,37 +143,40 @@ def _move_layer(layer: Layer, move: Any, on_device: Any, matrices: bool = True) 
             if parts:
                 moved |= zip(parts, on_device.stack([own[name] for name in parts]), strict=True)
     rest = {name: move(each) for name, each in own.items() if name not in moved}
-    experts = _move_experts(layer, on_device.to_device) if matrices else {}
+    joined = join_experts(layer) if matrices else {}
+    experts = {name: on_device.to_device(each.join()) for name, each in joined.items()}
     return dataclasses.replace(layer, weights=rest | moved | experts)
 
 
-def _move_experts(layer: Layer, to_device: Any) -> dict[str, Any]:
-    """The matrices of all experts of a layer, one array for each kind, and one for gate and up if they are
-    alike. NotImplementedError if the experts' formats differ.
+def join_experts(layer: Layer) -> dict[str, Joined]:
+    """The matrices of all experts of a layer by their names on a device, one array for each kind, and one for
+    gate and up if they are alike. NotImplementedError if the experts' formats differ.
     """
     if not layer.experts:
         return {}
     experts = [layer.experts.look_up(number) for number in range(layer.config.experts)]
-    joined: dict[str, Stored] = {}
-    for part in experts[0]:
-        kinds = {_kind(expert[part]) for expert in experts}
-        if len(kinds) > 1:
-            names = " and ".join(sorted(kinds))
+    kinds = {part: {_kind(expert[part]) for expert in experts} for part in experts[0]}
+    for found in kinds.values():
+        if len(found) > 1:
+            names = " and ".join(sorted(found))
             raise NotImplementedError(
                 f"experts of layer {layer.index} have {names}: a device takes one format"
             )
-        joined[part] = _join([expert[part] for expert in experts], np.stack)
-    if _kind(joined["gate"]) == _kind(joined["up"]):
-        for end in ("", "_bias") if "gate_bias" in joined else ("",):
-            both = [joined.pop(f"{part}{end}") for part in ("gate", "up")]
-            joined[f"gate_up{end}"] = _join(both, partial(np.concatenate, axis=1))
-    return {f"experts.{part}": to_device(each) for part, each in joined.items()}
+    alike = kinds["gate"] == kinds["up"]
+    together = {"gate_up": ("gate", "up"), "down": ("down",)}
+    apart = {part: (part,) for part in ("gate", "up", "down")}
+    return {
+        f"experts.{name}{end}": _join(experts, [f"{part}{end}" for part in parts])
+        for end in (("", "_bias") if "gate_bias" in kinds else ("",))
+        for name, parts in (together if alike else apart).items()
+    }
 
 
-def _join(parts: Sequence[Stored], join: Callable[[list[np.ndarray]], np.ndarray]) -> Stored:
-    """Arrays of one format as one array."""
-    data = join([each.data if isinstance(each, Quantized) else np.asarray(each) for each in parts])
-    return Quantized(data, parts[0].format) if isinstance(parts[0], Quantized) else data
+def _join(experts: Sequence[dict[str, Stored]], names: Sequence[str]) -> Joined:
+    """These weights of each expert, one expert after the other."""
+    parts = [expert[name] for expert in experts for name in names]
+    first = parts[0].data if isinstance(parts[0], Quantized) else parts[0]
+    return Joined(parts, (len(experts), len(names) * len(first), *first.shape[1:]))
 
 
 def _kind(stored: Stored | None) -> str:

@@ -14,12 +14,19 @@ from weakref import WeakSet
 
 import numpy as np
 
+from airllm.architectures.model_config import ModelConfig
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.decoder import Angles, Rows, decoder_layers, normalize
 from airllm.engine.placed_layers import place_layers
 from airllm.files.weight_file import Stored
 from airllm.memory.budget import MemoryBudgetError
-from airllm.memory.device_cache import device_bytes, move_cache, why_dtype_not_movable, why_not_movable
+from airllm.memory.device_cache import (
+    device_bytes,
+    move_cache,
+    why_dtype_not_movable,
+    why_layers_not_movable,
+    why_not_movable,
+)
 from airllm.memory.device_plan import WHOLE, DevicePlan
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
@@ -161,7 +168,11 @@ class OnDevice:
 
 
 def why_not_on_device(
-    ops: KernelBackend, whole: bool = True, shared: bool = False, cache_dtype: str = "f16"
+    ops: KernelBackend,
+    config: ModelConfig,
+    whole: bool = True,
+    shared: bool = False,
+    cache_dtype: str = "f16",
 ) -> str:
     """Why a model's arrays do not stay on the device of these ops; "" if they do. `whole`: all weights are in
     memory at once. `shared`: processes share the model. `cache_dtype`: of its sequences.
@@ -172,7 +183,7 @@ def why_not_on_device(
         return "processes that share a model add their results in host memory"
     if not whole:
         return "weights pass through host memory within a budget"
-    return why_dtype_not_movable(cache_dtype)
+    return why_layers_not_movable(config) or why_dtype_not_movable(cache_dtype)
 
 
 def all_movable(caches: Sequence[Cache]) -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 
 from airllm.architectures.model_config import ModelConfig
 from airllm.files.weight_file import Stored
+from airllm.formats import FORMATS
 from airllm.memory.budget import CHUNK
 
 # The kernels for few rows read all weights again for each call. Those for many rows unpack them once. On
@@ -52,7 +53,7 @@ class RowOps:
     """The ops of a backend, whose products and attention meet the same kernels for any number of rows.
 
     `as_stored`: the most rows of a product with the kernels for few rows, for weights that are floats and for
-    quantized ones. With fewer rows than the other kernels take, rows are added; with more, they are divided.
+    quantized ones. More of them are divided. Blocks of 256 values have one kernel for any number of rows.
     """
 
     def __init__(self, ops: Any, kernels: RowKernels, as_stored: tuple[int, int]):
@@ -60,6 +61,7 @@ class RowOps:
         self.of_experts: Any = self
         if kernels.few_experts != kernels.few:
             self.of_experts = RowOps(ops, RowKernels(kernels.few_experts, kernels.few_experts), as_stored)
+        self._linear_of_many = ops.extension("linear_of_many_rows")
         attend = ops.extension("cached_attention")
         self._attend = partial(attend, few_rows=self._few) if attend else None
 
@@ -75,16 +77,20 @@ class RowOps:
 
     def linear(self, x: np.ndarray, weight: Stored, bias: np.ndarray | None = None) -> np.ndarray:
         """`tensor_ops.linear` of x (rows, k)."""
+        if takes_any_rows(weight):
+            return self.backend.linear(x, weight, bias)
         most = self._as_stored[not isinstance(weight, np.ndarray)]
         if self._few or _is_small(weight):
             if len(x) <= most:
                 return self.backend.linear(x, weight, bias)
             parts = (x[at : at + most] for at in range(0, len(x), most))
             return np.concatenate([self.backend.linear(part, weight, bias) for part in parts])
-        if len(x) > most:
-            return self.backend.linear(x, weight, bias)
-        padded = np.concatenate([x, np.repeat(x[-1:], most + 1 - len(x), axis=0)])
-        return self.backend.linear(padded, weight, bias)[: len(x)]
+        return self._linear_of_many(x, weight, bias)
+
+
+def takes_any_rows(weight: Stored) -> bool:
+    """Whether its products have one kernel for any number of rows."""
+    return not isinstance(weight, np.ndarray) and FORMATS[weight.format].values == 256
 
 
 def _is_small(weight: Stored) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.model_config import Attention, ModelConfig, Recurrent
+from airllm.architectures.model_config import Attention, Latent, ModelConfig, Recurrent
 from airllm.formats import FORMATS
 
 # Name of a cache dtype -> the NumPy dtype of its items. q8_0 has ggml's blocks of 32.
@@ -27,13 +27,16 @@ _LINE = 64  # bytes: recurrent states begin at a multiple
 
 @dataclass(frozen=True)
 class Part:
-    """Layers whose keys and values have equal sizes. If `windowed`, all of them have a window."""
+    """Layers whose keys and values have equal sizes. If `windowed`, all of them have a window. If `latent`, a
+    value is the first part of its key.
+    """
 
     layers: tuple[int, ...]
     kv_heads: int
     key_dim: int
     value_dim: int
     windowed: bool
+    latent: bool = False
 
     @property
     def is_even(self) -> bool:
@@ -42,7 +45,9 @@ class Part:
 
     def widths(self) -> list[tuple[int, int]]:
         """For each array of the part: how many of keys and values it has, and the width of a row."""
-        return [(2, self.key_dim)] if self.is_even else [(1, self.key_dim), (1, self.value_dim)]
+        if self.is_even:
+            return [(2, self.key_dim)]
+        return [(1, self.key_dim)] if self.latent else [(1, self.key_dim), (1, self.value_dim)]
 
 
 class CacheLayout:
@@ -50,8 +55,9 @@ class CacheLayout:
 
     Each part has an array (layers, 2, kv_heads, room, row), keys first. A row is one token's key, or value,
     of one head. If values have another width than keys, keys and values have an array each, with a 1 instead
-    of the 2. With `windowed`, layers with a window have only room for it and the tokens of a pass, if that is
-    less than `capacity`: they form a ring. `shapes` has the shapes of each part's arrays.
+    of the 2; values that are parts of keys have none. With `windowed`, layers with a window have only room
+    for it and the tokens of a pass, if that is less than `capacity`: they form a ring. `shapes` has the
+    shapes of each part's arrays.
     """
 
     def __init__(self, config: ModelConfig, capacity: int, dtype: str = "f16", windowed: bool = False):
@@ -131,12 +137,14 @@ class CacheLayout:
 
 def divide(config: ModelConfig) -> list[Part]:
     """The layers that have keys and values of their own, by their sizes; those with a window come last."""
-    found: dict[tuple[bool, int, int, int], list[int]] = {}  # windowed, kv_heads, key_dim, value_dim
+    found: dict[tuple[int, int, int, bool, bool], list[int]] = {}
     for layer, spec in enumerate(config.all_layers):
         a = spec.mixer
         if isinstance(a, Attention) and a.source == layer:
-            found.setdefault((bool(a.window), a.kv_heads, a.key_dim, a.value_dim), []).append(layer)
-    parts = [Part(tuple(layers), *of[1:], windowed=of[0]) for of, layers in found.items()]
+            found.setdefault((a.kv_heads, a.key_dim, a.value_dim, bool(a.window), False), []).append(layer)
+        elif isinstance(a, Latent):
+            found.setdefault((1, a.row, a.kv_rank, False, True), []).append(layer)
+    parts = [Part(tuple(layers), *of) for of, layers in found.items()]
     return sorted(parts, key=lambda part: part.windowed)
 
 
@@ -178,4 +186,5 @@ def row_items(width: int, dtype: str) -> int:
 
 def layer_values(config: ModelConfig, tokens: int) -> int:
     """The most values in a layer's keys and values of this many tokens."""
-    return tokens * max(part.kv_heads * (part.key_dim + part.value_dim) for part in divide(config))
+    each = (part.kv_heads * sum(count * width for count, width in part.widths()) for part in divide(config))
+    return tokens * max(each)

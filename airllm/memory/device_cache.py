@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from airllm.architectures.model_config import ModelConfig
 from airllm.memory.kv_cache import Cache, LayerCache
 
 _FEW = 16  # tokens of all layers that come from a device together
@@ -17,6 +18,11 @@ def why_not_movable(cache: Cache) -> str:
     if cache.layout.recurrent or not all(part.is_even for part in cache.layout.parts):
         return "devices have no kernels for recurrent states, and for values of another width than keys"
     return why_dtype_not_movable(cache.dtype)
+
+
+def why_layers_not_movable(config: ModelConfig) -> str:
+    """Why the layers of a model stay in host memory; "" if they can be on a device."""
+    return "devices have no kernels for latent attention" if config.kv_rank else ""
 
 
 def why_dtype_not_movable(dtype: str) -> str:

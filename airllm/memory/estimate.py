@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from airllm.architectures.model_config import Attention, ModelConfig
+from airllm.architectures.model_config import Attention, Latent, ModelConfig
 from airllm.architectures.tensor_names import NamedTensors, shared_names
 from airllm.backends.api.memory import MemoryEstimate
 from airllm.memory.cache_layout import CacheLayout
@@ -59,7 +59,7 @@ def activation_bytes(
     the keys and values of a layer. `workspaces`: bytes that kernels allocate.
     """
     c = config
-    mixers = [spec.mixer for spec in c.all_layers if isinstance(spec.mixer, Attention)]
+    mixers = [spec.mixer for spec in c.all_layers if isinstance(spec.mixer, (Attention, Latent))]
     q, kv = (max(wide[part] for wide in (each.widths for each in mixers)) for part in ("q", "k"))
     wide = max(c.feed_forward, c.expert_feed_forward, c.shared_expert)
     arrays = [*[tokens * c.width] * 5, *[tokens * q] * 4, *[tokens * kv] * 4, *[tokens * wide] * 3]

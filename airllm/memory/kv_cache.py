@@ -16,7 +16,7 @@ from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.values import MOST
 from airllm.files import pages
 from airllm.formats import Quantized
-from airllm.memory.cache_layout import BACK, PASS, STEP, CacheLayout, Part
+from airllm.memory.cache_layout import BACK, PASS, STEP, CacheLayout, Part, row_items
 
 _RELEASE = 256  # tokens: `truncate` releases the memory of this many, since each release has a cost
 
@@ -30,13 +30,15 @@ class ContextFull(ValueError):
 @dataclass(frozen=True)
 class LayerCache:
     """A layer's views of a cache: `keys` and `values` (kv_heads, room, row); `both` (2, kv_heads, room, row)
-    if they are equally wide. `is_ring`: it has only the last tokens.
+    if they are equally wide. `is_ring`: it has only the last tokens. `latent`: if not 0, values are the first
+    so many values of keys.
     """
 
     keys: np.ndarray
     values: np.ndarray
     both: np.ndarray | None
     is_ring: bool
+    latent: int = 0
 
 
 class Cache:
@@ -85,6 +87,9 @@ class Cache:
 
     def _views(self, part: Part, arrays: Arrays, place: int) -> LayerCache:
         first, last = arrays[0][place], arrays[-1][place]
+        if part.latent:
+            inner = row_items(part.value_dim, self.dtype)
+            return LayerCache(first[0], first[0][..., :inner], None, False, part.value_dim)
         return LayerCache(first[0], last[-1], first if part.is_even else None, self.layout.is_ring(part))
 
     def _map_states(self) -> list[dict[int, Arrays]]:
@@ -182,13 +187,13 @@ class Cache:
         self,
         layer: int,
         keys: np.ndarray,
-        values: np.ndarray,
+        values: np.ndarray | None,
         assign: Callable[[np.ndarray, np.ndarray], Any] | None = None,
         append: Callable[[Any, int, Any, Any], None] | None = None,
     ) -> None:
         """Store keys and values (tokens, kv_heads, head_dim), float32, of new tokens after a layer's others.
-        They become valid by `extend`. `assign` may be a faster `numpy.copyto` for floats, and `append` may
-        write both to a layer on a device, from a place on.
+        No values are given if they are parts of keys. All become valid by `extend`. `assign` may be a faster
+        `numpy.copyto` for floats, and `append` may write both to a layer on a device, from a place on.
         """
         start, kept = self.length - self.dropped_of(layer), self.layer(layer)
         if append:
@@ -196,6 +201,8 @@ class Cache:
             return
         put = np.copyto if self.dtype == "q8_0" or assign is None else assign
         for rows, new in ((kept.keys, keys), (kept.values, values)):
+            if new is None:
+                continue
             put(rows[:, start : start + len(keys)], self._encode(new.swapaxes(0, 1)))
 
     def read(self, layer: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -203,6 +210,9 @@ class Cache:
         floats.
         """
         kept, count = self.layer(layer), tokens - self.dropped_of(layer)
+        if kept.latent:
+            rows = self._decode(kept.keys[:, :count])
+            return rows, rows[..., : kept.latent]
         return self._decode(kept.keys[:, :count]), self._decode(kept.values[:, :count])
 
     def _decode(self, kept: np.ndarray) -> np.ndarray:

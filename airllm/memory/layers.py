@@ -14,7 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from airllm.architectures.model_config import Attention, LayerSpec, ModelConfig
+from airllm import tensor_ops
+from airllm.architectures.model_config import Attention, Latent, LayerSpec, ModelConfig
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.files.weight_file import ModelFileError, Stored
 from airllm.formats import Quantized
@@ -151,6 +152,7 @@ def _shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
     wide = c.sizes_of(index).feed_forward
     return {
         **(_attention_shapes(c, mixer) if isinstance(mixer, Attention) else {}),
+        **(_latent_shapes(c, mixer) if isinstance(mixer, Latent) else {}),
         "attention.post_norm": (c.width,),
         "attention.post_norm_bias": (c.width,),
         "feed_forward.post_norm_bias": (c.width,),
@@ -203,6 +205,22 @@ def _attention_shapes(c: ModelConfig, a: Attention) -> dict[str, tuple[int, ...]
     }
 
 
+def _latent_shapes(c: ModelConfig, a: Latent) -> dict[str, tuple[int, ...]]:
+    return {
+        "attention.norm": (c.width,),
+        "attention.q": (a.heads * a.query_dim, c.width),
+        "attention.q_a": (a.q_rank, c.width),
+        "attention.q_a_norm": (a.q_rank,),
+        "attention.q_b": (a.heads * a.query_dim, a.q_rank),
+        "attention.kv_a": (a.row, c.width),
+        "attention.kv_a_norm": (a.kv_rank,),
+        "attention.kv_b": (a.heads * (a.plain_dim + a.value_dim), a.kv_rank),
+        "attention.k_b": (a.heads, a.kv_rank, a.plain_dim),
+        "attention.v_b": (a.heads, a.value_dim, a.kv_rank),
+        "attention.output": (c.width, a.heads * a.value_dim),
+    }
+
+
 def split_stored(c: ModelConfig, index: int, name: str, stored: Stored) -> Iterator[tuple[str, Stored]]:
     """Split a stored tensor into the decoder's tensors, with their names."""
     if name == "attention.qkv":
@@ -211,6 +229,12 @@ def split_stored(c: ModelConfig, index: int, name: str, stored: Stored) -> Itera
         yield "attention.q", stored[:q]
         yield "attention.k", stored[q : q + k]
         yield "attention.v", stored[q + k :]
+    elif name == "attention.kv_b":
+        mixer = c.layer(index).mixer
+        assert isinstance(mixer, Latent)
+        k_b, v_b = split_heads(mixer, stored)
+        yield "attention.k_b", k_b
+        yield "attention.v_b", v_b
     elif name == "feed_forward.gate_up":
         wide = c.sizes_of(index).feed_forward
         yield "feed_forward.gate", stored[:wide]
@@ -223,6 +247,21 @@ def split_stored(c: ModelConfig, index: int, name: str, stored: Stored) -> Itera
         yield name, _vector(stored)
     else:
         yield name, stored
+
+
+def split_heads(a: Latent, stored: Stored) -> tuple[Stored, Stored]:
+    """What makes keys and values of a latent, for each head: (heads, kv_rank, plain_dim), which multiplies
+    queries instead, and (heads, value_dim, kv_rank). Both are copies. The first is transposed, so blocks
+    become float32.
+    """
+    each = a.plain_dim + a.value_dim
+    if isinstance(stored, Quantized):
+        by_head = Quantized(stored.data.reshape(a.heads, each, -1), stored.format)
+        keys = tensor_ops.dequantize(by_head[:, : a.plain_dim])
+        return np.ascontiguousarray(keys.swapaxes(1, 2)), by_head[:, a.plain_dim :]
+    floats = stored.reshape(a.heads, each, a.kv_rank)
+    keys, values = floats[:, : a.plain_dim], floats[:, a.plain_dim :]
+    return np.ascontiguousarray(keys.swapaxes(1, 2)), np.ascontiguousarray(values)
 
 
 def _vector(stored: Stored) -> np.ndarray:

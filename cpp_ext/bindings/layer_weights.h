@@ -38,7 +38,7 @@ struct LayerNumbers {
   float expert_scale;
   std::string norm;  // "layer", or "" for RMS norms
   bool norm_bias, parallel, gated, late_qk_norm;
-  int64_t expert_groups, expert_groups_used;
+  int64_t expert_groups, expert_groups_used, expert_group_best;
   bool keys_as_values;
 };
 
@@ -59,8 +59,9 @@ using ExpertArrays = std::vector<std::array<py::object, 3>>;
 // A layer's weights and numbers, checked once; it keeps the arrays that its pointers refer to. `Weights` is
 // where a backend stores them: `op` begins its messages; size(), rows(), vector() and matrix() read an array;
 // a norm with a bias has it after its weights, in one vector;
-// kExperts and kSinks say whether its layers may have experts, and heads with sinks. The biases of an expert
-// are among the weights, as "experts.3.gate_bias".
+// kExperts, kSinks and kLatents say whether its layers may have experts, heads with sinks, and latent
+// attention (weights of which have "attention.kv_a"). The biases of an expert are among the weights, as
+// "experts.3.gate_bias".
 template <class Weights>
 class [[gnu::visibility("hidden")]] LayerWeights {
  public:
@@ -69,7 +70,10 @@ class [[gnu::visibility("hidden")]] LayerWeights {
       unread_[py::cast<std::string>(name)] = py::reinterpret_borrow<py::object>(weight);
     refuse(experts, numbers);
     read(numbers);
-    read_attention(numbers.pre_norms, numbers.keys_as_values);
+    if (unread_.count("attention.kv_a"))
+      read_latent();
+    else
+      read_attention(numbers.pre_norms, numbers.keys_as_values);
     read_input();
     if (const py::object scale = find("scale")) layer_.output_scale = floats("scale", scale, 1);
     if (numbers.pre_norms && !numbers.parallel)
@@ -161,6 +165,49 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     layer_.k_norm = optional_floats("attention.k_norm", layer_.norms_whole_rows ? kv : layer_.head_dim);
   }
 
+  // Latent attention: head_dim is that of queries, until the row of a token takes its place.
+  void read_latent() {
+    if (!Weights::kLatents || layer_.norm.bias)
+      not_implemented(op_, "native layers do not support latent attention");
+    cpu::Latent& of = layer_.latent;
+    const py::object norm = require("attention.norm"), kv_norm = require("attention.kv_a_norm"),
+                     kv_a = require("attention.kv_a"), v_b = require("attention.v_b");
+    layer_.width = Weights::size("attention.norm", norm.ptr());
+    layer_.attention_norm = floats("attention.norm", norm, layer_.width);
+    of.kv_rank = Weights::size("attention.kv_a_norm", kv_norm.ptr());
+    of.kv_norm = floats("attention.kv_a_norm", kv_norm, of.kv_rank);
+    const int64_t row = Weights::rows("attention.kv_a", kv_a.ptr()), heads = layer_.heads;
+    of.rotated = row - of.kv_rank;
+    of.plain = layer_.head_dim - of.rotated;
+    of.value_dim = Weights::rows("attention.v_b", v_b.ptr()) / heads;
+    if (of.rotated < 1 || of.plain < 1 || of.rotated % 2)
+      op_.wrong_value("attention.kv_a", "has " + std::to_string(row) + " rows",
+                      "those of a latent of " + std::to_string(of.kv_rank) +
+                          ", and an even number of less than head_dim=" + std::to_string(layer_.head_dim));
+    of.kv_a = matrix("attention.kv_a", kv_a, row, layer_.width);
+    of.k_b = matrix("attention.k_b", heads * of.kv_rank, of.plain);
+    of.v_b = matrix("attention.v_b", v_b, heads * of.value_dim, of.kv_rank);
+    read_latent_queries();
+    layer_.output = matrix("attention.output", layer_.width, heads * of.value_dim);
+    layer_.head_dim = row;
+  }
+  void read_latent_queries() {
+    cpu::Latent& of = layer_.latent;
+    const int64_t queries = layer_.heads * layer_.head_dim;
+    const py::object q_a = find("attention.q_a");
+    if (!q_a) {
+      layer_.q = matrix("attention.q", queries, layer_.width);
+      return;
+    }
+    const int64_t rank = Weights::rows("attention.q_a", q_a.ptr());
+    of.q_a = matrix("attention.q_a", q_a, rank, layer_.width);
+    of.q_norm = floats("attention.q_a_norm", require("attention.q_a_norm"), rank);
+    layer_.q = matrix("attention.q_b", queries, rank);
+    // Threads share heads, and kernels of interleaved weights compute whole bands of rows.
+    if (layer_.q.interleaved && layer_.head_dim % 16)
+      not_implemented(op_, "heads of queries are no whole bands of rows");
+  }
+
   void read_input() {
     const py::object gate = find("input.gate");
     if (!gate) return;
@@ -194,6 +241,9 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     all.scale = n.expert_scale;
     all.groups = n.expert_groups;
     all.groups_used = n.expert_groups_used;
+    all.group_best = n.expert_group_best;
+    if (all.group_best < 1 || all.group_best > 2)
+      op_.wrong_value("expert_group_best", "has value " + std::to_string(all.group_best), "1 or 2");
     const int64_t kept = all.groups > 0 ? all.count / all.groups * all.groups_used : 0;
     if (all.groups < 1 || all.groups_used < 1 || all.groups_used > all.groups || all.count % all.groups ||
         kept < all.used)
@@ -346,7 +396,7 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
                        bool pre_norms, const std::string& qk_norm, float swiglu_alpha, float swiglu_limit,
                        const std::string& expert_scores, float expert_scale, const std::string& norm,
                        bool norm_bias, bool parallel, bool gated, bool late_qk_norm, int64_t expert_groups,
-                       int64_t expert_groups_used, bool keys_as_values) {
+                       int64_t expert_groups_used, int64_t expert_group_best, bool keys_as_values) {
              return new Layer(weights, experts,
                               {heads,
                                kv_heads,
@@ -378,6 +428,7 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
                                late_qk_norm,
                                expert_groups,
                                expert_groups_used,
+                               expert_group_best,
                                keys_as_values});
            }),
            py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
@@ -390,7 +441,7 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
            py::arg("swiglu_alpha") = 1.702f, py::arg("swiglu_limit") = 7.f, py::arg("expert_scores") = "",
            py::arg("expert_scale") = 1.f, py::arg("norm") = "", py::arg("norm_bias") = false,
            py::arg("parallel") = false, py::arg("gated") = true, py::arg("late_qk_norm") = false,
-           py::arg("expert_groups") = 1, py::arg("expert_groups_used") = 1,
+           py::arg("expert_groups") = 1, py::arg("expert_groups_used") = 1, py::arg("expert_group_best") = 2,
            py::arg("keys_as_values") = false);
 }
 

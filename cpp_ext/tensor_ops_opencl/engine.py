@@ -5,6 +5,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from airllm.backends import reasons
 from tensor_ops_opencl.devices import Device, driver
 from tensor_ops_opencl.kernel_text import text
@@ -37,6 +39,13 @@ def _log_of(message: str) -> str:
 
 
 _NOT_SET = object()
+
+
+def _differs(argument: Any, known: Any) -> bool:
+    """Whether a kernel must be told an argument. Of equal floats, one may be -0."""
+    if argument is known:
+        return False
+    return known is _NOT_SET or not isinstance(argument, np.integer) or argument != known
 
 
 class Program:
@@ -86,7 +95,7 @@ class Program:
             if isinstance(argument, str):
                 kernel.set_arg(i, memory[argument])
                 known[i] = _NOT_SET
-            elif argument is not known[i]:  # most numbers are those of the last launch
+            elif _differs(argument, known[i]):  # most numbers are those of the last launch
                 kernel.set_arg(i, argument)
                 known[i] = argument
         items = (launch.groups * launch.group,), (launch.group,)

@@ -83,6 +83,26 @@ def test_neon_kernels_on_an_emulated_arm(tmp_path):
     assert "neon: " in printed and "neon_dotprod" not in printed
     printed = passes(emulator, "-cpu", "cortex-a76", program, "neon_dotprod")
     assert "neon_dotprod: " in printed and "neon: " not in printed
+    # rows of any dtype are packed by the same code
+    printed = passes(emulator, "-cpu", "max", program, "neon_i8mm", "float32")
+    assert "neon_i8mm: " in printed and "neon_dotprod: " not in printed
+    done = subprocess.run([emulator, "-cpu", "cortex-a76", program, "neon_i8mm"], capture_output=True)
+    assert done.returncode == 0 and b"neon_i8mm" not in done.stdout  # it has no products of matrices
+    assert functions_with("smmla", program, "aarch64-linux-gnu-objdump") == {"cpu::neon_i8mm"}
+
+
+def functions_with(instruction, program, objdump):
+    """The namespaces of the functions that have an instruction."""
+    text = subprocess.run(
+        [objdump, "-d", "--no-show-raw-insn", "-C", program], capture_output=True, text=True
+    )
+    function, found = "", set()
+    for line in text.stdout.splitlines():
+        if line.endswith(">:"):
+            function = line
+        elif f"\t{instruction}\t" in line:
+            found |= set(re.findall(r"cpu::\w+", function)[:1] or [function])
+    return found
 
 
 def test_other_architectures_by_plain_vectors(tmp_path):

@@ -103,6 +103,45 @@ void check_linear(const cpu::Kernels& kernels, cpu::Format format, int64_t m, in
           out, exact, std::max(Type<T>::tolerance, with_rounding_error ? 1e-4 : 0.));
 }
 
+// Blocks times many rows of x.
+Block<float> multiply_many(const cpu::Kernels& kernels, cpu::Format format, const Block<float>& x,
+                           const Block<uint8_t>& weight, int64_t n, int64_t k, bool interleaved) {
+  const int64_t m = x.n / k;
+  Block<float> out(m * n);
+  if (cpu::kBlocks[format].values == 32) {
+    multiply_stored(kernels, format, out, x, weight, {m, n, k, 0, n, interleaved});
+    return out;
+  }
+  const cpu::ProductKernels& products = kernels.stored.products(interleaved);
+  const int64_t packed = products.packed_bytes(format, k);
+  const AlignedBytes rows(m * packed);
+  pack_rows(kernels, interleaved, format, rows.data, x, k, false);
+  char* const to = reinterpret_cast<char*>(out.data.get());
+  const char* const bytes = reinterpret_cast<const char*>(weight.data.get());
+  products.linear(
+      {format, cpu::kFloat32, to, m, n, k, 0, n, bytes, rows.data, packed, nullptr, false, interleaved});
+  return out;
+}
+
+// Two sets that differ only in how they multiply integers.
+void check_same_bits(const cpu::Kernels& kernels, const cpu::Kernels& others) {
+  constexpr int64_t n = 48, k = 768;
+  for (int i = cpu::kBF16 + 1; i < cpu::kFormats; ++i)
+    for (const int64_t m : {5, 16, 101})
+      for (const bool interleaved : {false, true}) {
+        const auto format = static_cast<cpu::Format>(i);
+        if (interleaved && !cpu::can_interleave(format, n, k)) continue;
+        const Block<float> x = sample<float>(m * k);
+        const Block<uint8_t> plain = stored(format, n, k);
+        const Block<uint8_t> copy = interleaved ? interleaved_copy(format, plain, n, k) : Block<uint8_t>(0);
+        const Block<uint8_t>& weight = interleaved ? copy : plain;
+        const Block<float> one = multiply_many(kernels, format, x, weight, n, k, interleaved),
+                           other = multiply_many(others, format, x, weight, n, k, interleaved);
+        expect(std::memcmp(one.data.get(), other.data.get(), sizeof(float) * m * n) == 0,
+               "two sets agree to the bit");
+      }
+}
+
 // The same bytes by the two ways that there are to unpack them.
 void check_dequantize(const cpu::Kernels& kernels, cpu::Format format) {
   const Block<uint8_t> weight = stored(format, 3, 256);

@@ -1,7 +1,7 @@
 // Runs every CPU kernel of every instruction set that this CPU has, without Python, against definitions
 // in double precision. Every array is its own heap block of its exact size, so that AddressSanitizer sees
-// one element too far; without it, guard elements after the results do. Prints what ran; exits 1 on a
-// wrong value.
+// one element too far; without it, guard elements after the results do. Arguments name the sets that are
+// run, and "float32" if that dtype is enough. Prints what ran; exits 1 on a wrong value.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -599,15 +599,20 @@ void check_balance() {
 
 // Of all instruction sets that run here, or of those that are named.
 int main(int count, char** names) {
+  const auto named = [&](const char* name) {
+    return std::find(names + 1, names + count, std::string(name)) != names + count;
+  };
   for (const cpu::Kernels* kernels : cpu::supported_sets()) {
-    if (count > 1 && std::find(names + 1, names + count, std::string(kernels->isa)) == names + count)
-      continue;
+    if (count > 1 && !named(kernels->isa)) continue;
     const int before = checks;
     check_all<float>(*kernels);
-    check_all<Float16>(*kernels);
-    check_all<BFloat16>(*kernels);
+    if (!named("float32")) {
+      check_all<Float16>(*kernels);
+      check_all<BFloat16>(*kernels);
+    }
     if (is_new("attention to blocks", cpu::kFloat32, kernels->attention.few_rows[cpu::kQ8_0]))
       check_attentions_to_blocks(*kernels);
+    if (std::strcmp(kernels->isa, "neon_i8mm") == 0) check_same_bits(*kernels, *cpu::supported_sets()[1]);
     std::printf("%s: %d checks\n", kernels->isa, checks - before);
   }
   check_threads();

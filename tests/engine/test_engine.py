@@ -52,7 +52,7 @@ NOT_NATIVE = {
     "experts_by_columns", "chunked", "qk_norm=rotated", "query_temperature.nope_only",
     "query_temperature.offset", "scales_input",
 }  # fmt: skip
-WIDE_HEADS = ("llama_linear", "qwen3", "smollm2")  # heads of whole blocks of 32
+WIDE_HEADS = ("llama_linear", "qwen3", "smollm2", "deepseek_v3")  # heads of whole blocks of 32
 TEXTS = tiny_models.texts()
 
 Path_of = Callable[[str, str], Path]

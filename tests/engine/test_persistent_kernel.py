@@ -81,7 +81,7 @@ def test_stored_weights_in_one_call_and_op_by_op(name, tmp_path):
     def far(logits):
         return np.linalg.norm(logits - exact) / np.linalg.norm(exact)
 
-    most = {"mixtral": 0.06, "minimax_m2": 0.1}.get(name, 0.05)
+    most = {"mixtral": 0.06, "minimax_m2": 0.1, "deepseek_v3": 0.1, "mistral_small4": 0.1}.get(name, 0.05)
     with kernel_of(path, "cpp") as kernel:
         assert far(take_steps(kernel)) < 1.02 * far(compose(path)) < most
 
@@ -360,6 +360,7 @@ SHARED = {  # models for so many processes; with four, and phi3 with two, severa
         "hunyuan_moe",
         "llama4",
         "gemma4",
+        "deepseek_v3",
     ),
     4: ("llama3",),
 }

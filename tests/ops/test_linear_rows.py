@@ -39,8 +39,14 @@ def test_many_rows(name, target, reached):
     """Many rows of floats are float32 products of our own kernels; float32 itself is NumPy's BLAS."""
     x, weight = product(name, 512)
     whole = reached.linear(x, weight)
-    for rows in (*range(reached.rows_as_stored[name in FORMATS] + 1, 20), 33, 48, 63):
-        np.testing.assert_array_equal(reached.linear(x[:rows], weight), whole[:rows], f"{rows} rows")
+    bias = np.arange(N, dtype=np.float32)
+    for rows in (1, 2, 3, 7, 8, 9, 16, 17, 33, 48, 63):
+        found = reached.linear_of_many_rows(x[:rows], weight)
+        np.testing.assert_array_equal(found, whole[:rows], f"{rows} rows")
+        if rows > reached.rows_as_stored[name in FORMATS]:
+            np.testing.assert_array_equal(reached.linear(x[:rows], weight), found, f"{rows} rows")
+    with_bias = reached.linear_of_many_rows(x[:3], weight, bias)
+    np.testing.assert_array_equal(with_bias, reached.linear(x, weight, bias)[:3])
 
 
 @having

@@ -85,7 +85,16 @@ def weight(name: str, shape: tuple[int, ...], less_one: bool) -> np.ndarray:
         return (bits // 4).astype(np.float32) / 128 + (0 if less_one else 1)
     if name.endswith("bias"):
         return bits.astype(np.float32) / 128
-    strong = ("q_proj", "k_proj", "qkv_proj", "mlp.gate.weight", "router.proj", "embed")
+    strong = (
+        "q_proj",
+        "k_proj",
+        "q_b_proj",
+        "kv_b_proj",
+        "qkv_proj",
+        "mlp.gate.weight",
+        "router.proj",
+        "embed",
+    )
     gain = 2 if any(part in name for part in strong) else 1
     scale = 2.0 ** round(np.log2(gain * np.sqrt(3 / shape[-1])))
     return bits.astype(np.float32) / 128 * np.float32(scale)

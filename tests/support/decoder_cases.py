@@ -14,7 +14,7 @@ import stored
 from targets import targets
 
 from airllm import tensor_ops
-from airllm.architectures.model_config import LayerSizes, ModelConfig, QueryTemperature, Rope
+from airllm.architectures.model_config import Latent, LayerSizes, ModelConfig, QueryTemperature, Rope
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.decoder import Angles, Rows, decoder_layer, normalize
 from airllm.engine.native_decode import FusedLayers, FusedStep
@@ -31,6 +31,13 @@ having = pytest.mark.parametrize(
 # The stored formats of weights that such layers have.
 FORMATS_READ = next((stored.read_by(t.module) for t in targets() if hasattr(t.module, "decoder_layers")), [])
 
+LATENT = {
+    "kv_heads": 1,
+    "head_dim": 48,
+    "rope": Rope(10000.0, 16, interleaved=True),
+    "kv_rank": 32,
+    "value_dim": 24,
+}
 MODELS = {
     "llama": {},
     "neighbours": {"rope": Rope(10000.0, 32, interleaved=True)},
@@ -108,6 +115,16 @@ MODELS = {
     },
     "sinks under a window": {"sinks": True, "windows": (7, None)},
     "small odd heads": {"heads": 5, "kv_heads": 5, "head_dim": 6, "rope": Rope(10000.0, 6)},
+    "latent attention": LATENT,
+    "latent attention, its queries of latents too": {
+        **LATENT,
+        "heads": 5,
+        "q_rank": 24,
+        "value_dim": 40,
+        "rope": Rope(10000.0, 16),
+        "query_temperature": QueryTemperature(0.5, 16),
+        "residual_scale": 0.25,
+    },
 }
 # Lengths before, and new tokens, of each sequence.
 BATCHES = {
@@ -145,17 +162,9 @@ def matrix(rng, shape, name):
 
 
 def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
-    rng = np.random.default_rng(index)
-    a = c.layer(index).attention
-    q, k, v, f = a.widths["q"], a.widths["k"], a.widths["v"], c.sizes_of(index).feed_forward
-    shapes = {
-        "attention.q": (q, c.width), "attention.k": (k, c.width), "attention.v": (v, c.width),
-        "attention.output": (c.width, a.out),
-    }  # fmt: skip
-    if a.source != index:
-        del shapes["attention.k"], shapes["attention.v"]
-    elif a.keys_as_values:
-        del shapes["attention.v"]
+    rng, f = np.random.default_rng(index), c.sizes_of(index).feed_forward
+    a = c.layer(index).mixer
+    shapes = latent_shapes(c, a) if isinstance(a, Latent) else attention_shapes(c, index)
     if not c.is_moe(index) or c.dense_and_experts:
         parts = {"gate": (f, c.width), "up": (f, c.width), "down": (c.width, f)}
         shapes |= {
@@ -169,7 +178,9 @@ def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
     if c.mlp_bias:
         vectors |= {f"{n}_bias": s[0] for n, s in shapes.items() if n.startswith("feed_forward.")}
     if c.qkv_bias:
-        vectors |= {"attention.q_bias": q, "attention.k_bias": k, "attention.v_bias": v}
+        vectors |= {f"attention.{name}_bias": a.widths[name] for name in "qkv"}
+    if isinstance(a, Latent):
+        vectors |= {"attention.kv_a_norm": a.kv_rank, "attention.q_a_norm": a.q_rank}
     if c.value_norm and a.source == index:
         vectors |= {"attention.v_norm": a.value_dim}
     if c.layer_scale:
@@ -187,11 +198,13 @@ def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
         vectors |= {"attention.output_bias": c.width}
     if c.qk_norm:
         row = c.qk_norm == "row"
-        sizes = {"q": q if row else a.key_dim, "k": k if row else a.key_dim}
+        sizes = {name: a.widths[name] if row else a.key_dim for name in "qk"}
         vectors |= {f"attention.{name}_norm": size for name, size in sizes.items()}
     if c.post_norms:
         vectors |= {"attention.post_norm": normed, "feed_forward.post_norm": normed}
-    weights |= {n: rng.uniform(0.5, 1.5, size).astype(np.float32) for n, size in vectors.items()}
+    weights |= {n: rng.uniform(0.5, 1.5, size).astype(np.float32) for n, size in vectors.items() if size}
+    if isinstance(a, Latent):
+        weights |= {name: by_head(weights[name], a.heads) for name in ("attention.k_b", "attention.v_b")}
     if not c.is_moe(index):
         return Layer(c, index, weights)
     weights["experts.router"] = matrix(rng, (c.experts, c.width), "f32")
@@ -204,6 +217,38 @@ def layer_of(c: ModelConfig, index: int, formats=("f32",)) -> Layer:
         shared |= {"router": (1, c.width)} if c.shared_gate else {}
         weights |= {f"shared_expert.{n}": matrix(rng, shape, formats[0]) for n, shape in shared.items()}
     return Layer(c, index, weights, experts_of(c, index, formats))
+
+
+def attention_shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, int]]:
+    a = c.layer(index).attention
+    shapes = {f"attention.{name}": (a.widths[name], c.width) for name in "qkv"}
+    shapes["attention.output"] = (c.width, a.out)
+    if a.source != index:
+        del shapes["attention.k"], shapes["attention.v"]
+    elif a.keys_as_values:
+        del shapes["attention.v"]
+    return shapes
+
+
+def latent_shapes(c: ModelConfig, a: Latent) -> dict[str, tuple[int, int]]:
+    """`k_b` and `v_b` are those of all heads."""
+    queries = a.heads * a.query_dim
+    of_queries = (
+        {"q_a": (a.q_rank, c.width), "q_b": (queries, a.q_rank)} if a.q_rank else {"q": (queries, c.width)}
+    )
+    shapes = of_queries | {
+        "kv_a": (a.row, c.width),
+        "k_b": (a.heads * a.kv_rank, a.plain_dim),
+        "v_b": (a.heads * a.value_dim, a.kv_rank),
+        "output": (c.width, a.heads * a.value_dim),
+    }
+    return {f"attention.{name}": shape for name, shape in shapes.items()}
+
+
+def by_head(weight: Any, heads: int) -> Any:
+    if isinstance(weight, Quantized):
+        return Quantized(by_head(weight.data, heads), weight.format)
+    return weight.reshape(heads, -1, weight.shape[-1])
 
 
 def experts_of(c: ModelConfig, index: int, formats=("f32",)) -> Experts:
@@ -287,8 +332,11 @@ def agree_in_caches(actual, expected, within):
 
 
 def with_exact_projections(layer):
-    """Of the products with stored weights those that give q, k and v are exact to 15 bits, not to 8."""
-    projections = {name: layer.get(f"attention.{name}") for name in "qkv"}
+    """Of the products with stored weights those that give q, k and v are exact to 15 bits, not to 8; so are
+    those of latents.
+    """
+    names = (*"qkv", "q_a", "q_b", "kv_a", "k_b", "v_b")
+    projections = {name: layer.get(f"attention.{name}") for name in names}
     floats = {
         f"attention.{name}": weight.dequantize().astype(np.float32)
         for name, weight in projections.items()

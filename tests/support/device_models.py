@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from airllm.backends import registry
 from airllm.backends.device.counters import Counts
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support.environment import REQUIRED
+from tests.support.tiny_models import SHORT, texts
 
 PLACES = ("opencl", "webgpu")  # backends with a `Place`
 BACKENDS = (*PLACES, "mlx")  # those that keep models on their device
@@ -53,3 +55,20 @@ def agree(found: np.ndarray, wanted: np.ndarray, within: float = 2e-4) -> None:
     """Assert that logits are those wanted, within a part of their range."""
     assert found.shape == wanted.shape and found.dtype == np.float32
     assert np.abs(found - wanted).max() <= within * np.ptp(wanted)
+
+
+def agree_with_all(engine: LayerWiseInferenceEngine, wanted: Sequence[np.ndarray]) -> None:
+    """Assert that the logits of `tiny_models.texts()` are those wanted: at prefill, token by token, after
+    going back, and as those of a batch.
+    """
+    given = texts()
+    cache = engine.new_cache()
+    agree(engine.forward(given[1], cache, all_positions=True), wanted[1])
+    cache.truncate(SHORT - 9)
+    steps = [engine.forward([token], cache) for token in given[1][SHORT - 9 :]]
+    agree(np.stack(steps), wanted[1][SHORT - 9 :])
+    caches = [engine.new_cache() for _ in given]
+    engine.forward([text[:-2] for text in given], caches)
+    found = engine.forward([text[-2:] for text in given], caches, all_positions=True)
+    for text, logits in zip(wanted, found, strict=True):
+        agree(logits, text[-2:])

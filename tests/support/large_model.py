@@ -71,8 +71,10 @@ def write_parts(folder: Path) -> Path:
     return folder
 
 
-def write_gguf(path: Path, format: str = "q8_0", **split: Any) -> Path:
-    """Output and embedding in one: 140 MB in q8_0. `split`: those options of GGUFWriter."""
+def write_gguf(path: Path, format: str = "q8_0", experts: int = 0, **split: Any) -> Path:
+    """Output and embedding in one: 140 MB in q8_0. `experts`: so many divide the feed-forward, and a token
+    uses two. `split`: those options of GGUFWriter.
+    """
     writer = gguf.GGUFWriter(path, "llama", **split)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(WIDTH)
@@ -82,12 +84,17 @@ def write_gguf(path: Path, format: str = "q8_0", **split: Any) -> Path:
     writer.add_head_count_kv(KV_HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(VOCABULARY)
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(2)
+        writer.add_expert_feed_forward_length(WIDE // experts)
     stored = {}
 
-    def add(name: str, shape: tuple[int, int]) -> None:
-        if shape not in stored:
-            stored[shape] = tensor_ops.quantize(_tile(*shape), format).data
-        writer.add_tensor(name, stored[shape], raw_dtype=gguf.GGMLQuantizationType[format.upper()])
+    def add(name: str, shape: tuple[int, int], parts: int = 0) -> None:
+        if (shape, parts) not in stored:
+            blocks = tensor_ops.quantize(_tile(*shape), format).data
+            stored[shape, parts] = np.stack([blocks] * parts) if parts else blocks
+        writer.add_tensor(name, stored[shape, parts], raw_dtype=gguf.GGMLQuantizationType[format.upper()])
 
     add("token_embd.weight", (VOCABULARY, WIDTH))
     writer.add_tensor("output_norm.weight", np.ones(WIDTH, np.float32))
@@ -96,7 +103,13 @@ def write_gguf(path: Path, format: str = "q8_0", **split: Any) -> Path:
         for name, shape in attention.items():
             add(f"blk.{i}.{name}.weight", shape)
         for name, shape in _MLP.items():
-            add(f"blk.{i}.ffn_{name}.weight", shape)
+            if experts:
+                part = tuple(n // experts if n == WIDE else n for n in shape)
+                add(f"blk.{i}.ffn_{name}_exps.weight", part, experts)
+            else:
+                add(f"blk.{i}.ffn_{name}.weight", shape)
+        if experts:
+            writer.add_tensor(f"blk.{i}.ffn_gate_inp.weight", _tile(64, WIDTH)[:experts].astype(np.float32))
         for name in ("attn_norm", "ffn_norm"):
             writer.add_tensor(f"blk.{i}.{name}.weight", np.ones(WIDTH, np.float32))
     writer.write_header_to_file()

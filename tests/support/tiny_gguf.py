@@ -28,19 +28,22 @@ _BLOCKS = (Kind.Q8_0, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1)
 _K_BLOCKS = ("q4_k", "q6_k", "q5_k", "iq4_nl", "q3_k", "q2_k")
 
 
-def write_gguf(name: str, path: Path, stored: str = "float", decoded: bool = False, **split: Any) -> Path:
+def write_gguf(
+    name: str, path: Path, stored: str = "float", decoded: bool = False, joined: bool = False, **split: Any
+) -> Path:
     """A folder as a GGUF file. Matrices are in float32; if `stored` is "blocks" they are in several block
-    formats; if it is "mxfp4" all experts are. `decoded`: the values of those blocks, in float32. `split`:
-    options of GGUFWriter that split it into parts, which have names of their own.
+    formats; if it is "mxfp4" all experts are. `decoded`: the values of those blocks, in float32. `joined`:
+    as older converters wrote latent attention. `split`: options of GGUFWriter that split it into parts, which
+    have names of their own.
     """
     if name == K_MODEL:
         return write_k_model(path)
     config, tensors = read_folder(name)
-    architecture = _ARCHITECTURES[config["model_type"]]
+    architecture = architecture_of(config)
     writer = gguf.GGUFWriter(path, architecture, **split)
-    _write_config(writer, _text_part(config))
+    _write_config(writer, _text_part(config), joined)
     _write_vocabulary(writer)
-    for each, values in _converted(config, tensors):
+    for each, values in _converted(config, tensors, joined):
         kind = _KINDS[stored](each, values.shape)
         _add_tensor(writer, each, gguf.quants.quantize(values, kind), kind, decoded)
     return _written(writer, path)
@@ -70,12 +73,12 @@ _KINDS = {"float": lambda *_: Kind.F32, "blocks": block_kind, "mxfp4": _kind_of_
 
 def architecture_of(config: dict[str, Any]) -> str:
     """general.architecture of the folder's GGUF file."""
-    return _ARCHITECTURES[config["model_type"]]
+    return _ARCHITECTURES[_text_part(config)["model_type"]]
 
 
 def gguf_name(config: dict[str, Any], name: str) -> str:
     """How a GGUF file calls a tensor of a folder: an expert has the name of its stack."""
-    architecture = _ARCHITECTURES[config["model_type"]]
+    architecture = architecture_of(config)
     kind = next(kind for kind, text in gguf.MODEL_ARCH_NAMES.items() if text == architecture)
     names = gguf.get_tensor_name_map(kind, _text_part(config)["num_hidden_layers"])
     plain = _EXPERT.sub(r"\1.\3", name.replace("language_model.", ""))
@@ -98,7 +101,8 @@ _ARCHITECTURES = {
     "minimax_m2": "minimax-m2", "glm4_moe": "glm4moe", "gemma4_text": "gemma4",
     "cohere2": "cohere2", "starcoder2": "starcoder2", "hunyuan_v1_dense": "hunyuan-dense",
     "hunyuan_v1_moe": "hunyuan-moe", "ernie4_5": "ernie4_5", "ernie4_5_moe": "ernie4_5-moe",
-    "llama4_text": "llama4",
+    "llama4_text": "llama4", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
+    "glm4_moe_lite": "deepseek2", "mistral4": "mistral4",
 }  # fmt: skip
 _NEIGHBOURS = ("llama", "granite", "smollm3", "mistral3")  # whose rope turns neighbouring values of a head
 _SCALES = {
@@ -110,7 +114,9 @@ _IMAGES = ("visual.", "model.visual.", "vision_tower.", "multi_modal_projector."
 
 
 def _text_part(config: dict[str, Any]) -> dict[str, Any]:
-    return {**config, **config.get("text_config", {}), "model_type": config["model_type"]}
+    text = config.get("text_config", {})
+    kind = text["model_type"] if text.get("model_type") == "mistral4" else config["model_type"]
+    return {**config, **text, "model_type": kind}
 
 
 def is_text(name: str) -> bool:
@@ -119,9 +125,12 @@ def is_text(name: str) -> bool:
 
 
 def apart(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Tensors of a folder; of the experts of GPT-OSS and Llama 4 gate, up and down (experts, rows, columns),
-    as views of what is stored, which has outputs as columns, in GPT-OSS those of gate and up by turns.
+    """Tensors of a folder; of latent attention keys and values apart; of the experts of GPT-OSS and Llama 4
+    gate, up and down (experts, rows, columns), as views of what is stored, which has outputs as columns, in
+    GPT-OSS those of gate and up by turns.
     """
+    if "kv_lora_rank" in _text_part(config):
+        return _latent_apart(_text_part(config), tensors)
     if config["model_type"] not in ("gpt_oss", "llama4_text"):
         return tensors
     found: dict[str, np.ndarray] = {}
@@ -140,9 +149,27 @@ def apart(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, n
     return found
 
 
-def _converted(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+def _latent_apart(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """With what makes keys (heads, rank, values) and values (heads, values, rank) of latents as two tensors,
+    views of the one that is stored.
+    """
+    found: dict[str, np.ndarray] = {}
+    for name, values in tensors.items():
+        if not name.endswith("kv_b_proj.weight"):
+            found[name] = values
+            continue
+        by_head = values.reshape(config["num_attention_heads"], -1, config["kv_lora_rank"])
+        plain = config["qk_nope_head_dim"]
+        found[name.replace("kv_b", "k_b")] = by_head[:, :plain].swapaxes(1, 2)
+        found[name.replace("kv_b", "v_b")] = by_head[:, plain:]
+    return found
+
+
+def _converted(
+    config: dict[str, Any], tensors: dict[str, np.ndarray], joined: bool = False
+) -> Iterator[tuple[str, np.ndarray]]:
     config = _text_part(config)
-    for name, values in _stacked(apart(config, tensors)).items():
+    for name, values in _stacked(tensors if joined else apart(config, tensors)).items():
         if is_text(name):
             yield gguf_name(config, name), in_llama_cpp(config, name, values)
     rope = config["rope_parameters"]
@@ -171,7 +198,7 @@ def _stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def in_llama_cpp(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
     """A tensor as llama.cpp's converter writes it."""
-    architecture = _ARCHITECTURES[config["model_type"]]
+    architecture = architecture_of(config)
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     which = name.split(".")[-2]
     if architecture in _NEIGHBOURS and which in heads:
@@ -193,7 +220,7 @@ def _llama3_factors(config: dict[str, Any]) -> np.ndarray:
     return np.where(turns > high, 1, np.where(turns < low, rope["factor"], between)).astype(np.float32)
 
 
-def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool = False) -> None:
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     kind = config["model_type"]
@@ -203,6 +230,8 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_head_count(heads)
     if kind == "gemma4_text":
         head_dim = _write_gemma4(writer, config)
+    elif "kv_lora_rank" in config:
+        head_dim = _write_latent(writer, config, joined)
     else:
         writer.add_feed_forward_length(config.get("intermediate_size_mlp", config["intermediate_size"]))
         writer.add_head_count_kv(config["num_key_value_heads"])
@@ -212,7 +241,7 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     else:
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(VOCABULARY)
-    if "head_dim" in config:
+    if "head_dim" in config and "kv_lora_rank" not in config:
         writer.add_key_length(head_dim)
         writer.add_value_length(head_dim)
     if kind != "mixtral" and config.get("sliding_window"):
@@ -233,15 +262,19 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     _write_experts(writer, config)
-    if kind in ("glm4_moe", "minimax_m2"):
+    if kind in ("glm4_moe", "minimax_m2", "deepseek_v3", "glm4_moe_lite"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
-    if kind == "glm4_moe":
+    if kind in ("deepseek_v2", "mistral4"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
+    if kind == "glm4_moe" or "kv_lora_rank" in config:
         writer.add_expert_shared_count(config["n_shared_experts"])
         writer.add_leading_dense_block_count(config["first_k_dense_replace"])
         writer.add_expert_weights_scale(config["routed_scaling_factor"])
-        writer.add_expert_weights_norm(config["norm_topk_prob"])
-        writer.add_expert_group_count(config["n_group"])
-        writer.add_expert_group_used_count(config["topk_group"])
+        if config["norm_topk_prob"] or kind == "glm4_moe":
+            writer.add_expert_weights_norm(config["norm_topk_prob"])
+        if config["n_group"]:
+            writer.add_expert_group_count(config["n_group"])
+            writer.add_expert_group_used_count(config["topk_group"])
     if kind in ("gpt_oss", "minimax_m2", "hunyuan_v1_moe", "llama4_text"):
         writer.add_expert_feed_forward_length(config["intermediate_size"])
     if kind == "hunyuan_v1_moe":
@@ -300,6 +333,23 @@ def _write_gemma4(writer: gguf.GGUFWriter, config: dict[str, Any]) -> int:
     return _full_head_dim(config)
 
 
+def _write_latent(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool) -> int:
+    """The sizes of latent attention. Returns how many values of a head rotate."""
+    rank, rotated = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    key, value = config["qk_nope_head_dim"] + rotated, config["v_head_dim"]
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count_kv(config["num_attention_heads"] if joined else 1)
+    writer.add_kv_lora_rank(rank)
+    if config["q_lora_rank"]:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_key_length(key if joined else rank + rotated)
+    writer.add_value_length(value if joined else rank)
+    if not joined:
+        writer.add_key_length_mla(key)
+        writer.add_value_length_mla(value)
+    return rotated
+
+
 def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_dim: int) -> None:
     rope = config["rope_parameters"]
     if near := rope.get("sliding_attention"):
@@ -311,19 +361,25 @@ def _write_rope(writer: gguf.GGUFWriter, config: dict[str, Any], head_dim: int) 
         writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
         writer.add_rope_scaling_factor(1)
     writer.add_rope_freq_base(theta)
-    part = 1.0 if kind == "proportional" else rope.get("partial_rotary_factor", 1.0)
+    whole = kind == "proportional" or "kv_lora_rank" in config
+    part = 1.0 if whole else rope.get("partial_rotary_factor", 1.0)
     writer.add_rope_dimension_count(int(head_dim * part))
     if kind in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(kind))
         writer.add_rope_scaling_factor(rope["factor"])
     if sections := rope.get("mrope_section"):
         writer.add_rope_dimension_sections([*sections, 0])
-    if "llama_4_scaling_beta" in rope:
+    if "llama_4_scaling_beta" in rope and "kv_lora_rank" not in config:
         for write, key in ((writer.add_rope_scaling_yarn_beta_fast, "beta_fast"),
                            (writer.add_rope_scaling_yarn_beta_slow, "beta_slow"),
                            (writer.add_rope_scaling_yarn_log_mul, "mscale_all_dim"),
                            (writer.add_attn_temperature_scale, "llama_4_scaling_beta")):  # fmt: skip
             write(rope[key])
+    if "kv_lora_rank" in config and "mscale_all_dim" in rope:
+        writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+    if "kv_lora_rank" in config and "llama_4_scaling_beta" in rope:
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+        writer.add_attn_temperature_length(rope["original_max_position_embeddings"])
     if config["model_type"] == "phi3" or kind == "yarn":
         before = rope.get("original_max_position_embeddings", config.get("original_max_position_embeddings"))
         writer.add_rope_scaling_orig_ctx_len(before)

@@ -11,6 +11,7 @@ from airllm.text.chat_template import ChatTemplate
 from airllm.text.grammar import Grammars
 from airllm.text.tokenizer import folder_tokenizer
 from airllm.text.tools.xml_formats import (
+    GLM47_XML,
     GLM_XML,
     MINIMAX_XML,
     QWEN_XML,
@@ -23,7 +24,7 @@ from tests.support import speaking_model
 from tests.support.random_texts import allowed, generate
 from tests.text.test_answers import QUESTION, TURNS, cuts, read_in_pieces
 
-FORMATS = (QWEN_XML, GLM_XML, MINIMAX_XML)
+FORMATS = (QWEN_XML, GLM_XML, GLM47_XML, MINIMAX_XML)
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -47,6 +48,9 @@ WRITTEN = {
     GLM_XML: "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>New\nYork <b></arg_value>\n"
     "<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n<arg_key>parts</arg_key>\n"
     "<arg_value>[\"a\", \"}\"]</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>",
+    GLM47_XML: "<tool_call>weather<arg_key>city</arg_key><arg_value>New\nYork <b></arg_value>"
+    "<arg_key>days</arg_key><arg_value>3</arg_value><arg_key>parts</arg_key>"
+    "<arg_value>[\"a\", \"}\"]</arg_value></tool_call><tool_call>now</tool_call>",
     MINIMAX_XML: '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">New\nYork <b>'
     '</parameter>\n<parameter name="days">3</parameter>\n<parameter name="parts">["a", "}"]</parameter>\n'
     '</invoke>\n<invoke name="now">\n</invoke>\n</minimax:tool_call>',

@@ -5,7 +5,7 @@ other is read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,24 @@ from airllm.backends.devices import host_memory
 from airllm.formats import Quantized
 
 Group: TypeAlias = Sequence[Any]  # matrices of one format and row length, which lie one after the other
+
+
+class Joined(NamedTuple):
+    """Weights of one format that lie one after the other and are read as one array. `shape` is that of the
+    stored data: of blocks, the last axis has bytes.
+    """
+
+    parts: Sequence[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(each.nbytes for each in self.parts)
+
+    def join(self) -> Any:
+        """The one array, in new memory."""
+        data = np.concatenate([_data(each) for each in self.parts]).reshape(self.shape)
+        return Quantized(data, self.parts[0].format) if isinstance(self.parts[0], Quantized) else data
 
 
 class Bus(Protocol):
@@ -143,8 +161,12 @@ def group_bytes(layers: Sequence[Sequence[Group]]) -> list[int]:
 
 
 def _bytes_of(group: Group) -> list[np.ndarray]:
-    data = (each.data if isinstance(each, Quantized) else each for each in group)
-    return [np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in data]
+    parts = (part for each in group for part in (each.parts if isinstance(each, Joined) else (each,)))
+    return [np.ascontiguousarray(_data(part)).reshape(-1).view(np.uint8) for part in parts]
+
+
+def _data(stored: Any) -> np.ndarray:
+    return stored.data if isinstance(stored, Quantized) else np.asarray(stored)
 
 
 class _Uncounted:
@@ -155,15 +177,16 @@ class _Uncounted:
 
 def _views(ops: DeviceOps, memory: Memory, group: Group) -> list[Any]:
     """The matrices of a group that begin a place's memory."""
-    data = [each.data if isinstance(each, Quantized) else each for each in group]
+    kinds = [each.parts[0] if isinstance(each, Joined) else each for each in group]
+    shapes = [each.shape if isinstance(each, Joined) else _data(each).shape for each in group]
     own = Memory(memory.buffer, memory.nbytes, _Uncounted())
-    own.stack = tuple(map(len, data)) if len(data) > 1 else ()
+    own.stack = tuple(shape[0] for shape in shapes) if len(shapes) > 1 else ()
     views, at = [], 0
-    for each, stored in zip(data, group, strict=True):
-        view: Any = Tensor(ops, own, each.dtype, each.shape, offset=at)
-        views.append(Quantized(view, stored.format) if isinstance(stored, Quantized) else view)
+    for each, kind, shape in zip(group, kinds, shapes, strict=True):
+        view: Any = Tensor(ops, own, _data(kind).dtype, shape, offset=at)
+        views.append(Quantized(view, kind.format) if isinstance(kind, Quantized) else view)
         at += each.nbytes
     return views
 
 
-__all__ = ["Group", "Staging", "group_bytes", "why_not_streamed"]
+__all__ = ["Group", "Joined", "Staging", "group_bytes", "why_not_streamed"]

@@ -14,6 +14,7 @@ from airllm.architectures.tensor_names import NamedTensors, layer_names
 from airllm.memory.layers import split_stored
 
 _VECTORS = ("norm", "bias", "sinks")
+_OF_LATENTS = (".kv_b", ".k_b", ".v_b")  # which multiply queries, not the input that an adapter has in mind
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ def matrices(tensors: NamedTensors) -> Iterator[str]:
     """Our names of all matrices: those of the layers, and the output."""
     for layer in range(tensors.config.layers):
         for name in layer_names(tensors.config, layer):
-            if not name.endswith(_VECTORS) and not name.endswith(".router"):
+            if not name.endswith((*_VECTORS, *_OF_LATENTS)) and not name.endswith(".router"):
                 yield name
     yield "output"
 
@@ -60,7 +61,8 @@ def decoder_parts(c: ModelConfig, of: Target, b: np.ndarray) -> Iterator[tuple[s
 
 def is_neighbours(c: ModelConfig) -> bool:
     """Whether GGUF files have the values of a rotated pair in adjacent rows, where folders have halves."""
-    return architecture_named(c.architecture).rotary.neighbours
+    rotary = architecture_named(c.architecture).rotary
+    return rotary.neighbours and not rotary.neighbours_in_folders
 
 
 def to_neighbours(b: np.ndarray, heads: int) -> np.ndarray:

@@ -117,7 +117,9 @@ class Shard:
         if name == "output":
             mine = _rows(heads, sizes.value_dim)
             return columns(f"attention.{name}", stored, mine.start, mine.stop)
-        if name in ("q", "q_bias"):
+        if name in ("k_b", "v_b"):
+            return stored[heads.start : heads.stop]
+        if name in ("q", "q_bias", "q_b"):
             return stored[_rows(heads, sizes.head_dim)]
         if name in ("k", "k_bias"):
             return stored[_rows(kv_heads, sizes.head_dim)]

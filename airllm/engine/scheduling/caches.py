@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from airllm.engine.model import Model
 from airllm.engine.scheduling.memory import CacheMemory
-from airllm.engine.scheduling.pace import STEP
 from airllm.engine.scheduling.prefixes import BLOCK, Entry, Key, Match
 from airllm.engine.scheduling.requests import Limits
 from airllm.engine.scheduling.sequence import ONE, Sequence
 from airllm.memory.kv_cache import Cache
+
+_WORTH = 32  # tokens of another sequence's prompt that are worth waiting for
 
 
 class Caches:
@@ -41,7 +42,7 @@ class Caches:
     def will_share(self, sequence: Sequence, other: Sequence, match: Match | None) -> bool:
         """Whether `other`, once computed, has more of this sequence's prefix than what matches now."""
         shared = match.length if match else 0
-        least = min(shared + STEP, self._sharable(sequence))
+        least = min(shared + _WORTH, self._sharable(sequence))
         if least < shared + BLOCK or sequence.prompt_logprobs is not None:
             return False
         same = self._key(sequence) == self._key(other) and other.base >= least

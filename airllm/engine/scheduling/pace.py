@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 
-STEP = 32  # tokens: pieces end at multiples of it
+STEP = 8  # tokens: pieces end at multiples of it
 _GROWTH = 4  # a piece is at most this many times as long as the last one
 _LAST = 2  # measurements that count: the slowest of them
+_SHORT = 0.7  # of the time that a piece may take: less, and the next one is longer
 
 
 class Pace:
@@ -20,16 +21,19 @@ class Pace:
     def tokens_within(self, kernels: Hashable, seconds: float) -> int:
         """Tokens that the next pass may have: a multiple of `STEP`.
 
-        The rate of the last passes includes their fixed cost. If they took less time than they may, the next
-        one is longer, until one takes as much as it may.
+        The rate of the last passes includes the cost of reading all weights, which a longer pass does not
+        have again. So while passes are short, they get longer than by their rate.
         """
         if math.isinf(seconds):
             return self._most
         seen = self._seen.get(kernels)
         if not seen:
             return min(STEP, self._most)
+        longest, slowest = max(tokens for tokens, _ in seen), max(took for _, took in seen)
         fits = min(tokens / max(took, 1e-9) for tokens, took in seen) * seconds
-        fits = min(fits, _GROWTH * max(tokens for tokens, _ in seen), self._most)
+        if slowest <= seconds:
+            fits = max(fits, longest + (STEP if slowest < _SHORT * seconds else 0))
+        fits = min(fits, _GROWTH * longest, self._most)
         return min(max(int(fits) // STEP * STEP, STEP), self._most)
 
     def observe(self, kernels: Hashable, tokens: int, seconds: float) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airllm.text.grammar.schema import check_schema
@@ -55,6 +55,12 @@ GLM_XML = XmlFormat(
     done="</tool_call>",
 )  # fmt: skip
 
+# GLM 4.7 and newer write no line ends between the elements.
+GLM47_XML = replace(
+    GLM_XML, name="glm-4.7-xml", middle="", between="</tool_call><tool_call>",
+    key_end="</arg_key><arg_value>", value_end="</arg_value>",
+)  # fmt: skip
+
 MINIMAX_XML = XmlFormat(
     "minimax-xml", "<minimax:tool_call>",
     first="<minimax:tool_call>\n", call='<invoke name="', middle='">\n', after="</invoke>\n", between="",
@@ -73,7 +79,7 @@ def xml_format_of(template: str) -> XmlFormat | None:
     if "<minimax:tool_call>" in template:
         return MINIMAX_XML
     if "<arg_key>" in template:
-        return GLM_XML
+        return GLM47_XML if "</arg_key><arg_value>" in template else GLM_XML
     return QWEN_XML if "<function=" in template and "<parameter=" in template else None
 
 

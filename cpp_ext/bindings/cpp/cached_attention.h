@@ -5,15 +5,21 @@
 
 namespace [[gnu::visibility("hidden")]] ops {
 
-// The attention of q (heads, t, d) to the first `length` tokens of kept (2, kv_heads, capacity, d).
-inline cpu::Attention attention_of(const Op& op, const Array& q, const Stored& kept, int64_t length) {
+// The attention of q (heads, t, d) to the first `length` tokens of kept (2, kv_heads, capacity, d), or (1,
+// kv_heads, capacity, d) if values are the first `value_dim` values of keys, unless that is 0.
+inline cpu::Attention attention_of(const Op& op, const Array& q, const Stored& kept, int64_t length,
+                                   int64_t value_dim) {
   if (q.ndim != 3) op.wrong_shape("q", q, "(h t d)");
   cpu::Attention all{};
-  const int64_t h = q.axis(3), t = all.t = q.axis(2), d = all.d = all.e = q.axis(1);
-  if (kept.ndim != 4 || kept.shape[0] != 2 || !kept.shape[1] || h % kept.shape[1] || kept.shape[3] != d)
-    op.wrong_value(
-        "kept", "has shape " + kept.shape_text(),
-        "(2, g, capacity, " + std::to_string(d) + ") with h=" + std::to_string(h) + " a multiple of g");
+  const int64_t h = q.axis(3), t = all.t = q.axis(2), d = all.d = q.axis(1), runs = value_dim ? 1 : 2;
+  if (kept.ndim != 4 || kept.shape[0] != runs || !kept.shape[1] || h % kept.shape[1] || kept.shape[3] != d)
+    op.wrong_value("kept", "has shape " + kept.shape_text(),
+                   "(" + std::to_string(runs) + ", g, capacity, " + std::to_string(d) +
+                       ") with h=" + std::to_string(h) + " a multiple of g");
+  if (value_dim > d || value_dim % cpu::kBlocks[kept.format].values)
+    op.wrong_value("value_dim", "has value " + std::to_string(value_dim),
+                   "whole blocks of at most " + std::to_string(d) + " values");
+  all.e = value_dim ? value_dim : d;
   if (length < t || length > kept.shape[2])
     op.wrong_value("length", "has value " + std::to_string(length),
                    std::to_string(t) + " to " + std::to_string(kept.shape[2]));
@@ -48,22 +54,26 @@ inline int64_t origin_of(const Op& op, PyObject* value) {
 }
 
 // The last of `length` tokens attend to themselves and to all tokens before them. `origin`: the position of
-// the first of them; `few_rows`: which kernels the rows of q go through, by their number if absent.
+// the first of them; `few_rows`: which kernels the rows of q go through, by their number if absent;
+// `value_dim`: values are the first so many values of keys.
 inline PyObject* cached_attention(const Op& op, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  static const char* const names[] = {"q",       "kept",   "length", "out",    "scale",
-                                      "softcap", "window", "sinks",  "origin", "few_rows"};
-  PyObject* values[10];
+  static const char* const names[] = {"q",      "kept",  "length", "out",      "scale",    "softcap",
+                                      "window", "sinks", "origin", "few_rows", "value_dim"};
+  PyObject* values[11];
   place(op, values, names, 4, 4, args, nargs, keywords);
   const Array q = strided_array(op, "q", values[0]);
   const Stored cache = read_cache(op, "kept", values[1]);
-  cpu::Attention all = attention_of(op, q, cache, optional_count(op, "length", values[2]).value_or(0));
+  const int64_t value_dim = optional_count(op, "value_dim", values[10]).value_or(0);
+  cpu::Attention all =
+      attention_of(op, q, cache, optional_count(op, "length", values[2]).value_or(0), value_dim);
   set_rule(all, true, optional_number(op, "scale", values[4]), optional_positive(op, "softcap", values[5]),
            optional_count(op, "window", values[6]));
   all.origin = origin_of(op, values[8]);
   std::optional<bool> few;
   if (present(values[9])) few = flag(op, "few_rows", values[9], false);
   const std::vector<float> sinks = sinks_of(op, values[7], q);
-  const Array out = check_out(op, values[3], q.dtype, 3, q.shape,
+  const py::ssize_t shape[] = {q.shape[0], q.shape[1], static_cast<py::ssize_t>(all.e)};
+  const Array out = check_out(op, values[3], q.dtype, 3, shape,
                               {{"q", &q, false}, {"kept", &cache.array, false}}, "out", true);
   all.out_head = step(out, 3) / itemsize(out.dtype);
   all.out_row = step(out, 2) / itemsize(out.dtype);
@@ -73,7 +83,7 @@ inline PyObject* cached_attention(const Op& op, PyObject* const* args, Py_ssize_
     const int64_t first = i * all.heads;
     return {q.data + first * step(q, 3),
             keys,
-            keys + heads * bytes,
+            value_dim ? keys : keys + heads * bytes,
             nullptr,
             out.data + first * step(out, 3),
             sinks.empty() ? nullptr : sinks.data() + first};

@@ -100,12 +100,12 @@ inline results::Result new_floats(const std::vector<py::ssize_t>& shape) {
 inline void run_reduced(const Op& op, DecoderRun& run, const cpu::DecoderCall& call,
                         const cpu::DecoderSizes& sizes, PyObject* reduce, PyObject* change) {
   if (!PyCallable_Check(reduce)) wrong_kind(op, "reduce", reduce, "a function of an array, or None");
-  constexpr uint32_t kFirst = cpu::DecoderThread::kFirstHalf;
   const uint32_t each = cpu::DecoderThread::steps_per_layer(sizes);
   uint32_t step = 0;
   for (uint32_t layer = 0, end; layer < call.count; ++layer) {
     end = layer * each;
-    for (const uint32_t half : {kFirst, cpu::DecoderThread::second_half(sizes)}) {
+    for (const uint32_t half :
+         {cpu::DecoderThread::first_half(sizes), cpu::DecoderThread::second_half(sizes)}) {
       run.go(step, end += half);
       steal(unless_ended([&] { return PyObject_CallOneArg(reduce, change); }));
       step = end;

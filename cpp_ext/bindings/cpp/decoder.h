@@ -34,7 +34,7 @@ inline cpu::Matrix stored_matrix(const Op& op, const char* name, PyObject* objec
 // A layer's weights in host memory.
 struct HostWeights {
   static constexpr Op op{"DecoderLayer"};
-  static constexpr bool kExperts = true, kSinks = true;
+  static constexpr bool kExperts = true, kSinks = true, kLatents = true;
 
   static int64_t size(const char* name, PyObject* object) { return array(op, name, object).size; }
   static int64_t rows(const char* name, PyObject* object) { return rows_of(op, name, object); }
@@ -123,7 +123,11 @@ class DecoderArguments {
     if (found.rotation >= static_cast<int64_t>(rotations_.size()))
       op_.wrong_value("rotations", "has " + std::to_string(rotations_.size()) + " tables",
                       std::to_string(found.rotation + 1) + " or more, as a layer needs");
-    if (2 * rotations_[found.rotation].pairs > found.head_dim)
+    const int64_t rotated = 2 * rotations_[found.rotation].pairs;
+    if (found.latent.kv_rank && rotated != found.latent.rotated)
+      op_.wrong_value("rotations", "has " + std::to_string(rotated / 2) + " pairs",
+                      std::to_string(found.latent.rotated / 2) + ", as the weights have");
+    if (rotated > found.head_dim)
       op_.wrong_value("rotations", "has " + std::to_string(rotations_[found.rotation].pairs) + " pairs",
                       "at most half of head_dim=" + std::to_string(found.head_dim));
   }
@@ -220,11 +224,12 @@ class DecoderArguments {
     return a;
   }
   void has_layer(const Stored& a, const cpu::DecoderLayer& layer) const {
-    if (a.shape[0] <= layer.place || a.shape[1] != 2 || a.shape[2] != layer.kv_heads ||
+    const int64_t runs = layer.latent.kv_rank ? 1 : 2;
+    if (a.shape[0] <= layer.place || a.shape[1] != runs || a.shape[2] != layer.kv_heads ||
         a.shape[4] != layer.head_dim)
       op_.wrong_value("keys and values", "has shape " + a.shape_text(),
-                      "(layers, 2, " + std::to_string(layer.kv_heads) + ", capacity, " +
-                          std::to_string(layer.head_dim) + ") with layers more than " +
+                      "(layers, " + std::to_string(runs) + ", " + std::to_string(layer.kv_heads) +
+                          ", capacity, " + std::to_string(layer.head_dim) + ") with layers more than " +
                           std::to_string(layer.place));
   }
 

@@ -12,15 +12,14 @@ inline void scale_values(float* to, const float* from, int64_t n, float by) {
   for (int64_t i = 0; i < n; ++i) to[i] = from[i] * by;
 }
 
-// What it reads and writes: `q`, `k`, `v` are the products of all rows, `attended` is the result. `sums` and
-// `done` serve units that several threads share, `slot` values for each row. `rotated` and `workspace` are
-// the thread's own.
+// What it reads and writes: `q`, `k`, `v` are the products of all rows, `latent_q` queries of latent
+// attention; `attended` is the result. `sums` and `done` serve units that several threads share. `rotated`
+// and `workspace` are the thread's own.
 struct AttentionBuffers {
-  const float *q, *k, *v;
+  const float *q, *k, *v, *latent_q;
   float *attended, *sums;
   std::atomic<int64_t>* done;
   float *rotated, *workspace;
-  int64_t slot;
 };
 
 class __attribute__((visibility("hidden"))) CachedAttention {
@@ -30,8 +29,9 @@ class __attribute__((visibility("hidden"))) CachedAttention {
 
   // The part of a unit: the pieces of keys that this thread has.
   void attend(const DecoderLayer& layer, const UnitPart& part) {
+    if (layer.latent.kv_rank) return attend_to_latents(layer, part);
     const Sequence& sequence = *part.sequence;
-    const int64_t d = layer.head_dim, group = layer.group(), rows = sequence.tokens() * group;
+    const int64_t d = layer.head_dim, group = part.group;
     const int64_t head_bytes = part.kept.capacity * row_bytes(sequence.format, d);
     char* const keys = part.kept.data + part.head * head_bytes;
     char* const values = keys + layer.kv_heads * head_bytes;
@@ -49,14 +49,58 @@ class __attribute__((visibility("hidden"))) CachedAttention {
                              nullptr,
                              reinterpret_cast<char*>(out),
                              layer.sinks ? layer.sinks + part.head * group : nullptr};
-    const Attention all = attention_of(layer, part);
-    float* const sums = part.pieces > 1 ? at_.sums + part.pieces_before * at_.slot : nullptr;
+    attend(attention_of(layer, part), head, part);
+  }
+
+  // Writes what the new tokens of a sequence keep: `kept` (all rows, row), with latents normalized and keys
+  // rotated. `own`: memory for a row.
+  void keep(const DecoderLayer& layer, const Sequence& sequence, const float* kept, float* own) {
+    const Latent& of = layer.latent;
+    const LayerCache to = sequence.of(layer);
+    const int64_t bytes = row_bytes(sequence.format, layer.head_dim);
+    for (int64_t i = 0; i < sequence.tokens(); ++i) {
+      const float* const row = kept + (sequence.start + i) * layer.head_dim;
+      kernels_.rows.rms_norm[kFloat32][1](own, row, of.kv_norm, {1, of.kv_rank, false}, kLatentEps);
+      turn(layer, sequence.start + i, row + of.kv_rank, own + of.kv_rank, {1, of.rotated, false});
+      put(sequence.format, to.data + (to.length + i) * bytes, own, layer.head_dim);
+    }
+  }
+
+  // Sets heads `to` of a row to those of `from`, which may be the same memory, rotated if the layer does so.
+  void turn(const DecoderLayer& layer, int64_t row, const float* from, float* to, const Rows& rows) {
+    if (layer.rotation < 0) {
+      if (from != to) std::copy_n(from, rows.count * rows.dim, to);
+      return;
+    }
+    const Rotation& angles = call_.rotations[layer.rotation];
+    kernels_.rows.rope[layer.interleaved][kFloat32](
+        to, from, {{angles.cos + row * angles.pairs, kFloat32}, 0},
+        {{angles.sin + row * angles.pairs, kFloat32}, 0}, rows, angles.pairs);
+  }
+
+ private:
+  // All heads have the same keys, which begin with the values.
+  void attend_to_latents(const DecoderLayer& layer, const UnitPart& part) {
+    const int64_t first = part.sequence->start * layer.heads + part.head * part.group;
+    char* const kept = part.kept.data;
+    const AttentionHead head{
+        reinterpret_cast<const char*>(at_.latent_q + first * layer.head_dim), kept,   kept, nullptr,
+        reinterpret_cast<char*>(at_.attended + first * layer.value_dim()),    nullptr};
+    Attention all = attention_of(layer, part);
+    all.q_row = layer.heads * layer.head_dim;
+    attend(all, head, part);
+  }
+
+  // The pieces of a unit that this thread has; the thread that is last merges all.
+  void attend(const Attention& all, const AttentionHead& head, const UnitPart& part) {
+    const int64_t rows = part.rows(), e = all.e;
+    float* const sums = part.pieces > 1 ? at_.sums + part.sums_before * (e + 2) : nullptr;
     for (int64_t piece = part.first; piece < part.last; ++piece)
       for (int64_t row = 0; row < rows; row += kernels_.attention.few)
-        kernels_.attention.few_rows[sequence.format](
+        kernels_.attention.few_rows[part.sequence->format](
             all, head,
             {row, std::min(rows - row, kernels_.attention.few), part.cut(piece), part.cut(piece + 1),
-             sums ? sums + (piece * rows + row) * (d + 2) : nullptr},
+             sums ? sums + (piece * rows + row) * (e + 2) : nullptr},
             at_.workspace);
     if (!sums) return;
     const int64_t count = part.last - part.first;
@@ -65,19 +109,20 @@ class __attribute__((visibility("hidden"))) CachedAttention {
     kernels_.attention.merge(all, head, 0, rows, sums, part.pieces);
   }
 
- private:
   static Attention attention_of(const DecoderLayer& layer, const UnitPart& part) {
     const Sequence& sequence = *part.sequence;
     const int64_t length = part.kept.length;
     Attention all{};
-    all.heads = layer.group();
+    all.heads = part.group;
     all.t = sequence.tokens();
     all.s = length + all.t;
-    all.d = all.e = layer.head_dim;
+    all.d = layer.head_dim;
+    all.e = layer.value_dim();
     all.k_row = all.v_row = layer.head_dim / kBlocks[sequence.format].values;
-    all.q_head = all.out_head = layer.head_dim;
-    all.q_row = layer.group() * layer.head_dim;
-    all.out_row = layer.heads * layer.head_dim;
+    all.q_head = layer.head_dim;
+    all.out_head = all.e;
+    all.q_row = part.group * layer.head_dim;
+    all.out_row = layer.heads * all.e;
     all.q_type = kFloat32;
     all.kv_format = sequence.format;
     all.scale = layer.scale;
@@ -120,16 +165,10 @@ class __attribute__((visibility("hidden"))) CachedAttention {
     }
   }
 
-  // Sets heads `to` of a row to those of `from`, which may be the same memory, rotated if the layer does so.
-  void turn(const DecoderLayer& layer, int64_t row, const float* from, float* to, const Rows& rows) {
-    if (layer.rotation < 0) {
-      if (from != to) std::copy_n(from, rows.count * rows.dim, to);
-      return;
-    }
-    const Rotation& angles = call_.rotations[layer.rotation];
-    kernels_.rows.rope[layer.interleaved][kFloat32](
-        to, from, {{angles.cos + row * angles.pairs, kFloat32}, 0},
-        {{angles.sin + row * angles.pairs, kFloat32}, 0}, rows, angles.pairs);
+  // Writes a row of keys or values as the cache stores it.
+  void put(Format format, char* to, const float* from, int64_t d) const {
+    if (format == kQ8_0) return kernels_.stored.quantize(kQ8_0, to, from, d);
+    kernels_.attention.narrow[format](to, from, d, 1.f);
   }
 
   // 1 / sqrt(mean of squares + eps). It has a partial sum per lane, so that compilers vectorize it.
@@ -152,11 +191,8 @@ class __attribute__((visibility("hidden"))) CachedAttention {
     const int64_t begin = std::max(part.cut(part.first), length), end = part.cut(part.last);
     if (begin >= end) return;
     rotate(layer, sequence, {at_.k, layer.k.n, layer.k_norm}, part.head, 1);
-    const auto put = [&](char* to, const float* from) {
-      if (sequence.format == kQ8_0) return kernels_.stored.quantize(kQ8_0, to, from, d);
-      kernels_.attention.narrow[sequence.format](to, from, d, 1.f);
-    };
-    for (int64_t at = begin; at < end; ++at) put(keys + at * bytes, at_.rotated + (at - length) * d);
+    for (int64_t at = begin; at < end; ++at)
+      put(sequence.format, keys + at * bytes, at_.rotated + (at - length) * d, d);
     const float* const v = (layer.v.n ? at_.v : at_.k) + part.head * d;
     for (int64_t at = begin; at < end; ++at) {
       const float* value = v + (sequence.start + at - length) * layer.k.n;
@@ -164,7 +200,7 @@ class __attribute__((visibility("hidden"))) CachedAttention {
         kernels_.rows.rms_norm[kFloat32][1](at_.rotated, value, layer.v_norm, {1, d, false}, layer.eps);
         value = at_.rotated;
       }
-      put(values + at * bytes, value);
+      put(sequence.format, values + at * bytes, value, d);
     }
   }
 

@@ -32,6 +32,7 @@ struct Experts {
   float scale;                  // of the weights
   const float* selection_bias;  // on the scores by which experts are chosen; or null
   int64_t groups, groups_used;  // only experts of the best groups are chosen
+  int64_t group_best;           // a group is as good as its best expert (1) or the sum of its best two (2)
   Expert shared;                // of all tokens; with `dense_norm`, a dense feed-forward beside the experts
   Matrix shared_gate;           // (1, width); its sigmoid weights the shared expert
   const float* scales;          // of each expert's results; or null
@@ -47,6 +48,20 @@ struct NormKind {
   bool layer, bias;
 };
 
+// Latent attention. A token keeps one row of `kv_rank + rotated` values for all heads: a latent and a rotated
+// key. A head's query has `plain` values, which the head's part of `k_b` makes `kv_rank`, and `rotated` ones.
+// It attends to the latents, which the head's part of `v_b` makes `value_dim` values. With `q_a`, queries are
+// products of latents as well.
+struct Latent {
+  Matrix q_a, kv_a;               // (q_rank, width), (kv_rank + rotated, width)
+  Matrix k_b, v_b;                // (heads * kv_rank, plain), (heads * value_dim, kv_rank); never interleaved
+  const float *q_norm, *kv_norm;  // of latents
+  int64_t kv_rank, rotated, plain, value_dim;  // kv_rank 0: no latent attention
+
+  int64_t query_dim() const { return plain + rotated; }
+};
+constexpr float kLatentEps = 1e-6f;  // of their norms
+
 enum Activation : int { kSilu, kGeluTanh, kGelu, kSwigluClamped };
 
 // What a layer computes; absent norms are null.
@@ -54,14 +69,15 @@ struct DecoderLayer {
   // v: empty if keys are values. The last three: if it has no experts; gate: if it has one.
   Matrix q, k, v, output, gate, up, down;
   Experts experts;
+  Latent latent;                        // then `q` has heads of query_dim(), and there is no `k` and no `v`
   Matrix input_gate, input_projection;  // of the layer's own input; or empty
   const float *attention_norm, *q_norm, *k_norm, *v_norm, *attention_post_norm;
   const float *feed_forward_norm, *feed_forward_post_norm;
   const float* input_post_norm;
-  const float* output_scale;  // of x after the layer: a number; or null
-  const float* sinks;         // of each head: a score without a value
-  int64_t width, heads, kv_heads, head_dim;
-  int64_t feed_forward;       // width, of each expert if there are experts
+  const float* output_scale;                 // of x after the layer: a number; or null
+  const float* sinks;                        // of each head: a score without a value
+  int64_t width, heads, kv_heads, head_dim;  // latent attention: head_dim is the row that a token keeps
+  int64_t feed_forward;                      // width, of each expert if there are experts
   int64_t part, place;        // its keys and values: in a part of a cache, and among that part's layers
   bool shares;                // they are those of another layer, which computes them
   int64_t rotation;           // index of the rope table for its queries and keys; -1: none
@@ -79,6 +95,8 @@ struct DecoderLayer {
   bool parallel;          // the feed-forward has the input of attention, and x gets the sum of both
 
   int64_t group() const { return heads / kv_heads; }
+  // The values that a head attends to, in a row of keys or after it.
+  int64_t value_dim() const { return latent.kv_rank ? latent.kv_rank : head_dim; }
   // The factor for queries at a position.
   float temperature_at(int64_t position) const {
     if (temperature == 0.f) return 1.f;
@@ -87,7 +105,10 @@ struct DecoderLayer {
   // The weights used for one token.
   int64_t weights() const {
     const int64_t matrices = experts.count ? 3 * experts.used : gate.data ? 3 : 2;
-    return q.n * q.k + k.n * k.k + v.n * v.k + output.n * output.k + experts.router.n * experts.router.k +
+    const Latent& l = latent;
+    const int64_t latents = l.q_a.n * l.q_a.k + l.kv_a.n * l.kv_a.k + l.k_b.n * l.k_b.k + l.v_b.n * l.v_b.k;
+    return latents + q.n * q.k + k.n * k.k + v.n * v.k + output.n * output.k +
+           experts.router.n * experts.router.k +
            (matrices * feed_forward + 3 * experts.shared.gate.n + 2 * input_gate.n) * width;
   }
 };
@@ -104,8 +125,8 @@ struct LayerCache {
   int64_t capacity, length;
 };
 
-// Keys and values of layers of equal sizes: (layers, 2, kv_heads, room, head_dim). They lack the first
-// `dropped` tokens: a multiple of kFewRowsPiece.
+// Keys and values of layers of equal sizes: (layers, 2, kv_heads, room, head_dim), with a 1 instead of the 2
+// for latent attention. They lack the first `dropped` tokens: a multiple of kFewRowsPiece.
 struct CachePart {
   char* data;
   int64_t room, dropped;
@@ -124,7 +145,8 @@ struct Sequence {
   LayerCache of(const DecoderLayer& layer) const {
     const CachePart& part = parts[static_cast<size_t>(layer.part)];
     const int64_t row = layer.head_dim / kBlocks[format].values * kBlocks[format].bytes;
-    return {part.data + 2 * layer.place * layer.kv_heads * part.room * row, part.room, length - part.dropped};
+    const int64_t runs = (layer.latent.kv_rank ? 1 : 2) * layer.kv_heads;
+    return {part.data + layer.place * runs * part.room * row, part.room, length - part.dropped};
   }
 };
 

@@ -87,16 +87,16 @@ class __attribute__((visibility("hidden"))) Routing {
   }
   bool is_among_the_best(const Experts& experts, int64_t group) const {
     if (experts.groups_used >= experts.groups) return true;
-    const float own = best_two(experts, group);
+    const float own = goodness(experts, group);
     int64_t better = 0;
     for (int64_t other = 0; other < experts.groups; ++other) {
-      const float theirs = best_two(experts, other);
+      const float theirs = goodness(experts, other);
       better += theirs > own || (theirs == own && other < group);
     }
     return better < experts.groups_used;
   }
-  // The sum of a group's two best preferences, or its only one.
-  float best_two(const Experts& experts, int64_t group) const {
+  // The sum of a group's two best preferences, or its best one.
+  float goodness(const Experts& experts, int64_t group) const {
     const int64_t size = experts.count / experts.groups;
     float first = -INFINITY, second = -INFINITY;
     for (int64_t i = group * size; i < (group + 1) * size; ++i) {
@@ -104,7 +104,7 @@ class __attribute__((visibility("hidden"))) Routing {
       second = std::max(second, std::min(first, found));
       first = std::max(first, found);
     }
-    return size > 1 ? first + second : first;
+    return size > 1 && experts.group_best > 1 ? first + second : first;
   }
 
   // Of equal values the first wins; NaN is last.

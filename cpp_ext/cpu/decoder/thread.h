@@ -1,7 +1,7 @@
 // A thread's work on the layers of a call. A layer has five steps, one more if a layer of the call has
-// experts, and two more if one has an input of its own:
-//   q, k, v | attention | output matrix | router of experts | gate, up, their product | down
-//   | gate of the input | its projection
+// experts, two more if one has latent attention, and two more if one has an input of its own:
+//   q, k, v | queries to latents | attention | values of latents | output matrix
+//   | router of experts | gate, up, their product | down | gate of the input | its projection
 // Every thread does small work, such as norms and the packing of rows, itself: that is faster than waiting
 // for another thread. A step does not read what it writes, and does not write what the previous or the next
 // step writes: x after a layer's first half, after its second and after the layer are in separate buffers.
@@ -11,6 +11,7 @@
 
 #include "../threads/lockstep.h"
 #include "cached_attention.h"
+#include "latent.h"
 #include "memory.h"
 #include "products.h"
 
@@ -22,8 +23,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
                 const DecoderMemory& at, char* memory, int me, int all)
       : kernels_(kernels),
         call_(call),
-        per_layer_(steps_per_layer(sizes)),
-        has_router_(sizes.experts > 0),
+        stages_(stages(sizes)),
         all_(all),
         mine_(memory + at.shared.bytes + me * at.own.bytes),
         products_(kernels.stored, mine_ + at.packed, own(at.floats)),
@@ -31,10 +31,14 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         k_(shared(memory, at.k)),
         v_(shared(memory, at.v)),
         attended_(shared(memory, at.attended)),
-        attention_(kernels, call,
-                   {q_, k_, v_, attended_, shared(memory, at.sums),
-                    reinterpret_cast<std::atomic<int64_t>*>(memory + at.done), own(at.rotated),
-                    own(at.attention), at.unit_rows * (sizes.head_dim + 2)}) {
+        attention_(
+            kernels, call,
+            {q_, k_, v_, shared(memory, at.latent_q), attended_, shared(memory, at.sums),
+             reinterpret_cast<std::atomic<int64_t>*>(memory + at.done), own(at.rotated), own(at.attention)}),
+        values_(shared(memory, at.values)),
+        latent_(kernels, call, products_, attention_,
+                {q_, k_, shared(memory, at.made), shared(memory, at.latent_q), attended_, values_,
+                 own(at.latent)}) {
     change_ = call.change ? call.change : shared(memory, at.change), router_ = shared(memory, at.router);
     shared_gate_ = shared(memory, at.shared_gate), gate_ = shared(memory, at.gate),
     up_ = shared(memory, at.up);
@@ -47,11 +51,10 @@ class __attribute__((visibility("hidden"))) DecoderThread {
                 reinterpret_cast<int32_t*>(mine_ + at.order)};
   }
 
-  static constexpr uint32_t kFirstHalf = 3;  // of a layer's steps
+  // The numbers of a layer's steps.
+  static uint32_t first_half(const DecoderSizes& sizes) { return sizes.has_latents ? 5 : 3; }
   static uint32_t second_half(const DecoderSizes& sizes) { return sizes.experts ? 3 : 2; }
-  static uint32_t steps_per_layer(const DecoderSizes& sizes) {
-    return kFirstHalf + second_half(sizes) + (sizes.input ? 2 : 0);
-  }
+  static uint32_t steps_per_layer(const DecoderSizes& sizes) { return stages(sizes).count; }
   static uint32_t steps(const DecoderCall& call, const DecoderSizes& sizes) {
     return static_cast<uint32_t>(call.count) * steps_per_layer(sizes) + (call.ends ? 1 : 0);
   }
@@ -72,7 +75,9 @@ class __attribute__((visibility("hidden"))) DecoderThread {
  private:
   enum Stage : uint32_t {
     kProjections,
+    kLatentQueries,
     kAttention,
+    kLatentValues,
     kOutput,
     kRouter,
     kGate,
@@ -82,18 +87,30 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     kLogits
   };
   static_assert(kLogits < kStepKinds);
-  Stage stage_of(int64_t number, uint32_t step) const {
-    if (number == call_.count) return kLogits;
-    return Stage(step < kRouter || has_router_ ? step : step + 1);
+  // Those of a layer, in order.
+  struct Stages {
+    Stage of[kLogits];
+    uint32_t count = 0;
+  };
+  static Stages stages(const DecoderSizes& sizes) {
+    Stages all;
+    for (uint32_t each = 0; each < kLogits; ++each) {
+      const Stage stage = Stage(each);
+      const bool latent = stage == kLatentQueries || stage == kLatentValues;
+      const bool input = stage == kInputGate || stage == kInputProjection;
+      if ((sizes.has_latents || !latent) && (sizes.experts || stage != kRouter) && (sizes.input || !input))
+        all.of[all.count++] = stage;
+    }
+    return all;
   }
 
   void work(uint32_t step, uint32_t share) {
-    const int64_t number = step / per_layer_;
+    const int64_t number = step / stages_.count;
     const bool again = step == last_step_;  // its rows are already packed
     const bool follows = step == last_step_ + 1;
     last_step_ = step;
     share_ = share;
-    stage_ = stage_of(number, step % per_layer_);
+    stage_ = number == call_.count ? kLogits : stages_.of[step % stages_.count];
     if (stage_ == kLogits) return logits(again);
     const DecoderLayer& layer = *call_.layers[number];
     switch (stage_) {
@@ -104,12 +121,16 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         }
         keep(x_);
         return project(layer);
+      case kLatentQueries:
+        return layer.latent.kv_rank ? latent_.query(layer, heads_of(layer)) : void();
+      case kLatentValues:
+        return layer.latent.kv_rank ? latent_.value(layer, heads_of(layer)) : void();
       case kAttention:
         return UnitParts(layer, call_, share_, all_).each([&](const UnitPart& part) {
           attention_.attend(layer, part);
         });
       case kOutput:
-        if (!again) products_.of({attended_, layer.output.k, call_.rows});
+        if (!again) products_.of({layer.latent.kv_rank ? values_ : attended_, layer.output.k, call_.rows});
         return multiply(layer.output, change_);
       case kRouter:
         return layer.experts.count ? route(layer, again) : void();
@@ -145,6 +166,11 @@ class __attribute__((visibility("hidden"))) DecoderThread {
       return std::min(n, line * kLine);
     };
     return {begin(share_), begin(share_ + 1)};
+  }
+
+  // This share of the heads.
+  Columns heads_of(const DecoderLayer& layer) const {
+    return {layer.heads * share_ / all_, layer.heads * (share_ + 1) / all_};
   }
 
   // Sets x before the first layer.
@@ -235,15 +261,17 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   // Threads share q, k and v as one matrix. Rounding here causes half of the rounding error of the logits,
   // and these are a tenth of a model's weights.
   void project(const DecoderLayer& layer) {
-    const Columns mine = share(layer.q.n + (layer.shares ? 0 : layer.k.n + layer.v.n));
+    const Matrix& q = layer.latent.q_a.n ? layer.latent.q_a : layer.q;
+    const Matrix& k = layer.latent.kv_rank ? layer.latent.kv_a : layer.k;
+    const Columns mine = share(q.n + (layer.shares ? 0 : k.n + layer.v.n));
     int64_t before = 0;
     const auto part = [&](const Matrix& matrix, float* out) {
       products_.multiply(matrix, out, mine.within(before, matrix.n));
       before += matrix.n;
     };
-    part(layer.q, q_);
+    part(q, q_);
     if (layer.shares) return;
-    part(layer.k, k_);
+    part(k, k_);
     part(layer.v, v_);
   }
 
@@ -427,8 +455,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
 
   const Kernels& kernels_;
   const DecoderCall& call_;
-  const uint32_t per_layer_;
-  const bool has_router_;
+  const Stages stages_;
   const int64_t all_;
   char* const mine_;  // this thread's own memory
   int64_t share_ = 0;
@@ -437,6 +464,8 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   DecoderProducts products_;
   float *const q_, *const k_, *const v_, *const attended_;
   CachedAttention attention_;
+  float* const values_;
+  LatentAttention latent_;
   float *change_, *router_, *shared_gate_, *gate_, *up_, *x_, *middle_, *third_, *mixed_, *begins_;
   ShareTicks* took_;
   float *own_x_, *normed_;

@@ -3,12 +3,15 @@
 // The byte kernel keeps a tile of kByteRows rows and kByteVecs vectors of columns in registers: integer sums
 // of products within a group of values that share a scale, and float32 sums over all groups. Both operands
 // are stored in the order in which it reads them, in chunks of 32 of k:
-//   rows (a strip)       codes [8][kByteRows] of four bytes; scales [kByteRows]; for each group and row the
+//   rows (a strip)       codes [8][kByteRows] of four bytes, or for products of pairs [4][kByteRows] of
+//   eight; scales [kByteRows]; for each group and row the
 //                        initial sum, -offset * (sum of the codes), or, for a format with minima, the sum by
 //                        which the minimum is multiplied
-//   columns (a panel)    codes [8][kByteColumns] of four bytes; for each group scales, then minima
+//   columns (a panel)    codes [8][kByteColumns] of four bytes, or [4][kByteColumns] of eight; for each group
+//   scales, then minima
 #ifndef AIRLLM_GEMM_INL
 #define AIRLLM_GEMM_INL
+#include "../simd/matrix_products.inl"
 #include "../simd/transpose.inl"
 #include "blocks_256.inl"
 #include "blocks_32.inl"
@@ -57,7 +60,19 @@ constexpr int kSignedCodes = 128;  // as kLargest: the code is signed, or was be
 // sum[r][v] += products of kGroup codes of each row and column
 template <int kGroup, int kLargest>
 INLINE void add_products(Int (&sum)[kByteRows][kByteVecs], const int32_t* x, const int32_t* w) {
-#ifdef DOT_OF_CODES
+#ifdef PRODUCTS_OF_PAIRS
+  SumsOfPairs sums[kByteRows / 2][kByteVecs];
+  for (int r = 0; r < kByteRows; r += 2)
+    for (int v = 0; v < kByteVecs; ++v) sums[r / 2][v] = sums_of_pairs_from(sum[r][v], sum[r + 1][v]);
+  for (int s = 0; s < kGroup / 4; s += 2)
+    for (int v = 0; v < kByteVecs; ++v) {
+      const int32_t* const columns = w + s * kByteColumns + v * 2 * LANES;
+      for (int r = 0; r < kByteRows; r += 2)
+        sums[r / 2][v].add(load(x + s * kByteRows + r * 2), load(columns), load(columns + LANES));
+    }
+  for (int r = 0; r < kByteRows; ++r)
+    for (int v = 0; v < kByteVecs; ++v) sum[r][v] = sums[r / 2][v].row(r % 2);
+#elif defined(DOT_OF_CODES)
   for (int s = 0; s < kGroup / 4; ++s)
     for (int v = 0; v < kByteVecs; ++v) {
       const Int codes = load(w + s * kByteColumns + v * LANES);
@@ -136,6 +151,12 @@ INLINE void unpack_eight(int32_t* to, const char* weight, int64_t stride, int64_
       if (F::kOffset) mins[g * kByteColumns + i] = min[g];
     }
   }
+  if constexpr (kTogether == 2) {
+    for (int i = 0; i < 8; ++i)
+      for (int s = 0; s < 8; s += 2)
+        __builtin_memcpy(to + place_of_step(s, i, kByteColumns), codes[i] + 4 * s, 8);
+    return;
+  }
   EightInts rows[8];
   for (int i = 0; i < 8; ++i) rows[i] = *reinterpret_cast<const EightIntsInMemory*>(codes[i]);
   transpose<8>(rows);
@@ -145,15 +166,27 @@ INLINE void unpack_eight(int32_t* to, const char* weight, int64_t stride, int64_
 // n <= kByteColumns rows of a weight -> a panel; columns beyond n are zero
 template <class F>
 void unpack_panel(int32_t* to, const char* weight, int64_t stride, int64_t n, int64_t chunks) {
+  static_assert(kTogether == 1 || kByteColumns == 8);  // or a word's place would depend on the column
   for (int64_t c = 0; c < chunks; ++c, to += chunk_of_panel(32 / F::kUnit, F::kOffset))
     for (int64_t j = 0; j < kByteColumns; j += 8)
       unpack_eight<F>(to + j, weight + j * stride, stride, n - j, c);
 }
 
+// LANES rows of an interleaved block -> columns [j, j + LANES) of a panel's chunk
 template <class F>
-INLINE void unpack_lanes(int32_t* to, const stored::BandBlock<F>& w) {
-  for (int s = 0; s < 8; ++s) stored::store_int(to + s * kByteColumns, (Int)stored::codes_at(w, s));
-  float* const scales = reinterpret_cast<float*>(to + 8 * kByteColumns);
+INLINE void unpack_lanes(int32_t* to, int64_t j, const stored::BandBlock<F>& w) {
+  for (int s = 0; s < 8; s += kTogether) {
+    int32_t* const codes = to + s * kByteColumns + j * kTogether;
+    const Int word = (Int)stored::codes_at(w, s);
+#ifdef PRODUCTS_OF_PAIRS
+    const Int next = (Int)stored::codes_at(w, s + 1);
+    stored::store_int(codes, low_words_in_turn(word, next));
+    stored::store_int(codes + LANES, high_words_in_turn(word, next));
+#else
+    stored::store_int(codes, word);
+#endif
+  }
+  float* const scales = reinterpret_cast<float*>(to + 8 * kByteColumns) + j;
   store(scales, stored::scale_of_32(w));
   if constexpr (F::kOffset) store(scales + kByteColumns, w.half(1));
 }
@@ -163,8 +196,7 @@ void unpack_bands(int32_t* to, const char* weight, int64_t k, int64_t row, int64
   constexpr int kWords = chunk_of_panel(1, F::kOffset);
   for (int64_t c = 0; c < k / 32; ++c, to += kWords) {
     if (n < kByteColumns) __builtin_memset(to, 0, sizeof(int32_t) * kWords);
-    for (int64_t j = 0; j < n; j += LANES)
-      unpack_lanes<F>(to + j, stored::block_at<F>(weight, k, row + j, c));
+    for (int64_t j = 0; j < n; j += LANES) unpack_lanes<F>(to, j, stored::block_at<F>(weight, k, row + j, c));
   }
 }
 
@@ -223,7 +255,7 @@ INLINE void quantize_row(const ByBytes& format, int32_t* strip, const T* x, int6
     int32_t fours[8];
     const float scale = byte_codes(codes, x);
     __builtin_memcpy(fours, codes, 32);
-    for (int s = 0; s < 8; ++s) strip[s * kByteRows + r] = fours[s];
+    for (int s = 0; s < 8; ++s) strip[place_of_step(s, r, kByteRows)] = fours[s];
     strip[8 * kByteRows + r] = as_bits(scale);
     for (int g = 0; g < groups; ++g) {
       int32_t sum = 0;

@@ -54,8 +54,9 @@ struct StoredKernels {
 
 // Up to this many rows of x, a weight is multiplied as stored. For more rows it is cheaper to unpack it
 // first. The kernels of blocks of 256 do that themselves.
+constexpr bool takes_any_rows(Format format) { return kBlocks[format].values == 256; }
 constexpr int64_t rows_as_stored(Format format) {
-  return kBlocks[format].values == 256 ? INT64_MAX : is_quantized(format) ? kDecodeRows : 8;
+  return takes_any_rows(format) ? INT64_MAX : is_quantized(format) ? kDecodeRows : 8;
 }
 constexpr int64_t row_bytes(Format format, int64_t k) {
   return k / kBlocks[format].values * kBlocks[format].bytes;

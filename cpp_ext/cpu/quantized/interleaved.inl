@@ -173,10 +173,10 @@ INLINE Bytes codes_of_word(const BandBlock<TQ2_0>& w, int word, int f) {
 }
 
 // Steps of four values in the order of sub-blocks: the word and the field with their codes, and their place
-// in x as Group256 has it.
+// in x as Group256 has it; and the step at each place.
 template <class F>
 struct Steps256 {
-  int word[64] = {}, field[64] = {}, place[64] = {};
+  int word[64] = {}, field[64] = {}, place[64] = {}, at_place[64] = {};
   constexpr Steps256() {
     int step = 0;
     for (int sub = 0; sub < 256 / F::kUnit; ++sub)
@@ -185,7 +185,9 @@ struct Steps256 {
           if (F::unit(4 * w, f) * 16 / F::kUnit == sub) {
             word[step] = w;
             field[step] = f;
-            place[step++] = ((w / LANES) * F::kFields + f) * LANES + w % LANES;
+            place[step] = ((w / LANES) * F::kFields + f) * LANES + w % LANES;
+            at_place[place[step]] = step;
+            ++step;
           }
   }
 };
@@ -465,9 +467,19 @@ template <class F>
 void unpack_band(Panel256<BandArithmetic<F>>* panel, const LinearPart& part, int64_t n, int64_t b, int64_t) {
   using A = BandArithmetic<F>;
   const BandBlock<F> w = block_at<F>(part.weight, part.k, n, b);
+#ifdef PRODUCTS_OF_PAIRS
+#pragma GCC unroll 32
+  for (int place = 0; place < 64; place += 2) {
+    const Int word = (Int)codes_at(w, steps256<F>.at_place[place]);
+    const Int next = (Int)codes_at(w, steps256<F>.at_place[place + 1]);
+    store_int(panel->codes[place], low_words_in_turn(word, next));
+    store_int(panel->codes[place + 1], high_words_in_turn(word, next));
+  }
+#else
 #pragma GCC unroll 64
   for (int step = 0; step < 64; ++step)
     store_int(panel->codes[steps256<F>.place[step]], (Int)codes_at(w, step));
+#endif
   const auto scales = lane_scales(w);
 #pragma GCC unroll 16
   for (int run = 0; run < 64 / A::kRun; ++run) {

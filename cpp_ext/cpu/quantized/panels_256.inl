@@ -2,6 +2,7 @@
 // weights, one row in each lane, unpacked once for all rows of x. x stays as one_row() reads it.
 #ifndef AIRLLM_PANELS_256_INL
 #define AIRLLM_PANELS_256_INL
+#include "../simd/matrix_products.inl"
 #include "../simd/transpose.inl"
 #include "gemv_256.inl"
 
@@ -51,7 +52,7 @@ using ArithmeticOf = Arithmetic256<steps_of_run<F>(), steps_of_chain<F>(), F::kS
 template <class A>
 struct Panel256 {
   static constexpr int kRuns = 64 / A::kRun;
-  int32_t codes[64][LANES];      // of each row, in the order of x
+  int32_t codes[64][LANES];      // of each row, in the order of x; place_of_step() says where
   int32_t scales[kRuns][LANES];  // of the sub-block of each run
   int32_t factors[A::kSubs / 2]
                  [LANES];  // pairs of int16, of x's sums: the offsets or, without any, the scales
@@ -110,8 +111,15 @@ INLINE void unpack_panel(PanelOf<F>* panel, const char* const (&w)[LANES], int64
 #pragma GCC unroll 16  // makes the number a constant
   for (int vector = 0; vector < 256 / kStep; ++vector) {
     Int rows[LANES] = {(Int)codes[I].vector(vector)...};
+#ifdef PRODUCTS_OF_PAIRS
+    for (int i = 0; i < 2; ++i) {
+      store_int(panel->codes[vector * LANES + i], low_halves(rows[2 * i], rows[2 * i + 1]));
+      store_int(panel->codes[vector * LANES + 2 + i], high_halves(rows[2 * i], rows[2 * i + 1]));
+    }
+#else
     transpose<LANES>(rows);
     (store_int(panel->codes[vector * LANES + I], rows[I]), ...);
+#endif
   }
   unpack_scales<F>(panel, w, at);
 }
@@ -141,6 +149,25 @@ INLINE void add_run_of_pairs(Int (&sum)[M], const Panel256<A>& panel, int run,
   }
 }
 #endif
+#ifdef PRODUCTS_OF_PAIRS
+// Two rows of x at a time; an odd last one is multiplied twice.
+template <class A, int M>
+INLINE void add_run(Int (&sum)[M], const Panel256<A>& panel, int run, const Group256* const (&x)[M]) {
+  constexpr int kRun = A::kRun;
+  SumsOfPairs dots[(M + 1) / 2] = {};
+#pragma GCC unroll 8
+  for (int step = run * kRun; step < (run + 1) * kRun; step += 4) {
+    const int32_t (*const codes)[LANES] = panel.codes + step;
+    for (int m = 0; m < M; m += 2) {
+      const Int one = load_int(x[m]->values + 4 * step),
+                other = m + 1 < M ? load_int(x[m + 1 < M ? m + 1 : m]->values + 4 * step) : one;
+      dots[m / 2].add(low_halves(one, other), load_int(codes[0]), load_int(codes[1]));
+      dots[m / 2].add(high_halves(one, other), load_int(codes[2]), load_int(codes[3]));
+    }
+  }
+  for (int m = 0; m < M; ++m) sum[m] += dots[m / 2].row(m % 2) * load_int(panel.scales[run]);
+}
+#else
 template <class A, int M>
 INLINE void add_run(Int (&sum)[M], const Panel256<A>& panel, int run, const Group256* const (&x)[M]) {
   constexpr int kRun = A::kRun;
@@ -153,6 +180,7 @@ INLINE void add_run(Int (&sum)[M], const Panel256<A>& panel, int run, const Grou
     }
   for (int m = 0; m < M; ++m) sum[m] += dots[m] * load_int(panel.scales[run]);
 }
+#endif
 
 // total[m] += a block of LANES rows of weights with one of row m of x
 template <class A, int M>
@@ -266,13 +294,18 @@ void many_rows256(const LinearPart& part, UnpackPanel<A>* unpack) {
 
 // A few rows of x are multiplied by a panel while it is in the first cache.
 template <class F>
-void several_rows256(const LinearPart& part) {
-  if constexpr (!F::kSigned)
-    if (part.packed_rows() == 3) return few_rows256<F, 3>(part);
+void by_panels256(const LinearPart& part) {
   using A = ArithmeticOf<F>;
   constexpr int kFew = kDecodeRows;
   part.packed_rows() <= kFew ? multiply_panels<A, kFew, 1, 1>(part, 0, part.packed_rows(), unpack_rows<F>)
                              : many_rows256<A>(part, unpack_rows<F>);
+}
+
+template <class F>
+void several_rows256(const LinearPart& part) {
+  if constexpr (!F::kSigned)
+    if (part.packed_rows() == 3) return few_rows256<F, 3>(part);
+  by_panels256<F>(part);
 }
 
 }  // namespace stored

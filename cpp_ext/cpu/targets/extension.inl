@@ -8,7 +8,9 @@
 #define VECTORS 16
 #endif
 
-#if defined(DOT_U8_I8) || defined(DOT_I8_I8)
+#if defined(PRODUCTS_OF_PAIRS)
+#include "../quantized/gemm.inl"
+#elif defined(DOT_U8_I8) || defined(DOT_I8_I8)
 #include "../quantized/gemm.inl"
 #include "../quantized/gemv.inl"
 #endif
@@ -23,10 +25,54 @@
 namespace cpu::ISA {
 namespace {
 
+#ifdef PRODUCTS_OF_PAIRS
+// Panels of blocks of 256, as stored and interleaved. Products of fewer rows of x are BASE's.
+constexpr int kFewestRowsOfPanels = 4;
+
+using PanelsKernel = void(const LinearPart&);
+struct ByPanels {
+  PanelsKernel *as_stored, *interleaved;
+};
+template <class F>
+void many_interleaved_rows(const LinearPart& part) {
+  stored::many_rows256<stored::BandArithmetic<F>>(part, stored::unpack_band<F>);
+}
+template <class F>
+constexpr ByPanels by_panels_of() {
+  if constexpr (F::kValues != 256)
+    return {};
+  else if constexpr (cpu::words_of(F::kFormat).count == 0)
+    return {stored::by_panels256<F>, nullptr};
+  else
+    return {stored::by_panels256<F>, many_interleaved_rows<F>};
+}
+constexpr ByPanels kByPanels[kFormats] = {{},
+                                          {},
+                                          {},
+#define FORMAT(name, ...) by_panels_of<stored::name>(),
+                                          AIRLLM_BLOCK_FORMATS(FORMAT)
+#undef FORMAT
+};
+
+void linear(const LinearPart& part) {
+  PanelsKernel* const kernel = kByPanels[part.format].as_stored;
+  (kernel && part.packed_rows() >= kFewestRowsOfPanels ? kernel
+                                                       : BASE::kernels.stored.as_stored.linear)(part);
+}
+void linear_interleaved(const LinearPart& part) {
+  PanelsKernel* const kernel = kByPanels[part.format].interleaved;
+  (kernel && part.packed_rows() > kDecodeRows ? kernel : BASE::kernels.stored.interleaved.linear)(part);
+}
+#endif
+
 constexpr Kernels extend_base() {
   Kernels all = BASE::kernels;
   all.isa = STRING(ISA);
-#if defined(DOT_U8_I8) || defined(DOT_I8_I8)
+#if defined(PRODUCTS_OF_PAIRS)
+  all.prefill = with_bytes(all.prefill);
+  all.stored.as_stored.linear = linear;
+  all.stored.interleaved.linear = linear_interleaved;
+#elif defined(DOT_U8_I8) || defined(DOT_I8_I8)
   all.prefill = with_bytes(all.prefill);
   all.stored = stored::stored_kernels;
 #endif

@@ -59,6 +59,20 @@ BEGIN_TARGET("arch=armv8.2-a+dotprod")
 #define DOTS_AT_ONCE  // with one instruction: useful for many rows too
 #include "extension.inl"
 END_TARGET
+
+#ifdef __clang__
+BEGIN_TARGET("dotprod,i8mm")
+#else
+BEGIN_TARGET("arch=armv8.2-a+dotprod+i8mm")
+#endif
+#define ISA neon_i8mm
+#define BASE neon_dotprod
+#include "neon_instructions.inl"
+#define DOT_I8_I8(sum, w, i) ((Int)vdotq_s32((int32x4_t)(sum), (int8x16_t)(w), (int8x16_t)(i)))
+#define DOTS_AT_ONCE
+#define PRODUCTS_OF_PAIRS(sum, a, b) ((Int)vmmlaq_s32((int32x4_t)(sum), (int8x16_t)(a), (int8x16_t)(b)))
+#include "extension.inl"
+END_TARGET
 #endif
 
 #else
@@ -80,21 +94,25 @@ namespace cpu {
 // What this CPU supports, and the operating system too: it must save the registers.
 struct Features {
   bool avx = false, avx2 = false, fma = false, f16c = false, avx_vnni = false, avx512 = false,
-       avx512_vnni = false, avx512_bf16 = false, neon = false, neon_dotprod = false;
+       avx512_vnni = false, avx512_bf16 = false, neon = false, neon_dotprod = false, neon_i8mm = false;
 };
 
 #if defined(AIRLLM_ARM)
-inline bool has_dotprod() {
-#if defined(__linux__)
-  return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
-#elif defined(__APPLE__)
+#if defined(__APPLE__)
+inline bool has_arm_feature(const char* name) {
   int has = 0;
   size_t size = sizeof has;
-  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &size, nullptr, 0) == 0 && has;
-#else
-  return false;
-#endif
+  return sysctlbyname(name, &has, &size, nullptr, 0) == 0 && has;
 }
+inline bool has_dotprod() { return has_arm_feature("hw.optional.arm.FEAT_DotProd"); }
+inline bool has_i8mm() { return has_arm_feature("hw.optional.arm.FEAT_I8MM"); }
+#elif defined(__linux__)
+inline bool has_dotprod() { return getauxval(AT_HWCAP) & HWCAP_ASIMDDP; }
+inline bool has_i8mm() { return getauxval(AT_HWCAP2) & HWCAP2_I8MM; }
+#else
+inline bool has_dotprod() { return false; }
+inline bool has_i8mm() { return false; }
+#endif
 #endif
 
 #if defined(AIRLLM_X86)
@@ -126,6 +144,7 @@ inline Features features() {
 #elif defined(AIRLLM_ARM)
   has.neon = true;  // part of the architecture
   has.neon_dotprod = has_dotprod();
+  has.neon_i8mm = has.neon_dotprod && has_i8mm();
 #endif
   return has;
 }
@@ -155,7 +174,9 @@ inline std::vector<const Kernels*> supported_sets() {
 #endif
 #elif defined(AIRLLM_ARM)
 #ifdef AIRLLM_ARM_DOTPROD
-  if (features().neon_dotprod) found.push_back(&neon_dotprod::kernels);
+  const Features has = features();
+  if (has.neon_i8mm) found.push_back(&neon_i8mm::kernels);
+  if (has.neon_dotprod) found.push_back(&neon_dotprod::kernels);
 #endif
   found.push_back(&neon::kernels);
 #else

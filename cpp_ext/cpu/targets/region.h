@@ -22,6 +22,9 @@
 #ifndef HWCAP_ASIMDDP  // headers older than Linux 4.15 do not define it
 #define HWCAP_ASIMDDP (1 << 20)
 #endif
+#ifndef HWCAP2_I8MM  // older than Linux 5.6
+#define HWCAP2_I8MM (1 << 13)
+#endif
 #elif defined(__APPLE__)
 #include <sys/sysctl.h>
 #endif

@@ -29,7 +29,7 @@ inline uint64_t ticks() {
 #endif
 }
 
-constexpr int kStepKinds = 9;  // each kind of step that is split by columns is balanced separately
+constexpr int kStepKinds = 11;  // each kind of step that is split by columns is balanced separately
 
 // The time of one share of all steps of a call, on its own cache line.
 struct alignas(64) ShareTicks {

@@ -106,11 +106,12 @@ inline void add_bias(const StoredKernels& kernels, const Linear& call) {
   if (call.bias) kernels.add_bias(call.dtype, call.out, call.bias, call.m, call.n);
 }
 
-inline void linear(const Kernels& kernels, const Linear& call) {
+// `many`: by the kernels for many rows, however few there are.
+inline void linear(const Kernels& kernels, const Linear& call, bool many = false) {
   if (!call.m || !call.n) return;
   const bool needs_floats = !kernels.prefill.by_bytes(call.format);
-  if (call.k && (call.m <= rows_as_stored(call.format) || (call.interleaved && needs_floats)))
-    return linear_few_rows(kernels.stored, call);
+  const bool few = many ? takes_any_rows(call.format) : call.m <= rows_as_stored(call.format);
+  if (call.k && (few || (call.interleaved && needs_floats))) return linear_few_rows(kernels.stored, call);
   prefill(kernels, call);
   add_bias(kernels.stored, call);
 }

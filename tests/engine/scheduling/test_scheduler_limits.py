@@ -9,6 +9,7 @@ import pytest
 from airllm.engine.request import request
 from airllm.engine.sampling import log_probabilities
 from airllm.engine.scheduling import memory
+from airllm.engine.scheduling.pace import STEP
 from airllm.engine.scheduling.requests import Limits, QueueFull
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.budget import MemoryBudgetError
@@ -99,7 +100,7 @@ def test_running_answers_wait_a_bounded_time_for_a_prompt(long_folder, monkeypat
             last = served.clock.now
         assert max(waits) <= most
         assert max(machine.pieces) >= least_piece
-        assert all(piece % 32 == 0 for piece in machine.pieces[:-1])
+        assert all(piece % STEP == 0 for piece in machine.pieces[:-1])
 
 
 def test_a_prompt_that_nobody_waits_for_comes_in_long_pieces(engine, monkeypatch):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from airllm import tensor_ops
+from airllm.architectures import open_config
 from airllm.backends import registry
 from airllm.backends.device.op_methods import OF_TWO
 from airllm.convert.quantize import quantize
@@ -11,8 +12,8 @@ from airllm.engine import info
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import Cache
 from tests.support import device_models, tiny_gguf
-from tests.support.device_models import agree, counts, open_engine
-from tests.support.tiny_models import DATA, FOLDERS, SHORT, reference, texts
+from tests.support.device_models import agree, agree_with_all, counts, open_engine
+from tests.support.tiny_models import DATA, FOLDERS, reference, texts
 
 KIB = 1024
 TEXTS = texts()
@@ -20,24 +21,19 @@ backend = device_models.backend
 
 
 # Those whose layers can be on a device.
-THERE = list(FOLDERS)
+THERE = [name for name in FOLDERS if not open_config(DATA / name).kv_rank]
 
 
 @pytest.mark.parametrize("name", THERE)
 def test_logits_are_those_of_transformers(name, backend):
-    """At prefill, token by token, after going back, and as one of a batch."""
-    wanted = reference(name)
     with open_engine(DATA / name, backend) as engine:
-        cache = engine.new_cache()
-        agree(engine.forward(TEXTS[1], cache, all_positions=True), wanted[1])
-        cache.truncate(SHORT - 9)
-        steps = [engine.forward([token], cache) for token in TEXTS[1][SHORT - 9 :]]
-        agree(np.stack(steps), wanted[1][SHORT - 9 :])
-        caches = [engine.new_cache() for _ in TEXTS]
-        engine.forward([text[:-2] for text in TEXTS], caches)
-        found = engine.forward([text[-2:] for text in TEXTS], caches, all_positions=True)
-        for text, logits in zip(wanted, found, strict=True):
-            agree(logits, text[-2:])
+        agree_with_all(engine, reference(name))
+
+
+def test_latent_attention_stays_in_host_memory(backend):
+    with open_engine(DATA / "deepseek_v3", backend, there=False) as engine:
+        assert engine.model.why_not_on_device == "devices have no kernels for latent attention"
+        agree(engine.forward(TEXTS[1], all_positions=True), reference("deepseek_v3")[1])
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from airllm.engine import sampling
 from airllm.engine.sampling import Sampler, Sampling, candidates, draw, log_probabilities, penalize
 
-CASES = json.loads((Path(__file__).parents[1] / "data" / "sampling.json").read_text())["cases"]
+CASES = json.loads((Path(__file__).parents[2] / "data" / "sampling.json").read_text())["cases"]
 WORDS = 49152
 
 

@@ -67,6 +67,7 @@ class Config:
     selection_bias: bool
     dense_and_experts: bool = False
     scales_input: bool = False
+    expert_group_best: int = 2
 
 
 def definition(logits: np.ndarray, bias, router: Router):

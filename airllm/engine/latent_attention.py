@@ -1,0 +1,89 @@
+"""Multi-head latent attention (DeepSeek-V2, 2024), written with the library's own ops: the definition of what
+native layers compute of it.
+
+A token keeps a latent and a rotated key that all heads share. Each head's keys and values are products of the
+latent. They are never made: the matrix of keys multiplies the query instead, and that of values what the
+query attended to. So all heads attend to the same short rows, and values are the first part of those rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from airllm.architectures.model_config import Latent
+from airllm.engine.rows import Angles, Rows, query_temperatures
+from airllm.memory.kv_cache import Cache
+from airllm.memory.layers import Layer
+
+NORM_EPS = 1e-6  # of the norms of latents, whatever that of the other norms is
+
+
+def latent_attention(
+    ops: Any, x: np.ndarray, layer: Layer, angles: Angles, rows: Sequence[Rows]
+) -> np.ndarray:
+    """Attention of `x` (rows, width): each token attends to itself and the earlier tokens of its sequence.
+    Appends what the rows keep to their caches.
+    """
+    a = _latent(layer)
+    q, kept = _queries(ops, x, layer, angles), _kept(ops, x, layer, angles)
+    if a.temperature:
+        q *= query_temperatures(a.temperature, rows)
+    attended = np.empty_like(q, shape=(len(x), a.heads, a.kv_rank))
+    for part in rows:
+        part.cache.append(layer.index, part.of(kept), None, ops.extension("assign"))
+        _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
+    values = np.empty_like(q, shape=(len(x), a.heads, a.value_dim))
+    _multiply_heads(ops, attended, layer["attention.v_b"], values)
+    return ops.linear(values.reshape(len(x), -1), layer["attention.output"])
+
+
+def _latent(layer: Layer) -> Latent:
+    assert isinstance(layer.spec.mixer, Latent)
+    return layer.spec.mixer
+
+
+def _queries(ops: Any, x: np.ndarray, layer: Layer, angles: Angles) -> np.ndarray:
+    """Queries (rows, heads, row) for what tokens keep."""
+    a = _latent(layer)
+    if a.q_rank:
+        latents = ops.rms_norm(ops.linear(x, layer["attention.q_a"]), layer["attention.q_a_norm"], NORM_EPS)
+        q = ops.linear(latents, layer["attention.q_b"])
+    else:
+        q = ops.linear(x, layer["attention.q"])
+    q = q.reshape(len(x), a.heads, a.query_dim)
+    found = np.empty_like(q, shape=(len(x), a.heads, a.row))
+    _multiply_heads(ops, q[..., : a.plain_dim], layer["attention.k_b"], found[..., : a.kv_rank])
+    found[..., a.kv_rank :] = _rotate(ops, q[..., a.plain_dim :], angles)
+    return found
+
+
+def _kept(ops: Any, x: np.ndarray, layer: Layer, angles: Angles) -> np.ndarray:
+    """What the tokens keep (rows, 1, row): the normalized latent, and the rotated key."""
+    a = _latent(layer)
+    found = ops.linear(x, layer["attention.kv_a"]).reshape(len(x), 1, a.row)
+    latents = np.ascontiguousarray(found[..., : a.kv_rank])
+    found[..., : a.kv_rank] = ops.rms_norm(latents, layer["attention.kv_a_norm"], NORM_EPS)
+    found[..., a.kv_rank :] = _rotate(ops, found[..., a.kv_rank :], angles)
+    return found
+
+
+def _rotate(ops: Any, x: np.ndarray, angles: Angles) -> np.ndarray:
+    return ops.apply_rope_into(np.ascontiguousarray(x), angles.cos, angles.sin, angles.interleaved, None)
+
+
+def _multiply_heads(ops: Any, x: np.ndarray, weights: Any, out: np.ndarray) -> None:
+    """out[:, h] = x[:, h] @ weights[h].T for each head h. `x` (rows, heads, k), `weights` (heads, n, k)."""
+    for head in range(x.shape[1]):
+        out[:, head] = ops.linear(np.ascontiguousarray(x[:, head]), weights[head])
+
+
+def _attend(ops: Any, q: np.ndarray, layer: Layer, cache: Cache, out: np.ndarray) -> None:
+    """Attend from `q` (heads, tokens, row), the last tokens, to the cache. `out` (heads, tokens, kv_rank)."""
+    a, scale, length = _latent(layer), layer.config.attention_scale, cache.length + q.shape[1]
+    if attend := ops.extension("cached_attention"):
+        attend(q, cache.layer(layer.index).keys[None], length, out, scale=scale, value_dim=a.kv_rank)
+    else:
+        ops.attention(q, *cache.read(layer.index, length), causal=True, scale=scale, out=out)
