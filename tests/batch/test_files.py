@@ -79,9 +79,8 @@ def test_a_file_that_was_cut_anywhere_goes_on_with_its_whole_lines(tmp_path, mon
     lines = whole.splitlines(keepends=True)
     assert [json.loads(line)["response"]["body"]["text"] for line in lines] == ["\n €"] * 3
     for size in range(len(whole) + 1):
-        for zeros in (b"", b"\0" * 3)[
-            : 1 + (size % 9 == 0)
-        ]:  # of a file system that had written the size, and not the bytes
+        # some file systems had written the size, and not the bytes
+        for zeros in (b"", b"\0" * 3)[: 1 + (size % 9 == 0)]:
             path.write_bytes(whole[:size] + zeros)
             with ResultsFile(path, "abc") as file:
                 count = whole[:size].count(b"\n")
