@@ -7,7 +7,7 @@
     rows.map_batches(
         Generate,
         fn_constructor_kwargs={"model": "smollm2", "request": {"max_tokens": 100, "temperature": 0}},
-        batch_size=64, num_cpus=4, concurrency=2,
+        batch_size=64, num_cpus=4, compute=ray.data.ActorPoolStrategy(size=2),
     ).write_parquet("answers")
 
 The extra `ray` installs Ray. `Generate` does without: it is a function of columns.

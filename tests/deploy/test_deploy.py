@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import checkouts
+import documents
 import httpx
 import pytest
 import serving
@@ -184,3 +185,16 @@ def test_the_other_server_answers_for_one_that_has_gone(nginx, two):
         two[0].service.thread.stop(5)
         assert ask_all() == [200] * 24
         assert answered(two[0]) == count
+
+
+# ------------------------------------------------------------------------------------------ the page
+
+
+def test_the_page_names_files_that_exist_and_its_examples_are_python():
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", read("README.md"))
+    assert {"Dockerfile", "nginx.conf"} <= set(targets)
+    assert all((DEPLOY / target).is_file() for target in targets), targets
+    found = documents.blocks("deploy/README.md", "python")
+    assert found
+    for needs, text in found:
+        compile(text, f"deploy/README.md, needs {needs}", "exec")
