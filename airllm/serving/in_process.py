@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import TracebackType
 
 from starlette.types import Message, Scope
 
 from airllm.serving.app import App
-
-_STOP = 10  # seconds for the engine's last step
 
 
 class InProcessClient:
@@ -25,7 +24,7 @@ class InProcessClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._app.service.close(_STOP)
+        self._app.service.close(threading.TIMEOUT_MAX)  # a step that runs reads the weights
 
     async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
         """The status and the body of the answer to a JSON request. Cancelling it frees its places."""

@@ -6,11 +6,16 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 
 import pytest
 import serving
 
+from airllm.batch.requests_file import RequestsFile
+from airllm.batch.results_file import ResultsFile
+from airllm.batch.run import answer_all, batch_limits
 from airllm.cli import main
+from airllm.engine.engine import LayerWiseInferenceEngine
 
 VARYING = {"id", "created", "created_at", "completed_at", "system_fingerprint", "timings", "usage"}
 
@@ -81,6 +86,34 @@ def forked(call):
     process = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(call()))
     process.start()
     return process
+
+
+def test_a_pass_over_the_weights_serves_all_sequences(model, tmp_path, monkeypatch):
+    sequences, tokens = 24, 12
+    body = {"prompt": "in the end", "max_tokens": tokens, "ignore_eos": True}
+    line = {"method": "POST", "url": "/v1/completions", "body": body}
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps({**line, "custom_id": str(i)}) + "\n" for i in range(sequences)))
+    passes = Counter()
+
+    def counted(name, call):
+        def count(*given, **more):
+            passes[name] += 1
+            return call(*given, **more)
+
+        return count
+
+    with (
+        LayerWiseInferenceEngine(model, threads=1) as engine,
+        RequestsFile(path) as requests,
+        ResultsFile(tmp_path / "out.jsonl", [each.custom_id for each in requests.requests]) as found,
+    ):
+        for name in ("decode", "run"):
+            monkeypatch.setattr(engine.model, name, counted(name, getattr(engine.model, name)))
+        limits = batch_limits(engine, sequences)
+        assert answer_all(engine, ("tiny",), limits, requests, found) == sequences * tokens
+        assert len(found.done) == sequences and not found.failed
+    assert tokens - 1 <= passes["decode"] and passes.total() < 2 * tokens, passes
 
 
 def test_what_is_done_needs_no_model(model, requests, whole, tmp_path, capsys):

@@ -79,6 +79,12 @@ def test_the_rows_of_an_actor_that_dies_are_answered_by_another(cluster, model, 
     assert len(list(tmp_path.iterdir())) > 2, "nobody took the place of the actor that was killed"
 
 
+def processes(name):
+    """The processes whose titles begin with this."""
+    titles = {path: path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")}
+    return [int(path.parent.name) for path, title in titles.items() if title.startswith(name.encode())]
+
+
 def test_requests_to_a_replica_that_dies_are_answered_or_refused(cluster, model, expected):
     from ray import serve
 
@@ -101,10 +107,8 @@ def test_requests_to_a_replica_that_dies_are_answered_or_refused(cluster, model,
         answers = [pool.submit(ask, i) for i in range(400)]
         while sum(each.done() for each in answers) < 40:
             time.sleep(0.01)
-        names = [each["name"] for each in ray.util.list_named_actors(all_namespaces=True)]
-        replicas = [name for name in names if "REPLICA" in name]
-        assert len(replicas) == 2
-        ray.kill(ray.get_actor(replicas[0], namespace="serve"), no_restart=True)
+        assert len(replicas := processes("ray::ServeReplica")) == 2
+        os.kill(replicas[0], signal.SIGKILL)
         found = [each.result() for each in answers]
     print(
         "\n", Counter(status for status, _ in found), {text[:300] for status, text in found if status != 200}
@@ -122,6 +126,6 @@ def test_requests_to_a_replica_that_dies_are_answered_or_refused(cluster, model,
         timeout=60,
     ) as stream:
         lines = [line for line in stream.iter_lines() if line.startswith("data: ")]
-    assert lines[-1] == "data: [DONE]" and len(lines) > 20
+    assert lines[-1] == "data: [DONE]" and len(lines) > 10
     assert httpx.get(f"{address}/ready").status_code == 200
     serve.shutdown()
