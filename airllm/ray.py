@@ -125,12 +125,13 @@ def serving_app(
     """
     with require_extra("ray"):
         from ray import serve
-    given = options or Options(names=(model,))
+    given, most = options or Options(names=(model,)), limits or Limits()
+    chosen = {"name": "airllm", "max_ongoing_requests": most.max_running + most.max_waiting, **deployment}
 
     def build() -> App:
-        return build_app(_open(model, engine), given, limits)
+        return build_app(_open(model, engine), given, most)
 
-    return serve.deployment(serve.ingress(build)(), **{"name": "airllm", **deployment}).bind()
+    return serve.deployment(serve.ingress(build)(), **chosen).bind()
 
 
 def _open(model: str, engine: Mapping[str, Any] | None) -> LayerWiseInferenceEngine:
