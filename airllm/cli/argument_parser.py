@@ -296,7 +296,7 @@ def _add_cpp_flags(commands: Any) -> None:
         "--no-openmp",
         dest="openmp",
         action="store_false",
-        help="without OpenMP, for a compiler that has none",
+        help="for compilers without it",
     )
 
 

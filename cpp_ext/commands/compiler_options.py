@@ -67,7 +67,7 @@ def with_output(call: list[str], path: str) -> list[str]:
 
 
 def linker_options(command: list[str], user: list[str]) -> list[str]:
-    """What comes after the objects of a module: where Windows has Python's library, and the user's options."""
+    """What comes after the objects of a module: where Windows has Python's library, and the user's."""
     if not is_clang_cl(command):
         return user
     base = sysconfig.get_config_var("installed_base") or sys.base_prefix

@@ -86,7 +86,10 @@ def test_a_compiler_without_openmp_builds_without_it_and_says_so(monkeypatch, tm
     usual = shutil.which(probes.cxx_command()[0])
     monkeypatch.setenv("CXX", str(checkouts.script(tmp_path / "cxx", WITHOUT_OPENMP.format(usual))))
     assert all("-fopenmp" not in call for call in cpp_build.calls())
-    assert "building without OpenMP, whose OMP_PLACES is ignored: -fopenmp does not compile and link" in capsys.readouterr().err
+    assert (
+        "building without OpenMP, whose OMP_PLACES is ignored: -fopenmp does not compile and link"
+        in capsys.readouterr().err
+    )
     monkeypatch.delenv("CXX")
     assert all("-fopenmp" in call for call in cpp_build.calls())
     monkeypatch.setenv("AIRLLM_WITH_OPENMP", "0")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support import tiny_models
 
-# Modules of others keep what they are; airllm is then imported as if on another system, with what that has not.
+# Modules of others keep what they are; then airllm is imported, as if on a system without some calls.
 PREPARE = """
 import mmap, os, sys, types
 import asyncio, ctypes, multiprocessing, select, signal, socket, ssl, subprocess, tempfile, uuid
@@ -21,8 +21,9 @@ for module in ("fcntl", "termios", "resource", "pwd", "grp") if SYSTEM == "win32
     sys.modules[module] = None
 for name in ("sched_getaffinity", "posix_fadvise", "posix_fallocate"):
     delattr(os, name)
-for name in ("fork", "forkpty", "register_at_fork", "sysconf", "getuid", "geteuid", "fchmod") if SYSTEM == "win32" else ():
-    delattr(os, name)
+if SYSTEM == "win32":
+    for name in ("fork", "forkpty", "register_at_fork", "sysconf", "getuid", "geteuid", "fchmod"):
+        delattr(os, name)
 for name in [name for name in dir(mmap) if name.startswith("MADV_")]:
     delattr(mmap, name)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 TABLE = Path(__file__).resolve().parents[2] / "docs" / "public_api.txt"
 
-# Modules that users import, and their public names; None: those of __all__, or those that the package exports.
+# Modules that users import, and their public names. None: those of __all__, or those exported.
 MODULES: dict[str, tuple[str, ...] | None] = {
     "airllm": None,
     "airllm.backends": None,
@@ -94,9 +94,7 @@ def signature(function: Any, skip: bool = False) -> str:
 
 def is_plain(default: Any) -> bool:
     """Whether a default is printed in the same way by each Python, and without addresses."""
-    return default is inspect.Parameter.empty or isinstance(
-        default, (type(None), bool, int, float, str, tuple)
-    )
+    return default in (inspect.Parameter.empty, None) or isinstance(default, (int, float, str, tuple))
 
 
 class Shown:
