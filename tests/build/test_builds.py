@@ -200,7 +200,7 @@ def test_a_copy_of_a_checkout_keeps_what_is_built(building, monkeypatch, capsys)
         monkeypatch.setattr(probes, "CHECKOUT", checkout)
         monkeypatch.setattr(stamps, "FOLDER", checkout / "build" / "stamps")
         monkeypatch.setattr(cpp_build, "sources", lambda: [checkout / "kernels.h"])
-        monkeypatch.setattr(cpp_build, "includes", lambda: [f"-I{checkout}-environment/pybind11"])
+        monkeypatch.setattr(cpp_build, "includes", lambda _: [f"-I{checkout}-environment/pybind11"])
         cpp_build.build(checkout / "cpp_ext")
         return capsys.readouterr().out
 

@@ -33,7 +33,8 @@ def test_an_editable_install_uses_the_checkout(checkout, tmp_path):
     assert (backend, answer, why_not) == ("cpp", 0.73106, "")
     assert Path(where).is_relative_to(checkout)
     check_beside_the_clone(python, checkout)
-    direct = checkouts.run([str(python), "-c", "import tensor_ops_cpp as t; print(t.__file__)"], tmp_path)
+    find = "import tensor_ops_cpp as t; print(t.__file__)"
+    direct = checkouts.run([str(python), "-c", find], tmp_path, PYTHONPATH="")
     assert direct.stdout == f"{checkout}/cpp_ext/tensor_ops_cpp{probes.EXT_SUFFIX}\n"
     check_cpp_program(python, tmp_path, checkout)
 
