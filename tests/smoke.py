@@ -81,7 +81,7 @@ def run(*arguments: str) -> str:
 
 
 def speaking_model(folder: Path) -> Path:
-    """The tiny model with a tokenizer of its 80 tokens, the last of which ends a text, and a chat template."""
+    """The tiny model with a chat template and a tokenizer of its 80 tokens, of which the last ends a text."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     shutil.copytree(MODEL, folder)

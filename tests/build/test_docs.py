@@ -14,8 +14,8 @@ from documents import blocks, examples
 
 from airllm.architectures import all_architectures, table
 from airllm.backends import available, open_backend
-from airllm.backends.declaration import shipped
 from airllm.backends.config_schema import BUILT_IN
+from airllm.backends.declaration import shipped
 from airllm.files import smollm2
 from airllm.formats import FORMATS
 
