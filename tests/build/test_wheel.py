@@ -21,6 +21,8 @@ from safetensors.numpy import save_file
 
 import airllm
 from cpp_ext.commands import probes
+from tests import smoke
+from tests.compatibility import environments
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +81,9 @@ def test_a_wheel_carries_the_modules_and_the_kernel_text_alone(built):
     for place, folder in CARRIED.items():
         files = {f"{place}/{path}" for path in files_below(folder)}
         assert files and files <= set(names), files - set(names)
-    page = {path for path in checkouts.files() if path.startswith("airllm/serving/page/")}
-    assert page and page <= set(names), page - set(names)
+    package = {path for path in checkouts.files() if path.startswith("airllm/")}
+    assert {path for path in package if path.startswith("airllm/serving/page/")}
+    assert package <= set(names), package - set(names)
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == {
         "airllm",
         "tensor_ops_mlx",
@@ -125,6 +128,22 @@ def test_a_wheel_says_which_pythons_and_machines_it_is_for(built):
             archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA")
         )
     assert f"\nVersion: {airllm.__version__}\n" in metadata and "\nRequires-Python: >=3.10\n" in metadata
+
+
+def test_the_wheel_works_with_the_oldest_packages_that_it_allows(built, tmp_path):
+    """On this Python; `python -m tests.compatibility` does the same on each one, and builds it there."""
+    extras = [name for name in smoke.EXTRAS if name != "report"]  # without the largest packages
+    lines = environments.requirements(Path(sys.executable), "oldest", extras)
+    assert {"numpy==1.26.0", "platformdirs==4.0.0"} <= {*lines.splitlines()} or sys.version_info > (3, 12)
+    python = environments.create(tmp_path / "venv", Path(sys.executable), lines)
+    environments.install(python, built)
+    found = environments.run([python, smoke.__file__, "cpp", "--extras", *extras])
+    assert str(tmp_path) in found, found
+
+
+def test_the_wheel_works_with_the_newest_packages(serving, tmp_path):
+    found = environments.run([serving, smoke.__file__, "cpp", "--extras", "serve"])
+    assert str(serving.parents[1]) in found, found
 
 
 # ---- README.md, from the wheel ----
