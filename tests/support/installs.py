@@ -19,9 +19,11 @@ print(json.dumps([info["backend"], round(answer, 5), info["unavailable"].get("cp
 
 
 def pip(python: Path, *arguments: str, **changes: str) -> None:
-    """Runs this environment's pip for another one; what is used once need not be compiled."""
+    """Runs this environment's pip for another one; what is used once need not be compiled. A checkout on
+    PYTHONPATH would count as installed.
+    """
     command = [*PIP, "--python", str(python), *arguments]
-    answer = checkouts.run(command, python.parent, PIP_NO_COMPILE="1", **changes)
+    answer = checkouts.run(command, python.parent, PIP_NO_COMPILE="1", PYTHONPATH="", **changes)
     assert answer.returncode == 0, checkouts.output_of(answer)
 
 
