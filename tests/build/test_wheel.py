@@ -54,7 +54,7 @@ def test_a_wheel_from_the_sdist_works_in_an_empty_environment(python, tmp_path):
     assert Path(where).is_relative_to(venv)
     assert_remedies_fit(python, tmp_path)
     find = "import tensor_ops_opencl.kernel_text as k; print(k.folder()); print(k.text('gpu', 'rows') > '')"
-    text = checkouts.run([str(python), "-c", find], tmp_path)
+    text = checkouts.run([str(python), "-c", find], tmp_path, PYTHONPATH="")
     assert text.stdout.splitlines()[1:] == ["True"], checkouts.output_of(text)
     assert Path(text.stdout.splitlines()[0]).is_relative_to(venv)
     installs.check_cpp_program(python, tmp_path, venv)
