@@ -120,9 +120,7 @@ def check_server(backend: str, folder: Path) -> None:
     body = json.dumps({"model": "tiny", "messages": messages, "response_format": form}).encode()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         try:
-            assert server.stdout
-            found = (re.search(r"http://[\d.]+:\d+", line) for line in server.stdout)
-            address = next(each.group() for each in found if each)
+            address = address_in(server.stdout)
             place, kind = f"{address}/v1/chat/completions", {"Content-Type": "application/json"}
             with urllib.request.urlopen(urllib.request.Request(place, body, kind), timeout=60) as answer:
                 text = json.load(answer)["choices"][0]["message"]["content"]
@@ -131,6 +129,16 @@ def check_server(backend: str, folder: Path) -> None:
                 assert b"# TYPE " in answer.read()
         finally:
             server.terminate()
+
+
+def address_in(lines: Any) -> str:
+    """The address that a server prints."""
+    said = ""
+    for line in lines:
+        if found := re.search(r"http://[\d.]+:\d+", line):
+            return found.group()
+        said += line
+    raise AssertionError(f"airllm serve has ended: {said}")
 
 
 def check_report(_: str, folder: Path) -> None:
