@@ -1,7 +1,7 @@
 PYTHON ?= python3
 CXX_FILES = $(shell git ls-files '*.cpp' '*.h' '*.inl' '*.cu' '*.inc')
 
-.PHONY: build test test-all bench lint format clean
+.PHONY: build test test-all compatibility bench lint format clean
 
 build:  ## the C++ backend, in place
 	$(PYTHON) setup.py build_ext --inplace
@@ -11,6 +11,9 @@ test:
 
 test-all:  ## every case of every table, where `make test` takes those in which each pair of values meets; hours
 	AIRLLM_TEST_ALL=1 $(PYTHON) -m pytest -n auto
+
+compatibility:  ## a wheel for each Python, with the oldest and the newest packages: make compatibility ARGS="--python 3.12"
+	$(PYTHON) -m tests.compatibility $(ARGS)
 
 bench:  ## builds, checks and times everything there is; --quick for a minute: make bench ARGS=--quick
 	$(PYTHON) detect_and_benchmark.py $(ARGS)

@@ -6,6 +6,7 @@ import os
 TOOLS = {
     *("oclgrind", "neon", "qemu-x86_64", "clang", "objdump", "real-data", "nvcc", "hipcc", "mpi", "cmake"),
     "chromium",
+    "pyright",
 }
 REQUIRED = [name for name in os.environ.get("AIRLLM_TEST_REQUIRE", "").split(",") if name]
 ALL = bool(os.environ.get("AIRLLM_TEST_ALL"))
