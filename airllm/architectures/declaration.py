@@ -76,10 +76,11 @@ class Window:
     """Sliding-window attention: to the last tokens only.
 
     `default`: the width if config.json has none; `in_gguf`: if a GGUF file has none. `switch`: the flag of
-    config.json that turns windows on. `all_but_every`: every n-th layer has full attention. If config.json
-    lists no layers, `first` is the first layer with a window and `until` the first without one;
-    max_window_layers overrides both. `nope_only`: only layers without rotation have a window. `listed`:
-    config.json may list the layers. `switched_by_list`: the list applies even if the switch is off.
+    config.json that turns windows on. `all_but_every`: every n-th layer has full attention; `full_first`: the
+    first of n layers, not the last. If config.json lists no layers, `first` is the first layer with a window
+    and `until` the first without one; max_window_layers overrides both. `nope_only`: only layers without
+    rotation have a window. `listed`: config.json may list the layers. `switched_by_list`: the list applies
+    even if the switch is off.
     `chunked`: windows are chunks, whose tokens attend to each other, in layers with rotation if config.json
     has no list.
     """
@@ -88,6 +89,7 @@ class Window:
     in_gguf: int | None = None
     switch: str = ""
     all_but_every: int = 0
+    full_first: bool = False
     first: int | None = None
     until: int | None = None
     nope_only: bool = False
@@ -126,6 +128,21 @@ class Stacks:
 
 
 @dataclass(frozen=True)
+class Encoder:
+    """What an encoder has: see `Encoding`. `skipped`: rows of a folder's table of positions that no position
+    uses. `fused_qkv`: folders store q, k and v as one matrix, but not gate and up.
+    """
+
+    positions: bool = False
+    skipped: int = 0
+    token_types: bool = False
+    embedding_norm: bool = False
+    sum_norms: bool = False
+    bare_first: bool = False
+    fused_qkv: bool = False
+
+
+@dataclass(frozen=True)
 class Tiny:
     """A tiny model for tests, with transformers as the reference. `values`: of its config.json, beyond the
     sizes that all tiny models share. `gguf`: GGUF files can express all of it. `model_type`: if it is not the
@@ -154,6 +171,9 @@ class Architecture:
     size, and the last layers may share keys and values. `latent`: attention is latent, see `latent.py`.
     `layer_scale`: a layer's result is scaled by a
     weight. `refused`: flags of config.json that must not be set, and what is expected instead.
+    `encoder`: it makes vectors of texts and does not write. `marked_by`: (model type, key): folders of that
+    type are of this architecture if config.json has the key, and it is not false. `renamed`: older keys of
+    config.json -> those that are read. `folder_layers`: what folders call the list of layers.
     `line_pieces`: tokenizers of GGUF files are of the kind "gemma4" if their pieces are not letters.
     `stripped_names`: parts of general.name. In the GGUF files that contain one, white space after control
     tokens is stripped.
@@ -191,6 +211,10 @@ class Architecture:
     refused: Mapping[str, str] = field(default_factory=dict)
     line_pieces: bool = False
     stripped_names: tuple[str, ...] = ()
+    encoder: Encoder | None = None
+    marked_by: tuple[str, str] | None = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    folder_layers: str = "layers"
     tiny: Mapping[str, Tiny] = field(default_factory=dict)
 
     @property
@@ -220,6 +244,7 @@ class Architecture:
         read as this one. A mapping is merged into this one's; an entry of `REMOVED` is removed.
         """
         own: dict[str, Any] = {"name": name or self.name, "in_gguf": bool(name), "parts_of": (), "tiny": {}}
+        own["marked_by"] = None
         merged = {key: _merge(getattr(self, key), other[key]) for key in _MERGED & other.keys()}
         return dataclasses.replace(self, **own | other | merged)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable
 from functools import cache
 
 from airllm.architectures.declaration import Architecture
@@ -39,6 +40,12 @@ def architecture_of_model_type(name: str) -> Architecture | None:
     return next((each for each in all_architectures() if name in each.model_types), None)
 
 
+def marked_architecture(name: str, is_set: Callable[[str], bool]) -> Architecture | None:
+    """The architecture of the folders of this model_type whose config.json has its mark."""
+    marked = ((each, each.marked_by) for each in all_architectures() if each.marked_by)
+    return next((each for each, mark in marked if mark[0] == name and is_set(mark[1])), None)
+
+
 def strips_after_control(name: str) -> bool:
     """Whether a GGUF file of this general.name, in lower case, has white space after control tokens stripped.
     No key of the file says so.
@@ -71,5 +78,7 @@ def table() -> list[tuple[str, str, str]]:
 
 def model_types_of(architecture: Architecture) -> list[str]:
     """The model types that people know. For a text part, it is the type of the whole model."""
+    if architecture.marked_by:
+        return [architecture.marked_by[0]]
     own = [name for name in architecture.model_types if not name.endswith("_text")]
     return [*own, *(name for name in architecture.parts_of if name not in own)]

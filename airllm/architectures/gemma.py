@@ -3,7 +3,8 @@ minus one. From Gemma 2 on, norms also follow attention and feed-forward.
 
 In Gemma 4, layers without a window have larger heads, of which only a part rotates, and their values may be
 their keys. The last layers of its small models share keys and values, and each layer has an input of its own.
-Its larger models have experts beside a dense feed-forward.
+Its larger models have experts beside a dense feed-forward. EmbeddingGemma (2025) is a Gemma 3 whose tokens
+attend to both sides.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,6 +15,7 @@ from airllm.architectures.declaration import (
     REMOVED,
     SCALINGS,
     Architecture,
+    Encoder,
     Norms,
     Rotary,
     Stacks,
@@ -206,6 +208,33 @@ GEMMA4 = GEMMA3.but(
                 "moe_intermediate_size": 32,
             },
             "float16",
+        ),
+    },
+)
+EMBEDDING_GEMMA = GEMMA3.but(
+    "gemma-embedding",
+    title="EmbeddingGemma",
+    model_types=(),
+    marked_by=("gemma3_text", "use_bidirectional_attention"),
+    encoder=Encoder(),
+    gguf_defaults={"attention_scale": REMOVED},
+    tiny={
+        "gemma_embedding": Tiny(
+            {
+                "vocab_size": 80,
+                "hidden_size": 32,
+                "num_hidden_layers": 7,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "head_dim": 16,
+                "intermediate_size": 32,
+                "max_position_embeddings": 64,
+                "sliding_window": 12,
+                "query_pre_attn_scalar": 16,
+                "rope_parameters": _ROPES,
+                "use_bidirectional_attention": True,
+                **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"), 0),
+            }
         ),
     },
 )

@@ -153,6 +153,25 @@ class LayerSpec:
         return self.mixer
 
 
+@dataclass(frozen=True)
+class Encoding:
+    """What an encoder computes, a model that makes vectors of texts and does not write. Each token attends to
+    all tokens of its text; in a layer with a window, to those that are at most half the window away.
+
+    `positions`: a table has a row for each position, which is added to the token's; `skipped`: its first
+    rows, which no position uses. `token_types`: rows of a table of types; each token has type 0.
+    `embedding_norm`: the sum of these is normalized. `sum_norms`: the norms after attention and feed-forward
+    are not of what they add, but of the sum. `bare_first`: the first layer has no norm before attention.
+    """
+
+    positions: bool = False
+    skipped: int = 0
+    token_types: int = 0
+    embedding_norm: bool = False
+    sum_norms: bool = False
+    bare_first: bool = False
+
+
 def _trait_field(part: str, default: Any = dataclasses.MISSING) -> Any:
     """A field that describes a `part` of the model: see `ModelConfig.traits`."""
     metadata = {"of": part}
@@ -199,7 +218,8 @@ class ModelConfig:
     are `value_dim`; `joined_kv`: the products that make keys and values are one stored matrix.
     `sinks`: each head has an extra score in the softmax, without a value. `activation` "swiglu_clamped" is
     (up + 1) * gate * sigmoid(`swiglu_alpha` * gate). It clamps gate to at most `swiglu_limit`, and up to
-    +-`swiglu_limit`.
+    +-`swiglu_limit`. `encoding`: of a model that does not write. `fused_qkv`: q, k and v are one stored
+    matrix, gate and up are not.
     """
 
     architecture: str = _trait_field("size")
@@ -243,6 +263,8 @@ class ModelConfig:
     norm_bias: bool = False
     parallel: bool = False
     fused: bool = _trait_field("file", False)
+    fused_qkv: bool = _trait_field("file", False)
+    encoding: Encoding | None = None
     tied_embeddings: bool = _trait_field("file", False)
     experts: int = 0
     experts_used: int = 0
@@ -359,6 +381,15 @@ class ModelConfig:
         scaling = self.rope.scaling or {}
         before, factor = scaling.get("original_max_position_embeddings", 0), scaling.get("factor", 1)
         return max(self.context, int(before * factor))
+
+    @property
+    def final_norm(self) -> bool:
+        """Whether a norm follows the last layer. The layers of a post-norm encoder end with one."""
+        return self.pre_norms or not self.encoding
+
+    def norm_before_attention(self, layer: int) -> bool:
+        """Whether this layer has a norm before attention."""
+        return self.pre_norms and not (self.encoding and self.encoding.bare_first and layer == 0)
 
     def is_moe(self, layer: int) -> bool:
         """Whether this layer has experts."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from airllm.architectures.declaration import Architecture
-from airllm.architectures.families import architecture_of_model_type, types_of_folders, with_part
+from airllm.architectures.encodings import folder_encoding
+from airllm.architectures.families import (
+    architecture_of_model_type,
+    marked_architecture,
+    types_of_folders,
+    with_part,
+)
 from airllm.architectures.keys import keys_of
 from airllm.architectures.latent import latent_fields, latent_ropes
 from airllm.architectures.layer_sizes import folder_head_dims, folder_sizes
@@ -27,7 +34,7 @@ def folder_config(folder: Path) -> ModelConfig:
     """The configuration in a folder's config.json. Raises ModelFileError or OSError."""
     whole = _open(folder)
     architecture, values = _text_part(whole)
-    for flag, expected in {**_REFUSED, **architecture.refused}.items():
+    for flag, expected in {**({} if architecture.encoder else _REFUSED), **architecture.refused}.items():
         if values.flag(flag, False):
             raise values.error(flag, "is true", expected)
     found = _numbers(architecture, values)
@@ -58,9 +65,9 @@ def folder_config(folder: Path) -> ModelConfig:
         expert_bias=architecture.biases.experts,
         experts_by_columns=_has_columns(architecture, whole),
         joined_kv=architecture.latent,
-        tied_embeddings=whole.flag(
-            "tie_word_embeddings", values.flag("tie_word_embeddings", architecture.tied)
-        ),
+        tied_embeddings=bool(architecture.encoder)
+        or whole.flag("tie_word_embeddings", values.flag("tie_word_embeddings", architecture.tied)),
+        **folder_encoding(architecture, values),
         moe_layers=moe_layers,
         dense_and_experts=architecture.dense_and_experts and any(moe_layers),
     )
@@ -88,9 +95,16 @@ def _text_part(whole: Values) -> tuple[Architecture, Values]:
         values = whole.below("text_config") or whole
         kind = values.text("model_type", kind)
         kind = parts[0].model_types[0] if kind == whole.raw("model_type") else kind
-    if (found := architecture_of_model_type(kind)) is None:
+    marked = marked_architecture(kind, lambda key: values.raw(key) not in (None, False))
+    if (found := marked or architecture_of_model_type(kind)) is None:
         raise values.error("model_type", f"has value {kind!r}", f"one of {', '.join(types_of_folders())}")
-    return found, values
+    return found, _rename(values, found.renamed)
+
+
+def _rename(values: Values, renamed: Mapping[str, str]) -> Values:
+    """The same values under the keys that are read."""
+    more = {values.under + new: values.raw(old) for old, new in renamed.items() if old in values}
+    return Values(values.path, {**more, **values.values}, values.under) if more else values
 
 
 def _numbers(architecture: Architecture, values: Values) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from airllm.architectures.declaration import Architecture
+from airllm.architectures.encodings import gguf_encoding
 from airllm.architectures.families import architecture_named, architecture_of_gguf, gguf_architectures
 from airllm.architectures.keys import KEYS, keys_of, write_keys
 from airllm.architectures.latent import gguf_scores, latent_fields, latent_keys
@@ -75,6 +76,7 @@ def gguf_config(file: GgufHead) -> ModelConfig:
         tied_embeddings=gguf_name(architecture, "output") not in file.tensors,
         moe_layers=moe_layers,
         dense_and_experts=architecture.dense_and_experts and bool(found.get("experts")),
+        **gguf_encoding(architecture, file.tensors),
         **gguf_sizes(architecture, values, found, lists, windows, file.tensors),
     )
     return check_config(

@@ -28,6 +28,10 @@ _WHOLE = {
     "layer_embedding": ("per_layer_token_embd.weight", "embed_tokens_per_layer.weight"),
     "layer_projection": ("per_layer_model_proj.weight", "per_layer_model_projection.weight"),
     "layer_projection_norm": ("per_layer_proj_norm.weight", "per_layer_projection_norm.weight"),
+    "position_embedding": ("position_embd.weight", "embeddings.position_embeddings.weight"),
+    "type_embedding": ("token_types.weight", "embeddings.token_type_embeddings.weight"),
+    "embedding_norm": ("token_embd_norm.weight", "embeddings.LayerNorm.weight"),
+    "embedding_norm_bias": ("token_embd_norm.bias", "embeddings.LayerNorm.bias"),
     "rope_factors": ("rope_freqs.weight", ""),
     "rope_factors_long": ("rope_factors_long.weight", ""),
     "rope_factors_short": ("rope_factors_short.weight", ""),
@@ -56,6 +60,7 @@ _LAYER = {
     "attention.output_bias": ("attn_output.bias", "self_attn.o_proj.bias"),
     "attention.sinks": ("attn_sinks.weight", "self_attn.sinks"),
     "attention.post_norm": ("post_attention_norm.weight", "post_attention_layernorm.weight"),
+    "attention.post_norm_bias": ("attn_output_norm.bias", "post_attention_layernorm.bias"),
     "feed_forward.norm": ("ffn_norm.weight", "post_attention_layernorm.weight"),
     "feed_forward.norm_bias": ("ffn_norm.bias", "post_attention_layernorm.bias"),
     "feed_forward.gate": ("ffn_gate.weight", "mlp.gate_proj.weight"),
@@ -66,6 +71,7 @@ _LAYER = {
     "feed_forward.up_bias": ("ffn_up.bias", "mlp.up_proj.bias"),
     "feed_forward.down_bias": ("ffn_down.bias", "mlp.down_proj.bias"),
     "feed_forward.post_norm": ("post_ffw_norm.weight", "post_feedforward_layernorm.weight"),
+    "feed_forward.post_norm_bias": ("layer_output_norm.bias", "post_feedforward_layernorm.bias"),
     "feed_forward.dense_norm": ("post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight"),
     "experts.norm": ("pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight"),
     "experts.post_norm": ("post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight"),
@@ -92,6 +98,7 @@ _LAYER = {
 _TOGETHER = ("gate", "up")  # may be one tensor
 # Prefix of the language model in a folder, alone or with a vision part -> prefix of its output.
 PREFIXES = {"model.": "", "": "", "language_model.model.": "language_model.", "model.language_model.": ""}
+PREFIXES |= {"bert.": "", "nomic_bert.": "", "roberta.": ""}  # of encoders with a head
 
 
 # What is added to a token in each layer: a table with a row for each token, and what projects its embedding.
@@ -105,31 +112,33 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
     own = not latent and (not c.kv_layers or c.kv_layers[layer] == layer)  # keys and values
     own_values = own and not (c.keys_as_values and c.keys_as_values[layer])
     dense = c.dense_and_experts or not moe
+    fused, pre_norm = c.fused or c.fused_qkv, c.norm_before_attention(layer)
     parts: dict[str, list[tuple[bool, str]]] = {
         "attention": [
-            (c.fused, "qkv"),
-            (not c.fused and not c.q_rank, "q"),
+            (fused, "qkv"),
+            (not fused and not c.q_rank, "q"),
             (c.q_rank > 0, "q_a q_a_norm q_b"),
             (latent, "kv_a kv_a_norm"),
             (latent and c.joined_kv, "kv_b"),
             (latent and not c.joined_kv, "k_b v_b"),
-            (not c.fused and own, "k"),
-            (not c.fused and own_values, "v"),
+            (not fused and own, "k"),
+            (not fused and own_values, "v"),
             (c.qkv_bias, "q_bias"),
             (c.qkv_bias and own, "k_bias"),
             (c.qkv_bias and own_values, "v_bias"),
             (c.qk_norm in ("head", "row"), "q_norm"),
             (c.qk_norm in ("head", "row") and own, "k_norm"),
-            (c.pre_norms, "norm"),
-            (c.norm_bias, "norm_bias"),
+            (pre_norm, "norm"),
+            (pre_norm and c.norm_bias, "norm_bias"),
             (True, "output"),
             (c.output_bias, "output_bias"),
             (c.sinks, "sinks"),
             (c.post_norms, "post_norm"),
+            (c.post_norms and c.norm_bias, "post_norm_bias"),
         ],
         "feed_forward": [
             (c.pre_norms and not c.parallel, "norm"),
-            (c.norm_bias and not c.parallel, "norm_bias"),
+            (c.pre_norms and c.norm_bias and not c.parallel, "norm_bias"),
             (dense and not c.fused and c.gated, "gate"),
             (dense and not c.fused, "up"),
             (dense and c.fused, "gate_up"),
@@ -138,6 +147,7 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
             (dense and c.mlp_bias, "up_bias down_bias"),
             (moe and c.dense_and_experts, "dense_norm"),
             (c.post_norms, "post_norm"),
+            (c.post_norms and c.norm_bias, "post_norm_bias"),
         ],
         "experts": [
             (moe, "router"),
@@ -165,9 +175,20 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
 
 def shared_names(config: ModelConfig) -> list[str]:
     """Our names of the tensors outside the layers that every model of this configuration has."""
-    found = ["token_embedding", "output_norm"] + ["output_norm_bias"] * config.norm_bias
+    found = ["token_embedding"] + ["output_norm"] * config.final_norm
+    found += ["output_norm_bias"] * (config.final_norm and config.norm_bias)
     found += [] if config.tied_embeddings else ["output"]
+    found += encoder_names(config)
     return found + ([*LAYER_INPUTS] if config.layer_input else [])
+
+
+def encoder_names(config: ModelConfig) -> list[str]:
+    """Those of them that only encoders have."""
+    if not (of := config.encoding):
+        return []
+    found = ["position_embedding"] * of.positions + ["type_embedding"] * bool(of.token_types)
+    norms = ["embedding_norm"] + ["embedding_norm_bias"] * config.norm_bias
+    return found + norms * of.embedding_norm
 
 
 def gguf_name(architecture: Architecture, name: str) -> str:
@@ -206,7 +227,8 @@ class NamedTensors:
             architecture_named(config.architecture) if self._gguf else architecture_of_folder(weights.path)
         )
         self._stacks = self._architecture.gguf_stacks if self._gguf else self._architecture.folder_stacks
-        found = (p for p in PREFIXES if f"{p}embed_tokens.weight" in weights)
+        embedding = self._in_folder("token_embedding")
+        found = (p for p in PREFIXES if f"{p}{embedding}" in weights)
         self._prefix = next(found, "model.")
 
     @property
@@ -274,7 +296,7 @@ class NamedTensors:
     def _split(self, name: str) -> tuple[str, int | None]:
         """The tensor's name in the file, and the expert's index if it is a stack."""
         if name in _WHOLE:
-            gguf, folder = _WHOLE[name]
+            gguf, folder = _WHOLE[name][0], self._in_folder(name)
             prefix = PREFIXES[self._prefix] if name == "output" else self._prefix
             return (gguf if self._gguf else prefix + folder), None
         if not (match := re.fullmatch(r"layers\.(\d+)\.(.+?)", name)):
@@ -284,4 +306,9 @@ class NamedTensors:
         if self._gguf:
             return gguf_name(self._architecture, name), int(expert[1]) if expert else None
         in_stack = int(expert[1]) if expert and self._stacks else None
-        return f"{self._prefix}layers.{layer}.{_in_folder(self._architecture, part)}", in_stack
+        layers = f"{self._prefix}{self._architecture.folder_layers}"
+        return f"{layers}.{layer}.{_in_folder(self._architecture, part)}", in_stack
+
+    def _in_folder(self, name: str) -> str:
+        """The name in a folder of a tensor outside the layers, without a prefix."""
+        return self._architecture.folder_names.get(name, _WHOLE[name][1])

@@ -15,9 +15,10 @@ _WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_patter
 _FOLDER_PATTERNS = ("sliding_window_pattern", "_sliding_window_pattern")
 
 
-def all_but_every(pattern: int, window: int | None, layers: int) -> Windows:
-    """A window in all layers except every `pattern`-th; in all layers if `pattern` is 0."""
-    return tuple(None if pattern and (i + 1) % pattern == 0 else window for i in range(layers))
+def all_but_every(pattern: int, window: int | None, layers: int, full_first: bool = False) -> Windows:
+    """A window in all layers except the last of every `pattern`, or the first; in all layers if it is 0."""
+    full = 0 if full_first else pattern - 1
+    return tuple(None if pattern and i % pattern == full else window for i in range(layers))
 
 
 def folder_windows(
@@ -49,7 +50,7 @@ def _by_place(rule: Window, values: Values, width: int | None, layers: int) -> W
     """Windows by the position of a layer."""
     if rule.first is None and rule.until is None:
         pattern = next((found for key in _FOLDER_PATTERNS if (found := values.whole(key, 0))), 0)
-        return all_but_every(pattern or rule.all_but_every, width, layers)
+        return all_but_every(pattern or rule.all_but_every, width, layers, rule.full_first)
     bound = rule.until if rule.first is None else rule.first
     bound = values.get("max_window_layers", (int,), "a whole number", bound)
     some = range(bound) if rule.first is None else range(bound, layers)
@@ -72,7 +73,8 @@ def gguf_windows(architecture: Architecture, values: Values, layers: int) -> Win
     width = None if values.is_zero(_WINDOW) else values.whole(_WINDOW, rule.in_gguf)
     pattern = values.raw(_PATTERN)
     if not isinstance(pattern, np.ndarray):
-        return all_but_every(values.whole(_PATTERN, rule.all_but_every), width, layers)
+        pattern = values.whole(_PATTERN, rule.all_but_every)
+        return all_but_every(pattern, width, layers, rule.full_first)
     if len(pattern) != layers:
         raise values.error(_PATTERN, f"has {len(pattern)} items", f"{layers}, one for each layer")
     return tuple(width if windowed else None for windowed in pattern)
@@ -84,6 +86,6 @@ def write_windows(architecture: Architecture, config: ModelConfig) -> dict[str, 
     width = max((each for each in config.windows if each), default=None)
     if width is None:
         return {}
-    if config.windows == all_but_every(rule.all_but_every, width, config.layers):
+    if config.windows == all_but_every(rule.all_but_every, width, config.layers, rule.full_first):
         return {_WINDOW: width}
     return {_WINDOW: width, _PATTERN: [bool(each) for each in config.windows]}

@@ -46,7 +46,8 @@ _EXAMPLES = {
         printf 'Hi!\\nAnd who are you?\\n' | airllm chat smollm2 -q""",
     "embed": """
         airllm embed model.gguf "a text" "another one"
-        airllm embed model.gguf < texts.txt > vectors.jsonl""",
+        airllm embed model.gguf < texts.txt > vectors.jsonl
+        airllm embed FOLDER --prompt-name query "what is a vector?\"""",
     "serve": """
         airllm serve smollm2
         airllm serve model.gguf --port 9000 --context 4096 --max-running 8
@@ -220,6 +221,8 @@ def _add_embed(commands: Any) -> None:
     )
     parser.add_argument("model", metavar="MODEL", help=_MODEL)
     parser.add_argument("texts", metavar="TEXT", nargs="*")
+    parser.add_argument("--prompt", metavar="TEXT", help="put before each text, such as 'query: '")
+    parser.add_argument("--prompt-name", metavar="NAME", help="the name of a prompt in the model's files")
     _add_engine(parser)
 
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import shlex
+import stat
 import sys
 import warnings
 from collections.abc import Iterator
@@ -175,11 +177,25 @@ def chat(options: argparse.Namespace) -> int:
 
 def embed(options: argparse.Namespace) -> int:
     """Print the vector of each text."""
-    texts = options.texts or (line.rstrip("\r\n") for line in sys.stdin)
+    texts = iter(options.texts or (line.rstrip("\r\n") for line in sys.stdin))
+    together = _EMBEDDED if options.texts or _is_file(sys.stdin) else 1  # a program may wait for each line
+    given = {"prompt_name": options.prompt_name, "prompt": options.prompt}
     with open_engine(options) as engine, report_as_user_error(options):
-        for text in texts:
-            print(json.dumps([round(float(value), 8) for value in engine.embed(text)]), flush=True)
+        while some := list(itertools.islice(texts, together)):
+            for vector in engine.embed(some, **given):
+                print(json.dumps([round(float(value), 8) for value in vector]), flush=True)
     return 0
+
+
+_EMBEDDED = 64  # texts that go through the model together
+
+
+def _is_file(stream: Any) -> bool:
+    """Whether all of it is there already."""
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, AttributeError, ValueError):
+        return False
 
 
 def serve(options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 
 from airllm.architectures.families import architecture_named
 from airllm.architectures.model_config import Latent, ModelConfig, Rope
-from airllm.architectures.pooling import pooling_of
+from airllm.architectures.pooling import DENSE_NAMES, Dense, pooling_of
 from airllm.architectures.read_gguf import gguf_config, gguf_keys
 from airllm.architectures.tensor_names import NamedTensors, gguf_name, layer_names, shared_names
 from airllm.convert.tokenizer_to_gguf import tokenizer_keys
@@ -31,6 +31,7 @@ from airllm.ops.rope_scaling import frequencies
 _AS_FACTORS = ("llama3", "proportional")  # scalings that GGUF files store as a tensor of divisors
 # Fields that say how a folder stores weights; a GGUF file stores them otherwise.
 _OF_FOLDERS = ("norm_offset", "experts_by_columns", "joined_kv")
+_WITH_DENSE = "gemma-embedding"  # the architecture whose GGUF files have matrices after the pooling
 
 
 def folder_source(folder: SafetensorsFolder, config: ModelConfig) -> tuple[list[Key], list[Source]]:
@@ -42,6 +43,7 @@ def folder_source(folder: SafetensorsFolder, config: ModelConfig) -> tuple[list[
     _check(folder.path, config, keys, sources)
     line_pieces = architecture_named(config.architecture).line_pieces
     keys += _pooling_keys(folder, config)
+    sources += _dense_sources(folder, config)
     keys += tokenizer_keys(folder.path, config.vocabulary, line_pieces)
     if template := folder_chat_template(folder.path):
         keys.append(Key("tokenizer.chat_template", template.source, STRING))
@@ -51,12 +53,28 @@ def folder_source(folder: SafetensorsFolder, config: ModelConfig) -> tuple[list[
 # ------------------------------------------------------------------------------------------------ keys
 
 
+def _dense_of(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[tuple[str, Dense]]:
+    """The matrices after the pooling, with their names in a GGUF file."""
+    pooling = pooling_of(folder)
+    dense = pooling.dense if pooling else ()
+    plain = all(not each.bias and not each.activation for each in dense)
+    if dense and not (c.architecture == _WITH_DENSE and plain and len(dense) == len(DENSE_NAMES)):
+        expected = f"{len(DENSE_NAMES)} without bias and function, in a model of {_WITH_DENSE}, or none"
+        raise ModelFileError(folder.path / "modules.json", "the modules Dense", "are others", expected)
+    yield from zip(DENSE_NAMES, dense, strict=False)
+
+
 def _pooling_keys(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[Key]:
+    for name, each in _dense_of(folder, c):
+        yield Key(f"{c.architecture}.{name}_feat_in", each.narrow, UINT32)
+        yield Key(f"{c.architecture}.{name}_feat_out", each.wide, UINT32)
     if pooling := pooling_of(folder):
         if not pooling.normalize:
             found = "do not normalize embeddings, which a GGUF file cannot say"
             raise ModelFileError(folder.path / "modules.json", "the modules", found, "a module Normalize")
         yield Key(f"{c.architecture}.pooling_type", pooling.gguf, UINT32)
+    if c.encoding:
+        yield Key(f"{c.architecture}.attention.causal", False, BOOL)
 
 
 def _config_keys(folder: Path, c: ModelConfig) -> Iterator[Key]:
@@ -204,6 +222,12 @@ def _longrope_factors(c: ModelConfig) -> Iterator[Source]:
 def _vector(name: str, values: Any) -> Source:
     array = np.asarray(values, np.float32)
     return Source.of(name, array, lambda: [array])
+
+
+def _dense_sources(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[Source]:
+    for name, each in _dense_of(folder, c):
+        with SafetensorsFolder(folder.path / each.path) as own:
+            yield _vector(f"{name}.weight", np.array(own.tensor("linear.weight"), np.float32))
 
 
 def _divisors(c: ModelConfig) -> Source:

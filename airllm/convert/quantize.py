@@ -39,6 +39,8 @@ _OF_THE_FILE = (
     "general.quantization_version",
 )
 
+_ADDED_TABLES = ("position_embd.weight", "token_types.weight")  # of encoders; they stay as precise as vectors
+
 
 @dataclass(frozen=True)
 class Written:
@@ -129,7 +131,7 @@ def _format_for(tensor: Source, mix: Mix, shape: Shape, output: str) -> str:
         return has  # integers
     if len(tensor.shape) == 1 or "norm" in tensor.name or tensor.name.endswith(".bias"):
         return "float32"
-    if "ffn_gate_inp" in tensor.name:
+    if tensor.name in _ADDED_TABLES or "ffn_gate_inp" in tensor.name:
         return "float32"
     return format_of_matrix(mix, tensor.name, tensor.shape[-1], shape, tensor.name == output)
 

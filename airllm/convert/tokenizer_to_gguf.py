@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from airllm.files.gguf_writer import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, Key
-from airllm.files.weight_file import ModelFileError, read_json
+from airllm.files.weight_file import ModelFileError
 from airllm.text.pre_tokenizers import PRE_TOKENIZERS
-from airllm.text.tokenizer import Tokenizer, folder_tokenizer, gguf_tokenizer
+from airllm.text.tokenizer import Tokenizer, folder_tokenizer, gguf_tokenizer, whole_tokenizer
 from airllm.text.vocabulary import SPACE, Kind
+from airllm.text.word_pieces import MASK, PAD, UNKNOWN
 
 # Texts on which tokenizers differ: digits, contractions, case, spaces, line ends, marks, scripts.
 PROBES = (
@@ -29,19 +30,23 @@ def tokenizer_keys(folder: Path, vocabulary: int, line_pieces: bool = False) -> 
     """The keys. A vocabulary smaller than the model's is padded. `line_pieces`: see `Architecture`. Raises
     ModelFileError for a tokenizer that would give other ids, or that GGUF cannot express.
     """
-    path = folder / "tokenizer.json"
-    description, tokenizer = read_json(path), folder_tokenizer(folder)
-    model = description.get("model")
-    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
-        kind = model.get("type") if isinstance(model, dict) else None
-        raise ModelFileError(path, "model", f"is of type {kind}", "BPE, the kind that GGUF files support")
+    path, _, description = whole_tokenizer(folder)
+    tokenizer, model = folder_tokenizer(folder), description.get("model")
+    kind = model.get("type", "BPE") if isinstance(model, dict) else None
+    if kind not in ("BPE", "WordPiece"):
+        raise ModelFileError(
+            path, "model", f"is of type {kind}", "BPE or WordPiece, which GGUF files support"
+        )
+    assert isinstance(model, dict)
     if len(tokenizer) > vocabulary:
         found = f"has {len(tokenizer)} tokens"
         raise ModelFileError(path, "the vocabulary", found, f"at most the model's {vocabulary}")
     merges = [tuple(m.split(" ", 1)) if isinstance(m, str) else tuple(m) for m in model.get("merges", ())]
     keys = [*_words(tokenizer, vocabulary), *_special_tokens(tokenizer)]
     letters = tokenizer.vocabulary.letters
-    if letters:
+    if kind == "WordPiece":
+        keys += _word_pieces(tokenizer, vocabulary)
+    elif letters:
         keys += _byte_pairs(path, model, merges)
     else:
         keys += _line_pieces(merges) if line_pieces else _pieces(tokenizer, merges, vocabulary)
@@ -92,6 +97,23 @@ def _pre_tokenizer(path: Path, whole_pieces: bool) -> str:
 
 def cut(pre_tokenizer: Any, text: str) -> list[str]:
     return [piece for piece, _ in pre_tokenizer.pre_tokenize_str(text)]
+
+
+def _word_pieces(tokenizer: Tokenizer, count: int) -> Iterator[Key]:
+    """The keys of BERT's kind."""
+    yield Key("tokenizer.ggml.model", "bert", STRING)
+    yield Key("tokenizer.ggml.scores", [-1000.0] * count, (*ARRAY, *FLOAT32))  # llama.cpp expects some
+    yield Key("tokenizer.ggml.token_type_count", 2, UINT32)
+    # llama.cpp writes the name of the separator with this error
+    named = {"cls": tokenizer.bos_id, "seperator": tokenizer.closing_id}
+    named |= {
+        "unknown": tokenizer.id_of(UNKNOWN),
+        "padding": tokenizer.id_of(PAD),
+        "mask": tokenizer.id_of(MASK),
+    }
+    for name, token in named.items():
+        if token is not None:
+            yield Key(f"tokenizer.ggml.{name}_token_id", token, UINT32)
 
 
 def _line_pieces(merges: list[tuple[str, ...]]) -> Iterator[Key]:

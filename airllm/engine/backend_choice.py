@@ -20,7 +20,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from airllm.architectures import config_of
+from airllm.architectures import config_of, open_config
 from airllm.backends import (
     config_schema,
     json_file,
@@ -96,6 +96,8 @@ def choose_backend(
         return EngineBackend(init_backend(backend, fallback_backends).name(), why)
     if now.backend.name in config_schema.on_processor():
         return EngineBackend(now.backend.name, "the first that runs in the order; no device comes before it")
+    if open_config(opening.path).encoding:
+        return EngineBackend(_host(now), "the processor: an encoder keeps its arrays in host memory")
     host, devices = _host(now), [name for name in _before_host(now) if name not in now.passed_over]
     speeds, when = speeds_of(opening, devices, host)
     return EngineBackend(speed.fastest(speeds), f"the fastest, {when}", speeds)
@@ -103,7 +105,7 @@ def choose_backend(
 
 def beside_processor(opening: Opening, name: str) -> dict[str, Speed]:
     """Speeds of the backend `name` and of the processor; empty if `name` is not a device."""
-    if name in config_schema.on_processor():
+    if name in config_schema.on_processor() or open_config(opening.path).encoding:
         return {}
     return speeds_of(opening, [name], _host(registry.choice()))[0]
 

@@ -2,26 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from airllm.architectures.pooling import Pooling
+from airllm.architectures.pooling import Dense, Pooling, unit
+from airllm.engine.encoder import Encoder
 from airllm.engine.model import Model
+from airllm.files.gguf import GgufFile
+from airllm.files.safetensors import SafetensorsFolder
+from airllm.files.weight_file import ModelFileError, Stored, WeightFile
+from airllm.formats import Quantized
 from airllm.memory.kv_cache import Cache
+from airllm.tensor_ops import gelu
+
+_FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "": lambda x: x,
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: gelu(x, "none"),
+}
 
 
 class NoEmbeddings(ValueError):
     """The model's files do not say how a text becomes a vector."""
 
 
-def embed_tokens(
-    model: Model, batch: Sequence[list[int]], pooling: Pooling, new_cache: Callable[[], Cache]
-) -> np.ndarray:
-    """The vectors (texts, width), float32, of texts' tokens. Each text goes through the layers alone, so that
-    its vector does not depend on the others.
+class NoGeneration(ValueError):
+    """The model is an encoder: it makes vectors of texts and does not write."""
+
+    def __init__(self, name: str):
+        super().__init__(
+            f"{name} is an encoder, which makes vectors of texts and does not generate: use embed"
+        )
+
+
+class Embedder:
+    """Makes vectors of tokens: states, pooling, what the model multiplies the pooled vector by, length 1.
+
+    `encoder`: the passes of a model that does not generate; another one goes through `model` with caches of
+    `new_cache`. Raises ModelFileError for matrices that are missing or of another shape.
     """
-    found = np.empty((len(batch), model.config.width), np.float32)
-    for i, tokens in enumerate(batch):
-        found[i] = pooling.of(model.states(tokens, new_cache()))
-    return found
+
+    def __init__(
+        self, model: Model, pooling: Pooling, encoder: Encoder | None, new_cache: Callable[[], Cache]
+    ):
+        self._model, self._pooling, self._encoder, self._new_cache = model, pooling, encoder, new_cache
+        self._dense = [(each, *_matrix(model.weights, each)) for each in pooling.dense]
+        self.width = model.config.width
+        for each in pooling.dense:
+            if each.narrow != self.width:
+                expected = f"{self.width}, as what comes before has"
+                raise ModelFileError(model.weights.path, each.path, f"takes {each.narrow} values", expected)
+            self.width = each.wide
+
+    def embed(self, batch: Sequence[list[int]]) -> np.ndarray:
+        """The vectors (texts, width), float32, of texts' tokens. None depends on the other texts."""
+        found = np.empty((len(batch), self._model.config.width))
+        for i, states in self._encoder.states(batch) if self._encoder else self._states(batch):
+            found[i] = self._pooling.of(states)
+        for dense, matrix, bias in self._dense:
+            found = _FUNCTIONS[dense.activation](found @ matrix.T + bias)
+        return (unit(found) if self._pooling.normalize else found).astype(np.float32)
+
+    def _states(self, batch: Sequence[list[int]]) -> Iterator[tuple[int, np.ndarray]]:
+        """The states of a decoder. Each text goes through the layers alone."""
+        for i, tokens in enumerate(batch):
+            yield i, self._model.states(tokens, self._new_cache())
+
+
+def _matrix(weights: WeightFile, dense: Dense) -> tuple[np.ndarray, np.ndarray | float]:
+    """The matrix (wide, narrow) and the bias (wide), or 0, as float64."""
+    if isinstance(weights, GgufFile):
+        return _floats(weights.tensor(f"{dense.path}.weight")), 0.0
+    with SafetensorsFolder(Path(weights.path) / dense.path) as folder:
+        names = ["linear.weight"] + ["linear.bias"] * dense.bias
+        shapes = [(dense.wide, dense.narrow), (dense.wide,)]
+        found = [_floats(folder.tensor(name)) for name in names]
+        for name, array, shape in zip(names, found, shapes, strict=False):
+            if array.shape != shape:
+                expected = f"{shape}, as its config.json says"
+                raise ModelFileError(folder.path, f"tensor {name}", f"has shape {array.shape}", expected)
+    return found[0], found[1] if dense.bias else 0.0
+
+
+def _floats(stored: Stored) -> np.ndarray:
+    whole = stored.dequantize() if isinstance(stored, Quantized) else stored
+    return np.asarray(whole, np.float64)

@@ -26,7 +26,8 @@ from airllm.engine.drafts.draft_model import (
     shared_vocabulary,
 )
 from airllm.engine.drafts.speculation import Speculation
-from airllm.engine.embedding import NoEmbeddings, embed_tokens
+from airllm.engine.embedding import Embedder, NoEmbeddings, NoGeneration
+from airllm.engine.encoder import Encoder
 from airllm.engine.generation import Prompt, PromptCache, TextGenerator, is_batch
 from airllm.engine.model import Model
 from airllm.engine.recommended_sampling import recommended_by
@@ -154,6 +155,7 @@ class LayerWiseInferenceEngine:
             files = () if self.kv_cache_dir is None else (self.kv_cache_dir, model.fingerprint)
             self._caches = CacheFactory(self.config, self.context, self.cache_dtype, *files)
             self._generator = TextGenerator(model, self.path, self.context, self._caches.new)
+            self._encoder = Encoder(model) if self.config.encoding else None
             self._adapters = Adapters()
             if given := parse_given(adapter):
                 self.use_adapters({self.load_adapter(path): scale for path, scale in given})
@@ -219,31 +221,55 @@ class LayerWiseInferenceEngine:
         """How the model's files make a vector of a text; None if they do not say it."""
         return pooling_of(self.model.weights)
 
-    def embed(self, text: str | Sequence[str]) -> np.ndarray:
+    @property
+    def generates(self) -> bool:
+        """Whether the model writes texts. An encoder only makes vectors of them."""
+        return self.config.encoding is None
+
+    def _require_generation(self) -> None:
+        if not self.generates:
+            raise NoGeneration(str(self.path))
+
+    def embed(
+        self, text: str | Sequence[str], *, prompt_name: str | None = None, prompt: str | None = None
+    ) -> np.ndarray:
         """The vector (width), float32, of a text, or those (texts, width) of several.
 
-        Pooling, normalization and the tokens around a text are as the model's files say: instructions before
-        a text, which some models want, are up to the caller. Raises NoEmbeddings, a ValueError, for a model
-        that generates texts, ContextFull for a text that is longer than `context`.
+        Pooling, what follows it, and the tokens around a text are as the model's files say. `prompt`: put
+        before each text, such as "query: "; `prompt_name`: the name of a prompt in the files, as in
+        sentence-transformers: see `pooling.prompts`. Without either, it is the files' default prompt, if they
+        have one. Raises NoEmbeddings, a ValueError, for a model that generates texts, ContextFull for a text
+        that is longer than `context`, and ValueError for an unknown name.
         """
         single = isinstance(text, str)
         texts = [text] if isinstance(text, str) else list(text)
-        found = self.embed_tokens([self.tokens_to_embed(each) for each in texts])
+        found = self.embed_tokens([self.tokens_to_embed(each, prompt_name, prompt) for each in texts])
         return found[0] if single else found
 
-    def tokens_to_embed(self, text: str) -> list[int]:
-        """The tokens of a whole text, with those that the model's makers put around it."""
+    def tokens_to_embed(
+        self, text: str, prompt_name: str | None = None, prompt: str | None = None
+    ) -> list[int]:
+        """The tokens of a whole text after a prompt, with those that the model's makers put around it."""
+        if prompt is not None and prompt_name is not None:
+            raise ValueError(f"embed: prompt_name has value {prompt_name!r}, expected None beside a prompt")
+        if prompt is None and self.pooling is not None:
+            prompt = self.pooling.prompt(prompt_name)
         closing = self.tokenizer.closing_id
-        return self.tokenizer.encode(text) + ([] if closing is None else [closing])
+        return self.tokenizer.encode((prompt or "") + text) + ([] if closing is None else [closing])
 
     def embed_tokens(self, batch: Sequence[list[int]]) -> np.ndarray:
         """As `embed`, (texts, width), of tokens. Raises ValueError for a text without tokens."""
+        if any(not len(tokens) for tokens in batch):
+            raise ValueError("embed: a text has 0 tokens, expected one or more")
+        return self.embedder.embed(batch)
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """What makes vectors of tokens. Raises NoEmbeddings if the files do not say how."""
         if self.pooling is None:
             expected = "pooling_type in a GGUF file, or modules.json of sentence-transformers in a folder"
             raise NoEmbeddings(f"{self.path} does not say how a text becomes a vector, expected {expected}")
-        if any(not len(tokens) for tokens in batch):
-            raise ValueError("embed: a text has 0 tokens, expected one or more")
-        return embed_tokens(self.model, batch, self.pooling, self.new_cache)
+        return Embedder(self.model, self.pooling, self._encoder, self.new_cache)
 
     @property
     def adapters(self) -> dict[str, float]:
@@ -317,6 +343,7 @@ class LayerWiseInferenceEngine:
         If the tokens go through the layers in several parts, `on_progress(done, total)` is called with
         numbers of tokens. Raises ValueError for a sequence without tokens.
         """
+        self._require_generation()
         single = not tokens or not isinstance(tokens[0], (list, tuple, np.ndarray))
         batch: Any = [tokens] if single else tokens
         for i, sequence in enumerate(batch):
@@ -505,6 +532,7 @@ class LayerWiseInferenceEngine:
 
     def _request(self, max_new_tokens: int | None, **options: Any) -> Request:
         """The checked options of a call."""
+        self._require_generation()
         form = {name: options.pop(name) for name in FORMS if options.get(name) is not None}
         options = {name: value for name, value in options.items() if name not in FORMS}
         wanted = request(max_new_tokens, **options)
@@ -537,6 +565,7 @@ class LayerWiseInferenceEngine:
         return self.tokenizer.encode(text, add_bos=False)
 
     def _require_template(self) -> ChatTemplate:
+        self._require_generation()
         if self.chat_template is None:
             from airllm.text.chat_template import ChatTemplateError
 

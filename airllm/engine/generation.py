@@ -15,6 +15,7 @@ import numpy as np
 
 from airllm.engine.continuation import Continuation, TrainedContext, statistics_of
 from airllm.engine.drafts.speculation import Speculation, Speculator
+from airllm.engine.embedding import NoGeneration
 from airllm.engine.model import Model
 from airllm.engine.request import Request, Statistics
 from airllm.engine.scheduling.batch import Batch
@@ -180,6 +181,8 @@ class TextGenerator:
         """Raise ValueError for no tokens or an unknown id, ContextFull for too many. `name` denotes the
         prompt in the message.
         """
+        if self.model.config.encoding:
+            raise NoGeneration(str(self.path))
         if not tokens:
             raise ValueError(f"{name} has no tokens, expected one or more: this model begins without any")
         vocabulary = len(self.tokenizer)

@@ -71,7 +71,10 @@ def lines(path: Path) -> Iterator[str]:
         yield from _published(weights)
         yield from _format_lines(_formats(weights))
         yield from _memory(NamedTensors(weights, config))
-        yield f"Sampling:    {as_text(recommended_by(weights)) or 'the model recommends nothing'}"
+        if config.encoding:
+            yield "Generation:  none, it is an encoder: airllm embed makes vectors of texts"
+        else:
+            yield f"Sampling:    {as_text(recommended_by(weights)) or 'the model recommends nothing'}"
     yield from _backend(path, config)
 
 
@@ -88,6 +91,8 @@ def _backend(path: Path, config: ModelConfig) -> Iterator[str]:
     if not found.speeds and speeds and (faster := fastest(speeds)) != found.name:
         times = speeds[faster].tokens_per_second / max(speeds[found.name].tokens_per_second, 1e-9)
         yield f"  {faster} makes {rate(times)} times as many tokens: backend auto takes the fastest"
+    if config.encoding:
+        return
     ops = KernelBackend(found.name)
     yield f"Decode:      {_decode(ops, config)}"
     if ops.extension("device_ops"):
@@ -118,14 +123,16 @@ def _pooling(weights: WeightFile) -> Iterator[str]:
 
 
 def _architecture(c: ModelConfig) -> Iterator[str]:
-    yield f"Made as:     {c.architecture}, {c.layers} layers of width {c.width}"
+    kind = ", an encoder" if c.encoding else ""
+    yield f"Made as:     {c.architecture}{kind}, {c.layers} layers of width {c.width}"
     yield f"Attention:   {_attention(c)}"
     if c.experts:
         moe = f"{c.experts} experts of {c.expert_feed_forward}, {c.experts_used} for each token"
         shared = f", and one of {c.shared_expert} for all" if c.shared_expert else ""
         yield f"Experts:     {moe}{shared}, in {sum(c.moe_layers)} layers"
     yield f"Feed-forward:{c.feed_forward:>5}, {c.activation}"
-    yield f"Vocabulary:  {c.vocabulary} tokens{', one matrix in and out' if c.tied_embeddings else ''}"
+    tied = c.tied_embeddings and not c.encoding
+    yield f"Vocabulary:  {c.vocabulary} tokens{', one matrix in and out' if tied else ''}"
     used = f"; {CONTEXT} unless you ask for more with --context" if c.trained_context > CONTEXT else ""
     yield f"Context:     {c.trained_context} tokens{used}"
 
@@ -146,7 +153,8 @@ def _memory(tensors: NamedTensors) -> Iterator[str]:
     each = size(CacheLayout(tensors.config, context, windowed=True).token_bytes())
     yield f"Memory:      {size(needed.total_bytes)} with a context of {context}, or less with --max-memory:"
     yield f"  {size(needed.weights)} of weights, {size(needed.activations)} of activations,"
-    yield f"  {size(needed.kv_cache)} of keys and values in f16, {each} for a token"
+    if not tensors.config.encoding:
+        yield f"  {size(needed.kv_cache)} of keys and values in f16, {each} for a token"
     yield from _cost_lines(tensors)
 
 
@@ -179,6 +187,8 @@ def _published(weights: WeightFile) -> Iterator[str]:
 
 def _windows(c: ModelConfig) -> str:
     windowed = [window for window in c.windows if window]
+    if windowed and c.encoding:
+        return f"; to {max(windowed) // 2} tokens on both sides in {len(windowed)} layers"
     kind = "chunks" if c.chunked else "a window"
     return f"; {kind} of {max(windowed)} tokens in {len(windowed)} layers" if windowed else ""
 

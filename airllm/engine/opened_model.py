@@ -9,6 +9,8 @@ from os import PathLike
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from airllm.architectures import config_of
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends.device.faults import DeviceFault
@@ -35,6 +37,9 @@ from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import open_norm, open_table
 from airllm.memory.passing import pass_through
 from airllm.memory.residency import Residency, open_layers, residency
+
+ENCODERS_ON_HOST = "an encoder keeps its arrays in host memory"
+_NO_NORM = np.empty(0, np.float32)
 
 
 class OpenedModel:
@@ -65,11 +70,13 @@ class OpenedModel:
         with ExitStack() as undo:
             self.weights = undo.enter_context(open_weights(path))
             self.config = config_of(self.weights)
+            if self.config.encoding and processes:
+                raise ValueError(f"{path} is an encoder: processes do not share it, expected one process")
             self._tensors = tensors = NamedTensors(self.weights, self.config)
             layers = open_layers(tensors)
             self.embedding = open_table(tensors, "token_embedding")
             self.output = self.embedding if self.config.tied_embeddings else open_table(tensors, "output")
-            self.output_norm = open_norm(tensors, "output_norm")
+            self.output_norm = open_norm(tensors, "output_norm") if self.config.final_norm else _NO_NORM
             self._layer_inputs = LayerInputs(tensors) if self.config.layer_input else None
             self.rotations = Rotations(self.config, tensors)
             self._cache_dtype = cache_dtype
@@ -93,7 +100,8 @@ class OpenedModel:
     def _lay_out(self, ops: Any) -> None:
         """Bring the weights into memory, in the order in which the backend's kernels read them."""
         interleave, formats = ops.extension("interleave"), ops.extension("interleaved_formats")
-        if self.residency.whole and interleave and formats:
+        many_rows = bool(self.config.encoding)  # whose kernels read weights as stored
+        if self.residency.whole and interleave and formats and not many_rows:
             copies = InterleavedCopies(self._tensors, interleave, formats)
             self.layers, self.output = copies.replace(self.layers, self.output)
             self.residency.fill(copies.pieces(self.layers, self.output))
@@ -124,11 +132,13 @@ class OpenedModel:
         given = ops.backend if isinstance(ops, ExactOps) else ops
         there = given.extension("device_ops")
         experts = any(layer.experts for layer in self.layers)  # which do not pass through
-        passes = there and not experts
+        passes = there and not experts and not self.config.encoding
         passing = pass_through(self._tensors, self._on_host, self._device_options) if passes else None
         self.why_not_on_device = why_not_on_device(
             given, self.config, self.residency.whole or bool(passing), bool(self.shard), self._cache_dtype
         )
+        if self.config.encoding:
+            self.why_not_on_device = self.why_not_on_device or ENCODERS_ON_HOST
         if self.why_not_on_device:
             self._device_options.refuse(self.why_not_on_device)
             return None
@@ -164,6 +174,8 @@ class OpenedModel:
         by op, in host memory. What sequences hold was computed without: drop them. Raises ValueError for
         adapters that this model cannot have.
         """
+        if adapters and self.config.encoding:
+            raise ValueError("adapter: encoders have none, expected a model that generates text")
         if adapters and self.shard:
             raise ValueError("adapter: processes that share a model have none, expected one process")
         if not self.residency.whole and any("output" in adapter.pairs for adapter, _ in adapters):

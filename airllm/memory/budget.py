@@ -100,7 +100,7 @@ class Budget:
         self._range = smallest, limit.nbytes
         fits = asked or (self._most_tokens(least, most) if limit.by_user else least)
         self.context = fits if limit.by_user else context or most
-        spare = self._room(_LEAST_CHUNK, fits, self._cache(fits)) - self._least_weights
+        spare = self._room(self._least_rows(fits), fits, self._cache(fits)) - self._least_weights
         self.chunk = self._largest_chunk(spare)
         self.outputs = self._most_outputs()
 
@@ -120,8 +120,12 @@ class Budget:
 
     def smallest(self, context: int) -> int:
         """The least bytes that one sequence of `context` tokens needs."""
-        at_once = self._activations(_LEAST_CHUNK, context)
+        at_once = self._activations(self._least_rows(context), context)
         return _SLACK + self._least_weights + at_once + self._cache(context)
+
+    def _least_rows(self, context: int) -> int:
+        """Tokens of a pass that must have room: the texts of an encoder are not cut."""
+        return context if self._config.encoding else _LEAST_CHUNK
 
     def follow(self, available: int) -> None:
         """Lower the limit to the bytes that are `available` now, or raise it again, up to the first."""
@@ -184,6 +188,8 @@ class Budget:
         return activation_bytes(self._config, tokens, outputs, unpacked=(self._exact, cached))
 
     def _cache(self, tokens: int) -> int:
+        if self._config.encoding:
+            return 0
         return CacheLayout(self._config, tokens, self._dtype, windowed=True).resident_bytes(tokens)
 
     def _most_tokens(self, least: int, most: int) -> int:
@@ -193,10 +199,11 @@ class Budget:
 
     def _largest_chunk(self, spare: int) -> int:
         """The largest chunk whose additional activations take at most a quarter of `spare` bytes."""
-        least = self._activations(_LEAST_CHUNK, self.context)
+        rows = self._least_rows(self.context)
+        least = self._activations(rows, self.context)
         sizes = (CHUNK >> i for i in range(CHUNK.bit_length()))
         fits = (n for n in sizes if self._activations(n, self.context) - least <= spare // 4)
-        return max(next(fits, _LEAST_CHUNK), _LEAST_CHUNK)
+        return max(next(fits, rows), rows)
 
     def _most_outputs(self) -> int:
         """The most tokens that may all go through the output: a pass of them takes no more than a chunk of a

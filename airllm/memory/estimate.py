@@ -87,6 +87,6 @@ def estimate(
     c = tensors.config
     return MemoryEstimate(
         weights=weight_bytes(tensors),
-        kv_cache=CacheLayout(c, context, dtype, windowed=True).resident_bytes(context),
+        kv_cache=0 if c.encoding else CacheLayout(c, context, dtype, windowed=True).resident_bytes(context),
         activations=activation_bytes(c, tokens, unpacked=unpacked),
     )

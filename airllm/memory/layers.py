@@ -154,6 +154,8 @@ def _shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
         **(_attention_shapes(c, mixer) if isinstance(mixer, Attention) else {}),
         **(_latent_shapes(c, mixer) if isinstance(mixer, Latent) else {}),
         "attention.post_norm": (c.width,),
+        "attention.post_norm_bias": (c.width,),
+        "feed_forward.post_norm_bias": (c.width,),
         "feed_forward.norm": (c.width,),
         "feed_forward.gate": (wide, c.width),
         "feed_forward.up": (wide, c.width),

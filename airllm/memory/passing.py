@@ -37,8 +37,8 @@ class Passing(Unlimited):
     def fill(self, pieces: object = None) -> None:
         """Nothing: layers come as they are uploaded."""
 
-    def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1) -> None:
-        super().begin(grows, outputs)
+    def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1, tokens: int = 0) -> None:
+        super().begin(grows, outputs, tokens)
         self._units.check()
         self.leave_ends()
 

@@ -56,9 +56,9 @@ class Residency(Protocol):
     def fill(self, pieces: Iterable[Piece] | None = None) -> None:
         """Begin to read the weights that stay: these pieces of the files, or all."""
 
-    def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1) -> None:
+    def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1, tokens: int = 0) -> None:
         """Begin a pass, in which each of these caches grows by that many tokens, and `outputs` of all tokens
-        go through the output together.
+        go through the output together. `tokens`: those of a pass that has no caches.
         """
 
     def embedding_parts(self, tokens: int) -> Iterator[tuple[int, int]]:
@@ -94,7 +94,7 @@ class Unlimited:
             units = divide_weights(self._tensors).streamed if pieces is None else [pieces]
             self._reader.fill([piece for unit in units for piece in unit])
 
-    def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1) -> None:
+    def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1, tokens: int = 0) -> None:
         self._reader.check()
 
     def embedding_parts(self, tokens: int) -> Iterator[tuple[int, int]]:
@@ -169,15 +169,15 @@ class Limited:
     def fill(self, pieces: Iterable[Piece] | None = None) -> None:
         """Nothing: the first pass reads what its plan says."""
 
-    def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1) -> None:
+    def begin(self, grows: Sequence[tuple[Cache, int]], outputs: int = 1, tokens: int = 0) -> None:
         self._reader.check()
         self._units.check()
         self._caches |= {cache for cache, _ in grows}
         more = dict(grows)
         held = sum(cache.resident_bytes(more.get(cache, 0)) for cache in self._caches)
-        longest = max(cache.length + new for cache, new in grows)
+        longest = max((cache.length + new for cache, new in grows), default=tokens)
         self._make_way(held)
-        self._follow(self._budget.plan(sum(more.values()), longest, held, outputs))
+        self._follow(self._budget.plan(tokens + sum(more.values()), longest, held, outputs))
         for cache, new in grows:
             cache.take(new)
         release(self.plan.rest)

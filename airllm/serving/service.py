@@ -57,11 +57,20 @@ class Service:
             message = f"The model `{name[:100]}` does not exist. This server has {served}."
             raise ApiError(404, message, param="model", code="model_not_found")
 
+    def _check_generates(self) -> None:
+        """Raise ApiError, status 400, for an encoder."""
+        if not self.engine.generates:
+            message = (
+                f"The model `{self.name}` makes vectors of texts, at /v1/embeddings, and does not generate."
+            )
+            raise invalid(message, "model", "model_does_not_generate")
+
     async def read(self, request: Request, shape: type[Shape]) -> Shape:
         """The checked body of a request. Raises ApiError."""
         asked: Any = decode(await read_body(request, self.options), shape)
         self.check_model(asked.model)
         if hasattr(shape, "refused"):
+            self._check_generates()
             refuse_unsupported(asked)
         return asked
 

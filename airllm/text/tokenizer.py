@@ -7,6 +7,7 @@ before that and joins it afterwards, so that all vocabularies behave the same.
 from __future__ import annotations
 
 import codecs
+import json
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping
 from os import PathLike
@@ -18,6 +19,7 @@ import numpy as np
 from airllm.architectures.families import strips_after_control
 from airllm.files.gguf import GgufFile
 from airllm.files.weight_file import ModelFileError, first_names, model_path, read_json
+from airllm.text import word_pieces
 from airllm.text.byte_pairs import LinePieces, merging, package_errors
 from airllm.text.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from airllm.text.sentencepiece import SentencePiece
@@ -199,7 +201,10 @@ class _Keys:
 
     def closing(self, count: int) -> int | None:
         """The token after a whole text, if the file asks for one."""
-        return self.token("eos", count) if self.get("add_eos_token", bool, False) else None
+        if self.get("add_eos_token", bool, False):
+            return self.token("eos", count)
+        # llama.cpp writes the name of the separator with this error
+        return self.token("seperator", count) if self.get("add_sep_token", bool, False) else None
 
     def vocabulary(self, letters: bool) -> Vocabulary:
         texts = self.texts("tokens")
@@ -315,8 +320,31 @@ def _encode_around_special(vocabulary: Vocabulary, encode: Callable[[str, bool],
     return whole
 
 
+def _word_pieces(keys: _Keys) -> Tokenizer:
+    """The kind of BERT. Its texts are between two special tokens."""
+    vocabulary = keys.vocabulary(letters=False)
+    count, texts = len(vocabulary), vocabulary.texts
+    unknown = keys.token("unknown", count, vocabulary.ids.get(word_pieces.UNKNOWN, 0))
+    opening = keys.token("cls", count, keys.token("bos", count, vocabulary.ids.get(word_pieces.CLS)))
+    # llama.cpp writes the name of the separator with this error
+    closing = keys.token("seperator", count, keys.token("eos", count, vocabulary.ids.get(word_pieces.SEP)))
+    marked = [word_pieces.with_marks(text, vocabulary.kinds[i]) for i, text in enumerate(texts)]
+    ids = {text: i for i, text in enumerate(marked)}
+    with package_errors(keys.path, "key tokenizer.ggml.tokens", "pieces of words"):
+        encode = word_pieces.encoder_of(ids, word_pieces.is_cased(marked), marked[unknown or 0])
+    return Tokenizer(
+        vocabulary,
+        _encode_around_special(vocabulary, encode),
+        bos_id=opening,
+        eos_id=closing,
+        add_bos=opening is not None,
+        space_prefix=True,
+        closing_id=closing,
+    )
+
+
 _MODELS: dict[str, Callable[[_Keys], Tokenizer]] = {
-    "gemma4": _line_pieces, "gpt2": _byte_pairs, "llama": _sentence_pieces,
+    "bert": _word_pieces, "gemma4": _line_pieces, "gpt2": _byte_pairs, "llama": _sentence_pieces,
 }  # fmt: skip
 
 
@@ -324,32 +352,49 @@ _MODELS: dict[str, Callable[[_Keys], Tokenizer]] = {
 
 
 def folder_tokenizer(folder: Path) -> Tokenizer:
-    """The tokenizer of a folder with `tokenizer.json`, run by the package `tokenizers`."""
+    """The tokenizer of a folder with `tokenizer.json`, or BERT's with `vocab.txt`, run by the package
+    `tokenizers`.
+    """
+    path, whole, description = whole_tokenizer(folder)
+    words = _types(description.get("model")) == {"WordPiece"}
+    decoders = _types(description.get("decoder"))
+    letters = "ByteLevel" in decoders
+    if not letters and not words and not decoders & {"ByteFallback", "Metaspace"}:
+        expected = "ByteLevel, ByteFallback or Metaspace"
+        raise ModelFileError(path, "decoder", f"is of type {first_names(sorted(decoders)) or None}", expected)
+    vocabulary = _folder_vocabulary(path, whole, description, letters, words)
+    special, (first, closing) = _named_tokens(folder, vocabulary), _added(path, whole)
+    opening = special.get("bos_token", first)
+    return Tokenizer(
+        vocabulary,
+        _whole_encode(path, whole),
+        bos_id=opening,
+        eos_id=special.get("eos_token", closing),
+        stop_ids=_generation_stops(folder, len(vocabulary)),
+        add_bos=opening is not None and first == opening,
+        space_prefix=words or "Strip" in decoders or "Metaspace" in decoders,
+        closing_id=closing,
+    )
+
+
+def whole_tokenizer(folder: Path) -> tuple[Path, Any, dict[str, Any]]:
+    """The file of a folder's tokenizer, the package's object for it, and its description as JSON. Raises
+    ModelFileError or OSError.
+    """
     from tokenizers import Tokenizer as Whole
 
     path = folder / "tokenizer.json"
+    if not path.is_file() and (folder / "vocab.txt").is_file():
+        path = folder / "vocab.txt"
+        with package_errors(path, "the vocabulary"):
+            whole = word_pieces.of_vocabulary_file(folder)
+            return path, whole, json.loads(whole.to_str())
     description = read_json(path)
     with package_errors(path, "the tokenizer"):
         whole = Whole.from_file(str(path))
         whole.no_padding()
         whole.no_truncation()
-    decoders = _types(description.get("decoder"))
-    letters = "ByteLevel" in decoders
-    if not letters and not decoders & {"ByteFallback", "Metaspace"}:
-        expected = "ByteLevel, ByteFallback or Metaspace"
-        raise ModelFileError(path, "decoder", f"is of type {first_names(sorted(decoders)) or None}", expected)
-    vocabulary = _folder_vocabulary(path, whole, description, letters)
-    special = _named_tokens(folder, vocabulary)
-    return Tokenizer(
-        vocabulary,
-        _whole_encode(path, whole),
-        bos_id=special.get("bos_token"),
-        eos_id=special.get("eos_token"),
-        stop_ids=_generation_stops(folder, len(vocabulary)),
-        add_bos=_begins_with(path, whole, special.get("bos_token")),
-        space_prefix="Strip" in decoders or "Metaspace" in decoders,
-        closing_id=_closing(path, whole),
-    )
+    return path, whole, description
 
 
 def _types(part: Any) -> set[str]:
@@ -359,7 +404,9 @@ def _types(part: Any) -> set[str]:
     return {str(part.get("type"))}.union(*(_types(each) for each in part.get("decoders") or ()))
 
 
-def _folder_vocabulary(path: Path, whole: Any, description: dict[str, Any], letters: bool) -> Vocabulary:
+def _folder_vocabulary(
+    path: Path, whole: Any, description: dict[str, Any], letters: bool, words: bool
+) -> Vocabulary:
     ids = whole.get_vocab(with_added_tokens=True)
     count = max(ids.values(), default=-1) + 1
     if count > (most := path.stat().st_size):  # the list has an item for each id up to the largest
@@ -367,10 +414,12 @@ def _folder_vocabulary(path: Path, whole: Any, description: dict[str, Any], lett
         raise ModelFileError(path, "the tokenizer", f"has a token with id {count - 1}", expected)
     texts, kinds = [""] * count, [int(Kind.UNUSED)] * count
     for text, i in ids.items():
-        texts[i], kinds[i] = text, Kind.BYTE if not letters and _is_byte(text) else Kind.NORMAL
+        texts[i] = word_pieces.with_space(text) if words else text
+        kinds[i] = Kind.BYTE if not (letters or words) and _is_byte(text) else Kind.NORMAL
     for added in description.get("added_tokens") or ():
         if (i := ids.get(added["content"])) is not None:
             kinds[i] = Kind.CONTROL if added.get("special") else Kind.USER_DEFINED
+            texts[i] = added["content"]
     return Vocabulary(texts, kinds, letters)
 
 
@@ -412,13 +461,9 @@ def _generation_stops(folder: Path, count: int) -> list[int]:
     return ids
 
 
-def _begins_with(path: Path, whole: Any, bos: int | None) -> bool:
-    with package_errors(path, "the tokenizer"):
-        return bos is not None and whole.encode("", add_special_tokens=True).ids[:1] == [bos]
-
-
-def _closing(path: Path, whole: Any) -> int | None:
-    """The token that the post-processor adds at the end."""
+def _added(path: Path, whole: Any) -> tuple[int | None, int | None]:
+    """The tokens that the post-processor adds at the beginning and at the end."""
     with package_errors(path, "the tokenizer"):
         alone, added = (whole.encode("a", add_special_tokens=each).ids for each in (False, True))
-        return added[-1] if added[-1:] != alone[-1:] else None
+    opening = added[0] if added[:1] != alone[:1] else None
+    return opening, added[-1] if added[-1:] != alone[-1:] else None

@@ -22,6 +22,7 @@ from tests.support.tiny_models import DATA, read_folder, texts
 EXACT = 2e-4  # of the logits' range
 Q8_0 = 1 / 254 + 2**-11  # half a step, and the rounding of the scale
 
+_BNB = {"quant_method": "bitsandbytes"}
 _COMPRESSED = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
 
 
@@ -89,6 +90,31 @@ CASES = {
         {"quant_method": "fp8", "weight_block_size": [24, 20]},
         partial(published.fp8, scale_name="weight_scale_inv", block=(24, 20)), "q8_0", Q8_0,
     ),
+    "nvfp4_of_modelopt": (
+        {"quant_method": "modelopt", "quant_algo": "NVFP4",
+         **_groups(num_bits=4, type="float", group_size=16)},
+        partial(published.nvfp4, names=("weight", "weight_scale_2"), divides=False, more="input_scale"),
+        "q8_0", Q8_0,
+    ),
+    "nvfp4_packed": (
+        {**_COMPRESSED, "format": "nvfp4-pack-quantized",
+         **_groups(num_bits=4, type="float", strategy="tensor_group", group_size=16, symmetric=True)},
+        partial(published.nvfp4, names=("weight_packed", "weight_global_scale"), divides=True,
+                more="input_global_scale"), "q8_0", Q8_0,
+    ),
+    "nf4": (
+        {**_BNB, "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+        partial(published.bnb_4bit, kind="nf4", block=64), "q8_0", Q8_0,
+    ),
+    "nf4_nested": (
+        {**_BNB, "_load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+        partial(published.bnb_4bit, kind="nf4", block=96, nested=7), "q8_0", Q8_0,
+    ),
+    "fp4": (
+        {**_BNB, "load_in_4bit": True, "bnb_4bit_quant_type": "fp4"},
+        partial(published.bnb_4bit, kind="fp4", block=64), "q5_0", 0.009,
+    ),
+    "bnb_int8": ({**_BNB, "load_in_8bit": True}, published.bnb_8bit, "q8_0", 1e-3),
     "mlx": ({"group_size": 32, "bits": 4}, partial(published.mlx, bits=4, group=32), "q4_1", 1e-6),
     "mlx_3": ({"group_size": 32, "bits": 3}, partial(published.mlx, bits=3, group=32), "q4_1", 1e-6),
     "mlx_5": ({"group_size": 32, "bits": 5}, partial(published.mlx, bits=5, group=32), "q5_1", 1e-6),
@@ -259,16 +285,20 @@ def test_a_quantized_folder_becomes_a_gguf_file(tmp_path):
 
 
 WRONG = {
-    "has quant_method 'bitsandbytes', which is not supported": {"quant_method": "bitsandbytes"},
+    "has quant_method 'hqq', which is not supported": {"quant_method": "hqq"},
+    "'bitsandbytes' with load_in_4bit True and bnb_4bit_quant_type 'int4'": {
+        "quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "int4"},
+    "'bitsandbytes' with load_in_4bit None": {"quant_method": "bitsandbytes"},
     "has quant_method None": {"bits": 4},
     "'gptq' with bits 5": {"quant_method": "gptq", "bits": 5},
     "'gptq' with checkpoint_format 'marlin'": {
         "quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"},
     "'awq' with bits 4, version 'gemv'": {"quant_method": "awq", "bits": 4, "version": "GEMV"},
-    "'modelopt' with quant_algo 'NVFP4'": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
-    "format 'nvfp4-pack-quantized', type 'float' and num_bits 4": {
+    "'modelopt' with quant_algo 'MIXED_PRECISION'": {
+        "quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"},
+    "'compressed-tensors' with NVFP4 in groups of 32": {
         "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
-        **_groups(num_bits=4, type="float", strategy="tensor_group")},
+        **_groups(num_bits=4, type="float", strategy="tensor_group", group_size=32)},
     "'mlx' with mode 'nvfp4'": {"quant_method": "mlx", "group_size": 16, "bits": 4, "mode": "nvfp4"},
 }  # fmt: skip
 
@@ -291,6 +321,41 @@ def test_tensors_that_do_not_fit_together(tmp_path):
     config = {"quantization_config": CASES["gptq"][0]}
     stored, _ = published.write_folder(tmp_path, "llama2", config, make)
     with pytest.raises(ModelFileError, match=r"proj\.scales has shape \(\d, \d+\), expected shape"):
+        open_weights(stored)
+
+
+@pytest.mark.parametrize(
+    ("case", "suffix", "change", "message"),
+    (
+        ("nf4", "weight.absmax", lambda each: each[1:], r"weight.absmax has shape \(\d+,\), expected shape"),
+        ("nf4", "weight", lambda each: each[1:], r"weight has shape .*, expected \d+ bytes for a matrix"),
+        (
+            "nf4",
+            "weight.quant_state.bitsandbytes__nf4",
+            lambda each: each[1:],
+            "cannot be read: .*expected JSON",
+        ),
+        ("nf4_nested", "weight.nested_absmax", lambda each: each[1:], "nested_absmax has shape"),
+        ("bnb_int8", "SCB", lambda each: each[1:], "SCB has shape"),
+        ("nvfp4_packed", "weight_scale", lambda each: each[1:], "weight_scale has shape"),
+        (
+            "nvfp4_packed",
+            "weight_scale",
+            lambda each: each.astype(np.float32),
+            "has dtype float32, expected FP8",
+        ),
+        ("nvfp4_of_modelopt", "weight_scale_2", lambda each: each.reshape(1, 1), "expected one number"),
+    ),
+)
+def test_broken_tensors_of_codes_with_tables(tmp_path, case, suffix, change, message):
+    config, make, *_ = CASES[case]
+
+    def broken(module, shape):
+        tensors, values = make(np.random.default_rng(0), shape)
+        return {**tensors, suffix: change(tensors[suffix])}, values
+
+    stored, _ = published.write_folder(tmp_path, "llama2", {"quantization_config": config}, broken)
+    with pytest.raises(ModelFileError, match=message):
         open_weights(stored)
 
 

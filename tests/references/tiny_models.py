@@ -106,7 +106,7 @@ def logits_of(model: Any) -> np.ndarray:
     for text in tiny_models.texts():
         with torch.no_grad():
             found.append(whole := model(torch.tensor([text])).logits[0].numpy())
-            _compare("transformers with its cache", _token_by_token(model, text), whole[-4:])
+            compare("transformers with its cache", _token_by_token(model, text), whole[-4:])
     return np.concatenate(found)
 
 
@@ -206,16 +206,16 @@ def check() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for name in FOLDERS:
             save(name, folder := Path(scratch) / name)
-            _same_folder(folder, DATA / name)
+            same_folder(folder, DATA / name)
     with np.load(LOGITS) as kept:
         found = all_logits()
         if set(kept) != set(found):
             raise ValueError(f"{LOGITS} has {sorted(kept)}, expected {sorted(found)}")
         for name, logits in found.items():
-            _compare(f"{LOGITS.name}: {name}", kept[name], logits)
+            compare(f"{LOGITS.name}: {name}", kept[name], logits)
 
 
-def _same_folder(made: Path, kept: Path) -> None:
+def same_folder(made: Path, kept: Path) -> None:
     if (names := {path.name for path in made.iterdir()}) != {path.name for path in kept.iterdir()}:
         raise ValueError(f"{kept} has other files than {sorted(names)}")
     for path in made.glob("*.json"):
@@ -228,7 +228,7 @@ def _same_folder(made: Path, kept: Path) -> None:
                     raise ValueError(f"{kept / path.name}: tensor {name} differs")
 
 
-def _compare(what: str, kept: np.ndarray, made: np.ndarray) -> None:
+def compare(what: str, kept: np.ndarray, made: np.ndarray) -> None:
     if kept.shape != made.shape:
         raise ValueError(f"{what} has shape {kept.shape}, expected {made.shape}")
     far = float(np.abs(kept - made).max() / np.ptp(made))
@@ -246,7 +246,10 @@ def main() -> None:
     transformers.logging.disable_progress_bar()
     transformers.logging.set_verbosity_error()
     given = parser.parse_args()
-    check() if given.check else add() if given.add else make()
+    from tests.references import tiny_encoders as encoders  # which imports this module
+
+    for each in (sys.modules[__name__], encoders):
+        each.check() if given.check else each.add() if given.add else each.make()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import numpy as np
 import openai
 import pytest
 
-from tests.support import serving, speaking_model
+from tests.support import encoder_files, serving, speaking_model
 
 MODULES = [
     {"type": f"sentence_transformers.models.{kind}", "path": kind}
@@ -67,3 +67,54 @@ def test_what_is_refused(server, ask, param):
 def test_another_model(server):
     with server.client() as client, pytest.raises(openai.NotFoundError):
         client.embeddings.create(model="other", input="a")
+
+
+# ------------------------------------------------------------------------------------------- of an encoder
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    folder = encoder_files.whole_folder("bert", tmp_path_factory.mktemp("models") / "bert")
+    prompts = {"prompts": {"query": "q: "}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    with serving.serve(folder) as running:
+        yield running
+
+
+def test_an_encoder_serves_vectors_with_prompts(encoder):
+    texts = ["the hen", "a text", "sing", "the hens sing, a text."] * 10
+    with encoder.http() as client:
+        plain, query = (
+            client.post("/v1/embeddings", json={"input": texts, "prompt_name": name}).json()
+            for name in (None, "query")
+        )
+        refused = client.post("/v1/embeddings", json={"input": "a", "prompt_name": "other"})
+    for found, name in ((plain, None), (query, "query")):
+        wanted = encoder.engine.embed(texts, prompt_name=name)
+        np.testing.assert_allclose([each["embedding"] for each in found["data"]], wanted, atol=1e-6)
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "prompt_name"
+
+
+@pytest.mark.parametrize(
+    ("path", "ask"),
+    (
+        ("chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
+        ("completions", {"prompt": "Hi"}),
+        ("responses", {"input": "Hi"}),
+    ),
+)
+def test_an_encoder_does_not_generate(encoder, path, ask):
+    with encoder.http() as client:
+        answer = client.post(f"/v1/{path}", json=ask | {"model": serving.NAME})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["code"] == "model_does_not_generate" and "at /v1/embeddings" in error["message"]
+
+
+def test_an_encoder_is_listed_and_its_tokens_are_told(encoder):
+    with encoder.http() as client:
+        (model,) = client.get("/v1/models").json()["data"]
+        tokens = client.post("/tokenize", json={"content": "the hen"}).json()["tokens"]
+        assert client.get("/health").status_code == 200
+    assert model["id"] == serving.NAME and model["max_model_len"] == 64
+    assert tokens == encoder.engine.tokenizer.encode("the hen")

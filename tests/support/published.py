@@ -182,6 +182,75 @@ def fp8(rng: np.random.Generator, shape: tuple[int, int], scale_name: str, block
 
 
 FP4 = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
+E2M1 = [*FP4, *(-n for n in FP4)]
+
+
+def nvfp4(
+    rng: np.random.Generator, shape: tuple[int, int], names: tuple[str, str], divides: bool, more: str
+) -> Made:
+    """E2M1 codes, the low half of a byte first, times E4M3 scales of 16, times (or divided by) a number.
+    `more`: a scale of activations.
+    """
+    codes = rng.integers(0, 16, shape)
+    scale = rng.uniform(20, 60, (shape[0], shape[1] // 16)).astype(ml_dtypes.float8_e4m3fn)
+    whole = np.float32(3000 if divides else 1 / 3000)
+    factor = 1 / float(whole) if divides else float(whole)
+    values = np.array(
+        [[E2M1[codes[o, i]] * float(scale[o, i // 16]) * factor for i in range(shape[1])]
+         for o in range(shape[0])]
+    )  # fmt: skip
+    packed = (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)
+    tensors = {names[0]: packed, "weight_scale": scale, names[1]: whole.reshape(1 if divides else ())}
+    return {**tensors, more: np.ones(1, np.float32)}, values
+
+
+# The table of nf4 in the paper on QLoRA, and that of bitsandbytes' fp4 (a sign and the third bit from the top
+# are not those of E2M1).
+NF4 = [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+       -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+       0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
+       0.7229568362236023, 1.0]  # fmt: skip
+_BNB_FP4 = [0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4]
+TABLES = {"nf4": NF4, "fp4": [*_BNB_FP4, *(-n for n in _BNB_FP4)]}
+
+
+def bnb_4bit(
+    rng: np.random.Generator, shape: tuple[int, int], kind: str, block: int, nested: int = 0
+) -> Made:
+    """Codes of the flat matrix, the high half of a byte first, times the scale of their block. With `nested`
+    the scales are table[code] * outer scale + offset.
+    """
+    count = shape[0] * shape[1]
+    codes = rng.integers(0, 16, count)
+    blocks = -(-count // block)
+    state: dict[str, Any] = {"quant_type": kind, "blocksize": block, "dtype": "bfloat16", "shape": shape}
+    table = np.array(TABLES[kind], np.float32)
+    tensors = {"weight": (codes[::2] << 4 | codes[1::2]).astype(np.uint8).reshape(-1, 1)}
+    scale = [float(each) for each in scales(rng, (blocks,), np.float32)]
+    if nested:
+        of, inner = rng.integers(0, 256, blocks), np.linspace(-1, 1, 256).astype(np.float32)
+        outer = scales(rng, (-(-blocks // nested),), np.float32)
+        state |= {"nested_blocksize": nested, "nested_dtype": "float32", "nested_offset": 0.03}
+        tensors |= {"weight.absmax": of.astype(np.uint8), "weight.nested_absmax": outer,
+                    "weight.nested_quant_map": inner}  # fmt: skip
+        scale = [float(inner[of[i]]) * float(outer[i // nested]) + 0.03 for i in range(blocks)]
+    else:
+        tensors["weight.absmax"] = np.array(scale, np.float32)
+    tensors["weight.quant_map"] = table
+    text = json.dumps(state).encode()
+    tensors[f"weight.quant_state.bitsandbytes__{kind}"] = np.frombuffer(text, np.uint8)
+    values = [float(table[codes[i]]) * scale[i // block] for i in range(count)]
+    return tensors, np.array(values).reshape(shape)
+
+
+def bnb_8bit(rng: np.random.Generator, shape: tuple[int, int]) -> Made:
+    """w[o, i] = SCB[o] * q[o, i] / 127."""
+    q, scb = (
+        rng.integers(-127, 128, shape).astype(np.int8),
+        rng.uniform(0.5, 1.5, shape[0]).astype(np.float32),
+    )
+    tensors = {"weight": q, "SCB": scb, "weight_format": np.array(0, np.uint8)}
+    return tensors, q * scb.astype(np.float64)[:, None] / 127
 
 
 def mxfp4_stack(
@@ -194,5 +263,8 @@ def mxfp4_stack(
     codes = rng.integers(0, 16, shape)
     exponents = rng.integers(120, 124, (experts, rows, k // 32)).astype(np.uint8)
     packed = (codes[..., ::2] | codes[..., 1::2] << 4).astype(np.uint8).reshape(experts, rows, k // 32, 16)
-    numbers = np.array([*FP4, *(-n for n in FP4)])
-    return packed, exponents, numbers[codes] * 2.0 ** (np.repeat(exponents, 32, axis=-1).astype(float) - 127)
+    return (
+        packed,
+        exponents,
+        np.array(E2M1)[codes] * 2.0 ** (np.repeat(exponents, 32, axis=-1).astype(float) - 127),
+    )

@@ -27,6 +27,7 @@ LENGTHS = (40, SHORT := 24, 3)
 DECLARED: dict[str, tuple[str, Tiny]] = {
     name: (tiny.model_type or each.model_types[0], tiny)
     for each in all_architectures()
+    if not each.encoder
     for name, tiny in each.tiny.items()
 }
 FOLDERS = tuple(DECLARED)

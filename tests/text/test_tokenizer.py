@@ -343,7 +343,10 @@ def change_keys(name: str, **keys) -> dict:
 @pytest.mark.parametrize(
     ("keys", "message"),
     (
-        ({"model": "t5"}, "key tokenizer.ggml.model has value 't5', expected one of gemma4, gpt2, llama"),
+        (
+            {"model": "t5"},
+            "key tokenizer.ggml.model has value 't5', expected one of bert, gemma4, gpt2, llama",
+        ),
         ({"model": "gemma4"}, "key tokenizer.ggml.merges is missing, expected a list"),
         (
             {"model": "gemma4", "merges": ["q zz"], "tokens": ["<0x00>"], "token_type": np.array([6])},
@@ -483,12 +486,10 @@ def interrupted(path: str) -> None:
 
 
 def test_a_folder_with_another_decoder_is_refused(tmp_path):
-    whole = tokenizers.Tokenizer(models.WordPiece(vocab={"a": 0}, unk_token="a"))
-    whole.decoder = decoders.WordPiece()
+    whole = tokenizers.Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    whole.decoder = decoders.CTC()
     whole.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(
-        ModelFileError, match="decoder is of type WordPiece, expected ByteLevel, ByteFallback"
-    ):
+    with pytest.raises(ModelFileError, match="decoder is of type CTC, expected ByteLevel, ByteFallback"):
         open_tokenizer(tmp_path)
 
 

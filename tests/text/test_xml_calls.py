@@ -11,6 +11,7 @@ from airllm.text.chat_template import ChatTemplate
 from airllm.text.grammar import Grammars
 from airllm.text.tokenizer import folder_tokenizer
 from airllm.text.tools.xml_formats import (
+    DSML,
     GLM47_XML,
     GLM_XML,
     MINIMAX_XML,
@@ -24,7 +25,7 @@ from tests.support import speaking_model
 from tests.support.random_texts import allowed, generate
 from tests.text.test_answers import QUESTION, TURNS, cuts, read_in_pieces
 
-FORMATS = (QWEN_XML, GLM_XML, GLM47_XML, MINIMAX_XML)
+FORMATS = (QWEN_XML, GLM_XML, GLM47_XML, MINIMAX_XML, DSML)
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -54,6 +55,11 @@ WRITTEN = {
     MINIMAX_XML: '<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">New\nYork <b>'
     '</parameter>\n<parameter name="days">3</parameter>\n<parameter name="parts">["a", "}"]</parameter>\n'
     '</invoke>\n<invoke name="now">\n</invoke>\n</minimax:tool_call>',
+    DSML: '<｜DSML｜function_calls>\n<｜DSML｜invoke name="weather">\n'
+    '<｜DSML｜parameter name="city" string="true">New\nYork <b></｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="parts" string="false">["a", "}"]</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+    '<｜DSML｜invoke name="now">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
 }  # fmt: skip
 CALLS = [("weather", {"city": "New\nYork <b>", "days": 3, "parts": ["a", "}"]}), ("now", {})]
 TEMPLATES = {
@@ -100,6 +106,8 @@ def test_calls_that_are_cut_off_have_a_beginning_of_the_arguments(format):
         (GLM_XML, "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"),
         (MINIMAX_XML, '<minimax:tool_call><invoke name="f"><parameter name="a">1</parameter></invoke>'
          "</minimax:tool_call>"),
+        (DSML, '<｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="a">'
+         "1</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜function_calls>"),
     ),
 )  # fmt: skip
 def test_white_space_may_be_missing(format, text):
@@ -123,6 +131,27 @@ def test_the_schema_says_what_is_a_text():
     assert value("string", "12") == "12" and value("integer", "12") == 12 and value(None, "12") == 12
     assert value("string", "\n x \n") == "\n x \n"
     assert value("boolean", "true") is True and value("object", "{broken") == "{broken"
+
+
+def test_dsml_says_itself_what_is_a_text():
+    def value(kind: str, text: str, says: str) -> object:
+        schemas = {"f": {"properties": {"a": {"type": kind}}}}
+        argument = (
+            f'<｜DSML｜parameter name="a" string="{says}">{text}</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+        )
+        written = f'<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n{argument}</｜DSML｜function_calls>'
+        _, _, (call,) = read_in_pieces(AnswerReader(None, XmlCallReader(DSML, schemas)), [*written])
+        return json.loads(call[1])["a"]
+
+    assert value("string", "12", "true") == "12" and value("string", "12", "false") == 12
+    assert value("integer", "12", "true") == "12" and value("integer", "12", "false") == 12
+    assert value("string", "\n<b>\n", "true") == "\n<b>\n"
+
+
+def test_a_template_that_makes_its_elements_of_a_word_shows_dsml():
+    """As DeepSeek's template writes: the word is a variable."""
+    template = "{% set word = '｜DSML｜' %}{{ '<' + word + 'function_calls>' if tools }}" + TURNS
+    assert xml_format_of(template) is DSML
 
 
 def test_templates_show_the_form():

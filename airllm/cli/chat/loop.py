@@ -9,6 +9,7 @@ from typing import Any
 from airllm.cli.chat import line_editor, slash_commands
 from airllm.cli.chat.conversation import Talk
 from airllm.cli.terminal import Refused
+from airllm.engine.embedding import NoGeneration
 from airllm.engine.engine import LayerWiseInferenceEngine
 from airllm.memory.budget import MemoryBudgetError
 from airllm.memory.kv_cache import ContextFull
@@ -26,6 +27,8 @@ def converse(
     """Answer the entries of stdin; return whether any failed. `settings` are options of `stream_chat`;
     `words` rewrites a message of the library in terms of the command line's options.
     """
+    if not engine.generates:
+        raise Refused(str(NoGeneration(str(engine.path))))
     if engine.chat_template is None:
         raise Refused(f"{engine.path} has no chat template: use generate")
     talk = Talk(engine, system, settings, quiet)

@@ -1,4 +1,4 @@
-"""compressed-tensors (vLLM's llm-compressor): integers packed in words or as bytes, or FP8."""
+"""compressed-tensors (vLLM's llm-compressor): integers packed in words or as bytes, FP8, or NVFP4."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from airllm.files.published.fp8 import Fp8
+from airllm.files.published.nvfp4 import PACKED, check_groups
 from airllm.files.published.scheme import (
     Codes,
     Held,
@@ -23,6 +24,7 @@ from airllm.files.published.scheme import (
 _FLOATS = [(form, "float", 8) for form in ("float-quantized", "naive-quantized")]
 _BYTES = [(form, "int", 8) for form in ("int-quantized", "naive-quantized")]
 _PACKED = [("pack-quantized", "int", bits) for bits in range(2, 9)]
+_NVFP4 = ("nvfp4-pack-quantized", "float", 4)
 _INPUT = ("input_scale", "input_zero_point", "input_global_scale")
 
 
@@ -125,6 +127,9 @@ def compressed_tensors(config: dict[str, Any]) -> Scheme:
     if kind in _FLOATS:
         block = of.get("block_structure")
         return Fp8(tuple(block) if block else None, ignored=_INPUT)
+    if kind == _NVFP4:
+        check_groups(of)
+        return PACKED
     if kind in _PACKED or kind in _BYTES:
         group = of.get("group_size") if of.get("strategy") == "group" else 0
         return Integers(of["num_bits"], group or 0, of.get("symmetric", True) is True, kind in _PACKED)

@@ -92,11 +92,18 @@ class PublishedFolder(SafetensorsFolder):
                 yield self._name(module), Matrix(parts, scheme, scheme.held(parts))
 
     def _modules(self) -> dict[str, dict[str, str]]:
-        """Module -> suffix -> name of its tensor. MXFP4's suffixes follow an underscore."""
+        """Module -> suffix -> name of its tensor. MXFP4's suffixes follow an underscore, those of
+        bitsandbytes have points.
+        """
         found: dict[str, dict[str, str]] = {}
-        cut = "_" if "blocks" in self.quantization.scheme.parts else "."
+        parts = self.quantization.scheme.parts
+        cut = "_" if "blocks" in parts else "."
+        long = [f".{part}" for part in parts if "." in part]
         for name in self._stored:
+            end = next((part for part in long if name.endswith(part)), None)
             module, _, suffix = name.rpartition(cut)
+            if end:
+                module, suffix = name.removesuffix(end), end[1:]
             found.setdefault(module, {})[suffix] = name
         return found
 

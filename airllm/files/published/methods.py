@@ -7,23 +7,36 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from airllm.files.published.bitsandbytes import bitsandbytes
 from airllm.files.published.compressed_tensors import compressed_tensors
 from airllm.files.published.fp8 import fp8
 from airllm.files.published.gptq import awq, gptq
 from airllm.files.published.mlx import mlx
 from airllm.files.published.mxfp4 import mxfp4
+from airllm.files.published.nvfp4 import MODELOPT, check_groups
 from airllm.files.published.scheme import Scheme
 from airllm.files.weight_file import ModelFileError
+
+
+def modelopt(config: dict[str, Any]) -> Scheme:
+    """NVIDIA's modelopt: FP8 or NVFP4."""
+    if config.get("quant_algo") != "NVFP4":
+        return fp8(config)
+    for group in (config.get("config_groups") or {}).values():
+        check_groups(group.get("weights") or {})
+    return MODELOPT
+
 
 # quant_method of config.json -> its scheme. ValueError for settings that are not supported.
 _METHODS: Mapping[str, Callable[[dict[str, Any]], Scheme]] = {
     "awq": awq,
+    "bitsandbytes": bitsandbytes,
     "compressed-tensors": compressed_tensors,
     "fbgemm_fp8": fp8,
     "fp8": fp8,
     "gptq": gptq,
     "mlx": mlx,
-    "modelopt": fp8,
+    "modelopt": modelopt,
     "mxfp4": mxfp4,
 }
 _SUPPORTED = ", ".join(_METHODS)

@@ -190,6 +190,7 @@ class EmbeddingsRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Positive | None = None
+    prompt_name: str | None = None
     user: str | None = None
 
 

@@ -143,6 +143,15 @@ KIMI = ToolFormat(
 )  # fmt: skip
 
 
+HUNYUAN = ToolFormat(
+    "hunyuan", "<tool_calls>",
+    first="<tool_calls>[", call='{"name": "', middle='", "arguments": ', after="}", between=", ",
+    last="]</tool_calls>",
+    head=re.compile(r"<tool_calls>\s*\[" + _JSON_HEAD), next=re.compile(_JSON_TAIL + r"\s*," + _JSON_HEAD),
+    tail=re.compile(_JSON_TAIL + r"\s*\]\s*</tool_calls>"), end="}]</tool_calls>",
+)  # fmt: skip
+
+
 _COHERE_HEAD = (
     r'\s*\{\s*(?:"tool_call_id"\s*:\s*"\d+"\s*,\s*)?"tool_name"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*'
     r'"parameters"\s*:\s*(?=\{)'
@@ -170,6 +179,8 @@ def format_of(template: str) -> ToolFormat | None:
         return DEEPSEEK_FENCED if "```json" in template else DEEPSEEK
     if "<function=" in template or "<arg_key>" in template:  # calls as XML
         return None
+    if HUNYUAN.first in template:
+        return HUNYUAN
     if "<tool_call>" in template:
         return HERMES
     if "[TOOL_CALLS]" in template:

@@ -137,7 +137,9 @@ class _Writer:
     def _argument(self, rule: str, argument: Argument) -> str:
         format = self.form.format
         assert isinstance(format, XmlFormat)
-        head, end = self._literal(f"{format.key}{argument.key}{format.key_end}"), format.value_end
+        is_json = isinstance(argument.values, Mapping)
+        key_end = (is_json and format.json_key_end) or format.key_end
+        head, end = self._literal(f"{format.key}{argument.key}{key_end}"), format.value_end
         if argument.values is None:
             return f"{head} {self._up_to(rule, end, _ANY_TEXT)}"
         if isinstance(argument.values, Mapping):

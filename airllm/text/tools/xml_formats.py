@@ -20,12 +20,15 @@ _OF_TEXTS = {"type", "description", "title", "default", "enum", "examples"}
 
 @dataclass(frozen=True)
 class XmlFormat(ToolFormat):
-    """An argument is `key`, its name, `key_end`, its value and `value_end`. `argument`: the expression of a
-    reader for what precedes a value; `value_close`: where the value ends; `done`: what follows the last one.
+    """An argument is `key`, its name, `key_end`, its value and `value_end`; `json_key_end`: instead of
+    `key_end` before a value that is JSON, if it is not the same. `argument`: the expression of a reader for
+    what precedes a value; its group "text", if any, is "true" for a text and "false" for JSON. `value_close`:
+    where the value ends; `done`: what follows the last one.
     """
 
     key: str = ""
     key_end: str = ""
+    json_key_end: str = ""
     value_end: str = ""
     argument: re.Pattern[str] = re.compile("")
     value_close: str = ""
@@ -74,8 +77,31 @@ MINIMAX_XML = XmlFormat(
 )  # fmt: skip
 
 
+# DeepSeek V3.2. A word of its own in each element keeps them apart from XML in texts.
+_DSML = "｜DSML｜"
+_DSML_INVOKE = rf'\s*<{_DSML}invoke name="{_NAME}">\s*(?=<{_DSML}parameter |</{_DSML}invoke>)'
+
+DSML = XmlFormat(
+    "deepseek-dsml", f"<{_DSML}function_calls>",
+    first=f"<{_DSML}function_calls>\n", call=f'<{_DSML}invoke name="', middle='">\n',
+    after=f"</{_DSML}invoke>\n", between="", last=f"</{_DSML}function_calls>",
+    head=re.compile(rf"<{_DSML}function_calls>{_DSML_INVOKE}"),
+    next=re.compile(rf"\s*</{_DSML}invoke>{_DSML_INVOKE}"),
+    tail=re.compile(rf"\s*</{_DSML}invoke>\s*</{_DSML}function_calls>"),
+    end=f"</{_DSML}invoke></{_DSML}function_calls>",
+    key=f'<{_DSML}parameter name="', key_end='" string="true">', json_key_end='" string="false">',
+    value_end=f"</{_DSML}parameter>\n",
+    argument=re.compile(
+        rf'\s*<{_DSML}parameter name="(?P<key>[^"]+)"(?:\s+string="(?P<text>true|false)")?\s*>'
+    ),
+    value_close=f"</{_DSML}parameter>", done=f"</{_DSML}invoke>",
+)  # fmt: skip
+
+
 def xml_format_of(template: str) -> XmlFormat | None:
     """The form that a chat template's source shows; None if it shows no XML that is known."""
+    if _DSML in template and "function_calls>" in template:
+        return DSML
     if "<minimax:tool_call>" in template:
         return MINIMAX_XML
     if "<arg_key>" in template:

@@ -32,7 +32,8 @@ class XmlCallReader(ToolCallReader):
             end = self._buffer.find(self._xml.value_close, found.end())
             if end < 0:
                 return False
-            self._add(found["key"].strip(), self._buffer[found.end() : end])
+            is_text = found.groupdict().get("text")
+            self._add(found["key"].strip(), self._buffer[found.end() : end], is_text)
             self._buffer = self._buffer[end + len(self._xml.value_close) :]
             return True
         if not self._buffer.lstrip().startswith(self._xml.done) and self._may_go_on():
@@ -47,20 +48,24 @@ class XmlCallReader(ToolCallReader):
         key = self._xml.key
         return begun.startswith(key) or key.startswith(begun) or self._xml.done.startswith(begun)
 
-    def _add(self, key: str, text: str) -> None:
+    def _add(self, key: str, text: str, is_text: str | None) -> None:
+        """Pass on an argument. `is_text`: "true" or "false" if the call says so itself, else None."""
         before = ", " if self._keys else "{"
         self._keys += 1
-        value = self._value(key, text)
+        if is_text == "true":
+            value = json.dumps(text, ensure_ascii=False)
+        else:
+            value = self._value(key, text, is_json=is_text == "false")
         self._deltas.append(
             CallDelta(self.calls - 1, f"{before}{json.dumps(key, ensure_ascii=False)}: {value}")
         )
 
-    def _value(self, key: str, text: str) -> str:
+    def _value(self, key: str, text: str, is_json: bool) -> str:
         """The argument as JSON: itself if it is JSON of another type than a text, else a text."""
         text = text.removeprefix("\n").removesuffix("\n")
         properties = self._schemas.get(self._tool, {}).get("properties")
         schema = properties.get(key) if isinstance(properties, Mapping) else None
-        if not isinstance(schema, Mapping) or schema.get("type") != "string":
+        if is_json or not isinstance(schema, Mapping) or schema.get("type") != "string":
             try:
                 return json.dumps(json.loads(text), ensure_ascii=False)
             except ValueError:

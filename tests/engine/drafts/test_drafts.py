@@ -23,8 +23,21 @@ SAMPLINGS = {
     "penalty": {**SEEDED, "repetition_penalty": 1.2, "min_p": 0.02},
 }
 samplings = pytest.mark.parametrize("options", SAMPLINGS.values(), ids=SAMPLINGS)
-# Windows, experts in one call and op by op, a soft cap, sinks, norms of whole rows, angles that change.
-MODELS = ("llama3", "gemma3", "gemma2", "mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "olmo2", "phi3_long")
+# Windows, experts in one call and op by op, a soft cap, sinks, norms of whole rows, angles that change, and
+# layers with the keys and values of others.
+MODELS = (
+    "llama3",
+    "gemma3",
+    "gemma2",
+    "mixtral",
+    "qwen2_moe",
+    "qwen3_moe",
+    "gpt_oss",
+    "olmo2",
+    "phi3_long",
+    "gemma4",
+    "gemma4_moe",
+)
 cpp = pytest.mark.skipif(
     not KernelBackend("cpp").extension("decode_step"), reason="the C++ backend is not built"
 )
@@ -92,6 +105,11 @@ def tokens_of(engine) -> list[int]:
     return list(engine._generator._kept._kept.tokens)
 
 
+def own_layers(cache) -> list[int]:
+    """The layers that have keys and values of their own."""
+    return [layer for part in cache.layout.parts for layer in part.layers]
+
+
 def open_engine(path, **options):
     return LayerWiseInferenceEngine(path, backend="cpp", **options)
 
@@ -126,7 +144,7 @@ def test_verified_logits_have_the_bits_of_single_tokens(name, threads, gguf_of):
                     new = tokens[begin : begin + rows]
                     expected = np.stack([model.run([[token]], [one_by_one])[0] for token in new])
                     np.testing.assert_array_equal(model.verify(new, together), expected)
-                    for layer in range(model.config.layers):
+                    for layer in own_layers(together):
                         found, wanted = (each.read(layer, begin + rows) for each in (together, one_by_one))
                         np.testing.assert_array_equal(found, wanted)
 
@@ -246,8 +264,30 @@ def test_angles_that_change_with_the_length_change_where_they_do_without_drafts(
 
 
 @cpp
+@pytest.mark.filterwarnings("ignore::airllm.engine.continuation.BeyondTraining")
+@pytest.mark.parametrize("name", ("gemma3", "gemma4", "gemma4_moe"))
+def test_drafts_where_windows_have_dropped_tokens(name, gguf_of, eager, monkeypatch):
+    """Layers with a window keep 1024 tokens, and drop some of them while tokens are drafted and rejected."""
+    prompt, found, drafted = QUOTED * 42, [], 0
+    for speculative in (False, True):
+        with open_engine(gguf_of(name), context=2048, speculative=speculative) as engine:
+            text = engine.generate(prompt, 60, **SEEDED)
+            cache = engine._generator._kept._kept
+            assert cache.layout.window and cache.dropped > 0
+            again = cache.length - 20  # goes back, and on with other tokens
+            cache.truncate(again)
+            logits = engine.forward(QUOTED[:5], cache)
+            wanted = engine.forward([*cache.tokens[:again], *QUOTED[:5]])
+            assert np.abs(logits - wanted).max() < 2e-3 * np.ptp(wanted)
+            found.append((text, cache.dropped, list(cache.tokens)))
+            drafted = engine.statistics.drafted_tokens
+            monkeypatch.setattr(speculation, "NgramDrafter", Knowing([tokens_of(engine)]))
+    assert found[0] == found[1] and drafted > 15
+
+
+@cpp
 def test_a_rejected_draft_leaves_nothing_in_the_cache(gguf_of, eager):
-    for name in ("llama3", "gemma3", "qwen3_moe"):
+    for name in ("llama3", "gemma3", "gemma4", "gemma4_moe", "qwen3_moe"):
         caches = []
         for speculative in (True, False):
             with open_engine(gguf_of(name), context=96, speculative=speculative) as engine:
@@ -255,7 +295,7 @@ def test_a_rejected_draft_leaves_nothing_in_the_cache(gguf_of, eager):
                 caches.append(engine._generator._kept._kept)
         found, expected = caches
         assert found.tokens == expected.tokens
-        for layer in range(found.config.layers):
+        for layer in own_layers(found):
             pairs = zip(found.read(layer, found.length), expected.read(layer, found.length), strict=True)
             for a, b in pairs:
                 np.testing.assert_allclose(np.float32(a), np.float32(b), rtol=0, atol=2e-2)

@@ -101,7 +101,8 @@ def test_a_text_without_tokens(folder, tmp_path):
 @pytest.mark.parametrize(
     ("given", "told"),
     (
-        ({"kinds": ("Transformer", "Pooling", "Dense")}, r"have sentence_transformers\.models\.Dense"),
+        ({"kinds": ("Transformer", "Pooling", "LSTM")}, r"have sentence_transformers\.models\.LSTM"),
+        ({"kinds": ("Normalize", "Pooling", "Transformer")}, "are Normalize, Pooling, Transformer, expected"),
         ({"mode": "none"}, "are none, expected one of pooling_mode_mean_tokens"),
         ({"pooling_mode_max_tokens": True}, "are pooling_mode_lasttoken, pooling_mode_max_tokens"),
     ),
