@@ -1,4 +1,4 @@
-"""Builds the documentation site: `make docs`. Its pages are the .md files here and the guides in the top folder."""
+"""Builds the documentation site: `make docs`. Pages are the .md files here and the guides of the top folder."""
 
 import sys
 from pathlib import Path
@@ -12,13 +12,22 @@ project = "airllm"
 release = version = __version__
 copyright = "the authors of airllm. Apache-2.0"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "guides", "plots", "shapes"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "guides",
+    "plots",
+    "reference",
+    "shapes",
+]
 exclude_patterns = ["_build"]
 nitpicky = False  # types of other packages are not linked: a site that builds without a network
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 
+smartquotes = False  # "auto" is a value, and ... an axis
 default_role = "code"  # docstrings are Markdown: `x` is code
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

@@ -7,8 +7,8 @@ A page includes a guide, or some of its sections:
     :end-before: "## What this machine has"
     ```
 
-A link of a guide to a heading goes to the page that has this section. A link to another file of the repository
-becomes a download; one to a folder, or to a page that is not in the site, becomes plain text.
+A link of a guide to a heading goes to the page that has this section. A link to another file of the
+repository becomes a download; one to a folder, or to a page that is not in the site, becomes plain text.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def headings(text: str) -> list[str]:
 
 
 def places() -> dict[tuple[str, str], str]:
-    """(guide, anchor) -> where it is in the site: "page.md#anchor". The anchor "" is the guide's beginning."""
+    """(guide, anchor) -> where it is in the site: "page.md#anchor". The anchor "" is a guide's beginning."""
     found: dict[tuple[str, str], str] = {}
     for each in sections():
         if each.starts_with:

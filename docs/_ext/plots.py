@@ -1,6 +1,6 @@
 """Draws the plots of performance.md from the tables of benchmarks/results, each time the site is built.
 
-A plot has the colours of a middle grey and no background, so that it is readable on a light and on a dark page.
+A plot has a middle grey for text and no background, so that light and dark pages show it well.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ RESULTS = DOCS.parent / "benchmarks" / "results"
 PLOTS = DOCS / "plots"
 MACHINE = "amd_epyc_avx512_bf16"
 GREY = "#808080"
+WIDTH = 4.6  # inches: small, so that a phone shows letters of a readable size
 COLOURS = ("#3d7fc9", "#c9a227", "#4f9d69", "#b5588f", "#8f77c9", "#c96a3d", "#5aa5b5", "#9aa0a6")
 ENGINES = {"airllm": "airllm", "llama_cpp": "llama.cpp", "ik_llama_cpp": "ik_llama.cpp"}
 STYLE = {
@@ -127,6 +128,7 @@ def ratio_axis(axes: Any) -> None:
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")
     axes.axhline(1, color=GREY, linewidth=1)
+    axes.margins(y=0.1)
     axes.set_title("times as fast", fontsize=10, loc="left")
     axes.grid(visible=True, axis="y")
     axes.set_axisbelow(True)
@@ -135,6 +137,7 @@ def ratio_axis(axes: Any) -> None:
 
 def bare(axes: Any) -> None:
     """No scale: the bars have labels."""
+    axes.margins(y=0.16)
     axes.set_yticks([])
     axes.tick_params(length=0)
     axes.spines["left"].set_visible(False)
@@ -155,7 +158,7 @@ def draw(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     for name, (drawing, height) in DRAWN.items():
         with rc_context(STYLE):
-            figure = Figure(figsize=(5.4, height), layout="constrained")
+            figure = Figure(figsize=(WIDTH, height), layout="constrained")
             drawing(figure)
             handles = figure.axes[0].get_legend_handles_labels()
             figure.legend(*handles, loc="outside lower left", ncols=4, fontsize=9)

@@ -1,11 +1,7 @@
-"""Adds to the documentation of each op the shapes and dtypes of its arrays, as the op declares them.
-
-Docstrings are Markdown, which Sphinx reads as reStructuredText: letters may follow a piece of code here.
-"""
+"""Adds to the documentation of each op the shapes and dtypes of its arrays, as the op declares them."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from airllm.ops.operands import Operand
@@ -52,7 +48,6 @@ def lines(name: str) -> list[str]:
 
 
 def _document(app: Any, what: str, name: str, thing: Any, options: Any, text: list[str]) -> None:
-    text[:] = [re.sub(r"(`[^`]+`)(?=\w)", r"\1\\ ", line) for line in text]
     module, _, op = name.rpartition(".")
     if module == "airllm.tensor_ops" and op in OPS:
         text += lines(op)

@@ -9,6 +9,8 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
+from browser import open_browser
+from chat_page import wait
 from environment import REQUIRED
 
 import airllm
@@ -21,6 +23,9 @@ GUIDES = (
     *("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),
     *("benchmarks/README.md", "benchmarks/results/README.md"),
 )
+PHONE = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
+COLOURS = ("color", "background-color")
+COLOUR = "return getComputedStyle(document.body).getPropertyValue(arguments[0])"
 NOT_IN_THE_SITE = {("README.md", "Tests"), ("README.md", "More")}  # of a clone
 
 
@@ -76,6 +81,64 @@ def test_every_link_and_anchor_of_the_site_exists(site):
             if not file.is_file() or (anchor and file in site and unquote(anchor) not in site[file].anchors):
                 broken.append(f"{path.name}: {link}")
     assert sum(len(page.links) for page in site.values()) > 1000 and not broken, broken
+
+
+def test_links_to_other_sites_are_addresses(site):
+    found = {link for page in site.values() for link in page.links if urlsplit(link).scheme not in ("", "data")}
+    wrong = [
+        link
+        for link in found
+        if urlsplit(link).scheme not in ("http", "https") or not re.fullmatch(r"[\w.-]+(:\d+)?", urlsplit(link).netloc)
+    ]
+    assert len(found) > 10 and not wrong
+
+
+@pytest.fixture(scope="module")
+def browser():
+    driver = open_browser("--allow-file-access-from-files")
+    yield driver
+    driver.quit()
+
+
+def test_no_page_is_wider_than_a_phone(site, browser):
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", PHONE)
+    wide = {}
+    for path in site:
+        browser.get(path.as_uri())
+        width = browser.execute_script("return document.documentElement.scrollWidth")
+        wide |= {path.name: width} if width > PHONE["width"] else {}
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert not wide
+
+
+def test_the_search_finds_an_op(site, browser):
+    page = next(path for path in site if path.name == "search.html")
+    browser.get(f"{page.as_uri()}?q=rms_norm")
+    links = "return [...document.querySelectorAll('#search-results li a')].map((each) => each.href)"
+    found = wait(lambda: browser.execute_script(links), "results of a search")
+    assert any(link.split("?")[0].endswith("api/tensor_ops.html") for link in found), found
+
+
+def test_text_is_readable_on_a_light_and_on_a_dark_page(site, browser):
+    """Each colour of text differs from the page's by at least the contrast that WCAG 2 asks for: 4.5."""
+    page = next(path for path in site if path.name == "performance.html")
+    seen = set()
+    for scheme in ("light", "dark"):
+        wanted = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": wanted})
+        browser.get(page.as_uri())
+        text, background = (luminance(browser.execute_script(COLOUR, name)) for name in COLOURS)
+        darker, lighter = sorted((text, background))
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, scheme
+        seen.add(background > text)
+    assert seen == {True, False}
+
+
+def luminance(colour):
+    """That of "rgb(1, 2, 3)" by WCAG 2: 0 for black, 1 for white."""
+    parts = (int(part) / 255 for part in re.findall(r"\d+", colour)[:3])
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_the_public_names_are_in_the_reference(site):
