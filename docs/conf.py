@@ -1,4 +1,4 @@
-"""Builds the documentation site: `make docs`. Pages are the .md files here and the guides of the top folder."""
+"""Builds the documentation site: `make docs`. Pages are the .md files here and the top folder's guides."""
 
 import sys
 from pathlib import Path
@@ -37,6 +37,7 @@ html_theme = "furo"
 html_title = f"airllm {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_use_index = html_domain_indices = False  # the search finds more
 html_show_sourcelink = False
 html_copy_source = False
 pygments_style = "friendly"
