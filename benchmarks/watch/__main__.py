@@ -5,8 +5,8 @@
 Only ratios to a peer are compared, never times: both sides take turns, so a slow machine slows both. A range
 goes from the smaller to the larger half of a run. A ratio moved if its range now and its range in the table
 do not meet, with a margin between them. A benchmark in which something moved runs once more, and then both
-runs make the range. `--output FOLDER` keeps the tables of the runs; `--measured FOLDER` compares such tables, and
-runs nothing.
+runs make the range. `--output FOLDER` keeps the tables of the runs; `--measured FOLDER` compares
+such tables, and runs nothing.
 
 Ends with 0 if nothing became slower, 1 if something did, 2 if a benchmark was not compared at all.
 """
@@ -51,6 +51,7 @@ def options(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.add_argument(f"--{peer.replace('_', '-')}", metavar=what, help="see benchmarks/README.md")
     margin = "between two ranges, as a share (default: %(default)s)"
     parser.add_argument("--margin", type=float, default=0.05, help=margin)
+    parser.add_argument("--once", action="store_true", help="no second run where something moved")
     parser.add_argument("--stored", type=Path, default=record.RESULTS, help="default: results/")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="keep the tables of the runs there")
     parser.add_argument("--measured", type=Path, metavar="FOLDER", help="compare its tables, and run nothing")

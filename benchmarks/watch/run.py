@@ -52,7 +52,7 @@ def watch(of: Watched, folder: Path, given: Namespace) -> Found:
         for path in tables_in(folder / AGAIN, of.table):
             path.unlink()  # of an earlier watch
         found = compared(of, results_in(folder, of.table), given)
-        if found.moved(given.margin, -1) or found.moved(given.margin, 1):
+        if not given.once and (found.moved(given.margin, -1) or found.moved(given.margin, 1)):
             print(f"{of.table}: something moved; once more", file=sys.stderr)
             run(of, folder / AGAIN, given)
             found = compared(of, results_in(folder, of.table), given)

@@ -27,18 +27,18 @@ INTERPRETERS = ("llama_cpp", "ik_llama_cpp")
 
 WATCHED = (
     Watched(
-        "ops", "bench_ops.py", "--sizes 1x4096,128x4096,4096x4096 --seconds 0.25",
+        "ops", "bench_ops.py", "--sizes 1x4096,128x4096,4096x4096 --seconds 0.15",
         figures.passes("{op} {rows}x{cols}"), PYTORCH | {"numpy": ("numpy",)},
     ),
     Watched(
-        "fused", "bench_fused.py", "--seconds 0.3", figures.passes("{op} {shape} {dtype}"), PYTORCH,
+        "fused", "bench_fused.py", "--seconds 0.15", figures.passes("{op} {shape} {dtype}"), PYTORCH,
     ),
     Watched(
-        "attention", "bench_attention.py", "--seconds 0.3",
+        "attention", "bench_attention.py", "--seconds 0.2",
         figures.passes("{dtype} {model} {case}"), {"torch": ("gqa", "repeated")},
     ),
     Watched(
-        "matmul", "bench_matmul.py", "--seconds 0.4",
+        "matmul", "bench_matmul.py", "--rows 1,512 --dtypes float32,bfloat16 --seconds 0.4",
         figures.passes("{dtype} {rows}x{width}"), PYTORCH | {"numpy": ("numpy",)},
     ),
     Watched(
@@ -80,7 +80,7 @@ WATCHED = (
         {"one sequence": ("one sequence",), "computed": ("computed",)},
     ),
     Watched(
-        "serve", "bench_serve.py", "--rounds 2",
+        "serve", "bench_serve.py", "--rounds 1",
         figures.serve, {"llama.cpp": ("llama.cpp",)}, ("llama_server",),
     ),
 )  # fmt: skip
