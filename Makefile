@@ -1,7 +1,7 @@
 PYTHON ?= python3
 CXX_FILES = $(shell git ls-files '*.cpp' '*.h' '*.inl' '*.cu' '*.inc')
 
-.PHONY: build test test-all compatibility bench lint format clean
+.PHONY: build test test-all compatibility bench docs lint format clean
 
 build:  ## the C++ backend, in place
 	$(PYTHON) setup.py build_ext --inplace
@@ -18,6 +18,9 @@ compatibility:  ## a wheel for each Python, with the oldest and the newest packa
 bench:  ## builds, checks and times everything there is; --quick for a minute: make bench ARGS=--quick
 	$(PYTHON) detect_and_benchmark.py $(ARGS)
 
+docs:  ## the documentation site; a warning is an error. Its first page is docs/_build/html/index.html
+	$(PYTHON) -m sphinx -q -W --keep-going -E -b html docs docs/_build/html
+
 lint:
 	ruff check .
 	ruff format --check .
@@ -30,5 +33,5 @@ format:
 	clang-format -i $(CXX_FILES)
 
 clean:  ## what the builds have made
-	rm -rf build dist benchmark_report cpp_ext/*.egg-info cpp_ext/*.so cpp_ext/tensor_ops_cpp.py
+	rm -rf build dist benchmark_report docs/_build docs/plots cpp_ext/*.egg-info cpp_ext/*.so cpp_ext/tensor_ops_cpp.py
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +
