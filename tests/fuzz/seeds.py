@@ -87,6 +87,16 @@ def safetensors_files() -> list[bytes]:
     return [save(speaking_model.weights()), save(others | {"empty": np.zeros((0, 3), np.float32)})]
 
 
+def tunings() -> list[bytes]:
+    """The corpus's file as if it had been measured on this machine: only then its times choose backends."""
+    from airllm.backends import registry, tuning_file
+
+    values = json.loads((CORPUS / "tuning" / "two_backends.json").read_text())
+    devices = {name: registry.open_backend(name).device for name in ("cpp", "python")}
+    values["machine"] = vars(tuning_file.this_machine(devices))
+    return [json.dumps(values).encode()]
+
+
 @functools.cache
 def configs() -> list[bytes]:
     return [(path / "config.json").read_bytes() for path in FOLDERS.values()]

@@ -70,12 +70,13 @@ TARGETS = {
     ),
     "tokenizer": Target("tokenizer.json", _JSON, uses.tokenizer_file, made=seeds.tokenizers),
     "backend": Target("backend.json", _JSON, uses.backend_file, errors=("ConfigError",)),
-    "tuning": Target("tuning.json", _JSON, uses.tuning_file, errors=("ConfigError",)),
+    "tuning": Target("tuning.json", _JSON, uses.tuning_file, errors=("ConfigError",), made=seeds.tunings),
     "template": Target(
         "chat_template.jinja",
         (mutate_template, mutate_template, mutate_template, nest, *_BYTES),
         uses.template_file,
         errors=("ModelFileError", "ChatTemplateError"),
+        seconds=30,
     ),
     "server": Target(
         "request.body",

@@ -127,7 +127,7 @@ def tuning_file(folder: Path) -> Use:
             table.kernels[name](*(np.ones(shape, np.float32) for shape in shapes))
             table.points(name)
             table.summary(name)
-            table.explained(name, shapes, "float32")
+            table.explain(name, shapes, "float32")
 
     return use
 
