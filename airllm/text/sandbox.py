@@ -1,9 +1,9 @@
 """Jinja's sandbox for chat templates, with limits: a template ends, and what it makes stays small.
 
-A template is a program from a download. Jinja's own sandbox gives it no access to Python's internals and lets it
-change nothing. This one also counts steps. A loop's iteration and a call take one; each value takes more by its
-weight, roughly its bytes. What is made has at most MOST_WEIGHT, and where a function's result may be many times
-as heavy as its arguments, its weight is predicted before the call.
+A template is a program from a download. Jinja's own sandbox gives it no access to Python's internals and lets
+it change nothing. This one also counts steps. A loop's iteration and a call take one; each value takes more by
+its weight, roughly its bytes. What is made has at most MOST_WEIGHT, and where a function's result may be many
+times as heavy as its arguments, its weight is predicted before the call.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import functools
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jinja2
 import jinja2.nodes
@@ -88,9 +88,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super()._generate(source, *rest, **more)
 
     def _filter(
-        self, node: jinja2.nodes.Expr, name: str, *arguments: jinja2.nodes.Expr
+        self, node: jinja2.nodes.Node, name: str, *arguments: jinja2.nodes.Expr
     ) -> jinja2.nodes.Filter:
-        made = jinja2.nodes.Filter(node, name, list(arguments), [], None, None, lineno=node.lineno)
+        made = jinja2.nodes.Filter(
+            cast(jinja2.nodes.Expr, node), name, list(arguments), [], None, None, lineno=node.lineno
+        )
         made.set_environment(self)
         return made
 
@@ -183,7 +185,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _weigh_items(self, value: Any, depth: int) -> tuple[int, bool]:
         if isinstance(value, jinja2.utils.Namespace):
-            value = value._Namespace__attrs  # type: ignore[attr-defined]  # what its text shows
+            value = value._Namespace__attrs  # what its text shows
         items: Iterable[Any] = value
         if isinstance(value, Mapping):
             items = (each for pair in value.items() for each in pair)
@@ -197,7 +199,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     # ---- predictions ----
 
     def _predict(self, name: str, value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Raise TooLong if a function's result may be too heavy. Returns its arguments, which may be lists now."""
+        """Raise TooLong if a function's result may be too heavy. Returns its arguments, as lists if needed."""
         if name == "join" and args and not isinstance(args[0], Collection):
             args = (list(self._counted(args[0], 0)), *args[1:])
         given = [*args, *kwargs.values()]
@@ -206,7 +208,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         elif name in ("format", "format_map") and isinstance(value, (str, bytes)):
             self._require(self._weigh_format(value, given))
         elif name == "replace":
-            old = given[0] if given and isinstance(given[0], (str, bytes)) else ""
+            old: Any = given[0] if given and isinstance(given[0], (str, bytes)) else ""
             count = value.count(old) if isinstance(value, type(old)) else self._weigh(value)
             self._require(self._weigh(value) + count * self._weigh_texts(given[1:]))
         elif name == "join":
@@ -234,8 +236,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
 # value, the largest number and the weight of the texts among the arguments.
 _GROWTH: dict[str, Callable[[int, int, int], int]] = {
     **dict.fromkeys(("center", "ljust", "rjust", "zfill", "to_bytes"), lambda of, number, text: of + number),
-    **dict.fromkeys(("indent", "tojson", "expandtabs"), lambda of, number, text: of * max(number, text // 4, 1)),
-    **dict.fromkeys(("wordwrap", "urlize", "translate", "xmlattr"), lambda of, number, text: of * max(text, 1)),
+    **dict.fromkeys(
+        ("indent", "tojson", "expandtabs"), lambda of, number, text: of * max(number, text // 4, 1)
+    ),
+    **dict.fromkeys(
+        ("wordwrap", "urlize", "translate", "xmlattr"), lambda of, number, text: of * max(text, 1)
+    ),
     "batch": lambda of, number, text: of + number * (_LEAST + text),
     "slice": lambda of, number, text: of + number * 64,
     "strftime_now": lambda of, number, text: text * 64,

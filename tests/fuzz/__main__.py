@@ -21,7 +21,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="another one makes other inputs")
     parser.add_argument("--input", type=Path, help="run only this file")
     parser.add_argument("--findings", type=Path, default=FINDINGS, help="where inputs of findings are kept")
-    parser.add_argument("--guided", action="store_true", help="let coverage guide it, with the package atheris")
+    parser.add_argument(
+        "--guided", action="store_true", help="let coverage guide it, with the package atheris"
+    )
     given = parser.parse_args()
     if unknown := set(given.targets) - set(TARGETS):
         parser.error(f"TARGET has {sorted(unknown)}, expected of {', '.join(TARGETS)}")
@@ -30,7 +32,7 @@ def main() -> int:
     if given.guided:
         from tests.fuzz import guided
 
-        return guided.run(given.targets, given.seconds, given.seed, given.findings)
+        return guided.run(given.targets or TARGETS, given.seconds, given.seed, given.findings)
     return max(_run(name, given) for name in given.targets or TARGETS)
 
 

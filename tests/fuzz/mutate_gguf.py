@@ -65,8 +65,7 @@ def find_fields(data: bytes) -> Iterator[Field]:
         at = _end_of_text(data, at)
         yield Field(at, "<I", "type")
         kind = struct.unpack_from("<I", data, at)[0]
-        for field in _value(data, at + 4, kind):
-            yield field
+        yield from _value(data, at + 4, kind)
         at = _end_of_value(data, at + 4, kind)
     for _ in range(tensors):
         yield from _text(data, at, "tensor")

@@ -1,4 +1,4 @@
-"""Damage to JSON that stays JSON: values of other types, edges of numbers, keys that are missing or strange."""
+"""Damage to JSON that stays JSON: other types, edges of numbers, keys that are missing or strange."""
 
 import json
 import random
@@ -10,7 +10,21 @@ from tests.fuzz.mutate_bytes import EDGES, Mutator
 
 _STRANGE: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 1.5, -0.0, 1e308, -1e308, 10**30, 10**400, float("nan"), float("inf")),
-    *(2**31, 2**47, 2**63, -(2**63), "", "x", "\0", "\ud800", "é" * 300, "..", "../x", "/etc/passwd", "{{ 1 }}"),
+    *(
+        2**31,
+        2**47,
+        2**63,
+        -(2**63),
+        "",
+        "x",
+        "\0",
+        "\ud800",
+        "é" * 300,
+        "..",
+        "../x",
+        "/etc/passwd",
+        "{{ 1 }}",
+    ),
     *([], {}, [1], [[]], {"a": 1}, [None], [1, "x"], [[0] * 9] * 9, "F32", "BF16", "Q8", "auto", "cpp"),
 )
 
@@ -36,7 +50,7 @@ def encode(value: Any, chance: random.Random) -> bytes:
 
 def deepen(data: bytes, chance: random.Random, seeds: Sequence[bytes]) -> bytes:
     """One value lies under very many lists or objects, or has very many digits; or a key stands twice."""
-    places = [i for i, byte in enumerate(data) if byte in b':,['] or [0]
+    places = [i for i, byte in enumerate(data) if byte in b":,["] or [0]
     at = chance.choice(places) + 1
     levels = chance.choice((50, 1000, 100_000))
     opened, closed = chance.choice(((b"[", b"]"), (b'{"a":', b"}")))
@@ -125,5 +139,3 @@ def after_first_line(mutator: Mutator) -> Mutator:
 def another_first_line(data: bytes, chance: random.Random, seeds: Sequence[bytes]) -> bytes:
     """A body that is sent to another address."""
     return chance.choice(seeds).partition(b"\n")[0] + b"\n" + data.partition(b"\n")[2]
-
-

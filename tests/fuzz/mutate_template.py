@@ -9,7 +9,8 @@ _TAG = re.compile(r"\{%.*?%\}|\{\{.*?\}\}", re.S)
 # What a hostile template would try. N is replaced by a number.
 _HOSTILE = (
     "{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ cycler.__init__.__globals__.os.system('id') }}",
-    "{{ messages.append(1) }}", "{{ self.__init__ }}", "{{ namespace.__class__ }}", "{{ ''|attr('__class__') }}",
+    "{{ messages.append(1) }}", "{{ self.__init__ }}", "{{ namespace.__class__ }}",
+    "{{ ''|attr('__class__') }}",
     "{{ '{0.__class__}'.format(1) }}", "{{ 'x' * N }}", "{{ [0] * N }}", "{{ 10 ** N }}", "{{ N ** N }}",
     "{{ 'x'.ljust(N) }}", "{{ 'x'.center(N)|length }}", "{{ 'x'|center(N) }}", "{{ 'x'|indent(N) }}",
     "{{ '%Nd'|format(1) }}", "{{ '%*d'|format(N, 1) }}", "{{ '%Nd' % 1 }}", "{{ '{:N}'.format(1) }}",
@@ -19,8 +20,10 @@ _HOSTILE = (
     "{% set ns = namespace(t='xxxxxxxx') %}{% for i in range(60) %}{% set ns.t = ns.t + ns.t %}{% endfor %}",
     "{% set ns = namespace(t=[1]) %}{% for i in range(60) %}{% set ns.t = ns.t + ns.t %}{% endfor %}",
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-    "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}",
-    "{% include 'x' %}", "{% import 'x' as y %}", "{% extends 'x' %}", "{% block a %}{{ super() }}{% endblock %}",
+    "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}",
+    "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}",
+    "{% include 'x' %}", "{% import 'x' as y %}", "{% extends 'x' %}",
+    "{% block a %}{{ super() }}{% endblock %}",
     "{{ messages|tojson(indent=N) }}", "{{ messages|batch(N, 'x')|list }}", "{{ messages|slice(N)|list }}",
     "{{ 'x y'|wordwrap(1, wrapstring='x' * 9999) }}", "{{ messages|pprint }}", "{{ loop.index }}",
     "{{ raise_exception('no') }}", "{{ strftime_now('%Y' * N) }}", "{{ dict(a=1)|xmlattr }}", "{{ 1 / 0 }}",

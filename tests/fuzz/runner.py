@@ -1,9 +1,10 @@
 """Runs inputs in children that have limits, and keeps what each finding needs to be seen again.
 
-An input is made of a seed's number and its own number alone, so the parent can make the input on which a child
-died. A child runs many inputs, and the next child goes on after one that ended it.
+An input is made of a seed's number and its own number alone, so the parent can make the input on which a
+child died. A child runs many inputs, and the next child goes on after one that ended it.
 """
 
+import faulthandler
 import hashlib
 import json
 import mmap
@@ -103,7 +104,7 @@ def _is_slow(name: str, target: Target, data: bytes) -> bool:
 
 
 class _Counted:
-    """Inputs by their number, of which a child takes the next ones, and the parent only the one that it died on."""
+    """Inputs by their number: a child takes the next ones, the parent only the one that a child died on."""
 
     def __init__(self, given: Iterable[bytes]):
         self._given, self.next, self.ended = iter(given), 0, False
@@ -148,7 +149,9 @@ class _Child:
         _, status = os.waitpid(child, 0)
         count, _ = _PLACE.unpack(self._shared)
         if status and count == self.given.next:
-            raise RuntimeError(f"{self.name}: a child {_describe(status)} between inputs: {self._last_words()}")
+            raise RuntimeError(
+                f"{self.name}: a child {_describe(status)} between inputs: {self._last_words()}"
+            )
         data = self.given.advance(count)
         if os.waitstatus_to_exitcode(status) in (0, _GO_ON):
             self.given.ended = not status
@@ -193,6 +196,7 @@ class _Child:
         try:
             os.dup2(self._said.fileno(), 1)
             os.dup2(self._said.fileno(), 2)
+            faulthandler.enable(2)
             with tempfile.TemporaryDirectory(prefix="airllm-fuzz-") as folder:
                 status = 0 if self._run(Path(folder), writing) else _GO_ON
         except BaseException:
@@ -225,7 +229,7 @@ class _Child:
 
 
 def judge(target: Target, use: Any, path: Path) -> tuple[str, str, str]:
-    """What comes of an input: "accepted", "refused" or "findings"; and of a finding its place and its text."""
+    """What comes of an input: "accepted", "refused" or "findings"; of a finding its place and its text."""
     try:
         use(path)
     except BaseException as error:
@@ -248,7 +252,7 @@ def _place_of(error: BaseException) -> str:
 
 
 def limit_memory(megabytes: int) -> None:
-    """Let this process have so much more memory than now. Not beside address sanitizer, which takes terabytes."""
+    """Let this process have so much more memory than now; but address sanitizer takes terabytes."""
     if "libasan" in os.environ.get("LD_PRELOAD", "") or not os.path.exists("/proc/self/statm"):
         return
     pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -67,7 +67,8 @@ def small_gguf(path: Path) -> bytes:
     rng = np.random.default_rng(0)
     shapes = {"token_embd": (64, 32), "output": (64, 32), "output_norm": (32,)}
     layer = {"attn_q": (32, 32), "attn_k": (16, 32), "attn_v": (16, 32), "attn_output": (32, 32),
-             "ffn_gate": (32, 32), "ffn_up": (32, 32), "ffn_down": (32, 32), "attn_norm": (32,), "ffn_norm": (32,)}  # fmt: skip
+             "ffn_gate": (32, 32), "ffn_up": (32, 32), "ffn_down": (32, 32),
+             "attn_norm": (32,), "ffn_norm": (32,)}  # fmt: skip
     for name, shape in (shapes | {f"blk.0.{name}": shape for name, shape in layer.items()}).items():
         values = rng.standard_normal(shape).astype(np.float32)
         kind = gguf.GGMLQuantizationType.Q8_0 if len(shape) == 2 else gguf.GGMLQuantizationType.F32
@@ -104,7 +105,7 @@ def configs() -> list[bytes]:
 
 @functools.cache
 def tokenizers() -> list[bytes]:
-    """One of each kind: bytes as letters, a unigram model, pairs with bytes to fall back on, pieces of words."""
+    """One of each kind: bytes as letters, a unigram model, pairs and bytes to fall back on, pieces of words."""
     made = [speaking_model.tokenizer(), *_others()]
     return [each.to_str().encode() for each in made]
 
@@ -123,7 +124,9 @@ def _others() -> Iterator[Tokenizer]:
     pairs.pre_tokenizer = pre_tokenizers.Split("\\s+", "isolated")
     pairs.decoder = decoders.Metaspace()
     yield pairs
-    words = Tokenizer(models.WordPiece(vocab={"[UNK]": 0, "a": 1, "##b": 2, "[CLS]": 3, "[SEP]": 4}, unk_token="[UNK]"))
+    words = Tokenizer(
+        models.WordPiece(vocab={"[UNK]": 0, "a": 1, "##b": 2, "[CLS]": 3, "[SEP]": 4}, unk_token="[UNK]")
+    )
     words.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     words.decoder = decoders.WordPiece()
     yield words

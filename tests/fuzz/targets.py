@@ -1,4 +1,4 @@
-"""The table of what is fuzzed: what an input is, how inputs are made, what is done with one, what it may cost."""
+"""The table of what is fuzzed: what an input is, how inputs are made, what is done with one, its limits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

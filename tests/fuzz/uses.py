@@ -7,7 +7,6 @@ also what a reader decodes only when it is needed.
 import asyncio
 import contextlib
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ CONVERSATIONS: tuple[list[dict[str, Any]], ...] = (
     [{"role": "system", "content": "x"}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
     [
         {"role": "user", "content": "é" * 300},
-        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
         {"role": "tool", "content": "1"},
     ],
 )  # fmt: skip
@@ -213,9 +212,3 @@ def _compute(path: Path) -> None:
                 engine.forward([token], cache)
             if path.is_file() and not options:
                 engine.generate([0] * 3, 4, temperature=0.0)
-
-
-def clear(folder: Path) -> None:
-    """Remove what the last input has left beside the prepared files."""
-    for path in folder.glob(".*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
