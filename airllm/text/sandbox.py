@@ -52,7 +52,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def __init__(self, **options: Any):
         super().__init__(**options)
         self.left = _Left()
-        own = {"counted": self._counted, "charged": self._charged, "concatenated": self._concatenated}
+        own: dict[str, Callable[..., Any]] = {
+            "counted": self._counted,
+            "charged": self._charged,
+            "concatenated": self._concatenated,
+        }
         self.limit_filters()
         self.filters.update({name: _at_run_time(call) for name, call in own.items()})
 
@@ -199,7 +203,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     # ---- predictions ----
 
     def _predict(self, name: str, value: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Raise TooLong if a function's result may be too heavy. Returns its arguments, as lists if needed."""
+        """Raise TooLong if a function's result may be too heavy. Returns its arguments."""
         if name == "join" and args and not isinstance(args[0], Collection):
             args = (list(self._counted(args[0], 0)), *args[1:])
         given = [*args, *kwargs.values()]

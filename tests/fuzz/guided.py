@@ -1,6 +1,6 @@
 """Fuzzing that coverage guides: libFuzzer, by the package atheris, keeps the inputs that reach new lines.
 
-python -m tests.fuzz --guided starts this file for each target. libFuzzer ends its process at the first finding.
+python -m tests.fuzz --guided starts this file for each target. libFuzzer ends its process at a finding.
 The inputs that it keeps are in `build/fuzz/guided/TARGET`, where the next run begins.
 """
 

@@ -105,7 +105,7 @@ def configs() -> list[bytes]:
 
 @functools.cache
 def tokenizers() -> list[bytes]:
-    """One of each kind: bytes as letters, a unigram model, pairs and bytes to fall back on, pieces of words."""
+    """One of each kind: bytes as letters, a unigram model, pairs with bytes beside, pieces of words."""
     made = [speaking_model.tokenizer(), *_others()]
     return [each.to_str().encode() for each in made]
 
