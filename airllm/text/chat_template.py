@@ -21,7 +21,7 @@ import jinja2.nodes
 import jinja2.parser
 
 from airllm.files.gguf import GgufFile
-from airllm.files.weight_file import ModelFileError, model_path, read_json
+from airllm.files.weight_file import ModelFileError, escape_controls, model_path, read_json
 from airllm.text.sandbox import Sandbox, TooLong
 from airllm.text.tokenizer import check_unicode
 
@@ -196,7 +196,7 @@ def _check_parts(message: int, parts: list[Mapping[str, Any]]) -> None:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return escape_controls(" ".join(str(error).split()))
 
 
 def open_chat_template(path: str | PathLike[str], name: str = "default") -> ChatTemplate | None:

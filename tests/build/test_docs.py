@@ -58,7 +58,7 @@ def test_examples_of_backends_that_are_not_here_are_at_least_python(document):
         compile(text, f"{document}, needs {needs}", "exec")
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"])
 def test_links_and_named_paths_exist(document):
     text = (ROOT / document).read_text()
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", documents.BLOCK.sub("", text)):

@@ -1,4 +1,4 @@
-"""Out of memory, signals, forks, files that change while they are used, clocks that jump, several processes."""
+"""Out of memory, signals, forks, files that change while in use, clocks that jump, several processes."""
 
 import json
 import os
@@ -134,7 +134,7 @@ sys.exit(main(["quantize", sys.argv[1], sys.argv[2], "--format", "q8_0"]))
 @linux
 @pytest.mark.parametrize(("sent", "status"), ((signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)))
 def test_a_signal_while_a_model_is_written_leaves_no_file_of_its_name(tmp_path, sent, status):
-    """SIGINT leaves nothing at all; SIGTERM ends Python at once, so the partial file stays, with another name."""
+    """SIGINT leaves nothing; SIGTERM ends Python at once, so the partial file stays, with another name."""
     source, target = tiny_gguf.write_gguf("llama3", tmp_path / "source.gguf"), tmp_path / "new.gguf"
     process = start(QUANTIZES, source, target)
     assert process.stdout.readline() == "writes\n", process.stderr.read()
@@ -221,7 +221,7 @@ def test_a_file_that_is_cut_short_ends_the_process_as_documented(tmp_path):
 
 
 def test_a_clock_that_jumps_changes_no_text_and_no_timeout(folder, monkeypatch):
-    """What waits, measures or ends something asks a clock that never jumps; `created` alone tells the date."""
+    """What waits or measures asks a clock that never jumps; `created` alone tells the date."""
     httpx = pytest.importorskip("httpx")
     serving = pytest.importorskip("tests.support.serving")
     asked = {"messages": MESSAGES, "max_tokens": 20, "temperature": 0}

@@ -10,6 +10,7 @@ import json
 import mmap
 import os
 import random
+import re
 import resource
 import select
 import signal
@@ -31,6 +32,7 @@ _PLACE = struct.Struct("<qd")  # the number of the input that a child runs, and 
 _GO_ON = 3  # the status of a child after which another one goes on
 _MOST = 2000  # inputs of a child: what they leave in memory must not look like a finding
 _AGAIN = 2  # runs of an input that took too long, before it is a finding: the machine may have been busy
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a message is one line, and controls no terminal
 FINDINGS = Path("build/fuzz")
 
 
@@ -235,7 +237,7 @@ def judge(target: Target, use: Any, path: Path) -> tuple[str, str, str]:
     except BaseException as error:
         kind, text = type(error).__name__, str(error)
         names_file = path.name in text or str(path.parent) in text
-        if "MemoryError" not in text and (
+        if "MemoryError" not in text and not _CONTROL.search(text) and (
             kind in target.others or (kind in target.errors and names_file)
         ):  # fmt: skip
             return "refused", "", ""
