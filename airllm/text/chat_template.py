@@ -114,6 +114,12 @@ class ChatTemplate:
 
     def _text(self, messages: list[dict[str, Any]], given: dict[str, Any]) -> str:
         self._sandbox.reset()
+        try:
+            return self._generate(messages, given)
+        finally:
+            self._sandbox.reset()  # it holds what it has weighed
+
+    def _generate(self, messages: list[dict[str, Any]], given: dict[str, Any]) -> str:
         pieces, length = [], 0
         known = {"documents": None, **self._names, **given}
         for piece in self._template.generate(messages=messages, **known):

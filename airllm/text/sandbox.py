@@ -1,7 +1,7 @@
 """Jinja's sandbox for chat templates, with limits: a template ends, and what it makes stays small.
 
 A template is a program from a download. Jinja's own sandbox gives it no access to Python's internals and lets
-it change nothing. This one also counts steps. A loop's iteration and a call take one; each value takes more by
+it change nothing. This one also counts steps: a loop's iteration and a call take one, and each value more by
 its weight, roughly its bytes. What is made has at most MOST_WEIGHT, and where a function's result may be many
 times as heavy as its arguments, its weight is predicted before the call.
 """
