@@ -65,7 +65,7 @@ def test_examples_of_backends_that_are_not_here_are_at_least_python(document):
         compile(text, f"{document}, needs {needs}", "exec")
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md", "CONTRIBUTING.md", *PAGES])
+@pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", *PAGES])
 def test_links_and_named_paths_exist(document):
     text = (ROOT / document).read_text()
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", documents.BLOCK.sub("", text)):
