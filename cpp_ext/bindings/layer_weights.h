@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "../cpu/decoder/decoder.h"
@@ -30,7 +31,8 @@ struct LayerNumbers {
   int64_t experts_used;
   bool normalize_experts;
   float residual_scale;
-  std::optional<std::pair<float, int64_t>> query_temperature;  // scale, and the length at which it starts
+  // Scale, the length at which it starts, and what is added to positions.
+  std::optional<std::tuple<float, int64_t, int64_t>> query_temperature;
   bool pre_norms;
   std::string qk_norm;
   float swiglu_alpha, swiglu_limit;
@@ -39,7 +41,7 @@ struct LayerNumbers {
   std::string norm;  // "layer", or "" for RMS norms
   bool norm_bias, parallel, gated, late_qk_norm;
   int64_t expert_groups, expert_groups_used, expert_group_best;
-  bool keys_as_values;
+  bool keys_as_values, chunked, scales_input;
 };
 
 // Combinations of traits that no layer supports, though each trait is known: `trait` with the trait `with`,
@@ -117,6 +119,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
       op_.wrong_value("heads", "has value " + std::to_string(n.heads),
                       "a multiple of kv_heads=" + std::to_string(n.kv_heads));
     layer_.window = n.window ? positive("windows", *n.window) : 0;
+    layer_.chunked = n.chunked && n.window;
     layer_.part = positive("part", n.part + 1) - 1;
     layer_.place = positive("place", n.place + 1) - 1;
     layer_.shares = n.shares;
@@ -135,11 +138,12 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     layer_.swiglu_limit = n.swiglu_limit;
     layer_.interleaved = n.interleaved;
     layer_.residual_scale = n.residual_scale;
-    static const char* const normed[] = {"", "head", "row"};
+    static const char* const normed[] = {"", "head", "row", "rotated"};
     layer_.norms_whole_rows = choice(op_, "qk_norm", py::str(n.qk_norm).ptr(), normed) == 2;
     if (n.query_temperature) {
-      layer_.temperature = n.query_temperature->first;
-      layer_.temperature_length = positive("query_temperature", n.query_temperature->second);
+      layer_.temperature = std::get<0>(*n.query_temperature);
+      layer_.temperature_length = positive("query_temperature", std::get<1>(*n.query_temperature));
+      layer_.temperature_offset = std::get<2>(*n.query_temperature);
     }
   }
 
@@ -238,6 +242,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     all.normalize = n.normalize_experts;
     static const char* const scores[] = {"", "sigmoid"};
     all.sigmoid = choice(op_, "expert_scores", py::str(n.expert_scores).ptr(), scores) == 1;
+    all.scales_input = n.scales_input;
     all.scale = n.expert_scale;
     all.groups = n.expert_groups;
     all.groups_used = n.expert_groups_used;
@@ -392,11 +397,13 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
                        std::optional<int64_t> window, const std::string& activation, bool interleaved,
                        int64_t part, int64_t place, bool shares, int64_t rotation,
                        const ExpertArrays& experts, int64_t experts_used, bool normalize_experts,
-                       float residual_scale, std::optional<std::pair<float, int64_t>> query_temperature,
+                       float residual_scale,
+                       std::optional<std::tuple<float, int64_t, int64_t>> query_temperature,
                        bool pre_norms, const std::string& qk_norm, float swiglu_alpha, float swiglu_limit,
                        const std::string& expert_scores, float expert_scale, const std::string& norm,
                        bool norm_bias, bool parallel, bool gated, bool late_qk_norm, int64_t expert_groups,
-                       int64_t expert_groups_used, int64_t expert_group_best, bool keys_as_values) {
+                       int64_t expert_groups_used, int64_t expert_group_best, bool keys_as_values,
+                       bool chunked, bool scales_input) {
              return new Layer(weights, experts,
                               {heads,
                                kv_heads,
@@ -429,7 +436,9 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
                                expert_groups,
                                expert_groups_used,
                                expert_group_best,
-                               keys_as_values});
+                               keys_as_values,
+                               chunked,
+                               scales_input});
            }),
            py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
            py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
@@ -442,7 +451,7 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
            py::arg("expert_scale") = 1.f, py::arg("norm") = "", py::arg("norm_bias") = false,
            py::arg("parallel") = false, py::arg("gated") = true, py::arg("late_qk_norm") = false,
            py::arg("expert_groups") = 1, py::arg("expert_groups_used") = 1, py::arg("expert_group_best") = 2,
-           py::arg("keys_as_values") = false);
+           py::arg("keys_as_values") = false, py::arg("chunked") = false, py::arg("scales_input") = false);
 }
 
 }  // namespace arguments

@@ -9,7 +9,8 @@ import pytest
 from airllm.convert.mixes import TARGETS
 from airllm.layer_engine import LayerWiseInferenceEngine
 from benchmarks import synthetic_models
-from benchmarks.synthetic_models import SHAPES, DeepSeek, Shape, write_model
+from benchmarks.synthetic_families import DeepSeek, Gemma4, GptOss
+from benchmarks.synthetic_models import SHAPES, Shape, write_model
 from tests.support import tiny_gguf, tiny_models
 
 SMALL = Shape(256, 2, 512, 4, 2, 300, context=512)
@@ -17,7 +18,7 @@ EXPERTS = replace(SMALL, experts=4, experts_used=2)
 DEEPSEEK = replace(
     EXPERTS,
     kv_heads=1,
-    deepseek=DeepSeek(kv_rank=256, plain=64, rotated=32, value=64, expert_width=256, shared=2),
+    family=DeepSeek(kv_rank=256, plain=64, rotated=32, value=64, expert_width=256, shared_experts=2),
 )
 
 
@@ -33,7 +34,7 @@ DEEPSEEK = replace(
 def test_weights_are_valid_and_of_the_size_that_keeps_activations(tmp_path, shape, format):
     path = write_model(tmp_path / "model.gguf", shape, format)
     tensors = {each.name: each for each in gguf.GGUFReader(path).tensors}
-    in_layers = 11 + 15 if shape.deepseek else shape.layers * (10 if shape.experts else 9)
+    in_layers = 11 + 15 if shape.family else shape.layers * (10 if shape.experts else 9)
     assert len(tensors) == 2 + (not shape.tied) + in_layers
     for name, tensor in tensors.items():
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
