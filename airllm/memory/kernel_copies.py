@@ -135,7 +135,8 @@ def _address(weight: Stored) -> int:
 
 def _extent(array: np.ndarray) -> int:
     """Bytes from the first value of an array to the end of its last."""
-    return array.itemsize + sum((n - 1) * stride for n, stride in zip(array.shape, array.strides, strict=True))
+    steps = zip(array.shape, array.strides, strict=True)
+    return array.itemsize + sum((count - 1) * stride for count, stride in steps)
 
 
 def _matrices(layers: Sequence[Layer], *others: Stored) -> Iterator[Stored]:

@@ -52,7 +52,6 @@ def kernel_of(path, backend="python", **options) -> PersistentKernel:
     return PersistentKernel(model=path, backend=backend, **{"cache_dtype": "f32", **options}).compile()
 
 
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", FOLDERS)
 def test_steps_give_the_logits_of_the_reference(name, backend):
