@@ -1,7 +1,7 @@
 """Tokens per second of models of real shapes with random weights: this engine, llama.cpp and ik_llama.cpp.
 
     python benchmarks/bench_models.py [--shapes llama-3.2-1b:16,llama-3.1-8b:8] [--formats q4_k_m,q4_0]
-        [--llama-cpp PYTHON] [--ik-llama-cpp PYTHON] [--busy] [--name families] [--add]
+        [--llama-cpp PYTHON] [--ik-llama-cpp PYTHON] [--busy] [--name families] [--add] [--wanted 1]
 
 The files are those of synthetic_models.py; the number after a shape is that of its layers. Engines, turns,
 prompts and columns are as in bench_engine.py. "vs faster" is the ratio to the faster peer. With --busy each
@@ -51,7 +51,7 @@ def main() -> None:
     if busy:
         titles.append("busy: airllm, llama.cpp, ik_llama.cpp")
     rows = [
-        [*row_of(case, what), *([busy_share(case, what)] if busy else [])]
+        [*row_of(case, what, given.wanted), *([busy_share(case, what)] if busy else [])]
         for case in cases
         for what in ("decode", "prefill")
     ]
@@ -64,6 +64,7 @@ def options() -> Any:
     parser.add_argument("--shapes", default="llama-3.2-1b:16", help="default: %(default)s")
     parser.add_argument("--busy", action="store_true", help="also beside a process that keeps one core busy")
     parser.add_argument("--name", default="models", help="of the table (default: %(default)s)")
+    parser.add_argument("--wanted", type=float, help="ratio to the faster peer (default: by instruction set)")
     parser.add_argument("--add", action="store_true", help="to the models that the table has")
     given = parser.parse_args()
     given.models = given.models or Path(engine_peers.platformdirs.user_cache_dir("airllm")) / "synthetic"
@@ -74,7 +75,7 @@ def options() -> Any:
 
 def wanted_models(given: argparse.Namespace) -> list[tuple[str, int, str]]:
     """Name, layers and format of each model."""
-    shapes = [each.split(":") for each in given.shapes.split(",")]
+    shapes = [each.split(":") for each in given.shapes.split(",") if each]
     return [
         (name, int(layers[0]) if layers else SHAPES[name].layers, format)
         for name, *layers in shapes
@@ -150,12 +151,12 @@ def bytes_of_token(path: Path) -> int:
         return round(sum(weights.tensor(name).nbytes * (used if "_exps" in name else 1) for name in names))
 
 
-def row_of(case: Case, what: str) -> list[str]:
+def row_of(case: Case, what: str, wanted: float | None) -> list[str]:
     rates = [faster(case, what, side) for side in ("airllm", *PEERS)]
     share = " / ".join(f"{each:.0%}" for each in shares_of_read(case)) if what == "decode" else "-"
     ratios = [ratio for peer in PEERS if (ratio := ratio_to(case, what, peer))]
     to_faster = min(ratios, key=sum) if ratios else None
-    wanted = (WANTED_OF_AVX2 if measure.machine()["isa"] == "avx2" else WANTED)[what]
+    wanted = wanted or (WANTED_OF_AVX2 if measure.machine()["isa"] == "avx2" else WANTED)[what]
     verdict = bench_engine.verdict(to_faster, wanted)
     return [case["model"], what, *map(rate, rates), share, both(to_faster), verdict]
 
