@@ -84,6 +84,7 @@ def test_killed_again_and_again_it_loses_nothing_and_does_nothing_twice(
 
 def run_slowly(*arguments):
     """As `run`, in seconds, so that there is time for a kill. It changes the process for good."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background it is ignored
     step = Scheduler.step
     Scheduler.step = lambda self: (time.sleep(0.004), step(self))[1]
     return run(*arguments)

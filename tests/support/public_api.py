@@ -21,6 +21,7 @@ MODULES: dict[str, tuple[str, ...] | None] = {
     "airllm.backends": None,
     "airllm.tensor_ops": None,
     "airllm.formats": ("FORMATS", "Format", "Quantized"),
+    "airllm.ray": ("Generate", "serving_app"),
     "airllm.serving.app": ("build_app",),
     "airllm.serving.options": ("Options",),
     "airllm.backends.declaration": ("Declaration",),
