@@ -106,7 +106,7 @@ def models(figure: Figure) -> None:
 def server(figure: Figure) -> None:
     """Tokens per second of the server with 1 and 8 clients."""
     axes = figure.subplots()
-    rounds = table("serve")["rounds"]
+    rounds = table("serve")["models"][0]["rounds"]
     for i, name in enumerate(rounds):
         heights = [median(turn[clients] for turn in rounds[name]) for clients in ("one", "eight")]
         group(axes, i, len(rounds), heights, COLOURS[i], name)
