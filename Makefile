@@ -1,7 +1,7 @@
 PYTHON ?= python3
 CXX_FILES = $(shell git ls-files '*.cpp' '*.h' '*.inl' '*.cu' '*.inc')
 
-.PHONY: build test test-all bench docs lint format clean
+.PHONY: build test test-all compatibility fuzz sanitize bench docs lint format clean
 
 build:  ## the C++ backend, in place
 	$(PYTHON) setup.py build_ext --inplace
@@ -11,6 +11,16 @@ test:
 
 test-all:  ## every case of every table, where `make test` takes those in which each pair of values meets; hours
 	AIRLLM_TEST_ALL=1 $(PYTHON) -m pytest -n auto
+
+compatibility:  ## a wheel for each Python, with the oldest and the newest packages: make compatibility ARGS="--python 3.12"
+	$(PYTHON) -m tests.compatibility $(ARGS)
+
+fuzz:  ## each target for some minutes: make fuzz ARGS="--seconds 600 --seed 7"
+	$(PYTHON) -m tests.fuzz $(or $(ARGS),--seconds 300)
+
+sanitize:  ## the C++ extension under sanitizers; it compiles for minutes
+	$(PYTHON) -m tests.sanitized address
+	$(PYTHON) -m tests.sanitized thread
 
 bench:  ## builds, checks and times everything there is; --quick for a minute: make bench ARGS=--quick
 	$(PYTHON) detect_and_benchmark.py $(ARGS)

@@ -320,7 +320,12 @@ def _add_cpp_flags(commands: Any) -> None:
     )
     parser.add_argument("--include", action="store_true", help="only the folder of the header")
     parser.add_argument("--cmake-dir", action="store_true", help="only the folder for CMake's airllm_DIR")
-    parser.add_argument("--no-openmp", dest="openmp", action="store_false", help="without OpenMP")
+    parser.add_argument(
+        "--no-openmp",
+        dest="openmp",
+        action="store_false",
+        help="for compilers without it",
+    )
 
 
 def _command(commands: Any, name: str, help: str, more: str = "", last: str = "") -> argparse.ArgumentParser:

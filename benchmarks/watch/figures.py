@@ -107,10 +107,10 @@ def serve(result: Result) -> Iterator[tuple[str, Costs]]:
         rounds = [dict(zip(servers, each, strict=True)) for each in zip(*servers.values(), strict=True)]
         for key, what in (("one", "1 client"), ("eight", "8 clients")):
             rates = [{side: figures[key] for side, figures in each.items()} for each in rounds]
-            yield f"{model['model']} {what}", _costs_of_rates(rates)
+            yield f"{model['model']}, {what}", _costs_of_rates(rates)
         for key, what in (("wait", "longest wait"), ("first", "first token")):
             waits = [{side: figures[key] for side, figures in each.items()} for each in rounds]
-            yield f"{model['model']} {what}", _costs(waits)
+            yield f"{model['model']}, {what}", _costs(waits)
 
 
 def _flat(rows: Any) -> Iterator[dict[str, Any]]:

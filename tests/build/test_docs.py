@@ -15,8 +15,8 @@ from environment import REQUIRED
 
 from airllm.architectures import all_architectures, table
 from airllm.backends import available, open_backend
-from airllm.backends.declaration import shipped
 from airllm.backends.config_schema import BUILT_IN
+from airllm.backends.declaration import shipped
 from airllm.files import smollm2
 from airllm.formats import FORMATS
 
@@ -42,9 +42,11 @@ def python(code, cwd, **environment):
     )
 
 
-@pytest.mark.parametrize("document", WITH_EXAMPLES)
+@pytest.mark.parametrize("document", [name for name in WITH_EXAMPLES if name != "README.md"])
 def test_python_examples_run_and_print_what_the_page_says(document):
-    """All of a page's examples in one interpreter, in order, as a reader would; `...` stands for any text."""
+    """All of a page's examples in one interpreter, in order, as a reader would; `...` stands for any text.
+    README.md's run from the wheel: tests/build/test_wheel.py.
+    """
     found = [(code, printed) for needs, code, printed in examples(document) if not needs or needs in here()]
     if not found and "real-data" not in REQUIRED:
         pytest.skip(f"all examples of {document} need the model")
@@ -63,7 +65,7 @@ def test_examples_of_backends_that_are_not_here_are_at_least_python(document):
         compile(text, f"{document}, needs {needs}", "exec")
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md", "CONTRIBUTING.md", *PAGES])
+@pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", *PAGES])
 def test_links_and_named_paths_exist(document):
     text = (ROOT / document).read_text()
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", documents.BLOCK.sub("", text)):
