@@ -96,11 +96,12 @@ def scheduler(result: Result) -> Iterator[tuple[str, Costs]]:
 
 def serve(result: Result) -> Iterator[tuple[str, Costs]]:
     """Of bench_serve.py: rates of clients, a wait and a first token in seconds."""
-    rounds = result["rounds"]
-    for what, key in (("1 client", "one"), ("8 clients", "eight")):
-        yield what, {side: [1 / each[key] for each in of] for side, of in rounds.items()}
-    for what, key in (("longest wait", "wait"), ("first token", "first")):
-        yield what, {side: [each[key] for each in of] for side, of in rounds.items()}
+    for model in result["models"]:
+        rounds, name = model["rounds"], model["model"]
+        for what, key in (("1 client", "one"), ("8 clients", "eight")):
+            yield f"{name}, {what}", {side: [1 / each[key] for each in of] for side, of in rounds.items()}
+        for what, key in (("longest wait", "wait"), ("first token", "first")):
+            yield f"{name}, {what}", {side: [each[key] for each in of] for side, of in rounds.items()}
 
 
 def _flat(rows: Any) -> Iterator[dict[str, Any]]:
