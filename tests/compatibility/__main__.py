@@ -3,8 +3,8 @@
     python -m tests.compatibility [--python 3.12 ...] [--versions oldest] [--backends cpp]
 
 For each of them a wheel is built, with the oldest or newest packages that a build needs, and installed into
-an empty environment. Without the backend cpp nothing is compiled, which is fast. Pythons that are not here are
-named. The exit status is 1 if anything failed.
+an empty environment. Without the backend cpp nothing is compiled, which is fast. Pythons that are not here
+are named. The exit status is 1 if anything failed.
 """
 
 import argparse
