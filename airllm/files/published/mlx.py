@@ -76,4 +76,4 @@ def mlx(config: dict[str, Any]) -> Mlx:
     bits, group = config.get("bits", 4), config.get("group_size", 64 if mode == "affine" else 32)
     if bits not in (_BITS if mode == "affine" else (4,)) or type(group) is not int or group < 1:
         raise ValueError(f"bits {bits!r} and group_size {group!r}")
-    return Mlx(bits, group, mode)
+    return Mlx(int(bits), group, mode)
