@@ -3,7 +3,7 @@
 // This one file is the whole build:
 //   c++ -O3 -Wall -shared -std=c++17 -fPIC $(python3 -m pybind11 --includes)
 //       -o tensor_ops_cpp$(python3-config --extension-suffix) tensor_ops_cpp.cpp
-// (on one line) compiles every instruction set; add -fopenmp for threads.
+// (on one line) compiles every instruction set; add -fopenmp for OMP_PLACES.
 #include <pybind11/stl.h>
 
 #include <optional>
@@ -116,6 +116,7 @@ void define_decoder_layer(py::module_& m) {
       "has them, and (gate, up, down) of each of its experts. NotImplementedError for weights that are none "
       "of it.",
       {{"activation=swiglu_clamped",
+        "chunked",
         "dense_and_experts",
         "expert_bias",
         "expert_feed_forward",
@@ -141,11 +142,15 @@ void define_decoder_layer(py::module_& m) {
         "normalize_experts",
         "parallel",
         "pre_norms",
+        "qk_norm=rotated",
         "qk_norm=row",
         "q_rank",
         "query_temperature",
+        "query_temperature.nope_only",
+        "query_temperature.offset",
         "residual_scale",
         "router_bias",
+        "scales_input",
         "selection_bias",
         "shared_expert",
         "shared_gate",
@@ -295,7 +300,8 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
         "within(isa, threads, function, *args, **kwargs): what the function gives, its ops on this "
         "instruction set\n"
         "and at most so many threads, as of switch().");
-  m.def("num_threads", [] { return cpu::threads().load(); }, "Most threads that an op uses.");
+  m.def(
+      "num_threads", [] { return cpu::threads().load(); }, "Most threads that an op uses.");
   m.def("set_num_threads", cpu::set_num_threads, py::arg("n"), "Use at most n threads in an op.");
   m.def(
       "thread_shares", [] { return cpu::Balance::all().sizes(); },
@@ -303,7 +309,8 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.def(
       "stored_formats", [] { return stored_formats([](int) { return true; }); },
       "Of each stored format that the kernels read: ggml's number for it, values and bytes of a block.");
-  m.def("calls", [] { return calls.load(); }, "Kernels run so far in this process.");
+  m.def(
+      "calls", [] { return calls.load(); }, "Kernels run so far in this process.");
   m.def(
       "release_memory", [] { return cpu::kept_buffers().release(); },
       "Return the freed result buffers that were kept to the system; their bytes.");
