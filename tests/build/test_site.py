@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GUIDES = (
     *("README.md", "BACKEND_GUIDE.md", "BACKEND_CONFIG.md", "SERVER_GUIDE.md"),
-    *("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"),
     *("benchmarks/README.md", "benchmarks/results/README.md"),
 )
 PHONE = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
