@@ -1,9 +1,8 @@
-"""The Python extension under address and undefined sanitizer: python -m tests.sanitized address [OF PYTEST...]
+"""The Python extension under address and undefined sanitizer: python -m tests.sanitized address [TESTS...]
 
 Builds tensor_ops_cpp into build/sanitized/KIND, in some minutes at first, and runs tests with it. A report of
-the sanitizer ends the process, so it fails. `make sanitize` runs this, and the thread pool under thread sanitizer.
-
-Of leaks only those count whose memory the extension took: Python keeps much until it ends.
+the sanitizer ends the process, so it fails. `make sanitize` runs this, and the thread pool under thread
+sanitizer. Of leaks only those count whose memory the extension took: Python keeps much until it ends.
 """
 
 import os
