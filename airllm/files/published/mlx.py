@@ -97,4 +97,4 @@ def mlx(config: dict[str, Any]) -> Mlx:
     known = bits in _BITS if mode == "affine" else (bits, group) == _FLOATS[mode]
     if not known or type(group) is not int or group < 1:
         raise ValueError(f"bits {bits!r} and group_size {group!r}")
-    return Mlx(bits, group, mode)
+    return Mlx(int(bits), group, mode)
