@@ -3,7 +3,7 @@
 // This one file is the whole build:
 //   c++ -O3 -Wall -shared -std=c++17 -fPIC $(python3 -m pybind11 --includes)
 //       -o tensor_ops_cpp$(python3-config --extension-suffix) tensor_ops_cpp.cpp
-// (on one line) compiles every instruction set; add -fopenmp for threads.
+// (on one line) compiles every instruction set; add -fopenmp for OMP_PLACES.
 #include <pybind11/stl.h>
 
 #include <optional>
