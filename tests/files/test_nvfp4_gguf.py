@@ -13,7 +13,11 @@ from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support import wide_gguf
 
 Q8_0 = 1 / 254 + 2**-11  # half a step, and the rounding of the scale
-SCALED = {"blk.0.attn_q": [0.5], "blk.1.ffn_up_exps": [0.5, 1.0, 2.0, 0.25], "blk.0.ffn_down_exps": [3.0]}
+SCALED = {
+    "blk.0.attn_q": [0.5],
+    "blk.1.ffn_up_exps": [0.5, 1.0, 2.0, 0.25],
+    "blk.0.ffn_down_exps": [3.0, 2.0, 1.0, 0.5],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +49,7 @@ def written(path, scales):
             writer.add_tensor(tensor.name, tensor.data)
     for name, values in scales.items():
         writer.add_tensor(f"{name}.scale", np.array(values, np.float32))
-        writer.add_tensor(f"{name}.input_scale", np.ones(1, np.float32))
+        writer.add_tensor(f"{name}.input_scale", np.ones(len(values), np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -84,5 +88,5 @@ def test_values_logits_and_what_info_says(tmp_path, cache):
 
 def test_a_scale_of_another_size_is_refused(tmp_path):
     path = written(tmp_path / "scaled.gguf", {"blk.0.ffn_up_exps": [1.0, 2.0]})
-    with open_weights(path) as weights, pytest.raises(ModelFileError, match="has 2 values, expected one"):
+    with open_weights(path) as weights, pytest.raises(ModelFileError, match="has 2 values, expected 4"):
         weights.tensor("blk.0.attn_q.weight")

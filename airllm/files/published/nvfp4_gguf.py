@@ -116,9 +116,9 @@ class Nvfp4File(GgufFile):
             return np.ones((count, 1), np.float32)
         scales = np.asarray(super().tensor(name), np.float32).reshape(-1)
         experts = place.shape[0] if len(place.shape) == 3 else 1
-        if len(scales) not in (1, experts):
-            expected = f"one value, or one for each of {experts} experts"
-            raise ModelFileError(self.path, f"tensor {name}", f"has {len(scales)} values", expected)
+        if len(scales) != experts:
+            found, expected = f"has {len(scales)} values", f"{experts}, one for each matrix"
+            raise ModelFileError(self.path, f"tensor {name}", found, expected)
         return np.repeat(scales, count // len(scales))[:, None]
 
 
