@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airllm.architectures.recurrent import Recurrent
+
 Default = Any  # a value, or a function of the fields that were read before it
 REMOVED = object()  # removes an entry in `Architecture.but`; None is a value
 SCALINGS = {each: each for each in ("default", "linear", "llama3", "yarn", "longrope", "proportional")}
@@ -112,7 +114,7 @@ class Biases:
     feed_forward: tuple[str, bool] | bool = ("mlp_bias", False)
     router: bool = False
     experts: bool = False
-    selection: bool = False
+    selection: tuple[str, bool] | bool = False
 
 
 @dataclass(frozen=True)
@@ -169,8 +171,8 @@ class Architecture:
     one by one; `gguf_stacks`: how GGUF files store them. `dense_and_experts`: layers with experts also have a
     dense feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another
     size, and the last layers may share keys and values. `latent`: attention is latent, see `latent.py`.
-    `layer_scale`: a layer's result is scaled by a
-    weight. `refused`: flags of config.json that must not be set, and what is expected instead.
+    `recurrent`: the kind of mixer that some layers have instead of attention, and `recurrent_layers`: which,
+    by config.json. `layer_scale`: a layer's result is scaled by a weight. `refused`: flags of config.json that must not be set, and what is expected instead.
     `encoder`: it makes vectors of texts and does not write. `marked_by`: (model type, key): folders of that
     type are of this architecture if config.json has the key, and it is not false. `renamed`: older keys of
     config.json -> those that are read. `folder_layers`: what folders call the list of layers.
@@ -200,6 +202,8 @@ class Architecture:
     dense_and_experts: bool = False
     sizes_by_window: bool = False
     latent: bool = False
+    recurrent: type[Recurrent] | None = None
+    recurrent_layers: Callable[..., tuple[bool, ...]] | None = None
     layer_scale: bool = False
     numbers: tuple[str, ...] = ()
     keys: Mapping[str, Any] = field(default_factory=dict)

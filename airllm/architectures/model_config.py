@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from airllm.architectures.recurrent import Recurrent
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -122,15 +124,6 @@ class Latent:
 
 
 @dataclass(frozen=True)
-class Recurrent:
-    """A mixer that keeps arrays of these shapes, float32, instead of keys and values. Each token replaces
-    them, so a sequence cannot go back.
-    """
-
-    shapes: tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True)
 class FeedForward:
     """The feed-forward of one layer: a dense one of `width`, 0 for none; experts; or both."""
 
@@ -189,8 +182,8 @@ class ModelConfig:
     the first layer or after the last. All others belong to the layers.
 
     `sizes`: if they differ; `heads`, `kv_heads`, `head_dim` and `feed_forward` are then the largest.
-    `kv_layers`: the layer whose keys and values each layer reads, if some share them. `states`: shapes of the
-    arrays that layers with a recurrent state keep, () for layers with attention. `keys_as_values`: layers
+    `kv_layers`: the layer whose keys and values each layer reads, if some share them. `recurrent`: the mixer
+    of `recurrent_layers`, which have a state instead of keys and values. `keys_as_values`: layers
     whose values are their keys, before norm and rotation. `layer(i)` puts together what layer i computes.
 
     `windows`: how many of the last keys a query attends to, None for all; `chunked`: those of its chunk,
@@ -292,7 +285,8 @@ class ModelConfig:
     sizes: tuple[LayerSizes, ...] = ()
     kv_layers: tuple[int, ...] = ()
     keys_as_values: tuple[bool, ...] = ()
-    states: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    recurrent: Recurrent | None = None
+    recurrent_layers: tuple[bool, ...] = ()
     kv_rank: int = 0
     q_rank: int = 0
     value_dim: int = 0
@@ -330,8 +324,8 @@ class ModelConfig:
         sizes, moe = self.sizes_of(layer), self.is_moe(layer)
         dense = self.dense_and_experts or not moe
         feed_forward = FeedForward(sizes.feed_forward if dense else 0, moe)
-        if self.states and self.states[layer]:
-            return LayerSpec(Recurrent(self.states[layer]), feed_forward)
+        if self.recurrent and self.is_recurrent(layer):
+            return LayerSpec(self.recurrent, feed_forward)
         if self.kv_rank:
             return LayerSpec(self._latent(), feed_forward)
         attention = Attention(
@@ -391,6 +385,10 @@ class ModelConfig:
         """Whether this layer has a norm before attention."""
         return self.pre_norms and not (self.encoding and self.encoding.bare_first and layer == 0)
 
+    def is_recurrent(self, layer: int) -> bool:
+        """Whether this layer has a state instead of keys and values."""
+        return bool(self.recurrent_layers) and self.recurrent_layers[layer]
+
     def is_moe(self, layer: int) -> bool:
         """Whether this layer has experts."""
         return bool(self.moe_layers) and self.moe_layers[layer]
@@ -401,7 +399,8 @@ def _traits_of(of: Any, field: dataclasses.Field[Any]) -> Iterator[str]:
     value = getattr(of, field.name)
     plain = all(map(_is_absent, value)) if isinstance(value, tuple) else value == field.default
     if not plain and field.default is not dataclasses.MISSING:
-        yield f"{field.name}={value}" if type(value) is str else field.name
+        kind = value.kind if isinstance(value, Recurrent) else value
+        yield f"{field.name}={kind}" if type(kind) is str else field.name
     for inner in dataclasses.fields(value) if dataclasses.is_dataclass(value) else ():
         yield from (f"{field.name}.{trait}" for trait in _traits_of(value, inner))
 

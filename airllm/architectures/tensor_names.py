@@ -61,6 +61,9 @@ _LAYER = {
     "attention.sinks": ("attn_sinks.weight", "self_attn.sinks"),
     "attention.post_norm": ("post_attention_norm.weight", "post_attention_layernorm.weight"),
     "attention.post_norm_bias": ("attn_output_norm.bias", "post_attention_layernorm.bias"),
+    "short_conv.in": ("shortconv.in_proj.weight", "conv.in_proj.weight"),
+    "short_conv.filter": ("shortconv.conv.weight", "conv.conv.weight"),
+    "short_conv.output": ("shortconv.out_proj.weight", "conv.out_proj.weight"),
     "feed_forward.norm": ("ffn_norm.weight", "post_attention_layernorm.weight"),
     "feed_forward.norm_bias": ("ffn_norm.bias", "post_attention_layernorm.bias"),
     "feed_forward.gate": ("ffn_gate.weight", "mlp.gate_proj.weight"),
@@ -113,8 +116,17 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
     own_values = own and not (c.keys_as_values and c.keys_as_values[layer])
     dense = c.dense_and_experts or not moe
     fused, pre_norm = c.fused or c.fused_qkv, c.norm_before_attention(layer)
+    around = [
+        (pre_norm, "norm"),
+        (pre_norm and c.norm_bias, "norm_bias"),
+        (c.post_norms, "post_norm"),
+        (c.post_norms and c.norm_bias, "post_norm_bias"),
+    ]
+    recurrent = " ".join(c.recurrent.weights(c.width)) if c.recurrent and c.is_recurrent(layer) else ""
     parts: dict[str, list[tuple[bool, str]]] = {
-        "attention": [
+        "attention": around
+        if recurrent
+        else [
             (fused, "qkv"),
             (not fused and not c.q_rank, "q"),
             (c.q_rank > 0, "q_a q_a_norm q_b"),
@@ -128,13 +140,10 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
             (c.qkv_bias and own_values, "v_bias"),
             (c.qk_norm in ("head", "row"), "q_norm"),
             (c.qk_norm in ("head", "row") and own, "k_norm"),
-            (pre_norm, "norm"),
-            (pre_norm and c.norm_bias, "norm_bias"),
             (True, "output"),
             (c.output_bias, "output_bias"),
             (c.sinks, "sinks"),
-            (c.post_norms, "post_norm"),
-            (c.post_norms and c.norm_bias, "post_norm_bias"),
+            *around,
         ],
         "feed_forward": [
             (c.pre_norms and not c.parallel, "norm"),
@@ -162,7 +171,7 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
             (moe and c.shared_expert > 0, "gate up down"),
         ],
         "input": [(c.layer_input > 0, "gate projection post_norm")],
-        "": [(c.layer_scale, "scale")],
+        "": [(c.layer_scale, "scale"), (bool(recurrent), recurrent)],
     }
     return [
         f"layers.{layer}.{part}.{name}".replace("..", ".")
@@ -194,7 +203,7 @@ def encoder_names(config: ModelConfig) -> list[str]:
 def gguf_name(architecture: Architecture, name: str) -> str:
     """A tensor's name in GGUF files. The experts of a layer share one tensor."""
     if name in _WHOLE:
-        return _WHOLE[name][0]
+        return architecture.gguf_names.get(name, _WHOLE[name][0])
     _, layer, part = name.split(".", 2)
     part = re.sub(r"^experts\.\d+\.", "experts.", part)
     return f"blk.{layer}.{architecture.gguf_names.get(part, _LAYER[part][0])}"
@@ -296,9 +305,10 @@ class NamedTensors:
     def _split(self, name: str) -> tuple[str, int | None]:
         """The tensor's name in the file, and the expert's index if it is a stack."""
         if name in _WHOLE:
-            gguf, folder = _WHOLE[name][0], self._in_folder(name)
+            if self._gguf:
+                return gguf_name(self._architecture, name), None
             prefix = PREFIXES[self._prefix] if name == "output" else self._prefix
-            return (gguf if self._gguf else prefix + folder), None
+            return prefix + self._in_folder(name), None
         if not (match := re.fullmatch(r"layers\.(\d+)\.(.+?)", name)):
             raise KeyError(name)
         layer, part = int(match[1]), match[2]

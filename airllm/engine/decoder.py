@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.model_config import Latent, ModelConfig
+from airllm.architectures.recurrent import Recurrent
 from airllm.backends.device.experts import Activation, Experts, Router
 from airllm.engine.latent_attention import latent_attention
+from airllm.engine.recurrent import mix_recurrently
 from airllm.engine.row_kernels import ops_of_experts
 from airllm.engine.rows import Angles, Rows, query_temperatures
 from airllm.files.weight_file import Stored
@@ -107,7 +109,9 @@ def _finish_half(ops: Any, change: np.ndarray, layer: Layer, half: str) -> np.nd
 def mix_tokens(
     ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None, rows: Sequence[Rows]
 ) -> np.ndarray:
-    """What attention of the layer's kind makes of `x` (rows, width)."""
+    """What the layer's mixer makes of `x` (rows, width)."""
+    if isinstance(layer.spec.mixer, Recurrent):
+        return mix_recurrently(ops, x, layer, rows)
     if not isinstance(layer.spec.mixer, Latent):
         return attention(ops, x, layer, angles, rows)
     assert angles

@@ -11,6 +11,7 @@ from airllm.engine.decoder import Angles, Rows, decoder_layers, normalize
 from airllm.engine.fallback import go_on
 from airllm.engine.native_decode import BoundStep
 from airllm.engine.opened_model import OpenedModel
+from airllm.engine.marks import tokens_before_mark
 from airllm.engine.pass_rows import Progress, angles_of, rows_of
 from airllm.engine.placement import all_movable
 from airllm.engine.row_kernels import RowKernels, passes
@@ -120,13 +121,37 @@ class Model(OpenedModel):
         alike: dict[RowKernels | None, list[int]] = {}
         for i, length in enumerate(lengths):
             alike.setdefault(self.kernels_of(length), []).append(i)
+        before = [0] * len(batch)
+        if self.config.recurrent and not all_positions:
+            before = list(map(tokens_before_mark, pending, caches, wholes))
         results: dict[int, np.ndarray] = {}
         progress = Progress(on_progress, pending)
         for kernels, some in alike.items():
-            part = [pending[i] for i in some], [caches[i] for i in some]
-            found = self._run_alike(*part, all_positions, progress, kernels)
+            some_of = [pending[i] for i in some], [caches[i] for i in some], [before[i] for i in some]
+            found = self._run_to_marks(*some_of, all_positions, progress, kernels)
             results |= zip(some, found, strict=True)
         return [results[i][-len(batch[i]) :] if all_positions else results[i] for i in range(len(batch))]
+
+    def _run_to_marks(
+        self,
+        pending: Sequence[list[int]],
+        caches: Sequence[Cache],
+        before: Sequence[int],
+        all_positions: bool,
+        progress: Progress,
+        kernels: RowKernels | None,
+    ) -> list[np.ndarray]:
+        """`_run_alike`, and mark the state after the first `before` tokens of each sequence, if not 0."""
+        first = {i: pending[i][:count] for i, count in enumerate(before) if count}
+        rest = {i: tokens[before[i] :] for i, tokens in enumerate(pending) if len(tokens) > before[i] or not tokens}
+        results: dict[int, np.ndarray] = {}
+        for part in (first, rest):
+            if part:
+                found = self._run_alike([*part.values()], [caches[i] for i in part], all_positions, progress, kernels)
+                results |= zip(part, found, strict=True)
+            for i in first if part is first else ():
+                caches[i].mark()
+        return [results[i] for i in range(len(pending))]
 
     def _run_alike(
         self,

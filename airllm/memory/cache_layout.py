@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.model_config import Attention, Latent, ModelConfig, Recurrent
+from airllm.architectures.model_config import Attention, Latent, ModelConfig
+from airllm.architectures.recurrent import Recurrent
 from airllm.formats import FORMATS
 
 # Name of a cache dtype -> the NumPy dtype of its items. q8_0 has ggml's blocks of 32.
@@ -22,6 +23,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 PASS = 512  # the most tokens of a sequence that go through the layers together
 STEP = 256  # tokens: what is dropped; attention cuts keys at multiples of this (kFewRowsPiece)
 BACK = 64  # tokens that `Cache.truncate` can always drop, besides those of the last pass
+STATES = 3  # recurrent states: of the last token, of the next, and of an earlier one to go back to
 _LINE = 64  # bytes: recurrent states begin at a multiple
 
 
@@ -89,9 +91,9 @@ class CacheLayout:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the recurrent states: of the last token, and of the next."""
+        """Bytes of the recurrent states."""
         each = (math.prod(shape) for shapes in self.recurrent.values() for shape in shapes)
-        return 2 * 4 * sum(each)
+        return STATES * 4 * sum(each)
 
     @property
     def states_at(self) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 
 from airllm import tensor_ops
 from airllm.architectures.model_config import Attention, Latent, LayerSpec, ModelConfig
+from airllm.architectures.recurrent import Recurrent
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.files.weight_file import ModelFileError, Stored
 from airllm.formats import Quantized
@@ -153,6 +154,9 @@ def _shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
     return {
         **(_attention_shapes(c, mixer) if isinstance(mixer, Attention) else {}),
         **(_latent_shapes(c, mixer) if isinstance(mixer, Latent) else {}),
+        **(mixer.weights(c.width) if isinstance(mixer, Recurrent) else {}),
+        "attention.norm": (c.width,),
+        "attention.norm_bias": (c.width,),
         "attention.post_norm": (c.width,),
         "attention.post_norm_bias": (c.width,),
         "feed_forward.post_norm_bias": (c.width,),
@@ -188,8 +192,6 @@ def _shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
 def _attention_shapes(c: ModelConfig, a: Attention) -> dict[str, tuple[int, ...]]:
     q, k, v = (a.widths[part] for part in "qkv")
     return {
-        "attention.norm": (c.width,),
-        "attention.norm_bias": (c.width,),
         "attention.q": (q, c.width),
         "attention.k": (k, c.width),
         "attention.v": (v, c.width),
@@ -207,7 +209,6 @@ def _attention_shapes(c: ModelConfig, a: Attention) -> dict[str, tuple[int, ...]
 
 def _latent_shapes(c: ModelConfig, a: Latent) -> dict[str, tuple[int, ...]]:
     return {
-        "attention.norm": (c.width,),
         "attention.q": (a.heads * a.query_dim, c.width),
         "attention.q_a": (a.q_rank, c.width),
         "attention.q_a_norm": (a.q_rank,),
@@ -243,7 +244,7 @@ def split_stored(c: ModelConfig, index: int, name: str, stored: Stored) -> Itera
         yield name, _vector(stored) / np.float32(np.sqrt(c.width))
     elif name.endswith("norm"):
         yield name, _norm_weight(c, stored)
-    elif name.endswith(("bias", "sinks", "scale", "scales")):
+    elif name.endswith(("bias", "sinks", "scale", "scales", "filter")):
         yield name, _vector(stored)
     else:
         yield name, stored
@@ -279,6 +280,8 @@ def check_tensor(tensors: NamedTensors, name: str, shape: tuple[int, ...]) -> St
         stored = stored[None]  # GGUF files store a matrix of one row as a vector
     if stored.shape == (1, *shape) and len(shape) == 1 and isinstance(stored, np.ndarray):
         stored = stored[0]  # the selection bias of ERNIE is a row
+    if name.endswith("filter") and stored.shape == (shape[0], 1, *shape[1:]):
+        stored = stored[:, 0]  # folders have a channel's inputs, of which there is one
     if stored.shape != shape:
         expected = f"{shape}, as the model's configuration says"
         raise ModelFileError(tensors.weights.path, place, f"has shape {stored.shape}", expected)

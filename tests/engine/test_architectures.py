@@ -18,6 +18,7 @@ from airllm.architectures.declaration import REMOVED, Architecture, Tiny
 from airllm.architectures.families import architecture_of_gguf, architecture_of_model_type
 from airllm.architectures.keys import KEYS, keys_of
 from airllm.architectures.model_config import Encoding, LayerSizes, ModelConfig, QueryTemperature, Rope
+from airllm.architectures.recurrent import ShortConv
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.info import _decode
 from airllm.engine.native_decode import FusedLayers, FusedStep, why_not_native
@@ -37,7 +38,7 @@ OTHERS: dict[str, Any] = {  # another value of each field that is a trait
     "experts_used": 2, "expert_feed_forward": 8,
     "normalize_experts": False, "shared_expert": 8, "moe_layers": (True, False), "sinks": True,
     "sizes": (LayerSizes(6, 2, 32, 32, 160), LayerSizes(3, 1, 32, 32, 160)), "kv_layers": (0, 0),
-    "states": (((4,),), ()), "encoding": Encoding(),
+    "recurrent": ShortConv(8, 3), "recurrent_layers": (True, False), "encoding": Encoding(),
     "experts_by_columns": True, "shared_gate": False, "expert_scores": "sigmoid", "expert_scale": 2.0,
     "expert_groups": 2, "expert_groups_used": 2, "expert_group_best": 1, "selection_bias": True,
     "kv_rank": 64, "q_rank": 32, "value_dim": 64,

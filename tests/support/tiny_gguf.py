@@ -56,10 +56,11 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, data: np.ndarray, kind: Kind
 
 
 def block_kind(name: str, shape: tuple[int, ...]) -> Kind:
-    """The format of a tensor: vectors, also those of all experts in one tensor, and routers stay float32, as
-    llama.cpp leaves them.
+    """The format of a tensor: vectors, also those of all experts in one tensor, routers and short
+    convolutions stay float32, as llama.cpp leaves them.
     """
-    if len(shape) == 1 or name.endswith(".bias") or "ffn_gate_inp" in name:
+    plain = name.endswith((".bias", "conv.weight")) or "ffn_gate_inp" in name
+    if len(shape) == 1 or plain:
         return Kind.F32
     return _BLOCKS[zlib.crc32(name.encode()) % len(_BLOCKS)]
 
@@ -84,6 +85,8 @@ def gguf_name(config: dict[str, Any], name: str) -> str:
     plain = _EXPERT.sub(r"\1.\3", name.replace("language_model.", ""))
     plain = plain.replace("e_score_correction_bias", "e_score_correction.bias")
     plain = re.sub(r"(\.sinks|layer_scalar|experts\.\w+_proj)$", r"\1.weight", plain)
+    plain = re.sub(r"(\.expert_bias)$", r"\1.bias", plain)
+    plain = re.sub(r"(feed_forward\.experts)\.w(\d)", lambda m: f"{m[1]}.{_OF_EXPERT[m[2]]}", plain)
     for theirs, ours in _SCALES.items():
         if plain.endswith(theirs):
             return f"blk.{plain.split('.')[2]}.{ours}"
@@ -102,13 +105,14 @@ _ARCHITECTURES = {
     "cohere2": "cohere2", "starcoder2": "starcoder2", "hunyuan_v1_dense": "hunyuan-dense",
     "hunyuan_v1_moe": "hunyuan-moe", "ernie4_5": "ernie4_5", "ernie4_5_moe": "ernie4_5-moe",
     "llama4_text": "llama4", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
-    "glm4_moe_lite": "deepseek2", "mistral4": "mistral4",
+    "glm4_moe_lite": "deepseek2", "mistral4": "mistral4", "lfm2": "lfm2", "lfm2_moe": "lfm2moe",
 }  # fmt: skip
 _NEIGHBOURS = ("llama", "granite", "smollm3", "mistral3")  # whose rope turns neighbouring values of a head
 _SCALES = {
     "router.scale": "ffn_gate_inp.scale",
     "router.per_expert_scale": "ffn_down_exps.scale",
 }  # Gemma 4's
+_OF_EXPERT = {"1": "gate_proj", "3": "up_proj", "2": "down_proj"}  # LFM2's
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 _IMAGES = ("visual.", "model.visual.", "vision_tower.", "multi_modal_projector.")
 
@@ -204,6 +208,8 @@ def in_llama_cpp(config: dict[str, Any], name: str, values: np.ndarray) -> np.nd
     if architecture in _NEIGHBOURS and which in heads:
         parts = values.reshape(heads[which], 2, -1, *values.shape[1:])
         return parts.swapaxes(1, 2).reshape(values.shape)
+    if name.endswith("conv.weight"):
+        return values.squeeze(1)
     if config["model_type"] in NORMS_LESS_ONE and name.endswith("norm.weight"):
         return values + 1
     return values
@@ -232,6 +238,8 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool 
         head_dim = _write_gemma4(writer, config)
     elif "kv_lora_rank" in config:
         head_dim = _write_latent(writer, config, joined)
+    elif "conv_L_cache" in config:
+        _write_lfm2(writer, config)
     else:
         writer.add_feed_forward_length(config.get("intermediate_size_mlp", config["intermediate_size"]))
         writer.add_head_count_kv(config["num_key_value_heads"])
@@ -239,7 +247,7 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool 
     if layer_norm:
         writer.add_layer_norm_eps(layer_norm)
     else:
-        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        writer.add_layer_norm_rms_eps(config.get("norm_eps", config["rms_norm_eps"]))
     writer.add_vocab_size(VOCABULARY)
     if "head_dim" in config and "kv_lora_rank" not in config:
         writer.add_key_length(head_dim)
@@ -262,8 +270,11 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool 
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     _write_experts(writer, config)
-    if kind in ("glm4_moe", "minimax_m2", "deepseek_v3", "glm4_moe_lite"):
+    if kind in ("glm4_moe", "minimax_m2", "deepseek_v3", "glm4_moe_lite", "lfm2_moe"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if kind == "lfm2_moe":
+        writer.add_leading_dense_block_count(config["num_dense_layers"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
     if kind in ("deepseek_v2", "mistral4"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
     if kind == "glm4_moe" or "kv_lora_rank" in config:
@@ -331,6 +342,17 @@ def _write_gemma4(writer: gguf.GGUFWriter, config: dict[str, Any]) -> int:
     writer.add_value_length_swa(config["head_dim"])
     writer.add_rope_dimension_count_swa(config["head_dim"])
     return _full_head_dim(config)
+
+
+def _write_lfm2(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """The sizes that its layers do not share, and the width of the feed-forward, which the folder rounds."""
+    wide, heads = config["intermediate_size"], config["num_key_value_heads"]
+    if config.get("block_auto_adjust_ff_dim"):
+        step = config["block_multiple_of"]
+        wide = -(-int(config["block_ffn_dim_multiplier"] * int(2 * wide / 3)) // step) * step
+    writer.add_feed_forward_length(wide)
+    writer.add_head_count_kv([heads if each == "full_attention" else 0 for each in config["layer_types"]])
+    writer.add_shortconv_l_cache(config["conv_L_cache"])
 
 
 def _write_latent(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool) -> int:

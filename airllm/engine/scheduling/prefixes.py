@@ -77,16 +77,17 @@ class PrefixCache:
         equally long ones, one whose cache can be taken over. Of many entries that have the same blocks, only
         the latest are compared token by token.
         """
-        path = list(self._walk(key, tokens))
+        path, best = list(self._walk(key, tokens)), None
         for depth in range(len(path), 0, -1):
+            if best and best.length >= (depth + 1) * BLOCK:
+                break  # what has fewer blocks has a shorter prefix
             matches = [
                 Match(entry, length)
                 for entry in islice(reversed(path[depth - 1].entries), _COMPARED)
-                if (length := _common(entry, tokens, depth * BLOCK)) and entry.cache.cut(length) == length
+                if (length := entry.cache.cut(_common(entry, tokens, depth * BLOCK))) >= BLOCK
             ]
-            if matches:
-                return max(matches, key=lambda match: (match.length, match.takes_over))
-        return None
+            best = max([best] * bool(best) + matches, key=_worth, default=None)
+        return best
 
     def share(self, entry: Entry, length: int) -> None:
         """From now on, others may share the first `length` tokens of this entry."""
@@ -159,6 +160,10 @@ class PrefixCache:
             node = child
         if entry.key in self._roots and not self._roots[entry.key].children:
             del self._roots[entry.key]
+
+
+def _worth(match: Match) -> tuple[int, bool]:
+    return match.length, match.takes_over
 
 
 def _common(entry: Entry, tokens: Sequence[int], known: int) -> int:

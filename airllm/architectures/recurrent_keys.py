@@ -1,0 +1,52 @@
+"""Reads and writes the sizes of recurrent mixers, and which layers have one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airllm.architectures.declaration import Architecture
+from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.recurrent import Recurrent, ShortConv
+from airllm.architectures.values import Values
+
+# Kind of mixer -> its sizes: (key in GGUF files, key in config.json)
+_KEYS: Mapping[type[Recurrent], Mapping[str, tuple[str, str]]] = {
+    ShortConv: {
+        "channels": ("embedding_length", "hidden_size"),
+        "taps": ("shortconv.l_cache", "conv_L_cache"),
+    },
+}
+_KV_HEADS = "attention.head_count_kv"  # 0 in a layer with such a mixer, if it is a list
+
+
+def folder_recurrent(architecture: Architecture, values: Values, layers: int) -> dict[str, Any]:
+    """The fields of ModelConfig for recurrent mixers, by config.json."""
+    if not (kind := architecture.recurrent):
+        return {}
+    assert architecture.recurrent_layers
+    sizes = {name: values.whole(folder) for name, (_, folder) in _KEYS[kind].items()}
+    return {"recurrent": kind(**sizes), "recurrent_layers": architecture.recurrent_layers(values, layers)}
+
+
+def gguf_recurrent(
+    architecture: Architecture, values: Values, layers: int, has: Callable[[str], bool]
+) -> dict[str, Any]:
+    """Those by a GGUF file. `has`: whether it has the tensor of this name of ours."""
+    if not (kind := architecture.recurrent):
+        return {}
+    sizes = {name: values.whole(gguf) for name, (gguf, _) in _KEYS[kind].items()}
+    mixer = kind(**sizes)
+    first = next(iter(mixer.weights(0)))
+    having = tuple(has(f"layers.{layer}.{first}") for layer in range(layers))
+    return {"recurrent": mixer, "recurrent_layers": having}
+
+
+def recurrent_gguf_keys(config: ModelConfig) -> dict[str, Any]:
+    """The keys of a GGUF file."""
+    if not config.recurrent:
+        return {}
+    keys = _KEYS[type(config.recurrent)]
+    found = {gguf: getattr(config.recurrent, name) for name, (gguf, _) in keys.items()}
+    kv_heads = [0 if each else config.kv_heads for each in config.recurrent_layers]
+    return {**found, _KV_HEADS: kv_heads}
