@@ -172,7 +172,8 @@ class Architecture:
     dense feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another
     size, and the last layers may share keys and values. `latent`: attention is latent, see `latent.py`.
     `recurrent`: the kind of mixer that some layers have instead of attention, and `recurrent_layers`: which,
-    by config.json. `layer_scale`: a layer's result is scaled by a weight. `refused`: flags of config.json that must not be set, and what is expected instead.
+    by config.json. `layer_scale`: a layer's result is scaled by a weight. `refused`: flags
+    of config.json that must not be set, and what is expected instead.
     `encoder`: it makes vectors of texts and does not write. `marked_by`: (model type, key): folders of that
     type are of this architecture if config.json has the key, and it is not false. `renamed`: older keys of
     config.json -> those that are read. `folder_layers`: what folders call the list of layers.

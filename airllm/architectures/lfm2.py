@@ -17,8 +17,8 @@ def _conv_layers(values: Values, layers: int) -> tuple[bool, ...]:
     if listed is None:
         return tuple(full is not None and layer not in full for layer in range(layers))
     if len(listed) != layers or not set(listed) <= {_CONV, _FULL}:
-        expected = f"{layers} of {_CONV!r} and {_FULL!r}"
-        raise values.error("layer_types", f"has {len(listed)} items {sorted(set(map(str, listed)))}", expected)
+        found = f"has {len(listed)} items {sorted(set(map(str, listed)))}"
+        raise values.error("layer_types", found, f"{layers} of {_CONV!r} and {_FULL!r}")
     return tuple(each == _CONV for each in listed)
 
 
@@ -84,9 +84,7 @@ LFM2_MOE = LFM2.but(
     "lfm2moe",
     title="LFM2 with experts",
     model_types=("lfm2_moe",),
-    biases=Biases(
-        qkv=False, output=False, feed_forward=False, selection=("use_expert_bias", True)
-    ),
+    biases=Biases(qkv=False, output=False, feed_forward=False, selection=("use_expert_bias", True)),
     experts=_all_but_first,
     numbers=("dense_layers", "expert_scores", "expert_scale"),
     keys={

@@ -69,6 +69,10 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     if architecture.latent:
         found |= latent_fields(found, ropes["rope"]) | gguf_scores(values, found)
         found["joined_kv"] = gguf_name(architecture, "layers.0.attention.kv_b") in file.tensors
+
+    def has(name: str) -> bool:
+        return gguf_name(architecture, name) in file.tensors
+
     config = ModelConfig(
         **found,
         **drop_unused(ropes, windows),
@@ -78,7 +82,7 @@ def gguf_config(file: GgufHead) -> ModelConfig:
         moe_layers=moe_layers,
         dense_and_experts=architecture.dense_and_experts and bool(found.get("experts")),
         **gguf_encoding(architecture, file.tensors),
-        **gguf_recurrent(architecture, values, layers, lambda of: gguf_name(architecture, of) in file.tensors),
+        **gguf_recurrent(architecture, values, layers, has),
         **gguf_sizes(architecture, values, found, lists, windows, file.tensors),
     )
     return check_config(

@@ -9,9 +9,9 @@ import numpy as np
 
 from airllm.engine.decoder import Angles, Rows, decoder_layers, normalize
 from airllm.engine.fallback import go_on
+from airllm.engine.marks import tokens_before_mark
 from airllm.engine.native_decode import BoundStep
 from airllm.engine.opened_model import OpenedModel
-from airllm.engine.marks import tokens_before_mark
 from airllm.engine.pass_rows import Progress, angles_of, rows_of
 from airllm.engine.placement import all_movable
 from airllm.engine.row_kernels import RowKernels, passes
@@ -143,14 +143,18 @@ class Model(OpenedModel):
     ) -> list[np.ndarray]:
         """`_run_alike`, and mark the state after the first `before` tokens of each sequence, if not 0."""
         first = {i: pending[i][:count] for i, count in enumerate(before) if count}
-        rest = {i: tokens[before[i] :] for i, tokens in enumerate(pending) if len(tokens) > before[i] or not tokens}
-        results: dict[int, np.ndarray] = {}
-        for part in (first, rest):
-            if part:
-                found = self._run_alike([*part.values()], [caches[i] for i in part], all_positions, progress, kernels)
-                results |= zip(part, found, strict=True)
-            for i in first if part is first else ():
-                caches[i].mark()
+        rest = {i: tokens[before[i] :] for i, tokens in enumerate(pending) if first.get(i) != tokens}
+
+        def run(part: dict[int, list[int]]) -> dict[int, np.ndarray]:
+            if not part:
+                return {}
+            its = [*part.values()], [caches[i] for i in part]
+            return dict(zip(part, self._run_alike(*its, all_positions, progress, kernels), strict=True))
+
+        results = run(first)
+        for i in first:
+            caches[i].mark()
+        results |= run(rest)
         return [results[i] for i in range(len(pending))]
 
     def _run_alike(

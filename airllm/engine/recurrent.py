@@ -21,7 +21,9 @@ Mixer = Callable[[Any, np.ndarray, Layer, Sequence[Rows]], np.ndarray]
 
 def mix_recurrently(ops: Any, x: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> np.ndarray:
     """What the layer's mixer makes of `x` (rows, width). The rows' states go on."""
-    return _MIXERS[type(layer.spec.mixer)](ops, x, layer, rows)
+    mixer = layer.spec.mixer
+    assert isinstance(mixer, Recurrent)
+    return _MIXERS[type(mixer)](ops, x, layer, rows)
 
 
 def short_conv(ops: Any, x: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> np.ndarray:
@@ -35,9 +37,7 @@ def short_conv(ops: Any, x: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> n
     return ops.linear(np.multiply(found, after, out=found), layer["short_conv.output"])
 
 
-def convolve(
-    x: np.ndarray, taps: Any, state: np.ndarray, next_state: np.ndarray, out: np.ndarray
-) -> None:
+def convolve(x: np.ndarray, taps: Any, state: np.ndarray, next_state: np.ndarray, out: np.ndarray) -> None:
     """The causal convolution of each channel of `x` (tokens, channels) with its row of `taps` (channels,
     count), the last of which is for the token itself. `state` (count - 1, channels) has the inputs before
     them; `next_state` gets those before the next token.

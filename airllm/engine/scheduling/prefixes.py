@@ -77,7 +77,8 @@ class PrefixCache:
         equally long ones, one whose cache can be taken over. Of many entries that have the same blocks, only
         the latest are compared token by token.
         """
-        path, best = list(self._walk(key, tokens)), None
+        path = list(self._walk(key, tokens))
+        best: Match | None = None
         for depth in range(len(path), 0, -1):
             if best and best.length >= (depth + 1) * BLOCK:
                 break  # what has fewer blocks has a shorter prefix
@@ -86,7 +87,8 @@ class PrefixCache:
                 for entry in islice(reversed(path[depth - 1].entries), _COMPARED)
                 if (length := entry.cache.cut(_common(entry, tokens, depth * BLOCK))) >= BLOCK
             ]
-            best = max([best] * bool(best) + matches, key=_worth, default=None)
+            matches += [best] if best else []
+            best = max(matches, key=lambda match: (match.length, match.takes_over), default=None)
         return best
 
     def share(self, entry: Entry, length: int) -> None:
@@ -160,10 +162,6 @@ class PrefixCache:
             node = child
         if entry.key in self._roots and not self._roots[entry.key].children:
             del self._roots[entry.key]
-
-
-def _worth(match: Match) -> tuple[int, bool]:
-    return match.length, match.takes_over
 
 
 def _common(entry: Entry, tokens: Sequence[int], known: int) -> int:

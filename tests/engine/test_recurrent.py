@@ -1,0 +1,84 @@
+"""Models with a recurrent state: where a sequence can go back to, and what needs that."""
+
+import numpy as np
+import pytest
+
+from airllm.engine.recurrent import convolve
+from airllm.layer_engine import LayerWiseInferenceEngine
+from tests.support import tiny_gguf
+from tests.support.tiny_models import DATA, VOCABULARY
+
+NAMES = ("lfm2",)
+TEXT = np.random.default_rng(4).integers(0, VOCABULARY - 1, 128).tolist()
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def path(request, tmp_path_factory):
+    return tiny_gguf.write_gguf(request.param, tmp_path_factory.mktemp("recurrent") / "model.gguf")
+
+
+def open_engine(path, **options):
+    return LayerWiseInferenceEngine(path, backend="cpp", cache_dtype="f32", **options)
+
+
+def test_a_convolution_goes_on_where_it_stopped():
+    rng = np.random.default_rng(1)
+    x, taps = rng.standard_normal((9, 5)), rng.standard_normal((5, 4))
+    padded = np.concatenate([np.zeros((3, 5)), x])
+    wanted = [[padded[t : t + 4, c] @ taps[c] for c in range(5)] for t in range(9)]
+    state, found = np.zeros((3, 5)), np.empty((9, 5))
+    for start, stop in ((0, 1), (1, 3), (3, 9)):
+        following = np.empty_like(state)
+        convolve(x[start:stop], taps, state, following, found[start:stop])
+        state = following
+    np.testing.assert_allclose(found, wanted, atol=1e-12)
+    np.testing.assert_array_equal(state, x[-3:])
+
+
+def test_a_sequence_goes_back_to_the_last_place_that_its_prompt_kept(path):
+    with open_engine(path) as engine:
+        cache, other = engine.new_cache(), engine.new_cache()
+        wanted = engine.forward(TEXT, other, all_positions=True)
+        found = engine.forward(TEXT[:100], cache)
+        assert (cache.length, cache.marked) == (100, 64)
+        near = {"atol": 2e-4 * np.ptp(wanted)}
+        np.testing.assert_allclose(found, wanted[99], **near)
+        for _ in range(2):
+            cache.truncate(90)
+            assert cache.length == 64
+            np.testing.assert_allclose(engine.forward(TEXT[64:], cache), wanted[-1], **near)
+        cache.truncate(63)
+        assert cache.length == 0
+
+
+def test_a_chat_computes_only_what_follows_the_kept_place(path):
+    with open_engine(path) as engine:
+        first = engine.generate(TEXT[:100], max_new_tokens=6)
+        assert engine.generate(TEXT[:100], max_new_tokens=6) == first
+        assert engine.statistics.cached_tokens == 64
+        with open_engine(path) as another:
+            wanted = another.generate([*TEXT[:70], *TEXT[:9]], max_new_tokens=6)
+        assert engine.generate([*TEXT[:70], *TEXT[:9]], max_new_tokens=6) == wanted
+        assert engine.statistics.cached_tokens == 64
+
+
+def test_a_sequence_in_a_file_goes_back_after_it_is_opened_again(path, tmp_path):
+    with open_engine(path, kv_cache_dir=tmp_path) as engine:
+        cache = engine.new_cache("talk")
+        wanted = engine.forward(TEXT[:80], cache)
+        engine.forward(TEXT[80:90], cache)
+        del cache
+        cache = engine.new_cache("talk")
+        assert (cache.length, cache.marked) == (90, 64)
+        cache.truncate(80)
+        np.testing.assert_allclose(engine.forward(TEXT[64:80], cache), wanted, atol=1e-4)
+
+
+def test_drafts_are_refused(path):
+    message = "needs models with attention alone, but lfm2 keeps a recurrent state"
+    with pytest.raises(ValueError, match=f"^speculative {message}"):
+        open_engine(path, speculative=True)
+    with pytest.raises(ValueError, match=f"^draft_model {message}"):
+        open_engine(DATA / "llama3", draft_model=path)
+    with open_engine(path) as engine:
+        assert engine.model.most_drafted(engine.new_cache()) == 0
