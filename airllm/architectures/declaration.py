@@ -172,8 +172,9 @@ class Architecture:
     dense feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another
     size, and the last layers may share keys and values. `latent`: attention is latent, see `latent.py`.
     `recurrent`: the kind of mixer that some layers have instead of attention, and `recurrent_layers`: which,
-    by config.json. `layer_scale`: a layer's result is scaled by a weight. `refused`: flags
-    of config.json that must not be set, and what is expected instead.
+    by config.json; `recurrent_in_folders`, `recurrent_in_gguf`: what that mixer says of how files store it.
+    `output_gate`: attention's result is gated by a second half of each query. `layer_scale`: a layer's result
+    is scaled by a weight. `refused`: flags of config.json that must not be set, and what is expected instead.
     `encoder`: it makes vectors of texts and does not write. `marked_by`: (model type, key): folders of that
     type are of this architecture if config.json has the key, and it is not false. `renamed`: older keys of
     config.json -> those that are read. `folder_layers`: what folders call the list of layers.
@@ -205,6 +206,9 @@ class Architecture:
     latent: bool = False
     recurrent: type[Recurrent] | None = None
     recurrent_layers: Callable[..., tuple[bool, ...]] | None = None
+    recurrent_in_folders: tuple[str, ...] = ()
+    recurrent_in_gguf: tuple[str, ...] = ()
+    output_gate: bool = False
     layer_scale: bool = False
     numbers: tuple[str, ...] = ()
     keys: Mapping[str, Any] = field(default_factory=dict)
@@ -242,6 +246,7 @@ class Architecture:
             "shared_gate": self.shared_gate,
             "value_norm": self.norms.values,
             "layer_scale": self.layer_scale,
+            "output_gate": self.output_gate,
         }
 
     def but(self, name: str = "", **other: Any) -> Architecture:

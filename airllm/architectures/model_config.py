@@ -211,7 +211,9 @@ class ModelConfig:
     are `value_dim`; `joined_kv`: the products that make keys and values are one stored matrix.
     `sinks`: each head has an extra score in the softmax, without a value. `activation` "swiglu_clamped" is
     (up + 1) * gate * sigmoid(`swiglu_alpha` * gate). It clamps gate to at most `swiglu_limit`, and up to
-    +-`swiglu_limit`. `encoding`: of a model that does not write. `fused_qkv`: q, k and v are one stored
+    +-`swiglu_limit`. `output_gate`: what a
+    head attended to is multiplied by the sigmoids of a second half of its query. `encoding`: of a model that
+    does not write. `fused_qkv`: q, k and v are one stored
     matrix, gate and up are not.
     """
 
@@ -245,6 +247,7 @@ class ModelConfig:
     mlp_bias: bool = False
     gated: bool = True
     sinks: bool = False
+    output_gate: bool = False
     qk_norm: str = ""
     late_qk_norm: bool = False
     value_norm: bool = False

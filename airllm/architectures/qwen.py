@@ -38,7 +38,7 @@ _VISION = {
 _MULTI_AXIS = SCALINGS | {"mrope": "default"}
 
 
-def _sparse_layers(values: Values, layers: int) -> tuple[bool, ...]:
+def sparse_layers(values: Values, layers: int) -> tuple[bool, ...]:
     """Which layers have experts: every n-th, except listed ones."""
     step = values.whole("decoder_sparse_step", 1)
     dense = values.get("mlp_only_layers", (list,), "a list of layers", [])
@@ -99,7 +99,7 @@ QWEN2MOE = QWEN2.but(
     title="Qwen 1.5-MoE and 2-MoE",
     model_types=("qwen2_moe",),
     window=Window(default=4096, switch="use_sliding_window", all_but_every=2, until=28),
-    experts=_sparse_layers,
+    experts=sparse_layers,
     numbers=("shared_expert",),
     biases=Biases(qkv=("qkv_bias", True), output=False),
     folder_defaults={"expert_feed_forward": ..., "shared_expert": ...},
@@ -174,7 +174,7 @@ QWEN3MOE = QWEN3.but(
     title="Qwen 3 with experts, Qwen 3-Coder",
     model_types=("qwen3_moe",),
     window=Window(default=4096, switch="use_sliding_window", listed=False),
-    experts=_sparse_layers,
+    experts=sparse_layers,
     folder_defaults={"head_dim": REMOVED, "normalize_experts": False, "expert_feed_forward": ...},
     tiny={
         "qwen3_moe": Tiny(

@@ -50,3 +50,60 @@ class ShortConv(Recurrent):
             "short_conv.filter": (self.channels, self.taps),
             "short_conv.output": (width, self.channels),
         }
+
+
+@dataclass(frozen=True)
+class DeltaRule(Recurrent):
+    """The gated delta rule (Yang et al., 2024), as in Qwen3-Next (Alibaba, 2025): `value_heads` heads, each
+    with a matrix that a token reads and changes. They share `key_heads` heads of queries and keys. All three
+    go through a convolution over `taps` tokens first. The state has the inputs of that, the oldest first, and
+    the matrices.
+
+    How files store it: `tiled`: value head i has key head i modulo their number; else as many in a row share
+    one. `log_decay`: decays are stored as logarithms. `joined`: one matrix makes queries, keys, values and
+    gates, in this order for each key head. `paired`: one makes rates and decays, likewise.
+    """
+
+    kind: ClassVar[str] = "delta_rule"
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+    tiled: bool = False
+    log_decay: bool = False
+    joined: bool = False
+    paired: bool = False
+
+    @property
+    def values(self) -> int:
+        """Values of a token in all heads."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def channels(self) -> int:
+        """Values that go through the convolution: queries, keys, values."""
+        return 2 * self.key_heads * self.key_dim + self.values
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return (self.taps - 1, self.channels), (self.value_heads, self.key_dim, self.value_dim)
+
+    def weights(self, width: int) -> Mapping[str, Shape]:
+        heads, values = self.value_heads, self.values
+        inputs: dict[str, Shape] = {"delta.qkv": (self.channels, width), "delta.gate": (values, width)}
+        rates: dict[str, Shape] = {"delta.rate": (heads, width), "delta.step": (heads, width)}
+        if self.joined:
+            inputs = {"delta.qkvz": (self.channels + values, width)}
+        if self.paired:
+            rates = {"delta.rates": (2 * heads, width)}
+        return {
+            "delta.output": (width, values),
+            **inputs,
+            **rates,
+            "delta.filter": (self.channels, self.taps),
+            "delta.decay_log" if self.log_decay else "delta.decay": (heads,),
+            "delta.step_bias": (heads,),
+            "delta.head_scale": (self.value_dim,),
+        }

@@ -7,7 +7,7 @@ from typing import Any
 
 from airllm.architectures.declaration import Architecture
 from airllm.architectures.model_config import ModelConfig
-from airllm.architectures.recurrent import Recurrent, ShortConv
+from airllm.architectures.recurrent import DeltaRule, Recurrent, ShortConv
 from airllm.architectures.values import Values
 
 # Kind of mixer -> its sizes: (key in GGUF files, key in config.json)
@@ -16,7 +16,17 @@ _KEYS: Mapping[type[Recurrent], Mapping[str, tuple[str, str]]] = {
         "channels": ("embedding_length", "hidden_size"),
         "taps": ("shortconv.l_cache", "conv_L_cache"),
     },
+    DeltaRule: {
+        "key_heads": ("ssm.group_count", "linear_num_key_heads"),
+        "value_heads": ("ssm.time_step_rank", "linear_num_value_heads"),
+        "key_dim": ("ssm.state_size", "linear_key_head_dim"),
+        "value_dim": ("ssm.inner_size", "linear_value_head_dim"),
+        "taps": ("ssm.conv_kernel", "linear_conv_kernel_dim"),
+    },
 }
+# Sizes that a GGUF file has for all heads together: how many there are.
+_OF_ALL: Mapping[type[Recurrent], Mapping[str, str]] = {DeltaRule: {"value_dim": "value_heads"}}
+_INTERVAL = "full_attention_interval"  # every such layer has attention
 _KV_HEADS = "attention.head_count_kv"  # 0 in a layer with such a mixer, if it is a list
 
 
@@ -26,7 +36,8 @@ def folder_recurrent(architecture: Architecture, values: Values, layers: int) ->
         return {}
     assert architecture.recurrent_layers
     sizes = {name: values.whole(folder) for name, (_, folder) in _KEYS[kind].items()}
-    return {"recurrent": kind(**sizes), "recurrent_layers": architecture.recurrent_layers(values, layers)}
+    mixer = kind(**sizes, **dict.fromkeys(architecture.recurrent_in_folders, True))
+    return {"recurrent": mixer, "recurrent_layers": architecture.recurrent_layers(values, layers)}
 
 
 def gguf_recurrent(
@@ -36,7 +47,12 @@ def gguf_recurrent(
     if not (kind := architecture.recurrent):
         return {}
     sizes = {name: values.whole(gguf) for name, (gguf, _) in _KEYS[kind].items()}
-    mixer = kind(**sizes)
+    for name, count in _OF_ALL.get(kind, {}).items():
+        if sizes[name] % sizes[count]:
+            key, expected = _KEYS[kind][name][0], f"a multiple of the {sizes[count]} heads"
+            raise values.error(key, f"has value {sizes[name]}", expected)
+        sizes[name] //= sizes[count]
+    mixer = kind(**sizes, **dict.fromkeys(architecture.recurrent_in_gguf, True))
     first = next(iter(mixer.weights(0)))
     having = tuple(has(f"layers.{layer}.{first}") for layer in range(layers))
     return {"recurrent": mixer, "recurrent_layers": having}
@@ -48,5 +64,9 @@ def recurrent_gguf_keys(config: ModelConfig) -> dict[str, Any]:
         return {}
     keys = _KEYS[type(config.recurrent)]
     found = {gguf: getattr(config.recurrent, name) for name, (gguf, _) in keys.items()}
+    for name, count in _OF_ALL.get(type(config.recurrent), {}).items():
+        found[keys[name][0]] *= getattr(config.recurrent, count)
+    if isinstance(config.recurrent, DeltaRule):
+        return {**found, _INTERVAL: config.recurrent_layers.index(False) + 1}
     kv_heads = [0 if each else config.kv_heads for each in config.recurrent_layers]
     return {**found, _KV_HEADS: kv_heads}

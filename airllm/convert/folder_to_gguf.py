@@ -19,7 +19,9 @@ from airllm.architectures.families import architecture_named
 from airllm.architectures.model_config import Latent, ModelConfig, Rope
 from airllm.architectures.pooling import DENSE_NAMES, Dense, pooling_of
 from airllm.architectures.read_gguf import gguf_config, gguf_keys
+from airllm.architectures.recurrent import DeltaRule
 from airllm.architectures.tensor_names import NamedTensors, gguf_name, layer_names, shared_names
+from airllm.convert.delta_rule_to_gguf import delta_sources, in_gguf
 from airllm.convert.tokenizer_to_gguf import tokenizer_keys
 from airllm.files.gguf_writer import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, Key, Source
 from airllm.files.safetensors import SafetensorsFolder
@@ -103,6 +105,8 @@ def _check(folder: Path, config: ModelConfig, keys: Iterable[Key], sources: Iter
     read = gguf_config(_Read(folder, metadata, {each.name: each for each in sources}))
     for field in dataclasses.fields(ModelConfig):
         expected, found = getattr(config, field.name), getattr(read, field.name)
+        if isinstance(expected, DeltaRule):
+            expected = in_gguf(config.architecture, expected)
         if field.name in _OF_FOLDERS or _equal(expected, found):
             continue
         what = f"cannot be stored in a GGUF file: it would be read as {found}"
@@ -144,7 +148,11 @@ def _sources(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[Source]:
     yield from _longrope_factors(c)
     for layer in range(c.layers):
         for name in layer_names(c, layer):
-            if name.endswith(".attention.kv_b"):
+            if name.endswith(".delta.output") and isinstance(c.recurrent, DeltaRule):
+                yield from delta_sources(tensors, c, layer, c.recurrent)
+            elif ".delta." in name:
+                continue
+            elif name.endswith(".attention.kv_b"):
                 yield from _keys_and_values(tensors, name, c)
             elif not (experts := re.fullmatch(r"layers\.\d+\.experts\.(\d+)\.\w+", name)):
                 yield _source(tensors, name, gguf_name(architecture, name), c, reorder)
@@ -168,6 +176,8 @@ def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig, neighbo
         sizes = c.sizes_of(int(name.split(".")[1]))
         heads = sizes.heads if part == "q" else sizes.kv_heads
         return Source.of(gguf, stored, lambda: [_neighbours(stored, heads)])
+    if name.endswith(".filter") and stored.ndim == 3:
+        stored = stored[:, 0]
     flat = stored[0] if stored.ndim == 2 and len(stored) == 1 else stored  # a router of one row
     return Source.of(gguf, flat, lambda: [flat])
 

@@ -125,7 +125,7 @@ def attention(
     sequence. Appends the rows' keys and values to their caches.
     """
     a = layer.spec.attention
-    q, attended = _queries(ops, x, layer, angles)
+    q, attended, gate = _queries(ops, x, layer, angles)
     if a.temperature:
         q *= query_temperatures(a.temperature, rows)
     own = a.source == layer.index
@@ -136,21 +136,27 @@ def attention(
             ways = ops.extension("assign"), ops.extension("append")
             part.cache.append(layer.index, part.of(k), part.of(v), *ways)
         _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
+    if gate is not None:
+        attended *= _sigmoid(gate)
     return ops.linear(
         attended.reshape(len(x), -1), layer["attention.output"], layer.get("attention.output_bias")
     )
 
 
-def _queries(ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None) -> tuple[np.ndarray, np.ndarray]:
-    """The queries of `x`, and an array for what they attend to: in host memory the one before their rotation,
-    if it fits. On a device that may never be computed.
+def _queries(
+    ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The queries of `x`; an array for what they attend to: in host memory the one before their rotation, if
+    it fits (on a device that may never be computed); and what gates that, if the model does.
     """
-    a = layer.spec.attention
-    q = _multiply(ops, x, layer, "q").reshape(len(x), a.heads, a.key_dim)
+    a, gate = layer.spec.attention, None
+    q = _multiply(ops, x, layer, "q").reshape(len(x), a.heads, -1)
+    if layer.config.output_gate:
+        q, gate = np.ascontiguousarray(q[..., : a.key_dim]), q[..., a.key_dim :]
     placed = _place(ops, q, layer, "q", angles)
     if placed is not q and a.value_dim == a.key_dim and isinstance(q, np.ndarray):
-        return placed, q
-    return placed, np.empty_like(q, shape=(len(x), a.heads, a.value_dim))
+        return placed, q, gate
+    return placed, np.empty_like(q, shape=(len(x), a.heads, a.value_dim)), gate
 
 
 def _keys_and_values(

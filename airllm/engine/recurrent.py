@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.recurrent import Recurrent, ShortConv
+from airllm.architectures.recurrent import DeltaRule, Recurrent, ShortConv
+from airllm.engine.delta_rule import scan
+from airllm.engine.row_kernels import is_for_few_rows
 from airllm.engine.rows import Rows
 from airllm.memory.layers import Layer
 
@@ -49,4 +51,55 @@ def convolve(x: np.ndarray, taps: Any, state: np.ndarray, next_state: np.ndarray
     np.copyto(next_state, inputs[len(x) :])
 
 
-_MIXERS: Mapping[type[Recurrent], Mixer] = {ShortConv: short_conv}
+def delta_rule(ops: Any, x: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> np.ndarray:
+    """The gated delta rule: of queries, keys and values that went through a convolution; normalized by head,
+    then gated.
+    """
+    a = layer.spec.mixer
+    assert isinstance(a, DeltaRule)
+    inputs, gate = _delta_inputs(ops, x, layer, a)
+    rate = _sigmoid(ops.linear(x, layer["delta.rate"]))
+    steps = ops.linear(x, layer["delta.step"]) + layer["delta.step_bias"]
+    log_decay = layer["delta.decay"] * np.logaddexp(np.float32(0), steps)  # of softplus
+    found = np.empty((len(x), a.value_heads, a.value_dim), np.float32)
+    for part in rows:
+        (before, state), (next_before, next_state) = part.cache.states(layer.index)
+        mixed = np.empty_like(part.of(inputs))
+        convolve(part.of(inputs), layer["delta.filter"], before, next_before, mixed)
+        q, k, v = _heads(a, ops.silu(mixed))
+        start = None if is_for_few_rows(ops) else part.cache.length
+        arrays = q, k, v, part.of(log_decay), part.of(rate)
+        part.of(found)[:] = scan(*arrays, state, next_state, start)
+    found = ops.rms_norm(found, layer["delta.head_scale"], layer.config.norm_eps)
+    return ops.linear(ops.swiglu(gate, found.reshape(len(x), -1)), layer["delta.output"])
+
+
+def _delta_inputs(ops: Any, x: np.ndarray, layer: Layer, a: DeltaRule) -> tuple[np.ndarray, np.ndarray]:
+    """Queries, keys and values of `x` side by side (rows, channels), and gates (rows, values)."""
+    if not a.joined:
+        return ops.linear(x, layer["delta.qkv"]), ops.linear(x, layer["delta.gate"])
+    of_key_head = ops.linear(x, layer["delta.qkvz"]).reshape(len(x), a.key_heads, -1)
+    wide = a.values // a.key_heads
+    stops = np.cumsum([a.key_dim, a.key_dim, wide])
+    q, k, v, gate = (each.reshape(len(x), -1) for each in np.split(of_key_head, stops, axis=-1))
+    return np.concatenate([q, k, v], axis=1), gate
+
+
+def _heads(a: DeltaRule, mixed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Queries and keys, of length 1 and queries then scaled, and values of each value head."""
+    keys = a.key_heads * a.key_dim
+    both = mixed[:, : 2 * keys].reshape(len(mixed), 2, a.key_heads, a.key_dim)
+    both = both / np.sqrt((both * both).sum(axis=-1, keepdims=True) + np.float32(_TINY))
+    of_head = np.arange(a.value_heads)
+    of_head = of_head % a.key_heads if a.tiled else of_head // (a.value_heads // a.key_heads)
+    q, k = (both[:, i, of_head] for i in range(2))
+    values = mixed[:, 2 * keys :].reshape(len(mixed), a.value_heads, a.value_dim)
+    return q * np.float32(a.key_dim**-0.5), k, values
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.tanh(x / 2) / 2 + np.float32(0.5)  # without overflow
+
+
+_TINY = 1e-6  # added to squared lengths
+_MIXERS: Mapping[type[Recurrent], Mixer] = {ShortConv: short_conv, DeltaRule: delta_rule}

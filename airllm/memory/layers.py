@@ -16,7 +16,7 @@ import numpy as np
 
 from airllm import tensor_ops
 from airllm.architectures.model_config import Attention, Latent, LayerSpec, ModelConfig
-from airllm.architectures.recurrent import Recurrent
+from airllm.architectures.recurrent import DeltaRule, Recurrent
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.files.weight_file import ModelFileError, Stored
 from airllm.formats import Quantized
@@ -192,7 +192,7 @@ def _shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
 def _attention_shapes(c: ModelConfig, a: Attention) -> dict[str, tuple[int, ...]]:
     q, k, v = (a.widths[part] for part in "qkv")
     return {
-        "attention.q": (q, c.width),
+        "attention.q": (q * (1 + c.output_gate), c.width),
         "attention.k": (k, c.width),
         "attention.v": (v, c.width),
         "attention.qkv": (q + k + v, c.width),
@@ -244,10 +244,30 @@ def split_stored(c: ModelConfig, index: int, name: str, stored: Stored) -> Itera
         yield name, _vector(stored) / np.float32(np.sqrt(c.width))
     elif name.endswith("norm"):
         yield name, _norm_weight(c, stored)
-    elif name.endswith(("bias", "sinks", "scale", "scales", "filter")):
+    elif name == "delta.decay_log":
+        yield "delta.decay", -np.exp(_vector(stored))
+    elif name == "delta.rates":
+        mixer = c.layer(index).mixer
+        assert isinstance(mixer, DeltaRule)
+        yield from split_rates(mixer, stored)
+    elif name.endswith(("bias", "sinks", "scale", "scales", "filter", "decay")):
         yield name, _vector(stored)
     else:
         yield name, stored
+
+
+def split_rates(a: DeltaRule, stored: Stored) -> Iterator[tuple[str, Stored]]:
+    """The matrices of rates and of steps, stored as one that has both by turns for each key head. Copies."""
+    each = a.value_heads // a.key_heads
+    rows = np.arange(2 * a.value_heads).reshape(a.key_heads, 2, each)
+    yield "delta.rate", _rows(stored, rows[:, 0].reshape(-1))
+    yield "delta.step", _rows(stored, rows[:, 1].reshape(-1))
+
+
+def _rows(stored: Stored, rows: np.ndarray) -> Stored:
+    if isinstance(stored, Quantized):
+        return Quantized(np.ascontiguousarray(stored.data[rows]), stored.format)
+    return np.ascontiguousarray(stored[rows])
 
 
 def split_heads(a: Latent, stored: Stored) -> tuple[Stored, Stored]:

@@ -53,7 +53,17 @@ def kernel_of(path, backend="python", **options) -> PersistentKernel:
 
 
 # No native layers support these; those of GPT-OSS do, but not how its folders store experts.
-OP_BY_OP = ("gpt_oss", "gpt_oss_limit", "llama4", "llama4_chunks", "lfm2", "lfm2_moe")
+OP_BY_OP = (
+    "gpt_oss",
+    "gpt_oss_limit",
+    "llama4",
+    "llama4_chunks",
+    "lfm2",
+    "lfm2_moe",
+    "qwen3_next",
+    "qwen3_5",
+    "qwen3_5_moe",
+)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
+from airllm.engine.delta_rule import scan
 from airllm.engine.recurrent import convolve
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support import tiny_gguf
 from tests.support.tiny_models import DATA, VOCABULARY
 
-NAMES = ("lfm2",)
+NAMES = ("lfm2", "qwen3_5")
 TEXT = np.random.default_rng(4).integers(0, VOCABULARY - 1, 128).tolist()
 
 
@@ -33,6 +34,32 @@ def test_a_convolution_goes_on_where_it_stopped():
         state = following
     np.testing.assert_allclose(found, wanted, atol=1e-12)
     np.testing.assert_array_equal(state, x[-3:])
+
+
+@pytest.mark.parametrize("start", (None, 0, 3))
+def test_chunks_of_the_delta_rule_are_its_tokens(start):
+    """In float64: token by token, as it is defined, whatever pieces a text comes in."""
+    rng = np.random.default_rng(2)
+    tokens, heads, key, value = 41, 3, 8, 5
+    q, k = rng.standard_normal((2, tokens, heads, key))
+    k /= np.linalg.norm(k, axis=-1, keepdims=True)
+    v = rng.standard_normal((tokens, heads, value))
+    log_decay, beta = -rng.exponential(size=(tokens, heads)), rng.random((tokens, heads))
+    first = rng.standard_normal((heads, key, value))
+    state, wanted = first.copy(), []
+    for t in range(tokens):
+        state = np.exp(log_decay[t])[:, None, None] * state
+        missed = v[t] - np.einsum("hkv,hk->hv", state, k[t])
+        state = state + np.einsum("hk,hv->hkv", k[t], beta[t][:, None] * missed)
+        wanted.append(np.einsum("hkv,hk->hv", state, q[t]))
+    found, last = [], first
+    for at in (slice(0, 7), slice(7, 33), slice(33, 41)):
+        following = np.empty_like(last)
+        arrays = (each[at] for each in (q, k, v, log_decay, beta))
+        found.append(scan(*arrays, last, following, None if start is None else start + at.start))
+        last = following
+    np.testing.assert_allclose(np.concatenate(found), wanted, atol=1e-12)
+    np.testing.assert_allclose(last, state, atol=1e-12)
 
 
 def test_a_sequence_goes_back_to_the_last_place_that_its_prompt_kept(path):
@@ -75,7 +102,7 @@ def test_a_sequence_in_a_file_goes_back_after_it_is_opened_again(path, tmp_path)
 
 
 def test_drafts_are_refused(path):
-    message = "needs models with attention alone, but lfm2 keeps a recurrent state"
+    message = "needs models with attention alone, but \\w+ keeps a recurrent state"
     with pytest.raises(ValueError, match=f"^speculative {message}"):
         open_engine(path, speculative=True)
     with pytest.raises(ValueError, match=f"^draft_model {message}"):

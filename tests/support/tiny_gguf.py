@@ -44,7 +44,8 @@ def write_gguf(
     _write_config(writer, _text_part(config), joined)
     _write_vocabulary(writer)
     for each, values in _converted(config, tensors, joined):
-        kind = _KINDS[stored](each, values.shape)
+        of = _IN_ONE.sub("ssm_in.weight", each) if architecture == "qwen3next" else each
+        kind = _KINDS[stored](of, values.shape)
         _add_tensor(writer, each, gguf.quants.quantize(values, kind), kind, decoded)
     return _written(writer, path)
 
@@ -59,7 +60,7 @@ def block_kind(name: str, shape: tuple[int, ...]) -> Kind:
     """The format of a tensor: vectors, also those of all experts in one tensor, routers and short
     convolutions stay float32, as llama.cpp leaves them.
     """
-    plain = name.endswith((".bias", "conv.weight")) or "ffn_gate_inp" in name
+    plain = name.endswith((".bias", "conv.weight", "conv1d.weight")) or "ffn_gate_inp" in name
     if len(shape) == 1 or plain:
         return Kind.F32
     return _BLOCKS[zlib.crc32(name.encode()) % len(_BLOCKS)]
@@ -85,7 +86,9 @@ def gguf_name(config: dict[str, Any], name: str) -> str:
     plain = _EXPERT.sub(r"\1.\3", name.replace("language_model.", ""))
     plain = plain.replace("e_score_correction_bias", "e_score_correction.bias")
     plain = re.sub(r"(\.sinks|layer_scalar|experts\.\w+_proj)$", r"\1.weight", plain)
-    plain = re.sub(r"(\.expert_bias)$", r"\1.bias", plain)
+    plain = re.sub(r"(\.expert_bias)$", r"\1.bias", plain).replace(".dt_bias", ".dt_proj.bias")
+    if plain.endswith("A_log"):
+        return names.get_name(plain)
     plain = re.sub(r"(feed_forward\.experts)\.w(\d)", lambda m: f"{m[1]}.{_OF_EXPERT[m[2]]}", plain)
     for theirs, ours in _SCALES.items():
         if plain.endswith(theirs):
@@ -106,12 +109,14 @@ _ARCHITECTURES = {
     "hunyuan_v1_moe": "hunyuan-moe", "ernie4_5": "ernie4_5", "ernie4_5_moe": "ernie4_5-moe",
     "llama4_text": "llama4", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
     "glm4_moe_lite": "deepseek2", "mistral4": "mistral4", "lfm2": "lfm2", "lfm2_moe": "lfm2moe",
+    "qwen3_next": "qwen3next", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
 }  # fmt: skip
 _NEIGHBOURS = ("llama", "granite", "smollm3", "mistral3")  # whose rope turns neighbouring values of a head
 _SCALES = {
     "router.scale": "ffn_gate_inp.scale",
     "router.per_expert_scale": "ffn_down_exps.scale",
 }  # Gemma 4's
+_IN_ONE = re.compile(r"attn_(qkv|gate)\.weight$")  # of what folders of Qwen3-Next have as one tensor
 _OF_EXPERT = {"1": "gate_proj", "3": "up_proj", "2": "down_proj"}  # LFM2's
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 _IMAGES = ("visual.", "model.visual.", "vision_tower.", "multi_modal_projector.")
@@ -174,7 +179,9 @@ def _converted(
 ) -> Iterator[tuple[str, np.ndarray]]:
     config = _text_part(config)
     for name, values in _stacked(tensors if joined else apart(config, tensors)).items():
-        if is_text(name):
+        if name.endswith("in_proj_qkvz.weight"):
+            yield from _split_inputs(config, gguf_name(config, name), values)
+        elif is_text(name):
             yield gguf_name(config, name), in_llama_cpp(config, name, values)
     rope = config["rope_parameters"]
     if rope.get("rope_type") == "llama3":
@@ -210,9 +217,42 @@ def in_llama_cpp(config: dict[str, Any], name: str, values: np.ndarray) -> np.nd
         return parts.swapaxes(1, 2).reshape(values.shape)
     if name.endswith("conv.weight"):
         return values.squeeze(1)
+    if "linear_attn." in name:
+        return _of_delta_rule(config, name, values)
     if config["model_type"] in NORMS_LESS_ONE and name.endswith("norm.weight"):
         return values + 1
     return values
+
+
+def _split_inputs(config: dict[str, Any], name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Queries, keys and values, and gates, which Qwen3-Next's folders have by turns for each key head."""
+    heads, key = config["linear_num_key_heads"], config["linear_key_head_dim"]
+    wide = config["linear_num_value_heads"] // heads * config["linear_value_head_dim"]
+    by_head = values.reshape(heads, -1, values.shape[-1])
+    parts = np.split(by_head, np.cumsum([key, key, wide]), axis=1)
+    q, k, v, gate = (each.reshape(-1, values.shape[-1]) for each in parts)
+    yield name.replace("ssm_in", "attn_qkv"), np.concatenate([q, k, v])
+    yield name.replace("ssm_in", "attn_gate"), gate
+
+
+def _of_delta_rule(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
+    """A tensor of the gated delta rule. For Qwen3.5, value heads are in the order of their place beside the
+    key head that they share, then by key head.
+    """
+    if name.endswith("A_log"):
+        values = -np.exp(values)
+    if "conv1d" in name:
+        values = values.squeeze(1)
+    if name.endswith("norm.weight") or config["model_type"] == "qwen3_next":
+        return values
+    heads, wide = config["linear_num_key_heads"], config["linear_value_head_dim"]
+    shared = config["linear_num_value_heads"] // heads
+    if "out_proj" in name:
+        return values.reshape(-1, heads, shared, wide).swapaxes(1, 2).reshape(values.shape)
+    before = 2 * heads * config["linear_key_head_dim"] if "qkv" in name or "conv1d" in name else 0
+    tail = values[before:]
+    by_head = tail.reshape(heads, shared, -1, *values.shape[1:])
+    return np.concatenate([values[:before], by_head.swapaxes(0, 1).reshape(tail.shape)])
 
 
 def _llama3_factors(config: dict[str, Any]) -> np.ndarray:
@@ -240,6 +280,8 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool 
         head_dim = _write_latent(writer, config, joined)
     elif "conv_L_cache" in config:
         _write_lfm2(writer, config)
+    elif "linear_num_key_heads" in config:
+        _write_delta_rule(writer, config)
     else:
         writer.add_feed_forward_length(config.get("intermediate_size_mlp", config["intermediate_size"]))
         writer.add_head_count_kv(config["num_key_value_heads"])
@@ -353,6 +395,18 @@ def _write_lfm2(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_feed_forward_length(wide)
     writer.add_head_count_kv([heads if each == "full_attention" else 0 for each in config["layer_types"]])
     writer.add_shortconv_l_cache(config["conv_L_cache"])
+
+
+def _write_delta_rule(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    if "intermediate_size" in config:
+        writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+    writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
+    writer.add_full_attention_interval(config["layer_types"].index("full_attention") + 1)
 
 
 def _write_latent(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool) -> int:

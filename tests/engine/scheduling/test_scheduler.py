@@ -26,6 +26,7 @@ MODELS = {
     "windows": ("gemma3", Kind.Q8_0, "q8_0", 1300, (17, 60, 900, 1100)),
     "experts": ("qwen3_moe", Kind.Q5_1, "q8_0", 300, (9, 48, 60, 200)),
     "recurrent": ("lfm2", None, "f16", 300, (1, 20, 65, 130, 200)),
+    "delta rule": ("qwen3_5", None, "f16", 300, (1, 20, 65, 130, 200)),
     "other angles when long": ("phi3_long", None, "f16", 64, (3, 14, 22, 30)),
 }
 SAMPLINGS = ({}, {"temperature": 1.0, "seed": 7, "repetition_penalty": 1.2})
@@ -144,7 +145,7 @@ def test_any_order_gives_each_text_as_alone(name, case_of, monkeypatch):
     run_state_machine_as_test(
         machine_of(case_of(name)),
         settings=settings(
-            max_examples=10 if name in ("windows", "recurrent") else 30,
+            max_examples=10 if name in ("windows", "recurrent", "delta rule") else 30,
             stateful_step_count=25,
             deadline=None,
             derandomize=True,
