@@ -26,7 +26,7 @@ _SHARED_EXPERT = {
     "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 64,
 }
-_VISION = {
+TINY_VISION = {
     "depth": 1,
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -88,7 +88,7 @@ QWEN2VL = QWEN2.but(
                         "mrope_section": [4, 2, 2],
                     },
                 },
-                "vision_config": {**_VISION, "fullatt_block_indexes": [0]},
+                "vision_config": {**TINY_VISION, "fullatt_block_indexes": [0]},
             },
             model_type="qwen2_5_vl",
         ),
@@ -163,7 +163,7 @@ QWEN3VL = QWEN3.but(
                         "mrope_section": [3, 3, 2],
                     },
                 },
-                "vision_config": {**_VISION, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+                "vision_config": {**TINY_VISION, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
             },
             model_type="qwen3_vl",
         ),

@@ -2,14 +2,16 @@
 others attention whose result is gated.
 """
 
+from typing import Any
+
 from airllm.architectures.declaration import SCALINGS, Architecture, Biases, Norms, Rotary, Tiny
 from airllm.architectures.keys import number_of
-from airllm.architectures.qwen import sparse_layers
+from airllm.architectures.qwen import TINY_VISION, sparse_layers
 from airllm.architectures.recurrent import DeltaRule
 from airllm.architectures.values import Values
 
 _LINEAR, _FULL = "linear_attention", "full_attention"
-_SIZES = {
+_SIZES: dict[str, Any] = {
     "linear_key_head_dim": 8,
     "linear_value_head_dim": 32,
     "linear_num_key_heads": 2,
@@ -72,7 +74,23 @@ QWEN35 = QWEN3NEXT.but(
     recurrent_in_gguf=("tiled",),
     experts=None,
     tiny={
-        "qwen3_5": Tiny({**_SIZES, "num_key_value_heads": 1, "num_attention_heads": 2}, "float16"),
+        "qwen3_5": Tiny(
+            {
+                "text_config": {
+                    **_SIZES,
+                    "num_key_value_heads": 1,
+                    "num_attention_heads": 2,
+                    "rope_parameters": {
+                        **_SIZES["rope_parameters"],
+                        "mrope_interleaved": True,
+                        "mrope_section": [2, 1, 1],
+                    },
+                },
+                "vision_config": {**TINY_VISION, "num_position_embeddings": 16},
+            },
+            "float16",
+            model_type="qwen3_5",
+        ),
     },
 )
 QWEN35MOE = QWEN35.but(

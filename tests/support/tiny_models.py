@@ -35,7 +35,7 @@ FOLDERS = tuple(DECLARED)
 AS_GGUF = tuple(name for name, (_, tiny) in DECLARED.items() if tiny.gguf)
 # Folders of these types store norm weights minus one.
 NORMS_LESS_ONE = (
-    "gemma", "gemma2", "gemma3_text", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text",
+    "gemma", "gemma2", "gemma3_text", "qwen3_next", "qwen3_5", "qwen3_5_moe_text",
 )  # fmt: skip
 WHOLE_NORM = "linear_attn.norm.weight"  # but of these
 K_MODEL = (
