@@ -47,6 +47,7 @@ from airllm.files.gguf_writer import (
 from airllm.formats import FORMATS
 from airllm.progress import OnProgress, unseen
 from airllm.readable import size
+from benchmarks.hybrid_models import Convolutions, DeltaRules
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class DeepSeek:
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a Llama, of a Mixtral if it has `experts`, or of a DeepSeek."""
+    """The sizes of a Llama, of a Mixtral if it has `experts`, of a DeepSeek, or of a `hybrid`."""
 
     width: int
     layers: int
@@ -79,6 +80,7 @@ class Shape:
     experts: int = 0
     experts_used: int = 0
     deepseek: DeepSeek | None = None
+    hybrid: Convolutions | DeltaRules | None = None
 
     @property
     def head_dim(self) -> int:
@@ -86,6 +88,8 @@ class Shape:
 
     @property
     def architecture(self) -> str:
+        if self.hybrid:
+            return self.hybrid.architecture
         return "deepseek2" if self.deepseek else "llama"
 
 
@@ -105,6 +109,17 @@ SHAPES |= {
         deepseek=_LITE,
     )
     for name, experts in (("deepseek-v2-lite", 64), ("deepseek-v2-lite-16-experts", 16))
+}  # fmt: skip
+
+SHAPES |= {
+    "lfm2-1.2b": Shape(
+        2048, 16, 8192, 32, 8, 65_536, context=128_000, rope_base=1e6, tied=True,
+        hybrid=Convolutions((2, 5, 8, 10, 12, 14), head_dim=64),
+    ),
+    "qwen3.5-0.8b": Shape(
+        1024, 24, 3584, 8, 2, 248_320, context=262_144, rope_base=1e7, tied=True,
+        hybrid=DeltaRules(head_dim=256, rotated=64, key_heads=16, value_heads=16, dim=128),
+    ),
 }  # fmt: skip
 
 _TILE = 1 << 20  # values of a tile
@@ -134,7 +149,7 @@ def write_model(
 
 
 def _sizes(s: Shape, mix: Mix) -> Iterator[Key]:
-    numbers = {
+    numbers: dict[str, int | list[int]] = {
         "block_count": s.layers,
         "context_length": s.context,
         "embedding_length": s.width,
@@ -151,8 +166,11 @@ def _sizes(s: Shape, mix: Mix) -> Iterator[Key]:
     fractions = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": s.rope_base}
     if s.deepseek:
         fractions["expert_weights_scale"] = 1.0
+    if s.hybrid:
+        numbers |= s.hybrid.keys(s.layers, s.kv_heads)
     for name, number in numbers.items():
-        yield Key(f"{s.architecture}.{name}", number, UINT32)
+        types = (*ARRAY, *INT32) if isinstance(number, list) else UINT32
+        yield Key(f"{s.architecture}.{name}", number, types)
     for name, fraction in fractions.items():
         yield Key(f"{s.architecture}.{name}", fraction, FLOAT32)
     yield Key("general.file_type", mix.file_type, UINT32)
@@ -223,7 +241,7 @@ def _tensors(s: Shape, mix: Mix) -> Iterator[tuple[str, tuple[int, ...], str]]:
     rule = RuleShape(s.layers, s.experts, s.heads // s.kv_heads)
     output = "token_embd.weight" if s.tied else "output.weight"
     for name, shape in _shapes(s):
-        if len(shape) == 1 or "ffn_gate_inp" in name:
+        if len(shape) == 1 or "ffn_gate_inp" in name or "conv" in name.split(".")[-2]:
             yield name, shape, "float32"
         else:
             yield name, shape, format_of_matrix(mix, name, shape[-1], rule, name == output)
@@ -232,9 +250,13 @@ def _tensors(s: Shape, mix: Mix) -> Iterator[tuple[str, tuple[int, ...], str]]:
 def _shapes(s: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "token_embd.weight", (s.vocabulary, s.width)
     for i in range(s.layers):
-        of_layer = _layer_of_deepseek(s, s.deepseek, i) if s.deepseek else _layer(s)
-        yield from ((f"blk.{i}.{name}.weight", shape) for name, shape in of_layer.items())
-    yield "output_norm.weight", (s.width,)
+        of_layer = _layer_of_hybrid(s, s.hybrid, i) if s.hybrid else _layer(s)
+        if s.deepseek:
+            of_layer = _layer_of_deepseek(s, s.deepseek, i)
+        whole = ("ssm_a", "ssm_dt.bias")  # names without an end
+        for name, shape in of_layer.items():
+            yield f"blk.{i}.{name}{'' if name in whole else '.weight'}", shape
+    yield f"{s.hybrid.output_norm if s.hybrid else 'output_norm'}.weight", (s.width,)
     if not s.tied:
         yield "output.weight", (s.vocabulary, s.width)
 
@@ -254,6 +276,11 @@ def _layer(s: Shape) -> dict[str, tuple[int, ...]]:
         f"ffn_up{suffix}": (*experts, wide, s.width),
         f"ffn_down{suffix}": (*experts, s.width, wide),
     }
+
+
+def _layer_of_hybrid(s: Shape, h: Convolutions | DeltaRules, layer: int) -> dict[str, tuple[int, ...]]:
+    mixer = h.mixer(layer, s.width, s.heads, s.kv_heads)
+    return {"attn_norm": (s.width,), **mixer, **_feed_forward("", (), s.feed_forward, s.width)}
 
 
 def _layer_of_deepseek(s: Shape, d: DeepSeek, layer: int) -> dict[str, tuple[int, ...]]:
@@ -289,7 +316,10 @@ def _plan(name: str, shape: tuple[int, ...], format: str) -> PlannedTensor:
     kind = FORMATS[format].ggml_type if format in FORMATS else FLOATS[format]
 
     def pieces() -> Iterator[np.ndarray]:
-        tile = np.ones((1, *shape), np.float32) if len(shape) == 1 else _tile(shape[-1], format)
+        ones = (
+            -np.ones((1, *shape), np.float32) if name.endswith("ssm_a") else np.ones((1, *shape), np.float32)
+        )
+        tile = ones if len(shape) == 1 else _tile(shape[-1], format)
         for part in in_pieces(prod(shape[:-1]), shape[-1], _TILE):
             yield tile[: part.stop - part.start]
 

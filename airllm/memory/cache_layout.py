@@ -96,6 +96,15 @@ class CacheLayout:
         return STATES * 4 * sum(each)
 
     @property
+    def state_places(self) -> dict[int, int]:
+        """Where the state of each recurrent layer begins in one of the states: floats before it."""
+        places, at = {}, 0
+        for layer, shapes in self.recurrent.items():
+            places[layer] = at
+            at += sum(map(math.prod, shapes))
+        return places
+
+    @property
     def states_at(self) -> int:
         """The offset of the recurrent states, after all keys and values."""
         end = sum(map(self._nbytes, self._arrays()))

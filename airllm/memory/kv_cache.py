@@ -97,6 +97,8 @@ class Cache:
     def _map_states(self) -> list[dict[int, Arrays]]:
         """The recurrent states of the layers: several, so that a pass reads one and writes another."""
         at, found = self._start + self.layout.states_at, list[dict[int, Arrays]]()
+        floats = self.layout.state_bytes // STATES // 4
+        self._all_states = np.ndarray((STATES, floats), np.float32, self._map, at if floats else 0)
         for _ in range(STATES):
             found.append({})
             for layer, shapes in self.layout.recurrent.items():
@@ -128,6 +130,13 @@ class Cache:
         """
         parts = tuple((arrays[0], self._dropped_by(part)) for part, arrays in self._parts())
         return parts if len(parts) != 1 or parts[0][1] else parts[0][0]
+
+    @property
+    def native_states(self) -> tuple[np.ndarray, int, int] | None:
+        """What native calls take of recurrent layers: all states (states, floats), and which is that before
+        the next pass and after it. None if there are no such layers.
+        """
+        return (self._all_states, self._now, self._next) if self.layout.recurrent else None
 
     def _parts(self) -> Iterator[tuple[Part, Arrays]]:
         return zip(self.layout.parts, self.arrays, strict=True)
