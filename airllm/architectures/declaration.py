@@ -168,7 +168,8 @@ class Architecture:
     names of tensors that differ from `tensor_names.py`. `sinks`: heads have attention sinks. `scales_input`:
     a router's weights multiply the input of experts, not what they add. `gated`: a dense feed-forward has a
     gate. `shared_gate`: the shared expert has a gate. `folder_stacks`: set if folders do not store experts
-    one by one; `gguf_stacks`: how GGUF files store them. `dense_and_experts`: layers with experts also have a
+    one by one, or some do not: those have `stacked_names`; `gguf_stacks`: how GGUF files store them.
+    `dense_and_experts`: layers with experts also have a
     dense feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another
     size, and the last layers may share keys and values. `latent`: attention is latent, see `latent.py`.
     `recurrent`: the kind of mixer that some layers have instead of attention, and `recurrent_layers`: which,
@@ -200,6 +201,7 @@ class Architecture:
     gated: bool = True
     shared_gate: bool = True
     folder_stacks: Stacks | None = None
+    stacked_names: Mapping[str, str] = field(default_factory=dict)
     gguf_stacks: Stacks = Stacks()
     dense_and_experts: bool = False
     sizes_by_window: bool = False

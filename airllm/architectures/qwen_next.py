@@ -4,7 +4,7 @@ others attention whose result is gated.
 
 from typing import Any
 
-from airllm.architectures.declaration import SCALINGS, Architecture, Biases, Norms, Rotary, Tiny
+from airllm.architectures.declaration import SCALINGS, Architecture, Biases, Norms, Rotary, Stacks, Tiny
 from airllm.architectures.keys import number_of
 from airllm.architectures.qwen import TINY_VISION, sparse_layers
 from airllm.architectures.recurrent import DeltaRule
@@ -99,6 +99,12 @@ QWEN35MOE = QWEN35.but(
     model_types=("qwen3_5_moe_text",),
     parts_of=("qwen3_5_moe",),
     experts=_all_layers,
+    folder_stacks=Stacks(fused=True),
+    stacked_names={
+        "experts.gate": "mlp.experts.gate_up_proj",
+        "experts.up": "mlp.experts.gate_up_proj",
+        "experts.down": "mlp.experts.down_proj",
+    },
     keys={"feed_forward": {"default": number_of("width")}},  # no layer has a dense one
     tiny={
         "qwen3_5_moe": Tiny({**_SIZES, **_EXPERTS}),

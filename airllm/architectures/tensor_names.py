@@ -8,6 +8,7 @@ a folder, and a part of `blk.3.ffn_up_exps.weight` in a GGUF file. Folders with 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -238,6 +239,14 @@ def _in_folder(architecture: Architecture, part: str) -> str:
     return folder.format(expert=expert[1] if expert else "")
 
 
+def _as_stored(architecture: Architecture, folder: WeightFile) -> Architecture:
+    """The architecture for a folder that has experts in stacks, or one by one."""
+    names = architecture.stacked_names
+    if any(name.endswith(names["experts.down"]) for name in folder.names()):
+        return replace(architecture, folder_names={**architecture.folder_names, **names})
+    return replace(architecture, folder_stacks=None)
+
+
 class NamedTensors:
     """The tensors of a model by our names. Raises ModelFileError if the file lacks one."""
 
@@ -247,6 +256,8 @@ class NamedTensors:
         self._architecture = (
             architecture_named(config.architecture) if self._gguf else architecture_of_folder(weights.path)
         )
+        if not self._gguf and self._architecture.stacked_names:
+            self._architecture = _as_stored(self._architecture, weights)
         self._stacks = self._architecture.gguf_stacks if self._gguf else self._architecture.folder_stacks
         embedding = self._in_folder("token_embedding")
         found = (p for p in PREFIXES if f"{p}{embedding}" in weights)

@@ -1,13 +1,16 @@
 """Models with a recurrent state: where a sequence can go back to, and what needs that."""
 
+import json
+
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from airllm.engine.delta_rule import scan
 from airllm.engine.recurrent import convolve
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support import tiny_gguf
-from tests.support.tiny_models import DATA, VOCABULARY
+from tests.support.tiny_models import DATA, VOCABULARY, read_folder, reference, texts
 
 NAMES = ("lfm2", "qwen3_5")
 TEXT = np.random.default_rng(4).integers(0, VOCABULARY - 1, 128).tolist()
@@ -99,6 +102,25 @@ def test_a_sequence_in_a_file_goes_back_after_it_is_opened_again(path, tmp_path)
         assert (cache.length, cache.marked) == (90, 64)
         cache.truncate(80)
         np.testing.assert_allclose(engine.forward(TEXT[64:80], cache), wanted, atol=1e-4)
+
+
+def test_experts_may_be_stacks(tmp_path):
+    """As the makers of Qwen 3.5 store them; transformers writes them one by one."""
+    config, tensors = read_folder("qwen3_5_moe")
+    stacks, experts = {}, range(config["num_experts"])
+    for layer in range(config["num_hidden_layers"]):
+        before = f"model.layers.{layer}.mlp.experts"
+        each = [[tensors.pop(f"{before}.{i}.{part}_proj.weight") for part in ("gate", "up")] for i in experts]
+        stacks[f"{before}.gate_up_proj"] = np.stack([np.concatenate(pair) for pair in each])
+        stacks[f"{before}.down_proj"] = np.stack(
+            [tensors.pop(f"{before}.{i}.down_proj.weight") for i in experts]
+        )
+    save_file(tensors | stacks, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with open_engine(tmp_path) as engine:
+        for text, wanted in zip(texts(), reference("qwen3_5_moe"), strict=True):
+            found = engine.forward(text, all_positions=True)
+            assert np.abs(found - wanted).max() < 2e-4 * np.ptp(wanted)
 
 
 def test_drafts_are_refused(path):
