@@ -266,9 +266,11 @@ def _prepare(
 def _prepare_recurrent(ops: Any, kind: str, layer: Layer, a: Recurrent, at: int) -> Any:
     """A layer with a recurrent state, which begins `at` floats after that of the first."""
     c, weights = layer.config, dict(layer.weights)
-    for name in a.weights(c.width).keys() & weights.keys() | {"delta.decay"} & weights.keys():
-        part = name.partition(".")[2]
-        weights[f"recurrent.{'in' if part == 'qkv' else part}"] = weights.pop(name)
+    own = next(iter(a.weights(c.width))).partition(".")[0]  # what the names of its weights begin with
+    for name in layer.weights:
+        whose, _, part = name.partition(".")
+        if whose == own:
+            weights[f"recurrent.{'in' if part == 'qkv' else part}"] = weights.pop(name)
     taps: Any = weights["recurrent.filter"]
     weights["recurrent.filter"] = np.ascontiguousarray(taps.T).reshape(-1)
     delta = {"key_heads": a.key_heads, "tiled": a.tiled} if isinstance(a, DeltaRule) else {}
