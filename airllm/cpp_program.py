@@ -24,8 +24,8 @@ def get_cpp_flags(*, compile: bool = True, link: bool = True, openmp: bool = Tru
 
     `compile`: the language standard, optimization, threads and the folder of the header. `link`: threads, and
     the source file of the backends and their kernels. That file takes a minute or more to compile, so a
-    program of many files should make one object file of it. Without `openmp`, for a compiler that has none,
-    an op runs on the thread that calls it. Later options override these.
+    program of many files should make one object file of it. OpenMP places threads as OMP_PLACES says;
+    `openmp=False` is for a compiler without it. Later options override these.
     """
     threads = ["-pthread", *(["-fopenmp"] if openmp else [])]
     flags = ["-std=c++17", "-O3", f"-I{get_include()}"] if compile else []

@@ -17,6 +17,7 @@ MODULES = {
     "report": ("matplotlib", "threadpoolctl"),
     "mpi": ("mpi4py",),
     "structured": ("llguidance",),
+    "ray": ("ray",),
 }
 
 

@@ -1,6 +1,6 @@
 """Long texts, by the engine and by llama.cpp: a prompt of 8192 tokens, tokens after 8192 and 32768 others.
 
-    python benchmarks/bench_long.py [--llama-cpp PYTHON] [--layers 2] [--caches f16,q8_0]
+    python benchmarks/bench_long.py [--llama-cpp PYTHON] [--layers 2] [--caches f16,q8_0] [--near]
 
 The model is synthetic: some layers of a Llama of 1B (width 2048, 32 heads, 8 for keys and values), with
 random weights in q4_0. Attention takes the same share of a layer as in a whole model. Each engine runs in its
@@ -59,6 +59,7 @@ def options() -> Any:
     parser.add_argument("--layers", type=int, default=2, help="of the model (default: %(default)s)")
     parser.add_argument("--caches", default="f16,q8_0", help="dtypes of caches (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="of each figure (default: %(default)s)")
+    parser.add_argument("--near", action="store_true", help=f"without the tokens after {LONG}")
     return parser.parse_args()
 
 
@@ -81,6 +82,8 @@ def measure(path: Path, dtype: str, tokens: list[int], given: Any) -> list[dict[
 
         prompt = time_rounds(f"prompt of {PROMPT}", 0, PROMPT, False)
         near = time_rounds(f"tokens after {PROMPT}", PROMPT, DECODED, True)
+        if given.near:
+            return [prompt, near]
         rest = {"do": "extend", "at": PROMPT, "tokens": tokens[PROMPT:LONG], "one_by_one": False}
         engine_peers.in_turn(engines, rest)
         return [prompt, near, time_rounds(f"tokens after {LONG}", LONG, DECODED, True)]

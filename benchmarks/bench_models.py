@@ -1,7 +1,7 @@
 """Tokens per second of models of real shapes with random weights: this engine, llama.cpp and ik_llama.cpp.
 
     python benchmarks/bench_models.py [--shapes llama-3.2-1b:16,llama-3.1-8b:8] [--formats q4_k_m,q4_0]
-        [--llama-cpp PYTHON] [--ik-llama-cpp PYTHON] [--busy]
+        [--llama-cpp PYTHON] [--ik-llama-cpp PYTHON] [--busy] [--name families] [--add] [--wanted 1]
 
 The files are those of synthetic_models.py; the number after a shape is that of its layers. Engines, turns,
 prompts and columns are as in bench_engine.py. "vs faster" is the ratio to the faster peer. With --busy each
@@ -12,6 +12,7 @@ of its own idle speed that each engine keeps.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
+from airllm.architectures import open_config
 from airllm.backends import open_backend
 from airllm.bench import measure
 from benchmarks import bench_engine, engine_peers, record
@@ -38,21 +40,22 @@ SPIN = "while True: pass"
 
 def main() -> None:
     given = options()
-    cases = [measure_case(*each, given) for each in wanted_models(given)]
+    cases = with_stored([measure_case(*each, given) for each in wanted_models(given)], given)
     about = (
-        f"Models of real shapes with random weights, {given.threads} threads, {given.rounds} rounds. Tokens "
+        f"Models of real shapes with random weights, {given.threads} threads, {rounds_of(cases)} rounds. Tokens "
         f"per second, medians of all rounds; ratios of the first half and the second. "
         f"{', '.join(bench_engine.versions(cases))}."
     )
     titles = ["model", "what", "airllm", "llama.cpp", "ik_llama.cpp", "of read", "vs faster", "verdict"]
-    if given.busy:
+    busy = any(case["busy"] for case in cases)
+    if busy:
         titles.append("busy: airllm, llama.cpp, ik_llama.cpp")
     rows = [
-        [*row_of(case, what), *([busy_share(case, what)] if given.busy else [])]
+        [*row_of(case, what, given.wanted), *([busy_share(case, what)] if busy else [])]
         for case in cases
         for what in ("decode", "prefill")
     ]
-    record.write("models", about, record.markdown(titles, rows), {"cases": cases}, given.output)
+    record.write(given.name, about, record.markdown(titles, rows), {"cases": cases}, given.output)
 
 
 def options() -> Any:
@@ -60,6 +63,9 @@ def options() -> Any:
     parser.set_defaults(formats="q4_k_m,q4_0,q8_0,q6_k", rounds=6)
     parser.add_argument("--shapes", default="llama-3.2-1b:16", help="default: %(default)s")
     parser.add_argument("--busy", action="store_true", help="also beside a process that keeps one core busy")
+    parser.add_argument("--name", default="models", help="of the table (default: %(default)s)")
+    parser.add_argument("--wanted", type=float, help="ratio to the faster peer (default: by instruction set)")
+    parser.add_argument("--add", action="store_true", help="to the models that the table has")
     given = parser.parse_args()
     given.models = given.models or Path(engine_peers.platformdirs.user_cache_dir("airllm")) / "synthetic"
     given.cpp = open_backend("cpp").module
@@ -69,12 +75,27 @@ def options() -> Any:
 
 def wanted_models(given: argparse.Namespace) -> list[tuple[str, int, str]]:
     """Name, layers and format of each model."""
-    shapes = [each.split(":") for each in given.shapes.split(",")]
+    shapes = [each.split(":") for each in given.shapes.split(",") if each]
     return [
         (name, int(layers[0]) if layers else SHAPES[name].layers, format)
         for name, *layers in shapes
         for format in given.formats.split(",")
     ]
+
+
+def with_stored(cases: list[Case], given: argparse.Namespace) -> list[Case]:
+    """The cases, after the others of the table that they are added to."""
+    path = record.path_of(given.name, given.output).with_suffix(".json")
+    if not given.add or not path.exists():
+        return cases
+    stored = json.loads(path.read_text(encoding="utf-8"))["cases"]
+    models = {case["model"] for case in cases}
+    return [case for case in stored if case["model"] not in models] + cases
+
+
+def rounds_of(cases: list[Case]) -> str:
+    counts = sorted({len(case["rounds"]) for case in cases})
+    return " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
 
 
 def file_of(name: str, layers: int, format: str, folder: Path) -> Path:
@@ -118,25 +139,32 @@ def busy_round(given: argparse.Namespace, engines: dict[str, Engine], text: list
 
 
 def bytes_of_token(path: Path) -> int:
-    """Bytes of the tensors that a token reads: not the embedding, if the output is another one."""
+    """Bytes of the tensors that a token reads: of experts those that are used, and of a table of embeddings
+    nothing, unless it is the output.
+    """
+    config = open_config(path)
+    used = config.experts_used / max(config.experts, 1)
     with bench_engine.open_weights(path) as weights:
-        tied = "output.weight" not in weights
-        names = (name for name in weights.names() if tied or name != "token_embd.weight")
-        return sum(weights.tensor(name).nbytes for name in names)
+        tables = {"per_layer_token_embd.weight"}
+        tables |= {"token_embd.weight"} if "output.weight" in weights else set()
+        names = (name for name in weights.names() if name not in tables)
+        return round(sum(weights.tensor(name).nbytes * (used if "_exps" in name else 1) for name in names))
 
 
-def row_of(case: Case, what: str) -> list[str]:
+def row_of(case: Case, what: str, wanted: float | None) -> list[str]:
     rates = [faster(case, what, side) for side in ("airllm", *PEERS)]
     share = " / ".join(f"{each:.0%}" for each in shares_of_read(case)) if what == "decode" else "-"
     ratios = [ratio for peer in PEERS if (ratio := ratio_to(case, what, peer))]
     to_faster = min(ratios, key=sum) if ratios else None
-    wanted = (WANTED_OF_AVX2 if measure.machine()["isa"] == "avx2" else WANTED)[what]
+    wanted = wanted or (WANTED_OF_AVX2 if measure.machine()["isa"] == "avx2" else WANTED)[what]
     verdict = bench_engine.verdict(to_faster, wanted)
     return [case["model"], what, *map(rate, rates), share, both(to_faster), verdict]
 
 
 def busy_share(case: Case, what: str) -> str:
     """The part of its idle speed that each engine keeps."""
+    if not case["busy"]:
+        return "-"
     pairs = list(zip(case["busy"], case["rounds"], strict=True))
     sides = [side for side in ("airllm", *PEERS) if side in case["rounds"][0][what]]
     shares = [statistics.mean(split([b[what][s] / i[what][s] for b, i in pairs])) for s in sides]

@@ -234,12 +234,16 @@ async def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     parser = record.parser_of(__doc__ or "")
-    parser.add_argument("--model", default="smollm2", help="a path or a name (default: %(default)s)")
+    parser.add_argument("--model", nargs="+", default=["smollm2"], help="paths or names (default: smollm2)")
     parser.add_argument("--llama-server", metavar="BINARY", help="llama.cpp's server")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--tokens", type=int, default=256, help="of each text (default: %(default)s)")
     options = parser.parse_args()
-    path = locate(options.model)
+    write(options, [measure_model(locate(name), options) for name in options.model])
+
+
+def measure_model(path: Path, options: Any) -> dict[str, Any]:
+    """The rounds of each server and of the scheduler alone, in turns."""
     texts = text_of_tokens(path, LONG), text_of_tokens(path, PREFIX)
     with contextlib.ExitStack() as stack:
         ports = {
@@ -252,7 +256,8 @@ def main() -> None:
             for name, port in ports.items():
                 rounds[name].append(one_round(port, options.tokens, texts, turn))
             without.append(measure_scheduler(engine, options.tokens, 10 + turn))
-    write(path, options, {name: found[1:] for name, found in rounds.items()}, without[1:])
+    counted = {name: found[1:] for name, found in rounds.items()}
+    return {"model": path.stem, "rounds": counted, "scheduler": without[1:]}
 
 
 def one_round(port: int, tokens: int, texts: tuple[str, str], turn: int) -> dict[str, float]:
@@ -264,31 +269,24 @@ def one_round(port: int, tokens: int, texts: tuple[str, str], turn: int) -> dict
     }
 
 
-def write(path: Path, options: Any, rounds: dict[str, list[dict[str, float]]], without: list[float]) -> None:
-    alone = statistics.median(without)
-    found = {
-        name: {what: statistics.median(each[what] for each in of) for what in of[0]}
-        for name, of in rounds.items()
-    }
+def write(options: Any, models: list[dict[str, Any]]) -> None:
     titles = ["server", "1 client, tokens/s", "8 clients", "ratio", "p99 wait, ms", "first token, ms"]
-    rows = [
-        [
-            name,
-            f"{each['one']:.0f}",
-            f"{each['eight']:.0f}",
-            f"{each['eight'] / each['one']:.2f}x",
-            f"{each['wait'] * 1e3:.0f}",
-            f"{each['first'] * 1e3:.0f}",
-        ]
-        for name, each in found.items()
-    ]
-    overhead = 1 - found["airllm"]["eight"] / alone
-    rows.append(["airllm, no HTTP", "", f"{alone:.0f}", f"overhead {overhead:.1%}", "", ""])
-    about = (
-        f"{path.name}, {options.threads} threads, {options.rounds} rounds, texts of {options.tokens} tokens."
-    )
-    result = {"model": path.name, "rounds": rounds, "scheduler": without, "overhead": overhead}
-    record.write("serve", about, record.markdown(titles, rows), result, options.output)
+    about = f"{options.threads} threads, {options.rounds} rounds, texts of {options.tokens} tokens."
+    table = record.markdown(["model", *titles], [row for model in models for row in rows_of(model)])
+    record.write("serve", about, table, {"models": models}, options.output)
+
+
+def rows_of(model: dict[str, Any]) -> Iterator[list[str]]:
+    """A row for each server, and one for the scheduler without HTTP."""
+    eight = {}
+    for name, rounds in model["rounds"].items():
+        found = {what: statistics.median(each[what] for each in rounds) for what in rounds[0]}
+        eight[name] = found["eight"]
+        rates = f"{found['one']:.0f}", f"{found['eight']:.0f}", f"{found['eight'] / found['one']:.2f}x"
+        yield [model["model"], name, *rates, f"{found['wait'] * 1e3:.0f}", f"{found['first'] * 1e3:.0f}"]
+    alone = statistics.median(model["scheduler"])
+    overhead = f"overhead {1 - eight['airllm'] / alone:.1%}"
+    yield [model["model"], "airllm, no HTTP", "", f"{alone:.0f}", overhead, "", ""]
 
 
 if __name__ == "__main__":

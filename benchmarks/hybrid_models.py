@@ -4,9 +4,11 @@ convolutions, and of Qwen 3.5's gated delta rule.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-Tensors = dict[str, tuple[int, ...]]
+from airllm.files.gguf_writer import ARRAY, INT32, UINT32, Key
+from benchmarks.synthetic_families import Sizes, Tensors, feed_forward
 
 
 @dataclass(frozen=True)
@@ -17,13 +19,18 @@ class Convolutions:
     head_dim: int
     taps: int = 3
     architecture: str = "lfm2"
-    output_norm: str = "token_embd_norm"
 
-    def keys(self, layers: int, kv_heads: int) -> dict[str, int | list[int]]:
-        heads = [kv_heads if layer in self.attention else 0 for layer in range(layers)]
-        return {"attention.head_count_kv": heads, "shortconv.l_cache": self.taps}
+    def keys(self, s: Sizes) -> list[Key]:
+        heads = [s.kv_heads if layer in self.attention else 0 for layer in range(s.layers)]
+        return _keys({"attention.head_count_kv": heads, "shortconv.l_cache": self.taps})
 
-    def mixer(self, layer: int, width: int, heads: int, kv_heads: int) -> Tensors:
+    def shared(self, s: Sizes) -> Tensors:
+        return {}
+
+    def layer(self, s: Sizes, layer: int) -> Tensors:
+        return _whole(s, self._mixer(layer, s.width, s.heads, s.kv_heads))
+
+    def _mixer(self, layer: int, width: int, heads: int, kv_heads: int) -> Tensors:
         if layer in self.attention:
             return _attention(width, heads, kv_heads, self.head_dim) | {"ffn_norm": (width,)}
         return {
@@ -46,11 +53,12 @@ class DeltaRules:
     interval: int = 4
     taps: int = 4
     architecture: str = "qwen35"
-    output_norm: str = "output_norm"
 
-    def keys(self, layers: int, kv_heads: int) -> dict[str, int | list[int]]:
-        return {
-            "attention.head_count_kv": kv_heads,
+    def shared(self, s: Sizes) -> Tensors:
+        return {}
+
+    def keys(self, s: Sizes) -> list[Key]:
+        numbers: dict[str, int | list[int]] = {
             "attention.key_length": self.head_dim,
             "attention.value_length": self.head_dim,
             "rope.dimension_count": self.rotated,
@@ -62,9 +70,13 @@ class DeltaRules:
             "ssm.inner_size": self.value_heads * self.dim,
             "full_attention_interval": self.interval,
         }
+        return _keys(numbers)
 
-    def mixer(self, layer: int, width: int, heads: int, kv_heads: int) -> Tensors:
-        norm: Tensors = {"post_attention_norm": (width,)}
+    def layer(self, s: Sizes, layer: int) -> Tensors:
+        return _whole(s, self._mixer(layer, s.width, s.heads, s.kv_heads))
+
+    def _mixer(self, layer: int, width: int, heads: int, kv_heads: int) -> Tensors:
+        norm: dict[str, tuple[int, ...]] = {"post_attention_norm": (width,)}
         if (layer + 1) % self.interval == 0:
             return _attention(width, heads, kv_heads, self.head_dim, 2) | norm
         values = self.value_heads * self.dim
@@ -83,7 +95,9 @@ class DeltaRules:
         }
 
 
-def _attention(width: int, heads: int, kv_heads: int, head_dim: int, halves: int = 1) -> Tensors:
+def _attention(
+    width: int, heads: int, kv_heads: int, head_dim: int, halves: int = 1
+) -> dict[str, tuple[int, ...]]:
     return {
         "attn_q": (halves * heads * head_dim, width),
         "attn_k": (kv_heads * head_dim, width),
@@ -92,3 +106,14 @@ def _attention(width: int, heads: int, kv_heads: int, head_dim: int, halves: int
         "attn_k_norm": (head_dim,),
         "attn_output": (width, heads * head_dim),
     }
+
+
+def _whole(s: Sizes, mixer: Tensors) -> Tensors:
+    return {"attn_norm": (s.width,), **mixer, **feed_forward("", (), s.feed_forward, s.width)}
+
+
+def _keys(numbers: Mapping[str, int | list[int]]) -> list[Key]:
+    return [
+        Key(name, number, (*ARRAY, *INT32) if isinstance(number, list) else UINT32)
+        for name, number in numbers.items()
+    ]

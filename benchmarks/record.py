@@ -52,15 +52,21 @@ def markdown(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def path_of(name: str, folder: Path) -> Path:
+    """Where the table of this name is, for this machine's CPU."""
+    machine = measure.machine()
+    cpu = re.sub(r"\W+", "_", f"{machine['cpu']} {machine['isa']}").strip("_").lower()
+    return folder / f"{name}_{cpu}.md"
+
+
 def write(name: str, about: str, table: str, result: dict[str, Any], folder: Path) -> None:
     """Print the table, and save it with its figures as NAME_CPU.md and .json."""
     machine = measure.machine()
     result = {"date": time.strftime("%Y-%m-%d"), "machine": machine} | result
-    cpu = re.sub(r"\W+", "_", f"{machine['cpu']} {machine['isa']}").strip("_").lower()
     versions = ", ".join(f"{library} {version}" for library, version in machine["versions"].items())
     where = f"{machine['cpu']} ({machine['isa']}), {machine['cores']} cores, {versions}, {result['date']}"
+    path = path_of(name, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}_{cpu}.md"
     path.write_text(f"# {name}\n\n{where}.\n\n{about}\n\n{table}", encoding="utf-8")
     path.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"{about}\n\n{table}\nWritten to {path} and .json")

@@ -48,25 +48,12 @@ from airllm.formats import FORMATS
 from airllm.progress import OnProgress, unseen
 from airllm.readable import size
 from benchmarks.hybrid_models import Convolutions, DeltaRules
-
-
-@dataclass(frozen=True)
-class DeepSeek:
-    """What DeepSeek-V2-Lite has besides: latent attention, and small experts after the first layer. A query
-    has `plain` and `rotated` values. The shared expert has the width of `shared` others.
-    """
-
-    kv_rank: int
-    plain: int
-    rotated: int
-    value: int
-    expert_width: int
-    shared: int
+from benchmarks.synthetic_families import DeepSeek, Family, Gemma4, GptOss, Tensors, feed_forward
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a Llama, of a Mixtral if it has `experts`, of a DeepSeek, or of a `hybrid`."""
+    """The sizes of a Llama, of a Mixtral if it has `experts`, or of a `family` of models."""
 
     width: int
     layers: int
@@ -79,8 +66,8 @@ class Shape:
     tied: bool = False
     experts: int = 0
     experts_used: int = 0
-    deepseek: DeepSeek | None = None
-    hybrid: Convolutions | DeltaRules | None = None
+    family: Family | None = None
+    output_norm: str = "output_norm"
 
     @property
     def head_dim(self) -> int:
@@ -88,9 +75,7 @@ class Shape:
 
     @property
     def architecture(self) -> str:
-        if self.hybrid:
-            return self.hybrid.architecture
-        return "deepseek2" if self.deepseek else "llama"
+        return self.family.architecture if self.family else "llama"
 
 
 SHAPES = {
@@ -102,25 +87,31 @@ SHAPES = {
     ),
 }
 
-_LITE = DeepSeek(kv_rank=512, plain=128, rotated=64, value=128, expert_width=1408, shared=2)
+_LITE = DeepSeek(kv_rank=512, plain=128, rotated=64, value=128, expert_width=1408, shared_experts=2)
 SHAPES |= {
     name: Shape(
         2048, 27, 10_944, 16, 1, 102_400, context=163_840, rope_base=1e4, experts=experts, experts_used=6,
-        deepseek=_LITE,
+        family=_LITE,
     )
     for name, experts in (("deepseek-v2-lite", 64), ("deepseek-v2-lite-16-experts", 16))
 }  # fmt: skip
 
-SHAPES |= {
-    "lfm2-1.2b": Shape(
-        2048, 16, 8192, 32, 8, 65_536, context=128_000, rope_base=1e6, tied=True,
-        hybrid=Convolutions((2, 5, 8, 10, 12, 14), head_dim=64),
-    ),
-    "qwen3.5-0.8b": Shape(
-        1024, 24, 3584, 8, 2, 248_320, context=262_144, rope_base=1e7, tied=True,
-        hybrid=DeltaRules(head_dim=256, rotated=64, key_heads=16, value_heads=16, dim=128),
-    ),
-}  # fmt: skip
+SHAPES["gpt-oss-20b"] = Shape(
+    2880, 24, 2880, 64, 8, 201_088, context=131_072, rope_base=150_000.0, experts=32, experts_used=4,
+    family=GptOss(head_dim=64, window=128),
+)  # fmt: skip
+SHAPES["gemma-4-e2b"] = Shape(
+    1536, 35, 6144, 8, 1, 262_144, context=131_072, rope_base=1e6, tied=True,
+    family=Gemma4(head_dim=256, full_head_dim=512, window=512, full_every=5, sharing=20, layer_input=256),
+)  # fmt: skip
+SHAPES["lfm2-1.2b"] = Shape(
+    2048, 16, 8192, 32, 8, 65_536, context=128_000, rope_base=1e6, tied=True,
+    family=Convolutions((2, 5, 8, 10, 12, 14), head_dim=64), output_norm="token_embd_norm",
+)  # fmt: skip
+SHAPES["qwen3.5-0.8b"] = Shape(
+    1024, 24, 3584, 8, 2, 248_320, context=262_144, rope_base=1e7, tied=True,
+    family=DeltaRules(head_dim=256, rotated=64, key_heads=16, value_heads=16, dim=128),
+)  # fmt: skip
 
 _TILE = 1 << 20  # values of a tile
 _NORMAL, _CONTROL, _UNUSED = 1, 3, 5  # GGUF's types of tokens
@@ -149,7 +140,7 @@ def write_model(
 
 
 def _sizes(s: Shape, mix: Mix) -> Iterator[Key]:
-    numbers: dict[str, int | list[int]] = {
+    numbers = {
         "block_count": s.layers,
         "context_length": s.context,
         "embedding_length": s.width,
@@ -161,33 +152,13 @@ def _sizes(s: Shape, mix: Mix) -> Iterator[Key]:
     }
     if s.experts:
         numbers |= {"expert_count": s.experts, "expert_used_count": s.experts_used}
-    if s.deepseek:
-        numbers |= _sizes_of_deepseek(s.deepseek)
     fractions = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": s.rope_base}
-    if s.deepseek:
-        fractions["expert_weights_scale"] = 1.0
-    if s.hybrid:
-        numbers |= s.hybrid.keys(s.layers, s.kv_heads)
-    for name, number in numbers.items():
-        types = (*ARRAY, *INT32) if isinstance(number, list) else UINT32
-        yield Key(f"{s.architecture}.{name}", number, types)
-    for name, fraction in fractions.items():
-        yield Key(f"{s.architecture}.{name}", fraction, FLOAT32)
+    keys = [Key(name, number, UINT32) for name, number in numbers.items()]
+    keys += [Key(name, fraction, FLOAT32) for name, fraction in fractions.items()]
+    keys += s.family.keys(s) if s.family else []
+    for key in {key.name: key for key in keys}.values():
+        yield replace(key, name=f"{s.architecture}.{key.name}")
     yield Key("general.file_type", mix.file_type, UINT32)
-
-
-def _sizes_of_deepseek(s: DeepSeek) -> dict[str, int]:
-    return {
-        "attention.kv_lora_rank": s.kv_rank,
-        "attention.key_length": s.kv_rank + s.rotated,
-        "attention.value_length": s.kv_rank,
-        "attention.key_length_mla": s.plain + s.rotated,
-        "attention.value_length_mla": s.value,
-        "rope.dimension_count": s.rotated,
-        "leading_dense_block_count": 1,
-        "expert_feed_forward_length": s.expert_width,
-        "expert_shared_count": s.shared,
-    }
 
 
 def _vocabulary(s: Shape, tokenizer: Path | None) -> Iterator[Key]:
@@ -241,7 +212,11 @@ def _tensors(s: Shape, mix: Mix) -> Iterator[tuple[str, tuple[int, ...], str]]:
     rule = RuleShape(s.layers, s.experts, s.heads // s.kv_heads)
     output = "token_embd.weight" if s.tied else "output.weight"
     for name, shape in _shapes(s):
-        if len(shape) == 1 or "ffn_gate_inp" in name or "conv" in name.split(".")[-2]:
+        if (
+            len(shape) == 1
+            or "ffn_gate_inp" in name
+            or name.endswith((".bias", "conv.weight", "conv1d.weight"))
+        ):
             yield name, shape, "float32"
         else:
             yield name, shape, format_of_matrix(mix, name, shape[-1], rule, name == output)
@@ -249,20 +224,22 @@ def _tensors(s: Shape, mix: Mix) -> Iterator[tuple[str, tuple[int, ...], str]]:
 
 def _shapes(s: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield "token_embd.weight", (s.vocabulary, s.width)
+    for name, shape in (s.family.shared(s) if s.family else {}).items():
+        yield _whole_name(name), shape
     for i in range(s.layers):
-        of_layer = _layer_of_hybrid(s, s.hybrid, i) if s.hybrid else _layer(s)
-        if s.deepseek:
-            of_layer = _layer_of_deepseek(s, s.deepseek, i)
-        whole = ("ssm_a", "ssm_dt.bias")  # names without an end
-        for name, shape in of_layer.items():
-            yield f"blk.{i}.{name}{'' if name in whole else '.weight'}", shape
-    yield f"{s.hybrid.output_norm if s.hybrid else 'output_norm'}.weight", (s.width,)
+        of_layer = s.family.layer(s, i) if s.family else _layer(s)
+        yield from ((f"blk.{i}.{_whole_name(name)}", shape) for name, shape in of_layer.items())
+    yield f"{s.output_norm}.weight", (s.width,)
     if not s.tied:
         yield "output.weight", (s.vocabulary, s.width)
 
 
-def _layer(s: Shape) -> dict[str, tuple[int, ...]]:
-    kv, wide = s.kv_heads * s.head_dim, s.feed_forward
+def _whole_name(name: str) -> str:
+    return name if name.endswith((".bias", "ssm_a")) else f"{name}.weight"
+
+
+def _layer(s: Shape) -> Tensors:
+    kv = s.kv_heads * s.head_dim
     experts, suffix = ((s.experts,), "_exps") if s.experts else ((), "")
     return {
         "attn_norm": (s.width,),
@@ -272,43 +249,7 @@ def _layer(s: Shape) -> dict[str, tuple[int, ...]]:
         "attn_k": (kv, s.width),
         "attn_v": (kv, s.width),
         "attn_output": (s.width, s.width),
-        f"ffn_gate{suffix}": (*experts, wide, s.width),
-        f"ffn_up{suffix}": (*experts, wide, s.width),
-        f"ffn_down{suffix}": (*experts, s.width, wide),
-    }
-
-
-def _layer_of_hybrid(s: Shape, h: Convolutions | DeltaRules, layer: int) -> dict[str, tuple[int, ...]]:
-    mixer = h.mixer(layer, s.width, s.heads, s.kv_heads)
-    return {"attn_norm": (s.width,), **mixer, **_feed_forward("", (), s.feed_forward, s.width)}
-
-
-def _layer_of_deepseek(s: Shape, d: DeepSeek, layer: int) -> dict[str, tuple[int, ...]]:
-    attention: dict[str, tuple[int, ...]] = {
-        "attn_norm": (s.width,),
-        "attn_q": (s.heads * (d.plain + d.rotated), s.width),
-        "attn_kv_a_mqa": (d.kv_rank + d.rotated, s.width),
-        "attn_kv_a_norm": (d.kv_rank,),
-        "attn_k_b": (s.heads, d.kv_rank, d.plain),
-        "attn_v_b": (s.heads, d.value, d.kv_rank),
-        "attn_output": (s.width, s.heads * d.value),
-        "ffn_norm": (s.width,),
-    }
-    if layer == 0:
-        return attention | _feed_forward("", (), s.feed_forward, s.width)
-    return {
-        **attention,
-        "ffn_gate_inp": (s.experts, s.width),
-        **_feed_forward("_exps", (s.experts,), d.expert_width, s.width),
-        **_feed_forward("_shexp", (), d.shared * d.expert_width, s.width),
-    }
-
-
-def _feed_forward(suffix: str, lead: tuple[int, ...], wide: int, width: int) -> dict[str, tuple[int, ...]]:
-    return {
-        f"ffn_gate{suffix}": (*lead, wide, width),
-        f"ffn_up{suffix}": (*lead, wide, width),
-        f"ffn_down{suffix}": (*lead, width, wide),
+        **feed_forward(suffix, experts, s.feed_forward, s.width),
     }
 
 
@@ -316,9 +257,7 @@ def _plan(name: str, shape: tuple[int, ...], format: str) -> PlannedTensor:
     kind = FORMATS[format].ggml_type if format in FORMATS else FLOATS[format]
 
     def pieces() -> Iterator[np.ndarray]:
-        ones = (
-            -np.ones((1, *shape), np.float32) if name.endswith("ssm_a") else np.ones((1, *shape), np.float32)
-        )
+        ones = np.full((1, *shape), -1 if name.endswith("ssm_a") else 1, np.float32)
         tile = ones if len(shape) == 1 else _tile(shape[-1], format)
         for part in in_pieces(prod(shape[:-1]), shape[-1], _TILE):
             yield tile[: part.stop - part.start]

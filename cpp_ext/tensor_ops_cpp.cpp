@@ -3,7 +3,7 @@
 // This one file is the whole build:
 //   c++ -O3 -Wall -shared -std=c++17 -fPIC $(python3 -m pybind11 --includes)
 //       -o tensor_ops_cpp$(python3-config --extension-suffix) tensor_ops_cpp.cpp
-// (on one line) compiles every instruction set; add -fopenmp for threads.
+// (on one line) compiles every instruction set; add -fopenmp for OMP_PLACES.
 #include <pybind11/stl.h>
 
 #include <optional>
@@ -116,6 +116,7 @@ void define_decoder_layer(py::module_& m) {
       "has them, and (gate, up, down) of each of its experts. NotImplementedError for weights that are none "
       "of it.",
       {{"activation=swiglu_clamped",
+        "chunked",
         "dense_and_experts",
         "expert_bias",
         "expert_feed_forward",
@@ -142,9 +143,12 @@ void define_decoder_layer(py::module_& m) {
         "output_gate",
         "parallel",
         "pre_norms",
+        "qk_norm=rotated",
         "qk_norm=row",
         "q_rank",
         "query_temperature",
+        "query_temperature.nope_only",
+        "query_temperature.offset",
         "recurrent.log_decay",
         "recurrent.paired",
         "recurrent.tiled",
@@ -153,6 +157,7 @@ void define_decoder_layer(py::module_& m) {
         "recurrent_layers",
         "residual_scale",
         "router_bias",
+        "scales_input",
         "selection_bias",
         "shared_expert",
         "shared_gate",

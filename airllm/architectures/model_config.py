@@ -281,7 +281,7 @@ class ModelConfig:
     selection_bias: bool = False
     router_bias: bool = False
     expert_bias: bool = False
-    experts_by_columns: bool = False
+    experts_by_columns: bool = _trait_field("file", False)
     swiglu_alpha: float = 1.702
     swiglu_limit: float = 7.0
     moe_layers: tuple[bool, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -69,11 +70,22 @@ def host_memory() -> tuple[int, int | None]:
     """Total and free memory in bytes: of the machine, or of this process's control group if that has less."""
     known = dict(line.split(":", 1) for line in _lines(Path("/proc/meminfo")) if ":" in line)
     if "MemTotal" not in known:
+        if sys.platform == "win32":
+            return _windows_memory()
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), None
     total, free = (int(known[key].split()[0]) << 10 for key in ("MemTotal", "MemAvailable"))
     for limit, used in _group_limits():
         total, free = min(total, limit), min(free, max(limit - used, 0))
     return total, free
+
+
+def _windows_memory() -> tuple[int, int]:
+    """Total and free memory by GlobalMemoryStatusEx: a structure of 64 bytes, which begins with its size."""
+    import ctypes
+
+    status = (ctypes.c_uint64 * 8)(64)
+    ctypes.windll.kernel32.GlobalMemoryStatusEx(status)  # type: ignore[attr-defined,unused-ignore]
+    return int(status[1]), int(status[2])
 
 
 # The files of a control group's memory controller (limit, usage), for versions 2 and 1.

@@ -11,7 +11,7 @@ from typing import Any
 
 from airllm import __version__
 from airllm.backends.declaration import shipped
-from airllm.cli import server
+from airllm.cli import batch, server
 
 _MODEL = "the model: see MODEL below"
 _MODELS = """\
@@ -52,6 +52,10 @@ _EXAMPLES = {
         airllm serve smollm2
         airllm serve model.gguf --port 9000 --context 4096 --max-running 8
         AIRLLM_API_KEY=... airllm serve smollm2 --host 0.0.0.0""",
+    "batch": """
+        airllm batch requests.jsonl results.jsonl smollm2
+        airllm batch requests.jsonl results.jsonl large.gguf --max-memory 8GB --max-running 64
+        airllm batch requests.jsonl results.jsonl model.gguf --model-name gpt-4o-mini""",
     "info": """
         airllm info
         airllm info smollm2
@@ -99,6 +103,7 @@ def parser() -> argparse.ArgumentParser:
         _add_chat,
         _add_embed,
         _add_serve,
+        _add_batch,
         _add_info,
         _add_models,
         _add_profile,
@@ -113,15 +118,15 @@ def parser() -> argparse.ArgumentParser:
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the options. `typed` maps the library's parameter names to options as typed, for messages.
 
-    Options may also come between MODEL and PROMPT, where argparse alone would miss the optional PROMPT.
+    Options may also come before the last argument if that is optional, which argparse alone would miss.
     """
     whole = parser()
     if not arguments:
         whole.print_help(sys.stderr)
         whole.exit(2)
     options, rest = whole.parse_known_args(arguments)
-    if len(rest) == 1 and not rest[0].startswith("-") and getattr(options, "prompt", rest) is None:
-        options.prompt = rest.pop()
+    if len(rest) == 1 and not rest[0].startswith("-") and getattr(options, options.last, rest) is None:
+        setattr(options, options.last, rest.pop())
     if rest:
         options.refuse(f"unrecognized arguments: {' '.join(rest)}")
     options.typed = {
@@ -154,7 +159,7 @@ def _epilog(parser: argparse.ArgumentParser) -> str:
     """The text below the options: examples, and the forms of MODEL."""
     command = parser.prog.partition(" ")[2]
     parts = [f"examples:\n{textwrap.indent(textwrap.dedent(_EXAMPLES[command]).strip(), '  ')}\n"]
-    if command in ("", "generate", "chat", "info", "profile", "quantize"):
+    if command in ("", "generate", "chat", "batch", "info", "profile", "quantize"):
         from airllm.architectures import types_of_folders
 
         types = textwrap.fill(
@@ -174,6 +179,7 @@ def _add_generate(commands: Any) -> None:
         "answer a prompt",
         "Text goes to stdout as it is generated, everything else to stderr. Piped stdin is appended to the "
         "prompt after an empty line. Ctrl-C ends the text.",
+        last="prompt",
     )
     parser.add_argument("model", metavar="MODEL", help=_MODEL)
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="the prompt; - or none: stdin")
@@ -238,6 +244,25 @@ def _add_serve(commands: Any) -> None:
     _add_engine(parser)
 
 
+def _add_batch(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "batch",
+        "answer a file of requests, in the format of OpenAI's batches",
+        "Each result is a line, appended and flushed to the disk. The same command goes on after a kill or "
+        f"Ctrl-C, and does nothing twice. Exit status: 0, or {batch.SOME_FAILED} if results are errors; 1 if "
+        "the files or the model cannot be used.",
+        last="model",
+    )
+    parser.add_argument("requests", metavar="REQUESTS", help="lines with custom_id, method, url and body")
+    parser.add_argument("results", metavar="RESULTS", help="the file to create, or to go on with")
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help=f"{_MODEL}; default: what the requests name"
+    )
+    batch.add_arguments(parser)
+    _add_engine(parser)
+
+
 def _add_info(commands: Any) -> None:
     parser = _command(commands, "info", "describe the backends of this machine, or a model")
     parser.add_argument("model", metavar="MODEL", nargs="?", help=_MODEL)
@@ -295,10 +320,16 @@ def _add_cpp_flags(commands: Any) -> None:
     )
     parser.add_argument("--include", action="store_true", help="only the folder of the header")
     parser.add_argument("--cmake-dir", action="store_true", help="only the folder for CMake's airllm_DIR")
-    parser.add_argument("--no-openmp", dest="openmp", action="store_false", help="without OpenMP")
+    parser.add_argument(
+        "--no-openmp",
+        dest="openmp",
+        action="store_false",
+        help="for compilers without it",
+    )
 
 
-def _command(commands: Any, name: str, help: str, more: str = "") -> argparse.ArgumentParser:
+def _command(commands: Any, name: str, help: str, more: str = "", last: str = "") -> argparse.ArgumentParser:
+    """`last`: the argument at the end, if it is optional and follows others."""
     parser = commands.add_parser(
         name,
         help=help,
@@ -306,7 +337,7 @@ def _command(commands: Any, name: str, help: str, more: str = "") -> argparse.Ar
         epilog="...",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(command=name, refuse=parser.error, actions=parser._actions)
+    parser.set_defaults(command=name, refuse=parser.error, actions=parser._actions, last=last)
     return parser
 
 

@@ -212,6 +212,17 @@ def serve(options: argparse.Namespace) -> int:
         return server.serve(engine, settings, listening, options)
 
 
+def answer_batch(options: argparse.Namespace) -> int:
+    """Answer a file of requests."""
+    from airllm.cli import batch
+
+    with batch.open_files(options) as (requests, results):
+        if len(results.done) < len(requests.requests):
+            with open_engine(options) as engine, report_as_user_error(options):
+                batch.run(engine, requests, results, options)
+        return batch.tell_state(results, options.quiet)
+
+
 def info(options: argparse.Namespace) -> int:
     """Print the backends of this machine, or a description of a model."""
     if options.model is None:
@@ -333,6 +344,7 @@ _COMMANDS = {
     "chat": chat,
     "embed": embed,
     "serve": serve,
+    "batch": answer_batch,
     "info": info,
     "models": show_models,
     "profile": profile,

@@ -79,6 +79,11 @@ def _add_limits(group: Any) -> None:
     )
     for name, kind, default, text in numbers:
         group.add_argument(name, type=kind, default=default, metavar="N", help=f"{text}; default: {default}")
+    add_cache_memory(group)
+
+
+def add_cache_memory(group: Any) -> None:
+    """The options that `cache_memory_of` reads."""
     group.add_argument(
         "--cache-memory",
         metavar="SIZE",
@@ -89,6 +94,15 @@ def _add_limits(group: Any) -> None:
         metavar="SIZE",
         help="at most this much of it for prompts that may come again; default: half of it",
     )
+
+
+def cache_memory_of(given: argparse.Namespace) -> tuple[int | None, int | None]:
+    """The bytes of --cache-memory and of --prefix-cache-memory."""
+    from airllm.memory.estimate import parse_size
+
+    sizes = given.cache_memory, given.prefix_cache_memory
+    cache, prefixes = (parse_size(size) if size else None for size in sizes)
+    return cache, prefixes
 
 
 def options_of(given: argparse.Namespace) -> Options:
@@ -153,18 +167,12 @@ def serve(
 ) -> int:
     """Serve until a signal, and return the exit status."""
     from airllm.engine.scheduling.requests import Limits
-    from airllm.memory.estimate import parse_size
     from airllm.serving.app import build_app
     from airllm.serving.run import address_of, run
 
-    limits = Limits(
-        max_running=given.max_running,
-        max_waiting=given.queue,
-        cache_bytes=parse_size(given.cache_memory) if given.cache_memory else None,
-        prefix_bytes=parse_size(given.prefix_cache_memory) if given.prefix_cache_memory else None,
-    )
+    limits = Limits(given.max_running, given.queue, *cache_memory_of(given))
     app = build_app(engine, options, limits)
-    _log_to_stderr(options.log_requests)
+    log_to_stderr(options.log_requests)
 
     def tell() -> None:
         if not given.quiet:
@@ -176,7 +184,8 @@ def serve(
     return 130 if run(app, options, listening, tell) else 0
 
 
-def _log_to_stderr(requests: bool) -> None:
+def log_to_stderr(requests: bool) -> None:
+    """Print what the server logs: defects, and each request if `requests`."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("airllm: %(asctime)s %(message)s"))
     for name, level in (("airllm.serving", logging.INFO if requests else logging.WARNING), ("uvicorn", 30)):

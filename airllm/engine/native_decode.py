@@ -345,9 +345,10 @@ _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
     "normalize_experts": lambda c, layer: c.normalize_experts,
     "pre_norms": lambda c, layer: c.pre_norms,
     "qk_norm": lambda c, layer: c.qk_norm,
-    "query_temperature": lambda c, layer: _temperature(c),
+    "query_temperature": lambda c, layer: _temperature(c, layer),
     "expert_scores": lambda c, layer: c.expert_scores,
     "expert_scale": lambda c, layer: c.expert_scale,
+    "scales_input": lambda c, layer: c.scales_input,
     "expert_groups": lambda c, layer: c.expert_groups,
     "expert_groups_used": lambda c, layer: c.expert_groups_used,
     "expert_group_best": lambda c, layer: c.expert_group_best,
@@ -355,14 +356,18 @@ _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
     "swiglu_limit": lambda c, layer: c.swiglu_limit,
     "residual_scale": lambda c, layer: c.residual_scale,
     "windows": lambda c, layer: c.window(layer),
+    "chunked": lambda c, layer: c.chunked,
     "embedding_scale": lambda c, layer: c.embedding_scale,
     "logit_scale": lambda c, layer: c.logit_scale,
     "logit_softcap": lambda c, layer: c.logit_softcap,
 }
 
 
-def _temperature(c: ModelConfig) -> tuple[float, int] | None:
-    return (c.query_temperature.scale, c.query_temperature.length) if c.query_temperature else None
+def _temperature(c: ModelConfig, layer: int) -> tuple[float, int, int] | None:
+    """Scale, length and offset of the temperature of a layer that has one."""
+    mixer = c.layer(layer).mixer
+    of = None if isinstance(mixer, Recurrent) else mixer.temperature
+    return (of.scale, of.length, of.offset) if of else None
 
 
 def _native_arguments(ops: Any, config: ModelConfig, part: str, layer: int = 0) -> dict[str, Any]:
@@ -376,8 +381,7 @@ def _native_arguments(ops: Any, config: ModelConfig, part: str, layer: int = 0) 
 def _experts(layer: Layer) -> list[tuple[Stored, Stored, Stored]]:
     """Gate, up and down of each expert."""
     assert layer.experts
-    each = map(layer.experts.look_up, range(layer.config.experts))
-    return [(weights["gate"], weights["up"], weights["down"]) for weights in each]
+    return [(weights["gate"], weights["up"], weights["down"]) for _, weights in layer.experts.every()]
 
 
 def _expert_biases(layer: Layer) -> dict[str, Stored]:
@@ -386,7 +390,7 @@ def _expert_biases(layer: Layer) -> dict[str, Stored]:
         return {}
     return {
         f"experts.{number}.{part}": bias
-        for number in range(layer.config.experts)
-        for part, bias in layer.experts.look_up(number).items()
+        for number, weights in layer.experts.every()
+        for part, bias in weights.items()
         if part.endswith("_bias")
     }

@@ -36,7 +36,7 @@ from airllm.memory.device_plan import (
     plan_device,
 )
 from airllm.memory.estimate import activation_bytes
-from airllm.memory.interleaved_copies import InterleavedCopies
+from airllm.memory.kernel_copies import KernelCopies
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
 from airllm.memory.passing import Passing
@@ -57,9 +57,9 @@ def host_ops(ops: Any) -> Any:
 def interleave_first(tensors: NamedTensors, ops: Any, layers: list[Layer], count: int) -> list[Layer]:
     """The layers, the first ones of which are in the order in which the processor's kernels read them."""
     interleave, formats = ops.extension("interleave"), ops.extension("interleaved_formats")
-    if not interleave or not formats:
+    if not interleave:
         return layers
-    copies = InterleavedCopies(tensors, interleave, formats)
+    copies = KernelCopies(tensors, interleave, formats)
     return [*copies.replace_layers(layers[:count]), *layers[count:]]
 
 

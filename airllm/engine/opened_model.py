@@ -32,7 +32,7 @@ from airllm.memory.cache_layout import layer_values
 from airllm.memory.device_plan import DeviceOptions
 from airllm.memory.estimate import MemoryEstimate, estimate, weight_bytes
 from airllm.memory.fingerprint import fingerprint
-from airllm.memory.interleaved_copies import InterleavedCopies
+from airllm.memory.kernel_copies import KernelCopies
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import open_norm, open_table
 from airllm.memory.passing import pass_through
@@ -101,8 +101,8 @@ class OpenedModel:
         """Bring the weights into memory, in the order in which the backend's kernels read them."""
         interleave, formats = ops.extension("interleave"), ops.extension("interleaved_formats")
         many_rows = bool(self.config.encoding)  # whose kernels read weights as stored
-        if self.residency.whole and interleave and formats and not many_rows:
-            copies = InterleavedCopies(self._tensors, interleave, formats)
+        if self.residency.whole and interleave and not many_rows:
+            copies = KernelCopies(self._tensors, interleave, formats)
             self.layers, self.output = copies.replace(self.layers, self.output)
             self.residency.fill(copies.pieces(self.layers, self.output))
         else:

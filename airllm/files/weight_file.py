@@ -20,6 +20,7 @@ from airllm.backends.json_file import find_repeated
 from airllm.formats import Quantized
 
 Stored = np.ndarray | Quantized
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 
@@ -30,14 +31,20 @@ class ModelFileError(ValueError):
 
     def __init__(self, path: str | PathLike[str], place: str, found: str, expected: str = ""):
         where = f"{path}: {_short(place)}" if place else str(path)
-        super().__init__(f"{where} {_short(found)}" + (f", expected {expected}" if expected else ""))
+        expected = f", expected {escape_controls(expected)}" if expected else ""
+        super().__init__(f"{where} {_short(found)}{expected}")
         self.path = Path(path)
         self.place = place
 
 
 def _short(text: str, most: int = 200) -> str:
     """Shorten a text with content of a file, which may be a megabyte."""
-    return text if len(text) <= most else text[:most] + "..."
+    return escape_controls(text if len(text) <= most else text[:most] + "...")
+
+
+def escape_controls(text: str) -> str:
+    """The text with control characters as in Python's source: a file must not control a terminal or a log."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 class FileMap(mmap.mmap):

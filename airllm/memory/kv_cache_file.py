@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import mmap
 import os
@@ -25,6 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from airllm.architectures.model_config import ModelConfig
+from airllm.memory import file_lock
 from airllm.memory.cache_layout import STATES
 from airllm.memory.device_cache import fetch_rows
 from airllm.memory.kv_cache import Cache
@@ -180,7 +180,7 @@ def _open_locked(path: Path) -> BinaryIO:
         with contextlib.ExitStack() as undo:
             file = undo.enter_context(path.open("r+b"))
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file_lock.lock(file)
             except OSError:
                 raise CacheFileError(path, "is in use", "a file that no other cache has open") from None
             # Another process may have removed the file meanwhile, because it could not create it.

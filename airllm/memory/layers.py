@@ -80,6 +80,10 @@ class Experts:
             self._found[number] = self._expert(number)
         return self._found[number]
 
+    def every(self) -> list[tuple[int, dict[str, Stored]]]:
+        """The number and the weights of each expert, without reporting a use."""
+        return [(number, self.look_up(number)) for number in range(self.config.experts)]
+
     def looked_up(self) -> list[tuple[int, dict[str, Stored]]]:
         """The number and the weights of each expert that has been looked up."""
         return list(self._found.items())

@@ -1,7 +1,7 @@
 """Which weights are in memory: all of them, or as many as a budget has room for.
 
 Weights are pages of mapped files. Without a budget, they are copied to another order if the backend has
-kernels for it (`interleaved_copies.py`), or a thread brings them in once; they stay. With a budget, as many
+kernels for it (`kernel_copies.py`), or a thread brings them in once; they stay. With a budget, as many
 layers as fit stay. The others pass through memory, one group after another (`stream.py`). The resident part
 is fixed. Every token needs all layers in the same order, so keeping the most recent ones would keep those
 that are needed last. If the weights do not fit in the memory that is available, that is the budget.

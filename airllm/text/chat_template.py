@@ -2,15 +2,13 @@
 
 A template is a program from a download, so it runs in Jinja's sandbox for untrusted code: no access to
 Python's internals, no mutation, ranges of at most 100000. It can use what templates of Hugging Face models
-use. It also terminates: iterations, calls and the length of its text are limited, since a template can run on
-only by loops and calls. The memory that one expression takes is not limited.
+use. Its steps and the size of what it makes are limited (`sandbox.py`).
 """
 
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from os import PathLike
@@ -21,17 +19,14 @@ import jinja2
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
-import jinja2.runtime
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from airllm.files.gguf import GgufFile
-from airllm.files.weight_file import ModelFileError, model_path, read_json
+from airllm.files.weight_file import ModelFileError, escape_controls, model_path, read_json
+from airllm.text.sandbox import Sandbox, TooLong
 from airllm.text.tokenizer import check_unicode
 
 _GGUF_KEY = "tokenizer.chat_template"
-_MOST_STEPS = 4_000_000  # loop iterations and calls: some seconds
 _MOST_TEXT = 1 << 26  # characters
-_MOST_BITS = 1 << 16  # of an integer that a product or a power makes
 _MARK = "\u2063mark\u2063"  # a text that no template contains
 
 
@@ -53,78 +48,23 @@ def _raise(message: str) -> NoReturn:
     raise ChatTemplateError(message)
 
 
+def strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
     """JSON as Hugging Face writes it. Jinja's own filter would escape HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
 
 
-class _Left(threading.local):
-    """The steps that a rendering may still take, for each thread."""
-
-    steps = _MOST_STEPS
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """A sandbox that counts loop iterations and calls."""
-
-    intercepted_binops = frozenset(("*", "**"))
-
-    def __init__(self, **options: Any):
-        super().__init__(**options)
-        self.left = _Left()
-        self.filters["counted"] = jinja2.pass_context(lambda context, items: self._count_steps(items))
-
-    def _generate(self, source: jinja2.nodes.Template, *rest: Any, **more: Any) -> str:
-        for loop in source.find_all(jinja2.nodes.For):
-            loop.iter = jinja2.nodes.Filter(loop.iter, "counted", [], [], None, None, lineno=loop.lineno)
-            loop.iter.set_environment(self)
-        return super()._generate(source, *rest, **more)
-
-    def call(self, context: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
-        self._step()
-        if isinstance(obj, jinja2.runtime.LoopContext) and args:  # the next level of a recursive loop
-            args = (self._count_steps(args[0]), *args[1:])
-        return super().call(context, obj, *args, **kwargs)
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if _is_large(operator, left, right):
-            raise OverflowError(f"the result of {operator} is too large")
-        return super().call_binop(context, operator, left, right)
-
-    def _count_steps(self, items: Iterable[Any]) -> Iterator[Any]:
-        for item in items:
-            self._step()
-            yield item
-
-    def _step(self) -> None:
-        self.left.steps -= 1
-        if self.left.steps < 0:
-            raise _TooLong(f"more than {_MOST_STEPS} steps of loops and calls")
-
-
-class _TooLong(RuntimeError):
-    """A template took too many steps, or made too long a text."""
-
-
-def _is_large(operator: str, left: Any, right: Any) -> bool:
-    """Whether a product or a power would take too much time or memory in one step."""
-    if not isinstance(right, int):
-        left, right = right, left
-    if not isinstance(right, int):
-        return False
-    if isinstance(left, int):
-        bits = left.bit_length()
-        return (bits * right if operator == "**" else bits + right.bit_length()) > _MOST_BITS
-    return operator == "*" and isinstance(left, Sequence) and len(left) * right > _MOST_TEXT
-
-
-def _environment() -> _Sandbox:
+def _environment() -> Sandbox:
     extensions: list[Any] = ["jinja2.ext.loopcontrols", _Generation]
-    sandbox = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+    sandbox = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     del sandbox.globals["lipsum"]  # it makes as many words as it is asked for
     sandbox.filters["tojson"] = _to_json
+    sandbox.limit_filters()
     sandbox.globals["raise_exception"] = _raise
-    sandbox.globals["strftime_now"] = lambda format: datetime.now().strftime(format)
+    sandbox.globals["strftime_now"] = strftime_now
     return sandbox
 
 
@@ -134,6 +74,7 @@ class ChatTemplate:
     def __init__(self, source: str, path: Path, place: str = "", **names: str):
         self.source, self.path, self.place = source, path, place or "the chat template"
         self._names, self._sandbox = names, _environment()
+        self._sandbox.reset()
         try:
             self._template = self._sandbox.from_string(source)
         except Exception as error:  # Jinja also passes on errors of Python's compiler
@@ -165,21 +106,27 @@ class ChatTemplate:
         except ChatTemplateError as error:
             why = f"rejects the messages: {_one_line(error)}"
             raise ChatTemplateError(f"{self.path}: {self.place} {why}") from None
-        except _TooLong as error:
+        except TooLong as error:
             raise ChatTemplateError(f"{self.path}: {self.place} does not end: {error}") from None
         except Exception as error:  # a template may raise anything
             why = f"fails on the messages: {type(error).__name__}: {_one_line(error)}"
             raise ChatTemplateError(f"{self.path}: {self.place} {why}") from error
 
     def _text(self, messages: list[dict[str, Any]], given: dict[str, Any]) -> str:
-        self._sandbox.left.steps = _MOST_STEPS
+        self._sandbox.reset()
+        try:
+            return self._generate(messages, given)
+        finally:
+            self._sandbox.reset()  # it holds what it has weighed
+
+    def _generate(self, messages: list[dict[str, Any]], given: dict[str, Any]) -> str:
         pieces, length = [], 0
         known = {"documents": None, **self._names, **given}
         for piece in self._template.generate(messages=messages, **known):
             pieces.append(piece)
             length += len(piece)
             if length > _MOST_TEXT:
-                raise _TooLong(f"a text of more than {_MOST_TEXT} characters")
+                raise TooLong(f"a text of more than {_MOST_TEXT} characters")
         text = "".join(pieces)
         text.encode()  # a lone surrogate, which no tokenizer accepts, is an error of the template
         return text
@@ -255,7 +202,7 @@ def _check_parts(message: int, parts: list[Mapping[str, Any]]) -> None:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return escape_controls(" ".join(str(error).split()))
 
 
 def open_chat_template(path: str | PathLike[str], name: str = "default") -> ChatTemplate | None:

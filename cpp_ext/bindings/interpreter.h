@@ -6,12 +6,13 @@
 // 3.14 and later.
 #pragma once
 #include <pybind11/pybind11.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <new>
-#ifdef __GLIBCXX__
+#if defined(__GLIBCXX__) && !defined(_WIN32)  // where a thread is ended by unwinding
+#define AIRLLM_UNWOUND_THREADS
 #include <cxxabi.h>
+#include <unistd.h>
 #endif
 
 namespace arguments {
@@ -22,7 +23,7 @@ namespace py = pybind11;
 // the lock now and then. No destructor may be between it and this function.
 template <class Call>
 auto unless_ended(const Call& call) -> decltype(call()) {
-#ifdef __GLIBCXX__
+#ifdef AIRLLM_UNWOUND_THREADS
   try {
     return call();
   } catch (const abi::__forced_unwind&) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "../cpu/decoder/decoder.h"
@@ -30,7 +31,8 @@ struct LayerNumbers {
   int64_t experts_used;
   bool normalize_experts;
   float residual_scale;
-  std::optional<std::pair<float, int64_t>> query_temperature;  // scale, and the length at which it starts
+  // Scale, the length at which it starts, and what is added to positions.
+  std::optional<std::tuple<float, int64_t, int64_t>> query_temperature;
   bool pre_norms;
   std::string qk_norm;
   float swiglu_alpha, swiglu_limit;
@@ -39,8 +41,7 @@ struct LayerNumbers {
   std::string norm;  // "layer", or "" for RMS norms
   bool norm_bias, parallel, gated, late_qk_norm;
   int64_t expert_groups, expert_groups_used, expert_group_best;
-  bool keys_as_values;
-  bool output_gate;
+  bool keys_as_values, chunked, scales_input, output_gate;
   int64_t key_heads, state_at;  // of a mixer with a state; key_heads 0: a short convolution
   bool tiled;
 };
@@ -122,6 +123,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
       op_.wrong_value("heads", "has value " + std::to_string(n.heads),
                       "a multiple of kv_heads=" + std::to_string(n.kv_heads));
     layer_.window = n.window ? positive("windows", *n.window) : 0;
+    layer_.chunked = n.chunked && n.window;
     layer_.part = positive("part", n.part + 1) - 1;
     layer_.place = positive("place", n.place + 1) - 1;
     layer_.shares = n.shares;
@@ -141,11 +143,12 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     layer_.swiglu_limit = n.swiglu_limit;
     layer_.interleaved = n.interleaved;
     layer_.residual_scale = n.residual_scale;
-    static const char* const normed[] = {"", "head", "row"};
+    static const char* const normed[] = {"", "head", "row", "rotated"};
     layer_.norms_whole_rows = choice(op_, "qk_norm", py::str(n.qk_norm).ptr(), normed) == 2;
     if (n.query_temperature) {
-      layer_.temperature = n.query_temperature->first;
-      layer_.temperature_length = positive("query_temperature", n.query_temperature->second);
+      layer_.temperature = std::get<0>(*n.query_temperature);
+      layer_.temperature_length = positive("query_temperature", std::get<1>(*n.query_temperature));
+      layer_.temperature_offset = std::get<2>(*n.query_temperature);
     }
   }
 
@@ -289,6 +292,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     all.normalize = n.normalize_experts;
     static const char* const scores[] = {"", "sigmoid"};
     all.sigmoid = choice(op_, "expert_scores", py::str(n.expert_scores).ptr(), scores) == 1;
+    all.scales_input = n.scales_input;
     all.scale = n.expert_scale;
     all.groups = n.expert_groups;
     all.groups_used = n.expert_groups_used;
@@ -438,68 +442,72 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
     refusals.append(py::make_tuple(each.trait, each.with, each.without, each.why));
   module.attr("decoder_refusals") = py::tuple(refusals);
   py::class_<Layer>(module, name, doc)
-      .def(py::init([](const py::dict& weights, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                       float norm_eps, float attention_scale, std::optional<float> attention_softcap,
-                       std::optional<int64_t> window, const std::string& activation, bool interleaved,
-                       int64_t part, int64_t place, bool shares, int64_t rotation,
-                       const ExpertArrays& experts, int64_t experts_used, bool normalize_experts,
-                       float residual_scale, std::optional<std::pair<float, int64_t>> query_temperature,
-                       bool pre_norms, const std::string& qk_norm, float swiglu_alpha, float swiglu_limit,
-                       const std::string& expert_scores, float expert_scale, const std::string& norm,
-                       bool norm_bias, bool parallel, bool gated, bool late_qk_norm, int64_t expert_groups,
-                       int64_t expert_groups_used, int64_t expert_group_best, bool keys_as_values,
-                       bool output_gate, int64_t key_heads, int64_t state_at, bool tiled) {
-             return new Layer(weights, experts,
-                              {heads,
-                               kv_heads,
-                               head_dim,
-                               norm_eps,
-                               attention_scale,
-                               attention_softcap,
-                               window,
-                               activation,
-                               interleaved,
-                               part,
-                               place,
-                               shares,
-                               rotation,
-                               experts_used,
-                               normalize_experts,
-                               residual_scale,
-                               query_temperature,
-                               pre_norms,
-                               qk_norm,
-                               swiglu_alpha,
-                               swiglu_limit,
-                               expert_scores,
-                               expert_scale,
-                               norm,
-                               norm_bias,
-                               parallel,
-                               gated,
-                               late_qk_norm,
-                               expert_groups,
-                               expert_groups_used,
-                               expert_group_best,
-                               keys_as_values,
-                               output_gate,
-                               key_heads,
-                               state_at,
-                               tiled});
-           }),
-           py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
-           py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
-           py::arg("windows") = py::none(), py::arg("activation") = "silu", py::arg("interleaved") = false,
-           py::arg("part") = 0, py::arg("place") = 0, py::arg("shares") = false, py::arg("rotation") = 0,
-           py::arg("experts") = py::tuple(), py::arg("experts_used") = 0,
-           py::arg("normalize_experts") = false, py::arg("residual_scale") = 1.f,
-           py::arg("query_temperature") = py::none(), py::arg("pre_norms") = true, py::arg("qk_norm") = "",
-           py::arg("swiglu_alpha") = 1.702f, py::arg("swiglu_limit") = 7.f, py::arg("expert_scores") = "",
-           py::arg("expert_scale") = 1.f, py::arg("norm") = "", py::arg("norm_bias") = false,
-           py::arg("parallel") = false, py::arg("gated") = true, py::arg("late_qk_norm") = false,
-           py::arg("expert_groups") = 1, py::arg("expert_groups_used") = 1, py::arg("expert_group_best") = 2,
-           py::arg("keys_as_values") = false, py::arg("output_gate") = false, py::arg("key_heads") = 0,
-           py::arg("state_at") = 0, py::arg("tiled") = false);
+      .def(
+          py::init(
+              [](const py::dict& weights, int64_t heads, int64_t kv_heads, int64_t head_dim, float norm_eps,
+                 float attention_scale, std::optional<float> attention_softcap, std::optional<int64_t> window,
+                 const std::string& activation, bool interleaved, int64_t part, int64_t place, bool shares,
+                 int64_t rotation, const ExpertArrays& experts, int64_t experts_used, bool normalize_experts,
+                 float residual_scale, std::optional<std::tuple<float, int64_t, int64_t>> query_temperature,
+                 bool pre_norms, const std::string& qk_norm, float swiglu_alpha, float swiglu_limit,
+                 const std::string& expert_scores, float expert_scale, const std::string& norm,
+                 bool norm_bias, bool parallel, bool gated, bool late_qk_norm, int64_t expert_groups,
+                 int64_t expert_groups_used, int64_t expert_group_best, bool keys_as_values, bool chunked,
+                 bool scales_input, bool output_gate, int64_t key_heads, int64_t state_at, bool tiled) {
+                return new Layer(weights, experts,
+                                 {heads,
+                                  kv_heads,
+                                  head_dim,
+                                  norm_eps,
+                                  attention_scale,
+                                  attention_softcap,
+                                  window,
+                                  activation,
+                                  interleaved,
+                                  part,
+                                  place,
+                                  shares,
+                                  rotation,
+                                  experts_used,
+                                  normalize_experts,
+                                  residual_scale,
+                                  query_temperature,
+                                  pre_norms,
+                                  qk_norm,
+                                  swiglu_alpha,
+                                  swiglu_limit,
+                                  expert_scores,
+                                  expert_scale,
+                                  norm,
+                                  norm_bias,
+                                  parallel,
+                                  gated,
+                                  late_qk_norm,
+                                  expert_groups,
+                                  expert_groups_used,
+                                  expert_group_best,
+                                  keys_as_values,
+                                  chunked,
+                                  scales_input,
+                                  output_gate,
+                                  key_heads,
+                                  state_at,
+                                  tiled});
+              }),
+          py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
+          py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
+          py::arg("windows") = py::none(), py::arg("activation") = "silu", py::arg("interleaved") = false,
+          py::arg("part") = 0, py::arg("place") = 0, py::arg("shares") = false, py::arg("rotation") = 0,
+          py::arg("experts") = py::tuple(), py::arg("experts_used") = 0, py::arg("normalize_experts") = false,
+          py::arg("residual_scale") = 1.f, py::arg("query_temperature") = py::none(),
+          py::arg("pre_norms") = true, py::arg("qk_norm") = "", py::arg("swiglu_alpha") = 1.702f,
+          py::arg("swiglu_limit") = 7.f, py::arg("expert_scores") = "", py::arg("expert_scale") = 1.f,
+          py::arg("norm") = "", py::arg("norm_bias") = false, py::arg("parallel") = false,
+          py::arg("gated") = true, py::arg("late_qk_norm") = false, py::arg("expert_groups") = 1,
+          py::arg("expert_groups_used") = 1, py::arg("expert_group_best") = 2,
+          py::arg("keys_as_values") = false, py::arg("chunked") = false, py::arg("scales_input") = false,
+          py::arg("output_gate") = false, py::arg("key_heads") = 0, py::arg("state_at") = 0,
+          py::arg("tiled") = false);
 }
 
 }  // namespace arguments

@@ -23,7 +23,7 @@ endif()
 
 include(CMakeFindDependencyMacro)
 find_dependency(Threads)
-find_package(OpenMP QUIET COMPONENTS CXX) # without it an op runs on the thread that calls it
+find_package(OpenMP QUIET COMPONENTS CXX) # without it OMP_PLACES is ignored
 
 set(AIRLLM_COMPILE_OPTIONS "" CACHE STRING "More options to compile airllm's backends with")
 get_filename_component(_airllm_sources "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)

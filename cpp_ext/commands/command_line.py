@@ -17,6 +17,7 @@ from . import (
     test_capabilities,
     write_backends,
     write_codebooks,
+    write_types,
 )
 from .recipes import module_recipes, recipes
 
@@ -25,6 +26,7 @@ COMMANDS: dict[str, ModuleType] = {
     "test_capabilities": test_capabilities,
     "write_backends": write_backends,
     "write_codebooks": write_codebooks,
+    "write_types": write_types,
 }
 for _recipe in recipes().values():
     if _recipe.COMMAND[0] != "build_ext":  # setuptools has that one

@@ -1,6 +1,7 @@
 """Build tensor_ops_cpp, without a build system.
 
-It compiles as the manual call in BACKEND_GUIDE.md does, with OpenMP if the compiler supports it. That call
+It compiles as the manual call in BACKEND_GUIDE.md does, with OpenMP if the compiler supports it and
+AIRLLM_WITH_OPENMP=0 does not forbid it. That call
 compiles the kernels for one instruction set after the other; here the slow ones are separate files, compiled
 in parallel.
 """
@@ -15,15 +16,14 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from . import CommandError, probes, stamps
+from . import CommandError, compiler_options, probes, stamps
 
 NAME = "tensor_ops_cpp"
 COMMAND = ("build_ext", "--inplace")
 IN_EVERY_INSTALL = True
 TARGETS = probes.CPP_EXT / "cpu" / "targets"
 SOURCES = [probes.CPP_EXT / "tensor_ops_cpp.cpp", TARGETS / "avx512.cpp", TARGETS / "avx2.cpp"]
-FLAGS = ["-O3", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-DNDEBUG"]
-SHARED = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
+SHARED = [*compiler_options.spelling_of([]).link]
 
 
 def build(folder: Path, force: bool = False) -> Path:
@@ -32,7 +32,7 @@ def build(folder: Path, force: bool = False) -> Path:
     Raises CommandError that lists all missing tools, or has the compiler's first error.
     """
     target = folder / (NAME + probes.EXT_SUFFIX)
-    (compiler, linker), libraries = calls(), user_flags("LDFLAGS")
+    (compiler, linker), libraries = calls(), library_options()
     made_of = stamps.digest(recipe([*compiler, *linker, *libraries]), sources())
     if not force and stamps.is_current(target, made_of):
         print(f"{NAME}: {target} is up to date")
@@ -88,13 +88,25 @@ def calls() -> tuple[list[str], list[str]]:
         reasons = "\n".join(f"  {finding}" for finding in missing)
         raise CommandError(f"{NAME} cannot be built here\n{reasons}")
     cxx = probes.cxx_command()
-    openmp = probes.openmp(cxx)
-    threads = ["-fopenmp"] if openmp else []
-    if not openmp:
-        print(f"{NAME}: building without threads: {openmp}", file=sys.stderr)
+    spelling, openmp = compiler_options.spelling_of(cxx), openmp_options(cxx)
     preprocessor, options = user_flags("CPPFLAGS"), user_flags("CFLAGS", "CXXFLAGS")
-    compiler = [*cxx, *FLAGS, *threads, "-DAIRLLM_SETS_APART", *includes(), *preprocessor, *options, "-c"]
-    return compiler, [*cxx, *threads, *SHARED, *options]
+    flags = [*spelling.compile, *openmp, "-DAIRLLM_SETS_APART", *includes(spelling)]
+    compiler = [*cxx, *flags, *preprocessor, *options, spelling.alone]
+    return compiler, [*cxx, *openmp, *spelling.link, *options]
+
+
+def openmp_options(cxx: list[str]) -> list[str]:
+    """OpenMP places threads as OMP_PLACES says; without it they run where the system puts them."""
+    if os.environ.get("AIRLLM_WITH_OPENMP") == "0" or compiler_options.is_clang_cl(cxx):
+        return []
+    openmp = probes.openmp(cxx)
+    if not openmp:
+        print(f"{NAME}: building without OpenMP, whose OMP_PLACES is ignored: {openmp}", file=sys.stderr)
+    return ["-fopenmp"] if openmp else []
+
+
+def library_options() -> list[str]:
+    return compiler_options.linker_options(probes.cxx_command(), user_flags("LDFLAGS"))
 
 
 def recipe(call: list[str]) -> list[str]:
@@ -102,15 +114,15 @@ def recipe(call: list[str]) -> list[str]:
 
     The headers of Python and pybind11 count by version: each build by pip has them in another folder.
     """
-    by_version = includes()
+    by_version = includes(compiler_options.spelling_of(probes.cxx_command()))
     options = [part for part in call if part not in by_version]
     return [*options, str(probes.compiler(probes.cxx_command())), sys.version, probes.pybind11().version]
 
 
-def includes() -> list[str]:
-    """-I options for the headers of Python and pybind11."""
+def includes(spelling: compiler_options.Spelling = compiler_options.GNU) -> list[str]:
+    """Options for the headers of Python and pybind11."""
     folders = (sysconfig.get_path("include"), sysconfig.get_path("platinclude"), probes.pybind11().path)
-    return [f"-I{folder}" for folder in dict.fromkeys(folders)]
+    return [f"{spelling.include}{folder}" for folder in dict.fromkeys(folders)]
 
 
 def user_flags(*names: str) -> list[str]:
@@ -121,7 +133,7 @@ def user_flags(*names: str) -> list[str]:
 def finish(call: list[str], target: Path) -> None:
     """Run a compiler call that makes `target`, and rename its output: a file in use is not overwritten."""
     half = target.with_name(f".{target.name}.{os.getpid()}")
-    call = [*call, "-o", str(half)]
+    call = compiler_options.with_output(call, str(half))
     print(shlex.join(call), flush=True)
     answer = subprocess.run(call, stderr=subprocess.PIPE, text=True, errors="replace")
     sys.stderr.write(answer.stderr)
@@ -130,6 +142,8 @@ def finish(call: list[str], target: Path) -> None:
         reason = probes.first_error(answer.stderr)
         raise CommandError(f"{call[0]} failed with exit status {answer.returncode}: {reason}")
     half.replace(target)
+    for suffix in (".lib", ".exp"):  # what Windows' linker leaves for those who would link the module
+        half.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def is_newer(target: Path, than: list[Path]) -> bool:

@@ -14,8 +14,8 @@ from .recipes import module_recipes
 
 KEYWORDS = ("llm", "inference", "tensor", "simd", "metal")
 FOR_PROGRAMS = ("cmake", "cpu", "include/airllm/backend", "ops", "program")
-OWN_DATA = ("py.typed", "serving/page/*", "serving/page/*/*")  # the latter are the chat page
-NO_DATA = {".py", ".pyc", ".so"}
+OWN_DATA = ("py.typed", "*.pyi", "serving/page/*", "serving/page/*/*")  # the latter are the chat page
+NO_DATA = {".py", ".pyc", ".pyd", ".so"}
 
 
 def arguments() -> dict[str, str | dict | list]:

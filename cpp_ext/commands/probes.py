@@ -22,6 +22,8 @@ from airllm.backends.config_schema import DEFINITIONS
 from airllm.backends.declaration import Declaration
 from airllm.backends.reasons import one_line
 
+from . import compiler_options
+
 CPP_EXT = Path(__file__).resolve().parents[1]
 CHECKOUT = CPP_EXT.parent
 EXT_SUFFIX = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
@@ -74,7 +76,7 @@ def answer_of(command, timeout=60, **options) -> subprocess.CompletedProcess:
 
 # ---- C++ ----
 
-CXX_NAMES = ("g++", "c++", "clang++")
+CXX_NAMES = ("clang-cl",) if sys.platform == "win32" else ("g++", "c++", "clang++")
 
 
 def cxx_command() -> list[str]:
@@ -94,6 +96,8 @@ def compiler(command: list[str]) -> Finding:
             else f"no C++ compiler on PATH ({', '.join(CXX_NAMES)})"
         )
         return Finding("C++ compiler", why_not=wanted, remedy="apt-get install g++, or set CXX")
+    if why_not := compiler_options.why_unusable(command):
+        return Finding("C++ compiler", path, why_not=why_not, remedy=compiler_options.CLANG_CL)
     answer = answer_of([*command, "--version"])
     if answer.returncode:
         reason = f"{path} --version fails: {first_line(answer.stderr)}"

@@ -9,7 +9,8 @@ import pytest
 from airllm.convert.mixes import TARGETS
 from airllm.layer_engine import LayerWiseInferenceEngine
 from benchmarks import synthetic_models
-from benchmarks.synthetic_models import SHAPES, DeepSeek, Shape, write_model
+from benchmarks.synthetic_families import DeepSeek, Gemma4, GptOss
+from benchmarks.synthetic_models import SHAPES, Shape, write_model
 from tests.support import tiny_gguf, tiny_models
 
 SMALL = Shape(256, 2, 512, 4, 2, 300, context=512)
@@ -17,8 +18,18 @@ EXPERTS = replace(SMALL, experts=4, experts_used=2)
 DEEPSEEK = replace(
     EXPERTS,
     kv_heads=1,
-    deepseek=DeepSeek(kv_rank=256, plain=64, rotated=32, value=64, expert_width=256, shared=2),
+    family=DeepSeek(kv_rank=256, plain=64, rotated=32, value=64, expert_width=256, shared_experts=2),
 )
+
+GPT_OSS = replace(EXPERTS, family=GptOss(head_dim=64, window=8))
+GEMMA4 = replace(
+    SMALL,
+    layers=6,
+    kv_heads=1,
+    tied=True,
+    family=Gemma4(head_dim=64, full_head_dim=128, window=8, full_every=3, sharing=3, layer_input=32),
+)
+TENSORS_OF_LAYERS = {"deepseek2": 11 + 15, "gpt-oss": 2 * 19, "gemma4": 6 * 17 + 4}
 
 
 @pytest.mark.parametrize(
@@ -26,6 +37,8 @@ DEEPSEEK = replace(
     [
         (EXPERTS, "q4_k_m"),
         (DEEPSEEK, "q4_k_m"),
+        (GPT_OSS, "mxfp4_moe"),
+        (GEMMA4, "q4_0"),
         (replace(SMALL, tied=True), "q8_0"),
         *((SMALL, name) for name in TARGETS),
     ],
@@ -33,11 +46,11 @@ DEEPSEEK = replace(
 def test_weights_are_valid_and_of_the_size_that_keeps_activations(tmp_path, shape, format):
     path = write_model(tmp_path / "model.gguf", shape, format)
     tensors = {each.name: each for each in gguf.GGUFReader(path).tensors}
-    in_layers = 11 + 15 if shape.deepseek else shape.layers * (10 if shape.experts else 9)
+    in_layers = TENSORS_OF_LAYERS.get(shape.architecture, shape.layers * (10 if shape.experts else 9))
     assert len(tensors) == 2 + (not shape.tied) + in_layers
     for name, tensor in tensors.items():
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
-        if "norm" in name:
+        if values.ndim == 1:
             assert np.all(values == 1)
         else:
             expected = values.shape[-1] ** -0.5
@@ -60,7 +73,8 @@ def test_q4_k_m_has_more_bits_where_llama_cpp_has(tmp_path):
 
 @pytest.mark.parametrize(("name", "billions"), (("llama-3.2-1b", 1.24), ("llama-3.1-8b", 8.03),
                                                ("llama-3-70b", 70.6), ("mixtral-8x7b", 46.7),
-                                               ("deepseek-v2-lite", 15.7), ("lfm2-1.2b", 1.17),
+                                               ("deepseek-v2-lite", 15.7), ("gpt-oss-20b", 20.9),
+                                               ("gemma-4-e2b", 4.65), ("lfm2-1.2b", 1.17),
                                                ("qwen3.5-0.8b", 0.752)))  # fmt: skip
 def test_shapes_are_those_of_the_models(name, billions):
     sizes = (np.prod(shape) for _, shape, _ in synthetic_models._tensors(SHAPES[name], TARGETS["f16"]))

@@ -82,13 +82,18 @@ WITHOUT_OPENMP = """case "$*" in *-fopenmp*) echo "error: unsupported option -fo
 exec {} "$@\""""
 
 
-def test_a_compiler_without_openmp_builds_without_threads_and_says_so(monkeypatch, tmp_path, capsys):
+def test_a_compiler_without_openmp_builds_without_it_and_says_so(monkeypatch, tmp_path, capsys):
     usual = shutil.which(probes.cxx_command()[0])
     monkeypatch.setenv("CXX", str(checkouts.script(tmp_path / "cxx", WITHOUT_OPENMP.format(usual))))
     assert all("-fopenmp" not in call for call in cpp_build.calls())
-    assert "building without threads: -fopenmp does not compile and link" in capsys.readouterr().err
+    assert (
+        "building without OpenMP, whose OMP_PLACES is ignored: -fopenmp does not compile and link"
+        in capsys.readouterr().err
+    )
     monkeypatch.delenv("CXX")
     assert all("-fopenmp" in call for call in cpp_build.calls())
+    monkeypatch.setenv("AIRLLM_WITH_OPENMP", "0")
+    assert all("-fopenmp" not in call for call in cpp_build.calls()) and not capsys.readouterr().err
 
 
 MANUAL = (
@@ -195,7 +200,7 @@ def test_a_copy_of_a_checkout_keeps_what_is_built(building, monkeypatch, capsys)
         monkeypatch.setattr(probes, "CHECKOUT", checkout)
         monkeypatch.setattr(stamps, "FOLDER", checkout / "build" / "stamps")
         monkeypatch.setattr(cpp_build, "sources", lambda: [checkout / "kernels.h"])
-        monkeypatch.setattr(cpp_build, "includes", lambda: [f"-I{checkout}-environment/pybind11"])
+        monkeypatch.setattr(cpp_build, "includes", lambda _: [f"-I{checkout}-environment/pybind11"])
         cpp_build.build(checkout / "cpp_ext")
         return capsys.readouterr().out
 

@@ -49,7 +49,8 @@ def test_show_prints_what_the_document_prints_and_needs_no_package(checkout):
     assert answer.stdout == SHOWN.format("auto", None, "cuda, opencl, cpp, python", checkout / "backend.json")
     # what that order stands for, which `airllm info` tells too
     assert (
-        answer.stderr == "(this order, as shipped, stands for all: cuda, rocm, mlx, opencl, webgpu, cpp, python)\n"
+        answer.stderr
+        == "(this order, as shipped, stands for all: cuda, rocm, mlx, opencl, webgpu, cpp, python)\n"
     )
 
 

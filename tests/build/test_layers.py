@@ -20,6 +20,7 @@ LAYERS = (
     ("airllm.engine", "airllm.layer_engine", "airllm.auto_model", "airllm.persistent_kernel"),
     ("airllm.convert", "airllm.bench"),
     ("airllm.serving",),
+    ("airllm.batch", "airllm.ray"),
     ("airllm.cli", "airllm.__main__"),
 )
 DOORS = ("airllm", "airllm.backends")  # they name what is above them, and import it when it is asked for

@@ -2,18 +2,24 @@
 
 import importlib.metadata
 import inspect
+import json
 import os
 import pydoc
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from environment import REQUIRED
 
 from airllm import AutoModel, PersistentKernel
 from airllm.architectures.model_config import ModelConfig, Rope
 from airllm.layer_engine import LayerWiseInferenceEngine
+from cpp_ext.commands import write_types
 from tests.support import tiny_models
 
+CONSUMER = Path(__file__).parents[1] / "data" / "typed" / "consumer.py"
 LLAMA = tiny_models.DATA / "llama3"
 # Its last three lines are wrong.
 PROGRAM = """
@@ -47,17 +53,48 @@ def lacks() -> str:
 
 @pytest.mark.skipif(bool(lacks()), reason=f"{lacks()} is not installed")
 def test_a_users_program_is_checked_by_the_types_of_the_package(tmp_path):
-    """From outside of the checkout, in which mypy reads another configuration."""
+    """From outside of the checkout, in which mypy reads another configuration, strictly."""
     (tmp_path / "program.py").write_text(PROGRAM)
-    command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path), "program.py"]
+    shutil.copy(CONSUMER, tmp_path)  # in which nothing is wrong
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--cache-dir",
+        str(tmp_path),
+        "program.py",
+        "consumer.py",
+    ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MYPY")}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert errors and all(line.startswith("program.py") for line in errors), done.stdout
     lines = PROGRAM.splitlines()
     wrong = {int(line.split(":")[1]) for line in errors}
     assert wrong == {len(lines) - 2, len(lines) - 1, len(lines)}, done.stdout
     for misspelt in ("temprature", "get_avaliable_backends"):
         assert any(misspelt in line for line in errors), done.stdout
+
+
+@pytest.mark.skipif(bool(lacks()), reason=f"{lacks()} is not installed")
+def test_pyrights_strict_mode_accepts_a_users_program(tmp_path):
+    """It refuses what has no known type, so each public function that the program uses has one."""
+    pyright = shutil.which("pyright", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if not pyright:
+        assert "pyright" not in REQUIRED
+        pytest.skip("pyright is not installed")
+    shutil.copy(CONSUMER, tmp_path)
+    (tmp_path / "wrong.py").write_text("from airllm import tensor_ops\n\ntensor_ops.silu(1, approximate=2)\n")
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"typeCheckingMode": "strict"}))
+    command = [pyright, "--outputjson", "--pythonpath", sys.executable]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    errors = json.loads(done.stdout)["generalDiagnostics"]
+    assert {Path(each["file"]).name for each in errors} == {"wrong.py"}, done.stdout
+
+
+def test_the_types_of_the_ops_are_those_of_their_declarations():
+    assert write_types.STUB.read_text() == write_types.written(), "run: python setup.py write_types"
 
 
 def test_help_shows_types():

@@ -70,9 +70,9 @@ cpu::Attention members(const AttentionCase& c) {
 void run(const cpu::Kernels& kernels, const cpu::Attention& all, const cpu::AttentionHead& head) {
   const cpu::AttentionParts parts(kernels.attention, all, 1);
   float* const memory =
-      static_cast<float*>(std::aligned_alloc(64, (parts.floats() * sizeof(float) + 63) / 64 * 64));
+      static_cast<float*>(cpu::allocate_aligned(64, (parts.floats() * sizeof(float) + 63) / 64 * 64));
   parts.run([&](int64_t) { return head; }, memory);
-  std::free(memory);
+  cpu::free_aligned(memory);
 }
 
 template <class T>

@@ -12,9 +12,9 @@ Block<T> exact_as_bytes(int64_t n) {
 struct AlignedBytes {
   char* const data;
   explicit AlignedBytes(int64_t n)
-      : data(static_cast<char*>(std::aligned_alloc(64, std::max<int64_t>(n, 64)))) {}
+      : data(static_cast<char*>(cpu::allocate_aligned(64, std::max<int64_t>(n, 64)))) {}
   AlignedBytes(const AlignedBytes&) = delete;
-  ~AlignedBytes() { std::free(data); }
+  ~AlignedBytes() { cpu::free_aligned(data); }
 };
 
 void pack_row(const cpu::Kernels& kernels, bool interleaved, cpu::Format format, char* to, const float* x,

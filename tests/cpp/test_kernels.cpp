@@ -287,7 +287,7 @@ void check_matmul(const cpu::Kernels& kernels, int64_t m, int64_t k, int64_t n) 
       for (int64_t j = 0; j < n; ++j) exact[i * n + j] += av[i * k + p] * bv[p * n + j];
   const int64_t cut = n / 2 / 64 * 64, half = m / 2;  // in parts, as threads do it
   float* const workspace =
-      static_cast<float*>(std::aligned_alloc(64, (kernels.matmul_workspace + 63) / 64 * 64));
+      static_cast<float*>(cpu::allocate_aligned(64, (kernels.matmul_workspace + 63) / 64 * 64));
   Block<T> out(m * n);
   for (const auto& [n0, n1] : {std::pair(int64_t{0}, cut), std::pair(cut, n)})
     for (const auto& [m0, m1] : {std::pair(int64_t{0}, half), std::pair(half, m)})
@@ -305,7 +305,7 @@ void check_matmul(const cpu::Kernels& kernels, int64_t m, int64_t k, int64_t n) 
     kernels.sum_parts[Type<T>::dtype](out.data.get() + i * n, totals.data.get(), 2, rows * n);
   }
   compare(kernels.isa, "few_rows", out, exact);
-  std::free(workspace);
+  cpu::free_aligned(workspace);
 }
 
 // Gives the scales and offsets of a block a moderate exponent: others would make NaN of all.
@@ -406,7 +406,8 @@ void check_stored(const cpu::Kernels& kernels) {
 }
 
 double silu(double x) { return x / (1 + std::exp(-x)); }
-double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+constexpr double kPi = 3.14159265358979323846;
+double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / kPi) * (x + 0.044715 * x * x * x))); }
 double gelu_erf(double x) { return 0.5 * x * std::erfc(-x / std::sqrt(2)); }
 
 template <class T>
@@ -508,7 +509,7 @@ void check_workers() {
   expect(sum == 1001000, "parallel of many callers");
 }
 
-#if defined(__linux__) && defined(_OPENMP)
+#ifdef __linux__
 // Whether a worker comes to run where it should, after some jobs for which it has slept.
 template <class Should>
 bool comes_to_run(const Should& should) {
@@ -531,7 +532,7 @@ bool comes_to_run(const Should& should) {
 
 // A thread that was asleep is not woken behind its caller, on the same processor.
 void check_where_workers_run() {
-#if defined(__linux__) && defined(_OPENMP)
+#ifdef __linux__
   cpu_set_t mine;
   if (sched_getaffinity(0, sizeof mine, &mine) || CPU_COUNT(&mine) == 1) return;
   const auto others = [&](const cpu_set_t& its) { return CPU_COUNT(&its) == CPU_COUNT(&mine) - 1; };

@@ -39,7 +39,7 @@ OTHERS: dict[str, Any] = {  # another value of each field that is a trait
     "normalize_experts": False, "shared_expert": 8, "moe_layers": (True, False), "sinks": True,
     "sizes": (LayerSizes(6, 2, 32, 32, 160), LayerSizes(3, 1, 32, 32, 160)), "kv_layers": (0, 0),
     "recurrent": ShortConv(8, 3), "recurrent_layers": (True, False), "encoding": Encoding(),
-    "experts_by_columns": True, "shared_gate": False, "expert_scores": "sigmoid", "expert_scale": 2.0,
+    "shared_gate": False, "expert_scores": "sigmoid", "expert_scale": 2.0,
     "expert_groups": 2, "expert_groups_used": 2, "expert_group_best": 1, "selection_bias": True,
     "kv_rank": 64, "q_rank": 32, "value_dim": 64,
     "value_norm": True, "layer_scale": True, "layer_input": 8, "dense_and_experts": True,

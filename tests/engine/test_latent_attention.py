@@ -38,7 +38,8 @@ from airllm.formats import FORMATS
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.cache_layout import CacheLayout
 from airllm.memory.kv_cache import Cache
-from benchmarks.synthetic_models import DeepSeek, Shape, write_model
+from benchmarks.synthetic_families import DeepSeek
+from benchmarks.synthetic_models import Shape, write_model
 from tests.engine import test_adapters
 from tests.files.test_quantize import with_tokenizer
 from tests.support import tiny_gguf
@@ -271,8 +272,8 @@ LENGTHS = (1, 5, 17, 48, 49, 130, 300)  # of prompts, in tokens; 256 keys are a 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
     """An engine for a model whose work threads share."""
-    deepseek = DeepSeek(kv_rank=64, plain=32, rotated=32, value=64, expert_width=256, shared=1)
-    shape = Shape(256, 2, 512, 2, 1, 300, context=1024, experts=4, experts_used=2, deepseek=deepseek)
+    deepseek = DeepSeek(kv_rank=64, plain=32, rotated=32, value=64, expert_width=256, shared_experts=1)
+    shape = Shape(256, 2, 512, 2, 1, 300, context=1024, experts=4, experts_used=2, family=deepseek)
     path = write_model(tmp_path_factory.mktemp("wide") / "wide.gguf", shape, "q8_0")
     with LayerWiseInferenceEngine(path, backend="cpp", context=512) as engine:
         yield engine

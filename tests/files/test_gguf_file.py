@@ -254,6 +254,16 @@ def test_words_that_are_no_text_are_named_when_asked_for(tmp_path):
         file.metadata["k"]
 
 
+def test_an_error_is_one_line_without_control_characters(tmp_path):
+    """A file's own words must neither control a terminal nor begin a line of a log."""
+    for name in ("\x1b[2Jx", "a\nERROR b", "\x9b1m", "\x00", "\x7f"):
+        (path := tmp_path / "x.gguf").write_bytes(start(2) + (text(name) + struct.pack("<IB", 0, 1)) * 2)
+        with pytest.raises(ModelFileError, match="stands twice") as caught:
+            GgufFile(path)
+        assert str(caught.value).isprintable()
+        assert repr(name)[1:-1] in str(caught.value)
+
+
 def test_a_missing_tensor_and_a_missing_file(small, tmp_path):
     with pytest.raises(ModelFileError, match="small.gguf: tensor four is missing, expected one of one.weig"):
         GgufFile(small).tensor("four")

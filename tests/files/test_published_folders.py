@@ -118,6 +118,14 @@ CASES = {
     "mlx": ({"group_size": 32, "bits": 4}, partial(published.mlx, bits=4, group=32), "q4_1", 1e-6),
     "mlx_3": ({"group_size": 32, "bits": 3}, partial(published.mlx, bits=3, group=32), "q4_1", 1e-6),
     "mlx_5": ({"group_size": 32, "bits": 5}, partial(published.mlx, bits=5, group=32), "q5_1", 1e-6),
+    "mlx_nvfp4": (
+        {"group_size": 16, "bits": 4, "mode": "nvfp4"}, partial(published.mlx_floats, mode="nvfp4"),
+        "q8_0", Q8_0,
+    ),
+    "mlx_mxfp8": (
+        {"group_size": 32, "bits": 8, "mode": "mxfp8"}, partial(published.mlx_floats, mode="mxfp8"),
+        "q8_0", Q8_0,
+    ),
     "mlx_6": ({"group_size": 32, "bits": 6}, partial(published.mlx, bits=6, group=32), "q8_0", Q8_0),
 }  # fmt: skip
 
@@ -219,23 +227,23 @@ def test_experts_of_mlx_are_stacks(tmp_path):
     assert np.abs(logits(tmp_path / "stored") - wanted).max() < EXACT * np.ptp(wanted)
 
 
-def test_mlx_itself_unpacks_the_same(tmp_path):
+@pytest.mark.parametrize("case", ("mlx", "mlx_nvfp4", "mlx_mxfp8"))
+def test_mlx_itself_unpacks_the_same(case, tmp_path):
     mx = pytest.importorskip("mlx.core")
-    rng = np.random.default_rng(3)
+    rng, (config, make, *_) = np.random.default_rng(3), CASES[case]
     made = {}
 
-    def make(module, shape):
-        tensors, values = published.mlx(rng, shape, 4, 32)
-        arrays = [mx.array(tensors[name]) for name in ("weight", "scales", "biases")]
-        made[module] = np.asarray(mx.dequantize(*arrays, group_size=32, bits=4).astype(mx.float32))
+    def unpacked(module, shape):
+        tensors, values = make(rng, shape)
+        arrays = [mx.array(tensors[name]) for name in ("weight", "scales", "biases") if name in tensors]
+        made[module] = np.asarray(mx.dequantize(*arrays, **config).astype(mx.float32))
         return tensors, values
 
-    stored, _ = published.write_folder(
-        tmp_path, "llama2", {"quantization": {"group_size": 32, "bits": 4}}, make
-    )
+    stored, _ = published.write_folder(tmp_path, "llama2", {"quantization": config}, unpacked)
     with open_weights(stored) as weights:
         for module, wanted in made.items():
-            assert np.abs(weights.tensor(f"{module}.weight").dequantize() - wanted).max() < 1e-3
+            far = np.abs(weights.tensor(f"{module}.weight").dequantize() - wanted).max()
+            assert far < (1e-3 if case == "mlx" else Q8_0 * np.abs(wanted).max())
 
 
 def test_matrices_are_converted_once(tmp_path, cache, capsys):
@@ -299,7 +307,9 @@ WRONG = {
     "'compressed-tensors' with NVFP4 in groups of 32": {
         "quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
         **_groups(num_bits=4, type="float", strategy="tensor_group", group_size=32)},
-    "'mlx' with mode 'nvfp4'": {"quant_method": "mlx", "group_size": 16, "bits": 4, "mode": "nvfp4"},
+    "'mlx' with mode 'mxint4'": {"quant_method": "mlx", "group_size": 32, "bits": 4, "mode": "mxint4"},
+    "'mlx' with bits 4 and group_size 32": {
+        "quant_method": "mlx", "group_size": 32, "bits": 4, "mode": "nvfp4"},
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from airllm import tensor_ops
 from airllm.backends import config, open_backend
 from airllm.ops import signature_codegen
 from airllm.ops.op import OPS
-from cpp_ext.commands import cpp_build, probes
+from cpp_ext.commands import compiler_options, cpp_build, probes
 
 CPP_EXT = Path(__file__).parents[2] / "cpp_ext"
 COMPILED = ["cpp", "cuda"]
@@ -232,7 +232,7 @@ def build_quickly(cxx, checkout, program):
     """The module, and PROGRAM: one instruction set, unoptimized."""
     source, cpp_ext = program.with_suffix(".cpp"), checkout / "cpp_ext"
     source.write_text(PROGRAM)
-    quick = [*cxx, *cpp_build.FLAGS, "-O0", "-DAIRLLM_PLAIN_VECTORS", "-pthread"]
+    quick = [*cxx, *compiler_options.GNU.compile, "-O0", "-DAIRLLM_PLAIN_VECTORS"]
     module = [*cpp_build.SHARED, *cpp_build.includes(), cpp_ext / "tensor_ops_cpp.cpp"]
     of_program = [f"-I{cpp_ext / 'include'}", cpp_ext / "program" / "backends.cpp", source]
     made = {cpp_ext / f"tensor_ops_cpp{probes.EXT_SUFFIX}": module, program: of_program}

@@ -1,28 +1,17 @@
 """The chat page in a real browser, as a user has it."""
 
-import shutil
 import time
 import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 PATIENCE = 15  # seconds, on a busy machine
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",  # root has none
-    "--disable-dev-shm-usage",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--no-first-run",
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-)
 # What a reader sees of each message.
 MESSAGES = """
 return [...document.querySelectorAll("#messages > article")].map((each) => ({
@@ -42,15 +31,6 @@ return [...document.querySelectorAll("button, a[href], input, textarea, summary"
   .filter((each) => !(each.ariaLabel || each.innerText?.trim() || each.labels?.length))
   .map((each) => each.outerHTML);
 """
-
-
-def open_browser(chromium: str, chromedriver: str, *flags: str) -> webdriver.Chrome:
-    options = webdriver.ChromeOptions()
-    options.binary_location = shutil.which(chromium) or chromium
-    for flag in FLAGS + flags:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return webdriver.Chrome(options=options, service=Service(shutil.which(chromedriver)))
 
 
 def wait(condition: Callable[[], Any], what: str) -> Any:

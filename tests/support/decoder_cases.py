@@ -79,6 +79,13 @@ MODELS = {
     "biases of all matrices": {"mlp_bias": True, "qkv_bias": True, "output_bias": True},
     "norms after the rotation": {"qk_norm": "head", "late_qk_norm": True, "nope_layers": (False, True)},
     "temperature": {"query_temperature": QueryTemperature(0.5, 16)},
+    "chunks, and temperatures where nothing rotates": {
+        "windows": (6, None),
+        "chunked": True,
+        "nope_layers": (False, True),
+        "query_temperature": QueryTemperature(0.5, 16, offset=1, nope_only=True),
+    },
+    "chunks of more than a piece of keys": {"windows": (260, 300), "chunked": True},
     "all of these": {
         "residual_scale": 0.25,
         "nope_layers": (True, False),

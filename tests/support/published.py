@@ -134,6 +134,27 @@ def mlx(rng: np.random.Generator, shape: tuple[int, int], bits: int, group: int)
     return {"weight": words(q.tolist(), bits), "scales": scale, "biases": bias}, values
 
 
+def mlx_floats(rng: np.random.Generator, shape: tuple[int, int], mode: str) -> Made:
+    """w[o, i] = scale[o, g] * float[o, i]: E2M1 with E4M3 scales of 16 (nvfp4), E4M3 with powers of two for 32
+    (mxfp8).
+    """
+    outputs, inputs = shape
+    if mode == "nvfp4":
+        codes, scale = rng.integers(0, 16, shape), rng.integers(0x08, 0x18, (outputs, inputs // 16))
+        values = np.array(E2M1)[codes] * np.repeat(np.vectorize(e4m3)(scale), 16, axis=1)
+        return {"weight": words(codes.tolist(), 4), "scales": scale.astype(np.uint8)}, values
+    codes = rng.integers(0, 0x70, shape) | rng.integers(0, 2, shape) << 7  # no NaN
+    scale = rng.integers(116, 119, (outputs, inputs // 32))
+    values = np.vectorize(e4m3)(codes) * np.repeat(2.0 ** (scale - 127), 32, axis=1)
+    return {"weight": words(codes.tolist(), 8), "scales": scale.astype(np.uint8)}, values
+
+
+def e4m3(code: int) -> float:
+    """The OCP's definition; the codes 127 and 255 are no numbers."""
+    sign, exponent, mantissa = -1.0 if code >> 7 else 1.0, code >> 3 & 15, code & 7
+    return sign * (mantissa / 8 * 2.0**-6 if exponent == 0 else (1 + mantissa / 8) * 2.0 ** (exponent - 7))
+
+
 def packed_integers(rng: np.random.Generator, shape: tuple[int, int], bits: int, group: int, *,
                     symmetric: bool) -> Made:  # fmt: skip
     """compressed-tensors' pack-quantized: w[o, i] = scale[o, g] * (q[o, i] - zero[o, g]), both signed, stored

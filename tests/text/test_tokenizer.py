@@ -17,7 +17,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from airllm.convert.tokenizer_to_gguf import PROBES, cut, tokenizer_keys
 from airllm.files import ModelFileError
-from airllm.text import chat_template as chat_module
+from airllm.text import sandbox
 from airllm.text.chat_template import ChatTemplate, ChatTemplateError, open_chat_template
 from airllm.text.pre_tokenizers import PRE_TOKENIZERS
 from airllm.text.tokenizer import Tokenizer, gguf_tokenizer, open_tokenizer
@@ -582,7 +582,7 @@ LOOP, END = "{% for a in range(99999) %}", "{% endfor %}"
     ),
 )
 def test_a_template_ends(source, monkeypatch):
-    monkeypatch.setattr(chat_module, "_MOST_STEPS", 20_000)  # of what takes seconds, the first part
+    monkeypatch.setattr(sandbox, "MOST_STEPS", 20_000)  # of what takes seconds, the first part
     with pytest.raises(
         ChatTemplateError, match="model.gguf: the chat template (fails on|does not end)"
     ) as error:
@@ -591,7 +591,7 @@ def test_a_template_ends(source, monkeypatch):
 
 
 def test_what_may_be_done_is_of_each_rendering(monkeypatch):
-    monkeypatch.setattr(chat_module, "_MOST_STEPS", 100)
+    monkeypatch.setattr(sandbox, "MOST_STEPS", 100)
     made = template("{% for i in range(60) %}{% endfor %}{{ messages | length }}")
     assert [made.render(HI) for _ in range(5)] == ["1"] * 5
 

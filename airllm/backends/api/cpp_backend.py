@@ -13,7 +13,7 @@ class CpuBackend(KernelBackend):
 
     Without `use_simd`, kernels use only instructions that every CPU of this architecture has: SSE2 on x86-64,
     whose compilers have no other floating-point unit; NEON on ARM. Without `use_parallel`, they use one
-    thread. ValueError if `num_threads` is not an integer from 1 to 4096, or is more than 1 without OpenMP.
+    thread. ValueError if `num_threads` is not an integer from 1 to 4096.
     """
 
     def __init__(self, use_simd: bool = True, use_parallel: bool = True, num_threads: int | None = None):
@@ -69,6 +69,4 @@ def _threads(number: Any, module: Any, what: str = "num_threads") -> int:
     most = module.most_threads
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= most:
         raise ValueError(f"{what} has value {number!r}, expected a whole number from 1 to {most}")
-    if number > 1 and not module.has_openmp:
-        raise ValueError(f"{what} has value {number}, expected 1: tensor_ops_cpp was built without OpenMP")
     return number

@@ -59,8 +59,10 @@ def quantization_of(path: Path, config: Mapping[str, Any]) -> Quantization | Non
     """What config.json (`path`) says; None if weights are floats. Raises ModelFileError, with the name of the
     method or of the setting that is not supported.
     """
+    text = config.get("text_config")
+    nested = text if isinstance(text, dict) else {}  # what else it may be, the configuration's reader refuses
     for key in ("quantization_config", "compression_config", "quantization"):
-        found = config.get(key) or (config.get("text_config") or {}).get(key)
+        found = config.get(key) or nested.get(key)
         if found:
             break
     else:

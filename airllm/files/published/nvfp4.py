@@ -17,8 +17,8 @@ from airllm.formats.bits import nibbles
 
 _E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 _GROUP = 16
-_E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-_VALUES = np.concatenate([_E2M1, -_E2M1])
+_MAGNITUDES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+E2M1 = np.concatenate([_MAGNITUDES, -_MAGNITUDES])  # the value of each code
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Nvfp4:
         whole = parts.floats(self.whole).reshape(())
         scale = parts.read("weight_scale")[rows].astype(np.float32)
         scale = scale / whole if self.divides else scale * whole
-        return _VALUES[codes] * spread(scale, _GROUP, codes.shape[1])
+        return E2M1[codes] * spread(scale, _GROUP, codes.shape[1])
 
 
 MODELOPT = Nvfp4("weight", "weight_scale_2", divides=False, ignored=("input_scale", "k_scale", "v_scale"))

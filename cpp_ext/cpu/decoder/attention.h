@@ -23,6 +23,8 @@ struct UnitPart {
   int64_t sums_before;  // rows of sums of all units before this one
 
   int64_t rows() const { return sequence->tokens() * group; }
+  // Tokens of the sequence that its cache lacks.
+  int64_t dropped() const { return sequence->length - kept.length; }
 
   // Where a piece begins.
   int64_t cut(int64_t piece) const {
@@ -64,7 +66,7 @@ class __attribute__((visibility("hidden"))) UnitParts {
     UnitPart unit{};
     unit.sequence = &sequence;
     unit.kept = sequence.of(layer_);
-    unit.oldest = layer_.window ? std::max<int64_t>(0, unit.kept.length + 1 - layer_.window) : 0;
+    unit.oldest = std::max<int64_t>(0, layer_.first_seen(sequence.length) - unit.dropped());
     unit.pieces =
         (unit.kept.length + sequence.tokens() - 1) / kFewRowsPiece - unit.oldest / kFewRowsPiece + 1;
     unit.units = layer_.latent.kv_rank ? units_of_latents(unit.pieces) : layer_.kv_heads;

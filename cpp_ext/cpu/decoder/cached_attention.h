@@ -50,7 +50,7 @@ class __attribute__((visibility("hidden"))) CachedAttention {
                              nullptr,
                              reinterpret_cast<char*>(out),
                              layer.sinks ? layer.sinks + part.head * group : nullptr};
-    if (attend(attention_of(layer, part), head, part) && layer.output_gate) gate(layer, part, out);
+    if (attend(layer, attention_of(layer, part), head, part) && layer.output_gate) gate(layer, part, out);
   }
 
   // Writes what the new tokens of a sequence keep: `kept` (all rows, row), with latents normalized and keys
@@ -89,7 +89,21 @@ class __attribute__((visibility("hidden"))) CachedAttention {
         reinterpret_cast<char*>(at_.attended + first * layer.value_dim()),    nullptr};
     Attention all = attention_of(layer, part);
     all.q_row = layer.heads * layer.head_dim;
-    attend(all, head, part);
+    attend(layer, all, head, part);
+  }
+
+  // Calls work(begin, end, oldest) for rows [begin, end) of queries in the same chunk, whose first key is
+  // `oldest`; without chunks, for all rows.
+  template <class Work>
+  static void each_chunk(const DecoderLayer& layer, const UnitPart& part, const Work& work) {
+    if (!layer.chunked) return work(int64_t{0}, part.rows(), part.oldest);
+    const Sequence& sequence = *part.sequence;
+    for (int64_t at = sequence.length, next; at < sequence.end(); at = next) {
+      const int64_t first = layer.first_seen(at);
+      next = std::min(sequence.end(), first + layer.window);
+      work((at - sequence.length) * part.group, (next - sequence.length) * part.group,
+           std::max<int64_t>(0, first - part.dropped()));
+    }
   }
 
   // Multiplies what the heads of a unit attended to by the sigmoids of the second halves of their queries.
@@ -104,16 +118,19 @@ class __attribute__((visibility("hidden"))) CachedAttention {
   }
 
   // The pieces of a unit that this thread has; the thread that is last merges all: whether this one did.
-  bool attend(const Attention& all, const AttentionHead& head, const UnitPart& part) {
+  bool attend(const DecoderLayer& layer, const Attention& all, const AttentionHead& head,
+              const UnitPart& part) {
     const int64_t rows = part.rows(), e = all.e;
     float* const sums = part.pieces > 1 ? at_.sums + part.sums_before * (e + 2) : nullptr;
     for (int64_t piece = part.first; piece < part.last; ++piece)
-      for (int64_t row = 0; row < rows; row += kernels_.attention.few)
-        kernels_.attention.few_rows[part.sequence->format](
-            all, head,
-            {row, std::min(rows - row, kernels_.attention.few), part.cut(piece), part.cut(piece + 1),
-             sums ? sums + (piece * rows + row) * (e + 2) : nullptr},
-            at_.workspace);
+      each_chunk(layer, part, [&](int64_t begin, int64_t end, int64_t oldest) {
+        for (int64_t row = begin; row < end; row += kernels_.attention.few)
+          kernels_.attention.few_rows[part.sequence->format](
+              all, head,
+              {row, std::min(end - row, kernels_.attention.few), std::max(part.cut(piece), oldest),
+               part.cut(piece + 1), sums ? sums + (piece * rows + row) * (e + 2) : nullptr},
+              at_.workspace);
+      });
     if (!sums) return true;
     const int64_t count = part.last - part.first;
     if (at_.done[part.number].fetch_add(count, std::memory_order_acq_rel) + count < part.pieces) return false;
@@ -141,7 +158,7 @@ class __attribute__((visibility("hidden"))) CachedAttention {
     all.scale = layer.scale;
     all.softcap = layer.softcap;
     all.high = length;
-    all.low = layer.window ? length + 1 - layer.window : -all.t;
+    all.low = layer.window && !layer.chunked ? length + 1 - layer.window : -all.t;
     return all;
   }
 

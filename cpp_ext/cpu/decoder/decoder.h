@@ -1,6 +1,7 @@
 // Whole decoder layers for a few rows, and whole models, from tokens to logits. airllm/engine/decoder.py and
 // model.py are the definition. This file describes a call; thread.h computes a thread's share of it.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -29,6 +30,7 @@ struct Experts {
   int64_t count, used;
   bool normalize;               // the weights of a token's experts sum to one
   bool sigmoid;                 // makes scores of the router's logits, instead of a softmax
+  bool scales_input;            // weights multiply the input of experts; the logits choose them
   float scale;                  // of the weights
   const float* selection_bias;  // on the scores by which experts are chosen; or null
   int64_t groups, groups_used;  // only experts of the best groups are chosen
@@ -100,11 +102,12 @@ struct DecoderLayer {
   bool shares;                // they are those of another layer, which computes them
   int64_t rotation;           // index of the rope table for its queries and keys; -1: none
   int64_t window;             // the number of last keys that a query sees; 0: all
+  bool chunked;               // these are the keys of its chunk, which is as wide
   NormKind norm;              // of x
   float eps, scale, softcap;  // eps: of the norms of q and k; softcap 0: none
   float residual_scale;       // multiplies what each half of the layer adds to x
   float temperature;          // queries at p are scaled by 1 + temperature * log(1 + p / temperature_length)
-  int64_t temperature_length;
+  int64_t temperature_length, temperature_offset;  // the offset is added to p
   Activation activation;
   float swiglu_alpha, swiglu_limit;  // of kSwigluClamped
   bool interleaved;
@@ -119,7 +122,13 @@ struct DecoderLayer {
   // The factor for queries at a position.
   float temperature_at(int64_t position) const {
     if (temperature == 0.f) return 1.f;
-    return 1.f + temperature * std::log1p(static_cast<float>(position / temperature_length));
+    const int64_t steps = (position + temperature_offset) / temperature_length;
+    return 1.f + temperature * std::log1p(static_cast<float>(steps));
+  }
+  // The first position that a query at this one sees.
+  int64_t first_seen(int64_t position) const {
+    if (!window) return 0;
+    return chunked ? position / window * window : std::max<int64_t>(0, position + 1 - window);
   }
   // The weights used for one token.
   int64_t weights() const {

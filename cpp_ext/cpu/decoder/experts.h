@@ -57,6 +57,7 @@ class __attribute__((visibility("hidden"))) Routing {
   void choose(const RowKernels& kernels, const Experts& experts, const float* logits, int64_t token) {
     score(kernels, experts, logits);
     bias_ = experts.selection_bias;
+    preferred_ = experts.scales_input ? logits : probabilities_;  // sigmoids may be equal
     std::partial_sort(order_, order_ + experts.used, order_ + list_candidates(experts),
                       [&](int32_t a, int32_t b) { return before(a, b); });
     float all = experts.normalize ? 0.f : 1.f;  // what the weights sum to
@@ -72,7 +73,7 @@ class __attribute__((visibility("hidden"))) Routing {
       return kernels.softmax[kFloat32](probabilities_, logits, {}, {1, experts.count, false}, 1.f);
     for (int64_t i = 0; i < experts.count; ++i) probabilities_[i] = 1 / (1 + std::exp(-logits[i]));
   }
-  float preference(int32_t expert) const { return probabilities_[expert] + (bias_ ? bias_[expert] : 0.f); }
+  float preference(int32_t expert) const { return preferred_[expert] + (bias_ ? bias_[expert] : 0.f); }
 
   // Lists the experts of the best groups, and returns how many there are.
   int64_t list_candidates(const Experts& experts) {
@@ -118,7 +119,7 @@ class __attribute__((visibility("hidden"))) Routing {
   Choice* choices_ = nullptr;
   float* probabilities_ = nullptr;
   int32_t* order_ = nullptr;
-  const float* bias_ = nullptr;  // of the layer whose experts are chosen
+  const float *bias_ = nullptr, *preferred_ = nullptr;  // of the layer whose experts are chosen
   int64_t count_ = 0, experts_ = 0;
 };
 

@@ -393,7 +393,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     routing.each([&](const ExpertRows& rows) {
       const Columns columns = mine.within(rows.place * wide, wide);
       if (columns.begin >= columns.end) return;
-      gather(rows);
+      gather(rows, layer.experts.scales_input);
       const Expert& expert = layer.experts.each[rows.expert];
       gate(layer, expert.gate, expert.up, columns, rows.first * wide);
     });
@@ -404,16 +404,17 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     return call_.rows * layer.experts.used * layer.feed_forward;
   }
 
-  // The normed rows of an expert's tokens are the next input: all rows, or copies of some in own_x_. Its
-  // contents are in middle_ already.
-  void gather(const ExpertRows& rows) {
+  // The normed rows of an expert's tokens are the next input, times the expert's share if that is wanted:
+  // all rows, or copies of some in own_x_. Its contents are in middle_ already.
+  void gather(const ExpertRows& rows, bool scaled) {
     const int64_t width = call_.width;
-    if (rows.count == call_.rows) {
+    if (rows.count == call_.rows && !scaled) {
       if (products_.input().x != normed_) products_.of({normed_, width, rows.count});
       return;
     }
     for (int64_t i = 0; i < rows.count; ++i)
-      std::copy_n(normed_ + rows.choices[i].token * width, width, own_x_ + i * width);
+      scale_values(own_x_ + i * width, normed_ + rows.choices[i].token * width, width,
+                   scaled ? rows.choices[i].share : 1.f);
     products_.of({own_x_, width, rows.count});
   }
 
@@ -427,7 +428,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
       products_.of({gate_ + rows.first * layer.feed_forward, layer.feed_forward, rows.count});
       products_.multiply(layer.experts.each[rows.expert].down, own_x_, mine);
       for (int64_t i = 0; i < rows.count; ++i)
-        add_choice(rows.choices[i], own_x_ + i * call_.width, mine, sum);
+        add_choice(rows.choices[i], own_x_ + i * call_.width, mine, sum, layer.experts.scales_input);
     });
   }
   // Sets the sum to the result of the shared expert, or to 0.
@@ -445,9 +446,10 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         scale_values(row, row, mine.end - mine.begin, 1 / (1 + std::exp(-shared_gate_[i])));
     }
   }
-  void add_choice(const Choice& choice, const float* found, Columns columns, float* sum) const {
+  void add_choice(const Choice& choice, const float* found, Columns columns, float* sum, bool scaled) const {
     float* const to = sum + choice.token * call_.width;
-    for (int64_t i = columns.begin; i < columns.end; ++i) to[i] += choice.share * found[i];
+    const float share = scaled ? 1.f : choice.share;
+    for (int64_t i = columns.begin; i < columns.end; ++i) to[i] += share * found[i];
   }
 
   // Logits of the last row of each sequence, or of all rows.

@@ -116,31 +116,41 @@ inline bool has_i8mm() { return false; }
 #endif
 
 #if defined(AIRLLM_X86)
-inline bool has_avx_vnni() {  // compilers before GCC 12 cannot query it
-  unsigned a = 7, b = 0, c = 1, d = 0, most = 0;
-  __asm__("cpuid" : "=a"(most), "=b"(b), "=d"(d) : "a"(0) : "ecx");
-  if (most < 7) return false;
-  __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-  return a >> 4 & 1;
+struct Cpuid {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+};
+// What the instruction answers. `__builtin_cpu_supports` of older compilers does not know all sets, and that
+// of clang on Windows needs a library which is not linked by default.
+inline Cpuid cpuid(unsigned leaf, unsigned subleaf = 0) {
+  Cpuid of;
+  __asm__("cpuid" : "=a"(of.a), "=b"(of.b), "=c"(of.c), "=d"(of.d) : "a"(leaf), "c"(subleaf));
+  return of;
 }
+// The registers that the operating system saves, a bit for each kind.
+inline unsigned saved_registers() {
+  unsigned low = 0, high = 0;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return low;
+}
+inline bool bit(unsigned word, int place) { return word >> place & 1; }
 #endif
 
 inline Features features() {
   Features has;
 #if defined(AIRLLM_X86)
-  __builtin_cpu_init();  // a static initialiser may run before the one that calls this
-  has.avx = __builtin_cpu_supports("avx");
-  has.avx2 = __builtin_cpu_supports("avx2");
-  has.fma = __builtin_cpu_supports("fma");
-  // GCC 10 cannot query "f16c". Every CPU with AVX2 has it, but an emulator may not report it.
-  unsigned a = 1, b = 0, c = 0, d = 0;
-  __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
-  has.f16c = has.avx && (c >> 29 & 1);
-  has.avx_vnni = has.avx2 && has_avx_vnni();
-  has.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  has.avx512_vnni = has.avx512 && __builtin_cpu_supports("avx512vnni");
-  has.avx512_bf16 = has.avx512_vnni && __builtin_cpu_supports("avx512bf16");
+  const Cpuid one = cpuid(1), seven = cpuid(0).a >= 7 ? cpuid(7) : Cpuid{};
+  const Cpuid more = seven.a >= 1 ? cpuid(7, 1) : Cpuid{};
+  const unsigned saved = bit(one.c, 27) ? saved_registers() : 0;
+  const bool ymm = (saved & 0x6) == 0x6, zmm = (saved & 0xe6) == 0xe6;
+  has.avx = ymm && bit(one.c, 28);
+  has.avx2 = has.avx && bit(seven.b, 5);
+  has.fma = has.avx && bit(one.c, 12);
+  has.f16c = has.avx && bit(one.c, 29);
+  has.avx_vnni = has.avx2 && bit(more.a, 4);
+  has.avx512 =
+      has.avx2 && zmm && bit(seven.b, 16) && bit(seven.b, 17) && bit(seven.b, 30) && bit(seven.b, 31);
+  has.avx512_vnni = has.avx512 && bit(seven.c, 11);
+  has.avx512_bf16 = has.avx512_vnni && bit(more.a, 5);
 #elif defined(AIRLLM_ARM)
   has.neon = true;  // part of the architecture
   has.neon_dotprod = has_dotprod();

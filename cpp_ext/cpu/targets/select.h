@@ -1,7 +1,6 @@
 // Selects the instruction set and the number of threads of ops, from the environment or by the program. An
 // invalid name or number throws std::invalid_argument.
 #pragma once
-#include <strings.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -21,7 +20,7 @@ constexpr bool kOpenMP =
 #endif
 
 inline bool is_named(const std::string& name, const Kernels& kernels) {
-  return strcasecmp(name.c_str(), kernels.isa) == 0;
+  return same_in_any_case(name.c_str(), kernels.isa);
 }
 
 inline const Kernels* find_kernels(const std::string& isa) {
@@ -56,7 +55,7 @@ inline int check_threads(const std::string& what, const std::string& text, int64
   if (n < 1 || n > kMostThreads)
     throw std::invalid_argument(what + " has value " + text + ", expected a whole number from 1 to " +
                                 std::to_string(kMostThreads));
-  return kOpenMP ? static_cast<int>(n) : 1;
+  return static_cast<int>(n);
 }
 inline int check_threads(const std::string& what, int64_t n) {
   return check_threads(what, std::to_string(n), n);

@@ -1,14 +1,17 @@
 // Reuses freed memory for results and workspaces. Fresh pages from the operating system cost two to three
 // times as much as a kernel needs to fill them.
 #pragma once
-#include <pthread.h>
+#ifdef __linux__
 #include <sys/mman.h>
+#endif
 
 #include <algorithm>
 #include <cstdlib>
 #include <mutex>
 #include <new>
 #include <vector>
+
+#include "system.h"
 
 namespace cpu {
 
@@ -40,8 +43,8 @@ class Kept {
           return found;
         }
     }
-    void* data = nullptr;
-    if (posix_memalign(&data, huge ? kHugePage : kCacheLine, bytes)) throw std::bad_alloc();
+    void* const data = allocate_aligned(huge ? kHugePage : kCacheLine, bytes);
+    if (!data) throw std::bad_alloc();
 #ifdef MADV_HUGEPAGE
     if (huge) madvise(data, bytes, MADV_HUGEPAGE);
 #endif
@@ -49,12 +52,12 @@ class Kept {
   }
 
   void give(Buffer buffer) noexcept {
-    if (buffer.bytes > kMostKept) return std::free(buffer.data);
+    if (buffer.bytes > kMostKept) return free_aligned(buffer.data);
     const std::lock_guard<std::mutex> lock(mutex_);
     try {
       free_.push_back(buffer);
     } catch (const std::bad_alloc&) {
-      return std::free(buffer.data);
+      return free_aligned(buffer.data);
     }
     total_ += buffer.bytes;
     while (total_ > kMostKept || free_.size() > kMostBuffers) drop_oldest();
@@ -73,7 +76,7 @@ class Kept {
 
  private:
   void drop_oldest() {
-    std::free(free_.front().data);
+    free_aligned(free_.front().data);
     total_ -= free_.front().bytes;
     free_.erase(free_.begin());
   }
@@ -90,7 +93,7 @@ inline Kept& kept_buffers() {
 
 inline void keep_through_fork() {
   const auto unlock = [] { kept_buffers().unlock(); };
-  pthread_atfork([] { kept_buffers().lock(); }, unlock, unlock);
+  at_fork([] { kept_buffers().lock(); }, unlock, unlock);
 }
 
 // Memory that a kernel needs while it runs.

@@ -1,23 +1,12 @@
 // Threads that run several steps in lockstep.
 #pragma once
-#include <sched.h>
-
 #include <atomic>
 #include <cstdint>
+#include <thread>
 
 #include "parallel.h"
 
 namespace cpu {
-
-// The processors that this process may use.
-inline int processors() {
-#ifdef _OPENMP
-  static const int count = omp_get_num_procs();
-  return count;
-#else
-  return 1;
-#endif
-}
 
 // Runs steps one after the other, each split into as many shares as the team has threads. A thread takes its
 // own share first, then one that no thread has begun. So the team does not wait for a thread that lost its
@@ -65,7 +54,7 @@ class __attribute__((visibility("hidden"))) Lockstep {
   // with more threads than processors makes progress only if waiting threads yield.
   void wait(uint32_t done) const {
     for (int looks = 0; done_.load(std::memory_order_acquire) < done; ++looks)
-      looks < looks_ ? pause_briefly() : void(sched_yield());
+      looks < looks_ ? pause_briefly() : std::this_thread::yield();
   }
 
   const int looks_;

@@ -1,26 +1,14 @@
-// Splits work among threads (with OpenMP, if the compiler supports it).
+// Splits work among threads.
 #pragma once
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 
+#include "processors.h"
+#include "system.h"
 #include "thread_pool.h"
 
 namespace cpu {
-
-// More than any machine has processors; a larger number is an error.
-constexpr int kMostThreads = 4096;
-
-inline int default_threads() {
-#ifdef _OPENMP
-  // OMP_NUM_THREADS, or the processors this process may use
-  return std::min(omp_get_max_threads(), kMostThreads);
-#else
-  return 1;
-#endif
-}
 
 // The maximum number of threads of an op.
 inline std::atomic<int>& threads() {
@@ -35,13 +23,13 @@ inline int& own_threads() {
 }
 inline int most_threads() { return own_threads() ? own_threads() : threads().load(); }
 
-// OpenMP's threads do not survive a fork: a child would wait for them forever.
+// Threads do not survive a fork: a child would wait for them forever.
 inline std::atomic<bool>& forked() {
   static std::atomic<bool> is{false};
   return is;
 }
 inline void run_alone_after_fork() {
-  pthread_atfork(nullptr, nullptr, [] { forked() = true; });
+  at_fork(nullptr, nullptr, [] { forked() = true; });
 }
 
 // Work below this, in elements of an elementwise op, finishes before a second thread starts.
@@ -49,13 +37,9 @@ constexpr int64_t kWorthAThread = 1 << 14;
 
 // The number of parts into which parallel() splits n items. `cost` is that of one item, in elements of an
 // elementwise op. Parts begin at multiples of `step`.
-inline int parts([[maybe_unused]] int64_t n, [[maybe_unused]] int64_t cost, [[maybe_unused]] int64_t step) {
-#ifdef _OPENMP
+inline int parts(int64_t n, int64_t cost, int64_t step) {
   const int64_t useful = std::min<int64_t>(n * cost / kWorthAThread, (n + step - 1) / step);
   return forked() ? 1 : static_cast<int>(std::clamp<int64_t>(useful, 1, most_threads()));
-#else
-  return 1;
-#endif
 }
 
 // Calls work(me, team) on each thread of the team that arrives: on this one with 0, on others possibly not at

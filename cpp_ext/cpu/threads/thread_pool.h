@@ -1,13 +1,10 @@
-// A thread pool. OpenMP gives the number of threads and their places.
+// A thread pool. OpenMP gives the places of threads, in a build with it.
 //
 // The threads are not OpenMP's own. An OpenMP region per op would end only after its last thread has had a
 // core. That may take a scheduler slice of 8 ms if other threads keep the cores busy, as the threads of
 // NumPy's BLAS do after each product. And if no more threads can be created, OpenMP's runtime ends the
 // process. Here the calling thread starts the work at once, and waits only for threads that joined.
 #pragma once
-#include <pthread.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -18,8 +15,12 @@
 #include <thread>
 #include <vector>
 
+#ifdef __linux__
+#include <pthread.h>
+#include <sched.h>
 #ifdef _OPENMP
 #include <omp.h>
+#endif
 #endif
 
 namespace cpu {
@@ -57,7 +58,7 @@ class __attribute__((visibility("hidden"))) ThreadPool {
     const int came = team - 1 - job->places.exchange(0, std::memory_order_acq_rel);
     if (!came) nobody_came(job);
     for (int looks = 0; job->left.load(std::memory_order_acquire) < came; ++looks)
-      looks < kLooks ? pause_briefly() : void(sched_yield());  // the thread may need this very core
+      looks < kLooks ? pause_briefly() : std::this_thread::yield();  // the thread may need this very core
     job->taken.store(false, std::memory_order_release);
   }
 
@@ -71,9 +72,9 @@ class __attribute__((visibility("hidden"))) ThreadPool {
   };
 
   struct Thread {
-    pthread_t thread;
-    bool bound;  // to one of OpenMP's places
 #ifdef __linux__
+    pthread_t thread;
+    bool bound;            // to one of OpenMP's places
     cpu_set_t first, now;  // the processors it may run on
 #endif
   };
@@ -97,27 +98,27 @@ class __attribute__((visibility("hidden"))) ThreadPool {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto now = std::chrono::steady_clock::now();
     if (now < next_try_) return;
-#ifdef _OPENMP
     try {
       for (int number = started_ + 1; number <= threads; ++number) {
         std::thread made([this] { serve(); });
-        const pthread_t thread = made.native_handle();
+        [[maybe_unused]] const auto thread = made.native_handle();
         made.detach();
         started_.store(number, std::memory_order_relaxed);
+#ifdef __linux__
         threads_.push_back(placed(thread, number, threads));
+#endif
       }
     } catch (const std::exception&) {  // std::system_error, std::bad_alloc
       next_try_ = now + kUntilNextTry;
     }
-#endif
   }
 
-#ifdef _OPENMP
+#ifdef __linux__
   // A thread's initial place: the one that OpenMP has for its number; the caller is number 0.
   static Thread placed(pthread_t thread, [[maybe_unused]] int number, [[maybe_unused]] int threads) {
     Thread made{};
     made.thread = thread;
-#ifdef __linux__
+#ifdef _OPENMP
     const int places = omp_get_num_places();
     made.bound = places > 0 && omp_get_proc_bind() != omp_proc_bind_false;
     if (made.bound) {
@@ -125,13 +126,13 @@ class __attribute__((visibility("hidden"))) ThreadPool {
       const cpu_set_t place = processors_of((spread ? number * places / (threads + 1) : number) % places);
       pthread_setaffinity_np(thread, sizeof place, &place);
     }
+#endif
     pthread_getaffinity_np(thread, sizeof made.first, &made.first);
     made.now = made.first;
-#endif
     return made;
   }
 
-#ifdef __linux__
+#ifdef _OPENMP
   static cpu_set_t processors_of(int place) {
     std::vector<int> processors(omp_get_place_num_procs(place));
     omp_get_place_proc_ids(place, processors.data());
@@ -197,7 +198,7 @@ class __attribute__((visibility("hidden"))) ThreadPool {
   // those of some virtual machines share no cache. Threads that the user has bound to a place are not moved,
   // nor are threads that work for another caller.
   void keep_others_off([[maybe_unused]] const Job* job) {
-#if defined(__linux__) && defined(_OPENMP)
+#ifdef __linux__
     cpu_set_t callers;
     const int here = sched_getcpu();
     if (here < 0 || sched_getaffinity(0, sizeof callers, &callers)) return;

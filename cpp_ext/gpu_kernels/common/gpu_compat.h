@@ -15,7 +15,9 @@
 #define GLOBAL __global
 #define LOCAL_PTR __local
 #define LOCAL_DECL __local
-#define DEVFN static inline
+// Always inlined: if all calls of a function pass the same local array, clang puts the array's name into the
+// function, and PoCL then takes it for an array that all work-groups share.
+#define DEVFN static inline __attribute__((always_inline))
 #define RESTRICT restrict
 #define UNROLL_4  // clang warns if it cannot unroll
 #define BARRIER() barrier(CLK_LOCAL_MEM_FENCE)

@@ -65,6 +65,20 @@ def test_kernels_of_gpus_compute_whole_models_too(kernels_of_gpus, tmp_path):
         agree(np.stack([engine.forward([token], cache) for token in TEXTS[1][-4:]]), wanted[-4:])
 
 
+def test_work_groups_beside_each_other_have_local_memory_of_their_own(kernels_of_gpus):
+    """The sums of a kernel were in memory that all work-groups shared."""
+    ops = registry.open_backend("opencl").module.device_ops()
+    random = np.random.default_rng(3)
+    stored = tensor_ops.quantize(random.standard_normal((128, 512)).astype(np.float32), "q4_0")
+    x = random.standard_normal((1, 512)).astype(np.float32)
+    weight, both = ops.to_device(stored), x @ stored.dequantize().T
+    gate, up = both[:, :64], both[:, 64:]
+    exact = gate / (1 + np.exp(-gate)) * up
+    for _ in range(300):
+        found = ops.to_host(ops.gated(ops.to_device(x), weight, 64, activation=1))
+        assert np.abs(found - exact).max() <= 1e-4 * np.abs(exact).max()
+
+
 def test_info_says_where_the_arrays_of_a_model_are(backend, monkeypatch):
     monkeypatch.setenv("AIRLLM_BACKEND", backend)
     tensor_ops.reload_backend()

@@ -53,6 +53,7 @@ LAYERS = {
         "normalize_experts": True,
         "windows": (7, None),
     },
+    "weights of the input": {"expert_scores": "sigmoid", "scales_input": True, "experts_used": 3},
     "sigmoids, and a bias that only chooses": {
         "expert_scores": "sigmoid",
         "selection_bias": True,

@@ -19,6 +19,7 @@ from decoder_cases import (
 
 from airllm.backends.api.cpp_backend import CpuBackend
 from airllm.backends.api.kernel_backend import KernelBackend
+from airllm.engine.decoder import Angles, Rows
 from airllm.engine.native_decode import FusedLayers
 from airllm.formats import FORMATS, Quantized
 from airllm.memory.layers import Layer
@@ -39,6 +40,23 @@ def test_any_number_of_threads_gives_the_same(threads, model, target, reached):
     with on_threads(target, reached, threads):
         for batch in BATCHES.values():
             compare(KernelBackend("cpp"), c, batch)
+
+
+@having
+@pytest.mark.parametrize("threads", (1, 3))
+def test_tokens_of_several_chunks_have_the_bits_that_they_have_one_by_one(threads, target, reached):
+    """Before 256 keys, which are a piece, and after them."""
+    c = config(windows=(260, 6), chunked=True)
+    fused = FusedLayers(KernelBackend("cpp"), [layer_of(c, i) for i in range(2)])
+    with on_threads(target, reached, threads):
+        x, angles, (together,) = batch_of(c, [(250, 14)])
+        one_by_one, (_, _, (alone,)) = x.copy(), batch_of(c, [(250, 14)])
+        fused.run(x, angles, [together])
+        for i in range(len(x)):
+            turned = [Angles(each.cos[i : i + 1], each.sin[i : i + 1], each.interleaved) for each in angles]
+            fused.run(one_by_one[i : i + 1], turned, [Rows(0, 1, alone.cache)])
+            alone.cache.extend([0])
+        np.testing.assert_array_equal(x, one_by_one)
 
 
 @having

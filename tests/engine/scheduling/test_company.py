@@ -11,6 +11,7 @@ from airllm.files.pages import SUPPORTED
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support import wide_gguf
 from tests.support.company import NEW, Sequence, alone, in_company, tokens_of
+from tests.support.tiny_models import DATA
 
 having = pytest.mark.parametrize(
     "target", [t for t in targets() if hasattr(t.module, "rows_as_stored")], ids=str
@@ -59,6 +60,19 @@ def test_logits_are_the_same_bits_in_any_company(name, opened, target, reached):
             for length, one, other in zip(LENGTHS, expected, found, strict=True):
                 for i, (a, b) in enumerate(zip(one, other, strict=True)):
                     np.testing.assert_array_equal(a, b, f"{threads} threads, prompt {length}, token {i}")
+    finally:
+        reached.switch(*before)
+
+
+@having
+def test_chunks_and_experts_by_columns_have_the_same_bits_in_any_company(target, reached):
+    before, lengths = reached.switch(target.variant, 2), [each for each in LENGTHS if each <= 48]
+    try:
+        with LayerWiseInferenceEngine(DATA / "llama4_chunks", backend="cpp", context=128) as engine:
+            expected = [alone(engine, i, length) for i, length in enumerate(lengths)]
+            found = in_company(engine, lengths, np.random.default_rng(3))
+            for one, other in zip(expected, found, strict=True):
+                np.testing.assert_array_equal(one, other)
     finally:
         reached.switch(*before)
 

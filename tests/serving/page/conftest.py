@@ -1,20 +1,14 @@
 """The chat page in Debian's chromium, with a server on 127.0.0.1 whose answers tests write."""
 
-import shutil
-
 import pytest
-from chat_page import ChatPage, open_browser
-from environment import REQUIRED
+from browser import open_browser
+from chat_page import ChatPage
 from fake_chat_server import Answer, FakeChatServer, Refusal
 
 
 @pytest.fixture(scope="session")
 def browser():
-    programs = shutil.which("chromium"), shutil.which("chromedriver")
-    if not all(programs):
-        assert "chromium" not in REQUIRED, "AIRLLM_TEST_REQUIRE names chromium: it or chromedriver is missing"
-        pytest.skip("no chromium with chromedriver: apt-get install chromium chromium-driver")
-    driver = open_browser(*programs)
+    driver = open_browser()
     yield driver
     driver.quit()
 

@@ -7,12 +7,14 @@ import sys
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
+from safetensors.numpy import load_file
 from targets import targets
 
 from airllm.files.pages import SUPPORTED
 from airllm.formats import Interleaved, Quantized
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support import large_model, wide_gguf
+from tests.support.tiny_models import DATA
 
 cpp = next((target.module for target in targets() if hasattr(target.module, "interleaved_formats")), None)
 pytestmark = pytest.mark.skipif(
@@ -47,6 +49,20 @@ def test_logits_are_those_of_weights_as_stored(architecture, kind, tmp_path, mon
     else:  # sums in another order may round an activation to the next of 255 numbers
         assert np.abs(found - expected).max() <= 2e-2 * np.ptp(expected)
         assert np.median(np.abs(found - expected)) <= 1e-3 * np.ptp(expected)
+
+
+@pytest.mark.parametrize("name", ("gpt_oss", "llama4"))
+def test_experts_by_columns_become_rows(name):
+    stacks = load_file(DATA / name / "model.safetensors")
+    stack = next(stacks[key] for key in sorted(stacks) if key.endswith("experts.gate_up_proj"))
+    with LayerWiseInferenceEngine(DATA / name, backend="cpp", context=64) as engine:
+        experts = next(layer.experts for layer in engine.model.layers if layer.experts)
+        for number, weights in experts.every():
+            columns = stack[number].T
+            halves = (columns[0::2], columns[1::2]) if name == "gpt_oss" else np.split(columns, 2)
+            for part, expected in zip(("gate", "up"), halves, strict=True):
+                assert weights[part].flags.c_contiguous
+                np.testing.assert_array_equal(weights[part], expected)
 
 
 # In a process of its own: memory of the process while the model is opened, and then.

@@ -1,0 +1,131 @@
+"""Reads the figures of a benchmark's .json: what was measured, and what each side took, part by part.
+
+A part is a pass or a round, in which the sides took turns. Costs are seconds, or seconds for a token, so less
+is better. Each reader takes a result as `record.write` saves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+Costs = dict[str, list[float]]  # of each side, one for each part
+Result = dict[str, Any]
+Reader = Callable[[Result], Iterator[tuple[str, Costs]]]
+
+OURS = "airllm"
+
+
+def passes(name: str, ours: str = "tensor_ops") -> Reader:
+    """Of tables with the same rows in each pass, named as "{op} {rows}". A side is a dict with a median."""
+
+    def read(result: Result) -> Iterator[tuple[str, Costs]]:
+        for rows in zip(*map(list, map(_flat, result["passes"])), strict=True):
+            costs = {side: [row[side]["median"] for row in rows] for side in _timings(rows)}
+            yield name.format(**{key: _text(value) for key, value in rows[0].items()}), _rename(costs, ours)
+
+    return read
+
+
+def products(result: Result) -> Iterator[tuple[str, Costs]]:
+    """Of bench_products.py, whose sides are "8", "8 ggml" and "8 repacked" for 8 rows."""
+    for rows in zip(*result["passes"], strict=True):
+        first = rows[0]
+        for count in (side for side in first if side.isdigit()):
+            names = {count: OURS, f"{count} ggml": "ggml", f"{count} repacked": "repacked"}
+            costs = {
+                name: [row[side]["median"] for row in rows] for side, name in names.items() if side in first
+            }
+            yield f"{first['format']} {first['k']}x{first['n']}, {count} rows", costs
+
+
+def engines(name: str) -> Reader:
+    """Of bench_engine.py and bench_models.py: rounds of tokens per second; `name` is the key of its name."""
+
+    def read(result: Result) -> Iterator[tuple[str, Costs]]:
+        for case in result["cases"]:
+            for what in ("decode", "prefill"):
+                costs = _costs_of_rates([each[what] for each in case["rounds"]])
+                budget = costs.pop("budget", None)
+                yield f"{case[name]} {what}", costs
+                if budget:
+                    yield f"{case[name]} {what}, budget", {OURS: budget, "in memory": costs[OURS]}
+
+    return read
+
+
+def dispatch(result: Result) -> Iterator[tuple[str, Costs]]:
+    """Of bench_dispatch.py: one pass, whose quartiles are its parts."""
+    for op, sides in result["times"].items():
+        costs = {side: [timing[each] for each in ("low", "median", "high")] for side, timing in sides.items()}
+        yield op, _rename(costs, "tensor_ops")
+
+
+def step(result: Result) -> Iterator[tuple[str, Costs]]:
+    rates = [{side: each[side] for side in ("kernel", "engine", "ops")} for each in result["rounds"]]
+    yield "a token", _rename(_costs_of_rates(rates), "kernel")
+
+
+def drafts(result: Result) -> Iterator[tuple[str, Costs]]:
+    for text, rounds in result["rounds"].items():
+        rates = [{side: each[side] for side in ("with", "without")} for each in rounds]
+        yield f"a text that {text}", _rename(_costs_of_rates(rates), "with")
+
+
+def long(result: Result) -> Iterator[tuple[str, Costs]]:
+    for case in result["cases"]:
+        rounds = case["rounds"]
+        yield f"{case['cache']} {case['what']}", {side: [each[side] for each in rounds] for side in rounds[0]}
+
+
+def scheduler(result: Result) -> Iterator[tuple[str, Costs]]:
+    """Of bench_scheduler.py. Its peer is the scheduler: with one sequence, or without a known prefix."""
+    rounds = result["rounds"]
+    for count in (2, 4, 8, 16):
+        rates = [
+            {OURS: each[f"{count} sequences, tokens/s"], "one sequence": each["1 sequences, tokens/s"]}
+            for each in rounds
+        ]
+        yield f"{count} sequences", _costs_of_rates(rates)
+    known, computed = "1000 known tokens and 0, ms", "1000 tokens to the first, ms"
+    yield (
+        "first token of a known prefix",
+        {OURS: [each[known] for each in rounds], "computed": [each[computed] for each in rounds]},
+    )
+
+
+def serve(result: Result) -> Iterator[tuple[str, Costs]]:
+    """Of bench_serve.py: rates of clients, a wait and a first token in seconds."""
+    for model in result["models"]:
+        rounds, name = model["rounds"], model["model"]
+        for what, key in (("1 client", "one"), ("8 clients", "eight")):
+            yield f"{name}, {what}", {side: [1 / each[key] for each in of] for side, of in rounds.items()}
+        for what, key in (("longest wait", "wait"), ("first token", "first")):
+            yield f"{name}, {what}", {side: [each[key] for each in of] for side, of in rounds.items()}
+
+
+def _flat(rows: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a pass; some benchmarks have lists of lists."""
+    for row in rows:
+        yield from _flat(row) if isinstance(row, list) else (row,)
+
+
+def _timings(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The sides that each part has."""
+    return [
+        side
+        for side, value in rows[0].items()
+        if isinstance(value, dict) and all(side in row for row in rows)
+    ]
+
+
+def _costs_of_rates(rounds: Sequence[dict[str, float]]) -> Costs:
+    return {side: [1 / each[side] for each in rounds] for side in rounds[0]}
+
+
+def _rename(costs: Costs, ours: str) -> Costs:
+    return {OURS if side == ours else side: each for side, each in costs.items()}
+
+
+def _text(value: Any) -> str:
+    return "x".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,109 @@
+"""A short run of the fuzzers, always the same; and that they find what they are for."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from environment import ALL
+
+from tests.fuzz.mutate_gguf import find_fields
+from tests.fuzz.runner import inputs, run
+from tests.fuzz.seeds import CORPUS, gguf_files
+from tests.fuzz.targets import TARGETS, Target
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="children with limits need fork()")
+
+
+def start_fuzz(*arguments: object) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "AIRLLM_TUNING": "off", "PYTHONPATH": f"{ROOT}:{ROOT / 'cpp_ext'}"}
+    command = [sys.executable, "-m", "tests.fuzz", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def test_no_input_of_a_short_run_is_a_finding(tmp_path):
+    """The seeds, the corpus, in which every finding of the past is, and some more."""
+    pytest.importorskip("tensor_ops_cpp")
+    done = start_fuzz("--inputs", 2000 if ALL else 40, "--findings", tmp_path)
+    reports = "".join(path.read_text() for path in tmp_path.glob("*.txt"))
+    assert done.returncode == 0, done.stdout + done.stderr + reports
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == list(TARGETS)
+
+
+def test_inputs_depend_on_the_seed_alone():
+    def first(seed: int) -> list[bytes]:
+        every = inputs("config", TARGETS["config"], seed)
+        return [next(every) for _ in range(60)]
+
+    assert first(1) == first(1) != first(2)
+    assert len(set(first(1))) > 50
+
+
+def test_all_fields_of_a_file_are_found():
+    """The last one is the offset of the last tensor: nothing before it was misread."""
+    data = gguf_files()[0]
+    fields = list(find_fields(data))
+    roles = [field.role for field in fields]
+    assert roles.count("offset") == int.from_bytes(data[8:16], "little") == 12
+    assert roles.count("key name") == int.from_bytes(data[16:24], "little")
+    assert {"count", "type", "value", "text length", "dimension", "tensor type"} <= {*roles}
+
+
+def make_broken(data: bytes) -> None:
+    """What an input does is its first word."""
+    what = data.split()[0]
+    if what == b"dies":
+        os.kill(os.getpid(), 11)
+    if what == b"waits":
+        time.sleep(60)
+    if what == b"grows":
+        bytearray(1 << 31)
+    if what == b"exits":
+        os._exit(7)
+    if what == b"fails":
+        raise KeyError("x")
+    if what == b"unnamed":
+        raise ValueError("something is wrong")
+    if what == b"named":
+        raise ValueError("input.txt: something is wrong")
+
+
+BROKEN = Target(
+    "input.txt",
+    (lambda data, chance, seeds: data,),
+    lambda folder: lambda path: make_broken(path.read_bytes()),
+    errors=("ValueError",),
+    seconds=0.5,
+    megabytes=256,
+)
+
+
+def test_what_must_not_come_of_an_input_is_found_and_kept(tmp_path):
+    words = b"fine dies named waits grows fails unnamed exits named fine fails".split()
+    outcome = run("broken", BROKEN, words, folder=tmp_path)
+    found = {finding.place: finding.data for finding in outcome.findings.values()}
+    at = "test_fuzz.py:"
+    assert {place.partition(at)[0]: data for place, data in found.items()} == {
+        "ended by SIGSEGV": b"dies",
+        "takes more than 0.5 s": b"waits",
+        "MemoryError at ": b"grows",
+        "KeyError at ": b"fails",
+        "ValueError at ": b"unnamed",
+        "ended with status 7": b"exits",
+    }
+    assert outcome.counts == {"accepted": 2, "refused": 2, "findings": 7}
+    for finding in outcome.findings.values():
+        assert finding.path.read_bytes() == finding.data
+        assert f"--input {finding.path}" in finding.path.with_suffix(".txt").read_text()
+
+
+def test_the_command_refuses_what_it_does_not_know():
+    done = start_fuzz("none")
+    assert done.returncode == 2 and "TARGET has ['none'], expected of gguf, safetensors" in done.stderr
+
+
+def test_every_target_has_a_corpus():
+    assert {path.name for path in CORPUS.iterdir()} == set(TARGETS)

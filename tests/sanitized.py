@@ -1,0 +1,131 @@
+"""The Python extension under a sanitizer: python -m tests.sanitized address | thread [ARGUMENTS OF PYTEST]
+
+Builds tensor_ops_cpp into build/sanitized/KIND, in some minutes at first, and runs tests with it. A report
+of the sanitizer ends the process, so it fails. `make sanitize` runs both.
+
+Of leaks only those count whose memory the extension took: Python keeps much until it ends.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cpp_ext.commands import cpp_build, probes
+
+ROOT = Path(__file__).parents[1]
+MADE = ROOT / "build" / "sanitized"
+_COMMON = ["-O1", "-g1", "-UNDEBUG", "-fno-omit-frame-pointer"]
+# Their libraries cannot be loaded beside a sanitizer, or take what it needs.
+_ABSENT = ("pyopencl", "wgpu", "mlx")
+
+
+@dataclass(frozen=True)
+class Sanitizer:
+    """How to compile with it, what to load before Python, its options, and the tests that are for it."""
+
+    flags: list[str]
+    libraries: tuple[str, ...]
+    options: dict[str, str]
+    tests: list[str]
+    launcher: list[str] = field(default_factory=list)
+
+
+SANITIZERS = {
+    "address": Sanitizer(
+        # the kernels read unaligned words on purpose, by types that say so to the compiler
+        flags=["-fsanitize=address,undefined", "-fno-sanitize=vptr,alignment"],
+        libraries=("libasan.so", "libstdc++.so"),
+        options={
+            "ASAN_OPTIONS": f"detect_leaks=1:exitcode=0:halt_on_error=1:log_path={MADE}/address/report",
+            "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+            "LSAN_OPTIONS": "exitcode=0",
+        },
+        tests=[
+            *("tests/ops/test_norms.py", "tests/ops/test_attention_arrays.py", "tests/ops/test_formats.py"),
+            *(
+                "tests/ops/test_linear.py",
+                "tests/engine/native_calls",
+                "tests/engine/test_persistent_kernel.py",
+            ),
+            *("tests/files/test_gguf_file.py", "tests/files/test_safetensors_folder.py", "tests/fuzz"),
+        ],
+    ),
+    "thread": Sanitizer(
+        flags=["-fsanitize=thread"],
+        libraries=("libtsan.so", "libstdc++.so"),
+        options={"TSAN_OPTIONS": f"halt_on_error=0:exitcode=66:log_path={MADE}/thread/report"},
+        tests=["tests/sanitized_threads.py"],
+        launcher=["setarch", "-R"],  # older ones do not support all layouts of addresses
+    ),
+}
+
+
+def build(kind: str) -> Path:
+    """The folder with the extension; built if it is not up to date."""
+    os.environ["CXXFLAGS"] = " ".join([*_COMMON, *SANITIZERS[kind].flags])
+    return cpp_build.build(MADE / kind).parent
+
+
+def environment(kind: str) -> dict[str, str]:
+    """What a Python process needs to import that extension, and no backend that does not go with it."""
+    folder, of = build(kind), SANITIZERS[kind]
+    for name in _ABSENT:
+        (folder / f"{name}.py").write_text('raise ImportError("not beside a sanitizer")\n')
+    for report in folder.glob("report*"):
+        report.unlink()
+    paths = [folder, ROOT, ROOT / "cpp_ext", *filter(None, [os.environ.get("PYTHONPATH")])]
+    preload = " ".join(map(compilers_library, of.libraries))
+    own = {
+        "LD_PRELOAD": preload,
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "AIRLLM_TEST_REQUIRE": "cpp",
+    }
+    return {**os.environ, **of.options, **own, "PYTHONMALLOC": "malloc", "AIRLLM_TUNING": "off"}
+
+
+def compilers_library(name: str) -> str:
+    """The path of a library that the compiler brings."""
+    command = [*probes.cxx_command(), f"-print-file-name={name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def own_reports(kind: str) -> list[str]:
+    """Reports of errors, and of leaks of memory that the extension took itself, but for Python's modules."""
+    found = []
+    for path in sorted((MADE / kind).glob("report*")):
+        for part in re.split(r"\n(?=(?:Direct|Indirect) leak|=+\n|WARNING: Thread)", path.read_text()):
+            if re.match(r"(Direct|Indirect) leak", part):
+                if "tensor_ops_cpp" in part and "PyInit" not in part:
+                    found.append(part)
+            elif re.search(r"ERROR: AddressSanitizer|runtime error:|WARNING: ThreadSanitizer", part):
+                found.append(part)
+    return found
+
+
+def main() -> int:
+    if len(sys.argv) < 2 or sys.argv[1] not in SANITIZERS:
+        print(__doc__, file=sys.stderr)
+        return 2
+    kind, *arguments = sys.argv[1:]
+    variables, of = environment(kind), SANITIZERS[kind]
+    call = [
+        *of.launcher,
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        *(arguments or of.tests),
+    ]
+    status = subprocess.run(call, cwd=ROOT, env=variables).returncode
+    reports = own_reports(kind)
+    print("\n\n".join(reports) or f"{kind} sanitizer: no report")
+    return int(bool(status or reports))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
