@@ -19,7 +19,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="children with l
 
 
 def start_fuzz(*arguments: object) -> subprocess.CompletedProcess:
-    environment = {**os.environ, "AIRLLM_TUNING": "off", "PYTHONPATH": f"{ROOT}:{ROOT / 'cpp_ext'}"}
+    paths = [*filter(None, [os.environ.get("PYTHONPATH")]), str(ROOT), str(ROOT / "cpp_ext")]
+    environment = {**os.environ, "AIRLLM_TUNING": "off", "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "tests.fuzz", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 

@@ -21,6 +21,8 @@ MODULES: dict[str, tuple[str, ...] | None] = {
     "airllm.backends": None,
     "airllm.tensor_ops": None,
     "airllm.formats": ("FORMATS", "Format", "Quantized"),
+    "airllm.engine.request": ("Statistics", "request"),
+    "airllm.engine.scheduling.requests": ("Event", "Limits", "QueueFull", "SequenceRequest"),
     "airllm.ray": ("Generate", "serving_app"),
     "airllm.serving.app": ("build_app",),
     "airllm.serving.options": ("Options",),
