@@ -105,14 +105,15 @@ def models(figure: Figure) -> None:
 
 def server(figure: Figure) -> None:
     """Tokens per second of the server with 1 and 8 clients."""
-    axes = figure.subplots()
-    rounds = table("serve")["rounds"]
-    for i, name in enumerate(rounds):
-        heights = [median(turn[clients] for turn in rounds[name]) for clients in ("one", "eight")]
-        group(axes, i, len(rounds), heights, COLOURS[i], name)
-    axes.set_xticks(range(2), ["1 client", "8 clients"])
-    axes.set_title("tokens/s", fontsize=10, loc="left")
-    bare(axes)
+    models = table("serve")["models"]
+    for axes, model in zip(figure.subplots(1, len(models), squeeze=False)[0], models, strict=True):
+        rounds = model["rounds"]
+        for i, name in enumerate(rounds):
+            heights = [median(turn[clients] for turn in rounds[name]) for clients in ("one", "eight")]
+            group(axes, i, len(rounds), heights, COLOURS[i], name)
+        axes.set_xticks(range(2), ["1 client", "8 clients"])
+        axes.set_title(f"{model['model']}: tokens/s", fontsize=10, loc="left")
+        bare(axes)
 
 
 def group(axes: Any, i: int, count: int, heights: list[float], colour: str, label: str) -> None:

@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 GUIDES = (
     *("README.md", "BACKEND_GUIDE.md", "BACKEND_CONFIG.md", "SERVER_GUIDE.md"),
     *("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"),
-    *("benchmarks/README.md", "benchmarks/results/README.md"),
+    *("benchmarks/README.md", "benchmarks/results/README.md", "deploy/README.md"),
 )
 PHONE = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
 WIDTH = (
