@@ -36,7 +36,8 @@ class Sizes(Protocol):
 class Family(Protocol):
     """A family of models: `architecture` as GGUF files name it."""
 
-    architecture: str
+    @property
+    def architecture(self) -> str: ...
 
     def keys(self, s: Sizes) -> list[Key]:
         """Keys besides those of a Llama, or instead of them, without the architecture's prefix."""
