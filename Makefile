@@ -20,7 +20,7 @@ fuzz:  ## each target for some minutes: make fuzz ARGS="--seconds 600 --seed 7"
 
 sanitize:  ## the C++ extension under sanitizers; it compiles for minutes
 	$(PYTHON) -m tests.sanitized address
-	$(PYTHON) -m tests.sanitized thread
+	$(PYTHON) -m pytest -q tests/backends/test_cpu_kernels.py -k "without_a_race or undefined"
 
 bench:  ## builds, checks and times everything there is; --quick for a minute: make bench ARGS=--quick
 	$(PYTHON) detect_and_benchmark.py $(ARGS)

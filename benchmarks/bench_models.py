@@ -42,8 +42,8 @@ def main() -> None:
     given = options()
     cases = with_stored([measure_case(*each, given) for each in wanted_models(given)], given)
     about = (
-        f"Models of real shapes with random weights, {given.threads} threads, {rounds_of(cases)} rounds. Tokens "
-        f"per second, medians of all rounds; ratios of the first half and the second. "
+        f"Models of real shapes with random weights, {given.threads} threads, {rounds_of(cases)} rounds. "
+        f"Tokens per second, medians of all rounds; ratios of the first half and the second. "
         f"{', '.join(bench_engine.versions(cases))}."
     )
     titles = ["model", "what", "airllm", "llama.cpp", "ik_llama.cpp", "of read", "vs faster", "verdict"]

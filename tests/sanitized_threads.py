@@ -1,6 +1,6 @@
-"""What thread sanitizer watches: callers of ops, quantizing, sequences of a model, and forks, all at once.
+"""Callers of ops, quantizing, sequences of a model, and a fork, all at once, for `python -m tests.sanitized`.
 
-`python -m tests.sanitized thread` runs it. In a suite without the sanitizer it would show little.
+In a suite without a sanitizer it would show little.
 """
 
 import os

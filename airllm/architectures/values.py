@@ -128,6 +128,10 @@ def check_config(values: Values, keys: Mapping[str, str], rope_dim: str, config:
         if rope.dim % 2 or rope.dim > config.head_dim:
             found = f"rotates {rope.dim} values"
             raise values.error(rope_dim, found, f"an even number of at most {config.head_dim}")
+    for i in range(config.layers):
+        own, most = config.rope_of(i), config.sizes_of(i).head_dim
+        if own and own.dim > most:
+            raise values.error(rope_dim, f"rotates {own.dim} values of layer {i}", f"at most its {most}")
     if config.experts_used > config.experts:
         raise refuse("experts_used", f"at most the {config.experts} experts")
     if config.experts % config.expert_groups:

@@ -12,6 +12,7 @@ from typing import BinaryIO
 import msgspec
 
 from airllm.batch.requests_file import BatchFileError
+from airllm.memory import file_lock
 
 _BEGIN = b'{"id":"batch_req_'  # of every line, by which one that was cut off is known
 
@@ -124,15 +125,11 @@ class ResultsFile:
 
 
 def _lock(file: BinaryIO, path: Path) -> None:
-    """Hold the file until it is closed, or this process ends. Systems without flock do without."""
+    """Hold the file until it is closed, or this process ends."""
     try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise BatchFileError(f"{path} is being written by another process") from None
+        file_lock.lock(file)
+    except OSError as error:
+        raise BatchFileError(f"{path} is being written by another process ({error.strerror})") from None
 
 
 def _flush_folder(path: Path) -> None:

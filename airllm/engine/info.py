@@ -22,6 +22,7 @@ from airllm.engine.recommended_sampling import as_text, recommended_by
 from airllm.engine.speed import fastest, rate
 from airllm.files.open_weights import open_weights
 from airllm.files.published.folder import PublishedFolder
+from airllm.files.published.nvfp4_gguf import Nvfp4File
 from airllm.files.weight_file import WeightFile
 from airllm.formats import Quantized
 from airllm.memory.budget import CONTEXT, MemoryBudgetError
@@ -41,7 +42,7 @@ def facts(path: Path) -> dict[str, Any]:
             "config": asdict(config),
             "trained_context": config.trained_context,
             "context": context,
-            "stored_as": weights.describe() if isinstance(weights, PublishedFolder) else [],
+            "stored_as": weights.describe() if isinstance(weights, PublishedFolder | Nvfp4File) else [],
             "formats": [asdict(each) for each in _formats(weights)],
             "memory": asdict(estimate(NamedTensors(weights, config), context)),
             "larger_than_memory": _larger_than_memory(NamedTensors(weights, config)),
@@ -178,8 +179,8 @@ def _seconds(cost: TokenCost) -> str:
 
 
 def _published(weights: WeightFile) -> Iterator[str]:
-    """How a folder with quantized weights is opened."""
-    if isinstance(weights, PublishedFolder):
+    """How quantized weights that airllm converts are opened."""
+    if isinstance(weights, PublishedFolder | Nvfp4File):
         for number, line in enumerate(weights.describe()):
             yield f"{'' if number else 'Stored as:':<13}{line}"
         yield f"  converted once, into {weights.converted_path()}"

@@ -6,6 +6,7 @@ all layers, instead of one start for each op. `FusedStep.run` goes from tokens t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -379,9 +380,15 @@ def _native_arguments(ops: Any, config: ModelConfig, part: str, layer: int = 0) 
 
 
 def _experts(layer: Layer) -> list[tuple[Stored, Stored, Stored]]:
-    """Gate, up and down of each expert."""
+    """Gate, up and down of each expert. Raises NotImplementedError if they are stored by columns: only layers
+    that stay in host memory are copied to rows.
+    """
     assert layer.experts
-    return [(weights["gate"], weights["up"], weights["down"]) for _, weights in layer.experts.every()]
+    found = [(weights["gate"], weights["up"], weights["down"]) for _, weights in layer.experts.every()]
+    for each in itertools.chain(*found):
+        if isinstance(each, np.ndarray) and not each.flags.c_contiguous:
+            raise NotImplementedError("experts are stored by columns, and some layers are on a device")
+    return found
 
 
 def _expert_biases(layer: Layer) -> dict[str, Stored]:

@@ -59,8 +59,12 @@ _DTYPES: dict[int, np.dtype[Any]] = {
     30: np.dtype(ml_dtypes.bfloat16),
 }
 _FORMATS = {of.ggml_type: of for of in FORMATS.values()}
+# A type that is no format of airllm: `published/nvfp4_gguf.py` converts it.
+NVFP4, NVFP4_VALUES, NVFP4_BYTES = 40, 64, 36
+_BLOCKS = {kind: (of.values, of.bytes, of.name) for kind, of in _FORMATS.items()}
+_BLOCKS[NVFP4] = NVFP4_VALUES, NVFP4_BYTES, "nvfp4"
 # Unsupported types of ggml, for the error message.
-_OTHERS = {9: "q8_1", 15: "q8_k", 40: "nvfp4", 41: "q1_0"}
+_OTHERS = {9: "q8_1", 15: "q8_k", 41: "q1_0"}
 
 
 @dataclass(frozen=True)
@@ -93,10 +97,12 @@ class _Part:
 
     def tensor(self, name: str) -> Stored:
         info = self.tensors[name]
-        if of := _FORMATS.get(info.ggml_type):
+        if info.ggml_type in _BLOCKS:
+            values, size, format = _BLOCKS[info.ggml_type]
             *lead, row = info.shape
             data = np.frombuffer(self.map, np.uint8, info.nbytes, info.start)
-            return Quantized(data.reshape(*lead, row // of.values * of.bytes), of.name)
+            blocks = data.reshape(*lead, row // values * size)
+            return Quantized(blocks, format) if format in FORMATS else blocks
         flat = np.frombuffer(self.map, _DTYPES[info.ggml_type], prod(info.shape), info.start)
         return flat.reshape(info.shape)
 
@@ -108,9 +114,9 @@ class GgufFile:
     """A GGUF file, or all files of a model that is split into parts: its `metadata`, and its tensors by name.
 
     `path` may be that of any part; afterwards it is that of the first part, which has the metadata. A tensor
-    is a NumPy array (float32, float16, bfloat16, or another NumPy dtype) or a `Quantized`. Its shape is
-    ggml's reversed: the last axis is contiguous. Raises ModelFileError for a file that is broken or
-    unsupported and for parts that are missing, OSError for a file that cannot be opened.
+    is a NumPy array (float32, float16, bfloat16, or another NumPy dtype) or a `Quantized`; in NVFP4, blocks
+    as bytes. Its shape is ggml's reversed: the last axis is contiguous. Raises ModelFileError for a file that
+    is broken or unsupported and for parts that are missing, OSError for a file that cannot be opened.
     """
 
     def __init__(self, path: str | PathLike[str]):
@@ -371,15 +377,15 @@ def _bytes_of(reader: _Reader, place: str, shape: tuple[int, ...], kind: int) ->
         raise reader.error(place, f"has shape {shape}", "dimensions of 1 or more")
     if kind in _DTYPES:
         return prod(shape) * _DTYPES[kind].itemsize
-    of = _FORMATS.get(kind)
-    if of is None:
+    if kind not in _BLOCKS:
         names = (*(str(dtype) for dtype in _DTYPES.values()), *FORMATS)
         found = f"has type {kind}" + (f" ({_OTHERS[kind]})" if kind in _OTHERS else "")
         raise reader.error(place, found, f"one of {', '.join(names)}")
-    if not shape or shape[-1] % of.values:
-        expected = f"rows of a multiple of {of.values} for {of.name}"
+    values, size, format = _BLOCKS[kind]
+    if not shape or shape[-1] % values:
+        expected = f"rows of a multiple of {values} for {format}"
         raise reader.error(place, f"has shape {shape}", expected)
-    return prod(shape) // of.values * of.bytes
+    return prod(shape) // values * size
 
 
 def _align(at: int, alignment: int) -> int:

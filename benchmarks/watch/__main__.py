@@ -3,9 +3,9 @@
     python -m benchmarks.watch [BENCHMARK ...] [--llama-cpp PYTHON] [--llama-server BINARY]
 
 Only ratios to a peer are compared, never times: both sides take turns, so a slow machine slows both. A range
-goes from the smaller to the larger half of a run. A ratio moved if its range now and its range in the table
-do not meet, with a margin between them. A benchmark in which something moved runs once more, and then both
-runs make the range. `--output FOLDER` keeps the tables of the runs; `--measured FOLDER` compares
+has both halves of a run and its quartiles. A ratio moved if its range now and its range in the table do not
+meet, with a margin between them. A benchmark in which something moved runs once more, and then both runs make
+the range. `--output FOLDER` keeps the tables of the runs; `--measured FOLDER` compares
 such tables, and runs nothing.
 
 Ends with 0 if nothing became slower, 1 if something did, 2 if a benchmark was not compared at all.

@@ -1,17 +1,18 @@
 """Compares ratios: how many times as fast as its peer airllm is now, and was when the table was stored.
 
-A ratio has a range: from the smallest to the largest of its halves, which are medians of the first and of the
-second half of a run's parts. It moved if the ranges now and then do not meet, with a margin between them.
+A ratio has a range. In it are the halves of the run, which are medians of its first and of its second parts,
+and its quartiles: of the samples where a part has many, else of the parts. A ratio moved if the ranges now
+and then do not meet, with a margin between them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import geometric_mean, median
+from statistics import geometric_mean, median, quantiles
 from typing import Any
 
-from benchmarks.watch.figures import OURS, Costs, Reader
+from benchmarks.watch.figures import OURS, Cost, Reader
 
 Case = tuple[str, str]  # what was measured, and the peer
 
@@ -21,6 +22,8 @@ class Ratio:
     """A peer's cost over airllm's in each half (above 1, airllm is faster); medians of both, in seconds."""
 
     halves: tuple[float, ...]
+    low: float
+    high: float
     ours: float
     peer: float
 
@@ -31,7 +34,8 @@ class Ratio:
     def __add__(self, other: Ratio) -> Ratio:
         """Two runs as one, with the range of both."""
         ours, peer = (geometric_mean(each) for each in ((self.ours, other.ours), (self.peer, other.peer)))
-        return Ratio(self.halves + other.halves, ours, peer)
+        low, high = min(self.low, other.low), max(self.high, other.high)
+        return Ratio(self.halves + other.halves, low, high, ours, peer)
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,9 @@ class Move:
 
     def direction(self, margin: float) -> int:
         """-1 if airllm became slower, 1 if faster, 0 if the ranges meet or are nearer than the margin."""
-        if max(self.now.halves) * (1 + margin) < min(self.stored.halves):
+        if self.now.high * (1 + margin) < self.stored.low:
             return -1
-        return int(min(self.now.halves) > max(self.stored.halves) * (1 + margin))
+        return int(self.now.low > self.stored.high * (1 + margin))
 
 
 def ratios(result: dict[str, Any], read: Reader, peers: Mapping[str, tuple[str, ...]]) -> dict[Case, Ratio]:
@@ -61,15 +65,28 @@ def ratios(result: dict[str, Any], read: Reader, peers: Mapping[str, tuple[str, 
     for what, costs in read(result):
         for peer, sides in peers.items():
             if there := [side for side in sides if side in costs]:
-                found[what, peer] = _ratio(costs, min(there, key=lambda side: median(costs[side])))
+                faster = min(there, key=lambda side: _median(costs[side]))
+                found[what, peer] = _ratio(costs[OURS], costs[faster])
     return found
 
 
-def _ratio(costs: Costs, side: str) -> Ratio:
-    each = [theirs / ours for ours, theirs in zip(costs[OURS], costs[side], strict=True)]
+def _ratio(ours: Sequence[Cost], peer: Sequence[Cost]) -> Ratio:
+    pairs = list(zip(ours, peer, strict=True))
+    each = [theirs.median / own.median for own, theirs in pairs]
     middle = (len(each) + 1) // 2
-    halves = (each[:middle], each[middle:]) if len(each) > 1 else (each,)
-    return Ratio(tuple(map(median, halves)), median(costs[OURS]), median(costs[side]))
+    halves = tuple(median(half) for half in (each[:middle], each[middle:]) if half)
+    samples = (
+        [theirs.low / own.high for own, theirs in pairs],
+        [theirs.high / own.low for own, theirs in pairs],
+    )
+    parts = quantiles(each, n=4, method="inclusive") if len(each) > 1 else each
+    has_samples = any(cost.low < cost.high for pair in pairs for cost in pair)
+    reached = (*halves, min(samples[0]), max(samples[1])) if has_samples else (*halves, parts[0], parts[-1])
+    return Ratio(halves, min(reached), max(reached), _median(ours), _median(peer))
+
+
+def _median(costs: Sequence[Cost]) -> float:
+    return median(cost.median for cost in costs)
 
 
 def moves(stored: Mapping[Case, Ratio], now: Mapping[Case, Ratio]) -> list[Move]:

@@ -1,15 +1,25 @@
 """Reads the figures of a benchmark's .json: what was measured, and what each side took, part by part.
 
 A part is a pass or a round, in which the sides took turns. Costs are seconds, or seconds for a token, so less
-is better. Each reader takes a result as `record.write` saves it.
+is better. A pass has many samples, and so quartiles; a round has one. Each reader takes a result as
+`record.write` saves it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-Costs = dict[str, list[float]]  # of each side, one for each part
+
+class Cost(NamedTuple):
+    """The median of a part's samples, and their quartiles."""
+
+    median: float
+    low: float
+    high: float
+
+
+Costs = dict[str, list[Cost]]  # of each side, one for each part
 Result = dict[str, Any]
 Reader = Callable[[Result], Iterator[tuple[str, Costs]]]
 
@@ -21,7 +31,7 @@ def passes(name: str, ours: str = "tensor_ops") -> Reader:
 
     def read(result: Result) -> Iterator[tuple[str, Costs]]:
         for rows in zip(*map(list, map(_flat, result["passes"])), strict=True):
-            costs = {side: [row[side]["median"] for row in rows] for side in _timings(rows)}
+            costs = {side: [_cost(row[side]) for row in rows] for side in _timings(rows)}
             yield name.format(**{key: _text(value) for key, value in rows[0].items()}), _rename(costs, ours)
 
     return read
@@ -34,7 +44,7 @@ def products(result: Result) -> Iterator[tuple[str, Costs]]:
         for count in (side for side in first if side.isdigit()):
             names = {count: OURS, f"{count} ggml": "ggml", f"{count} repacked": "repacked"}
             costs = {
-                name: [row[side]["median"] for row in rows] for side, name in names.items() if side in first
+                name: [_cost(row[side]) for row in rows] for side, name in names.items() if side in first
             }
             yield f"{first['format']} {first['k']}x{first['n']}, {count} rows", costs
 
@@ -55,10 +65,9 @@ def engines(name: str) -> Reader:
 
 
 def dispatch(result: Result) -> Iterator[tuple[str, Costs]]:
-    """Of bench_dispatch.py: one pass, whose quartiles are its parts."""
+    """Of bench_dispatch.py, which has one pass."""
     for op, sides in result["times"].items():
-        costs = {side: [timing[each] for each in ("low", "median", "high")] for side, timing in sides.items()}
-        yield op, _rename(costs, "tensor_ops")
+        yield op, _rename({side: [_cost(timing)] for side, timing in sides.items()}, "tensor_ops")
 
 
 def step(result: Result) -> Iterator[tuple[str, Costs]]:
@@ -74,8 +83,7 @@ def drafts(result: Result) -> Iterator[tuple[str, Costs]]:
 
 def long(result: Result) -> Iterator[tuple[str, Costs]]:
     for case in result["cases"]:
-        rounds = case["rounds"]
-        yield f"{case['cache']} {case['what']}", {side: [each[side] for each in rounds] for side in rounds[0]}
+        yield f"{case['cache']} {case['what']}", _costs(case["rounds"])
 
 
 def scheduler(result: Result) -> Iterator[tuple[str, Costs]]:
@@ -88,20 +96,21 @@ def scheduler(result: Result) -> Iterator[tuple[str, Costs]]:
         ]
         yield f"{count} sequences", _costs_of_rates(rates)
     known, computed = "1000 known tokens and 0, ms", "1000 tokens to the first, ms"
-    yield (
-        "first token of a known prefix",
-        {OURS: [each[known] for each in rounds], "computed": [each[computed] for each in rounds]},
-    )
+    first = [{OURS: each[known], "computed": each[computed]} for each in rounds]
+    yield "first token of a known prefix", _costs(first)
 
 
 def serve(result: Result) -> Iterator[tuple[str, Costs]]:
     """Of bench_serve.py: rates of clients, a wait and a first token in seconds."""
     for model in result["models"]:
-        rounds, name = model["rounds"], model["model"]
-        for what, key in (("1 client", "one"), ("8 clients", "eight")):
-            yield f"{name}, {what}", {side: [1 / each[key] for each in of] for side, of in rounds.items()}
-        for what, key in (("longest wait", "wait"), ("first token", "first")):
-            yield f"{name}, {what}", {side: [each[key] for each in of] for side, of in rounds.items()}
+        servers = model["rounds"]
+        rounds = [dict(zip(servers, each, strict=True)) for each in zip(*servers.values(), strict=True)]
+        for key, what in (("one", "1 client"), ("eight", "8 clients")):
+            rates = [{side: figures[key] for side, figures in each.items()} for each in rounds]
+            yield f"{model['model']}, {what}", _costs_of_rates(rates)
+        for key, what in (("wait", "longest wait"), ("first", "first token")):
+            waits = [{side: figures[key] for side, figures in each.items()} for each in rounds]
+            yield f"{model['model']}, {what}", _costs(waits)
 
 
 def _flat(rows: Any) -> Iterator[dict[str, Any]]:
@@ -119,8 +128,16 @@ def _timings(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
+def _cost(timing: dict[str, float]) -> Cost:
+    return Cost(timing["median"], timing["low"], timing["high"])
+
+
+def _costs(rounds: Sequence[dict[str, float]]) -> Costs:
+    return {side: [Cost(*3 * [each[side]]) for each in rounds] for side in rounds[0]}
+
+
 def _costs_of_rates(rounds: Sequence[dict[str, float]]) -> Costs:
-    return {side: [1 / each[side] for each in rounds] for side in rounds[0]}
+    return _costs([{side: 1 / rate for side, rate in each.items()} for each in rounds])
 
 
 def _rename(costs: Costs, ours: str) -> Costs:

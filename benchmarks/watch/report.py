@@ -51,5 +51,5 @@ def _rows(found: Sequence[Found], margin: float, direction: int) -> Iterator[lis
 
 def _range(ratio: Ratio) -> str:
     """1.64-2.00x."""
-    low, high = f"{min(ratio.halves):.2f}", f"{max(ratio.halves):.2f}"
+    low, high = f"{ratio.low:.2f}", f"{ratio.high:.2f}"
     return f"{low}x" if low == high else f"{low}-{high}x"

@@ -80,7 +80,7 @@ WATCHED = (
         {"one sequence": ("one sequence",), "computed": ("computed",)},
     ),
     Watched(
-        "serve", "bench_serve.py", "--rounds 1",
+        "serve", "bench_serve.py", "--rounds 1 --tokens 128",
         figures.serve, {"llama.cpp": ("llama.cpp",)}, ("llama_server",),
     ),
 )  # fmt: skip

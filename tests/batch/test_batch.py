@@ -16,6 +16,7 @@ from airllm.batch.results_file import ResultsFile
 from airllm.batch.run import answer_all, batch_limits
 from airllm.cli import main
 from airllm.engine.engine import LayerWiseInferenceEngine
+from airllm.engine.scheduling.scheduler import Scheduler
 
 VARYING = {"id", "created", "created_at", "completed_at", "system_fingerprint", "timings", "usage"}
 
@@ -64,7 +65,7 @@ def test_killed_again_and_again_it_loses_nothing_and_does_nothing_twice(
     path.touch()
     for kill, status in ((signal.SIGKILL, -9), (signal.SIGKILL, -9), (signal.SIGINT, 130)):
         before = path.stat().st_size
-        process = forked(lambda: run(requests, path, model, "--max-running", 2))
+        process = forked(lambda: run_slowly(requests, path, model, "--max-running", 2))
         while path.stat().st_size <= before + 1500 and process.is_alive():
             time.sleep(0.0005)
         os.kill(process.pid, kill)
@@ -79,6 +80,14 @@ def test_killed_again_and_again_it_loses_nothing_and_does_nothing_twice(
     assert run(requests, path, model, "-q") == 3
     assert path.read_bytes().startswith(begun[: begun.rindex(b"\n") + 1])
     assert results(path) == whole
+
+
+def run_slowly(*arguments):
+    """As `run`, in seconds, so that there is time for a kill. It changes the process for good."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in a shell's background it is ignored
+    step = Scheduler.step
+    Scheduler.step = lambda self: (time.sleep(0.004), step(self))[1]
+    return run(*arguments)
 
 
 def forked(call):
@@ -98,6 +107,7 @@ def test_a_pass_over_the_weights_serves_all_sequences(model, tmp_path, monkeypat
 
     def counted(name, call):
         def count(*given, **more):
+            time.sleep(0.5 * (not passes))  # then the requests that were not there for the first pass are
             passes[name] += 1
             return call(*given, **more)
 

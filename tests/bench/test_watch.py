@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from airllm.bench.report import figures
+from airllm.bench import report
 from benchmarks import record
 from benchmarks.watch import __main__ as command
-from benchmarks.watch import compare, run
+from benchmarks.watch import compare, figures, run
 from benchmarks.watch.watched import NOT_WATCHED, REMEDIES, WATCHED, Watched
 
 BENCHMARKS = Path(record.__file__).parent
@@ -17,13 +17,17 @@ OF = {each.table: each for each in WATCHED}
 STORED = {"torch": (2.0, 2.2), "numpy": (5.0, 5.0)}
 
 
-def write(folder, ratios, ours=1e-3, what="silu", **machine):
+def timing(median, spread=0.0):
+    return {"median": median, "low": median * (1 - spread), "high": median * (1 + spread)}
+
+
+def write(folder, ratios, ours=1e-3, what="silu", spread=0.0, **machine):
     """A table of ops: for each peer, its time over ours in both passes."""
     folder.mkdir(parents=True, exist_ok=True)
     passes = [
         [
-            {"op": what, "rows": 1, "cols": 64, "tensor_ops": {"median": ours}}
-            | {peer: {"median": ours * each[half]} for peer, each in ratios.items()}
+            {"op": what, "rows": 1, "cols": 64, "tensor_ops": timing(ours)}
+            | {peer: timing(ours * each[half], spread) for peer, each in ratios.items()}
         ]
         for half in (0, 1)
     ]
@@ -57,6 +61,22 @@ def test_a_ratio_that_fell_is_slower_and_the_exit_code_says_so(watch):
     code, printed = watch(STORED | {"torch": (1.5, 1.6)}, ours=2e-3)
     assert code == 1 and "1 slower, 0 faster" in printed
     assert "| ops | silu 1x64 | torch | SLOWER | 2.00-2.20x | 1.50-1.60x | 0.74x | 2.00x | 1.48x |" in printed
+
+
+def test_the_spread_of_the_samples_counts(watch):
+    halves = {"torch": (1.8, 1.85)}
+    assert watch(STORED | halves, spread=0.02)[0] == 1
+    code, printed = watch(STORED | halves, spread=0.08)
+    assert code == 0 and "0 slower" in printed
+
+
+def test_the_quartiles_of_rounds_count():
+    rates = [{"airllm": rate, "llama_cpp": 10.0} for rate in (10.0, 11.0, 15.0, 10.0, 11.0, 15.0)]
+    cases = [{"model": "m", "rounds": [{"decode": each, "prefill": each} for each in rates]}]
+    found = compare.ratios({"cases": cases}, figures.engines("model"), {"llama_cpp": ("llama_cpp",)})
+    ratio = found["m decode", "llama_cpp"]
+    assert ratio.halves == pytest.approx((1.1, 1.1))
+    assert (ratio.low, ratio.high) == pytest.approx((1.025, 1.4))
 
 
 def test_a_ratio_that_rose_is_no_failure(watch):
@@ -163,17 +183,18 @@ def test_the_ratios_are_those_that_the_table_shows(name, peers):
         shown = path.with_suffix(".md").read_text()
         ratios = run.ratios_of(OF[name], run.load(path))
         for (what, peer), ratio in ratios.items():
-            text = " / ".join(f"{figures(half)}x" for half in ratio.halves)
+            text = " / ".join(f"{report.figures(half)}x" for half in ratio.halves)
             assert peer not in peers or text in shown, (path.name, what, peer, text)
         assert {peer for _, peer in ratios} >= set(peers)
 
 
 def test_the_faster_of_a_peers_sides_counts():
     def read(result):
-        yield "a call", {"airllm": [1.0, 2.0, 1.0], "plain": [9.0, 9.0, 9.0], "flash": [2.0, 6.0, 2.5]}
+        costs = {"airllm": [1.0, 2.0, 1.0], "plain": [9.0, 9.0, 9.0], "flash": [2.0, 6.0, 2.5]}
+        yield "a call", {side: [figures.Cost(*3 * [each]) for each in of] for side, of in costs.items()}
 
     found = compare.ratios({}, read, {"peer": ("plain", "flash"), "another": ("none",)})
-    assert found == {("a call", "peer"): compare.Ratio((2.5, 2.5), 1.0, 2.5)}
+    assert found == {("a call", "peer"): compare.Ratio((2.5, 2.5), 2.25, 2.75, 1.0, 2.5)}
 
 
 def test_each_peer_that_needs_more_than_airllm_has_a_remedy():

@@ -65,11 +65,15 @@ def test_examples_of_backends_that_are_not_here_are_at_least_python(document):
         compile(text, f"{document}, needs {needs}", "exec")
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", *PAGES])
+@pytest.mark.parametrize(
+    "document", [*DOCUMENTS, "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", *PAGES]
+)
 def test_links_and_named_paths_exist(document):
     text = (ROOT / document).read_text()
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", documents.BLOCK.sub("", text)):
-        assert ((ROOT / document).parent / target).exists() or target.startswith("plots/"), f"{document} links {target}"
+        assert ((ROOT / document).parent / target).exists() or target.startswith("plots/"), (
+            f"{document} links {target}"
+        )
     for path in re.findall(r"`((?:airllm|cpp_ext|tests|benchmarks|examples)/[\w./-]+)`", text):
         assert (ROOT / path).exists(), f"{document} names {path}"
 

@@ -1,7 +1,6 @@
 """The extension under sanitizers: what counts as a report, and with AIRLLM_TEST_ALL the run itself."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,13 +31,12 @@ OVERFLOW = """\
     #0 0x2 in silu (/x/tensor_ops_cpp.so+0x1)
 """
 UNDEFINED = "cpp_ext/cpu/x.inl:3:5: runtime error: signed integer overflow\n"
-RACE = "==================\nWARNING: ThreadSanitizer: data race (pid=1)\n  Write of size 8 at 0x1\n"
 
 
 @pytest.mark.parametrize(
     ("text", "found"),
     ((REPORTS, ["Indirect leak of 100"]), (OVERFLOW, ["==2==ERROR"]), (UNDEFINED, ["cpp_ext/cpu"]),
-     (RACE, ["WARNING: Thread"]), ("nothing\n", [])),
+     ("nothing\n", [])),
 )  # fmt: skip
 def test_reports_that_count(tmp_path, monkeypatch, text, found):
     monkeypatch.setattr(sanitized, "MADE", tmp_path)
@@ -52,11 +50,13 @@ def test_reports_that_count(tmp_path, monkeypatch, text, found):
 @pytest.mark.skipif(not ALL, reason="compiles for minutes: AIRLLM_TEST_ALL=1, or make sanitize")
 @pytest.mark.parametrize("kind", sanitized.SANITIZERS)
 def test_the_extension_under_a_sanitizer(kind):
-    if sanitized.SANITIZERS[kind].launcher and not shutil.which(sanitized.SANITIZERS[kind].launcher[0]):
-        pytest.skip("setarch is not installed")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     root = Path(sanitized.__file__).parents[1]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.sanitized", kind], cwd=root, env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "tests.sanitized", kind],
+        cwd=root,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0 and f"{kind} sanitizer: no report" in done.stdout, done.stdout + done.stderr

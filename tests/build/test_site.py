@@ -20,11 +20,13 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GUIDES = (
     *("README.md", "BACKEND_GUIDE.md", "BACKEND_CONFIG.md", "SERVER_GUIDE.md"),
-    *("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),
-    *("benchmarks/README.md", "benchmarks/results/README.md"),
+    *("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"),
+    *("benchmarks/README.md", "benchmarks/results/README.md", "deploy/README.md"),
 )
 PHONE = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
-WIDTH = "return Math.max(...[...document.querySelectorAll('html, .content, article')].map((e) => e.scrollWidth))"
+WIDTH = (
+    "return Math.max(...[...document.querySelectorAll('html, .content, article')].map((e) => e.scrollWidth))"
+)
 COLOURS = ("color", "background-color")
 COLOUR = "return getComputedStyle(document.body).getPropertyValue(arguments[0])"
 NOT_IN_THE_SITE = {("README.md", "Tests"), ("README.md", "More")}  # of a clone
@@ -85,11 +87,14 @@ def test_every_link_and_anchor_of_the_site_exists(site):
 
 
 def test_links_to_other_sites_are_addresses(site):
-    found = {link for page in site.values() for link in page.links if urlsplit(link).scheme not in ("", "data")}
+    found = {
+        link for page in site.values() for link in page.links if urlsplit(link).scheme not in ("", "data")
+    }
     wrong = [
         link
         for link in found
-        if urlsplit(link).scheme not in ("http", "https") or not re.fullmatch(r"[\w.-]+(:\d+)?", urlsplit(link).netloc)
+        if urlsplit(link).scheme not in ("http", "https")
+        or not re.fullmatch(r"[\w.-]+(:\d+)?", urlsplit(link).netloc)
     ]
     assert len(found) > 10 and not wrong
 
@@ -116,7 +121,10 @@ def test_the_search_finds_an_op(site, browser):
     page = next(path for path in site if path.name == "search.html")
     browser.get(f"{page.as_uri()}?q=rms_norm")
     links = "return [...document.querySelectorAll('#search-results li a')].map((each) => each.href)"
-    wait(lambda: any("#airllm.tensor_ops.rms_norm" in link for link in browser.execute_script(links)), "rms_norm")
+    wait(
+        lambda: any("#airllm.tensor_ops.rms_norm" in link for link in browser.execute_script(links)),
+        "rms_norm",
+    )
 
 
 def test_text_is_readable_on_a_light_and_on_a_dark_page(site, browser):

@@ -1,4 +1,4 @@
-"""What SECURITY.md promises of the source: nothing runs code that came with a model; each claim has its test."""
+"""What SECURITY.md promises of the source: nothing runs a model's code; each claim has its test."""
 
 import ast
 import re

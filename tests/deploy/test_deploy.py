@@ -16,6 +16,7 @@ import httpx
 import pytest
 import serving
 import yaml
+from environment import REQUIRED
 
 from airllm.cli.argument_parser import parse_arguments
 
@@ -108,7 +109,8 @@ def test_the_examples_agree_on_ports_and_times():
 def nginx(two, tmp_path):
     """The address of an nginx with the example's configuration, before the two servers."""
     if not shutil.which("nginx"):
-        pytest.skip("there is no nginx")
+        assert "nginx" not in REQUIRED, "AIRLLM_TEST_REQUIRE names nginx: it is missing"
+        pytest.skip("no nginx: apt-get install nginx")
     text = read("nginx.conf")
     for port, server in zip(PORTS, two, strict=True):
         text = text.replace(f"127.0.0.1:{port}", server.address.removeprefix("http://"))

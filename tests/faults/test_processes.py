@@ -58,7 +58,7 @@ def answer():
 
 expected = answer()
 used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-for room in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256):
+for room in (0, 2, 4, 8, 16, 32, 64, 256):
     child = os.fork()
     if not child:
         resource.setrlimit(resource.RLIMIT_AS, (used + (room << 18), resource.RLIM_INFINITY))
@@ -85,7 +85,7 @@ def test_memory_that_cannot_be_had_is_an_error_and_no_end(folder):
     pytest.importorskip("tensor_ops_cpp")
     status, out, err = run(LIMITED, folder)
     found = out.splitlines()
-    assert status == 0 and len(found) == 14, err
+    assert status == 0 and len(found) == 8, err
     assert {*found} == {"no memory, then text", "text, then text"}, found
 
 
@@ -98,18 +98,19 @@ def test_an_interrupt_at_any_moment_leaves_an_engine_that_goes_on(folder):
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         with LayerWiseInferenceEngine(folder) as engine:
-            start = time.perf_counter()
             expected = engine.generate("the thin man", 40)
+            start = time.perf_counter()
+            assert engine.generate("the thin man", 40) == expected
             taken, interrupted = time.perf_counter() - start, 0
             for i in range(60):
-                signal.setitimer(signal.ITIMER_REAL, taken * (i + 1) / 60)
                 try:
-                    engine.generate("the thin man", 40)
-                    time.sleep(0.001)
+                    signal.setitimer(signal.ITIMER_REAL, taken * (i + 1) / 60)
+                    try:
+                        engine.generate("the thin man", 40)
+                    finally:
+                        signal.setitimer(signal.ITIMER_REAL, 0)
                 except KeyboardInterrupt:
                     interrupted += 1
-                finally:
-                    signal.setitimer(signal.ITIMER_REAL, 0)
                 assert engine.generate("the thin man", 40) == expected
         assert interrupted > 10
     finally:

@@ -220,7 +220,7 @@ HEADER_ERRORS = {
     "dimensions": (start(0, 1) + line("t", (1,) * 5), "tensor t has 5 dimensions, expected at most 4"),
     "dimension": (start(0, 1) + line("t", (0, 5)), r"tensor t has shape \(5, 0\), expected dimensions of 1"),
     "type": (start(0, 1) + line("t", (32,), 99), "tensor t has type 99, expected one of float32, float16"),
-    "known type": (start(0, 1) + line("t", (256,), 40), r"tensor t has type 40 \(nvfp4\), expected one"),
+    "known type": (start(0, 1) + line("t", (256,), 41), r"tensor t has type 41 \(q1_0\), expected one"),
     "row": (start(0, 1) + line("t", (33, 2), 8), r"t has shape \(2, 33\), expected rows of a multiple of 32"),
     "offset": (start(0, 1) + line("t", (4,), 0, 4) + bytes(64), "tensor t has offset 4, expected a multiple"),
     "outside": (

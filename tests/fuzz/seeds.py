@@ -3,18 +3,21 @@
 `corpus/TARGET/` has seeds that are text, and every input that was a finding once.
 """
 
+import atexit
 import functools
 import json
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 from safetensors.numpy import save
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from tests.support import speaking_model, tiny_gguf, tiny_models, tokenizer_files
+from tests.support import published, speaking_model, tiny_gguf, tiny_models, tokenizer_files
 
 CORPUS = Path(__file__).with_name("corpus")
 # Architectures whose layers differ: grouped heads, experts, windows, fused matrices, latents, sinks.
@@ -101,6 +104,44 @@ def tunings() -> list[bytes]:
 @functools.cache
 def configs() -> list[bytes]:
     return [(path / "config.json").read_bytes() for path in FOLDERS.values()]
+
+
+# quant_method -> quantization_config, and how a matrix is made
+_PUBLISHED: dict[str, tuple[dict[str, Any], Callable[..., published.Made]]] = {
+    "gptq": ({"bits": 4, "group_size": 32, "sym": False},
+             functools.partial(published.gptq, bits=4, group=32, symmetric=False)),
+    "awq": ({"bits": 4, "group_size": 32}, functools.partial(published.awq, group=32)),
+    "bitsandbytes": ({"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True},
+                     functools.partial(published.bnb_4bit, kind="nf4", block=96, nested=7)),
+    "fp8": ({"weight_block_size": [24, 20]},
+            functools.partial(published.fp8, scale_name="weight_scale_inv", block=(24, 20))),
+    "compressed-tensors": (
+        {"format": "pack-quantized", "config_groups": {"group_0": {"targets": ["Linear"], "weights": {
+            "num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": False}}}},
+        functools.partial(published.packed_integers, bits=4, group=32, symmetric=False)),
+    "mlx": ({"group_size": 32, "bits": 4}, functools.partial(published.mlx, bits=4, group=32)),
+}  # fmt: skip
+
+
+@functools.cache
+def published_folders() -> dict[str, Path]:
+    """A folder with quantized weights of each method. They are there until this process ends."""
+    root, found = tempfile.mkdtemp(prefix="airllm-fuzz-published-"), {}
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    for method, (given, make) in _PUBLISHED.items():
+        rng, config = np.random.default_rng(0), given | ({} if method == "mlx" else {"quant_method": method})
+
+        def quantized(module: str, shape: tuple[int, int], rng: Any = rng, make: Any = make) -> Any:
+            return make(rng, shape)
+
+        (path := Path(root, method)).mkdir()
+        values = {"quantization" if method == "mlx" else "quantization_config": config}
+        found[method], _ = published.write_folder(path, "llama2", values, quantized)
+    return found
+
+
+def published_configs() -> list[bytes]:
+    return [(path / "config.json").read_bytes() for path in published_folders().values()]
 
 
 @functools.cache

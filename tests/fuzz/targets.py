@@ -68,6 +68,9 @@ TARGETS = {
     "config": Target(
         "config.json", _JSON, uses.config_file, others=_OF_A_CALLER, made=seeds.configs
     ),
+    "published": Target(
+        "config.json", _JSON, uses.published_config_file, others=_OF_A_CALLER, made=seeds.published_configs
+    ),
     "tokenizer": Target("tokenizer.json", _JSON, uses.tokenizer_file, made=seeds.tokenizers),
     "backend": Target("backend.json", _JSON, uses.backend_file, errors=("ConfigError",)),
     "tuning": Target("tuning.json", _JSON, uses.tuning_file, errors=("ConfigError",), made=seeds.tunings),

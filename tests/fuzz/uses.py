@@ -7,6 +7,7 @@ also what a reader decodes only when it is needed.
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,10 +63,28 @@ def safetensors_file(folder: Path) -> Use:
 
 def config_file(folder: Path) -> Use:
     """A config.json beside the weights of a model of its type."""
+    return _beside_weights(folder, lambda values: seeds.FOLDERS.get(str(values["model_type"])))
+
+
+def published_config_file(folder: Path) -> Use:
+    """A config.json beside weights that were quantized by its method."""
+    os.environ["AIRLLM_CACHE_DIR"] = str(folder / "cache")
+    folders = seeds.published_folders()
+
+    def find(values: dict[str, Any]) -> Path | None:
+        return folders.get(values.get("quantization_config", {}).get("quant_method", "mlx"))
+
+    return _beside_weights(folder, find)
+
+
+def _beside_weights(folder: Path, find: Callable[[dict[str, Any]], Path | None]) -> Use:
+    """What opens a folder with an input and the weights that `find` tells of the input."""
 
     def use(path: Path) -> None:
-        beside = seeds.FOLDERS.get(_model_type(path), seeds.FOLDERS["llama"])
-        for weights in beside.glob("*safetensors*"):
+        beside = None
+        with contextlib.suppress(Exception):
+            beside = find(json.loads(path.read_bytes()))
+        for weights in (beside or seeds.FOLDERS["llama"]).glob("*safetensors*"):
             (folder / weights.name).symlink_to(weights.resolve())
         try:
             _compute(folder)
@@ -74,13 +93,6 @@ def config_file(folder: Path) -> Use:
                 link.unlink()
 
     return use
-
-
-def _model_type(path: Path) -> str:
-    try:
-        return str(json.loads(path.read_bytes())["model_type"])
-    except Exception:
-        return ""
 
 
 def tokenizer_file(folder: Path) -> Use:

@@ -135,8 +135,8 @@ def mlx(rng: np.random.Generator, shape: tuple[int, int], bits: int, group: int)
 
 
 def mlx_floats(rng: np.random.Generator, shape: tuple[int, int], mode: str) -> Made:
-    """w[o, i] = scale[o, g] * float[o, i]: E2M1 with E4M3 scales of 16 (nvfp4), E4M3 with powers of two for 32
-    (mxfp8).
+    """w[o, i] = scale[o, g] * float[o, i]: E2M1 with E4M3 scales of 16 (nvfp4), E4M3 with powers of two for
+    32 (mxfp8).
     """
     outputs, inputs = shape
     if mode == "nvfp4":

@@ -414,6 +414,13 @@ def nested(levels: int) -> dict:
     return schema
 
 
+@pytest.mark.parametrize("keyword", ("const", "maximum", "exclusiveMinimum", "multipleOf"))
+def test_numbers_that_are_no_floats_are_refused(grammars, keyword):
+    for number in (10**400, -(10**400)):
+        with pytest.raises(GrammarError, match=rf"/{keyword}: found .*, expected a number"):
+            grammars.json_schema({keyword: number})
+
+
 def test_size_and_depth_are_limited(grammars):
     grammars.json_schema(nested(45))
     with pytest.raises(GrammarError, match="expected at most 48 levels"):

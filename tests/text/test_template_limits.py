@@ -63,10 +63,11 @@ def test_a_template_makes_nothing_large(source, monkeypatch):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("source", sorted((CORPUS / "template").glob("*.jinja")), ids=lambda path: path.stem)
-def test_a_long_conversation_is_within_the_limits(source):
+@pytest.mark.parametrize("name", ("chatml", "tools", "thoughts"))
+def test_a_long_conversation_is_within_the_limits(name):
     """A hundred thousand words: a template that joins them as it goes copies them many times."""
-    template = ChatTemplate(source.read_text(), source)
+    path = CORPUS / "template" / f"{name}.jinja"
+    template = ChatTemplate(path.read_text(), path)
     turns = [{"role": ("user", "assistant")[i % 2], "content": "word " * 500} for i in range(201)]
     assert len(template.render(turns, tools=TOOLS * 30)) > 50 * 2499
 

@@ -103,9 +103,9 @@ class FourBits:
             rows, row = of["shape"]
             nested = of["nested_blocksize"] if "weight.nested_absmax" in parts else 0
             state = State(
-                (int(rows), int(row)), int(of["blocksize"]), int(nested), of.get("nested_offset", 0.0)
+                (int(rows), int(row)), int(of["blocksize"]), int(nested), float(of.get("nested_offset", 0.0))
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             found, expected = f"cannot be read: {error!r}", "JSON with shape, blocksize and nested_blocksize"
             raise parts.error(name, found, expected) from None
         if min(*state.shape, state.block) < 1 or state.nested < 0:

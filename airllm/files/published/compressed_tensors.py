@@ -15,8 +15,10 @@ from airllm.files.published.scheme import (
     Parts,
     Rows,
     Scheme,
+    group_size,
     holds,
     nearest,
+    pair,
     spread,
 )
 
@@ -126,11 +128,13 @@ def compressed_tensors(config: dict[str, Any]) -> Scheme:
     kind = (form, of.get("type"), of.get("num_bits"))
     if kind in _FLOATS:
         block = of.get("block_structure")
-        return Fp8(tuple(block) if block else None, ignored=_INPUT)
+        return Fp8(pair(block) if block else None, ignored=_INPUT)
     if kind == _NVFP4:
         check_groups(of)
         return PACKED
     if kind in _PACKED or kind in _BYTES:
-        group = of.get("group_size") if of.get("strategy") == "group" else 0
-        return Integers(of["num_bits"], group or 0, of.get("symmetric", True) is True, kind in _PACKED)
+        group = group_size(of.get("group_size")) if of.get("strategy") == "group" else 0
+        return Integers(
+            int(of["num_bits"]), max(group, 0), of.get("symmetric", True) is True, kind in _PACKED
+        )
     raise ValueError(f"format {form!r}, type {kind[1]!r} and num_bits {kind[2]!r}")

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from airllm.files.published.scheme import Held, Parts, nearest, spread
+from airllm.files.published.scheme import Held, Parts, nearest, pair, spread
 
 _E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 _SCALES = ("weight_scale_inv", "weight_scale")
@@ -71,10 +71,4 @@ def fp8(config: dict[str, Any]) -> Fp8:
     if (algorithm := config.get("quant_algo", "FP8")) not in ("FP8", "FP8_PER_CHANNEL_PER_TOKEN"):
         raise ValueError(f"quant_algo {algorithm!r}")
     block = config.get("weight_block_size")
-    return Fp8(_pair(block) if block else None)
-
-
-def _pair(block: Any) -> tuple[int, int]:
-    if not (isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block)):
-        raise ValueError(f"blocks of {block!r}")
-    return block[0], block[1]
+    return Fp8(pair(block) if block else None)

@@ -14,6 +14,7 @@ from airllm.files.published.scheme import (
     Held,
     Parts,
     Rows,
+    group_size,
     holds,
     nearest,
     spread,
@@ -123,8 +124,8 @@ def gptq(config: dict[str, Any]) -> Gptq:
         raise ValueError(f"bits {config.get('bits')!r}")
     if config.get("dynamic"):
         raise ValueError("settings of its own for some modules (dynamic)")
-    symmetric, group = config.get("sym", True) is True, config.get("group_size", 128)
-    return Gptq(config["bits"], group, symmetric, int(form == "gptq"))
+    symmetric, group = config.get("sym", True) is True, group_size(config.get("group_size", 128))
+    return Gptq(int(config["bits"]), group, symmetric, int(form == "gptq"))
 
 
 def awq(config: dict[str, Any]) -> Awq:
@@ -132,7 +133,7 @@ def awq(config: dict[str, Any]) -> Awq:
     version = str(config.get("version", "gemm")).lower()
     if bits != 4 or version != "gemm" or config.get("zero_point", True) is not True:
         raise ValueError(f"bits {bits!r}, version {version!r}, zero_point {config.get('zero_point')!r}")
-    return Awq(config.get("group_size", config.get("q_group_size", 128)))
+    return Awq(group_size(config.get("group_size", config.get("q_group_size", 128))))
 
 
 def _group(group: int, inputs: int) -> int:

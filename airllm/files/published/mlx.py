@@ -1,5 +1,5 @@
-"""MLX: codes in words of 32 bits along the inputs, with a scale and a bias for each group; or floats of 4 or 8
-bits with a scale for each group, in a byte: a power of two (MXFP4, MXFP8) or in FP8 (NVFP4).
+"""MLX: codes in words of 32 bits along the inputs, with a scale and a bias for each group; or floats of 4 or
+8 bits with a scale for each group, in a byte: a power of two (MXFP4, MXFP8) or in FP8 (NVFP4).
 """
 
 from __future__ import annotations
@@ -97,4 +97,4 @@ def mlx(config: dict[str, Any]) -> Mlx:
     known = bits in _BITS if mode == "affine" else (bits, group) == _FLOATS[mode]
     if not known or type(group) is not int or group < 1:
         raise ValueError(f"bits {bits!r} and group_size {group!r}")
-    return Mlx(bits, group, mode)
+    return Mlx(int(bits), group, mode)

@@ -114,6 +114,20 @@ def holds(least: int, most: int, row: int, group: int, scale: np.dtype[Any]) -> 
     return nearest(row)
 
 
+def group_size(value: Any) -> int:
+    """How many values of a row share a scale; -1 or 0: all of them. ValueError for what is no such number."""
+    if type(value) is not int or value < -1:
+        raise ValueError(f"group_size {value!r}")
+    return value
+
+
+def pair(block: Any) -> tuple[int, int]:
+    """Rows and columns that share a scale. ValueError for what is not two such numbers."""
+    if not (isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block)):
+        raise ValueError(f"blocks of {block!r}")
+    return block[0], block[1]
+
+
 def nearest(row: int) -> tuple[str, str]:
     """The format for values that no format of blocks holds."""
     return ("float16" if row % 32 else "q8_0"), NEAREST

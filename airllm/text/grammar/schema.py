@@ -184,7 +184,7 @@ class _Checker:
     def number(self, value: Any, place: Place) -> Any:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(place, f"found {_short(value)}, expected a number")
-        if not math.isfinite(value) or abs(value) > _EXACT:
+        if abs(value) > _EXACT or not math.isfinite(value):  # in this order: a whole number may be no float
             raise self.error(place, f"found {_short(value)}, expected a number from -2^53 to 2^53")
         return int(value) if value == int(value) else value
 
