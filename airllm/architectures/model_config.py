@@ -145,6 +145,11 @@ class LayerSpec:
             raise TypeError(f"the layer mixes tokens by {self.mixer}, expected attention")
         return self.mixer
 
+    @property
+    def recurrent(self) -> Recurrent | None:
+        """The mixer that has a recurrent state, if any."""
+        return self.mixer if isinstance(self.mixer, Recurrent) else None
+
 
 @dataclass(frozen=True)
 class Encoding:
@@ -214,7 +219,7 @@ class ModelConfig:
     +-`swiglu_limit`. `output_gate`: what a
     head attended to is multiplied by the sigmoids of a second half of its query. `encoding`: of a model that
     does not write. `fused_qkv`: q, k and v are one stored
-    matrix, gate and up are not.
+    matrix, gate and up are not. `fused_up`: gate and up are, also of a shared expert, q, k and v are not.
     """
 
     architecture: str = _trait_field("size")
@@ -260,6 +265,7 @@ class ModelConfig:
     parallel: bool = False
     fused: bool = _trait_field("file", False)
     fused_qkv: bool = _trait_field("file", False)
+    fused_up: bool = _trait_field("file", False)
     encoding: Encoding | None = None
     tied_embeddings: bool = _trait_field("file", False)
     experts: int = 0

@@ -60,6 +60,8 @@ OP_BY_OP = (
     "llama4_chunks",
     "lfm2",
     "lfm2_moe",
+    "granite_hybrid",
+    "granite_hybrid_moe",
     "qwen3_next",
     "qwen3_5",
     "qwen3_5_moe",
