@@ -54,8 +54,8 @@ class Rotary:
     types of config.json -> ours. `temperature`: queries are scaled by position. `nope_temperature`: those of
     layers without rotation are, by this scale and length if a file has no others. `yarn_truncates`: YaRN's
     bounds are rounded to whole pairs. config.json may say so, GGUF files do not. `log_multiplier`: YaRN's
-    mscale_all_dim of 1 in GGUF files. `one_mscale`: YaRN's mscale is mscale_all_dim there. `optional`: there is
-    none unless config.json has the position_embedding_type "rope", or if GGUF's rope.scaling.finetuned is
+    mscale_all_dim of 1 in GGUF files. `one_mscale`: YaRN's mscale is mscale_all_dim there. `optional`: there
+    is none unless config.json has the position_embedding_type "rope", or if GGUF's rope.scaling.finetuned is
     false.
     """
 

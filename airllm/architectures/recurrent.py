@@ -111,7 +111,7 @@ class DeltaRule(Recurrent):
 
 @dataclass(frozen=True)
 class Mamba2(Recurrent):
-    """Mamba-2's mixer, a state space with a scalar decay for each head (Dao and Gu, 2024). `heads` heads, each
+    """Mamba-2's mixer: state spaces with a decay for each head (Dao and Gu, 2024). `heads` heads, each
     with a matrix (state_dim, head_dim) that fades, gets a token's values at the places that its input vector
     says, and is read at those that its output vector says. `groups` of heads share these two vectors. Values
     and vectors go through a convolution over `taps` tokens first, which has a bias if `filter_bias`. The

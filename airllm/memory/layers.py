@@ -301,7 +301,7 @@ def check_tensor(tensors: NamedTensors, name: str, shape: tuple[int, ...]) -> St
         stored = stored[None]  # GGUF files store a matrix of one row as a vector
     if stored.shape == (1, *shape) and len(shape) == 1 and isinstance(stored, np.ndarray):
         stored = stored[0]  # the selection bias of ERNIE is a row
-    if len(shape) == 1 and ".mamba." in name and stored.ndim == 2 and stored.size == shape[0]:
+    if len(shape) == 1 and ".mamba." in name and isinstance(stored, np.ndarray) and stored.size == shape[0]:
         stored = stored.reshape(shape)  # GGUF files have heads as rows
     if name.endswith("filter") and stored.shape == (shape[0], 1, *shape[1:]):
         stored = stored[:, 0]  # folders have a channel's inputs, of which there is one

@@ -117,7 +117,13 @@ _ARCHITECTURES = {
     "qwen3_next": "qwen3next", "qwen3_5": "qwen35", "qwen3_5_moe_text": "qwen35moe",
     "granitemoehybrid": "granitehybrid",
 }  # fmt: skip
-_NEIGHBOURS = ("llama", "granite", "granitehybrid", "smollm3", "mistral3")  # whose rope turns neighbouring values of a head
+_NEIGHBOURS = (
+    "llama",
+    "granite",
+    "granitehybrid",
+    "smollm3",
+    "mistral3",
+)  # whose rope turns neighbouring values of a head
 _SCALES = {
     "router.scale": "ffn_gate_inp.scale",
     "router.per_expert_scale": "ffn_down_exps.scale",
