@@ -176,7 +176,8 @@ class Architecture:
     dense feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another
     size, and the last layers may share keys and values. `latent`: attention is latent, see `latent.py`.
     `recurrent`: the kind of mixer that some layers have instead of attention, and `recurrent_layers`: which,
-    by config.json; `recurrent_in_folders`, `recurrent_in_gguf`: what that mixer says of how files store it.
+    by config.json; `recurrent_in_folders`, `recurrent_in_gguf`: what that mixer says of how files store it;
+    `recurrent_multipliers`: its multipliers, by config.json; `beside`: it is beside attention.
     `output_gate`: attention's result is gated by a second half of each query. `layer_scale`: a layer's result
     is scaled by a weight. `refused`: flags of config.json that must not be set, and what is expected instead.
     `encoder`: it makes vectors of texts and does not write. `marked_by`: (model type, key): folders of that
@@ -213,6 +214,8 @@ class Architecture:
     recurrent_layers: Callable[..., tuple[bool, ...]] | None = None
     recurrent_in_folders: tuple[str, ...] = ()
     recurrent_in_gguf: tuple[str, ...] = ()
+    recurrent_multipliers: Callable[..., tuple[float, ...]] | None = None
+    beside: bool = False
     output_gate: bool = False
     layer_scale: bool = False
     numbers: tuple[str, ...] = ()
@@ -252,6 +255,7 @@ class Architecture:
             "value_norm": self.norms.values,
             "layer_scale": self.layer_scale,
             "output_gate": self.output_gate,
+            "beside": self.beside,
         }
 
     def but(self, name: str = "", **other: Any) -> Architecture:

@@ -117,6 +117,8 @@ class Mamba2(Recurrent):
     and vectors go through a convolution over `taps` tokens first, which has a bias if `filter_bias`. The
     result is gated, then normalized by group, unless `norm` is False; in this order unless `norm_first`.
 
+    `multipliers`, if any: of the gate, the values, the two vectors, the steps, and the result.
+
     The state has the inputs of the convolution, the oldest first, and the matrices. `log_decay`: files store
     decays as logarithms.
     """
@@ -131,6 +133,7 @@ class Mamba2(Recurrent):
     filter_bias: bool = True
     norm: bool = True
     norm_first: bool = False
+    multipliers: tuple[float, ...] = ()
     log_decay: bool = False
 
     @property

@@ -59,9 +59,12 @@ def folder_recurrent(architecture: Architecture, values: Values, layers: int) ->
     if not any(having):
         return {}
     sizes = {name: values.whole(folder) for name, (_, folder) in _KEYS[kind].items()}
-    flags = {name: values.flag(key, default) for name, (key, default, _) in _FLAGS.get(kind, {}).items()}
+    keys = _FLAGS.get(kind, {}).items()
+    flags: dict[str, Any] = {name: values.flag(key, default) for name, (key, default, _) in keys}
     if (limit := values.get(_STEPS, (list,), "two numbers", None)) not in (None, *_NO_LIMITS):
         raise values.error(_STEPS, f"has value {limit}", "0 and Infinity: steps without a limit")
+    if architecture.recurrent_multipliers:
+        flags["multipliers"] = architecture.recurrent_multipliers(values)
     mixer = kind(**sizes, **flags, **dict.fromkeys(architecture.recurrent_in_folders, True))
     return {"recurrent": mixer, "recurrent_layers": having}
 
@@ -99,5 +102,7 @@ def recurrent_gguf_keys(config: ModelConfig) -> dict[str, Any]:
         found[keys[name][0]] *= getattr(config.recurrent, count)
     if isinstance(config.recurrent, DeltaRule):
         return {**found, _INTERVAL: config.recurrent_layers.index(False) + 1}
+    if config.beside:
+        return found
     kv_heads = [0 if each else config.kv_heads for each in config.recurrent_layers]
     return {**found, _KV_HEADS: kv_heads}

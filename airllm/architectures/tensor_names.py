@@ -149,7 +149,7 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
     recurrent = " ".join(c.recurrent.weights(c.width)) if c.recurrent and c.is_recurrent(layer) else ""
     parts: dict[str, list[tuple[bool, str]]] = {
         "attention": around
-        if recurrent
+        if recurrent and not c.beside
         else [
             (fused, "qkv"),
             (not fused and not c.q_rank, "q"),

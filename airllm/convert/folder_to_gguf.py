@@ -23,6 +23,7 @@ from airllm.architectures.recurrent import DeltaRule, Mamba2
 from airllm.architectures.tensor_names import NamedTensors, gguf_name, layer_names, shared_names
 from airllm.convert.delta_rule_to_gguf import delta_sources, in_gguf
 from airllm.convert.mamba_to_gguf import is_mamba_vector, mamba_in_gguf, mamba_vector
+from airllm.convert.multipliers_to_gguf import multiplied, without_multipliers
 from airllm.convert.tokenizer_to_gguf import tokenizer_keys
 from airllm.files.gguf_writer import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, Key, Source
 from airllm.files.safetensors import SafetensorsFolder
@@ -82,7 +83,7 @@ def _pooling_keys(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[Key]:
 
 def _config_keys(folder: Path, c: ModelConfig) -> Iterator[Key]:
     yield Key("general.name", folder.resolve().name, STRING)
-    for name, value in gguf_keys(c).items():
+    for name, value in gguf_keys(without_multipliers(c)).items():
         types = (*ARRAY, *_ITEMS[type(value[0])]) if isinstance(value, list) else _TYPES[type(value)]
         yield Key(f"{c.architecture}.{name}", value, types)
 
@@ -104,6 +105,7 @@ def _check(folder: Path, config: ModelConfig, keys: Iterable[Key], sources: Iter
     metadata = {key.name: np.array(key.value) if len(key.types) > 1 else key.value for key in keys}
     metadata["general.architecture"] = config.architecture
     read = gguf_config(_Read(folder, metadata, {each.name: each for each in sources}))
+    config = without_multipliers(config)
     for field in dataclasses.fields(ModelConfig):
         expected, found = getattr(config, field.name), getattr(read, field.name)
         if isinstance(expected, DeltaRule):
@@ -173,7 +175,7 @@ def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig, neighbo
     """A tensor under its GGUF name. `neighbours`: reorder the rows of q and k so that the values of a rotated
     pair are adjacent.
     """
-    stored = tensors.tensor(name)
+    stored = multiplied(tensors.weights.path, c, name, tensors.tensor(name))
     if name.endswith("norm") and c.norm_offset:
         offset = np.float32(c.norm_offset)
         return Source.of(

@@ -104,8 +104,10 @@ def mamba2(ops: Any, x: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> np.nd
     """
     a = layer.spec.recurrent
     assert isinstance(a, Mamba2)
-    stops = np.cumsum([a.values, a.channels])
-    gate, inputs, steps = np.split(ops.linear(x, layer["mamba.in"]), stops, axis=1)
+    inner = ops.linear(x, layer["mamba.in"])
+    if a.multipliers:
+        inner *= input_multipliers(a)
+    gate, inputs, steps = np.split(inner, np.cumsum([a.values, a.channels]), axis=1)
     steps = np.logaddexp(np.float32(0), steps + layer["mamba.step_bias"])  # softplus
     log_decay = layer["mamba.decay"] * steps
     found = np.empty((len(x), a.heads, a.head_dim), np.float32)
@@ -120,7 +122,15 @@ def mamba2(ops: Any, x: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> np.nd
         arrays = writes, reads, v * part.of(steps)[..., None], part.of(log_decay)
         part.of(found)[:] = scan_states(*arrays, state, next_state, start) + layer["mamba.skip"][:, None] * v
     found = _gate_and_norm(ops, a, found.reshape(len(x), -1), gate, layer)
-    return ops.linear(found, layer["mamba.output"])
+    result = ops.linear(found, layer["mamba.output"])
+    return result * np.float32(a.multipliers[-1]) if a.multipliers else result
+
+
+def input_multipliers(a: Mamba2) -> np.ndarray:
+    """The multipliers of what the first product makes."""
+    of_groups = a.groups * a.state_dim
+    sizes = (a.values, a.values, of_groups, of_groups, a.heads)
+    return np.repeat(np.array(a.multipliers[:-1], np.float32), sizes)
 
 
 def _states_of(a: Mamba2, mixed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from airllm import tensor_ops
 from airllm.architectures.model_config import Attention, Latent, LayerSpec, ModelConfig
-from airllm.architectures.recurrent import DeltaRule, Recurrent
+from airllm.architectures.recurrent import DeltaRule
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.files.weight_file import ModelFileError, Stored
 from airllm.formats import Quantized
@@ -149,12 +149,12 @@ def open_table(tensors: NamedTensors, name: str) -> Stored:
 
 def _shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
     """The shapes of all tensors that a layer may have."""
-    mixer = c.layer(index).mixer
+    mixer, recurrent = c.layer(index).mixer, c.layer(index).recurrent
     wide = c.sizes_of(index).feed_forward
     return {
         **(_attention_shapes(c, mixer) if isinstance(mixer, Attention) else {}),
         **(_latent_shapes(c, mixer) if isinstance(mixer, Latent) else {}),
-        **(mixer.weights(c.width) if isinstance(mixer, Recurrent) else {}),
+        **(recurrent.weights(c.width) if recurrent else {}),
         "attention.norm": (c.width,),
         "attention.norm_bias": (c.width,),
         "attention.post_norm": (c.width,),

@@ -60,6 +60,8 @@ OP_BY_OP = (
     "llama4_chunks",
     "lfm2",
     "lfm2_moe",
+    "falcon_h1",
+    "falcon_h1_norm",
     "granite_hybrid",
     "granite_hybrid_moe",
     "qwen3_next",

@@ -10,7 +10,7 @@ from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support import tiny_gguf
 from tests.support.tiny_models import DATA, VOCABULARY
 
-NAMES = ("lfm2", "qwen3_5", "granite_hybrid")
+NAMES = ("lfm2", "qwen3_5", "granite_hybrid", "falcon_h1")
 TEXT = np.random.default_rng(4).integers(0, VOCABULARY - 1, 128).tolist()
 
 
@@ -127,7 +127,7 @@ def test_a_sequence_in_a_file_goes_back_after_it_is_opened_again(path, tmp_path)
 
 
 def test_drafts_are_refused(path):
-    message = "needs models with attention alone, but \\w+ keeps a recurrent state"
+    message = "needs models with attention alone, but [\\w-]+ keeps a recurrent state"
     with pytest.raises(ValueError, match=f"^speculative {message}"):
         open_engine(path, speculative=True)
     with pytest.raises(ValueError, match=f"^draft_model {message}"):

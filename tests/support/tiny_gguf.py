@@ -115,7 +115,7 @@ _ARCHITECTURES = {
     "llama4_text": "llama4", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
     "glm4_moe_lite": "deepseek2", "mistral4": "mistral4", "lfm2": "lfm2", "lfm2_moe": "lfm2moe",
     "qwen3_next": "qwen3next", "qwen3_5": "qwen35", "qwen3_5_moe_text": "qwen35moe",
-    "granitemoehybrid": "granitehybrid",
+    "granitemoehybrid": "granitehybrid", "falcon_h1": "falcon-h1",
 }  # fmt: skip
 _NEIGHBOURS = (
     "llama",
@@ -237,6 +237,8 @@ def _stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def in_llama_cpp(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
     """A tensor as llama.cpp's converter writes it."""
+    if config["model_type"] == "falcon_h1":
+        values = _multiplied(config, name, values)
     architecture = architecture_of(config)
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     which = name.split(".")[-2]
@@ -263,6 +265,22 @@ def _split_inputs(config: dict[str, Any], name: str, values: np.ndarray) -> Iter
     q, k, v, gate = (each.reshape(-1, values.shape[-1]) for each in parts)
     yield name.replace("ssm_in", "attn_qkv"), np.concatenate([q, k, v])
     yield name.replace("ssm_in", "attn_gate"), gate
+
+
+def _multiplied(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
+    """A tensor of Falcon-H1 times what config.json has for its product."""
+    inner, shared = config["mamba_d_ssm"], config["mamba_n_groups"] * config["mamba_d_state"]
+    gate, down = config["mlp_multipliers"]
+    before, after = config["attention_in_multiplier"], config["attention_out_multiplier"]
+    of_inputs = np.repeat(config["ssm_multipliers"], (inner, inner, shared, shared, config["mamba_n_heads"]))
+    factors = {
+        "q_proj": before, "k_proj": before * config["key_multiplier"], "v_proj": before, "o_proj": after,
+        "mamba.in_proj": of_inputs[:, None] * config["ssm_in_multiplier"], "gate_proj": gate,
+        "mamba.out_proj": config["ssm_out_multiplier"], "down_proj": down,
+        "lm_head": config["lm_head_multiplier"], "embed_tokens": config["embedding_multiplier"],
+    }  # fmt: skip
+    found = next((factor for part, factor in factors.items() if f"{part}.weight" in name), 1)
+    return (values * found).astype(np.float32)
 
 
 def _of_mamba(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
@@ -323,6 +341,10 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool 
         _write_lfm2(writer, config)
     elif "linear_num_key_heads" in config:
         _write_delta_rule(writer, config)
+    elif kind == "falcon_h1":
+        writer.add_feed_forward_length(config["intermediate_size"])
+        writer.add_head_count_kv(config["num_key_value_heads"])
+        _write_mamba(writer, config)
     elif kind == "granitemoehybrid":
         _write_granite_hybrid(writer, config)
     else:
