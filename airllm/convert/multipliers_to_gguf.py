@@ -1,4 +1,4 @@
-"""What a folder says its products are multiplied by (Falcon-H1), put into the weights as GGUF files have it."""
+"""What folders say that products are multiplied by (Falcon-H1), put into the weights as in GGUF files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ def without_multipliers(c: ModelConfig) -> ModelConfig:
     """
     if not c.beside:
         return c
-    plain: dict[str, Any] = {name: 1.0 for name in ("embedding_scale", "logit_scale", "attended_scale")}
-    plain |= {"gate_scale": 1.0, "down_scale": 1.0, "attention_scale": 1 / sqrt(c.head_dim)}
+    names = ["embedding_scale", "attended_scale", "gate_scale", "down_scale"]
+    if not c.tied_embeddings or c.logit_scale == c.embedding_scale:  # a file has one of the two
+        names.append("logit_scale")
+    plain: dict[str, Any] = dict.fromkeys(names, 1.0) | {"attention_scale": 1 / sqrt(c.head_dim)}
     assert isinstance(c.recurrent, Mamba2)
     return dataclasses.replace(c, **plain, recurrent=dataclasses.replace(c.recurrent, multipliers=()))
 
