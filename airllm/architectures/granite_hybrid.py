@@ -35,7 +35,7 @@ def _all_layers(values: Values, layers: int) -> tuple[bool, ...]:
 
 GRANITE_HYBRID = GRANITE.but(
     "granitehybrid",
-    title="Granite 4-H",
+    title="Granite 4 and 4-H dense",
     model_types=(_TYPE,),
     rotary=Rotary(neighbours=True, optional=True),
     recurrent=Mamba2,
@@ -62,6 +62,20 @@ GRANITE_HYBRID = GRANITE.but(
                 "shared_intermediate_size": 64,
                 "tie_word_embeddings": True,
             }
+        ),
+        "granite_attention": Tiny(  # as the smallest models are; llama.cpp calls these granite
+            {
+                **MULTIPLIERS,
+                **TINY_MAMBA,
+                "layer_types": [_FULL[1]] * 2,
+                "num_hidden_layers": 2,
+                "num_local_experts": 0,
+                "num_experts_per_tok": 0,
+                "shared_intermediate_size": 64,
+                "position_embedding_type": "rope",
+                "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+            },
+            gguf=False,
         ),
     },
 )
