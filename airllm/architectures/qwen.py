@@ -163,7 +163,11 @@ QWEN3VL = QWEN3.but(
                         "mrope_section": [3, 3, 2],
                     },
                 },
-                "vision_config": {**TINY_VISION, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+                "vision_config": {
+                    **TINY_VISION,
+                    "num_position_embeddings": 16,
+                    "deepstack_visual_indexes": [0],
+                },
             },
             model_type="qwen3_vl",
         ),
