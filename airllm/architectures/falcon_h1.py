@@ -114,9 +114,10 @@ FALCON_H1 = Architecture(
                 **_MULTIPLIERS,
                 "mamba_n_groups": 2,
                 "mamba_rms_norm": True,
-                "mamba_norm_before_gate": False,
+                "mamba_norm_before_gate": True,
             },
             "float16",
+            gguf=False,  # which cannot say what comes first
         ),
     },
 )

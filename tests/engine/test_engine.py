@@ -51,7 +51,7 @@ PIECES = (
 NOT_NATIVE = {
     "experts_by_columns", "chunked", "qk_norm=rotated", "query_temperature.nope_only",
     "query_temperature.offset", "scales_input", "recurrent=short_conv", "recurrent_layers",
-    "recurrent=mamba2", "recurrent.norm", "recurrent.multipliers",
+    "recurrent=mamba2", "recurrent.norm", "recurrent.norm_first", "recurrent.multipliers",
     "beside", "attended_scale", "gate_scale", "down_scale",
     "recurrent=delta_rule", "recurrent.joined", "recurrent.log_decay", "recurrent.paired", "output_gate",
 }  # fmt: skip
