@@ -62,7 +62,7 @@ class Attention:
     `rope`: the rotation of queries and keys, if any. `window`: how many of the last keys a query attends to,
     None for all. `source`: the layer whose keys and values it reads: this one, unless they are shared.
     `keys_as_values`: values are the keys before their norm and rotation. `temperature`: how queries are
-    scaled by position, if they are.
+    scaled by position, if they are. `beside`: a mixer whose result is added.
     """
 
     heads: int
@@ -74,6 +74,7 @@ class Attention:
     source: int
     keys_as_values: bool = False
     temperature: QueryTemperature | None = None
+    beside: Recurrent | None = None
 
     @property
     def widths(self) -> dict[str, int]:
@@ -145,6 +146,13 @@ class LayerSpec:
             raise TypeError(f"the layer mixes tokens by {self.mixer}, expected attention")
         return self.mixer
 
+    @property
+    def recurrent(self) -> Recurrent | None:
+        """The mixer that has a recurrent state, if any."""
+        if isinstance(self.mixer, Attention):
+            return self.mixer.beside
+        return self.mixer if isinstance(self.mixer, Recurrent) else None
+
 
 @dataclass(frozen=True)
 class Encoding:
@@ -183,7 +191,8 @@ class ModelConfig:
 
     `sizes`: if they differ; `heads`, `kv_heads`, `head_dim` and `feed_forward` are then the largest.
     `kv_layers`: the layer whose keys and values each layer reads, if some share them. `recurrent`: the mixer
-    of `recurrent_layers`, which have a state instead of keys and values. `keys_as_values`: layers
+    of `recurrent_layers`, which have a state instead of keys and values; `beside`: both, and the results of
+    attention and of that mixer are added. `keys_as_values`: layers
     whose values are their keys, before norm and rotation. `layer(i)` puts together what layer i computes.
 
     `windows`: how many of the last keys a query attends to, None for all; `chunked`: those of its chunk,
@@ -212,9 +221,11 @@ class ModelConfig:
     `sinks`: each head has an extra score in the softmax, without a value. `activation` "swiglu_clamped" is
     (up + 1) * gate * sigmoid(`swiglu_alpha` * gate). It clamps gate to at most `swiglu_limit`, and up to
     +-`swiglu_limit`. `output_gate`: what a
-    head attended to is multiplied by the sigmoids of a second half of its query. `encoding`: of a model that
+    head attended to is multiplied by the sigmoids of a second half of its query. `attended_scale` multiplies
+    attention's result, `gate_scale` and `down_scale` those of a dense feed-forward's gate and last product.
+    `encoding`: of a model that
     does not write. `fused_qkv`: q, k and v are one stored
-    matrix, gate and up are not.
+    matrix, gate and up are not. `fused_up`: gate and up are, also of a shared expert, q, k and v are not.
     """
 
     architecture: str = _trait_field("size")
@@ -248,6 +259,9 @@ class ModelConfig:
     gated: bool = True
     sinks: bool = False
     output_gate: bool = False
+    attended_scale: float = 1.0
+    gate_scale: float = 1.0
+    down_scale: float = 1.0
     qk_norm: str = ""
     late_qk_norm: bool = False
     value_norm: bool = False
@@ -260,6 +274,7 @@ class ModelConfig:
     parallel: bool = False
     fused: bool = _trait_field("file", False)
     fused_qkv: bool = _trait_field("file", False)
+    fused_up: bool = _trait_field("file", False)
     encoding: Encoding | None = None
     tied_embeddings: bool = _trait_field("file", False)
     experts: int = 0
@@ -290,6 +305,7 @@ class ModelConfig:
     keys_as_values: tuple[bool, ...] = ()
     recurrent: Recurrent | None = None
     recurrent_layers: tuple[bool, ...] = ()
+    beside: bool = False
     kv_rank: int = 0
     q_rank: int = 0
     value_dim: int = 0
@@ -327,8 +343,9 @@ class ModelConfig:
         sizes, moe = self.sizes_of(layer), self.is_moe(layer)
         dense = self.dense_and_experts or not moe
         feed_forward = FeedForward(sizes.feed_forward if dense else 0, moe)
-        if self.recurrent and self.is_recurrent(layer):
-            return LayerSpec(self.recurrent, feed_forward)
+        recurrent = self.recurrent if self.is_recurrent(layer) else None
+        if recurrent and not self.beside:
+            return LayerSpec(recurrent, feed_forward)
         if self.kv_rank:
             return LayerSpec(self._latent(), feed_forward)
         attention = Attention(
@@ -341,6 +358,7 @@ class ModelConfig:
             source=self.kv_layers[layer] if self.kv_layers else layer,
             keys_as_values=bool(self.keys_as_values) and self.keys_as_values[layer],
             temperature=self._temperature(layer),
+            beside=recurrent,
         )
         return LayerSpec(attention, feed_forward)
 

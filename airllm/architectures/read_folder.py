@@ -66,6 +66,7 @@ def folder_config(folder: Path) -> ModelConfig:
         expert_bias=architecture.biases.experts,
         experts_by_columns=_has_columns(architecture, whole),
         joined_kv=architecture.latent,
+        fused_up=architecture.folder_fused_up,
         tied_embeddings=bool(architecture.encoder)
         or whole.flag("tie_word_embeddings", values.flag("tie_word_embeddings", architecture.tied)),
         **folder_encoding(architecture, values),

@@ -107,3 +107,57 @@ class DeltaRule(Recurrent):
             "delta.step_bias": (heads,),
             "delta.head_scale": (self.value_dim,),
         }
+
+
+@dataclass(frozen=True)
+class Mamba2(Recurrent):
+    """Mamba-2's mixer: state spaces with a decay for each head (Dao and Gu, 2024). `heads` heads, each
+    with a matrix (state_dim, head_dim) that fades, gets a token's values at the places that its input vector
+    says, and is read at those that its output vector says. `groups` of heads share these two vectors. Values
+    and vectors go through a convolution over `taps` tokens first, which has a bias if `filter_bias`. The
+    result is gated, then normalized by group, unless `norm` is False; in this order unless `norm_first`.
+
+    `multipliers`, if any: of the gate, the values, the two vectors, the steps, and the result.
+
+    The state has the inputs of the convolution, the oldest first, and the matrices. `log_decay`: files store
+    decays as logarithms.
+    """
+
+    kind: ClassVar[str] = "mamba2"
+
+    heads: int
+    groups: int
+    head_dim: int
+    state_dim: int
+    taps: int
+    filter_bias: bool = True
+    norm: bool = True
+    norm_first: bool = False
+    multipliers: tuple[float, ...] = ()
+    log_decay: bool = False
+
+    @property
+    def values(self) -> int:
+        """Values of a token in all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """Values that go through the convolution: those of the heads, input vectors, output vectors."""
+        return self.values + 2 * self.groups * self.state_dim
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return (self.taps - 1, self.channels), (self.heads, self.state_dim, self.head_dim)
+
+    def weights(self, width: int) -> Mapping[str, Shape]:
+        return {
+            "mamba.in": (self.values + self.channels + self.heads, width),
+            "mamba.filter": (self.channels, self.taps),
+            **({"mamba.filter_bias": (self.channels,)} if self.filter_bias else {}),
+            "mamba.step_bias": (self.heads,),
+            "mamba.decay_log" if self.log_decay else "mamba.decay": (self.heads,),
+            "mamba.skip": (self.heads,),
+            **({"mamba.scale": (self.values,)} if self.norm else {}),
+            "mamba.output": (width, self.values),
+        }

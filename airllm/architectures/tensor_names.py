@@ -77,6 +77,15 @@ _LAYER = {
     "delta.decay_log": ("", "linear_attn.A_log"),
     "delta.step_bias": ("ssm_dt.bias", "linear_attn.dt_bias"),
     "delta.head_scale": ("ssm_norm.weight", "linear_attn.norm.weight"),
+    "mamba.in": ("ssm_in.weight", "mamba.in_proj.weight"),
+    "mamba.filter": ("ssm_conv1d.weight", "mamba.conv1d.weight"),
+    "mamba.filter_bias": ("ssm_conv1d.bias", "mamba.conv1d.bias"),
+    "mamba.step_bias": ("ssm_dt.bias", "mamba.dt_bias"),
+    "mamba.decay": ("ssm_a", ""),
+    "mamba.decay_log": ("", "mamba.A_log"),
+    "mamba.skip": ("ssm_d", "mamba.D"),
+    "mamba.scale": ("ssm_norm.weight", "mamba.norm.weight"),
+    "mamba.output": ("ssm_out.weight", "mamba.out_proj.weight"),
     "feed_forward.norm": ("ffn_norm.weight", "post_attention_layernorm.weight"),
     "feed_forward.norm_bias": ("ffn_norm.bias", "post_attention_layernorm.bias"),
     "feed_forward.gate": ("ffn_gate.weight", "mlp.gate_proj.weight"),
@@ -105,6 +114,7 @@ _LAYER = {
     "shared_expert.router": ("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"),
     "shared_expert.gate": ("ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"),
     "shared_expert.up": ("ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"),
+    "shared_expert.gate_up": ("", "mlp.shared_expert.gate_up_proj.weight"),
     "shared_expert.down": ("ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"),
     "input.gate": ("inp_gate.weight", "per_layer_input_gate.weight"),
     "input.projection": ("proj.weight", "per_layer_projection.weight"),
@@ -129,6 +139,8 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
     own_values = own and not (c.keys_as_values and c.keys_as_values[layer])
     dense = c.dense_and_experts or not moe
     fused, pre_norm = c.fused or c.fused_qkv, c.norm_before_attention(layer)
+    fused_up = c.fused or c.fused_up
+    shared = moe and c.shared_expert > 0
     around = [
         (pre_norm, "norm"),
         (pre_norm and c.norm_bias, "norm_bias"),
@@ -138,7 +150,7 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
     recurrent = " ".join(c.recurrent.weights(c.width)) if c.recurrent and c.is_recurrent(layer) else ""
     parts: dict[str, list[tuple[bool, str]]] = {
         "attention": around
-        if recurrent
+        if recurrent and not c.beside
         else [
             (fused, "qkv"),
             (not fused and not c.q_rank, "q"),
@@ -161,9 +173,9 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
         "feed_forward": [
             (c.pre_norms and not c.parallel, "norm"),
             (c.pre_norms and c.norm_bias and not c.parallel, "norm_bias"),
-            (dense and not c.fused and c.gated, "gate"),
-            (dense and not c.fused, "up"),
-            (dense and c.fused, "gate_up"),
+            (dense and not fused_up and c.gated, "gate"),
+            (dense and not fused_up, "up"),
+            (dense and fused_up, "gate_up"),
             (dense, "down"),
             (dense and c.mlp_bias and c.gated, "gate_bias"),
             (dense and c.mlp_bias, "up_bias down_bias"),
@@ -180,8 +192,8 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
             *((moe and c.expert_bias, f"{i}.gate_bias {i}.up_bias {i}.down_bias") for i in range(c.experts)),
         ],
         "shared_expert": [
-            (moe and c.shared_expert > 0 and c.shared_gate, "router"),
-            (moe and c.shared_expert > 0, "gate up down"),
+            (shared and c.shared_gate, "router"),
+            (shared, "gate_up down" if c.fused_up else "gate up down"),
         ],
         "input": [(c.layer_input > 0, "gate projection post_norm")],
         "": [(c.layer_scale, "scale"), (bool(recurrent), recurrent)],

@@ -113,7 +113,8 @@ def mix_tokens(
     if isinstance(layer.spec.mixer, Recurrent):
         return mix_recurrently(ops, x, layer, rows)
     if not isinstance(layer.spec.mixer, Latent):
-        return attention(ops, x, layer, angles, rows)
+        found = attention(ops, x, layer, angles, rows)
+        return found + mix_recurrently(ops, x, layer, rows) if layer.spec.recurrent else found
     assert angles
     return latent_attention(ops, x, layer, angles, rows)
 
@@ -138,9 +139,14 @@ def attention(
         _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
     if gate is not None:
         attended *= _sigmoid(gate)
-    return ops.linear(
+    result = ops.linear(
         attended.reshape(len(x), -1), layer["attention.output"], layer.get("attention.output_bias")
     )
+    return _scaled(result, layer.config.attended_scale)
+
+
+def _scaled(x: np.ndarray, scale: float) -> np.ndarray:
+    return x if scale == 1 else x * np.float32(scale)
 
 
 def _queries(
@@ -263,10 +269,11 @@ def mlp(ops: Any, x: np.ndarray, c: ModelConfig, weights: Mapping[str, Stored]) 
         return ops.linear(x, weights[name], weights.get(f"{name}_bias"))
 
     if "gate" in weights:
-        activated = _activate(ops, multiply(x, "gate"), multiply(x, "up"), c)
+        gate = _scaled(multiply(x, "gate"), c.gate_scale)
+        activated = _activate(ops, gate, multiply(x, "up"), c)
     else:
         activated = _activate_alone(ops, multiply(x, "up"), c)
-    return multiply(activated, "down")
+    return _scaled(multiply(activated, "down"), c.down_scale)
 
 
 def _activate_alone(ops: Any, x: np.ndarray, c: ModelConfig) -> np.ndarray:

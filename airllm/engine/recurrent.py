@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.recurrent import DeltaRule, Recurrent, ShortConv
+from airllm.architectures.recurrent import DeltaRule, Mamba2, Recurrent, ShortConv
 from airllm.engine.delta_rule import scan
 from airllm.engine.row_kernels import is_for_few_rows
 from airllm.engine.rows import Rows
+from airllm.engine.state_space import scan as scan_states
 from airllm.memory.layers import Layer
 
 Mixer = Callable[[Any, np.ndarray, Layer, Sequence[Rows]], np.ndarray]
@@ -23,8 +24,8 @@ Mixer = Callable[[Any, np.ndarray, Layer, Sequence[Rows]], np.ndarray]
 
 def mix_recurrently(ops: Any, x: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> np.ndarray:
     """What the layer's mixer makes of `x` (rows, width). The rows' states go on."""
-    mixer = layer.spec.mixer
-    assert isinstance(mixer, Recurrent)
+    mixer = layer.spec.recurrent
+    assert mixer
     return _MIXERS[type(mixer)](ops, x, layer, rows)
 
 
@@ -97,9 +98,62 @@ def _heads(a: DeltaRule, mixed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
     return q * np.float32(a.key_dim**-0.5), k, values
 
 
+def mamba2(ops: Any, x: np.ndarray, layer: Layer, rows: Sequence[Rows]) -> np.ndarray:
+    """Mamba-2's mixer: values and the two vectors go through a convolution, the values through the state
+    space and past it; then they are gated and normalized.
+    """
+    a = layer.spec.recurrent
+    assert isinstance(a, Mamba2)
+    inner = ops.linear(x, layer["mamba.in"])
+    if a.multipliers:
+        inner *= input_multipliers(a)
+    gate, inputs, steps = np.split(inner, np.cumsum([a.values, a.channels]), axis=1)
+    steps = np.logaddexp(np.float32(0), steps + layer["mamba.step_bias"])  # softplus
+    log_decay = layer["mamba.decay"] * steps
+    found = np.empty((len(x), a.heads, a.head_dim), np.float32)
+    for part in rows:
+        (before, state), (next_before, next_state) = part.cache.states(layer.index)
+        mixed = np.empty_like(part.of(inputs))
+        convolve(part.of(inputs), layer["mamba.filter"], before, next_before, mixed)
+        if a.filter_bias:
+            mixed += layer["mamba.filter_bias"]
+        v, writes, reads = _states_of(a, ops.silu(mixed))
+        start = None if is_for_few_rows(ops) else part.cache.length
+        arrays = writes, reads, v * part.of(steps)[..., None], part.of(log_decay)
+        part.of(found)[:] = scan_states(*arrays, state, next_state, start) + layer["mamba.skip"][:, None] * v
+    found = _gate_and_norm(ops, a, found.reshape(len(x), -1), gate, layer)
+    result = ops.linear(found, layer["mamba.output"])
+    return result * np.float32(a.multipliers[-1]) if a.multipliers else result
+
+
+def input_multipliers(a: Mamba2) -> np.ndarray:
+    """The multipliers of what the first product makes."""
+    of_groups = a.groups * a.state_dim
+    sizes = (a.values, a.values, of_groups, of_groups, a.heads)
+    return np.repeat(np.array(a.multipliers[:-1], np.float32), sizes)
+
+
+def _states_of(a: Mamba2, mixed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The values of each head, and the input and output vectors of each group."""
+    v, writes, reads = np.split(mixed, np.cumsum([a.values, a.groups * a.state_dim]), axis=1)
+    by_group = len(mixed), a.groups, a.state_dim
+    return v.reshape(len(mixed), a.heads, a.head_dim), writes.reshape(by_group), reads.reshape(by_group)
+
+
+def _gate_and_norm(ops: Any, a: Mamba2, found: np.ndarray, gate: np.ndarray, layer: Layer) -> np.ndarray:
+    if not a.norm:
+        return ops.swiglu(gate, found)
+    if not a.norm_first:
+        found = ops.swiglu(gate, found)
+    by_group = found.reshape(len(found), a.groups, -1)
+    ones = np.ones(by_group.shape[-1], np.float32)
+    found = ops.rms_norm(by_group, ones, layer.config.norm_eps).reshape(found.shape) * layer["mamba.scale"]
+    return ops.swiglu(gate, found) if a.norm_first else found
+
+
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     return np.tanh(x / 2) / 2 + np.float32(0.5)  # without overflow
 
 
 _TINY = 1e-6  # added to squared lengths
-_MIXERS: Mapping[type[Recurrent], Mixer] = {ShortConv: short_conv, DeltaRule: delta_rule}
+_MIXERS: Mapping[type[Recurrent], Mixer] = {ShortConv: short_conv, DeltaRule: delta_rule, Mamba2: mamba2}

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.model_config import Attention, Latent, ModelConfig
-from airllm.architectures.recurrent import Recurrent
 from airllm.formats import FORMATS
 
 # Name of a cache dtype -> the NumPy dtype of its items. q8_0 has ggml's blocks of 32.
@@ -75,9 +74,7 @@ class CacheLayout:
             for part, room in zip(self.parts, self.rooms, strict=True)
         ]
         self.recurrent = {
-            layer: spec.mixer.shapes
-            for layer, spec in enumerate(config.all_layers)
-            if isinstance(spec.mixer, Recurrent)
+            layer: spec.recurrent.shapes for layer, spec in enumerate(config.all_layers) if spec.recurrent
         }
 
     def is_ring(self, part: Part) -> bool:

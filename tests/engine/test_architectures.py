@@ -32,6 +32,7 @@ OTHERS: dict[str, Any] = {  # another value of each field that is a trait
     "activation": "gelu", "windows": (5, None), "local_rope": Rope(5.0, 32), "nope_layers": (True, False),
     "query_temperature": QueryTemperature(1.0, 8), "embedding_scale": 2.0, "residual_scale": 2.0,
     "logit_scale": 2.0, "attention_softcap": 3.0, "logit_softcap": 3.0, "qkv_bias": True, "output_bias": True,
+    "beside": True, "attended_scale": 2.0, "gate_scale": 2.0, "down_scale": 2.0,
     "output_gate": True, "chunked": True, "scales_input": True,
     "norm": "layer", "norm_bias": True, "parallel": True, "gated": False, "mlp_bias": True,
     "late_qk_norm": True, "qk_norm": "row", "pre_norms": False, "post_norms": True, "experts": 4,

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from airllm.engine import state_space
 from airllm.engine.delta_rule import scan
 from airllm.engine.recurrent import convolve
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support import tiny_gguf
 from tests.support.tiny_models import DATA, VOCABULARY, read_folder, reference, texts
 
-NAMES = ("lfm2", "qwen3_5")
+NAMES = ("lfm2", "qwen3_5", "granite_hybrid", "falcon_h1")
 TEXT = np.random.default_rng(4).integers(0, VOCABULARY - 1, 128).tolist()
 
 
@@ -60,6 +61,30 @@ def test_chunks_of_the_delta_rule_are_its_tokens(start):
         following = np.empty_like(last)
         arrays = (each[at] for each in (q, k, v, log_decay, beta))
         found.append(scan(*arrays, last, following, None if start is None else start + at.start))
+        last = following
+    np.testing.assert_allclose(np.concatenate(found), wanted, atol=1e-12)
+    np.testing.assert_allclose(last, state, atol=1e-12)
+
+
+@pytest.mark.parametrize("start", (None, 0, 3))
+def test_chunks_of_a_state_space_are_its_tokens(start):
+    """In float64: token by token, as it is defined, whatever pieces a text comes in."""
+    rng = np.random.default_rng(3)
+    tokens, heads, groups, wide, value = 41, 6, 2, 8, 5
+    writes, reads = rng.standard_normal((2, tokens, groups, wide))
+    v, log_decay = rng.standard_normal((tokens, heads, value)), -rng.exponential(size=(tokens, heads))
+    first = rng.standard_normal((heads, wide, value))
+    state, wanted = first.copy(), []
+    for t in range(tokens):
+        of_head = [each[t].repeat(heads // groups, axis=0) for each in (writes, reads)]
+        state = np.exp(log_decay[t])[:, None, None] * state + np.einsum("hn,hv->hnv", of_head[0], v[t])
+        wanted.append(np.einsum("hnv,hn->hv", state, of_head[1]))
+    found, last = [], first
+    for at in (slice(0, 7), slice(7, 33), slice(33, 41)):
+        following = np.empty_like(last)
+        arrays = (each[at] for each in (writes, reads, v, log_decay))
+        begin = None if start is None else start + at.start
+        found.append(state_space.scan(*arrays, last, following, begin))
         last = following
     np.testing.assert_allclose(np.concatenate(found), wanted, atol=1e-12)
     np.testing.assert_allclose(last, state, atol=1e-12)
@@ -124,7 +149,7 @@ def test_experts_may_be_stacks(tmp_path):
 
 
 def test_drafts_are_refused(path):
-    message = "needs models with attention alone, but \\w+ keeps a recurrent state"
+    message = "needs models with attention alone, but [\\w-]+ keeps a recurrent state"
     with pytest.raises(ValueError, match=f"^speculative {message}"):
         open_engine(path, speculative=True)
     with pytest.raises(ValueError, match=f"^draft_model {message}"):

@@ -27,6 +27,7 @@ MODELS = {
     "experts": ("qwen3_moe", Kind.Q5_1, "q8_0", 300, (9, 48, 60, 200)),
     "recurrent": ("lfm2", None, "f16", 300, (1, 20, 65, 130, 200)),
     "delta rule": ("qwen3_5", None, "f16", 300, (1, 20, 65, 130, 200)),
+    "state space": ("falcon_h1", None, "f16", 160, (1, 20, 70)),
     "other angles when long": ("phi3_long", None, "f16", 64, (3, 14, 22, 30)),
 }
 SAMPLINGS = ({}, {"temperature": 1.0, "seed": 7, "repetition_penalty": 1.2})
