@@ -47,6 +47,7 @@ from airllm.files.gguf_writer import (
 from airllm.formats import FORMATS
 from airllm.progress import OnProgress, unseen
 from airllm.readable import size
+from benchmarks.hybrid_models import Convolutions, DeltaRules
 from benchmarks.synthetic_families import DeepSeek, Family, Gemma4, GptOss, Tensors, feed_forward
 
 
@@ -66,6 +67,7 @@ class Shape:
     experts: int = 0
     experts_used: int = 0
     family: Family | None = None
+    output_norm: str = "output_norm"
 
     @property
     def head_dim(self) -> int:
@@ -101,6 +103,14 @@ SHAPES["gpt-oss-20b"] = Shape(
 SHAPES["gemma-4-e2b"] = Shape(
     1536, 35, 6144, 8, 1, 262_144, context=131_072, rope_base=1e6, tied=True,
     family=Gemma4(head_dim=256, full_head_dim=512, window=512, full_every=5, sharing=20, layer_input=256),
+)  # fmt: skip
+SHAPES["lfm2-1.2b"] = Shape(
+    2048, 16, 8192, 32, 8, 65_536, context=128_000, rope_base=1e6, tied=True,
+    family=Convolutions((2, 5, 8, 10, 12, 14), head_dim=64), output_norm="token_embd_norm",
+)  # fmt: skip
+SHAPES["qwen3.5-0.8b"] = Shape(
+    1024, 24, 3584, 8, 2, 248_320, context=262_144, rope_base=1e7, tied=True,
+    family=DeltaRules(head_dim=256, rotated=64, key_heads=16, value_heads=16, dim=128),
 )  # fmt: skip
 
 _TILE = 1 << 20  # values of a tile
@@ -202,7 +212,11 @@ def _tensors(s: Shape, mix: Mix) -> Iterator[tuple[str, tuple[int, ...], str]]:
     rule = RuleShape(s.layers, s.experts, s.heads // s.kv_heads)
     output = "token_embd.weight" if s.tied else "output.weight"
     for name, shape in _shapes(s):
-        if len(shape) == 1 or "ffn_gate_inp" in name or name.endswith(".bias"):
+        if (
+            len(shape) == 1
+            or "ffn_gate_inp" in name
+            or name.endswith((".bias", "conv.weight", "conv1d.weight"))
+        ):
             yield name, shape, "float32"
         else:
             yield name, shape, format_of_matrix(mix, name, shape[-1], rule, name == output)
@@ -215,13 +229,13 @@ def _shapes(s: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
     for i in range(s.layers):
         of_layer = s.family.layer(s, i) if s.family else _layer(s)
         yield from ((f"blk.{i}.{_whole_name(name)}", shape) for name, shape in of_layer.items())
-    yield "output_norm.weight", (s.width,)
+    yield f"{s.output_norm}.weight", (s.width,)
     if not s.tied:
         yield "output.weight", (s.vocabulary, s.width)
 
 
 def _whole_name(name: str) -> str:
-    return name if name.endswith(".bias") else f"{name}.weight"
+    return name if name.endswith((".bias", "ssm_a")) else f"{name}.weight"
 
 
 def _layer(s: Shape) -> Tensors:
@@ -243,7 +257,8 @@ def _plan(name: str, shape: tuple[int, ...], format: str) -> PlannedTensor:
     kind = FORMATS[format].ggml_type if format in FORMATS else FLOATS[format]
 
     def pieces() -> Iterator[np.ndarray]:
-        tile = np.ones((1, *shape), np.float32) if len(shape) == 1 else _tile(shape[-1], format)
+        ones = np.full((1, *shape), -1 if name.endswith("ssm_a") else 1, np.float32)
+        tile = ones if len(shape) == 1 else _tile(shape[-1], format)
         for part in in_pieces(prod(shape[:-1]), shape[-1], _TILE):
             yield tile[: part.stop - part.start]
 

@@ -140,6 +140,7 @@ void define_decoder_layer(py::module_& m) {
         "norm=layer",
         "norm_bias",
         "normalize_experts",
+        "output_gate",
         "parallel",
         "pre_norms",
         "qk_norm=rotated",
@@ -148,6 +149,12 @@ void define_decoder_layer(py::module_& m) {
         "query_temperature",
         "query_temperature.nope_only",
         "query_temperature.offset",
+        "recurrent.log_decay",
+        "recurrent.paired",
+        "recurrent.tiled",
+        "recurrent=delta_rule",
+        "recurrent=short_conv",
+        "recurrent_layers",
         "residual_scale",
         "router_bias",
         "scales_input",
@@ -300,8 +307,7 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
         "within(isa, threads, function, *args, **kwargs): what the function gives, its ops on this "
         "instruction set\n"
         "and at most so many threads, as of switch().");
-  m.def(
-      "num_threads", [] { return cpu::threads().load(); }, "Most threads that an op uses.");
+  m.def("num_threads", [] { return cpu::threads().load(); }, "Most threads that an op uses.");
   m.def("set_num_threads", cpu::set_num_threads, py::arg("n"), "Use at most n threads in an op.");
   m.def(
       "thread_shares", [] { return cpu::Balance::all().sizes(); },
@@ -309,8 +315,7 @@ PYBIND11_MODULE(tensor_ops_cpp, m) {
   m.def(
       "stored_formats", [] { return stored_formats([](int) { return true; }); },
       "Of each stored format that the kernels read: ggml's number for it, values and bytes of a block.");
-  m.def(
-      "calls", [] { return calls.load(); }, "Kernels run so far in this process.");
+  m.def("calls", [] { return calls.load(); }, "Kernels run so far in this process.");
   m.def(
       "release_memory", [] { return cpu::kept_buffers().release(); },
       "Return the freed result buffers that were kept to the system; their bytes.");

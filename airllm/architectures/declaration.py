@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airllm.architectures.recurrent import Recurrent
+
 Default = Any  # a value, or a function of the fields that were read before it
 REMOVED = object()  # removes an entry in `Architecture.but`; None is a value
 SCALINGS = {each: each for each in ("default", "linear", "llama3", "yarn", "longrope", "proportional")}
@@ -52,7 +54,9 @@ class Rotary:
     types of config.json -> ours. `temperature`: queries are scaled by position. `nope_temperature`: those of
     layers without rotation are, by this scale and length if a file has no others. `yarn_truncates`: YaRN's
     bounds are rounded to whole pairs. config.json may say so, GGUF files do not. `log_multiplier`: YaRN's
-    mscale_all_dim of 1 in GGUF files. `one_mscale`: YaRN's mscale is mscale_all_dim there.
+    mscale_all_dim of 1 in GGUF files. `one_mscale`: YaRN's mscale is mscale_all_dim there. `optional`: there
+    is none unless config.json has the position_embedding_type "rope", or if GGUF's rope.scaling.finetuned is
+    false.
     """
 
     theta: float = 1e4
@@ -69,6 +73,7 @@ class Rotary:
     yarn_truncates: bool = True
     log_multiplier: float = 1.0
     one_mscale: bool = False
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,7 @@ class Biases:
     feed_forward: tuple[str, bool] | bool = ("mlp_bias", False)
     router: bool = False
     experts: bool = False
-    selection: bool = False
+    selection: tuple[str, bool] | bool = False
 
 
 @dataclass(frozen=True)
@@ -166,11 +171,15 @@ class Architecture:
     names of tensors that differ from `tensor_names.py`. `sinks`: heads have attention sinks. `scales_input`:
     a router's weights multiply the input of experts, not what they add. `gated`: a dense feed-forward has a
     gate. `shared_gate`: the shared expert has a gate. `folder_stacks`: set if folders do not store experts
-    one by one; `gguf_stacks`: how GGUF files store them. `dense_and_experts`: layers with experts also have a
-    dense feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another
+    one by one, or some do not: those have `stacked_names`; `gguf_stacks`: how GGUF files store them.
+    `folder_fused_up`: folders store a gate and an up as one matrix, but not q, k and v.
+    `dense_and_experts`: layers with experts also have a dense feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another
     size, and the last layers may share keys and values. `latent`: attention is latent, see `latent.py`.
-    `layer_scale`: a layer's result is scaled by a
-    weight. `refused`: flags of config.json that must not be set, and what is expected instead.
+    `recurrent`: the kind of mixer that some layers have instead of attention, and `recurrent_layers`: which,
+    by config.json; `recurrent_in_folders`, `recurrent_in_gguf`: what that mixer says of how files store it;
+    `recurrent_multipliers`: its multipliers, by config.json; `beside`: it is beside attention.
+    `output_gate`: attention's result is gated by a second half of each query. `layer_scale`: a layer's result
+    is scaled by a weight. `refused`: flags of config.json that must not be set, and what is expected instead.
     `encoder`: it makes vectors of texts and does not write. `marked_by`: (model type, key): folders of that
     type are of this architecture if config.json has the key, and it is not false. `renamed`: older keys of
     config.json -> those that are read. `folder_layers`: what folders call the list of layers.
@@ -189,6 +198,7 @@ class Architecture:
     window: Window | None = None
     biases: Biases = Biases()
     fused: bool = False
+    folder_fused_up: bool = False
     tied: bool = False
     experts: Callable[..., tuple[bool, ...]] | None = None
     sinks: bool = False
@@ -196,10 +206,18 @@ class Architecture:
     gated: bool = True
     shared_gate: bool = True
     folder_stacks: Stacks | None = None
+    stacked_names: Mapping[str, str] = field(default_factory=dict)
     gguf_stacks: Stacks = Stacks()
     dense_and_experts: bool = False
     sizes_by_window: bool = False
     latent: bool = False
+    recurrent: type[Recurrent] | None = None
+    recurrent_layers: Callable[..., tuple[bool, ...]] | None = None
+    recurrent_in_folders: tuple[str, ...] = ()
+    recurrent_in_gguf: tuple[str, ...] = ()
+    recurrent_multipliers: Callable[..., tuple[float, ...]] | None = None
+    beside: bool = False
+    output_gate: bool = False
     layer_scale: bool = False
     numbers: tuple[str, ...] = ()
     keys: Mapping[str, Any] = field(default_factory=dict)
@@ -237,6 +255,8 @@ class Architecture:
             "shared_gate": self.shared_gate,
             "value_norm": self.norms.values,
             "layer_scale": self.layer_scale,
+            "output_gate": self.output_gate,
+            "beside": self.beside,
         }
 
     def but(self, name: str = "", **other: Any) -> Architecture:

@@ -3,7 +3,7 @@
 from airllm.architectures.declaration import Tiny
 from airllm.architectures.llama import LLAMA
 
-_MULTIPLIERS = {
+MULTIPLIERS = {
     "embedding_multiplier": 3.0,
     "residual_multiplier": 0.5,
     "attention_multiplier": 0.125,
@@ -18,10 +18,10 @@ GRANITE = LLAMA.but(
     keys={"attention_scale": {"folder": "attention_multiplier"}},
     folder_defaults={"attention_scale": 1.0},
     tiny={
-        "granite": Tiny({**_MULTIPLIERS, "num_hidden_layers": 2}),
+        "granite": Tiny({**MULTIPLIERS, "num_hidden_layers": 2}),
         "granite_tied": Tiny(
             {
-                **_MULTIPLIERS,
+                **MULTIPLIERS,
                 "num_attention_heads": 2,
                 "num_key_value_heads": 1,
                 "num_hidden_layers": 2,

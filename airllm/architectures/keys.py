@@ -122,6 +122,9 @@ KEYS: dict[str, Key] = {
     "embedding_scale": _scale("embedding_scale", "embedding_multiplier"),
     "residual_scale": _scale("residual_scale", "residual_multiplier"),
     "logit_scale": _scale("logit_scale", "logits_scaling", of_gguf=inverse, of_folder=inverse),
+    "attended_scale": _scale("", ""),
+    "gate_scale": _scale("", ""),
+    "down_scale": _scale("", ""),
     "experts": _expert("expert_count", ("num_local_experts", "num_experts", "n_routed_experts")),
     "experts_used": _expert("expert_used_count", "num_experts_per_tok"),
     "expert_feed_forward": _expert(

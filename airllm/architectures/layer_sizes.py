@@ -90,11 +90,12 @@ def folder_sizes(
 
 
 def gguf_lists(architecture: Architecture, values: Values) -> dict[str, list[int]]:
-    """The sizes that have a value for each layer."""
+    """The sizes that have a value for each layer. That of a layer without such a part is the largest."""
     keys = dict(keys_of(architecture))
     layers = values.whole(keys["layers"].gguf, most=MOST_LAYERS)
-    found = {name: values.wholes(keys[name].gguf, layers) for name in _LISTED}
-    return {name: each for name, each in found.items() if each}
+    least = 0 if architecture.recurrent else 1
+    found = {name: values.wholes(keys[name].gguf, layers, least) for name in _LISTED}
+    return {name: [each or max(*some, 1) for each in some] for name, some in found.items() if some}
 
 
 def gguf_near_dim(architecture: Architecture, values: Values, head_dim: int) -> int:

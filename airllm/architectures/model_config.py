@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from airllm.architectures.recurrent import Recurrent
+
 
 @dataclass(frozen=True)
 class Rope:
@@ -60,7 +62,7 @@ class Attention:
     `rope`: the rotation of queries and keys, if any. `window`: how many of the last keys a query attends to,
     None for all. `source`: the layer whose keys and values it reads: this one, unless they are shared.
     `keys_as_values`: values are the keys before their norm and rotation. `temperature`: how queries are
-    scaled by position, if they are.
+    scaled by position, if they are. `beside`: a mixer whose result is added.
     """
 
     heads: int
@@ -72,6 +74,7 @@ class Attention:
     source: int
     keys_as_values: bool = False
     temperature: QueryTemperature | None = None
+    beside: Recurrent | None = None
 
     @property
     def widths(self) -> dict[str, int]:
@@ -122,15 +125,6 @@ class Latent:
 
 
 @dataclass(frozen=True)
-class Recurrent:
-    """A mixer that keeps arrays of these shapes, float32, instead of keys and values. Each token replaces
-    them, so a sequence cannot go back.
-    """
-
-    shapes: tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True)
 class FeedForward:
     """The feed-forward of one layer: a dense one of `width`, 0 for none; experts; or both."""
 
@@ -151,6 +145,13 @@ class LayerSpec:
         if not isinstance(self.mixer, Attention):
             raise TypeError(f"the layer mixes tokens by {self.mixer}, expected attention")
         return self.mixer
+
+    @property
+    def recurrent(self) -> Recurrent | None:
+        """The mixer that has a recurrent state, if any."""
+        if isinstance(self.mixer, Attention):
+            return self.mixer.beside
+        return self.mixer if isinstance(self.mixer, Recurrent) else None
 
 
 @dataclass(frozen=True)
@@ -189,8 +190,9 @@ class ModelConfig:
     the first layer or after the last. All others belong to the layers.
 
     `sizes`: if they differ; `heads`, `kv_heads`, `head_dim` and `feed_forward` are then the largest.
-    `kv_layers`: the layer whose keys and values each layer reads, if some share them. `states`: shapes of the
-    arrays that layers with a recurrent state keep, () for layers with attention. `keys_as_values`: layers
+    `kv_layers`: the layer whose keys and values each layer reads, if some share them. `recurrent`: the mixer
+    of `recurrent_layers`, which have a state instead of keys and values; `beside`: both, and the results of
+    attention and of that mixer are added. `keys_as_values`: layers
     whose values are their keys, before norm and rotation. `layer(i)` puts together what layer i computes.
 
     `windows`: how many of the last keys a query attends to, None for all; `chunked`: those of its chunk,
@@ -218,8 +220,12 @@ class ModelConfig:
     are `value_dim`; `joined_kv`: the products that make keys and values are one stored matrix.
     `sinks`: each head has an extra score in the softmax, without a value. `activation` "swiglu_clamped" is
     (up + 1) * gate * sigmoid(`swiglu_alpha` * gate). It clamps gate to at most `swiglu_limit`, and up to
-    +-`swiglu_limit`. `encoding`: of a model that does not write. `fused_qkv`: q, k and v are one stored
-    matrix, gate and up are not.
+    +-`swiglu_limit`. `output_gate`: what a
+    head attended to is multiplied by the sigmoids of a second half of its query. `attended_scale` multiplies
+    attention's result, `gate_scale` and `down_scale` those of a dense feed-forward's gate and last product.
+    `encoding`: of a model that
+    does not write. `fused_qkv`: q, k and v are one stored
+    matrix, gate and up are not. `fused_up`: gate and up are, also of a shared expert, q, k and v are not.
     """
 
     architecture: str = _trait_field("size")
@@ -252,6 +258,10 @@ class ModelConfig:
     mlp_bias: bool = False
     gated: bool = True
     sinks: bool = False
+    output_gate: bool = False
+    attended_scale: float = 1.0
+    gate_scale: float = 1.0
+    down_scale: float = 1.0
     qk_norm: str = ""
     late_qk_norm: bool = False
     value_norm: bool = False
@@ -264,6 +274,7 @@ class ModelConfig:
     parallel: bool = False
     fused: bool = _trait_field("file", False)
     fused_qkv: bool = _trait_field("file", False)
+    fused_up: bool = _trait_field("file", False)
     encoding: Encoding | None = None
     tied_embeddings: bool = _trait_field("file", False)
     experts: int = 0
@@ -292,7 +303,9 @@ class ModelConfig:
     sizes: tuple[LayerSizes, ...] = ()
     kv_layers: tuple[int, ...] = ()
     keys_as_values: tuple[bool, ...] = ()
-    states: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    recurrent: Recurrent | None = None
+    recurrent_layers: tuple[bool, ...] = ()
+    beside: bool = False
     kv_rank: int = 0
     q_rank: int = 0
     value_dim: int = 0
@@ -330,8 +343,9 @@ class ModelConfig:
         sizes, moe = self.sizes_of(layer), self.is_moe(layer)
         dense = self.dense_and_experts or not moe
         feed_forward = FeedForward(sizes.feed_forward if dense else 0, moe)
-        if self.states and self.states[layer]:
-            return LayerSpec(Recurrent(self.states[layer]), feed_forward)
+        recurrent = self.recurrent if self.is_recurrent(layer) else None
+        if recurrent and not self.beside:
+            return LayerSpec(recurrent, feed_forward)
         if self.kv_rank:
             return LayerSpec(self._latent(), feed_forward)
         attention = Attention(
@@ -344,6 +358,7 @@ class ModelConfig:
             source=self.kv_layers[layer] if self.kv_layers else layer,
             keys_as_values=bool(self.keys_as_values) and self.keys_as_values[layer],
             temperature=self._temperature(layer),
+            beside=recurrent,
         )
         return LayerSpec(attention, feed_forward)
 
@@ -391,6 +406,10 @@ class ModelConfig:
         """Whether this layer has a norm before attention."""
         return self.pre_norms and not (self.encoding and self.encoding.bare_first and layer == 0)
 
+    def is_recurrent(self, layer: int) -> bool:
+        """Whether this layer has a state instead of keys and values."""
+        return bool(self.recurrent_layers) and self.recurrent_layers[layer]
+
     def is_moe(self, layer: int) -> bool:
         """Whether this layer has experts."""
         return bool(self.moe_layers) and self.moe_layers[layer]
@@ -401,7 +420,8 @@ def _traits_of(of: Any, field: dataclasses.Field[Any]) -> Iterator[str]:
     value = getattr(of, field.name)
     plain = all(map(_is_absent, value)) if isinstance(value, tuple) else value == field.default
     if not plain and field.default is not dataclasses.MISSING:
-        yield f"{field.name}={value}" if type(value) is str else field.name
+        kind = value.kind if isinstance(value, Recurrent) else value
+        yield f"{field.name}={kind}" if type(kind) is str else field.name
     for inner in dataclasses.fields(value) if dataclasses.is_dataclass(value) else ():
         yield from (f"{field.name}.{trait}" for trait in _traits_of(value, inner))
 

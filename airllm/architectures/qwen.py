@@ -26,7 +26,7 @@ _SHARED_EXPERT = {
     "moe_intermediate_size": 32,
     "shared_expert_intermediate_size": 64,
 }
-_VISION = {
+TINY_VISION = {
     "depth": 1,
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -38,7 +38,7 @@ _VISION = {
 _MULTI_AXIS = SCALINGS | {"mrope": "default"}
 
 
-def _sparse_layers(values: Values, layers: int) -> tuple[bool, ...]:
+def sparse_layers(values: Values, layers: int) -> tuple[bool, ...]:
     """Which layers have experts: every n-th, except listed ones."""
     step = values.whole("decoder_sparse_step", 1)
     dense = values.get("mlp_only_layers", (list,), "a list of layers", [])
@@ -88,7 +88,7 @@ QWEN2VL = QWEN2.but(
                         "mrope_section": [4, 2, 2],
                     },
                 },
-                "vision_config": {**_VISION, "fullatt_block_indexes": [0]},
+                "vision_config": {**TINY_VISION, "fullatt_block_indexes": [0]},
             },
             model_type="qwen2_5_vl",
         ),
@@ -99,7 +99,7 @@ QWEN2MOE = QWEN2.but(
     title="Qwen 1.5-MoE and 2-MoE",
     model_types=("qwen2_moe",),
     window=Window(default=4096, switch="use_sliding_window", all_but_every=2, until=28),
-    experts=_sparse_layers,
+    experts=sparse_layers,
     numbers=("shared_expert",),
     biases=Biases(qkv=("qkv_bias", True), output=False),
     folder_defaults={"expert_feed_forward": ..., "shared_expert": ...},
@@ -163,7 +163,11 @@ QWEN3VL = QWEN3.but(
                         "mrope_section": [3, 3, 2],
                     },
                 },
-                "vision_config": {**_VISION, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+                "vision_config": {
+                    **TINY_VISION,
+                    "num_position_embeddings": 16,
+                    "deepstack_visual_indexes": [0],
+                },
             },
             model_type="qwen3_vl",
         ),
@@ -174,7 +178,7 @@ QWEN3MOE = QWEN3.but(
     title="Qwen 3 with experts, Qwen 3-Coder",
     model_types=("qwen3_moe",),
     window=Window(default=4096, switch="use_sliding_window", listed=False),
-    experts=_sparse_layers,
+    experts=sparse_layers,
     folder_defaults={"head_dim": REMOVED, "normalize_experts": False, "expert_feed_forward": ...},
     tiny={
         "qwen3_moe": Tiny(

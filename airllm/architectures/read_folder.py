@@ -18,6 +18,7 @@ from airllm.architectures.keys import keys_of
 from airllm.architectures.latent import latent_fields, latent_ropes
 from airllm.architectures.layer_sizes import folder_head_dims, folder_sizes
 from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.recurrent_keys import folder_recurrent
 from airllm.architectures.ropes import ROPE_DIM, drop_unused, folder_ropes, nope_beside_windows
 from airllm.architectures.values import Values, check_config
 from airllm.architectures.windows import folder_windows
@@ -61,13 +62,15 @@ def folder_config(folder: Path) -> ModelConfig:
         output_bias=_has_bias(values, architecture.biases.output),
         mlp_bias=_has_bias(values, architecture.biases.feed_forward),
         router_bias=architecture.biases.router,
-        selection_bias=architecture.biases.selection,
+        selection_bias=_has_bias(values, architecture.biases.selection),
         expert_bias=architecture.biases.experts,
         experts_by_columns=_has_columns(architecture, whole),
         joined_kv=architecture.latent,
+        fused_up=architecture.folder_fused_up,
         tied_embeddings=bool(architecture.encoder)
         or whole.flag("tie_word_embeddings", values.flag("tie_word_embeddings", architecture.tied)),
         **folder_encoding(architecture, values),
+        **folder_recurrent(architecture, values, layers),
         moe_layers=moe_layers,
         dense_and_experts=architecture.dense_and_experts and any(moe_layers),
     )

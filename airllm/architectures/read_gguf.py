@@ -13,6 +13,7 @@ from airllm.architectures.keys import KEYS, keys_of, write_keys
 from airllm.architectures.latent import gguf_scores, latent_fields, latent_keys
 from airllm.architectures.layer_sizes import gguf_lists, gguf_near_dim, gguf_sizes, write_sizes
 from airllm.architectures.model_config import ModelConfig
+from airllm.architectures.recurrent_keys import gguf_recurrent, recurrent_gguf_keys
 from airllm.architectures.ropes import ROPE_DIM, drop_unused, gguf_ropes, nope_beside_windows, write_ropes
 from airllm.architectures.tensor_names import gguf_name
 from airllm.architectures.values import Values, check_config
@@ -68,6 +69,10 @@ def gguf_config(file: GgufHead) -> ModelConfig:
     if architecture.latent:
         found |= latent_fields(found, ropes["rope"]) | gguf_scores(values, found)
         found["joined_kv"] = gguf_name(architecture, "layers.0.attention.kv_b") in file.tensors
+
+    def has(name: str) -> bool:
+        return gguf_name(architecture, name) in file.tensors
+
     config = ModelConfig(
         **found,
         **drop_unused(ropes, windows),
@@ -77,6 +82,7 @@ def gguf_config(file: GgufHead) -> ModelConfig:
         moe_layers=moe_layers,
         dense_and_experts=architecture.dense_and_experts and bool(found.get("experts")),
         **gguf_encoding(architecture, file.tensors),
+        **gguf_recurrent(architecture, values, layers, has),
         **gguf_sizes(architecture, values, found, lists, windows, file.tensors),
     )
     return check_config(
@@ -110,7 +116,7 @@ def gguf_keys(config: ModelConfig) -> dict[str, Any]:
     if architecture.latent:
         found |= latent_keys(config)
     found |= write_ropes(architecture, config) | write_windows(architecture, config)
-    return found | write_sizes(architecture, config)
+    return found | write_sizes(architecture, config) | recurrent_gguf_keys(config)
 
 
 def _architecture(file: GgufHead) -> Architecture:

@@ -20,6 +20,7 @@ LENGTH = "original_max_position_embeddings"
 _FACTORS = "rope_factors_"
 _SECTIONS = "rope.dimension_sections"
 _ORIGINAL = "rope.scaling.original_context_length"
+_OPTIONAL = "rope.scaling.finetuned"  # false: no rotation
 _NEAR_DIM = "rope.dimension_count_swa"  # of layers with a window
 _TEMPERATURE = "llama_4_scaling_beta"
 _SCALE, _TEMPERATURE_LENGTH = "attention.temperature_scale", "attention.temperature_length"
@@ -83,6 +84,8 @@ def folder_ropes(
         found["rope_sections"] = _sections(given, "mrope_section", sections)
     if rule.none_every:
         found["nope_layers"] = _folder_nope(values, rule, layers)
+    if rule.optional and values.text("position_embedding_type", None) != "rope":
+        found["nope_layers"] = (True,) * layers
     if rule.temperature:
         found["query_temperature"] = _folder_temperature(values, given)
     if rule.nope_temperature and values.raw("attn_temperature_tuning") not in (False, 0):
@@ -215,6 +218,8 @@ def gguf_ropes(
         found["rope_sections"] = _sections(values, _SECTIONS, sections.tolist())
     if rule.none_every:
         found["nope_layers"] = _none_every(rule.none_every, layers)
+    if rule.optional and not values.flag(_OPTIONAL, True):
+        found["nope_layers"] = (True,) * layers
     if rule.nope_temperature:
         scale, length = rule.nope_temperature
         scale, length = values.number(_SCALE, scale), values.whole(_TEMPERATURE_LENGTH, length)
@@ -270,6 +275,8 @@ def write_ropes(architecture: Architecture, config: ModelConfig) -> dict[str, An
         found["rope.freq_base_swa"] = (config.local_rope or config.rope).theta
     if config.local_rope and config.local_rope.dim != config.rope.dim:
         found[_NEAR_DIM] = config.local_rope.dim
+    if architecture.rotary.optional:
+        found[_OPTIONAL] = not any(config.nope_layers)
     if config.rope_sections:
         found[_SECTIONS] = [*config.rope_sections, 0, 0, 0, 0][:4]
     if config.query_temperature:

@@ -8,6 +8,7 @@ a folder, and a part of `blk.3.ffn_up_exps.weight` in a GGUF file. Folders with 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -61,6 +62,30 @@ _LAYER = {
     "attention.sinks": ("attn_sinks.weight", "self_attn.sinks"),
     "attention.post_norm": ("post_attention_norm.weight", "post_attention_layernorm.weight"),
     "attention.post_norm_bias": ("attn_output_norm.bias", "post_attention_layernorm.bias"),
+    "short_conv.in": ("shortconv.in_proj.weight", "conv.in_proj.weight"),
+    "short_conv.filter": ("shortconv.conv.weight", "conv.conv.weight"),
+    "short_conv.output": ("shortconv.out_proj.weight", "conv.out_proj.weight"),
+    "delta.output": ("ssm_out.weight", "linear_attn.out_proj.weight"),
+    "delta.qkv": ("attn_qkv.weight", "linear_attn.in_proj_qkv.weight"),
+    "delta.gate": ("attn_gate.weight", "linear_attn.in_proj_z.weight"),
+    "delta.qkvz": ("ssm_in.weight", "linear_attn.in_proj_qkvz.weight"),
+    "delta.rate": ("ssm_beta.weight", "linear_attn.in_proj_b.weight"),
+    "delta.step": ("ssm_alpha.weight", "linear_attn.in_proj_a.weight"),
+    "delta.rates": ("ssm_ba.weight", "linear_attn.in_proj_ba.weight"),
+    "delta.filter": ("ssm_conv1d.weight", "linear_attn.conv1d.weight"),
+    "delta.decay": ("ssm_a", ""),
+    "delta.decay_log": ("", "linear_attn.A_log"),
+    "delta.step_bias": ("ssm_dt.bias", "linear_attn.dt_bias"),
+    "delta.head_scale": ("ssm_norm.weight", "linear_attn.norm.weight"),
+    "mamba.in": ("ssm_in.weight", "mamba.in_proj.weight"),
+    "mamba.filter": ("ssm_conv1d.weight", "mamba.conv1d.weight"),
+    "mamba.filter_bias": ("ssm_conv1d.bias", "mamba.conv1d.bias"),
+    "mamba.step_bias": ("ssm_dt.bias", "mamba.dt_bias"),
+    "mamba.decay": ("ssm_a", ""),
+    "mamba.decay_log": ("", "mamba.A_log"),
+    "mamba.skip": ("ssm_d", "mamba.D"),
+    "mamba.scale": ("ssm_norm.weight", "mamba.norm.weight"),
+    "mamba.output": ("ssm_out.weight", "mamba.out_proj.weight"),
     "feed_forward.norm": ("ffn_norm.weight", "post_attention_layernorm.weight"),
     "feed_forward.norm_bias": ("ffn_norm.bias", "post_attention_layernorm.bias"),
     "feed_forward.gate": ("ffn_gate.weight", "mlp.gate_proj.weight"),
@@ -89,6 +114,7 @@ _LAYER = {
     "shared_expert.router": ("ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"),
     "shared_expert.gate": ("ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"),
     "shared_expert.up": ("ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"),
+    "shared_expert.gate_up": ("", "mlp.shared_expert.gate_up_proj.weight"),
     "shared_expert.down": ("ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"),
     "input.gate": ("inp_gate.weight", "per_layer_input_gate.weight"),
     "input.projection": ("proj.weight", "per_layer_projection.weight"),
@@ -113,8 +139,19 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
     own_values = own and not (c.keys_as_values and c.keys_as_values[layer])
     dense = c.dense_and_experts or not moe
     fused, pre_norm = c.fused or c.fused_qkv, c.norm_before_attention(layer)
+    fused_up = c.fused or c.fused_up
+    shared = moe and c.shared_expert > 0
+    around = [
+        (pre_norm, "norm"),
+        (pre_norm and c.norm_bias, "norm_bias"),
+        (c.post_norms, "post_norm"),
+        (c.post_norms and c.norm_bias, "post_norm_bias"),
+    ]
+    recurrent = " ".join(c.recurrent.weights(c.width)) if c.recurrent and c.is_recurrent(layer) else ""
     parts: dict[str, list[tuple[bool, str]]] = {
-        "attention": [
+        "attention": around
+        if recurrent and not c.beside
+        else [
             (fused, "qkv"),
             (not fused and not c.q_rank, "q"),
             (c.q_rank > 0, "q_a q_a_norm q_b"),
@@ -128,20 +165,17 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
             (c.qkv_bias and own_values, "v_bias"),
             (c.qk_norm in ("head", "row"), "q_norm"),
             (c.qk_norm in ("head", "row") and own, "k_norm"),
-            (pre_norm, "norm"),
-            (pre_norm and c.norm_bias, "norm_bias"),
             (True, "output"),
             (c.output_bias, "output_bias"),
             (c.sinks, "sinks"),
-            (c.post_norms, "post_norm"),
-            (c.post_norms and c.norm_bias, "post_norm_bias"),
+            *around,
         ],
         "feed_forward": [
             (c.pre_norms and not c.parallel, "norm"),
             (c.pre_norms and c.norm_bias and not c.parallel, "norm_bias"),
-            (dense and not c.fused and c.gated, "gate"),
-            (dense and not c.fused, "up"),
-            (dense and c.fused, "gate_up"),
+            (dense and not fused_up and c.gated, "gate"),
+            (dense and not fused_up, "up"),
+            (dense and fused_up, "gate_up"),
             (dense, "down"),
             (dense and c.mlp_bias and c.gated, "gate_bias"),
             (dense and c.mlp_bias, "up_bias down_bias"),
@@ -158,11 +192,11 @@ def layer_names(config: ModelConfig, layer: int) -> list[str]:
             *((moe and c.expert_bias, f"{i}.gate_bias {i}.up_bias {i}.down_bias") for i in range(c.experts)),
         ],
         "shared_expert": [
-            (moe and c.shared_expert > 0 and c.shared_gate, "router"),
-            (moe and c.shared_expert > 0, "gate up down"),
+            (shared and c.shared_gate, "router"),
+            (shared, "gate_up down" if c.fused_up else "gate up down"),
         ],
         "input": [(c.layer_input > 0, "gate projection post_norm")],
-        "": [(c.layer_scale, "scale")],
+        "": [(c.layer_scale, "scale"), (bool(recurrent), recurrent)],
     }
     return [
         f"layers.{layer}.{part}.{name}".replace("..", ".")
@@ -194,7 +228,7 @@ def encoder_names(config: ModelConfig) -> list[str]:
 def gguf_name(architecture: Architecture, name: str) -> str:
     """A tensor's name in GGUF files. The experts of a layer share one tensor."""
     if name in _WHOLE:
-        return _WHOLE[name][0]
+        return architecture.gguf_names.get(name, _WHOLE[name][0])
     _, layer, part = name.split(".", 2)
     part = re.sub(r"^experts\.\d+\.", "experts.", part)
     return f"blk.{layer}.{architecture.gguf_names.get(part, _LAYER[part][0])}"
@@ -217,6 +251,14 @@ def _in_folder(architecture: Architecture, part: str) -> str:
     return folder.format(expert=expert[1] if expert else "")
 
 
+def _as_stored(architecture: Architecture, folder: WeightFile) -> Architecture:
+    """The architecture for a folder that has experts in stacks, or one by one."""
+    names = architecture.stacked_names
+    if any(name.endswith(names["experts.down"]) for name in folder.names()):
+        return replace(architecture, folder_names={**architecture.folder_names, **names})
+    return replace(architecture, folder_stacks=None)
+
+
 class NamedTensors:
     """The tensors of a model by our names. Raises ModelFileError if the file lacks one."""
 
@@ -226,6 +268,8 @@ class NamedTensors:
         self._architecture = (
             architecture_named(config.architecture) if self._gguf else architecture_of_folder(weights.path)
         )
+        if not self._gguf and self._architecture.stacked_names:
+            self._architecture = _as_stored(self._architecture, weights)
         self._stacks = self._architecture.gguf_stacks if self._gguf else self._architecture.folder_stacks
         embedding = self._in_folder("token_embedding")
         found = (p for p in PREFIXES if f"{p}{embedding}" in weights)
@@ -296,9 +340,10 @@ class NamedTensors:
     def _split(self, name: str) -> tuple[str, int | None]:
         """The tensor's name in the file, and the expert's index if it is a stack."""
         if name in _WHOLE:
-            gguf, folder = _WHOLE[name][0], self._in_folder(name)
+            if self._gguf:
+                return gguf_name(self._architecture, name), None
             prefix = PREFIXES[self._prefix] if name == "output" else self._prefix
-            return (gguf if self._gguf else prefix + folder), None
+            return prefix + self._in_folder(name), None
         if not (match := re.fullmatch(r"layers\.(\d+)\.(.+?)", name)):
             raise KeyError(name)
         layer, part = int(match[1]), match[2]

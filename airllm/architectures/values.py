@@ -51,17 +51,17 @@ class Values:
             raise self.error(key, f"has items {found[:8]}", expected)
         return Values(self.path, {self.under + key: found[0]}, self.under).whole(key, default, most)
 
-    def wholes(self, key: str, count: int) -> list[int] | None:
-        """Whole numbers from 1 to `MOST`, as many as `count`; None if the value is no array."""
+    def wholes(self, key: str, count: int, least: int = 1) -> list[int] | None:
+        """Whole numbers from `least` to `MOST`, as many as `count`; None if the value is no array."""
         value = self.raw(key)
         if not isinstance(value, np.ndarray):
             return None
         if (
             len(value) != count
             or value.dtype.kind not in "iu"
-            or not all(1 <= each <= MOST for each in value)
+            or not all(least <= each <= MOST for each in value)
         ):
-            expected = f"{count} whole numbers from 1 to {MOST}, one for each layer"
+            expected = f"{count} whole numbers from {least} to {MOST}, one for each layer"
             raise self.error(key, f"has {len(value)} items {value[:8].tolist()}", expected)
         return [int(each) for each in value]
 

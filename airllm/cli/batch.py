@@ -96,7 +96,6 @@ def run(
     from airllm.serving.engine_thread import EngineStopped
 
     limits = batch_limits(engine, given.max_running, *server.cache_memory_of(given))
-    server.log_to_stderr(False)
     start, before = time.monotonic(), len(results.done)
     showing: Any = contextlib.nullcontext(unseen) if given.quiet else progress("Answering", unit_bytes=False)
     try:

@@ -172,7 +172,7 @@ def serve(
 
     limits = Limits(given.max_running, given.queue, *cache_memory_of(given))
     app = build_app(engine, options, limits)
-    log_to_stderr(options.log_requests)
+    _log_to_stderr(options.log_requests)
 
     def tell() -> None:
         if not given.quiet:
@@ -184,8 +184,7 @@ def serve(
     return 130 if run(app, options, listening, tell) else 0
 
 
-def log_to_stderr(requests: bool) -> None:
-    """Print what the server logs: defects, and each request if `requests`."""
+def _log_to_stderr(requests: bool) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("airllm: %(asctime)s %(message)s"))
     for name, level in (("airllm.serving", logging.INFO if requests else logging.WARNING), ("uvicorn", 30)):

@@ -19,7 +19,11 @@ from airllm.architectures.families import architecture_named
 from airllm.architectures.model_config import Latent, ModelConfig, Rope
 from airllm.architectures.pooling import DENSE_NAMES, Dense, pooling_of
 from airllm.architectures.read_gguf import gguf_config, gguf_keys
+from airllm.architectures.recurrent import DeltaRule, Mamba2
 from airllm.architectures.tensor_names import NamedTensors, gguf_name, layer_names, shared_names
+from airllm.convert.delta_rule_to_gguf import delta_sources, in_gguf
+from airllm.convert.mamba_to_gguf import is_mamba_vector, mamba_in_gguf, mamba_vector
+from airllm.convert.multipliers_to_gguf import multiplied, without_multipliers
 from airllm.convert.tokenizer_to_gguf import tokenizer_keys
 from airllm.files.gguf_writer import ARRAY, BOOL, FLOAT32, INT32, STRING, UINT32, Key, Source
 from airllm.files.safetensors import SafetensorsFolder
@@ -30,7 +34,7 @@ from airllm.ops.rope_scaling import frequencies
 
 _AS_FACTORS = ("llama3", "proportional")  # scalings that GGUF files store as a tensor of divisors
 # Fields that say how a folder stores weights; a GGUF file stores them otherwise.
-_OF_FOLDERS = ("norm_offset", "experts_by_columns", "joined_kv")
+_OF_FOLDERS = ("norm_offset", "experts_by_columns", "joined_kv", "fused_up")
 _WITH_DENSE = "gemma-embedding"  # the architecture whose GGUF files have matrices after the pooling
 
 
@@ -79,7 +83,7 @@ def _pooling_keys(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[Key]:
 
 def _config_keys(folder: Path, c: ModelConfig) -> Iterator[Key]:
     yield Key("general.name", folder.resolve().name, STRING)
-    for name, value in gguf_keys(c).items():
+    for name, value in gguf_keys(without_multipliers(c)).items():
         types = (*ARRAY, *_ITEMS[type(value[0])]) if isinstance(value, list) else _TYPES[type(value)]
         yield Key(f"{c.architecture}.{name}", value, types)
 
@@ -101,8 +105,13 @@ def _check(folder: Path, config: ModelConfig, keys: Iterable[Key], sources: Iter
     metadata = {key.name: np.array(key.value) if len(key.types) > 1 else key.value for key in keys}
     metadata["general.architecture"] = config.architecture
     read = gguf_config(_Read(folder, metadata, {each.name: each for each in sources}))
+    config = without_multipliers(config)
     for field in dataclasses.fields(ModelConfig):
         expected, found = getattr(config, field.name), getattr(read, field.name)
+        if isinstance(expected, DeltaRule):
+            expected = in_gguf(config.architecture, expected)
+        elif isinstance(expected, Mamba2):
+            expected = mamba_in_gguf(expected)
         if field.name in _OF_FOLDERS or _equal(expected, found):
             continue
         what = f"cannot be stored in a GGUF file: it would be read as {found}"
@@ -144,7 +153,16 @@ def _sources(folder: SafetensorsFolder, c: ModelConfig) -> Iterator[Source]:
     yield from _longrope_factors(c)
     for layer in range(c.layers):
         for name in layer_names(c, layer):
-            if name.endswith(".attention.kv_b"):
+            if name.endswith(".delta.output") and isinstance(c.recurrent, DeltaRule):
+                yield from delta_sources(tensors, c, layer, c.recurrent)
+            elif ".delta." in name:
+                continue
+            elif is_mamba_vector(name) and isinstance(c.recurrent, Mamba2):
+                vector = gguf_name(architecture, name.removesuffix("_log"))
+                yield mamba_vector(vector, name, tensors.tensor(name), c.recurrent)
+            elif name.endswith(".gate_up") and c.fused_up:
+                yield from _gate_and_up(tensors, name)
+            elif name.endswith(".attention.kv_b"):
                 yield from _keys_and_values(tensors, name, c)
             elif not (experts := re.fullmatch(r"layers\.\d+\.experts\.(\d+)\.\w+", name)):
                 yield _source(tensors, name, gguf_name(architecture, name), c, reorder)
@@ -157,7 +175,7 @@ def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig, neighbo
     """A tensor under its GGUF name. `neighbours`: reorder the rows of q and k so that the values of a rotated
     pair are adjacent.
     """
-    stored = tensors.tensor(name)
+    stored = multiplied(tensors.weights.path, c, name, tensors.tensor(name))
     if name.endswith("norm") and c.norm_offset:
         offset = np.float32(c.norm_offset)
         return Source.of(
@@ -168,6 +186,8 @@ def _source(tensors: NamedTensors, name: str, gguf: str, c: ModelConfig, neighbo
         sizes = c.sizes_of(int(name.split(".")[1]))
         heads = sizes.heads if part == "q" else sizes.kv_heads
         return Source.of(gguf, stored, lambda: [_neighbours(stored, heads)])
+    if name.endswith(".filter") and stored.ndim == 3:
+        stored = stored[:, 0]
     flat = stored[0] if stored.ndim == 2 and len(stored) == 1 else stored  # a router of one row
     return Source.of(gguf, flat, lambda: [flat])
 
@@ -182,6 +202,18 @@ def _keys_and_values(tensors: NamedTensors, name: str, c: ModelConfig) -> Iterat
             return [split_heads(mixer, tensors.tensor(name))[place]]
 
         yield Source.of(gguf_name(architecture, name.replace("kv_b", part)), of_heads()[0], of_heads)
+
+
+def _gate_and_up(tensors: NamedTensors, name: str) -> Iterator[Source]:
+    """A gate and an up that a folder has as one matrix."""
+    architecture, stored = architecture_named(tensors.config.architecture), tensors.tensor(name)
+    half = stored.shape[0] // 2
+    for part, some in (("gate", stored[:half]), ("up", stored[half:])):
+
+        def one(some: Stored = some) -> list[Stored]:
+            return [some]
+
+        yield Source.of(gguf_name(architecture, name.removesuffix("gate_up") + part), some, one)
 
 
 def _neighbours(stored: Stored, heads: int) -> Stored:

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.model_config import Latent, ModelConfig
+from airllm.architectures.recurrent import Recurrent
 from airllm.backends.device.experts import Activation, Experts, Router
 from airllm.engine.latent_attention import latent_attention
+from airllm.engine.recurrent import mix_recurrently
 from airllm.engine.row_kernels import ops_of_experts
 from airllm.engine.rows import Angles, Rows, query_temperatures
 from airllm.files.weight_file import Stored
@@ -107,9 +109,12 @@ def _finish_half(ops: Any, change: np.ndarray, layer: Layer, half: str) -> np.nd
 def mix_tokens(
     ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None, rows: Sequence[Rows]
 ) -> np.ndarray:
-    """What attention of the layer's kind makes of `x` (rows, width)."""
+    """What the layer's mixer makes of `x` (rows, width)."""
+    if isinstance(layer.spec.mixer, Recurrent):
+        return mix_recurrently(ops, x, layer, rows)
     if not isinstance(layer.spec.mixer, Latent):
-        return attention(ops, x, layer, angles, rows)
+        found = attention(ops, x, layer, angles, rows)
+        return found + mix_recurrently(ops, x, layer, rows) if layer.spec.recurrent else found
     assert angles
     return latent_attention(ops, x, layer, angles, rows)
 
@@ -121,7 +126,7 @@ def attention(
     sequence. Appends the rows' keys and values to their caches.
     """
     a = layer.spec.attention
-    q, attended = _queries(ops, x, layer, angles)
+    q, attended, gate = _queries(ops, x, layer, angles)
     if a.temperature:
         q *= query_temperatures(a.temperature, rows)
     own = a.source == layer.index
@@ -132,21 +137,32 @@ def attention(
             ways = ops.extension("assign"), ops.extension("append")
             part.cache.append(layer.index, part.of(k), part.of(v), *ways)
         _attend(ops, part.of(q).swapaxes(0, 1), layer, part.cache, part.of(attended).swapaxes(0, 1))
-    return ops.linear(
+    if gate is not None:
+        attended *= _sigmoid(gate)
+    result = ops.linear(
         attended.reshape(len(x), -1), layer["attention.output"], layer.get("attention.output_bias")
     )
+    return _scaled(result, layer.config.attended_scale)
 
 
-def _queries(ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None) -> tuple[np.ndarray, np.ndarray]:
-    """The queries of `x`, and an array for what they attend to: in host memory the one before their rotation,
-    if it fits. On a device that may never be computed.
+def _scaled(x: np.ndarray, scale: float) -> np.ndarray:
+    return x if scale == 1 else x * np.float32(scale)
+
+
+def _queries(
+    ops: Any, x: np.ndarray, layer: Layer, angles: Angles | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The queries of `x`; an array for what they attend to: in host memory the one before their rotation, if
+    it fits (on a device that may never be computed); and what gates that, if the model does.
     """
-    a = layer.spec.attention
-    q = _multiply(ops, x, layer, "q").reshape(len(x), a.heads, a.key_dim)
+    a, gate = layer.spec.attention, None
+    q = _multiply(ops, x, layer, "q").reshape(len(x), a.heads, -1)
+    if layer.config.output_gate:
+        q, gate = np.ascontiguousarray(q[..., : a.key_dim]), q[..., a.key_dim :]
     placed = _place(ops, q, layer, "q", angles)
     if placed is not q and a.value_dim == a.key_dim and isinstance(q, np.ndarray):
-        return placed, q
-    return placed, np.empty_like(q, shape=(len(x), a.heads, a.value_dim))
+        return placed, q, gate
+    return placed, np.empty_like(q, shape=(len(x), a.heads, a.value_dim)), gate
 
 
 def _keys_and_values(
@@ -253,10 +269,11 @@ def mlp(ops: Any, x: np.ndarray, c: ModelConfig, weights: Mapping[str, Stored]) 
         return ops.linear(x, weights[name], weights.get(f"{name}_bias"))
 
     if "gate" in weights:
-        activated = _activate(ops, multiply(x, "gate"), multiply(x, "up"), c)
+        gate = _scaled(multiply(x, "gate"), c.gate_scale)
+        activated = _activate(ops, gate, multiply(x, "up"), c)
     else:
         activated = _activate_alone(ops, multiply(x, "up"), c)
-    return multiply(activated, "down")
+    return _scaled(multiply(activated, "down"), c.down_scale)
 
 
 def _activate_alone(ops: Any, x: np.ndarray, c: ModelConfig) -> np.ndarray:

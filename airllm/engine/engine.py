@@ -25,7 +25,7 @@ from airllm.engine.drafts.draft_model import (
     reserve_memory,
     shared_vocabulary,
 )
-from airllm.engine.drafts.speculation import Speculation
+from airllm.engine.drafts.speculation import Speculation, may_speculate, require_return
 from airllm.engine.embedding import Embedder, NoEmbeddings, NoGeneration
 from airllm.engine.encoder import Encoder
 from airllm.engine.generation import Prompt, PromptCache, TextGenerator, is_batch
@@ -78,7 +78,8 @@ class LayerWiseInferenceEngine:
             each processor.
         speculative: Guess the next tokens of a single prompt, verify all guesses in one pass and keep those
             that are right: faster where a text repeats its prompt or itself. Passes are measured, and nothing
-            is guessed where that does not pay. None: if it cannot change the text, because the backend
+            is guessed where that does not pay. Not for models with a recurrent state, which cannot take a
+            guess back. None: if it cannot change the text, because the backend
             computes a row with the same bits beside others ("cpp"), or if there is a `draft_model`.
         draft_model: The GGUF file or the folder of a smaller model with the same tokenizer, which guesses
             too. It runs on the same backend.
@@ -148,6 +149,7 @@ class LayerWiseInferenceEngine:
                 draft = undo.enter_context(
                     closing(open_draft_model(draft_model, self._backend, fallback_backends))
                 )
+                require_return(draft.config, "draft_model")
                 opening = dataclasses.replace(opening, max_memory=reserve_memory(draft, limit))
             model = undo.enter_context(closing(opening.model(self._backend)))
             self.config, self.context = model.config, model.residency.context
@@ -159,7 +161,9 @@ class LayerWiseInferenceEngine:
             self._adapters = Adapters()
             if given := parse_given(adapter):
                 self.use_adapters({self.load_adapter(path): scale for path, scale in given})
-            if speculative or draft or (speculative is None and model.is_batch_invariant):
+            if speculative or draft:
+                require_return(model.config, "speculative" if speculative else "draft_model")
+            if speculative or draft or (speculative is None and may_speculate(model)):
                 drafting = self._draft_model(draft) if draft else None
                 self._generator.speculation = Speculation(drafting)
             undo.pop_all()

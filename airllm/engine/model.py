@@ -9,6 +9,7 @@ import numpy as np
 
 from airllm.engine.decoder import Angles, Rows, decoder_layers, normalize
 from airllm.engine.fallback import go_on
+from airllm.engine.marks import tokens_before_mark
 from airllm.engine.native_decode import BoundStep
 from airllm.engine.opened_model import OpenedModel
 from airllm.engine.pass_rows import Progress, angles_of, rows_of
@@ -120,13 +121,41 @@ class Model(OpenedModel):
         alike: dict[RowKernels | None, list[int]] = {}
         for i, length in enumerate(lengths):
             alike.setdefault(self.kernels_of(length), []).append(i)
+        before = [0] * len(batch)
+        if self.config.recurrent and not all_positions:
+            before = list(map(tokens_before_mark, pending, caches, wholes))
         results: dict[int, np.ndarray] = {}
         progress = Progress(on_progress, pending)
         for kernels, some in alike.items():
-            part = [pending[i] for i in some], [caches[i] for i in some]
-            found = self._run_alike(*part, all_positions, progress, kernels)
+            some_of = [pending[i] for i in some], [caches[i] for i in some], [before[i] for i in some]
+            found = self._run_to_marks(*some_of, all_positions, progress, kernels)
             results |= zip(some, found, strict=True)
         return [results[i][-len(batch[i]) :] if all_positions else results[i] for i in range(len(batch))]
+
+    def _run_to_marks(
+        self,
+        pending: Sequence[list[int]],
+        caches: Sequence[Cache],
+        before: Sequence[int],
+        all_positions: bool,
+        progress: Progress,
+        kernels: RowKernels | None,
+    ) -> list[np.ndarray]:
+        """`_run_alike`, and mark the state after the first `before` tokens of each sequence, if not 0."""
+        first = {i: pending[i][:count] for i, count in enumerate(before) if count}
+        rest = {i: tokens[before[i] :] for i, tokens in enumerate(pending) if first.get(i) != tokens}
+
+        def run(part: dict[int, list[int]]) -> dict[int, np.ndarray]:
+            if not part:
+                return {}
+            its = [*part.values()], [caches[i] for i in part]
+            return dict(zip(part, self._run_alike(*its, all_positions, progress, kernels), strict=True))
+
+        results = run(first)
+        for i in first:
+            caches[i].mark()
+        results |= run(rest)
+        return [results[i] for i in range(len(pending))]
 
     def _run_alike(
         self,

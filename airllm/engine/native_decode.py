@@ -6,16 +6,18 @@ all layers, instead of one start for each op. `FusedStep.run` goes from tokens t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from airllm.architectures.model_config import Latent, ModelConfig, Recurrent
+from airllm.architectures.model_config import Latent, ModelConfig
+from airllm.architectures.recurrent import DeltaRule, Recurrent
 from airllm.engine.decoder import Angles, Rows
 from airllm.files.weight_file import Stored
 from airllm.formats import Quantized
-from airllm.memory.cache_layout import divide, places
+from airllm.memory.cache_layout import CacheLayout, divide, places
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer
 
@@ -138,7 +140,7 @@ class BoundStep:
         inputs_of: InputsOf | None = None,
     ):
         self._run, self._plan, self._data, self._long = run, plan, cache.native, cache.long
-        self._inputs_of = inputs_of
+        self._inputs_of, self._recurrent = inputs_of, bool(cache.layout.recurrent)
         self._from, self._dropped = cache.length, cache.dropped
         self._until = min(cache.until, *(len(cos) for cos, _ in tables))
         self._angles = [
@@ -153,7 +155,10 @@ class BoundStep:
         at = len(cache.tokens)
         if not self._from <= at < self._until or (cache.dropped, cache.long) != (self._dropped, self._long):
             return None
-        where = self._angles[at - self._from], ((0, 1, self._data, at),)
+        rows: tuple[Any, ...] = (0, 1, self._data, at)
+        if self._recurrent:
+            rows = (*rows, cache.native_states)
+        where = self._angles[at - self._from], (rows,)
         if self._inputs_of:
             logits = self._run(self._plan, token, *where, inputs=self._inputs_of([token]))
         else:
@@ -174,8 +179,20 @@ def _arguments(
         begin, end = max(part.start, first), min(part.stop, stop)
         if begin < end:
             before = part.cache.length + begin - part.start
-            parts.append((begin - first, end - first, part.cache.native, before))
+            own = (begin - first, end - first, part.cache.native, before)
+            parts.append(own if (states := _states_of(part, begin)) is None else (*own, states))
     return [(each.cos[some], each.sin[some]) for each in angles], parts
+
+
+def _states_of(part: Rows, begin: int) -> tuple[np.ndarray, int, int] | None:
+    """The recurrent states of rows from `begin` on, if the model has any: a pass that takes several calls
+    goes on from what the last one wrote.
+    """
+    states = part.cache.native_states
+    if states is None or begin == part.start:
+        return states
+    array, _, following = states
+    return array, following, following
 
 
 def why_op_by_op(ops: Any, config: ModelConfig) -> str:
@@ -208,13 +225,20 @@ def prepare_layers(ops: Any, kind: str, layers: Sequence[Layer]) -> tuple[Any, .
     """Layers as objects of the class `kind` of the backend's module. Raises NotImplementedError if that class
     does not support one of them.
     """
-    at = places(divide(layers[0].config))
-    return tuple(_prepare(ops, kind, layer, at) for layer in layers)
+    config = layers[0].config
+    at, states = places(divide(config)), CacheLayout(config, 1, "f32").state_places
+    return tuple(_prepare(ops, kind, layer, at, states) for layer in layers)
 
 
-def _prepare(ops: Any, kind: str, layer: Layer, at: Mapping[int, tuple[int, int]]) -> Any:
-    """One of these layers. `at`: the part of a cache, and the place in it, of each layer with its own."""
+def _prepare(
+    ops: Any, kind: str, layer: Layer, at: Mapping[int, tuple[int, int]], states: Mapping[int, int]
+) -> Any:
+    """One of these layers. `at`: the part of a cache, and the place in it, of each layer with its own;
+    `states`: the place of each layer with a recurrent state.
+    """
     c = layer.config
+    if isinstance(layer.spec.mixer, Recurrent):
+        return _prepare_recurrent(ops, kind, layer, layer.spec.mixer, states[layer.index])
     if isinstance(layer.spec.mixer, Latent):
         return _prepare_latent(ops, kind, layer, layer.spec.mixer, at[layer.index])
     a = layer.spec.attention
@@ -235,6 +259,31 @@ def _prepare(ops: Any, kind: str, layer: Layer, at: Mapping[int, tuple[int, int]
         shares=a.source != layer.index,
         keys_as_values=a.keys_as_values,
         rotation=int(a.rope is c.local_rope) if a.rope else -1,
+        **_native_arguments(ops, c, "layers", layer.index),
+        **({"experts": _experts(layer)} if layer.experts else {}),
+    )
+
+
+def _prepare_recurrent(ops: Any, kind: str, layer: Layer, a: Recurrent, at: int) -> Any:
+    """A layer with a recurrent state, which begins `at` floats after that of the first."""
+    c, weights = layer.config, dict(layer.weights)
+    own = next(iter(a.weights(c.width))).partition(".")[0]  # what the names of its weights begin with
+    for name in layer.weights:
+        whose, _, part = name.partition(".")
+        if whose == own:
+            weights[f"recurrent.{'in' if part == 'qkv' else part}"] = weights.pop(name)
+    taps: Any = weights["recurrent.filter"]
+    weights["recurrent.filter"] = np.ascontiguousarray(taps.T).reshape(-1)
+    delta = {"key_heads": a.key_heads, "tiled": a.tiled} if isinstance(a, DeltaRule) else {}
+    return ops.extension(kind)(
+        _flat(weights) | _expert_biases(layer),
+        heads=1,
+        kv_heads=1,
+        head_dim=1,
+        norm_eps=c.norm_eps,
+        attention_scale=1.0,
+        state_at=at,
+        **delta,
         **_native_arguments(ops, c, "layers", layer.index),
         **({"experts": _experts(layer)} if layer.experts else {}),
     )
@@ -288,6 +337,7 @@ _ARGUMENTS: dict[str, Callable[[ModelConfig, int], Any]] = {
     "activation": lambda c, layer: c.activation,
     "gated": lambda c, layer: c.gated,
     "late_qk_norm": lambda c, layer: c.late_qk_norm,
+    "output_gate": lambda c, layer: c.output_gate,
     "norm": lambda c, layer: c.norm,
     "norm_bias": lambda c, layer: c.norm_bias,
     "parallel": lambda c, layer: c.parallel,
@@ -330,9 +380,15 @@ def _native_arguments(ops: Any, config: ModelConfig, part: str, layer: int = 0) 
 
 
 def _experts(layer: Layer) -> list[tuple[Stored, Stored, Stored]]:
-    """Gate, up and down of each expert."""
+    """Gate, up and down of each expert. Raises NotImplementedError if they are stored by columns: only layers
+    that stay in host memory are copied to rows.
+    """
     assert layer.experts
-    return [(weights["gate"], weights["up"], weights["down"]) for _, weights in layer.experts.every()]
+    found = [(weights["gate"], weights["up"], weights["down"]) for _, weights in layer.experts.every()]
+    for each in itertools.chain(*found):
+        if isinstance(each, np.ndarray) and not each.flags.c_contiguous:
+            raise NotImplementedError("experts are stored by columns, and some layers are on a device")
+    return found
 
 
 def _expert_biases(layer: Layer) -> dict[str, Stored]:

@@ -212,8 +212,8 @@ class PersistentKernel:
         return logits
 
     def __call__(self, token: int | None = None) -> np.ndarray:
-        """`step(token)`. Without a token, repeat the last step at the same position, for benchmarks; token 0
-        if there was no step.
+        """`step(token)`. Without a token, repeat the last step at the same position, for benchmarks, or
+        at the next one with a recurrent state; token 0 if there was no step.
         """
         if token is not None:
             return self.step(token)
@@ -222,7 +222,7 @@ class PersistentKernel:
 
     def _repeat(self) -> np.ndarray:
         token, cache = self._last, self._cache
-        if token is not None and cache:
+        if token is not None and cache and not cache.layout.recurrent:  # such a state cannot go back
             cache.truncate(cache.length - 1)
         return self._prefill([token or 0]) if self._group else self.step(token or 0)
 

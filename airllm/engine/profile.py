@@ -112,6 +112,8 @@ def _time_passes(engine: Engine, of: Profile, begin: Callable[[], None] = lambda
     seconds = 0.0
     for _ in range(of.passes):
         cache.truncate(of.context)
+        if cache.length < of.context:  # a recurrent state cannot go back
+            engine.forward(tokens[cache.length : of.context], cache)
         start = time.perf_counter()
         engine.forward(tokens[of.context :], cache)
         seconds += time.perf_counter() - start

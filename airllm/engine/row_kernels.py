@@ -57,19 +57,19 @@ class RowOps:
     """
 
     def __init__(self, ops: Any, kernels: RowKernels, as_stored: tuple[int, int]):
-        self.backend, self._few, self._as_stored = ops, kernels.few, as_stored
+        self.backend, self.few, self._as_stored = ops, kernels.few, as_stored
         self.of_experts: Any = self
         if kernels.few_experts != kernels.few:
             self.of_experts = RowOps(ops, RowKernels(kernels.few_experts, kernels.few_experts), as_stored)
         self._linear_of_many = ops.extension("linear_of_many_rows")
         attend = ops.extension("cached_attention")
-        self._attend = partial(attend, few_rows=self._few) if attend else None
+        self._attend = partial(attend, few_rows=self.few) if attend else None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backend, name)
 
     def __repr__(self) -> str:
-        return f"{self.backend!r} by kernels for {'few' if self._few else 'many'} rows"
+        return f"{self.backend!r} by kernels for {'few' if self.few else 'many'} rows"
 
     def extension(self, name: str) -> Any:
         """That of the backend."""
@@ -80,7 +80,7 @@ class RowOps:
         if takes_any_rows(weight):
             return self.backend.linear(x, weight, bias)
         most = self._as_stored[not isinstance(weight, np.ndarray)]
-        if self._few or _is_small(weight):
+        if self.few or _is_small(weight):
             if len(x) <= most:
                 return self.backend.linear(x, weight, bias)
             parts = (x[at : at + most] for at in range(0, len(x), most))
@@ -95,6 +95,11 @@ def takes_any_rows(weight: Stored) -> bool:
 
 def _is_small(weight: Stored) -> bool:
     return isinstance(weight, np.ndarray) and weight.dtype == np.float32 and weight.size <= _SMALL
+
+
+def is_for_few_rows(ops: Any) -> bool:
+    """Whether these are ops for few rows, which must not depend on how many come together."""
+    return bool(getattr(ops, "few", False))
 
 
 def ops_of_experts(ops: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from airllm.architectures.model_config import Attention, Latent, ModelConfig, Recurrent
+from airllm.architectures.model_config import Attention, Latent, ModelConfig
 from airllm.formats import FORMATS
 
 # Name of a cache dtype -> the NumPy dtype of its items. q8_0 has ggml's blocks of 32.
@@ -22,6 +22,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 PASS = 512  # the most tokens of a sequence that go through the layers together
 STEP = 256  # tokens: what is dropped; attention cuts keys at multiples of this (kFewRowsPiece)
 BACK = 64  # tokens that `Cache.truncate` can always drop, besides those of the last pass
+STATES = 3  # recurrent states: of the last token, of the next, and of an earlier one to go back to
 _LINE = 64  # bytes: recurrent states begin at a multiple
 
 
@@ -73,9 +74,7 @@ class CacheLayout:
             for part, room in zip(self.parts, self.rooms, strict=True)
         ]
         self.recurrent = {
-            layer: spec.mixer.shapes
-            for layer, spec in enumerate(config.all_layers)
-            if isinstance(spec.mixer, Recurrent)
+            layer: spec.recurrent.shapes for layer, spec in enumerate(config.all_layers) if spec.recurrent
         }
 
     def is_ring(self, part: Part) -> bool:
@@ -89,9 +88,18 @@ class CacheLayout:
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the recurrent states: of the last token, and of the next."""
+        """Bytes of the recurrent states."""
         each = (math.prod(shape) for shapes in self.recurrent.values() for shape in shapes)
-        return 2 * 4 * sum(each)
+        return STATES * 4 * sum(each)
+
+    @property
+    def state_places(self) -> dict[int, int]:
+        """Where the state of each recurrent layer begins in one of the states: floats before it."""
+        places, at = {}, 0
+        for layer, shapes in self.recurrent.items():
+            places[layer] = at
+            at += sum(map(math.prod, shapes))
+        return places
 
     @property
     def states_at(self) -> int:

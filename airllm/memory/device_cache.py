@@ -22,6 +22,8 @@ def why_not_movable(cache: Cache) -> str:
 
 def why_layers_not_movable(config: ModelConfig) -> str:
     """Why the layers of a model stay in host memory; "" if they can be on a device."""
+    if config.recurrent:
+        return "devices have no kernels for recurrent states"
     return "devices have no kernels for latent attention" if config.kv_rank else ""
 
 

@@ -16,7 +16,7 @@ from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.values import MOST
 from airllm.files import pages
 from airllm.formats import Quantized
-from airllm.memory.cache_layout import BACK, PASS, STEP, CacheLayout, Part, row_items
+from airllm.memory.cache_layout import BACK, PASS, STATES, STEP, CacheLayout, Part, row_items
 
 _RELEASE = 256  # tokens: `truncate` releases the memory of this many, since each release has a cost
 
@@ -47,7 +47,8 @@ class Cache:
 
     Memory is reserved at once and becomes resident page by page, as tokens are appended. `layout` says which
     arrays there are; `arrays` has those of each part. With `windowed`, layers with a window keep only recent
-    tokens, if that needs less room: they lack the first `dropped`.
+    tokens, if that needs less room: they lack the first `dropped`. A recurrent state cannot go back, but to
+    the first `marked` tokens: `mark` keeps their state.
     """
 
     def __init__(self, config: ModelConfig, capacity: int, dtype: str = "f16", windowed: bool = False):
@@ -64,7 +65,8 @@ class Cache:
         self.arrays = self._map_arrays()
         self._of_layer = self.host_layers()
         self._states = self._map_states()
-        self._now = 0  # which of the two recurrent states is that after the last token
+        self._now = self._mark = 0  # which of the recurrent states are those of all tokens, and of `marked`
+        self.marked = 0
 
     def _map_arrays(self) -> list[Arrays]:
         """The arrays of each part."""
@@ -93,9 +95,11 @@ class Cache:
         return LayerCache(first[0], last[-1], first if part.is_even else None, self.layout.is_ring(part))
 
     def _map_states(self) -> list[dict[int, Arrays]]:
-        """The recurrent states of the layers: twice, so that a pass reads one and writes the other."""
+        """The recurrent states of the layers: several, so that a pass reads one and writes another."""
         at, found = self._start + self.layout.states_at, list[dict[int, Arrays]]()
-        for _ in range(2):
+        floats = self.layout.state_bytes // STATES // 4
+        self._all_states = np.ndarray((STATES, floats), np.float32, self._map, at if floats else 0)
+        for _ in range(STATES):
             found.append({})
             for layer, shapes in self.layout.recurrent.items():
                 arrays = []
@@ -127,6 +131,13 @@ class Cache:
         parts = tuple((arrays[0], self._dropped_by(part)) for part, arrays in self._parts())
         return parts if len(parts) != 1 or parts[0][1] else parts[0][0]
 
+    @property
+    def native_states(self) -> tuple[np.ndarray, int, int] | None:
+        """What native calls take of recurrent layers: all states (states, floats), and which is that before
+        the next pass and after it. None if there are no such layers.
+        """
+        return (self._all_states, self._now, self._next) if self.layout.recurrent else None
+
     def _parts(self) -> Iterator[tuple[Part, Arrays]]:
         return zip(self.layout.parts, self.arrays, strict=True)
 
@@ -151,11 +162,11 @@ class Cache:
 
     @property
     def shortest(self) -> int:
-        """The least length, besides 0, to which `truncate` can go back. With a recurrent state, it is the
-        length.
+        """The least length, besides 0, to which `truncate` can go back. With a recurrent state, there is no
+        other between it and the whole length.
         """
         if self.layout.recurrent:
-            return self.length
+            return self.marked if self.marked and self._has_windows(self.marked) else self.length
         return self.dropped and self.dropped + self.layout.window - 1
 
     def layer(self, layer: int) -> LayerCache:
@@ -181,7 +192,18 @@ class Cache:
         """A layer's recurrent state after the last token, and the arrays for that after the tokens of a pass:
         `extend` makes them valid.
         """
-        return self._states[self._now][layer], self._states[1 - self._now][layer]
+        return self._states[self._now][layer], self._states[self._next][layer]
+
+    @property
+    def _next(self) -> int:
+        """Which of the recurrent states the next pass writes."""
+        used = (self._now, self._mark) if self.marked else (self._now,)
+        return next(i for i in range(STATES) if i not in used)
+
+    def mark(self) -> None:
+        """Keep the recurrent state, if there is one, so that `truncate` can go back to this length."""
+        if self.layout.recurrent:
+            self._mark, self.marked = self._now, self.length
 
     def append(
         self,
@@ -267,20 +289,25 @@ class Cache:
     def extend(self, tokens: list[int]) -> None:
         """Mark these tokens as valid: what they leave is in all layers."""
         self.tokens += tokens
-        self._now = 1 - self._now
+        self._now = self._next
 
     def cut(self, length: int) -> int:
         """The length that `truncate(length)` leaves: 0 if that is less than `shortest`."""
-        return min(length, self.length) if length >= self.shortest else 0
+        if length >= self.length:
+            return self.length
+        least = self.shortest
+        return 0 if length < least else least if self.layout.recurrent else length
 
     def truncate(self, length: int) -> None:
         """Drop all tokens after the first `length`. If that is less than `shortest`, something is missing,
         and all tokens are dropped. The memory of many tokens is released.
         """
         self._most = max(self._most, self.length)
-        del self.tokens[self.cut(length) :]
+        if (left := self.cut(length)) < self.length:
+            self._now = self._mark
+        del self.tokens[left:]
         if not self.tokens:
-            self.dropped = 0
+            self.dropped = self.marked = 0
             self._clear_states()
         if self._most - self.length >= _RELEASE:
             self.release()
@@ -291,17 +318,20 @@ class Cache:
         """
         if not length or other.cut(length) != length:
             found = f"a prefix of {length} tokens of a cache of {other.length}"
-            raise ValueError(f"{found}, expected {max(other.shortest, 1)} to {other.length}")
+            between = "or" if self.layout.recurrent else "to"
+            raise ValueError(f"{found}, expected {max(other.shortest, 1)} {between} {other.length}")
         self.truncate(0)
         if other.on_device():
             self._copy_layers(other, length)
         else:
             self._copy_runs(other, length)
+        given = other._states[other._now if length == other.length else other._mark]
         for layer in self.layout.recurrent:
-            for after, state in zip(self.states(layer)[1], other.states(layer)[0], strict=True):
+            for after, state in zip(self.states(layer)[1], given[layer], strict=True):
                 np.copyto(after, state)
         self.long, self.dropped = other.long, other.dropped
         self.extend(other.tokens[:length])
+        self.mark()
 
     def on_device(self) -> list[int]:
         """The layers whose keys and values are in arrays on a device: `put_layer`."""
@@ -339,6 +369,10 @@ class Cache:
             rows = length - dropped
             _allocate_runs(own, rows)
             np.copyto(own[:, :, :, :rows], array[:, :, :, :rows])
+
+    def _has_windows(self, length: int) -> bool:
+        """Whether layers with a window have what the next token after this length sees."""
+        return not self.dropped or length >= self.dropped + self.layout.window - 1
 
     def _clear_states(self) -> None:
         for arrays in self._states[self._now].values():

@@ -25,6 +25,7 @@ import numpy as np
 
 from airllm.architectures.model_config import ModelConfig
 from airllm.memory import file_lock
+from airllm.memory.cache_layout import STATES
 from airllm.memory.device_cache import fetch_rows
 from airllm.memory.kv_cache import Cache
 
@@ -32,7 +33,7 @@ SUFFIX = ".kv"
 _MAGIC, _VERSION = b"airllmKV", 3
 _START = struct.Struct("<8sII")  # magic, version, bytes of the identity
 # Number of tokens; whether their keys have the angles of a long text; how many layers with a window lack;
-# which recurrent states are valid.
+# which recurrent states are valid: the bits of the current one, those of the marked one, and its length.
 _LENGTH = struct.Struct("<QQQQ")
 _LENGTH_AT, _IDENTITY_AT, _HEADER = 16, 48, 4096
 _NO_TOKENS = _LENGTH.pack(0, False, 0, 0)
@@ -67,7 +68,7 @@ class FileCache(Cache):
         self._file: Any = _open_locked(self.path) if name else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
         super().__init__(config, capacity, dtype, windowed=True)
         self._ids = np.frombuffer(self._map, "<i4", capacity, _HEADER)
-        length, long, dropped, now = _LENGTH.unpack_from(self._map, _LENGTH_AT)
+        length, long, dropped, states = _LENGTH.unpack_from(self._map, _LENGTH_AT)
         if length > capacity:
             raise CacheFileError(self.path, f"has {length} tokens", f"at most {capacity}, its capacity")
         ids = self._ids[:length]
@@ -76,8 +77,12 @@ class FileCache(Cache):
             raise CacheFileError(self.path, found, f"0 to {config.vocabulary - 1}")
         if not self._may_lack(dropped, length):
             raise CacheFileError(self.path, f"lacks the first {dropped} of {length} tokens", "fewer")
+        now, mark, marked = states & 3, states >> 2 & 3, states >> 4
+        if max(now, mark) >= STATES or marked > length:
+            raise CacheFileError(self.path, f"has state {states:#x} of {length} tokens", "another")
         super().extend(ids.tolist())
-        self.long, self.dropped, self._now = bool(long), dropped, now & 1
+        self.long, self.dropped = bool(long), dropped
+        self._now, self._mark, self.marked = now, mark, marked
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self.path}>"
@@ -91,6 +96,10 @@ class FileCache(Cache):
 
     def truncate(self, length: int) -> None:
         super().truncate(length)
+        self._write_length()
+
+    def mark(self) -> None:
+        super().mark()
         self._write_length()
 
     def flush(self) -> None:
@@ -111,7 +120,8 @@ class FileCache(Cache):
         self._of_layer = self.host_layers()
 
     def _write_length(self) -> None:
-        _LENGTH.pack_into(self._map, _LENGTH_AT, self.length, self.long, self.dropped, self._now)
+        states = self._now | self._mark << 2 | self.marked << 4
+        _LENGTH.pack_into(self._map, _LENGTH_AT, self.length, self.long, self.dropped, states)
 
     def _allocate(self, nbytes: int) -> tuple[mmap.mmap, int]:
         start = _HEADER + -(-4 * self.capacity // _HEADER) * _HEADER

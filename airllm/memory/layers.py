@@ -16,6 +16,7 @@ import numpy as np
 
 from airllm import tensor_ops
 from airllm.architectures.model_config import Attention, Latent, LayerSpec, ModelConfig
+from airllm.architectures.recurrent import DeltaRule
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.files.weight_file import ModelFileError, Stored
 from airllm.formats import Quantized
@@ -152,11 +153,14 @@ def open_table(tensors: NamedTensors, name: str) -> Stored:
 
 def _shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
     """The shapes of all tensors that a layer may have."""
-    mixer = c.layer(index).mixer
+    mixer, recurrent = c.layer(index).mixer, c.layer(index).recurrent
     wide = c.sizes_of(index).feed_forward
     return {
         **(_attention_shapes(c, mixer) if isinstance(mixer, Attention) else {}),
         **(_latent_shapes(c, mixer) if isinstance(mixer, Latent) else {}),
+        **(recurrent.weights(c.width) if recurrent else {}),
+        "attention.norm": (c.width,),
+        "attention.norm_bias": (c.width,),
         "attention.post_norm": (c.width,),
         "attention.post_norm_bias": (c.width,),
         "feed_forward.post_norm_bias": (c.width,),
@@ -185,6 +189,7 @@ def _shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
         "shared_expert.router": (1, c.width),
         "shared_expert.gate": (c.shared_expert, c.width),
         "shared_expert.up": (c.shared_expert, c.width),
+        "shared_expert.gate_up": (2 * c.shared_expert, c.width),
         "shared_expert.down": (c.width, c.shared_expert),
     }
 
@@ -192,9 +197,7 @@ def _shapes(c: ModelConfig, index: int) -> dict[str, tuple[int, ...]]:
 def _attention_shapes(c: ModelConfig, a: Attention) -> dict[str, tuple[int, ...]]:
     q, k, v = (a.widths[part] for part in "qkv")
     return {
-        "attention.norm": (c.width,),
-        "attention.norm_bias": (c.width,),
-        "attention.q": (q, c.width),
+        "attention.q": (q * (1 + c.output_gate), c.width),
         "attention.k": (k, c.width),
         "attention.v": (v, c.width),
         "attention.qkv": (q + k + v, c.width),
@@ -211,7 +214,6 @@ def _attention_shapes(c: ModelConfig, a: Attention) -> dict[str, tuple[int, ...]
 
 def _latent_shapes(c: ModelConfig, a: Latent) -> dict[str, tuple[int, ...]]:
     return {
-        "attention.norm": (c.width,),
         "attention.q": (a.heads * a.query_dim, c.width),
         "attention.q_a": (a.q_rank, c.width),
         "attention.q_a_norm": (a.q_rank,),
@@ -239,18 +241,38 @@ def split_stored(c: ModelConfig, index: int, name: str, stored: Stored) -> Itera
         k_b, v_b = split_heads(mixer, stored)
         yield "attention.k_b", k_b
         yield "attention.v_b", v_b
-    elif name == "feed_forward.gate_up":
-        wide = c.sizes_of(index).feed_forward
-        yield "feed_forward.gate", stored[:wide]
-        yield "feed_forward.up", stored[wide:]
+    elif name.endswith(".gate_up"):
+        part, wide = name.removesuffix("gate_up"), stored.shape[0] // 2
+        yield f"{part}gate", stored[:wide]
+        yield f"{part}up", stored[wide:]
     elif name == "experts.router_norm":
         yield name, _vector(stored) / np.float32(np.sqrt(c.width))
     elif name.endswith("norm"):
         yield name, _norm_weight(c, stored)
-    elif name.endswith(("bias", "sinks", "scale", "scales")):
+    elif name.endswith(".decay_log"):
+        yield name.removesuffix("_log"), -np.exp(_vector(stored))
+    elif name == "delta.rates":
+        mixer = c.layer(index).mixer
+        assert isinstance(mixer, DeltaRule)
+        yield from split_rates(mixer, stored)
+    elif name.endswith(("bias", "sinks", "scale", "scales", "filter", "decay", "skip")):
         yield name, _vector(stored)
     else:
         yield name, stored
+
+
+def split_rates(a: DeltaRule, stored: Stored) -> Iterator[tuple[str, Stored]]:
+    """The matrices of rates and of steps, stored as one that has both by turns for each key head. Copies."""
+    each = a.value_heads // a.key_heads
+    rows = np.arange(2 * a.value_heads).reshape(a.key_heads, 2, each)
+    yield "delta.rate", _rows(stored, rows[:, 0].reshape(-1))
+    yield "delta.step", _rows(stored, rows[:, 1].reshape(-1))
+
+
+def _rows(stored: Stored, rows: np.ndarray) -> Stored:
+    if isinstance(stored, Quantized):
+        return Quantized(np.ascontiguousarray(stored.data[rows]), stored.format)
+    return np.ascontiguousarray(stored[rows])
 
 
 def split_heads(a: Latent, stored: Stored) -> tuple[Stored, Stored]:
@@ -283,6 +305,10 @@ def check_tensor(tensors: NamedTensors, name: str, shape: tuple[int, ...]) -> St
         stored = stored[None]  # GGUF files store a matrix of one row as a vector
     if stored.shape == (1, *shape) and len(shape) == 1 and isinstance(stored, np.ndarray):
         stored = stored[0]  # the selection bias of ERNIE is a row
+    if len(shape) == 1 and ".mamba." in name and isinstance(stored, np.ndarray) and stored.size == shape[0]:
+        stored = stored.reshape(shape)  # GGUF files have heads as rows
+    if name.endswith("filter") and stored.shape == (shape[0], 1, *shape[1:]):
+        stored = stored[:, 0]  # folders have a channel's inputs, of which there is one
     if stored.shape != shape:
         expected = f"{shape}, as the model's configuration says"
         raise ModelFileError(tensors.weights.path, place, f"has shape {stored.shape}", expected)

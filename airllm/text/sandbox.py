@@ -260,7 +260,8 @@ def _weigh_result(operator: str, left: Any, right: Any, weigh: Callable[[Any], i
         bits = left.bit_length() * right if operator == "**" else left.bit_length() + right.bit_length()
         return bits << 8  # in numbers of 65536 bits products already take long
     number, other = (left, right) if isinstance(left, int) else (right, left)
-    return weigh(other) * max(number, 1) if isinstance(number, int) and operator == "*" else 0
+    repeats = operator == "*" and isinstance(number, int) and isinstance(other, Collection)
+    return weigh(other) * max(number, 1) if repeats else 0
 
 
 def _largest(given: Iterable[Any]) -> int:

@@ -41,7 +41,9 @@ struct LayerNumbers {
   std::string norm;  // "layer", or "" for RMS norms
   bool norm_bias, parallel, gated, late_qk_norm;
   int64_t expert_groups, expert_groups_used, expert_group_best;
-  bool keys_as_values, chunked, scales_input;
+  bool keys_as_values, chunked, scales_input, output_gate;
+  int64_t key_heads, state_at;  // of a mixer with a state; key_heads 0: a short convolution
+  bool tiled;
 };
 
 // Combinations of traits that no layer supports, though each trait is known: `trait` with the trait `with`,
@@ -61,9 +63,9 @@ using ExpertArrays = std::vector<std::array<py::object, 3>>;
 // A layer's weights and numbers, checked once; it keeps the arrays that its pointers refer to. `Weights` is
 // where a backend stores them: `op` begins its messages; size(), rows(), vector() and matrix() read an array;
 // a norm with a bias has it after its weights, in one vector;
-// kExperts, kSinks and kLatents say whether its layers may have experts, heads with sinks, and latent
-// attention (weights of which have "attention.kv_a"). The biases of an expert are among the weights, as
-// "experts.3.gate_bias".
+// kExperts, kSinks, kLatents and kRecurrent say whether its layers may have experts, heads with sinks, latent
+// attention (weights of which have "attention.kv_a") and mixers with a state ("recurrent.in"). The biases of
+// an expert are among the weights, as "experts.3.gate_bias".
 template <class Weights>
 class [[gnu::visibility("hidden")]] LayerWeights {
  public:
@@ -72,7 +74,9 @@ class [[gnu::visibility("hidden")]] LayerWeights {
       unread_[py::cast<std::string>(name)] = py::reinterpret_borrow<py::object>(weight);
     refuse(experts, numbers);
     read(numbers);
-    if (unread_.count("attention.kv_a"))
+    if (unread_.count("recurrent.in"))
+      read_recurrent(numbers);
+    else if (unread_.count("attention.kv_a"))
       read_latent();
     else
       read_attention(numbers.pre_norms, numbers.keys_as_values);
@@ -129,6 +133,7 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     layer_.norm = {n.norm_eps, choice(op_, "norm", py::str(n.norm).ptr(), norms) == 1, n.norm_bias};
     layer_.parallel = n.parallel;
     layer_.norms_last = n.late_qk_norm;
+    layer_.output_gate = n.output_gate;
     layer_.scale = n.attention_scale;
     layer_.softcap = n.attention_softcap.value_or(0.f);
     static const char* const activations[] = {"silu", "gelu_tanh", "gelu", "swiglu_clamped"};
@@ -157,7 +162,9 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     const float* const weights = floats(first, norm, norm_size());
     layer_.attention_norm = pre_norms ? weights : nullptr;
     layer_.attention_post_norm = pre_norms ? optional_floats("attention.post_norm", norm_size()) : weights;
-    layer_.q = matrix("attention.q", q, layer_.width);
+    layer_.q = matrix("attention.q", layer_.output_gate ? 2 * q : q, layer_.width);
+    if (layer_.output_gate && (layer_.norms_last || layer_.norms_whole_rows))
+      not_implemented(op_, "queries with a gate have norms of heads, before their rotation");
     if (!layer_.shares) {
       layer_.k = matrix("attention.k", kv, layer_.width);
       if (!keys_as_values) layer_.v = matrix("attention.v", kv, layer_.width);
@@ -167,6 +174,49 @@ class [[gnu::visibility("hidden")]] LayerWeights {
     if (Weights::kSinks) layer_.sinks = optional_floats("attention.sinks", layer_.heads);
     layer_.q_norm = optional_floats("attention.q_norm", layer_.norms_whole_rows ? q : layer_.head_dim);
     layer_.k_norm = optional_floats("attention.k_norm", layer_.norms_whole_rows ? kv : layer_.head_dim);
+  }
+
+  // A mixer with a state. Its filter has a row for each tap; sizes follow from the weights.
+  void read_recurrent(const LayerNumbers& numbers) {
+    if (!Weights::kRecurrent || layer_.norm.bias || !numbers.pre_norms)
+      not_implemented(op_, "native layers do not support recurrent states");
+    cpu::Recurrent& of = layer_.recurrent;
+    const py::object norm = require("attention.norm"), in = require("recurrent.in"),
+                     filter = require("recurrent.filter");
+    layer_.width = Weights::size("attention.norm", norm.ptr());
+    layer_.attention_norm = floats("attention.norm", norm, layer_.width);
+    layer_.attention_post_norm = optional_floats("attention.post_norm", layer_.width);
+    const int64_t rows = Weights::rows("recurrent.in", in.ptr());
+    of.key_heads = numbers.key_heads;
+    of.channels = of.key_heads ? rows : rows / 3;
+    of.taps = of.channels ? Weights::size("recurrent.filter", filter.ptr()) / of.channels : 0;
+    if (of.taps < 1 || numbers.state_at < 0)
+      op_.wrong_value("recurrent.in", "has " + std::to_string(rows) + " rows", "those of the filter");
+    of.filter = floats("recurrent.filter", filter, of.taps * of.channels);
+    of.state_at = numbers.state_at;
+    layer_.q = matrix("recurrent.in", in, of.key_heads ? rows : 3 * of.channels, layer_.width);
+    if (of.key_heads) read_delta_rule(numbers.tiled);
+    const int64_t result = of.key_heads ? of.value_heads * of.value_dim : of.channels;
+    layer_.output = matrix("recurrent.output", layer_.width, result);
+  }
+  void read_delta_rule(bool tiled) {
+    cpu::Recurrent& of = layer_.recurrent;
+    const py::object decay = require("recurrent.decay"), scale = require("recurrent.head_scale");
+    of.tiled = tiled;
+    of.value_heads = Weights::size("recurrent.decay", decay.ptr());
+    of.value_dim = Weights::size("recurrent.head_scale", scale.ptr());
+    const int64_t values = of.value_heads * of.value_dim;
+    of.key_dim = (of.channels - values) / (2 * of.key_heads);
+    if (of.key_heads < 1 || of.value_heads % of.key_heads || of.key_dim < 1 ||
+        2 * of.key_heads * of.key_dim + values != of.channels)
+      op_.wrong_value("key_heads", "has value " + std::to_string(of.key_heads),
+                      "a divisor of " + std::to_string(of.value_heads) + " heads of values");
+    of.decay = floats("recurrent.decay", decay, of.value_heads);
+    of.head_norm = floats("recurrent.head_scale", scale, of.value_dim);
+    of.step_bias = floats("recurrent.step_bias", require("recurrent.step_bias"), of.value_heads);
+    of.gate = matrix("recurrent.gate", values, layer_.width);
+    of.rate = matrix("recurrent.rate", of.value_heads, layer_.width);
+    of.step = matrix("recurrent.step", of.value_heads, layer_.width);
   }
 
   // Latent attention: head_dim is that of queries, until the row of a token takes its place.
@@ -393,53 +443,57 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
   module.attr("decoder_refusals") = py::tuple(refusals);
   py::class_<Layer>(module, name, doc)
       .def(
-          py::init([](const py::dict& weights, int64_t heads, int64_t kv_heads, int64_t head_dim,
-                      float norm_eps, float attention_scale, std::optional<float> attention_softcap,
-                      std::optional<int64_t> window, const std::string& activation, bool interleaved,
-                      int64_t part, int64_t place, bool shares, int64_t rotation, const ExpertArrays& experts,
-                      int64_t experts_used, bool normalize_experts, float residual_scale,
-                      std::optional<std::tuple<float, int64_t, int64_t>> query_temperature, bool pre_norms,
-                      const std::string& qk_norm, float swiglu_alpha, float swiglu_limit,
-                      const std::string& expert_scores, float expert_scale, const std::string& norm,
-                      bool norm_bias, bool parallel, bool gated, bool late_qk_norm, int64_t expert_groups,
-                      int64_t expert_groups_used, int64_t expert_group_best, bool keys_as_values,
-                      bool chunked, bool scales_input) {
-            return new Layer(weights, experts,
-                             {heads,
-                              kv_heads,
-                              head_dim,
-                              norm_eps,
-                              attention_scale,
-                              attention_softcap,
-                              window,
-                              activation,
-                              interleaved,
-                              part,
-                              place,
-                              shares,
-                              rotation,
-                              experts_used,
-                              normalize_experts,
-                              residual_scale,
-                              query_temperature,
-                              pre_norms,
-                              qk_norm,
-                              swiglu_alpha,
-                              swiglu_limit,
-                              expert_scores,
-                              expert_scale,
-                              norm,
-                              norm_bias,
-                              parallel,
-                              gated,
-                              late_qk_norm,
-                              expert_groups,
-                              expert_groups_used,
-                              expert_group_best,
-                              keys_as_values,
-                              chunked,
-                              scales_input});
-          }),
+          py::init(
+              [](const py::dict& weights, int64_t heads, int64_t kv_heads, int64_t head_dim, float norm_eps,
+                 float attention_scale, std::optional<float> attention_softcap, std::optional<int64_t> window,
+                 const std::string& activation, bool interleaved, int64_t part, int64_t place, bool shares,
+                 int64_t rotation, const ExpertArrays& experts, int64_t experts_used, bool normalize_experts,
+                 float residual_scale, std::optional<std::tuple<float, int64_t, int64_t>> query_temperature,
+                 bool pre_norms, const std::string& qk_norm, float swiglu_alpha, float swiglu_limit,
+                 const std::string& expert_scores, float expert_scale, const std::string& norm,
+                 bool norm_bias, bool parallel, bool gated, bool late_qk_norm, int64_t expert_groups,
+                 int64_t expert_groups_used, int64_t expert_group_best, bool keys_as_values, bool chunked,
+                 bool scales_input, bool output_gate, int64_t key_heads, int64_t state_at, bool tiled) {
+                return new Layer(weights, experts,
+                                 {heads,
+                                  kv_heads,
+                                  head_dim,
+                                  norm_eps,
+                                  attention_scale,
+                                  attention_softcap,
+                                  window,
+                                  activation,
+                                  interleaved,
+                                  part,
+                                  place,
+                                  shares,
+                                  rotation,
+                                  experts_used,
+                                  normalize_experts,
+                                  residual_scale,
+                                  query_temperature,
+                                  pre_norms,
+                                  qk_norm,
+                                  swiglu_alpha,
+                                  swiglu_limit,
+                                  expert_scores,
+                                  expert_scale,
+                                  norm,
+                                  norm_bias,
+                                  parallel,
+                                  gated,
+                                  late_qk_norm,
+                                  expert_groups,
+                                  expert_groups_used,
+                                  expert_group_best,
+                                  keys_as_values,
+                                  chunked,
+                                  scales_input,
+                                  output_gate,
+                                  key_heads,
+                                  state_at,
+                                  tiled});
+              }),
           py::arg("weights"), py::kw_only(), py::arg("heads"), py::arg("kv_heads"), py::arg("head_dim"),
           py::arg("norm_eps"), py::arg("attention_scale"), py::arg("attention_softcap") = py::none(),
           py::arg("windows") = py::none(), py::arg("activation") = "silu", py::arg("interleaved") = false,
@@ -451,7 +505,9 @@ void define_layer(py::module_& module, const char* name, const char* doc, const 
           py::arg("norm") = "", py::arg("norm_bias") = false, py::arg("parallel") = false,
           py::arg("gated") = true, py::arg("late_qk_norm") = false, py::arg("expert_groups") = 1,
           py::arg("expert_groups_used") = 1, py::arg("expert_group_best") = 2,
-          py::arg("keys_as_values") = false, py::arg("chunked") = false, py::arg("scales_input") = false);
+          py::arg("keys_as_values") = false, py::arg("chunked") = false, py::arg("scales_input") = false,
+          py::arg("output_gate") = false, py::arg("key_heads") = 0, py::arg("state_at") = 0,
+          py::arg("tiled") = false);
 }
 
 }  // namespace arguments

@@ -74,7 +74,8 @@ def test_q4_k_m_has_more_bits_where_llama_cpp_has(tmp_path):
 @pytest.mark.parametrize(("name", "billions"), (("llama-3.2-1b", 1.24), ("llama-3.1-8b", 8.03),
                                                ("llama-3-70b", 70.6), ("mixtral-8x7b", 46.7),
                                                ("deepseek-v2-lite", 15.7), ("gpt-oss-20b", 20.9),
-                                               ("gemma-4-e2b", 4.65)))  # fmt: skip
+                                               ("gemma-4-e2b", 4.65), ("lfm2-1.2b", 1.17),
+                                               ("qwen3.5-0.8b", 0.752)))  # fmt: skip
 def test_shapes_are_those_of_the_models(name, billions):
     sizes = (np.prod(shape) for _, shape, _ in synthetic_models._tensors(SHAPES[name], TARGETS["f16"]))
     assert abs(sum(sizes) / 1e9 / billions - 1) < 0.005

@@ -18,6 +18,7 @@ from airllm.architectures.declaration import REMOVED, Architecture, Tiny
 from airllm.architectures.families import architecture_of_gguf, architecture_of_model_type
 from airllm.architectures.keys import KEYS, keys_of
 from airllm.architectures.model_config import Encoding, LayerSizes, ModelConfig, QueryTemperature, Rope
+from airllm.architectures.recurrent import ShortConv
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.info import _decode
 from airllm.engine.native_decode import FusedLayers, FusedStep, why_not_native
@@ -31,13 +32,14 @@ OTHERS: dict[str, Any] = {  # another value of each field that is a trait
     "activation": "gelu", "windows": (5, None), "local_rope": Rope(5.0, 32), "nope_layers": (True, False),
     "query_temperature": QueryTemperature(1.0, 8), "embedding_scale": 2.0, "residual_scale": 2.0,
     "logit_scale": 2.0, "attention_softcap": 3.0, "logit_softcap": 3.0, "qkv_bias": True, "output_bias": True,
-    "chunked": True, "scales_input": True,
+    "beside": True, "attended_scale": 2.0, "gate_scale": 2.0, "down_scale": 2.0,
+    "output_gate": True, "chunked": True, "scales_input": True,
     "norm": "layer", "norm_bias": True, "parallel": True, "gated": False, "mlp_bias": True,
     "late_qk_norm": True, "qk_norm": "row", "pre_norms": False, "post_norms": True, "experts": 4,
     "experts_used": 2, "expert_feed_forward": 8,
     "normalize_experts": False, "shared_expert": 8, "moe_layers": (True, False), "sinks": True,
     "sizes": (LayerSizes(6, 2, 32, 32, 160), LayerSizes(3, 1, 32, 32, 160)), "kv_layers": (0, 0),
-    "states": (((4,),), ()), "encoding": Encoding(),
+    "recurrent": ShortConv(8, 3), "recurrent_layers": (True, False), "encoding": Encoding(),
     "shared_gate": False, "expert_scores": "sigmoid", "expert_scale": 2.0,
     "expert_groups": 2, "expert_groups_used": 2, "expert_group_best": 1, "selection_bias": True,
     "kv_rank": 64, "q_rank": 32, "value_dim": 64,

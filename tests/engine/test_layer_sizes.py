@@ -1,10 +1,14 @@
 """Layers of one model whose heads, head sizes and feed-forward differ, against a definition in float64."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from decoder_cases import BATCHES, agree, batch_of, composed, config, layer_of
 
 from airllm.architectures.model_config import LayerSizes, Rope
+from airllm.architectures.recurrent import Recurrent
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.native_decode import FusedLayers
 from airllm.engine.parallel.tensor_parallel import Shard
@@ -156,14 +160,22 @@ def test_caches_go_back_and_are_copied_and_stored(name, tmp_path):
                 np.testing.assert_array_equal(found, wanted)
 
 
-RECURRENT = config(vocabulary=9, states=(((3, 4), (5,)), ()))
+@dataclass(frozen=True)
+class Counter(Recurrent):
+    """A mixer whose state has two arrays."""
+
+    kind: ClassVar[str] = "counter"
+    shapes: tuple[tuple[int, ...], ...] = ((3, 4), (5,))
+
+
+RECURRENT = config(vocabulary=9, recurrent=Counter(), recurrent_layers=(True, False))
 
 
 def test_a_recurrent_state_follows_a_pass():
     cache = Cache(RECURRENT, 60, "f32", windowed=True)
     assert [each.shape for each in cache.states(0)[0]] == [(3, 4), (5,)]
     assert cache.layout.shapes == [[(1, 2, 2, 60, 32)]]
-    assert cache.layout.nbytes == 60 * cache.layout.token_bytes() + 2 * 4 * (12 + 5)
+    assert cache.layout.nbytes == 60 * cache.layout.token_bytes() + 3 * 4 * (12 + 5)
     for value in (1, 2):
         before, after = cache.states(0)
         assert all(np.all(array == value - 1) for array in before)
@@ -182,18 +194,29 @@ def after(cache, tokens, value):
     return cache
 
 
-def test_a_recurrent_state_cannot_go_back():
+def test_a_recurrent_state_goes_back_to_its_mark_alone():
     cache = after(Cache(RECURRENT, 60), [1, 2, 3], 5)
     assert (cache.shortest, cache.cut(2), cache.cut(3), cache.cut(9)) == (3, 0, 3, 3)
     cache.truncate(3)
     assert cache.length == 3 and np.all(cache.states(0)[0][0] == 5)
     copy = after(Cache(RECURRENT, 60), [8], 1)
-    with pytest.raises(ValueError, match="a prefix of 2 tokens of a cache of 3, expected 3 to 3"):
+    with pytest.raises(ValueError, match="a prefix of 2 tokens of a cache of 3, expected 3 or 3"):
         copy.copy_prefix(cache, 2)
     copy.copy_prefix(cache, 3)
     cache.truncate(2)
     assert cache.length == 0 and np.all(cache.states(0)[0][0] == 0)
     assert copy.tokens == [1, 2, 3] and np.all(copy.states(0)[0][1] == 5)
+    for length in (4, 5):
+        after(copy, [length], length)
+    assert (copy.shortest, copy.cut(2), copy.cut(3), copy.cut(4), copy.cut(5)) == (3, 0, 3, 3, 5)
+    cache.copy_prefix(copy, 3)
+    assert np.all(cache.states(0)[0][0] == 5) and np.all(copy.states(0)[0][0] == 5)
+    copy.truncate(4)
+    assert copy.length == 3 and np.all(copy.states(0)[0][0] == 5)
+    after(copy, [6], 7).mark()
+    after(copy, [6], 8)
+    copy.truncate(4)
+    assert copy.length == 4 and np.all(copy.states(0)[0][0] == 7)
 
 
 def test_a_recurrent_state_is_stored(tmp_path):
@@ -202,6 +225,13 @@ def test_a_recurrent_state_is_stored(tmp_path):
         after(cache, tokens, value)
         del cache
     cache = FileCache(RECURRENT, 60, "f16", tmp_path, "talk", "whose")
+    assert cache.tokens == [1, 2] and np.all(cache.states(0)[0][0] == 4)
+    cache.mark()
+    after(cache, [3], 6)
+    del cache
+    cache = FileCache(RECURRENT, 60, "f16", tmp_path, "talk", "whose")
+    assert cache.marked == 2 and np.all(cache.states(0)[0][0] == 6)
+    cache.truncate(2)
     assert cache.tokens == [1, 2] and np.all(cache.states(0)[0][0] == 4)
     cache.truncate(1)
     del cache

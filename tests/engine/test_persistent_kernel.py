@@ -52,6 +52,11 @@ def kernel_of(path, backend="python", **options) -> PersistentKernel:
     return PersistentKernel(model=path, backend=backend, **{"cache_dtype": "f32", **options}).compile()
 
 
+# No native layers have Mamba-2; those of Qwen 3-Next do not have how its folders store two matrices as one.
+MAMBA = ("falcon_h1", "falcon_h1_norm", "granite_hybrid", "granite_hybrid_moe")
+OP_BY_OP = (*MAMBA, "qwen3_next")
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", FOLDERS)
 def test_steps_give_the_logits_of_the_reference(name, backend):
@@ -59,14 +64,18 @@ def test_steps_give_the_logits_of_the_reference(name, backend):
     with kernel_of(DATA / name, backend) as kernel:
         found = take_steps(kernel)
         assert kernel.length == len(TEXT)
-        assert ("one call" in kernel.plan) == (backend == "cpp")
+        assert ("one call" in kernel.plan) == (backend == "cpp" and name not in OP_BY_OP)
     short = min(24, len(TEXT)) - PROMPT  # a shorter text's rotations differ, and so does its reference
     assert distance(found[:short], wanted[1][PROMPT - 1 : PROMPT - 1 + short]) < 2e-4
     assert distance(found[-1], wanted[0][-1]) < 2e-4
 
 
+# Of whose tokens many come to other experts, and those after them see it in a state.
+FLIPPING = ("lfm2_moe", "qwen3_5_moe", "qwen3_next")
+
+
 @having_cpp
-@pytest.mark.parametrize("name", (*AS_GGUF, K_MODEL))
+@pytest.mark.parametrize("name", (*(name for name in AS_GGUF if name not in MAMBA), K_MODEL))
 def test_stored_weights_in_one_call_and_op_by_op(name, tmp_path):
     """Both round activations to 8 bits; one call does not do so to those of queries, keys and values. Of the
     middle token: by rounding, some of a mixture come to the other of two experts that are liked nearly alike.
@@ -78,7 +87,12 @@ def test_stored_weights_in_one_call_and_op_by_op(name, tmp_path):
         return np.median(np.linalg.norm(logits - exact, axis=1) / np.linalg.norm(exact, axis=1))
 
     with kernel_of(path, "cpp") as kernel:
-        assert far(take_steps(kernel)) < 1.02 * far(compose(path)) < 0.05
+        found, op_by_op = far(take_steps(kernel)), far(compose(path))
+        assert "one call" in kernel.plan
+    if name in FLIPPING:
+        assert max(found, op_by_op) < 0.06
+    else:
+        assert found < 1.02 * op_by_op < 0.05
 
 
 def compose(path, **options):

@@ -58,7 +58,7 @@ def answer():
 
 expected = answer()
 used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-for room in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256):
+for room in (0, 2, 4, 8, 16, 32, 64, 256):
     child = os.fork()
     if not child:
         resource.setrlimit(resource.RLIMIT_AS, (used + (room << 18), resource.RLIM_INFINITY))
@@ -85,7 +85,7 @@ def test_memory_that_cannot_be_had_is_an_error_and_no_end(folder):
     pytest.importorskip("tensor_ops_cpp")
     status, out, err = run(LIMITED, folder)
     found = out.splitlines()
-    assert status == 0 and len(found) == 14, err
+    assert status == 0 and len(found) == 8, err
     assert {*found} == {"no memory, then text", "text, then text"}, found
 
 

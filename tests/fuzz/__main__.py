@@ -4,12 +4,11 @@ Every run begins with the seeds and the corpus. Status 1 says that there are fin
 """
 
 import argparse
-import itertools
 import sys
 import time
 from pathlib import Path
 
-from tests.fuzz.runner import FINDINGS, Outcome, inputs, run
+from tests.fuzz.runner import FINDINGS, Outcome, inputs, listed, run
 from tests.fuzz.targets import TARGETS
 
 
@@ -38,10 +37,10 @@ def main() -> int:
 
 def _run(name: str, given: argparse.Namespace) -> int:
     target, start = TARGETS[name], time.monotonic()
-    every = [given.input.read_bytes()] if given.input else inputs(name, target, given.seed)
-    most = None if given.inputs is None else len(target.seeds(name)) + given.inputs
-    limited = itertools.islice(every, most)
-    outcome = run(name, target, limited, seconds=given.seconds, folder=given.findings)
+    every = inputs(name, target, given.seed, given.inputs)
+    if given.input:
+        every = listed([given.input.read_bytes()])
+    outcome = run(name, target, every, seconds=given.seconds, folder=given.findings)
     print(f"{name}: {_summary(outcome)}, {time.monotonic() - start:.1f} s", flush=True)
     for finding in outcome.findings.values():
         print(f"  {finding.place}\n    {finding.command}")

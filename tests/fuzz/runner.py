@@ -21,7 +21,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,26 +66,38 @@ class Outcome:
     findings: dict[str, Finding] = field(default_factory=dict)
 
 
-def inputs(name: str, target: Target, seed: int) -> Iterator[bytes]:
-    """All inputs of a seed: first the seeds themselves, then what mutators make of them; without an end."""
+Inputs = Callable[[int], bytes | None]  # the input of a number; None if there are no more
+
+
+def inputs(name: str, target: Target, seed: int, most: int | None = None) -> Inputs:
+    """All inputs of a seed: first the seeds themselves, then at most so many that mutators make of them."""
     seeds = target.seeds(name)
-    yield from seeds
-    number = 0
-    while True:
-        chance = random.Random(f"{name} {seed} {number}")
+
+    def make(number: int) -> bytes | None:
+        if number < len(seeds):
+            return seeds[number]
+        if most is not None and number >= len(seeds) + most:
+            return None
+        chance = random.Random(f"{name} {seed} {number - len(seeds)}")
         data = chance.choice(seeds)
         for _ in range(chance.choice((1, 1, 1, 2))):
             data = chance.choice(target.mutators)(data, chance, seeds)
-        yield data
-        number += 1
+        return data
+
+    return make
+
+
+def listed(given: Sequence[bytes]) -> Inputs:
+    """These inputs."""
+    return lambda number: given[number] if number < len(given) else None
 
 
 def run(
-    name: str, target: Target, given: Iterable[bytes], *, seconds: float = 1e9, folder: Path = FINDINGS
+    name: str, target: Target, given: Inputs, *, seconds: float = 1e9, folder: Path = FINDINGS
 ) -> Outcome:
     """Run inputs until there are no more, or the time is up; findings go into `folder`."""
     outcome, end = Outcome(), time.monotonic() + seconds
-    waiting = _Counted(given)
+    waiting = _Waiting(given)
     while time.monotonic() < end and not waiting.ended:
         died = _Child(name, target, waiting, end).watch(outcome)
         if died and died.place.startswith("takes more than") and not _is_slow(name, target, died.data):
@@ -101,38 +113,27 @@ def run(
 def _is_slow(name: str, target: Target, data: bytes) -> bool:
     """Whether an input takes too long again, by itself."""
     return all(
-        _Child(name, target, _Counted([data]), time.monotonic() + 1e9).watch(Outcome()) for _ in range(_AGAIN)
+        _Child(name, target, _Waiting(listed([data])), time.monotonic() + 1e9).watch(Outcome())
+        for _ in range(_AGAIN)
     )
 
 
-class _Counted:
-    """Inputs by their number: a child takes the next ones, the parent only the one that a child died on."""
+class _Waiting:
+    """The inputs that are left: a child takes them, and the parent passes over what the child has taken."""
 
-    def __init__(self, given: Iterable[bytes]):
-        self._given, self.next, self.ended = iter(given), 0, False
-        self._last = b""
+    def __init__(self, given: Inputs):
+        self.given, self.next, self.ended = given, 0, False
 
     def take(self) -> bytes | None:
         """The next input; None if there are no more."""
-        try:
-            self._last = next(self._given)
-        except StopIteration:
-            self.ended = True
-            return None
         self.next += 1
-        return self._last
-
-    def advance(self, count: int) -> bytes:
-        """Pass over what a child has taken; the last one of them."""
-        while self.next < count and self.take() is not None:
-            pass
-        return self._last
+        return self.given(self.next - 1)
 
 
 class _Child:
     """A forked process that runs inputs. What it prints, it prints into a file."""
 
-    def __init__(self, name: str, target: Target, given: _Counted, end: float):
+    def __init__(self, name: str, target: Target, given: _Waiting, end: float):
         self.name, self.target, self.given, self.end = name, target, given, end
         self._shared = mmap.mmap(-1, _PLACE.size)
         self._said = tempfile.TemporaryFile()  # noqa: SIM115
@@ -154,11 +155,13 @@ class _Child:
             raise RuntimeError(
                 f"{self.name}: a child {_describe(status)} between inputs: {self._last_words()}"
             )
-        data = self.given.advance(count)
+        self.given.next = count
         if os.waitstatus_to_exitcode(status) in (0, _GO_ON):
             self.given.ended = not status
             return None
         place = f"takes more than {self.target.seconds:g} s" if slow else _describe(status)
+        data = self.given.given(count - 1)
+        assert data is not None
         return Finding(self.name, place, self._last_words(), data)
 
     def _read_reports(self, reports: int, child: int, outcome: Outcome) -> bool:

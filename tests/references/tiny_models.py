@@ -63,10 +63,11 @@ def model_of(name: str) -> torch.nn.Module:
         }
     model = _empty(transformers.CONFIG_MAPPING[kind](**values))
     with torch.no_grad():
-        kept = ("e_score_correction_bias", "layer_scalar")
+        kept = ("e_score_correction_bias", "layer_scalar", "expert_bias")
         biases = ((n, b) for n, b in model.named_buffers() if n.endswith(kept))
         for each, parameter in (*model.named_parameters(), *biases):
-            found = weight(f"{name}.{each}", tuple(parameter.shape), kind in tiny_models.NORMS_LESS_ONE)
+            less_one = kind in tiny_models.NORMS_LESS_ONE and not each.endswith(tiny_models.WHOLE_NORM)
+            found = weight(f"{name}.{each}", tuple(parameter.shape), less_one)
             parameter.copy_(torch.from_numpy(found))
     return model
 

@@ -44,7 +44,8 @@ def write_gguf(
     _write_config(writer, _text_part(config), joined)
     _write_vocabulary(writer)
     for each, values in _converted(config, tensors, joined):
-        kind = _KINDS[stored](each, values.shape)
+        of = _IN_ONE.sub("ssm_in.weight", each) if architecture == "qwen3next" else each
+        kind = _KINDS[stored](of, values.shape)
         _add_tensor(writer, each, gguf.quants.quantize(values, kind), kind, decoded)
     return _written(writer, path)
 
@@ -56,10 +57,12 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, data: np.ndarray, kind: Kind
 
 
 def block_kind(name: str, shape: tuple[int, ...]) -> Kind:
-    """The format of a tensor: vectors, also those of all experts in one tensor, and routers stay float32, as
-    llama.cpp leaves them.
+    """The format of a tensor: vectors, also those of all experts in one tensor, routers and short
+    convolutions stay float32, as llama.cpp leaves them.
     """
-    if len(shape) == 1 or name.endswith(".bias") or "ffn_gate_inp" in name:
+    plain = name.endswith((".bias", "conv.weight", "conv1d.weight", "ssm_a", "ssm_d", "norm.weight"))
+    plain = plain or "ffn_gate_inp" in name
+    if len(shape) == 1 or plain:
         return Kind.F32
     return _BLOCKS[zlib.crc32(name.encode()) % len(_BLOCKS)]
 
@@ -84,6 +87,14 @@ def gguf_name(config: dict[str, Any], name: str) -> str:
     plain = _EXPERT.sub(r"\1.\3", name.replace("language_model.", ""))
     plain = plain.replace("e_score_correction_bias", "e_score_correction.bias")
     plain = re.sub(r"(\.sinks|layer_scalar|experts\.\w+_proj)$", r"\1.weight", plain)
+    plain = re.sub(r"(\.expert_bias)$", r"\1.bias", plain).replace(".dt_bias", ".dt_proj.bias")
+    if plain.endswith(("A_log", ".mamba.D")):
+        return names.get_name(plain)
+    if match := _OF_GRANITE.search(plain):
+        shared = "_shexp" if config["num_local_experts"] else ""
+        kind = "_exps" if match[1] == "block_sparse_moe" else shared
+        return f"blk.{plain.split('.')[2]}.ffn_{match[2].replace('output', 'down')}{kind}.weight"
+    plain = re.sub(r"(feed_forward\.experts)\.w(\d)", lambda m: f"{m[1]}.{_OF_EXPERT[m[2]]}", plain)
     for theirs, ours in _SCALES.items():
         if plain.endswith(theirs):
             return f"blk.{plain.split('.')[2]}.{ours}"
@@ -102,13 +113,24 @@ _ARCHITECTURES = {
     "cohere2": "cohere2", "starcoder2": "starcoder2", "hunyuan_v1_dense": "hunyuan-dense",
     "hunyuan_v1_moe": "hunyuan-moe", "ernie4_5": "ernie4_5", "ernie4_5_moe": "ernie4_5-moe",
     "llama4_text": "llama4", "deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2",
-    "glm4_moe_lite": "deepseek2", "mistral4": "mistral4",
+    "glm4_moe_lite": "deepseek2", "mistral4": "mistral4", "lfm2": "lfm2", "lfm2_moe": "lfm2moe",
+    "qwen3_next": "qwen3next", "qwen3_5": "qwen35", "qwen3_5_moe_text": "qwen35moe",
+    "granitemoehybrid": "granitehybrid", "falcon_h1": "falcon-h1",
 }  # fmt: skip
-_NEIGHBOURS = ("llama", "granite", "smollm3", "mistral3")  # whose rope turns neighbouring values of a head
+_NEIGHBOURS = (
+    "llama",
+    "granite",
+    "granitehybrid",
+    "smollm3",
+    "mistral3",
+)  # whose rope turns neighbouring values of a head
 _SCALES = {
     "router.scale": "ffn_gate_inp.scale",
     "router.per_expert_scale": "ffn_down_exps.scale",
 }  # Gemma 4's
+_OF_GRANITE = re.compile(r"\.(shared_mlp|block_sparse_moe)\.(\w+)_linear\.weight$")
+_IN_ONE = re.compile(r"attn_(qkv|gate)\.weight$")  # of what folders of Qwen3-Next have as one tensor
+_OF_EXPERT = {"1": "gate_proj", "3": "up_proj", "2": "down_proj"}  # LFM2's
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
 _IMAGES = ("visual.", "model.visual.", "vision_tower.", "multi_modal_projector.")
 
@@ -131,6 +153,8 @@ def apart(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, n
     """
     if "kv_lora_rank" in _text_part(config):
         return _latent_apart(_text_part(config), tensors)
+    if config["model_type"] == "granitemoehybrid":
+        return _gate_and_up_apart(tensors)
     if config["model_type"] not in ("gpt_oss", "llama4_text"):
         return tensors
     found: dict[str, np.ndarray] = {}
@@ -146,6 +170,19 @@ def apart(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> dict[str, n
             gate, up = by_rows[:, :half], by_rows[:, half:]
         parts = {"down": by_rows} if match[2] == "down" else {"gate": gate, "up": up}
         found |= {f"{match[1]}.{part}_proj.{end}": each for part, each in parts.items()}
+    return found
+
+
+def _gate_and_up_apart(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """With the gate and the up that Granite's folders store as one, as views of that."""
+    found: dict[str, np.ndarray] = {}
+    for name, values in tensors.items():
+        if "input_linear" in name:
+            half = values.shape[-2] // 2
+            found[name.replace("input", "gate")] = values[..., :half, :]
+            found[name.replace("input", "up")] = values[..., half:, :]
+        else:
+            found[name] = values
     return found
 
 
@@ -170,7 +207,9 @@ def _converted(
 ) -> Iterator[tuple[str, np.ndarray]]:
     config = _text_part(config)
     for name, values in _stacked(tensors if joined else apart(config, tensors)).items():
-        if is_text(name):
+        if name.endswith("in_proj_qkvz.weight"):
+            yield from _split_inputs(config, gguf_name(config, name), values)
+        elif is_text(name):
             yield gguf_name(config, name), in_llama_cpp(config, name, values)
     rope = config["rope_parameters"]
     if rope.get("rope_type") == "llama3":
@@ -198,15 +237,81 @@ def _stacked(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def in_llama_cpp(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
     """A tensor as llama.cpp's converter writes it."""
+    if config["model_type"] == "falcon_h1":
+        values = _multiplied(config, name, values)
     architecture = architecture_of(config)
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     which = name.split(".")[-2]
     if architecture in _NEIGHBOURS and which in heads:
         parts = values.reshape(heads[which], 2, -1, *values.shape[1:])
         return parts.swapaxes(1, 2).reshape(values.shape)
+    if name.endswith("conv.weight"):
+        return values.squeeze(1)
+    if "linear_attn." in name:
+        return _of_delta_rule(config, name, values)
+    if ".mamba." in name:
+        return _of_mamba(config, name, values)
     if config["model_type"] in NORMS_LESS_ONE and name.endswith("norm.weight"):
         return values + 1
     return values
+
+
+def _split_inputs(config: dict[str, Any], name: str, values: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+    """Queries, keys and values, and gates, which Qwen3-Next's folders have by turns for each key head."""
+    heads, key = config["linear_num_key_heads"], config["linear_key_head_dim"]
+    wide = config["linear_num_value_heads"] // heads * config["linear_value_head_dim"]
+    by_head = values.reshape(heads, -1, values.shape[-1])
+    parts = np.split(by_head, np.cumsum([key, key, wide]), axis=1)
+    q, k, v, gate = (each.reshape(-1, values.shape[-1]) for each in parts)
+    yield name.replace("ssm_in", "attn_qkv"), np.concatenate([q, k, v])
+    yield name.replace("ssm_in", "attn_gate"), gate
+
+
+def _multiplied(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
+    """A tensor of Falcon-H1 times what config.json has for its product."""
+    inner, shared = config["mamba_d_ssm"], config["mamba_n_groups"] * config["mamba_d_state"]
+    gate, down = config["mlp_multipliers"]
+    before, after = config["attention_in_multiplier"], config["attention_out_multiplier"]
+    of_inputs = np.repeat(config["ssm_multipliers"], (inner, inner, shared, shared, config["mamba_n_heads"]))
+    factors = {
+        "q_proj": before, "k_proj": before * config["key_multiplier"], "v_proj": before, "o_proj": after,
+        "mamba.in_proj": of_inputs[:, None] * config["ssm_in_multiplier"], "gate_proj": gate,
+        "mamba.out_proj": config["ssm_out_multiplier"], "down_proj": down,
+        "lm_head": config["lm_head_multiplier"], "embed_tokens": config["embedding_multiplier"],
+    }  # fmt: skip
+    found = next((factor for part, factor in factors.items() if f"{part}.weight" in name), 1)
+    return (values * found).astype(np.float32)
+
+
+def _of_mamba(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
+    """A tensor of Mamba-2: what heads have is a column, and groups are rows of the norm."""
+    if name.endswith("A_log"):
+        values = -np.exp(values)
+    if name.endswith(("A_log", ".D")):
+        return values[:, None]
+    if name.endswith("norm.weight"):
+        return values.reshape(config["mamba_n_groups"], -1)
+    return values.squeeze(1) if name.endswith("conv1d.weight") else values
+
+
+def _of_delta_rule(config: dict[str, Any], name: str, values: np.ndarray) -> np.ndarray:
+    """A tensor of the gated delta rule. For Qwen3.5, value heads are in the order of their place beside the
+    key head that they share, then by key head.
+    """
+    if name.endswith("A_log"):
+        values = -np.exp(values)
+    if "conv1d" in name:
+        values = values.squeeze(1)
+    if name.endswith("norm.weight") or config["model_type"] == "qwen3_next":
+        return values
+    heads, wide = config["linear_num_key_heads"], config["linear_value_head_dim"]
+    shared = config["linear_num_value_heads"] // heads
+    if "out_proj" in name:
+        return values.reshape(-1, heads, shared, wide).swapaxes(1, 2).reshape(values.shape)
+    before = 2 * heads * config["linear_key_head_dim"] if "qkv" in name or "conv1d" in name else 0
+    tail = values[before:]
+    by_head = tail.reshape(heads, shared, -1, *values.shape[1:])
+    return np.concatenate([values[:before], by_head.swapaxes(0, 1).reshape(tail.shape)])
 
 
 def _llama3_factors(config: dict[str, Any]) -> np.ndarray:
@@ -232,6 +337,16 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool 
         head_dim = _write_gemma4(writer, config)
     elif "kv_lora_rank" in config:
         head_dim = _write_latent(writer, config, joined)
+    elif "conv_L_cache" in config:
+        _write_lfm2(writer, config)
+    elif "linear_num_key_heads" in config:
+        _write_delta_rule(writer, config)
+    elif kind == "falcon_h1":
+        writer.add_feed_forward_length(config["intermediate_size"])
+        writer.add_head_count_kv(config["num_key_value_heads"])
+        _write_mamba(writer, config)
+    elif kind == "granitemoehybrid":
+        _write_granite_hybrid(writer, config)
     else:
         writer.add_feed_forward_length(config.get("intermediate_size_mlp", config["intermediate_size"]))
         writer.add_head_count_kv(config["num_key_value_heads"])
@@ -239,7 +354,7 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool 
     if layer_norm:
         writer.add_layer_norm_eps(layer_norm)
     else:
-        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+        writer.add_layer_norm_rms_eps(config.get("norm_eps", config["rms_norm_eps"]))
     writer.add_vocab_size(VOCABULARY)
     if "head_dim" in config and "kv_lora_rank" not in config:
         writer.add_key_length(head_dim)
@@ -251,7 +366,7 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool 
     if kind == "cohere2":
         writer.add_logit_scale(config["logit_scale"])
         writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
-    if kind == "granite":
+    if kind in ("granite", "granitemoehybrid"):
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
         writer.add_attention_scale(config["attention_multiplier"])
@@ -262,8 +377,11 @@ def _write_config(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool 
         writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
         writer.add_final_logit_softcapping(config["final_logit_softcapping"])
     _write_experts(writer, config)
-    if kind in ("glm4_moe", "minimax_m2", "deepseek_v3", "glm4_moe_lite"):
+    if kind in ("glm4_moe", "minimax_m2", "deepseek_v3", "glm4_moe_lite", "lfm2_moe"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if kind == "lfm2_moe":
+        writer.add_leading_dense_block_count(config["num_dense_layers"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
     if kind in ("deepseek_v2", "mistral4"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
     if kind == "glm4_moe" or "kv_lora_rank" in config:
@@ -331,6 +449,46 @@ def _write_gemma4(writer: gguf.GGUFWriter, config: dict[str, Any]) -> int:
     writer.add_value_length_swa(config["head_dim"])
     writer.add_rope_dimension_count_swa(config["head_dim"])
     return _full_head_dim(config)
+
+
+def _write_lfm2(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    """The sizes that its layers do not share, and the width of the feed-forward, which the folder rounds."""
+    wide, heads = config["intermediate_size"], config["num_key_value_heads"]
+    if config.get("block_auto_adjust_ff_dim"):
+        step = config["block_multiple_of"]
+        wide = -(-int(config["block_ffn_dim_multiplier"] * int(2 * wide / 3)) // step) * step
+    writer.add_feed_forward_length(wide)
+    writer.add_head_count_kv([heads if each == "full_attention" else 0 for each in config["layer_types"]])
+    writer.add_shortconv_l_cache(config["conv_L_cache"])
+
+
+def _write_granite_hybrid(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_expert_shared_feed_forward_length(config["shared_intermediate_size"])
+    heads = config["num_key_value_heads"]
+    writer.add_head_count_kv([heads if each == "full_attention" else 0 for each in config["layer_types"]])
+    writer.add_rope_scaling_finetuned(config["position_embedding_type"] == "rope")
+    _write_mamba(writer, config)
+
+
+def _write_mamba(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    writer.add_ssm_conv_kernel(config["mamba_d_conv"])
+    writer.add_ssm_state_size(config["mamba_d_state"])
+    writer.add_ssm_group_count(config["mamba_n_groups"])
+    writer.add_ssm_time_step_rank(config["mamba_n_heads"])
+    writer.add_ssm_inner_size(config["mamba_n_heads"] * config["mamba_d_head"])
+
+
+def _write_delta_rule(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None:
+    if "intermediate_size" in config:
+        writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_ssm_conv_kernel(config["linear_conv_kernel_dim"])
+    writer.add_ssm_state_size(config["linear_key_head_dim"])
+    writer.add_ssm_group_count(config["linear_num_key_heads"])
+    writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
+    writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
+    writer.add_full_attention_interval(config["layer_types"].index("full_attention") + 1)
 
 
 def _write_latent(writer: gguf.GGUFWriter, config: dict[str, Any], joined: bool) -> int:

@@ -33,7 +33,11 @@ DECLARED: dict[str, tuple[str, Tiny]] = {
 FOLDERS = tuple(DECLARED)
 # Folders that GGUF files can be made of. The others have windows or dense layers that those cannot say.
 AS_GGUF = tuple(name for name, (_, tiny) in DECLARED.items() if tiny.gguf)
-NORMS_LESS_ONE = ("gemma", "gemma2", "gemma3_text")  # folders of these types store norm weights minus one
+# Folders of these types store norm weights minus one.
+NORMS_LESS_ONE = (
+    "gemma", "gemma2", "gemma3_text", "qwen3_next", "qwen3_5", "qwen3_5_moe_text",
+)  # fmt: skip
+WHOLE_NORM = "linear_attn.norm.weight"  # but of these
 K_MODEL = (
     "llama_k"  # only a GGUF file: its matrices are random blocks, in formats whose quantizer nobody has here
 )

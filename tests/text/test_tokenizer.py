@@ -558,6 +558,7 @@ def test_a_template_cannot_reach_out(source):
         "{% for i in [1, [2, [3]]] recursive %}{{ loop(i) if i is iterable else i }};{% endfor %}",
         "{% macro f(x) %}<{{ x }}{{ caller() }}>{% endmacro %}{% call f(2) %}in{% endcall %}",
         "{{ 3 * 4 }}{{ 'ab' * 2 }}{{ 2 * 'ab' }}{{ 2 ** 10 }}{{ 1.5 ** 2 }}{{ [0] * 3 }}",
+        "{{ 1000000000 * 1.5 }}{{ 1.5 * 1000000000 }}{{ 1700000000 + 0.5 }}{{ 10 % 4 }}{{ '%d%%' % 5 }}",
     ),
 )
 def test_counting_changes_nothing(source):

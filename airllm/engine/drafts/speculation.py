@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from airllm.architectures.model_config import ModelConfig
 from airllm.engine.drafts.draft_model import DraftModel
 from airllm.engine.drafts.drafter import Drafter, Kind
 from airllm.engine.drafts.ngram import NgramDrafter
 from airllm.engine.drafts.policy import ROWS, DraftPolicy
+from airllm.engine.model import Model
 
 MOST_DRAFTED = ROWS[-1] - 1
+
+
+def require_return(config: ModelConfig, argument: str) -> None:
+    """Raises ValueError for a model whose sequences cannot go back by a few tokens, as drafts need."""
+    if config.recurrent:
+        found = f"{config.architecture} keeps a recurrent state, which cannot take a guess back"
+        raise ValueError(f"{argument} needs models with attention alone, but {found}: leave it out")
+
+
+def may_speculate(model: Model) -> bool:
+    """Whether drafts cannot change the text: a row has the bits that it has alone, and sequences go back."""
+    return model.is_batch_invariant and not model.config.recurrent
 
 
 class Speculation:

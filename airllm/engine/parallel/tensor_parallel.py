@@ -48,7 +48,7 @@ class Shard:
         if whole.dense_and_experts:
             found = "normalizes the results of experts apart, and a process has only a part of each"
             raise ValueError(f"world_size has value {size}, expected 1: {whole.architecture} {found}")
-        if whole.states:
+        if whole.recurrent:
             found = "keeps a recurrent state, which cannot be divided"
             raise ValueError(f"world_size has value {size}, expected 1: {whole.architecture} {found}")
         if not _is_divisible(whole, size):

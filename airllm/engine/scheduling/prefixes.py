@@ -78,15 +78,18 @@ class PrefixCache:
         the latest are compared token by token.
         """
         path = list(self._walk(key, tokens))
+        best: Match | None = None
         for depth in range(len(path), 0, -1):
+            if best and best.length >= (depth + 1) * BLOCK:
+                break  # what has fewer blocks has a shorter prefix
             matches = [
                 Match(entry, length)
                 for entry in islice(reversed(path[depth - 1].entries), _COMPARED)
-                if (length := _common(entry, tokens, depth * BLOCK)) and entry.cache.cut(length) == length
+                if (length := entry.cache.cut(_common(entry, tokens, depth * BLOCK))) >= BLOCK
             ]
-            if matches:
-                return max(matches, key=lambda match: (match.length, match.takes_over))
-        return None
+            matches += [best] if best else []
+            best = max(matches, key=lambda match: (match.length, match.takes_over), default=None)
+        return best
 
     def share(self, entry: Entry, length: int) -> None:
         """From now on, others may share the first `length` tokens of this entry."""

@@ -34,7 +34,7 @@ inline cpu::Matrix stored_matrix(const Op& op, const char* name, PyObject* objec
 // A layer's weights in host memory.
 struct HostWeights {
   static constexpr Op op{"DecoderLayer"};
-  static constexpr bool kExperts = true, kSinks = true, kLatents = true;
+  static constexpr bool kExperts = true, kSinks = true, kLatents = true, kRecurrent = true;
 
   static int64_t size(const char* name, PyObject* object) { return array(op, name, object).size; }
   static int64_t rows(const char* name, PyObject* object) { return rows_of(op, name, object); }
@@ -119,7 +119,7 @@ class DecoderArguments {
   }
 
   void check(const cpu::DecoderLayer& found) const {
-    if (found.rotation < 0) return;
+    if (found.rotation < 0 || found.recurrent.taps) return;
     if (found.rotation >= static_cast<int64_t>(rotations_.size()))
       op_.wrong_value("rotations", "has " + std::to_string(rotations_.size()) + " tables",
                       std::to_string(found.rotation + 1) + " or more, as a layer needs");
@@ -152,9 +152,11 @@ class DecoderArguments {
   }
 
   cpu::Sequence sequence(PyObject* object) const {
-    has_items("rows", object, 4, "tuples of start, stop, keys and values, length");
+    const bool with_states = PyTuple_Check(object) && PyTuple_GET_SIZE(object) == 5;
+    has_items("rows", object, with_states ? 5 : 4, "tuples of start, stop, keys and values, length");
     cpu::Sequence found{whole(object, 0), whole(object, 1), whole(object, 3), cpu::kF32, {}};
     add_parts(found, PyTuple_GET_ITEM(object, 2));
+    add_states(found, with_states ? PyTuple_GET_ITEM(object, 4) : nullptr);
     const int64_t before = sequences_.empty() ? 0 : sequences_.back().stop;
     if (found.start != before || found.stop <= found.start || found.stop > rows_)
       op_.wrong_value("rows", "has rows " + std::to_string(found.start) + " to " + std::to_string(found.stop),
@@ -187,12 +189,38 @@ class DecoderArguments {
       found.parts.push_back({array.array.data, array.shape[3], several ? whole(part, 1) : 0});
     }
     for (const cpu::DecoderLayer* layer : layers_) {
+      if (layer->recurrent.taps) continue;
       if (layer->part >= count)
         op_.wrong_value("keys and values", "have " + std::to_string(count) + " parts",
                         std::to_string(layer->part + 1) + " or more, as a layer needs");
       has_layer(arrays[size_t(layer->part)], *layer);
       check_dropped(found, *layer);
     }
+  }
+
+  // The recurrent states of all layers: copies of them (copies, floats), and which of these is before the
+  // rows and after them.
+  void add_states(cpu::Sequence& found, PyObject* states) const {
+    int64_t floats = 0;
+    for (const cpu::DecoderLayer* layer : layers_)
+      if (layer->recurrent.taps)
+        floats = std::max(floats, layer->recurrent.state_at + layer->recurrent.state());
+    if (!states) {
+      if (floats) op_.wrong_value("rows", "have no states", "those of recurrent layers");
+      return;
+    }
+    has_items("states", states, 3, "tuples of an array and two numbers");
+    PyObject* const object = PyTuple_GET_ITEM(states, 0);
+    const Array a = array(op_, "states", object);
+    const int64_t now = whole(states, 1), next = whole(states, 2);
+    if (a.dtype != cpu::kFloat32 || a.ndim != 2 || a.axis(1) < floats || std::min(now, next) < 0 ||
+        std::max(now, next) >= a.axis(2))
+      op_.wrong_shape("states", a, "(copies, " + std::to_string(floats) + ") in float32, with more copies");
+    if (!has_flags(object, py::detail::npy_api::NPY_ARRAY_WRITEABLE_))
+      op_.wrong_value("states", "is read-only", "a writeable array");
+    float* const first = reinterpret_cast<float*>(a.data);
+    found.state = first + now * a.axis(1);
+    found.next_state = first + next * a.axis(1);
   }
 
   void check_dropped(const cpu::Sequence& found, const cpu::DecoderLayer& layer) const {

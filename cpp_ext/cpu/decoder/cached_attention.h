@@ -36,7 +36,8 @@ class __attribute__((visibility("hidden"))) CachedAttention {
     char* const keys = part.kept.data + part.head * head_bytes;
     char* const values = keys + layer.kv_heads * head_bytes;
     if (!layer.shares) append(layer, part, keys, values);
-    rotate(layer, sequence, {at_.q, layer.q.n, layer.q_norm}, part.head * group, group);
+    const int64_t halves = layer.output_gate ? 2 : 1;
+    rotate(layer, sequence, {at_.q, layer.q.n, layer.q_norm, halves * d}, part.head * group, group);
     for (int64_t i = 0; layer.temperature != 0.f && i < sequence.tokens(); ++i) {
       float* const queries = at_.rotated + i * group * d;
       scale_values(queries, queries, group * d, layer.temperature_at(sequence.length + i));
@@ -49,7 +50,7 @@ class __attribute__((visibility("hidden"))) CachedAttention {
                              nullptr,
                              reinterpret_cast<char*>(out),
                              layer.sinks ? layer.sinks + part.head * group : nullptr};
-    attend(layer, attention_of(layer, part), head, part);
+    if (attend(layer, attention_of(layer, part), head, part) && layer.output_gate) gate(layer, part, out);
   }
 
   // Writes what the new tokens of a sequence keep: `kept` (all rows, row), with latents normalized and keys
@@ -105,8 +106,19 @@ class __attribute__((visibility("hidden"))) CachedAttention {
     }
   }
 
-  // The pieces of a unit that this thread has; the thread that is last merges all.
-  void attend(const DecoderLayer& layer, const Attention& all, const AttentionHead& head,
+  // Multiplies what the heads of a unit attended to by the sigmoids of the second halves of their queries.
+  void gate(const DecoderLayer& layer, const UnitPart& part, float* attended) const {
+    const int64_t d = layer.head_dim, first = part.head * part.group;
+    for (int64_t i = 0; i < part.sequence->tokens(); ++i)
+      for (int64_t head = 0; head < part.group; ++head) {
+        const float* const by = at_.q + (part.sequence->start + i) * layer.q.n + (2 * (first + head) + 1) * d;
+        float* const to = attended + i * layer.heads * d + head * d;
+        for (int64_t j = 0; j < d; ++j) to[j] /= 1 + std::exp(-by[j]);
+      }
+  }
+
+  // The pieces of a unit that this thread has; the thread that is last merges all: whether this one did.
+  bool attend(const DecoderLayer& layer, const Attention& all, const AttentionHead& head,
               const UnitPart& part) {
     const int64_t rows = part.rows(), e = all.e;
     float* const sums = part.pieces > 1 ? at_.sums + part.sums_before * (e + 2) : nullptr;
@@ -119,11 +131,12 @@ class __attribute__((visibility("hidden"))) CachedAttention {
                part.cut(piece + 1), sums ? sums + (piece * rows + row) * (e + 2) : nullptr},
               at_.workspace);
       });
-    if (!sums) return;
+    if (!sums) return true;
     const int64_t count = part.last - part.first;
-    if (at_.done[part.number].fetch_add(count, std::memory_order_acq_rel) + count < part.pieces) return;
+    if (at_.done[part.number].fetch_add(count, std::memory_order_acq_rel) + count < part.pieces) return false;
     at_.done[part.number].store(0, std::memory_order_relaxed);
     kernels_.attention.merge(all, head, 0, rows, sums, part.pieces);
+    return true;
   }
 
   static Attention attention_of(const DecoderLayer& layer, const UnitPart& part) {
@@ -149,17 +162,20 @@ class __attribute__((visibility("hidden"))) CachedAttention {
     return all;
   }
 
-  // Queries or keys of all rows (rows, width), and the weight of their norm, or null.
+  // Queries or keys of all rows (rows, width), the weight of their norm, or null, and from one head to the
+  // next.
   struct Projected {
     const float* values;
     int64_t width;
     const float* norm;
+    int64_t head;
   };
 
   // Rotates some heads of each token of a sequence, starting at `first`, into at_.rotated (tokens, heads,
   // head_dim).
   void rotate(const DecoderLayer& layer, const Sequence& sequence, const Projected& from, int64_t first,
               int64_t heads) {
+    if (from.head != layer.head_dim) return rotate_apart(layer, sequence, from, first, heads);
     const Rows rows{heads, layer.head_dim, false};
     const int64_t begin = first * layer.head_dim, values = heads * layer.head_dim;
     const bool norms_first = from.norm && !layer.norms_last;
@@ -180,6 +196,19 @@ class __attribute__((visibility("hidden"))) CachedAttention {
       if (from.norm && layer.norms_last)
         kernels_.rows.rms_norm[kFloat32][1](to, to, from.norm, rows, layer.eps);
     }
+  }
+
+  // The same, head by head: they have other values between them.
+  void rotate_apart(const DecoderLayer& layer, const Sequence& sequence, const Projected& from, int64_t first,
+                    int64_t heads) {
+    const Rows one{1, layer.head_dim, false};
+    for (int64_t i = 0; i < sequence.tokens(); ++i)
+      for (int64_t j = 0; j < heads; ++j) {
+        const float* head = from.values + (sequence.start + i) * from.width + (first + j) * from.head;
+        float* const to = at_.rotated + (i * heads + j) * layer.head_dim;
+        if (from.norm) kernels_.rows.rms_norm[kFloat32][1](to, head, from.norm, one, layer.eps), head = to;
+        turn(layer, sequence.start + i, head, to, one);
+      }
   }
 
   // Writes a row of keys or values as the cache stores it.
@@ -207,7 +236,7 @@ class __attribute__((visibility("hidden"))) CachedAttention {
     const int64_t d = layer.head_dim, bytes = row_bytes(sequence.format, d), length = part.kept.length;
     const int64_t begin = std::max(part.cut(part.first), length), end = part.cut(part.last);
     if (begin >= end) return;
-    rotate(layer, sequence, {at_.k, layer.k.n, layer.k_norm}, part.head, 1);
+    rotate(layer, sequence, {at_.k, layer.k.n, layer.k_norm, d}, part.head, 1);
     for (int64_t at = begin; at < end; ++at)
       put(sequence.format, keys + at * bytes, at_.rotated + (at - length) * d, d);
     const float* const v = (layer.v.n ? at_.v : at_.k) + part.head * d;

@@ -64,6 +64,23 @@ struct Latent {
 };
 constexpr float kLatentEps = 1e-6f;  // of their norms
 
+// A mixer with a state instead of keys and values; `q` makes its inputs. With `key_heads`, it is the gated
+// delta rule, whose inputs are queries, keys and values: `channels` of them go through filters of `taps`
+// values, and each of `value_heads` heads has a matrix (key_dim, value_dim). Without, it is a gated short
+// convolution. The state has the inputs (taps - 1, channels) before the next token, then the matrices.
+struct Recurrent {
+  int64_t taps, channels;          // taps 0: none
+  const float* filter;             // (taps, channels)
+  Matrix gate, rate, step;         // of the delta rule: (values, width), (value_heads, width) twice
+  const float *decay, *step_bias;  // of each head
+  const float* head_norm;          // (value_dim)
+  int64_t key_heads, value_heads, key_dim, value_dim;
+  bool tiled;        // value head i has key head i modulo their number, not the one of its group
+  int64_t state_at;  // floats before the layer's state in that of all layers
+
+  int64_t state() const { return (taps - 1) * channels + value_heads * key_dim * value_dim; }
+};
+
 enum Activation : int { kSilu, kGeluTanh, kGelu, kSwigluClamped };
 
 // What a layer computes; absent norms are null.
@@ -72,6 +89,7 @@ struct DecoderLayer {
   Matrix q, k, v, output, gate, up, down;
   Experts experts;
   Latent latent;                        // then `q` has heads of query_dim(), and there is no `k` and no `v`
+  Recurrent recurrent;                  // instead of attention
   Matrix input_gate, input_projection;  // of the layer's own input; or empty
   const float *attention_norm, *q_norm, *k_norm, *v_norm, *attention_post_norm;
   const float *feed_forward_norm, *feed_forward_post_norm;
@@ -96,6 +114,7 @@ struct DecoderLayer {
   bool norms_whole_rows;  // the norms of q and k are over whole rows, not over heads
   bool norms_last;        // they come after the rotation
   bool parallel;          // the feed-forward has the input of attention, and x gets the sum of both
+  bool output_gate;       // a query has a second half, whose sigmoid multiplies what its head attended to
 
   int64_t group() const { return heads / kv_heads; }
   // The values that a head attends to, in a row of keys or after it.
@@ -116,7 +135,9 @@ struct DecoderLayer {
     const int64_t matrices = experts.count ? 3 * experts.used : gate.data ? 3 : 2;
     const Latent& l = latent;
     const int64_t latents = l.q_a.n * l.q_a.k + l.kv_a.n * l.kv_a.k + l.k_b.n * l.k_b.k + l.v_b.n * l.v_b.k;
-    return latents + q.n * q.k + k.n * k.k + v.n * v.k + output.n * output.k +
+    const Recurrent& r = recurrent;
+    const int64_t rates = r.gate.n * r.gate.k + r.rate.n * r.rate.k + r.step.n * r.step.k;
+    return rates + latents + q.n * q.k + k.n * k.k + v.n * v.k + output.n * output.k +
            experts.router.n * experts.router.k +
            (matrices * feed_forward + 3 * experts.shared.gate.n + 2 * input_gate.n) * width;
   }
@@ -147,6 +168,8 @@ struct Sequence {
   int64_t start, stop, length;
   Format format;  // one of kCacheFormats
   std::vector<CachePart> parts;
+  const float* state = nullptr;  // of recurrent layers, before these tokens
+  float* next_state = nullptr;   // after them; may be the same memory
 
   int64_t tokens() const { return stop - start; }
   int64_t end() const { return length + tokens(); }

@@ -37,6 +37,7 @@ struct DecoderSizes {
   bool has_latents = false;  // a layer has latent attention
   // Of latent attention: queries of latents, values of all heads, and what a thread needs for a row.
   int64_t made = 0, values = 0, latent = 0;
+  int64_t recurrent = 0;        // floats that a thread needs for a row of a mixer with a state
   bool has_dense_norm = false;  // a layer has a dense feed-forward beside experts
   int64_t packed = 0;           // bytes of a packed row and its rounding error
   int64_t longest = 0;          // values in the longest row of a weight
@@ -66,22 +67,45 @@ struct DecoderSizes {
     experts = std::max(experts, layer.experts.count);
     experts_used = std::max(experts_used, layer.experts.used);
     add(layer.heads, layer.latent);
+    add(layer.recurrent);
     heads = std::max(heads, layer.heads);
     group = std::max(group, layer.group());
     head_dim = std::max(head_dim, layer.head_dim);
     units = std::max(units, layer.latent.kv_rank ? layer.heads : layer.kv_heads);
     weights = weights ? std::min(weights, layer.weights()) : layer.weights();
-    for (const Matrix& each :
-         {layer.q, layer.k, layer.v, layer.output, layer.gate, layer.up, layer.down, layer.experts.router,
-          layer.experts.shared.gate, layer.experts.shared.up, layer.experts.shared.down,
-          layer.experts.shared_gate, layer.input_gate, layer.input_projection, layer.latent.q_a,
-          layer.latent.kv_a, layer.latent.k_b, layer.latent.v_b})
+    for (const Matrix& each : {layer.q,
+                               layer.k,
+                               layer.v,
+                               layer.output,
+                               layer.gate,
+                               layer.up,
+                               layer.down,
+                               layer.experts.router,
+                               layer.experts.shared.gate,
+                               layer.experts.shared.up,
+                               layer.experts.shared.down,
+                               layer.experts.shared_gate,
+                               layer.input_gate,
+                               layer.input_projection,
+                               layer.latent.q_a,
+                               layer.latent.kv_a,
+                               layer.latent.k_b,
+                               layer.latent.v_b,
+                               layer.recurrent.gate,
+                               layer.recurrent.rate,
+                               layer.recurrent.step})
       add(kernels, each);
     for (int64_t i = 0; i < layer.experts.kind_count; ++i) add(kernels, layer.experts.kinds[i]);
     Attention all{};
     all.d = layer.head_dim;
     all.e = layer.value_dim();
     attention = std::max(attention, kernels.attention.workspace(all));
+  }
+  void add(const Recurrent& of) {
+    if (!of.taps) return;
+    kv = std::max({kv, of.gate.n, 2 * of.value_heads});
+    // Filtered queries, keys and values, and two rows of a head; or inputs and results of channels.
+    recurrent = std::max(recurrent, of.key_heads ? 2 * of.key_dim + 3 * of.value_dim : 2 * of.channels);
   }
   void add(int64_t count, const Latent& of) {
     if (!of.kv_rank) return;
@@ -105,7 +129,7 @@ struct DecoderMemory {
   Pieces shared, own;
   int64_t q, k, v, attended, made, latent_q, values, change, router, shared_gate, gate, up, x, middle, third,
       mixed, sums, begins, done, took, begun;
-  int64_t own_x, normed, packed, floats, rotated, latent, attention, choices, probabilities, order;
+  int64_t own_x, normed, packed, floats, rotated, latent, recurrent, attention, choices, probabilities, order;
 
   DecoderMemory(const DecoderSizes& sizes, const DecoderCall& call, int team) {
     const int64_t rows = call.rows, units = sizes.units * call.sequence_count;
@@ -143,6 +167,7 @@ struct DecoderMemory {
     floats = own.floats(kUnpackedRows * sizes.longest);
     rotated = own.floats(unit_rows * sizes.head_dim);
     latent = own.floats(rows * sizes.latent);
+    recurrent = own.floats(rows * sizes.recurrent);
     attention = own.floats(sizes.attention);
     choices = own.take(rows * sizes.experts_used * static_cast<int64_t>(sizeof(Choice)));
     probabilities = own.floats(sizes.experts);

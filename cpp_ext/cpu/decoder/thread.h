@@ -14,6 +14,7 @@
 #include "latent.h"
 #include "memory.h"
 #include "products.h"
+#include "recurrent.h"
 
 namespace cpu {
 
@@ -38,7 +39,8 @@ class __attribute__((visibility("hidden"))) DecoderThread {
         values_(shared(memory, at.values)),
         latent_(kernels, call, products_, attention_,
                 {q_, k_, shared(memory, at.made), shared(memory, at.latent_q), attended_, values_,
-                 own(at.latent)}) {
+                 own(at.latent)}),
+        recurrent_(kernels, call, {q_, k_, v_, attended_, own(at.recurrent)}) {
     change_ = call.change ? call.change : shared(memory, at.change), router_ = shared(memory, at.router);
     shared_gate_ = shared(memory, at.shared_gate), gate_ = shared(memory, at.gate),
     up_ = shared(memory, at.up);
@@ -126,6 +128,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
       case kLatentValues:
         return layer.latent.kv_rank ? latent_.value(layer, heads_of(layer)) : void();
       case kAttention:
+        if (layer.recurrent.taps) return recurrent_.mix(layer, share_, all_);
         return UnitParts(layer, call_, share_, all_).each([&](const UnitPart& part) {
           attention_.attend(layer, part);
         });
@@ -261,6 +264,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   // Threads share q, k and v as one matrix. Rounding here causes half of the rounding error of the logits,
   // and these are a tenth of a model's weights.
   void project(const DecoderLayer& layer) {
+    if (layer.recurrent.taps) return project_recurrent(layer);
     const Matrix& q = layer.latent.q_a.n ? layer.latent.q_a : layer.q;
     const Matrix& k = layer.latent.kv_rank ? layer.latent.kv_a : layer.k;
     const Columns mine = share(q.n + (layer.shares ? 0 : k.n + layer.v.n));
@@ -273,6 +277,21 @@ class __attribute__((visibility("hidden"))) DecoderThread {
     if (layer.shares) return;
     part(k, k_);
     part(layer.v, v_);
+  }
+
+  // The same of a mixer with a state.
+  void project_recurrent(const DecoderLayer& layer) {
+    const Recurrent& of = layer.recurrent;
+    const Columns mine = share(layer.q.n + of.gate.n + of.rate.n + of.step.n);
+    int64_t before = 0;
+    const auto part = [&](const Matrix& matrix, float* out) {
+      if (matrix.n) products_.multiply(matrix, out, mine.within(before, matrix.n));
+      before += matrix.n;
+    };
+    part(layer.q, q_);
+    part(of.gate, k_);
+    part(of.rate, v_);
+    part(of.step, v_ + call_.rows * of.value_heads);
   }
 
   // Sets x after attention, and the input of the feed-forward products, or of the router.
@@ -468,6 +487,7 @@ class __attribute__((visibility("hidden"))) DecoderThread {
   CachedAttention attention_;
   float* const values_;
   LatentAttention latent_;
+  RecurrentMixer recurrent_;
   float *change_, *router_, *shared_gate_, *gate_, *up_, *x_, *middle_, *third_, *mixed_, *begins_;
   ShareTicks* took_;
   float *own_x_, *normed_;

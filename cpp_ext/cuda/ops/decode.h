@@ -46,7 +46,7 @@ inline cpu::Matrix device_matrix(const Op& op, const char* name, PyObject* objec
 // A layer's weights on a device.
 struct DeviceWeights {
   static constexpr Op op{"DeviceLayer"};
-  static constexpr bool kExperts = false, kSinks = false, kLatents = false;
+  static constexpr bool kExperts = false, kSinks = false, kLatents = false, kRecurrent = false;
 
   static int64_t size(const char* name, PyObject* object) { return on_device(op, name, object).size; }
   static int64_t rows(const char* name, PyObject* object) { return rows_of_matrix(op, name, object); }

@@ -10,6 +10,7 @@ from airllm.backends.device.op_methods import OF_TWO
 from airllm.convert.quantize import quantize
 from airllm.engine import info
 from airllm.layer_engine import LayerWiseInferenceEngine
+from airllm.memory.device_cache import why_layers_not_movable
 from airllm.memory.kv_cache import Cache
 from tests.support import device_models, tiny_gguf
 from tests.support.device_models import agree, agree_with_all, counts, open_engine
@@ -21,13 +22,19 @@ backend = device_models.backend
 
 
 # Those whose layers can be on a device.
-THERE = [name for name in FOLDERS if not open_config(DATA / name).kv_rank]
+THERE = [name for name in FOLDERS if not why_layers_not_movable(open_config(DATA / name))]
 
 
 @pytest.mark.parametrize("name", THERE)
 def test_logits_are_those_of_transformers(name, backend):
     with open_engine(DATA / name, backend) as engine:
         agree_with_all(engine, reference(name))
+
+
+def test_recurrent_states_stay_in_host_memory(backend):
+    with open_engine(DATA / "lfm2", backend, there=False) as engine:
+        assert engine.model.why_not_on_device == "devices have no kernels for recurrent states"
+        agree_with_all(engine, reference("lfm2"))
 
 
 def test_latent_attention_stays_in_host_memory(backend):

@@ -25,6 +25,9 @@ MODELS = {
     "llama": ("llama3", Kind.Q4_0, "f16", 400, (1, 20, 48, 49, 130, 250)),
     "windows": ("gemma3", Kind.Q8_0, "q8_0", 1300, (17, 60, 900, 1100)),
     "experts": ("qwen3_moe", Kind.Q5_1, "q8_0", 300, (9, 48, 60, 200)),
+    "recurrent": ("lfm2", None, "f16", 300, (1, 20, 65, 130, 200)),
+    "delta rule": ("qwen3_5", None, "f16", 300, (1, 20, 65, 130, 200)),
+    "state space": ("falcon_h1", None, "f16", 160, (1, 20, 70)),
     "other angles when long": ("phi3_long", None, "f16", 64, (3, 14, 22, 30)),
 }
 SAMPLINGS = ({}, {"temperature": 1.0, "seed": 7, "repetition_penalty": 1.2})
@@ -143,7 +146,7 @@ def test_any_order_gives_each_text_as_alone(name, case_of, monkeypatch):
     run_state_machine_as_test(
         machine_of(case_of(name)),
         settings=settings(
-            max_examples=10 if name == "windows" else 30,
+            max_examples=10 if name in ("windows", "recurrent", "delta rule") else 30,
             stateful_step_count=25,
             deadline=None,
             derandomize=True,
@@ -151,6 +154,19 @@ def test_any_order_gives_each_text_as_alone(name, case_of, monkeypatch):
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_a_recurrent_state_is_shared_where_it_was_kept(case_of):
+    """A prompt keeps the state of the last multiple of 64 before its last token."""
+    case = case_of("recurrent")
+    served = Served(case.engines[2], Limits())
+    lengths = {200: 0, 130: 0, 199: 192, 131: 128, 64: 0}  # and how many tokens are found
+    for length, found in lengths.items():
+        served.add(case.prompt(0, length, 0), request(3))
+        served.run()
+        assert served.events[max(served.asked)][-1].statistics.cached_tokens == found
+    for id, asked in served.asked.items():
+        served.check_text(id, case.alone(asked.tokens, asked.request))
 
 
 @pytest.mark.parametrize("running", (False, True))
