@@ -173,13 +173,14 @@ class Architecture:
     gate. `shared_gate`: the shared expert has a gate. `folder_stacks`: set if folders do not store experts
     one by one, or some do not: those have `stacked_names`; `gguf_stacks`: how GGUF files store them.
     `folder_fused_up`: folders store a gate and an up as one matrix, but not q, k and v.
-    `dense_and_experts`: layers with experts also have a dense feed-forward, with norms of its own. `sizes_by_window`: layers with a window have heads of another
-    size, and the last layers may share keys and values. `latent`: attention is latent, see `latent.py`.
-    `recurrent`: the kind of mixer that some layers have instead of attention, and `recurrent_layers`: which,
-    by config.json; `recurrent_in_folders`, `recurrent_in_gguf`: what that mixer says of how files store it;
-    `recurrent_multipliers`: its multipliers, by config.json; `beside`: it is beside attention.
-    `output_gate`: attention's result is gated by a second half of each query. `layer_scale`: a layer's result
-    is scaled by a weight. `refused`: flags of config.json that must not be set, and what is expected instead.
+    `dense_and_experts`: layers with experts also have a dense feed-forward, with norms of its own.
+    `sizes_by_window`: layers with a window have heads of another size, and the last layers may share keys and
+    values. `latent`: attention is latent, see `latent.py`. `recurrent`: the kind of mixer that some layers
+    have instead of attention, and `recurrent_layers`: which, by config.json; `recurrent_in_folders`,
+    `recurrent_in_gguf`: what that mixer says of how files store it; `recurrent_multipliers`: its multipliers,
+    by config.json; `beside`: it is beside attention. `output_gate`: attention's result is gated by a second
+    half of each query. `layer_scale`: a layer's result is scaled by a weight. `refused`: flags of config.json
+    that must not be set, and what is expected instead.
     `encoder`: it makes vectors of texts and does not write. `marked_by`: (model type, key): folders of that
     type are of this architecture if config.json has the key, and it is not false. `renamed`: older keys of
     config.json -> those that are read. `folder_layers`: what folders call the list of layers.
