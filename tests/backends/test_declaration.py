@@ -129,7 +129,7 @@ def extras_beside(backends):
     named = re.findall(r"airllm-tensor-ops\[(.*?)\]", packages["all"] + packages["test"])
     tested = {extra for names in named for extra in names.split(",")}
     declared = {own.extra for own in backends.values() if own.extra}
-    return {*packages} - {*extras.MODULES, "all", "test", "lint"} ^ declared | declared - tested
+    return {*packages} - {*extras.MODULES, "all", "docs", "test", "lint"} ^ declared | declared - tested
 
 
 def test_extras_are_those_that_backends_declare():

@@ -12,7 +12,7 @@ from tests.support.config_files import folder, gguf_file
     (
         (
             {"model_type": "mamba"},
-            "key model_type has value 'mamba', expected one of cohere2, ",
+            "key model_type has value 'mamba', expected one of bert, cohere2, ",
         ),
         ({"model_type": "left out"}, "key model_type is missing, expected a text"),
         ({"model_type": ["llama"]}, r"key model_type has value \['llama'\], expected a text"),
@@ -137,7 +137,7 @@ def test_a_folder_without_configuration(tmp_path):
         (
             "mamba",
             {},
-            "general.architecture has value 'mamba', expected one of cohere2, ",
+            "general.architecture has value 'mamba', expected one of bert, cohere2, ",
         ),
         ("llama", {"block_count": "left out"}, "llama.block_count is missing, expected a whole number"),
         (
