@@ -22,6 +22,8 @@ CXX = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++") or
 WIDE = (
     [] if "avx512" in getattr(open_backend("cpp").module, "variants", list)() else ["-DAIRLLM_TEST_TARGETS"]
 )
+# With AVX-512 it takes a compiler twice as long.
+SETS = [] if ALL else ["-DAIRLLM_WITHOUT_AVX512"]
 
 
 def needs(what, found, why):
@@ -60,9 +62,7 @@ def test_no_bad_access_and_no_undefined_behaviour(tmp_path):
     # unoptimized, or the checks take the compiler twice as long, and find no more; what is undefined stops
     # the program instead of being put in words, a fifth of that time: the address sanitizer names its line
     checks = ["-fsanitize=address,undefined", "-fsanitize-undefined-trap-on-error"]
-    # with AVX-512 it takes the compiler twice as long: that is for AIRLLM_TEST_ALL=1
-    sets = [] if ALL else ["-DAIRLLM_WITHOUT_AVX512"]
-    program = compile_program(tmp_path, CXX, "-O0", "-g1", *checks, *sets, "-fopenmp")
+    program = compile_program(tmp_path, CXX, "-O0", "-g1", *checks, *SETS, "-fopenmp")
     passes(program, ASAN_OPTIONS="handle_sigill=1", OMP_NUM_THREADS="2")
 
 
@@ -114,7 +114,7 @@ def test_other_architectures_by_plain_vectors(tmp_path):
 
 def test_clang_compiles_the_same_source(tmp_path):
     needs("clang", shutil.which("clang++"), "clang++ is not installed")
-    passes(compile_program(tmp_path, "clang++", "-O0"))  # compiled in a third of the time
+    passes(compile_program(tmp_path, "clang++", "-O0", *SETS))  # compiled in a third of the time
 
 
 @pytest.fixture
