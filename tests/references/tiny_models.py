@@ -13,6 +13,7 @@ every part of a model to show in its logits.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import re
 import shutil
@@ -61,7 +62,8 @@ def model_of(name: str) -> torch.nn.Module:
             **tiny.values,
             "text_config": SIZES | text,
         }
-    model = _empty(transformers.CONFIG_MAPPING[kind](**values))
+    # copies: a configuration writes into the dictionaries that it is given, which models share
+    model = _empty(transformers.CONFIG_MAPPING[kind](**copy.deepcopy(values)))
     with torch.no_grad():
         kept = ("e_score_correction_bias", "layer_scalar", "expert_bias")
         biases = ((n, b) for n, b in model.named_buffers() if n.endswith(kept))
