@@ -1,4 +1,4 @@
-"""The supported architectures. Each family is declared once, in a file of its name.
+"""The supported architectures. Each family is declared once, in a file of its name in `families/`.
 
 `declaration.py` defines the terms of a declaration. `keys.py` and `tensor_names.py` have the names that files
 use. `read_folder.py` and `read_gguf.py` make a `ModelConfig` from a declaration and a file.

@@ -2,7 +2,7 @@
 
 A kind is a class here: its sizes, the shapes of its state, and the shapes of its weights. An architecture
 names the kind (`Architecture.recurrent`), `recurrent_keys.py` has the keys of its sizes in files, and
-`engine/recurrent.py` what it computes.
+`engine/layers/recurrent.py` what it computes.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airllm.bench import activations, machine_load, measure, model_benchmark, op_benchmark, report, tune
-from airllm.engine import backend_choice
+from airllm.engine.devices import backend_choice
 from airllm.files import smollm2
 from airllm.progress import step
 

@@ -20,7 +20,7 @@ from airllm.bench import measure
 from airllm.bench.activations import SOURCES, Data
 from airllm.bench.op_benchmark import DTYPES, WrongName, make_call
 from airllm.bench.shapes import case_of, is_contraction
-from airllm.engine.device_speed import measure_devices
+from airllm.engine.devices.device_speed import measure_devices
 from airllm.ops.op import OPS, Op
 from airllm.progress import OnProgress
 

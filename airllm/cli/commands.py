@@ -292,7 +292,7 @@ def tune_backends(options: argparse.Namespace) -> int:
     with tuning_file.ignore_tuning():  # this command also replaces a file that cannot be read
         from airllm import backends
         from airllm.bench import machine_load, op_benchmark, tune
-        from airllm.engine import backend_choice
+        from airllm.engine.devices import backend_choice
         from airllm.progress import progress
 
         names = backends.get_available_backends()

@@ -11,7 +11,7 @@ import numpy as np
 
 from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.recurrent import Mamba2
-from airllm.engine.recurrent import input_multipliers
+from airllm.engine.layers.recurrent import input_multipliers
 from airllm.files.weight_file import ModelFileError, Stored
 from airllm.formats import Quantized
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from airllm.architectures.pooling import Dense, Pooling, unit
-from airllm.engine.encoder import Encoder
+from airllm.engine.layers.encoder import Encoder
 from airllm.engine.model import Model
 from airllm.files.gguf import GgufFile
 from airllm.files.safetensors import SafetensorsFolder

@@ -17,7 +17,7 @@ from airllm.architectures.pooling import Pooling, pooling_of
 from airllm.backends.api.kernel_backend import KernelBackend, init_backend, with_threads
 from airllm.engine.adapters.switch import Adapters, Given, parse_given
 from airllm.engine.answer import Answer, join
-from airllm.engine.backend_choice import Opening, choose_backend
+from airllm.engine.devices.backend_choice import Opening, choose_backend
 from airllm.engine.drafts.draft_model import (
     CACHE_DTYPE,
     DraftModel,
@@ -27,8 +27,8 @@ from airllm.engine.drafts.draft_model import (
 )
 from airllm.engine.drafts.speculation import Speculation, may_speculate, require_return
 from airllm.engine.embedding import Embedder, NoEmbeddings, NoGeneration
-from airllm.engine.encoder import Encoder
 from airllm.engine.generation import Prompt, PromptCache, TextGenerator, is_batch
+from airllm.engine.layers.encoder import Encoder
 from airllm.engine.model import Model
 from airllm.engine.recommended_sampling import recommended_by
 from airllm.engine.request import Options, Request, Statistics, request

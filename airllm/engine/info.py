@@ -14,10 +14,10 @@ from airllm.architectures.model_config import ModelConfig
 from airllm.architectures.pooling import pooling_of
 from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends.api.kernel_backend import KernelBackend
-from airllm.engine import backend_choice
-from airllm.engine.device_speed import plans_of
-from airllm.engine.native_decode import why_not_native, why_op_by_op
-from airllm.engine.placement import why_not_on_device
+from airllm.engine.devices import backend_choice
+from airllm.engine.devices.device_speed import plans_of
+from airllm.engine.devices.placement import why_not_on_device
+from airllm.engine.layers.native_decode import why_not_native, why_op_by_op
 from airllm.engine.recommended_sampling import as_text, recommended_by
 from airllm.engine.speed import fastest, rate
 from airllm.files.open_weights import open_weights

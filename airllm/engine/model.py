@@ -7,13 +7,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from airllm.engine.decoder import Angles, Rows, decoder_layers, normalize
-from airllm.engine.fallback import go_on
+from airllm.engine.devices.fallback import go_on
+from airllm.engine.devices.placement import all_movable
+from airllm.engine.layers.decoder import Angles, Rows, decoder_layers, normalize
+from airllm.engine.layers.native_decode import BoundStep
 from airllm.engine.marks import tokens_before_mark
-from airllm.engine.native_decode import BoundStep
 from airllm.engine.opened_model import OpenedModel
 from airllm.engine.pass_rows import Progress, angles_of, rows_of
-from airllm.engine.placement import all_movable
 from airllm.engine.row_kernels import RowKernels, passes
 from airllm.files.weight_file import Stored
 from airllm.memory.kv_cache import Cache

@@ -16,15 +16,15 @@ from airllm.architectures.tensor_names import NamedTensors
 from airllm.backends.device.faults import DeviceFault
 from airllm.engine.adapters.adapted_ops import AdaptedOps, Attached, attach
 from airllm.engine.adapters.adapter import Adapter
-from airllm.engine.decoder import unpacks_cache
+from airllm.engine.devices.fallback import Fallbacks
+from airllm.engine.devices.offload import Offload, host_ops, interleave_first
+from airllm.engine.devices.placement import OnDevice, Weights, why_not_on_device
 from airllm.engine.exact_ops import ExactOps
-from airllm.engine.fallback import Fallbacks
-from airllm.engine.layer_inputs import LayerInputs
-from airllm.engine.native_decode import BoundStep, FusedLayers, FusedStep
-from airllm.engine.offload import Offload, host_ops, interleave_first
+from airllm.engine.layers.decoder import unpacks_cache
+from airllm.engine.layers.layer_inputs import LayerInputs
+from airllm.engine.layers.native_decode import BoundStep, FusedLayers, FusedStep
+from airllm.engine.layers.rope_tables import Rotations
 from airllm.engine.parallel.tensor_parallel import Processes, Shard
-from airllm.engine.placement import OnDevice, Weights, why_not_on_device
-from airllm.engine.rope_tables import Rotations
 from airllm.engine.row_kernels import RowKernels, RowOps, choose_kernels
 from airllm.files.open_weights import open_weights
 from airllm.memory.available import memory_limit

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from airllm.backends.api.kernel_backend import KernelBackend, init_backend, options_of, with_options
-from airllm.engine import backend_choice
+from airllm.engine.devices import backend_choice
+from airllm.engine.devices.graph_decode import CapturedStep, capture_step
 from airllm.engine.engine import LayerWiseInferenceEngine
 from airllm.engine.exact_ops import ExactOps
-from airllm.engine.graph_decode import CapturedStep, capture_step
+from airllm.engine.layers.native_decode import BoundStep
 from airllm.engine.model import Model
-from airllm.engine.native_decode import BoundStep
 from airllm.engine.parallel.mpi import MpiProcesses, mpi_processes
 from airllm.engine.parallel.threads import Group, Rank, join_group
 from airllm.files.hub import locate

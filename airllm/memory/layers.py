@@ -1,4 +1,4 @@
-"""A model's weights, layer by layer, for `engine/decoder.py`: with checked shapes and one name for each.
+"""A model's weights, layer by layer, for `engine/layers/decoder.py`: with checked shapes, each by one name.
 
 Differences between files end here. One stored matrix for q, k and v (Phi-3), or for gate and up, becomes
 three, or two, views. Norm weights become float32, with the offset that the file left off (Gemma). Nothing

@@ -12,7 +12,7 @@ from machine import clean_machine, message  # noqa: F401
 
 import tensor_ops_cuda as cuda
 from airllm import PersistentKernel, backends
-from airllm.engine.rope_tables import Rotation
+from airllm.engine.layers.rope_tables import Rotation
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.kv_cache import ContextFull
 from tests.support import tiny_gguf, tiny_models
@@ -153,7 +153,7 @@ def test_the_plan_says_what_goes_op_by_op(name, options, why):
 
 
 def test_a_layer_on_a_device_has_no_place_for_experts(monkeypatch):
-    monkeypatch.setattr("airllm.engine.graph_decode._why_not", lambda model, cache: "")
+    monkeypatch.setattr("airllm.engine.devices.graph_decode._why_not", lambda model, cache: "")
     with kernel_of(DATA / "mixtral") as kernel:
         assert "native layers of cuda do not support expert_feed_forward, experts, " in kernel.plan
 

@@ -21,7 +21,7 @@ from airllm.architectures.model_config import Encoding, LayerSizes, ModelConfig,
 from airllm.architectures.recurrent import ShortConv
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.engine.info import _decode
-from airllm.engine.native_decode import FusedLayers, FusedStep, why_not_native
+from airllm.engine.layers.native_decode import FusedLayers, FusedStep, why_not_native
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support.tiny_models import DATA, FOLDERS, reference, texts
 
@@ -151,7 +151,7 @@ def test_what_native_layers_do_not_compute_together_is_known_without_weights(cpp
 
 POST_NORM_EXPERTS = """
 from airllm.architectures.declaration import Norms
-from airllm.architectures.mistral import MIXTRAL
+from airllm.architectures.families.mistral import MIXTRAL
 
 ACME = MIXTRAL.but("acme", title="Acme 1", model_types=("acme",), norms=Norms(before=False, after=True))
 """

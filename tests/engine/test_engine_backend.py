@@ -10,8 +10,9 @@ from airllm import PersistentKernel, backends, tensor_ops
 from airllm.backends import registry
 from airllm.bench import tune
 from airllm.cli import commands
-from airllm.engine import backend_choice, speed
-from airllm.engine.backend_choice import Opening
+from airllm.engine import speed
+from airllm.engine.devices import backend_choice
+from airllm.engine.devices.backend_choice import Opening
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.ops.op import OPS
 from tests.support import speaking_model

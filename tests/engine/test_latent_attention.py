@@ -31,8 +31,8 @@ from airllm.backends import registry
 from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.convert.quantize import quantize
 from airllm.engine.info import lines
-from airllm.engine.native_decode import FusedLayers
-from airllm.engine.rows import Rows
+from airllm.engine.layers.native_decode import FusedLayers
+from airllm.engine.layers.rows import Rows
 from airllm.files.weight_file import ModelFileError
 from airllm.formats import FORMATS
 from airllm.layer_engine import LayerWiseInferenceEngine

@@ -10,7 +10,7 @@ from decoder_cases import BATCHES, agree, batch_of, composed, config, layer_of
 from airllm.architectures.model_config import LayerSizes, Rope
 from airllm.architectures.recurrent import Recurrent
 from airllm.backends.api.kernel_backend import KernelBackend
-from airllm.engine.native_decode import FusedLayers
+from airllm.engine.layers.native_decode import FusedLayers
 from airllm.engine.parallel.tensor_parallel import Shard
 from airllm.files.weight_file import ModelFileError
 from airllm.layer_engine import LayerWiseInferenceEngine

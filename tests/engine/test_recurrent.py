@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from airllm.engine import state_space
-from airllm.engine.delta_rule import scan
-from airllm.engine.recurrent import convolve
+from airllm.engine.layers import state_space
+from airllm.engine.layers.delta_rule import scan
+from airllm.engine.layers.recurrent import convolve
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support import tiny_gguf
 from tests.support.tiny_models import DATA, VOCABULARY, read_folder, reference, texts

@@ -46,7 +46,9 @@ class KernelBackend:
         return True
 
     def extension(self, name: str) -> Any:
-        """An attribute of the backend's module that is not an op, or None: see `engine/native_decode.py`."""
+        """An attribute of the backend's module that is not an op, or None, such as what
+        `engine/layers/native_decode.py` calls.
+        """
         return getattr(self._backend.module, name, None)
 
     def __repr__(self) -> str:

@@ -18,8 +18,8 @@ _COUNTABLE = 2**32
 
 
 class Router(NamedTuple):
-    """How experts are chosen: `airllm.engine.decoder` defines it for NumPy arrays. `scores` is "softmax" or
-    "sigmoid".
+    """How experts are chosen: `airllm.engine.layers.decoder` defines it for NumPy arrays. `scores` is
+    "softmax" or "sigmoid".
     """
 
     experts: int
@@ -33,7 +33,7 @@ class Router(NamedTuple):
 
 class Activation(NamedTuple):
     """What a gate does: `name` is "silu", "tanh" or "none", as of `swiglu` and of `geglu`'s `approximate`, or
-    "clamped", which has a limit and alpha: `airllm.engine.decoder` defines it.
+    "clamped", which has a limit and alpha: `airllm.engine.layers.decoder` defines it.
     """
 
     name: str

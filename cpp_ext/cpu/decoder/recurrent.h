@@ -1,6 +1,6 @@
 // Mixers with a state instead of keys and values (DecoderLayer::recurrent), between the products of their
 // input and the output matrix. Threads share channels, or heads of keys with the heads of values that have
-// them. airllm/engine/recurrent.py is the definition. A call may read the state that it writes.
+// them. airllm/engine/layers/recurrent.py is the definition. A call may read the state that it writes.
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -12,8 +12,8 @@ from airllm.backends.config import ConfigError
 from airllm.backends.device.cost import measure_cost
 from airllm.backends.device_cost import DeviceCost
 from airllm.cli import commands
-from airllm.engine import device_speed
-from airllm.engine.backend_choice import Opening, choose_backend
+from airllm.engine.devices import device_speed
+from airllm.engine.devices.backend_choice import Opening, choose_backend
 from airllm.engine.speed import Speed
 from airllm.layer_engine import LayerWiseInferenceEngine
 from airllm.memory.device_plan import DeviceOptions

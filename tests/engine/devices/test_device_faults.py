@@ -10,7 +10,7 @@ import pytest
 from airllm.backends import registry
 from airllm.backends.device.faults import COMPILE, LOST, MEMORY, DeviceFault
 from airllm.cli import commands
-from airllm.engine.fallback import BackendFallback
+from airllm.engine.devices.fallback import BackendFallback
 from airllm.layer_engine import LayerWiseInferenceEngine
 from tests.support import device_models
 from tests.support.device_models import agree

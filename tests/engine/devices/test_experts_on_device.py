@@ -8,7 +8,7 @@ import pytest
 from airllm import PersistentKernel
 from airllm.backends import registry
 from airllm.backends.device.experts import MOST_EXPERTS, Router
-from airllm.engine import decoder
+from airllm.engine.layers import decoder
 from airllm.formats import Quantized
 from tests.support import device_models, tiny_gguf
 from tests.support.device_models import agree, counts, open_engine, running

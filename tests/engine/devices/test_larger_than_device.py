@@ -8,8 +8,8 @@ import pytest
 
 from airllm.backends import registry
 from airllm.backends.device.faults import LOST, DeviceFault
-from airllm.engine import offload
-from airllm.engine.fallback import BackendFallback
+from airllm.engine.devices import offload
+from airllm.engine.devices.fallback import BackendFallback
 from airllm.engine.request import request
 from airllm.engine.scheduling.requests import Limits, SequenceRequest
 from airllm.files import pages

@@ -11,10 +11,11 @@ from safetensors.numpy import load_file, save_file
 from airllm.architectures import open_config
 from airllm.cli import commands
 from airllm.convert.quantize import quantize
-from airllm.engine import backend_choice, encoder
+from airllm.engine.devices import backend_choice
 from airllm.engine.embedding import NoEmbeddings, NoGeneration
-from airllm.engine.encoder import Encoder
 from airllm.engine.info import facts
+from airllm.engine.layers import encoder
+from airllm.engine.layers.encoder import Encoder
 from airllm.engine.profile import profile
 from airllm.engine.request import request
 from airllm.engine.scheduling.requests import SequenceRequest

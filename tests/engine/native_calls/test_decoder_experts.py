@@ -22,7 +22,7 @@ from decoder_cases import (
 
 from airllm.architectures.model_config import ModelConfig
 from airllm.backends.api.kernel_backend import KernelBackend
-from airllm.engine.native_decode import FusedLayers
+from airllm.engine.layers.native_decode import FusedLayers
 from airllm.files.pages import SUPPORTED
 from airllm.formats import FORMATS, Quantized
 from airllm.layer_engine import LayerWiseInferenceEngine

@@ -5,8 +5,8 @@ others attention whose result is gated.
 from typing import Any
 
 from airllm.architectures.declaration import SCALINGS, Architecture, Biases, Norms, Rotary, Stacks, Tiny
+from airllm.architectures.families.qwen import TINY_VISION, sparse_layers
 from airllm.architectures.keys import number_of
-from airllm.architectures.qwen import TINY_VISION, sparse_layers
 from airllm.architectures.recurrent import DeltaRule
 from airllm.architectures.values import Values
 

@@ -5,7 +5,7 @@ among the best groups, shared experts without a gate. GLM-4.7-Flash has the late
 from typing import Any
 
 from airllm.architectures.declaration import Architecture, Biases, Norms, Rotary, Tiny
-from airllm.architectures.deepseek import DEEPSEEK3, TINY_LATENT
+from airllm.architectures.families.deepseek import DEEPSEEK3, TINY_LATENT
 from airllm.architectures.values import Values
 
 _TINY = {

@@ -5,7 +5,7 @@ variant has experts beside one that every token uses.
 from typing import Any
 
 from airllm.architectures.declaration import Rotary, Stacks, Tiny
-from airllm.architectures.granite import GRANITE, MULTIPLIERS
+from airllm.architectures.families.granite import GRANITE, MULTIPLIERS
 from airllm.architectures.recurrent import Mamba2
 from airllm.architectures.values import Values
 

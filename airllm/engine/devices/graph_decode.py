@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from airllm.engine.layers.native_decode import end_arguments, prepare_layers
+from airllm.engine.layers.rope_tables import Tables
 from airllm.engine.model import Model
-from airllm.engine.native_decode import end_arguments, prepare_layers
-from airllm.engine.rope_tables import Tables
 from airllm.files.weight_file import Stored
 from airllm.formats import Quantized
 from airllm.memory.kv_cache import Cache

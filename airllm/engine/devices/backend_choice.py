@@ -29,7 +29,7 @@ from airllm.backends import (
 )
 from airllm.backends.api.kernel_backend import KernelBackend, init_backend
 from airllm.engine import speed
-from airllm.engine.device_speed import predict_speed
+from airllm.engine.devices.device_speed import predict_speed
 from airllm.engine.exact_ops import ExactOps
 from airllm.engine.model import Model
 from airllm.engine.speed import Speed

@@ -1,7 +1,7 @@
 """Granite 3 and 4 without Mamba (IBM, 2024): Llama with four scales."""
 
 from airllm.architectures.declaration import Tiny
-from airllm.architectures.llama import LLAMA
+from airllm.architectures.families.llama import LLAMA
 
 MULTIPLIERS = {
     "embedding_multiplier": 3.0,

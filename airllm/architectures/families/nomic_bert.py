@@ -2,8 +2,8 @@
 alone. config.json has the keys of GPT-2, or those of transformers.
 """
 
-from airllm.architectures.bert import BERT, BERT_SIZES
 from airllm.architectures.declaration import REMOVED, Biases, Encoder, Rotary, Tiny
+from airllm.architectures.families.bert import BERT, BERT_SIZES
 
 _NO_BIAS = "false: matrices without biases"
 

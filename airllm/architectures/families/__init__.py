@@ -1,4 +1,4 @@
-"""All architectures: each `Architecture` that a module of this package declares."""
+"""All architectures: each `Architecture` that a module of this package declares, a family a module."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from functools import cache
 
 from airllm.architectures.declaration import Architecture
 
-_PACKAGE = __name__.rpartition(".")[0]
-
 
 @cache
 def all_architectures() -> tuple[Architecture, ...]:
     """All architectures by name. The variants of a GGUF architecture, for folders only, follow it."""
     found: dict[int, Architecture] = {}
-    for module in pkgutil.iter_modules(importlib.import_module(_PACKAGE).__path__, f"{_PACKAGE}."):
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         values = vars(importlib.import_module(module.name)).values()
         found |= {id(value): value for value in values if isinstance(value, Architecture)}
     return tuple(sorted(found.values(), key=lambda each: (each.name, not each.in_gguf, each.title)))

@@ -16,10 +16,10 @@ import numpy as np
 from airllm.architectures.model_config import Latent, ModelConfig
 from airllm.architectures.recurrent import Recurrent
 from airllm.backends.device.experts import Activation, Experts, Router
-from airllm.engine.latent_attention import latent_attention
-from airllm.engine.recurrent import mix_recurrently
+from airllm.engine.layers.latent_attention import latent_attention
+from airllm.engine.layers.recurrent import mix_recurrently
+from airllm.engine.layers.rows import Angles, Rows, query_temperatures
 from airllm.engine.row_kernels import ops_of_experts
-from airllm.engine.rows import Angles, Rows, query_temperatures
 from airllm.files.weight_file import Stored
 from airllm.memory.kv_cache import Cache
 from airllm.memory.layers import Layer

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from airllm.engine.delta_rule import CHUNK
+from airllm.engine.layers.chunks import CHUNK, scan_chunks
 
 
 def scan(
@@ -29,17 +29,8 @@ def scan(
     `state` (heads, state_dim, head_dim); `next_state` gets the one after them. `start`: the position of the
     first token, which decides where chunks begin; None for no chunks.
     """
-    head = len(v) if start is None else min(-start % CHUNK, len(v))
-    whole = (len(v) - head) // CHUNK * CHUNK
-    out = np.empty_like(v)
-    np.copyto(next_state, state)
-    for scan_some, some in (
-        (_by_token, slice(head)),
-        (_by_chunk, slice(head, head + whole)),
-        (_by_token, slice(head + whole, None)),
-    ):
-        scan_some(writes[some], reads[some], v[some], log_decay[some], next_state, out[some])
-    return out
+    given = writes, reads, v, log_decay
+    return scan_chunks(_by_token, _by_chunk, given, np.empty_like(v), state, next_state, start)
 
 
 def _by_token(
@@ -68,8 +59,6 @@ def _by_chunk(
     out: np.ndarray,
 ) -> None:
     """`_by_token` of whole chunks. Arrays have axes (chunks, groups, heads of a group, CHUNK, values)."""
-    if not len(v):
-        return
     groups = writes.shape[1]
     writes, reads, v, found = (_in_chunks(each, groups) for each in (writes, reads, v, out))
     fade = np.cumsum(_in_chunks(log_decay[..., None], groups), axis=-2)

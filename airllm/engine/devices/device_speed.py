@@ -19,8 +19,8 @@ from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.backends.config import ConfigError
 from airllm.backends.device.cost import measure_cost
 from airllm.backends.device_cost import DeviceCost
-from airllm.engine.offload import Offload
-from airllm.engine.placement import Weights, why_not_on_device
+from airllm.engine.devices.offload import Offload
+from airllm.engine.devices.placement import Weights, why_not_on_device
 from airllm.engine.speed import Speed
 from airllm.files.open_weights import open_weights
 from airllm.formats import Quantized

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-CHUNK = 8  # tokens: pieces of prompts end at multiples of it, so that no cut changes the bits
+from airllm.engine.layers.chunks import CHUNK, scan_chunks
 
 
 def scan(
@@ -32,17 +32,8 @@ def scan(
     the one after them. `start`: the position of the first token, which decides where chunks begin; None for
     no chunks.
     """
-    head = len(q) if start is None else min(-start % CHUNK, len(q))
-    whole = (len(q) - head) // CHUNK * CHUNK
-    out = np.empty_like(v)
-    np.copyto(next_state, state)
-    for scan_some, some in (
-        (_by_token, slice(head)),
-        (_by_chunk, slice(head, head + whole)),
-        (_by_token, slice(head + whole, None)),
-    ):
-        scan_some(q[some], k[some], v[some], log_decay[some], beta[some], next_state, out[some])
-    return out
+    given = q, k, v, log_decay, beta
+    return scan_chunks(_by_token, _by_chunk, given, np.empty_like(v), state, next_state, start)
 
 
 def _by_token(
@@ -73,8 +64,6 @@ def _by_chunk(
     out: np.ndarray,
 ) -> None:
     """`_by_token` of whole chunks."""
-    if not len(q):
-        return
     q, k, v = (_in_chunks(each) for each in (q, k, v))  # (chunks, heads, CHUNK, values)
     fade = np.cumsum(_in_chunks(log_decay[..., None])[..., 0], axis=-1)  # (chunks, heads, CHUNK)
     rate = _in_chunks(beta[..., None])

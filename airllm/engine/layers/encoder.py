@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.tensor_names import NamedTensors
-from airllm.engine.decoder import Angles, feed_forward, normalize
+from airllm.engine.layers.decoder import Angles, feed_forward, normalize
 from airllm.engine.opened_model import OpenedModel
 from airllm.files.weight_file import Stored
 from airllm.formats import Quantized

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from airllm.architectures.recurrent import DeltaRule, Mamba2, Recurrent, ShortConv
-from airllm.engine.delta_rule import scan
+from airllm.engine.layers.delta_rule import scan
+from airllm.engine.layers.rows import Rows
+from airllm.engine.layers.state_space import scan as scan_states
 from airllm.engine.row_kernels import is_for_few_rows
-from airllm.engine.rows import Rows
-from airllm.engine.state_space import scan as scan_states
 from airllm.memory.layers import Layer
 
 Mixer = Callable[[Any, np.ndarray, Layer, Sequence[Rows]], np.ndarray]

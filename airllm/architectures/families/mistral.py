@@ -5,8 +5,8 @@ are "llama" in GGUF files; the last has the latent attention of DeepSeek-V3.
 from dataclasses import replace
 
 from airllm.architectures.declaration import Biases, Rotary, Stacks, Tiny, Window
-from airllm.architectures.deepseek import DEEPSEEK3, TINY_LATENT, all_but_first
-from airllm.architectures.llama import LLAMA
+from airllm.architectures.families.deepseek import DEEPSEEK3, TINY_LATENT, all_but_first
+from airllm.architectures.families.llama import LLAMA
 from airllm.architectures.values import Values
 
 _YARN = {

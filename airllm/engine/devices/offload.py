@@ -19,11 +19,11 @@ from airllm.backends.api.kernel_backend import KernelBackend
 from airllm.backends.device.cost import median_seconds
 from airllm.backends.device.faults import MEMORY, DeviceFault
 from airllm.backends.device.staging import why_not_streamed
-from airllm.engine.decoder import Angles, Rows, decoder_layers
+from airllm.engine.devices.placed_layers import staged_groups, staging_bytes
+from airllm.engine.devices.placement import OnDevice, Weights
 from airllm.engine.exact_ops import ExactOps
-from airllm.engine.native_decode import FusedLayers
-from airllm.engine.placed_layers import staged_groups, staging_bytes
-from airllm.engine.placement import OnDevice, Weights
+from airllm.engine.layers.decoder import Angles, Rows, decoder_layers
+from airllm.engine.layers.native_decode import FusedLayers
 from airllm.memory.budget import CHUNK, MemoryBudgetError
 from airllm.memory.cache_layout import CacheLayout
 from airllm.memory.device_plan import (

@@ -2,8 +2,8 @@
 positions, and in two of three layers attention to the neighbourhood alone.
 """
 
-from airllm.architectures.bert import BERT_SIZES
 from airllm.architectures.declaration import Architecture, Encoder, Norms, Rotary, Tiny, Window
+from airllm.architectures.families.bert import BERT_SIZES
 
 _NO_BIAS = "false: no biases"
 

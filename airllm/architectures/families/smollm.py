@@ -1,7 +1,7 @@
 """SmolLM3 (Hugging Face, 2025): Llama without rotation in every fourth layer. SmolLM 1 and 2 are Llama."""
 
 from airllm.architectures.declaration import Rotary, Tiny, Window
-from airllm.architectures.llama import LLAMA
+from airllm.architectures.families.llama import LLAMA
 
 SMOLLM3 = LLAMA.but(
     "smollm3",
